@@ -1,0 +1,3 @@
+"""Submit MPI training jobs with arena's commands, each worker placed on the best-linked GPUs."""
+
+__version__ = "0.1.0"

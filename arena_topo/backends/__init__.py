@@ -1,0 +1,168 @@
+"""Backend: what an engine must do; JobStatus: what it says of a job; open one by name.
+
+    kubernetes  an API server with an MPI operator
+    local       the embedded engine: jobs as processes on this machine
+
+Engines are imported when they are opened, so that a command pays only for its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Protocol
+
+from arena_topo.manifests import ApiVersion, Forecast, Plan
+from arena_topo.topology import Cluster
+
+
+class Phase(StrEnum):
+    """Where a job stands, in arena's words."""
+
+    PENDING = "PENDING"
+    """Waiting for GPUs, for pods, or for an image."""
+    RUNNING = "RUNNING"
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    QUEUING = "QUEUING"
+    """Suspended by a queue that decides when it starts."""
+    SUSPENDED = "SUSPENDED"
+    """Held by `suspend`."""
+    UNKNOWN = "UNKNOWN"
+
+    @property
+    def over(self) -> bool:
+        """Whether the job has ended."""
+        return self in {Phase.SUCCEEDED, Phase.FAILED}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instance:
+    """One pod of a job. Times are Unix seconds; None means not yet.
+
+    `status` is what kubectl prints in its STATUS column. `worker` is the worker's index, None for
+    the launcher. `pending` says that the pod has no node yet or has not started there.
+    """
+
+    name: str
+    status: str
+    created: float
+    started: float | None = None
+    finished: float | None = None
+    pending: bool = False
+    chief: bool = False
+    worker: int | None = None
+    gpus: int = 0
+    node: str | None = None
+    node_ip: str | None = None
+    ip: str = ""
+    holds_gpus: bool = False
+    uid: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobStatus:
+    """What is known of one job. Times are Unix seconds; None means not yet.
+
+    `forecast` is the recorded placement with its promised bandwidth; `reason` says why the job
+    waits or failed, in a sentence. `exit_code` is the launcher's, where it is known.
+    """
+
+    uid: str
+    name: str
+    namespace: str
+    phase: Phase
+    created: float
+    finished: float | None = None
+    instances: tuple[Instance, ...] = ()
+    priority: str = "N/A"
+    request_gpus: int = 0
+    allocated_gpus: int = 0
+    forecast: Forecast | None = None
+    reason: str | None = None
+    exit_code: int | None = None
+    tensorboard: str = ""
+    model_name: str = ""
+    model_version: str = ""
+    model_source: str = ""
+
+    @property
+    def chief(self) -> Instance | None:
+        """The launcher, if there is one."""
+        return next((one for one in self.instances if one.chief), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something that happened to an object of a job."""
+
+    source: str
+    kind: str
+    when: float
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogOptions:
+    """Which part of a log: `tail` lines (None: all), `since` seconds ago, or `since_time` RFC 3339."""
+
+    follow: bool = False
+    tail: int | None = None
+    since: int | None = None
+    since_time: str | None = None
+    timestamps: bool = False
+    container: str | None = None
+
+
+class Backend(Protocol):
+    """What every engine can do. Jobs are named by name and namespace; all reads are fresh."""
+
+    name: str
+
+    def default_namespace(self) -> str:
+        """The namespace of jobs when the user names none."""
+
+    def owner(self) -> str:
+        """The name of the user that jobs are submitted for."""
+
+    def api_version(self) -> ApiVersion:
+        """The MPIJob version to write; ClusterError if the engine serves none."""
+
+    def cluster(self) -> Cluster:
+        """All nodes with what is free on them now."""
+
+    def apply(self, plan: Plan) -> tuple[str, ...]:
+        """Make the plan's objects real, all or none; the names of what was created.
+
+        AlreadyExists if the job's name is taken.
+        """
+
+    def job(self, name: str, namespace: str) -> JobStatus:
+        """One job; NotFound if there is none."""
+
+    def jobs(self, namespace: str | None) -> tuple[JobStatus, ...]:
+        """All jobs of a namespace, or of all namespaces (None), newest first."""
+
+    def delete(self, name: str, namespace: str) -> None:
+        """Delete a job and all that belongs to it; NotFound if there is none."""
+
+    def log(self, job: JobStatus, instance: str, options: LogOptions) -> Iterator[bytes]:
+        """The log of one pod in pieces; with `follow` until the pod ends."""
+
+    def events(self, job: JobStatus) -> tuple[Event, ...]:
+        """What happened to the job and its pods, oldest first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How to reach an engine: everything a person may say about it on the command line."""
+
+    backend: str = "auto"
+    kubeconfig: str | None = None
+    context: str | None = None
+    namespace: str | None = None
+    emulate: str | None = None
+    request_timeout: float = 30.0
+    extra: dict[str, Any] = field(default_factory=dict)

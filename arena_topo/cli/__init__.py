@@ -1,0 +1,5 @@
+"""The command tree; main(): errors to exit codes."""
+
+
+def main() -> None:
+    """Run the program."""

@@ -1,0 +1,91 @@
+"""What can go wrong, each with a sentence for a person and an exit code for a script.
+
+    ArenaError                  1  anything that stopped the work
+    ├─ UsageError               2  the request cannot be read, or contradicts itself
+    │  └─ InvalidJob            2  a field of the job is wrong (arena's own texts where it has one)
+    ├─ UnreadableTopology       1  a matrix, ConfigMap or dump made no sense; says where
+    ├─ solver.Unplaceable     3|5  no set of GPUs fits: not now (3), never on this cluster (5)
+    ├─ NotFound                 1  the job or pod named does not exist
+    ├─ AlreadyExists            1  the name is taken
+    ├─ JobFailed                *  the job ended badly; carries the launcher's own exit code
+    ├─ ClusterError             1  the API server said no, or did not answer
+    │  └─ AccessDenied          4  not authenticated, or not allowed
+    └─ TimedOut                 6  the answer did not come in time
+
+Only `cli.main` turns these into exits. Nothing below it prints, logs or exits.
+"""
+
+from __future__ import annotations
+
+
+class ArenaError(Exception):
+    """Something stopped the work: `message` says what, `why` the cause, `hint` what to try."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, *, why: str | None = None, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.why = why
+        self.hint = hint
+
+
+class UsageError(ArenaError):
+    """The command line or a file given on it cannot be read, or contradicts itself."""
+
+    exit_code = 2
+
+
+class InvalidJob(UsageError):
+    """A field of the job is wrong."""
+
+
+class UnreadableTopology(ArenaError):
+    """What a machine or a cluster says about itself makes no sense; `where` is the line or path."""
+
+    def __init__(self, message: str, *, where: str | None = None, hint: str | None = None) -> None:
+        super().__init__(f"{where}: {message}" if where else message, hint=hint)
+        self.where = where
+
+
+class NotFound(ArenaError):
+    """The job or pod named does not exist."""
+
+
+class AlreadyExists(ArenaError):
+    """The name is taken."""
+
+
+class JobFailed(ArenaError):
+    """The job ended badly; the program ends with the launcher's own exit code."""
+
+    def __init__(self, message: str, *, exit_code: int, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.exit_code = exit_code
+
+
+class ClusterError(ArenaError):
+    """The API server refused, broke off or answered nonsense; `status` is its HTTP code if any."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int | None = None,
+        why: str | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message, why=why, hint=hint)
+        self.status = status
+
+
+class AccessDenied(ClusterError):
+    """The API server does not know the caller (401), or does not allow the call (403)."""
+
+    exit_code = 4
+
+
+class TimedOut(ArenaError):
+    """The answer did not come in time."""
+
+    exit_code = 6

@@ -1,0 +1,151 @@
+"""place(): which nodes and which GPUs each worker of a gang gets.
+
+The solver knows requests, not jobs, and does not touch the world: values in, values out. An answer
+carries its proof; a refusal carries its reasons as values.
+
+    configurations  sets of GPUs as bits; every set of a machine with its bandwidth
+    cost            what a set of GPUs is worth to a collective; constants with their sources
+    gang            all workers at once: exact search over classes of nodes
+    policy          which of the equally good placements: what is left behind
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+from arena_topo.errors import ArenaError
+from arena_topo.topology import Cluster, NodeName
+
+UNLIMITED = math.inf
+"""The bandwidth of a single GPU: it has nobody to talk to."""
+
+
+class Reason(Enum):
+    """Why a node cannot take a worker; the words are shown to people."""
+
+    UNAVAILABLE = "not ready or cordoned"
+    SELECTOR = "node selector does not match"
+    TAINT = "taint not tolerated"
+    DEDICATED = "reserved for topology jobs, or not a topology node"
+    MODEL = "another GPU model"
+    NO_GPUS = "no GPUs"
+    TOO_SMALL = "fewer GPUs than one worker needs"
+    BUSY = "not enough free GPUs"
+    RESOURCES = "not enough free CPU or memory"
+    BANDWIDTH = "no free set reaches the bandwidth asked for"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """All the solver knows of a job.
+
+    `workers` pods of `gpus` GPUs each. `cpu` (cores) and `memory` (bytes) are per worker.
+    `excluded` names nodes that the job may not use, each with the reason.
+    `min_bandwidth` is GB/s of all-reduce bus bandwidth; `max_nodes` bounds how far it may spread.
+    """
+
+    workers: int
+    gpus: int
+    cpu: float = 0.0
+    memory: int = 0
+    model: str | None = None
+    mix_models: bool = False
+    excluded: Mapping[NodeName, Reason] = field(default_factory=dict)
+    min_bandwidth: float = 0.0
+    max_nodes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """One worker's node and GPUs.
+
+    `gpus` are device indexes in ring order; empty where the node does not let us know which of
+    its devices are free, so that the kubelet chooses.
+    """
+
+    worker: int
+    node: NodeName
+    gpus: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proof:
+    """How good the answer is known to be: no placement can exceed `bound` GB/s."""
+
+    optimal: bool
+    bound: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Every worker's place, in rank order, and what that is worth.
+
+    `bandwidth` is GB/s of all-reduce bus bandwidth that the chosen GPUs allow; `worst` is that of
+    the worst GPUs a kubelet may pick instead where devices cannot be pinned. Both are UNLIMITED
+    for a job of one GPU. `tier` is `node`, the network level that joins the nodes, or `beyond`.
+    """
+
+    assignments: tuple[Assignment, ...]
+    bandwidth: float
+    worst: float
+    tier: str
+    proof: Proof
+
+    @property
+    def nodes(self) -> tuple[NodeName, ...]:
+        """The nodes used, in rank order."""
+        return tuple(dict.fromkeys(one.node for one in self.assignments))
+
+
+class Verdict(Enum):
+    """The answer to "does it fit?"."""
+
+    PLACEABLE = "Placeable"
+    NOT_NOW = "NotNow"
+    NEVER = "Never"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """Why some nodes take no worker (or not enough): a reason, how many nodes, one of them."""
+
+    reason: Reason
+    nodes: int
+    example: NodeName
+
+
+class Unplaceable(ArenaError):
+    """No set of GPUs fits. NOT_NOW (exit 3) may change by itself; NEVER (exit 5) cannot.
+
+    `refusals` counts the nodes by what refuses the job; `nearest` says in words what would fit.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        verdict: Verdict,
+        refusals: tuple[Refusal, ...],
+        nearest: str | None = None,
+    ) -> None:
+        why = "; ".join(
+            f"{one.nodes} node{'s' if one.nodes != 1 else ''} ({one.example}"
+            f"{', ...' if one.nodes > 1 else ''}): {one.reason.value}"
+            for one in refusals
+        )
+        super().__init__(message, why=why or None, hint=nearest)
+        self.verdict = verdict
+        self.refusals = refusals
+        self.nearest = nearest
+        self.exit_code = 5 if verdict is Verdict.NEVER else 3
+
+
+def place(request: Request, cluster: Cluster) -> Placement:
+    """Find the best placement of a gang; Unplaceable says why there is none."""
+    from arena_topo.solver import gang  # noqa: PLC0415
+
+    return gang.place(request, cluster)

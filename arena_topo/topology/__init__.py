@@ -1,0 +1,323 @@
+"""Link, GPU, Machine, Node, Cluster: the one graph that everything else agrees on.
+
+Readers (`nvidia`, `published`, `presets`) turn what machines say into these values; the solver and
+the screens only ever see them. What a server *is* (`Machine`, which never changes while it runs)
+is kept apart from what may be used of it *now* (`Node`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum, IntEnum
+from typing import NewType
+
+GPUSet = NewType("GPUSet", int)
+"""GPUs of one machine as bits: bit i is GPU i."""
+
+NodeName = NewType("NodeName", str)
+
+
+class LinkKind(IntEnum):
+    """How two devices of one machine reach each other, worst first; the words of nvidia-smi."""
+
+    SYS = 0
+    NODE = 1
+    PHB = 2
+    PXB = 3
+    PIX = 4
+    NVLINK = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Link:
+    """What joins two devices: its kind, and for NVLink how many lanes are bonded."""
+
+    kind: LinkKind
+    lanes: int = 1
+
+    @classmethod
+    def parse(cls, word: str) -> Link:
+        """Read one cell of nvidia-smi's matrix (`NV2`, `PIX`, `SOC`); ValueError if it is none."""
+        bonded = re.fullmatch(r"NV(\d{1,3})", word)
+        if bonded and int(bonded[1]) > 0:
+            return cls(kind=LinkKind.NVLINK, lanes=int(bonded[1]))
+        # SOC is what drivers before 2018 called a path over the link between sockets.
+        kind = LinkKind.__members__.get("SYS" if word == "SOC" else word)
+        if kind is None or kind is LinkKind.NVLINK:
+            raise ValueError(
+                f"{word!r} is not a link nvidia-smi knows (X, NV#, PIX, PXB, PHB, NODE, SYS)"
+            )
+        return cls(kind=kind)
+
+    def __str__(self) -> str:
+        return f"NV{self.lanes}" if self.kind is LinkKind.NVLINK else self.kind.name
+
+
+SYS = Link(kind=LinkKind.SYS)
+
+Matrix = tuple[tuple[Link | None, ...], ...]
+"""Links between the GPUs of a machine, symmetric; None on the diagonal."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GPU:
+    """One device: its index on the machine, and what is known of it."""
+
+    index: int
+    uuid: str | None = None
+    model: str | None = None
+    numa: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NIC:
+    """A network card and how each GPU, in order, reaches it."""
+
+    name: str
+    attachment: tuple[Link, ...]
+
+
+class Knowledge(Enum):
+    """How far the link matrix of a machine can be trusted."""
+
+    MEASURED = "measured"
+    """The machine itself said so (nvidia-smi, NVML, a published matrix)."""
+    ASSUMED = "assumed"
+    """Its GPU model and count match a well-known machine."""
+    UNKNOWN = "unknown"
+    """Nothing is known: every link counts as SYS."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Configuration:
+    """What decides the bandwidth of GPU sets: machines with equal configurations share one table.
+
+    `measured` are all-reduce bus bandwidths (GB/s) that somebody measured for some sets; they
+    override what the model computes.
+    """
+
+    model: str | None
+    links: Matrix
+    nvswitch: bool
+    pcie_generation: int | None
+    measured: tuple[tuple[GPUSet, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """One server's GPUs and the links between them; never changes while it runs.
+
+    `pcie_generation` is set only where a preset or NVML says so, never guessed from the GPU model.
+    `bandwidth` is a matrix that somebody published for display (GB/s); the solver does not use it.
+    """
+
+    name: str
+    gpus: tuple[GPU, ...]
+    links: Matrix
+    nics: tuple[NIC, ...] = ()
+    nvswitch: bool = False
+    pcie_generation: int | None = None
+    knowledge: Knowledge = Knowledge.MEASURED
+    measured: tuple[tuple[GPUSet, float], ...] = ()
+    bandwidth: tuple[tuple[float, ...], ...] | None = None
+
+    @property
+    def model(self) -> str | None:
+        """The GPU model that all GPUs share; None if unknown or mixed."""
+        models = {gpu.model for gpu in self.gpus}
+        return models.pop() if len(models) == 1 else None
+
+    @property
+    def everything(self) -> GPUSet:
+        """All GPUs of the machine."""
+        return GPUSet((1 << len(self.gpus)) - 1)
+
+    def link(self, one: int, other: int) -> Link:
+        """The link between two different GPUs."""
+        found = self.links[one][other]
+        if found is None:
+            raise ValueError(f"GPU {one} has no link to itself")
+        return found
+
+    @property
+    def configuration(self) -> Configuration:
+        """The part of the machine that decides bandwidth."""
+        return Configuration(
+            model=self.model,
+            links=self.links,
+            nvswitch=self.nvswitch,
+            pcie_generation=self.pcie_generation,
+            measured=self.measured,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taint:
+    """A node's refusal of pods that do not tolerate it."""
+
+    key: str
+    value: str = ""
+    effect: str = "NoSchedule"
+
+    def __str__(self) -> str:
+        value = f"={self.value}" if self.value else ""
+        return f"{self.key}{value}:{self.effect}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """What may be used of one machine now.
+
+    `free` holds the GPUs that are healthy and not known to be in use. `hidden` says how many of
+    those are in use all the same, by pods that do not say which devices they have; a node with
+    hidden GPUs is opaque: counted, but never treated as known to be free.
+    `allocatable` holds the healthy GPUs, whoever uses them. `cpu` (cores) and `memory` (bytes)
+    are what is left; None means not known, and not limited.
+    `dedicated`: only placements of arena-topo run here (labelled and tainted, or an ACK topology
+    node), so devices may be injected. `foreign`: pods that arena-topo did not place hold GPUs.
+    """
+
+    name: NodeName
+    machine: Machine
+    free: GPUSet
+    hidden: int = 0
+    allocatable: GPUSet | None = None
+    cpu: float | None = None
+    memory: int | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    taints: tuple[Taint, ...] = ()
+    unavailable: str | None = None
+    resource: str = "nvidia.com/gpu"
+    dedicated: bool = False
+    foreign: bool = False
+    domains: tuple[str, ...] = ()
+
+    @property
+    def opaque(self) -> bool:
+        """Whether some GPUs are in use without anybody saying which."""
+        return self.hidden > 0
+
+    @property
+    def free_count(self) -> int:
+        """How many GPUs are free."""
+        return max(0, count(self.free) - self.hidden)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tier:
+    """A level of the network between nodes, and its all-reduce bandwidth in GB/s."""
+
+    name: str
+    bandwidth: float
+
+
+UNKNOWN_NETWORK = 1.25
+"""GB/s between nodes where nothing is known: 10 GbE, below every path inside a node, so that an
+unknown network never draws a job apart (design, section 4)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """All nodes, and the network between them.
+
+    `tiers` runs from coarse to near and matches `Node.domains`; `beyond` (GB/s) joins nodes that
+    share no tier. `notes` are things worth telling a person, such as a ConfigMap that made no
+    sense. `emulated`: the GPUs do not exist.
+    """
+
+    nodes: tuple[Node, ...]
+    tiers: tuple[Tier, ...] = ()
+    beyond: float = UNKNOWN_NETWORK
+    notes: tuple[str, ...] = ()
+    emulated: bool = False
+    source: str = ""
+
+
+def gpu_set(indexes: Iterable[int]) -> GPUSet:
+    """The set of these GPU indexes."""
+    bits = 0
+    for index in indexes:
+        bits |= 1 << index
+    return GPUSet(bits)
+
+
+def members(gpus: GPUSet) -> tuple[int, ...]:
+    """The indexes in a set, ascending."""
+    return tuple(_bits(gpus))
+
+
+def _bits(gpus: int) -> Iterator[int]:
+    while gpus:
+        low = gpus & -gpus
+        yield low.bit_length() - 1
+        gpus ^= low
+
+
+def count(gpus: GPUSet) -> int:
+    """How many GPUs a set holds."""
+    return gpus.bit_count()
+
+
+def flat(size: int, link: Link = SYS) -> Matrix:
+    """A machine of `size` GPUs in which every link is the same."""
+    return tuple(tuple(None if i == j else link for j in range(size)) for i in range(size))
+
+
+LANES_PER_GPU = {
+    "P100": 4,
+    "V100": 6,
+    "A100": 12,
+    "A800": 12,
+    "A30": 4,
+    "H100": 18,
+    "H200": 18,
+    "H800": 18,
+    "H20": 18,
+    "GH200": 18,
+    "B200": 18,
+    "GB200": 18,
+    "B300": 18,
+    "GB300": 18,
+}
+"""NVLinks one GPU of each model has (NVIDIA data sheets and architecture white papers)."""
+
+MOST_LANES = max(LANES_PER_GPU.values())
+
+
+def behind_nvswitch(model: str | None, links: Matrix) -> bool:
+    """Whether the GPUs must hang on an NVSwitch.
+
+    nvidia-smi prints `NV18` for every pair behind a switch, so the lanes of a GPU summed over its
+    peers exceed the lanes that the GPU has. For an unknown model the most lanes of any model is
+    the limit, so that a direct mesh is never taken for a switch.
+    """
+    limit = LANES_PER_GPU.get(model or "", MOST_LANES)
+    return any(
+        sum(link.lanes for link in row if link is not None and link.kind is LinkKind.NVLINK) > limit
+        for row in links
+    )
+
+
+_MODEL = re.compile(
+    r"\b(GB300|GB200|GH200|B300|B200|H200|H100|H800|H20|A100|A800|A30|A40|A10G|A10|A16|A2|L40S|L40"
+    r"|L20|L4|V100S|V100|P100|P40|P4|T4|K80|M60)\b"
+)
+
+
+def model_of(product: str | None) -> str | None:
+    """The model in a product name: `NVIDIA-H100-80GB-HBM3` is `H100`; the product if unknown."""
+    if not product:
+        return None
+    words = re.sub(r"[-_\s]+", " ", product)
+    found = _MODEL.search(words)
+    if found is None:
+        return re.sub(r"^(NVIDIA|Tesla|GeForce|Quadro)\s+", "", words).strip() or None
+    return "V100" if found[1] == "V100S" else found[1]
+
+
+def natural(name: str) -> tuple[tuple[bool, int, str], ...]:
+    """A sort key by which `node-2` comes before `node-10`."""
+    parts = re.split(r"(\d+)", name)
+    return tuple((part.isdigit(), int(part) if part.isdigit() else 0, part) for part in parts)
