@@ -106,7 +106,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogOptions:
-    """Which part of a log: `tail` lines (None: all), `since` seconds ago, or `since_time` RFC 3339."""
+    """Which part of a log: `tail` lines (None: all), `since` seconds or `since_time` RFC 3339."""
 
     follow: bool = False
     tail: int | None = None

@@ -16,7 +16,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-
 from arena_topo.errors import ArenaError
 from arena_topo.topology import Cluster, NodeName
 
@@ -146,6 +145,7 @@ class Unplaceable(ArenaError):
 
 def place(request: Request, cluster: Cluster) -> Placement:
     """Find the best placement of a gang; Unplaceable says why there is none."""
-    from arena_topo.solver import gang  # noqa: PLC0415
+    # The search needs the values above, so it can only be imported once they exist.
+    from arena_topo.solver.gang import search  # noqa: PLC0415
 
-    return gang.place(request, cluster)
+    return search(request, cluster)

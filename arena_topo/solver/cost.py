@@ -1,0 +1,263 @@
+"""What a set of GPUs is worth to a collective, in GB/s of all-reduce bus bandwidth.
+
+The model (design, section 4): a collective runs over rings. Behind an NVSwitch a GPU drives all its
+lanes at once; on a direct mesh as many rings run side by side as can be laid through the set
+without sharing a lane; where NVLink closes no ring, one ring runs at its slowest link.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+from arena_topo.solver import UNLIMITED
+from arena_topo.topology import Configuration, GPUSet, Link, LinkKind, Matrix, count, members
+
+NVLINK_RATE = {
+    "P100": 18.0,
+    "V100": 20.0,
+    "A100": 20.0,
+    "A800": 20.0,
+    "A30": 20.0,
+    "A40": 12.0,
+    "A10": 12.0,
+    "RTX A6000": 12.0,
+    "RTX A5500": 12.0,
+    "RTX A5000": 12.0,
+    "RTX 3090": 12.0,
+    "H100": 20.6,
+    "H200": 20.6,
+    "H800": 20.6,
+    "H20": 20.6,
+    "GH200": 20.6,
+    "B200": 40.1,
+    "GB200": 40.1,
+    "B300": 40.1,
+    "GB300": 40.1,
+}
+"""GB/s that NCCL gets from one NVLink in one direction (NCCL src/graph/topo.h, SM60/70/80/86/90/100
+_NVLINK_BW); the nominal rates of the data sheets are 20, 25, 25, 14, 25 and 50."""
+
+ASSUMED_NVLINK_RATE = 20.0
+"""GB/s per lane where the GPU model is not known."""
+
+PCIE_RATE = {
+    LinkKind.PIX: 12.0,
+    LinkKind.PXB: 12.0,
+    LinkKind.PHB: 11.0,
+    LinkKind.NODE: 10.0,
+    LinkKind.SYS: 9.0,
+}
+"""GB/s of a PCIe gen3 x16 path by what it crosses: 12 is NCCL's figure for gen3 x16 (topo.h,
+PCI_BW); each further crossing ranks below, down to 9 across the link between sockets."""
+
+PCIE_GENERATION = 3
+
+
+def rate_is_assumed(model: str | None) -> bool:
+    """Whether the NVLink rate of this model is a guess that the reader should be told of."""
+    return model not in NVLINK_RATE
+
+
+def lane_rate(model: str | None) -> float:
+    """GB/s of one NVLink lane in one direction."""
+    return NVLINK_RATE.get(model or "", ASSUMED_NVLINK_RATE)
+
+
+def link_rate(link: Link, configuration: Configuration) -> float:
+    """GB/s of one link in one direction, all its lanes together.
+
+    PCIe doubles with each generation, but only where the generation is known.
+    """
+    if link.kind is LinkKind.NVLINK:
+        return link.lanes * lane_rate(configuration.model)
+    generation = configuration.pcie_generation or PCIE_GENERATION
+    return PCIE_RATE[link.kind] * 2.0 ** (generation - PCIE_GENERATION)
+
+
+def switched(configuration: Configuration, size: int) -> float:
+    """GB/s of any `size` GPUs behind an NVSwitch: each drives all its lanes."""
+    if size < 2:  # noqa: PLR2004  a single GPU talks to nobody
+        return UNLIMITED
+    lanes = min(
+        link.lanes
+        for row in configuration.links
+        for link in row
+        if link is not None and link.kind is LinkKind.NVLINK
+    )
+    return lanes * lane_rate(configuration.model)
+
+
+def lanes(links: Matrix) -> list[list[int]]:
+    """NVLink lanes between every two GPUs; 0 where there are none."""
+    return [
+        [link.lanes if link is not None and link.kind is LinkKind.NVLINK else 0 for link in row]
+        for row in links
+    ]
+
+
+def closed_rings(adjacent: Sequence[int]) -> bytearray:
+    """For every set of vertices, as bits: whether a ring runs through exactly that set.
+
+    `adjacent[i]` are the neighbours of i as bits. Two adjacent vertices count as a ring. Dynamic
+    programming over paths from the lowest vertex (Held and Karp 1962, with ends kept as bits):
+    2^n * n/2 steps.
+    """
+    size = len(adjacent)
+    full = (1 << size) - 1
+    ends = [0] * (full + 1)
+    closed = bytearray(full + 1)
+    for vertex in range(size):
+        ends[1 << vertex] = 1 << vertex
+    for group in range(1, full + 1):
+        reached = ends[group]
+        if not reached:
+            continue
+        low = group & -group
+        if reached & adjacent[low.bit_length() - 1]:
+            closed[group] = 1
+        outside = full & ~group & ~(low - 1)
+        while outside:
+            bit = outside & -outside
+            outside ^= bit
+            if adjacent[bit.bit_length() - 1] & reached:
+                ends[group | bit] |= bit
+    return closed
+
+
+def most_rings(multiplicity: Sequence[Sequence[int]], gpus: GPUSet) -> int:
+    """The most NVLink rings through all of a set (3 or more GPUs) that share no lane.
+
+    Exact: depth first over the rings of the set, pruned by the bound that every ring takes two
+    lanes at each GPU. The bound is met at once on most machines, which ends the search.
+    """
+    inside = members(gpus)
+    left = {
+        (one, other): multiplicity[one][other]
+        for one, other in itertools.combinations(inside, 2)
+        if multiplicity[one][other]
+    }
+    degree = {gpu: sum(n for edge, n in left.items() if gpu in edge) for gpu in inside}
+    limit = min(degree.values()) // 2
+    if limit == 0:
+        return 0
+    rings = _rings(inside, left)
+    if not rings or limit == 1:
+        return min(limit, len(rings))
+    best = 0
+
+    def pack(first: int, packed: int, spare: int) -> bool:
+        """Lay further rings from `first` on; True once the bound is met."""
+        nonlocal best
+        if packed > best:
+            best = packed
+            if best == limit:
+                return True
+        if packed + spare <= best:
+            return False
+        for index in range(first, len(rings)):
+            ring = rings[index]
+            if all(left[edge] for edge in ring):
+                for edge in ring:
+                    left[edge] -= 1
+                done = pack(index, packed + 1, spare - 1)
+                for edge in ring:
+                    left[edge] += 1
+                if done:
+                    return True
+        return False
+
+    pack(0, 0, limit)
+    return best
+
+
+Edge = tuple[int, int]
+
+
+def _rings(inside: tuple[int, ...], edges: dict[Edge, int]) -> list[tuple[Edge, ...]]:
+    """All rings through all of `inside`, each once, as their edges."""
+    neighbours = {
+        gpu: [other for other in inside if (min(gpu, other), max(gpu, other)) in edges]
+        for gpu in inside
+    }
+    start, found = inside[0], []
+
+    def walk(path: list[int], visited: int) -> None:
+        if len(path) == len(inside):
+            # A ring and its mirror image are one: keep the one that turns to the lower side first.
+            if path[1] < path[-1] and start in neighbours[path[-1]]:
+                found.append(
+                    tuple(
+                        (min(a, b), max(a, b))
+                        for a, b in zip(path, [*path[1:], start], strict=True)
+                    )
+                )
+            return
+        for gpu in neighbours[path[-1]]:
+            if not visited >> gpu & 1:
+                path.append(gpu)
+                walk(path, visited | 1 << gpu)
+                path.pop()
+
+    walk([start], 1 << start)
+    return found
+
+
+def ring_order(rates: Sequence[Sequence[float]], gpus: GPUSet) -> tuple[int, ...]:
+    """The GPUs of a set in the order of its best single ring, lowest index first.
+
+    Best is the largest slowest link; of equal rings the first in dictionary order, so that
+    consecutive ranks are neighbours.
+    """
+    inside = members(gpus)
+    if len(inside) <= 3:  # noqa: PLR2004  every order of three is the same ring
+        return inside
+    levels = sorted(
+        {rates[one][other] for one, other in itertools.combinations(inside, 2)}, reverse=True
+    )
+    if len(levels) == 1:
+        return inside
+    for level in levels:
+        order = _ring_at(rates, inside, level)
+        if order is not None:
+            return order
+    return inside
+
+
+def _ring_at(
+    rates: Sequence[Sequence[float]], inside: tuple[int, ...], level: float
+) -> tuple[int, ...] | None:
+    """The first ring in dictionary order whose links all reach `level`; None if there is none."""
+    position = {gpu: index for index, gpu in enumerate(inside)}
+    adjacent = [
+        sum(1 << position[other] for other in inside if other != gpu and rates[gpu][other] >= level)
+        for gpu in inside
+    ]
+    full = (1 << len(inside)) - 1
+    dead: set[tuple[int, int]] = set()
+
+    def walk(path: list[int], visited: int) -> bool:
+        last = path[-1]
+        if visited == full:
+            return bool(adjacent[last] & 1)
+        if (last, visited) in dead:
+            return False
+        for index in range(len(inside)):
+            if not visited >> index & 1 and adjacent[last] >> index & 1:
+                path.append(index)
+                if walk(path, visited | 1 << index):
+                    return True
+                path.pop()
+        dead.add((last, visited))
+        return False
+
+    path = [0]
+    return tuple(inside[index] for index in path) if walk(path, 1) else None
+
+
+def ring_bound(multiplicity: Sequence[Sequence[int]], gpus: GPUSet) -> int:
+    """An upper bound of `most_rings` that costs nothing: two lanes of every GPU per ring."""
+    inside = members(gpus)
+    if count(gpus) < 3:  # noqa: PLR2004  a ring has three corners
+        return 0
+    return min(sum(multiplicity[gpu][other] for other in inside) for gpu in inside) // 2

@@ -1,0 +1,69 @@
+"""The two DGX-1 machines as numbers, for tests of the solver.
+
+NVLinks as NVIDIA publishes them (DGX-1 system architecture white paper; go-gpuallocator's
+fixtures): V100 pairs have one or two lanes, P100 pairs one.
+"""
+
+from __future__ import annotations
+
+from arena_topo.topology import (
+    GPU,
+    Cluster,
+    GPUSet,
+    Link,
+    LinkKind,
+    Machine,
+    Matrix,
+    Node,
+    NodeName,
+    behind_nvswitch,
+    flat,
+)
+
+V100_DOUBLE = [(0, 3), (0, 4), (1, 2), (1, 5), (2, 3), (4, 7), (5, 6), (6, 7)]
+V100_SINGLE = [(0, 1), (0, 2), (1, 3), (2, 6), (3, 7), (4, 5), (4, 6), (5, 7)]
+P100_SINGLE = [*V100_DOUBLE, (0, 1), (0, 2), (1, 3), (2, 6), (3, 7), (4, 5), (4, 6), (5, 7)]
+
+
+def matrix(size: int, lanes: dict[tuple[int, int], int], otherwise: Link | None = None) -> Matrix:
+    """A link matrix: NVLink where lanes are given, PCIe of a two-socket server elsewhere."""
+
+    def link(one: int, other: int) -> Link | None:
+        low, high = min(one, other), max(one, other)
+        if one == other:
+            return None
+        if lanes.get((low, high)):
+            return Link(kind=LinkKind.NVLINK, lanes=lanes[low, high])
+        if otherwise is not None:
+            return otherwise
+        if low // 4 != high // 4:
+            return Link(kind=LinkKind.SYS)
+        return Link(kind=LinkKind.PIX if low // 2 == high // 2 else LinkKind.PHB)
+
+    return tuple(tuple(link(i, j) for j in range(size)) for i in range(size))
+
+
+def machine(name: str, model: str, links: Matrix) -> Machine:
+    return Machine(
+        name=name,
+        gpus=tuple(GPU(index=index, model=model) for index in range(len(links))),
+        links=links,
+        nvswitch=behind_nvswitch(model, links),
+    )
+
+
+V100_LANES = dict.fromkeys(V100_DOUBLE, 2) | dict.fromkeys(V100_SINGLE, 1)
+P100_LANES = dict.fromkeys(P100_SINGLE, 1)
+V100 = machine("dgx-1-v100", "V100", matrix(8, V100_LANES))
+P100 = machine("dgx-1-p100", "P100", matrix(8, P100_LANES))
+HGX = machine("hgx-a100", "A100", flat(8, Link(kind=LinkKind.NVLINK, lanes=12)))
+PCIE = machine("pcie", "L40S", matrix(8, {}))
+
+
+def node(name: str, of: Machine, free: int | None = None, **more: object) -> Node:
+    everything = of.everything if free is None else GPUSet(free)
+    return Node(name=NodeName(name), machine=of, free=everything, **more)  # type: ignore[arg-type]
+
+
+def cluster(*nodes: Node, **more: object) -> Cluster:
+    return Cluster(nodes=nodes, **more)  # type: ignore[arg-type]
