@@ -1,0 +1,93 @@
+"""The house keeps its shape: layers, start-up, words that do not belong in it, links that live."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "arena_topo"
+HEAVY = ["kubernetes", "networkx", "jinja2", "yaml", "rich", "urllib3", "pydantic", "numpy"]
+
+
+def test_each_layer_knows_only_the_layers_below_it():
+    done = subprocess.run(
+        [sys.executable, "-c", "from importlinter.cli import lint_imports_command as c; c()"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_layers_in_the_docs_are_the_layers_that_are_enforced():
+    declared = re.search(r"layers = \[(.*?)\]", (ROOT / "pyproject.toml").read_text(), re.DOTALL)
+    assert declared
+    layers = [
+        one.replace("arena_topo.", "") for one in re.findall(r'"([^"]+)"', declared[1])
+    ]
+    drawn = re.search(r"```text\n(cli.*?)```", (ROOT / "docs/architecture.md").read_text(), re.DOTALL)
+    assert drawn
+    assert [line.split("  ")[0].strip() for line in drawn[1].strip().splitlines()] == layers
+
+
+@pytest.mark.parametrize("words", [["--help"], ["version"], ["submit", "mpi", "--help"]])
+def test_a_command_that_needs_no_cluster_loads_no_heavy_package(words):
+    script = (
+        "import sys; sys.argv[1:] = sys.argv[1:]\n"
+        "from arena_topo.cli import main\n"
+        "try:\n    main()\nexcept SystemExit as end:\n    assert not end.code, end.code\n"
+        f"loaded = [name for name in {HEAVY!r} if name in sys.modules]\n"
+        "print('LOADED', loaded)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, *words], capture_output=True, text=True, check=False, cwd=ROOT
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "LOADED []"
+
+
+def test_no_module_outgrows_one_sitting():
+    long = {
+        str(path.relative_to(ROOT)): lines
+        for path in PACKAGE.rglob("*.py")
+        if (lines := len(path.read_text().splitlines())) > 700
+    }
+    assert not long
+
+
+def texts():
+    kinds = ("*.py", "*.md", "*.j2", "*.toml")
+    found = [path for kind in kinds for path in ROOT.rglob(kind)]
+    return [
+        path
+        for path in found
+        if not any(part.startswith(".") or part in {"build", "dist"} for part in path.relative_to(ROOT).parts)
+    ]
+
+
+def test_every_link_between_pages_leads_somewhere():
+    dead = []
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]:
+        for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text()):
+            if not re.match(r"[a-z]+:", target) and not (page.parent / target).exists():
+                dead.append(f"{page.relative_to(ROOT)}: {target}")
+    assert not dead
+
+
+def test_no_path_of_a_developers_machine_is_written_down():
+    mine = Path(__file__)
+    pattern = re.compile(r"/(work|farm)/|/home/\w+/|/Users/\w+/")
+    found = [
+        f"{path.relative_to(ROOT)}: {line.strip()}"
+        for path in texts()
+        if path != mine
+        for line in path.read_text().splitlines()
+        if pattern.search(line)
+    ]
+    assert not found
