@@ -313,7 +313,7 @@ def model_of(product: str | None) -> str | None:
     words = re.sub(r"[-_\s]+", " ", product)
     found = _MODEL.search(words)
     if found is None:
-        return re.sub(r"^(NVIDIA|Tesla|GeForce|Quadro)\s+", "", words).strip() or None
+        return re.sub(r"^((NVIDIA|Tesla|GeForce|Quadro)\s+)+", "", words).strip() or None
     return "V100" if found[1] == "V100S" else found[1]
 
 

@@ -1,0 +1,272 @@
+"""Well-known machines, each as the matrix that nvidia-smi would print there.
+
+A preset is asked for by name (`--emulate dgx-1-v100:2`, simulations, examples), or stands in for
+a node that says its GPU product and count but not its links; then the machine is marked assumed.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from types import MappingProxyType
+
+from arena_topo.errors import UsageError
+from arena_topo.topology import Knowledge, Machine, nvidia
+
+MOST_EMULATED = 100_000
+"""Machines in one emulated cluster: what the solver is built for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preset:
+    """A well-known machine.
+
+    `products` is a pattern for the product names, in capitals and without the maker, that such a
+    machine reports; None where the product does not tell the links (every PCIe card).
+    `pcie_generation` is that of the slots and of the GPUs (data sheets).
+    """
+
+    summary: str
+    model: str
+    matrix: str
+    pcie_generation: int
+    products: str | None = None
+
+
+# NVLinks and PCIe paths as DGX-1 prints them; the NICs in the order of their names.
+_DGX_1_V100 = """\
+        GPU0  GPU1  GPU2  GPU3  GPU4  GPU5  GPU6  GPU7  mlx5_0  mlx5_1  mlx5_2  mlx5_3  CPU Affinity  NUMA Affinity
+GPU0     X    NV1   NV1   NV2   NV2   SYS   SYS   SYS   PIX     PHB     SYS     SYS     0-19,40-59    0
+GPU1    NV1    X    NV2   NV1   SYS   NV2   SYS   SYS   PIX     PHB     SYS     SYS     0-19,40-59    0
+GPU2    NV1   NV2    X    NV2   SYS   SYS   NV1   SYS   PHB     PIX     SYS     SYS     0-19,40-59    0
+GPU3    NV2   NV1   NV2    X    SYS   SYS   SYS   NV1   PHB     PIX     SYS     SYS     0-19,40-59    0
+GPU4    NV2   SYS   SYS   SYS    X    NV1   NV1   NV2   SYS     SYS     PIX     PHB     20-39,60-79   1
+GPU5    SYS   NV2   SYS   SYS   NV1    X    NV2   NV1   SYS     SYS     PIX     PHB     20-39,60-79   1
+GPU6    SYS   SYS   NV1   SYS   NV1   NV2    X    NV2   SYS     SYS     PHB     PIX     20-39,60-79   1
+GPU7    SYS   SYS   SYS   NV1   NV2   NV1   NV2    X    SYS     SYS     PHB     PIX     20-39,60-79   1
+mlx5_0  PIX   PIX   PHB   PHB   SYS   SYS   SYS   SYS    X      PHB     SYS     SYS
+mlx5_1  PHB   PHB   PIX   PIX   SYS   SYS   SYS   SYS   PHB      X      SYS     SYS
+mlx5_2  SYS   SYS   SYS   SYS   PIX   PIX   PHB   PHB   SYS     SYS      X      PHB
+mlx5_3  SYS   SYS   SYS   SYS   PHB   PHB   PIX   PIX   SYS     SYS     PHB      X
+"""  # noqa: E501 (a row of a matrix stays one row)
+
+_DGX_1_P100 = """\
+      GPU0  GPU1  GPU2  GPU3  GPU4  GPU5  GPU6  GPU7  CPU Affinity  NUMA Affinity
+GPU0   X    NV1   NV1   NV1   NV1   SYS   SYS   SYS   0-19,40-59    0
+GPU1  NV1    X    NV1   NV1   SYS   NV1   SYS   SYS   0-19,40-59    0
+GPU2  NV1   NV1    X    NV1   SYS   SYS   NV1   SYS   0-19,40-59    0
+GPU3  NV1   NV1   NV1    X    SYS   SYS   SYS   NV1   0-19,40-59    0
+GPU4  NV1   SYS   SYS   SYS    X    NV1   NV1   NV1   20-39,60-79   1
+GPU5  SYS   NV1   SYS   SYS   NV1    X    NV1   NV1   20-39,60-79   1
+GPU6  SYS   SYS   NV1   SYS   NV1   NV1    X    NV1   20-39,60-79   1
+GPU7  SYS   SYS   SYS   NV1   NV1   NV1   NV1    X    20-39,60-79   1
+"""
+
+_PCIE_4 = """\
+      GPU0  GPU1  GPU2  GPU3  CPU Affinity  NUMA Affinity
+GPU0   X    PIX   PHB   PHB   0-13,28-41    0
+GPU1  PIX    X    PHB   PHB   0-13,28-41    0
+GPU2  PHB   PHB    X    PIX   0-13,28-41    0
+GPU3  PHB   PHB   PIX    X    0-13,28-41    0
+"""
+
+_PCIE_8 = """\
+      GPU0  GPU1  GPU2  GPU3  GPU4  GPU5  GPU6  GPU7  CPU Affinity  NUMA Affinity
+GPU0   X    PIX   PXB   PXB   SYS   SYS   SYS   SYS   0-13          0
+GPU1  PIX    X    PXB   PXB   SYS   SYS   SYS   SYS   0-13          0
+GPU2  PXB   PXB    X    PIX   SYS   SYS   SYS   SYS   0-13          0
+GPU3  PXB   PXB   PIX    X    SYS   SYS   SYS   SYS   0-13          0
+GPU4  SYS   SYS   SYS   SYS    X    PIX   PXB   PXB   14-27         1
+GPU5  SYS   SYS   SYS   SYS   PIX    X    PXB   PXB   14-27         1
+GPU6  SYS   SYS   SYS   SYS   PXB   PXB    X    PIX   14-27         1
+GPU7  SYS   SYS   SYS   SYS   PXB   PXB   PIX    X    14-27         1
+"""
+
+_PCIE_8_BRIDGED = """\
+      GPU0  GPU1  GPU2  GPU3  GPU4  GPU5  GPU6  GPU7  CPU Affinity  NUMA Affinity
+GPU0   X    NV12  NODE  NODE  SYS   SYS   SYS   SYS   0-27,56-83    0
+GPU1  NV12   X    NODE  NODE  SYS   SYS   SYS   SYS   0-27,56-83    0
+GPU2  NODE  NODE   X    NV12  SYS   SYS   SYS   SYS   0-27,56-83    0
+GPU3  NODE  NODE  NV12   X    SYS   SYS   SYS   SYS   0-27,56-83    0
+GPU4  SYS   SYS   SYS   SYS    X    NV12  NODE  NODE  28-55,84-111  1
+GPU5  SYS   SYS   SYS   SYS   NV12   X    NODE  NODE  28-55,84-111  1
+GPU6  SYS   SYS   SYS   SYS   NODE  NODE   X    NV12  28-55,84-111  1
+GPU7  SYS   SYS   SYS   SYS   NODE  NODE  NV12   X    28-55,84-111  1
+"""
+
+
+def _uniform(link: str, numa: str) -> str:
+    """The matrix of a machine in which every pair is joined alike; a digit of `numa` per GPU."""
+    size = len(numa)
+    names = [f"GPU{index}" for index in range(size)]
+    rows = ["\t".join(["", *names, "CPU Affinity", "NUMA Affinity", "GPU NUMA ID"])]
+    for index, node in enumerate(numa):
+        cells = [" X " if index == other else link for other in range(size)]
+        rows.append("\t".join([names[index], *cells, "", node, "", "N/A"]))
+    return "\n".join(rows) + "\n"
+
+
+PRESETS: Mapping[str, Preset] = MappingProxyType(
+    {
+        "dgx-1-p100": Preset(
+            summary="8 x P100, hybrid cube mesh of single NVLinks",
+            model="P100",
+            matrix=_DGX_1_P100,
+            pcie_generation=3,
+            products=r"P100-SXM2-16GB",
+        ),
+        "dgx-1-v100": Preset(
+            summary="8 x V100, hybrid cube mesh of single and double NVLinks",
+            model="V100",
+            matrix=_DGX_1_V100,
+            pcie_generation=3,
+            products=r"V100-SXM2-(16|32)GB(-\w+)?",
+        ),
+        "dgx-2": Preset(
+            summary="16 x V100 behind NVSwitch",
+            model="V100",
+            matrix=_uniform("NV6", "0000000011111111"),
+            pcie_generation=3,
+            products=r"V100-SXM3-32GB(-\w+)?",
+        ),
+        "dgx-a100": Preset(
+            summary="8 x A100 behind NVSwitch, four NUMA nodes in use",
+            model="A100",
+            matrix=_uniform("NV12", "33117755"),
+            pcie_generation=4,
+        ),
+        "hgx-a100-4": Preset(
+            summary="4 x A100 SXM, every pair joined by four NVLinks",
+            model="A100",
+            matrix=_uniform("NV4", "0011"),
+            pcie_generation=4,
+            products=r"A100-SXM4?-\d+GB",
+        ),
+        "hgx-a100": Preset(
+            summary="8 x A100 behind NVSwitch",
+            model="A100",
+            matrix=_uniform("NV12", "00001111"),
+            pcie_generation=4,
+            products=r"A100-SXM4?-\d+GB",
+        ),
+        "hgx-h100": Preset(
+            summary="8 x H100 behind NVSwitch",
+            model="H100",
+            matrix=_uniform("NV18", "00001111"),
+            pcie_generation=5,
+            products=r"H100(-SXM5)?-80GB-HBM\w+",
+        ),
+        "hgx-h200": Preset(
+            summary="8 x H200 behind NVSwitch",
+            model="H200",
+            matrix=_uniform("NV18", "00001111"),
+            pcie_generation=5,
+            products=r"H200(-SXM5)?(-141GB(-HBM\w+)?)?",
+        ),
+        "hgx-b200": Preset(
+            summary="8 x B200 behind NVSwitch",
+            model="B200",
+            matrix=_uniform("NV18", "00001111"),
+            pcie_generation=5,
+            products=r"B200(-SXM\d?)?(-\d+GB(-HBM\w+)?)?",
+        ),
+        "pcie-4": Preset(
+            summary="4 x T4 in two pairs on PCIe switches, one socket",
+            model="T4",
+            matrix=_PCIE_4,
+            pcie_generation=3,
+        ),
+        "pcie-8": Preset(
+            summary="8 x L40S in pairs on PCIe switches, two sockets",
+            model="L40S",
+            matrix=_PCIE_8,
+            pcie_generation=4,
+        ),
+        "pcie-8-a100": Preset(
+            summary="8 x A100 PCIe, pairs joined by NVLink bridges, two sockets",
+            model="A100",
+            matrix=_PCIE_8_BRIDGED,
+            pcie_generation=4,
+        ),
+    }
+)
+
+
+def names() -> tuple[str, ...]:
+    """The names of all presets, in the order in which they are shown."""
+    return tuple(PRESETS)
+
+
+def machine(preset: str, name: str) -> Machine:
+    """The machine of a preset under a name of its own; UsageError if there is no such preset."""
+    if preset not in PRESETS:
+        near = difflib.get_close_matches(preset.lower(), PRESETS, n=1)
+        raise UsageError(
+            f"unknown preset {preset!r}",
+            why=f"the presets are {', '.join(PRESETS)}",
+            hint=f"did you mean {near[0]}?" if near else None,
+        )
+    return replace(_parsed(preset), name=name)
+
+
+@cache
+def _parsed(preset: str) -> Machine:
+    known = PRESETS[preset]
+    parsed = nvidia.parse_topo(known.matrix, name=preset, model=known.model)
+    return replace(parsed, pcie_generation=known.pcie_generation)
+
+
+def match(product: str, count: int, name: str) -> Machine | None:
+    """The machine that `count` GPUs of a product must be, marked assumed; None if not certain.
+
+    Only products that are sold on one board alone tell their links. A PCIe card, a MIG slice or
+    a shared GPU never does. NICs and NUMA nodes are the machine's own, so they are not assumed.
+    """
+    words = re.sub(r"[-_\s]+", "-", product.strip().upper())
+    words = re.sub(r"^(?:(?:NVIDIA|TESLA)-)+", "", words)
+    for preset, known in PRESETS.items():
+        if known.products is None or not re.fullmatch(known.products, words):
+            continue
+        found = _parsed(preset)
+        if len(found.gpus) == count:
+            gpus = tuple(replace(gpu, numa=None) for gpu in found.gpus)
+            return replace(found, name=name, gpus=gpus, nics=(), knowledge=Knowledge.ASSUMED)
+    return None
+
+
+def emulated(spec: str) -> tuple[Machine, ...]:
+    """The machines of `PRESET[:COUNT][,PRESET[:COUNT]...]`, named PRESET-0, PRESET-1 and so on.
+
+    UsageError says what cannot be read, and lists the presets.
+    """
+    machines: list[Machine] = []
+    made: Counter[str] = Counter()
+    for part in spec.split(","):
+        preset, colon, written = part.strip().partition(":")
+        preset, written = preset.strip(), written.strip()
+        if not preset:
+            raise _nonsense(spec, "a preset is missing")
+        if colon and not re.fullmatch(r"[0-9]{1,9}", written):
+            raise _nonsense(spec, f"{written!r} is not a count")
+        many = int(written) if colon else 1
+        if not 0 < many <= MOST_EMULATED - len(machines):
+            raise _nonsense(spec, f"there can be 1 to {MOST_EMULATED:,} machines, not {many:,}")
+        first = machine(preset, f"{preset}-{made[preset]}")
+        machines += [
+            replace(first, name=f"{preset}-{index}")
+            for index in range(made[preset], made[preset] + many)
+        ]
+        made[preset] += many
+    return tuple(machines)
+
+
+def _nonsense(spec: str, why: str) -> UsageError:
+    return UsageError(
+        f"cannot read the machines to emulate from {spec!r}: {why}",
+        why=f"the presets are {', '.join(PRESETS)}",
+        hint="write PRESET:COUNT, for instance dgx-1-v100:2 or dgx-1-v100:2,hgx-h100:4",
+    )

@@ -1,0 +1,346 @@
+"""What a cluster says of its machines (ACK ConfigMaps, node labels) <-> Machine.
+
+Two sources, the best first:
+
+    ConfigMap   ACK's GPU topology, one per node: devices with their health, links, bandwidths
+    labels      the GPU product and count, which match a well-known machine or tell the model only
+
+A third thing that labels say is that GPUs are cut up or shared; then links mean nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from arena_topo.errors import UnreadableTopology
+from arena_topo.topology import (
+    GPU,
+    GPUSet,
+    Knowledge,
+    Link,
+    Machine,
+    Matrix,
+    behind_nvswitch,
+    count,
+    flat,
+    gpu_set,
+    members,
+    model_of,
+    nvidia,
+    presets,
+)
+
+NAMESPACE = "kube-system"
+SCHEDULE_LABEL = "ack.node.gpu.schedule"
+NODE_LABEL = "nodename"
+
+KNOWLEDGE_ANNOTATION = "arena-topo.io/knowledge"
+"""Ours: ACK's format cannot say that a matrix is only assumed."""
+
+HEALTHY = "Healthy"
+"""The one word that ACK's readers take for health."""
+
+SELF = "N-A"
+"""What ACK writes on the diagonal."""
+
+_SELVES = frozenset({SELF, "N/A", "X"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """A node's machine as a ConfigMap tells it, and which of its GPUs are healthy."""
+
+    node: str
+    machine: Machine
+    healthy: GPUSet
+
+
+def from_config_map(config_map: Mapping[str, Any], *, model: str | None = None) -> Published:
+    """Read ACK's ConfigMap; UnreadableTopology names the path of what makes no sense.
+
+    `model` is the GPUs' model or product name, which the ConfigMap does not tell. Without
+    `linkType` the machine is unknown, with the number of its devices.
+    """
+    return _ConfigMap(config_map).read(model_of(model))
+
+
+def config_map(machine: Machine, healthy: GPUSet) -> dict[str, Any]:
+    """The ConfigMap that `from_config_map` and ACK's readers take for this machine.
+
+    Its format has no room for UUIDs, NUMA nodes, NICs and the PCIe generation.
+    """
+    size = len(machine.gpus)
+    data = {
+        "nodeName": machine.name,
+        "devices": _json(
+            {str(i): HEALTHY if healthy >> i & 1 else "Unhealthy" for i in range(size)}
+        ),
+    }
+    if machine.knowledge is not Knowledge.UNKNOWN:
+        data["linkType"] = _json(
+            [[SELF if link is None else str(link) for link in row] for row in machine.links]
+        )
+    if machine.bandwidth is not None:
+        data["bandwidth"] = _json(machine.bandwidth)
+    if machine.measured:
+        data["busBandwidth"] = _json(
+            {",".join(map(str, members(gpus))): value for gpus, value in machine.measured}
+        )
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {
+            "name": f"{machine.name}-gpu-topology",
+            "namespace": NAMESPACE,
+            "labels": {SCHEDULE_LABEL: "topology", NODE_LABEL: machine.name},
+            "annotations": {KNOWLEDGE_ANNOTATION: machine.knowledge.value},
+        },
+        "data": data,
+    }
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+class _ConfigMap:
+    """One ConfigMap under examination: every complaint names it and the path inside."""
+
+    def __init__(self, document: Mapping[str, Any]) -> None:
+        metadata = document.get("metadata")
+        self.metadata: Mapping[str, Any] = metadata if isinstance(metadata, Mapping) else {}
+        data = document.get("data")
+        name = f"{self.metadata.get('namespace', NAMESPACE)}/{self.metadata.get('name', '?')}"
+        self.name = f"configmap {name}"
+        if not isinstance(data, Mapping):
+            self.refuse("data", "is missing")
+        self.data: Mapping[str, Any] = data
+
+    def refuse(self, path: str, reason: str) -> NoReturn:
+        raise UnreadableTopology(reason, where=f"{self.name} {path}")
+
+    def read(self, model: str | None) -> Published:
+        node = self.node()
+        devices = self.devices()
+        size = len(devices)
+        links = self.links(size)
+        knowledge = self.knowledge() if links else Knowledge.UNKNOWN
+        matrix = links or flat(size)
+        machine = Machine(
+            name=node,
+            gpus=tuple(GPU(index=index, model=model) for index in range(size)),
+            links=matrix,
+            nvswitch=behind_nvswitch(model, matrix),
+            knowledge=knowledge,
+            measured=self.measured(size),
+            bandwidth=self.bandwidth(size),
+        )
+        healthy = gpu_set(index for index, health in devices.items() if health == HEALTHY)
+        return Published(node=node, machine=machine, healthy=healthy)
+
+    def node(self) -> str:
+        labels = self.mapping("labels")
+        label, written = labels.get(NODE_LABEL), self.data.get("nodeName")
+        names = {name for name in (label, written) if name}
+        if len(names) > 1:
+            self.refuse("data.nodeName", f"{written!r}, but the label {NODE_LABEL} is {label!r}")
+        if not names:
+            self.refuse("data.nodeName", f"is missing, and so is the label {NODE_LABEL}")
+        return str(names.pop())
+
+    def mapping(self, key: str) -> Mapping[str, Any]:
+        found = self.metadata.get(key)
+        return found if isinstance(found, Mapping) else {}
+
+    def knowledge(self) -> Knowledge:
+        written = self.mapping("annotations").get(KNOWLEDGE_ANNOTATION)
+        return Knowledge.ASSUMED if written == Knowledge.ASSUMED.value else Knowledge.MEASURED
+
+    def load(self, key: str) -> Any:
+        """The JSON under a key; None where there is none, or nothing in it."""
+        text = self.data.get(key)
+        path = f"data.{key}"
+        if text is None:
+            return None
+        if not isinstance(text, str):
+            self.refuse(path, "is not a string")
+        try:
+            return json.loads(text, parse_constant=_no_number) if text.strip() else None
+        except (ValueError, RecursionError) as error:
+            self.refuse(path, f"is not JSON: {error}")
+
+    def devices(self) -> Mapping[int, str]:
+        found = self.load("devices")
+        if not isinstance(found, dict) or not found:
+            self.refuse("data.devices", 'is not an object such as {"0":"Healthy"}')
+        if len(found) > nvidia.MOST_GPUS:
+            self.refuse("data.devices", f"{len(found)} GPUs; {nvidia.MOST_GPUS} are the most")
+        devices = {}
+        for key, health in found.items():
+            if not re.fullmatch(r"0|[1-9][0-9]{0,3}", key):
+                self.refuse("data.devices", f"{key!r} is not the index of a GPU")
+            if int(key) >= len(found):
+                self.refuse("data.devices", f"GPU {key} of {len(found)} is out of range")
+            if not isinstance(health, str):
+                self.refuse(f"data.devices.{key}", f"{health!r} is not a word of health")
+            devices[int(key)] = health
+        return devices
+
+    def square(self, key: str, size: int) -> list[list[Any]] | None:
+        """A matrix with a row and a column for each device; None where there is none."""
+        found = self.load(key)
+        path = f"data.{key}"
+        if found is None or found == []:
+            return None
+        if not isinstance(found, list):
+            self.refuse(path, "is not a list of rows")
+        for i, row in enumerate(found):
+            if not isinstance(row, list):
+                self.refuse(f"{path}[{i}]", "is not a row")
+            if len(row) != len(found):
+                self.refuse(f"{path}[{i}]", f"has {len(row)} cells, not {len(found)}")
+        if len(found) != size:
+            self.refuse(path, f"has {len(found)} rows, but there are {size} devices")
+        return found
+
+    def links(self, size: int) -> Matrix | None:
+        rows = self.square("linkType", size)
+        if rows is None:
+            return None
+        for i, row in enumerate(rows):
+            for j, word in enumerate(row):
+                path = f"data.linkType[{i}][{j}]"
+                if not isinstance(word, str):
+                    self.refuse(path, f"{word!r} is not a link")
+                if (word in _SELVES) != (i == j):
+                    self.refuse(path, f"is {word}, but {SELF} marks a GPU and itself")
+                if i > j and word != rows[j][i]:
+                    self.refuse(path, f"is {word}, but [{j}][{i}] is {rows[j][i]}")
+        return tuple(
+            tuple(None if i == j else self.link(i, j, word) for j, word in enumerate(row))
+            for i, row in enumerate(rows)
+        )
+
+    def link(self, i: int, j: int, word: str) -> Link:
+        try:
+            return Link.parse(word)
+        except ValueError as error:
+            self.refuse(f"data.linkType[{i}][{j}]", str(error))
+
+    def bandwidth(self, size: int) -> tuple[tuple[float, ...], ...] | None:
+        rows = self.square("bandwidth", size)
+        if rows is None:
+            return None
+        return tuple(
+            tuple(self.number(f"data.bandwidth[{i}][{j}]", cell) for j, cell in enumerate(row))
+            for i, row in enumerate(rows)
+        )
+
+    def number(self, path: str, cell: object) -> float:
+        """A number of GB/s: finite and not negative."""
+        if isinstance(cell, bool) or not isinstance(cell, int | float):
+            self.refuse(path, f"{cell!r} is not a number of GB/s")
+        try:
+            value = float(cell)
+        except OverflowError:
+            value = math.inf
+        if not math.isfinite(value) or value < 0:
+            self.refuse(path, f"{cell!r} is not a number of GB/s")
+        return value
+
+    def measured(self, size: int) -> tuple[tuple[GPUSet, float], ...]:
+        found = self.load("busBandwidth")
+        if found is None:
+            return ()
+        if not isinstance(found, dict):
+            self.refuse("data.busBandwidth", 'is not an object such as {"0,1": 82.1}')
+        table: dict[GPUSet, float] = {}
+        for key, cell in found.items():
+            path = f"data.busBandwidth[{key!r}]"
+            if not re.fullmatch(r"[0-9]{1,4}(?:\s*,\s*[0-9]{1,4})+", key):
+                self.refuse(path, "is not a list of two or more GPUs such as 0,1")
+            indexes = [int(index) for index in key.split(",")]
+            if max(indexes) >= size:
+                self.refuse(path, f"GPU {max(indexes)} of {size} is out of range")
+            gpus = gpu_set(indexes)
+            if count(gpus) < len(indexes):
+                self.refuse(path, "names a GPU twice")
+            if gpus in table:
+                self.refuse(path, "is given twice")
+            table[gpus] = self.number(path, cell)
+        return tuple(sorted(table.items()))
+
+
+def _no_number(word: str) -> NoReturn:
+    raise ValueError(f"{word} is not a number")
+
+
+# --- labels ---------------------------------------------------------------------------------
+
+PRODUCT_LABELS = ("nvidia.com/gpu.product", "aliyun.accelerator/nvidia_name")
+"""Set by NVIDIA's GPU feature discovery, and by ACK."""
+
+_SHARED_SCHEDULES = frozenset({"share", "cgpu", "core_mem"})
+"""Values of ACK's schedule label by which GPUs are cut up by memory or compute."""
+
+_MIG_COUNT = re.compile(r"nvidia\.com/mig-[^/]+\.count")
+
+
+def from_labels(name: str, labels: Mapping[str, str], count: int) -> Machine:
+    """The machine of a node that says only its GPU product and count.
+
+    A well-known board is marked assumed; anything else is unknown: its model, every link SYS.
+    GPUs that are cut up or shared are never a well-known board.
+    """
+    product = next((labels[label] for label in PRODUCT_LABELS if labels.get(label)), None)
+    if product and shared(labels) is None:
+        found = presets.match(product, count, name)
+        if found is not None:
+            return found
+    model = model_of(re.sub(r"-(?:MIG-.*|SHARED)$", "", product) if product else None)
+    return Machine(
+        name=name,
+        gpus=tuple(GPU(index=index, model=model) for index in range(count)),
+        links=flat(count),
+        knowledge=Knowledge.UNKNOWN,
+    )
+
+
+def shared(labels: Mapping[str, str]) -> str | None:
+    """Why a node's GPUs are not whole (MIG, time slices, gpushare), or None if they are."""
+    return next(_reasons(labels), None)
+
+
+def _reasons(labels: Mapping[str, str]) -> Iterator[str]:
+    product = labels.get("nvidia.com/gpu.product", "")
+    if "-MIG-" in product:
+        yield f"MIG slices ({product})"
+    config = labels.get("nvidia.com/mig.config", "")
+    if config not in {"", "all-disabled"}:
+        yield f"MIG is configured ({config})"
+    for label in sorted(labels):
+        if _MIG_COUNT.fullmatch(label) and _int(labels[label]) > 0:
+            yield f"MIG slices ({label.removeprefix('nvidia.com/').removesuffix('.count')})"
+    strategy = labels.get("nvidia.com/gpu.sharing-strategy", "")
+    if strategy not in {"", "none"}:
+        yield f"GPUs are shared ({strategy})"
+    if product.endswith("-SHARED"):
+        yield f"GPUs are shared ({product})"
+    replicas = _int(labels.get("nvidia.com/gpu.replicas", ""))
+    if replicas > 1:
+        yield f"GPUs are shared ({replicas} replicas of each)"
+    for label in ("gpushare", "cgpu"):
+        if labels.get(label) == "true":
+            yield f"GPUs are shared ({label})"
+    schedule = labels.get(SCHEDULE_LABEL, "")
+    if schedule in _SHARED_SCHEDULES:
+        yield f"GPUs are shared ({SCHEDULE_LABEL}={schedule})"
+
+
+def _int(text: str) -> int:
+    return int(text) if re.fullmatch(r"[0-9]{1,9}", text) else 0

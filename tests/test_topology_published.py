@@ -1,0 +1,359 @@
+"""What a cluster publishes of its machines is read strictly, and printed as ACK reads it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from arena_topo.errors import UnreadableTopology
+from arena_topo.topology import (
+    GPU,
+    SYS,
+    Knowledge,
+    Link,
+    LinkKind,
+    Machine,
+    behind_nvswitch,
+    gpu_set,
+    presets,
+    published,
+)
+
+LABELS = Path(__file__).resolve().parents[2] / "shared" / "data" / "k8s"
+
+# Four V100 of a machine in an ACK cluster, as arena's documentation shows them.
+#
+#   0 === 1
+#   | \ / ‖     0=1 0=3 1=2 two NVLinks; 0-2 1-3 2-3 one
+#   3 --- 2
+LINKS = [
+    ["N-A", "NV2", "NV1", "NV2"],
+    ["NV2", "N-A", "NV2", "NV1"],
+    ["NV1", "NV2", "N-A", "NV1"],
+    ["NV2", "NV1", "NV1", "N-A"],
+]
+BANDWIDTH = [
+    [738.42, 96.44, 48.37, 96.19],
+    [96.26, 744.05, 96.23, 48.36],
+    [48.37, 96.24, 744.76, 48.37],
+    [96.23, 48.36, 48.37, 744.76],
+]
+NODE = "cn-shanghai.192.168.7.186"
+
+
+def document(**data):
+    """The ConfigMap with some keys changed; None takes a key away."""
+    texts = {
+        "nodeName": NODE,
+        "devices": '{"0":"Healthy","1":"Healthy","2":"Unhealthy","3":"Healthy"}',
+        "linkType": json.dumps(LINKS),
+        "bandwidth": json.dumps(BANDWIDTH),
+    } | data
+    return {
+        "metadata": {
+            "name": "gpu-topology-186",
+            "namespace": "kube-system",
+            "labels": {"ack.node.gpu.schedule": "topology", "nodename": NODE},
+        },
+        "data": {key: text for key, text in texts.items() if text is not None},
+    }
+
+
+def changed(matrix, i, j, cell):
+    rows = [list(row) for row in matrix]
+    rows[i][j] = cell
+    return json.dumps(rows)
+
+
+def test_a_config_map_becomes_its_machine():
+    read = published.from_config_map(document(), model="Tesla-V100-SXM2-16GB")
+    assert read.node == NODE
+    assert read.healthy == gpu_set([0, 1, 3])
+    machine = read.machine
+    assert machine.name == NODE
+    assert machine.model == "V100"
+    assert [[str(link or "N-A") for link in row] for row in machine.links] == LINKS
+    assert machine.bandwidth == tuple(tuple(row) for row in BANDWIDTH)
+    assert machine.knowledge is Knowledge.MEASURED
+    assert machine.pcie_generation is None
+    assert not machine.nvswitch
+
+
+def test_measured_bandwidths_come_with_it():
+    read = published.from_config_map(document(busBandwidth='{"0,1,2,3": 82.1, "3, 0": 47}'))
+    assert read.machine.measured == ((gpu_set([0, 3]), 47.0), (gpu_set([0, 1, 2, 3]), 82.1))
+
+
+@pytest.mark.parametrize("nothing", [None, "", "null", "[]"])
+def test_without_links_the_machine_is_unknown_but_has_its_gpus(nothing):
+    read = published.from_config_map(document(linkType=nothing, bandwidth=None))
+    assert len(read.machine.gpus) == 4
+    assert read.machine.knowledge is Knowledge.UNKNOWN
+    assert {link for row in read.machine.links for link in row} == {None, SYS}
+    assert read.machine.bandwidth is None
+
+
+def test_the_label_names_the_node_where_the_data_does_not():
+    assert published.from_config_map(document(nodeName=None)).node == NODE
+
+
+@pytest.mark.parametrize(
+    ("data", "complaint"),
+    [
+        ({"devices": None}, 'data.devices: is not an object such as {"0":"Healthy"}'),
+        ({"devices": "{}"}, 'data.devices: is not an object such as {"0":"Healthy"}'),
+        ({"devices": '["Healthy"]'}, "data.devices: is not an object"),
+        ({"devices": "{"}, "data.devices: is not JSON: "),
+        ({"devices": 4}, "data.devices: is not a string"),
+        ({"devices": '{"0":"Healthy","two":"Healthy"}'}, "data.devices: 'two' is not the index"),
+        ({"devices": '{"0":"Healthy","-1":"Healthy"}'}, "data.devices: '-1' is not the index"),
+        ({"devices": '{"0":"Healthy","01":"Healthy"}'}, "data.devices: '01' is not the index"),
+        ({"devices": '{"0":"Healthy","9":"Healthy"}'}, "data.devices: GPU 9 of 2 is out of range"),
+        ({"devices": '{"0":true}'}, "data.devices.0: True is not a word of health"),
+        ({"devices": '{"0":"Healthy"}'}, "data.linkType: has 4 rows, but there are 1 devices"),
+        (
+            {"devices": json.dumps({str(index): "Healthy" for index in range(65)})},
+            "data.devices: 65 GPUs; 64 are the most",
+        ),
+        ({"linkType": "NV1"}, "data.linkType: is not JSON: "),
+        ({"linkType": '"NV1"'}, "data.linkType: is not a list of rows"),
+        ({"linkType": '["NV1"]'}, "data.linkType[0]: is not a row"),
+        ({"linkType": json.dumps([*LINKS[:3], LINKS[3][:3]])}, "data.linkType[3]: has 3 cells"),
+        ({"linkType": changed(LINKS, 3, 1, "NV9")}, "data.linkType[3][1]: is NV9, but [1][3] is"),
+        ({"linkType": changed(LINKS, 3, 1, 7)}, "data.linkType[3][1]: 7 is not a link"),
+        ({"linkType": changed(LINKS, 1, 1, "NV1")}, "data.linkType[1][1]: is NV1, but N-A marks"),
+        ({"linkType": changed(LINKS, 0, 1, "N-A")}, "data.linkType[0][1]: is N-A, but N-A marks"),
+        (
+            {"linkType": '[["N-A","WIRE","SYS","SYS"],["WIRE","N-A","SYS","SYS"],'
+                         '["SYS","SYS","N-A","SYS"],["SYS","SYS","SYS","N-A"]]'},
+            "data.linkType[0][1]: 'WIRE' is not a link nvidia-smi knows",
+        ),
+        ({"bandwidth": changed(BANDWIDTH, 2, 3, "48")}, "data.bandwidth[2][3]: '48' is not a num"),
+        ({"bandwidth": changed(BANDWIDTH, 2, 3, None)}, "data.bandwidth[2][3]: None is not a num"),
+        ({"bandwidth": changed(BANDWIDTH, 2, 3, True)}, "data.bandwidth[2][3]: True is not a num"),
+        ({"bandwidth": changed(BANDWIDTH, 2, 3, -1)}, "data.bandwidth[2][3]: -1 is not a number"),
+        ({"bandwidth": changed(BANDWIDTH, 2, 3, 10**400)}, "data.bandwidth[2][3]: 1000"),
+        (
+            {"bandwidth": changed(BANDWIDTH, 2, 3, float("nan"))},
+            "data.bandwidth: is not JSON: NaN is not a number",
+        ),
+        ({"bandwidth": "[[1]]"}, "data.bandwidth: has 1 rows, but there are 4 devices"),
+        ({"busBandwidth": "[]"}, "data.busBandwidth: is not an object such as"),
+        ({"busBandwidth": '{"0":1}'}, "data.busBandwidth['0']: is not a list of two or more"),
+        ({"busBandwidth": '{"0,x":1}'}, "data.busBandwidth['0,x']: is not a list of two or more"),
+        ({"busBandwidth": '{"0,4":1}'}, "data.busBandwidth['0,4']: GPU 4 of 4 is out of range"),
+        ({"busBandwidth": '{"1,1":1}'}, "data.busBandwidth['1,1']: names a GPU twice"),
+        ({"busBandwidth": '{"0,1":1,"1,0":2}'}, "data.busBandwidth['1,0']: is given twice"),
+        ({"busBandwidth": '{"0,1":"x"}'}, "data.busBandwidth['0,1']: 'x' is not a number"),
+        ({"nodeName": "another"}, "data.nodeName: 'another', but the label nodename is"),
+    ],
+)  # fmt: skip
+def test_what_makes_no_sense_is_refused_with_its_path(data, complaint):
+    with pytest.raises(UnreadableTopology) as caught:
+        published.from_config_map(document(**data))
+    assert str(caught.value).startswith(f"configmap kube-system/gpu-topology-186 {complaint}")
+
+
+def test_a_config_map_of_nobody_is_refused():
+    nameless = document(nodeName=None)
+    del nameless["metadata"]["labels"]
+    with pytest.raises(
+        UnreadableTopology, match=r"data\.nodeName: is missing, and so is the label"
+    ):
+        published.from_config_map(nameless)
+    with pytest.raises(UnreadableTopology, match="data: is missing"):
+        published.from_config_map({"metadata": None})
+
+
+def test_a_machine_is_published_in_the_words_of_ack():
+    machine = presets.machine("hgx-a100-4", "node-1")
+    assert published.config_map(machine, gpu_set([0, 1, 3])) == {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {
+            "name": "node-1-gpu-topology",
+            "namespace": "kube-system",
+            "labels": {"ack.node.gpu.schedule": "topology", "nodename": "node-1"},
+            "annotations": {"arena-topo.io/knowledge": "measured"},
+        },
+        "data": {
+            "nodeName": "node-1",
+            "devices": '{"0":"Healthy","1":"Healthy","2":"Unhealthy","3":"Healthy"}',
+            "linkType": (
+                '[["N-A","NV4","NV4","NV4"],["NV4","N-A","NV4","NV4"],'
+                '["NV4","NV4","N-A","NV4"],["NV4","NV4","NV4","N-A"]]'
+            ),
+        },
+    }
+
+
+def test_a_published_assumption_stays_an_assumption():
+    machine = presets.match("NVIDIA-H100-80GB-HBM3", 8, "node")
+    again = published.from_config_map(published.config_map(machine, machine.everything))
+    assert again.machine.knowledge is Knowledge.ASSUMED
+
+
+WORDS = st.sampled_from(["SYS", "NODE", "PHB", "PXB", "PIX", "NV1", "NV2", "NV12"])
+
+
+@st.composite
+def machines(draw):
+    size = draw(st.integers(1, 8))
+    upper = {pair: Link.parse(draw(WORDS)) for pair in combinations(range(size), 2)}
+    links = tuple(
+        tuple(None if i == j else upper[min(i, j), max(i, j)] for j in range(size))
+        for i in range(size)
+    )
+    rate = st.floats(0, 1000)
+    sets = st.integers(1, (1 << size) - 1).filter(lambda gpus: gpus.bit_count() > 1)
+    measured = draw(st.dictionaries(sets, rate, max_size=3)) if size > 1 else {}
+    row = st.tuples(*[rate] * size)
+    return Machine(
+        name="node",
+        gpus=tuple(GPU(index=index, model="V100") for index in range(size)),
+        links=links,
+        nvswitch=behind_nvswitch("V100", links),
+        knowledge=draw(st.sampled_from([Knowledge.MEASURED, Knowledge.ASSUMED])),
+        measured=tuple(sorted(measured.items())),
+        bandwidth=draw(st.one_of(st.none(), st.tuples(*[row] * size))),
+    )
+
+
+@settings(max_examples=50, deadline=None)
+@given(machines(), st.integers(0, 255))
+def test_a_published_machine_is_read_back_the_same(machine, healthy):
+    healthy &= machine.everything
+    read = published.from_config_map(published.config_map(machine, healthy), model="V100")
+    assert read == published.Published(node="node", machine=machine, healthy=healthy)
+
+
+def test_an_unknown_machine_is_published_without_links():
+    machine = published.from_labels("node", {"nvidia.com/gpu.product": "NVIDIA-L40S"}, 4)
+    written = published.config_map(machine, machine.everything)
+    assert set(written["data"]) == {"nodeName", "devices"}
+    assert published.from_config_map(written, model="L40S").machine == machine
+
+
+JSON = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.sampled_from(["N-A", "0"])),
+    lambda inner: st.one_of(st.lists(inner), st.dictionaries(st.sampled_from("012"), inner)),
+)
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.dictionaries(st.sampled_from(["devices", "linkType", "bandwidth", "busBandwidth"]), JSON))
+def test_no_config_map_makes_the_reader_fall_over(data):
+    texts = {key: json.dumps(value) for key, value in data.items()}
+    try:
+        size = len(published.from_config_map(document(**texts)).machine.gpus)
+    except UnreadableTopology:
+        size = 1
+    assert size > 0
+
+
+# --- labels ---------------------------------------------------------------------------------
+
+XE9680 = {
+    "nvidia.com/gpu.count": "8",
+    "nvidia.com/gpu.machine": "PowerEdge-XE9680",
+    "nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3",
+    "nvidia.com/gpu.replicas": "1",
+    "nvidia.com/mig.capable": "true",
+}
+
+
+def test_a_known_product_and_count_is_assumed_to_be_its_machine():
+    machine = published.from_labels("node", XE9680, 8)
+    assert machine.name == "node"
+    assert machine.knowledge is Knowledge.ASSUMED
+    assert machine.nvswitch
+    assert machine.links == presets.machine("hgx-h100", "node").links
+
+
+def test_ack_names_the_product_in_a_label_of_its_own():
+    labels = {"aliyun.accelerator/nvidia_name": "Tesla-V100-SXM2-16GB"}
+    machine = published.from_labels("node", labels, 8)
+    assert machine.links == presets.machine("dgx-1-v100", "node").links
+    assert machine.knowledge is Knowledge.ASSUMED
+
+
+@pytest.mark.parametrize(
+    ("labels", "count", "model"),
+    [
+        ({"nvidia.com/gpu.product": "NVIDIA-A100-PCIE-40GB"}, 4, "A100"),
+        ({"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}, 6, "H100"),
+        ({"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB-SHARED"}, 8, "A100"),
+        (XE9680 | {"nvidia.com/gpu.replicas": "4"}, 8, "H100"),
+        ({}, 2, None),
+        ({"nvidia.com/gpu.product": ""}, 1, None),
+    ],
+)
+def test_anything_else_is_unknown_with_its_model(labels, count, model):
+    machine = published.from_labels("node", labels, count)
+    assert machine.knowledge is Knowledge.UNKNOWN
+    assert machine.model == model
+    assert len(machine.gpus) == count
+    assert {link for row in machine.links for link in row} <= {None, SYS}
+
+
+def test_a_node_without_gpus_has_an_empty_machine():
+    assert published.from_labels("node", {}, 0).gpus == ()
+
+
+@pytest.mark.parametrize(
+    ("labels", "reason"),
+    [
+        ({}, None),
+        (XE9680, None),
+        (XE9680 | {"nvidia.com/mig.strategy": "single"}, None),
+        (XE9680 | {"nvidia.com/mig.config": "all-disabled"}, None),
+        (XE9680 | {"nvidia.com/gpu.sharing-strategy": "none"}, None),
+        (XE9680 | {"nvidia.com/gpu.replicas": "many"}, None),
+        ({"ack.node.gpu.schedule": "topology"}, None),
+        ({"gpushare": "false"}, None),
+        (
+            {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3-MIG-1g.10gb"},
+            "MIG slices (NVIDIA-H100-80GB-HBM3-MIG-1g.10gb)",
+        ),
+        ({"nvidia.com/mig.config": "all-balanced"}, "MIG is configured (all-balanced)"),
+        ({"nvidia.com/mig-1g.5gb.count": "4"}, "MIG slices (mig-1g.5gb)"),
+        ({"nvidia.com/mig-1g.5gb.count": "0"}, None),
+        ({"nvidia.com/gpu.replicas": "4"}, "GPUs are shared (4 replicas of each)"),
+        ({"nvidia.com/gpu.sharing-strategy": "mps"}, "GPUs are shared (mps)"),
+        ({"nvidia.com/gpu.product": "Tesla-T4-SHARED"}, "GPUs are shared (Tesla-T4-SHARED)"),
+        ({"gpushare": "true"}, "GPUs are shared (gpushare)"),
+        ({"cgpu": "true"}, "GPUs are shared (cgpu)"),
+        ({"ack.node.gpu.schedule": "cgpu"}, "GPUs are shared (ack.node.gpu.schedule=cgpu)"),
+        ({"ack.node.gpu.schedule": "share"}, "GPUs are shared (ack.node.gpu.schedule=share)"),
+    ],
+)
+def test_gpus_that_are_cut_up_or_shared_are_known_by_their_labels(labels, reason):
+    assert published.shared(labels) == reason
+
+
+@pytest.mark.parametrize(
+    ("capture", "reason"),
+    [
+        ("node-labels-h100-mig-single.json", None),
+        ("node-labels-h100-mig-mixed.json", "MIG is configured (all-balanced)"),
+    ],
+)
+def test_labels_of_real_nodes_are_understood(capture, reason):
+    if not LABELS.is_dir():
+        pytest.skip("the captured labels are not part of the source tree")
+    assert published.shared(json.loads((LABELS / capture).read_text(encoding="utf-8"))) == reason
+
+
+def test_links_of_a_published_switch_are_recognised_by_the_lanes_of_its_model():
+    machine = replace(presets.machine("hgx-h100", "node"), nics=())
+    read = published.from_config_map(
+        published.config_map(machine, machine.everything), model="NVIDIA-H100-80GB-HBM3"
+    )
+    assert read.machine.nvswitch
+    assert read.machine.link(0, 7).kind is LinkKind.NVLINK
