@@ -1,0 +1,501 @@
+"""The commands about jobs: submit, plan, get, list, logs, delete."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from arena_topo import output
+from arena_topo.backends import Backend, JobStatus, LogOptions, Phase
+from arena_topo.cli.options import PROGRAM, Globals, Seconds, say, show, spread
+from arena_topo.errors import ArenaError, JobFailed, NotFound, UsageError
+from arena_topo.flag import Flag
+from arena_topo.job import MPIJob
+from arena_topo.manifests import ApiVersion, Plan
+from arena_topo.topology import Cluster
+
+_PANEL = "Options"
+
+Name = Annotated[str, typer.Argument(metavar="JOB", show_default=False)]
+Names = Annotated[list[str], typer.Argument(metavar="JOB...", show_default=False)]
+
+
+class Format(StrEnum):
+    """How `get` and `list` show jobs."""
+
+    WIDE = "wide"
+    JSON = "json"
+    YAML = "yaml"
+    NAME = "name"
+
+    @classmethod
+    def parse(cls, text: str) -> Format:
+        """Read a format; ValueError carries arena's text."""
+        if text not in set(cls):
+            raise ValueError(f"unknown output format,only support:[{'|'.join(cls)}], got {text!r}")
+        return cls(text)
+
+
+class Document(StrEnum):
+    """How manifests are printed."""
+
+    YAML = "yaml"
+    JSON = "json"
+    NAME = "name"
+
+
+class PlanFormat(StrEnum):
+    """How `plan` shows a placement."""
+
+    WIDE = "wide"
+    JSON = "json"
+    YAML = "yaml"
+
+
+class DryRun(StrEnum):
+    """Who looks at a job that is not created."""
+
+    CLIENT = "client"
+    SERVER = "server"
+
+
+_KINDS: Mapping[str, tuple[str, str]] = {
+    "tf": ("tfjob", "Tensorflow"),
+    "mpi": ("mpijob", "MPI"),
+    "py": ("pytorchjob", "Pytorch"),
+    "horovod": ("horovodjob", "Horovod"),
+    "volcano": ("volcanojob", "Volcano"),
+    "et": ("etjob", "ElasticTraining"),
+    "spark": ("sparkjob", "Spark"),
+    "dp": ("deepspeedjob", "DeepSpeed"),
+    "rj": ("rayjob", "RayJob"),
+}
+
+
+class Kind(StrEnum):
+    """What `--type` means: jobs of arena-topo, or jobs of a kind that it never has."""
+
+    MPI = "mpijob"
+    OTHER = "other"
+
+    @classmethod
+    def parse(cls, text: str) -> Kind:
+        """Read a type by any of arena's names for it; ValueError lists the types."""
+        wanted = text.lower()
+        if wanted in {"mpijob", "mpi", "mj"}:
+            return cls.MPI
+        if any(
+            wanted in {short, *(name.lower() for name in names)} for short, names in _KINDS.items()
+        ):
+            return cls.OTHER
+        known = ",".join(f"{short}({names[1]})" for short, names in _KINDS.items())
+        raise ValueError(f"unsupport job type,arena only supports: [{known}], got {text!r}")
+
+
+TypeFlag = Annotated[
+    Kind | None,
+    Flag(help="Kind of job.", name="--type", short="-T", panel=_PANEL, metavar="KIND"),
+]
+FormatFlag = Annotated[Format, Flag(help="How to show it.", short="-o", panel=_PANEL)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offline:
+    """What `plan` and `submit --dry-run` share."""
+
+    state: Annotated[
+        tuple[str, ...],
+        Flag(
+            help="Place on the cluster in this dump of kubectl get -o json; repeat for more.",
+            panel=_PANEL,
+            metavar="FILE",
+        ),
+    ] = ()
+    api_version: Annotated[
+        ApiVersion | None,
+        Flag(help="Version of the MPIJob to write; else what the cluster serves.", panel=_PANEL),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """How a job is submitted: the options that are not about the job."""
+
+    dry_run: Annotated[
+        DryRun | None,
+        Flag(
+            help="Print what would be created, and create nothing.",
+            panel=_PANEL,
+            metavar="[=client|server]",
+        ),
+    ] = None
+    output: Annotated[
+        Document | None, Flag(help="How to print the objects.", short="-o", panel=_PANEL)
+    ] = None
+    wait: Annotated[
+        bool, Flag(help="Wait for the end, and end with the launcher's exit code.", panel=_PANEL)
+    ] = False
+    timeout: Annotated[
+        Seconds | None,
+        Flag(help="How long --wait waits; the job goes on.", panel=_PANEL, metavar="DURATION"),
+    ] = None
+
+
+@spread
+def submit_mpi(job: MPIJob, how: Submission, offline: Offline, everywhere: Globals) -> None:
+    """Submit an MPI job; with --gputopology each worker gets the best-linked GPUs."""
+    from arena_topo import workflow  # noqa: PLC0415 - the verbs load what they need
+
+    if how.dry_run is not None:
+        _preview(job, how, offline, everywhere)
+        return
+    if offline.state:
+        raise UsageError(
+            "--state is only for --dry-run and plan",
+            why="a job is created on the cluster as it is, not as a file says it was",
+            hint="add --dry-run",
+        )
+    if how.timeout is not None and not how.wait:
+        raise UsageError("--timeout needs --wait", hint="add --wait")
+    backend = engine(everywhere, image=job.image)
+    namespace = namespace_of(everywhere, backend)
+    done = workflow.submit(job, backend, namespace=namespace, api=offline.api_version)
+    if how.output is None:
+        show("".join(f"{name} created\n" for name in done.created))
+    else:
+        show(_printed(done.plan, how.output))
+    sys.stdout.flush()
+    say(f"The Job {job.name} has been submitted successfully")
+    say(
+        f"You can run `{PROGRAM} get {job.name} --type mpijob -n {namespace}`"
+        " to check the job status"
+    )
+    _summarise(done.plan, done.status)
+    if how.wait:
+        _wait(backend, job.name, namespace, how.timeout)
+
+
+def _preview(job: MPIJob, how: Submission, offline: Offline, everywhere: Globals) -> None:
+    if how.dry_run is DryRun.SERVER:
+        raise UsageError(
+            "--dry-run=server is not supported",
+            why="no engine lets the API server look at objects without creating them",
+            hint="--dry-run, or --dry-run -o yaml | kubectl apply --dry-run=server -f -",
+        )
+    if how.wait:
+        raise UsageError("--wait and --dry-run exclude each other", hint="leave one of them out")
+    plan = _planned(job, offline, everywhere)
+    show(_printed(plan, how.output or Document.YAML))
+    say(f"Nothing was created; only `{PROGRAM} submit` guards against other submitters.")
+
+
+@spread
+def plan_mpi(
+    job: MPIJob,
+    offline: Offline,
+    everywhere: Globals,
+    output_format: Annotated[
+        PlanFormat, Flag(help="How to show it.", name="--output", short="-o", panel=_PANEL)
+    ] = PlanFormat.WIDE,
+) -> None:
+    """Show where the workers of an MPI job would go, and create nothing."""
+    plan = _planned(job, offline, everywhere)
+    if output_format is PlanFormat.JSON:
+        show(output.to_json(output.plan_value(plan)) + "\n")
+    elif output_format is PlanFormat.YAML:
+        show(output.to_yaml(output.plan_value(plan)))
+    elif plan.placement is None:
+        say(f"The job {job.name} is not placed: add --gputopology.")
+    else:
+        show(output.plan_table(plan))
+
+
+def _planned(job: MPIJob, offline: Offline, everywhere: Globals) -> Plan:
+    from arena_topo import workflow  # noqa: PLC0415 - the verbs load what they need
+
+    if offline.state:
+        cluster = workflow.read_state(offline.state)
+        _tell_notes(cluster)
+        return workflow.plan(
+            job,
+            None,
+            namespace=everywhere.namespace or "default",
+            api=offline.api_version,
+            cluster=cluster,
+        )
+    backend = engine(everywhere, image=job.image)
+    return workflow.plan(
+        job,
+        backend,
+        namespace=namespace_of(everywhere, backend),
+        api=offline.api_version,
+        cluster=None,
+    )
+
+
+def _tell_notes(cluster: Cluster) -> None:
+    for note in cluster.notes:
+        say(f"note: {note}")
+
+
+def _printed(plan: Plan, document: Document) -> str:
+    from arena_topo import manifests  # noqa: PLC0415 - loads YAML
+
+    if document is Document.NAME:
+        return "".join(f"{output.object_name(one)}\n" for one in plan.objects)
+    text = (
+        manifests.to_json(plan.objects)
+        if document is Document.JSON
+        else manifests.to_yaml(plan.objects)
+    )
+    return text if text.endswith("\n") else text + "\n"
+
+
+def _summarise(plan: Plan, status: JobStatus) -> None:
+    summary = output.plan_table(plan)
+    if summary:
+        say(summary.rstrip("\n"))
+    reason = plan.waiting or status.reason
+    if status.phase in {Phase.PENDING, Phase.QUEUING, Phase.SUSPENDED} and reason:
+        say(f"The Job {plan.job.name} is {status.phase}: {reason}")
+
+
+def _wait(backend: Backend, name: str, namespace: str, timeout: float | None) -> None:
+    from arena_topo import workflow  # noqa: PLC0415 - the verbs load what they need
+
+    def tell(status: JobStatus) -> None:
+        reason = f": {status.reason}" if status.reason else ""
+        say(f"The Job {name} is {status.phase}{reason}")
+
+    with _detaching(name, namespace):
+        status = workflow.wait(backend, name, namespace, timeout=timeout, tell=tell)
+    if status.phase is Phase.FAILED:
+        raise JobFailed(
+            f"the job {name} failed",
+            exit_code=status.exit_code or 1,
+            hint=f"{PROGRAM} logs {name} -n {namespace}",
+        )
+
+
+@contextmanager
+def _detaching(name: str, namespace: str) -> Iterator[None]:
+    """Let Ctrl-C end the waiting but not the job, and say how to come back."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        say(
+            f"The job {name} goes on."
+            f" Come back: {PROGRAM} logs -f {name} -n {namespace};"
+            f" end it: {PROGRAM} delete {name} -n {namespace}"
+        )
+        raise
+
+
+@spread
+def get(
+    name: Name,
+    everywhere: Globals,
+    *,
+    kind: TypeFlag = None,
+    events: Annotated[
+        bool, Flag(help="Show what happened to the job and its pods.", short="-e", panel=_PANEL)
+    ] = False,
+    gpus: Annotated[
+        bool, Flag(help="Show the GPUs of each pod.", short="-g", panel=_PANEL)
+    ] = False,
+    output_format: Annotated[
+        Format, Flag(help="How to show it.", name="--output", short="-o", panel=_PANEL)
+    ] = Format.WIDE,
+) -> None:
+    """Show one job: its state, its pods, where they run and why."""
+    backend = engine(everywhere)
+    namespace = namespace_of(everywhere, backend)
+    if kind is Kind.OTHER:
+        raise _not_found(name, namespace)
+    try:
+        status = backend.job(name, namespace)
+    except NotFound:
+        raise _not_found(name, namespace) from None
+    now = time.time()
+    if output_format is Format.NAME:
+        show(f"{output.RESOURCE}/{status.name}\n")
+    elif output_format is Format.JSON:
+        show(output.to_json(output.job_value(status, now=now)))
+    elif output_format is Format.YAML:
+        show(output.to_yaml(output.for_yaml(output.job_value(status, now=now))))
+    else:
+        happened = backend.events(status) if events else None
+        show(output.job(status, now=now, gpus=gpus, events=happened))
+
+
+@spread
+def list_jobs(
+    everywhere: Globals,
+    *,
+    kind: TypeFlag = None,
+    all_namespaces: Annotated[
+        bool, Flag(help="Show the jobs of all namespaces.", short="-A", panel=_PANEL)
+    ] = False,
+    output_format: Annotated[
+        Format, Flag(help="How to show it.", name="--output", short="-o", panel=_PANEL)
+    ] = Format.WIDE,
+) -> None:
+    """List the jobs, newest first."""
+    backend = engine(everywhere)
+    namespace = None if all_namespaces else namespace_of(everywhere, backend)
+    statuses = () if kind is Kind.OTHER else backend.jobs(namespace)
+    now = time.time()
+    if output_format is Format.NAME:
+        show("".join(f"{output.RESOURCE}/{one.name}\n" for one in statuses))
+    elif output_format is Format.JSON:
+        show(output.to_json([output.job_value(one, now=now) for one in statuses]))
+    elif output_format is Format.YAML:
+        values = [output.for_yaml(output.job_value(one, now=now)) for one in statuses]
+        show(output.to_yaml(values))
+    else:
+        show(output.jobs(statuses, now=now, namespaces=all_namespaces))
+        if any(one.forecast is not None and one.forecast.emulated for one in statuses):
+            say(output.EMULATED)
+
+
+@spread
+def logs(
+    name: Name,
+    everywhere: Globals,
+    *,
+    follow: Annotated[
+        bool,
+        Flag(help="Wait for the pod, and go on until it ends.", short="-f", panel=_PANEL),
+    ] = False,
+    since: Annotated[
+        str,
+        Flag(help="Only what is newer than this, such as 1h30m.", panel=_PANEL, metavar="DURATION"),
+    ] = "",
+    since_time: Annotated[
+        str, Flag(help="Only what is newer than this moment.", panel=_PANEL, metavar="RFC3339")
+    ] = "",
+    tail: Annotated[
+        int, Flag(help="Only so many of the last lines; -1 shows all.", short="-t", panel=_PANEL)
+    ] = -1,
+    timestamps: Annotated[bool, Flag(help="Start each line with its time.", panel=_PANEL)] = False,
+    instance: Annotated[
+        str, Flag(help="Pod to read; else the launcher.", short="-i", panel=_PANEL, metavar="POD")
+    ] = "",
+    container: Annotated[
+        str, Flag(help="Container to read.", short="-c", panel=_PANEL, metavar="NAME")
+    ] = "",
+    kind: TypeFlag = None,
+) -> None:
+    """Show the log of a job's launcher, or of another of its pods."""
+    from arena_topo import workflow  # noqa: PLC0415 - the verbs load what they need
+
+    options = LogOptions(
+        follow=follow,
+        tail=tail if tail > 0 else None,
+        since=_since(since) if since else None,
+        since_time=_moment(since_time) if since_time else None,
+        timestamps=timestamps,
+        container=container or None,
+    )
+    backend = engine(everywhere)
+    namespace = namespace_of(everywhere, backend)
+    if kind is Kind.OTHER:
+        raise _not_found(name, namespace)
+    pieces = workflow.follow(
+        backend, name, namespace, instance=instance or None, options=options, tell=say
+    )
+    with _detaching(name, namespace):
+        for piece in pieces:
+            sys.stdout.buffer.write(piece)
+            sys.stdout.buffer.flush()
+
+
+def _since(text: str) -> int:
+    """Seconds of arena's `--since`: whole numbers of h, m and s, summed."""
+    if re.fullmatch(r"([0-9]+[hms])+", text) is None:
+        raise UsageError(
+            "failed to validate log args: failed to parse since seconds,invalid format,"
+            "should like: ['1h','1m','1s','1h1m1s'...]",
+            why=f"--since is {text!r}",
+        )
+    sizes = {"h": 3600, "m": 60, "s": 1}
+    return sum(int(number) * sizes[unit] for number, unit in re.findall(r"([0-9]+)([hms])", text))
+
+
+def _moment(text: str) -> str:
+    try:
+        aware = datetime.fromisoformat(text).tzinfo is not None
+    except ValueError:
+        aware = False
+    if not aware:
+        raise UsageError(
+            "failed to validate log args: --since-time is invalid",
+            why=f"expected a time such as 2026-01-31T08:00:00Z, got {text!r}",
+        )
+    return text
+
+
+@spread
+def delete(
+    names: Names,
+    everywhere: Globals,
+    *,
+    kind: TypeFlag = None,
+    ignore_not_found: Annotated[
+        bool, Flag(help="Do not mind jobs that are not there.", panel=_PANEL)
+    ] = False,
+) -> None:
+    """Delete jobs and all that belongs to them."""
+    backend = engine(everywhere)
+    namespace = namespace_of(everywhere, backend)
+    code = 0
+    for name in dict.fromkeys(names):
+        try:
+            if kind is Kind.OTHER:
+                raise _not_found(name, namespace)
+            backend.delete(name, namespace)
+        except NotFound:
+            if not ignore_not_found:
+                say(output.complaint(_not_found(name, namespace)))
+                code = code or 1
+        except ArenaError as error:
+            # The other jobs are deleted all the same; the first failure decides the exit code.
+            say(output.complaint(error))
+            code = code or error.exit_code
+        else:
+            say(f"The training job {name} has been deleted successfully")
+    if code:
+        raise typer.Exit(code)
+
+
+def _not_found(name: str, namespace: str) -> NotFound:
+    # Programs built on arena look for the first part of this text.
+    return NotFound(
+        f"Not found training job {name} in namespace {namespace},"
+        f"please use '{PROGRAM} submit' to create it."
+    )
+
+
+def engine(everywhere: Globals, *, image: str | None = None) -> Backend:
+    """Open the engine that the options ask for, and say so where nobody asked for a local one."""
+    from arena_topo import workflow  # noqa: PLC0415 - the verbs load what they need
+
+    options = everywhere.options()
+    backend = workflow.open_backend(options, image=image)
+    if options.backend == "auto" and backend.name == "local":
+        say("No Kubernetes cluster is configured: using this machine (--backend local).")
+    return backend
+
+
+def namespace_of(everywhere: Globals, backend: Backend) -> str:
+    """The namespace asked for, else the engine's own."""
+    return everywhere.namespace or backend.default_namespace()

@@ -1,0 +1,528 @@
+"""Flag -> typer.Option; spread(); the options that every command takes; the kinds of commands.
+
+`pflag` reads the words; Typer fills in the commands and keeps the tree, the help and the
+completion. Nothing here depends on which click Typer brings along.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import inspect
+import math
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from types import UnionType
+from typing import Annotated, Any, ClassVar, Self, get_args, get_origin, get_type_hints
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from arena_topo.backends import Options
+from arena_topo.cli.pflag import Reader, boolean, for_parser, shell_command, truth
+from arena_topo.errors import UsageError
+from arena_topo.flag import Flag, spelling
+from arena_topo.job import MPIJob
+
+PROGRAM = "arena-topo"
+
+# typer.BadParameter is public in every version; its base is the UsageError of whichever click
+# Typer uses (its own since 0.26, the package before).
+ParserError: type[Any] = typer.BadParameter.__bases__[0]
+
+ALIASES = {"ls": "list", "log": "logs", "del": "delete", "mpijob": "mpi", "mj": "mpi"}
+"""Short names of commands, arena's own; they work but are not listed."""
+
+_GLOBAL_PANEL = "Global options"
+_NO_LIMIT = 1000
+"""Characters of a summary; the formatter wraps what is longer than a line."""
+_SAID = "arena_topo.said"
+"""Where groups leave the options said before the sub-command, in the meta of the context."""
+
+
+def say(text: str) -> None:
+    """Tell the person something that is not data: one line or more on stderr."""
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
+
+
+def show(text: str) -> None:
+    """Hand over data, as it is, on stdout."""
+    sys.stdout.write(text)
+
+
+class Seconds(float):
+    """A time span, written as Go writes it (`90s`, `1h30m`, `1.5h`) or as plain seconds."""
+
+    __slots__ = ()
+    _UNITS: ClassVar[Mapping[str, float]] = {"h": 3600, "m": 60, "s": 1, "ms": 1e-3}
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read a span; ValueError shows the form."""
+        if re.fullmatch(r"[0-9]+(\.[0-9]+)?", text):
+            return cls(text)
+        parts = re.findall(r"([0-9]+(?:\.[0-9]+)?)(ms|h|m|s)", text)
+        if not parts or "".join(number + unit for number, unit in parts) != text:
+            raise ValueError(f"expected a time such as 30s, 10m or 1h30m, got {text!r}")
+        return cls(sum(float(number) * cls._UNITS[unit] for number, unit in parts))
+
+
+class LogLevel(StrEnum):
+    """How much is told on stderr; `debug` shows tracebacks."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARN = "warn"
+    ERROR = "error"
+
+    @classmethod
+    def parse(cls, text: str) -> LogLevel:
+        """Read a level; ValueError carries arena's text."""
+        if text not in set(cls):
+            raise ValueError("unknown loglevel,only support:[info,debug,error,warn]")
+        return cls(text)
+
+
+class BackendName(StrEnum):
+    """Which engine runs the jobs."""
+
+    AUTO = "auto"
+    KUBERNETES = "kubernetes"
+    LOCAL = "local"
+
+
+_REQUEST_TIMEOUT = Seconds(30)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Globals:
+    """What may be said before or after every sub-command; what comes last wins.
+
+    The hidden ones mean something to arena and nothing here; they are read so that scripts go on
+    working.
+    """
+
+    namespace: Annotated[
+        str,
+        Flag(
+            help="Namespace of the job; else that of the context, else default.",
+            panel=_GLOBAL_PANEL,
+            short="-n",
+            metavar="NAME",
+        ),
+    ] = ""
+    context: Annotated[
+        str, Flag(help="Context of the kubeconfig.", panel=_GLOBAL_PANEL, metavar="NAME")
+    ] = ""
+    kubeconfig: Annotated[
+        str, Flag(help="Path of the kubeconfig.", panel=_GLOBAL_PANEL, metavar="PATH")
+    ] = ""
+    config: Annotated[
+        str, Flag(help="The same as --kubeconfig.", panel=_GLOBAL_PANEL, metavar="PATH")
+    ] = ""
+    backend: Annotated[
+        BackendName,
+        Flag(
+            help="Where jobs run: auto is kubernetes where one is configured, else local.",
+            panel=_GLOBAL_PANEL,
+        ),
+    ] = BackendName.AUTO
+    emulate: Annotated[
+        str,
+        Flag(
+            help="Let the local engine pretend these machines, such as dgx-1-v100:2.",
+            panel=_GLOBAL_PANEL,
+            metavar="PRESET[:COUNT]",
+        ),
+    ] = ""
+    request_timeout: Annotated[
+        Seconds,
+        Flag(
+            help="How long one call to the API server may take.",
+            panel=_GLOBAL_PANEL,
+            metavar="DURATION",
+        ),
+    ] = _REQUEST_TIMEOUT
+    loglevel: Annotated[LogLevel, Flag(help="How much is told on stderr.", panel=_GLOBAL_PANEL)] = (
+        LogLevel.INFO
+    )
+    arena_namespace: Annotated[str, Flag(help="Not used.", hidden=True)] = ""
+    pprof: Annotated[bool, Flag(help="Not used.", hidden=True)] = False
+    trace: Annotated[bool, Flag(help="Not used.", hidden=True)] = False
+    helm_binary: Annotated[bool, Flag(help="Not used.", hidden=True)] = False
+
+    def options(self) -> Options:
+        """What an engine needs to know of it."""
+        return Options(
+            backend=str(self.backend),
+            kubeconfig=self.kubeconfig or self.config or None,
+            context=self.context or None,
+            namespace=self.namespace or None,
+            emulate=self.emulate or None,
+            request_timeout=self.request_timeout,
+        )
+
+
+def _renamed(*records: type[Any]) -> Iterator[tuple[str, str]]:
+    for record in records:
+        for name, flag in _flags(record):
+            for old in flag.deprecated:
+                yield old, spelling(name, flag)
+
+
+def _flags(record: type[Any]) -> Iterator[tuple[str, Flag]]:
+    for name, hint in get_type_hints(record, include_extras=True).items():
+        flag = _flag_of(hint)
+        if flag is not None:
+            yield name, flag
+
+
+def _flag_of(hint: Any) -> Flag | None:
+    return next((one for one in get_args(hint)[1:] if isinstance(one, Flag)), None)
+
+
+_RENAMED = {"--allNamespaces": "--all-namespaces", **dict(_renamed(MPIJob))}
+
+# To arena these variables are something else: the path of its own configuration file.
+_ARENAS_OWN = frozenset({"ARENA_CONFIG"})
+
+
+def _environment(record: type[Any]) -> dict[str, tuple[str, ...]]:
+    """Which variables stand for which field when its flag is not given, best first."""
+    hints = get_type_hints(record)
+    return {
+        name: tuple(
+            variable
+            for variable in (f"ARENA_TOPO_{name.upper()}", f"ARENA_{name.upper()}")
+            if variable not in _ARENAS_OWN
+        )
+        for name, _flag in _flags(record)
+        if get_origin(hints[name]) is not tuple
+    }
+
+
+# ---------------------------------------------------------------- one declaration -> one option
+
+
+def spread(command: Callable[..., None]) -> Callable[..., None]:
+    """Show a command's parameters to Typer: every record as its fields, every Flag as an option.
+
+    A field without a Flag is the positional argument. What is not given is left to the record's
+    own default; a required text that is not given is empty, so that the record says what is wrong.
+    """
+    hints = get_type_hints(command, include_extras=True)
+    records: dict[str, type[Any]] = {}
+    shown: list[inspect.Parameter] = []
+    for parameter in inspect.signature(command).parameters.values():
+        hint = hints[parameter.name]
+        if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+            records[parameter.name] = hint
+            shown += _parameters(hint)
+        else:
+            shown.append(_parameter(parameter.name, hint, parameter.default))
+
+    def gather(**values: Any) -> None:
+        said = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in values.items()
+            if value is not None and value is not False and value != []
+        }
+        for name, record in records.items():
+            own = {
+                field.name: said.pop(field.name, "")
+                for field in dataclasses.fields(record)
+                if field.name in said or field.default is dataclasses.MISSING
+            }
+            said[name] = record(**own)
+        command(**said)
+
+    gather.__name__, gather.__doc__ = command.__name__, command.__doc__
+    gather.__annotations__ = {parameter.name: parameter.annotation for parameter in shown}
+    vars(gather)["__signature__"] = inspect.Signature(shown)
+    return gather
+
+
+@cache  # most commands take the same records, and reading their hints is most of the start-up
+def _parameters(record: type[Any]) -> tuple[inspect.Parameter, ...]:
+    hints = get_type_hints(record, include_extras=True)
+    return tuple(
+        _parameter(field.name, hints[field.name], field.default)
+        for field in dataclasses.fields(record)
+    )
+
+
+def _parameter(name: str, hint: Any, default: Any) -> inspect.Parameter:
+    flag = _flag_of(hint)
+    kind = get_args(hint)[0] if flag is not None else hint
+    shown: Any = None
+    if flag is None:
+        if get_origin(hint) is not Annotated:
+            hint = Annotated[hint, typer.Argument(metavar=name.upper(), show_default=False)]
+            shown = ""
+        elif get_origin(get_args(hint)[0]) is not list:
+            shown = ""
+    else:
+        several = get_origin(kind) is tuple
+        kind = get_args(kind)[0] if several else kind
+        hint = Annotated[
+            bool if kind is bool else list[str] if several else str,
+            _option(name, kind, flag, default),
+        ]
+        shown = False if kind is bool else None
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=shown, annotation=hint)
+
+
+def _option(name: str, kind: Any, flag: Flag, default: Any) -> Any:
+    if isinstance(kind, UnionType):
+        kind = next(one for one in get_args(kind) if one is not type(None))
+    long = spelling(name, flag)
+    help_text = flag.help
+    if default not in {None, "", 0, inspect.Parameter.empty, dataclasses.MISSING, ()}:
+        help_text += f" (default {_shown(default)})"
+    return typer.Option(
+        *filter(None, [flag.short, long]),
+        help=help_text,
+        rich_help_panel=flag.panel,
+        metavar=None if kind is bool else flag.metavar or _metavar(kind),
+        hidden=flag.hidden,
+        show_default=False,
+        parser=_parser(kind, long),
+    )
+
+
+def _shown(default: Any) -> str:
+    return f"{default:g}s" if isinstance(default, Seconds) else str(default)
+
+
+def _metavar(kind: Any) -> str:
+    if issubclass(kind, StrEnum):
+        return "|".join(one.value for one in kind if one.value)
+    return {int: "N", float: "NUMBER"}.get(kind, "TEXT")
+
+
+def _parser(kind: Any, long: str) -> Callable[[str], Any] | None:
+    """How a value of this kind is read from its text; None where the text is the value."""
+    if kind in {str, bool}:
+        return None
+    known: dict[Any, Callable[[str], Any]] = {int: _whole, float: _number}
+    read: Callable[[str], Any] = (
+        getattr(kind, "parse", None) or known.get(kind) or (lambda text: _member(kind, text))
+    )
+
+    def parsed(text: str) -> Any:
+        try:
+            return read(text)
+        except ValueError as error:
+            raise UsageError(f"{long} is invalid", why=str(error)) from error
+
+    return parsed
+
+
+def _whole(text: str) -> int:
+    if re.fullmatch(r"[+-]?[0-9]+", text) is None:
+        raise ValueError(f"{text!r} is not a whole number")
+    return int(text)
+
+
+def _number(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise ValueError(f"{text!r} is not a number")
+    return value
+
+
+def _member(kind: type[StrEnum], text: str) -> StrEnum:
+    for one in kind:
+        if one.value.lower() == text.lower():
+            return one
+    *some, last = (one.value for one in kind if one.value)
+    raise ValueError(f"expected {', '.join(some)} or {last}, got {text!r}")
+
+
+# ---------------------------------------------------------------- the commands of the tree
+
+
+def _from_environment(
+    params: Iterable[Any], variables: Mapping[str, tuple[str, ...]], given: set[str]
+) -> Iterator[tuple[str, str, str]]:
+    """(parameter, value, variable) for what the line leaves open and the environment says."""
+    for param in params:
+        for variable in variables.get(param.name, ()) if param.name not in given else ():
+            text = os.environ.get(variable, "")
+            if text:
+                yield param.name, truth(variable, text) if boolean(param) else text, variable
+                break
+
+
+class ArenaCommand(TyperCommand):
+    """A command whose words are read as pflag reads them."""
+
+    launches: ClassVar[bool] = False
+    variables: ClassVar[Mapping[str, tuple[str, ...]]] = _environment(Globals)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the line, with what groups and the environment say, and let Typer fill it in."""
+        if ctx.resilient_parsing:  # completion hands over lines that are not finished
+            return super().parse_args(ctx, args)
+        params = self.get_params(ctx)
+        line = Reader(params, renamed=_RENAMED, launches=self.launches).read(args)
+        if line.help:
+            return super().parse_args(ctx, ["--help"])
+        for warning in line.warnings:
+            say(warning)
+        given = (*ctx.meta.get(_SAID, ()), *line.given)
+        known = {name for name, _value in given}
+        ambient = list(_from_environment(params, self.variables, known))
+        variables = {name: variable for name, _value, variable in ambient}
+        options = for_parser(params, [*(one[:2] for one in ambient), *given])
+        try:
+            return super().parse_args(ctx, [*options, "--", *self.positional(ctx, line.words)])
+        except UsageError as error:
+            said = error.message.partition(" ")[0]
+            for param in params:
+                if said in param.opts and param.name in variables:
+                    error.hint = f"{variables[param.name]} is set in the environment"
+            raise
+
+    def positional(self, ctx: Any, words: Sequence[str]) -> Sequence[str]:
+        """The words that Typer gets."""
+        del ctx
+        return words
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the options grouped by panel, in the order of their declaration."""
+        _write_panels(self.get_params(ctx), ctx, formatter)
+
+
+class NamedCommand(ArenaCommand):
+    """A command about a job; without a name it shows its help and ends with arena's words."""
+
+    def positional(self, ctx: Any, words: Sequence[str]) -> Sequence[str]:
+        """The names, of which there must be one."""
+        if not words:
+            typer.echo(ctx.get_help())
+            raise UsageError("not set job name,please set it")
+        return words
+
+
+class JobCommand(ArenaCommand):
+    """A command that takes all of a job: its flags, and the command to run as words."""
+
+    launches = True
+    variables: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        **_environment(MPIJob),
+        **_environment(Globals),
+    }
+
+    def positional(self, ctx: Any, words: Sequence[str]) -> Sequence[str]:
+        """The command as one shell string."""
+        del ctx
+        return [shell_command(words)] if words else []
+
+
+class ArenaGroup(TyperGroup):
+    """A group of commands: shows its help when called alone, knows aliases, suggests names."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Keep the options said before the sub-command for the sub-command to read."""
+        if ctx.resilient_parsing:
+            return super().parse_args(ctx, args)
+        line = Reader(self.get_params(ctx), renamed=_RENAMED, leading=True).read(args)
+        if line.help or not line.words:
+            return super().parse_args(ctx, ["--help"])
+        for warning in line.warnings:
+            say(warning)
+        ctx.meta[_SAID] = (*ctx.meta.get(_SAID, ()), *line.given)
+        return super().parse_args(ctx, list(line.words))
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """A command by its name or by arena's short name for it."""
+        return super().get_command(ctx, cmd_name) or super().get_command(
+            ctx, ALIASES.get(cmd_name, cmd_name)
+        )
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that the first word names; UsageError suggests another."""
+        if not ctx.resilient_parsing and self.get_command(ctx, args[0]) is None:
+            raise self.unknown(ctx, args[0])
+        return super().resolve_command(ctx, args)
+
+    def unknown(self, ctx: Any, name: str) -> UsageError:
+        """What to say of a command that there is not."""
+        names = [*self.list_commands(ctx), *ALIASES]
+        near = difflib.get_close_matches(name, names, n=1)
+        return UsageError(
+            f'unknown command "{name}" for "{ctx.command_path}"',
+            hint=f"did you mean {near[0]}?" if near else f"{ctx.command_path} --help",
+        )
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the commands, each with its whole summary, then the options."""
+        shown = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, one.get_short_help_str(_NO_LIMIT)) for name, one in shown])
+        _write_panels(self.get_params(ctx), ctx, formatter)
+
+
+OTHER_KINDS = frozenset(
+    {
+        *("tf", "tfjob", "tensorflow", "py", "pytorch", "pytorchjob", "horovod", "horovodjob"),
+        *("volcano", "volcanojob", "et", "etjob", "elastictraining", "spark", "sparkjob"),
+        *("dp", "deepspeed", "deepspeedjob", "ray", "rayjob", "rj", "cron", "serve"),
+    }
+)
+"""Kinds of jobs that arena knows and arena-topo does not."""
+
+
+class SubmitGroup(ArenaGroup):
+    """`submit`: only MPI jobs; the other kinds of arena get an answer of their own."""
+
+    def unknown(self, ctx: Any, name: str) -> UsageError:
+        """What to say of another kind of job."""
+        if name.lower() in OTHER_KINDS:
+            return UsageError(
+                f"cannot submit {name} jobs: only MPI jobs are supported",
+                hint=f"{ctx.command_path} mpi --name NAME --image IMAGE 'COMMAND'",
+            )
+        return super().unknown(ctx, name)
+
+
+def _write_panels(params: Iterable[Any], ctx: Any, formatter: Any) -> None:
+    panels: dict[str, list[tuple[str, str]]] = {}
+    everywhere: list[tuple[str, str]] = []
+    for param in params:
+        record = param.get_help_record(ctx)
+        if record is None or param.param_type_name != "option":
+            continue
+        panel = getattr(param, "rich_help_panel", None) or _GLOBAL_PANEL
+        (everywhere if panel == _GLOBAL_PANEL else panels.setdefault(panel, [])).append(record)
+    for title, records in (*panels.items(), (_GLOBAL_PANEL, everywhere)):
+        with formatter.section(title):
+            formatter.write_dl(records)
+
+
+def group(text: str, cls: type[ArenaGroup] = ArenaGroup, *, completes: bool = False) -> typer.Typer:
+    """Start a group of commands that also takes the global options."""
+
+    def take(everywhere: Globals) -> None:
+        # Read again, and used, by the sub-command.
+        del everywhere
+
+    return typer.Typer(
+        cls=cls,
+        callback=spread(take),
+        help=text,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        add_completion=completes,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )

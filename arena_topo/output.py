@@ -1,0 +1,514 @@
+"""Tables, drawings, JSON and YAML of what the verbs return, as text.
+
+Layouts and keys are arena's (v0.15.5), down to Go's way of aligning columns and writing JSON: other
+programs read them. What is ours comes after what is arena's. Nothing here prints or looks at the
+clock: `now` is Unix seconds, handed in; times are shown in the local time zone.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+from arena_topo.backends import Event, Instance, JobStatus, Phase
+from arena_topo.errors import ArenaError
+from arena_topo.manifests import Binding, Forecast, Guarantee, Plan
+from arena_topo.topology import Machine, natural
+
+TRAINER = "mpijob"
+RESOURCE = "mpijob.kubeflow.org"
+NOTHING = "N/A"
+
+EMULATED = "EMULATED: these GPUs do not exist; processes run on this machine in their place"
+
+_PADDING = 2
+
+_HOLDS = {
+    Guarantee.GPUS: "each worker gets these GPUs",
+    Guarantee.NODE: "each worker gets its node; which GPUs there, the kubelet decides",
+    Guarantee.ADVISORY: "nothing enforces this plan",
+}
+
+# ---------------------------------------------------------------- Go's formats
+
+
+def align(lines: Iterable[str]) -> str:
+    r"""Align tab-separated cells as Go's tabwriter does, and join the lines.
+
+    A column is as wide as the run of neighbouring lines that have it; what follows the last tab of
+    a line belongs to no column and is never padded.
+    """
+    rows = [line.split("\t") for line in lines]
+    done = [""] * len(rows)
+    _align(rows, done, 0, len(rows), 0)
+    return "".join(f"{text}{row[-1]}\n" for text, row in zip(done, rows, strict=True))
+
+
+def _align(rows: list[list[str]], done: list[str], start: int, end: int, column: int) -> None:
+    at = start
+    while at < end:
+        stop = at
+        while stop < end and len(rows[stop]) - 1 > column:
+            stop += 1
+        if stop == at:
+            at += 1
+            continue
+        width = max(len(row[column]) for row in rows[at:stop]) + _PADDING
+        for index in range(at, stop):
+            done[index] += rows[index][column].ljust(width)
+        _align(rows, done, at, stop, column + 1)
+        at = stop
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, indent: str = "") -> list[str]:
+    """A header and its rows as lines for `align`; with an indent also arena's row of dashes."""
+    dashes = [indent + "\t".join("-" * len(word) for word in header)] if indent else []
+    return [indent + "\t".join(header), *dashes, *(indent + "\t".join(row) for row in rows)]
+
+
+def to_json(value: Any) -> str:
+    """JSON as Go's encoder writes it: four spaces, HTML characters escaped, no final newline."""
+    text = json.dumps(value, indent=4, ensure_ascii=False)
+    # These five stand only inside strings, so the text may be replaced as a whole.
+    for character in "<>&\u2028\u2029":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text
+
+
+def to_yaml(value: Any) -> str:
+    """YAML as Go's yaml.v2 writes it: lists not indented, ambiguous strings in double quotes."""
+    import yaml
+
+    class Dumper(yaml.SafeDumper):
+        """Writes strings in the style that yaml.v2 chooses; repeats values instead of anchors."""
+
+        def ignore_aliases(self, data: Any) -> bool:
+            del data
+            return True
+
+    def text(dumper: yaml.SafeDumper, data: str) -> yaml.ScalarNode:
+        style = None
+        if "\n" in data:
+            style = "|"
+        elif resolve(data) != "tag:yaml.org,2002:str":
+            style = '"'
+        return dumper.represent_scalar("tag:yaml.org,2002:str", data, style=style)
+
+    Dumper.add_representer(str, text)
+
+    def resolve(data: str) -> str:
+        found: Any = yaml.SafeLoader.yaml_implicit_resolvers.get(data[:1], ())
+        return next((tag for tag, form in found if form.match(data)), "tag:yaml.org,2002:str")
+
+    dumped: str = yaml.dump(
+        value,
+        Dumper=Dumper,
+        sort_keys=False,
+        allow_unicode=True,
+        default_flow_style=False,
+        width=float("inf"),
+    )
+    return dumped
+
+
+def duration(seconds: float) -> str:
+    """A time span as arena shows it: one unit, cut off."""
+    if seconds < -1:
+        return "<invalid>"
+    for limit, size, unit in (
+        (60, 1, "s"),
+        (3600, 60, "m"),
+        (86400, 3600, "h"),
+        (365 * 86400, 86400, "d"),
+    ):
+        if seconds < limit:
+            return f"{max(0, int(seconds)) // size}{unit}"
+    return f"{int(seconds) // (365 * 86400)}y"
+
+
+def clock(when: float) -> str:
+    """A moment in local time."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(when))
+
+
+def number(value: float | None) -> int | float | None:
+    """A bandwidth as Go would print it: whole numbers without a point, others to the cent."""
+    if value is None:
+        return None
+    return int(value) if value == int(value) else round(value, 2)
+
+
+# ---------------------------------------------------------------- errors
+
+
+def complaint(error: ArenaError) -> str:
+    """What went wrong, why, and what to try, one line each."""
+    lines = [f"error: {error.message}"]
+    if error.why:
+        lines.append(f"  why:  {error.why}")
+    if error.hint:
+        lines.append(f"  try:  {error.hint}")
+    return "\n".join(lines)
+
+
+# ---------------------------------------------------------------- one job
+
+
+def job(
+    status: JobStatus,
+    *,
+    now: float,
+    gpus: bool = False,
+    events: Sequence[Event] | None = None,
+) -> str:
+    """One job in arena's wide layout, with its placement after its instances."""
+    blocks = [_head(status, now), _instances(status, now)]
+    if status.forecast is not None and status.forecast.workers:
+        blocks.append(
+            placement(status.forecast, status.name, slots=_slots(status.forecast, status))
+        )
+    elif status.forecast is not None and status.forecast.emulated:
+        blocks.append(f"{EMULATED}\n")
+    if gpus and status.phase is not Phase.SUCCEEDED and status.request_gpus > 0:
+        blocks.append(_gpus(status))
+    if status.tensorboard:
+        blocks.append(
+            f"Tensorboard:\n  Your tensorboard will be available on: \n  {status.tensorboard}\n"
+        )
+    if events is not None:
+        blocks.append(_events(events, now))
+    return "\n".join(blocks)
+
+
+def _head(status: JobStatus, now: float) -> str:
+    fields = [
+        ("Name", status.name),
+        ("Status", status.phase.value),
+        ("Namespace", status.namespace),
+        ("Priority", status.priority),
+        ("Trainer", TRAINER.upper()),
+        ("Duration", duration(_seconds(status, now))),
+        ("CreateTime", clock(status.created)),
+        ("EndTime", clock(status.finished) if status.finished and status.phase.over else ""),
+    ]
+    if status.reason and status.phase not in {Phase.RUNNING, Phase.SUCCEEDED}:
+        fields.append(("Reason", _one_line(status.reason)))
+    fields += [
+        (label, value)
+        for label, value in (
+            ("ModelName", status.model_name),
+            ("ModelVersion", status.model_version),
+            ("ModelSource", status.model_source),
+        )
+        if value
+    ]
+    return align(f"{label}:\t{value}" for label, value in fields)
+
+
+def _instances(status: JobStatus, now: float) -> str:
+    rows = [
+        (
+            one.name,
+            one.status,
+            duration(_age(one, now)),
+            _truth(one.chief),
+            str(one.gpus),
+            _where(one, one.node),
+        )
+        for one in _sorted(status.instances)
+    ]
+    header = ("NAME", "STATUS", "AGE", "IS_CHIEF", "GPU(Requested)", "NODE")
+    return align(["Instances:", *table(header, rows, indent="  ")])
+
+
+def _gpus(status: JobStatus) -> str:
+    header = (
+        "INSTANCE",
+        "NODE(IP)",
+        "GPU(Requested)",
+        "GPU(IndexId)",
+        "GPU(DutyCycle)",
+        "GPU Memory(Used/Total)",
+    )
+    rows = [
+        (one.name, _where(one, one.node_ip), str(one.gpus), NOTHING, NOTHING, NOTHING)
+        for one in _sorted(status.instances)
+    ]
+    total = f"  Allocated/Requested GPUs of Job: {status.allocated_gpus}/{status.request_gpus}"
+    return align(["GPUs:", *table(header, rows, indent="  "), "", total])
+
+
+def _events(events: Sequence[Event], now: float) -> str:
+    if not events:
+        return "Events:\n  No events for resources\n"
+    lines = ["Events:", *table(("SOURCE", "TYPE", "AGE", "MESSAGE"), (), indent="  ")]
+    by_source = sorted(events, key=lambda event: natural(event.source))
+    for source, group in groupby(by_source, key=lambda event: event.source):
+        lines += [
+            f"  {source}\t{one.kind}\t{duration(now - one.when)}"
+            f"\t[{one.reason}] {_one_line(one.message)}"
+            for one in group
+        ]
+        lines.append("")
+    return align(lines)
+
+
+def placement(forecast: Forecast, name: str, *, slots: int, binding: Binding | None = None) -> str:
+    """Which rank runs where, what bandwidth that allows, and how firmly it holds.
+
+    `slots` is the number of ranks of each worker; GPUs that are not known are `N/A`.
+    """
+    rows = [
+        (
+            _ranks(index, slots),
+            node,
+            ",".join(map(str, gpus)) or NOTHING,
+            f"{name}-worker-{index}",
+        )
+        for index, node, gpus in sorted(forecast.workers)
+    ]
+    lines = table(("RANKS", "NODE", "GPUS", "WORKER"), rows, indent="  ")
+    if forecast.bus_bandwidth is not None:
+        lines.append(f"  Bus bandwidth: {_bandwidth(forecast)}")
+    if forecast.guarantee is not None:
+        holds = _HOLDS.get(Guarantee(forecast.guarantee), "")
+        lines.append(f"  Guarantee: {forecast.guarantee}, by {forecast.binding} ({holds})")
+    if binding is not None and binding.why:
+        lines.append(f"  Not firmer, because: {_one_line(binding.why)}")
+    if forecast.emulated:
+        lines.append(f"  {EMULATED}")
+    return align(["Placement:", *lines])
+
+
+def _bandwidth(forecast: Forecast) -> str:
+    text = f"{number(forecast.bus_bandwidth)} GB/s"
+    if forecast.tier is not None:
+        text += {
+            "node": " inside one node",
+            "beyond": " between nodes, over a network that is not known",
+        }.get(forecast.tier, f" between nodes, within one {forecast.tier}")
+    if forecast.optimal:
+        text += " (proven best)"
+    elif forecast.optimal is not None and forecast.bound is not None:
+        text += f" (at most {number(forecast.bound)} GB/s is possible)"
+    if forecast.usable is not None and forecast.usable != forecast.bus_bandwidth:
+        text += f"; pods of this shape can use {number(forecast.usable)} GB/s"
+    return text
+
+
+def _ranks(index: int, slots: int) -> str:
+    first = index * slots
+    return str(first) if slots == 1 else f"{first}-{first + slots - 1}"
+
+
+def _slots(forecast: Forecast, status: JobStatus) -> int:
+    return max(1, status.request_gpus // max(1, len(forecast.workers)))
+
+
+def job_value(status: JobStatus, *, now: float) -> dict[str, Any]:
+    """One job as arena's JSON object, with the key `placement` last (None without one)."""
+    return {
+        "uuid": status.uid,
+        "name": status.name,
+        "namespace": status.namespace,
+        "duration": f"{int(_seconds(status, now))}s",
+        "status": status.phase.value,
+        "trainer": TRAINER,
+        "tensorboard": status.tensorboard,
+        "chiefName": status.chief.name if status.chief else "",
+        "instances": [_instance_value(one, now) for one in _sorted(status.instances)],
+        "priority": status.priority,
+        "requestGPUs": status.request_gpus,
+        "allocatedGPUs": status.allocated_gpus,
+        "creationTimestamp": int(status.created),
+        "modelName": status.model_name,
+        "modelVersion": status.model_version,
+        "modelSource": status.model_source,
+        "placement": placement_value(status.forecast),
+    }
+
+
+def _instance_value(one: Instance, now: float) -> dict[str, Any]:
+    return {
+        "ip": one.ip,
+        "status": one.status,
+        "name": one.name,
+        "age": f"{int(_age(one, now))}s",
+        "node": _where(one, one.node),
+        "nodeIP": _where(one, one.node_ip),
+        "chief": one.chief,
+        "requestGPUs": one.gpus,
+        "gpuMetrics": {},
+        "creationTimestamp": int(one.created),
+    }
+
+
+def placement_value(forecast: Forecast | None) -> dict[str, Any] | None:
+    """A recorded placement for JSON. Bandwidths are GB/s, null for a job of one GPU."""
+    if forecast is None:
+        return None
+    workers = sorted(forecast.workers)
+    return {
+        "state": forecast.state,
+        "busBandwidthGBps": number(forecast.bus_bandwidth),
+        "usableGBps": number(forecast.usable),
+        "guarantee": forecast.guarantee,
+        "binding": forecast.binding,
+        "tier": forecast.tier,
+        "nodes": list(dict.fromkeys(node for _index, node, _gpus in workers)),
+        "workers": [
+            {"index": index, "node": node, "gpus": list(gpus)} for index, node, gpus in workers
+        ],
+        "proof": {"optimal": forecast.optimal, "bound": number(forecast.bound)},
+        "emulated": forecast.emulated,
+        "reason": forecast.reason,
+    }
+
+
+_YAML_KEYS = {
+    "modelName": "modelname",
+    "modelVersion": "modelversion",
+    "modelSource": "modelsource",
+}
+
+
+def for_yaml(value: Mapping[str, Any]) -> dict[str, Any]:
+    """The object of a job with the keys that arena's YAML spells differently."""
+    return {_YAML_KEYS.get(key, key): one for key, one in value.items()}
+
+
+def plan_value(plan: Plan) -> dict[str, Any]:
+    """What `plan -o json` shows: the placement of a job that nobody has created."""
+    return {
+        "apiVersion": "arena-topo/v1",
+        "kind": "Placement",
+        "name": plan.job.name,
+        "namespace": plan.namespace,
+        "placement": placement_value(plan.forecast),
+    }
+
+
+def plan_table(plan: Plan) -> str:
+    """The placement of a plan; empty where there is none."""
+    if plan.forecast is None or not plan.forecast.workers:
+        return ""
+    return placement(
+        plan.forecast, plan.job.name, slots=max(1, plan.job.gpus), binding=plan.binding
+    )
+
+
+def object_name(manifest: Mapping[str, Any]) -> str:
+    """An object as kubectl names it, such as `mpijob.kubeflow.org/demo`."""
+    api, slash, _version = manifest["apiVersion"].partition("/")
+    kind = manifest["kind"].lower()
+    return (
+        f"{kind}.{api}/{manifest['metadata']['name']}"
+        if slash
+        else (f"{kind}/{manifest['metadata']['name']}")
+    )
+
+
+# ---------------------------------------------------------------- many jobs
+
+
+def jobs(statuses: Iterable[JobStatus], *, now: float, namespaces: bool = False) -> str:
+    """Arena's list of jobs, in the order given; with `namespaces` a first column names them."""
+    header = ("NAME", "STATUS", "TRAINER", "DURATION", "GPU(Requested)", "GPU(Allocated)", "NODE")
+    rows = []
+    for one in statuses:
+        counted = one.phase in {Phase.PENDING, Phase.RUNNING}
+        row = (
+            one.name,
+            one.phase.value,
+            TRAINER.upper(),
+            duration(_seconds(one, now)),
+            str(one.request_gpus),
+            str(one.allocated_gpus) if counted else NOTHING,
+            _where(one.chief, one.chief.node_ip) if one.chief else NOTHING,
+        )
+        rows.append((one.namespace, *row) if namespaces else row)
+    return align(table(("NAMESPACE", *header) if namespaces else header, rows))
+
+
+# ---------------------------------------------------------------- machines
+
+
+def machines(presets: Iterable[tuple[str, Machine]]) -> str:
+    """One line for each machine: its GPUs and the links between them."""
+    rows = [
+        (name, str(len(one.gpus)), one.model or NOTHING, _links(one), _truth(one.nvswitch))
+        for name, one in presets
+    ]
+    return align(table(("NAME", "GPUS", "MODEL", "LINKS", "NVSWITCH"), rows))
+
+
+def _links(machine: Machine) -> str:
+    found = {link for row in machine.links for link in row if link is not None}
+    return ",".join(str(link) for link in sorted(found, reverse=True)) or "-"
+
+
+def matrix(machine: Machine) -> str:
+    """The links of a machine in the words of nvidia-smi: a row for each GPU, then its NICs."""
+    header = ["", *(f"GPU{gpu.index}" for gpu in machine.gpus)]
+    header += [f"NIC{index}" for index in range(len(machine.nics))]
+    lines = ["\t".join([*header, "NUMA"])]
+    for gpu, words in zip(machine.gpus, _words(machine), strict=True):
+        near = [str(nic.attachment[gpu.index]) for nic in machine.nics]
+        numa = NOTHING if gpu.numa is None else str(gpu.numa)
+        lines.append("\t".join([f"GPU{gpu.index}", *words, *near, numa]))
+    if machine.nics:
+        lines += ["", "NIC Legend:"]
+        lines += [f"  NIC{index}: {nic.name}" for index, nic in enumerate(machine.nics)]
+    return align(lines)
+
+
+def machine_value(machine: Machine) -> dict[str, Any]:
+    """A machine for JSON; `links` is the matrix in words, `X` on the diagonal."""
+    return {
+        "name": machine.name,
+        "gpus": [
+            {"index": gpu.index, "uuid": gpu.uuid, "model": gpu.model, "numa": gpu.numa}
+            for gpu in machine.gpus
+        ],
+        "nics": [
+            {"name": nic.name, "attachment": [str(link) for link in nic.attachment]}
+            for nic in machine.nics
+        ],
+        "links": _words(machine),
+    }
+
+
+def _words(machine: Machine) -> list[list[str]]:
+    return [["X" if link is None else str(link) for link in row] for row in machine.links]
+
+
+# ---------------------------------------------------------------- shared by the above
+
+
+def _sorted(instances: Iterable[Instance]) -> list[Instance]:
+    return sorted(instances, key=lambda one: natural(one.name))
+
+
+def _seconds(status: JobStatus, now: float) -> float:
+    return (now if status.finished is None else status.finished) - status.created
+
+
+def _age(one: Instance, now: float) -> float:
+    if one.pending or one.started is None:
+        return now - one.created
+    return (now if one.finished is None else one.finished) - one.started
+
+
+def _where(one: Instance, place: str | None) -> str:
+    return NOTHING if one.pending or not place else place
+
+
+def _truth(value: bool) -> str:  # noqa: FBT001 - the value is what is printed
+    return "true" if value else "false"
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

@@ -1,0 +1,565 @@
+"""The program as a whole: a command line in, exact stdout, stderr and exit code out."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from arena_topo import cli, workflow
+from arena_topo.backends import Event, Instance, JobStatus, Phase
+from arena_topo.errors import AccessDenied, AlreadyExists, ClusterError, NotFound
+from arena_topo.manifests import ApiVersion
+from arena_topo.topology import Cluster, Node, NodeName, gpu_set, presets
+
+SCREENS = Path(__file__).parent / "screens"
+
+CREATED = 1795244400.0  # 2026-11-21 07:00:00 UTC
+
+GANG = ("--name=demo", "--gpus=1", "--workers=4", "--gang", "--gputopology", "--image=local")
+
+
+class FakeBackend:
+    """A whole cluster in memory: one DGX-1 V100, on which jobs run at once and for ever.
+
+    `ends` is how a job stands when it is next looked at, by name.
+    """
+
+    name = "fake"
+
+    def __init__(self, free=range(8)):
+        machine = presets.machine("dgx-1-v100", "dgx-0")
+        node = Node(name=NodeName("dgx-0"), machine=machine, free=gpu_set(free))
+        self.nodes = (node,)
+        self.known = {}
+        self.plans = []
+        self.ends = {}
+        self.refusal = None
+
+    def default_namespace(self):
+        return "default"
+
+    def owner(self):
+        return "kubernetes-admin"
+
+    def api_version(self):
+        return ApiVersion.V2BETA1
+
+    def cluster(self):
+        return Cluster(nodes=self.nodes, notes=("a ConfigMap made no sense",))
+
+    def apply(self, plan):
+        if self.refusal is not None:
+            raise self.refusal
+        name, namespace = plan.job.name, plan.namespace
+        if (name, namespace) in self.known:
+            raise AlreadyExists(
+                f"the job {name} is already exist, please delete it first."
+                f" use 'arena-topo delete {name}'"
+            )
+        self.plans.append(plan)
+        waiting = plan.waiting is not None
+        self.known[name, namespace] = JobStatus(
+            uid="6c0f0a2e",
+            name=name,
+            namespace=namespace,
+            phase=Phase.PENDING if waiting else Phase.RUNNING,
+            created=CREATED,
+            request_gpus=plan.job.total_gpus,
+            allocated_gpus=0 if waiting else plan.job.total_gpus,
+            forecast=plan.forecast,
+            reason=plan.waiting,
+            instances=()
+            if waiting
+            else (
+                Instance(
+                    name=f"{name}-launcher",
+                    status="Running",
+                    created=CREATED,
+                    started=CREATED,
+                    chief=True,
+                    node="dgx-0",
+                    node_ip="10.0.0.1",
+                ),
+            ),
+        )
+        return (f"mpijob.kubeflow.org/{name}",)
+
+    def job(self, name, namespace):
+        if self.refusal is not None:
+            raise self.refusal
+        if (name, namespace) not in self.known:
+            raise NotFound("no such job")
+        status = self.known[name, namespace]
+        changes = self.ends.get(name)
+        if changes:
+            self.known[name, namespace] = replace(status, **changes.pop(0))
+        return status
+
+    def jobs(self, namespace):
+        return tuple(one for key, one in self.known.items() if namespace in {None, key[1]})
+
+    def delete(self, name, namespace):
+        if self.known.pop((name, namespace), None) is None:
+            raise NotFound("no such job")
+
+    def log(self, job, instance, options):
+        del job, options
+        yield f"{instance}: first\n".encode()
+        yield b"second \xff\n"
+
+    def events(self, job):
+        source = f"pod/{job.name}-worker-0"
+        return (
+            Event(
+                source=source, kind="Normal", when=CREATED, reason="Pulled", message="Image is here"
+            ),
+        )
+
+
+@pytest.fixture
+def world(monkeypatch):
+    """The program with its engine replaced by a cluster in memory, at five past seven."""
+    fake = FakeBackend()
+    monkeypatch.setattr(workflow, "open_backend", lambda _options, **_more: fake)
+    monkeypatch.setattr(workflow, "POLL", 0)
+    monkeypatch.setattr(time, "time", lambda: CREATED + 5)
+    time.tzset()
+    return fake
+
+
+@pytest.fixture
+def arena(capfd):
+    """Run a command line; (exit code, stdout, stderr)."""
+
+    def run(*argv):
+        capfd.readouterr()
+        code = cli.run(argv)
+        return code, *capfd.readouterr()
+
+    return run
+
+
+def screen(name):
+    return (SCREENS / name).read_text(encoding="utf-8")
+
+
+# ---------------------------------------------------------------- submit and plan
+
+
+def test_a_submitted_gang_shows_what_was_created_and_where_it_went(arena, world):
+    code, out, err = arena("submit", "mpi", *GANG, "mpirun -np 4 true")
+    assert (code, out) == (0, "mpijob.kubeflow.org/demo created\n")
+    assert err == screen("submit.stderr.txt")
+    assert world.plans[0].job.command == "mpirun -np 4 true"
+
+
+def test_names_alone_are_printed_when_asked_for(arena, world):
+    code, out, _err = arena("submit", "mpi", *GANG, "-o", "name", "c")
+    assert (code, out.splitlines()[0]) == (0, "mpijob.kubeflow.org/demo")
+    assert len(world.plans) == 1
+
+
+def test_a_gang_that_must_wait_is_submitted_pending_with_the_reason(arena, world):
+    world.nodes = (replace(world.nodes[0], free=gpu_set((0, 5))),)
+    code, out, err = arena("submit", "mpi", *GANG, "c")
+    assert (code, out) == (0, "mpijob.kubeflow.org/demo created\n")
+    assert err.splitlines()[-1].startswith("The Job demo is PENDING: ")
+    assert "Placement:" not in err
+
+
+def test_a_gang_that_never_fits_ends_with_5_and_nothing_is_created(arena, world):
+    code, out, err = arena("submit", "mpi", *GANG, "--workers=9", "c")
+    assert (code, out) == (5, "")
+    assert err.startswith("error: job demo: ")
+    assert not world.known
+
+
+def test_a_name_that_is_taken_gets_the_text_that_arenas_sdk_looks_for(arena, world):
+    arena("submit", "mpi", *GANG, "c")
+    code, out, err = arena("submit", "mpi", *GANG, "c")
+    assert (code, out) == (1, "")
+    assert "the job demo is already exist, please delete it first." in err
+    assert len(world.plans) == 1
+
+
+@pytest.mark.usefixtures("world")
+def test_a_plan_is_the_table_of_ranks_and_its_bandwidth(arena):
+    code, out, _err = arena("plan", "mpi", *GANG, "c")
+    assert (code, out) == (0, screen("plan.txt"))
+
+
+@pytest.mark.usefixtures("world")
+def test_a_plan_in_json_has_the_placement_that_get_shows(arena):
+    code, out, _err = arena("plan", "mpi", *GANG, "-o", "json", "c")
+    assert (code, out) == (0, screen("plan.json"))
+    arena("submit", "mpi", *GANG, "c")
+    _code, got, _err = arena("get", "demo", "-o", "json")
+    assert json.loads(got)["placement"] == json.loads(out)["placement"]
+
+
+def test_a_plan_that_fits_later_but_not_now_ends_with_3(arena, world):
+    world.nodes = (replace(world.nodes[0], free=gpu_set((0, 5))),)
+    code, out, err = arena("plan", "mpi", *GANG, "c")
+    assert (code, out) == (3, "")
+    assert err.startswith("error: job demo: ")
+
+
+def test_a_plan_of_an_ordinary_job_says_that_it_is_not_placed(arena, world):
+    code, out, err = arena("plan", "mpi", "--name=demo", "--image=i", "c")
+    assert (code, out) == (0, "")
+    assert err == "The job demo is not placed: add --gputopology.\n"
+    assert not world.plans
+
+
+def test_a_dry_run_prints_the_objects_and_creates_nothing(arena, world):
+    code, out, err = arena("submit", "mpi", *GANG, "--dry-run", "c")
+    assert code == 0
+    assert out.startswith("apiVersion: kubeflow.org/v2beta1\nkind: MPIJob\n")
+    assert err == "Nothing was created; only `arena-topo submit` guards against other submitters.\n"
+    assert not world.plans
+
+
+def test_a_dry_run_in_json_can_be_read_by_programs(arena, world):
+    code, out, _err = arena("submit", "mpi", *GANG, "--dry-run=client", "-o=json", "c")
+    assert code == 0
+    assert json.loads(out)
+    assert not world.plans
+
+
+def test_a_dry_run_never_takes_the_command_for_its_value(arena, world):
+    arena("submit", "mpi", *GANG, "--dry-run", "client")
+    assert not world.plans
+
+
+@pytest.mark.usefixtures("world")
+def test_a_dump_is_only_for_looking(arena):
+    code, _out, err = arena("submit", "mpi", *GANG, "--state=dump.json", "c")
+    assert code == 2
+    assert err.startswith("error: --state is only for --dry-run and plan\n")
+
+
+def test_waiting_tells_each_change_and_ends_with_the_launchers_code(arena, world):
+    world.ends["demo"] = [
+        {"phase": Phase.PENDING, "reason": "pulling images"},
+        {"phase": Phase.RUNNING, "reason": None},
+        {"phase": Phase.FAILED, "exit_code": 7, "reason": None},
+    ]
+    code, _out, err = arena("submit", "mpi", *GANG, "--wait", "c")
+    assert code == 7
+    assert err.splitlines()[-5:] == [
+        "The Job demo is PENDING: pulling images",
+        "The Job demo is RUNNING",
+        "The Job demo is FAILED",
+        "error: the job demo failed",
+        "  try:  arena-topo logs demo -n default",
+    ]
+
+
+def test_waiting_for_a_job_that_succeeds_ends_with_0(arena, world):
+    world.ends["demo"] = [{"phase": Phase.SUCCEEDED, "exit_code": 0}]
+    code, _out, err = arena("submit", "mpi", *GANG, "--wait", "c")
+    assert (code, err.splitlines()[-1]) == (0, "The Job demo is SUCCEEDED")
+
+
+@pytest.mark.usefixtures("world")
+def test_waiting_too_long_ends_with_6_and_the_job_goes_on(arena):
+    code, _out, err = arena("submit", "mpi", *GANG, "--wait", "--timeout=0s", "c")
+    assert code == 6
+    assert "try:  it goes on: arena-topo get demo -n default" in err
+
+
+def test_an_interrupted_wait_says_how_to_come_back(arena, world, monkeypatch):
+    def interrupted(*_arguments, **_options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(workflow, "wait", interrupted)
+    code, _out, err = arena("submit", "mpi", *GANG, "--wait", "c")
+    assert code == 130
+    assert err.splitlines()[-1] == (
+        "The job demo goes on. Come back: arena-topo logs -f demo -n default;"
+        " end it: arena-topo delete demo -n default"
+    )
+    assert ("demo", "default") in world.known
+
+
+@pytest.mark.parametrize("kind", ["tfjob", "pytorch", "horovod", "volcano", "et", "spark", "ray"])
+@pytest.mark.usefixtures("world")
+def test_other_kinds_of_jobs_are_refused_clearly(kind, arena):
+    code, out, err = arena("submit", kind, "--name=x", "c")
+    assert (code, out) == (2, "")
+    assert err.startswith(f"error: cannot submit {kind} jobs: only MPI jobs are supported\n")
+
+
+# ---------------------------------------------------------------- get, list, logs, delete
+
+
+@pytest.mark.usefixtures("world")
+def test_a_job_is_shown_with_its_placement_and_events(arena):
+    arena("submit", "mpi", *GANG, "c")
+    code, out, err = arena("get", "demo", "--type", "mpijob", "-e")
+    assert (code, out, err) == (0, screen("get.txt"), "")
+
+
+@pytest.mark.usefixtures("world")
+def test_json_of_a_job_ends_without_a_new_line_as_arenas_does(arena):
+    arena("submit", "mpi", *GANG, "c")
+    code, out, _err = arena("get", "demo", "-o", "json")
+    assert code == 0
+    assert list(json.loads(out))[-2:] == ["modelSource", "placement"]
+    assert out.endswith("\n}")
+
+
+@pytest.mark.parametrize("kind", [(), ("-T", "tfjob"), ("-T", "MPI")])
+@pytest.mark.usefixtures("world")
+def test_a_missing_job_gets_the_text_that_arenas_sdk_looks_for(kind, arena):
+    code, out, err = arena("get", "ghost", "-n", "ns1", *kind)
+    assert (code, out) == (1, "")
+    assert err == (
+        "error: Not found training job ghost in namespace ns1,"
+        "please use 'arena-topo submit' to create it.\n"
+    )
+
+
+@pytest.mark.parametrize("command", ["get", "logs", "delete"])
+@pytest.mark.usefixtures("world")
+def test_a_command_about_a_job_without_a_name_shows_its_help_and_fails(command, arena):
+    code, out, err = arena(command)
+    assert (code, err) == (2, "error: not set job name,please set it\n")
+    assert out.startswith(f"Usage: arena-topo {command} ")
+
+
+@pytest.mark.usefixtures("world")
+def test_the_list_shows_jobs_of_one_namespace_or_all(arena):
+    arena("submit", "mpi", *GANG, "c")
+    arena("submit", "mpi", "-n", "other", "--name=plain", "--image=i", "c")
+    _code, one, _err = arena("list")
+    assert [line.split()[0] for line in one.splitlines()] == ["NAME", "demo"]
+    code, both, _err = arena("ls", "-A")
+    assert (code, both) == (0, screen("list-both.txt"))
+    _code, none, _err = arena("list", "-T", "tf")
+    assert [line.split()[0] for line in none.splitlines()] == ["NAME"]
+
+
+@pytest.mark.usefixtures("world")
+def test_no_jobs_at_all_are_an_empty_array_in_json(arena):
+    assert arena("list", "-o", "json") == (0, "[]", "")
+    assert arena("list", "-o", "yaml") == (0, "[]\n", "")
+    assert arena("list", "-o", "name") == (0, "", "")
+
+
+@pytest.mark.usefixtures("world")
+def test_a_log_reaches_stdout_byte_for_byte(capfdbinary):
+    cli.run(["submit", "mpi", *GANG, "c"])
+    capfdbinary.readouterr()
+    code = cli.run(["logs", "-f", "demo"])
+    assert code == 0
+    assert capfdbinary.readouterr() == (b"demo-launcher: first\nsecond \xff\n", b"")
+
+
+@pytest.mark.usefixtures("world")
+def test_the_log_of_a_missing_job_is_an_error_at_once(arena):
+    code, out, err = arena("logs", "-f", "ghost")
+    assert (code, out) == (1, "")
+    assert err.startswith("error: training job not found,please use 'arena-topo list'")
+
+
+@pytest.mark.usefixtures("world")
+@pytest.mark.parametrize("since", ["5", "1.5h", "1h30", "h"])
+def test_a_span_that_arena_refuses_is_refused(since, arena):
+    code, _out, err = arena("logs", "demo", "--since", since)
+    assert code == 2
+    assert err.startswith("error: failed to validate log args: failed to parse since seconds")
+
+
+@pytest.mark.usefixtures("world")
+def test_a_moment_without_a_time_zone_is_refused(arena):
+    assert arena("logs", "demo", "--since-time=2026-11-21T07:00:00")[0] == 2
+
+
+def test_deleting_goes_on_after_a_job_that_is_not_there(arena, world):
+    arena("submit", "mpi", *GANG, "c")
+    code, out, err = arena("delete", "ghost", "demo")
+    assert (code, out) == (1, "")
+    assert err == (
+        "error: Not found training job ghost in namespace default,"
+        "please use 'arena-topo submit' to create it.\n"
+        "The training job demo has been deleted successfully\n"
+    )
+    assert not world.known
+
+
+@pytest.mark.usefixtures("world")
+def test_a_job_that_is_not_there_can_be_ignored(arena):
+    assert arena("del", "ghost", "--ignore-not-found") == (0, "", "")
+
+
+# ---------------------------------------------------------------- machines and the program
+
+
+@pytest.mark.usefixtures("world")
+def test_presets_are_listed_and_shown(arena):
+    code, out, _err = arena("topology", "presets")
+    assert code == 0
+    names = [line.split()[0] for line in out.splitlines()]
+    assert names == ["NAME", *presets.names()]
+    code, out, _err = arena("topology", "show", "hgx-a100-4", "-o", "json")
+    assert code == 0
+    assert json.loads(out)["links"][0] == ["X", "NV4", "NV4", "NV4"]
+
+
+@pytest.mark.usefixtures("world")
+def test_a_captured_matrix_is_shown(arena, tmp_path, monkeypatch):
+    text = "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tNV2\t0-3\nGPU1\tNV2\t X \t0-3\n"
+    shown = "      GPU0  GPU1  NUMA\nGPU0  X     NV2   N/A\nGPU1  NV2   X     N/A\n"
+    file = tmp_path / "topo.txt"
+    file.write_text(text, encoding="utf-8")
+    assert arena("topology", "show", "--from", str(file))[:2] == (0, shown)
+    monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+    assert arena("topology", "show", "--from=-")[:2] == (0, shown)
+
+
+@pytest.mark.usefixtures("world")
+def test_a_matrix_that_cannot_be_read_says_where(arena, tmp_path):
+    code, out, err = arena("topology", "show", "--from", str(tmp_path / "none.txt"))
+    assert (code, out) == (2, "")
+    assert err.splitlines()[1] == "  why:  No such file or directory"
+
+
+@pytest.mark.usefixtures("world")
+def test_the_machine_of_a_node_is_shown_with_the_notes_on_the_cluster(arena):
+    code, out, err = arena("topology", "show", "dgx-0")
+    assert (code, err) == (0, "note: a ConfigMap made no sense\n")
+    assert out.startswith("      GPU0  GPU1")
+    code, _out, err = arena("topology", "show", "dgx-00")
+    assert (code, err.splitlines()[-1]) == (2, "  try:  did you mean dgx-0?")
+
+
+@pytest.mark.usefixtures("world")
+def test_whoami_is_arenas_one_line(arena):
+    assert arena("whoami") == (
+        0,
+        '{"Name":"kubernetes-admin","Id":"e16c40557a88702ed3185af342a7429e","IsAdminUser":false}\n',
+        "",
+    )
+
+
+def test_the_program_alone_and_a_group_alone_show_their_help(arena):
+    code, out, err = arena()
+    assert (code, err) == (0, "")
+    assert out.startswith("Usage: arena-topo [OPTIONS] COMMAND [ARGS]...\n")
+    assert arena("submit")[0] == 0
+    assert arena("topology")[1].startswith("Usage: arena-topo topology ")
+
+
+def test_the_version_is_one_line_when_short(arena):
+    code, out, _err = arena("version", "--short")
+    assert (code, out) == (0, f"arena-topo: v{cli.__version__}\n")
+    assert arena("version")[1].startswith(out)
+
+
+def test_an_unknown_command_gets_a_suggestion(arena):
+    assert arena("lits") == (
+        2,
+        "",
+        'error: unknown command "lits" for "arena-topo"\n  try:  did you mean list?\n',
+    )
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish", "powershell"])
+def test_a_completion_script_calls_the_program_back(shell, arena):
+    code, out, _err = arena("completion", shell)
+    assert code == 0
+    assert "_ARENA_TOPO_COMPLETE" in out
+    assert "arena-topo" in out
+
+
+def test_another_shell_is_refused_in_arenas_words(arena):
+    code, out, err = arena("completion", "tcsh")
+    assert (code, out) == (2, "")
+    assert err.startswith("error: Invalid shell 'tcsh'. The supported shells are bash, zsh")
+
+
+def test_completion_answers_the_script_of_bash():
+    environment = {
+        **os.environ,
+        "_ARENA_TOPO_COMPLETE": "complete_bash",
+        "COMP_WORDS": "arena-topo sub",
+        "COMP_CWORD": "1",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", "from arena_topo.cli import main; main()"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.split() == ["submit"], done.stderr
+
+
+# ---------------------------------------------------------------- when things go wrong
+
+
+def test_a_refusal_of_the_api_server_keeps_its_exit_code(arena, world):
+    world.refusal = AccessDenied("not allowed to get mpijobs", status=403, hint="ask")
+    assert arena("get", "x") == (4, "", "error: not allowed to get mpijobs\n  try:  ask\n")
+    world.refusal = ClusterError("no answer", why="connection refused")
+    assert arena("get", "x") == (1, "", "error: no answer\n  why:  connection refused\n")
+
+
+def test_a_mistake_of_ours_is_one_line_and_a_report_without_the_command_line(
+    arena, world, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    world.refusal = KeyError("oops")
+    code, out, err = arena("submit", "mpi", *GANG, "-e", "TOKEN=secret", "c")
+    assert (code, out) == (1, "")
+    (report,) = tmp_path.iterdir()
+    assert err == (
+        "error: arena-topo made a mistake: KeyError: 'oops'\n"
+        f"  try:  report it with {report}, or see more with ARENA_TOPO_DEBUG=1\n"
+    )
+    text = report.read_text(encoding="utf-8")
+    assert "Traceback" in text
+    assert "secret" not in text
+
+
+@pytest.mark.parametrize("how", ["variable", "flag"])
+def test_a_mistake_of_ours_is_shown_whole_to_who_debugs(how, arena, world, monkeypatch):
+    world.refusal = KeyError("oops")
+    if how == "variable":
+        monkeypatch.setenv("ARENA_TOPO_DEBUG", "1")
+    code, _out, err = arena("get", "x", *(["--loglevel=debug"] if how == "flag" else []))
+    assert code == 1
+    assert err.startswith("Traceback")
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_reader_that_has_seen_enough_ends_the_program_quietly(unbuffered):
+    # A pipe nobody reads from: `arena-topo topology presets | head -0`.
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [sys.executable, "-m", "arena_topo", "topology", "presets"],
+        env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+@pytest.mark.usefixtures("world")
+def test_nothing_is_cut_or_boxed_where_the_output_is_no_terminal(arena):
+    name = "a" * 49
+    arena("submit", "mpi", *GANG, f"--name={name}", "c")
+    _code, out, _err = arena("get", name)
+    assert f"{name}-worker-3" in out
+    assert not set(out) & set("│┃╭…")

@@ -1,0 +1,373 @@
+"""Command lines mean what they mean to arena: flags, environment, words of the command."""
+
+import json
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import pytest
+
+from arena_topo import cli, workflow
+from arena_topo.backends import JobStatus, Phase
+from arena_topo.cli import jobs
+from arena_topo.cli.options import ALIASES, ArenaCommand, ArenaGroup, Globals, JobCommand, Seconds
+from arena_topo.flag import Flag, spelling
+from arena_topo.job import MPIJob
+from arena_topo.manifests import ApiVersion, Plan
+from arena_topo.workflow import Submitted
+
+CASES = json.loads((Path(__file__).parent / "pflag_cases.json").read_text(encoding="utf-8"))[
+    "cases"
+]
+
+
+@dataclass
+class Heard:
+    """What reached the verbs of the program."""
+
+    job: MPIJob | None = None
+    everywhere: Globals | None = None
+    log: Any = None
+    namespace: str | None = None
+    errors: str = ""
+    output: str = ""
+    code: int = 0
+    more: dict[str, Any] = field(default_factory=dict)
+
+
+class Nowhere:
+    """An engine that no verb of these tests ever asks for more than its namespace."""
+
+    name = "nowhere"
+
+    def default_namespace(self):
+        return "the-default"
+
+
+FILLED = {"--name": "x", "--image": "local"}
+"""What a job cannot do without, for command lines that are about something else."""
+
+
+@pytest.fixture
+def hear(monkeypatch, capfd):
+    """Run a command line through the whole parser, with verbs that only listen."""
+    heard = Heard()
+
+    def engine(everywhere, *, image=None):
+        heard.everywhere = everywhere
+        heard.more["image"] = image
+        return Nowhere()
+
+    def submit(job, backend, *, namespace, api):
+        del backend
+        heard.job, heard.namespace = job, namespace
+        heard.more["api"] = api
+        status = JobStatus(
+            uid="u", name=job.name, namespace=namespace, phase=Phase.RUNNING, created=0.0
+        )
+        plan = Plan(job=job, namespace=namespace, api=ApiVersion.V2BETA1, objects=())
+        return Submitted(plan=plan, created=(), status=status)
+
+    def follow(backend, name, namespace, *, instance, options, tell):
+        del backend, name, tell
+        heard.log, heard.namespace = options, namespace
+        heard.more["instance"] = instance
+        return iter(())
+
+    monkeypatch.setattr(jobs, "engine", engine)
+    monkeypatch.setattr(workflow, "submit", submit)
+    monkeypatch.setattr(workflow, "follow", follow)
+    for variable in ("ARENA_GANG", "ARENA_NAMESPACE", "ARENA_TOPO_NAMESPACE"):
+        monkeypatch.delenv(variable, raising=False)
+
+    def run(*argv, job=True):
+        if job and argv and "submit" in argv:
+            argv = [*argv]
+            at = argv.index("mpi") + 1
+            given = {word.partition("=")[0] for word in argv}
+            argv[at:at] = [f"{f}={v}" for f, v in FILLED.items() if f not in given]
+        heard.code = cli.run(argv)
+        shown = capfd.readouterr()
+        heard.output, heard.errors = shown.out, shown.err
+        return heard
+
+    return run
+
+
+def value(heard, key):
+    """What a case of `pflag_cases.json` calls by a flag's name."""
+    if key == "namespace":
+        return heard.namespace
+    if key == "trace":
+        return heard.everywhere.trace
+    if key == "follow":
+        return heard.log.follow
+    if key == "env":
+        return [str(one) for one in heard.job.env]
+    return getattr(heard.job, key.replace("-", "_"))
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: " ".join(case["argv"]))
+def test_every_known_command_line_means_what_pflag_says(case, hear, monkeypatch):
+    for name, text in case["env"].items():
+        monkeypatch.setenv(name, text)
+    heard = hear(*case["argv"])
+    wanted = case["expect"] or {}
+    if wanted.get("name") == "--gang=false":
+        # Read as the name, as pflag does; no job may be called so, and the error quotes it.
+        assert heard.code == 2
+        assert "why:  '--gang=false' does not" in heard.errors
+        return
+    assert heard.code == case["exit"], heard.errors
+    assert {key: value(heard, key) for key in wanted} == wanted
+    if heard.code == 2:
+        assert heard.errors.startswith("error: ")
+        assert heard.job is None
+
+
+def test_there_are_thirty_three_cases():
+    assert len(CASES) == 33
+
+
+def submit_flags():
+    hints = get_type_hints(MPIJob, include_extras=True)
+    for one in fields(MPIJob):
+        for flag in getattr(hints[one.name], "__metadata__", ()):
+            if isinstance(flag, Flag):
+                yield one.name, flag
+
+
+EXAMPLES = {
+    "name": "a-name",
+    "gpus": "3",
+    "workers": "5",
+    "cpu": "500m",
+    "memory": "4Gi",
+    "share_memory": "8Gi",
+    "device": "amd.com/gpu=1",
+    "min_bandwidth": "12.5",
+    "max_nodes": "2",
+    "selector": "zone=a",
+    "toleration": "k=v:NoSchedule,Equal",
+    "env": "A=b,c=d",
+    "label": "l=1",
+    "annotation": "a/b=c",
+    "data": "claim:/data",
+    "data_dir": "/host:/container",
+    "config_file": "a.conf:/etc/a.conf",
+    "retry": "4",
+    "clean_task_policy": "Running",
+}
+
+
+FLAGS = dict(submit_flags())
+
+
+@pytest.mark.parametrize(("name", "flag"), FLAGS.items(), ids=FLAGS)
+def test_every_flag_of_a_job_reaches_its_field(name, flag, hear):
+    hint = get_type_hints(MPIJob)[name]
+    extra = {
+        "sync_mode": ["--sync-source=s"],
+        "model_name": ["--model-source=s"],
+    }.get(name, [])
+    if hint is bool:
+        heard = hear("submit", "mpi", spelling(name, flag), *extra, "c")
+        assert getattr(heard.job, name) is True, heard.errors
+        return
+    text = "git" if name == "sync_mode" else EXAMPLES.get(name, "some-text")
+    for spelled in [spelling(name, flag), *([flag.short] if flag.short else [])]:
+        heard = hear("submit", "mpi", spelled, text, *extra, "c")
+        assert heard.code == 0, heard.errors
+        found = getattr(heard.job, name)
+        assert (
+            [str(one) for one in found] == [text]
+            if isinstance(found, tuple)
+            else (str(found) == text)
+        )
+
+
+def test_what_is_not_given_keeps_the_default_of_the_job(hear):
+    assert hear("submit", "mpi", "c").job == MPIJob(name="x", image="local", command="c")
+
+
+@pytest.mark.parametrize("value", ["0", "-1"])
+def test_no_worker_at_all_is_refused_and_not_taken_for_the_default(value, hear):
+    heard = hear("submit", "mpi", "--workers", value, "c")
+    assert (heard.code, heard.job) == (2, None)
+    assert heard.errors.startswith("error: --workers is invalid\n")
+
+
+def test_a_value_that_cannot_be_read_is_named_with_its_flag(hear):
+    heard = hear("submit", "mpi", "-e", "NOEQUALS", "c")
+    assert heard.errors == "error: --env is invalid\n  why:  expected KEY=VALUE, got 'NOEQUALS'\n"
+    assert heard.code == 2
+
+
+def test_an_unknown_flag_gets_a_suggestion(hear):
+    heard = hear("submit", "mpi", "--gputopolgy", "c")
+    assert heard.errors == (
+        "error: unknown flag: --gputopolgy\n  try:  did you mean --gputopology?\n"
+    )
+
+
+def test_hidden_flags_are_not_suggested(hear):
+    assert "try:" not in hear("version", "--helm-binar").errors
+
+
+def test_an_old_spelling_works_and_is_deprecated_in_pflags_words(hear):
+    heard = hear("submit", "mpi", "--workingDir=/w", "--dataDir", "/data", "c")
+    assert heard.job.working_dir == "/w"
+    assert [str(one) for one in heard.job.data_dir] == ["/data:/data"]
+    assert heard.errors.splitlines()[:2] == [
+        "Flag --workingDir has been deprecated, please use --working-dir instead",
+        "Flag --dataDir has been deprecated, please use --data-dir instead",
+    ]
+
+
+def test_a_truth_word_after_a_boolean_is_warned_of(hear):
+    heard = hear("submit", "mpi", "--gang", "true", "run me")
+    assert heard.job.command == "true 'run me'"
+    assert heard.errors.splitlines()[0] == (
+        "warning: 'true' after --gang is read as a word of its own; write --gang=true to set it"
+    )
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("mpirun", "-np", "4", "python"),
+        ("mpirun", "-n", "4", "python"),
+        ("mpirun", "--gang", "python"),
+        ("mpirun", "--oversubscribe"),
+    ],
+)
+def test_a_command_that_was_not_quoted_is_refused_with_the_way_out(words, hear):
+    heard = hear("submit", "mpi", *words)
+    assert heard.code == 2
+    assert "stands after the start of the command, 'mpirun'" in heard.errors
+    assert "  try:  quote the whole command, or put -- before it\n" in heard.errors
+
+
+def test_a_misspelt_flag_after_a_command_of_one_word_still_gets_a_suggestion(hear):
+    heard = hear("submit", "mpi", "./train.sh", "--gusp=2")
+    assert heard.errors.endswith("or put -- before it; or did you mean --gpus?\n")
+
+
+def test_short_options_may_be_bundled_as_pflag_allows(hear):
+    heard = hear("logs", "-ft5", "j")
+    assert (heard.log.follow, heard.log.tail) == (True, 5)
+
+
+def test_a_flag_at_the_end_that_wants_a_value_says_so(hear):
+    assert hear("logs", "j", "--tail").errors == "error: flag needs an argument: --tail\n"
+
+
+@pytest.mark.parametrize(
+    ("argv", "namespace"),
+    [
+        (["-n", "a", "logs", "j"], "a"),
+        (["logs", "j", "-n", "b"], "b"),
+        (["-n", "a", "logs", "j", "-n", "b"], "b"),
+        (["logs", "-nb", "j"], "b"),
+        (["logs", "j"], "the-default"),
+    ],
+)
+def test_a_global_flag_may_stand_anywhere_and_the_last_wins(argv, namespace, hear):
+    assert hear(*argv).namespace == namespace
+
+
+def test_a_global_flag_may_stand_between_the_words_of_a_command(hear):
+    assert hear("-n", "a", "submit", "-n", "b", "mpi", "c").namespace == "b"
+
+
+def test_the_namespace_comes_from_the_flag_then_our_variable_then_arenas(hear, monkeypatch):
+    monkeypatch.setenv("ARENA_NAMESPACE", "arenas")
+    assert hear("logs", "j").namespace == "arenas"
+    monkeypatch.setenv("ARENA_TOPO_NAMESPACE", "ours")
+    assert hear("logs", "j").namespace == "ours"
+    assert hear("logs", "j", "-n", "said").namespace == "said"
+
+
+def test_a_wrong_value_of_a_variable_is_blamed_on_the_variable(hear, monkeypatch):
+    monkeypatch.setenv("ARENA_TOPO_GPUS", "many")
+    heard = hear("submit", "mpi", "c")
+    assert heard.code == 2
+    assert heard.errors == (
+        "error: --gpus is invalid\n"
+        "  why:  'many' is not a whole number\n"
+        "  try:  ARENA_TOPO_GPUS is set in the environment\n"
+    )
+
+
+def test_arenas_own_configuration_file_is_not_taken_for_a_kubeconfig(hear, monkeypatch):
+    monkeypatch.setenv("ARENA_CONFIG", "/etc/arena/config")
+    assert hear("logs", "j").everywhere.config == ""
+
+
+def test_the_variables_of_a_job_do_not_touch_other_commands(hear, monkeypatch, capfd):
+    monkeypatch.setenv("ARENA_GPUS", "2")
+    monkeypatch.setenv("ARENA_NAME", "other")
+    assert hear("logs", "j").code == 0, capfd.readouterr()
+
+
+def test_how_to_reach_an_engine_is_handed_on_whole(hear):
+    heard = hear(
+        *("--kubeconfig=/k", "--context", "c", "--backend", "local", "--emulate=dgx-1-v100:2"),
+        *("--request-timeout", "1m30s", "--arena-namespace=x", "--pprof", "--helm-binary=false"),
+        *("logs", "j"),
+    )
+    options = heard.everywhere.options()
+    assert (options.kubeconfig, options.context, options.backend) == ("/k", "c", "local")
+    assert (options.emulate, options.request_timeout) == ("dgx-1-v100:2", 90.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("30s", 30), ("1h30m", 5400), ("1.5m", 90), ("250ms", 0.25), ("7", 7), ("0", 0)],
+)
+def test_a_time_span_is_read_as_go_writes_it(text, seconds):
+    assert Seconds.parse(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "5 s", "-3s", "1d", "s", "1h2", "٣s"])
+def test_what_is_no_time_span_is_refused(text):
+    with pytest.raises(ValueError, match="expected a time such as"):
+        Seconds.parse(text)
+
+
+def leaves(command, path=()):
+    commands = getattr(command, "commands", None)
+    if commands is None:
+        yield path, command
+        return
+    assert isinstance(command, ArenaGroup), path
+    for name, one in commands.items():
+        yield from leaves(one, (*path, name))
+
+
+def test_every_command_reads_its_words_as_pflag_does_and_takes_the_global_flags():
+    taken = {one.name for one in fields(Globals)}
+    found = dict(leaves(cli.tree()))
+    assert len(found) >= 11
+    for path, command in found.items():
+        assert isinstance(command, ArenaCommand), path
+        assert taken <= {param.name for param in command.params}, path
+        assert command.help, path
+    assert isinstance(found["submit", "mpi"], JobCommand)
+
+
+def test_no_option_of_a_command_hides_another():
+    for path, command in leaves(cli.tree()):
+        spelled = [text for param in command.params for text in param.opts]
+        assert len(spelled) == len(set(spelled)), path
+
+
+@pytest.mark.parametrize("alias", sorted(ALIASES))
+def test_aliases_work_but_are_not_listed(alias, hear):
+    before = ["submit"] if ALIASES[alias] == "mpi" else []
+    heard = hear(*before, alias, "--help", job=False)
+    assert heard.code == 0
+    assert heard.output.startswith("Usage: arena-topo ")
+    listing = hear(*before, job=False).output
+    assert f"\n  {alias} " not in listing
+    assert f"\n  {ALIASES[alias]} " in listing

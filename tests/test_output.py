@@ -1,0 +1,343 @@
+"""What people and programs are shown, compared whole with the files in `screens/`."""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from arena_topo import output
+from arena_topo.backends import Event, Instance, JobStatus, Phase
+from arena_topo.errors import ArenaError
+from arena_topo.manifests import Forecast
+from arena_topo.topology import GPU, NIC, SYS, Link, LinkKind, Machine
+
+SCREENS = Path(__file__).parent / "screens"
+
+CREATED = 1795244400.0  # 2026-11-21 07:00:00 UTC
+
+
+@pytest.fixture(autouse=True)
+def _in_utc(monkeypatch):
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+def screen(name):
+    return (SCREENS / name).read_text(encoding="utf-8")
+
+
+def launcher(suffix="-x7k2p", **more):
+    facts = {
+        "name": f"mpi-dist-launcher{suffix}",
+        "status": "Running",
+        "created": CREATED,
+        "started": CREATED,
+        "chief": True,
+        "node": "node-a",
+        "node_ip": "10.0.0.1",
+    }
+    return Instance(**{**facts, **more})
+
+
+def worker(index, **more):
+    facts = {
+        "name": f"mpi-dist-worker-{index}",
+        "status": "Running",
+        "created": CREATED,
+        "started": CREATED,
+        "worker": index,
+        "gpus": 2,
+        "node": "node-a",
+        "node_ip": "10.0.0.1",
+    }
+    return Instance(**{**facts, **more})
+
+
+def mpi_dist(phase, *instances, **more):
+    facts = {
+        "uid": "6c0f0a2e-0000-4000-8000-000000000001",
+        "name": "mpi-dist",
+        "namespace": "default",
+        "created": CREATED,
+        "request_gpus": 4,
+    }
+    return JobStatus(phase=phase, instances=instances, **{**facts, **more})
+
+
+RUNNING = mpi_dist(
+    Phase.RUNNING,
+    launcher(),
+    worker(0),
+    worker(1, node="node-b", node_ip="10.0.0.2"),
+    allocated_gpus=4,
+)
+SUCCEEDED = mpi_dist(
+    Phase.SUCCEEDED,
+    launcher(
+        suffix="-6fwhd",
+        status="Completed",
+        ip="172.27.0.10",
+        created=CREATED + 17,
+        started=CREATED + 17,
+        finished=CREATED + 618,
+    ),
+    finished=CREATED + 618,
+)
+PENDING = mpi_dist(
+    Phase.PENDING,
+    worker(0, status="Pending", started=None, pending=True, node=None, node_ip=None),
+    # Bound already, but not started: still shown without a node, as arena does.
+    worker(1, status="ContainerCreating", started=None, pending=True, node="node-b"),
+)
+PLACED = Forecast(
+    state="placed",
+    workers=((2, "dgx-0", (1, 2)), (0, "dgx-0", (0, 3)), (1, "dgx-10", ())),
+    bus_bandwidth=20.6,
+    usable=9.0,
+    tier="leaf",
+    binding="template",
+    guarantee="node",
+    optimal=True,
+    bound=20.6,
+    emulated=True,
+)
+
+
+def test_a_running_job_looks_as_arena_shows_it():
+    assert output.job(RUNNING, now=CREATED + 130) == screen("get-running.txt")
+
+
+def test_gpus_are_shown_after_the_instances_when_asked_for():
+    assert output.job(RUNNING, now=CREATED + 130, gpus=True) == screen("get-running-gpus.txt")
+
+
+def test_gpus_are_not_shown_of_a_job_that_succeeded():
+    assert output.job(SUCCEEDED, now=CREATED + 9999, gpus=True) == screen("get-succeeded.txt")
+
+
+def test_events_of_each_pod_form_a_group_that_an_empty_line_closes():
+    events = (
+        Event(
+            source="pod/mpi-dist-worker-1",
+            kind="Normal",
+            when=CREATED + 2,
+            reason="Scheduled",
+            message="Successfully assigned default/mpi-dist-worker-1 to node-b",
+        ),
+        Event(
+            source="pod/mpi-dist-worker-0",
+            kind="Warning",
+            when=CREATED,
+            reason="FailedScheduling",
+            message="0/2 nodes are available:\n2 Insufficient nvidia.com/gpu.",
+        ),
+        Event(
+            source="pod/mpi-dist-worker-1",
+            kind="Normal",
+            when=CREATED + 3,
+            reason="Pulling",
+            message='Pulling image "img"',
+        ),
+    )
+    shown = output.job(PENDING, now=CREATED + 11, events=events)
+    assert shown == screen("get-pending-events.txt")
+
+
+def test_a_job_without_events_says_so():
+    shown = output.job(PENDING, now=CREATED + 11, events=())
+    assert shown.endswith("\nEvents:\n  No events for resources\n")
+
+
+def test_json_has_arenas_keys_in_arenas_order_and_then_the_placement():
+    shown = output.to_json(output.job_value(SUCCEEDED, now=CREATED + 9999))
+    assert shown == screen("get-succeeded.json")
+
+
+def test_yaml_spells_the_keys_as_arena_does():
+    value = output.for_yaml(output.job_value(SUCCEEDED, now=CREATED + 9999))
+    assert output.to_yaml(value) == screen("get-succeeded.yaml")
+
+
+def test_a_placed_job_shows_its_ranks_after_its_instances_sorted_as_people_count():
+    def pod(name, node, **more):
+        return Instance(
+            name=name, status="Running", created=CREATED, started=CREATED, node=node, **more
+        )
+
+    status = mpi_dist(
+        Phase.RUNNING,
+        pod("demo-worker-10", "dgx-0", gpus=2),
+        pod("demo-worker-2", "dgx-10", gpus=2),
+        pod("demo-worker-0", "dgx-0", gpus=2),
+        Instance(
+            name="demo-launcher",
+            status="Running",
+            created=CREATED + 1,
+            started=CREATED + 2,
+            chief=True,
+            node="dgx-0",
+        ),
+        name="demo",
+        request_gpus=6,
+        allocated_gpus=6,
+        forecast=PLACED,
+        tensorboard="http://10.0.0.1:32100",
+    )
+    assert output.job(status, now=CREATED + 5) == screen("get-placed.txt")
+
+
+def test_a_placement_in_json_is_whole_numbers_without_a_point_and_workers_by_index():
+    assert output.to_json(output.placement_value(PLACED)) == screen("get-placed.json")
+
+
+def test_a_waiting_job_says_why_below_its_end():
+    status = mpi_dist(
+        Phase.PENDING,
+        name="fifth",
+        priority="high",
+        reason="4 GPUs are wanted,\n2 are free",
+        forecast=Forecast(state="waiting"),
+    )
+    assert output.job(status, now=CREATED + 3 * 3600) == screen("get-waiting.txt")
+
+
+def test_a_waiting_job_is_marked_emulated_as_well():
+    status = mpi_dist(Phase.PENDING, forecast=Forecast(state="waiting", emulated=True))
+    assert output.job(status, now=CREATED).endswith(f"\n\n{output.EMULATED}\n")
+
+
+def test_a_placement_of_one_gpu_has_no_bandwidth():
+    one = Forecast(state="placed", workers=((0, "n", (5,)),), binding="template", guarantee="gpus")
+    assert output.placement_value(one)["busBandwidthGBps"] is None
+    assert "bandwidth" not in output.placement(one, "demo", slots=1)
+
+
+def test_a_bandwidth_that_is_not_proven_says_what_could_be_possible():
+    found = Forecast(
+        state="placed",
+        workers=((0, "n", (0, 1)),),
+        bus_bandwidth=40.0,
+        tier="node",
+        optimal=False,
+        bound=80.0,
+    )
+    shown = output.placement(found, "demo", slots=2)
+    assert "  Bus bandwidth: 40 GB/s inside one node (at most 80 GB/s is possible)\n" in shown
+
+
+def test_the_list_counts_allocated_gpus_only_of_jobs_that_hold_or_want_them():
+    shown = output.jobs((RUNNING, SUCCEEDED, PENDING), now=CREATED + 130)
+    assert shown == screen("list.txt")
+
+
+def test_the_list_of_all_namespaces_names_them_first():
+    shown = output.jobs((RUNNING, SUCCEEDED, PENDING), now=CREATED + 130, namespaces=True)
+    assert shown == screen("list-all-namespaces.txt")
+
+
+def test_an_empty_list_is_the_header_alone():
+    header = "NAME  STATUS  TRAINER  DURATION  GPU(Requested)  GPU(Allocated)  NODE\n"
+    assert output.jobs((), now=CREATED) == header
+
+
+def test_a_machine_is_shown_as_its_matrix_with_nics_and_numa_nodes():
+    pair = Link(kind=LinkKind.NVLINK, lanes=2)
+    machine = Machine(
+        name="m",
+        gpus=(GPU(index=0, numa=0), GPU(index=1)),
+        links=((None, pair), (pair, None)),
+        nics=(NIC(name="mlx5_0", attachment=(Link(kind=LinkKind.PIX), SYS)),),
+    )
+    assert output.matrix(machine) == screen("matrix.txt")
+    assert output.machine_value(machine) == {
+        "name": "m",
+        "gpus": [
+            {"index": 0, "uuid": None, "model": None, "numa": 0},
+            {"index": 1, "uuid": None, "model": None, "numa": None},
+        ],
+        "nics": [{"name": "mlx5_0", "attachment": ["PIX", "SYS"]}],
+        "links": [["X", "NV2"], ["NV2", "X"]],
+    }
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (-1.5, "<invalid>"),
+        (-0.5, "0s"),
+        (0, "0s"),
+        (59.9, "59s"),
+        (60, "1m"),
+        (3599, "59m"),
+        (3600, "1h"),
+        (86399, "23h"),
+        (86400, "1d"),
+        (364 * 86400, "364d"),
+        (365 * 86400, "1y"),
+        (800 * 86400, "2y"),
+    ],
+)
+def test_a_duration_has_one_unit_and_is_cut_off(seconds, shown):
+    assert output.duration(seconds) == shown
+
+
+def test_a_column_is_as_wide_as_the_neighbouring_lines_that_have_it():
+    lines = ["a\tb\tc", "aaaa\tb", "x", "long-one\ty", "\tz"]
+    assert output.align(lines) == "a     b  c\naaaa  b\nx\nlong-one  y\n          z\n"
+
+
+def test_an_empty_last_cell_leaves_the_padding_of_the_cell_before():
+    assert output.align(["k:\t", "key:\tv"]) == "k:    \nkey:  v\n"
+
+
+@given(st.lists(st.lists(st.text(alphabet="ab c", max_size=6), min_size=1, max_size=5), max_size=8))
+def test_alignment_never_loses_or_reorders_a_cell(rows):
+    shown = output.align("\t".join(row) for row in rows).splitlines()
+    assert len(shown) == len(rows)
+    for line, row in zip(shown, rows, strict=True):
+        at = 0
+        for cell in row:
+            found = line.find(cell, at)
+            assert found >= at
+            at = found + len(cell)
+        assert line.replace(" ", "") == "".join(row).replace(" ", "")
+
+
+def test_json_escapes_what_go_escapes():
+    shown = output.to_json({"a": "<b> & 'c' \"d\" é \u2028"})
+    assert shown == '{\n    "a": "\\u003cb\\u003e \\u0026 \'c\' \\"d\\" é \\u2028"\n}'
+
+
+@given(st.text())
+def test_json_of_any_text_reads_back_the_same(text):
+    assert json.loads(output.to_json([text])) == [text]
+
+
+# Characters that YAML cannot hold unescaped make PyYAML's own emitter quote them.
+@given(st.text(alphabet=st.characters(codec="utf-8", exclude_categories=("Cs",))))
+def test_yaml_of_any_text_reads_back_the_same(text):
+    assert yaml.safe_load(output.to_yaml({"key": text})) == {"key": text}
+
+
+@pytest.mark.parametrize("word", ["", "true", "null", "yes", "12", "1.5", "~"])
+def test_yaml_puts_words_with_another_meaning_into_double_quotes(word):
+    assert output.to_yaml({"key": word}) == f'key: "{word}"\n'
+
+
+def test_a_complaint_says_what_why_and_what_to_try():
+    error = ArenaError("it broke", why="it was old", hint="a new one")
+    assert output.complaint(error) == "error: it broke\n  why:  it was old\n  try:  a new one"
+
+
+def test_objects_are_named_as_kubectl_names_them():
+    job = {"apiVersion": "kubeflow.org/v2beta1", "kind": "MPIJob", "metadata": {"name": "x"}}
+    files = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x-mpijob"}}
+    assert output.object_name(job) == "mpijob.kubeflow.org/x"
+    assert output.object_name(files) == "configmap/x-mpijob"
