@@ -1,20 +1,23 @@
-"""A job and its placement -> a Plan of Kubernetes objects, for v1alpha1, v1 and v2beta1.
-
-(interface written first; see below)
-"""
+"""Plan and the small values in it, and the annotations by which jobs and pods carry them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from arena_topo.job import ConfigFile, MPIJob
+from arena_topo.job import MPIJob
 from arena_topo.solver import Placement, Request
-from arena_topo.topology import Cluster
 
 Manifest = dict[str, Any]
+
+FORMAT = "arena-topo.io/format"
+STATE = "arena-topo.io/state"
+MAP = "arena-topo.io/placement"
+FORECAST = "arena-topo.io/forecast"
+GUARANTEE = "arena-topo.io/guarantee"
+GPU_GROUP = "topology.kubernetes.io/gpu-group"
+GPU_VISIBLE = "topology.kubernetes.io/gpu-visible"
 
 
 class ApiVersion(StrEnum):
@@ -38,14 +41,16 @@ class Guarantee(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Binding:
-    """How a placement is made to hold: the mechanism, what it guarantees, whether devices are injected.
+    """How a placement is made to hold: the mechanism, what it guarantees, if devices are injected.
 
-    `why` is one sentence for a person when the guarantee is less than `gpus`.
+    `separate` says that the workers of one node are pods of their own, which NCCL cannot join
+    directly. `why` is one sentence for a person when the guarantee is less than `gpus`.
     """
 
     name: str
     guarantee: Guarantee
     inject: bool = False
+    separate: bool = True
     why: str | None = None
 
 
@@ -89,19 +94,3 @@ class Plan:
     binding: Binding | None = None
     forecast: Forecast | None = None
     waiting: str | None = None
-
-
-def plan(
-    job: MPIJob,
-    *,
-    namespace: str,
-    api: ApiVersion,
-    owner: str,
-    files: Mapping[ConfigFile, str],
-    request: Request | None = None,
-    placement: Placement | None = None,
-    cluster: Cluster | None = None,
-    waiting: str | None = None,
-) -> Plan:
-    """Build every object of a job; with a placement, pinned as firmly as the template allows."""
-    raise NotImplementedError

@@ -1,0 +1,104 @@
+"""A job and its placement -> a Plan of Kubernetes objects, for v1alpha1, v1 and v2beta1.
+
+    values      Plan and the small values in it
+    render      a job -> its objects, through the templates; nothing is pinned yet
+    volumes     what is mounted where in the containers
+    binding     how a placement is made to hold: the objects pinned, and what that guarantees
+    record      what is written on a job about its placement, and read back
+    text        objects -> YAML and JSON that kubectl takes for the same objects
+
+Pure but for reading the templates and the path of a `--config-file` without a target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from arena_topo.job import ConfigFile, MPIJob
+from arena_topo.manifests.binding import bind, keeping, offered, placed
+from arena_topo.manifests.record import (
+    HOST_STAGED,
+    annotated,
+    forecast_of,
+    parse_map,
+    placement_map,
+    recorded,
+)
+from arena_topo.manifests.render import check, render
+from arena_topo.manifests.text import to_json, to_yaml
+from arena_topo.manifests.values import ApiVersion, Binding, Forecast, Guarantee, Manifest, Plan
+from arena_topo.solver import Placement, Request
+from arena_topo.topology import Cluster
+
+__all__ = [
+    "HOST_STAGED",
+    "ApiVersion",
+    "Binding",
+    "Forecast",
+    "Guarantee",
+    "Manifest",
+    "Plan",
+    "bind",
+    "check",
+    "parse_map",
+    "placed",
+    "placement_map",
+    "plan",
+    "recorded",
+    "render",
+    "to_json",
+    "to_yaml",
+]
+
+
+def plan(
+    job: MPIJob,
+    *,
+    namespace: str,
+    api: ApiVersion,
+    owner: str,
+    files: Mapping[ConfigFile, str],
+    request: Request | None = None,
+    placement: Placement | None = None,
+    cluster: Cluster | None = None,
+    waiting: str | None = None,
+    binding: Binding | None = None,
+) -> Plan:
+    """Build every object of a job; with a placement, pinned as firmly as the template allows.
+
+    `owner` is the user's name; `files` holds the text of each `--config-file`. A job that must
+    wait is built suspended and unpinned. `binding` is for an engine that binds by itself; without
+    it, `bind` says what the template can do. InvalidJob if this version cannot express the job.
+    """
+    check(job, api)
+    pinned = None if waiting is not None else placement
+    bound = None if pinned is None else binding or bind(job, pinned, cluster, api)
+    first, *others = render(
+        job,
+        namespace=namespace,
+        api=api,
+        owner=owner,
+        files=files,
+        resource=offered(job, pinned, cluster, api),
+        suspend=job.queue or waiting is not None,
+        topology=job.gputopology or pinned is not None,
+    )
+    forecast = None
+    if waiting is not None:
+        forecast = Forecast(state="waiting", reason=waiting)
+    elif pinned is not None and bound is not None:
+        forecast = forecast_of(pinned, cluster, bound)
+        first = placed(first, pinned, bound, kept=keeping(pinned, cluster))
+    if forecast is not None:
+        first = annotated(first, forecast)
+    return Plan(
+        job=job,
+        namespace=namespace,
+        api=api,
+        objects=(first, *others),
+        request=request,
+        placement=placement,
+        binding=bound,
+        forecast=forecast,
+        waiting=waiting,
+    )

@@ -1,0 +1,164 @@
+"""What is written on a job about its placement, and read back."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+from arena_topo.manifests.values import (
+    FORECAST,
+    FORMAT,
+    MAP,
+    STATE,
+    Binding,
+    Forecast,
+    Guarantee,
+    Manifest,
+)
+from arena_topo.solver import UNLIMITED, Placement
+from arena_topo.topology import Cluster
+
+HOST_STAGED = 2.25
+"""GB/s of all-reduce bus bandwidth between separate pods of one node.
+
+Two such pods have different host ids and no common /dev/shm, so NCCL joins them like two hosts,
+through the memory of the one they share. No published sweep measures this. It is what explains
+Alibaba Cloud's PyTorch example (VGG16 and ResNet-50 with `--batch-size=64`, four one-GPU pods,
+435.2 against 820.5 images/s): an iteration-time model fits both networks with 2.25 GB/s. Staging
+inside one pod is faster (6 to 35 GB/s in reports 257, 1130 and 1817 to NCCL) and does not apply.
+"""
+
+_FORMATS = {"v1"}
+_STATES = {"waiting", "placed", "held"}
+
+
+def forecast_of(placement: Placement, cluster: Cluster | None, binding: Binding) -> Forecast:
+    """What to expect of a placement: of the GPUs chosen, and of these pods on them.
+
+    Where the kubelet picks the GPUs it may pick the worst, and that is what pods can count on.
+    """
+    exact = binding.guarantee is Guarantee.GPUS
+    usable = placement.bandwidth if exact else min(placement.bandwidth, placement.worst)
+    together = max(Counter(one.node for one in placement.assignments).values()) > 1
+    if binding.separate and together:
+        usable = min(usable, HOST_STAGED)
+    lone = placement.bandwidth == UNLIMITED
+    return Forecast(
+        state="placed",
+        workers=parse_map(placement_map(placement)),
+        bus_bandwidth=None if lone else placement.bandwidth,
+        usable=None if lone else usable,
+        tier=placement.tier,
+        binding=binding.name,
+        guarantee=binding.guarantee.value,
+        optimal=placement.proof.optimal,
+        bound=None if math.isinf(placement.proof.bound) else placement.proof.bound,
+        emulated=cluster is not None and cluster.emulated,
+    )
+
+
+_RECORDED = {
+    "busBandwidthGBps": ("bus_bandwidth", float),
+    "usableGBps": ("usable", float),
+    "tier": ("tier", str),
+    "binding": ("binding", str),
+    "guarantee": ("guarantee", str),
+    "optimal": ("optimal", bool),
+    "boundGBps": ("bound", float),
+    "emulated": ("emulated", bool),
+    "reason": ("reason", str),
+}
+"""The keys of the recorded forecast, the field of each, and what it must be."""
+
+
+def annotated(mpijob: Manifest, forecast: Forecast) -> Manifest:
+    """The same MPIJob with the forecast written on it, for `recorded` to read back."""
+    said = {key: getattr(forecast, name) for key, (name, _) in _RECORDED.items()}
+    kept = {key: value for key, value in said.items() if value is not None and value is not False}
+    if forecast.optimal is False:
+        kept["optimal"] = False
+    notes = {FORMAT: "v1", STATE: forecast.state}
+    if forecast.workers:
+        notes[MAP] = _map_text((node, gpus) for _, node, gpus in forecast.workers)
+    notes[FORECAST] = json.dumps(kept, separators=(",", ":"), ensure_ascii=False)
+    metadata = mpijob["metadata"]
+    annotations = metadata.get("annotations", {}) | notes
+    return mpijob | {"metadata": metadata | {"annotations": annotations}}
+
+
+def placement_map(placement: Placement) -> str:
+    """The placement in one line, worker after worker: `node-a/0,3;node-a/1,2`.
+
+    The list of GPUs is empty where the kubelet picks them. ValueError if the workers of the
+    placement are not 0, 1, 2, ... or the line could not be read back.
+    """
+    ordered = sorted(placement.assignments, key=lambda one: one.worker)
+    if [one.worker for one in ordered] != list(range(len(ordered))):
+        raise ValueError("the workers of a placement are numbered 0, 1, 2, ...")
+    text = _map_text((one.node, one.gpus) for one in ordered)
+    parse_map(text)
+    return text
+
+
+def _map_text(workers: Iterable[tuple[str, tuple[int, ...]]]) -> str:
+    return ";".join(f"{node}/{','.join(map(str, gpus))}" for node, gpus in workers)
+
+
+_ENTRY = re.compile(
+    r"(?P<node>[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*)"
+    r"/(?P<gpus>((0|[1-9][0-9]{0,3})(,(0|[1-9][0-9]{0,3}))*)?)"
+)
+
+
+def parse_map(text: str) -> tuple[tuple[int, str, tuple[int, ...]], ...]:
+    """Read `placement_map` back as (worker, node, GPU indexes); ValueError says what is wrong."""
+    workers = []
+    taken: set[tuple[str, int]] = set()
+    for index, entry in enumerate(text.split(";")):
+        found = _ENTRY.fullmatch(entry)
+        if found is None:
+            raise ValueError(f"worker {index}: expected NODE/GPU,GPU,..., got {entry!r}")
+        node = found["node"]
+        gpus = tuple(int(gpu) for gpu in found["gpus"].split(",") if gpu)
+        for gpu in gpus:
+            if (node, gpu) in taken:
+                raise ValueError(f"worker {index}: GPU {gpu} of {node} is taken twice")
+            taken.add((node, gpu))
+        workers.append((index, node, gpus))
+    return tuple(workers)
+
+
+def recorded(mpijob: Manifest) -> Forecast | None:
+    """What a job in the cluster says of its placement; None if it says nothing we understand.
+
+    Never raises: annotations can be edited by anyone, and a broken one must not hide the job. What
+    is whole is returned.
+    """
+    metadata = mpijob.get("metadata")
+    notes = metadata.get("annotations") if isinstance(metadata, dict) else None
+    if not isinstance(notes, dict):
+        return None
+    if notes.get(FORMAT) not in _FORMATS or notes.get(STATE) not in _STATES:
+        return None
+    try:
+        workers = parse_map(notes.get(MAP) or "")
+    except (ValueError, TypeError, AttributeError):
+        workers = ()
+    try:
+        said = json.loads(notes.get(FORECAST) or "{}")
+    except (ValueError, TypeError, RecursionError):
+        said = {}
+    whole: dict[str, Any] = {}
+    for key, (name, kind) in _RECORDED.items():
+        value = said.get(key) if isinstance(said, dict) else None
+        if kind is float and isinstance(value, int) and not isinstance(value, bool):
+            value = float(value) if abs(value) < 1 << 53 else None
+        if isinstance(value, float) and not math.isfinite(value):
+            continue
+        if isinstance(value, kind):
+            whole[name] = value
+    return Forecast(state=notes[STATE], workers=workers, **whole)

@@ -1,0 +1,327 @@
+"""A job -> its objects, through the templates; nothing is pinned yet.
+
+The templates hold what the objects look like. Every value reaches them as JSON, so that no value
+can change the structure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import fields
+from functools import cache
+from typing import TYPE_CHECKING, Any, get_type_hints
+
+from arena_topo.errors import InvalidJob
+from arena_topo.flag import Flag, spelling
+from arena_topo.job import ConfigFile, MPIJob, SyncMode, Toleration
+from arena_topo.manifests.text import as_json, to_yaml
+from arena_topo.manifests.values import GPU_GROUP, GPU_VISIBLE, ApiVersion, Manifest
+from arena_topo.manifests.volumes import by_role, digest, folders, logs, mounted
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import jinja2
+
+CHART = "0.28.0"
+"""The version of arena's chart that these objects look like; arena reads it back."""
+
+PATIENCE_PLACED = 600
+"""Seconds that a launcher waits for workers whose GPUs were known to be free."""
+
+PATIENCE = 7 * 24 * 3600
+"""Seconds that a launcher waits for workers that may have to queue for GPUs like any pod."""
+
+LONGEST_KEY = 253 + 1 + 63
+"""Characters that a key of a label or annotation may have: prefix, slash, name (Kubernetes)."""
+
+
+def check(job: MPIJob, api: ApiVersion) -> None:
+    """Refuse, with InvalidJob, what one version of MPIJob or Kubernetes itself cannot express."""
+    last = f"{job.name}-worker-{job.workers - 1}"
+    if len(last) > 63:  # noqa: PLR2004 - a DNS label (RFC 1035)
+        raise InvalidJob(
+            f"the name {job.name} is too long for {job.workers} workers",
+            why=f"{last} has {len(last)} characters, and the name of a pod may have 63",
+            hint=f"use a name of at most {63 - len(last) + len(job.name)} characters",
+        )
+    if not job.name[0].isalpha() and (api is ApiVersion.V2BETA1 or job.tensorboard):
+        raise InvalidJob(
+            f"the name {job.name} must begin with a letter",
+            why=f"MPIJob {api} names a Service after it"
+            if api is ApiVersion.V2BETA1
+            else "--tensorboard names a Service after it",
+            hint=f"use a name such as job-{job.name}",
+        )
+    if job.sync_mode is not SyncMode.NONE and not job.sync_image:
+        raise InvalidJob(
+            f"--sync-mode {job.sync_mode} needs --sync-image",
+            hint=f"name an image with {job.sync_mode} in it that your cluster can pull",
+        )
+    if job.tensorboard and not job.tensorboard_image:
+        raise InvalidJob(
+            "--tensorboard needs --tensorboard-image",
+            hint="name an image with TensorBoard in it that your cluster can pull",
+        )
+    for flag, pairs in (
+        ("--label", job.label),
+        ("--annotation", job.annotation),
+        ("--selector", job.selector),
+    ):
+        for pair in pairs:
+            if len(pair.key) > LONGEST_KEY:
+                raise InvalidJob(
+                    f"{flag}: the key {pair.key[:40]}... is too long",
+                    why=f"it has {len(pair.key)} characters, and a key may have {LONGEST_KEY}",
+                )
+            if pair.key.startswith("arena-topo.io/") or pair.key in {GPU_GROUP, GPU_VISIBLE}:
+                raise InvalidJob(
+                    f"{flag}: {pair.key} is written by arena-topo alone",
+                    why="jobs would be placed by what it says",
+                )
+    for name, value in _flags(job).items():
+        texts = value if isinstance(value, list) else [value]
+        if any(re.search(r"[\ud800-\udfff\0]", str(text)) for text in texts):
+            raise InvalidJob(
+                f"--{name} is not valid text",
+                why="it holds bytes that are not UTF-8, or a NUL, and a manifest cannot",
+            )
+    mounted(job, "")
+
+
+# What the objects look like
+
+
+def render(
+    job: MPIJob,
+    *,
+    namespace: str,
+    api: ApiVersion,
+    owner: str,
+    files: Mapping[ConfigFile, str],
+    resource: str,
+    suspend: bool = False,
+    topology: bool = False,
+) -> tuple[Manifest, ...]:
+    """Fill the templates: the MPIJob first, then what it will own; nothing here is pinned.
+
+    `resource` names the GPUs that workers ask for; `suspend` and `topology` say how the job starts.
+    """
+    context = _context(job, namespace, api, owner, topology=topology)
+    context |= {
+        "resources": _resources(job, resource),
+        "suspend": suspend,
+        "topology": topology,
+        "patience": PATIENCE_PLACED if topology else PATIENCE,
+        "host_network": context["host_network"] or (topology and api is ApiVersion.V1ALPHA1),
+        "chart": CHART,
+        "values": to_yaml([_flags(job)]),
+        "folders": folders(job, files),
+    }
+    names = [f"mpijob/{api}.yaml.j2", "mpijob/configmaps.yaml.j2"]
+    if job.tensorboard:
+        names.append("mpijob/tensorboard.yaml.j2")
+    return tuple(one for name in names for one in _read(_templates().get_template(name), context))
+
+
+def _read(template: jinja2.Template, context: Mapping[str, Any]) -> list[Manifest]:
+    import yaml
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    return list(yaml.load_all(template.render(context), Loader=loader))
+
+
+@cache
+def _templates() -> jinja2.Environment:
+    import jinja2
+
+    def written(value: object) -> object:
+        # An undefined name must reach Jinja, which raises and says which it is.
+        return value if isinstance(value, jinja2.Undefined) else as_json(value)
+
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_folder()),
+        undefined=jinja2.StrictUndefined,
+        finalize=written,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,  # noqa: S701 - JSON, not HTML
+    )
+
+
+def _folder() -> Path:
+    """The templates of the installed package, or of the checkout that the package is run from."""
+    from pathlib import Path  # noqa: PLC0415
+
+    package = Path(__file__).resolve().parents[1]
+    inside = package / "templates"
+    return inside if inside.is_dir() else package.parent / "templates"
+
+
+def _context(
+    job: MPIJob, namespace: str, api: ApiVersion, owner: str, *, topology: bool
+) -> dict[str, Any]:
+    """What the templates say of a job, whether it is placed or not."""
+    ours = {
+        "app": "mpijob",
+        "chart": f"mpijob-{CHART}",
+        "release": job.name,
+        "heritage": "Helm",
+        "createdBy": "MPIJob",
+        "arena.kubeflow.org/uid": digest(owner),
+    }
+    if job.model_name:
+        ours["modelName"] = job.model_name
+    workers = _worker_labels(job, topology=topology)
+    theirs = {one.key: one.value for one in job.label if one.key not in ours | workers}
+    labels = ours | theirs
+    notes = {
+        "arena.kubeflow.org/username": owner,
+        "requestGPUsOfJobOwner": str(job.total_gpus),
+    }
+    if job.queue:
+        notes["scheduling.x-k8s.io/suspend"] = "true"
+    if job.model_source:
+        notes["modelSource"] = job.model_source
+    annotations = notes | {one.key: one.value for one in job.annotation if one.key not in notes}
+    environment = _environment(job)
+    launcher = dict(environment)
+    if api is ApiVersion.V2BETA1:
+        # The operator says this to Open MPI 4 only (OMPI_MCA_orte_default_hostfile and
+        # _keep_fqdn_hostnames); the launcher of Open MPI 5 has other names for the two.
+        launcher.setdefault("PRTE_MCA_prte_default_hostfile", "/etc/mpi/hostfile")
+        launcher.setdefault("PRTE_MCA_prte_keep_fqdn_hostnames", "true")
+    volumes = mounted(job, namespace)
+    seen = logs(job, volumes)
+    return {
+        "job": job,
+        "namespace": namespace,
+        "slots": max(1, job.gpus),
+        "sshd": api is ApiVersion.V2BETA1,
+        "labels": labels,
+        "worker_labels": labels | workers,
+        "annotations": annotations,
+        "selector": {one.key: one.value for one in job.selector},
+        "tolerations": [_toleration(one) for one in job.toleration],
+        "host_network": job.host_network and annotations.get("k8s.aliyun.com/eni") != "true",
+        "compute": _compute(job),
+        "env": {
+            "both": _variables(environment),
+            "worker": _variables(environment),
+            "launcher": _variables(launcher),
+        },
+        "sync_env": _variables(environment | _sync(job)),
+        "volumes": by_role(volumes, lambda one: one.volume),
+        "mounts": by_role(volumes, lambda one: one.mount),
+        "tensorboard_labels": labels | {"role": "tensorboard"},
+        "tensorboard_volumes": [one.volume for one in seen],
+        "tensorboard_mounts": [one.mount for one in seen],
+        "logs_on_node": any("hostPath" in one.source for one in seen),
+        "first_worker": _first_worker(job, api),
+    }
+
+
+def _worker_labels(job: MPIJob, *, topology: bool) -> dict[str, str]:
+    labels = {}
+    if job.gang:
+        labels["pod-group.scheduling.sigs.k8s.io/name"] = f"mpijob-{job.name}"
+        labels["pod-group.scheduling.sigs.k8s.io/min-available"] = str(job.workers)
+    if topology:
+        labels["gpu-topology"] = job.name
+        labels["gpu-topology-replica"] = str(job.workers)
+    return labels
+
+
+def _first_worker(job: MPIJob, api: ApiVersion) -> dict[str, str]:
+    """The labels by which an operator marks worker 0."""
+    if api is ApiVersion.V1ALPHA1:
+        return {
+            "mpi_job_name": job.name,
+            "statefulset.kubernetes.io/pod-name": f"{job.name}-worker-0",
+        }
+    return {
+        "training.kubeflow.org/job-name": job.name,
+        "training.kubeflow.org/replica-index": "0",
+    }
+
+
+def _toleration(one: Toleration) -> dict[str, str]:
+    written = {
+        "key": one.key,
+        "operator": one.operator,
+        "value": one.value,
+        "effect": one.effect,
+    }
+    return {key: value for key, value in written.items() if value}
+
+
+def _environment(job: MPIJob) -> dict[str, str]:
+    environment = {one.key: one.value for one in job.env}
+    shared = any(one.key == "aliyun.com/gpu-count" for one in job.label) or any(
+        one.name == "aliyun.com/gpu-mem" for one in job.device
+    )
+    if not job.gpus and not shared:
+        # Images of NVIDIA ask for all GPUs unless they are told otherwise.
+        environment["NVIDIA_VISIBLE_DEVICES"] = "void"
+    return environment | {"workers": str(job.workers), "gpus": str(job.gpus)}
+
+
+def _variables(environment: Mapping[str, str]) -> list[dict[str, str]]:
+    return [{"name": name, "value": environment[name]} for name in sorted(environment)]
+
+
+def _sync(job: MPIJob) -> dict[str, str]:
+    if job.sync_mode is not SyncMode.GIT:
+        return {}
+    project = job.sync_source.rstrip("/").rpartition("/")[2].partition(".git")[0]
+    return {
+        "GIT_SYNC_REPO": job.sync_source,
+        "GIT_SYNC_DEST": project,
+        "GIT_SYNC_ROOT": "/code",
+        "GIT_SYNC_ONE_TIME": "true",
+    }
+
+
+def _compute(job: MPIJob) -> dict[str, str]:
+    asked = {"cpu": job.cpu, "memory": job.memory}
+    return {name: quantity.text for name, quantity in asked.items() if quantity is not None}
+
+
+def _resources(job: MPIJob, resource: str) -> dict[str, dict[str, str]]:
+    worker = {one.name: one.quantity.text for one in job.device}
+    if job.gpus:
+        worker[resource] = str(job.gpus)
+    if job.rdma:
+        worker["rdma/hca"] = "1"
+    worker |= _compute(job)
+    return {"both": worker, "worker": worker, "launcher": _compute(job)}
+
+
+@cache
+def _flag_names() -> dict[str, str]:
+    """How each field of a job is spelled, without the dashes in front."""
+    hints = get_type_hints(MPIJob, include_extras=True)
+    names = {}
+    for one in fields(MPIJob):
+        flag = next((note for note in getattr(hints[one.name], "__metadata__", ())), None)
+        shown = spelling(one.name, flag) if isinstance(flag, Flag) else one.name
+        names[one.name] = shown.lstrip("-")
+    return names
+
+
+def _flags(job: MPIJob) -> dict[str, Any]:
+    """The flags that say more than their defaults, as plain values under their own names."""
+    said = {}
+    for one in fields(MPIJob):
+        value = getattr(job, one.name)
+        if value != one.default:
+            said[_flag_names()[one.name]] = _plain(value)
+    return said
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, tuple):
+        return [_plain(one) for one in value]
+    return value if isinstance(value, bool | int | float) else str(value)

@@ -1,0 +1,174 @@
+"""What is mounted where in the containers, in arena's order."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from arena_topo.errors import InvalidJob
+from arena_topo.job import ConfigFile, MPIJob, SyncMode
+from arena_topo.manifests.values import Manifest
+
+
+def digest(text: str) -> str:
+    """The lowercase hex MD5 of a text, by which arena names users and folders."""
+    import hashlib  # noqa: PLC0415
+
+    return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mounted:
+    """A volume and its path in the containers; `flag` and `launcher` say who asked, who gets it."""
+
+    name: str
+    source: Mapping[str, Any]
+    path: str
+    flag: str
+    launcher: bool
+
+    @property
+    def volume(self) -> Manifest:
+        """The entry in the pod's volumes."""
+        return {"name": self.name, **self.source}
+
+    @property
+    def mount(self) -> Manifest:
+        """The entry in a container's volumeMounts."""
+        return {"mountPath": self.path, "name": self.name}
+
+
+def by_role(
+    volumes: Iterable[Mounted], part: Callable[[Mounted], Manifest]
+) -> dict[str, list[Manifest]]:
+    """One part of each volume for each kind of pod; `both` is a launcher that is also a worker."""
+    worker = [part(one) for one in volumes]
+    return {
+        "both": worker,
+        "worker": worker,
+        "launcher": [part(one) for one in volumes if one.launcher],
+    }
+
+
+def mounted(job: MPIJob, namespace: str) -> list[Mounted]:
+    """Every volume in arena's order; InvalidJob if two would be mounted at one path."""
+    volumes = [
+        Mounted(
+            name=_key(folder),
+            source={"configMap": {"name": f"{job.name}-{_key(folder)}"}},
+            path=folder,
+            flag="--config-file",
+            launcher=True,
+        )
+        for folder in dict.fromkeys(_place(one)[0] for one in job.config_file)
+    ]
+    claims = [
+        Mounted(
+            name=_volume_name(claim.name, index),
+            source={"persistentVolumeClaim": {"claimName": claim.name}},
+            path=claim.path,
+            flag=f"--data {claim}",
+            launcher=job.mounts_on_launcher,
+        )
+        for index, claim in enumerate(job.data)
+    ]
+    folders = [
+        Mounted(
+            name=f"training-data-{index}",
+            source={"hostPath": {"path": folder.host}},
+            path=folder.container,
+            flag=f"--data-dir {folder}",
+            launcher=job.mounts_on_launcher,
+        )
+        for index, folder in enumerate(job.data_dir)
+    ]
+    covered = any(_inside(job.logdir, one.path) for one in (*claims, *folders))
+    if job.tensorboard and job.logdir.startswith("/") and not covered:
+        number = int(digest(f"{namespace}/{job.name}"), 16) % 10**9
+        volumes.append(
+            Mounted(
+                name="training-logs-volume",
+                source={"hostPath": {"path": f"/arena_logs/training{number:09}"}},
+                path=job.logdir,
+                flag="--logdir",
+                launcher=False,
+            )
+        )
+    if job.sync_mode is not SyncMode.NONE:
+        volumes.append(
+            Mounted(
+                name="code-sync",
+                source={"emptyDir": {}},
+                path=job.working_dir.rstrip("/") + "/code",
+                flag="--sync-mode",
+                launcher=True,
+            )
+        )
+    volumes += [*claims, *folders]
+    volumes.append(
+        Mounted(
+            name="dshm",
+            source={"emptyDir": {"medium": "Memory", "sizeLimit": job.share_memory.text}},
+            path="/dev/shm",  # noqa: S108 - NCCL's shared memory in the container
+            flag="--share-memory",
+            launcher=False,
+        )
+    )
+    taken: dict[str, str] = {}
+    for one in volumes:
+        path = one.path.rstrip("/")
+        if path in taken:
+            raise InvalidJob(
+                f"two things would be mounted at {path}", why=f"{taken[path]} and {one.flag}"
+            )
+        taken[path] = one.flag
+    return volumes
+
+
+def logs(job: MPIJob, volumes: Iterable[Mounted]) -> list[Mounted]:
+    """What TensorBoard must see: whatever holds the folder of the logs."""
+    if not job.logdir.startswith("/"):
+        return []
+    storage = [one for one in volumes if {"hostPath", "persistentVolumeClaim"} & one.source.keys()]
+    return [one for one in storage if _inside(job.logdir, one.path)]
+
+
+def _inside(path: str, folder: str) -> bool:
+    folder = folder.rstrip("/")
+    return path.rstrip("/") == folder or path.startswith(folder + "/")
+
+
+def _volume_name(claim: str, index: int) -> str:
+    """The claim's own name, as in arena, unless it is no name for a volume or is one of ours."""
+    ours = {"dshm", "code-sync", "training-logs-volume"}
+    legal = re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", claim)
+    if legal is None or claim in ours or claim.startswith("training-data-"):
+        return f"training-claim-{index}"
+    return claim
+
+
+def _place(one: ConfigFile) -> tuple[str, str]:
+    """The folder and name that a file has in the containers; without a target, as on this host."""
+    # Path would leave `..` as it is, and raise for an unknown `~user`.
+    here = os.path.abspath(os.path.expanduser(one.source))  # noqa: PTH100, PTH111 - see above
+    return posixpath.split(posixpath.normpath(one.target or here))
+
+
+def _key(folder: str) -> str:
+    return digest(folder)[:15]
+
+
+def folders(job: MPIJob, files: Mapping[ConfigFile, str]) -> list[dict[str, Any]]:
+    """The config files grouped by their folder: a ConfigMap is mounted over a whole folder."""
+    grouped: dict[str, dict[str, str]] = {}
+    for one in dict.fromkeys(job.config_file):
+        folder, name = _place(one)
+        held = grouped.setdefault(folder, {})
+        if name in held:
+            raise InvalidJob(f"two files would be put at {folder}/{name}", why=f"one is {one}")
+        held[name] = files[one]
+    return [{"key": _key(folder), "files": held} for folder, held in grouped.items()]
