@@ -31,6 +31,7 @@ class FakeBackend:
     """
 
     name = "fake"
+    binding = None
 
     def __init__(self, free=range(8)):
         machine = presets.machine("dgx-1-v100", "dgx-0")
@@ -221,7 +222,10 @@ def test_a_dry_run_prints_the_objects_and_creates_nothing(arena, world):
     code, out, err = arena("submit", "mpi", *GANG, "--dry-run", "c")
     assert code == 0
     assert out.startswith("apiVersion: kubeflow.org/v2beta1\nkind: MPIJob\n")
-    assert err == "Nothing was created; only `arena-topo submit` guards against other submitters.\n"
+    assert err == (
+        "note: a ConfigMap made no sense\n"
+        "Nothing was created; only `arena-topo submit` guards against other submitters.\n"
+    )
     assert not world.plans
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
-from arena_topo.manifests import ApiVersion, Forecast, Plan
+from arena_topo.manifests import ApiVersion, Binding, Forecast, Plan
 from arena_topo.topology import Cluster
 
 
@@ -121,6 +121,10 @@ class Backend(Protocol):
 
     name: str
 
+    @property
+    def binding(self) -> Binding | None:
+        """How the engine itself makes placements hold; None leaves it to the manifests."""
+
     def default_namespace(self) -> str:
         """The namespace of jobs when the user names none."""
 
@@ -138,6 +142,9 @@ class Backend(Protocol):
 
         AlreadyExists if the job's name is taken.
         """
+
+    def validate(self, plan: Plan) -> tuple[str, ...]:
+        """Check the plan's objects as `apply` would, without creating any; warnings about them."""
 
     def job(self, name: str, namespace: str) -> JobStatus:
         """One job; NotFound if there is none."""

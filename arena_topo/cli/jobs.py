@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -21,7 +21,6 @@ from arena_topo.errors import ArenaError, JobFailed, NotFound, UsageError
 from arena_topo.flag import Flag
 from arena_topo.job import MPIJob
 from arena_topo.manifests import ApiVersion, Plan
-from arena_topo.topology import Cluster
 
 _PANEL = "Options"
 
@@ -182,18 +181,23 @@ def submit_mpi(job: MPIJob, how: Submission, offline: Offline, everywhere: Globa
     _summarise(done.plan, done.status)
     if how.wait:
         _wait(backend, job.name, namespace, how.timeout)
+    else:
+        _tell_pending(done.status)
 
 
 def _preview(job: MPIJob, how: Submission, offline: Offline, everywhere: Globals) -> None:
-    if how.dry_run is DryRun.SERVER:
+    if how.dry_run is DryRun.SERVER and offline.state:
         raise UsageError(
-            "--dry-run=server is not supported",
-            why="no engine lets the API server look at objects without creating them",
-            hint="--dry-run, or --dry-run -o yaml | kubectl apply --dry-run=server -f -",
+            "--dry-run=server and --state exclude each other",
+            why="a dump has no server that could look at the objects",
+            hint="use --dry-run=client",
         )
     if how.wait:
         raise UsageError("--wait and --dry-run exclude each other", hint="leave one of them out")
     plan = _planned(job, offline, everywhere)
+    if how.dry_run is DryRun.SERVER:
+        for warning in engine(everywhere, image=job.image).validate(plan):
+            say(f"warning: {warning}")
     show(_printed(plan, how.output or Document.YAML))
     say(f"Nothing was created; only `{PROGRAM} submit` guards against other submitters.")
 
@@ -222,28 +226,25 @@ def plan_mpi(
 def _planned(job: MPIJob, offline: Offline, everywhere: Globals) -> Plan:
     from arena_topo import workflow  # noqa: PLC0415 - the verbs load what they need
 
-    if offline.state:
-        cluster = workflow.read_state(offline.state)
-        _tell_notes(cluster)
-        return workflow.plan(
-            job,
-            None,
-            namespace=everywhere.namespace or "default",
-            api=offline.api_version,
-            cluster=cluster,
-        )
-    backend = engine(everywhere, image=job.image)
-    return workflow.plan(
+    cluster = workflow.read_state(offline.state) if offline.state else None
+    # Objects can be made without a cluster; only placing needs one.
+    offline_only = cluster is not None or workflow.nowhere(everywhere.options(), job.image)
+    backend = None if offline_only else engine(everywhere, image=job.image)
+    plan = workflow.plan(
         job,
         backend,
-        namespace=namespace_of(everywhere, backend),
+        namespace=namespace_of(everywhere, backend)
+        if backend
+        else everywhere.namespace or "default",
         api=offline.api_version,
-        cluster=None,
+        cluster=cluster,
     )
+    _tell_notes(plan.notes)
+    return plan
 
 
-def _tell_notes(cluster: Cluster) -> None:
-    for note in cluster.notes:
+def _tell_notes(notes: Iterable[str]) -> None:
+    for note in notes:
         say(f"note: {note}")
 
 
@@ -261,12 +262,18 @@ def _printed(plan: Plan, document: Document) -> str:
 
 
 def _summarise(plan: Plan, status: JobStatus) -> None:
-    summary = output.plan_table(plan)
-    if summary:
-        say(summary.rstrip("\n"))
-    reason = plan.waiting or status.reason
-    if status.phase in {Phase.PENDING, Phase.QUEUING, Phase.SUSPENDED} and reason:
-        say(f"The Job {plan.job.name} is {status.phase}: {reason}")
+    _tell_notes(plan.notes)
+    # What was recorded, not what was planned: an engine may have had to decide anew.
+    forecast = status.forecast or plan.forecast
+    if forecast is not None and forecast.workers:
+        slots = max(1, plan.job.gpus)
+        table = output.placement(forecast, plan.job.name, slots=slots, binding=plan.binding)
+        say(table.rstrip("\n"))
+
+
+def _tell_pending(status: JobStatus) -> None:
+    if status.phase in {Phase.PENDING, Phase.QUEUING, Phase.SUSPENDED} and status.reason:
+        say(f"The Job {status.name} is {status.phase}: {status.reason}")
 
 
 def _wait(backend: Backend, name: str, namespace: str, timeout: float | None) -> None:

@@ -85,7 +85,8 @@ def plan(
     )
     forecast = None
     if waiting is not None:
-        forecast = Forecast(state="waiting", reason=waiting)
+        emulated = cluster is not None and cluster.emulated
+        forecast = Forecast(state="waiting", reason=waiting, emulated=emulated)
     elif pinned is not None and bound is not None:
         forecast = forecast_of(pinned, cluster, bound)
         first = placed(first, pinned, bound, kept=keeping(pinned, cluster))
@@ -101,4 +102,5 @@ def plan(
         binding=bound,
         forecast=forecast,
         waiting=waiting,
+        notes=cluster.notes if cluster is not None else (),
     )

@@ -82,7 +82,7 @@ class Plan:
 
     The first object is the MPIJob; the others will be owned by it. `request` is what the solver
     was asked (None for a job that is not placed); `waiting` says in a sentence why the job cannot
-    start now, when it cannot.
+    start now, when it cannot. `notes` are what a person should know of the cluster it was made on.
     """
 
     job: MPIJob
@@ -94,3 +94,4 @@ class Plan:
     binding: Binding | None = None
     forecast: Forecast | None = None
     waiting: str | None = None
+    notes: tuple[str, ...] = ()

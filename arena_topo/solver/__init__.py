@@ -120,7 +120,8 @@ class Refusal:
 class Unplaceable(ArenaError):
     """No set of GPUs fits. NOT_NOW (exit 3) may change by itself; NEVER (exit 5) cannot.
 
-    `refusals` counts the nodes by what refuses the job; `nearest` says in words what would fit.
+    `refusals` counts the nodes by what refuses the job; `nearest` says in words what would fit;
+    `notes` are oddities of the cluster that may be behind it.
     """
 
     def __init__(
@@ -130,13 +131,14 @@ class Unplaceable(ArenaError):
         verdict: Verdict,
         refusals: tuple[Refusal, ...],
         nearest: str | None = None,
+        notes: tuple[str, ...] = (),
     ) -> None:
-        why = "; ".join(
+        counted = [
             f"{one.nodes} node{'s' if one.nodes != 1 else ''} ({one.example}"
             f"{', ...' if one.nodes > 1 else ''}): {one.reason.value}"
             for one in refusals
-        )
-        super().__init__(message, why=why or None, hint=nearest)
+        ]
+        super().__init__(message, why="; ".join([*counted, *notes]) or None, hint=nearest)
         self.verdict = verdict
         self.refusals = refusals
         self.nearest = nearest

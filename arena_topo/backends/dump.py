@@ -1,0 +1,273 @@
+"""Dumps of a cluster -> its objects: what `kubectl get ... -o json` or `-o yaml` has written.
+
+A dump of a large cluster is hundreds of megabytes. JSON is therefore read piece by piece: only
+the object at hand is ever held, so that reading costs no more memory than what is kept of it.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from arena_topo.errors import UsageError
+
+Object = Mapping[str, Any]
+
+STDIN = "-"
+
+_PIECE = 1 << 20
+_SPACE = " \t\r\n"
+_NO_OBJECT = "this is no Kubernetes object: it has neither kind nor items"
+_LONGEST_WORD = 16
+"""Characters within which JSON decides what a word is: `false`, `\\ud83d\\ude00`, `-Infinity`."""
+
+_HINT = (
+    "make one with: kubectl get nodes,pods,mpijobs -A -o json > state.json"
+    " && kubectl get configmaps -n kube-system -l ack.node.gpu.schedule=topology -o json"
+    " > topology.json"
+)
+
+
+def read(paths: Sequence[str]) -> Iterator[Object]:
+    """All objects of some dumps, one after another; `-` is standard input.
+
+    JSON or YAML; several documents in one file; lists of one kind or mixed; single objects. An
+    object of a typed list (NodeList) gets the kind that the list implies. UsageError names the
+    file and the position of what is cut off or makes no sense.
+    """
+    for path in paths:
+        with _opened(path) as file:
+            yield from _file(file, "standard input" if path == STDIN else path)
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[IO[bytes]]:
+    if path == STDIN:
+        yield sys.stdin.buffer
+        return
+    try:
+        with Path(path).open("rb") as file:
+            yield file
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}", hint=_HINT) from error
+
+
+def _file(file: IO[bytes], name: str) -> Iterator[Object]:
+    text = _Text(file, name)
+    first = text.peek()
+    if first == "":
+        raise UsageError(f"{name}: the dump is empty", hint=_HINT)
+    if first in "{[":
+        while text.peek():
+            yield from _document(text)
+    else:
+        yield from _yaml(text)
+
+
+class _Text:
+    """Text that is decoded as it is needed, and forgets what has been read."""
+
+    def __init__(self, file: IO[bytes], name: str) -> None:
+        self._file = file
+        self._decode = codecs.getincrementaldecoder("utf-8-sig")()
+        self._json = json.JSONDecoder()
+        self.name = name
+        self._text = ""
+        self._at = 0
+        self._lines = 1
+        self._gone = 0
+        self._column = 0
+        self._ended = False
+
+    def _more(self) -> bool:
+        """Read another piece; False at the end."""
+        if self._ended:
+            return False
+        self._lines += self._text.count("\n", 0, self._at)
+        newline = self._text.rfind("\n", 0, self._at)
+        self._column = self._at - newline - 1 if newline >= 0 else self._column + self._at
+        self._gone += self._at
+        try:
+            raw = self._file.read(_PIECE)
+            self._text = self._text[self._at :] + self._decode.decode(raw, final=not raw)
+        except UnicodeDecodeError as error:
+            raise self.fault("is not UTF-8 text") from error
+        self._at = 0
+        self._ended = not raw
+        return True
+
+    def peek(self) -> str:
+        """The next character that is no space; empty at the end."""
+        while True:
+            while self._at < len(self._text) and self._text[self._at] in _SPACE:
+                self._at += 1
+            if self._at < len(self._text):
+                return self._text[self._at]
+            if not self._more():
+                return ""
+
+    def take(self, expected: str) -> str:
+        """Step over one of these characters."""
+        found = self.peek()
+        if not found:
+            raise self.fault("ends here: the file is cut off")
+        if found not in expected:
+            raise self.fault(f"expected {' or '.join(expected)}, got {found!r}")
+        self._at += 1
+        return found
+
+    def value(self) -> Any:
+        """The JSON value that starts here."""
+        wanted = 0
+        while True:
+            self.peek()
+            try:
+                value, end = self._json.raw_decode(self._text, self._at)
+            except (json.JSONDecodeError, RecursionError) as error:
+                # The value may only be cut by the end of the piece. To read on until it has
+                # doubled keeps one very large value from being parsed once per piece.
+                wanted = max(2 * wanted, _PIECE)
+                if _is_certain(error, len(self._text)) or not self._grow(wanted):
+                    raise self._nonsense(error) from error
+                continue
+            # A number at the very end of a piece may go on in the next.
+            if end == len(self._text) and self._grow(_PIECE):
+                continue
+            self._at = end
+            return value
+
+    def _grow(self, size: int) -> bool:
+        before = len(self._text) - self._at
+        while len(self._text) - self._at < before + size and self._more():
+            pass
+        return len(self._text) - self._at > before
+
+    def rest(self) -> str:
+        """All that has not been read."""
+        while self._more():
+            pass
+        return self._text[self._at :]
+
+    def _nonsense(self, error: Exception) -> UsageError:
+        if isinstance(error, json.JSONDecodeError):
+            start, self._at = self._at, min(error.pos, len(self._text))
+            # An unterminated string is reported where it starts, though the end is what is missing.
+            if error.msg.startswith("Unterminated string") or not self._text[self._at :].strip():
+                return self.fault("the file is cut off in the object that starts here", at=start)
+            return self.fault(f"not JSON: {error.msg}")
+        return self.fault("is nested too deeply")
+
+    def fault(self, problem: str, *, at: int | None = None) -> UsageError:
+        """An error with the file and the position in it."""
+        at = self._at if at is None else at
+        line = self._lines + self._text.count("\n", 0, at)
+        newline = self._text.rfind("\n", 0, at)
+        column = at - newline if newline >= 0 else self._column + at + 1
+        return UsageError(
+            f"{self.name}: line {line}, column {column} (character {self._gone + at}): {problem}",
+            hint=_HINT,
+        )
+
+
+def _is_certain(error: Exception, length: int) -> bool:
+    """Whether text of this length stays nonsense, however it goes on."""
+    return (
+        isinstance(error, json.JSONDecodeError)
+        and not error.msg.startswith("Unterminated string")
+        and error.pos + _LONGEST_WORD < length
+    )
+
+
+def _document(text: _Text) -> Iterator[Object]:
+    if text.peek() == "[":
+        for one in _elements(text):
+            yield from _objects(one, None)
+        return
+    if text.peek() != "{":
+        raise text.fault(f"expected another object, got {text.peek()!r}")
+    yield from _members(text)
+
+
+def _members(text: _Text) -> Iterator[Object]:
+    """One top-level object; the items of a list are handed on as they come."""
+    text.take("{")
+    head: dict[str, Any] = {}
+    nameless: list[Object] = []
+    streamed = False
+    while text.peek() != "}":
+        if head or streamed:
+            text.take(",")
+        key = text.value()
+        text.take(":")
+        if key == "items" and text.peek() == "[":
+            streamed = True
+            for one in _elements(text):
+                # A typed list says its kind once; kubectl writes it after the items.
+                if isinstance(one, dict) and "kind" not in one and "kind" not in head:
+                    nameless.append(one)
+                else:
+                    yield from _objects(one, head.get("kind"))
+        else:
+            head[str(key)] = text.value()
+    text.take("}")
+    if not streamed:
+        if "kind" not in head and "items" not in head:
+            raise text.fault(_NO_OBJECT)
+        yield from _objects(head, None)
+    for one in nameless:
+        yield from _objects(one, head.get("kind"))
+
+
+def _elements(text: _Text) -> Iterator[Any]:
+    text.take("[")
+    if text.peek() == "]":
+        text.take("]")
+        return
+    while True:
+        yield text.value()
+        if text.take(",]") == "]":
+            return
+
+
+def _objects(one: Any, list_kind: Any) -> Iterator[Object]:
+    """The objects in one value: itself, or its items if it is a list; nonsense is nothing."""
+    if not isinstance(one, dict):
+        return
+    if str(one.get("kind", "List" if "items" in one else "")).endswith("List"):
+        items = one.get("items")
+        for item in items if isinstance(items, list) else ():
+            yield from _objects(item, one.get("kind"))
+        return
+    if "kind" not in one and isinstance(list_kind, str) and list_kind != "List":
+        one["kind"] = list_kind.removesuffix("List")
+    if "kind" in one:
+        yield one
+
+
+def _yaml(text: _Text) -> Iterator[Object]:
+    import yaml
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        for document in yaml.load_all(text.rest(), Loader=loader):
+            found = document if isinstance(document, list) else [document]
+            for one in found:
+                if one is not None and not (
+                    isinstance(one, dict) and ("kind" in one or "items" in one)
+                ):
+                    raise text.fault(_NO_OBJECT)
+                yield from _objects(one, None)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        problem = getattr(error, "problem", None) or str(error)
+        if mark is None:
+            raise text.fault(f"not YAML: {problem}") from error
+        raise UsageError(
+            f"{text.name}: line {mark.line + 1}, column {mark.column + 1}: not YAML: {problem}",
+            hint=_HINT,
+        ) from error

@@ -1,0 +1,306 @@
+"""Kubeconfig files -> Access: where an API server is, and how to prove who asks.
+
+Resolved as kubectl does: the file named, else the files of KUBECONFIG merged, else
+`~/.kube/config`; the first file to name a thing decides.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from arena_topo.backends import Options
+from arena_topo.errors import UsageError
+
+IN_CLUSTER = "the pod's service account"
+
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+"""Where a pod finds its own token, certificate authority and namespace."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """Where an API server is, and how to prove who asks.
+
+    `ca` is PEM text; `certificate` names PEM files of a client's certificate and key, or holds
+    them. `plugin` is set where the credentials have to be asked of somebody: the command of a
+    credential plugin, or the pod's service account. `files` are the kubeconfig, as in KUBECONFIG.
+    """
+
+    server: str = ""
+    files: str = ""
+    context: str | None = None
+    namespace: str | None = None
+    user: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    ca: str | None = field(default=None, repr=False)
+    ca_file: str | None = None
+    certificate: tuple[str | bytes, str | bytes] | None = field(default=None, repr=False)
+    verify: bool = True
+    server_name: str | None = None
+    proxy: str | None = field(default=None, repr=False)
+    plugin: str | None = None
+
+
+def configured(options: Options) -> bool:
+    """Whether there is a cluster to talk to: a kubeconfig, or a pod's service account."""
+    if options.kubeconfig or options.context:
+        return True
+    return _in_cluster() or any(present(path) for path in _paths(options))
+
+
+def resolve(options: Options) -> Access:
+    """Find the API server: by --kubeconfig, KUBECONFIG, ~/.kube/config, or from within a pod.
+
+    Credentials of a plugin are not asked for yet. UsageError names the file and the key that is
+    wrong.
+    """
+    paths = [path for path in _paths(options) if present(path)]
+    if not paths:
+        if options.kubeconfig:
+            raise UsageError(f"{options.kubeconfig}: there is no such kubeconfig")
+        if _in_cluster():
+            return Access(plugin=IN_CLUSTER)
+        raise UsageError(
+            "no Kubernetes cluster is configured",
+            why=f"{os.pathsep.join(map(str, _paths(options)))} does not exist",
+            hint="give --kubeconfig FILE, or use --backend local",
+        )
+    config = _Kubeconfig.read(paths)
+    name = options.context or config.current
+    if not name:
+        if not config.contexts and _in_cluster():
+            return Access(plugin=IN_CLUSTER)
+        raise UsageError(
+            f"{config.where}: current-context is not set",
+            why=_there_are(config.contexts),
+            hint="give --context NAME",
+        )
+    return config.access(name)
+
+
+def _paths(options: Options) -> list[Path]:
+    if options.kubeconfig:
+        return [Path(options.kubeconfig).expanduser()]
+    named = os.environ.get("KUBECONFIG", "")
+    paths = [Path(part).expanduser() for part in named.split(os.pathsep) if part]
+    return paths or [Path("~/.kube/config").expanduser()]
+
+
+def present(path: Path) -> bool:
+    """Whether a file is there and says something."""
+    try:
+        return path.is_file() and path.stat().st_size > 0
+    except OSError:
+        return False
+
+
+def _in_cluster() -> bool:
+    return bool(os.environ.get("KUBERNETES_SERVICE_HOST")) and present(SERVICE_ACCOUNT / "token")
+
+
+def _there_are(names: Mapping[str, object]) -> str:
+    return "there are: " + ", ".join(sorted(names)) if names else "there are none"
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """One cluster, user or context, and the file it stands in, which its paths are relative to."""
+
+    name: str
+    value: Mapping[str, Any]
+    path: Path
+    kind: str
+
+    def fault(self, key: str, problem: str) -> UsageError:
+        return UsageError(f"{self.path}: {self.kind}s[{self.name}].{self.kind}.{key} {problem}")
+
+    def text(self, key: str) -> str | None:
+        value = self.value.get(key)
+        if value is None or value == "":
+            return None
+        if not isinstance(value, str):
+            raise self.fault(key, "is no text")
+        return value
+
+    def file(self, key: str) -> str | None:
+        name = self.text(key)
+        if name is None:
+            return None
+        path = self.path.parent / Path(name).expanduser()
+        if not path.is_file():
+            raise self.fault(key, f"names {path}, which does not exist")
+        return str(path)
+
+    def data(self, key: str) -> bytes | None:
+        text = self.text(key)
+        if text is None:
+            return None
+        try:
+            return base64.b64decode("".join(text.split()), validate=True)
+        except (binascii.Error, ValueError) as error:
+            raise self.fault(key, f"is not base64: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Kubeconfig:
+    """Several files as one: the first to name a thing decides (kubectl's rule)."""
+
+    paths: tuple[Path, ...]
+    current: str
+    clusters: dict[str, _Entry]
+    users: dict[str, _Entry]
+    contexts: dict[str, _Entry]
+
+    @classmethod
+    def read(cls, paths: list[Path]) -> _Kubeconfig:
+        current = ""
+        found: dict[str, dict[str, _Entry]] = {"cluster": {}, "user": {}, "context": {}}
+        for path in paths:
+            document = _load(path)
+            current = current or str(document.get("current-context") or "")
+            for kind, entries in found.items():
+                for entry in _entries(path, document, kind):
+                    entries.setdefault(entry.name, entry)
+        return cls(tuple(paths), current, found["cluster"], found["user"], found["context"])
+
+    @property
+    def where(self) -> str:
+        return os.pathsep.join(map(str, self.paths))
+
+    def access(self, name: str) -> Access:
+        context = self.contexts.get(name)
+        if context is None:
+            import difflib  # noqa: PLC0415  only for the hint
+
+            close = difflib.get_close_matches(name, self.contexts, n=1)
+            raise UsageError(
+                f"{self.where}: there is no context {name!r}",
+                why=_there_are(self.contexts),
+                hint=f"did you mean --context {close[0]}?" if close else None,
+            )
+        cluster = self._named(context, "cluster", self.clusters)
+        user = self._named(context, "user", self.users, optional=True)
+        if cluster is None:
+            raise context.fault("cluster", "is missing")
+        server = cluster.text("server")
+        if server is None:
+            raise cluster.fault("server", "is missing")
+        if not re.match(r"https?://[^/]", server):
+            raise cluster.fault("server", f"is no http or https address: {server!r}")
+        found = Access(
+            server=server.rstrip("/"),
+            files=self.where,
+            context=name,
+            namespace=context.text("namespace"),
+            user=user.name if user else None,
+            server_name=cluster.text("tls-server-name"),
+            verify=cluster.value.get("insecure-skip-tls-verify") is not True,
+        )
+        ca = cluster.data("certificate-authority-data")
+        found = replace(
+            found,
+            ca=ca.decode("latin-1") if ca else None,
+            ca_file=None if ca else cluster.file("certificate-authority"),
+            proxy=cluster.text("proxy-url") or _proxy_of_environment(server),
+        )
+        if user is None:
+            return found
+        return _identified(found, user)
+
+    def _named(
+        self, context: _Entry, kind: str, entries: dict[str, _Entry], *, optional: bool = False
+    ) -> _Entry | None:
+        name = context.text(kind)
+        if name is None and optional:
+            return None
+        if name not in entries:
+            raise context.fault(kind, f"names {name!r}; {_there_are(entries)}")
+        return entries[name]
+
+
+def _load(path: Path) -> Mapping[str, Any]:
+    import yaml  # 30 ms that most commands save
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        document = yaml.load(path.read_bytes(), Loader=loader)  # noqa: S506  # a safe loader
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f" line {mark.line + 1}:" if mark else ""
+        raise UsageError(
+            f"{path}:{line} not YAML: {getattr(error, 'problem', None) or error}"
+        ) from error
+    if not isinstance(document, dict):
+        raise UsageError(f"{path}: not a kubeconfig")
+    return document
+
+
+def _entries(path: Path, document: Mapping[str, Any], kind: str) -> Iterator[_Entry]:
+    listed = document.get(f"{kind}s")
+    if listed is None:
+        return
+    if not isinstance(listed, list):
+        raise UsageError(f"{path}: {kind}s is no list")
+    for index, one in enumerate(listed):
+        if not isinstance(one, dict) or not isinstance(one.get("name"), str):
+            raise UsageError(f"{path}: {kind}s[{index}].name is missing")
+        value = one.get(kind)
+        if value is not None and not isinstance(value, dict):
+            raise UsageError(f"{path}: {kind}s[{index}].{kind} is no mapping")
+        yield _Entry(one["name"], value or {}, path, kind)
+
+
+def _identified(found: Access, user: _Entry) -> Access:
+    """Add a user's token, password, certificate and impersonation, or who has to be asked."""
+    name = user.text("as")
+    headers = {"impersonate-user": name} if name else {}
+    found = replace(found, headers=headers, user=name or user.name)
+    for key in ("exec", "auth-provider"):
+        if asked := user.value.get(key):
+            command = asked.get("command") if isinstance(asked, dict) else None
+            return replace(found, plugin=str(command or key))
+    token = user.text("token")
+    if token_file := user.file("tokenFile"):
+        # It is rotated in place, so it is newer than a token written beside it.
+        token = Path(token_file).read_text(encoding="utf-8").strip()
+    if token:
+        headers["authorization"] = f"Bearer {token}"
+    elif login := user.text("username"):
+        pair = f"{login}:{user.text('password') or ''}".encode()
+        headers["authorization"] = f"Basic {base64.b64encode(pair).decode()}"
+        found = replace(found, user=name or login)
+    certificate = user.data("client-certificate-data") or user.file("client-certificate")
+    private = user.data("client-key-data") or user.file("client-key")
+    if bool(certificate) != bool(private):
+        missing = "client-key" if certificate else "client-certificate"
+        raise user.fault(missing, "is missing beside its other half")
+    if certificate and private:
+        found = replace(found, certificate=(certificate, private))
+    return replace(found, headers=headers)
+
+
+def _proxy_of_environment(server: str) -> str | None:
+    """The proxy that HTTPS_PROXY and NO_PROXY give, by Go's rule that loopback never has one."""
+    scheme, _, rest = server.partition("://")
+    names = (f"{scheme}_proxy", f"{scheme}_proxy".upper(), "all_proxy", "ALL_PROXY")
+    if not any(os.environ.get(name) for name in names):
+        return None
+    from urllib.request import getproxies_environment, proxy_bypass  # noqa: PLC0415
+
+    address = rest.split("/", 1)[0]
+    host = re.sub(r":\d+$", "", address).strip("[]")
+    if host in {"localhost", "::1"} or host.startswith("127."):
+        return None
+    if proxy_bypass(address):
+        return None
+    proxies = getproxies_environment()
+    return proxies.get(scheme) or proxies.get("all")

@@ -1,0 +1,362 @@
+"""The state folder of the local engine: one folder per job, one lock for placing.
+
+    $XDG_STATE_HOME/arena-topo/             ~/.local/state/arena-topo where that is not set
+      lock                                  held while GPUs are given out
+      changes                               touched whenever GPUs or places in the queue change
+      jobs/NAMESPACE/NAME/
+        manifest.json                       the objects of the plan, as a cluster would get them
+        submission.json                     what the supervisor must know besides (see Submission)
+        record                              where the job stands (see Record)
+        events                              what happened, one JSON object a line
+        pods/POD/{log,times,env}            output, when it was written, environment
+
+Records and everything else are replaced as wholes, so that a reader never sees half a file, and a
+process killed at any point leaves a job that others understand, or none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from arena_topo.backends import Event, Phase
+from arena_topo.backends.processes import Process
+from arena_topo.errors import ArenaError, NotFound, UsageError
+from arena_topo.manifests import Forecast, Manifest
+from arena_topo.solver import Assignment, Placement, Proof, Reason, Request
+from arena_topo.topology import NodeName
+
+FORMAT = 1
+"""The version of the files; a reader refuses those of a later one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """What was asked for, which never changes.
+
+    `request` is None for a job whose GPUs are only counted; `wish` is the placement that was
+    planned. `emulate` names the machines to pretend, None for this machine. `environment` and
+    `folder` are those of whoever submitted the job. `host` is the machine it runs on.
+    """
+
+    uid: str
+    name: str
+    namespace: str
+    created: float
+    host: str
+    workers: int
+    gpus: int
+    emulate: str | None = None
+    request: Request | None = None
+    wish: Placement | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    folder: str = "/"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodRecord:
+    """When a pod's process started and ended (Unix seconds), and with what exit code."""
+
+    started: float | None = None
+    finished: float | None = None
+    exit_code: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """Where a job stands. `forecast` holds its GPUs while `phase` is not over."""
+
+    phase: Phase
+    forecast: Forecast
+    supervisor: Process | None = None
+    reason: str | None = None
+    finished: float | None = None
+    exit_code: int | None = None
+    scratch: str | None = None
+    pods: Mapping[str, PodRecord] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One job as it is written down."""
+
+    folder: Path
+    submission: Submission
+    record: Record
+
+    @property
+    def waiting(self) -> bool:
+        """Whether the job is in the queue."""
+        return not self.record.phase.over and self.record.forecast.state != "placed"
+
+    @property
+    def holding(self) -> bool:
+        """Whether the job has GPUs."""
+        return not self.record.phase.over and self.record.forecast.state == "placed"
+
+
+def state_folder(environment: Mapping[str, str]) -> Path:
+    """Where the state lives; ArenaError where the user has no home."""
+    named = environment.get("XDG_STATE_HOME", "")
+    # The XDG specification says to ignore relative paths.
+    base = Path(named) if named.startswith("/") else Path("~/.local/state")
+    try:
+        return base.expanduser() / "arena-topo"
+    except RuntimeError:
+        raise ArenaError(
+            "there is no place to keep local jobs",
+            why="neither XDG_STATE_HOME nor HOME is set, and the user has no home folder",
+            hint="set XDG_STATE_HOME to a folder that you may write to",
+        ) from None
+
+
+class Ledger:
+    """All local jobs of one user; every method that may fail for the disk raises ArenaError."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.jobs = root / "jobs"
+        self._changes = root / "changes"
+
+    def folder(self, name: str, namespace: str) -> Path:
+        """The folder of a job; UsageError where the names cannot be names of folders."""
+        for what, word in (("job name", name), ("namespace", namespace)):
+            if re.fullmatch(r"[a-z0-9A-Z]([-a-z0-9A-Z_.]*[a-z0-9A-Z])?", word) is None:
+                raise UsageError(f"{word!r} is not a {what}")
+        return self.jobs / namespace / name
+
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[None]:
+        """Keep every other process from giving out GPUs, adding jobs or removing them."""
+        with self._writing():
+            self._make(self.root)
+            descriptor = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            with self._writing():
+                fcntl.lockf(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def entry(self, name: str, namespace: str) -> Entry:
+        """One job; NotFound if there is none."""
+        found = self.read(self.folder(name, namespace))
+        if found is None:
+            raise NotFound(f"Not found training job {name} in namespace {namespace}")
+        return found
+
+    def entries(self, namespace: str | None = None) -> tuple[Entry, ...]:
+        """All jobs of a namespace or, for None, of all, oldest first."""
+        found = []
+        for space in [self.jobs / namespace] if namespace else _folders(self.jobs):
+            for folder in _folders(space):
+                # Folders that start with a dot are jobs still being written, or being removed.
+                entry = None if folder.name.startswith(".") else self.read(folder)
+                if entry is not None:
+                    found.append(entry)
+        return tuple(sorted(found, key=lambda one: (one.submission.created, one.submission.uid)))
+
+    def read(self, folder: Path) -> Entry | None:
+        """The job in a folder; None if there is none."""
+        try:
+            submission = json.loads((folder / "submission.json").read_bytes())
+            record = json.loads((folder / "record").read_bytes())
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except (OSError, ValueError) as error:
+            raise ArenaError(f"cannot read the local job in {folder}", why=str(error)) from error
+        if record.get("format") != FORMAT:
+            raise ArenaError(
+                f"the local job in {folder} was written by another version of arena-topo",
+                hint="use that version, or remove the folder once nothing of the job runs",
+            )
+        return Entry(
+            folder=folder, submission=_submission(submission), record=_record(record["record"])
+        )
+
+    def create(self, submission: Submission, record: Record, objects: Iterable[Manifest]) -> Entry:
+        """Add a job, whole or not at all; the caller holds the lock and has looked for the name."""
+        folder = self.folder(submission.name, submission.namespace)
+        with self._writing():
+            self._make(folder.parent)
+            made = Path(tempfile.mkdtemp(prefix=".new-", dir=folder.parent))
+            try:
+                _replace(made / "manifest.json", json.dumps(list(objects)))
+                _replace(made / "submission.json", _submitted(submission))
+                _replace(made / "record", _dumped(record))
+                # Remains of a job that was never finished being made have no record: no job.
+                shutil.rmtree(folder, ignore_errors=True)
+                made.rename(folder)
+            except BaseException:
+                shutil.rmtree(made, ignore_errors=True)
+                raise
+        return Entry(folder=folder, submission=submission, record=record)
+
+    def write(self, entry: Entry, record: Record, *, announce: bool = True) -> Entry:
+        """Replace the record of a job; `announce` tells the others who wait."""
+        with self._writing():
+            _replace(entry.folder / "record", _dumped(record))
+        if announce:
+            self.announce()
+        return replace(entry, record=record)
+
+    def remove(self, entry: Entry) -> None:
+        """Remove a job and all its files."""
+        with self._writing():
+            # Renamed first: half a removed job must never be read as a job.
+            gone = entry.folder.with_name(f".gone-{entry.submission.uid}")
+            entry.folder.rename(gone)
+            shutil.rmtree(gone, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                entry.folder.parent.rmdir()
+        self.announce()
+
+    def announce(self) -> None:
+        """Tell everyone who waits for GPUs that something has changed."""
+        with self._writing():
+            self._changes.touch(mode=0o600)
+            # Two touches within one tick of the file system's clock would look like one.
+            os.utime(self._changes, ns=(time.time_ns(), time.time_ns()))
+
+    def changes(self) -> int:
+        """A number that is another one after every `announce`."""
+        try:
+            return self._changes.stat().st_mtime_ns
+        except OSError:
+            return 0
+
+    def note(self, entry: Entry, event: Event) -> None:
+        """Write down something that happened; never an error, since the work comes first."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        with contextlib.suppress(OSError):
+            descriptor = os.open(entry.folder / "events", flags, 0o600)
+            with os.fdopen(descriptor, "a", encoding="utf-8") as file:
+                file.write(json.dumps(asdict(event)) + "\n")
+
+    def events(self, entry: Entry) -> tuple[Event, ...]:
+        """What happened to a job, oldest first."""
+        try:
+            lines = (entry.folder / "events").read_text().splitlines()
+        except OSError:
+            return ()
+        found = []
+        for line in lines:
+            # A full disk leaves a last line that is cut off.
+            with contextlib.suppress(ValueError, TypeError):
+                found.append(Event(**json.loads(line)))
+        return tuple(found)
+
+    def manifest(self, entry: Entry) -> Manifest:
+        """The MPIJob as it was submitted."""
+        found: Manifest = json.loads((entry.folder / "manifest.json").read_bytes())[0]
+        return found
+
+    def _make(self, folder: Path) -> None:
+        # Environments and logs may hold secrets: nobody else gets to read any of it.
+        self.root.parent.mkdir(parents=True, exist_ok=True)
+        for one in (self.root, self.jobs, folder):
+            one.mkdir(mode=0o700, exist_ok=True)
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise ArenaError(
+                f"cannot keep local jobs in {self.root}",
+                why=error.strerror or str(error),
+                hint="make room there, or set XDG_STATE_HOME to a folder that you may write to",
+            ) from error
+
+
+def _folders(folder: Path) -> list[Path]:
+    try:
+        return sorted(one for one in folder.iterdir() if one.is_dir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise ArenaError(
+            f"cannot read the local jobs in {folder}", why=error.strerror or str(error)
+        ) from error
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write a file so that a reader sees the old text or the new, never a part."""
+    descriptor, temporary = tempfile.mkstemp(prefix=".", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(descriptor)
+        Path(temporary).replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)  # noqa: PTH108  it is a string
+        raise
+
+
+def _submitted(submission: Submission) -> str:
+    return json.dumps(asdict(submission), default=lambda reason: reason.value)
+
+
+def _dumped(record: Record) -> str:
+    return json.dumps({"format": FORMAT, "record": asdict(record)})
+
+
+def _record(data: Mapping[str, Any]) -> Record:
+    forecast = data["forecast"]
+    supervisor = data["supervisor"]
+    return Record(
+        **{
+            **data,
+            "phase": Phase(data["phase"]),
+            "forecast": Forecast(
+                **{
+                    **forecast,
+                    "workers": tuple(
+                        (i, node, tuple(gpus)) for i, node, gpus in forecast["workers"]
+                    ),
+                }
+            ),
+            "supervisor": None if supervisor is None else Process(**supervisor),
+            "pods": {name: PodRecord(**pod) for name, pod in data["pods"].items()},
+        }
+    )
+
+
+def _submission(data: Mapping[str, Any]) -> Submission:
+    request, wish = data["request"], data["wish"]
+    return Submission(
+        **{
+            **data,
+            "request": None if request is None else _request(request),
+            "wish": None if wish is None else _placement(wish),
+        }
+    )
+
+
+def _request(data: Mapping[str, Any]) -> Request:
+    excluded = {NodeName(node): Reason(reason) for node, reason in data["excluded"].items()}
+    return Request(**{**data, "excluded": excluded})
+
+
+def _placement(data: Mapping[str, Any]) -> Placement:
+    return Placement(
+        **{
+            **data,
+            "assignments": tuple(
+                Assignment(**{**one, "gpus": tuple(one["gpus"])}) for one in data["assignments"]
+            ),
+            "proof": Proof(**data["proof"]),
+        }
+    )

@@ -1,0 +1,484 @@
+"""The embedded engine: jobs as processes on this machine, in the same words as a cluster.
+
+A job is a folder (`ledger`), a supervisor that runs it (`supervisor`), and its processes
+(`processes`); `seating` says which GPUs it gets. Nothing else runs: no daemon, no port. It is one
+machine, and nothing isolates the jobs but the GPUs they are told to see.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import sys
+import time
+import uuid
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from arena_topo.backends import (
+    Event,
+    Instance,
+    JobStatus,
+    LogOptions,
+    Options,
+    Phase,
+    processes,
+    seating,
+    supervisor,
+)
+from arena_topo.backends.ledger import Entry, Ledger, Record, Submission, state_folder
+from arena_topo.backends.supervisor import TIMES, launcher_name, worker_name
+from arena_topo.errors import AlreadyExists, ArenaError, NotFound, UsageError
+from arena_topo.manifests import ApiVersion, Forecast, Plan
+from arena_topo.solver import Unplaceable
+from arena_topo.topology import Cluster
+
+ADDRESS = "127.0.0.1"
+
+_FOLLOW = 0.05
+"""Seconds between looks at a log that is followed."""
+
+_CHUNK = 1 << 16
+
+_PATIENCE = 2 * processes.GRACE + 4
+"""Seconds a supervisor gets to end its job before `delete` does it itself."""
+
+
+def open_backend(options: Options) -> LocalBackend:
+    """Open the engine on this machine; ArenaError where it cannot work."""
+    if not (processes.PROC / "self/stat").exists():
+        raise ArenaError(
+            "the local engine needs Linux",
+            why="it keeps track of its processes through /proc",
+            hint="use --backend kubernetes",
+        )
+    return LocalBackend(options, os.environ)
+
+
+def _taken(name: str) -> AlreadyExists:
+    return AlreadyExists(
+        f"the job {name} is already exist, please delete it first. use 'arena-topo delete {name}'"
+    )
+
+
+class LocalBackend:
+    """Jobs on this machine, for one user."""
+
+    name = "local"
+    binding = seating.HOLDS
+
+    def __init__(self, options: Options, environment: Mapping[str, str]) -> None:
+        self._options = options
+        self._environment = environment
+        self._ledger = Ledger(state_folder(environment))
+
+    def default_namespace(self) -> str:
+        """The namespace of jobs when the user names none."""
+        return self._options.namespace or "default"
+
+    def owner(self) -> str:
+        """The name of the user that jobs are submitted for."""
+        try:
+            return getpass.getuser()
+        except (OSError, KeyError):
+            # A container may run as a user that has no name.
+            return str(os.getuid())
+
+    def api_version(self) -> ApiVersion:
+        """The MPIJob version to write: all are understood, so the newest."""
+        return ApiVersion.V2BETA1
+
+    def cluster(self) -> Cluster:
+        """This machine, or the emulated ones, with what is free on them now."""
+        free = seating.machines(self._emulate())
+        return seating.less(free, seating.held(self._entries(None)))
+
+    def _emulate(self) -> str | None:
+        return seating.emulation(self._options.emulate, self._environment)
+
+    # ------------------------------------------------------------------ writing
+
+    def apply(self, plan: Plan) -> tuple[str, ...]:
+        """Start the job, or queue it; AlreadyExists if its name is taken.
+
+        When this returns, the job no longer needs the process that submitted it.
+        """
+        name, namespace = plan.job.name, plan.namespace
+        folder = self._ledger.folder(name, namespace)
+        submission = self._submission(plan)
+        with self._ledger.lock():
+            if self._ledger.read(folder) is not None:
+                raise _taken(name)
+            entries = supervisor.living(self._ledger, self._ledger.entries())
+            record = self._first_record(folder, submission, entries)
+            entry = self._ledger.create(submission, record, plan.objects)
+            try:
+                record = replace(record, supervisor=_spawn(folder, self._environment))
+                entry = self._ledger.write(entry, record)
+            except BaseException:
+                self._ledger.remove(entry)
+                raise
+        self._note_beginning(entry)
+        return (f"mpijob.kubeflow.org/{name}",)
+
+    def validate(self, plan: Plan) -> tuple[str, ...]:
+        """Check that the job's name is free, without creating anything."""
+        folder = self._ledger.folder(plan.job.name, plan.namespace)
+        if self._ledger.read(folder) is not None:
+            raise _taken(plan.job.name)
+        return ()
+
+    def _submission(self, plan: Plan) -> Submission:
+        try:
+            here = os.getcwd()  # noqa: PTH109  Path.cwd() is the same
+        except FileNotFoundError:
+            raise UsageError(
+                "the current folder is gone, and jobs start in it", hint="cd to another folder"
+            ) from None
+        return Submission(
+            uid=str(uuid.uuid4()),
+            name=plan.job.name,
+            namespace=plan.namespace,
+            created=time.time(),
+            host=seating.host(),
+            workers=plan.job.workers,
+            gpus=plan.job.gpus,
+            emulate=self._emulate(),
+            request=plan.request,
+            wish=plan.placement,
+            environment={**self._environment, "PATH": search_path(self._environment)},
+            folder=here,
+        )
+
+    @staticmethod
+    def _first_record(folder: Path, submission: Submission, entries: tuple[Entry, ...]) -> Record:
+        """Give the job its GPUs at once if it is its turn."""
+        queued = Record(phase=Phase.PENDING, forecast=Forecast(state="waiting"))
+        entry = Entry(folder=folder, submission=submission, record=queued)
+        try:
+            forecast = seating.seat(entry, (*entries, entry), seating.machines)
+        except Unplaceable as refused:
+            reason = f"{refused.message}: {refused.why}" if refused.why else refused.message
+            emulated = submission.emulate is not None
+            waiting = Forecast(
+                state="waiting", binding=seating.BINDING, emulated=emulated, reason=reason
+            )
+            return replace(queued, forecast=waiting, reason=reason)
+        return replace(queued, forecast=forecast, reason="starting")
+
+    def _note_beginning(self, entry: Entry) -> None:
+        forecast = entry.record.forecast
+        placed = forecast.state == "placed"
+        self._ledger.note(
+            entry,
+            Event(
+                source=f"mpijob/{entry.submission.name}",
+                kind="Normal",
+                when=entry.submission.created,
+                reason="Placed" if placed else "Queued",
+                message=supervisor.where(forecast) if placed else entry.record.reason or "",
+            ),
+        )
+
+    def delete(self, name: str, namespace: str) -> None:
+        """End all processes of a job and remove its files; NotFound if there is none."""
+        entry = self._ledger.entry(name, namespace)
+        if entry.submission.host == seating.host():
+            _stop(entry)
+        with self._ledger.lock():
+            found = self._ledger.read(entry.folder)
+            # Somebody else may have removed it meanwhile, and even made another.
+            if found is not None and found.submission.uid == entry.submission.uid:
+                self._ledger.remove(found)
+
+    # ------------------------------------------------------------------ reading
+
+    def job(self, name: str, namespace: str) -> JobStatus:
+        """One job; NotFound if there is none."""
+        return self._status(self._alive(self._ledger.entry(name, namespace)))
+
+    def jobs(self, namespace: str | None) -> tuple[JobStatus, ...]:
+        """All jobs of a namespace, or of all namespaces (None), newest first."""
+        return tuple(self._status(entry) for entry in reversed(self._entries(namespace)))
+
+    def events(self, job: JobStatus) -> tuple[Event, ...]:
+        """What happened to the job and its pods, oldest first."""
+        return self._ledger.events(self._ledger.entry(job.name, job.namespace))
+
+    def log(self, job: JobStatus, instance: str, options: LogOptions) -> Iterator[bytes]:
+        """The log of one pod in pieces; with `follow` until the pod ends."""
+        entry = self._ledger.entry(job.name, job.namespace)
+        if instance not in {one.name for one in job.instances}:
+            raise NotFound(
+                f"invalid instance name {instance} in job {job.name},please use"
+                f" 'arena-topo get {job.name}' to make sure instance name"
+            )
+        place = entry.folder / "pods" / instance
+        log = _Log(place)
+        start = log.start(options)
+        yield from log.pieces(start, options, lambda: self._ended(entry, instance))
+
+    def _ended(self, entry: Entry, instance: str) -> bool:
+        found = self._ledger.read(entry.folder)
+        if found is None or found.submission.uid != entry.submission.uid:
+            return True
+        found = self._alive(found)
+        pod = found.record.pods.get(instance)
+        return found.record.phase.over or (
+            # A launcher that failed may start again as long as the job is not over.
+            pod is not None and pod.finished is not None and not instance.endswith("-launcher")
+        )
+
+    def _entries(self, namespace: str | None) -> tuple[Entry, ...]:
+        return tuple(self._alive(entry) for entry in self._ledger.entries(namespace))
+
+    def _alive(self, entry: Entry) -> Entry:
+        """The job, written down as failed if its supervisor was killed."""
+        if not supervisor.dead(entry):
+            return entry
+        with self._ledger.lock():
+            # Submitters hold the lock until the supervisor is in the record.
+            found = self._ledger.read(entry.folder)
+            if found is None or not supervisor.dead(found):
+                return found or entry
+            return supervisor.bury(self._ledger, found)
+
+    def _status(self, entry: Entry) -> JobStatus:
+        job, record = entry.submission, entry.record
+        phase, reason = record.phase, record.reason
+        if not phase.over and job.host != seating.host():
+            phase = Phase.UNKNOWN
+            reason = f"it runs on {job.host}, which cannot be looked into from here"
+        return JobStatus(
+            uid=job.uid,
+            name=job.name,
+            namespace=job.namespace,
+            phase=phase,
+            created=job.created,
+            finished=record.finished,
+            instances=tuple(_instances(entry)),
+            priority=self._priority(entry),
+            request_gpus=job.workers * job.gpus,
+            allocated_gpus=job.workers * job.gpus if phase is Phase.RUNNING else 0,
+            forecast=record.forecast,
+            reason=reason,
+            exit_code=record.exit_code,
+        )
+
+    def _priority(self, entry: Entry) -> str:
+        spec = self._ledger.manifest(entry)["spec"]
+        replicas = spec.get("mpiReplicaSpecs") or {"Launcher": spec}
+        found = replicas["Launcher"]["template"]["spec"].get("priorityClassName")
+        return str(found) if found else "N/A"
+
+
+def _instances(entry: Entry) -> Iterator[Instance]:
+    """The pods of a job; they stay listed after its end, with the GPUs that they had."""
+    job = entry.submission
+    nodes = {index: node for index, node, _ in entry.record.forecast.workers}
+    for index in (None, *range(job.workers)):
+        name = launcher_name(job.name) if index is None else worker_name(job.name, index)
+        pod = entry.record.pods.get(name)
+        pending = pod is None and not entry.record.phase.over
+        if pending:
+            status = "Pending"
+        elif pod is None or (pod.finished and index is None and pod.exit_code != 0):
+            status = "Error"
+        else:
+            status = "Completed" if pod.finished else "Running"
+        yield Instance(
+            name=name,
+            status=status,
+            created=job.created,
+            started=pod.started if pod else None,
+            finished=pod.finished if pod else None,
+            pending=pending,
+            chief=index is None,
+            worker=index,
+            gpus=0 if index is None else job.gpus,
+            node=nodes.get(0 if index is None else index),
+            node_ip=ADDRESS if nodes else None,
+            ip=ADDRESS if pod else "",
+            holds_gpus=index is not None and job.gpus > 0 and status == "Running",
+            uid=f"{job.uid}-{name}",
+        )
+
+
+class _Log:
+    """One pod's log file with the times at which it grew."""
+
+    def __init__(self, place: Path) -> None:
+        self._path = place / "log"
+        self._index = place / "times"
+        self._times: list[tuple[float, int]] = []
+
+    def start(self, options: LogOptions) -> int:
+        """The byte at which to begin; always the beginning of a line."""
+        starts = [0]
+        if options.tail is not None and options.tail >= 0:
+            starts.append(self._tail(options.tail))
+        if options.since is not None:
+            starts.append(self._since(time.time() - options.since))
+        if options.since_time is not None:
+            try:
+                when = datetime.fromisoformat(options.since_time)
+            except ValueError:
+                raise UsageError(
+                    f"{options.since_time!r} is not a time such as 2026-01-31T12:00:00Z"
+                ) from None
+            starts.append(self._since(when.timestamp()))
+        return max(starts)
+
+    def _tail(self, lines: int) -> int:
+        """Where the last `lines` lines begin."""
+        size = at = self._size()
+        if lines == 0:
+            return size
+        found, last = 0, True
+        with self._path.open("rb") as file:
+            while at > 0:
+                step = min(_CHUNK, at)
+                at -= step
+                file.seek(at)
+                data = file.read(step)
+                end = len(data)
+                if last and data.endswith(b"\n"):
+                    end -= 1
+                last = False
+                while (end := data.rfind(b"\n", 0, end)) >= 0:
+                    found += 1
+                    if found == lines:
+                        return at + end + 1
+        return 0
+
+    def _since(self, when: float) -> int:
+        """Where the first line that was written after a time begins."""
+        self._read_times()
+        start = max((size for moment, size in self._times if moment < when), default=0)
+        if start == 0:
+            return 0
+        with self._path.open("rb") as file:
+            # A line begun before and ended after was written after.
+            at = start
+            while at > 0:
+                step = min(_CHUNK, at)
+                file.seek(at - step)
+                newline = file.read(step).rfind(b"\n")
+                if newline >= 0:
+                    return at - step + newline + 1
+                at -= step
+        return 0
+
+    def pieces(self, start: int, options: LogOptions, ended: Callable[[], bool]) -> Iterator[bytes]:
+        """The log from a byte on."""
+        at, unfinished = start, b""
+        while True:
+            # Asked before the file is read: what was written before the end is then read too.
+            over = not options.follow or ended()
+            for data in self._read(at):
+                at += len(data)
+                if options.timestamps:
+                    lines = (unfinished + data).split(b"\n")
+                    unfinished = lines.pop()
+                    before = at - len(unfinished) - sum(len(line) + 1 for line in lines)
+                    for line in lines:
+                        before += len(line) + 1
+                        yield self._stamp(before) + line + b"\n"
+                else:
+                    yield data
+            if over:
+                if unfinished:
+                    yield self._stamp(at) + unfinished
+                return
+            time.sleep(_FOLLOW)
+
+    def _read(self, at: int) -> Iterator[bytes]:
+        try:
+            file = self._path.open("rb")
+        except FileNotFoundError:
+            return
+        with file:
+            file.seek(at)
+            while data := file.read(_CHUNK):
+                yield data
+
+    def _stamp(self, end: int) -> bytes:
+        """When the line that ends at a byte was there, as a prefix in RFC 3339."""
+        if not self._times or self._times[-1][1] < end:
+            self._read_times()
+        index = bisect_left(self._times, end, key=lambda one: one[1])
+        moment = self._times[index][0] if index < len(self._times) else time.time()
+        text = datetime.fromtimestamp(moment, UTC).isoformat(timespec="milliseconds")
+        return text.replace("+00:00", "Z ").encode()
+
+    def _read_times(self) -> None:
+        try:
+            data = self._index.read_bytes()
+        except FileNotFoundError:
+            return
+        whole = len(data) - len(data) % TIMES.size
+        self._times = list(TIMES.iter_unpack(data[:whole]))
+
+    def _size(self) -> int:
+        try:
+            return self._path.stat().st_size
+        except FileNotFoundError:
+            return 0
+
+
+def _stop(entry: Entry) -> None:
+    """End a job's supervisor and processes, gently if possible."""
+    keeper = entry.record.supervisor
+    if keeper is not None and processes.alive(keeper):
+
+        def still() -> set[int]:
+            return {keeper.pid} if processes.alive(keeper) else set()
+
+        # It ends its pods itself, then itself.
+        processes.end(still, grace=_PATIENCE)
+    processes.end(lambda: processes.of_job(entry.submission.uid))
+
+
+def _spawn(folder: Path, environment: Mapping[str, str]) -> processes.Process:
+    """Start a supervisor that outlives this process and its terminal."""
+    package = Path(__file__).resolve().parent.parent.parent
+    path = os.pathsep.join(filter(None, [str(package), environment.get("PYTHONPATH")]))
+    diary = folder / "supervisor.log"
+    command = [sys.executable, "-P", "-m", "arena_topo.backends.supervisor", str(folder)]
+    try:
+        pid = os.posix_spawn(
+            sys.executable,
+            command,
+            {**environment, "PYTHONPATH": path},
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
+                (os.POSIX_SPAWN_OPEN, 2, str(diary), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
+            ],
+            setsid=True,
+            setsigmask=(),
+        )
+    except OSError as error:
+        raise ArenaError(
+            "cannot start the process that runs the job", why=error.strerror or str(error)
+        ) from error
+    found = processes.process(pid)
+    if found is None:
+        raise ArenaError("the process that runs the job ended at once")
+    return found
+
+
+def search_path(environment: Mapping[str, str]) -> str:
+    """The PATH of jobs: the user's, and the folder of the Python that runs arena-topo.
+
+    That folder comes first where it was meant to be used (a virtual environment called by its
+    path), else last: an arena-topo of its own (pipx) must not hide the user's python.
+    """
+    own = Path(sys.executable).parent
+    started = Path(sys.argv[0] or ".").absolute()
+    meant = started.name == "__main__.py" or started.parent == own
+    path = environment.get("PATH") or os.defpath
+    return os.pathsep.join([str(own), path] if meant else [path, str(own)])

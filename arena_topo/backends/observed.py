@@ -1,0 +1,617 @@
+"""Kubernetes objects -> Cluster: which GPUs there are, and which of them are free.
+
+Pure: the same reader serves a live API server (`kubernetes`) and a dump on disk (`dump`). What
+cannot be understood becomes a note and counts against what is free, never for it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any
+
+from arena_topo import manifests
+from arena_topo.errors import UnreadableTopology
+from arena_topo.job import Quantity
+from arena_topo.manifests.values import FORMAT, GPU_GROUP, GPU_VISIBLE, GUARANTEE, MAP, STATE
+from arena_topo.topology import (
+    Cluster,
+    GPUSet,
+    Machine,
+    Node,
+    NodeName,
+    Taint,
+    count,
+    gpu_set,
+    natural,
+    published,
+)
+
+Object = Mapping[str, Any]
+
+GPU_RESOURCES = ("aliyun.com/gpu", "nvidia.com/gpu")
+"""What a GPU is called in requests; a node that offers both is asked for the first."""
+
+ACK_ALLOCATION = "gputopology.alibabacloud.com/allocation"
+"""JSON of the ACK scheduler: `{"allocatedGPUs": {"0": ["0", "3"]}, ...}`, by container index
+(koordinator, pkg/scheduler/plugins/ack/gputopology)."""
+
+DEDICATED = "arena-topo.io/topology"
+"""Label and taint of nodes that only placements of arena-topo may use."""
+
+_POD_ANNOTATIONS = (GPU_GROUP, GPU_VISIBLE, ACK_ALLOCATION, GUARANTEE, FORMAT)
+_JOB_ANNOTATIONS = (MAP, STATE)
+_OVER = ("Succeeded", "Failed")
+_NOTES_OF_A_KIND = 3
+
+
+def cluster(objects: Iterable[Object], *, source: str) -> Cluster:
+    """Build the cluster that nodes, pods, MPIJobs and topology ConfigMaps describe together.
+
+    Objects come in any order and of any kind, those of no use are ignored, and each is reduced as
+    it passes, so an iterator over a large dump is never held whole. `source` names the origin for
+    people.
+    """
+    notes = _Notes()
+    found: dict[str, list[Object]] = {kind: [] for kind in _PROJECTIONS}
+    for one in objects:
+        kind = one.get("kind") if isinstance(one, Mapping) else None
+        if not isinstance(kind, str) or kind not in _PROJECTIONS:
+            continue
+        try:
+            found[kind].append(project(kind, one))
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            notes.add("object", f"{kind} {_name_of(one)} makes no sense and is ignored: {error}")
+    machines = _Machines(found["ConfigMap"], notes)
+    uses = _uses(found["Pod"], found["MPIJob"], notes)
+    nodes: dict[str, Node] = {}
+    for one in found["Node"]:
+        name = one["metadata"]["name"]
+        if name in nodes:
+            notes.add("twice", f"node {name} is listed twice; the first one counts")
+            continue
+        nodes[name] = _node(one, machines, uses.get(name, _Use()), notes)
+    return Cluster(
+        nodes=tuple(nodes[name] for name in sorted(nodes, key=natural)),
+        notes=notes.all(),
+        source=source,
+    )
+
+
+def project(kind: str, one: Object) -> dict[str, Any]:
+    """Keep of a Node, Pod, MPIJob or ConfigMap only what `cluster` reads, in the same shape.
+
+    A pod of 6.7 kB becomes some 400 bytes, which is what makes clusters of 10,000 nodes fit in
+    memory. KeyError for another kind; TypeError or ValueError for an object without a name.
+    """
+    small = _PROJECTIONS[kind](one)
+    name = small["metadata"].get("name")
+    if not isinstance(name, str) or not name:
+        raise ValueError("it has no name")
+    return {"kind": kind, **small}
+
+
+def _of(one: Object, key: str) -> Object:
+    """The mapping under a key; an absent or null one is empty, another type is a TypeError."""
+    value = one.get(key)
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{key} is no mapping")
+    return value
+
+
+def _items(one: Object, key: str) -> list[Object]:
+    value = one.get(key)
+    if value is None:
+        return []
+    if not isinstance(value, list) or not all(isinstance(item, Mapping) for item in value):
+        raise TypeError(f"{key} is no list of mappings")
+    return value
+
+
+def _only(one: Object, keys: Iterable[str]) -> dict[str, Any]:
+    return {key: one[key] for key in keys if one.get(key) is not None}
+
+
+def _texts(one: Object, keys: Iterable[str]) -> dict[str, Any]:
+    """These keys, as far as they are there; TypeError if one is no text."""
+    found = _only(one, keys)
+    for key, value in found.items():
+        if not isinstance(value, str):
+            raise TypeError(f"{key} is no text")
+    return found
+
+
+def _labels(meta: Object) -> dict[str, str]:
+    return {str(key): str(value) for key, value in _of(meta, "labels").items()}
+
+
+def _project_node(one: Object) -> dict[str, Any]:
+    meta, spec, status = _of(one, "metadata"), _of(one, "spec"), _of(one, "status")
+    return {
+        "metadata": {"name": meta.get("name"), "labels": _labels(meta)},
+        "spec": {
+            "unschedulable": spec.get("unschedulable"),
+            "taints": [
+                _texts(taint, ("key", "value", "effect")) for taint in _items(spec, "taints")
+            ],
+        },
+        "status": {
+            **{
+                side: dict(_of(status, side))
+                for side in ("allocatable", "capacity")
+                if status.get(side) is not None
+            },
+            "conditions": [
+                _texts(condition, ("type", "status"))
+                for condition in _items(status, "conditions")
+                if condition.get("type") == "Ready"
+            ],
+        },
+    }
+
+
+def _project_pod(one: Object) -> dict[str, Any]:
+    meta, spec = _of(one, "metadata"), _of(one, "spec")
+    small: dict[str, Any] = {
+        "metadata": {
+            **_texts(meta, ("name", "namespace")),
+            "annotations": _only(_of(meta, "annotations"), _POD_ANNOTATIONS),
+        },
+        "spec": _texts(spec, ("nodeName",)),
+        "status": _texts(_of(one, "status"), ("phase",)),
+    }
+    if "nodeName" in small["spec"] and small["status"].get("phase") not in _OVER:
+        small["spec"] |= _only(spec, ("overhead", "resources")) | _containers(spec)
+    return small
+
+
+def _containers(spec: Object) -> dict[str, Any]:
+    return {
+        key: [_only(one, ("resources", "restartPolicy")) for one in _items(spec, key)]
+        for key in ("containers", "initContainers")
+        if spec.get(key)
+    }
+
+
+def _project_mpijob(one: Object) -> dict[str, Any]:
+    meta, status = _of(one, "metadata"), _of(one, "status")
+    template = worker_template(one)
+    return {
+        "metadata": {
+            **_texts(meta, ("name", "namespace", "deletionTimestamp")),
+            "annotations": _only(_of(meta, "annotations"), _JOB_ANNOTATIONS),
+        },
+        "spec": {
+            "template": {
+                "metadata": {
+                    "annotations": _only(
+                        _of(_of(template, "metadata"), "annotations"), (GUARANTEE,)
+                    )
+                },
+                "spec": _containers(_of(template, "spec")),
+            }
+        },
+        "status": {
+            **_texts(status, ("launcherStatus",)),
+            "conditions": [
+                _texts(condition, ("type", "status")) for condition in _items(status, "conditions")
+            ],
+        },
+    }
+
+
+def _project_config_map(one: Object) -> dict[str, Any]:
+    meta = _of(one, "metadata")
+    return {
+        "metadata": {
+            **_texts(meta, ("name", "namespace")),
+            "labels": _labels(meta),
+            "annotations": _only(_of(meta, "annotations"), (published.KNOWLEDGE_ANNOTATION,)),
+        },
+        "data": dict(_of(one, "data")) if _publishes_topology(meta) else {},
+    }
+
+
+_PROJECTIONS = {
+    "Node": _project_node,
+    "Pod": _project_pod,
+    "MPIJob": _project_mpijob,
+    "ConfigMap": _project_config_map,
+}
+
+
+def worker_template(mpijob: Object) -> Object:
+    """The pod template of the workers, in any of the three versions; empty where there is none."""
+    spec = _of(mpijob, "spec")
+    if "mpiReplicaSpecs" in spec:
+        spec = _of(_of(spec, "mpiReplicaSpecs"), "Worker")
+    return _of(spec, "template")
+
+
+def job_over(mpijob: Object) -> bool:
+    """Whether the operator says that the job has ended."""
+    status = _of(mpijob, "status")
+    return status.get("launcherStatus") in _OVER or any(
+        condition.get("type") in _OVER and condition.get("status") == "True"
+        for condition in _items(status, "conditions")
+    )
+
+
+def gpu_count(pod_spec: Object) -> int:
+    """The GPUs that a pod holds: its limits, under either name of the resource.
+
+    ValueError for a quantity that is none.
+    """
+    return round(sum(_demand(pod_spec, "limits", name) for name in GPU_RESOURCES))
+
+
+def _demand(spec: Object, side: str, resource: str) -> float:
+    """What a pod takes of a resource, by the scheduler's rule for init containers.
+
+    Init containers run one after another before the others start; those that restart always
+    (sidecars) stay (kubernetes, pkg/api/v1/resource: PodRequests).
+    """
+    whole = _of(_of(spec, "resources"), side).get(resource)
+    overhead = _amount(_of(spec, "overhead").get(resource))
+    if whole is not None:
+        return _amount(whole) + overhead
+    running = sum(_asked(one, side, resource) for one in _items(spec, "containers"))
+    sidecars = peak = 0.0
+    for one in _items(spec, "initContainers"):
+        asked = _asked(one, side, resource)
+        if one.get("restartPolicy") == "Always":
+            sidecars += asked
+            peak = max(peak, sidecars)
+        else:
+            peak = max(peak, sidecars + asked)
+    return max(running + sidecars, peak) + overhead
+
+
+def _asked(container: Object, side: str, resource: str) -> float:
+    resources = _of(container, "resources")
+    asked = _of(resources, side).get(resource)
+    if asked is None and side == "requests":
+        # The API server fills in requests from limits; a hand-written dump may not.
+        asked = _of(resources, "limits").get(resource)
+    return _amount(asked)
+
+
+def _amount(quantity: Any) -> float:
+    return 0.0 if quantity is None else _parsed(str(quantity))
+
+
+@lru_cache(maxsize=4096)
+def _parsed(text: str) -> float:
+    return float(Quantity.parse(text).amount)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Use:
+    """What pods and recorded placements take of one node, while it is being added up."""
+
+    known: list[tuple[str, GPUSet]] = field(default_factory=list)
+    hidden: int = 0
+    cpu: float = 0.0
+    memory: float = 0.0
+    foreign: bool = False
+
+
+def _uses(pods: Iterable[Object], jobs: Iterable[Object], notes: _Notes) -> dict[str, _Use]:
+    uses: dict[str, _Use] = defaultdict(_Use)
+    settled: set[tuple[str, str]] = set()
+    for pod in pods:
+        meta, spec = pod["metadata"], pod["spec"]
+        over = pod["status"].get("phase") in _OVER
+        if over or "nodeName" in spec:
+            settled.add((meta.get("namespace", ""), meta["name"]))
+        if over or "nodeName" not in spec:
+            continue
+        try:
+            _add_pod(pod, uses[spec["nodeName"]], notes)
+        except (TypeError, ValueError) as error:
+            notes.add("pod", f"{_who(pod)} asks for resources that make no sense: {error}")
+    for job in jobs:
+        _add_record(job, uses, settled, notes)
+    return uses
+
+
+def _add_pod(pod: Object, use: _Use, notes: _Notes) -> None:
+    spec, annotations = pod["spec"], pod["metadata"]["annotations"]
+    use.cpu += _demand(spec, "requests", "cpu")
+    use.memory += _demand(spec, "requests", "memory")
+    gpus = gpu_count(spec)
+    if not gpus:
+        return
+    use.foreign |= not annotations
+    # Where only the node is guaranteed, the ids are the plan's, not what the kubelet gave.
+    if annotations.get(GUARANTEE, "gpus") != "gpus":
+        use.hidden += gpus
+        return
+    ids: frozenset[int] = frozenset()
+    for key in (GPU_GROUP, ACK_ALLOCATION):
+        if key in annotations:
+            try:
+                ids = _device_ids(str(annotations[key]))
+                break
+            except ValueError as error:
+                notes.add("ids", f"{_who(pod)}: annotation {key} makes no sense: {error}")
+    if ids:
+        use.known.append((_who(pod), gpu_set(ids)))
+    use.hidden += max(0, gpus - len(ids))
+
+
+def _device_ids(text: str) -> frozenset[int]:
+    """Read `0,3`, `[0, 3]` or ACK's allocation; ValueError if it is none of them."""
+    if re.fullmatch(r"\s*\d{1,3}\s*(,\s*\d{1,3}\s*)*", text):
+        return frozenset(int(word) for word in text.split(","))
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"{text[:80]!r} is no list of GPU ids") from error
+    if isinstance(value, dict):
+        by_container = value.get("allocatedGPUs")
+        if isinstance(by_container, dict):
+            value = [one for ids in by_container.values() for one in ids]
+    if not isinstance(value, list) or not all(re.fullmatch(r"\d{1,3}", str(one)) for one in value):
+        raise ValueError(f"{text[:80]!r} is no list of GPU ids")
+    return frozenset(int(one) for one in value)
+
+
+def _add_record(
+    job: Object, uses: dict[str, _Use], settled: set[tuple[str, str]], notes: _Notes
+) -> None:
+    """Count the placement recorded on a job for those workers whose pods hold nothing yet."""
+    meta = job["metadata"]
+    annotations = meta["annotations"]
+    if (
+        annotations.get(STATE) != "placed"
+        or MAP not in annotations
+        or "deletionTimestamp" in meta
+        or job_over(job)
+    ):
+        return
+    who = f"MPIJob {meta.get('namespace', '')}/{meta['name']}"
+    template = job["spec"]["template"]
+    guarantee = template["metadata"]["annotations"].get(GUARANTEE, "gpus")
+    try:
+        workers = manifests.parse_map(str(annotations[MAP]))
+        each = gpu_count(template["spec"])
+    except (TypeError, ValueError) as error:
+        notes.add("record", f"{who}: its recorded placement makes no sense: {error}")
+        return
+    for index, node, gpus in workers:
+        if (meta.get("namespace", ""), f"{meta['name']}-worker-{index}") in settled:
+            continue
+        if gpus and guarantee == "gpus":
+            uses[node].known.append((who, gpu_set(gpus)))
+        else:
+            uses[node].hidden += each
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A machine and which of its GPUs are healthy."""
+
+    machine: Machine
+    healthy: GPUSet
+
+
+class _Machines:
+    """The machine of each node: from its ConfigMap, else from its labels.
+
+    Nodes of a cluster are bought by the dozen, so equal descriptions are parsed once and share
+    their link matrix.
+    """
+
+    def __init__(self, config_maps: Iterable[Object], notes: _Notes) -> None:
+        self._notes = notes
+        self._config_maps: dict[str, Object] = {}
+        self._parsed: dict[object, _Known] = {}
+        for one in config_maps:
+            meta = one["metadata"]
+            if not _publishes_topology(meta):
+                continue
+            node = one["data"].get("nodeName") or meta["labels"].get(published.NODE_LABEL)
+            if not node:
+                notes.add("topology", f"{_config_map_name(one)} does not say which node it is of")
+            elif node in self._config_maps:
+                notes.add("topology", f"{_config_map_name(one)} is the second for node {node}")
+            else:
+                self._config_maps[node] = one
+
+    def of(self, name: str, labels: Object, offered: int) -> _Known:
+        """The machine of a node that offers so many GPUs."""
+        config_map = self._config_maps.get(name)
+        if config_map is not None:
+            product = next((labels[key] for key in published.PRODUCT_LABELS if key in labels), None)
+            known = self._published(name, config_map, product, offered)
+            if known is not None:
+                return known
+        telling = tuple(sorted(_telling(labels)))
+        shared = self._parsed.get((telling, offered))
+        if shared is None:
+            machine = published.from_labels(name, labels, offered)
+            shared = _Known(machine, machine.everything)
+            self._parsed[telling, offered] = shared
+        return _renamed(shared, name)
+
+    def _published(
+        self, name: str, config_map: Object, product: str | None, offered: int
+    ) -> _Known | None:
+        told = {**config_map["data"], **config_map["metadata"]["annotations"], "product": product}
+        key = frozenset((key, str(value)) for key, value in told.items() if key != "nodeName")
+        known = self._parsed.get(key)
+        if known is None:
+            try:
+                said = published.from_config_map(config_map, model=product)
+            except UnreadableTopology as error:
+                self._notes.add("topology", f"{error}; using the labels of node {name}")
+                return None
+            known = self._parsed[key] = _Known(said.machine, said.healthy)
+        if offered > len(known.machine.gpus):
+            self._notes.add(
+                "topology",
+                f"{_config_map_name(config_map)} describes {len(known.machine.gpus)} GPUs, but"
+                f" node {name} offers {offered}; using its labels",
+            )
+            return None
+        return _renamed(known, name)
+
+
+def _renamed(known: _Known, name: str) -> _Known:
+    if known.machine.name == name:
+        return known
+    return replace(known, machine=replace(known.machine, name=name))
+
+
+def _telling(labels: Object) -> Iterable[tuple[str, str]]:
+    """The labels that describe GPUs, without those that differ from node to node."""
+    for key, value in labels.items():
+        if key.startswith(("nvidia.com/", "aliyun.")) and "timestamp" not in key:
+            yield key, str(value)
+
+
+def _node(one: Object, machines: _Machines, use: _Use, notes: _Notes) -> Node:
+    name, labels = one["metadata"]["name"], one["metadata"]["labels"]
+    status = one["status"]
+    capacity, allocatable = _offers(status, "capacity"), _offers(status, "allocatable")
+    resource = next((key for key in GPU_RESOURCES if (allocatable or capacity or {}).get(key)), "")
+    resource = resource or next((key for key in GPU_RESOURCES if (capacity or {}).get(key)), "")
+    # A device that fell off the bus leaves the capacity, but the label keeps counting it.
+    present = max(_whole(capacity or allocatable, resource), _whole(labels, "nvidia.com/gpu.count"))
+    known = machines.of(name, labels, present)
+    usable = count(known.healthy)
+    if allocatable is not None or capacity is not None:
+        usable = min(usable, _whole(allocatable if allocatable is not None else capacity, resource))
+    free, hidden = _free(name, known, use, notes)
+    hidden += count(known.healthy) - usable
+    if hidden >= count(free):
+        # Every GPU is in use, whoever has which: nothing is left to be in doubt about.
+        free, hidden = GPUSet(0), 0
+    taints = tuple(_taints(one["spec"]["taints"]))
+    return Node(
+        name=NodeName(name),
+        machine=known.machine,
+        free=free,
+        hidden=hidden,
+        allocatable=known.healthy if usable else GPUSet(0),
+        cpu=_left(allocatable, "cpu", use.cpu),
+        memory=None if (left := _left(allocatable, "memory", use.memory)) is None else int(left),
+        labels=labels,
+        taints=taints,
+        unavailable=_unavailable(one, labels),
+        resource=resource or "nvidia.com/gpu",
+        dedicated=labels.get(published.SCHEDULE_LABEL) == "topology"
+        or (
+            DEDICATED in labels
+            and any(taint.key == DEDICATED and taint.effect == "NoSchedule" for taint in taints)
+        ),
+        foreign=use.foreign,
+    )
+
+
+def _free(name: str, known: _Known, use: _Use, notes: _Notes) -> tuple[GPUSet, int]:
+    """The GPUs nobody is known to have, and how many of them somebody has all the same."""
+    free, busy, hidden = known.healthy, GPUSet(0), use.hidden
+    for who, gpus in use.known:
+        there = GPUSet(gpus & known.machine.everything)
+        if there != gpus:
+            notes.add(
+                "ids",
+                f"{who} says it has GPU {(gpus ^ there).bit_length() - 1} of node {name},"
+                f" which has {len(known.machine.gpus)}",
+            )
+        # Two that name one GPU cannot both be right: one of them has another that nobody names.
+        hidden += count(GPUSet(gpus ^ there)) + count(GPUSet(there & busy))
+        busy = GPUSet(busy | there)
+    return GPUSet(free & ~busy), hidden
+
+
+def _offers(status: Object, side: str) -> Object | None:
+    """What a node offers, or None if it does not say."""
+    return _of(status, side) if side in status else None
+
+
+def _whole(offers: Object | None, resource: str) -> int:
+    try:
+        return int(_amount((offers or {}).get(resource)))
+    except ValueError:
+        return 0
+
+
+def _left(allocatable: Object | None, resource: str, used: float) -> float | None:
+    if allocatable is None or resource not in allocatable:
+        return None
+    try:
+        return max(0.0, round(_amount(allocatable[resource]) - used, 6))
+    except ValueError:
+        return None
+
+
+def _taints(taints: Iterable[Object]) -> Iterable[Taint]:
+    for one in taints:
+        yield Taint(
+            key=str(one.get("key", "")),
+            value=str(one.get("value", "")),
+            effect=str(one.get("effect", "NoSchedule")),
+        )
+
+
+def _unavailable(node: Object, labels: Object) -> str | None:
+    ready = next((one.get("status") for one in node["status"]["conditions"]), "True")
+    if ready != "True":
+        return "NotReady" if ready == "False" else "Unknown"
+    if node["spec"]["unschedulable"]:
+        return "cordoned"
+    return published.shared(labels)
+
+
+def _publishes_topology(meta: Object) -> bool:
+    # Elsewhere anybody may write ConfigMaps, and could steer other people's jobs.
+    return (
+        meta.get("namespace") == published.NAMESPACE
+        and _of(meta, "labels").get(published.SCHEDULE_LABEL) == "topology"
+    )
+
+
+def _config_map_name(one: Object) -> str:
+    return f"configmap {one['metadata'].get('namespace', '')}/{one['metadata']['name']}"
+
+
+def _who(pod: Object) -> str:
+    return f"pod {pod['metadata'].get('namespace', '')}/{pod['metadata']['name']}"
+
+
+def _name_of(one: Object) -> str:
+    meta = one.get("metadata")
+    return (
+        str(meta.get("name", "without a name")) if isinstance(meta, Mapping) else "without a name"
+    )
+
+
+class _Notes:
+    """Things worth telling a person; of many alike, a few and how many more."""
+
+    def __init__(self) -> None:
+        self._texts: dict[str, list[str]] = defaultdict(list)
+        self._more: dict[str, int] = defaultdict(int)
+
+    def add(self, topic: str, text: str) -> None:
+        if len(self._texts[topic]) < _NOTES_OF_A_KIND:
+            self._texts[topic].append(text)
+        else:
+            self._more[topic] += 1
+
+    def all(self) -> tuple[str, ...]:
+        found: list[str] = []
+        for topic, texts in self._texts.items():
+            found += texts
+            if self._more[topic]:
+                found.append(f"... and {self._more[topic]} more like the last")
+        return tuple(found)

@@ -1,0 +1,306 @@
+"""Which GPUs there are for local jobs, who has them, and whose turn it is.
+
+The same few rules for everyone who starts a job (design, section 5, "Fairness"): a job gets all its
+GPUs at once and has them alone; the job that has waited longest reserves the GPUs of its best
+placement on the machines as if they were empty, and younger ones may only use others.
+"""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+from arena_topo.backends.ledger import Entry, Submission
+from arena_topo.errors import ArenaError
+from arena_topo.manifests import Binding, Forecast, Guarantee
+from arena_topo.solver import UNLIMITED, Assignment, Placement, Unplaceable, Verdict, place
+from arena_topo.topology import Cluster, GPUSet, Machine, Node, NodeName, gpu_set, members
+
+DEFAULT_EMULATION = "dgx-1-v100:2"
+"""What is pretended where there are no GPUs: the cluster of the published example."""
+
+BINDING = "local"
+
+HOLDS = Binding(name=BINDING, guarantee=Guarantee.GPUS, separate=False)
+"""Each worker gets its GPUs, and all share this machine's host id and /dev/shm."""
+
+Free = Callable[[str | None], Cluster]
+"""Gives the machines that a job may use, all free: this one for None, else the emulated ones."""
+
+
+def host() -> str:
+    """The name of this machine."""
+    return socket.gethostname()
+
+
+def emulation(asked: str | None, environment: Mapping[str, str]) -> str | None:
+    """What to emulate: what was asked for, else the default where this machine has no GPUs."""
+    chosen = asked or environment.get("ARENA_TOPO_EMULATE")
+    if chosen:
+        return chosen
+    return None if this_machine() is not None else DEFAULT_EMULATION
+
+
+def machines(emulate: str | None) -> Cluster:
+    """The machines with all their GPUs free; ArenaError if this one has lost its GPUs."""
+    if emulate is not None:
+        from arena_topo.topology import presets  # noqa: PLC0415  not needed on a real machine
+
+        return _cluster(presets.emulated(emulate), emulated=True, source=f"emulated {emulate}")
+    found = this_machine()
+    if found is None:
+        raise ArenaError(
+            "this machine has no GPUs that NVML or nvidia-smi can list",
+            hint=f"nvidia-smi tells more; --emulate {DEFAULT_EMULATION} works anywhere",
+        )
+    return _cluster((found,), emulated=False, source=f"this machine ({found.name})")
+
+
+def _cluster(found: Iterable[Machine], *, emulated: bool, source: str) -> Cluster:
+    return Cluster(
+        nodes=tuple(
+            Node(
+                name=NodeName(machine.name),
+                machine=machine,
+                free=machine.everything,
+                allocatable=machine.everything,
+                # Only jobs of this engine run here as far as it knows, so it gives out devices.
+                dedicated=True,
+            )
+            for machine in found
+        ),
+        emulated=emulated,
+        source=source,
+    )
+
+
+@cache
+def this_machine() -> Machine | None:
+    # Asked once: a machine does not change while it runs, and asking takes seconds on large ones.
+    return _nvml() or _nvidia_smi()
+
+
+def _nvml() -> Machine | None:
+    from arena_topo.topology import nvidia  # noqa: PLC0415  needed only where jobs are placed
+
+    try:
+        import pynvml
+    except ImportError:
+        return None
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return None
+    try:
+        machine = nvidia.from_nvml(pynvml, host())
+    finally:
+        pynvml.nvmlShutdown()
+    return machine if machine.gpus else None
+
+
+def _nvidia_smi() -> Machine | None:
+    from arena_topo.topology import nvidia  # noqa: PLC0415  needed only where jobs are placed
+
+    matrix, listing = _asked("topo", "-m"), _asked("-L")
+    if matrix is None or listing is None:
+        return None
+    products = [line for line in listing.splitlines() if line.startswith("GPU ")]
+    if not products:
+        return None
+    model = products[0].partition(": ")[2].partition(" (UUID")[0]
+    machine = nvidia.parse_topo(matrix, name=host(), model=model)
+    uuids = [line.rpartition("UUID: ")[2].rstrip(")") for line in products]
+    if len(uuids) != len(machine.gpus):
+        return machine
+    return replace(
+        machine,
+        gpus=tuple(replace(gpu, uuid=uuids[gpu.index]) for gpu in machine.gpus),
+    )
+
+
+def _asked(*words: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["nvidia-smi", *words], capture_output=True, text=True, timeout=30, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout
+
+
+def less(cluster: Cluster, taken: Mapping[str, int]) -> Cluster:
+    """The machines without the GPUs that are taken."""
+    return replace(
+        cluster,
+        nodes=tuple(
+            replace(node, free=GPUSet(node.free & ~taken.get(node.name, 0)))
+            for node in cluster.nodes
+        ),
+    )
+
+
+def held(entries: Iterable[Entry]) -> dict[str, int]:
+    """The GPUs that jobs have on this machine and the emulated ones, as bits by node."""
+    return _bits(
+        entry.record.forecast
+        for entry in entries
+        if entry.holding and entry.submission.host == host()
+    )
+
+
+def _bits(forecasts: Iterable[Forecast]) -> dict[str, int]:
+    taken: dict[str, int] = defaultdict(int)
+    for forecast in forecasts:
+        for _, node, gpus in forecast.workers:
+            taken[node] |= gpu_set(gpus)
+    return taken
+
+
+def seat(entry: Entry, entries: Iterable[Entry], free: Free) -> Forecast:
+    """Where a job goes now; Unplaceable says in a sentence why it must wait.
+
+    `entries` are all jobs as they stand; the caller holds the lock.
+    """
+    here = [one for one in entries if one.submission.host == host()]
+    cluster = free(entry.submission.emulate)
+    now = less(cluster, held(here))
+    head = _head(entry, here, free)
+    if head is None:
+        return choose(entry.submission, now)
+    older, reserved = head
+    try:
+        return choose(entry.submission, less(now, reserved))
+    except Unplaceable as refused:
+        try:
+            choose(entry.submission, now)
+        except Unplaceable:
+            raise refused from None
+        raise Unplaceable(
+            f"{older.submission.name} has waited longer and comes first",
+            verdict=Verdict.NOT_NOW,
+            refusals=(),
+        ) from None
+
+
+def _head(
+    entry: Entry, entries: Iterable[Entry], free: Free
+) -> tuple[Entry, dict[str, int]] | None:
+    """The job that has waited longest, if it is an older one, and what it reserves."""
+    for other in entries:
+        if other.submission.uid == entry.submission.uid:
+            return None
+        if not other.waiting or other.submission.emulate != entry.submission.emulate:
+            continue
+        try:
+            best = choose(other.submission, free(other.submission.emulate))
+        except Unplaceable:
+            # It will never fit, so it holds up nobody.
+            continue
+        return other, _bits([best])
+    return None
+
+
+def choose(submission: Submission, cluster: Cluster) -> Forecast:
+    """The best place for a job on what is free; Unplaceable if there is none."""
+    if submission.request is None:
+        assignments = _counted(submission, cluster)
+        return _forecast(cluster, assignments, _worth(cluster, assignments))
+    wish = submission.wish
+    if wish is not None and _is_free(wish, cluster):
+        found = wish
+    else:
+        found = place(submission.request, cluster)
+    return _forecast(cluster, found.assignments, found.bandwidth, found)
+
+
+def _is_free(wish: Placement, cluster: Cluster) -> bool:
+    free = {node.name: node.free for node in cluster.nodes}
+    return all(
+        one.gpus and not gpu_set(one.gpus) & ~free.get(one.node, 0) for one in wish.assignments
+    )
+
+
+def _counted(submission: Submission, cluster: Cluster) -> tuple[Assignment, ...]:
+    """GPUs by count: each worker on the first node with enough of them, lowest indexes first."""
+    free = {node.name: list(members(node.free)) for node in cluster.nodes}
+    assignments = []
+    for worker in range(submission.workers):
+        node = next((name for name in free if len(free[name]) >= submission.gpus), None)
+        if node is None:
+            raise _too_few(submission, cluster)
+        gpus, free[node] = free[node][: submission.gpus], free[node][submission.gpus :]
+        assignments.append(Assignment(worker=worker, node=node, gpus=tuple(gpus)))
+    return tuple(assignments)
+
+
+def _too_few(submission: Submission, cluster: Cluster) -> Unplaceable:
+    room = sum(len(node.machine.gpus) // submission.gpus for node in cluster.nodes)
+    never = room < submission.workers
+    free = sum(node.free_count for node in cluster.nodes)
+    wanted = f"{submission.workers} worker{'s' * (submission.workers != 1)}"
+    each = f"{submission.gpus} GPU{'s' * (submission.gpus != 1)}"
+    total = sum(len(node.machine.gpus) for node in cluster.nodes)
+    return Unplaceable(
+        f"{wanted} x {each} can never be placed here: there are {total} GPUs"
+        if never
+        else f"{wanted} x {each} cannot be placed now: {free} of {total} GPUs are free",
+        verdict=Verdict.NEVER if never else Verdict.NOT_NOW,
+        refusals=(),
+    )
+
+
+def _worth(cluster: Cluster, assignments: Iterable[Assignment]) -> float:
+    """The bandwidth among the GPUs of a placement that was not chosen for it (GB/s)."""
+    from arena_topo.solver import configurations  # noqa: PLC0415  needed only for counted jobs
+
+    nodes = {node.name: node.machine for node in cluster.nodes}
+    used: dict[NodeName, int] = defaultdict(int)
+    for one in assignments:
+        used[one.node] |= gpu_set(one.gpus)
+    inside = [
+        configurations.table(nodes[name].configuration).value(GPUSet(gpus))
+        for name, gpus in used.items()
+        if gpus
+    ]
+    return min([*inside, cluster.beyond]) if len(used) > 1 else min(inside, default=UNLIMITED)
+
+
+def _forecast(
+    cluster: Cluster,
+    assignments: Iterable[Assignment],
+    bandwidth: float,
+    placement: Placement | None = None,
+) -> Forecast:
+    workers = tuple((one.worker, str(one.node), one.gpus) for one in assignments)
+    limited = None if bandwidth == UNLIMITED else bandwidth
+    nodes = {node for _, node, _ in workers}
+    proof = placement.proof if placement else None
+    return Forecast(
+        state="placed",
+        workers=workers,
+        bus_bandwidth=limited,
+        # The processes of one machine see each other's memory, so they can use all of it.
+        usable=limited,
+        tier=placement.tier if placement else "node" if len(nodes) == 1 else "beyond",
+        binding=BINDING,
+        guarantee=Guarantee.GPUS.value,
+        optimal=proof.optimal if proof else None,
+        bound=proof.bound if proof and proof.bound != UNLIMITED else None,
+        emulated=cluster.emulated,
+    )
+
+
+def visible(cluster: Cluster, node: str, gpus: Iterable[int]) -> str:
+    """What CUDA_VISIBLE_DEVICES says for these GPUs: UUIDs where they are known, else indexes."""
+    known: dict[int, Any] = {
+        gpu.index: gpu.uuid or gpu.index
+        for one in cluster.nodes
+        if one.name == node
+        for gpu in one.machine.gpus
+    }
+    return ",".join(str(known.get(index, index)) for index in gpus)

@@ -1,0 +1,1 @@
+"""Programs to try a cluster with: `python -m arena_topo.examples.allreduce`."""

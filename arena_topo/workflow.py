@@ -1,0 +1,360 @@
+"""The verbs: plan, submit, wait, follow. Each is one path of readers, solver, manifests, backend.
+
+Nothing here prints: progress goes to the `tell` that the caller hands in, results are values.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from arena_topo import manifests
+from arena_topo.backends import Backend, Instance, JobStatus, LogOptions, Options
+from arena_topo.errors import InvalidJob, NotFound, TimedOut, UsageError
+from arena_topo.job import ConfigFile, MPIJob, Toleration
+from arena_topo.manifests import ApiVersion, Plan
+from arena_topo.solver import Placement, Reason, Request, Unplaceable, Verdict, place
+from arena_topo.topology import Cluster, Node, NodeName, Taint
+
+LOCAL_IMAGE = "local"
+"""The image name that means "whatever is installed on this machine"."""
+
+POLL = 0.25
+"""Seconds between two looks at a job that is being waited for."""
+
+Clock = Callable[[], float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submitted:
+    """What `submit` did: the plan, the names of what was created, the job as it stands."""
+
+    plan: Plan
+    created: tuple[str, ...]
+    status: JobStatus
+
+
+def open_backend(options: Options, *, image: str | None = None) -> Backend:
+    """Open the engine asked for; `auto` is Kubernetes where it is configured, else local.
+
+    A job whose image is not `local` never runs locally by accident: UsageError with both ways out.
+    """
+    if options.backend not in {"auto", "kubernetes", "local"}:
+        raise UsageError(
+            f"unknown backend {options.backend!r}", hint="use auto, kubernetes or local"
+        )
+    if _engine(options) == "kubernetes":
+        from arena_topo.backends import kubernetes  # noqa: PLC0415  opened late, as it is heavy
+
+        return kubernetes.open_backend(options)
+    if options.backend == "auto" and image not in {None, "", LOCAL_IMAGE}:
+        raise UsageError(
+            f"no Kubernetes cluster is configured, and image {image} cannot run on this machine",
+            why="no --kubeconfig, KUBECONFIG, ~/.kube/config or in-cluster account was found",
+            hint="set KUBECONFIG, or run the command outside its image with --backend local",
+        )
+    from arena_topo.backends import local  # noqa: PLC0415  opened late, as it is heavy
+
+    return local.open_backend(options)
+
+
+def nowhere(options: Options, image: str) -> bool:
+    """Whether `auto` finds no engine that a job of this image could run on."""
+    return (
+        options.backend == "auto" and image not in {"", LOCAL_IMAGE} and _engine(options) == "local"
+    )
+
+
+def _engine(options: Options) -> str:
+    if options.backend != "auto":
+        return options.backend
+    from arena_topo.backends import connection  # noqa: PLC0415  not needed for a named engine
+
+    if options.kubeconfig or options.context or connection.configured(options):
+        return "kubernetes"
+    return "local"
+
+
+def read_state(paths: Sequence[str]) -> Cluster:
+    """The cluster that dumps of `kubectl get ... -o json` describe; `-` is standard input."""
+    from arena_topo.backends import dump, observed  # noqa: PLC0415  YAML, only for dumps
+
+    return observed.cluster(dump.read(paths), source=", ".join(paths))
+
+
+def plan(
+    job: MPIJob,
+    backend: Backend | None,
+    *,
+    namespace: str,
+    api: ApiVersion | None = None,
+    cluster: Cluster | None = None,
+) -> Plan:
+    """Decide everything about a job without writing anything; Unplaceable if it does not fit.
+
+    `cluster` is what to place on; without it the backend is read. Without either a job that is
+    not placed can still be planned.
+    """
+    version = api or (backend.api_version() if backend else ApiVersion.V2BETA1)
+    owner = backend.owner() if backend else _user()
+    files = _read_files(job)
+    if not job.gputopology:
+        return manifests.plan(
+            job,
+            namespace=namespace,
+            api=version,
+            owner=owner,
+            files=files,
+            cluster=cluster,
+            binding=backend.binding if backend else None,
+        )
+    if cluster is None:
+        if backend is None:
+            raise UsageError(
+                "--gputopology needs a cluster to place on",
+                hint="give a dump with --state FILE, or set KUBECONFIG",
+            )
+        cluster = backend.cluster()
+    request = request_of(job, cluster)
+    return manifests.plan(
+        job,
+        namespace=namespace,
+        api=version,
+        owner=owner,
+        files=files,
+        request=request,
+        placement=_placed(job, request, cluster),
+        cluster=cluster,
+        binding=backend.binding if backend else None,
+    )
+
+
+def submit(
+    job: MPIJob, backend: Backend, *, namespace: str, api: ApiVersion | None = None
+) -> Submitted:
+    """Plan a job and make it real; a gang that does not fit now is created waiting.
+
+    Unplaceable (NEVER) if it cannot fit whatever ends; AlreadyExists if the name is taken.
+    """
+    try:
+        decided = plan(job, backend, namespace=namespace, api=api)
+    except Unplaceable as refused:
+        if refused.verdict is not Verdict.NOT_NOW:
+            raise
+        decided = _waiting(job, backend, refused, namespace=namespace, api=api)
+    created = backend.apply(decided)
+    return Submitted(plan=decided, created=created, status=backend.job(job.name, namespace))
+
+
+def _waiting(
+    job: MPIJob,
+    backend: Backend,
+    refused: Unplaceable,
+    *,
+    namespace: str,
+    api: ApiVersion | None,
+) -> Plan:
+    """The plan of a gang that has to wait: suspended, with the reason, reserving nothing."""
+    version = api or backend.api_version()
+    if version is ApiVersion.V1ALPHA1 and backend.name != "local":
+        raise Unplaceable(
+            refused.message,
+            verdict=refused.verdict,
+            refusals=refused.refusals,
+            nearest=f"{refused.nearest or 'submit again later'} (MPIJob v1alpha1 cannot wait)",
+        )
+    cluster = backend.cluster()
+    return manifests.plan(
+        job,
+        namespace=namespace,
+        api=version,
+        owner=backend.owner(),
+        files=_read_files(job),
+        request=request_of(job, cluster),
+        cluster=cluster,
+        waiting=f"{refused.message}: {refused.why}" if refused.why else refused.message,
+    )
+
+
+def _placed(job: MPIJob, request: Request, cluster: Cluster) -> Placement:
+    try:
+        return place(request, cluster)
+    except Unplaceable as refused:
+        raise Unplaceable(
+            f"job {job.name}: {refused.message}",
+            verdict=refused.verdict,
+            refusals=refused.refusals,
+            nearest=refused.nearest,
+            notes=cluster.notes,
+        ) from None
+
+
+def request_of(job: MPIJob, cluster: Cluster) -> Request:
+    """Translate a job into what the solver needs to know of it."""
+    if job.gpus < 1:
+        raise InvalidJob("--gputopology needs GPUs", hint="add --gpus N")
+    return Request(
+        workers=job.workers,
+        gpus=job.gpus,
+        cpu=float(job.cpu.amount) if job.cpu else 0.0,
+        memory=int(job.memory.amount) if job.memory else 0,
+        model=job.gpu_model or None,
+        mix_models=job.mix_models,
+        excluded=_excluded(job, cluster),
+        min_bandwidth=job.min_bandwidth,
+        max_nodes=job.max_nodes or None,
+    )
+
+
+TOPOLOGY_TAINT = "arena-topo.io/topology"
+"""The taint of nodes that only placements of arena-topo use; every such job tolerates it."""
+
+
+def _excluded(job: MPIJob, cluster: Cluster) -> Mapping[NodeName, Reason]:
+    """The nodes that the job's own words, or the nodes', keep it from."""
+    # Where some nodes are set aside for topology jobs, these jobs keep to them.
+    set_aside = any(node.dedicated for node in cluster.nodes)
+    reasons = {}
+    for node in cluster.nodes:
+        reason = _reason(job, node)
+        if reason is None and set_aside and not node.dedicated:
+            reason = Reason.DEDICATED
+        if reason is not None:
+            reasons[node.name] = reason
+    return reasons
+
+
+def _reason(job: MPIJob, node: Node) -> Reason | None:
+    if any(node.labels.get(one.key) != one.value for one in job.selector):
+        return Reason.SELECTOR
+    if any(not _borne(taint, job.toleration) for taint in node.taints):
+        return Reason.TAINT
+    return None
+
+
+def _borne(taint: Taint, tolerations: Sequence[Toleration]) -> bool:
+    if taint.effect == "PreferNoSchedule" or taint.key == TOPOLOGY_TAINT:
+        return True
+    # A node is kept from jobs by `unavailable` while it is cordoned or not ready.
+    if taint.key.startswith("node.kubernetes.io/"):
+        return True
+    return any(one.tolerates(taint.key, taint.value, taint.effect) for one in tolerations)
+
+
+def _read_files(job: MPIJob) -> dict[ConfigFile, str]:
+    """The text of every `--config-file`; InvalidJob names the one that cannot be read."""
+    texts = {}
+    for one in job.config_file:
+        path = Path(one.source).expanduser().absolute()
+        try:
+            texts[replace(one, source=str(path))] = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+            raise InvalidJob(f"cannot read --config-file {one.source}", why=reason) from error
+    return texts
+
+
+def _user() -> str:
+    return os.environ.get("USER") or os.environ.get("LOGNAME") or "unknown"
+
+
+def wait(
+    backend: Backend,
+    name: str,
+    namespace: str,
+    *,
+    timeout: float | None = None,
+    tell: Callable[[JobStatus], None] = lambda _: None,
+    clock: Clock = time.monotonic,
+) -> JobStatus:
+    """Wait until a job is over; `tell` hears of every change of phase or reason.
+
+    TimedOut after `timeout` seconds; the job goes on.
+    """
+    started, known = clock(), None
+    while True:
+        job = backend.job(name, namespace)
+        if (job.phase, job.reason) != known:
+            known = (job.phase, job.reason)
+            tell(job)
+        if job.phase.over:
+            return job
+        if timeout is not None and clock() - started >= timeout:
+            raise TimedOut(
+                f"job {name} is still {job.phase} after {timeout:g} s",
+                why=job.reason,
+                hint=f"it goes on: arena-topo get {name} -n {namespace}",
+            )
+        time.sleep(POLL)
+
+
+def follow(
+    backend: Backend,
+    name: str,
+    namespace: str,
+    *,
+    instance: str | None,
+    options: LogOptions,
+    tell: Callable[[str], None] = lambda _: None,
+) -> Iterator[bytes]:
+    """The log of one pod of a job, the launcher's unless another is named.
+
+    With `options.follow` it waits for the pod (`tell` hears why) and ends with it.
+    """
+    job = _existing(backend, name, namespace)
+    told = None
+    while True:
+        chosen = _instance(job, instance, follow=options.follow)
+        if chosen is not None and not chosen.pending:
+            yield from backend.log(job, chosen.name, options)
+            return
+        if not options.follow or job.phase.over:
+            raise NotFound(
+                f"instance {chosen.name if chosen else name} is not running",
+                why=job.reason,
+                hint=f"wait for it: arena-topo logs -f {name} -n {namespace}",
+            )
+        waiting = job.reason or "waiting for the pod to start"
+        if waiting != told:
+            told = waiting
+            tell(waiting)
+        time.sleep(POLL)
+        job = _existing(backend, name, namespace)
+
+
+def _existing(backend: Backend, name: str, namespace: str) -> JobStatus:
+    try:
+        return backend.job(name, namespace)
+    except NotFound as missing:
+        raise NotFound(
+            "training job not found,please use 'arena-topo list' to make sure job is existed",
+            why=missing.message,
+        ) from None
+
+
+def _instance(job: JobStatus, named: str | None, *, follow: bool) -> Instance | None:
+    """The pod whose log is meant; None while there is none yet."""
+    if named is not None:
+        for one in job.instances:
+            if one.name == named:
+                return one
+        raise NotFound(
+            f"invalid instance name {named} in job {job.name},please use"
+            f" 'arena-topo get {job.name}' to make sure instance name"
+        )
+    if job.chief is not None:
+        return job.chief
+    if follow and not job.phase.over:
+        return None
+    if len(job.instances) == 1:
+        return job.instances[0]
+    if not job.instances:
+        raise NotFound(f"not found instances of the job {job.name}", why=job.reason)
+    names = "\n".join(one.name for one in job.instances)
+    raise UsageError(
+        f"There is {len(job.instances)} instances have been found:\n\n{names}\n\n"
+        "please use '-i' or '--instance' to filter."
+    )

@@ -1,0 +1,532 @@
+"""Kubeconfigs, certificates, plugins and everything that goes wrong between here and a server."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import ssl
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_api import FakeApi, kubeconfig
+
+from arena_topo.backends import Options
+from arena_topo.backends import kubeconfig as files
+from arena_topo.backends.connection import PAGE, Connection, configured
+from arena_topo.errors import (
+    AccessDenied,
+    AlreadyExists,
+    ClusterError,
+    NotFound,
+    TimedOut,
+    UsageError,
+)
+
+TLS = Path(__file__).parent / "tls"
+
+
+@pytest.fixture
+def api() -> Iterator[FakeApi]:
+    fake = FakeApi()
+    yield fake
+    fake.close()
+
+
+@pytest.fixture
+def https() -> Iterator[FakeApi]:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(TLS / "server.pem", TLS / "server.key")
+    context.load_verify_locations(TLS / "ca.pem")
+    context.verify_mode = ssl.CERT_OPTIONAL
+    fake = FakeApi(tls=context)
+    yield fake
+    fake.close()
+
+
+@pytest.fixture
+def connect(api: FakeApi, tmp_path: Path):
+    def open_one(**options: Any) -> Connection:
+        return Connection(Options(kubeconfig=kubeconfig(tmp_path / "config", api.url), **options))
+
+    return open_one
+
+
+def encoded(path: Path) -> str:
+    return base64.b64encode(path.read_bytes()).decode()
+
+
+def whoami(connection: Connection) -> str:
+    answer, _ = connection.post("/apis/authentication.k8s.io/v1/selfsubjectreviews", {})
+    return answer["status"]["userInfo"]["username"]
+
+
+# Which kubeconfig, and what it says.
+
+
+def test_kubeconfig_named_on_the_command_line_wins_over_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    named = kubeconfig(tmp_path / "named", "http://named")
+    monkeypatch.setenv("KUBECONFIG", kubeconfig(tmp_path / "other", "http://other"))
+    assert files.resolve(Options(kubeconfig=named)).server == "http://named"
+    assert files.resolve(Options()).server == "http://other"
+
+
+def test_without_anything_else_the_home_folder_is_looked_in():
+    home = Path(os.environ["HOME"]) / ".kube"
+    assert not configured(Options())
+    home.mkdir(parents=True)
+    kubeconfig(home / "config", "http://home", namespace="team-a")
+    assert configured(Options())
+    found = files.resolve(Options())
+    assert (found.server, found.namespace, found.user) == ("http://home", "team-a", "alice")
+
+
+def test_several_files_are_merged_and_the_first_to_name_a_thing_decides(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    first, second = tmp_path / "first", tmp_path / "second"
+    kubeconfig(first, "http://first")
+    document = json.loads(Path(kubeconfig(second, "http://second")).read_text())
+    document["clusters"].append({"name": "more", "cluster": {"server": "http://more"}})
+    document["contexts"].append({"name": "more", "context": {"cluster": "more"}})
+    second.write_text(json.dumps({**document, "current-context": "more"}))
+    missing = tmp_path / "missing"
+    monkeypatch.setenv("KUBECONFIG", f"{missing}{os.pathsep}{first}{os.pathsep}{second}")
+    assert files.resolve(Options()).server == "http://first"
+    assert files.resolve(Options(context="more")).server == "http://more"
+
+
+def test_paths_in_a_kubeconfig_are_relative_to_it(tmp_path: Path):
+    (tmp_path / "ca.pem").write_text((TLS / "ca.pem").read_text())
+    config = kubeconfig(
+        tmp_path / "config", "https://x", cluster={"certificate-authority": "ca.pem"}
+    )
+    assert files.resolve(Options(kubeconfig=config)).ca_file == str(tmp_path / "ca.pem")
+
+
+def test_no_configuration_at_all_is_a_usage_error_with_the_ways_out():
+    with pytest.raises(UsageError, match="no Kubernetes cluster is configured") as caught:
+        files.resolve(Options())
+    assert "--backend local" in (caught.value.hint or "")
+
+
+def test_an_unknown_context_lists_those_there_are(tmp_path: Path):
+    config = kubeconfig(tmp_path / "config", "http://x")
+    with pytest.raises(UsageError, match="no context 'tset'") as caught:
+        files.resolve(Options(kubeconfig=config, context="tset"))
+    assert caught.value.why == "there are: test"
+    assert caught.value.hint == "did you mean --context test?"
+
+
+_CONTEXT = "current-context: c\ncontexts: [{name: c, context: {cluster: k}}]\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a: b: c", r"config: line 1: not YAML"),
+        ("just words", "config: not a kubeconfig"),
+        ("clusters: {}\ncurrent-context: x", "config: clusters is no list"),
+        ("clusters: [{cluster: {}}]", r"config: clusters\[0\]\.name is missing"),
+        ("users: [{name: a, user: text}]", r"config: users\[0\]\.user is no mapping"),
+        ("apiVersion: v1", "config: current-context is not set"),
+        (
+            _CONTEXT,
+            r"config: contexts\[c\]\.context\.cluster names 'k'; there are none",
+        ),
+        (
+            _CONTEXT + "clusters: [{name: k, cluster: {}}]",
+            r"config: clusters\[k\]\.cluster\.server is missing",
+        ),
+        (
+            _CONTEXT + "clusters: [{name: k, cluster: {server: 'host:6443'}}]",
+            r"clusters\[k\]\.cluster\.server is no http or https address: 'host:6443'",
+        ),
+    ],
+)
+def test_a_bad_kubeconfig_names_the_file_and_the_key(tmp_path: Path, text: str, said: str):
+    (tmp_path / "config").write_text(text)
+    with pytest.raises(UsageError, match=said):
+        files.resolve(Options(kubeconfig=str(tmp_path / "config")))
+
+
+@pytest.mark.parametrize(
+    ("user", "said"),
+    [
+        ({"client-certificate-data": "%%%", "client-key-data": ""}, "is not base64"),
+        ({"client-certificate": "nowhere.pem"}, r"nowhere\.pem, which does not exist"),
+        ({"client-key-data": "YQ=="}, "client-certificate is missing"),
+        ({"token": 7}, r"users\[alice\]\.user\.token is no text"),
+    ],
+)
+def test_bad_credentials_name_the_key(tmp_path: Path, user: dict[str, Any], said: str):
+    with pytest.raises(UsageError, match=said):
+        files.resolve(Options(kubeconfig=kubeconfig(tmp_path / "c", "https://x", user=user)))
+
+
+def test_access_does_not_print_secrets(tmp_path: Path):
+    config = kubeconfig(tmp_path / "config", "http://x", user={"token": "very-secret"})
+    assert "very-secret" not in repr(files.resolve(Options(kubeconfig=config)))
+
+
+@pytest.mark.parametrize(
+    ("environment", "server", "proxy"),
+    [
+        ({"HTTPS_PROXY": "http://p:3128"}, "https://api.example:6443", "http://p:3128"),
+        ({"HTTPS_PROXY": "http://p:3128"}, "https://127.0.0.1:6443", None),
+        ({"HTTPS_PROXY": "http://p:3128"}, "http://api.example", None),
+        (
+            {"https_proxy": "http://p:3128", "no_proxy": ".example"},
+            "https://api.example:6443",
+            None,
+        ),
+        ({}, "https://api.example:6443", None),
+    ],
+)
+def test_proxies_of_the_environment_follow_gos_rules(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    environment: dict[str, str],
+    server: str,
+    proxy: str | None,
+):
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.lower(), raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert files.resolve(Options(kubeconfig=kubeconfig(tmp_path / "c", server))).proxy == proxy
+
+
+# Who asks.
+
+
+def test_tokens_passwords_and_impersonation_reach_the_server(api: FakeApi, tmp_path: Path):
+    api.tokens["s3cret"] = "bob"
+    rotated = tmp_path / "token"
+    rotated.write_text("s3cret\n")
+    for user, name in (
+        ({"token": "s3cret"}, "bob"),
+        ({"token": "old", "tokenFile": str(rotated)}, "bob"),
+        ({"username": "carol", "password": "x"}, "carol"),
+        ({"token": "s3cret", "as": "dave"}, "dave"),
+    ):
+        config = kubeconfig(tmp_path / "config", api.url, user=user)
+        assert whoami(Connection(Options(kubeconfig=config))) == name
+
+
+@pytest.mark.parametrize("as_data", [True, False])
+def test_certificates_prove_both_sides_and_leave_no_key_behind(
+    https: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, as_data: bool
+):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    if as_data:
+        cluster = {"certificate-authority-data": encoded(TLS / "ca.pem")}
+        user = {
+            "client-certificate-data": encoded(TLS / "alice.pem"),
+            "client-key-data": encoded(TLS / "alice.key"),
+        }
+    else:
+        cluster = {"certificate-authority": str(TLS / "ca.pem")}
+        user = {
+            "client-certificate": str(TLS / "alice.pem"),
+            "client-key": str(TLS / "alice.key"),
+        }
+    config = kubeconfig(tmp_path / "config", https.url, user=user, cluster=cluster)
+    assert whoami(Connection(Options(kubeconfig=config))) == "alice"
+    assert [one.name for one in tmp_path.iterdir()] == ["config"]
+
+
+def test_a_server_that_another_authority_vouches_for_is_not_trusted(https: FakeApi, tmp_path: Path):
+    config = kubeconfig(tmp_path / "config", https.url)
+    with pytest.raises(ClusterError, match="cannot be trusted") as caught:
+        whoami(Connection(Options(kubeconfig=config)))
+    assert "certificate-authority" in (caught.value.hint or "")
+
+
+def test_a_server_of_another_name_needs_tls_server_name(https: FakeApi, tmp_path: Path):
+    cluster = {"certificate-authority": str(TLS / "ca.pem")}
+    url = https.url.replace("127.0.0.1", "localhost")
+    config = kubeconfig(tmp_path / "config", url, cluster=cluster)
+    with pytest.raises(ClusterError, match="cannot be trusted"):
+        whoami(Connection(Options(kubeconfig=config)))
+    named = {**cluster, "tls-server-name": "kubernetes.test"}
+    config = kubeconfig(tmp_path / "config", url, cluster=named)
+    assert whoami(Connection(Options(kubeconfig=config))) == "system:anonymous"
+
+
+def test_insecure_skip_tls_verify_is_obeyed_in_silence(https: FakeApi, tmp_path: Path):
+    config = kubeconfig(tmp_path / "config", https.url, cluster={"insecure-skip-tls-verify": True})
+    assert whoami(Connection(Options(kubeconfig=config))) == "system:anonymous"
+
+
+def test_keys_that_do_not_belong_together_are_a_usage_error(https: FakeApi, tmp_path: Path):
+    user = {"client-certificate": str(TLS / "alice.pem"), "client-key": str(TLS / "server.key")}
+    config = kubeconfig(tmp_path / "config", https.url, user=user)
+    with pytest.raises(UsageError, match="context test: client-certificate and client-key"):
+        Connection(Options(kubeconfig=config))
+
+
+def plugin(folder: Path, body: str) -> dict[str, Any]:
+    script = folder / "plugin.py"
+    script.write_text(textwrap.dedent(body))
+    return {
+        "exec": {
+            "apiVersion": "client.authentication.k8s.io/v1",
+            "command": sys.executable,
+            "args": [str(script)],
+            "interactiveMode": "Never",
+        }
+    }
+
+
+def test_a_credential_plugin_is_asked_and_asked_again_when_its_token_has_run_out(
+    api: FakeApi, tmp_path: Path
+):
+    count = tmp_path / "count"
+    user = plugin(
+        tmp_path,
+        f"""
+        import json, pathlib
+        count = pathlib.Path({str(count)!r})
+        number = int(count.read_text()) + 1 if count.exists() else 1
+        count.write_text(str(number))
+        print(json.dumps({{
+            "apiVersion": "client.authentication.k8s.io/v1",
+            "kind": "ExecCredential",
+            "status": {{"token": f"token-{{number}}"}},
+        }}))
+        """,
+    )
+    api.tokens = {"token-1": "eve"}
+    connection = Connection(Options(kubeconfig=kubeconfig(tmp_path / "config", api.url, user=user)))
+    assert whoami(connection) == "eve"
+    api.tokens = {"token-2": "eve"}
+    assert whoami(connection) == "eve"
+    api.tokens = {"none": "eve"}
+    with pytest.raises(AccessDenied, match="does not know who is asking"):
+        whoami(connection)
+    assert count.read_text() == "3"
+
+
+def test_a_plugin_that_fails_is_named_and_its_words_are_kept(
+    api: FakeApi, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
+    user = plugin(tmp_path, "import sys; sys.exit('no ticket')")
+    config = kubeconfig(tmp_path / "config", api.url, user=user)
+    with pytest.raises(AccessDenied, match="credential plugin of user 'alice'") as caught:
+        Connection(Options(kubeconfig=config))
+    assert "no ticket" in (caught.value.why or "")
+    assert sys.executable in (caught.value.hint or "")
+    assert capfd.readouterr() == ("", "")
+
+
+def test_ordinary_credentials_never_import_the_kubernetes_package(api: FakeApi, tmp_path: Path):
+    config = kubeconfig(tmp_path / "config", api.url, user={"token": "t"})
+    code = textwrap.dedent(
+        f"""
+        import sys
+        from arena_topo.backends import Options
+        from arena_topo.backends.connection import Connection
+        Connection(Options(kubeconfig={config!r})).get("/version")
+        print([name for name in sys.modules if name.split(".")[0] in ("kubernetes", "requests")])
+        """
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+# What goes wrong.
+
+
+def test_a_refused_connection_is_said_at_once(api: FakeApi, connect):
+    connection = connect()
+    api.close()
+    with pytest.raises(ClusterError, match="does not accept connections") as caught:
+        connection.get("/version")
+    assert caught.value.why == "Connection refused"
+    assert "--context" in (caught.value.hint or "")
+    assert caught.value.exit_code == 1
+
+
+def test_a_server_that_does_not_answer_times_out(api: FakeApi, connect):
+    api.fail("/version", delay=0.5)
+    with pytest.raises(TimedOut, match="did not answer in time") as caught:
+        connect(request_timeout=0.05).get("/version")
+    assert "--request-timeout is 0.05 s" in (caught.value.hint or "")
+    assert caught.value.exit_code == 6
+
+
+def test_an_unknown_host_is_named(tmp_path: Path):
+    config = kubeconfig(tmp_path / "config", "http://nowhere.invalid:6443")
+    with pytest.raises(ClusterError, match=r"host of http://nowhere\.invalid:6443 is not known"):
+        Connection(Options(kubeconfig=config)).get("/version")
+
+
+@pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
+def test_passing_troubles_are_tried_again(api: FakeApi, connect, status: int):
+    api.fail("/version", status=status, retry_after=0, times=2)
+    assert connect().get("/version")["major"] == "1"
+    assert api.requests == ["GET /version"] * 3
+
+
+def test_a_reset_connection_is_tried_again(api: FakeApi, connect):
+    api.fail("/version", reset=True)
+    assert connect().get("/version")["major"] == "1"
+
+
+def test_trouble_that_stays_is_one_clear_error(api: FakeApi, connect):
+    api.fail("/version", status=503, retry_after=0, times=99)
+    with pytest.raises(ClusterError, match="currently unable to handle the request") as caught:
+        connect().get("/version")
+    assert caught.value.status == 503
+    assert len(api.requests) == 5
+
+
+def test_a_long_retry_after_is_not_waited_for(api: FakeApi, connect):
+    api.fail("/version", status=429, retry_after=3600, times=99)
+    with pytest.raises(ClusterError) as caught:
+        connect().get("/version")
+    assert caught.value.status == 429
+    assert len(api.requests) == 1
+
+
+def test_what_may_have_been_taken_is_not_sent_twice(api: FakeApi, connect):
+    api.fail("POST", reset=True)
+    path = "/api/v1/namespaces/default/configmaps"
+    with pytest.raises(ClusterError, match="whether it took the request is not known"):
+        connect().post(path, {"kind": "ConfigMap", "metadata": {"name": "a"}})
+    assert len(api.requests) == 1
+
+
+def test_a_creation_that_was_turned_away_is_sent_again(api: FakeApi, connect):
+    api.fail("POST", status=429, retry_after=0)
+    path = "/api/v1/namespaces/default/configmaps"
+    connect().post(path, {"kind": "ConfigMap", "metadata": {"name": "a"}})
+    assert api.find("ConfigMap", "a") is not None
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b"<html>login</html>", "the API server answered 502 Bad Gateway"),
+        (b"[]", "the API server answered 502 Bad Gateway"),
+    ],
+)
+def test_a_raw_body_is_never_shown(api: FakeApi, connect, body: bytes, said: str):
+    api.fail("/version", status=502, body=body, retry_after=0, times=99)
+    with pytest.raises(ClusterError) as caught:
+        connect().get("/version")
+    assert caught.value.message == said
+
+
+def test_a_login_page_is_no_api_server(api: FakeApi, connect):
+    api.fail("/version", status=200, body=b"<html>please log in</html>")
+    with pytest.raises(ClusterError, match="does not answer like a Kubernetes API server"):
+        connect().get("/version")
+
+
+def test_refusals_say_verb_resource_and_namespace_and_offer_the_rule(api: FakeApi, connect):
+    api.deny("create mpijobs team-a")
+    api.deny("get pods/log default")
+    api.add({"kind": "Pod", "metadata": {"name": "w"}})
+    with pytest.raises(AccessDenied) as caught:
+        connect().post(
+            "/apis/kubeflow.org/v2beta1/namespaces/team-a/mpijobs",
+            {"kind": "MPIJob", "metadata": {"name": "a"}},
+        )
+    assert caught.value.message == "not allowed to create mpijobs in namespace team-a"
+    assert caught.value.hint == (
+        'ask for this rule in a Role: {apiGroups: ["kubeflow.org"], resources: ["mpijobs"],'
+        ' verbs: ["create"]}'
+    )
+    assert 'User "system:anonymous" cannot create resource "mpijobs"' in (caught.value.why or "")
+    assert caught.value.exit_code == 4
+    with pytest.raises(AccessDenied, match="not allowed to get pods/log in namespace default"):
+        connect().get("/api/v1/namespaces/default/pods/w/log")
+
+
+def test_statuses_become_errors_with_the_servers_words(api: FakeApi, connect):
+    connection = connect()
+    path = "/api/v1/namespaces/default/configmaps"
+    with pytest.raises(NotFound, match='configmaps "a" not found'):
+        connection.get(f"{path}/a")
+    created, _ = connection.post(path, {"kind": "ConfigMap", "metadata": {"name": "a"}})
+    with pytest.raises(AlreadyExists, match='configmaps "a" already exists'):
+        connection.post(path, {"kind": "ConfigMap", "metadata": {"name": "a"}})
+    with pytest.raises(ClusterError, match="does not match the UID in record") as caught:
+        connection.delete(f"{path}/a", {"preconditions": {"uid": "other"}})
+    assert caught.value.status == 409
+    with pytest.raises(ClusterError, match="lowercase RFC 1123") as caught:
+        connection.post(path, {"kind": "ConfigMap", "metadata": {"name": "A"}})
+    assert caught.value.status == 422
+    connection.delete(f"{path}/a", {"preconditions": {"uid": created["metadata"]["uid"]}})
+    assert api.find("ConfigMap", "a") is None
+
+
+def test_the_servers_warnings_are_handed_on(api: FakeApi, connect):
+    api.warnings = ['unknown field \\"spec.x\\"', "deprecated"]
+    _, warnings = connect().post(
+        "/api/v1/namespaces/default/configmaps",
+        {"kind": "ConfigMap", "metadata": {"name": "a"}},
+    )
+    assert warnings == ('unknown field "spec.x"', "deprecated")
+
+
+# Lists.
+
+
+def add_config_maps(api: FakeApi, number: int) -> None:
+    for index in range(number):
+        api.add({"kind": "ConfigMap", "metadata": {"name": f"c{index:05}"}})
+
+
+def test_long_lists_come_in_pages_and_whole(api: FakeApi, connect):
+    add_config_maps(api, 2 * PAGE + 1)
+    found = connect().collect("/api/v1/configmaps")
+    assert [one["metadata"]["name"] for one in found] == [
+        f"c{index:05}" for index in range(2 * PAGE + 1)
+    ]
+    assert len(api.requests) == 3
+    assert all(f"limit={PAGE}" in line for line in api.requests)
+
+
+def test_only_what_is_wanted_of_each_object_is_kept(api: FakeApi, connect):
+    add_config_maps(api, 3)
+    found = connect().collect(
+        "/api/v1/configmaps",
+        lambda one: None if one["metadata"]["name"] == "c00001" else {"n": one["metadata"]["name"]},
+    )
+    assert found == [{"n": "c00000"}, {"n": "c00002"}]
+
+
+def test_a_list_that_went_stale_between_pages_is_read_again_without_doubles(api: FakeApi, connect):
+    add_config_maps(api, PAGE + 1)
+    seen = []
+
+    def keep(one: dict[str, Any]) -> dict[str, Any]:
+        if not seen:
+            api.compact()
+        seen.append(one)
+        return one
+
+    found = connect().collect("/api/v1/configmaps", keep)
+    assert len(found) == PAGE + 1
+
+
+def test_a_list_that_goes_stale_again_and_again_is_read_in_one_piece(api: FakeApi, connect):
+    add_config_maps(api, PAGE + 1)
+
+    def keep(one: dict[str, Any]) -> dict[str, Any]:
+        api.compact()
+        return one
+
+    assert len(connect().collect("/api/v1/configmaps", keep)) == PAGE + 1
+    assert "limit=" not in api.requests[-1]

@@ -1,0 +1,666 @@
+"""Jobs on this machine: real processes, a real mpirun, GPUs that are only emulated."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from argparse import ArgumentTypeError
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from arena_topo import manifests
+from arena_topo.backends import JobStatus, LogOptions, Options, Phase, processes, seating
+from arena_topo.backends.local import LocalBackend, open_backend, search_path
+from arena_topo.backends.supervisor import TIMES
+from arena_topo.errors import AlreadyExists, ArenaError, NotFound, UsageError
+from arena_topo.examples import allreduce
+from arena_topo.job import EnvVar, MPIJob
+from arena_topo.manifests import ApiVersion
+from arena_topo.solver import Request, Unplaceable, place
+
+ARENA = (
+    "mpirun --allow-run-as-root -np 4 -bind-to none -map-by slot -x NCCL_DEBUG=INFO"
+    " -x NCCL_SOCKET_IFNAME=eth0 -x LD_LIBRARY_PATH -x PATH --mca pml ob1"
+    " --mca btl_tcp_if_include eth0 --mca oob_tcp_if_include eth0"
+    " --mca orte_keep_fqdn_hostnames t --mca btl ^openib"
+    " python -m arena_topo.examples.allreduce --rounds 2 --size 64K"
+)
+LONG = "sleep 600"
+PATIENCE = 30.0
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """An engine with a state of its own that leaves no process behind."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    # As if called by its path in the environment that the tests run in.
+    monkeypatch.setattr(sys, "argv", [str(Path(sys.executable).parent / "arena-topo")])
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    backend = open_backend(Options(emulate="dgx-1-v100:2"))
+    yield backend
+    for job in backend.jobs(None):
+        backend.delete(job.name, job.namespace)
+    nothing_runs(str(tmp_path / "state"))
+
+
+def nothing_runs(state: str) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while left := running(state):
+        assert time.monotonic() < deadline, left
+        time.sleep(0.02)
+
+
+def running(state: str) -> list[str]:
+    """The command lines of processes that were started by the engine with this state."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if f"XDG_STATE_HOME={state}".encode() in (folder / "environ").read_bytes().split(b"\0"):
+                found.append((folder / "cmdline").read_text().replace("\0", " "))
+    return found
+
+
+def job(name: str, command: str, **changes) -> MPIJob:
+    return MPIJob(
+        **{
+            "name": name,
+            "command": command,
+            "image": "local",
+            "gpus": 1,
+            "workers": 4,
+            "gang": True,
+            "gputopology": True,
+        }
+        | changes
+    )
+
+
+def submit(engine: LocalBackend, wanted: MPIJob, api: ApiVersion = ApiVersion.V2BETA1) -> JobStatus:
+    """What `submit` does: place if it fits, render, apply."""
+    request = placement = None
+    cluster = engine.cluster()
+    if wanted.gputopology:
+        request = Request(workers=wanted.workers, gpus=wanted.gpus)
+        with suppress(Unplaceable):
+            placement = place(request, cluster)
+    plan = manifests.plan(
+        wanted,
+        namespace="default",
+        api=api,
+        owner="me",
+        files={},
+        request=request,
+        placement=placement,
+        cluster=cluster,
+    )
+    assert engine.apply(plan) == (f"mpijob.kubeflow.org/{wanted.name}",)
+    return engine.job(wanted.name, "default")
+
+
+def until(engine: LocalBackend, name: str, reached) -> JobStatus:
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        status = engine.job(name, "default")
+        if reached(status):
+            return status
+        assert time.monotonic() < deadline, status
+        time.sleep(0.02)
+
+
+def ended(engine: LocalBackend, name: str) -> JobStatus:
+    return until(engine, name, lambda status: status.phase.over)
+
+
+def started(engine: LocalBackend, name: str) -> JobStatus:
+    return until(engine, name, lambda status: status.phase is not Phase.PENDING)
+
+
+def log(engine: LocalBackend, name: str, instance: str = "", **options) -> str:
+    status = engine.job(name, "default")
+    pieces = engine.log(status, instance or f"{name}-launcher", LogOptions(**options))
+    return b"".join(pieces).decode()
+
+
+def gpus(status: JobStatus) -> list[tuple[str, tuple[int, ...]]]:
+    return [(node, devices) for _, node, devices in status.forecast.workers]
+
+
+# ---------------------------------------------------------------------------- running
+
+
+def test_arenas_own_command_line_runs_on_a_quad_of_nvlinks(engine):
+    submit(engine, job("demo", ARENA))
+    status = ended(engine, "demo")
+    written = log(engine, "demo")
+    assert (status.phase, status.exit_code, status.reason) == (Phase.SUCCEEDED, 0, None), written
+    rounds = [line for line in written.splitlines() if line.startswith("Iter #")]
+    assert [line.partition(":")[0] for line in rounds] == ["Iter #1", "Iter #2"]
+    assert all(line.endswith(" GB/s") for line in rounds)
+    assert sorted(line for line in written.splitlines() if line.startswith("rank")) == [
+        f"rank {index}/4 on demo-worker-{index} GPUs {index}" for index in range(4)
+    ]
+    assert "every sum 10" in written
+    assert gpus(status) == [("dgx-1-v100-0", (index,)) for index in range(4)]
+    forecast = status.forecast
+    assert (forecast.bus_bandwidth, forecast.binding, forecast.guarantee) == (80.0, "local", "gpus")
+    assert (forecast.emulated, forecast.optimal, forecast.tier) == (True, True, "node")
+
+
+def test_a_finished_job_still_shows_its_pods_with_their_gpus(engine):
+    submit(engine, job("demo", "exit 0"))
+    status = ended(engine, "demo")
+    assert [(one.name, one.status, one.gpus, one.node) for one in status.instances] == [
+        ("demo-launcher", "Completed", 0, "dgx-1-v100-0"),
+        *((f"demo-worker-{index}", "Completed", 1, "dgx-1-v100-0") for index in range(4)),
+    ]
+    assert (status.request_gpus, status.allocated_gpus) == (4, 0)
+    assert engine.cluster().nodes[0].free == 0xFF
+
+
+@pytest.mark.parametrize("api", [ApiVersion.V1, ApiVersion.V1ALPHA1])
+def test_manifests_of_every_version_run(engine, api):
+    submit(
+        engine,
+        job(
+            "demo",
+            "mpirun sh -c 'echo $A $CUDA_VISIBLE_DEVICES'",
+            env=(EnvVar(key="A", value="x"),),
+            workers=2,
+        ),
+        api,
+    )
+    assert ended(engine, "demo").exit_code == 0, log(engine, "demo")
+    written = log(engine, "demo", "demo-launcher").splitlines()
+    assert sorted(written) == ["x 0", "x 3"]
+
+
+def test_an_ordinary_job_counts_its_gpus_and_has_them_alone(engine):
+    submit(engine, job("first", LONG, gang=False, gputopology=False, workers=2, gpus=3))
+    second = submit(engine, job("second", LONG, gang=False, gputopology=False, workers=1, gpus=3))
+    first = engine.job("first", "default")
+    assert gpus(first) == [("dgx-1-v100-0", (0, 1, 2)), ("dgx-1-v100-0", (3, 4, 5))]
+    assert gpus(second) == [("dgx-1-v100-1", (0, 1, 2))]
+    assert first.forecast.bus_bandwidth is not None
+
+
+def test_a_job_without_gpus_or_mpirun_just_runs(engine, tmp_path):
+    submit(
+        engine, job("demo", "pwd; echo $0 $K_MPI_JOB_ROLE", gpus=0, gputopology=False, shell="bash")
+    )
+    assert ended(engine, "demo").exit_code == 0
+    assert log(engine, "demo") == f"{tmp_path / 'work'}\nbash launcher\n"
+
+
+@pytest.mark.parametrize("command", ["exit 7", "mpirun sh -c 'exit 7'"])
+def test_the_exit_code_of_the_command_is_the_jobs(engine, command):
+    submit(engine, job("demo", command))
+    status = ended(engine, "demo")
+    assert (status.phase, status.exit_code) == (Phase.FAILED, 7)
+    assert status.reason == "the launcher ended with exit code 7"
+    assert status.chief.status == "Error"
+
+
+def test_a_worker_sees_its_own_gpus_and_only_what_is_exported(engine):
+    submit(
+        engine,
+        job(
+            "demo",
+            "export A=1 B=2; echo launcher [$CUDA_VISIBLE_DEVICES];"
+            " mpirun -x B -x CUDA_VISIBLE_DEVICES"
+            " sh -c 'echo $PMI_RANK $HOSTNAME [$CUDA_VISIBLE_DEVICES] [$A] [$B]'",
+            gpus=2,
+            workers=2,
+        ),
+    )
+    status = ended(engine, "demo")
+    lines = log(engine, "demo").splitlines()
+    assert lines[0] == "launcher []"
+    (_, one), (_, other) = gpus(status)
+    # Two slots each, as a worker on a cluster has as many as it has GPUs.
+    assert sorted(lines[1:]) == [
+        f"{rank} demo-worker-{rank // 2} [{','.join(map(str, devices))}] [] [2]"
+        for rank, devices in enumerate((one, one, other, other))
+    ]
+
+
+def test_too_many_ranks_are_refused_in_open_mpis_words(engine):
+    submit(engine, job("demo", "mpirun -np 5 hostname"))
+    assert ended(engine, "demo").exit_code == 1
+    assert "There are not enough slots available in the system" in log(engine, "demo")
+
+
+def test_a_failing_launcher_is_started_again_as_often_as_asked(engine):
+    submit(engine, job("demo", "echo x >> tries; test $(wc -l < tries) = 3", retry=2))
+    assert ended(engine, "demo").exit_code == 0
+    assert Path("tries").read_text() == "x\nx\nx\n"
+
+
+def test_a_folder_that_is_not_there_fails_the_job_and_says_so(engine):
+    submit(engine, job("demo", "true", working_dir="/nowhere/at/all"))
+    status = ended(engine, "demo")
+    assert (status.phase, status.reason) == (
+        Phase.FAILED,
+        "the folder to start in, /nowhere/at/all, is not there",
+    )
+    assert "/nowhere/at/all" in log(engine, "demo")
+
+
+# ---------------------------------------------------------------------------- the queue
+
+
+def test_gangs_get_a_quad_each_and_the_fifth_waits_until_one_ends(engine):
+    quads = []
+    for name in ("one", "two", "three", "four"):
+        placed = gpus(submit(engine, job(name, LONG)))
+        quads.append((placed[0][0], sorted(device for _, (device,) in placed)))
+    assert sorted(quads) == [
+        (node, quad)
+        for node in ("dgx-1-v100-0", "dgx-1-v100-1")
+        for quad in ([0, 1, 2, 3], [4, 5, 6, 7])
+    ]
+    assert quads[0][0] == quads[1][0]
+    fifth = submit(engine, job("five", LONG))
+    assert (fifth.phase, fifth.forecast.state, fifth.forecast.workers) == (
+        Phase.PENDING,
+        "waiting",
+        (),
+    )
+    assert "not enough free GPUs" in fifth.reason
+    assert all(one.pending for one in fifth.instances)
+    engine.delete("three", "default")
+    assert gpus(started(engine, "five")) == gpus_of(quads[2])
+
+
+def gpus_of(quad: tuple[str, list[int]]) -> list[tuple[str, tuple[int, ...]]]:
+    return [(quad[0], (device,)) for device in quad[1]]
+
+
+def test_a_younger_job_does_not_overtake_the_gang_that_has_waited_longest(engine):
+    submit(engine, job("small", LONG, workers=1))
+    whole = submit(engine, job("whole", LONG, workers=16))
+    assert whole.phase is Phase.PENDING
+    younger = submit(engine, job("younger", "exit 0", workers=1))
+    assert younger.phase is Phase.PENDING
+    assert younger.reason == "whole has waited longer and comes first"
+    engine.delete("whole", "default")
+    assert ended(engine, "younger").exit_code == 0
+
+
+def test_a_job_that_can_never_fit_holds_up_nobody(engine):
+    never = submit(engine, job("never", LONG, gputopology=False, workers=17))
+    assert never.reason == "17 workers x 1 GPU can never be placed here: there are 16 GPUs"
+    submit(engine, job("small", "exit 0"))
+    assert ended(engine, "small").exit_code == 0
+
+
+def test_a_plan_whose_gpus_were_taken_meanwhile_is_made_anew(engine):
+    plans = []
+    for name in ("one", "two"):
+        wanted = job(name, LONG)
+        request = Request(workers=4, gpus=1)
+        plans.append(
+            manifests.plan(
+                wanted,
+                namespace="default",
+                api=ApiVersion.V2BETA1,
+                owner="me",
+                files={},
+                request=request,
+                placement=place(request, engine.cluster()),
+            )
+        )
+    assert plans[0].placement == plans[1].placement
+    for plan in plans:
+        engine.apply(plan)
+    placed = [sorted(gpus(engine.job(name, "default"))) for name in ("one", "two")]
+    assert placed[0] != placed[1]
+    assert {node for one in placed for node, _ in one} == {"dgx-1-v100-0"}
+
+
+# ---------------------------------------------------------------------------- surviving
+
+SUBMITTER = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import test_local_engine as here
+from arena_topo.backends import Options
+from arena_topo.backends.local import open_backend
+here.submit(open_backend(Options(emulate="dgx-1-v100:2")), here.job("demo", "sleep 1; exit 3"))
+print("submitted", flush=True)
+input()
+"""
+
+
+def test_killing_the_shell_that_submitted_changes_nothing(engine):
+    shell = subprocess.Popen(
+        [
+            "sh",
+            "-c",
+            '"$@"; true',
+            "sh",
+            sys.executable,
+            "-c",
+            SUBMITTER,
+            str(Path(__file__).parent),
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+    with shell:
+        assert shell.stdout.readline() == b"submitted\n"
+        os.killpg(shell.pid, signal.SIGKILL)
+    assert ended(engine, "demo").exit_code == 3
+
+
+def test_a_killed_supervisor_fails_the_job_and_frees_its_gpus(engine, tmp_path):
+    submit(engine, job("demo", "mpirun sleep 600"))
+    uid = started(engine, "demo").uid
+    until(engine, "demo", lambda _: len(processes.of_job(uid)) > 8)
+    record = json.loads((tmp_path / "state/arena-topo/jobs/default/demo/record").read_text())
+    os.kill(record["record"]["supervisor"]["pid"], signal.SIGKILL)
+    status = ended(engine, "demo")
+    assert (status.phase, status.reason) == (
+        Phase.FAILED,
+        "the process that ran the job was killed",
+    )
+    assert not processes.of_job(uid)
+    assert engine.cluster().nodes[0].free == 0xFF
+
+
+def test_delete_ends_even_what_will_not_listen_and_frees_the_name(engine):
+    # The launcher ignores SIGTERM, and one child has left the session and lost its mark.
+    submit(engine, job("demo", "trap '' TERM; setsid env -i sleep 600 & while :; do sleep 1; done"))
+    started(engine, "demo")
+    engine.delete("demo", "default")
+    assert engine.jobs(None) == ()
+    assert engine.cluster().nodes[0].free == 0xFF
+    submit(engine, job("demo", "exit 0"))
+    assert ended(engine, "demo").exit_code == 0
+
+
+def test_what_a_launcher_leaves_behind_ends_with_it(engine):
+    submit(engine, job("demo", "sleep 600 & exit 0"))
+    uid = ended(engine, "demo").uid
+    assert not processes.of_job(uid)
+
+
+def test_a_supervisor_whose_job_is_gone_ends_its_pods(engine, tmp_path):
+    submit(engine, job("demo", LONG))
+    uid = started(engine, "demo").uid
+    folder = tmp_path / "state/arena-topo/jobs/default/demo"
+    folder.rename(tmp_path / "elsewhere")
+    deadline = time.monotonic() + PATIENCE
+    while processes.of_job(uid):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_jobs_of_another_machine_are_left_alone(engine, tmp_path):
+    submit(engine, job("demo", "exit 0"))
+    ended(engine, "demo")
+    folder = tmp_path / "state/arena-topo/jobs/default/demo"
+    submission = json.loads((folder / "submission.json").read_text())
+    (folder / "submission.json").write_text(json.dumps(submission | {"host": "elsewhere"}))
+    record = json.loads((folder / "record").read_text())
+    record["record"] |= {"phase": "RUNNING", "finished": None}
+    (folder / "record").write_text(json.dumps(record))
+    status = engine.job("demo", "default")
+    assert (status.phase, status.reason) == (
+        Phase.UNKNOWN,
+        "it runs on elsewhere, which cannot be looked into from here",
+    )
+    assert engine.cluster().nodes[0].free == 0xFF
+
+
+# ---------------------------------------------------------------------------- words and files
+
+
+def test_a_name_can_be_used_once(engine):
+    submit(engine, job("demo", LONG))
+    with pytest.raises(AlreadyExists) as refused:
+        submit(engine, job("demo", LONG))
+    assert str(refused.value) == (
+        "the job demo is already exist, please delete it first. use 'arena-topo delete demo'"
+    )
+
+
+@pytest.mark.parametrize("verb", ["job", "delete"])
+def test_a_job_that_is_not_there_is_not_found(engine, verb):
+    with pytest.raises(NotFound) as refused:
+        getattr(engine, verb)("ghost", "default")
+    assert str(refused.value) == "Not found training job ghost in namespace default"
+
+
+def test_no_name_leads_out_of_the_state_folder(engine):
+    for name, namespace in (
+        ("..", "default"),
+        ("a/b", "default"),
+        ("demo", "../x"),
+        ("", "default"),
+    ):
+        with pytest.raises(UsageError):
+            engine.job(name, namespace)
+
+
+def test_nobody_else_can_read_a_job(engine, tmp_path):
+    submit(engine, job("demo", "exit 0"))
+    ended(engine, "demo")
+    modes = {(path.stat().st_mode & 0o077) for path in (tmp_path / "state/arena-topo").rglob("*")}
+    assert modes == {0}
+
+
+@pytest.mark.parametrize("state", ["/proc/nowhere", "/dev/null/state"])
+def test_a_state_folder_that_cannot_be_written_is_said(monkeypatch, state):
+    monkeypatch.setenv("XDG_STATE_HOME", state)
+    other = open_backend(Options(emulate="dgx-1-v100:2"))
+    with pytest.raises(ArenaError) as refused:
+        submit(other, job("demo", "exit 0"))
+    assert refused.value.message == f"cannot keep local jobs in {state}/arena-topo"
+    assert "XDG_STATE_HOME" in refused.value.hint
+
+
+def test_files_that_a_job_writes_follow_the_submitters_umask(engine):
+    before = os.umask(0o002)
+    try:
+        submit(engine, job("demo", "umask"))
+    finally:
+        os.umask(before)
+    ended(engine, "demo")
+    assert log(engine, "demo") == "0002\n"
+
+
+def test_jobs_are_listed_newest_first_by_namespace(engine):
+    for name in ("one", "two"):
+        submit(engine, job(name, "exit 0"))
+    assert [one.name for one in engine.jobs("default")] == ["two", "one"]
+    assert [one.name for one in engine.jobs(None)] == ["two", "one"]
+    assert engine.jobs("other") == ()
+
+
+def test_events_tell_the_jobs_story(engine):
+    submit(engine, job("demo", "exit 7"))
+    status = ended(engine, "demo")
+    assert [(one.reason, one.source, one.kind, one.message) for one in engine.events(status)] == [
+        ("Placed", "mpijob/demo", "Normal", "dgx-1-v100-0: 0,1,2,3"),
+        ("Started", "mpijob/demo", "Normal", "4 workers wait for mpirun"),
+        ("Started", "pod/demo-launcher", "Normal", "sh -c 'exit 7'"),
+        ("Failed", "pod/demo-launcher", "Warning", "the launcher ended with exit code 7"),
+    ]
+
+
+# ---------------------------------------------------------------------------- logs
+
+
+def test_no_line_is_lost_however_fast_they_come(engine):
+    submit(engine, job("demo", "seq 1 300000"))
+    pieces = b"".join(engine.log(started(engine, "demo"), "demo-launcher", LogOptions(follow=True)))
+    assert pieces == b"".join(b"%d\n" % number for number in range(1, 300001))
+
+
+def test_following_starts_before_the_end_and_stops_with_the_pod(engine):
+    submit(engine, job("demo", "echo one; while ! test -e go; do sleep 0.05; done; printf two"))
+    followed = engine.log(started(engine, "demo"), "demo-launcher", LogOptions(follow=True))
+    assert next(followed) == b"one\n"
+    Path("go").touch()
+    assert b"".join(followed) == b"two"
+
+
+@pytest.mark.parametrize(
+    ("tail", "text"), [(None, "a\nb\nc"), (0, ""), (1, "c"), (2, "b\nc"), (9, "a\nb\nc")]
+)
+def test_the_tail_of_a_log_is_counted_in_lines(engine, tail, text):
+    submit(engine, job("demo", "printf 'a\\nb\\nc'"))
+    ended(engine, "demo")
+    assert log(engine, "demo", tail=tail) == text
+
+
+def test_the_times_of_a_log_are_kept_beside_it(engine, tmp_path):
+    submit(engine, job("demo", "echo old; echo half; sleep 1; echo new"))
+    status = ended(engine, "demo")
+    index = tmp_path / "state/arena-topo/jobs/default/demo/pods/demo-launcher/times"
+    times = list(TIMES.iter_unpack(index.read_bytes()))
+    assert [size for _, size in times][-1] == len("old\nhalf\nnew\n")
+    assert len(times) > 1
+    assert status.chief.started < times[0][0] < times[-1][0]
+
+
+@pytest.mark.parametrize(
+    ("since_time", "text"),
+    [
+        ("2020-01-01T00:00:00Z", "old\nhalf\nnew\n"),
+        ("2020-01-01T00:00:11Z", "half\nnew\n"),
+        ("2020-01-01T00:00:21+00:00", "new\n"),
+        ("2020-01-01T00:01:00Z", ""),
+    ],
+)
+def test_a_log_can_begin_at_a_moment(engine, tmp_path, since_time, text):
+    submit(engine, job("demo", "echo old; echo half; echo new"))
+    ended(engine, "demo")
+    index = tmp_path / "state/arena-topo/jobs/default/demo/pods/demo-launcher/times"
+    # 2020-01-01T00:00:00Z; the second line was half written 10 s later, and whole at 20 s.
+    start = 1577836800.0
+    index.write_bytes(b"".join(TIMES.pack(start + at, n) for at, n in ((10, 6), (20, 9), (30, 13))))
+    assert log(engine, "demo", since_time=since_time) == text
+    stamped = log(engine, "demo", since_time=since_time, timestamps=True)
+    every = (
+        "2020-01-01T00:00:10.000Z old\n"
+        "2020-01-01T00:00:20.000Z half\n"
+        "2020-01-01T00:00:30.000Z new\n"
+    )
+    assert every.endswith(stamped)
+    assert stamped.count("\n") == text.count("\n")
+
+
+def test_the_log_of_an_unknown_pod_is_not_found(engine):
+    submit(engine, job("demo", "exit 0"))
+    with pytest.raises(NotFound, match="invalid instance name ghost in job demo"):
+        log(engine, "demo", "ghost")
+
+
+# ---------------------------------------------------------------------------- machines
+
+
+def test_what_to_emulate_is_the_flag_then_the_variable_then_the_published_cluster():
+    assert seating.emulation("hgx-h100", {"ARENA_TOPO_EMULATE": "dgx-2"}) == "hgx-h100"
+    assert seating.emulation(None, {"ARENA_TOPO_EMULATE": "dgx-2"}) == "dgx-2"
+
+
+def test_emulated_machines_are_marked(engine):
+    cluster = engine.cluster()
+    assert cluster.emulated
+    assert [node.name for node in cluster.nodes] == ["dgx-1-v100-0", "dgx-1-v100-1"]
+    assert all(node.machine.model == "V100" for node in cluster.nodes)
+
+
+SMI = """#!/bin/sh
+if [ "$1" = -L ]; then
+  echo "GPU 0: Tesla V100-SXM2-16GB (UUID: GPU-aa)"
+  echo "GPU 1: Tesla V100-SXM2-16GB (UUID: GPU-bb)"
+else
+  printf '\\tGPU0\\tGPU1\\tCPU Affinity\\nGPU0\\t X \\tNV2\\t0-7\\nGPU1\\tNV2\\t X \\t0-7\\n'
+fi
+"""
+
+
+def test_a_machine_with_nvidia_smi_is_itself_and_its_jobs_see_uuids(engine, monkeypatch, tmp_path):
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text(SMI)
+    tool.chmod(0o700)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    seating.this_machine.cache_clear()
+    real = open_backend(Options())
+    (node,) = real.cluster().nodes
+    assert (node.name, node.machine.model, str(node.machine.link(0, 1))) == (
+        seating.host(),
+        "V100",
+        "NV2",
+    )
+    assert not real.cluster().emulated
+    submit(real, job("demo", "mpirun sh -c 'echo $CUDA_VISIBLE_DEVICES'", workers=2))
+    status = ended(real, "demo")
+    assert sorted(log(real, "demo").split()) == ["GPU-aa", "GPU-bb"]
+    assert (status.forecast.emulated, status.forecast.bus_bandwidth) == (False, 40.0)
+    seating.this_machine.cache_clear()
+
+
+def test_the_path_of_jobs_prefers_the_environment_that_was_called(monkeypatch):
+    own = str(Path(sys.executable).parent)
+    for started_as, first in (
+        (f"{own}/arena-topo", True),
+        ("/usr/lib/arena_topo/__main__.py", True),
+        ("/home/me/.local/bin/arena-topo", False),
+    ):
+        monkeypatch.setattr(sys, "argv", [started_as])
+        path = search_path({"PATH": "/conda/bin:/bin"})
+        assert path == (f"{own}:/conda/bin:/bin" if first else f"/conda/bin:/bin:{own}")
+
+
+# ---------------------------------------------------------------------------- the example
+
+
+@pytest.mark.parametrize(
+    ("text", "count"), [("4", 4), ("64K", 65536), ("4M", 4194304), ("1GiB", 1 << 30)]
+)
+def test_sizes_are_in_powers_of_1024(text, count):
+    assert allreduce.size(text) == count
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "4X", "", "1.5M"])
+def test_a_size_that_is_none_is_refused(text):
+    with pytest.raises(ArgumentTypeError, match="is not a size such as 64K"):
+        allreduce.size(text)
+
+
+def test_the_example_runs_for_as_long_as_asked_and_without_numpy(engine):
+    Path("numpy.py").write_text("raise ImportError\n")
+    submit(
+        engine,
+        job(
+            "demo",
+            "PYTHONPATH=$PWD mpirun -x PYTHONPATH -np 2"
+            " python -m arena_topo.examples.allreduce --seconds 0.2 --rounds 1 --size 4K",
+            workers=2,
+        ),
+    )
+    assert ended(engine, "demo").exit_code == 0, log(engine, "demo")
+    assert log(engine, "demo").count("Iter #") > 1
+
+
+def test_a_wrong_sum_fails_the_example(engine):
+    Path("wrong.py").write_text(
+        "from arena_topo.examples import allreduce\n"
+        "right = allreduce.buffer\n"
+        "allreduce.buffer = lambda count, value: right(count, value and 7.0)\n"
+        "allreduce.main()\n"
+    )
+    submit(engine, job("demo", "mpirun -np 2 python wrong.py", workers=2))
+    assert ended(engine, "demo").exit_code == 1
+    assert "wrong sum 14.0, expected 3.0" in log(engine, "demo")

@@ -1,0 +1,270 @@
+"""Open MPI 4 command lines, as arena's documentation writes them, in the words of other MPIs."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+
+import pytest
+
+from arena_topo.backends import mpirun
+from arena_topo.backends.mpirun import Flavour, Surroundings, Untranslatable, translate
+
+ARENA = (
+    "--allow-run-as-root -np 4 -bind-to none -map-by slot -x NCCL_DEBUG=INFO"
+    " -x NCCL_SOCKET_IFNAME=eth7 -x LD_LIBRARY_PATH -x PATH --mca pml ob1"
+    " --mca btl_tcp_if_include eth7 --mca oob_tcp_if_include eth7"
+    " --mca orte_keep_fqdn_hostnames t --mca btl ^openib python train.py --lr 0.1"
+)
+
+
+def around(slots: int = 1, workers: int = 4, **environment: str) -> Surroundings:
+    return Surroundings(
+        slots={f"j-worker-{index}": slots for index in range(workers)},
+        environment={"PATH": "/bin", "CUDA_VISIBLE_DEVICES": "", **environment},
+        launcher={"CUDA_VISIBLE_DEVICES": ""},
+        interfaces=frozenset({"lo", "eth0"}),
+    )
+
+
+def words(line: str, flavour: Flavour, where: Surroundings | None = None) -> str:
+    return shlex.join(translate(shlex.split(line), flavour, where or around()).words)
+
+
+HERE = "-localhost 127.0.0.1"
+ALL = f"{HERE} -hosts j-worker-0:1,j-worker-1:1,j-worker-2:1,j-worker-3:1 -genvnone"
+
+
+def test_arenas_line_runs_under_mpich():
+    assert words(ARENA, Flavour.HYDRA, around(LD_LIBRARY_PATH="/usr/lib")) == (
+        f"{ALL} -genv NCCL_DEBUG INFO -genv LD_LIBRARY_PATH /usr/lib -genv PATH /bin"
+        " -n 4 python train.py --lr 0.1"
+    )
+
+
+def test_arenas_line_runs_under_open_mpi_5():
+    assert words(ARENA, Flavour.OPEN_MPI_5) == (
+        "--allow-run-as-root -n 4 --bind-to none --map-by slot -x NCCL_DEBUG=INFO -x PATH"
+        " --mca pml ob1 python train.py --lr 0.1"
+    )
+
+
+def test_arenas_line_stays_itself_under_open_mpi_4_but_for_names_of_another_machine():
+    assert words(ARENA, Flavour.OPEN_MPI_4) == (
+        "--allow-run-as-root --np 4 --bind-to none --map-by slot -x NCCL_DEBUG=INFO -x PATH"
+        " --mca pml ob1 --mca orte_keep_fqdn_hostnames t --mca btl '^openib'"
+        " python train.py --lr 0.1"
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("python x", f"{ALL} -n 4 python x"),
+        ("-c 2 python x", f"{ALL} -n 2 python x"),
+        ("--np=3 python x", f"{ALL} -n 3 python x"),
+        ("-np 2 -- -odd x", f"{ALL} -n 2 -odd x"),
+        ("-np 2 --tag-output x", f"{ALL} -prepend-rank -n 2 x"),
+        ("-np 2 -wdir /data x", f"{ALL} -n 2 -wdir /data x"),
+        ("-np 4 --hostfile /etc/mpi/hostfile x", f"{ALL} -n 4 x"),
+        ("-np 6 --oversubscribe x", f"{ALL} -n 6 x"),
+        ("-np 6 --map-by slot:OVERSUBSCRIBE x", f"{ALL} -n 6 x"),
+        (
+            "-H j-worker-2:1,j-worker-0 x",
+            f"{HERE} -hosts j-worker-2:1,j-worker-0:1 -genvnone -n 2 x",
+        ),
+        ("-host j-worker-1.j.ns.svc x", f"{HERE} -hosts j-worker-1:1 -genvnone -n 1 x"),
+        (
+            "-np 1 -x A=1 x : -np 2 -x B=2 y -n z",
+            f"{ALL} -env A 1 -n 1 x : -env B 2 -n 2 y -n z",
+        ),
+    ],
+)
+def test_an_option_of_open_mpi_says_the_same_to_mpich(line, said):
+    assert words(line, Flavour.HYDRA) == said
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("x", f"{HERE} -hosts j-worker-0:2,j-worker-1:2 -genvnone -n 4 x"),
+        ("-npernode 1 x", f"{HERE} -hosts j-worker-0:1,j-worker-1:1 -genvnone -n 2 x"),
+        ("-N 2 x", f"{HERE} -hosts j-worker-0:2,j-worker-1:2 -genvnone -n 4 x"),
+        ("-pernode x", f"{HERE} -hosts j-worker-0:1,j-worker-1:1 -genvnone -n 2 x"),
+        ("--map-by ppr:1:node x", f"{HERE} -hosts j-worker-0:1,j-worker-1:1 -genvnone -n 2 x"),
+        ("-np 4 --map-by node x", f"{HERE} -hosts j-worker-0:1,j-worker-1:1 -genvnone -n 4 x"),
+    ],
+)
+def test_ranks_are_laid_out_over_workers_of_two_slots_as_open_mpi_does(line, said):
+    assert words(line, Flavour.HYDRA, around(slots=2, workers=2)) == said
+
+
+def test_a_hostfile_of_open_mpi_is_read(tmp_path):
+    file = tmp_path / "hosts"
+    file.write_text("# mine\nj-worker-3 slots=1\nj-worker-1:2\n\n")
+    assert words(f"--hostfile {file} x", Flavour.HYDRA) == (
+        f"{HERE} -hosts j-worker-3:1,j-worker-1:2 -genvnone -n 3 x"
+    )
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "-n 2 -ppn 1 -prepend-rank python x",
+        "-genv A 1 -n 2 python x",
+        "-f hosts -launcher ssh -n 8 python x",
+    ],
+)
+def test_a_line_in_mpichs_own_words_is_left_alone(line):
+    assert words(line, Flavour.HYDRA) == line
+
+
+def test_a_line_in_mpichs_own_words_keeps_each_workers_own_gpus():
+    told = translate(["-genv", "A", "1", "x"], Flavour.HYDRA, around(HOME="/h"))
+    assert told.environment == {"PATH": "/bin", "HOME": "/h"}
+    chosen = translate(["-genv", "A", "1", "x"], Flavour.HYDRA, around(CUDA_VISIBLE_DEVICES="5"))
+    assert chosen.environment["CUDA_VISIBLE_DEVICES"] == "5"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "-n 4 --output tag --map-by slot:OVERSUBSCRIBE --display map python x",
+        "--runtime-options recoverable -n 2 python x -n",
+        "-n 2 --prtemca state_base_verbose 1 python x",
+    ],
+)
+def test_a_line_in_open_mpi_5s_own_words_is_left_alone(line):
+    assert words(line, Flavour.OPEN_MPI_5) == line
+
+
+def test_old_words_become_new_ones_for_open_mpi_5():
+    told = translate(
+        shlex.split("-np 6 --oversubscribe -tag-output -npernode 3 --mca plm_rsh_agent ssh x"),
+        Flavour.OPEN_MPI_5,
+        around(),
+    )
+    assert shlex.join(told.words) == "-n 6 --output tag -N 3 x"
+    assert told.environment["PRTE_MCA_rmaps_default_mapping_policy"] == ":OVERSUBSCRIBE"
+
+
+def test_more_ranks_than_slots_are_refused_as_open_mpi_does():
+    with pytest.raises(Untranslatable, match="There are not enough slots available") as refused:
+        words("-np 5 python x", Flavour.HYDRA)
+    assert "The 4 workers of this job have 4 slots" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ("-np 2 --rankfile r x", "option --rankfile has no counterpart in MPICH"),
+        ("-np 2 --frobnicate x", "option --frobnicate is neither Open MPI's nor known to MPICH"),
+        ("-np", "option -np wants 1 value"),
+        ("-np two x", "'two' is not a number of processes"),
+        ("-np 2", "there is no program to run"),
+        ("-H elsewhere x", "elsewhere is no worker of this job"),
+        ("--hostfile /nowhere/h x", "cannot read the hostfile /nowhere/h"),
+    ],
+)
+def test_what_mpich_cannot_do_is_named(line, text):
+    with pytest.raises(Untranslatable, match=text):
+        words(line, Flavour.HYDRA)
+
+
+def test_binding_is_not_used_and_that_is_said():
+    told = translate(shlex.split("-np 2 -bind-to core x"), Flavour.HYDRA, around())
+    assert told.remarks == (
+        "--bind-to core is not used: the workers share this machine's processors",
+    )
+    assert "core" not in told.words
+
+
+def test_exports_reach_the_ranks_as_they_are():
+    hostile = "a b'c\"d $x ; é\nnew"
+    told = translate(["-x", "V", "-x", "W_*", "x"], Flavour.HYDRA, around(V=hostile, W_1="1"))
+    assert told.words[4:] == (
+        "-genvnone",
+        "-genv",
+        "V",
+        hostile,
+        "-genv",
+        "W_1",
+        "1",
+        "-n",
+        "4",
+        "x",
+    )
+
+
+@pytest.mark.parametrize("flavour", [Flavour.HYDRA, Flavour.OPEN_MPI_4, Flavour.OPEN_MPI_5])
+def test_the_launchers_lack_of_gpus_is_never_exported(flavour):
+    assert "CUDA_VISIBLE_DEVICES" not in words("-np 2 -x CUDA_VISIBLE_DEVICES x", flavour)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "foreign"),
+    [
+        ("NCCL_SOCKET_IFNAME", "eth0", False),
+        ("NCCL_SOCKET_IFNAME", "eth", False),
+        ("NCCL_SOCKET_IFNAME", "=eth", True),
+        ("NCCL_SOCKET_IFNAME", "^docker", False),
+        ("NCCL_SOCKET_IFNAME", "ib0,bond0", True),
+        ("GLOO_SOCKET_IFNAME", "eth", True),
+        ("btl_tcp_if_include", "eth0", False),
+        ("btl_tcp_if_include", "10.0.0.0/8", True),
+        ("OMPI_MCA_oob_tcp_if_include", "ens3", True),
+        ("NCCL_DEBUG", "eth9", False),
+    ],
+)
+def test_names_of_interfaces_that_are_not_here_are_known(name, value, foreign):
+    assert mpirun.foreign(name, value, {"lo", "eth0"}) is foreign
+
+
+@pytest.mark.parametrize(
+    ("version", "flavour"),
+    [
+        ("HYDRA build details:\n    Version:    5.0.2\n", Flavour.HYDRA),
+        ("mpirun (Open MPI) 4.1.6\n\nReport bugs to ...", Flavour.OPEN_MPI_4),
+        ("mpiexec (OpenRTE) 3.1.3\n", Flavour.OPEN_MPI_4),
+        ("mpirun (Open MPI) 5.0.11\n", Flavour.OPEN_MPI_5),
+        ("prterun (PRRTE) 3.0.11\n", Flavour.OPEN_MPI_5),
+        ("Intel(R) MPI Library for Linux* OS, Version 2021.13", Flavour.INTEL),
+        ("srun 23.11", Flavour.OTHER),
+    ],
+)
+def test_whose_mpirun_it_is_shows_in_its_version(version, flavour):
+    assert mpirun.flavour_of(version) is flavour
+
+
+def test_the_version_is_asked_once_until_the_file_changes(tmp_path):
+    program, cache, asked = tmp_path / "mpirun", tmp_path / "cache", tmp_path / "asked"
+    program.write_text(f"#!/bin/sh\necho x >> {asked}\necho 'mpirun (Open MPI) 4.1.6'\n")
+    program.chmod(0o700)
+    for _ in range(3):
+        assert mpirun.flavour_at(program, cache) is Flavour.OPEN_MPI_4
+    assert asked.read_text() == "x\n"
+    os.utime(program, ns=(1, 1))
+    assert mpirun.flavour_at(program, cache) is Flavour.OPEN_MPI_4
+    assert asked.read_text() == "x\nx\n"
+
+
+def test_a_machine_without_mpi_says_how_to_get_one(tmp_path):
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "pods.json").write_text(
+        f'{{"bin": "{tmp_path / "bin"}", "slots": {{}}, "launcher": {{}}, "cache": "c"}}'
+    )
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", mpirun.__file__, "run", tmp_path, "mpirun", "-np", "2", "x"],
+        capture_output=True,
+        text=True,
+        env={"PATH": f"{tmp_path / 'bin'}:/nowhere"},
+        check=False,
+    )
+    assert done.returncode == 127
+    assert done.stderr == (
+        "arena-topo: mpirun: no MPI is installed on this machine\n"
+        "arena-topo: install one beside arena-topo: pip install 'arena-topo[mpi]',"
+        " or put the folder of yours on the PATH\n"
+    )

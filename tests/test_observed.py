@@ -1,0 +1,517 @@
+"""What Kubernetes objects say of a cluster: machines, free GPUs, and doubt that is never hope."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from arena_topo.backends import observed
+from arena_topo.topology import (
+    Cluster,
+    Knowledge,
+    Link,
+    LinkKind,
+    Node,
+    Taint,
+    count,
+    gpu_set,
+    members,
+    presets,
+    published,
+)
+
+
+def node(name: str = "node-a", *, gpus: int = 8, **more: Any) -> dict[str, Any]:
+    offers = {"cpu": "32", "memory": "64Gi", "nvidia.com/gpu": str(gpus)}
+    return {
+        "kind": "Node",
+        "metadata": {"name": name, "labels": more.pop("labels", {})},
+        "spec": more.pop("spec", {}),
+        "status": {"capacity": offers, "allocatable": offers, **more},
+    }
+
+
+def pod(name: str, *, on: str | None = "node-a", gpus: int = 1, **more: Any) -> dict[str, Any]:
+    container = {
+        "name": "main",
+        "resources": {
+            "limits": {"nvidia.com/gpu": str(gpus)} if gpus else {},
+            "requests": more.pop("requests", {}),
+        },
+    }
+    return {
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "namespace": "default",
+            "annotations": more.pop("annotations", None),
+            **more.pop("metadata", {}),
+        },
+        "spec": {
+            **({"nodeName": on} if on else {}),
+            "containers": [container],
+            **more.pop("spec", {}),
+        },
+        "status": {"phase": more.pop("phase", "Running")},
+    }
+
+
+def group(ids: str) -> dict[str, str]:
+    return {"topology.kubernetes.io/gpu-group": ids}
+
+
+def job(name: str, placement: str, **more: Any) -> dict[str, Any]:
+    return {
+        "kind": "MPIJob",
+        "metadata": {
+            "name": name,
+            "namespace": "default",
+            "annotations": {
+                "arena-topo.io/format": "v1",
+                "arena-topo.io/state": more.pop("state", "placed"),
+                "arena-topo.io/placement": placement,
+            },
+            **more.pop("metadata", {}),
+        },
+        "spec": {
+            "mpiReplicaSpecs": {
+                "Worker": {
+                    "template": {
+                        "metadata": {"annotations": more.pop("template", {})},
+                        "spec": {
+                            "containers": [{"resources": {"limits": {"nvidia.com/gpu": "2"}}}]
+                        },
+                    }
+                }
+            }
+        },
+        "status": more.pop("status", {}),
+    }
+
+
+def config_map(name: str = "node-a", *, healthy: int | None = None) -> dict[str, Any]:
+    machine = presets.machine("dgx-1-v100", name)
+    return published.config_map(machine, gpu_set(range(8)) if healthy is None else healthy)
+
+
+def seen(*objects: dict[str, Any]) -> Cluster:
+    return observed.cluster(objects, source="test")
+
+
+def only(*objects: dict[str, Any]) -> Node:
+    (found,) = seen(*objects).nodes
+    return found
+
+
+def test_a_published_matrix_is_the_machine_whatever_the_labels_say():
+    found = only(node(labels={"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}), config_map())
+    assert found.machine.knowledge is Knowledge.MEASURED
+    assert found.machine.link(0, 3) == Link(kind=LinkKind.NVLINK, lanes=2)
+    assert found.machine.name == "node-a"
+
+
+def test_without_a_config_map_a_known_product_is_an_assumed_machine():
+    found = only(node(labels={"nvidia.com/gpu.product": "Tesla-V100-SXM2-32GB"}))
+    assert found.machine.knowledge is Knowledge.ASSUMED
+    assert found.machine.link(0, 4) == Link(kind=LinkKind.NVLINK, lanes=2)
+
+
+def test_a_node_that_says_nothing_has_unknown_links():
+    found = only(node(gpus=4))
+    assert found.machine.knowledge is Knowledge.UNKNOWN
+    assert members(found.free) == (0, 1, 2, 3)
+
+
+def test_a_broken_config_map_is_a_note_and_the_rest_of_the_cluster_still_works():
+    broken = config_map()
+    broken["data"]["linkType"] = '[["N-A", "NV1"], ["NV1"]]'
+    cluster = seen(node(), node("node-b"), broken, config_map("node-b"))
+    assert [one.machine.knowledge for one in cluster.nodes] == [
+        Knowledge.UNKNOWN,
+        Knowledge.MEASURED,
+    ]
+    (note,) = cluster.notes
+    assert "configmap kube-system/node-a-gpu-topology" in note
+    assert "using the labels of node node-a" in note
+
+
+def test_a_config_map_outside_kube_system_steers_nobody():
+    forged = config_map()
+    forged["metadata"]["namespace"] = "default"
+    assert only(node(), forged).machine.knowledge is Knowledge.UNKNOWN
+
+
+def test_a_config_map_that_describes_fewer_gpus_than_the_node_offers_is_not_believed():
+    cluster = seen(node(gpus=16), config_map())
+    assert len(cluster.nodes[0].machine.gpus) == 16
+    assert "describes 8 GPUs, but node node-a offers 16" in cluster.notes[0]
+
+
+def test_nodes_that_publish_the_same_share_one_matrix():
+    cluster = seen(*(node(f"n{i}") for i in range(3)), *(config_map(f"n{i}") for i in range(3)))
+    first, *others = (one.machine.links for one in cluster.nodes)
+    assert all(links is first for links in others)
+    assert [one.machine.name for one in cluster.nodes] == ["n0", "n1", "n2"]
+
+
+def test_equal_matrices_of_different_gpu_models_are_different_machines():
+    cluster = seen(
+        node("n0", labels={"nvidia.com/gpu.product": "Tesla-V100-SXM2-32GB"}),
+        node("n1", labels={"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-40GB"}),
+        config_map("n0"),
+        config_map("n1"),
+    )
+    assert [one.machine.model for one in cluster.nodes] == ["V100", "A100"]
+
+
+def test_a_pod_that_names_its_devices_makes_exactly_those_busy():
+    found = only(node(), pod("w", gpus=2, annotations=group("0,3")))
+    assert members(found.free) == (1, 2, 4, 5, 6, 7)
+    assert (found.hidden, found.opaque, found.foreign) == (0, False, False)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"allocatedGPUs": {"0": ["1", "2"]}, "visibleGPUs": ["1", "2"], "assumeTime": 7}',
+        '{"allocatedGPUs": {"0": ["1"], "1": ["2"]}}',
+        "[1, 2]",
+        "1,2",
+        " 1, 2 ",
+    ],
+)
+def test_acks_allocation_is_read_in_every_known_shape(text: str):
+    annotations = {"gputopology.alibabacloud.com/allocation": text}
+    found = only(node(), pod("w", gpus=2, annotations=annotations))
+    assert members(found.free) == (0, 3, 4, 5, 6, 7)
+    assert found.hidden == 0
+
+
+def test_container_indexes_in_acks_allocation_are_no_devices():
+    annotations = {"gputopology.alibabacloud.com/allocation": '{"allocatedGPUs": {"0": ["5"]}}'}
+    found = only(node(), pod("w", annotations=annotations))
+    assert members(found.free) == (0, 1, 2, 3, 4, 6, 7)
+
+
+def test_a_pod_without_device_ids_is_counted_and_makes_its_node_opaque_and_foreign():
+    found = only(node(), pod("w", gpus=3))
+    assert (found.free_count, found.hidden, found.opaque, found.foreign) == (5, 3, True, True)
+
+
+def test_devices_that_are_only_planned_are_hidden_not_known():
+    annotations = {**group("0,3"), "arena-topo.io/guarantee": "node"}
+    found = only(node(), pod("w", gpus=2, annotations=annotations))
+    assert (count(found.free), found.hidden, found.foreign) == (8, 2, False)
+
+
+def test_devices_guaranteed_by_the_plan_are_known():
+    annotations = {**group("0,3"), "arena-topo.io/guarantee": "gpus"}
+    found = only(node(), pod("w", gpus=2, annotations=annotations))
+    assert (count(found.free), found.hidden) == (6, 0)
+
+
+def test_devices_that_make_no_sense_count_as_hidden_and_are_noted():
+    cluster = seen(node(), pod("w", gpus=2, annotations=group("zero")))
+    assert (cluster.nodes[0].free_count, cluster.nodes[0].hidden) == (6, 2)
+    assert "pod default/w: annotation topology.kubernetes.io/gpu-group" in cluster.notes[0]
+
+
+def test_a_device_that_the_node_does_not_have_is_hidden_somewhere_else():
+    cluster = seen(node(gpus=4), pod("w", gpus=2, annotations=group("1,9")))
+    assert members(cluster.nodes[0].free) == (0, 2, 3)
+    assert cluster.nodes[0].hidden == 1
+    assert "says it has GPU 9 of node node-a, which has 4" in cluster.notes[0]
+
+
+def test_two_pods_that_claim_one_device_hide_another():
+    found = only(
+        node(), pod("v", annotations=group("0")), pod("w", gpus=2, annotations=group("0,1"))
+    )
+    assert (count(found.free), found.hidden) == (6, 1)
+
+
+def test_a_pod_with_fewer_ids_than_gpus_hides_the_difference():
+    found = only(node(), pod("w", gpus=4, annotations=group("0,1")))
+    assert (count(found.free), found.hidden) == (6, 2)
+
+
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
+def test_finished_pods_hold_nothing(phase: str):
+    found = only(node(), pod("w", gpus=8, phase=phase, requests={"cpu": "8"}))
+    assert (found.free_count, found.cpu, found.foreign) == (8, 32.0, False)
+
+
+def test_terminating_pods_hold_their_gpus():
+    gone = {"deletionTimestamp": "2026-11-21T07:00:00Z"}
+    assert only(node(), pod("w", gpus=2, annotations=group("0,1"), metadata=gone)).free_count == 6
+
+
+def test_pods_without_a_node_hold_nothing():
+    assert only(node(), pod("w", on=None, gpus=8, phase="Pending")).free_count == 8
+
+
+def test_a_full_node_leaves_nothing_in_doubt():
+    found = only(node(), pod("v", gpus=4, annotations=group("0,1,2,3")), pod("w", gpus=4))
+    assert (found.free, found.hidden, found.opaque) == (0, 0, False)
+
+
+def test_gpus_of_either_resource_count_and_acks_is_asked_for_first():
+    both = node()
+    both["status"]["allocatable"] = both["status"]["capacity"] = {
+        "aliyun.com/gpu": "8",
+        "nvidia.com/gpu": "8",
+    }
+    held = pod("w", gpus=0)
+    held["spec"]["containers"][0]["resources"]["limits"] = {"aliyun.com/gpu": "2"}
+    found = only(both, held)
+    assert (found.resource, found.free_count) == ("aliyun.com/gpu", 6)
+
+
+def test_recorded_placements_hold_gpus_until_their_pods_do():
+    record = job("a", "node-a/0,3;node-a/1,2")
+    assert members(only(node(), record).free) == (4, 5, 6, 7)
+    bound = pod("a-worker-0", gpus=2, annotations=group("0,3"))
+    assert members(only(node(), record, bound).free) == (4, 5, 6, 7)
+    elsewhere = pod("a-worker-0", gpus=2, annotations=group("6,7"))
+    assert members(only(node(), record, elsewhere).free) == (0, 3, 4, 5)
+
+
+def test_a_record_still_counts_while_its_pod_waits_for_a_node():
+    waiting = pod("a-worker-0", on=None, gpus=2, phase="Pending")
+    assert members(only(node(), job("a", "node-a/0,3"), waiting).free) == (1, 2, 4, 5, 6, 7)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        job("a", "node-a/0,3", state="waiting"),
+        job("a", "node-a/0,3", state="held"),
+        job("a", "node-a/0,3", status={"conditions": [{"type": "Succeeded", "status": "True"}]}),
+        job("a", "node-a/0,3", status={"conditions": [{"type": "Failed", "status": "True"}]}),
+        job("a", "node-a/0,3", status={"launcherStatus": "Failed"}),
+        job("a", "node-a/0,3", metadata={"deletionTimestamp": "2026-11-21T07:00:00Z"}),
+    ],
+)
+def test_jobs_that_wait_or_have_ended_record_nothing(record: dict[str, Any]):
+    assert only(node(), record).free_count == 8
+
+
+def test_a_job_that_runs_again_after_a_failed_condition_turned_false_still_counts():
+    status = {"conditions": [{"type": "Failed", "status": "False"}]}
+    assert only(node(), job("a", "node-a/0,3", status=status)).free_count == 6
+
+
+def test_recorded_placements_whose_devices_the_kubelet_picks_are_hidden():
+    for record in (
+        job("a", "node-a/;node-a/"),
+        job("a", "node-a/0,3;node-a/1,2", template={"arena-topo.io/guarantee": "node"}),
+    ):
+        found = only(node(), record)
+        assert (count(found.free), found.hidden) == (8, 4)
+
+
+def test_a_record_that_makes_no_sense_is_a_note():
+    cluster = seen(node(), job("a", "node-a"))
+    assert cluster.nodes[0].free_count == 8
+    assert "MPIJob default/a: its recorded placement makes no sense" in cluster.notes[0]
+
+
+def test_unhealthy_devices_are_neither_free_nor_allocatable():
+    found = only(node(gpus=7), config_map(healthy=gpu_set([0, 1, 2, 4, 5, 6, 7])))
+    assert members(found.free) == (0, 1, 2, 4, 5, 6, 7)
+    assert found.free == found.allocatable
+    assert found.hidden == 0
+
+
+def test_fewer_allocatable_gpus_than_known_ones_hide_the_difference():
+    found = only(node(gpus=6), config_map())
+    assert (count(found.free), found.hidden, found.free_count) == (8, 2, 6)
+
+
+def test_a_gpu_that_fell_off_the_bus_is_remembered_by_the_label():
+    found = only(
+        node(
+            gpus=7,
+            labels={
+                "nvidia.com/gpu.count": "8",
+                "nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3",
+            },
+        )
+    )
+    assert (len(found.machine.gpus), found.machine.nvswitch, found.free_count) == (8, True, 7)
+
+
+def test_a_node_whose_device_plugin_is_gone_has_no_gpus_to_give():
+    bare = node()
+    bare["status"]["allocatable"] = bare["status"]["capacity"] = {"cpu": "8"}
+    found = only(bare, config_map())
+    assert (found.free_count, found.allocatable, found.memory) == (0, 0, None)
+
+
+def test_cpu_and_memory_are_what_requests_leave():
+    found = only(
+        node(),
+        pod("v", gpus=0, requests={"cpu": "1500m", "memory": "1Gi"}),
+        pod("w", gpus=0, requests={"cpu": "2", "memory": "1Gi"}),
+    )
+    assert (found.cpu, found.memory) == (28.5, 62 * 2**30)
+
+
+def test_init_containers_count_by_the_larger_of_them_and_the_others():
+    def asking(cpu: str, **more: str) -> dict[str, Any]:
+        return {"resources": {"requests": {"cpu": cpu}}, **more}
+
+    first = {"initContainers": [asking("5"), asking("3")]}
+    sidecar = {"initContainers": [asking("2", restartPolicy="Always"), asking("5")]}
+    assert only(node(), pod("w", requests={"cpu": "4"}, spec=first)).cpu == 32 - 5
+    assert only(node(), pod("w", requests={"cpu": "6"}, spec=first)).cpu == 32 - 6
+    assert only(node(), pod("w", requests={"cpu": "4"}, spec=sidecar)).cpu == 32 - 7
+    assert only(node(), pod("w", requests={"cpu": "6"}, spec=sidecar)).cpu == 32 - 8
+
+
+def test_requests_that_a_dump_leaves_out_are_its_limits_and_overhead_is_added():
+    bare = pod("w", gpus=0, spec={"overhead": {"cpu": "250m"}})
+    bare["spec"]["containers"][0]["resources"] = {"limits": {"cpu": "1"}}
+    assert only(node(), bare).cpu == 30.75
+
+
+def test_a_node_that_offers_nothing_is_not_limited():
+    bare = node()
+    bare["status"] = {}
+    found = only(bare, config_map())
+    assert (found.cpu, found.memory, found.free_count) == (None, None, 8)
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        ({"conditions": [{"type": "Ready", "status": "False"}]}, "NotReady"),
+        ({"conditions": [{"type": "Ready", "status": "Unknown"}]}, "Unknown"),
+        ({"spec": {"unschedulable": True}}, "cordoned"),
+        ({"conditions": [{"type": "Ready", "status": "True"}]}, None),
+        ({"labels": {"nvidia.com/gpu.replicas": "4"}}, "GPUs are shared (4 replicas of each)"),
+    ],
+)
+def test_nodes_say_why_they_are_unavailable(more: dict[str, Any], reason: str | None):
+    assert only(node(**more)).unavailable == reason
+
+
+def test_taints_are_kept_and_make_a_labelled_node_dedicated():
+    ours = {"key": "arena-topo.io/topology", "effect": "NoSchedule"}
+    tainted = {"taints": [ours, {"key": "team", "value": "a", "effect": "NoExecute"}]}
+    label = {"arena-topo.io/topology": "true"}
+    found = only(node(spec=tainted, labels=label))
+    assert found.dedicated
+    assert found.taints[1] == Taint(key="team", value="a", effect="NoExecute")
+    assert not only(node(labels=label)).dedicated
+    assert not only(node(spec=tainted)).dedicated
+    assert only(node(labels={"ack.node.gpu.schedule": "topology"})).dedicated
+
+
+def test_of_two_nodes_with_one_name_the_first_counts():
+    cluster = seen(node(gpus=4), node(gpus=8))
+    assert [len(one.machine.gpus) for one in cluster.nodes] == [4]
+    assert cluster.notes == ("node node-a is listed twice; the first one counts",)
+
+
+def test_nodes_are_in_natural_order():
+    cluster = seen(node("n10"), node("n9"), node("n1"))
+    assert [one.name for one in cluster.nodes] == ["n1", "n9", "n10"]
+
+
+@pytest.mark.parametrize("kind", ["Node", "Pod", "MPIJob", "ConfigMap"])
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        {},
+        {"metadata": None},
+        {"metadata": []},
+        {"metadata": {"name": 7}},
+        {"metadata": {"name": "x", "labels": "y", "annotations": "z"}, "spec": [], "status": 1},
+        {"metadata": {"name": "x"}, "spec": {"taints": {}, "nodeName": "n", "containers": [1]}},
+        {"metadata": {"name": "x"}, "status": {"conditions": "no", "phase": {}}, "data": []},
+    ],
+)
+def test_nonsense_never_crashes_and_spoils_nothing(kind: str, nonsense: dict[str, Any]):
+    cluster = seen({"kind": kind, **nonsense}, node())
+    assert "node-a" in [one.name for one in cluster.nodes]
+
+
+def test_many_notes_of_one_kind_are_cut_short():
+    pods = [pod(f"w{i}", gpus=1, annotations=group("x")) for i in range(10)]
+    assert len(seen(node(), *pods).notes) == 4
+    assert seen(node(), *pods).notes[-1] == "... and 7 more like the last"
+
+
+def test_a_quantity_that_is_none_is_a_note():
+    bad = pod("w")
+    bad["spec"]["containers"][0]["resources"]["limits"] = {"nvidia.com/gpu": "two"}
+    assert "pod default/w asks for resources that make no sense" in seen(node(), bad).notes[0]
+
+
+def test_projection_keeps_everything_that_is_read():
+    objects = [
+        node(spec={"taints": [{"key": "k", "effect": "NoSchedule"}]}),
+        pod("v", gpus=2, annotations=group("0,1"), requests={"cpu": "1"}),
+        pod("w", gpus=1, phase="Failed"),
+        job("a", "node-a/4,5"),
+        config_map(),
+    ]
+    small = [observed.project(one["kind"], one) for one in objects]
+    assert seen(*small) == seen(*objects)
+    assert [observed.project(one["kind"], one) for one in small[:3]] == small[:3]
+
+
+def test_projection_drops_what_makes_pods_heavy():
+    heavy = pod("w", metadata={"managedFields": ["x" * 3000], "labels": {"l": "y" * 3000}})
+    heavy["spec"]["containers"][0]["env"] = [{"name": "E", "value": "z" * 3000}]
+    assert len(json.dumps(observed.project("Pod", heavy))) < 400
+
+
+_NONSENSE = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.sampled_from(["", "x", "1", "0,3"]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                [
+                    *("metadata", "spec", "status", "data", "name", "namespace", "labels"),
+                    *("annotations", "nodeName", "containers", "initContainers", "resources"),
+                    *("limits", "requests", "nvidia.com/gpu", "cpu", "conditions", "taints", "key"),
+                    *("type", "phase", "allocatable", "capacity", "template", "mpiReplicaSpecs"),
+                    *("Worker", "nodeName", "devices", "linkType", "ack.node.gpu.schedule"),
+                    *("arena-topo.io/placement", "topology.kubernetes.io/gpu-group"),
+                ]
+            ),
+            inner,
+            max_size=5,
+        )
+    ),
+    max_leaves=20,
+)
+
+
+@given(
+    things=st.lists(
+        st.tuples(
+            st.sampled_from(["Node", "Pod", "MPIJob", "ConfigMap"]),
+            st.dictionaries(st.sampled_from(["metadata", "spec", "status", "data"]), _NONSENSE),
+        ),
+        max_size=4,
+    )
+)
+def test_no_object_whatever_its_shape_stops_the_reader(things: list[tuple[str, dict[str, Any]]]):
+    objects = []
+    for kind, thing in things:
+        meta = thing.get("metadata")
+        named = {"name": "node-a", **meta} if isinstance(meta, dict) else {"name": "node-a"}
+        objects.append({"kind": kind, **thing, "metadata": named})
+    assert "node-b" in [one.name for one in seen(*objects, node("node-b")).nodes]
