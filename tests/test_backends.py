@@ -6,7 +6,9 @@ Another engine joins by adding its world to WORLDS.
 
 from __future__ import annotations
 
+import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -17,12 +19,12 @@ from fake_api import FakeApi, kubeconfig
 from fake_operator import FakeOperator
 
 from arena_topo import manifests, solver
-from arena_topo.backends import Backend, LogOptions, Options, Phase, kubernetes
+from arena_topo.backends import Backend, LogOptions, Options, Phase, kubernetes, local
 from arena_topo.errors import AlreadyExists, NotFound
 from arena_topo.job import MPIJob
 from arena_topo.manifests import ApiVersion, Plan
 from arena_topo.solver import Request
-from arena_topo.topology import count, members, presets, published
+from arena_topo.topology import count, presets, published
 
 
 class World(Protocol):
@@ -99,9 +101,67 @@ def kubernetes_world(version: str) -> Callable[[Path], AbstractContextManager[Wo
     return opened
 
 
+class LocalWorld:
+    """The local engine on two emulated machines; its launchers do what a pipe tells them."""
+
+    def __init__(self, folder: Path, backend: Backend) -> None:
+        self.backend = backend
+        self._folder = folder
+
+    def job(self, name: str, **more: Any) -> MPIJob:
+        pipe = self._folder / name
+        os.mkfifo(pipe)
+        # Held open for writing too, so that the pipe does not end with each word.
+        command = (
+            f"exec 3<>{pipe}; while read -r verb rest <&3; do case $verb in"
+            ' say) echo "$rest";; end) exit $rest;; esac; done'
+        )
+        return MPIJob(**{"name": name, "command": command, "image": "local", **more})
+
+    def plan(self, job: MPIJob, **more: Any) -> Plan:
+        return manifests.plan(
+            job,
+            namespace=self.backend.default_namespace(),
+            api=self.backend.api_version(),
+            owner=self.backend.owner(),
+            files={},
+            **more,
+        )
+
+    def start(self, name: str) -> None:
+        self._until(name, lambda phase: phase is Phase.RUNNING)
+
+    def say(self, name: str, line: str) -> None:
+        self._tell(name, f"say {line}")
+
+    def finish(self, name: str, code: int = 0) -> None:
+        self._tell(name, f"end {code}")
+        self._until(name, lambda phase: phase.over)
+
+    def _tell(self, name: str, words: str) -> None:
+        with (self._folder / name).open("w") as pipe:
+            pipe.write(words + "\n")
+
+    def _until(self, name: str, reached: Callable[[Phase], bool]) -> None:
+        deadline = time.monotonic() + 30
+        while not reached(self.backend.job(name, "default").phase):
+            assert time.monotonic() < deadline, self.backend.job(name, "default")
+            time.sleep(0.02)
+
+
+@contextmanager
+def local_world(folder: Path) -> Iterator[World]:
+    backend = local.open_backend(Options(backend="local", emulate="dgx-1-v100:2"))
+    try:
+        yield LocalWorld(folder, backend)
+    finally:
+        for job in backend.jobs(None):
+            backend.delete(job.name, job.namespace)
+
+
 WORLDS: dict[str, Callable[[Path], AbstractContextManager[World]]] = {
     f"kubernetes-{version}": kubernetes_world(version) for version in ("v2beta1", "v1", "v1alpha1")
-}
+} | {"local": local_world}
 
 
 @pytest.fixture(params=list(WORLDS))
@@ -321,12 +381,3 @@ def test_events_are_in_order(world: World, backend: Backend):
     world.start("demo")
     events = backend.events(backend.job("demo", "default"))
     assert list(events) == sorted(events, key=lambda one: one.when)
-
-
-def test_the_free_gpus_are_named_on_machines_that_are_known(world: World, backend: Backend):
-    plan = placed(world, "demo", workers=2, gpus=4)
-    backend.apply(plan)
-    world.start("demo")
-    assert sorted(members(one.free) for one in backend.cluster().nodes if not one.opaque)[-1] == (
-        tuple(range(8))
-    )

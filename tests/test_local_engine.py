@@ -377,9 +377,12 @@ def test_a_killed_supervisor_fails_the_job_and_frees_its_gpus(engine, tmp_path):
 
 def test_delete_ends_even_what_will_not_listen_and_frees_the_name(engine):
     # The launcher ignores SIGTERM, and one child has left the session and lost its mark.
-    submit(engine, job("demo", "trap '' TERM; setsid env -i sleep 600 & while :; do sleep 1; done"))
-    started(engine, "demo")
+    hidden = "setsid env -i sh -c 'echo $$ > new; mv new hidden; exec sleep 600'"
+    submit(engine, job("demo", f"trap '' TERM; {hidden} & while :; do sleep 1; done"))
+    until(engine, "demo", lambda _: Path("hidden").exists())
+    assert processes.process(int(Path("hidden").read_text())) is not None
     engine.delete("demo", "default")
+    assert processes.process(int(Path("hidden").read_text())) is None
     assert engine.jobs(None) == ()
     assert engine.cluster().nodes[0].free == 0xFF
     submit(engine, job("demo", "exit 0"))
@@ -430,13 +433,6 @@ def test_a_name_can_be_used_once(engine):
     assert str(refused.value) == (
         "the job demo is already exist, please delete it first. use 'arena-topo delete demo'"
     )
-
-
-@pytest.mark.parametrize("verb", ["job", "delete"])
-def test_a_job_that_is_not_there_is_not_found(engine, verb):
-    with pytest.raises(NotFound) as refused:
-        getattr(engine, verb)("ghost", "default")
-    assert str(refused.value) == "Not found training job ghost in namespace default"
 
 
 def test_no_name_leads_out_of_the_state_folder(engine):
@@ -590,7 +586,8 @@ fi
 """
 
 
-def test_a_machine_with_nvidia_smi_is_itself_and_its_jobs_see_uuids(engine, monkeypatch, tmp_path):
+@pytest.mark.usefixtures("engine")
+def test_a_machine_with_nvidia_smi_is_itself_and_its_jobs_see_uuids(monkeypatch, tmp_path):
     tool = tmp_path / "nvidia-smi"
     tool.write_text(SMI)
     tool.chmod(0o700)

@@ -345,10 +345,6 @@ DONE = {"terminated": {"exitCode": 0}}
             "Init:Error",
         ),
         (pod("p", "Pending", **init({"terminated": {"exitCode": 2}})), "Init:ExitCode:2"),
-        (
-            pod("p", "Pending", **init({"terminated": {"exitCode": 0, "signal": 9}} | {})),
-            "Pending",
-        ),
         (pod("p", **init(DONE, DONE)), "Running"),
         (pod("p", metadata={"deletionTimestamp": CREATED}), "Terminating"),
         (pod("p", "Succeeded", metadata={"deletionTimestamp": CREATED}), "Succeeded"),

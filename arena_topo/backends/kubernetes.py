@@ -296,7 +296,7 @@ class KubernetesBackend:
     def jobs(self, namespace: str | None) -> tuple[JobStatus, ...]:
         """All jobs of a namespace, or of all (None), newest first, in three requests or fewer."""
         version = self.api_version()
-        space = f"/namespaces/{quote(namespace)}" if namespace else ""
+        space = f"/namespaces/{_part(namespace)}" if namespace else ""
         mpijobs = self._api.collect(f"/apis/{GROUP}/{version}{space}/{PLURAL}")
         pods: dict[tuple[str, str], dict[str, Object]] = defaultdict(dict)
 
@@ -329,7 +329,7 @@ class KubernetesBackend:
 
     def _pods_of(self, mpijob: Object, version: ApiVersion, namespace: str) -> list[Object]:
         name = mpijob["metadata"]["name"]
-        path = f"/api/v1/namespaces/{quote(namespace)}/pods"
+        path = f"/api/v1/namespaces/{_part(namespace)}/pods"
         if _is_arenas(mpijob):
             selector = f"release={name},{ARENA_SELECTOR}"
             return self._api.collect(path, labelSelector=selector)
@@ -342,7 +342,7 @@ class KubernetesBackend:
         """When launchers were done, by job, for the operator that does not say so itself."""
         if version is not ApiVersion.V1ALPHA1:
             return {}
-        space = f"/namespaces/{quote(namespace)}" if namespace else ""
+        space = f"/namespaces/{_part(namespace)}" if namespace else ""
         label = NAME_LABELS[version][0]
         try:
             jobs = self._api.collect(f"/apis/batch/v1{space}/jobs", labelSelector=label)
@@ -360,7 +360,7 @@ class KubernetesBackend:
         """Where the job's TensorBoard answers, or nothing."""
         try:
             services = self._api.collect(
-                f"/api/v1/namespaces/{quote(namespace)}/services",
+                f"/api/v1/namespaces/{_part(namespace)}/services",
                 labelSelector=f"role=tensorboard,release={name}",
             )
         except AccessDenied:
@@ -386,7 +386,7 @@ class KubernetesBackend:
             raise NotFound(f"Not found training job {name} in namespace {namespace}") from error
         if version is ApiVersion.V1ALPHA1:
             # Arena itself does not always make the job its owner.
-            path = f"/api/v1/namespaces/{quote(namespace)}/configmaps/{quote(_arenas(name))}"
+            path = f"/api/v1/namespaces/{_part(namespace)}/configmaps/{_part(_arenas(name))}"
             with contextlib.suppress(NotFound, AccessDenied):
                 labels = self._api.get(path)["metadata"].get("labels") or {}
                 if labels.get("createdBy") == "arena":
@@ -407,7 +407,7 @@ class KubernetesBackend:
             )
             return one if about.get("uid") in objects or gone else None
 
-        path = f"/api/v1/namespaces/{quote(job.namespace)}/events"
+        path = f"/api/v1/namespaces/{_part(job.namespace)}/events"
         found = [
             Event(
                 source=f"{str(about.get('kind', '')).lower()}/{about.get('name', '')}",
@@ -433,7 +433,7 @@ class KubernetesBackend:
         A followed log survives broken connections: it goes on after the last line seen. Without
         `container` it is the main one's, or the init container's that runs now.
         """
-        path = f"/api/v1/namespaces/{quote(job.namespace)}/pods/{quote(instance)}"
+        path = f"/api/v1/namespaces/{_part(job.namespace)}/pods/{_part(instance)}"
         if options.follow:
             yield from follow(self._api, path, options)
         else:
@@ -441,9 +441,14 @@ class KubernetesBackend:
 
     def _job_path(self, name: str, namespace: str) -> str:
         return (
-            f"/apis/{GROUP}/{self.api_version()}/namespaces/{quote(namespace)}"
-            f"/{PLURAL}/{quote(name)}"
+            f"/apis/{GROUP}/{self.api_version()}/namespaces/{_part(namespace)}"
+            f"/{PLURAL}/{_part(name)}"
         )
+
+
+def _part(name: str) -> str:
+    """A name as one part of a path, whatever is in it."""
+    return quote(name, safe="")
 
 
 def _arenas(name: str) -> str:
@@ -476,7 +481,7 @@ def _path(manifest: Manifest, namespace: str) -> str:
     plural = f"{kind[:-1]}ies" if kind.endswith("y") else f"{kind}s"
     root = "apis" if "/" in version else "api"
     space = manifest["metadata"].get("namespace") or namespace
-    return f"/{root}/{version}/namespaces/{quote(space)}/{plural}"
+    return f"/{root}/{version}/namespaces/{_part(space)}/{plural}"
 
 
 def _name(manifest: Manifest) -> str:

@@ -198,7 +198,13 @@ class LocalBackend:
 
     def job(self, name: str, namespace: str) -> JobStatus:
         """One job; NotFound if there is none."""
-        return self._status(self._alive(self._ledger.entry(name, namespace)))
+        try:
+            entry = self._ledger.entry(name, namespace)
+        except NotFound as missing:
+            raise NotFound(
+                f"{missing.message},please use 'arena-topo submit' to create it."
+            ) from None
+        return self._status(self._alive(entry))
 
     def jobs(self, namespace: str | None) -> tuple[JobStatus, ...]:
         """All jobs of a namespace, or of all namespaces (None), newest first."""

@@ -81,7 +81,7 @@ def _cluster(found: Iterable[Machine], *, emulated: bool, source: str) -> Cluste
 
 @cache
 def this_machine() -> Machine | None:
-    # Asked once: a machine does not change while it runs, and asking takes seconds on large ones.
+    """This machine, if it has GPUs; asked once, since asking takes seconds on large ones."""
     return _nvml() or _nvidia_smi()
 
 

@@ -1,0 +1,573 @@
+"""The Kubernetes engine against an API server that behaves, misbehaves and refuses."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_api import FakeApi, kubeconfig, rfc3339
+from fake_operator import FakeOperator
+
+from arena_topo import manifests
+from arena_topo.backends import LogOptions, Options, Phase, kubernetes, podlog
+from arena_topo.backends.kubernetes import KubernetesBackend
+from arena_topo.errors import AccessDenied, AlreadyExists, ClusterError, NotFound
+from arena_topo.job import MPIJob
+from arena_topo.manifests import ApiVersion, Plan
+from arena_topo.topology import Knowledge, presets, published
+
+JOBS = "/apis/kubeflow.org/v2beta1/namespaces/default/mpijobs"
+
+
+@pytest.fixture
+def api() -> Iterator[FakeApi]:
+    fake = FakeApi()
+    yield fake
+    fake.close()
+
+
+@pytest.fixture
+def operator(api: FakeApi) -> FakeOperator:
+    return FakeOperator(api)
+
+
+@pytest.fixture
+def backend(api: FakeApi, tmp_path: Path) -> KubernetesBackend:
+    config = kubeconfig(tmp_path / "config", api.url, user={"username": "alice"})
+    return kubernetes.open_backend(Options(kubeconfig=config))
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(podlog, "POLL", 0.01)
+
+
+def plan(name: str = "demo", *, api: ApiVersion = ApiVersion.V2BETA1, **more: Any) -> Plan:
+    usual = {"command": "mpirun true", "image": "i", "gpus": 2, "tensorboard_image": "t"}
+    job = MPIJob(**{"name": name, **usual, **more})
+    return manifests.plan(job, namespace="default", api=api, owner="alice", files={})
+
+
+def foreign(name: str = "theirs") -> dict[str, Any]:
+    """A job that kubectl made: no label of arena's, no annotation of ours."""
+    container = {"name": "main", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
+    worker = {"replicas": 2, "template": {"spec": {"containers": [container]}}}
+    launcher = {"replicas": 1, "template": {"spec": {"containers": [{"name": "main"}]}}}
+    return {
+        "apiVersion": "kubeflow.org/v2beta1",
+        "kind": "MPIJob",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"mpiReplicaSpecs": {"Worker": worker, "Launcher": launcher}},
+    }
+
+
+# Who, where, which version.
+
+
+def test_the_owner_is_whom_the_server_sees_else_the_kubeconfigs_user(api: FakeApi, tmp_path: Path):
+    config = kubeconfig(tmp_path / "config", api.url, user={"username": "carol"})
+    assert kubernetes.open_backend(Options(kubeconfig=config)).owner() == "carol"
+    api.fail("selfsubjectreviews", status=403)
+    config = kubeconfig(tmp_path / "config", api.url)
+    assert kubernetes.open_backend(Options(kubeconfig=config)).owner() == "alice"
+    api.close()
+    assert kubernetes.open_backend(Options(kubeconfig=config)).owner() == "alice"
+
+
+def test_the_namespace_is_the_flags_else_the_contexts_else_default(api: FakeApi, tmp_path: Path):
+    config = kubeconfig(tmp_path / "config", api.url, namespace="team-a")
+    options = Options(kubeconfig=config)
+    assert kubernetes.open_backend(options).default_namespace() == "team-a"
+    named = Options(kubeconfig=config, namespace="team-b")
+    assert kubernetes.open_backend(named).default_namespace() == "team-b"
+
+
+@pytest.mark.parametrize(
+    ("served", "chosen"),
+    [
+        (["v1", "v2beta1", "v1alpha1"], "v2beta1"),
+        (["v1alpha1", "v1"], "v1"),
+        (["v1alpha1"], "v1alpha1"),
+    ],
+)
+def test_the_best_version_that_is_served_is_chosen_once(
+    api: FakeApi, backend: KubernetesBackend, served: list[str], chosen: str
+):
+    api.versions = served
+    assert backend.api_version() == chosen
+    asked = len(api.requests)
+    assert backend.api_version() == chosen
+    assert len(api.requests) == asked
+
+
+def test_a_cluster_without_the_operator_says_so_and_how_to_get_it(
+    api: FakeApi, backend: KubernetesBackend
+):
+    api.versions = []
+    for call in (backend.api_version, lambda: backend.jobs(None), lambda: backend.delete("a", "b")):
+        with pytest.raises(ClusterError, match="the MPI operator is not installed") as caught:
+            call()
+        assert "kubectl apply" in (caught.value.hint or "")
+
+
+# The cluster.
+
+
+def add_node(api: FakeApi, name: str) -> None:
+    offers = {"cpu": "8", "memory": "1Gi", "nvidia.com/gpu": "8"}
+    status = {"capacity": offers, "allocatable": offers}
+    api.add({"kind": "Node", "metadata": {"name": name}, "status": status})
+
+
+def test_the_cluster_is_read_in_four_lists_and_one_discovery(
+    api: FakeApi, backend: KubernetesBackend
+):
+    add_node(api, "node-0")
+    machine = presets.machine("dgx-1-v100", "node-0")
+    api.add(published.config_map(machine, machine.everything))
+    cluster = backend.cluster()
+    assert cluster.nodes[0].machine.knowledge is Knowledge.MEASURED
+    assert cluster.notes == ()
+    assert cluster.source == "test"
+    assert len(api.requests) == 5
+
+
+def test_pages_of_a_large_cluster_are_all_read(api: FakeApi, backend: KubernetesBackend):
+    for index in range(501):
+        add_node(api, f"node-{index}")
+    assert len(backend.cluster().nodes) == 501
+
+
+def test_what_may_not_be_read_is_a_note_where_one_can_do_without(
+    api: FakeApi, backend: KubernetesBackend
+):
+    add_node(api, "node-0")
+    api.deny("list configmaps kube-system")
+    api.deny("list mpijobs")
+    cluster = backend.cluster()
+    topology, records = cluster.notes
+    assert topology == (
+        "not allowed to list configmaps in namespace kube-system:"
+        " the links of GPUs are taken from node labels"
+    )
+    assert records == (
+        "not allowed to list mpijobs: GPUs planned for jobs that have not started count as free"
+    )
+    assert len(cluster.nodes) == 1
+
+
+def test_a_cluster_without_the_operator_can_still_be_looked_at(
+    api: FakeApi, backend: KubernetesBackend
+):
+    api.versions = []
+    add_node(api, "node-0")
+    (note,) = backend.cluster().notes
+    assert note.startswith("the MPI operator is not installed")
+
+
+@pytest.mark.parametrize("kind", ["nodes", "pods"])
+def test_a_cluster_that_may_not_be_read_names_the_role_that_is_missing(
+    api: FakeApi, backend: KubernetesBackend, kind: str
+):
+    api.deny(f"list {kind}")
+    with pytest.raises(AccessDenied, match=f"not allowed to list {kind}") as caught:
+        backend.cluster()
+    assert 'resources: ["nodes", "pods"], verbs: ["list"]' in (caught.value.hint or "")
+    assert caught.value.exit_code == 4
+
+
+# Writing.
+
+
+def test_everything_created_belongs_to_the_job(api: FakeApi, backend: KubernetesBackend):
+    created = backend.apply(plan(tensorboard=True))
+    assert set(created) == {
+        "mpijob.kubeflow.org/demo",
+        "configmap/demo-mpijob",
+        "service/demo-tensorboard",
+        "deployment.apps/demo-tensorboard",
+    }
+    job = api.find("MPIJob", "demo")
+    assert job is not None
+    for kind, name in (
+        ("ConfigMap", "demo-mpijob"),
+        ("Service", "demo-tensorboard"),
+        ("Deployment", "demo-tensorboard"),
+    ):
+        owned = api.find(kind, name)
+        assert owned is not None
+        assert owned["metadata"]["ownerReferences"] == [
+            {
+                "apiVersion": "kubeflow.org/v2beta1",
+                "kind": "MPIJob",
+                "name": "demo",
+                "uid": job["metadata"]["uid"],
+                "controller": True,
+                "blockOwnerDeletion": True,
+            }
+        ]
+    backend.delete("demo", "default")
+    assert [api.all(kind) for kind in ("MPIJob", "ConfigMap", "Service", "Deployment")] == [[]] * 4
+
+
+def test_what_is_applied_is_the_plan_unchanged(api: FakeApi, backend: KubernetesBackend):
+    made = plan()
+    before = manifests.to_yaml(made.objects)
+    backend.apply(made)
+    assert manifests.to_yaml(made.objects) == before
+    job = api.find("MPIJob", "demo")
+    assert job is not None
+    assert job["spec"] == made.objects[0]["spec"]
+
+
+def test_when_one_object_cannot_be_created_nothing_is_left(
+    api: FakeApi, backend: KubernetesBackend
+):
+    api.deny("create services default")
+    with pytest.raises(AccessDenied, match="not allowed to create services in namespace default"):
+        backend.apply(plan(tensorboard=True))
+    assert [api.all(kind) for kind in ("MPIJob", "ConfigMap", "Deployment")] == [[]] * 3
+
+
+def test_arenas_own_config_map_may_fail_except_where_arena_reads_it(
+    api: FakeApi, backend: KubernetesBackend
+):
+    api.versions = ["v2beta1", "v1alpha1"]
+    api.deny("create configmaps default")
+    assert backend.apply(plan()) == ("mpijob.kubeflow.org/demo",)
+    with pytest.raises(AccessDenied, match="create configmaps"):
+        backend.apply(plan("old", api=ApiVersion.V1ALPHA1))
+    assert [one["metadata"]["name"] for one in api.all("MPIJob")] == ["demo"]
+
+
+def test_leftovers_of_a_job_just_deleted_are_cleared_away(api: FakeApi, backend: KubernetesBackend):
+    backend.apply(plan(tensorboard=True))
+    api.collects_garbage = False
+    backend.delete("demo", "default")
+    assert api.find("Service", "demo-tensorboard") is not None
+    assert "service/demo-tensorboard" in backend.apply(plan(tensorboard=True))
+    job, service = api.find("MPIJob", "demo"), api.find("Service", "demo-tensorboard")
+    assert job is not None
+    assert service is not None
+    assert service["metadata"]["ownerReferences"][0]["uid"] == job["metadata"]["uid"]
+
+
+def test_somebody_elses_object_is_never_deleted(api: FakeApi, backend: KubernetesBackend):
+    theirs = api.add({"kind": "Service", "metadata": {"name": "demo-tensorboard"}})
+    uid = theirs["metadata"]["uid"]
+    with pytest.raises(AlreadyExists, match="service demo-tensorboard is already exist"):
+        backend.apply(plan(tensorboard=True))
+    kept = api.find("Service", "demo-tensorboard")
+    assert kept is not None
+    assert kept["metadata"]["uid"] == uid
+    assert api.all("MPIJob") == []
+
+
+def test_a_missing_namespace_is_named(backend: KubernetesBackend):
+    job = MPIJob(name="demo", command="true", image="i")
+    made = manifests.plan(job, namespace="nowhere", api=ApiVersion.V2BETA1, owner="alice", files={})
+    with pytest.raises(NotFound, match="there is no namespace nowhere"):
+        backend.apply(made)
+
+
+def test_a_version_that_is_not_served_is_named_with_the_one_that_is(backend: KubernetesBackend):
+    with pytest.raises(ClusterError, match="serves no MPIJob v1alpha1") as caught:
+        backend.apply(plan(api=ApiVersion.V1ALPHA1))
+    assert caught.value.hint == "it serves v2beta1: use --api-version v2beta1"
+
+
+def test_the_server_can_check_a_plan_without_storing_it(api: FakeApi, backend: KubernetesBackend):
+    api.warnings = ["unknown field"]
+    assert backend.validate(plan(tensorboard=True)) == ("unknown field",) * 4
+    assert api.all("MPIJob") == api.all("Service") == []
+    api.warnings = []
+    backend.apply(plan())
+    with pytest.raises(AlreadyExists):
+        backend.validate(plan())
+
+
+# Jobs.
+
+
+def test_one_job_costs_few_requests_and_a_list_does_not_grow_with_jobs(
+    api: FakeApi, backend: KubernetesBackend, operator: FakeOperator
+):
+    for number in range(5):
+        backend.apply(plan(f"job-{number}"))
+        operator.start(f"job-{number}")
+    api.requests.clear()
+    backend.job("job-3", "default")
+    assert len(api.requests) == 4
+    api.requests.clear()
+    assert len(backend.jobs(None)) == 5
+    assert len(api.requests) == 2
+
+
+def test_jobs_made_elsewhere_are_seen_with_their_pods(
+    api: FakeApi, backend: KubernetesBackend, operator: FakeOperator
+):
+    backend.apply(plan())
+    operator.start("demo")
+    api.add(foreign())
+    operator.start("theirs")
+    status = backend.job("theirs", "default")
+    assert (status.phase, status.request_gpus, len(status.instances)) == (Phase.RUNNING, 2, 3)
+    listed = {one.name: one for one in backend.jobs(None)}
+    assert listed["theirs"] == status
+    assert len(listed["demo"].instances) == 2
+
+
+def test_pods_of_tensorboard_and_of_an_earlier_namesake_are_not_the_jobs(
+    api: FakeApi, backend: KubernetesBackend, operator: FakeOperator
+):
+    backend.apply(plan())
+    operator.start("demo")
+    labels = {"app": "mpijob", "release": "demo"}
+    board = {"name": "demo-tensorboard-x", "labels": {**labels, "role": "tensorboard"}}
+    api.add({"kind": "Pod", "metadata": board})
+    earlier = {"name": "demo-worker-1", "labels": labels}
+    earlier["ownerReferences"] = [{"kind": "MPIJob", "name": "demo", "uid": "gone"}]
+    api.add({"kind": "Pod", "metadata": earlier})
+    old = {"name": "demo-launcher-old", "labels": labels, "creationTimestamp": rfc3339(1)}
+    api.add({"kind": "Pod", "metadata": old})
+    names = [one.name for one in backend.job("demo", "default").instances]
+    assert names == ["demo-launcher-x7k2p", "demo-worker-0"]
+
+
+def event(about: dict[str, Any], reason: str, message: str, at: float, **more: Any) -> Any:
+    return {
+        "kind": "Event",
+        "metadata": {"name": f"e{at:.0f}"},
+        "involvedObject": about,
+        "reason": reason,
+        "message": message,
+        "lastTimestamp": rfc3339(at),
+        **more,
+    }
+
+
+def test_a_job_without_pods_tells_the_operators_last_warning(
+    api: FakeApi, backend: KubernetesBackend
+):
+    backend.apply(plan())
+    job = api.find("MPIJob", "demo")
+    assert job is not None
+    about = {"kind": "MPIJob", "name": "demo", "uid": job["metadata"]["uid"]}
+    now = api.clock()
+    denied = "worker pod created failed: exceeded quota: gpus"
+    api.add(event(about, "MPIJobCreated", "created", now + 1, type="Normal"))
+    api.add(event(about, "MPIJobFailed", denied, now + 2, type="Warning"))
+    assert backend.job("demo", "default").reason == f"MPIJobFailed: {denied}"
+    api.deny("list events default")
+    assert backend.job("demo", "default").reason == "the MPI operator has not created its pods yet"
+
+
+def test_events_are_those_of_the_job_and_its_pods_those_gone_included(
+    api: FakeApi, backend: KubernetesBackend, operator: FakeOperator
+):
+    backend.apply(plan())
+    operator.start("demo")
+    status = backend.job("demo", "default")
+    now = status.created
+
+    def about(name: str, uid: str = "") -> dict[str, str]:
+        return {"kind": "Pod", "name": name, "uid": uid}
+
+    api.add(event(about("demo-worker-0", "gone"), "Killing", "stopped", now + 3))
+    api.add(event(about("demo-launcher-x7k2p"), "Pulled", "image", now + 2, type="Normal"))
+    api.add(event(about("demo-worker-0", "older"), "Old", "of a namesake", now - 60))
+    api.add(event(about("demo-2-worker-0"), "Other", "of another job", now + 1))
+    events = backend.events(status)
+    assert [(one.source, one.reason, one.kind, one.when) for one in events] == [
+        ("pod/demo-launcher-x7k2p", "Pulled", "Normal", now + 2),
+        ("pod/demo-worker-0", "Killing", "Normal", now + 3),
+    ]
+
+
+def test_the_end_of_an_old_operators_job_is_its_launchers(
+    api: FakeApi, backend: KubernetesBackend, operator: FakeOperator
+):
+    api.versions = ["v1alpha1"]
+    backend.apply(plan(api=ApiVersion.V1ALPHA1))
+    operator.start("demo")
+    operator.finish("demo")
+    created = backend.job("demo", "default").created
+    api.add(
+        {
+            "kind": "Job",
+            "metadata": {"name": "demo-launcher", "labels": {"mpi_job_name": "demo"}},
+            "status": {"completionTime": rfc3339(created + 42)},
+        }
+    )
+    assert backend.job("demo", "default").finished == created + 42
+    assert backend.jobs(None)[0].finished == created + 42
+
+
+def test_tensorboard_is_where_its_service_answers(
+    api: FakeApi, backend: KubernetesBackend, operator: FakeOperator
+):
+    backend.apply(plan(tensorboard=True))
+    operator.start("demo")
+    service = api.find("Service", "demo-tensorboard")
+    assert service is not None
+    service["spec"]["ports"][0]["nodePort"] = 31234
+    assert backend.job("demo", "default").tensorboard == "http://10.0.0.1:31234"
+    service["status"] = {"loadBalancer": {"ingress": [{"ip": "1.2.3.4"}]}}
+    assert backend.job("demo", "default").tensorboard == "http://1.2.3.4:6006"
+    api.deny("list services default")
+    assert backend.job("demo", "default").tensorboard == ""
+
+
+def test_delete_takes_arenas_books_of_an_old_job_but_nobody_elses(
+    api: FakeApi, backend: KubernetesBackend
+):
+    api.versions = ["v1alpha1"]
+    for name, labels in (("a", {"createdBy": "arena"}), ("b", {})):
+        job = foreign(name)
+        api.add(job)
+        api.add({"kind": "ConfigMap", "metadata": {"name": f"{name}-mpijob", "labels": labels}})
+        backend.delete(name, "default")
+    assert [one["metadata"]["name"] for one in api.all("ConfigMap")] == ["b-mpijob"]
+
+
+def test_names_cannot_leave_their_place_in_a_path(api: FakeApi, backend: KubernetesBackend):
+    with pytest.raises(NotFound):
+        backend.job("../../nodes", "default?x=y")
+    assert "/mpijobs/..%2F..%2Fnodes" in api.requests[-1]
+
+
+# Logs.
+
+
+def running_log(backend: KubernetesBackend, operator: FakeOperator, *lines: str) -> Any:
+    backend.apply(plan())
+    operator.start("demo")
+    for line in lines:
+        operator.say("demo", line)
+    return backend.job("demo", "default")
+
+
+def test_options_reach_the_server(api: FakeApi, backend: KubernetesBackend, operator: FakeOperator):
+    status = running_log(backend, operator, "one", "two")
+    options = LogOptions(
+        tail=1, since=60, since_time="2026-11-21T07:00:00Z", timestamps=True, container="mpi"
+    )
+    text = b"".join(backend.log(status, "demo-launcher-x7k2p", options))
+    assert text == b"2026-11-21T07:00:00.000000001Z two\n"
+    asked = api.requests[-1]
+    for word in ("tailLines=1", "sinceSeconds=60", "sinceTime=2026", "container=mpi"):
+        assert word in asked
+    assert "follow" not in asked
+
+
+@pytest.mark.parametrize("timestamps", [True, False])
+@pytest.mark.parametrize("after", [1, 2, 3])
+def test_a_log_that_breaks_is_taken_up_without_gaps_or_doubles(
+    api: FakeApi,
+    backend: KubernetesBackend,
+    operator: FakeOperator,
+    *,
+    timestamps: bool,
+    after: int,
+):
+    status = running_log(backend, operator, "one", "two", "three")
+    key = ("default", "demo-launcher-x7k2p")
+    # Two lines of the very same time are two lines.
+    at, _ = api.logs[key].lines[1]
+    api.logs[key].lines.insert(2, (at, b"two again\n"))
+    api.logs[key].breaks_after = after
+    pieces = backend.log(status, key[1], LogOptions(follow=True, timestamps=timestamps))
+    found = [next(pieces)]
+    ender = threading.Thread(target=operator.finish, args=("demo",))
+    ender.start()
+    found += list(pieces)
+    ender.join()
+    text = b"".join(found).decode()
+    words = [line.split(" ", 1)[1] if timestamps else line for line in text.splitlines()]
+    assert words == ["one", "two", "two again", "three"]
+    assert sum("follow=true" in line for line in api.requests) >= 2
+
+
+def test_following_waits_for_a_container_that_has_not_started(
+    backend: KubernetesBackend, operator: FakeOperator
+):
+    backend.apply(plan())
+    operator.start("demo")
+    status = backend.job("demo", "default")
+    pieces = backend.log(status, "demo-launcher-x7k2p", LogOptions(follow=True))
+    writer = threading.Timer(0.05, lambda: (operator.say("demo", "up"), operator.finish("demo")))
+    writer.start()
+    assert b"".join(pieces) == b"up\n"
+    writer.join()
+
+
+def test_without_following_a_container_that_has_not_started_is_an_error(
+    backend: KubernetesBackend, operator: FakeOperator
+):
+    backend.apply(plan())
+    operator.start("demo")
+    status = backend.job("demo", "default")
+    with pytest.raises(ClusterError, match="is waiting to start: ContainerCreating"):
+        list(backend.log(status, "demo-launcher-x7k2p", LogOptions()))
+
+
+def test_a_pod_that_is_deleted_ends_its_log(
+    api: FakeApi, backend: KubernetesBackend, operator: FakeOperator
+):
+    status = running_log(backend, operator, "one")
+    pieces = backend.log(status, "demo-launcher-x7k2p", LogOptions(follow=True))
+    assert next(pieces) == b"one\n"
+    backend.delete("demo", "default")
+    api.end_log("demo-launcher-x7k2p")
+    assert list(pieces) == []
+
+
+def test_a_log_without_a_last_newline_is_whole(
+    api: FakeApi, backend: KubernetesBackend, operator: FakeOperator
+):
+    status = running_log(backend, operator, "one")
+    key = ("default", "demo-launcher-x7k2p")
+    api.logs[key].lines.append(("2026-11-21T07:00:01.000000000Z", b"no newline"))
+    operator.finish("demo")
+    assert b"".join(backend.log(status, key[1], LogOptions(follow=True))) == b"one\nno newline"
+
+
+def test_a_log_that_may_not_be_read_says_which_right_is_missing(
+    api: FakeApi, backend: KubernetesBackend, operator: FakeOperator
+):
+    status = running_log(backend, operator, "one")
+    api.deny("get pods/log default")
+    for follow in (True, False):
+        with pytest.raises(AccessDenied, match="not allowed to get pods/log"):
+            list(backend.log(status, "demo-launcher-x7k2p", LogOptions(follow=follow)))
+
+
+@pytest.mark.parametrize(
+    ("pod", "container"),
+    [
+        ({"containers": [{"name": "a"}, {"name": "mpi"}]}, "mpi"),
+        ({"containers": [{"name": "a"}, {"name": "b"}]}, "a"),
+        ({"containers": []}, None),
+    ],
+)
+def test_the_main_container_is_chosen_among_several(pod: dict[str, Any], container: str | None):
+    assert podlog.main_container({"metadata": {}, "spec": pod}) == container
+
+
+def test_the_default_container_annotation_and_a_running_init_container_decide():
+    meta = {"annotations": {"kubectl.kubernetes.io/default-container": "b"}}
+    spec = {"containers": [{"name": "mpi"}, {"name": "b"}]}
+    assert podlog.main_container({"metadata": meta, "spec": spec}) == "b"
+    init = [
+        {"name": "done", "state": {"terminated": {"exitCode": 0}}},
+        {"name": "kubectl-delivery", "state": {"running": {}}},
+    ]
+    one = {"metadata": meta, "spec": spec, "status": {"initContainerStatuses": init}}
+    assert podlog.main_container(one) == "kubectl-delivery"
+    init[1]["state"] = {"terminated": {"exitCode": 1}}
+    assert podlog.main_container(one) == "kubectl-delivery"
+    init[1] = {"name": "sidecar", "state": {"running": {}}, "started": True}
+    assert podlog.main_container(one) == "b"
