@@ -56,9 +56,9 @@ def open_backend(options: Options, *, image: str | None = None) -> Backend:
             why="no --kubeconfig, KUBECONFIG, ~/.kube/config or in-cluster account was found",
             hint="set KUBECONFIG, or run the command outside its image with --backend local",
         )
-    from arena_topo.backends import local  # noqa: PLC0415  opened late, as it is heavy
+    from arena_topo.backends.local import engine  # noqa: PLC0415  opened late, as it is heavy
 
-    return local.open_backend(options)
+    return engine.open_backend(options)
 
 
 def nowhere(options: Options, image: str) -> bool:

@@ -28,10 +28,10 @@ def test_each_layer_knows_only_the_layers_below_it():
 def test_the_layers_in_the_docs_are_the_layers_that_are_enforced():
     declared = re.search(r"layers = \[(.*?)\]", (ROOT / "pyproject.toml").read_text(), re.DOTALL)
     assert declared
-    layers = [
-        one.replace("arena_topo.", "") for one in re.findall(r'"([^"]+)"', declared[1])
-    ]
-    drawn = re.search(r"```text\n(cli.*?)```", (ROOT / "docs/architecture.md").read_text(), re.DOTALL)
+    layers = [one.replace("arena_topo.", "") for one in re.findall(r'"([^"]+)"', declared[1])]
+    drawn = re.search(
+        r"```text\n(cli.*?)```", (ROOT / "docs/architecture.md").read_text(), re.DOTALL
+    )
     assert drawn
     assert [line.split("  ")[0].strip() for line in drawn[1].strip().splitlines()] == layers
 
@@ -46,7 +46,11 @@ def test_a_command_that_needs_no_cluster_loads_no_heavy_package(words):
         "print('LOADED', loaded)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", script, *words], capture_output=True, text=True, check=False, cwd=ROOT
+        [sys.executable, "-c", script, *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "LOADED []"
@@ -67,16 +71,21 @@ def texts():
     return [
         path
         for path in found
-        if not any(part.startswith(".") or part in {"build", "dist"} for part in path.relative_to(ROOT).parts)
+        if not any(
+            part.startswith(".") or part in {"build", "dist"}
+            for part in path.relative_to(ROOT).parts
+        )
     ]
 
 
 def test_every_link_between_pages_leads_somewhere():
     dead = []
     for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]:
-        for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text()):
-            if not re.match(r"[a-z]+:", target) and not (page.parent / target).exists():
-                dead.append(f"{page.relative_to(ROOT)}: {target}")
+        dead += [
+            f"{page.relative_to(ROOT)}: {target}"
+            for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text())
+            if not re.match(r"[a-z]+:", target) and not (page.parent / target).exists()
+        ]
     assert not dead
 
 

@@ -165,6 +165,15 @@ def test_pieces_of_any_size_read_what_was_written(
         assert list(dump.read([str(path)])) == things
 
 
+@pytest.mark.parametrize("piece", range(1, 40))
+def test_numbers_are_not_cut_at_the_end_of_a_piece(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: int
+):
+    monkeypatch.setattr(dump, "_PIECE", piece)
+    one = {"kind": "Node", "generation": 1234567, "ratio": -12.5e-3, "metadata": {}}
+    assert read(tmp_path, json.dumps(one)) == [one]
+
+
 def test_a_dump_is_a_cluster(tmp_path: Path):
     path = tmp_path / "state.json"
     path.write_text(json.dumps(LIST))

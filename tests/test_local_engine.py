@@ -15,9 +15,10 @@ from pathlib import Path
 import pytest
 
 from arena_topo import manifests
-from arena_topo.backends import JobStatus, LogOptions, Options, Phase, processes, seating
-from arena_topo.backends.local import LocalBackend, open_backend, search_path
-from arena_topo.backends.supervisor import TIMES
+from arena_topo.backends import JobStatus, LogOptions, Options, Phase
+from arena_topo.backends.local import processes, seating
+from arena_topo.backends.local.engine import LocalBackend, open_backend, search_path
+from arena_topo.backends.local.supervisor import TIMES
 from arena_topo.errors import AlreadyExists, ArenaError, NotFound, UsageError
 from arena_topo.examples import allreduce
 from arena_topo.job import EnvVar, MPIJob
@@ -293,11 +294,20 @@ def test_a_younger_job_does_not_overtake_the_gang_that_has_waited_longest(engine
     assert ended(engine, "younger").exit_code == 0
 
 
-def test_a_job_that_can_never_fit_holds_up_nobody(engine):
-    never = submit(engine, job("never", LONG, gputopology=False, workers=17))
-    assert never.reason == "17 workers x 1 GPU can never be placed here: there are 16 GPUs"
-    submit(engine, job("small", "exit 0"))
-    assert ended(engine, "small").exit_code == 0
+@pytest.mark.parametrize(
+    ("more", "advice"),
+    [
+        ({"workers": 17}, "fits on this cluster with --workers 16"),
+        ({"gpus": 9}, "the largest worker that fits on this cluster has 8 GPUs: --gpus 8"),
+    ],
+)
+def test_a_job_that_can_never_fit_is_refused_and_leaves_nothing(engine, more, advice):
+    with pytest.raises(Unplaceable) as refused:
+        submit(engine, job("never", LONG, gputopology=False, **more))
+    assert (refused.value.exit_code, refused.value.nearest) == (5, advice)
+    with pytest.raises(NotFound):
+        engine.job("never", "default")
+    assert engine.jobs(None) == ()
 
 
 def test_a_plan_whose_gpus_were_taken_meanwhile_is_made_anew(engine):
@@ -331,7 +341,7 @@ import sys
 sys.path.insert(0, sys.argv[1])
 import test_local_engine as here
 from arena_topo.backends import Options
-from arena_topo.backends.local import open_backend
+from arena_topo.backends.local.engine import open_backend
 here.submit(open_backend(Options(emulate="dgx-1-v100:2")), here.job("demo", "sleep 1; exit 3"))
 print("submitted", flush=True)
 input()

@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from arena_topo.backends import mpirun
-from arena_topo.backends.mpirun import Flavour, Surroundings, Untranslatable, translate
+from arena_topo.backends.local import mpirun
+from arena_topo.backends.local.mpirun import Flavour, Surroundings, Untranslatable, translate
 
 ARENA = (
     "--allow-run-as-root -np 4 -bind-to none -map-by slot -x NCCL_DEBUG=INFO"

@@ -71,9 +71,7 @@ def test_a_dgx1_has_as_many_connected_nvlink_shapes_as_blink_counted(lanes_of, e
                     graph.add_edge(one, other, lanes=lanes)
             if nx.is_connected(graph) and not any(
                 len(known) == size
-                and nx.is_isomorphic(
-                    known, graph, edge_match=lambda a, b: a["lanes"] == b["lanes"]
-                )
+                and nx.is_isomorphic(known, graph, edge_match=lambda a, b: a["lanes"] == b["lanes"])
                 for known in shapes
             ):
                 shapes.append(graph)

@@ -135,8 +135,9 @@ class _Text:
                 if _is_certain(error, len(self._text)) or not self._grow(wanted):
                     raise self._nonsense(error) from error
                 continue
-            # A number at the very end of a piece may go on in the next.
-            if end == len(self._text) and self._grow(_PIECE):
+            # A number at the end of a piece may go on in the next, with `.5` or `e-3`.
+            near = len(self._text) - end < len("e-3")
+            if near and isinstance(value, (int, float)) and self._grow(_PIECE):
                 continue
             self._at = end
             return value

@@ -87,7 +87,7 @@ def search(request: Request, cluster: Cluster) -> Placement:
     """Find the best placement of a gang; Unplaceable says why there is none."""
     choice = _best(request, cluster)
     if choice is None:
-        raise _refusal(request, cluster)
+        raise refusal(request, cluster)
     return _placement(request, cluster, choice)
 
 
@@ -350,7 +350,7 @@ def emptied(cluster: Cluster) -> Cluster:
     )
 
 
-def _refusal(request: Request, cluster: Cluster) -> Unplaceable:
+def refusal(request: Request, cluster: Cluster) -> Unplaceable:
     """Why a gang has no place, counted by reason, and what would help."""
     empty = emptied(cluster)
     never = _best(request, empty) is None

@@ -15,10 +15,19 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from arena_topo.backends.ledger import Entry, Submission
+from arena_topo.backends.local.ledger import Entry, Submission
 from arena_topo.errors import ArenaError
 from arena_topo.manifests import Binding, Forecast, Guarantee
-from arena_topo.solver import UNLIMITED, Assignment, Placement, Unplaceable, Verdict, place
+from arena_topo.solver import (
+    UNLIMITED,
+    Assignment,
+    Placement,
+    Request,
+    Unplaceable,
+    Verdict,
+    gang,
+    place,
+)
 from arena_topo.topology import Cluster, GPUSet, Machine, Node, NodeName, gpu_set, members
 
 DEFAULT_EMULATION = "dgx-1-v100:2"
@@ -232,26 +241,12 @@ def _counted(submission: Submission, cluster: Cluster) -> tuple[Assignment, ...]
     for worker in range(submission.workers):
         node = next((name for name in free if len(free[name]) >= submission.gpus), None)
         if node is None:
-            raise _too_few(submission, cluster)
+            # Workers are all alike, so they fit by count exactly where the solver finds a place.
+            request = Request(workers=submission.workers, gpus=submission.gpus, mix_models=True)
+            raise gang.refusal(request, cluster)
         gpus, free[node] = free[node][: submission.gpus], free[node][submission.gpus :]
         assignments.append(Assignment(worker=worker, node=node, gpus=tuple(gpus)))
     return tuple(assignments)
-
-
-def _too_few(submission: Submission, cluster: Cluster) -> Unplaceable:
-    room = sum(len(node.machine.gpus) // submission.gpus for node in cluster.nodes)
-    never = room < submission.workers
-    free = sum(node.free_count for node in cluster.nodes)
-    wanted = f"{submission.workers} worker{'s' * (submission.workers != 1)}"
-    each = f"{submission.gpus} GPU{'s' * (submission.gpus != 1)}"
-    total = sum(len(node.machine.gpus) for node in cluster.nodes)
-    return Unplaceable(
-        f"{wanted} x {each} can never be placed here: there are {total} GPUs"
-        if never
-        else f"{wanted} x {each} cannot be placed now: {free} of {total} GPUs are free",
-        verdict=Verdict.NEVER if never else Verdict.NOT_NOW,
-        refusals=(),
-    )
 
 
 def _worth(cluster: Cluster, assignments: Iterable[Assignment]) -> float:
@@ -280,6 +275,7 @@ def _forecast(
     limited = None if bandwidth == UNLIMITED else bandwidth
     nodes = {node for _, node, _ in workers}
     proof = placement.proof if placement else None
+    some = any(gpus for _, _, gpus in workers)
     return Forecast(
         state="placed",
         workers=workers,
@@ -287,8 +283,8 @@ def _forecast(
         # The processes of one machine see each other's memory, so they can use all of it.
         usable=limited,
         tier=placement.tier if placement else "node" if len(nodes) == 1 else "beyond",
-        binding=BINDING,
-        guarantee=Guarantee.GPUS.value,
+        binding=BINDING if some else None,
+        guarantee=Guarantee.GPUS.value if some else None,
         optimal=proof.optimal if proof else None,
         bound=proof.bound if proof and proof.bound != UNLIMITED else None,
         emulated=cluster.emulated,

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from arena_topo.backends import Event, Phase
-from arena_topo.backends.processes import Process
+from arena_topo.backends.local.processes import Process
 from arena_topo.errors import ArenaError, NotFound, UsageError
 from arena_topo.manifests import Forecast, Manifest
 from arena_topo.solver import Assignment, Placement, Proof, Reason, Request

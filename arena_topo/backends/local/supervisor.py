@@ -1,4 +1,4 @@
-"""The process that runs one local job: `python -m arena_topo.backends.supervisor FOLDER`.
+"""The process that runs one local job: `python -m arena_topo.backends.local.supervisor FOLDER`.
 
 It waits for the job's turn, starts its pods, keeps the record true and outlives whoever submitted
 the job. Pods write to their log files themselves: no reader, and no death of this process, can
@@ -25,8 +25,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from arena_topo.backends import Event, Phase, mpirun, processes, seating
-from arena_topo.backends.ledger import Entry, Ledger, PodRecord, Submission
+from arena_topo.backends import Event, Phase
+from arena_topo.backends.local import mpirun, processes, seating
+from arena_topo.backends.local.ledger import Entry, Ledger, PodRecord, Submission
 from arena_topo.errors import ArenaError
 from arena_topo.job import WORKING_DIR
 from arena_topo.manifests import Forecast, Manifest

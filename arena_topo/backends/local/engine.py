@@ -1,9 +1,4 @@
-"""The embedded engine: jobs as processes on this machine, in the same words as a cluster.
-
-A job is a folder (`ledger`), a supervisor that runs it (`supervisor`), and its processes
-(`processes`); `seating` says which GPUs it gets. Nothing else runs: no daemon, no port. It is one
-machine, and nothing isolates the jobs but the GPUs they are told to see.
-"""
+"""The backend of this machine: what is asked of local jobs, and answered."""
 
 from __future__ import annotations
 
@@ -25,15 +20,13 @@ from arena_topo.backends import (
     LogOptions,
     Options,
     Phase,
-    processes,
-    seating,
-    supervisor,
 )
-from arena_topo.backends.ledger import Entry, Ledger, Record, Submission, state_folder
-from arena_topo.backends.supervisor import TIMES, launcher_name, worker_name
+from arena_topo.backends.local import processes, seating, supervisor
+from arena_topo.backends.local.ledger import Entry, Ledger, Record, Submission, state_folder
+from arena_topo.backends.local.supervisor import TIMES, launcher_name, worker_name
 from arena_topo.errors import AlreadyExists, ArenaError, NotFound, UsageError
 from arena_topo.manifests import ApiVersion, Forecast, Plan
-from arena_topo.solver import Unplaceable
+from arena_topo.solver import Unplaceable, Verdict
 from arena_topo.topology import Cluster
 
 ADDRESS = "127.0.0.1"
@@ -161,6 +154,8 @@ class LocalBackend:
         try:
             forecast = seating.seat(entry, (*entries, entry), seating.machines)
         except Unplaceable as refused:
+            if refused.verdict is Verdict.NEVER:
+                raise
             reason = f"{refused.message}: {refused.why}" if refused.why else refused.message
             emulated = submission.emulate is not None
             waiting = Forecast(
@@ -450,10 +445,10 @@ def _stop(entry: Entry) -> None:
 
 def _spawn(folder: Path, environment: Mapping[str, str]) -> processes.Process:
     """Start a supervisor that outlives this process and its terminal."""
-    package = Path(__file__).resolve().parent.parent.parent
+    package = Path(__file__).resolve().parents[3]
     path = os.pathsep.join(filter(None, [str(package), environment.get("PYTHONPATH")]))
     diary = folder / "supervisor.log"
-    command = [sys.executable, "-P", "-m", "arena_topo.backends.supervisor", str(folder)]
+    command = [sys.executable, "-P", "-m", "arena_topo.backends.local.supervisor", str(folder)]
     try:
         pid = os.posix_spawn(
             sys.executable,

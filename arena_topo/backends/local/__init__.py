@@ -1,0 +1,9 @@
+"""The embedded engine: jobs as processes on this machine, in the same words as a cluster.
+
+engine      the backend: what is asked of jobs, and answered
+ledger      a job is a folder: what was submitted, how it stands, its logs; one lock for all
+seating     which GPUs there are, who has them, and whose turn it is
+supervisor  the process that runs one job
+processes   which processes belong to a job, and how they are ended
+mpirun      Open MPI command lines for whatever mpirun is installed
+"""
