@@ -47,7 +47,7 @@ def open_backend(options: Options, *, image: str | None = None) -> Backend:
             f"unknown backend {options.backend!r}", hint="use auto, kubernetes or local"
         )
     if _engine(options) == "kubernetes":
-        from arena_topo.backends import kubernetes  # noqa: PLC0415  opened late, as it is heavy
+        from arena_topo.backends.kubernetes import engine as kubernetes  # noqa: PLC0415  heavy
 
         return kubernetes.open_backend(options)
     if options.backend == "auto" and image not in {None, "", LOCAL_IMAGE}:
@@ -56,9 +56,9 @@ def open_backend(options: Options, *, image: str | None = None) -> Backend:
             why="no --kubeconfig, KUBECONFIG, ~/.kube/config or in-cluster account was found",
             hint="set KUBECONFIG, or run the command outside its image with --backend local",
         )
-    from arena_topo.backends.local import engine  # noqa: PLC0415  opened late, as it is heavy
+    from arena_topo.backends.local import engine as local  # noqa: PLC0415  heavy
 
-    return engine.open_backend(options)
+    return local.open_backend(options)
 
 
 def nowhere(options: Options, image: str) -> bool:
@@ -71,9 +71,9 @@ def nowhere(options: Options, image: str) -> bool:
 def _engine(options: Options) -> str:
     if options.backend != "auto":
         return options.backend
-    from arena_topo.backends import connection  # noqa: PLC0415  not needed for a named engine
+    from arena_topo.backends.kubernetes import kubeconfig  # noqa: PLC0415  only for `auto`
 
-    if options.kubeconfig or options.context or connection.configured(options):
+    if options.kubeconfig or options.context or kubeconfig.configured(options):
         return "kubernetes"
     return "local"
 

@@ -19,7 +19,8 @@ from fake_api import FakeApi, kubeconfig
 from fake_operator import FakeOperator
 
 from arena_topo import manifests, solver
-from arena_topo.backends import Backend, LogOptions, Options, Phase, kubernetes
+from arena_topo.backends import Backend, LogOptions, Options, Phase
+from arena_topo.backends.kubernetes import engine as kubernetes
 from arena_topo.backends.local import engine as local
 from arena_topo.errors import AlreadyExists, NotFound
 from arena_topo.job import MPIJob

@@ -17,8 +17,8 @@ import pytest
 from fake_api import FakeApi, kubeconfig
 
 from arena_topo.backends import Options
-from arena_topo.backends import kubeconfig as files
-from arena_topo.backends.connection import PAGE, Connection, configured
+from arena_topo.backends.kubernetes import kubeconfig as files
+from arena_topo.backends.kubernetes.connection import PAGE, Connection, configured
 from arena_topo.errors import (
     AccessDenied,
     AlreadyExists,
@@ -334,7 +334,7 @@ def test_ordinary_credentials_never_import_the_kubernetes_package(api: FakeApi, 
         f"""
         import sys
         from arena_topo.backends import Options
-        from arena_topo.backends.connection import Connection
+        from arena_topo.backends.kubernetes.connection import Connection
         Connection(Options(kubeconfig={config!r})).get("/version")
         print([name for name in sys.modules if name.split(".")[0] in ("kubernetes", "requests")])
         """

@@ -12,8 +12,10 @@ from fake_api import FakeApi, kubeconfig, rfc3339
 from fake_operator import FakeOperator
 
 from arena_topo import manifests
-from arena_topo.backends import LogOptions, Options, Phase, kubernetes, podlog
-from arena_topo.backends.kubernetes import KubernetesBackend
+from arena_topo.backends import LogOptions, Options, Phase
+from arena_topo.backends.kubernetes import engine as kubernetes
+from arena_topo.backends.kubernetes import podlog
+from arena_topo.backends.kubernetes.engine import KubernetesBackend
 from arena_topo.errors import AccessDenied, AlreadyExists, ClusterError, NotFound
 from arena_topo.job import MPIJob
 from arena_topo.manifests import ApiVersion, Plan

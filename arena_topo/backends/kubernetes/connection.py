@@ -24,7 +24,7 @@ from urllib.parse import urlencode
 
 from arena_topo import __version__
 from arena_topo.backends import Options
-from arena_topo.backends.kubeconfig import (
+from arena_topo.backends.kubernetes.kubeconfig import (
     IN_CLUSTER,
     SERVICE_ACCOUNT,
     Access,

@@ -11,7 +11,7 @@ from arena_topo.backends import LogOptions
 from arena_topo.errors import ArenaError, ClusterError, NotFound, TimedOut
 
 if TYPE_CHECKING:
-    from arena_topo.backends.connection import Connection
+    from arena_topo.backends.kubernetes.connection import Connection
 
 Object = dict[str, Any]
 

@@ -15,9 +15,9 @@ from typing import Any
 from urllib.parse import quote
 
 from arena_topo.backends import Event, JobStatus, LogOptions, Options, Phase, observed
-from arena_topo.backends.connection import FORBIDDEN, Connection
-from arena_topo.backends.podlog import follow, log_query
-from arena_topo.backends.status import NO_PODS, job_status, seconds
+from arena_topo.backends.kubernetes.connection import FORBIDDEN, Connection
+from arena_topo.backends.kubernetes.podlog import follow, log_query
+from arena_topo.backends.kubernetes.status import NO_PODS, job_status, seconds
 from arena_topo.errors import AccessDenied, AlreadyExists, ArenaError, ClusterError, NotFound
 from arena_topo.manifests import ApiVersion, Manifest, Plan
 from arena_topo.topology import Cluster, published
