@@ -1,0 +1,1 @@
+complete --command arena-topo --no-files --arguments "(env _ARENA_TOPO_COMPLETE=complete_fish _TYPER_COMPLETE_FISH_ACTION=get-args _TYPER_COMPLETE_ARGS=(commandline -cp) arena-topo)" --condition "env _ARENA_TOPO_COMPLETE=complete_fish _TYPER_COMPLETE_FISH_ACTION=is-args _TYPER_COMPLETE_ARGS=(commandline -cp) arena-topo"
