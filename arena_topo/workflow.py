@@ -139,6 +139,8 @@ def submit(
 
     Unplaceable (NEVER) if it cannot fit whatever ends; AlreadyExists if the name is taken.
     """
+    if not job.gputopology:
+        _check_size(job, backend)
     try:
         decided = plan(job, backend, namespace=namespace, api=api)
     except Unplaceable as refused:
@@ -147,6 +149,18 @@ def submit(
         decided = _waiting(job, backend, refused, namespace=namespace, api=api)
     created = backend.apply(decided)
     return Submitted(plan=decided, created=created, status=backend.job(job.name, namespace))
+
+
+def _check_size(job: MPIJob, backend: Backend) -> None:
+    """Refuse a worker that asks for more GPUs than any node has; it would wait for ever."""
+    most = backend.most_gpus() if job.gpus > 1 else None
+    if most is not None and most < job.gpus:
+        raise Unplaceable(
+            f"job {job.name}: no node has {job.gpus} GPUs",
+            verdict=Verdict.NEVER,
+            refusals=(),
+            nearest=f"the largest worker that fits on this cluster has {most} GPUs: --gpus {most}",
+        )
 
 
 def _waiting(

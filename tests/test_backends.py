@@ -1,169 +1,24 @@
 """The contract of every engine: one suite, one world per engine.
 
-A world can do to an engine what users and machines do: plan jobs, let them start, print and end.
-Another engine joins by adding its world to WORLDS.
+Another engine joins by adding its world to `worlds.WORLDS`.
 """
 
 from __future__ import annotations
 
-import os
 import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
-from fake_api import FakeApi, kubeconfig
-from fake_operator import FakeOperator
+from worlds import WORLDS, World
 
-from arena_topo import manifests, solver
-from arena_topo.backends import Backend, LogOptions, Options, Phase
-from arena_topo.backends.kubernetes import engine as kubernetes
-from arena_topo.backends.local import engine as local
+from arena_topo import solver
+from arena_topo.backends import Backend, LogOptions, Phase
 from arena_topo.errors import AlreadyExists, NotFound
-from arena_topo.job import MPIJob
 from arena_topo.manifests import ApiVersion, Plan
 from arena_topo.solver import Request
-from arena_topo.topology import count, presets, published
-
-
-class World(Protocol):
-    """An engine with two DGX-1 V100 machines, and hands on what runs there."""
-
-    backend: Backend
-
-    def plan(self, job: MPIJob, **more: Any) -> Plan:
-        """What `submit` would apply for a job."""
-
-    def start(self, name: str) -> None:
-        """Return once the job runs."""
-
-    def say(self, name: str, line: str) -> None:
-        """Let the launcher print a line."""
-
-    def finish(self, name: str, code: int = 0) -> None:
-        """Let the launcher end with a code; return once the engine knows."""
-
-    def job(self, name: str, **more: Any) -> MPIJob:
-        """A job that runs until it is told to finish."""
-
-
-class KubernetesWorld:
-    """The Kubernetes engine over a fake API server, whose operator is the test."""
-
-    def __init__(self, api: FakeApi, backend: Backend) -> None:
-        self.api = api
-        self.backend = backend
-        self.operator = FakeOperator(api)
-        for index in range(2):
-            name = f"node-{index}"
-            offers = {"cpu": "64", "memory": "512Gi", "nvidia.com/gpu": "8"}
-            status = {"capacity": offers, "allocatable": offers}
-            api.add({"kind": "Node", "metadata": {"name": name}, "status": status})
-            machine = presets.machine("dgx-1-v100", name)
-            api.add(published.config_map(machine, machine.everything))
-
-    def job(self, name: str, **more: Any) -> MPIJob:
-        return MPIJob(**{"name": name, "command": "mpirun true", "image": "local", **more})
-
-    def plan(self, job: MPIJob, **more: Any) -> Plan:
-        self.api.now = self.api.clock() + 1
-        return manifests.plan(
-            job,
-            namespace=self.backend.default_namespace(),
-            api=self.backend.api_version(),
-            owner=self.backend.owner(),
-            files={},
-            **more,
-        )
-
-    def start(self, name: str) -> None:
-        self.operator.start(name)
-
-    def say(self, name: str, line: str) -> None:
-        self.operator.say(name, line)
-
-    def finish(self, name: str, code: int = 0) -> None:
-        self.operator.finish(name, code)
-
-
-def kubernetes_world(version: str) -> Callable[[Path], AbstractContextManager[World]]:
-    @contextmanager
-    def opened(folder: Path) -> Iterator[World]:
-        api = FakeApi()
-        api.versions = [version]
-        try:
-            config = kubeconfig(folder / "config", api.url, user={"username": "alice"})
-            yield KubernetesWorld(api, kubernetes.open_backend(Options(kubeconfig=config)))
-        finally:
-            api.close()
-
-    return opened
-
-
-class LocalWorld:
-    """The local engine on two emulated machines; its launchers do what a pipe tells them."""
-
-    def __init__(self, folder: Path, backend: Backend) -> None:
-        self.backend = backend
-        self._folder = folder
-
-    def job(self, name: str, **more: Any) -> MPIJob:
-        pipe = self._folder / name
-        os.mkfifo(pipe)
-        # Held open for writing too, so that the pipe does not end with each word.
-        command = (
-            f"exec 3<>{pipe}; while read -r verb rest <&3; do case $verb in"
-            ' say) echo "$rest";; end) exit $rest;; esac; done'
-        )
-        return MPIJob(**{"name": name, "command": command, "image": "local", **more})
-
-    def plan(self, job: MPIJob, **more: Any) -> Plan:
-        return manifests.plan(
-            job,
-            namespace=self.backend.default_namespace(),
-            api=self.backend.api_version(),
-            owner=self.backend.owner(),
-            files={},
-            **more,
-        )
-
-    def start(self, name: str) -> None:
-        self._until(name, lambda phase: phase is Phase.RUNNING)
-
-    def say(self, name: str, line: str) -> None:
-        self._tell(name, f"say {line}")
-
-    def finish(self, name: str, code: int = 0) -> None:
-        self._tell(name, f"end {code}")
-        self._until(name, lambda phase: phase.over)
-
-    def _tell(self, name: str, words: str) -> None:
-        with (self._folder / name).open("w") as pipe:
-            pipe.write(words + "\n")
-
-    def _until(self, name: str, reached: Callable[[Phase], bool]) -> None:
-        deadline = time.monotonic() + 30
-        while not reached(self.backend.job(name, "default").phase):
-            assert time.monotonic() < deadline, self.backend.job(name, "default")
-            time.sleep(0.02)
-
-
-@contextmanager
-def local_world(folder: Path) -> Iterator[World]:
-    backend = local.open_backend(Options(backend="local", emulate="dgx-1-v100:2"))
-    try:
-        yield LocalWorld(folder, backend)
-    finally:
-        for job in backend.jobs(None):
-            backend.delete(job.name, job.namespace)
-
-
-WORLDS: dict[str, Callable[[Path], AbstractContextManager[World]]] = {
-    f"kubernetes-{version}": kubernetes_world(version) for version in ("v2beta1", "v1", "v1alpha1")
-} | {"local": local_world}
+from arena_topo.topology import count
 
 
 @pytest.fixture(params=list(WORLDS))
@@ -210,6 +65,22 @@ def test_an_empty_cluster_is_all_free(backend: Backend):
     assert [count(one.free) for one in cluster.nodes] == [8, 8]
     assert all(one.free == one.allocatable for one in cluster.nodes)
     assert cluster.source
+
+
+def test_the_largest_node_is_known_however_busy_it_is(world: World, backend: Backend):
+    assert backend.most_gpus() == 8
+    backend.apply(placed(world, "demo", 4, 2))
+    assert backend.most_gpus() == 8
+
+
+def test_checking_a_plan_creates_nothing_and_knows_taken_names(world: World, backend: Backend):
+    plan = world.plan(world.job("demo"))
+    assert backend.validate(plan) == ()
+    with pytest.raises(NotFound):
+        backend.job("demo", "default")
+    backend.apply(plan)
+    with pytest.raises(AlreadyExists):
+        backend.validate(plan)
 
 
 def test_a_job_that_was_applied_is_there(world: World, backend: Backend):

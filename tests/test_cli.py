@@ -51,6 +51,9 @@ class FakeBackend:
     def api_version(self):
         return ApiVersion.V2BETA1
 
+    def most_gpus(self):
+        return 8
+
     def cluster(self):
         return Cluster(nodes=self.nodes, notes=("a ConfigMap made no sense",))
 

@@ -137,6 +137,9 @@ class Backend(Protocol):
     def cluster(self) -> Cluster:
         """All nodes with what is free on them now."""
 
+    def most_gpus(self) -> int | None:
+        """The most GPUs that any node has, in use or not; None where it may not be known."""
+
     def apply(self, plan: Plan) -> tuple[str, ...]:
         """Make the plan's objects real, all or none; the names of what was created.
 

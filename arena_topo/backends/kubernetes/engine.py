@@ -128,6 +128,15 @@ class KubernetesBackend:
         seen = observed.cluster(found, source=self._api.access.context or self._api.access.server)
         return replace(seen, notes=(*unread, *seen.notes))
 
+    def most_gpus(self) -> int | None:
+        """The most GPUs that any node has; None where there are none, or nodes may not be listed."""
+        try:
+            seen = observed.cluster(self._listed("Node", "/api/v1/nodes"), source="")
+        except AccessDenied:
+            return None
+        # A cluster without GPU nodes may add some once a pod asks for them.
+        return max((len(node.machine.gpus) for node in seen.nodes), default=0) or None
+
     def _topologies(self) -> list[Object]:
         return self._listed(
             "ConfigMap",

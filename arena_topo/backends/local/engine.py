@@ -89,6 +89,10 @@ class LocalBackend:
         free = seating.machines(self._emulate())
         return seating.less(free, seating.held(self._entries(None)))
 
+    def most_gpus(self) -> int | None:
+        """The most GPUs that one of the machines has."""
+        return max(len(node.machine.gpus) for node in seating.machines(self._emulate()).nodes)
+
     def _emulate(self) -> str | None:
         return seating.emulation(self._options.emulate, self._environment)
 

@@ -1,0 +1,260 @@
+"""The verbs over real engines: placed, queued, refused, followed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from worlds import WORLDS, KubernetesWorld, World
+
+from arena_topo import workflow
+from arena_topo.backends import JobStatus, LogOptions, Options, Phase
+from arena_topo.errors import AlreadyExists, InvalidJob, NotFound, TimedOut, UsageError
+from arena_topo.job import ConfigFile, KeyValue, MPIJob, Toleration
+from arena_topo.manifests import ApiVersion, Guarantee
+from arena_topo.solver import Unplaceable, Verdict
+from arena_topo.topology import Cluster, Node, NodeName, Taint, presets
+
+QUAD: dict[str, Any] = {"workers": 4, "gpus": 1, "gputopology": True, "gang": True}
+
+
+@pytest.fixture(params=["kubernetes-v2beta1", "local"])
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+    with WORLDS[request.param](tmp_path) as opened:
+        yield opened
+
+
+@pytest.fixture
+def cluster_world(tmp_path: Path) -> Iterator[KubernetesWorld]:
+    with WORLDS["kubernetes-v2beta1"](tmp_path) as opened:
+        assert isinstance(opened, KubernetesWorld)
+        yield opened
+
+
+def submit(world: World, name: str, **more: Any) -> workflow.Submitted:
+    if isinstance(world, KubernetesWorld):
+        world.api.now = world.api.clock() + 1
+    return workflow.submit(world.job(name, **more), world.backend, namespace="default")
+
+
+def gpus(status: JobStatus) -> tuple[str, set[int]]:
+    assert status.forecast is not None
+    (node,) = {node for _, node, _ in status.forecast.workers}
+    return node, {gpu for _, _, held in status.forecast.workers for gpu in held}
+
+
+def test_gangs_fill_a_machine_quad_by_quad_before_they_touch_the_next(tmp_path):
+    with WORLDS["local"](tmp_path) as world:
+        places = [gpus(submit(world, f"job-{index}", **QUAD).status) for index in range(4)]
+    low, high = {0, 1, 2, 3}, {4, 5, 6, 7}
+    assert [held for _, held in places] == [low, high, low, high]
+    assert places[0][0] == places[1][0] != places[2][0] == places[3][0]
+
+
+def test_where_the_kubelet_picks_devices_the_next_gang_keeps_off_that_machine(cluster_world):
+    """Which quad the first gang got is not known, so the other one is not known to be free."""
+    first = gpus(submit(cluster_world, "first", **QUAD).status)
+    second = gpus(submit(cluster_world, "second", **QUAD).status)
+    assert (first, second) == (("node-0", {0, 1, 2, 3}), ("node-1", {0, 1, 2, 3}))
+
+
+def test_a_gang_that_does_not_fit_now_is_created_waiting_with_its_reason(world):
+    for index in range(2):
+        submit(world, f"busy-{index}", workers=8, gpus=1, gputopology=True)
+    status = submit(world, "late", **QUAD).status
+    assert status.phase in {Phase.PENDING, Phase.QUEUING, Phase.SUSPENDED}
+    assert status.forecast is not None
+    assert status.forecast.state == "waiting"
+    assert "not enough free GPUs" in (status.reason or status.forecast.reason or "")
+
+
+def test_a_gang_that_can_never_fit_is_refused_and_nothing_is_created(world):
+    with pytest.raises(Unplaceable) as refused:
+        submit(world, "big", workers=1, gpus=9, gputopology=True)
+    assert refused.value.verdict is Verdict.NEVER
+    assert "--gpus 8" in str(refused.value.nearest)
+    assert world.backend.jobs(None) == ()
+
+
+def test_an_ordinary_worker_larger_than_any_node_is_refused_and_nothing_is_created(world):
+    with pytest.raises(Unplaceable) as refused:
+        submit(world, "big", workers=1, gpus=9)
+    assert (refused.value.exit_code, world.backend.jobs(None)) == (5, ())
+    assert refused.value.nearest == (
+        "the largest worker that fits on this cluster has 8 GPUs: --gpus 8"
+    )
+
+
+def test_an_ordinary_job_of_someone_who_may_not_list_nodes_is_submitted(cluster_world):
+    cluster_world.api.deny(r"list nodes")
+    assert submit(cluster_world, "big", workers=1, gpus=9).status.name == "big"
+
+
+def test_a_plan_creates_nothing_and_is_what_submit_applies(world):
+    job = world.job("demo", **QUAD)
+    planned = workflow.plan(job, world.backend, namespace="default")
+    assert world.backend.jobs(None) == ()
+    done = workflow.submit(job, world.backend, namespace="default")
+    assert done.plan.objects == planned.objects
+
+
+def test_the_local_engine_gives_exact_gpus_and_says_so(tmp_path):
+    with WORLDS["local"](tmp_path) as world:
+        done = submit(world, "demo", **QUAD)
+    assert done.plan.binding is not None
+    assert done.plan.binding.guarantee is Guarantee.GPUS
+    assert done.status.forecast is not None
+    assert done.status.forecast.usable == 80
+
+
+def test_a_template_cannot_tell_workers_of_one_node_apart_and_says_so(cluster_world):
+    done = submit(cluster_world, "demo", **QUAD)
+    assert done.plan.binding is not None
+    assert done.plan.binding.guarantee is Guarantee.NODE
+    assert "kubelet" in (done.plan.binding.why or "")
+
+
+def test_a_name_that_is_taken_is_refused_in_arenas_words(world):
+    submit(world, "demo")
+    with pytest.raises(
+        AlreadyExists, match="the job demo is already exist, please delete it first"
+    ):
+        workflow.submit(
+            MPIJob(name="demo", command="true", image="local"), world.backend, namespace="default"
+        )
+
+
+def test_waiting_tells_each_phase_once_and_ends_with_the_job(world):
+    submit(world, "demo")
+    world.start("demo")
+    told: list[Phase] = []
+
+    def tell(status: JobStatus) -> None:
+        told.append(status.phase)
+        if status.phase is Phase.RUNNING:
+            world.finish("demo", 7)
+
+    ended = workflow.wait(world.backend, "demo", "default", tell=tell)
+    assert (ended.phase, ended.exit_code) == (Phase.FAILED, 7)
+    assert told == [Phase.RUNNING, Phase.FAILED]
+
+
+def test_waiting_has_an_end_and_the_job_goes_on(world):
+    submit(world, "demo")
+    world.start("demo")
+    with pytest.raises(TimedOut) as late:
+        workflow.wait(world.backend, "demo", "default", timeout=0.0)
+    assert late.value.exit_code == 6
+    assert world.backend.job("demo", "default").phase is Phase.RUNNING
+
+
+def test_a_log_is_followed_from_the_first_line_to_the_end_of_the_job(world):
+    submit(world, "demo")
+    world.start("demo")
+    world.say("demo", "hello")
+    pieces = workflow.follow(
+        world.backend, "demo", "default", instance=None, options=LogOptions(follow=True)
+    )
+    seen = next(pieces)
+    world.finish("demo")
+    assert (seen + b"".join(pieces)).decode() == "hello\n"
+
+
+def test_the_log_of_a_job_that_does_not_exist_fails_at_once(world):
+    with pytest.raises(NotFound, match="training job not found"):
+        list(
+            workflow.follow(
+                world.backend, "nope", "default", instance=None, options=LogOptions(follow=True)
+            )
+        )
+
+
+def test_a_followed_log_says_why_it_waits(cluster_world):
+    submit(cluster_world, "demo")
+    told: list[str] = []
+
+    def tell(reason: str) -> None:
+        told.append(reason)
+        cluster_world.start("demo")
+        cluster_world.finish("demo")
+
+    options = LogOptions(follow=True)
+    list(
+        workflow.follow(
+            cluster_world.backend, "demo", "default", instance=None, options=options, tell=tell
+        )
+    )
+    assert len(told) == 1
+    assert told[0]
+
+
+def dgx(name: str, **more: Any) -> Node:
+    machine = presets.machine("dgx-1-v100", name)
+    return Node(name=NodeName(name), machine=machine, free=machine.everything, **more)
+
+
+def planned(*nodes: Node, **more: Any) -> tuple[str, ...]:
+    job = MPIJob(**{"name": "demo", "command": "true", "image": "i", **QUAD, **more})
+    plan = workflow.plan(job, None, namespace="default", cluster=Cluster(nodes=nodes))
+    assert plan.placement is not None
+    return plan.placement.nodes
+
+
+def test_tainted_nodes_are_avoided_unless_the_job_bears_the_taint():
+    tainted = dgx("a", taints=(Taint(key="team", value="red"),))
+    assert planned(tainted, dgx("b")) == ("b",)
+    bears = Toleration.parse("team=red:NoSchedule,Equal")
+    assert planned(tainted, dgx("b"), toleration=(bears,)) == ("a",)
+
+
+def test_only_nodes_with_the_labels_asked_for_are_used():
+    nodes = (dgx("a"), dgx("b", labels={"zone": "1"}))
+    assert planned(*nodes, selector=(KeyValue.parse("zone=1"),)) == ("b",)
+
+
+def test_where_nodes_are_set_aside_for_topology_jobs_others_are_left_alone():
+    assert planned(dgx("a"), dgx("b", dedicated=True)) == ("b",)
+
+
+def test_a_topology_job_without_gpus_is_a_mistake():
+    with pytest.raises(InvalidJob, match="--gputopology needs GPUs"):
+        planned(dgx("a"), gpus=0)
+
+
+def test_placing_without_a_cluster_is_a_mistake_that_names_both_ways_out():
+    job = MPIJob(name="demo", command="true", image="i", **QUAD)
+    with pytest.raises(UsageError) as refused:
+        workflow.plan(job, None, namespace="default")
+    assert "--state" in (refused.value.hint or "")
+
+
+def test_an_ordinary_job_needs_no_cluster_to_be_planned():
+    job = MPIJob(name="demo", command="true", image="i", gpus=2)
+    plan = workflow.plan(job, None, namespace="default")
+    assert (plan.api, plan.placement) == (ApiVersion.V2BETA1, None)
+
+
+def test_a_config_file_that_cannot_be_read_is_named(tmp_path):
+    missing = tmp_path / "missing.yaml"
+    with pytest.raises(InvalidJob, match=r"missing\.yaml"):
+        planned(dgx("a"), config_file=(ConfigFile(source=str(missing)),))
+
+
+@pytest.mark.parametrize("image", ["", "local"])
+def test_without_a_cluster_local_images_run_on_this_machine(image):
+    assert workflow.open_backend(Options(emulate="dgx-1-v100"), image=image).name == "local"
+
+
+def test_without_a_cluster_other_images_do_not_run_by_accident():
+    with pytest.raises(UsageError) as refused:
+        workflow.open_backend(Options(), image="tensorflow")
+    assert "KUBECONFIG" in (refused.value.hint or "")
+    assert "--backend local" in (refused.value.hint or "")
+    assert workflow.open_backend(Options(backend="local"), image="tensorflow").name == "local"
+
+
+def test_an_unknown_backend_is_a_mistake():
+    with pytest.raises(UsageError, match="slurm"):
+        workflow.open_backend(Options(backend="slurm"))
