@@ -129,7 +129,7 @@ class KubernetesBackend:
         return replace(seen, notes=(*unread, *seen.notes))
 
     def most_gpus(self) -> int | None:
-        """The most GPUs that any node has; None where there are none, or nodes may not be listed."""
+        """The most GPUs that any node has; None if there are none, or nodes may not be listed."""
         try:
             seen = observed.cluster(self._listed("Node", "/api/v1/nodes"), source="")
         except AccessDenied:
