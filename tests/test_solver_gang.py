@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arena_topo.solver import Reason, Request, Unplaceable, Verdict, place
+from arena_topo.solver.classes import room
 from arena_topo.solver.configurations import table
-from arena_topo.solver.gang import Worth, room, value
+from arena_topo.solver.gang import Worth, value
 from arena_topo.solver.policy import Damage
 from arena_topo.topology import Cluster, GPUSet, Link, LinkKind, Node, NodeName, count, gpu_set
 

@@ -3,9 +3,11 @@
 The solver knows requests, not jobs, and does not touch the world: values in, values out. An answer
 carries its proof; a refusal carries its reasons as values.
 
+    classes         nodes that a job cannot tell apart
     configurations  sets of GPUs as bits; every set of a machine with its bandwidth
     cost            what a set of GPUs is worth to a collective; constants with their sources
     gang            all workers at once: exact search over classes of nodes
+    selection       how many nodes of each class, and how full: fewest, then cheapest
     policy          which of the equally good placements: what is left behind
 """
 
@@ -148,6 +150,7 @@ class Unplaceable(ArenaError):
 def place(request: Request, cluster: Cluster) -> Placement:
     """Find the best placement of a gang; Unplaceable says why there is none."""
     # The search needs the values above, so it can only be imported once they exist.
+    from arena_topo.solver.classes import Index  # noqa: PLC0415
     from arena_topo.solver.gang import search  # noqa: PLC0415
 
-    return search(request, cluster)
+    return search(request, Index(cluster))

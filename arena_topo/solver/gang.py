@@ -8,9 +8,8 @@ stays free, first by name. Every step is exhaustive, so the answer is exact and 
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from arena_topo.solver import (
@@ -24,42 +23,12 @@ from arena_topo.solver import (
     Unplaceable,
     Verdict,
 )
-from arena_topo.solver.configurations import Table, table
-from arena_topo.solver.policy import Damage
-from arena_topo.topology import Cluster, GPUSet, Node, count, natural
+from arena_topo.solver.classes import Index, NodeClass, refused, room
+from arena_topo.solver.selection import Offer, select
+from arena_topo.topology import Cluster, Node, natural
 
 NODE_TIER = "node"
 BEYOND = "beyond"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeClass:
-    """Nodes that a job cannot tell apart, in the order of their names.
-
-    `capacity` is the most workers that one of them takes.
-    """
-
-    table: Table
-    damage: Damage
-    free: GPUSet
-    hidden: int
-    capacity: int
-    nodes: tuple[Node, ...]
-
-    def best(self, size: int) -> float:
-        """The bandwidth to count on for `size` GPUs of one of these nodes."""
-        if self.hidden:
-            return self.table.best_hidden(self.free, self.hidden, size)
-        return self.table.best(self.free, size)
-
-    def price(self, size: int, bandwidth: float) -> int | None:
-        """The damage of taking `size` GPUs at this bandwidth; None if they are too slow."""
-        if self.best(size) < bandwidth:
-            return None
-        if self.hidden:
-            return self.damage.counted(count(self.free) - self.hidden, size)
-        cheapest = self.damage.cheapest(self.free, size, bandwidth)
-        return None if cheapest is None else cheapest[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -83,110 +52,28 @@ class Choice:
     loads: tuple[tuple[Node, NodeClass, int], ...] = field(compare=False)
 
 
-def search(request: Request, cluster: Cluster) -> Placement:
+def search(request: Request, index: Index) -> Placement:
     """Find the best placement of a gang; Unplaceable says why there is none."""
-    choice = _best(request, cluster)
+    choice = _best(request, index)
     if choice is None:
-        raise refusal(request, cluster)
-    return _placement(request, cluster, choice)
+        raise refusal(request, index.cluster)
+    return _placement(request, index.cluster, choice)
 
 
 def value(request: Request, cluster: Cluster) -> Worth | None:
     """What the best placement is worth; None if there is none."""
-    choice = _best(request, cluster)
+    choice = _best(request, Index(cluster))
     return None if choice is None else choice.worth
 
 
-def _best(request: Request, cluster: Cluster) -> Choice | None:
+def _best(request: Request, index: Index) -> Choice | None:
     choices = (
         choice
-        for kind in _kinds(request, cluster)
-        for choice in (_alone(request, kind), _together(request, cluster, kind))
+        for kind in index.kinds(request)
+        for choice in (_alone(request, kind), _together(request, index.cluster, kind))
         if choice is not None
     )
     return min(choices, key=lambda choice: choice.worth, default=None)
-
-
-def _kinds(request: Request, cluster: Cluster) -> Iterator[tuple[NodeClass, ...]]:
-    """The classes of nodes that one gang may combine: one GPU model, one resource name."""
-    groups: dict[tuple[str, str], dict[tuple[object, ...], list[Node]]] = {}
-    tables = _Tables()
-    for node in sorted(cluster.nodes, key=lambda node: natural(node.name)):
-        capacity = room(request, node)
-        if capacity == 0:
-            continue
-        kind = ("" if request.mix_models else node.machine.model or "", node.resource)
-        shape = tables.of(node)
-        key = (id(shape), node.free, node.hidden, capacity)
-        groups.setdefault(kind, {}).setdefault(key, []).append(node)
-    for _, classes in sorted(groups.items()):
-        yield tuple(
-            NodeClass(
-                table=tables.of(nodes[0]),
-                damage=tables.damage(nodes[0]),
-                free=nodes[0].free,
-                hidden=nodes[0].hidden,
-                capacity=room(request, nodes[0]),
-                nodes=tuple(nodes),
-            )
-            for nodes in classes.values()
-        )
-
-
-class _Tables:
-    """Tables by link matrix, found without comparing the matrices of every node anew."""
-
-    def __init__(self) -> None:
-        self._tables: dict[tuple[object, ...], Table] = {}
-        self._damages: dict[int, Damage] = {}
-
-    def of(self, node: Node) -> Table:
-        machine = node.machine
-        key = (
-            id(machine.links),
-            machine.model,
-            machine.nvswitch,
-            machine.pcie_generation,
-            machine.measured,
-        )
-        found = self._tables.get(key)
-        if found is None:
-            found = self._tables[key] = table(machine.configuration)
-        return found
-
-    def damage(self, node: Node) -> Damage:
-        shape = self.of(node)
-        if id(shape) not in self._damages:
-            self._damages[id(shape)] = Damage(shape)
-        return self._damages[id(shape)]
-
-
-def room(request: Request, node: Node) -> int:
-    """How many workers the node takes now, bandwidth aside."""
-    if refused(request, node) is not None:
-        return 0
-    rooms = [node.free_count // request.gpus, request.workers]
-    if request.cpu and node.cpu is not None:
-        rooms.append(int((node.cpu + 1e-9) // request.cpu))
-    if request.memory and node.memory is not None:
-        rooms.append(node.memory // request.memory)
-    return max(0, min(rooms))
-
-
-def refused(request: Request, node: Node) -> Reason | None:
-    """Why the node takes no worker of this job, however few its GPUs in use are; None if it may."""
-    excluded = request.excluded.get(node.name)
-    if excluded is not None:
-        return excluded
-    if node.unavailable is not None:
-        return Reason.UNAVAILABLE
-    if not node.machine.gpus:
-        return Reason.NO_GPUS
-    if request.model and (node.machine.model or "").casefold() != request.model.casefold():
-        return Reason.MODEL
-    if len(node.machine.gpus) < request.gpus:
-        return Reason.TOO_SMALL
-    return None
 
 
 def _alone(request: Request, classes: Sequence[NodeClass]) -> Choice | None:
@@ -226,7 +113,7 @@ def _together(request: Request, cluster: Cluster, classes: Sequence[NodeClass]) 
             return Choice(
                 worth=Worth(bandwidth=-bandwidth, distance=1, nodes=nodes, damage=damage),
                 tier=BEYOND,
-                loads=tuple(_names(loads)),
+                loads=loads,
             )
     return None
 
@@ -244,63 +131,31 @@ def _levels(request: Request, classes: Sequence[NodeClass], network: float) -> t
     )
 
 
-Load = tuple[NodeClass, int]
-Chain = tuple["Chain", Load] | None
-
-
 def _fewest(
     request: Request, classes: Sequence[NodeClass], bandwidth: float
-) -> tuple[int, int, list[Load]] | None:
-    """The fewest nodes, then the least damage, that hold all workers at this bandwidth.
-
-    Dynamic programming over how many workers are placed; a class is repeated for as many of its
-    nodes as can still change something. Exact: both terms add up over nodes.
-    """
-    unreached = (math.inf, math.inf, None)
-    reach: list[tuple[float, float, Chain]] = [unreached] * (request.workers + 1)
-    reach[0] = (0, 0, None)
-    # Later classes win ties, so the one whose first node comes first by name goes last.
-    for one in sorted(classes, key=lambda one: natural(one.nodes[0].name), reverse=True):
-        prices = [
-            (workers, price)
+) -> tuple[int, int, tuple[tuple[Node, NodeClass, int], ...]] | None:
+    """The fewest nodes, then the least damage, that hold all workers at this bandwidth."""
+    usable, offers = [], []
+    for one in classes:
+        prices = {
+            workers: price
             for workers in range(1, one.capacity + 1)
             if (price := one.price(workers * request.gpus, bandwidth)) is not None
-        ]
-        if not prices:
-            continue
-        before = reach
-        for _ in one.nodes:
-            after = list(reach)
-            for placed, (nodes, damage, chain) in enumerate(before):
-                if nodes is math.inf:
-                    continue
-                for workers, price in prices:
-                    total = placed + workers
-                    if total > request.workers:
-                        break
-                    candidate = (nodes + 1, damage + price)
-                    if candidate <= after[total][:2]:
-                        after[total] = (*candidate, (chain, (one, workers)))
-            if [entry[:2] for entry in after] == [entry[:2] for entry in before]:
-                reach = after
-                break
-            before = reach = after
-    nodes, damage, chain = reach[request.workers]
-    if nodes is math.inf:
+        }
+        if prices:
+            usable.append(one)
+            offers.append(Offer(count=len(one.nodes), prices=prices))
+    found = select(offers, request.workers)
+    if found is None:
         return None
-    loads: list[Load] = []
-    while chain is not None:
-        chain, load = chain
-        loads.append(load)
-    return int(nodes), int(damage), loads
-
-
-def _names(loads: Iterable[Load]) -> Iterator[tuple[Node, NodeClass, int]]:
-    """Give each load a node of its class: the fullest loads get the first names."""
+    loads: list[tuple[Node, NodeClass, int]] = []
     used: Counter[int] = Counter()
-    for one, workers in sorted(loads, key=lambda load: -load[1]):
-        yield one.nodes[used[id(one)]], one, workers
-        used[id(one)] += 1
+    # The fullest loads of a class get its first names.
+    for load in sorted(found.loads, key=lambda load: -load.workers):
+        one, start = usable[load.offer], used[load.offer]
+        loads += [(node, one, load.workers) for node in one.nodes[start : start + load.nodes]]
+        used[load.offer] += load.nodes
+    return found.nodes, found.price, tuple(loads)
 
 
 def _placement(request: Request, cluster: Cluster, choice: Choice) -> Placement:
@@ -353,7 +208,7 @@ def emptied(cluster: Cluster) -> Cluster:
 def refusal(request: Request, cluster: Cluster) -> Unplaceable:
     """Why a gang has no place, counted by reason, and what would help."""
     empty = emptied(cluster)
-    never = _best(request, empty) is None
+    never = _best(request, Index(empty)) is None
     view = empty if never else cluster
     reasons: dict[Reason, list[Node]] = {}
     for node in view.nodes:
@@ -396,22 +251,23 @@ def _nearest(request: Request, view: Cluster, *, never: bool) -> str | None:
         default=0,
     )
     when = "on this cluster" if never else "now"
+    index = Index(view)
     if largest == 0:
         return None
     if largest < request.gpus:
         return f"the largest worker that fits {when} has {largest} GPUs: --gpus {largest}"
     if request.min_bandwidth:
-        relaxed = _best(replace(request, min_bandwidth=0.0), view)
+        relaxed = _best(replace(request, min_bandwidth=0.0), index)
         if relaxed is not None:
             return f"fits {when} with --min-bandwidth {-relaxed.worth.bandwidth:g}"
     if request.max_nodes is not None:
-        relaxed = _best(replace(request, max_nodes=None), view)
+        relaxed = _best(replace(request, max_nodes=None), index)
         if relaxed is not None:
             return f"fits {when} with --max-nodes {relaxed.worth.nodes}"
     fits, too_many = 0, request.workers
     while too_many - fits > 1:
         workers = (fits + too_many) // 2
-        if _best(replace(request, workers=workers), view) is None:
+        if _best(replace(request, workers=workers), index) is None:
             too_many = workers
         else:
             fits = workers

@@ -95,3 +95,9 @@ class Damage:
             worth = round(GRAIN * self.table.value(group) / self._full[size])
             packings.append(worth + self._packing(free ^ group, size))
         return max(packings)
+
+
+@functools.lru_cache(maxsize=256)
+def damage(table: Table) -> Damage:
+    """The damages of a table, worked out once."""
+    return Damage(table)
