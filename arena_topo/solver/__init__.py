@@ -146,6 +146,11 @@ class Unplaceable(ArenaError):
         self.nearest = nearest
         self.exit_code = 5 if verdict is Verdict.NEVER else 3
 
+    @property
+    def reason(self) -> str:
+        """What and why in one sentence, as it is recorded on a job that waits."""
+        return f"{self.message}: {self.why}" if self.why else self.message
+
 
 def place(request: Request, cluster: Cluster) -> Placement:
     """Find the best placement of a gang; Unplaceable says why there is none."""
