@@ -6,7 +6,10 @@ the reference page are all made from this description.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import get_args, get_type_hints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,8 +17,9 @@ class Flag:
     """How one field looks from the command line.
 
     `name` is needed only where the flag is not the field's name with dashes. `deprecated` are old
-    spellings: they work, with a warning on stderr. `at_least` bounds integers; the text of the
-    error is arena's `--FLAG is invalid`.
+    spellings: they work, with a warning on stderr. `at_least` bounds numbers; the text of the
+    error is arena's `--FLAG is invalid`. `needs` is the field of another flag without which this
+    one means nothing.
     """
 
     help: str
@@ -25,7 +29,23 @@ class Flag:
     deprecated: tuple[str, ...] = ()
     metavar: str | None = None
     at_least: int | None = None
+    needs: str | None = None
     hidden: bool = False
+
+
+_known: dict[type, Mapping[str, Flag]] = {}
+
+
+def flags_of(record: type) -> Mapping[str, Flag]:
+    """The flags that a record declares, by field, in their order."""
+    if record in _known:
+        return _known[record]
+    found = {}
+    for name, hint in get_type_hints(record, include_extras=True).items():
+        flag = next((one for one in get_args(hint)[1:] if isinstance(one, Flag)), None)
+        if flag is not None:
+            found[name] = flag
+    return _known.setdefault(record, MappingProxyType(found))
 
 
 def spelling(field: str, flag: Flag) -> str:

@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Annotated, Self
 
 from arena_topo.errors import InvalidJob
-from arena_topo.flag import Flag
+from arena_topo.flag import Flag, flags_of, spelling
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -336,10 +336,16 @@ class MPIJob:
     )
     gpu_model: Annotated[
         str,
-        Flag(help="Use only GPUs of this model, such as V100.", panel=_PLACEMENT, metavar="MODEL"),
+        Flag(
+            help="Use only GPUs of this model, such as V100.",
+            panel=_PLACEMENT,
+            metavar="MODEL",
+            needs="gputopology",
+        ),
     ] = ""
     mix_models: Annotated[
-        bool, Flag(help="Let one gang use several GPU models.", panel=_PLACEMENT)
+        bool,
+        Flag(help="Let one gang use several GPU models.", panel=_PLACEMENT, needs="gputopology"),
     ] = False
     min_bandwidth: Annotated[
         float,
@@ -347,6 +353,8 @@ class MPIJob:
             help="Refuse placements with less bus bandwidth than this.",
             panel=_PLACEMENT,
             metavar="GBPS",
+            at_least=0,
+            needs="gputopology",
         ),
     ] = 0.0
     max_nodes: Annotated[
@@ -355,6 +363,7 @@ class MPIJob:
             help="Refuse placements on more nodes than this; 0 is no limit.",
             panel=_PLACEMENT,
             at_least=0,
+            needs="gputopology",
         ),
     ] = 0
     selector: Annotated[
@@ -532,16 +541,8 @@ class MPIJob:
         _check_name(self.name)
         if not self.image:
             raise InvalidJob("--image must be set ")
-        if self.gpus < 0:
-            raise InvalidJob("--gpus is invalid", why=f"a worker cannot have {self.gpus} GPUs")
-        if self.workers < 1:
-            raise InvalidJob(
-                "--workers is invalid", why=f"a job cannot have {self.workers} workers"
-            )
-        if self.retry < 0:
-            raise InvalidJob("--retry is invalid", why=f"{self.retry} is less than 0")
-        if self.max_nodes < 0 or self.min_bandwidth < 0:
-            raise InvalidJob("--max-nodes and --min-bandwidth cannot be less than 0")
+        for field, flag in flags_of(MPIJob).items():
+            self._check(field, flag)
         if self.sync_mode is not SyncMode.NONE and not self.sync_source:
             raise InvalidJob("--syncSource should be set when syncMode is set")
         if self.model_name and not self.model_source:
@@ -552,6 +553,14 @@ class MPIJob:
         for name in names:
             if names.count(name) > 1:
                 raise InvalidJob(f"your PVC name: {name} is repeated, please check it")
+
+    def _check(self, field: str, flag: Flag) -> None:
+        value, name = getattr(self, field), spelling(field, flag)
+        if flag.at_least is not None and value < flag.at_least:
+            raise InvalidJob(f"{name} is invalid", why=f"{value} is less than {flag.at_least}")
+        if flag.needs and value and not getattr(self, flag.needs):
+            needed = spelling(flag.needs, flags_of(MPIJob)[flag.needs])
+            raise InvalidJob(f"{name} needs {needed}", hint=f"add {needed}")
 
     @property
     def total_gpus(self) -> int:

@@ -13,17 +13,17 @@ from pathlib import Path
 
 from arena_topo import manifests
 from arena_topo.backends import Backend, Instance, JobStatus, LogOptions, Options
-from arena_topo.errors import InvalidJob, NotFound, TimedOut, UsageError
+from arena_topo.errors import ClusterError, InvalidJob, NotFound, TimedOut, UsageError
 from arena_topo.job import ConfigFile, MPIJob, Toleration
 from arena_topo.manifests import ApiVersion, Plan
 from arena_topo.solver import Placement, Reason, Request, Unplaceable, Verdict, place
-from arena_topo.topology import Cluster, Node, NodeName, Taint
+from arena_topo.topology import TAINT, Cluster, Knowledge, Node, NodeName, Taint
 
 LOCAL_IMAGE = "local"
 """The image name that means "whatever is installed on this machine"."""
 
-POLL = 0.25
-"""Seconds between two looks at a job that is being waited for."""
+PATIENCE = 60.0
+"""Seconds that a job may be out of sight, its server not answering, before waiting for it ends."""
 
 Clock = Callable[[], float]
 
@@ -119,17 +119,19 @@ def plan(
             )
         cluster = backend.cluster()
     request = request_of(job, cluster)
-    return manifests.plan(
+    placement = _placed(job, request, cluster)
+    decided = manifests.plan(
         job,
         namespace=namespace,
         api=version,
         owner=owner,
         files=files,
         request=request,
-        placement=_placed(job, request, cluster),
+        placement=placement,
         cluster=cluster,
         binding=backend.binding if backend else None,
     )
+    return replace(decided, notes=(*decided.notes, *_doubts(placement, cluster)))
 
 
 def submit(
@@ -141,12 +143,13 @@ def submit(
     """
     if not job.gputopology:
         _check_size(job, backend)
+    cluster = backend.cluster() if job.gputopology else None
     try:
-        decided = plan(job, backend, namespace=namespace, api=api)
+        decided = plan(job, backend, namespace=namespace, api=api, cluster=cluster)
     except Unplaceable as refused:
-        if refused.verdict is not Verdict.NOT_NOW:
+        if refused.verdict is not Verdict.NOT_NOW or cluster is None:
             raise
-        decided = _waiting(job, backend, refused, namespace=namespace, api=api)
+        decided = _waiting(job, backend, cluster, refused, namespace=namespace, api=api)
     created = backend.apply(decided)
     return Submitted(plan=decided, created=created, status=backend.job(job.name, namespace))
 
@@ -166,6 +169,7 @@ def _check_size(job: MPIJob, backend: Backend) -> None:
 def _waiting(
     job: MPIJob,
     backend: Backend,
+    cluster: Cluster,
     refused: Unplaceable,
     *,
     namespace: str,
@@ -180,7 +184,6 @@ def _waiting(
             refusals=refused.refusals,
             nearest=f"{refused.nearest or 'submit again later'} (MPIJob v1alpha1 cannot wait)",
         )
-    cluster = backend.cluster()
     return manifests.plan(
         job,
         namespace=namespace,
@@ -189,8 +192,27 @@ def _waiting(
         files=_read_files(job),
         request=request_of(job, cluster),
         cluster=cluster,
-        waiting=f"{refused.message}: {refused.why}" if refused.why else refused.message,
+        waiting=refused.reason,
     )
+
+
+def _doubts(placement: Placement, cluster: Cluster) -> list[str]:
+    """What the promised bandwidth rests on, where that is not what machines said themselves."""
+    chosen = set(placement.nodes)
+    machines = [node.machine for node in cluster.nodes if node.name in chosen]
+    doubts = []
+    for knowledge, words in _DOUBTS.items():
+        names = [one.name for one in machines if one.knowledge is knowledge]
+        if names:
+            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            doubts.append(f"{names[0]}{more}: {words}")
+    return doubts
+
+
+_DOUBTS = {
+    Knowledge.ASSUMED: "links assumed from the GPU product and count",
+    Knowledge.UNKNOWN: "links not known; every path counts as the slowest",
+}
 
 
 def _placed(job: MPIJob, request: Request, cluster: Cluster) -> Placement:
@@ -223,8 +245,11 @@ def request_of(job: MPIJob, cluster: Cluster) -> Request:
     )
 
 
-TOPOLOGY_TAINT = "arena-topo.io/topology"
-"""The taint of nodes that only placements of arena-topo use; every such job tolerates it."""
+_SEEN_ELSEWHERE = {
+    f"node.kubernetes.io/{state}" for state in ("not-ready", "unreachable", "unschedulable")
+}
+"""Taints that come and go with what `Node.unavailable` says already; others, such as
+disk-pressure, keep pods away by themselves."""
 
 
 def _excluded(job: MPIJob, cluster: Cluster) -> Mapping[NodeName, Reason]:
@@ -250,10 +275,8 @@ def _reason(job: MPIJob, node: Node) -> Reason | None:
 
 
 def _borne(taint: Taint, tolerations: Sequence[Toleration]) -> bool:
-    if taint.effect == "PreferNoSchedule" or taint.key == TOPOLOGY_TAINT:
-        return True
-    # A node is kept from jobs by `unavailable` while it is cordoned or not ready.
-    if taint.key.startswith("node.kubernetes.io/"):
+    # Placed workers tolerate the taint that keeps nodes for them (manifests.binding).
+    if taint.effect == "PreferNoSchedule" or taint.key in {TAINT, *_SEEN_ELSEWHERE}:
         return True
     return any(one.tolerates(taint.key, taint.value, taint.effect) for one in tolerations)
 
@@ -286,11 +309,19 @@ def wait(
 ) -> JobStatus:
     """Wait until a job is over; `tell` hears of every change of phase or reason.
 
-    TimedOut after `timeout` seconds; the job goes on.
+    TimedOut after `timeout` seconds; the job goes on. A server that does not answer for a while
+    does not end the waiting.
     """
-    started, known = clock(), None
+    started, known, seen = clock(), None, clock()
     while True:
-        job = backend.job(name, namespace)
+        try:
+            job = backend.job(name, namespace)
+        except (ClusterError, TimedOut) as error:
+            if not _passing(error) or clock() - seen > PATIENCE:
+                raise
+            time.sleep(backend.look_every)
+            continue
+        seen = clock()
         if (job.phase, job.reason) != known:
             known = (job.phase, job.reason)
             tell(job)
@@ -302,7 +333,16 @@ def wait(
                 why=job.reason,
                 hint=f"it goes on: arena-topo get {name} -n {namespace}",
             )
-        time.sleep(POLL)
+        time.sleep(backend.look_every)
+
+
+def _passing(error: ClusterError | TimedOut) -> bool:
+    """Whether asking again may help: no answer, or a server in trouble."""
+    return isinstance(error, TimedOut) or error.status is None or error.status >= SERVER_ERROR
+
+
+SERVER_ERROR = 500
+"""HTTP codes from here on are the server's fault, not the caller's (RFC 9110, 15.6)."""
 
 
 def follow(
@@ -335,7 +375,7 @@ def follow(
         if waiting != told:
             told = waiting
             tell(waiting)
-        time.sleep(POLL)
+        time.sleep(backend.look_every)
         job = _existing(backend, name, namespace)
 
 

@@ -31,6 +31,7 @@ class FakeBackend:
     """
 
     name = "fake"
+    look_every = 0.01
     binding = None
 
     def __init__(self, free=range(8)):
@@ -131,7 +132,6 @@ def world(monkeypatch):
     """The program with its engine replaced by a cluster in memory, at five past seven."""
     fake = FakeBackend()
     monkeypatch.setattr(workflow, "open_backend", lambda _options, **_more: fake)
-    monkeypatch.setattr(workflow, "POLL", 0)
     monkeypatch.setattr(time, "time", lambda: CREATED + 5)
     time.tzset()
     return fake

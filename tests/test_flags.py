@@ -169,7 +169,7 @@ def test_every_flag_of_a_job_reaches_its_field(name, flag, hear):
     extra = {
         "sync_mode": ["--sync-source=s"],
         "model_name": ["--model-source=s"],
-    }.get(name, [])
+    }.get(name, [spelling(flag.needs, FLAGS[flag.needs])] if flag.needs else [])
     if hint is bool:
         heard = hear("submit", "mpi", spelling(name, flag), *extra, "c")
         assert getattr(heard.job, name) is True, heard.errors
@@ -184,6 +184,27 @@ def test_every_flag_of_a_job_reaches_its_field(name, flag, hear):
             if isinstance(found, tuple)
             else (str(found) == text)
         )
+
+
+@pytest.mark.parametrize("name", [name for name, flag in FLAGS.items() if flag.needs])
+def test_a_flag_that_means_nothing_by_itself_names_the_one_it_needs(name, hear):
+    flag = FLAGS[name]
+    value = [] if get_type_hints(MPIJob)[name] is bool else [EXAMPLES.get(name, "some-text")]
+    heard = hear("submit", "mpi", spelling(name, flag), *value, "c")
+    assert heard.code == 2
+    assert f"{spelling(name, flag)} needs {spelling(flag.needs, FLAGS[flag.needs])}" in heard.errors
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, flag in FLAGS.items() if flag.at_least is not None]
+)
+def test_a_number_below_its_least_is_refused_with_arenas_text(name, hear):
+    flag = FLAGS[name]
+    heard = hear(
+        "submit", "mpi", "--gputopology", f"{spelling(name, flag)}={flag.at_least - 1}", "c"
+    )
+    assert heard.code == 2
+    assert heard.errors.startswith(f"error: {spelling(name, flag)} is invalid\n")
 
 
 def test_what_is_not_given_keeps_the_default_of_the_job(hear):

@@ -171,7 +171,14 @@ def test_equal_matrices_of_different_gpu_models_are_different_machines():
 def test_a_pod_that_names_its_devices_makes_exactly_those_busy():
     found = only(node(), pod("w", gpus=2, annotations=group("0,3")))
     assert members(found.free) == (1, 2, 4, 5, 6, 7)
-    assert (found.hidden, found.opaque, found.foreign) == (0, False, False)
+    assert (found.hidden, found.opaque) == (0, False)
+
+
+def test_only_pods_that_carry_our_format_are_not_foreign():
+    """Other schedulers write device ids too, and are not bound by what we inject."""
+    theirs = pod("w", gpus=2, annotations=group("0,3"))
+    ours = pod("w", gpus=2, annotations={**group("0,3"), "arena-topo.io/format": "v1"})
+    assert (only(node(), theirs).foreign, only(node(), ours).foreign) == (True, False)
 
 
 @pytest.mark.parametrize(
@@ -203,7 +210,11 @@ def test_a_pod_without_device_ids_is_counted_and_makes_its_node_opaque_and_forei
 
 
 def test_devices_that_are_only_planned_are_hidden_not_known():
-    annotations = {**group("0,3"), "arena-topo.io/guarantee": "node"}
+    annotations = {
+        **group("0,3"),
+        "arena-topo.io/guarantee": "node",
+        "arena-topo.io/format": "v1",
+    }
     found = only(node(), pod("w", gpus=2, annotations=annotations))
     assert (count(found.free), found.hidden, found.foreign) == (8, 2, False)
 
@@ -393,11 +404,23 @@ def test_a_node_that_offers_nothing_is_not_limited():
         ({"conditions": [{"type": "Ready", "status": "Unknown"}]}, "Unknown"),
         ({"spec": {"unschedulable": True}}, "cordoned"),
         ({"conditions": [{"type": "Ready", "status": "True"}]}, None),
-        ({"labels": {"nvidia.com/gpu.replicas": "4"}}, "GPUs are shared (4 replicas of each)"),
     ],
 )
 def test_nodes_say_why_they_are_unavailable(more: dict[str, Any], reason: str | None):
     assert only(node(**more)).unavailable == reason
+
+
+def test_shared_gpus_are_not_a_passing_state_of_their_node():
+    found = only(node(labels={"nvidia.com/gpu.replicas": "4"}))
+    assert (found.unavailable, found.shared) == (None, "GPUs are shared (4 replicas of each)")
+
+
+def test_what_a_node_has_in_all_is_kept_beside_what_is_left():
+    found = only(node(), pod("w", gpus=1, spec={"overhead": {"cpu": "2"}}))
+    assert found.all_cpu == 32.0
+    assert found.cpu is not None
+    assert found.cpu < found.all_cpu
+    assert found.all_memory is not None
 
 
 def test_taints_are_kept_and_make_a_labelled_node_dedicated():

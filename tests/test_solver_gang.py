@@ -7,11 +7,11 @@ import math
 import random
 
 import pytest
-from cube_mesh import HGX, P100, PCIE, V100, cluster, machine, matrix, node
+from cube_mesh import HGX, P100, PCIE, V100, V100_LANES, cluster, machine, matrix, node
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arena_topo.solver import Reason, Request, Unplaceable, Verdict, place
+from arena_topo.solver import Placement, Reason, Request, Unplaceable, Verdict, place
 from arena_topo.solver.classes import room
 from arena_topo.solver.configurations import table
 from arena_topo.solver.gang import Worth, value
@@ -105,8 +105,9 @@ def test_a_gang_across_machines_has_the_bandwidth_of_the_network():
 
 def test_a_gang_does_not_mix_gpu_models():
     mixed = cluster(node("p", P100), node("v", V100))
-    with pytest.raises(Unplaceable):
+    with pytest.raises(Unplaceable) as refused:
         place(Request(workers=12, gpus=1), mixed)
+    assert refused.value.nearest == "fits on this cluster with --mix-models"
     answer = place(Request(workers=12, gpus=1, mix_models=True), mixed)
     assert set(answer.nodes) == {"p", "v"}
 
@@ -139,6 +140,17 @@ def test_workers_are_numbered_along_the_best_ring():
 def test_nodes_come_in_natural_order():
     nodes = cluster(node("node-10", HGX), node("node-2", HGX))
     assert place(Request(workers=2, gpus=8), nodes).nodes == ("node-2", "node-10")
+
+
+def test_equal_machines_are_one_kind_however_their_matrices_came_about():
+    again = machine("dgx-1-v100", "V100", matrix(8, V100_LANES))
+    assert again.links is not V100.links
+    answer = place(Request(workers=1, gpus=8), cluster(node("gpu-aa", V100), node("gpu-b", again)))
+    assert answer.nodes == ("gpu-aa",)
+    answer = place(
+        Request(workers=1, gpus=8), cluster(node("rack10-a", V100), node("rack9-bcd", again))
+    )
+    assert answer.nodes == ("rack9-bcd",)
 
 
 def test_cpu_and_memory_bound_the_workers_of_a_node():
@@ -182,6 +194,24 @@ def test_a_refusal_counts_nodes_by_what_refuses_the_job(more, reason):
     assert refused.value.verdict is Verdict.NOT_NOW
 
 
+def test_mig_and_shared_gpus_never_become_placeable():
+    with pytest.raises(Unplaceable) as refused:
+        place(Request(workers=1, gpus=1), cluster(node("a", V100, shared="MIG")))
+    assert [one.reason for one in refused.value.refusals] == [Reason.SHARED]
+    assert refused.value.verdict is Verdict.NEVER
+
+
+@pytest.mark.parametrize(
+    ("more", "verdict"),
+    [({"all_cpu": 8.0}, Verdict.NEVER), ({"all_cpu": 64.0}, Verdict.NOT_NOW)],
+)
+def test_more_cpu_than_a_node_has_in_all_never_fits(more, verdict):
+    with pytest.raises(Unplaceable) as refused:
+        place(Request(workers=1, gpus=1, cpu=16.0), cluster(node("a", V100, cpu=4.0, **more)))
+    assert refused.value.verdict is verdict
+    assert refused.value.why == "1 node (a): not enough free CPU or memory"
+
+
 def test_excluded_nodes_are_refused_for_their_reason():
     request = Request(workers=1, gpus=1, excluded={NodeName("a"): Reason.TAINT})
     with pytest.raises(Unplaceable) as refused:
@@ -202,6 +232,7 @@ def test_more_workers_than_the_cluster_has_gpus_never_fit_and_the_most_are_named
         place(Request(workers=17, gpus=1), TWO_DGX1)
     assert refused.value.verdict is Verdict.NEVER
     assert refused.value.nearest == "fits on this cluster with --workers 16"
+    assert refused.value.why == "2 nodes (a, ...): room for some of the workers, not for all"
 
 
 def test_what_would_fit_now_is_named():
@@ -216,6 +247,12 @@ def test_a_bandwidth_that_no_free_set_reaches_is_refused_with_the_one_that_is_th
         place(Request(workers=4, gpus=1, min_bandwidth=40), cluster(node("a", V100, free)))
     assert refused.value.verdict is Verdict.NOT_NOW
     assert refused.value.nearest == "fits now with --min-bandwidth 9"
+
+
+def test_nodes_that_are_too_slow_for_one_worker_are_counted_as_such():
+    with pytest.raises(Unplaceable) as refused:
+        place(Request(workers=1, gpus=2, min_bandwidth=50), TWO_DGX1)
+    assert [(one.reason, one.nodes) for one in refused.value.refusals] == [(Reason.BANDWIDTH, 2)]
 
 
 def test_a_limit_of_nodes_is_kept():
@@ -300,6 +337,20 @@ requests = st.builds(
 )
 
 
+def measured(answer: Placement, on: Cluster) -> tuple[float, int]:
+    """The bandwidth and the damage of the very GPUs that were handed out."""
+    speeds = [math.inf if len(answer.nodes) == 1 else on.beyond]
+    lost = 0
+    for name in answer.nodes:
+        (of,) = (one for one in on.nodes if one.name == name)
+        shape = table(of.machine.configuration)
+        held = gpu_set(gpu for one in answer.assignments if one.node == name for gpu in one.gpus)
+        damage = Damage(shape)
+        speeds.append(shape.value(held))
+        lost += damage.keeps(of.free) - damage.keeps(GPUSet(of.free & ~held))
+    return min(speeds), lost
+
+
 def check(request: Request, on: Cluster) -> None:
     expected = brute_force(request, on)
     assert value(request, on) == expected
@@ -310,6 +361,7 @@ def check(request: Request, on: Cluster) -> None:
     answer = place(request, on)
     assert answer.bandwidth == -expected.bandwidth
     assert len(answer.nodes) == expected.nodes
+    assert measured(answer, on) == (-expected.bandwidth, expected.damage)
     assert [one.worker for one in answer.assignments] == list(range(request.workers))
     for name in answer.nodes:
         gpus = [gpu for one in answer.assignments if one.node == name for gpu in one.gpus]

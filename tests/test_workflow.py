@@ -209,6 +209,36 @@ def test_tainted_nodes_are_avoided_unless_the_job_bears_the_taint():
     assert planned(tainted, dgx("b"), toleration=(bears,)) == ("a",)
 
 
+@pytest.mark.parametrize("state", ["disk-pressure", "memory-pressure", "pid-pressure"])
+def test_nodes_under_pressure_are_avoided(state):
+    pressed = dgx("a", taints=(Taint(key=f"node.kubernetes.io/{state}"),))
+    assert planned(pressed, dgx("b")) == ("b",)
+
+
+def test_a_server_that_stumbles_does_not_end_the_waiting(cluster_world):
+    submit(cluster_world, "demo")
+    cluster_world.start("demo")
+    cluster_world.api.fail("GET .*/mpijobs/demo", status=500, times=3)
+    told: list[Phase] = []
+
+    def tell(status: JobStatus) -> None:
+        told.append(status.phase)
+        cluster_world.finish("demo")
+
+    ended = workflow.wait(cluster_world.backend, "demo", "default", tell=tell)
+    assert ended.phase is Phase.SUCCEEDED
+    assert told[0] is Phase.RUNNING
+
+
+def test_what_is_only_assumed_of_a_machine_is_said():
+    machine = presets.match("Tesla-V100-SXM2-32GB", 8, "a")
+    assert machine is not None
+    node = Node(name=NodeName("a"), machine=machine, free=machine.everything)
+    job = MPIJob(name="demo", command="true", image="i", **QUAD)
+    plan = workflow.plan(job, None, namespace="default", cluster=Cluster(nodes=(node,)))
+    assert plan.notes == ("a: links assumed from the GPU product and count",)
+
+
 def test_only_nodes_with_the_labels_asked_for_are_used():
     nodes = (dgx("a"), dgx("b", labels={"zone": "1"}))
     assert planned(*nodes, selector=(KeyValue.parse("zone=1"),)) == ("b",)

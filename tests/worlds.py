@@ -48,6 +48,8 @@ class KubernetesWorld:
     def __init__(self, api: FakeApi, backend: Backend) -> None:
         self.api = api
         self.backend = backend
+        # The server is on this machine and has nothing else to do.
+        backend.look_every = 0.02
         self.operator = FakeOperator(api)
         for index in range(2):
             name = f"node-{index}"

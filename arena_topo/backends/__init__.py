@@ -120,6 +120,8 @@ class Backend(Protocol):
     """What every engine can do. Jobs are named by name and namespace; all reads are fresh."""
 
     name: str
+    look_every: float
+    """Seconds between two looks at a job that are no burden to the engine."""
 
     @property
     def binding(self) -> Binding | None:

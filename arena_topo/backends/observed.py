@@ -19,6 +19,9 @@ from arena_topo.errors import UnreadableTopology
 from arena_topo.job import Quantity
 from arena_topo.manifests.values import FORMAT, GPU_GROUP, GPU_VISIBLE, GUARANTEE, MAP, STATE
 from arena_topo.topology import (
+    ORDINARY,
+    PUBLISHED,
+    TAINT,
     Cluster,
     GPUSet,
     Machine,
@@ -33,15 +36,12 @@ from arena_topo.topology import (
 
 Object = Mapping[str, Any]
 
-GPU_RESOURCES = ("aliyun.com/gpu", "nvidia.com/gpu")
+GPU_RESOURCES = (PUBLISHED, ORDINARY)
 """What a GPU is called in requests; a node that offers both is asked for the first."""
 
 ACK_ALLOCATION = "gputopology.alibabacloud.com/allocation"
 """JSON of the ACK scheduler: `{"allocatedGPUs": {"0": ["0", "3"]}, ...}`, by container index
 (koordinator, pkg/scheduler/plugins/ack/gputopology)."""
-
-DEDICATED = "arena-topo.io/topology"
-"""Label and taint of nodes that only placements of arena-topo may use."""
 
 _POD_ANNOTATIONS = (GPU_GROUP, GPU_VISIBLE, ACK_ALLOCATION, GUARANTEE, FORMAT)
 _JOB_ANNOTATIONS = (MAP, STATE)
@@ -328,7 +328,8 @@ def _add_pod(pod: Object, use: _Use, notes: _Notes) -> None:
     gpus = gpu_count(spec)
     if not gpus:
         return
-    use.foreign |= not annotations
+    # Other schedulers write device ids as well; only ours keep to the devices they were given.
+    use.foreign |= FORMAT not in annotations
     # Where only the node is guaranteed, the ids are the plan's, not what the kubelet gave.
     if annotations.get(GUARANTEE, "gpus") != "gpus":
         use.hidden += gpus
@@ -505,12 +506,15 @@ def _node(one: Object, machines: _Machines, use: _Use, notes: _Notes) -> Node:
         memory=None if (left := _left(allocatable, "memory", use.memory)) is None else int(left),
         labels=labels,
         taints=taints,
-        unavailable=_unavailable(one, labels),
-        resource=resource or "nvidia.com/gpu",
+        all_cpu=_left(allocatable, "cpu", 0.0),
+        all_memory=None if (whole := _left(allocatable, "memory", 0.0)) is None else int(whole),
+        unavailable=_unavailable(one),
+        shared=published.shared(labels),
+        resource=resource or ORDINARY,
         dedicated=labels.get(published.SCHEDULE_LABEL) == "topology"
         or (
-            DEDICATED in labels
-            and any(taint.key == DEDICATED and taint.effect == "NoSchedule" for taint in taints)
+            TAINT in labels
+            and any(taint.key == TAINT and taint.effect == "NoSchedule" for taint in taints)
         ),
         foreign=use.foreign,
     )
@@ -563,13 +567,11 @@ def _taints(taints: Iterable[Object]) -> Iterable[Taint]:
         )
 
 
-def _unavailable(node: Object, labels: Object) -> str | None:
+def _unavailable(node: Object) -> str | None:
     ready = next((one.get("status") for one in node["status"]["conditions"]), "True")
     if ready != "True":
         return "NotReady" if ready == "False" else "Unknown"
-    if node["spec"]["unschedulable"]:
-        return "cordoned"
-    return published.shared(labels)
+    return "cordoned" if node["spec"]["unschedulable"] else None
 
 
 def _publishes_topology(meta: Object) -> bool:

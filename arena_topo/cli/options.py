@@ -26,7 +26,7 @@ from typer.core import TyperCommand, TyperGroup
 from arena_topo.backends import Options
 from arena_topo.cli.pflag import Reader, boolean, for_parser, shell_command, truth
 from arena_topo.errors import UsageError
-from arena_topo.flag import Flag, spelling
+from arena_topo.flag import Flag, flags_of, spelling
 from arena_topo.job import MPIJob
 
 PROGRAM = "arena-topo"
@@ -169,18 +169,11 @@ class Globals:
         )
 
 
-def _renamed(*records: type[Any]) -> Iterator[tuple[str, str]]:
+def _renamed(*records: type[object]) -> Iterator[tuple[str, str]]:
     for record in records:
-        for name, flag in _flags(record):
+        for name, flag in flags_of(record).items():
             for old in flag.deprecated:
                 yield old, spelling(name, flag)
-
-
-def _flags(record: type[Any]) -> Iterator[tuple[str, Flag]]:
-    for name, hint in get_type_hints(record, include_extras=True).items():
-        flag = _flag_of(hint)
-        if flag is not None:
-            yield name, flag
 
 
 def _flag_of(hint: Any) -> Flag | None:
@@ -193,7 +186,7 @@ _RENAMED = {"--allNamespaces": "--all-namespaces", **dict(_renamed(MPIJob))}
 _ARENAS_OWN = frozenset({"ARENA_CONFIG"})
 
 
-def _environment(record: type[Any]) -> dict[str, tuple[str, ...]]:
+def _environment(record: type[object]) -> dict[str, tuple[str, ...]]:
     """Which variables stand for which field when its flag is not given, best first."""
     hints = get_type_hints(record)
     return {
@@ -202,7 +195,7 @@ def _environment(record: type[Any]) -> dict[str, tuple[str, ...]]:
             for variable in (f"ARENA_TOPO_{name.upper()}", f"ARENA_{name.upper()}")
             if variable not in _ARENAS_OWN
         )
-        for name, _flag in _flags(record)
+        for name in flags_of(record)
         if get_origin(hints[name]) is not tuple
     }
 

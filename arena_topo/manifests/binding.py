@@ -19,16 +19,7 @@ from arena_topo.manifests.values import (
     Manifest,
 )
 from arena_topo.solver import Placement
-from arena_topo.topology import Cluster, Node, NodeName, gpu_set
-
-ORDINARY = "nvidia.com/gpu"
-"""The GPU resource of NVIDIA's device plugin."""
-
-TOPOLOGY = "aliyun.com/gpu"
-"""The GPU resource of nodes whose topology ACK publishes."""
-
-TAINT = "arena-topo.io/topology"
-"""The taint of nodes that are kept for placements of arena-topo."""
+from arena_topo.topology import ORDINARY, PUBLISHED, TAINT, Cluster, Node, NodeName, gpu_set
 
 _HOSTNAME = "kubernetes.io/hostname"
 
@@ -215,4 +206,4 @@ def offered(
         )
     if names:
         return names.pop()
-    return TOPOLOGY if job.gputopology and api is ApiVersion.V1ALPHA1 else ORDINARY
+    return PUBLISHED if job.gputopology and api is ApiVersion.V1ALPHA1 else ORDINARY

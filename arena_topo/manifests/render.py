@@ -10,10 +10,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import fields
 from functools import cache
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import TYPE_CHECKING, Any
 
 from arena_topo.errors import InvalidJob
-from arena_topo.flag import Flag, spelling
+from arena_topo.flag import flags_of, spelling
 from arena_topo.job import ConfigFile, MPIJob, SyncMode, Toleration
 from arena_topo.manifests.text import as_json, to_yaml
 from arena_topo.manifests.values import GPU_GROUP, GPU_VISIBLE, ApiVersion, Manifest
@@ -299,25 +299,15 @@ def _resources(job: MPIJob, resource: str) -> dict[str, dict[str, str]]:
     return {"both": worker, "worker": worker, "launcher": _compute(job)}
 
 
-@cache
-def _flag_names() -> dict[str, str]:
-    """How each field of a job is spelled, without the dashes in front."""
-    hints = get_type_hints(MPIJob, include_extras=True)
-    names = {}
-    for one in fields(MPIJob):
-        flag = next((note for note in getattr(hints[one.name], "__metadata__", ())), None)
-        shown = spelling(one.name, flag) if isinstance(flag, Flag) else one.name
-        names[one.name] = shown.lstrip("-")
-    return names
-
-
 def _flags(job: MPIJob) -> dict[str, Any]:
     """The flags that say more than their defaults, as plain values under their own names."""
+    flags = flags_of(MPIJob)
     said = {}
     for one in fields(MPIJob):
-        value = getattr(job, one.name)
+        value, flag = getattr(job, one.name), flags.get(one.name)
         if value != one.default:
-            said[_flag_names()[one.name]] = _plain(value)
+            name = spelling(one.name, flag).lstrip("-") if flag else one.name
+            said[name] = _plain(value)
     return said
 
 

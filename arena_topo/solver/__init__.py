@@ -29,6 +29,7 @@ class Reason(Enum):
     """Why a node cannot take a worker; the words are shown to people."""
 
     UNAVAILABLE = "not ready or cordoned"
+    SHARED = "MIG or shared GPUs"
     SELECTOR = "node selector does not match"
     TAINT = "taint not tolerated"
     DEDICATED = "reserved for topology jobs, or not a topology node"
@@ -38,6 +39,7 @@ class Reason(Enum):
     BUSY = "not enough free GPUs"
     RESOURCES = "not enough free CPU or memory"
     BANDWIDTH = "no free set reaches the bandwidth asked for"
+    ROOM = "room for some of the workers, not for all"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

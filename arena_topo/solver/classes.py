@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from arena_topo.solver import Reason, Request
 from arena_topo.solver.configurations import Table, table
 from arena_topo.solver.policy import Damage, damage
-from arena_topo.topology import Cluster, GPUSet, Machine, Node, count
+from arena_topo.topology import Cluster, GPUSet, Machine, Matrix, Node, count, natural
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,14 +47,17 @@ class Index:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self._tables: dict[tuple[object, ...], Table] = {}
+        self._matrices: dict[Matrix, int] = {}
+        self._known: dict[int, int] = {}
         groups: dict[tuple[object, ...], list[Node]] = {}
         for node in cluster.nodes:
             key = (
-                _shape(node.machine),
+                self._shape(node.machine),
                 node.free,
                 node.hidden,
                 node.resource,
                 node.unavailable is None,
+                node.shared is None,
             )
             group = groups.get(key)
             if group is None:
@@ -86,28 +89,30 @@ class Index:
         for _, classes in sorted(found.items()):
             yield tuple(classes)
 
+    def _shape(self, machine: Machine) -> tuple[object, ...]:
+        # Comparing matrices takes long, and most nodes of a kind share one object.
+        matrix = self._known.get(id(machine.links))
+        if matrix is None:
+            matrix = self._matrices.setdefault(machine.links, len(self._matrices))
+            self._known[id(machine.links)] = matrix
+        return (
+            matrix,
+            machine.model,
+            machine.nvswitch,
+            machine.pcie_generation,
+            machine.measured,
+        )
+
     def _table(self, machine: Machine) -> Table:
-        shape = _shape(machine)
+        shape = self._shape(machine)
         found = self._tables.get(shape)
         if found is None:
             found = self._tables[shape] = table(machine.configuration)
         return found
 
 
-def _shape(machine: Machine) -> tuple[object, ...]:
-    # Nodes of one kind share their matrix, so it need not be compared.
-    return (
-        id(machine.links),
-        machine.model,
-        machine.nvswitch,
-        machine.pcie_generation,
-        machine.measured,
-    )
-
-
-def _by_name(node: Node) -> tuple[int, str]:
-    # Shorter names first, so that node-2 comes before node-10.
-    return len(node.name), node.name
+def _by_name(node: Node) -> tuple[tuple[bool, int, str], ...]:
+    return natural(node.name)
 
 
 def _rooms(request: Request, group: list[Node]) -> dict[int, list[Node]]:
@@ -139,15 +144,14 @@ def room(request: Request, node: Node) -> int:
 
 def refused(request: Request, node: Node) -> Reason | None:
     """Why the node takes no worker of this job, however few its GPUs in use are; None if it may."""
-    excluded = request.excluded.get(node.name)
-    if excluded is not None:
-        return excluded
-    if node.unavailable is not None:
-        return Reason.UNAVAILABLE
-    if not node.machine.gpus:
-        return Reason.NO_GPUS
-    if request.model and (node.machine.model or "").casefold() != request.model.casefold():
-        return Reason.MODEL
-    if len(node.machine.gpus) < request.gpus:
-        return Reason.TOO_SMALL
-    return None
+    if node.name in request.excluded:
+        return request.excluded[node.name]
+    model = request.model.casefold() if request.model else None
+    hindrances = (
+        (not node.machine.gpus, Reason.NO_GPUS),
+        (node.shared is not None, Reason.SHARED),
+        (model is not None and (node.machine.model or "").casefold() != model, Reason.MODEL),
+        (len(node.machine.gpus) < request.gpus, Reason.TOO_SMALL),
+        (node.unavailable is not None, Reason.UNAVAILABLE),
+    )
+    return next((reason for hindered, reason in hindrances if hindered), None)

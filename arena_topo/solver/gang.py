@@ -24,6 +24,7 @@ from arena_topo.solver import (
     Verdict,
 )
 from arena_topo.solver.classes import Index, NodeClass, refused, room
+from arena_topo.solver.configurations import table
 from arena_topo.solver.selection import Offer, select
 from arena_topo.topology import Cluster, Node, natural
 
@@ -196,8 +197,8 @@ def emptied(cluster: Cluster) -> Cluster:
                 node,
                 free=node.machine.everything if node.allocatable is None else node.allocatable,
                 hidden=0,
-                cpu=None,
-                memory=None,
+                cpu=node.all_cpu,
+                memory=node.all_memory,
                 unavailable=None,
             )
             for node in cluster.nodes
@@ -212,12 +213,7 @@ def refusal(request: Request, cluster: Cluster) -> Unplaceable:
     view = empty if never else cluster
     reasons: dict[Reason, list[Node]] = {}
     for node in view.nodes:
-        reason = refused(request, node)
-        if reason is None and room(request, node) == 0:
-            short = node.free_count < request.gpus
-            reason = Reason.BUSY if short else Reason.RESOURCES
-        if reason is not None:
-            reasons.setdefault(reason, []).append(node)
+        reasons.setdefault(_reason(request, node), []).append(node)
     refusals = tuple(
         Refusal(reason=reason, nodes=len(nodes), example=nodes[0].name)
         for reason, nodes in reasons.items()
@@ -232,6 +228,19 @@ def refusal(request: Request, cluster: Cluster) -> Unplaceable:
     return Unplaceable(
         message, verdict=verdict, refusals=refusals, nearest=_nearest(request, view, never=never)
     )
+
+
+def _reason(request: Request, node: Node) -> Reason:
+    """What keeps a node from taking the gang, alone or with others."""
+    reason = refused(request, node)
+    if reason is not None:
+        return reason
+    if room(request, node) == 0:
+        return Reason.BUSY if node.free_count < request.gpus else Reason.RESOURCES
+    shape = table(node.machine.configuration)
+    if shape.best_hidden(node.free, node.hidden, request.gpus) < request.min_bandwidth:
+        return Reason.BANDWIDTH
+    return Reason.ROOM
 
 
 def _wanted(request: Request) -> str:
@@ -260,6 +269,8 @@ def _nearest(request: Request, view: Cluster, *, never: bool) -> str | None:
         relaxed = _best(replace(request, min_bandwidth=0.0), index)
         if relaxed is not None:
             return f"fits {when} with --min-bandwidth {-relaxed.worth.bandwidth:g}"
+    if not request.mix_models and _best(replace(request, mix_models=True), index) is not None:
+        return f"fits {when} with --mix-models"
     if request.max_nodes is not None:
         relaxed = _best(replace(request, max_nodes=None), index)
         if relaxed is not None:

@@ -166,6 +166,16 @@ class Taint:
         return f"{self.key}{value}:{self.effect}"
 
 
+ORDINARY = "nvidia.com/gpu"
+"""The GPU resource of NVIDIA's device plugin."""
+
+PUBLISHED = "aliyun.com/gpu"
+"""The GPU resource of nodes whose topology ACK publishes."""
+
+TAINT = "arena-topo.io/topology"
+"""The label and the taint of nodes that only placements of arena-topo use."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
     """What may be used of one machine now.
@@ -174,7 +184,9 @@ class Node:
     those are in use all the same, by pods that do not say which devices they have; a node with
     hidden GPUs is opaque: counted, but never treated as known to be free.
     `allocatable` holds the healthy GPUs, whoever uses them. `cpu` (cores) and `memory` (bytes)
-    are what is left; None means not known, and not limited.
+    are what is left of `all_cpu` and `all_memory`; None means not known, and not limited.
+    `unavailable` says why no pod can start now (cordoned, not ready), `shared` why its GPUs can
+    never be placed by topology (MIG, time slices).
     `dedicated`: only placements of arena-topo run here (labelled and tainted, or an ACK topology
     node), so devices may be injected. `foreign`: pods that arena-topo did not place hold GPUs.
     """
@@ -186,10 +198,13 @@ class Node:
     allocatable: GPUSet | None = None
     cpu: float | None = None
     memory: int | None = None
+    all_cpu: float | None = None
+    all_memory: int | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     taints: tuple[Taint, ...] = ()
     unavailable: str | None = None
-    resource: str = "nvidia.com/gpu"
+    shared: str | None = None
+    resource: str = ORDINARY
     dedicated: bool = False
     foreign: bool = False
     domains: tuple[str, ...] = ()
@@ -215,7 +230,7 @@ class Tier:
 
 UNKNOWN_NETWORK = 1.25
 """GB/s between nodes where nothing is known: 10 GbE, below every path inside a node, so that an
-unknown network never draws a job apart (design, section 4)."""
+unknown network never draws a job apart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -63,6 +63,7 @@ class KubernetesBackend:
 
     name = "kubernetes"
     binding = None
+    look_every = 2.0
 
     def __init__(self, options: Options) -> None:
         self._options = options

@@ -1,0 +1,701 @@
+"""Which nodes are near which: network tiers from labels, a Kueue `Topology` or a fabric file.
+
+    from_labels    what topograph, the GPU operator and the clouds write on nodes
+    from_topology  the levels that a Kueue `Topology` lists
+    from_file      the levels, and their bandwidths, that a person wrote down
+
+Each gives a tree: every node has a path of domains, coarse to near. Where labels contradict each
+other or are missing the tree is still one, and a note says what was made of them.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from graphlib import CycleError, TopologicalSorter
+from itertools import pairwise
+from typing import Any, NoReturn
+
+from arena_topo.errors import UnreadableTopology, UsageError
+from arena_topo.topology import UNKNOWN_NETWORK, NodeName, Tier
+
+BEYOND = "beyond"
+"""What joins nodes that share no tier."""
+
+RESERVED = frozenset({"node", BEYOND})
+"""Level words that no tier may have: they stand for less and for more than any of them."""
+
+HOSTNAME = "kubernetes.io/hostname"
+CLIQUE = "nvidia.com/gpu.clique"
+PRODUCT = "nvidia.com/gpu.product"
+GKE_SUBBLOCK = "cloud.google.com/gce-topology-subblock"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """One level of a fabric: the word for it, the label that tells it, GB/s where given."""
+
+    name: str
+    label: str
+    bandwidth: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fabric:
+    """The network between nodes as a tree.
+
+    `tiers` run from coarse to near and never get slower on the way; `beyond` (GB/s) joins nodes
+    that share none. `domains` has one entry per tier for every node; within a tier, equal entries
+    mean one domain. `assumed`: some bandwidth is a default, not a number that somebody gave.
+    `notes` say in words what was missing or contradictory.
+    """
+
+    tiers: tuple[Tier, ...]
+    beyond: float
+    domains: Mapping[NodeName, tuple[str, ...]]
+    assumed: bool
+    notes: tuple[str, ...]
+
+    def joining(self, nodes: Iterable[NodeName]) -> Tier:
+        """The nearest tier that all these nodes (two or more) share; `beyond` where none is."""
+        found = Tier(name=BEYOND, bandwidth=self.beyond)
+        for tier, *entries in zip(self.tiers, *(self.domains[node] for node in nodes), strict=True):
+            if len(set(entries)) > 1:
+                break
+            found = tier
+        return found
+
+
+# Label families, best first: what looked at the fabric itself before what a cloud tells of it. The
+# levels of each run from coarse to near; a level may have had several labels, the current one
+# first. `leaf` is the switch next to the node, `core` (topograph's word) the third from it.
+
+_Family = Mapping[str, tuple[str, ...]]
+
+_TOPOGRAPH = "fabric.topograph.run/tier-"
+_DEEPEST = 7  # topograph sets no limit; no network built has more switches in a row
+_NVIDIA = "network.topology.nvidia.com/"
+_EKS = "topology.k8s.aws/network-node-layer-"
+_OCI = "oci.oraclecloud.com/"
+_SWITCHES = ("leaf", "spine", "core")
+
+
+def _tiers(prefix: str) -> _Family:
+    words = [*_SWITCHES, *(f"tier-{at}" for at in range(len(_SWITCHES), _DEEPEST + 1))]
+    return {words[at]: (f"{prefix}{at}",) for at in range(_DEEPEST, -1, -1)}
+
+
+_NETWORKS: tuple[_Family, ...] = (
+    # NVIDIA/topograph v1, docs/reference/node-labels.md: tier 0 is closest to the node.
+    _tiers(_TOPOGRAPH),
+    # The same between v0.5 and v1, for a few weeks (CHANGELOG.md).
+    _tiers(f"{_NVIDIA}tier-"),
+    # topograph before that: leaf, spine, core since v0.2; block, spine, datacenter in v0.1
+    # (docs/engines/k8s.md of both).
+    {
+        "core": (f"{_NVIDIA}core", f"{_NVIDIA}datacenter"),
+        "spine": (f"{_NVIDIA}spine",),
+        "leaf": (f"{_NVIDIA}leaf", f"{_NVIDIA}block"),
+    },
+    # cloud.google.com/ai-hypercomputer/docs/workloads/schedule-gke-workloads-tas
+    {"spine": ("cloud.google.com/gce-topology-block",), "leaf": (GKE_SUBBLOCK,)},
+    # GoogleCloudPlatform/container-engine-accelerators, gpudirect-tcpxo/topology-scheduler,
+    # label-nodes-daemon.py: the parts of physical_host, before GKE had labels of its own.
+    {"spine": ("topology.gke.io/cluster",), "leaf": ("topology.gke.io/rack",)},
+    # docs.aws.amazon.com/eks/latest/userguide/ml-workload-topology.html: layer 1 is the top, and
+    # only some instance types have a layer 4 below the third. It counts where all nodes have it.
+    {
+        "tier-3": (f"{_EKS}1",),
+        "core": (f"{_EKS}2",),
+        "spine": (f"{_EKS}3",),
+        "leaf": (f"{_EKS}4",),
+    },
+    {"core": (f"{_EKS}1",), "spine": (f"{_EKS}2",), "leaf": (f"{_EKS}3",)},
+    # oracle-quickstart/oci-hpc-oke, docs/using-rdma-network-locality-when-running-workloads-on-
+    # oke.md: local block, network block and HPC island are latency bands 0, 1 and 2.
+    {
+        "core": (f"{_OCI}rdma.hpc_island_id",),
+        "spine": (f"{_OCI}rdma.network_block_id",),
+        "leaf": (f"{_OCI}rdma.local_block_id",),
+    },
+    # What OKE writes on nodes without RDMA topology data (topograph, docs/reference/
+    # node-labels.md, "Without Topograph").
+    {"spine": (f"{_OCI}host.network_block_id",), "leaf": (f"{_OCI}host.rack_id",)},
+)
+
+_PLACES: _Family = {
+    # kubernetes.io/docs/reference/labels-annotations-taints, and what they were called before 1.17.
+    "region": ("topology.kubernetes.io/region", "failure-domain.beta.kubernetes.io/region"),
+    "zone": ("topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone"),
+}
+
+_NVLINKS: tuple[str, ...] = (
+    # NVIDIA/k8s-device-plugin, internal/lm/fabric.go: <cluster UUID>.<clique>, the GPUs that do
+    # reach each other over NVLink; all others name what could be cut into cliques.
+    CLIQUE,
+    # topograph, docs/reference/node-labels.md. The sub-domain below it is a rack of the same
+    # NVLink, no faster than the whole.
+    "accelerator.topograph.run/domain",
+    f"{_NVIDIA}accelerator",
+    # SageMaker HyperPod on EKS: the UltraServer, an NVL72.
+    "topology.k8s.aws/ultraserver-id",
+    # oracle-quickstart/oci-hpc-oke, oci-hpc-oke-utils: on GB200 and GB300 only.
+    f"{_OCI}host.gpu_memory_fabric_id",
+)
+
+_WORDS: Mapping[str, str] = {
+    **{
+        label: word
+        for family in reversed(_NETWORKS)
+        for word, labels in family.items()
+        for label in labels
+    },
+    **{label: word for word, labels in _PLACES.items() for label in labels},
+    **dict.fromkeys(_NVLINKS, "nvlink"),
+}
+"""The word for each label that is known."""
+
+_MACHINES = (
+    HOSTNAME,
+    "cloud.google.com/gce-topology-host",
+    "topology.gke.io/host",
+    f"{_OCI}rdma.host_id",
+)
+"""Labels that name the machine itself, and so no level between machines."""
+
+_UNREGISTERED = "00000000-0000-0000-0000-000000000000."
+"""How the clique begins on a machine that belongs to no NVLink cluster (go-nvlib,
+IsFabricAttached): not a cluster that all such machines share."""
+
+
+def from_labels(
+    labels: Mapping[NodeName, Mapping[str, str]],
+    *,
+    rdma: Mapping[NodeName, float | None] | None = None,
+    nvlink: float | None = None,
+) -> Fabric:
+    """The fabric that the labels of these nodes tell; give the nodes that have GPUs, no others.
+
+    One family of switch labels is used, the one that places most nodes, the best of equals; zone
+    and region go above it, the NVLink domain below. `rdma` is what the RDMA NICs of each node
+    reach together, GB/s; `nvlink` what a GPU reaches over NVLink in other nodes, GB/s, where its
+    model has such links (NVL72): None where it has none or is not known.
+    """
+    rows = _Rows(labels)
+    places = _stated(rows, _PLACES)
+    switches = _switches(rows)
+    levels = {**places, **switches, **_nvlinks(rows)}
+    notes = _loops(rows, list(switches.values()))
+    return _assemble(rows, levels, rate=_Rate(labels, rdma, nvlink), beyond=None, notes=notes)
+
+
+def from_topology(
+    topology: Mapping[str, Any],
+    labels: Mapping[NodeName, Mapping[str, str]],
+    *,
+    rdma: Mapping[NodeName, float | None] | None = None,
+    nvlink: float | None = None,
+) -> Fabric:
+    """The fabric that a Kueue `Topology` describes; UnreadableTopology names what is wrong in it.
+
+    v1alpha1, v1beta1 and v1beta2 agree on all that is read. A level is called by the word for its
+    label where that is known, else by the end of the label; `kubernetes.io/hostname` is the node
+    itself. `rdma` and `nvlink` as in `from_labels`.
+    """
+    rate = _Rate(labels, rdma, nvlink)
+    return _described(_listed(topology), _Rows(labels), rate=rate, beyond=None)
+
+
+def from_file(
+    data: Any,
+    labels: Mapping[NodeName, Mapping[str, str]],
+    *,
+    where: str,
+    rdma: Mapping[NodeName, float | None] | None = None,
+    nvlink: float | None = None,
+) -> Fabric:
+    """The fabric that a file describes; UsageError names the file (`where`) and the path in it.
+
+    `data` is the file as parsed: `levels`, coarse to near, each with `name`, `label` and maybe
+    `bandwidthGBps`, and maybe `beyondGBps`. Bandwidths left out are defaults within what the
+    others allow. `rdma` and `nvlink` as in `from_labels`.
+    """
+    levels, beyond = _File(where).read(data)
+    rate = _Rate(labels, rdma, nvlink)
+    return _described(levels, _Rows(labels), rate=rate, beyond=beyond)
+
+
+# Labels as columns: one list per label is several times faster than one object per node.
+
+_Column = list[str | None]
+
+_Value = str | tuple[str | int]
+"""A domain before it has its final name: what a label says; the domain below that stands in for
+it; or the row of a node that is alone."""
+
+
+class _Rows:
+    """The nodes in the order of their names, and what each of them says."""
+
+    def __init__(self, labels: Mapping[NodeName, Mapping[str, str]]) -> None:
+        self.nodes = sorted(labels)
+        self._labels = [labels[node] for node in self.nodes]
+
+    def column(self, *keys: str) -> _Column | None:
+        """What every node says under the first of these labels that it has; None if none does."""
+        column: _Column | None = None
+        for key in keys:
+            # Dumps come from anywhere, so a value need not be the text that the API allows.
+            said: Sequence[object] = [labels.get(key) for labels in self._labels]
+            if not any(said):
+                continue
+            texts = [one if isinstance(one, str) and one.strip() else None for one in said]
+            if key == CLIQUE:
+                texts = [None if one and one.startswith(_UNREGISTERED) else one for one in texts]
+            column = [a or b for a, b in zip(column, texts, strict=True)] if column else texts
+        return column if column is not None and any(column) else None
+
+
+def _stated(rows: _Rows, family: _Family) -> dict[Level, _Column]:
+    """The levels of a family that some node states."""
+    return {
+        Level(name=word, label=labels[0]): column
+        for word, labels in family.items()
+        if (column := rows.column(*labels)) is not None
+    }
+
+
+def _switches(rows: _Rows) -> dict[Level, _Column]:
+    """The family that places most nodes at its nearest level, then at any; the best of equals."""
+    best: dict[Level, _Column] = {}
+    most = (0, 0)
+    for family in _NETWORKS:
+        found = _stated(rows, family)
+        if not found:
+            continue
+        nearest = found.get(Level(name="leaf", label=family["leaf"][0]), [])
+        placed = (
+            len(nearest) - nearest.count(None),
+            sum(any(said) for said in zip(*found.values(), strict=True)),
+        )
+        if placed > most:
+            best, most = found, placed
+        if most[0] == len(rows.nodes):
+            break
+    return best
+
+
+def _nvlinks(rows: _Rows) -> dict[Level, _Column]:
+    for label in _NVLINKS:
+        column = rows.column(label)
+        # topograph takes the sub-block for the accelerator domain of every GKE node (provider
+        # gcp), NVLink or not; there only the clique can be believed.
+        if column is not None and column != rows.column(GKE_SUBBLOCK):
+            return {Level(name="nvlink", label=label): column}
+    return {}
+
+
+def _loops(rows: _Rows, columns: Sequence[_Column]) -> list[str]:
+    """A note where switches are above one another in a circle.
+
+    Only switch labels are looked at, whose values are names of one kind: a rack 1 in row 2 and a
+    rack 2 in row 1 are no circle.
+    """
+    where: dict[tuple[str | None, str | None], NodeName] = {}
+    for coarse, near in pairwise(columns):
+        where.update(zip(zip(coarse, near, strict=True), rows.nodes, strict=True))
+    sorter: TopologicalSorter[str] = TopologicalSorter()
+    for above, below in where:
+        if above is not None and below is not None and above != below:
+            sorter.add(below, above)
+    try:
+        sorter.prepare()
+    except CycleError as error:
+        circle: list[str] = error.args[1]
+        node = where[circle[0], circle[1]]
+        names = " > ".join(circle)
+        return [f"switches are above each other in a circle: {names} (one edge: node {node})"]
+    return []
+
+
+# The tree
+
+
+def _described(
+    levels: Sequence[Level], rows: _Rows, *, rate: _Rate, beyond: float | None
+) -> Fabric:
+    """The fabric of levels that somebody listed; one that serves no purpose is mentioned.
+
+    Such a level keeps its place until the bandwidths of its neighbours are known.
+    """
+    silent: _Column = [None] * len(rows.nodes)
+    columns = {level: rows.column(level.label) or silent for level in levels}
+    notes = [
+        f"no node has the label {level.label}: the level {level.name} is not used"
+        for level, column in columns.items()
+        if column is silent
+    ]
+    fabric = _assemble(rows, columns, rate=rate, beyond=beyond, notes=notes)
+    used = {tier.name for tier in fabric.tiers}
+    alone = [
+        f"the label {level.label} is another on every node: the level {level.name} is not used"
+        for level, column in columns.items()
+        if column is not silent and level.name not in used and len(rows.nodes) > 1
+    ]
+    return replace(fabric, notes=(*fabric.notes, *alone))
+
+
+def _assemble(
+    rows: _Rows,
+    levels: Mapping[Level, _Column],
+    *,
+    rate: _Rate,
+    beyond: float | None,
+    notes: Sequence[str],
+) -> Fabric:
+    tiers, edge = rate.tiers(list(levels), beyond)
+    told = {
+        tier: (level, column)
+        for tier, (level, column) in zip(tiers, levels.items(), strict=True)
+        if any(column)
+    }
+    tree = _Tree(rows, list(told.values()))
+    return Fabric(
+        tiers=tuple(told)[: len(tree.names)],
+        beyond=edge,
+        domains=dict(
+            zip(rows.nodes, zip(*tree.names, strict=True), strict=True)
+            if tree.names
+            else dict.fromkeys(rows.nodes, ())
+        ),
+        assumed=beyond is None or any(level.bandwidth is None for level in levels),
+        notes=(*notes, *tree.notes, *rate.notes),
+    )
+
+
+class _Tree:
+    """Columns of labels made into domains: `names` per level and node, and what to say of them.
+
+    A domain is its whole path: leaf 1 of spine a is not leaf 1 of spine b.
+    """
+
+    def __init__(self, rows: _Rows, told: Sequence[tuple[Level, _Column]]) -> None:
+        self._rows = rows
+        self._levels = [level for level, _ in told]
+        self.names: list[list[str]] = []
+        self.notes: list[str] = []
+        above = [0] * len(rows.nodes)
+        titles = [""]
+        filled = _filled([column for _, column in told])
+        for at, (level, column) in enumerate(told):
+            values: list[_Value] = [
+                (row,) if value is None else value for row, value in enumerate(filled[at])
+            ]
+            domains: dict[tuple[int, _Value], int] = {}
+            here = [
+                domains.setdefault(key, len(domains)) for key in zip(above, values, strict=True)
+            ]
+            if len(domains) == len(rows.nodes):
+                # Every node is alone, and so it will be at each nearer level.
+                return
+            titles = self._titled(at, domains, titles, here)
+            self._mention_gaps(level, column, values)
+            self.names.append([titles[domain] for domain in here])
+            above = here
+
+    def _titled(
+        self,
+        at: int,
+        domains: Mapping[tuple[int, _Value], int],
+        parents: Sequence[str],
+        here: Sequence[int],
+    ) -> list[str]:
+        """A name for each domain that no other domain of this level has."""
+        homes: dict[_Value, list[int]] = {}
+        for parent, value in domains:
+            homes.setdefault(value, []).append(parent)
+        titles: list[str] = []
+        taken: set[str] = set()
+        for parent, value in domains:
+            title = self._title(value)
+            if len(homes[value]) > 1:
+                title = f"{parents[parent]}/{title}"
+            # What labels say may look like a name made here; real ones never do.
+            while title in taken:
+                title += "'"
+            taken.add(title)
+            titles.append(title)
+        torn = [value for value, found in homes.items() if len(found) > 1]
+        if torn:
+            value = min(torn, key=self._title)
+            both = " and ".join(
+                f"{self._levels[at - 1].name} {parents[parent]} "
+                f"({self._rows.nodes[here.index(domains[parent, value])]})"
+                for parent in homes[value][:2]
+            )
+            name = self._levels[at].name
+            more = f", like {len(torn) - 1} more" if len(torn) > 1 else ""
+            self.notes.append(
+                f"{name} {self._title(value)} is under {both}{more}: each counts by itself"
+            )
+        return titles
+
+    def _title(self, value: _Value) -> str:
+        if isinstance(value, str):
+            return value
+        only = value[0]
+        return f"({self._rows.nodes[only] if isinstance(only, int) else only})"
+
+    def _mention_gaps(self, level: Level, column: _Column, values: Sequence[_Value]) -> None:
+        if None not in column:
+            return
+        silent = [row for row, said in enumerate(column) if said is None]
+        if level.label == CLIQUE:
+            # Most machines have no NVLink to other nodes; those of a kind that has should say so.
+            products = self._rows.column(PRODUCT) or [None] * len(column)
+            joined = {product for product, said in zip(products, column, strict=True) if said}
+            silent = [row for row in silent if products[row] in joined]
+        apart = [row for row in silent if isinstance(values[row], tuple)]
+        inferred = [row for row in silent if isinstance(values[row], str)]
+        if apart:
+            self.notes.append(
+                f"{self._count(apart)} not name the {level.name} ({level.label}): near no other "
+                "node there"
+            )
+        if inferred:
+            self.notes.append(
+                f"{self._count(inferred)} not name the {level.name} ({level.label}): taken from "
+                "the nodes beside"
+            )
+
+    def _count(self, rows: Sequence[int]) -> str:
+        first = self._rows.nodes[rows[0]]
+        return f"{len(rows)} nodes ({first}, ...) do" if len(rows) > 1 else f"1 node ({first}) does"
+
+
+def _filled(columns: Sequence[_Column]) -> list[list[_Value | None]]:
+    """The columns with the gaps closed that a nearer level closes.
+
+    Nodes that name one leaf are on one leaf, whether or not each also names its spine: a gap is
+    filled with what the others of the same nearer domain agree on, and where all of them are
+    silent, with that domain itself. Where they disagree, or where nothing nearer is said, it stays.
+    """
+    filled: list[list[_Value | None]] = [list(column) for column in columns]
+    for at in range(len(columns) - 2, -1, -1):
+        if None not in filled[at]:
+            continue
+        agreed: dict[_Value, set[_Value]] = {}
+        for above, below in set(zip(filled[at], filled[at + 1], strict=True)):
+            if above is not None and below is not None:
+                agreed.setdefault(below, set()).add(above)
+        filled[at] = [
+            above if above is not None or below is None else _parent(below, agreed.get(below))
+            for above, below in zip(filled[at], filled[at + 1], strict=True)
+        ]
+    return filled
+
+
+def _parent(below: _Value, agreed: set[_Value] | None) -> _Value | None:
+    if agreed is None:
+        return below if isinstance(below, tuple) else (below,)
+    return next(iter(agreed)) if len(agreed) == 1 else None
+
+
+# Bandwidths
+
+
+class _Rate:
+    """What a tier is worth where nobody says, GB/s.
+
+    The slowest NICs decide for the whole network, since a tier has one number; oversubscription
+    is not known, so coarser switches are taken to be as fast as near ones. RDMA ends at the zone
+    ("EFA traffic can't cross Availability Zones", AWS, EFA limitations; the RDMA networks of GKE
+    and OKE are zonal too), so past it nothing is known.
+    """
+
+    def __init__(
+        self,
+        nodes: Iterable[NodeName],
+        rdma: Mapping[NodeName, float | None] | None,
+        nvlink: float | None,
+    ) -> None:
+        self.notes: list[str] = []
+        self._nvlink = _known(nvlink)
+        self._network = UNKNOWN_NETWORK
+        rates = {node: _known((rdma or {}).get(node)) for node in nodes}
+        known = [rate for rate in rates.values() if rate is not None]
+        if known and len(known) == len(rates):
+            self._network = max(UNKNOWN_NETWORK, min(known))
+        elif known:
+            silent = sorted(node for node, rate in rates.items() if rate is None)
+            more = ", ..." if len(silent) > 1 else ""
+            self.notes.append(
+                f"{len(silent)} of {len(rates)} nodes ({silent[0]}{more}) have no known RDMA "
+                f"network: {UNKNOWN_NETWORK} GB/s is assumed between all"
+            )
+
+    def tiers(self, levels: Sequence[Level], beyond: float | None) -> tuple[list[Tier], float]:
+        """A tier for each level, and `beyond`: what is given, and defaults that fit between.
+
+        What is given must not grow outward.
+        """
+        names = [level.name for level in levels]
+        far = names.index("region") + 1 if "region" in names else 0
+        local = not {"region", "zone"} & set(names)
+        default = [self._network if local else UNKNOWN_NETWORK]
+        default += [UNKNOWN_NETWORK if at < far else self._network for at in range(len(names))]
+        given = [beyond, *(level.bandwidth for level in levels)]
+        if self._nvlink is not None and "nvlink" in names:
+            default[names.index("nvlink") + 1] = self._nvlink
+        rates: list[float] = []
+        for at, rate in enumerate(given):
+            if rate is None:
+                nearer = [one for one in given[at:] if one is not None]
+                rates.append(min([max([default[at], *rates[-1:]]), *nearer]))
+            else:
+                rates.append(rate)
+        edge, *rest = rates
+        return [Tier(name=n, bandwidth=r) for n, r in zip(names, rest, strict=True)], edge
+
+
+def _known(rate: float | None) -> float | None:
+    return rate if rate is not None and math.isfinite(rate) and rate > 0 else None
+
+
+# Kueue
+
+_LABEL = re.compile(
+    r"([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
+    r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
+)
+"""A label key; the pattern of Kueue's own TopologyLevel."""
+
+
+def _listed(topology: Mapping[str, Any]) -> list[Level]:
+    metadata = topology.get("metadata")
+    name = metadata.get("name") if isinstance(metadata, Mapping) else None
+    where = f"topology {name or '?'}"
+    spec = topology.get("spec")
+    listed = spec.get("levels") if isinstance(spec, Mapping) else None
+    if not isinstance(listed, list) or not listed:
+        raise UnreadableTopology("spec.levels is not a list of levels", where=where)
+    labels: list[str] = []
+    for at, one in enumerate(listed):
+        label = one.get("nodeLabel") if isinstance(one, Mapping) else None
+        path = f"spec.levels[{at}].nodeLabel"
+        if not isinstance(label, str) or not _LABEL.fullmatch(label):
+            raise UnreadableTopology(f"{path} is {_show(label)}, not a label", where=where)
+        if label in labels:
+            raise UnreadableTopology(f"{path} repeats {label}", where=where)
+        if labels and labels[-1] == HOSTNAME:
+            raise UnreadableTopology(f"{path} is below {HOSTNAME}", where=where)
+        labels.append(label)
+    levels: list[Level] = []
+    for label in labels:
+        word = _WORDS.get(label, label.rpartition("/")[2])
+        if word in RESERVED or any(level.name == word for level in levels):
+            word = label
+        if label not in _MACHINES:
+            levels.append(Level(name=word, label=label))
+    return levels
+
+
+# Fabric files
+
+_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+_SHOWN = 40
+
+
+class _File:
+    """A fabric file under examination: every complaint names it and the path inside."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+
+    def read(self, data: Any) -> tuple[list[Level], float | None]:
+        """The levels, and the bandwidth beyond them where it is given."""
+        file = self._mapping(data, "", ("levels", "beyondGBps"))
+        listed = file.get("levels")
+        if not isinstance(listed, list):
+            state = "is missing" if listed is None else f"is {_show(listed)}, not a list"
+            self._wrong("levels", state)
+        levels: list[Level] = []
+        for at, one in enumerate(listed):
+            levels.append(self._level(one, f"levels[{at}]", levels))
+        beyond = self._rate(file, "beyondGBps", "beyondGBps")
+        self._check_growth(levels, beyond)
+        return levels, beyond
+
+    def _level(self, data: Any, path: str, before: Sequence[Level]) -> Level:
+        entry = self._mapping(data, path, ("name", "label", "bandwidthGBps"))
+        name = self._text(entry, "name", path, _NAME, "a word of letters, digits, '-', '_' and '.'")
+        label = self._text(entry, "label", path, _LABEL, "the key of a node label")
+        if name in RESERVED:
+            self._wrong(f"{path}.name", f"is {name}, which is a level of its own")
+        for at, other in enumerate(before):
+            if other.name == name:
+                self._wrong(f"{path}.name", f"is {name}, as is levels[{at}].name")
+            if other.label == label:
+                self._wrong(f"{path}.label", f"is {label}, as is levels[{at}].label")
+        rate = self._rate(entry, "bandwidthGBps", f"{path}.bandwidthGBps")
+        return Level(name=name, label=label, bandwidth=rate)
+
+    def _mapping(self, data: Any, path: str, known: Sequence[str]) -> Mapping[str, Any]:
+        if not isinstance(data, Mapping):
+            self._wrong(path, f"is {_show(data)}, not a mapping of {', '.join(known)}")
+        for key in data:
+            if key not in known:
+                inside = f"{path}." if path else ""
+                shown = key if isinstance(key, str) and _NAME.fullmatch(key) else _show(key)
+                self._wrong(f"{inside}{shown}", f"is not known here; known: {', '.join(known)}")
+        return data
+
+    def _text(
+        self, entry: Mapping[str, Any], key: str, path: str, pattern: re.Pattern[str], what: str
+    ) -> str:
+        value = entry.get(key)
+        if value is None:
+            self._wrong(f"{path}.{key}", "is missing")
+        if not isinstance(value, str) or not pattern.fullmatch(value):
+            self._wrong(f"{path}.{key}", f"is {_show(value)}, not {what}")
+        return value
+
+    def _rate(self, entry: Mapping[str, Any], key: str, path: str) -> float | None:
+        value = entry.get(key)
+        if value is None:
+            return None
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            try:
+                rate = float(value)
+            except OverflowError:
+                rate = math.inf
+            if _known(rate) is not None:
+                return rate
+        return self._wrong(path, f"is {_show(value)}, not a number of GB/s above 0")
+
+    def _check_growth(self, levels: Sequence[Level], beyond: float | None) -> None:
+        given = [("beyondGBps", beyond)]
+        given += [(f"levels[{at}].bandwidthGBps", one.bandwidth) for at, one in enumerate(levels)]
+        said = [(path, rate) for path, rate in given if rate is not None]
+        for (path, rate), (nearer, less) in pairwise(said):
+            if rate > less:
+                self._wrong(
+                    path,
+                    f"is {rate:g}, more than the {less:g} of {nearer}, which is nearer",
+                    hint="levels run from coarse to near, and bandwidth must not grow outward",
+                )
+
+    def _wrong(self, path: str, problem: str, *, hint: str | None = None) -> NoReturn:
+        raise UsageError(f"{self._where}: {path or 'the file'} {problem}", hint=hint)
+
+
+def _show(value: object) -> str:
+    """A foreign value on one line, cut where it is long."""
+    try:
+        shown = repr(value)
+    except ValueError:
+        # Python refuses to print integers of more than 4300 digits.
+        return "a huge number"
+    return shown if len(shown) <= _SHOWN else f"{shown[: _SHOWN - 3]}..."
