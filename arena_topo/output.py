@@ -91,7 +91,10 @@ def to_yaml(value: Any) -> str:
 
     def text(dumper: yaml.SafeDumper, data: str) -> yaml.ScalarNode:
         style = None
-        if "\n" in data:
+        if not data.replace("\n", "").isprintable():
+            # Other line ends and control characters only survive as escapes.
+            style = '"'
+        elif "\n" in data:
             style = "|"
         elif resolve(data) != "tag:yaml.org,2002:str":
             style = '"'
@@ -400,17 +403,6 @@ def plan_table(plan: Plan) -> str:
     )
 
 
-def object_name(manifest: Mapping[str, Any]) -> str:
-    """An object as kubectl names it, such as `mpijob.kubeflow.org/demo`."""
-    api, slash, _version = manifest["apiVersion"].partition("/")
-    kind = manifest["kind"].lower()
-    return (
-        f"{kind}.{api}/{manifest['metadata']['name']}"
-        if slash
-        else (f"{kind}/{manifest['metadata']['name']}")
-    )
-
-
 # ---------------------------------------------------------------- many jobs
 
 
@@ -511,4 +503,6 @@ def _truth(value: bool) -> str:  # noqa: FBT001 - the value is what is printed
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.split())
+    """The text on one line, with nothing in it that a terminal would obey."""
+    flat = " ".join(text.split())
+    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in flat)

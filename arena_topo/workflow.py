@@ -142,7 +142,7 @@ def submit(
     Unplaceable (NEVER) if it cannot fit whatever ends; AlreadyExists if the name is taken.
     """
     if not job.gputopology:
-        _check_size(job, backend)
+        check_size(job, backend)
     cluster = backend.cluster() if job.gputopology else None
     try:
         decided = plan(job, backend, namespace=namespace, api=api, cluster=cluster)
@@ -154,7 +154,7 @@ def submit(
     return Submitted(plan=decided, created=created, status=backend.job(job.name, namespace))
 
 
-def _check_size(job: MPIJob, backend: Backend) -> None:
+def check_size(job: MPIJob, backend: Backend) -> None:
     """Refuse a worker that asks for more GPUs than any node has; it would wait for ever."""
     most = backend.most_gpus() if job.gpus > 1 else None
     if most is not None and most < job.gpus:

@@ -570,3 +570,48 @@ def test_nothing_is_cut_or_boxed_where_the_output_is_no_terminal(arena):
     _code, out, _err = arena("get", name)
     assert f"{name}-worker-3" in out
     assert not set(out) & set("│┃╭…")
+
+
+def test_a_reader_that_is_gone_or_full_does_not_hide_that_the_job_was_created(tmp_path):
+    environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path)}
+    words = [sys.executable, "-m", "arena_topo", "-n", "x"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [*words, "submit", "mpi", "--backend=local", "--name=demo", "--image=local", "true"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+            check=False,
+        )
+        assert done.returncode == 0
+        assert "warning: the job demo was created" in done.stderr
+        listed = subprocess.run(
+            [*words, "list"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+            check=False,
+        )
+    assert listed.returncode == 1
+    assert "error: cannot write the output\n  why:  No space left on device" in listed.stderr
+    subprocess.run([*words, "delete", "demo"], env=environment, check=True, capture_output=True)
+
+
+def test_an_ordinary_job_that_can_never_run_is_no_plan(arena, world):
+    code, _out, err = arena("plan", "mpi", "--name=big", "--image=local", "--gpus=9", "c")
+    assert code == 5
+    assert "--gpus 8" in err
+    assert not world.plans
+
+
+@pytest.mark.usefixtures("world")
+def test_a_job_that_is_deleted_while_waited_for_is_said_to_be(arena, monkeypatch):
+    def vanished(*_names, **_more):
+        raise NotFound("Not found training job demo")
+
+    monkeypatch.setattr(workflow, "wait", vanished)
+    code, _out, err = arena("submit", "mpi", *GANG, "--wait", "c")
+    assert code == 1
+    assert err.endswith("error: the job demo was deleted while it was waited for\n")

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from arena_topo import output
+from arena_topo import manifests, output
 from arena_topo.backends import Event, Instance, JobStatus, Phase
 from arena_topo.errors import ArenaError
 from arena_topo.manifests import Forecast
@@ -322,6 +322,8 @@ def test_json_of_any_text_reads_back_the_same(text):
 
 # Characters that YAML cannot hold unescaped make PyYAML's own emitter quote them.
 @given(st.text(alphabet=st.characters(codec="utf-8", exclude_categories=("Cs",))))
+@example("\x85")
+@example("a\n\u2028b")
 def test_yaml_of_any_text_reads_back_the_same(text):
     assert yaml.safe_load(output.to_yaml({"key": text})) == {"key": text}
 
@@ -339,5 +341,5 @@ def test_a_complaint_says_what_why_and_what_to_try():
 def test_objects_are_named_as_kubectl_names_them():
     job = {"apiVersion": "kubeflow.org/v2beta1", "kind": "MPIJob", "metadata": {"name": "x"}}
     files = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x-mpijob"}}
-    assert output.object_name(job) == "mpijob.kubeflow.org/x"
-    assert output.object_name(files) == "configmap/x-mpijob"
+    assert manifests.object_name(job) == "mpijob.kubeflow.org/x"
+    assert manifests.object_name(files) == "configmap/x-mpijob"

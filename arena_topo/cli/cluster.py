@@ -8,7 +8,6 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -16,7 +15,7 @@ import typer
 
 from arena_topo import __version__, output
 from arena_topo.cli.jobs import PlanFormat, engine
-from arena_topo.cli.options import PROGRAM, Globals, say, show, spread
+from arena_topo.cli.options import PROGRAM, Globals, say, show, spread, tell
 from arena_topo.errors import UsageError
 from arena_topo.flag import Flag
 from arena_topo.topology import Cluster, Machine
@@ -105,14 +104,16 @@ def _read_matrix(source: str) -> Machine:
     except UnicodeDecodeError as error:
         raise UsageError(f"cannot read {source}", why="it is not UTF-8 text") from error
     reading = nvidia.read_topo(text, name=name)
-    _tell(reading.notes)
+    tell(reading.notes)
     return reading.machine
 
 
 def _node(name: str, cluster: Cluster) -> Machine:
     from arena_topo.topology import presets  # noqa: PLC0415 - reads the matrices
 
-    _tell(cluster.notes)
+    tell(cluster.notes)
+    if cluster.emulated:
+        say(output.EMULATED)
     names = [*(node.name for node in cluster.nodes), *presets.names()]
     for node in cluster.nodes:
         if node.name == name:
@@ -121,11 +122,6 @@ def _node(name: str, cluster: Cluster) -> Machine:
     raise UsageError(
         f"there is no node or preset {name}", hint=f"did you mean {near[0]}?" if near else None
     )
-
-
-def _tell(notes: Iterable[str]) -> None:
-    for note in notes:
-        say(f"note: {note}")
 
 
 @spread

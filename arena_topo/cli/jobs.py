@@ -3,24 +3,36 @@
 from __future__ import annotations
 
 import re
-import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from arena_topo import output
 from arena_topo.backends import Backend, JobStatus, LogOptions, Phase
-from arena_topo.cli.options import PROGRAM, Globals, Seconds, say, show, spread
+from arena_topo.cli.options import (
+    PROGRAM,
+    Globals,
+    OutputLost,
+    Seconds,
+    put,
+    say,
+    show,
+    spread,
+    tell,
+)
 from arena_topo.errors import ArenaError, JobFailed, NotFound, UsageError
 from arena_topo.flag import Flag
 from arena_topo.job import MPIJob
 from arena_topo.manifests import ApiVersion, Plan
+
+if TYPE_CHECKING:
+    from arena_topo.workflow import Submitted
 
 _PANEL = "Options"
 
@@ -168,11 +180,7 @@ def submit_mpi(job: MPIJob, how: Submission, offline: Offline, everywhere: Globa
     backend = engine(everywhere, image=job.image)
     namespace = namespace_of(everywhere, backend)
     done = workflow.submit(job, backend, namespace=namespace, api=offline.api_version)
-    if how.output is None:
-        show("".join(f"{name} created\n" for name in done.created))
-    else:
-        show(_printed(done.plan, how.output))
-    sys.stdout.flush()
+    _announce(done, how.output)
     say(f"The Job {job.name} has been submitted successfully")
     say(
         f"You can run `{PROGRAM} get {job.name} --type mpijob -n {namespace}`"
@@ -185,6 +193,17 @@ def submit_mpi(job: MPIJob, how: Submission, offline: Offline, everywhere: Globa
         _tell_pending(done.status)
 
 
+def _announce(done: Submitted, document: Document | None) -> None:
+    """Print what was created; the job is there even where nobody can read that."""
+    try:
+        if document is None:
+            show("".join(f"{name} created\n" for name in done.created))
+        else:
+            show(_printed(done.plan, document))
+    except (OutputLost, BrokenPipeError) as error:
+        say(f"warning: the job {done.plan.job.name} was created, but not its output: {error}")
+
+
 def _preview(job: MPIJob, how: Submission, offline: Offline, everywhere: Globals) -> None:
     if how.dry_run is DryRun.SERVER and offline.state:
         raise UsageError(
@@ -194,9 +213,11 @@ def _preview(job: MPIJob, how: Submission, offline: Offline, everywhere: Globals
         )
     if how.wait:
         raise UsageError("--wait and --dry-run exclude each other", hint="leave one of them out")
-    plan = _planned(job, offline, everywhere)
+    plan, backend = _planned(job, offline, everywhere)
     if how.dry_run is DryRun.SERVER:
-        for warning in engine(everywhere, image=job.image).validate(plan):
+        if backend is None:
+            raise UsageError("--dry-run=server needs a cluster", hint="set KUBECONFIG")
+        for warning in backend.validate(plan):
             say(f"warning: {warning}")
     show(_printed(plan, how.output or Document.YAML))
     say(f"Nothing was created; only `{PROGRAM} submit` guards against other submitters.")
@@ -212,18 +233,22 @@ def plan_mpi(
     ] = PlanFormat.WIDE,
 ) -> None:
     """Show where the workers of an MPI job would go, and create nothing."""
-    plan = _planned(job, offline, everywhere)
+    from arena_topo import workflow  # noqa: PLC0415 - the verbs load what they need
+
+    plan, backend = _planned(job, offline, everywhere)
     if output_format is PlanFormat.JSON:
         show(output.to_json(output.plan_value(plan)) + "\n")
     elif output_format is PlanFormat.YAML:
         show(output.to_yaml(output.plan_value(plan)))
     elif plan.placement is None:
+        if backend is not None:
+            workflow.check_size(job, backend)
         say(f"The job {job.name} is not placed: add --gputopology.")
     else:
         show(output.plan_table(plan))
 
 
-def _planned(job: MPIJob, offline: Offline, everywhere: Globals) -> Plan:
+def _planned(job: MPIJob, offline: Offline, everywhere: Globals) -> tuple[Plan, Backend | None]:
     from arena_topo import workflow  # noqa: PLC0415 - the verbs load what they need
 
     cluster = workflow.read_state(offline.state) if offline.state else None
@@ -239,20 +264,15 @@ def _planned(job: MPIJob, offline: Offline, everywhere: Globals) -> Plan:
         api=offline.api_version,
         cluster=cluster,
     )
-    _tell_notes(plan.notes)
-    return plan
-
-
-def _tell_notes(notes: Iterable[str]) -> None:
-    for note in notes:
-        say(f"note: {note}")
+    tell(plan.notes)
+    return plan, backend
 
 
 def _printed(plan: Plan, document: Document) -> str:
     from arena_topo import manifests  # noqa: PLC0415 - loads YAML
 
     if document is Document.NAME:
-        return "".join(f"{output.object_name(one)}\n" for one in plan.objects)
+        return "".join(f"{manifests.object_name(one)}\n" for one in plan.objects)
     text = (
         manifests.to_json(plan.objects)
         if document is Document.JSON
@@ -262,7 +282,7 @@ def _printed(plan: Plan, document: Document) -> str:
 
 
 def _summarise(plan: Plan, status: JobStatus) -> None:
-    _tell_notes(plan.notes)
+    tell(plan.notes)
     # What was recorded, not what was planned: an engine may have had to decide anew.
     forecast = status.forecast or plan.forecast
     if forecast is not None and forecast.workers:
@@ -279,12 +299,15 @@ def _tell_pending(status: JobStatus) -> None:
 def _wait(backend: Backend, name: str, namespace: str, timeout: float | None) -> None:
     from arena_topo import workflow  # noqa: PLC0415 - the verbs load what they need
 
-    def tell(status: JobStatus) -> None:
+    def changed(status: JobStatus) -> None:
         reason = f": {status.reason}" if status.reason else ""
         say(f"The Job {name} is {status.phase}{reason}")
 
-    with _detaching(name, namespace):
-        status = workflow.wait(backend, name, namespace, timeout=timeout, tell=tell)
+    try:
+        with _detaching(name, namespace):
+            status = workflow.wait(backend, name, namespace, timeout=timeout, tell=changed)
+    except NotFound:
+        raise ArenaError(f"the job {name} was deleted while it was waited for") from None
     if status.phase is Phase.FAILED:
         raise JobFailed(
             f"the job {name} failed",
@@ -422,8 +445,7 @@ def logs(
     )
     with _detaching(name, namespace):
         for piece in pieces:
-            sys.stdout.buffer.write(piece)
-            sys.stdout.buffer.flush()
+            put(piece)
 
 
 def _since(text: str) -> int:

@@ -25,7 +25,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from arena_topo.backends import Options
 from arena_topo.cli.pflag import Reader, boolean, for_parser, shell_command, truth
-from arena_topo.errors import UsageError
+from arena_topo.errors import ArenaError, UsageError
 from arena_topo.flag import Flag, flags_of, spelling
 from arena_topo.job import MPIJob
 
@@ -51,9 +51,33 @@ def say(text: str) -> None:
     sys.stderr.flush()
 
 
+def tell(notes: Iterable[str]) -> None:
+    """Pass on what a person should know of the cluster, on stderr."""
+    for note in notes:
+        say(f"note: {note}")
+
+
 def show(text: str) -> None:
-    """Hand over data, as it is, on stdout."""
-    sys.stdout.write(text)
+    """Hand over data, as it is, on stdout; OutputLost if nobody can take it."""
+    put(text.encode(sys.stdout.encoding or "utf-8", "backslashreplace") if sys.stdout else b"")
+
+
+def put(data: bytes) -> None:
+    """Hand over bytes on stdout; OutputLost if nobody can take them."""
+    if sys.stdout is None:  # closed by the caller: `>&-`
+        raise OutputLost("cannot write the output", why="standard output is closed")
+    try:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OutputLost("cannot write the output", why=error.strerror) from error
+
+
+class OutputLost(ArenaError):
+    """What was asked for is done, but its output has nowhere to go."""
 
 
 class Seconds(float):
@@ -149,9 +173,10 @@ class Globals:
             metavar="DURATION",
         ),
     ] = _REQUEST_TIMEOUT
-    loglevel: Annotated[LogLevel, Flag(help="How much is told on stderr.", panel=_GLOBAL_PANEL)] = (
-        LogLevel.INFO
-    )
+    loglevel: Annotated[
+        LogLevel,
+        Flag(help="With debug, mistakes of the program show where they are.", panel=_GLOBAL_PANEL),
+    ] = LogLevel.INFO
     arena_namespace: Annotated[str, Flag(help="Not used.", hidden=True)] = ""
     pprof: Annotated[bool, Flag(help="Not used.", hidden=True)] = False
     trace: Annotated[bool, Flag(help="Not used.", hidden=True)] = False

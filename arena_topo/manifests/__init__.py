@@ -25,7 +25,7 @@ from arena_topo.manifests.record import (
     recorded,
 )
 from arena_topo.manifests.render import check, render
-from arena_topo.manifests.text import to_json, to_yaml
+from arena_topo.manifests.text import object_name, to_json, to_yaml
 from arena_topo.manifests.values import ApiVersion, Binding, Forecast, Guarantee, Manifest, Plan
 from arena_topo.solver import Placement, Request
 from arena_topo.topology import Cluster
@@ -40,6 +40,7 @@ __all__ = [
     "Plan",
     "bind",
     "check",
+    "object_name",
     "parse_map",
     "placed",
     "placement_map",

@@ -89,3 +89,10 @@ def as_json(value: object) -> str:
         return f"\\U{code:08x}" if code > 0xFFFF else f"\\u{code:04x}"  # noqa: PLR2004
 
     return re.sub(r"[^ -~]", escape, json.dumps(value, ensure_ascii=False, allow_nan=False))
+
+
+def object_name(manifest: Manifest) -> str:
+    """An object as kubectl names it: `mpijob.kubeflow.org/demo`, `configmap/demo-mpijob`."""
+    group, slash, _ = manifest["apiVersion"].partition("/")
+    suffix = f".{group}" if slash else ""
+    return f"{manifest['kind'].lower()}{suffix}/{manifest['metadata']['name']}"

@@ -19,7 +19,7 @@ from arena_topo.backends.kubernetes.connection import FORBIDDEN, Connection
 from arena_topo.backends.kubernetes.podlog import follow, log_query
 from arena_topo.backends.kubernetes.status import NO_PODS, job_status, seconds
 from arena_topo.errors import AccessDenied, AlreadyExists, ArenaError, ClusterError, NotFound
-from arena_topo.manifests import ApiVersion, Manifest, Plan
+from arena_topo.manifests import ApiVersion, Manifest, Plan, object_name
 from arena_topo.topology import Cluster, published
 
 Object = dict[str, Any]
@@ -176,9 +176,9 @@ class KubernetesBackend:
             ) from error
         except NotFound as error:
             raise self._unserved(plan, error) from error
-        created = [_name(first)]
+        created = [object_name(first)]
         try:
-            created += [_name(one) for one in others if self._create_owned(one, job, plan)]
+            created += [object_name(one) for one in others if self._create_owned(one, job, plan)]
         except BaseException:
             # Whatever stopped it, Ctrl-C included: half a job must not stay behind.
             self._undo(plan.namespace, job, first)
@@ -492,13 +492,6 @@ def _path(manifest: Manifest, namespace: str) -> str:
     root = "apis" if "/" in version else "api"
     space = manifest["metadata"].get("namespace") or namespace
     return f"/{root}/{version}/namespaces/{_part(space)}/{plural}"
-
-
-def _name(manifest: Manifest) -> str:
-    """An object as kubectl names it: `deployment.apps/NAME`."""
-    group, slash, _ = manifest["apiVersion"].partition("/")
-    suffix = f".{group}" if slash else ""
-    return f"{manifest['kind'].lower()}{suffix}/{manifest['metadata']['name']}"
 
 
 def _deletion(*, uid: str | None = None) -> dict[str, Any]:
