@@ -1,8 +1,9 @@
 """Sets of GPUs as bits; every set of a machine with its bandwidth, worked out once.
 
-Machines with equal configurations share one `Table`. Up to 8 GPUs the table is exhaustive, which is
-what makes every later answer exact: 255 sets take a few milliseconds. Where all links are alike
-(NVSwitch, flat PCIe, a full mesh) the value depends on the size of the set alone.
+Machines with equal configurations share one `Table`, which works out the value of a set when it is
+first asked for. Every set can be asked for, which is what makes later answers exact: all 255 of an
+8-GPU machine take a few milliseconds. Where all links are alike (NVSwitch, flat PCIe, a full mesh)
+the value depends on the size of the set alone.
 """
 
 from __future__ import annotations

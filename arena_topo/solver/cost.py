@@ -1,6 +1,6 @@
 """What a set of GPUs is worth to a collective, in GB/s of all-reduce bus bandwidth.
 
-The model (design, section 4): a collective runs over rings. Behind an NVSwitch a GPU drives all its
+The model (docs/how-it-works.md): a collective runs over rings. Behind an NVSwitch a GPU drives all its
 lanes at once; on a direct mesh as many rings run side by side as can be laid through the set
 without sharing a lane; where NVLink closes no ring, one ring runs at its slowest link.
 """

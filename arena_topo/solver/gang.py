@@ -2,7 +2,7 @@
 
 Nodes that look the same to a job (same configuration, same free set, same room) form a class; only
 how many nodes of a class are used, and how full, needs to be decided. The order of preference is
-lexicographic (design, section 4): most bandwidth, nearest tier, fewest nodes, least damage to what
+lexicographic (docs/how-it-works.md): most bandwidth, nearest tier, fewest nodes, least damage to what
 stays free, first by name. Every step is exhaustive, so the answer is exact and says so.
 """
 

@@ -17,7 +17,7 @@ GROUP_SIZES = (1, 2, 4, 8, 16)
 
 WEIGHT = 64
 """How much more a group counts than one of half its size: more than a machine can hold of those,
-so that no number of pairs makes up for a lost quad (the order of design section 4)."""
+so that no number of pairs makes up for a lost quad."""
 
 GRAIN = 1000
 """Parts in which bandwidth relative to the best is counted, so that damage is an exact integer."""
