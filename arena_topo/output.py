@@ -470,6 +470,9 @@ def machine_value(machine: Machine) -> dict[str, Any]:
             for nic in machine.nics
         ],
         "links": _words(machine),
+        "nvswitch": machine.nvswitch,
+        "pcieGeneration": machine.pcie_generation,
+        "knowledge": machine.knowledge.value,
     }
 
 

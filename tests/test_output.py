@@ -264,6 +264,9 @@ def test_a_machine_is_shown_as_its_matrix_with_nics_and_numa_nodes():
         ],
         "nics": [{"name": "mlx5_0", "attachment": ["PIX", "SYS"]}],
         "links": [["X", "NV2"], ["NV2", "X"]],
+        "nvswitch": False,
+        "pcieGeneration": None,
+        "knowledge": "measured",
     }
 
 
