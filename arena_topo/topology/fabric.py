@@ -21,13 +21,18 @@ from typing import Any, NoReturn
 from arena_topo.errors import UnreadableTopology, UsageError
 from arena_topo.topology import UNKNOWN_NETWORK, NodeName, Tier
 
+Labels = Mapping[NodeName, Mapping[str, str]]
+"""The labels of each node."""
+
+Rates = Mapping[NodeName, float | None]
+"""GB/s for each node, None where not known."""
+
 BEYOND = "beyond"
 """What joins nodes that share no tier."""
 
 RESERVED = frozenset({"node", BEYOND})
 """Level words that no tier may have: they stand for less and for more than any of them."""
 
-HOSTNAME = "kubernetes.io/hostname"
 CLIQUE = "nvidia.com/gpu.clique"
 PRODUCT = "nvidia.com/gpu.product"
 GKE_SUBBLOCK = "cloud.google.com/gce-topology-subblock"
@@ -68,61 +73,56 @@ class Fabric:
         return found
 
 
-# Label families, best first: what looked at the fabric itself before what a cloud tells of it. The
-# levels of each run from coarse to near; a level may have had several labels, the current one
-# first. `leaf` is the switch next to the node, `core` (topograph's word) the third from it.
+# Label families, best first: what looked at the fabric itself before what a cloud tells of it.
 
 _Family = Mapping[str, tuple[str, ...]]
+"""Levels from coarse to near, and the labels that each has had, the current one first."""
 
 _TOPOGRAPH = "fabric.topograph.run/tier-"
-_DEEPEST = 7  # topograph sets no limit; no network built has more switches in a row
 _NVIDIA = "network.topology.nvidia.com/"
 _EKS = "topology.k8s.aws/network-node-layer-"
 _OCI = "oci.oraclecloud.com/"
-_SWITCHES = ("leaf", "spine", "core")
+
+# topograph sets no limit to its tiers; no network built has eight switches in a row.
+_DEPTH = 8
+# `core` is topograph's word for the third switch from the node.
+_SWITCHES = ("leaf", "spine", "core", *(f"tier-{at}" for at in range(3, _DEPTH)))
 
 
-def _tiers(prefix: str) -> _Family:
-    words = [*_SWITCHES, *(f"tier-{at}" for at in range(len(_SWITCHES), _DEEPEST + 1))]
-    return {words[at]: (f"{prefix}{at}",) for at in range(_DEEPEST, -1, -1)}
+def _switch_family(*nearest_first: str | tuple[str, ...]) -> _Family:
+    labels = [(one,) if isinstance(one, str) else one for one in nearest_first]
+    return dict(reversed([*zip(_SWITCHES, labels, strict=False)]))
 
 
 _NETWORKS: tuple[_Family, ...] = (
     # NVIDIA/topograph v1, docs/reference/node-labels.md: tier 0 is closest to the node.
-    _tiers(_TOPOGRAPH),
-    # The same between v0.5 and v1, for a few weeks (CHANGELOG.md).
-    _tiers(f"{_NVIDIA}tier-"),
-    # topograph before that: leaf, spine, core since v0.2; block, spine, datacenter in v0.1
+    _switch_family(*(f"{_TOPOGRAPH}{tier}" for tier in range(_DEPTH))),
+    # The same, shortly before v1 (CHANGELOG.md).
+    _switch_family(*(f"{_NVIDIA}tier-{tier}" for tier in range(_DEPTH))),
+    # topograph before that: leaf, spine, core; in v0.1 block, spine, datacenter
     # (docs/engines/k8s.md of both).
-    {
-        "core": (f"{_NVIDIA}core", f"{_NVIDIA}datacenter"),
-        "spine": (f"{_NVIDIA}spine",),
-        "leaf": (f"{_NVIDIA}leaf", f"{_NVIDIA}block"),
-    },
+    _switch_family(
+        (f"{_NVIDIA}leaf", f"{_NVIDIA}block"),
+        f"{_NVIDIA}spine",
+        (f"{_NVIDIA}core", f"{_NVIDIA}datacenter"),
+    ),
     # cloud.google.com/ai-hypercomputer/docs/workloads/schedule-gke-workloads-tas
-    {"spine": ("cloud.google.com/gce-topology-block",), "leaf": (GKE_SUBBLOCK,)},
+    _switch_family(GKE_SUBBLOCK, "cloud.google.com/gce-topology-block"),
     # GoogleCloudPlatform/container-engine-accelerators, gpudirect-tcpxo/topology-scheduler,
     # label-nodes-daemon.py: the parts of physical_host, before GKE had labels of its own.
-    {"spine": ("topology.gke.io/cluster",), "leaf": ("topology.gke.io/rack",)},
+    _switch_family("topology.gke.io/rack", "topology.gke.io/cluster"),
     # docs.aws.amazon.com/eks/latest/userguide/ml-workload-topology.html: layer 1 is the top, and
     # only some instance types have a layer 4 below the third. It counts where all nodes have it.
-    {
-        "tier-3": (f"{_EKS}1",),
-        "core": (f"{_EKS}2",),
-        "spine": (f"{_EKS}3",),
-        "leaf": (f"{_EKS}4",),
-    },
-    {"core": (f"{_EKS}1",), "spine": (f"{_EKS}2",), "leaf": (f"{_EKS}3",)},
+    _switch_family(*(f"{_EKS}{layer}" for layer in (4, 3, 2, 1))),
+    _switch_family(*(f"{_EKS}{layer}" for layer in (3, 2, 1))),
     # oracle-quickstart/oci-hpc-oke, docs/using-rdma-network-locality-when-running-workloads-on-
     # oke.md: local block, network block and HPC island are latency bands 0, 1 and 2.
-    {
-        "core": (f"{_OCI}rdma.hpc_island_id",),
-        "spine": (f"{_OCI}rdma.network_block_id",),
-        "leaf": (f"{_OCI}rdma.local_block_id",),
-    },
-    # What OKE writes on nodes without RDMA topology data (topograph, docs/reference/
-    # node-labels.md, "Without Topograph").
-    {"spine": (f"{_OCI}host.network_block_id",), "leaf": (f"{_OCI}host.rack_id",)},
+    _switch_family(
+        f"{_OCI}rdma.local_block_id", f"{_OCI}rdma.network_block_id", f"{_OCI}rdma.hpc_island_id"
+    ),
+    # What OKE writes where there is no RDMA topology (topograph, docs/reference/node-labels.md,
+    # "Without Topograph").
+    _switch_family(f"{_OCI}host.rack_id", f"{_OCI}host.network_block_id"),
 )
 
 _PLACES: _Family = {
@@ -158,7 +158,7 @@ _WORDS: Mapping[str, str] = {
 """The word for each label that is known."""
 
 _MACHINES = (
-    HOSTNAME,
+    "kubernetes.io/hostname",
     "cloud.google.com/gce-topology-host",
     "topology.gke.io/host",
     f"{_OCI}rdma.host_id",
@@ -171,10 +171,7 @@ IsFabricAttached): not a cluster that all such machines share."""
 
 
 def from_labels(
-    labels: Mapping[NodeName, Mapping[str, str]],
-    *,
-    rdma: Mapping[NodeName, float | None] | None = None,
-    nvlink: float | None = None,
+    labels: Labels, *, rdma: Rates | None = None, nvlink: float | None = None
 ) -> Fabric:
     """The fabric that the labels of these nodes tell; give the nodes that have GPUs, no others.
 
@@ -184,18 +181,17 @@ def from_labels(
     model has such links (NVL72): None where it has none or is not known.
     """
     rows = _Rows(labels)
-    places = _stated(rows, _PLACES)
     switches = _switches(rows)
-    levels = {**places, **switches, **_nvlinks(rows)}
+    levels = {**_stated(rows, _PLACES), **switches, **_nvlinks(rows)}
     notes = _loops(rows, list(switches.values()))
-    return _assemble(rows, levels, rate=_Rate(labels, rdma, nvlink), beyond=None, notes=notes)
+    return _assemble(rows, levels, rate=_Rate(labels, rdma, nvlink), notes=notes)
 
 
 def from_topology(
     topology: Mapping[str, Any],
-    labels: Mapping[NodeName, Mapping[str, str]],
+    labels: Labels,
     *,
-    rdma: Mapping[NodeName, float | None] | None = None,
+    rdma: Rates | None = None,
     nvlink: float | None = None,
 ) -> Fabric:
     """The fabric that a Kueue `Topology` describes; UnreadableTopology names what is wrong in it.
@@ -204,16 +200,15 @@ def from_topology(
     label where that is known, else by the end of the label; `kubernetes.io/hostname` is the node
     itself. `rdma` and `nvlink` as in `from_labels`.
     """
-    rate = _Rate(labels, rdma, nvlink)
-    return _described(_listed(topology), _Rows(labels), rate=rate, beyond=None)
+    return _described(_listed(topology), _Rows(labels), rate=_Rate(labels, rdma, nvlink))
 
 
 def from_file(
     data: Any,
-    labels: Mapping[NodeName, Mapping[str, str]],
+    labels: Labels,
     *,
     where: str,
-    rdma: Mapping[NodeName, float | None] | None = None,
+    rdma: Rates | None = None,
     nvlink: float | None = None,
 ) -> Fabric:
     """The fabric that a file describes; UsageError names the file (`where`) and the path in it.
@@ -223,35 +218,43 @@ def from_file(
     others allow. `rdma` and `nvlink` as in `from_labels`.
     """
     levels, beyond = _File(where).read(data)
-    rate = _Rate(labels, rdma, nvlink)
-    return _described(levels, _Rows(labels), rate=rate, beyond=beyond)
+    return _described(levels, _Rows(labels), rate=_Rate(labels, rdma, nvlink), beyond=beyond)
 
 
 # Labels as columns: one list per label is several times faster than one object per node.
 
 _Column = list[str | None]
 
-_Value = str | tuple[str | int]
-"""A domain before it has its final name: what a label says; the domain below that stands in for
-it; or the row of a node that is alone."""
+_Value = str | tuple[int] | tuple[int, str]
+"""A domain before it has its final name: what a label says; the row of a node that is alone; or
+the domain, by level and label, whose nodes are silent together."""
 
 
 class _Rows:
     """The nodes in the order of their names, and what each of them says."""
 
-    def __init__(self, labels: Mapping[NodeName, Mapping[str, str]]) -> None:
+    def __init__(self, labels: Labels) -> None:
         self.nodes = sorted(labels)
         self._labels = [labels[node] for node in self.nodes]
+        # Few of the labels that are known are in use: one pass finds the others.
+        self._absent = set(_WORDS)
+        for one in self._labels:
+            if not one.keys().isdisjoint(self._absent):
+                self._absent -= one.keys()
 
     def column(self, *keys: str) -> _Column | None:
         """What every node says under the first of these labels that it has; None if none does."""
         column: _Column | None = None
         for key in keys:
-            # Dumps come from anywhere, so a value need not be the text that the API allows.
-            said: Sequence[object] = [labels.get(key) for labels in self._labels]
-            if not any(said):
+            if key in self._absent:
                 continue
-            texts = [one if isinstance(one, str) and one.strip() else None for one in said]
+            # Dumps come from anywhere, so a value need not be a text that the API would let in,
+            # nor one that a terminal should see.
+            said: Sequence[object] = [labels.get(key) for labels in self._labels]
+            texts = [
+                one if isinstance(one, str) and one.strip() and one.isprintable() else None
+                for one in said
+            ]
             if key == CLIQUE:
                 texts = [None if one and one.startswith(_UNREGISTERED) else one for one in texts]
             column = [a or b for a, b in zip(column, texts, strict=True)] if column else texts
@@ -273,26 +276,23 @@ def _switches(rows: _Rows) -> dict[Level, _Column]:
     most = (0, 0)
     for family in _NETWORKS:
         found = _stated(rows, family)
-        if not found:
-            continue
         nearest = found.get(Level(name="leaf", label=family["leaf"][0]), [])
-        placed = (
-            len(nearest) - nearest.count(None),
-            sum(any(said) for said in zip(*found.values(), strict=True)),
-        )
-        if placed > most:
-            best, most = found, placed
+        placed = sum(map(any, zip(*found.values(), strict=True)))
+        if (count := (len(nearest) - nearest.count(None), placed)) > most:
+            best, most = found, count
         if most[0] == len(rows.nodes):
             break
     return best
 
 
 def _nvlinks(rows: _Rows) -> dict[Level, _Column]:
+    """The NVLink domains by the best label that some node has."""
+    blocks = rows.column(GKE_SUBBLOCK) or [None] * len(rows.nodes)
     for label in _NVLINKS:
-        column = rows.column(label)
+        column = rows.column(label) or []
         # topograph takes the sub-block for the accelerator domain of every GKE node (provider
         # gcp), NVLink or not; there only the clique can be believed.
-        if column is not None and column != rows.column(GKE_SUBBLOCK):
+        if any(one and one != block for one, block in zip(column, blocks, strict=False)):
             return {Level(name="nvlink", label=label): column}
     return {}
 
@@ -303,19 +303,21 @@ def _loops(rows: _Rows, columns: Sequence[_Column]) -> list[str]:
     Only switch labels are looked at, whose values are names of one kind: a rack 1 in row 2 and a
     rack 2 in row 1 are no circle.
     """
-    where: dict[tuple[str | None, str | None], NodeName] = {}
-    for coarse, near in pairwise(columns):
-        where.update(zip(zip(coarse, near, strict=True), rows.nodes, strict=True))
+    edges = [edge for both in pairwise(columns) for edge in dict.fromkeys(zip(*both, strict=True))]
     sorter: TopologicalSorter[str] = TopologicalSorter()
-    for above, below in where:
+    for above, below in edges:
         if above is not None and below is not None and above != below:
             sorter.add(below, above)
     try:
         sorter.prepare()
     except CycleError as error:
         circle: list[str] = error.args[1]
-        node = where[circle[0], circle[1]]
         names = " > ".join(circle)
+        node = next(
+            node
+            for node, *said in zip(rows.nodes, *columns, strict=True)
+            if (circle[0], circle[1]) in pairwise(said)
+        )
         return [f"switches are above each other in a circle: {names} (one edge: node {node})"]
     return []
 
@@ -324,7 +326,7 @@ def _loops(rows: _Rows, columns: Sequence[_Column]) -> list[str]:
 
 
 def _described(
-    levels: Sequence[Level], rows: _Rows, *, rate: _Rate, beyond: float | None
+    levels: Sequence[Level], rows: _Rows, *, rate: _Rate, beyond: float | None = None
 ) -> Fabric:
     """The fabric of levels that somebody listed; one that serves no purpose is mentioned.
 
@@ -332,19 +334,15 @@ def _described(
     """
     silent: _Column = [None] * len(rows.nodes)
     columns = {level: rows.column(level.label) or silent for level in levels}
-    notes = [
-        f"no node has the label {level.label}: the level {level.name} is not used"
-        for level, column in columns.items()
-        if column is silent
-    ]
-    fabric = _assemble(rows, columns, rate=rate, beyond=beyond, notes=notes)
+    fabric = _assemble(rows, columns, rate=rate, beyond=beyond)
     used = {tier.name for tier in fabric.tiers}
-    alone = [
-        f"the label {level.label} is another on every node: the level {level.name} is not used"
+    unused = [
+        f"{'no node has' if column is silent else 'no two nodes share'} the label {level.label}: "
+        f"the level {level.name} is not used"
         for level, column in columns.items()
-        if column is not silent and level.name not in used and len(rows.nodes) > 1
+        if level.name not in used and len(rows.nodes) > 1
     ]
-    return replace(fabric, notes=(*fabric.notes, *alone))
+    return replace(fabric, notes=(*unused, *fabric.notes))
 
 
 def _assemble(
@@ -352,8 +350,8 @@ def _assemble(
     levels: Mapping[Level, _Column],
     *,
     rate: _Rate,
-    beyond: float | None,
-    notes: Sequence[str],
+    beyond: float | None = None,
+    notes: Sequence[str] = (),
 ) -> Fabric:
     tiers, edge = rate.tiers(list(levels), beyond)
     told = {
@@ -363,90 +361,102 @@ def _assemble(
     }
     tree = _Tree(rows, list(told.values()))
     return Fabric(
-        tiers=tuple(told)[: len(tree.names)],
+        tiers=tuple(told)[: tree.depth],
         beyond=edge,
-        domains=dict(
-            zip(rows.nodes, zip(*tree.names, strict=True), strict=True)
-            if tree.names
-            else dict.fromkeys(rows.nodes, ())
-        ),
+        domains=tree.domains,
         assumed=beyond is None or any(level.bandwidth is None for level in levels),
         notes=(*notes, *tree.notes, *rate.notes),
     )
 
 
 class _Tree:
-    """Columns of labels made into domains: `names` per level and node, and what to say of them.
+    """Columns of labels made into domains, and what to say of them.
 
-    A domain is its whole path: leaf 1 of spine a is not leaf 1 of spine b.
+    A domain is its whole path: leaf 1 of spine a is not leaf 1 of spine b. `depth` counts the
+    levels down to where every node is alone.
     """
 
     def __init__(self, rows: _Rows, told: Sequence[tuple[Level, _Column]]) -> None:
         self._rows = rows
-        self._levels = [level for level, _ in told]
-        self.names: list[list[str]] = []
         self.notes: list[str] = []
-        above = [0] * len(rows.nodes)
+        columns = [
+            [(row,) if one is None else one for row, one in enumerate(column)]
+            for column in _filled([column for _, column in told])
+        ]
+        said = list(zip(*columns, strict=True)) if columns else [()] * len(rows.nodes)
+        # Nodes of one nearest domain all say the same: from here on one of them stands for all.
+        stands: dict[tuple[_Value, ...], NodeName] = {}
+        for path, node in zip(said, rows.nodes, strict=True):
+            stands.setdefault(path, node)
+        above = [0] * len(stands)
+        parents: Sequence[_Value] = ("",)
         titles = [""]
-        filled = _filled([column for _, column in told])
+        outer = ""
+        names: list[list[str]] = []
         for at, (level, column) in enumerate(told):
-            values: list[_Value] = [
-                (row,) if value is None else value for row, value in enumerate(filled[at])
-            ]
-            domains: dict[tuple[int, _Value], int] = {}
-            here = [
-                domains.setdefault(key, len(domains)) for key in zip(above, values, strict=True)
-            ]
+            paths = [(up, path[at]) for up, path in zip(above, stands, strict=True)]
+            domains = {path: count for count, path in enumerate(dict.fromkeys(paths))}
             if len(domains) == len(rows.nodes):
-                # Every node is alone, and so it will be at each nearer level.
-                return
-            titles = self._titled(at, domains, titles, here)
-            self._mention_gaps(level, column, values)
-            self.names.append([titles[domain] for domain in here])
-            above = here
+                break
+            homes: dict[_Value, list[int]] = {}
+            for parent, value in domains:
+                homes.setdefault(value, []).append(parent)
+            seen = dict(zip(reversed(paths), reversed(stands.values()), strict=True))
+            self._mention_torn(f"{level.name} {{}} is under {outer}", homes, parents, seen)
+            self._mention_gaps(level, column, columns[at])
+            titles = self._titles(domains, homes, titles)
+            above = [domains[path] for path in paths]
+            names.append([titles[domain] for domain in above])
+            parents, outer = [value for _, value in domains], level.name
+        self.depth = len(names)
+        tuples = list(zip(*names, strict=True)) if names else [()] * len(stands)
+        named = dict(zip(stands, tuples, strict=True))
+        self.domains = dict(zip(rows.nodes, map(named.__getitem__, said), strict=True))
 
-    def _titled(
+    def _titles(
         self,
-        at: int,
-        domains: Mapping[tuple[int, _Value], int],
+        domains: Iterable[tuple[int, _Value]],
+        homes: Mapping[_Value, Sequence[int]],
         parents: Sequence[str],
-        here: Sequence[int],
     ) -> list[str]:
-        """A name for each domain that no other domain of this level has."""
-        homes: dict[_Value, list[int]] = {}
-        for parent, value in domains:
-            homes.setdefault(value, []).append(parent)
-        titles: list[str] = []
-        taken: set[str] = set()
+        """A name for each domain that no other domain of its level has."""
+        titles: dict[str, None] = {}
         for parent, value in domains:
             title = self._title(value)
             if len(homes[value]) > 1:
                 title = f"{parents[parent]}/{title}"
             # What labels say may look like a name made here; real ones never do.
-            while title in taken:
+            while title in titles:
                 title += "'"
-            taken.add(title)
-            titles.append(title)
-        torn = [value for value, found in homes.items() if len(found) > 1]
-        if torn:
-            value = min(torn, key=self._title)
-            both = " and ".join(
-                f"{self._levels[at - 1].name} {parents[parent]} "
-                f"({self._rows.nodes[here.index(domains[parent, value])]})"
-                for parent in homes[value][:2]
-            )
-            name = self._levels[at].name
-            more = f", like {len(torn) - 1} more" if len(torn) > 1 else ""
-            self.notes.append(
-                f"{name} {self._title(value)} is under {both}{more}: each counts by itself"
-            )
-        return titles
+            titles[title] = None
+        return list(titles)
 
     def _title(self, value: _Value) -> str:
         if isinstance(value, str):
             return value
-        only = value[0]
-        return f"({self._rows.nodes[only] if isinstance(only, int) else only})"
+        return f"({value[1] if len(value) > 1 else self._rows.nodes[value[0]]})"
+
+    def _mention_torn(
+        self,
+        words: str,
+        homes: Mapping[_Value, Sequence[int]],
+        parents: Sequence[_Value],
+        seen: Mapping[tuple[int, _Value], NodeName],
+    ) -> None:
+        """Domains of one name under parents of several; parents torn themselves do not count."""
+        torn: dict[str, dict[str, int]] = {}
+        for value, found in homes.items():
+            if isinstance(value, str) and len(found) > 1:
+                stated = {one: at for at in found if isinstance(one := parents[at], str)}
+                if len(stated) > 1:
+                    torn[value] = stated
+        if torn:
+            name = min(torn)
+            both = " and ".join(
+                f"{one} ({seen[at, name]})" for one, at in sorted(torn[name].items())[:2]
+            )
+            more = f", like {len(torn) - 1} more" if len(torn) > 1 else ""
+            self.notes.append(f"{words.format(name)} {both}{more}: each counts by itself")
 
     def _mention_gaps(self, level: Level, column: _Column, values: Sequence[_Value]) -> None:
         if None not in column:
@@ -457,50 +467,47 @@ class _Tree:
             products = self._rows.column(PRODUCT) or [None] * len(column)
             joined = {product for product, said in zip(products, column, strict=True) if said}
             silent = [row for row in silent if products[row] in joined]
-        apart = [row for row in silent if isinstance(values[row], tuple)]
-        inferred = [row for row in silent if isinstance(values[row], str)]
-        if apart:
-            self.notes.append(
-                f"{self._count(apart)} not name the {level.name} ({level.label}): near no other "
-                "node there"
-            )
-        if inferred:
-            self.notes.append(
-                f"{self._count(inferred)} not name the {level.name} ({level.label}): taken from "
-                "the nodes beside"
-            )
-
-    def _count(self, rows: Sequence[int]) -> str:
-        first = self._rows.nodes[rows[0]]
-        return f"{len(rows)} nodes ({first}, ...) do" if len(rows) > 1 else f"1 node ({first}) does"
+        for kind, outcome in (
+            (tuple, "near no other node there"),
+            (str, "taken from the nodes beside"),
+        ):
+            rows = [row for row in silent if isinstance(values[row], kind)]
+            if rows:
+                first = self._rows.nodes[rows[0]]
+                who = f"{len(rows)} nodes ({first}, ...) do" if rows[1:] else f"node {first} does"
+                self.notes.append(f"{who} not name the {level.name} ({level.label}): {outcome}")
 
 
 def _filled(columns: Sequence[_Column]) -> list[list[_Value | None]]:
-    """The columns with the gaps closed that a nearer level closes.
+    """The columns with the gaps closed that nearer levels close.
 
     Nodes that name one leaf are on one leaf, whether or not each also names its spine: a gap is
-    filled with what the others of the same nearer domain agree on, and where all of them are
-    silent, with that domain itself. Where they disagree, or where nothing nearer is said, it stays.
+    filled with what the others of the next nearer domain agree on, or of the nearest that does
+    agree; where all of them are silent, with that domain itself. Else it stays.
     """
     filled: list[list[_Value | None]] = [list(column) for column in columns]
     for at in range(len(columns) - 2, -1, -1):
         if None not in filled[at]:
             continue
-        agreed: dict[_Value, set[_Value]] = {}
-        for above, below in set(zip(filled[at], filled[at + 1], strict=True)):
-            if above is not None and below is not None:
-                agreed.setdefault(below, set()).add(above)
+        for nearer in filled[at + 1 :]:
+            if None in filled[at]:
+                filled[at] = _inferred(filled[at], nearer)
         filled[at] = [
-            above if above is not None or below is None else _parent(below, agreed.get(below))
+            above or ((at + 1, below) if isinstance(below, str) else below)
             for above, below in zip(filled[at], filled[at + 1], strict=True)
         ]
     return filled
 
 
-def _parent(below: _Value, agreed: set[_Value] | None) -> _Value | None:
-    if agreed is None:
-        return below if isinstance(below, tuple) else (below,)
-    return next(iter(agreed)) if len(agreed) == 1 else None
+def _inferred(
+    column: Sequence[_Value | None], nearer: Sequence[_Value | None]
+) -> list[_Value | None]:
+    agreed: dict[_Value | None, set[_Value]] = {}
+    for above, below in set(zip(column, nearer, strict=True)):
+        if above is not None and below is not None:
+            agreed.setdefault(below, set()).add(above)
+    instead = {below: found.pop() for below, found in agreed.items() if len(found) == 1}
+    return [above or instead.get(below) for above, below in zip(column, nearer, strict=True)]
 
 
 # Bandwidths
@@ -515,16 +522,11 @@ class _Rate:
     and OKE are zonal too), so past it nothing is known.
     """
 
-    def __init__(
-        self,
-        nodes: Iterable[NodeName],
-        rdma: Mapping[NodeName, float | None] | None,
-        nvlink: float | None,
-    ) -> None:
+    def __init__(self, nodes: Iterable[NodeName], rdma: Rates | None, nvlink: float | None) -> None:
         self.notes: list[str] = []
         self._nvlink = _known(nvlink)
         self._network = UNKNOWN_NETWORK
-        rates = {node: _known((rdma or {}).get(node)) for node in nodes}
+        rates = {node: _known(rdma.get(node)) for node in nodes} if rdma else {}
         known = [rate for rate in rates.values() if rate is not None]
         if known and len(known) == len(rates):
             self._network = max(UNKNOWN_NETWORK, min(known))
@@ -567,10 +569,10 @@ def _known(rate: float | None) -> float | None:
 # Kueue
 
 _LABEL = re.compile(
-    r"([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
+    r"(?=.{1,316}\Z)([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
     r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
 )
-"""A label key; the pattern of Kueue's own TopologyLevel."""
+"""A label key; the pattern and the length that Kueue allows (TopologyLevel.nodeLabel)."""
 
 
 def _listed(topology: Mapping[str, Any]) -> list[Level]:
@@ -589,8 +591,6 @@ def _listed(topology: Mapping[str, Any]) -> list[Level]:
             raise UnreadableTopology(f"{path} is {_show(label)}, not a label", where=where)
         if label in labels:
             raise UnreadableTopology(f"{path} repeats {label}", where=where)
-        if labels and labels[-1] == HOSTNAME:
-            raise UnreadableTopology(f"{path} is below {HOSTNAME}", where=where)
         labels.append(label)
     levels: list[Level] = []
     for label in labels:
@@ -605,7 +605,6 @@ def _listed(topology: Mapping[str, Any]) -> list[Level]:
 # Fabric files
 
 _NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
-_SHOWN = 40
 
 
 class _File:
@@ -624,14 +623,14 @@ class _File:
         levels: list[Level] = []
         for at, one in enumerate(listed):
             levels.append(self._level(one, f"levels[{at}]", levels))
-        beyond = self._rate(file, "beyondGBps", "beyondGBps")
+        beyond = self._rate(file, "beyondGBps")
         self._check_growth(levels, beyond)
         return levels, beyond
 
     def _level(self, data: Any, path: str, before: Sequence[Level]) -> Level:
         entry = self._mapping(data, path, ("name", "label", "bandwidthGBps"))
-        name = self._text(entry, "name", path, _NAME, "a word of letters, digits, '-', '_' and '.'")
-        label = self._text(entry, "label", path, _LABEL, "the key of a node label")
+        name = self._text(entry, f"{path}.name", _NAME, "a word of letters, digits, '-', '_', '.'")
+        label = self._text(entry, f"{path}.label", _LABEL, "the key of a node label")
         if name in RESERVED:
             self._wrong(f"{path}.name", f"is {name}, which is a level of its own")
         for at, other in enumerate(before):
@@ -639,7 +638,7 @@ class _File:
                 self._wrong(f"{path}.name", f"is {name}, as is levels[{at}].name")
             if other.label == label:
                 self._wrong(f"{path}.label", f"is {label}, as is levels[{at}].label")
-        rate = self._rate(entry, "bandwidthGBps", f"{path}.bandwidthGBps")
+        rate = self._rate(entry, f"{path}.bandwidthGBps")
         return Level(name=name, label=label, bandwidth=rate)
 
     def _mapping(self, data: Any, path: str, known: Sequence[str]) -> Mapping[str, Any]:
@@ -653,17 +652,17 @@ class _File:
         return data
 
     def _text(
-        self, entry: Mapping[str, Any], key: str, path: str, pattern: re.Pattern[str], what: str
+        self, entry: Mapping[str, Any], path: str, pattern: re.Pattern[str], what: str
     ) -> str:
-        value = entry.get(key)
-        if value is None:
-            self._wrong(f"{path}.{key}", "is missing")
-        if not isinstance(value, str) or not pattern.fullmatch(value):
-            self._wrong(f"{path}.{key}", f"is {_show(value)}, not {what}")
-        return value
+        value = entry.get(path.rpartition(".")[2])
+        if isinstance(value, str) and pattern.fullmatch(value):
+            return value
+        return self._wrong(
+            path, "is missing" if value is None else f"is {_show(value)}, not {what}"
+        )
 
-    def _rate(self, entry: Mapping[str, Any], key: str, path: str) -> float | None:
-        value = entry.get(key)
+    def _rate(self, entry: Mapping[str, Any], path: str) -> float | None:
+        value = entry.get(path.rpartition(".")[2])
         if value is None:
             return None
         if isinstance(value, int | float) and not isinstance(value, bool):
@@ -698,4 +697,4 @@ def _show(value: object) -> str:
     except ValueError:
         # Python refuses to print integers of more than 4300 digits.
         return "a huge number"
-    return shown if len(shown) <= _SHOWN else f"{shown[: _SHOWN - 3]}..."
+    return f"{shown[:37]}..." if shown[40:] else shown
