@@ -42,7 +42,7 @@ class EnvVar(KeyValue):
 
 
 _QUANTITY = re.compile(
-    r"(?P<number>\d+\.?\d*|\.\d+)(?P<suffix>[KMGTPE]i|[numkMGTPE]|[eE][+-]?\d+)?"
+    r"\+?(?P<number>\d+\.?\d*|\.\d+)(?P<suffix>[KMGTPE]i|[numkMGTPE]|[eE][+-]?\d+)?"
 )
 _SCALE = {
     "": Decimal(1),

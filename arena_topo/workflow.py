@@ -13,7 +13,7 @@ from pathlib import Path
 
 from arena_topo import manifests
 from arena_topo.backends import Backend, Instance, JobStatus, LogOptions, Options
-from arena_topo.errors import ClusterError, InvalidJob, NotFound, TimedOut, UsageError
+from arena_topo.errors import ArenaError, ClusterError, InvalidJob, NotFound, TimedOut, UsageError
 from arena_topo.job import ConfigFile, MPIJob, Toleration
 from arena_topo.manifests import ApiVersion, Plan
 from arena_topo.solver import Placement, Reason, Request, Unplaceable, Verdict, place
@@ -30,11 +30,17 @@ Clock = Callable[[], float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submitted:
-    """What `submit` did: the plan, the names of what was created, the job as it stands."""
+    """What `submit` did: the plan, the names of what was created, the job as it stands.
+
+    `status` is None where the job was created but cannot be read; `unread` says why. `starter` says
+    who starts a job that has to wait.
+    """
 
     plan: Plan
     created: tuple[str, ...]
-    status: JobStatus
+    status: JobStatus | None
+    unread: str | None = None
+    starter: str | None = None
 
 
 def open_backend(options: Options, *, image: str | None = None) -> Backend:
@@ -102,6 +108,7 @@ def plan(
     owner = backend.owner() if backend else _user()
     files = _read_files(job)
     if not job.gputopology:
+        check_size(job, backend, cluster)
         return manifests.plan(
             job,
             namespace=namespace,
@@ -119,7 +126,7 @@ def plan(
             )
         cluster = backend.cluster()
     request = request_of(job, cluster)
-    placement = _placed(job, request, cluster)
+    placement = _placed(request, cluster)
     decided = manifests.plan(
         job,
         namespace=namespace,
@@ -141,8 +148,6 @@ def submit(
 
     Unplaceable (NEVER) if it cannot fit whatever ends; AlreadyExists if the name is taken.
     """
-    if not job.gputopology:
-        check_size(job, backend)
     cluster = backend.cluster() if job.gputopology else None
     try:
         decided = plan(job, backend, namespace=namespace, api=api, cluster=cluster)
@@ -151,15 +156,33 @@ def submit(
             raise
         decided = _waiting(job, backend, cluster, refused, namespace=namespace, api=api)
     created = backend.apply(decided)
-    return Submitted(plan=decided, created=created, status=backend.job(job.name, namespace))
+    status, unread, starter = None, None, None
+    try:
+        status = backend.job(job.name, namespace)
+    except ArenaError as error:
+        # From here on the job exists, and whoever submitted it must hear that.
+        unread = error.message
+    if decided.waiting is not None:
+        starter = (
+            "It starts by itself once it can."
+            if backend.starts_waiting
+            else "It waits suspended and holds nothing. Nobody starts it: delete it, and submit it"
+            " again when it fits."
+        )
+    return Submitted(plan=decided, created=created, status=status, unread=unread, starter=starter)
 
 
-def check_size(job: MPIJob, backend: Backend) -> None:
+def check_size(job: MPIJob, backend: Backend | None, cluster: Cluster | None) -> None:
     """Refuse a worker that asks for more GPUs than any node has; it would wait for ever."""
-    most = backend.most_gpus() if job.gpus > 1 else None
+    if job.gpus < 1:
+        return
+    if cluster is not None:
+        most = max((len(node.machine.gpus) for node in cluster.nodes), default=0) or None
+    else:
+        most = backend.most_gpus() if backend is not None else None
     if most is not None and most < job.gpus:
         raise Unplaceable(
-            f"job {job.name}: no node has {job.gpus} GPUs",
+            f"no node has {job.gpus} GPUs",
             verdict=Verdict.NEVER,
             refusals=(),
             nearest=f"the largest worker that fits on this cluster has {most} GPUs: --gpus {most}",
@@ -177,7 +200,7 @@ def _waiting(
 ) -> Plan:
     """The plan of a gang that has to wait: suspended, with the reason, reserving nothing."""
     version = api or backend.api_version()
-    if version is ApiVersion.V1ALPHA1 and backend.name != "local":
+    if version is ApiVersion.V1ALPHA1 and not backend.starts_waiting:
         raise Unplaceable(
             refused.message,
             verdict=refused.verdict,
@@ -215,12 +238,12 @@ _DOUBTS = {
 }
 
 
-def _placed(job: MPIJob, request: Request, cluster: Cluster) -> Placement:
+def _placed(request: Request, cluster: Cluster) -> Placement:
     try:
         return place(request, cluster)
     except Unplaceable as refused:
         raise Unplaceable(
-            f"job {job.name}: {refused.message}",
+            refused.message,
             verdict=refused.verdict,
             refusals=refused.refusals,
             nearest=refused.nearest,
@@ -232,6 +255,12 @@ def request_of(job: MPIJob, cluster: Cluster) -> Request:
     """Translate a job into what the solver needs to know of it."""
     if job.gpus < 1:
         raise InvalidJob("--gputopology needs GPUs", hint="add --gpus N")
+    if job.queue:
+        raise InvalidJob(
+            "--queue and --gputopology exclude each other",
+            why="GPUs chosen now may be taken when the queue starts the job",
+            hint="leave one of them out",
+        )
     return Request(
         workers=job.workers,
         gpus=job.gpus,

@@ -532,6 +532,11 @@ class _Handler(BaseHTTPRequestHandler):
                 return fake.listing(plural, space, query)
             case "POST":
                 return fake.create(plural, space, body, dry=query.get("dryRun") == "All")
+            case "DELETE" if not name:
+                # The real server calls it deletecollection: all of the namespace.
+                for one in fake.listing(plural, space, {})["items"]:
+                    fake.remove(plural, space, one["metadata"]["name"], body or {})
+                return {"kind": "Status", "apiVersion": "v1", "status": "Success"}
             case "DELETE":
                 fake.remove(plural, space, name, body or {})
                 return {"kind": "Status", "apiVersion": "v1", "status": "Success"}

@@ -32,6 +32,7 @@ class FakeBackend:
 
     name = "fake"
     look_every = 0.01
+    starts_waiting = False
     binding = None
 
     def __init__(self, free=range(8)):
@@ -173,14 +174,16 @@ def test_a_gang_that_must_wait_is_submitted_pending_with_the_reason(arena, world
     world.nodes = (replace(world.nodes[0], free=gpu_set((0, 5))),)
     code, out, err = arena("submit", "mpi", *GANG, "c")
     assert (code, out) == (0, "mpijob.kubeflow.org/demo created\n")
-    assert err.splitlines()[-1].startswith("The Job demo is PENDING: ")
+    pending, starter = err.splitlines()[-2:]
+    assert pending.startswith("The Job demo is PENDING: 4 workers x 1 GPU cannot be placed now: ")
+    assert "Nobody starts it" in starter
     assert "Placement:" not in err
 
 
 def test_a_gang_that_never_fits_ends_with_5_and_nothing_is_created(arena, world):
     code, out, err = arena("submit", "mpi", *GANG, "--workers=9", "c")
     assert (code, out) == (5, "")
-    assert err.startswith("error: job demo: ")
+    assert err.startswith("error: 9 workers x 1 GPU can never be placed on this cluster\n")
     assert not world.known
 
 
@@ -211,7 +214,7 @@ def test_a_plan_that_fits_later_but_not_now_ends_with_3(arena, world):
     world.nodes = (replace(world.nodes[0], free=gpu_set((0, 5))),)
     code, out, err = arena("plan", "mpi", *GANG, "c")
     assert (code, out) == (3, "")
-    assert err.startswith("error: job demo: ")
+    assert err.startswith("error: 4 workers x 1 GPU cannot be placed now\n")
 
 
 def test_a_plan_of_an_ordinary_job_says_that_it_is_not_placed(arena, world):

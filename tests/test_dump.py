@@ -180,3 +180,11 @@ def test_a_dump_is_a_cluster(tmp_path: Path):
     cluster = observed.cluster(dump.read([str(path)]), source=str(path))
     assert [one.name for one in cluster.nodes] == ["node-a"]
     assert cluster.source == str(path)
+
+
+def test_a_yaml_list_that_is_cut_before_its_kind_is_refused(tmp_path: Path):
+    """Kubectl sorts keys, so `kind: List` is the first thing that a cut takes away."""
+    text = yaml.safe_dump(LIST)
+    cut = text[: text.index("kind: List")]
+    with pytest.raises(UsageError, match="cut off"):
+        read(tmp_path, cut)

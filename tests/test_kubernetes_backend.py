@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,7 @@ from arena_topo.backends import LogOptions, Options, Phase
 from arena_topo.backends.kubernetes import engine as kubernetes
 from arena_topo.backends.kubernetes import podlog
 from arena_topo.backends.kubernetes.engine import KubernetesBackend
-from arena_topo.errors import AccessDenied, AlreadyExists, ClusterError, NotFound
+from arena_topo.errors import AccessDenied, AlreadyExists, ClusterError, NotFound, UsageError
 from arena_topo.job import MPIJob
 from arena_topo.manifests import ApiVersion, Plan
 from arena_topo.topology import Knowledge, presets, published
@@ -436,9 +437,28 @@ def test_delete_takes_arenas_books_of_an_old_job_but_nobody_elses(
 
 
 def test_names_cannot_leave_their_place_in_a_path(api: FakeApi, backend: KubernetesBackend):
-    with pytest.raises(NotFound):
-        backend.job("../../nodes", "default?x=y")
-    assert "/mpijobs/..%2F..%2Fnodes" in api.requests[-1]
+    backend.apply(plan())
+    before = len(api.requests)
+    for name in ("", ".", "..", "../../nodes", "a/b", "a?x=y", "A", " "):
+        with pytest.raises(UsageError):
+            backend.delete(name, "default")
+        with pytest.raises(UsageError):
+            backend.job(name, "default")
+        with pytest.raises(UsageError):
+            backend.jobs(name or ".")
+    assert all("/mpijobs" not in one for one in api.requests[before:])
+    assert backend.job("demo", "default").name == "demo"
+
+
+def test_the_fake_deletes_a_whole_collection_like_the_real_server(api: FakeApi, tmp_path: Path):
+    """So that the test above can fail: an empty name is not a 404 there."""
+    config = kubeconfig(tmp_path / "config", api.url, user={"username": "alice"})
+    kubernetes.open_backend(Options(kubeconfig=config)).apply(plan())
+    connection = http.client.HTTPConnection(api.url.removeprefix("http://"))
+    connection.request("DELETE", JOBS + "/", headers={"Authorization": "Bearer alice"})
+    connection.getresponse().read()
+    connection.close()
+    assert api.all("MPIJob") == []
 
 
 # Logs.

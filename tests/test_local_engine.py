@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from argparse import ArgumentTypeError
 from contextlib import suppress
@@ -21,7 +22,7 @@ from arena_topo.backends.local.engine import LocalBackend, open_backend, search_
 from arena_topo.backends.local.supervisor import TIMES
 from arena_topo.errors import AlreadyExists, ArenaError, NotFound, UsageError
 from arena_topo.examples import allreduce
-from arena_topo.job import EnvVar, MPIJob
+from arena_topo.job import Claim, EnvVar, MPIJob
 from arena_topo.manifests import ApiVersion
 from arena_topo.solver import Request, Unplaceable, place
 
@@ -127,6 +128,19 @@ def log(engine: LocalBackend, name: str, instance: str = "", **options) -> str:
     status = engine.job(name, "default")
     pieces = engine.log(status, instance or f"{name}-launcher", LogOptions(**options))
     return b"".join(pieces).decode()
+
+
+def record_of(tmp_path: Path, name: str) -> dict:
+    """What is written down of a job, without the engine's looking after it."""
+    folder = tmp_path / "state/arena-topo/jobs/default"
+    return json.loads((folder / name / "record").read_text())["record"]
+
+
+def eventually(reached) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not reached():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def gpus(status: JobStatus) -> list[tuple[str, tuple[int, ...]]]:
@@ -253,6 +267,65 @@ def test_a_folder_that_is_not_there_fails_the_job_and_says_so(engine):
     assert "/nowhere/at/all" in log(engine, "demo")
 
 
+@pytest.mark.parametrize("queued", [False, True])
+def test_no_process_of_a_job_ignores_a_signal(engine, queued):
+    # As under nohup, or in the background of a script.
+    numbers = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
+    before = [signal.signal(number, signal.SIG_IGN) for number in numbers]
+    look = "grep SigIgn /proc/self/status"
+    try:
+        if queued:
+            submit(engine, job("before", LONG, workers=16))
+        submit(engine, job("demo", f"{look}; mpirun -np 2 {look}", workers=2))
+    finally:
+        for number, old in zip(numbers, before, strict=True):
+            signal.signal(number, old)
+    if queued:
+        engine.delete("before", "default")
+    assert ended(engine, "demo").exit_code == 0
+    # Hydra itself ignores the signals of terminals, and some machines those without a name.
+    ours = {*numbers, signal.SIGTERM, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGUSR1}
+    ignored = [int(line.split()[1], 16) for line in log(engine, "demo").splitlines()]
+    assert [mask & sum(1 << number - 1 for number in ours) for mask in ignored] == [0, 0, 0]
+
+
+def test_the_end_of_a_terminal_is_none_of_a_jobs_business(engine, tmp_path):
+    submit(engine, job("demo", "while ! test -e go; do sleep 0.05; done; exit 3"))
+    started(engine, "demo")
+    keeper = record_of(tmp_path, "demo")["supervisor"]["pid"]
+    for number in (signal.SIGHUP, signal.SIGINT):
+        os.kill(keeper, number)
+    Path("go").touch()
+    assert ended(engine, "demo").exit_code == 3
+
+
+def test_a_job_that_somebody_else_shall_start_is_refused_and_leaves_nothing(engine):
+    with pytest.raises(UsageError) as refused:
+        submit(engine, job("demo", "exit 0", queue=True))
+    assert (refused.value.exit_code, refused.value.message) == (2, "--queue is for clusters")
+    assert "kube-queue" in refused.value.why
+    assert "leave --queue out" in refused.value.hint
+    assert engine.jobs(None) == ()
+
+
+def test_what_is_only_for_containers_is_said_in_the_log(engine):
+    asked = job(
+        "demo",
+        "echo mine",
+        rdma=True,
+        data=(Claim(name="mnist", path="/data"),),
+        env=(EnvVar(key="NCCL_SOCKET_IFNAME", value="none0"),),
+    )
+    submit(engine, asked)
+    assert ended(engine, "demo").exit_code == 0
+    assert log(engine, "demo") == (
+        "arena-topo: not used on this machine, where there are no containers: --data, --rdma\n"
+        "arena-topo: not used, since this machine has no such network interface:"
+        " NCCL_SOCKET_IFNAME=none0\n"
+        "mine\n"
+    )
+
+
 # ---------------------------------------------------------------------------- the queue
 
 
@@ -334,6 +407,44 @@ def test_a_plan_whose_gpus_were_taken_meanwhile_is_made_anew(engine):
     assert {node for one in placed for node, _ in one} == {"dgx-1-v100-0"}
 
 
+def test_a_job_that_had_to_wait_gets_the_best_place_there_is_when_its_turn_comes(engine):
+    submit(engine, job("all", LONG, workers=16))
+    # Planned when two GPUs were free that no NVLink joins.
+    request = Request(workers=2, gpus=1)
+    taken = {"dgx-1-v100-0": 0b10111110, "dgx-1-v100-1": 0xFF}
+    poor = place(request, seating.less(seating.machines("dgx-1-v100:2"), taken))
+    assert (poor.assignments[0].gpus, poor.bandwidth < 20) == ((0,), True)
+    plan = manifests.plan(
+        job("pair", LONG, workers=2),
+        namespace="default",
+        api=ApiVersion.V2BETA1,
+        owner="me",
+        files={},
+        request=request,
+        placement=poor,
+    )
+    engine.apply(plan)
+    assert engine.job("pair", "default").phase is Phase.PENDING
+    engine.delete("all", "default")
+    forecast = started(engine, "pair").forecast
+    assert (forecast.bus_bandwidth, forecast.optimal) == (40.0, True)
+
+
+def test_a_job_goes_on_waiting_while_another_jobs_files_cannot_be_read(engine, tmp_path):
+    submit(engine, job("all", LONG, workers=16))
+    submit(engine, job("demo", "exit 0"))
+    broken = tmp_path / "state/arena-topo/jobs/default/broken"
+    broken.mkdir()
+    (broken / "submission.json").write_text("{")
+    (tmp_path / "state/arena-topo/changes").touch()
+    eventually(
+        lambda: record_of(tmp_path, "demo")["reason"] == f"cannot read the local job in {broken}"
+    )
+    (broken / "submission.json").unlink()
+    engine.delete("all", "default")
+    assert ended(engine, "demo").exit_code == 0
+
+
 # ---------------------------------------------------------------------------- surviving
 
 SUBMITTER = """
@@ -368,6 +479,159 @@ def test_killing_the_shell_that_submitted_changes_nothing(engine):
         assert shell.stdout.readline() == b"submitted\n"
         os.killpg(shell.pid, signal.SIGKILL)
     assert ended(engine, "demo").exit_code == 3
+
+
+KILLED = """
+import os, signal, sys
+sys.path.insert(0, sys.argv[1])
+import test_local_engine as here
+from arena_topo.backends import Options
+from arena_topo.backends.local import engine, ledger
+
+def then_die(work):
+    def done(*words, **more):
+        work(*words, **more)
+        os.kill(os.getpid(), signal.SIGKILL)
+    return done
+
+where, what = {"spawn": (engine, "_spawn"), "create": (ledger.Ledger, "create")}[sys.argv[2]]
+setattr(where, what, then_die(getattr(where, what)))
+here.submit(engine.open_backend(Options(emulate="dgx-1-v100:2")), here.job("demo", "exit 3"))
+"""
+
+
+@pytest.mark.parametrize("after", ["spawn", "create"])
+def test_a_submitter_killed_at_any_point_leaves_a_job_that_runs_or_none(engine, tmp_path, after):
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, str(Path(__file__).parent), after], check=False
+    )
+    assert done.returncode == -signal.SIGKILL
+    if after == "spawn":
+        nothing_runs(str(tmp_path / "state"))
+        assert engine.jobs(None) == ()
+        submit(engine, job("demo", "exit 3"))
+    assert ended(engine, "demo").exit_code == 3
+
+
+def test_a_job_that_a_job_submits_lives_on(engine):
+    command = "while ! test -e go; do sleep 0.05; done; mpirun sh -c 'echo $HOSTNAME'"
+    told = SUBMITTER.replace('"demo", "sleep 1; exit 3"', f'"inner", {command!r}, workers=2')
+    Path("submit.py").write_text(told.replace("input()", ""))
+    submit(engine, job("demo", f"{sys.executable} submit.py {Path(__file__).parent}"))
+    assert ended(engine, "demo").exit_code == 0, log(engine, "demo")
+    Path("go").touch()
+    assert ended(engine, "inner").exit_code == 0, log(engine, "inner")
+    assert sorted(log(engine, "inner").split()) == ["inner-worker-0", "inner-worker-1"]
+
+
+def test_a_job_is_run_by_its_own_supervisor_alone(engine, tmp_path):
+    submit(engine, job("demo", f"echo x >> tries; {LONG}"))
+    started(engine, "demo")
+    eventually(lambda: Path("tries").exists())
+    folder = tmp_path / "state/arena-topo/jobs/default/demo"
+    module = "arena_topo.backends.local.supervisor"
+    subprocess.run([sys.executable, "-m", module, folder], check=True, timeout=PATIENCE)
+    assert Path("tries").read_text() == "x\n"
+
+
+def test_a_supervisor_does_not_take_a_namesakes_folder_for_its_own(engine, tmp_path):
+    submit(engine, job("demo", LONG))
+    old = started(engine, "demo").uid
+    keeper = record_of(tmp_path, "demo")["supervisor"]["pid"]
+    (tmp_path / "state/arena-topo/jobs/default/demo").rename(tmp_path / "elsewhere")
+    submit(engine, job("demo", LONG))
+    new = started(engine, "demo").uid
+    eventually(lambda: processes.process(keeper) is None)
+    assert not processes.of_job(old)
+    assert (engine.job("demo", "default").uid, record_of(tmp_path, "demo")["phase"]) == (
+        new,
+        "RUNNING",
+    )
+
+
+def test_a_supervisor_in_another_container_is_seen_to_live(engine, tmp_path):
+    submit(engine, job("demo", "while ! test -e go; do sleep 0.05; done; exit 3"))
+    started(engine, "demo")
+    path = tmp_path / "state/arena-topo/jobs/default/demo/record"
+    record = json.loads(path.read_text())
+    # There its process has a number that means nothing here.
+    record["record"]["supervisor"]["pid"] = 1 << 30
+    path.write_text(json.dumps(record))
+    assert engine.job("demo", "default").phase is Phase.RUNNING
+    Path("go").touch()
+    eventually(lambda: record_of(tmp_path, "demo")["phase"] == "FAILED")
+    assert engine.job("demo", "default").exit_code == 3
+
+
+def test_a_supervisor_that_breaks_down_leaves_no_process(engine, tmp_path):
+    # What is not JSON is no environment: a fault that no caller of this program can cause.
+    spoil = "echo x > $XDG_STATE_HOME/arena-topo/jobs/default/demo/pods/demo-launcher/env"
+    uid = submit(engine, job("demo", f"{spoil}; exit 1", retry=1)).uid
+    eventually(lambda: record_of(tmp_path, "demo")["phase"] == "FAILED")
+    assert record_of(tmp_path, "demo")["reason"] == "the process that ran the job broke down"
+    assert not processes.of_job(uid)
+    diary = tmp_path / "state/arena-topo/jobs/default/demo/supervisor.log"
+    assert "JSONDecodeError" in diary.read_text()
+
+
+def test_ending_gives_up_on_what_cannot_be_ended(monkeypatch):
+    monkeypatch.setattr(processes, "INSIST", 0.1)
+    assert processes.end(lambda: {1 << 30}, grace=0.0) == {1 << 30}
+
+
+def test_ending_leaves_what_runs_as_another_user(monkeypatch):
+    told = []
+
+    def kill(_pid, number):
+        told.append(number)
+        raise PermissionError
+
+    monkeypatch.setattr(os, "kill", kill)
+    assert processes.end(lambda: {7, 8}, grace=PATIENCE) == {7, 8}
+    assert set(told) == {signal.SIGTERM, signal.SIGCONT}
+
+
+@pytest.fixture
+def unendable(engine, monkeypatch, tmp_path):
+    """A running job without its supervisor, one of whose processes is not ours to end."""
+    submit(engine, job("demo", "echo $TMPDIR; echo $$; exec sleep 600", workers=1))
+    eventually(lambda: log(engine, "demo").count("\n") == 2)
+    scratch, pid = log(engine, "demo").split()
+    keeper = record_of(tmp_path, "demo")["supervisor"]["pid"]
+    kill = os.kill
+
+    def refuse(process, number):
+        if process == int(pid):
+            raise PermissionError
+        kill(process, number)
+
+    with monkeypatch.context() as world:
+        world.setattr(os, "kill", refuse)
+        kill(keeper, signal.SIGKILL)
+        eventually(lambda: processes.process(keeper) is None)
+        yield pid, Path(scratch).parent
+    kill(int(pid), signal.SIGKILL)
+
+
+def test_a_job_is_over_even_if_a_process_of_it_cannot_be_ended(engine, unendable):
+    pid, scratch = unendable
+    status = engine.job("demo", "default")
+    assert (status.phase, status.reason) == (
+        Phase.FAILED,
+        f"the process that ran the job was killed; process {pid} of it cannot be ended",
+    )
+    assert not scratch.exists()
+
+
+def test_deleting_says_which_process_cannot_be_ended(engine, unendable):
+    pid, scratch = unendable
+    with pytest.raises(ArenaError) as left:
+        engine.delete("demo", "default")
+    assert left.value.message == (
+        f"the job demo is deleted, but process {pid} of it cannot be ended"
+    )
+    assert engine.jobs(None) == ()
+    assert not scratch.exists()
 
 
 def test_a_killed_supervisor_fails_the_job_and_frees_its_gpus(engine, tmp_path):
@@ -483,6 +747,36 @@ def test_files_that_a_job_writes_follow_the_submitters_umask(engine):
     assert log(engine, "demo") == "0002\n"
 
 
+def test_jobs_can_be_listed_while_others_come_and_go(engine):
+    seen, failed = set(), []
+    over = threading.Event()
+
+    def look():
+        while not over.is_set():
+            try:
+                seen.update(one.name for one in engine.jobs(None))
+            except Exception as error:  # noqa: BLE001  whatever it is, the test shows it
+                failed.append(error)
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    for name in ("one", "two", "three", "four"):
+        submit(engine, job(name, "exit 0", workers=1))
+        engine.delete(name, "default")
+    over.set()
+    looking.join()
+    assert (failed, bool(seen)) == ([], True)
+
+
+def test_the_priority_is_known_from_the_submission(engine, tmp_path):
+    submit(engine, job("demo", "exit 0", priority="high"))
+    submit(engine, job("plain", "exit 0"))
+    ended(engine, "demo")
+    # A delete at the same moment takes the files away one by one.
+    (tmp_path / "state/arena-topo/jobs/default/demo/manifest.json").unlink()
+    assert [one.priority for one in engine.jobs(None)] == ["N/A", "high"]
+
+
 def test_jobs_are_listed_newest_first_by_namespace(engine):
     for name in ("one", "two"):
         submit(engine, job(name, "exit 0"))
@@ -563,6 +857,13 @@ def test_a_log_can_begin_at_a_moment(engine, tmp_path, since_time, text):
     )
     assert every.endswith(stamped)
     assert stamped.count("\n") == text.count("\n")
+
+
+@pytest.mark.parametrize("options", [{}, {"tail": 5}, {"since": 60}, {"follow": True}])
+def test_the_log_of_a_worker_that_never_started_is_empty(engine, options):
+    submit(engine, job("demo", "true", working_dir="/nowhere/at/all"))
+    ended(engine, "demo")
+    assert log(engine, "demo", "demo-worker-1", **options) == ""
 
 
 def test_the_log_of_an_unknown_pod_is_not_found(engine):

@@ -5,12 +5,17 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
-import sys
 
 import pytest
 
 from arena_topo.backends.local import mpirun
-from arena_topo.backends.local.mpirun import Flavour, Surroundings, Untranslatable, translate
+from arena_topo.backends.local.mpirun import (
+    Flavour,
+    Surroundings,
+    Untranslatable,
+    launch,
+    translate,
+)
 
 ARENA = (
     "--allow-run-as-root -np 4 -bind-to none -map-by slot -x NCCL_DEBUG=INFO"
@@ -173,12 +178,101 @@ def test_what_mpich_cannot_do_is_named(line, text):
         words(line, Flavour.HYDRA)
 
 
-def test_binding_is_not_used_and_that_is_said():
-    told = translate(shlex.split("-np 2 -bind-to core x"), Flavour.HYDRA, around())
-    assert told.remarks == (
-        "--bind-to core is not used: the workers share this machine's processors",
-    )
-    assert "core" not in told.words
+def remarks(line: str, flavour: Flavour, where: Surroundings | None = None) -> list[str]:
+    return list(translate(shlex.split(line), flavour, where or around()).remarks)
+
+
+NO_INTERFACE = "not used, since this machine has no such network interface: "
+
+
+@pytest.mark.parametrize("flavour", [Flavour.HYDRA, Flavour.OPEN_MPI_4, Flavour.OPEN_MPI_5])
+def test_of_arenas_own_line_only_the_interfaces_of_another_machine_are_spoken_of(flavour):
+    assert remarks(ARENA, flavour) == [
+        f"{NO_INTERFACE}NCCL_SOCKET_IFNAME=eth7, btl_tcp_if_include eth7"
+    ]
+    assert remarks(ARENA.replace("eth7", "eth0"), Flavour.OPEN_MPI_4) == []
+
+
+@pytest.mark.parametrize(
+    ("option", "why"),
+    [
+        ("--bind-to core", "the workers share this machine's processors"),
+        ("--cpu-set 0-3", "the workers share this machine's processors"),
+        ("--map-by socket:PE=2", "the workers share this machine's processors"),
+        ("--rank-by core", "ranks are counted worker by worker"),
+        ("--report-bindings", "MPICH has no counterpart"),
+        ("--timestamp-output", "MPICH has no counterpart"),
+        ("--mca pml ucx", "MPICH has no MCA parameters"),
+        ("--mca btl_tcp_if_include eth0", "MPICH has no MCA parameters"),
+        ("-d", "MPICH has no counterpart"),
+    ],
+)
+def test_an_option_that_mpich_has_no_use_for_is_said_once(option, why):
+    line = f"-np 2 {option} {option} x"
+    assert remarks(line, Flavour.HYDRA) == [f"{option} is not used: {why}"]
+    assert words(line, Flavour.HYDRA) == f"{ALL} -n 2 x"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "-bind-to none -map-by slot --rank-by slot -q --nolocal --merge-stderr-to-stdout",
+        "--mca plm_rsh_agent ssh --mca oob_tcp_if_include eth7 --mca pml ob1",
+        "--map-by ppr:1:node:OVERSUBSCRIBE -x UNSET -x CUDA_VISIBLE_DEVICES",
+        "--hostfile /etc/mpi/hostfile --oversubscribe --allow-run-as-root",
+    ],
+)
+@pytest.mark.parametrize("flavour", [Flavour.HYDRA, Flavour.OPEN_MPI_4, Flavour.OPEN_MPI_5])
+def test_what_is_so_anyway_is_dropped_without_a_word(options, flavour):
+    assert remarks(f"-np 2 {options} x", flavour) == []
+
+
+def test_what_the_first_program_says_of_workers_holds_for_all_and_that_is_said():
+    line = "-np 1 -H j-worker-0:2 x : -np 1 -H j-worker-1 --map-by slot y"
+    assert remarks(line, Flavour.HYDRA) == [
+        "-H j-worker-1 is not used: the first program's holds for all"
+    ]
+
+
+GIVEN_OUT = "is not used: the workers and this machine's processors are arena-topo's to give out"
+
+
+@pytest.mark.parametrize(
+    ("flavour", "option", "remark"),
+    [
+        (Flavour.OPEN_MPI_4, "--mca rmaps_base_mapping_policy node", GIVEN_OUT),
+        (Flavour.OPEN_MPI_5, "--mca hwloc_base_binding_policy core", GIVEN_OUT),
+        (
+            Flavour.OPEN_MPI_5,
+            "--mca opal_cuda_support 1",
+            "is not used: Open MPI 5 does not have it",
+        ),
+    ],
+)
+def test_an_option_that_open_mpi_does_not_get_is_said(flavour, option, remark):
+    assert remarks(f"-np 2 {option} x", flavour) == [f"{option} {remark}"]
+    assert words(f"-np 2 {option} x", flavour).split()[2:] == ["x"]
+
+
+@pytest.mark.parametrize("flavour", [Flavour.HYDRA, Flavour.OPEN_MPI_4, Flavour.OPEN_MPI_5])
+def test_an_interface_that_is_not_here_is_said_wherever_it_is_named(flavour):
+    where = around(GLOO_SOCKET_IFNAME="ib0")
+    line = "-np 2 -x GLOO_SOCKET_IFNAME --mca btl_tcp_if_include ib0 -x NCCL_SOCKET_IFNAME=lo x"
+    assert remarks(line, flavour, where) == [
+        f"{NO_INTERFACE}GLOO_SOCKET_IFNAME=ib0, btl_tcp_if_include ib0"
+    ]
+    assert "ib0" not in words(line, flavour, where)
+    assert "NCCL_SOCKET_IFNAME" in words(line, flavour, where)
+
+
+def test_an_option_without_its_value_is_left_to_open_mpi():
+    assert words("-np 2 --hostfile", Flavour.OPEN_MPI_5) == "-n 2 --hostfile"
+
+
+def test_a_line_that_mpich_and_open_mpi_both_understand_is_read_as_open_mpis():
+    line = "-np 4 -bind-to core x"
+    assert words(line, Flavour.HYDRA) == f"{ALL} -n 4 x"
+    assert words(f"-ppn 1 {line}", Flavour.HYDRA) == f"-ppn 1 {line}"
 
 
 def test_exports_reach_the_ranks_as_they_are():
@@ -235,7 +329,7 @@ def test_names_of_interfaces_that_are_not_here_are_known(name, value, foreign):
     ],
 )
 def test_whose_mpirun_it_is_shows_in_its_version(version, flavour):
-    assert mpirun.flavour_of(version) is flavour
+    assert launch.flavour_of(version) is flavour
 
 
 def test_the_version_is_asked_once_until_the_file_changes(tmp_path):
@@ -243,10 +337,10 @@ def test_the_version_is_asked_once_until_the_file_changes(tmp_path):
     program.write_text(f"#!/bin/sh\necho x >> {asked}\necho 'mpirun (Open MPI) 4.1.6'\n")
     program.chmod(0o700)
     for _ in range(3):
-        assert mpirun.flavour_at(program, cache) is Flavour.OPEN_MPI_4
+        assert launch.flavour_at(program, cache) is Flavour.OPEN_MPI_4
     assert asked.read_text() == "x\n"
     os.utime(program, ns=(1, 1))
-    assert mpirun.flavour_at(program, cache) is Flavour.OPEN_MPI_4
+    assert launch.flavour_at(program, cache) is Flavour.OPEN_MPI_4
     assert asked.read_text() == "x\nx\n"
 
 
@@ -256,7 +350,7 @@ def test_a_machine_without_mpi_says_how_to_get_one(tmp_path):
         f'{{"bin": "{tmp_path / "bin"}", "slots": {{}}, "launcher": {{}}, "cache": "c"}}'
     )
     done = subprocess.run(
-        [sys.executable, "-I", "-S", mpirun.__file__, "run", tmp_path, "mpirun", "-np", "2", "x"],
+        [*mpirun.script("run", tmp_path, "mpirun"), "-np", "2", "x"],
         capture_output=True,
         text=True,
         env={"PATH": f"{tmp_path / 'bin'}:/nowhere"},

@@ -538,3 +538,26 @@ def test_no_object_whatever_its_shape_stops_the_reader(things: list[tuple[str, d
         named = {"name": "node-a", **meta} if isinstance(meta, dict) else {"name": "node-a"}
         objects.append({"kind": kind, **thing, "metadata": named})
     assert "node-b" in [one.name for one in seen(*objects, node("node-b")).nodes]
+
+
+def test_a_broken_display_matrix_costs_neither_links_nor_health():
+    sick = config_map()
+    sick["data"]["devices"] = sick["data"]["devices"].replace('"3":"Healthy"', '"3":"Unhealthy"')
+    sick["data"]["bandwidth"] = "garbage"
+    found = seen(node(), sick)
+    assert members(found.nodes[0].free) == (0, 1, 2, 4, 5, 6, 7)
+    assert found.nodes[0].machine.knowledge is Knowledge.MEASURED
+    assert any("data.bandwidth" in note for note in found.notes)
+
+
+def test_an_unreadable_cpu_request_does_not_free_the_gpus_of_its_pod():
+    odd = pod("w", gpus=2, annotations=group("0,3"), spec={"overhead": {"cpu": "two"}})
+    found = seen(node(), odd)
+    assert members(found.nodes[0].free) == (1, 2, 4, 5, 6, 7)
+    assert any("make no sense" in note for note in found.notes)
+
+
+def test_a_name_that_no_node_can_have_is_noted_and_left_out():
+    found = seen(node(), node("Node_A"))
+    assert [one.name for one in found.nodes] == ["node-a"]
+    assert any("Node_A" in note for note in found.notes)

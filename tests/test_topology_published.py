@@ -15,6 +15,7 @@ from arena_topo.errors import UnreadableTopology
 from arena_topo.topology import (
     GPU,
     SYS,
+    GPUSet,
     Knowledge,
     Link,
     LinkKind,
@@ -211,8 +212,9 @@ def machines(draw):
         for i in range(size)
     )
     rate = st.floats(0, 1000)
+    some = st.floats(0.001, 1000)
     sets = st.integers(1, (1 << size) - 1).filter(lambda gpus: gpus.bit_count() > 1)
-    measured = draw(st.dictionaries(sets, rate, max_size=3)) if size > 1 else {}
+    measured = draw(st.dictionaries(sets, some, max_size=3)) if size > 1 else {}
     row = st.tuples(*[rate] * size)
     return Machine(
         name="node",
@@ -357,3 +359,30 @@ def test_links_of_a_published_switch_are_recognised_by_the_lanes_of_its_model():
     )
     assert read.machine.nvswitch
     assert read.machine.link(0, 7).kind is LinkKind.NVLINK
+
+
+@pytest.mark.parametrize("key", ["bandwidth", "busBandwidth", "linkType"])
+def test_what_makes_sense_of_a_config_map_survives_what_does_not(key):
+    whole = published.config_map(presets.machine("dgx-1-v100", "a"), GPUSet(0b11110111))
+    whole["data"][key] = "garbage"
+    read, complaints = published.salvage(whole)
+    assert read.healthy == 0b11110111
+    assert len(read.machine.gpus) == 8
+    assert list(complaints) == [key]
+    assert f"data.{key}" in str(complaints[key])
+    known = read.machine.knowledge
+    assert known is (Knowledge.UNKNOWN if key == "linkType" else Knowledge.MEASURED)
+
+
+def test_a_config_map_without_sensible_devices_is_not_to_be_saved():
+    whole = published.config_map(presets.machine("dgx-1-v100", "a"), GPUSet(255))
+    whole["data"]["devices"] = "garbage"
+    with pytest.raises(UnreadableTopology, match=r"data\.devices"):
+        published.salvage(whole)
+
+
+def test_a_measured_bandwidth_of_nothing_is_refused():
+    whole = published.config_map(presets.machine("dgx-1-v100", "a"), GPUSet(255))
+    whole["data"]["busBandwidth"] = '{"0,1": 0}'
+    with pytest.raises(UnreadableTopology, match="0 GB/s"):
+        published.from_config_map(whole)

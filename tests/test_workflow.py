@@ -15,7 +15,7 @@ from arena_topo.errors import AlreadyExists, InvalidJob, NotFound, TimedOut, Usa
 from arena_topo.job import ConfigFile, KeyValue, MPIJob, Toleration
 from arena_topo.manifests import ApiVersion, Guarantee
 from arena_topo.solver import Unplaceable, Verdict
-from arena_topo.topology import Cluster, Node, NodeName, Taint, presets
+from arena_topo.topology import Cluster, GPUSet, Node, NodeName, Taint, presets
 
 QUAD: dict[str, Any] = {"workers": 4, "gpus": 1, "gputopology": True, "gang": True}
 
@@ -288,3 +288,61 @@ def test_without_a_cluster_other_images_do_not_run_by_accident():
 def test_an_unknown_backend_is_a_mistake():
     with pytest.raises(UsageError, match="slurm"):
         workflow.open_backend(Options(backend="slurm"))
+
+
+def test_a_job_that_was_created_but_cannot_be_read_is_said_to_exist(cluster_world):
+    cluster_world.api.deny(r"get mpijobs .*")
+    job = cluster_world.job("demo", **QUAD)
+    done = workflow.submit(job, cluster_world.backend, namespace="default")
+    assert done.created[0] == "mpijob.kubeflow.org/demo"
+    assert (done.status, "mpijobs" in (done.unread or "")) == (None, True)
+
+
+def test_a_waiting_gang_asks_for_what_the_nodes_offer(cluster_world):
+    """Whoever resumes it, its pods must be able to run there."""
+    for node in cluster_world.api.all("Node"):
+        offers = {"cpu": "64", "memory": "512Gi", "aliyun.com/gpu": "8"}
+        node["status"] = {"capacity": offers, "allocatable": offers}
+    for index in range(2):
+        submit(cluster_world, f"busy-{index}", workers=8, gpus=1, gputopology=True)
+    waiting = submit(cluster_world, "late", **QUAD).plan
+    worker = waiting.objects[0]["spec"]["mpiReplicaSpecs"]["Worker"]["template"]["spec"]
+    assert worker["containers"][0]["resources"]["limits"] == {"aliyun.com/gpu": "1"}
+
+
+def test_a_gang_that_waits_says_who_starts_it(world):
+    for index in range(2):
+        submit(world, f"busy-{index}", workers=8, gpus=1, gputopology=True)
+    starter = submit(world, "late", **QUAD).starter
+    assert starter is not None
+    assert starter.startswith(
+        "It starts by itself" if world.backend.starts_waiting else "It waits suspended"
+    )
+
+
+def test_a_queue_and_a_placement_exclude_each_other(world):
+    with pytest.raises(InvalidJob, match="--queue and --gputopology"):
+        submit(world, "demo", **QUAD, queue=True)
+    assert world.backend.jobs(None) == ()
+
+
+def test_a_plan_from_a_dump_refuses_what_no_node_has():
+    job = MPIJob(name="demo", command="true", image="i", gpus=9)
+    with pytest.raises(Unplaceable) as refused:
+        workflow.plan(job, None, namespace="default", cluster=Cluster(nodes=(dgx("a"),)))
+    assert refused.value.exit_code == 5
+
+
+def test_a_broken_gpu_may_come_back():
+    broken = presets.machine("dgx-1-v100", "a")
+    node = Node(
+        name=NodeName("a"), machine=broken, free=GPUSet(0b11110111), allocatable=GPUSet(0b11110111)
+    )
+    with pytest.raises(Unplaceable) as refused:
+        planned(node, workers=1, gpus=8)
+    assert refused.value.verdict is Verdict.NOT_NOW
+
+
+def test_a_cluster_without_nodes_says_so():
+    with pytest.raises(Unplaceable, match="there are no nodes"):
+        planned()

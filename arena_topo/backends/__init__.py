@@ -122,6 +122,8 @@ class Backend(Protocol):
     name: str
     look_every: float
     """Seconds between two looks at a job that are no burden to the engine."""
+    starts_waiting: bool
+    """Whether the engine itself starts a job that has to wait, once it can."""
 
     @property
     def binding(self) -> Binding | None:

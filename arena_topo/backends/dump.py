@@ -262,6 +262,9 @@ def _yaml(text: _Text) -> Iterator[Object]:
                     isinstance(one, dict) and ("kind" in one or "items" in one)
                 ):
                     raise text.fault(_NO_OBJECT)
+                if isinstance(one, dict) and "kind" not in one:
+                    # kubectl sorts keys, so `kind: List` comes after the items.
+                    raise text.fault("a list without a kind: the file is cut off")
                 yield from _objects(one, None)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)

@@ -92,6 +92,8 @@ def project(kind: str, one: Object) -> dict[str, Any]:
     name = small["metadata"].get("name")
     if not isinstance(name, str) or not name:
         raise ValueError("it has no name")
+    if kind == "Node" and not manifests.is_node_name(name):
+        raise ValueError("no node can be called so")
     return {"kind": kind, **small}
 
 
@@ -312,19 +314,27 @@ def _uses(pods: Iterable[Object], jobs: Iterable[Object], notes: _Notes) -> dict
             settled.add((meta.get("namespace", ""), meta["name"]))
         if over or "nodeName" not in spec:
             continue
-        try:
-            _add_pod(pod, uses[spec["nodeName"]], notes)
-        except (TypeError, ValueError) as error:
-            notes.add("pod", f"{_who(pod)} asks for resources that make no sense: {error}")
+        use = uses[spec["nodeName"]]
+        for add in (_add_gpus, _add_cpu, _add_memory):
+            try:
+                add(pod, use, notes)
+            except (TypeError, ValueError) as error:
+                notes.add("pod", f"{_who(pod)} asks for resources that make no sense: {error}")
     for job in jobs:
         _add_record(job, uses, settled, notes)
     return uses
 
 
-def _add_pod(pod: Object, use: _Use, notes: _Notes) -> None:
+def _add_cpu(pod: Object, use: _Use, _notes: _Notes) -> None:
+    use.cpu += _demand(pod["spec"], "requests", "cpu")
+
+
+def _add_memory(pod: Object, use: _Use, _notes: _Notes) -> None:
+    use.memory += _demand(pod["spec"], "requests", "memory")
+
+
+def _add_gpus(pod: Object, use: _Use, notes: _Notes) -> None:
     spec, annotations = pod["spec"], pod["metadata"]["annotations"]
-    use.cpu += _demand(spec, "requests", "cpu")
-    use.memory += _demand(spec, "requests", "memory")
     gpus = gpu_count(spec)
     if not gpus:
         return
@@ -430,8 +440,7 @@ class _Machines:
         """The machine of a node that offers so many GPUs."""
         config_map = self._config_maps.get(name)
         if config_map is not None:
-            product = next((labels[key] for key in published.PRODUCT_LABELS if key in labels), None)
-            known = self._published(name, config_map, product, offered)
+            known = self._published(name, config_map, labels, offered)
             if known is not None:
                 return known
         telling = tuple(sorted(_telling(labels)))
@@ -443,18 +452,27 @@ class _Machines:
         return _renamed(shared, name)
 
     def _published(
-        self, name: str, config_map: Object, product: str | None, offered: int
+        self, name: str, config_map: Object, labels: Object, offered: int
     ) -> _Known | None:
+        product = next((labels[key] for key in published.PRODUCT_LABELS if key in labels), None)
         told = {**config_map["data"], **config_map["metadata"]["annotations"], "product": product}
         key = frozenset((key, str(value)) for key, value in told.items() if key != "nodeName")
         known = self._parsed.get(key)
         if known is None:
             try:
-                said = published.from_config_map(config_map, model=product)
+                said, complaints = published.salvage(config_map, model=product)
             except UnreadableTopology as error:
                 self._notes.add("topology", f"{error}; using the labels of node {name}")
                 return None
-            known = self._parsed[key] = _Known(said.machine, said.healthy)
+            machine = said.machine
+            for lost, complaint in complaints.items():
+                instead = f"; using the labels of node {name}" if lost == "linkType" else ""
+                self._notes.add("topology", f"{complaint}{instead}")
+            if "linkType" in complaints:
+                machine = published.from_labels(name, labels, len(machine.gpus))
+            known = _Known(machine, said.healthy)
+            if not complaints:
+                self._parsed[key] = known
         if offered > len(known.machine.gpus):
             self._notes.add(
                 "topology",

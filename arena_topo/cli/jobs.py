@@ -186,11 +186,9 @@ def submit_mpi(job: MPIJob, how: Submission, offline: Offline, everywhere: Globa
         f"You can run `{PROGRAM} get {job.name} --type mpijob -n {namespace}`"
         " to check the job status"
     )
-    _summarise(done.plan, done.status)
+    _summarise(done)
     if how.wait:
         _wait(backend, job.name, namespace, how.timeout)
-    else:
-        _tell_pending(done.status)
 
 
 def _announce(done: Submitted, document: Document | None) -> None:
@@ -233,16 +231,12 @@ def plan_mpi(
     ] = PlanFormat.WIDE,
 ) -> None:
     """Show where the workers of an MPI job would go, and create nothing."""
-    from arena_topo import workflow  # noqa: PLC0415 - the verbs load what they need
-
-    plan, backend = _planned(job, offline, everywhere)
+    plan, _backend = _planned(job, offline, everywhere)
     if output_format is PlanFormat.JSON:
         show(output.to_json(output.plan_value(plan)) + "\n")
     elif output_format is PlanFormat.YAML:
         show(output.to_yaml(output.plan_value(plan)))
     elif plan.placement is None:
-        if backend is not None:
-            workflow.check_size(job, backend)
         say(f"The job {job.name} is not placed: add --gputopology.")
     else:
         show(output.plan_table(plan))
@@ -281,19 +275,21 @@ def _printed(plan: Plan, document: Document) -> str:
     return text if text.endswith("\n") else text + "\n"
 
 
-def _summarise(plan: Plan, status: JobStatus) -> None:
+def _summarise(done: Submitted) -> None:
+    plan, status = done.plan, done.status
     tell(plan.notes)
     # What was recorded, not what was planned: an engine may have had to decide anew.
-    forecast = status.forecast or plan.forecast
+    forecast = (status.forecast if status else None) or plan.forecast
     if forecast is not None and forecast.workers:
         slots = max(1, plan.job.gpus)
         table = output.placement(forecast, plan.job.name, slots=slots, binding=plan.binding)
         say(table.rstrip("\n"))
-
-
-def _tell_pending(status: JobStatus) -> None:
-    if status.phase in {Phase.PENDING, Phase.QUEUING, Phase.SUSPENDED} and status.reason:
+    if status is None:
+        say(f"warning: the job {plan.job.name} was created, but cannot be read: {done.unread}")
+    elif status.phase in {Phase.PENDING, Phase.QUEUING, Phase.SUSPENDED} and status.reason:
         say(f"The Job {status.name} is {status.phase}: {status.reason}")
+    if done.starter is not None:
+        say(f"  {done.starter}")
 
 
 def _wait(backend: Backend, name: str, namespace: str, timeout: float | None) -> None:

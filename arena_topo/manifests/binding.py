@@ -107,7 +107,11 @@ def placed(
             pod["topologySpreadConstraints"] = [_evenly(workers)]
     for effect in sorted(set(kept)):
         bears = {"key": TAINT, "operator": "Exists", "effect": effect}
-        pod["tolerations"] = [*pod.get("tolerations", ()), bears]
+        # The launcher is to run beside its workers.
+        for one in (
+            [pod] if shared else [pod, spec["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]]
+        ):
+            one["tolerations"] = [*one.get("tolerations", ()), bears]
     notes = {FORMAT: "v1", GUARANTEE: binding.guarantee.value}
     gpus = _shared_gpus(placement)
     if gpus:
@@ -191,9 +195,10 @@ def keeping(placement: Placement, cluster: Cluster | None) -> set[str]:
 def offered(
     job: MPIJob, placement: Placement | None, cluster: Cluster | None, api: ApiVersion
 ) -> str:
-    """The GPU resource of the chosen nodes; without a placement, what arena asks for.
+    """The GPU resource of the chosen nodes; ArenaError if they differ, as workers are all alike.
 
-    ArenaError if the nodes differ: all workers share one template.
+    A job that has yet to be placed asks for what most GPUs of the cluster are called, of the nodes
+    for topology jobs where there are some; without a cluster for what arena asks for.
     """
     names = (
         {one.resource for one in _chosen(placement, cluster)} if placement is not None else set()
@@ -206,4 +211,10 @@ def offered(
         )
     if names:
         return names.pop()
+    if job.gputopology and cluster is not None and cluster.nodes:
+        kept = [one for one in cluster.nodes if one.dedicated] or cluster.nodes
+        gpus: Counter[str] = Counter()
+        for one in kept:
+            gpus[one.resource] += len(one.machine.gpus)
+        return gpus.most_common(1)[0][0]
     return PUBLISHED if job.gputopology and api is ApiVersion.V1ALPHA1 else ORDINARY

@@ -108,10 +108,16 @@ def _map_text(workers: Iterable[tuple[str, tuple[int, ...]]]) -> str:
     return ";".join(f"{node}/{','.join(map(str, gpus))}" for node, gpus in workers)
 
 
+_NODE = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
 _ENTRY = re.compile(
-    r"(?P<node>[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*)"
+    rf"(?P<node>{_NODE})"
     r"/(?P<gpus>((0|[1-9][0-9]{0,3})(,(0|[1-9][0-9]{0,3}))*)?)"
 )
+
+
+def is_node_name(text: str) -> bool:
+    """Whether a node can have this name (a DNS subdomain, RFC 1123), and so stand in a map."""
+    return re.fullmatch(_NODE, text) is not None
 
 
 def parse_map(text: str) -> tuple[tuple[int, str, tuple[int, ...]], ...]:

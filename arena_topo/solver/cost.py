@@ -1,7 +1,7 @@
 """What a set of GPUs is worth to a collective, in GB/s of all-reduce bus bandwidth.
 
-The model (docs/how-it-works.md): a collective runs over rings. Behind an NVSwitch a GPU drives all its
-lanes at once; on a direct mesh as many rings run side by side as can be laid through the set
+The model (docs/how-it-works.md): a collective runs over rings. Behind an NVSwitch a GPU drives all
+its lanes at once; on a direct mesh as many rings run side by side as can be laid through the set
 without sharing a lane; where NVLink closes no ring, one ring runs at its slowest link.
 """
 

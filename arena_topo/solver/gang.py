@@ -2,8 +2,8 @@
 
 Nodes that look the same to a job (same configuration, same free set, same room) form a class; only
 how many nodes of a class are used, and how full, needs to be decided. The order of preference is
-lexicographic (docs/how-it-works.md): most bandwidth, nearest tier, fewest nodes, least damage to what
-stays free, first by name. Every step is exhaustive, so the answer is exact and says so.
+lexicographic (docs/how-it-works.md): most bandwidth, nearest tier, fewest nodes, least damage to
+what stays free, first by name. Every step is exhaustive, so the answer is exact and says so.
 """
 
 from __future__ import annotations
@@ -189,13 +189,13 @@ def _placement(request: Request, cluster: Cluster, choice: Choice) -> Placement:
 
 
 def emptied(cluster: Cluster) -> Cluster:
-    """The cluster as if every job had ended and every cordoned node were back."""
+    """The cluster as if every job had ended, and every node and GPU were well again."""
     return replace(
         cluster,
         nodes=tuple(
             replace(
                 node,
-                free=node.machine.everything if node.allocatable is None else node.allocatable,
+                free=node.machine.everything,
                 hidden=0,
                 cpu=node.all_cpu,
                 memory=node.all_memory,
@@ -218,6 +218,12 @@ def refusal(request: Request, cluster: Cluster) -> Unplaceable:
         Refusal(reason=reason, nodes=len(nodes), example=nodes[0].name)
         for reason, nodes in reasons.items()
     )
+    if not cluster.nodes:
+        return Unplaceable(
+            f"{_wanted(request)} cannot be placed: there are no nodes",
+            verdict=Verdict.NEVER,
+            refusals=(),
+        )
     wanted = _wanted(request)
     verdict = Verdict.NEVER if never else Verdict.NOT_NOW
     message = (

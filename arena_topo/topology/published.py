@@ -69,6 +69,31 @@ def from_config_map(config_map: Mapping[str, Any], *, model: str | None = None) 
     return _ConfigMap(config_map).read(model_of(model))
 
 
+_OPTIONAL = ("bandwidth", "busBandwidth", "linkType")
+"""Keys without which a ConfigMap still says which GPUs there are and which are healthy."""
+
+
+def salvage(
+    config_map: Mapping[str, Any], *, model: str | None = None
+) -> tuple[Published, dict[str, UnreadableTopology]]:
+    """Read what makes sense of ACK's ConfigMap, and what does not, by key.
+
+    UnreadableTopology if not even its devices make sense.
+    """
+    data = config_map.get("data")
+    left = dict(data) if isinstance(data, Mapping) else {}
+    complaints: dict[str, UnreadableTopology] = {}
+    while True:
+        try:
+            return from_config_map({**config_map, "data": left}, model=model), complaints
+        except UnreadableTopology as error:
+            key = next((one for one in _OPTIONAL if f" data.{one}" in (error.where or "")), None)
+            if key is None or key not in left:
+                raise
+            complaints[key] = error
+            del left[key]
+
+
 def config_map(machine: Machine, healthy: GPUSet) -> dict[str, Any]:
     """The ConfigMap that `from_config_map` and ACK's readers take for this machine.
 
@@ -273,6 +298,8 @@ class _ConfigMap:
             if gpus in table:
                 self.refuse(path, "is given twice")
             table[gpus] = self.number(path, cell)
+            if not table[gpus]:
+                self.refuse(path, "is 0 GB/s, and an all-reduce takes some")
         return tuple(sorted(table.items()))
 
 

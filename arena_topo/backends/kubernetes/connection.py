@@ -188,6 +188,8 @@ class Connection:
 
     def delete(self, path: str, body: Mapping[str, Any], **query: str) -> None:
         """Delete one object; the body is a DeleteOptions."""
+        if path.endswith("/"):
+            raise ValueError(f"{path} names no object, and would delete them all")
         self._json("DELETE", path, query, body)
 
     def collect(self, path: str, keep: Keep | None = None, **query: str) -> list[dict[str, Any]]:

@@ -12,13 +12,19 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
-from urllib.parse import quote
 
 from arena_topo.backends import Event, JobStatus, LogOptions, Options, Phase, observed
 from arena_topo.backends.kubernetes.connection import FORBIDDEN, Connection
 from arena_topo.backends.kubernetes.podlog import follow, log_query
 from arena_topo.backends.kubernetes.status import NO_PODS, job_status, seconds
-from arena_topo.errors import AccessDenied, AlreadyExists, ArenaError, ClusterError, NotFound
+from arena_topo.errors import (
+    AccessDenied,
+    AlreadyExists,
+    ArenaError,
+    ClusterError,
+    NotFound,
+    UsageError,
+)
 from arena_topo.manifests import ApiVersion, Manifest, Plan, object_name
 from arena_topo.topology import Cluster, published
 
@@ -64,6 +70,7 @@ class KubernetesBackend:
     name = "kubernetes"
     binding = None
     look_every = 2.0
+    starts_waiting = False
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -457,8 +464,16 @@ class KubernetesBackend:
 
 
 def _part(name: str) -> str:
-    """A name as one part of a path, whatever is in it."""
-    return quote(name, safe="")
+    """A name as one part of a path; UsageError for what no object can be called.
+
+    An empty name or a dot would make another path of it: deleting a job named "" deletes them all.
+    """
+    if re.fullmatch(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", name) is None:
+        raise UsageError(
+            f"{name!r} is not a name that anything in a cluster can have",
+            hint="names consist of lower case letters, digits, '-' and '.'",
+        )
+    return name
 
 
 def _arenas(name: str) -> str:

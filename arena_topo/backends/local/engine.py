@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import getpass
 import os
+import signal
 import sys
 import time
 import uuid
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from datetime import UTC, datetime
+from io import BytesIO
 from pathlib import Path
+from typing import BinaryIO
 
 from arena_topo.backends import (
     Event,
@@ -24,9 +28,10 @@ from arena_topo.backends import (
 from arena_topo.backends.local import processes, seating, supervisor
 from arena_topo.backends.local.ledger import Entry, Ledger, Record, Submission, state_folder
 from arena_topo.backends.local.supervisor import TIMES, launcher_name, worker_name
-from arena_topo.errors import AlreadyExists, ArenaError, NotFound, UsageError
+from arena_topo.errors import AlreadyExists, ArenaError, InvalidJob, NotFound, UsageError
+from arena_topo.job import MPIJob
 from arena_topo.manifests import ApiVersion, Forecast, Plan
-from arena_topo.solver import Unplaceable, Verdict
+from arena_topo.solver import Placement, Unplaceable, Verdict
 from arena_topo.topology import Cluster
 
 ADDRESS = "127.0.0.1"
@@ -36,8 +41,20 @@ _FOLLOW = 0.05
 
 _CHUNK = 1 << 16
 
-_PATIENCE = 2 * processes.GRACE + 4
-"""Seconds a supervisor gets to end its job before `delete` does it itself."""
+_PATIENCE = 2 * (processes.GRACE + processes.INSIST) + 4
+"""Seconds a supervisor gets to end its job before `delete` does it itself: it may have to end a
+launcher first and then the rest."""
+
+_ONLY_ON_CLUSTERS = (
+    "data",
+    "data_dir",
+    "config_file",
+    "sync_mode",
+    "tensorboard",
+    "rdma",
+    "device",
+)
+"""What a job may ask of its containers, of which there are none here."""
 
 
 def open_backend(options: Options) -> LocalBackend:
@@ -61,6 +78,8 @@ class LocalBackend:
     """Jobs on this machine, for one user."""
 
     name = "local"
+    look_every = 0.25
+    starts_waiting = True
     binding = seating.HOLDS
 
     def __init__(self, options: Options, environment: Mapping[str, str]) -> None:
@@ -101,8 +120,10 @@ class LocalBackend:
     def apply(self, plan: Plan) -> tuple[str, ...]:
         """Start the job, or queue it; AlreadyExists if its name is taken.
 
-        When this returns, the job no longer needs the process that submitted it.
+        When this returns, the job no longer needs the process that submitted it. InvalidJob if
+        somebody else shall decide when it starts.
         """
+        _check(plan.job)
         name, namespace = plan.job.name, plan.namespace
         folder = self._ledger.folder(name, namespace)
         submission = self._submission(plan)
@@ -110,19 +131,19 @@ class LocalBackend:
             if self._ledger.read(folder) is not None:
                 raise _taken(name)
             entries = supervisor.living(self._ledger, self._ledger.entries())
-            record = self._first_record(folder, submission, entries)
-            entry = self._ledger.create(submission, record, plan.objects)
-            try:
-                record = replace(record, supervisor=_spawn(folder, self._environment))
-                entry = self._ledger.write(entry, record)
-            except BaseException:
-                self._ledger.remove(entry)
-                raise
-        self._note_beginning(entry)
+            entry = self._ledger.create(
+                submission,
+                self._first_record(folder, submission, entries, plan.placement),
+                plan.objects,
+                lambda made: _spawn(folder, made, submission.uid, self._environment),
+            )
+            # Before the lock is let go, and with it the supervisor, which goes on with the story.
+            self._note_beginning(entry)
         return (f"mpijob.kubeflow.org/{name}",)
 
     def validate(self, plan: Plan) -> tuple[str, ...]:
-        """Check that the job's name is free, without creating anything."""
+        """Check that the job can run here and its name is free, without creating anything."""
+        _check(plan.job)
         folder = self._ledger.folder(plan.job.name, plan.namespace)
         if self._ledger.read(folder) is not None:
             raise _taken(plan.job.name)
@@ -145,27 +166,29 @@ class LocalBackend:
             gpus=plan.job.gpus,
             emulate=self._emulate(),
             request=plan.request,
-            wish=plan.placement,
+            priority=plan.job.priority,
             environment={**self._environment, "PATH": search_path(self._environment)},
             folder=here,
+            remarks=_remarks(plan.job),
         )
 
     @staticmethod
-    def _first_record(folder: Path, submission: Submission, entries: tuple[Entry, ...]) -> Record:
+    def _first_record(
+        folder: Path, submission: Submission, entries: tuple[Entry, ...], wish: Placement | None
+    ) -> Record:
         """Give the job its GPUs at once if it is its turn."""
         queued = Record(phase=Phase.PENDING, forecast=Forecast(state="waiting"))
         entry = Entry(folder=folder, submission=submission, record=queued)
         try:
-            forecast = seating.seat(entry, (*entries, entry), seating.machines)
+            forecast = seating.seat(entry, (*entries, entry), seating.machines, wish=wish)
         except Unplaceable as refused:
             if refused.verdict is Verdict.NEVER:
                 raise
-            reason = f"{refused.message}: {refused.why}" if refused.why else refused.message
             emulated = submission.emulate is not None
             waiting = Forecast(
-                state="waiting", binding=seating.BINDING, emulated=emulated, reason=reason
+                state="waiting", binding=seating.BINDING, emulated=emulated, reason=refused.reason
             )
-            return replace(queued, forecast=waiting, reason=reason)
+            return replace(queued, forecast=waiting, reason=refused.reason)
         return replace(queued, forecast=forecast, reason="starting")
 
     def _note_beginning(self, entry: Entry) -> None:
@@ -183,15 +206,27 @@ class LocalBackend:
         )
 
     def delete(self, name: str, namespace: str) -> None:
-        """End all processes of a job and remove its files; NotFound if there is none."""
+        """End all processes of a job and remove its files; NotFound if there is none.
+
+        ArenaError names processes that cannot be ended; the job is removed all the same.
+        """
         entry = self._ledger.entry(name, namespace)
-        if entry.submission.host == seating.host():
-            _stop(entry)
+        ours = entry.submission.host == seating.host()
+        left = _stop(entry) if ours else frozenset()
         with self._ledger.lock():
             found = self._ledger.read(entry.folder)
             # Somebody else may have removed it meanwhile, and even made another.
             if found is not None and found.submission.uid == entry.submission.uid:
+                if ours:
+                    # Its supervisor does this too, but it may have been killed.
+                    supervisor.remove_scratch(found)
                 self._ledger.remove(found)
+        if left:
+            raise ArenaError(
+                f"the job {name} is deleted, but {processes.listed(left)} of it cannot be ended",
+                why="they run as another user, or wait in the kernel for a device or file server",
+                hint="its GPUs count as free; look with ps -p PID -o user,stat,wchan,args",
+            )
 
     # ------------------------------------------------------------------ reading
 
@@ -203,7 +238,11 @@ class LocalBackend:
             raise NotFound(
                 f"{missing.message},please use 'arena-topo submit' to create it."
             ) from None
-        return self._status(self._alive(entry))
+        alive = self._alive(entry)
+        if alive is None:
+            # Deleted just now.
+            return self.job(name, namespace)
+        return self._status(alive)
 
     def jobs(self, namespace: str | None) -> tuple[JobStatus, ...]:
         """All jobs of a namespace, or of all namespaces (None), newest first."""
@@ -230,25 +269,27 @@ class LocalBackend:
         found = self._ledger.read(entry.folder)
         if found is None or found.submission.uid != entry.submission.uid:
             return True
-        found = self._alive(found)
-        pod = found.record.pods.get(instance)
-        return found.record.phase.over or (
+        alive = self._alive(found)
+        if alive is None:
+            return True
+        pod = alive.record.pods.get(instance)
+        return alive.record.phase.over or (
             # A launcher that failed may start again as long as the job is not over.
             pod is not None and pod.finished is not None and not instance.endswith("-launcher")
         )
 
     def _entries(self, namespace: str | None) -> tuple[Entry, ...]:
-        return tuple(self._alive(entry) for entry in self._ledger.entries(namespace))
+        found = (self._alive(entry) for entry in self._ledger.entries(namespace))
+        return tuple(entry for entry in found if entry is not None)
 
-    def _alive(self, entry: Entry) -> Entry:
-        """The job, written down as failed if its supervisor was killed."""
-        if not supervisor.dead(entry):
+    def _alive(self, entry: Entry) -> Entry | None:
+        """The job, written down as failed if its supervisor was killed; None if it is gone now."""
+        if not supervisor.dead(self._ledger, entry):
             return entry
         with self._ledger.lock():
-            # Submitters hold the lock until the supervisor is in the record.
             found = self._ledger.read(entry.folder)
-            if found is None or not supervisor.dead(found):
-                return found or entry
+            if found is None or not supervisor.dead(self._ledger, found):
+                return found
             return supervisor.bury(self._ledger, found)
 
     def _status(self, entry: Entry) -> JobStatus:
@@ -265,7 +306,7 @@ class LocalBackend:
             created=job.created,
             finished=record.finished,
             instances=tuple(_instances(entry)),
-            priority=self._priority(entry),
+            priority=job.priority or "N/A",
             request_gpus=job.workers * job.gpus,
             allocated_gpus=job.workers * job.gpus if phase is Phase.RUNNING else 0,
             forecast=record.forecast,
@@ -273,11 +314,21 @@ class LocalBackend:
             exit_code=record.exit_code,
         )
 
-    def _priority(self, entry: Entry) -> str:
-        spec = self._ledger.manifest(entry)["spec"]
-        replicas = spec.get("mpiReplicaSpecs") or {"Launcher": spec}
-        found = replicas["Launcher"]["template"]["spec"].get("priorityClassName")
-        return str(found) if found else "N/A"
+
+def _check(job: MPIJob) -> None:
+    if job.queue:
+        raise InvalidJob(
+            "--queue is for clusters",
+            why="it leaves the start of the job to kube-queue, which does not run on this machine",
+            hint="leave --queue out: a job that does not fit waits for its turn by itself",
+        )
+
+
+def _remarks(job: MPIJob) -> tuple[str, ...]:
+    unused = [f"--{name.replace('_', '-')}" for name in _ONLY_ON_CLUSTERS if getattr(job, name)]
+    if not unused:
+        return ()
+    return (f"not used on this machine, where there are no containers: {', '.join(unused)}",)
 
 
 def _instances(entry: Entry) -> Iterator[Instance]:
@@ -343,7 +394,7 @@ class _Log:
         if lines == 0:
             return size
         found, last = 0, True
-        with self._path.open("rb") as file:
+        with self._opened() as file:
             while at > 0:
                 step = min(_CHUNK, at)
                 at -= step
@@ -365,7 +416,7 @@ class _Log:
         start = max((size for moment, size in self._times if moment < when), default=0)
         if start == 0:
             return 0
-        with self._path.open("rb") as file:
+        with self._opened() as file:
             # A line begun before and ended after was written after.
             at = start
             while at > 0:
@@ -401,14 +452,17 @@ class _Log:
             time.sleep(_FOLLOW)
 
     def _read(self, at: int) -> Iterator[bytes]:
-        try:
-            file = self._path.open("rb")
-        except FileNotFoundError:
-            return
-        with file:
+        with self._opened() as file:
             file.seek(at)
             while data := file.read(_CHUNK):
                 yield data
+
+    def _opened(self) -> BinaryIO:
+        try:
+            return self._path.open("rb")
+        except FileNotFoundError:
+            # The pod never started, or its job was deleted just now.
+            return BytesIO()
 
     def _stamp(self, end: int) -> bytes:
         """When the line that ends at a byte was there, as a prefix in RFC 3339."""
@@ -434,8 +488,8 @@ class _Log:
             return 0
 
 
-def _stop(entry: Entry) -> None:
-    """End a job's supervisor and processes, gently if possible."""
+def _stop(entry: Entry) -> AbstractSet[int]:
+    """End a job's supervisor and processes, gently if possible; what cannot be ended."""
     keeper = entry.record.supervisor
     if keeper is not None and processes.alive(keeper):
 
@@ -444,27 +498,36 @@ def _stop(entry: Entry) -> None:
 
         # It ends its pods itself, then itself.
         processes.end(still, grace=_PATIENCE)
-    processes.end(lambda: processes.of_job(entry.submission.uid))
+    return processes.end(lambda: processes.of_job(entry.submission.uid))
 
 
-def _spawn(folder: Path, environment: Mapping[str, str]) -> processes.Process:
-    """Start a supervisor that outlives this process and its terminal."""
+def _spawn(
+    folder: Path, diary: Path, uid: str, environment: Mapping[str, str]
+) -> processes.Process:
+    """Start a supervisor that outlives this process and its terminal.
+
+    `folder` is where its job will be; what it has to complain of goes into the folder `diary`.
+    """
     package = Path(__file__).resolve().parents[3]
     path = os.pathsep.join(filter(None, [str(package), environment.get("PYTHONPATH")]))
-    diary = folder / "supervisor.log"
+    # A supervisor is no part of the job that it was perhaps submitted from.
+    marks = {processes.JOB_MARK: "", processes.POD_MARK: "", processes.KEEPER_MARK: uid}
+    log = str(diary / "supervisor.log")
     command = [sys.executable, "-P", "-m", "arena_topo.backends.local.supervisor", str(folder)]
     try:
         pid = os.posix_spawn(
             sys.executable,
             command,
-            {**environment, "PYTHONPATH": path},
+            {**environment, **marks, "PYTHONPATH": path},
             file_actions=[
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
                 (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
-                (os.POSIX_SPAWN_OPEN, 2, str(diary), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
+                (os.POSIX_SPAWN_OPEN, 2, log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
             ],
             setsid=True,
             setsigmask=(),
+            # nohup and shells' `&` ignore signals, which pods would inherit.
+            setsigdef=signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP},
         )
     except OSError as error:
         raise ArenaError(
@@ -485,5 +548,10 @@ def search_path(environment: Mapping[str, str]) -> str:
     own = Path(sys.executable).parent
     started = Path(sys.argv[0] or ".").absolute()
     meant = started.name == "__main__.py" or started.parent == own
-    path = environment.get("PATH") or os.defpath
+    path = os.pathsep.join(
+        # A job that submits another one has an mpirun that knows its own workers only.
+        folder
+        for folder in (environment.get("PATH") or os.defpath).split(os.pathsep)
+        if Path(folder).name != supervisor.SHIMS
+    )
     return os.pathsep.join([str(own), path] if meant else [path, str(own)])

@@ -8,15 +8,18 @@
         submission.json                     what the supervisor must know besides (see Submission)
         record                              where the job stands (see Record)
         events                              what happened, one JSON object a line
+        alive                               locked by the supervisor for as long as it lives
         pods/POD/{log,times,env}            output, when it was written, environment
 
 Records and everything else are replaced as wholes, so that a reader never sees half a file, and a
-process killed at any point leaves a job that others understand, or none.
+process killed at any point leaves a job that others understand, or none. A folder's name may pass
+on to another job, so what belongs together is read and written through one open folder.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -24,7 +27,8 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -33,7 +37,7 @@ from arena_topo.backends import Event, Phase
 from arena_topo.backends.local.processes import Process
 from arena_topo.errors import ArenaError, NotFound, UsageError
 from arena_topo.manifests import Forecast, Manifest
-from arena_topo.solver import Assignment, Placement, Proof, Reason, Request
+from arena_topo.solver import Reason, Request
 from arena_topo.topology import NodeName
 
 FORMAT = 1
@@ -44,9 +48,9 @@ FORMAT = 1
 class Submission:
     """What was asked for, which never changes.
 
-    `request` is None for a job whose GPUs are only counted; `wish` is the placement that was
-    planned. `emulate` names the machines to pretend, None for this machine. `environment` and
-    `folder` are those of whoever submitted the job. `host` is the machine it runs on.
+    `request` is None for a job whose GPUs are only counted. `emulate` names the machines to
+    pretend, None for this machine. `environment` and `folder` are those of whoever submitted the
+    job. `host` is the machine it runs on. `remarks` are lines for the launcher's log.
     """
 
     uid: str
@@ -58,9 +62,10 @@ class Submission:
     gpus: int
     emulate: str | None = None
     request: Request | None = None
-    wish: Placement | None = None
+    priority: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
     folder: str = "/"
+    remarks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,16 +148,55 @@ class Ledger:
             descriptor = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             with self._writing():
-                fcntl.lockf(descriptor, fcntl.LOCK_EX)
+                # Not lockf: its locks are the process's, so threads would not keep each other out.
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield
         finally:
             os.close(descriptor)
+
+    def keep(self, entry: Entry) -> int:
+        """Show for as long as this process lives that the job has a supervisor.
+
+        The file descriptor that is returned must stay open, and be passed on to nobody.
+        """
+        with self._writing():
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+            descriptor = os.open(entry.folder / "alive", flags, 0o600)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        return descriptor
+
+    def kept(self, entry: Entry) -> bool:
+        """Whether a supervisor lives, even one whose process cannot be seen from here.
+
+        Containers may share a state folder and a host name, but not their processes.
+        """
+        try:
+            descriptor = os.open(entry.folder / "alive", os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError as error:
+            return error.errno == errno.EWOULDBLOCK
+        finally:
+            os.close(descriptor)
+        return False
+
+    def holds(self, entry: Entry) -> bool:
+        """Whether the job is still there; True where the disk does not say."""
+        try:
+            with _opened(entry.folder) as opened:
+                return bool(_loaded(opened, "submission.json")["uid"] == entry.submission.uid)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except (OSError, ValueError):
+            return True
 
     def entry(self, name: str, namespace: str) -> Entry:
         """One job; NotFound if there is none."""
         found = self.read(self.folder(name, namespace))
         if found is None:
-            raise NotFound(f"Not found training job {name} in namespace {namespace}")
+            raise _not_found(name, namespace)
         return found
 
     def entries(self, namespace: str | None = None) -> tuple[Entry, ...]:
@@ -169,43 +213,68 @@ class Ledger:
     def read(self, folder: Path) -> Entry | None:
         """The job in a folder; None if there is none."""
         try:
-            submission = json.loads((folder / "submission.json").read_bytes())
-            record = json.loads((folder / "record").read_bytes())
+            with _opened(folder) as opened:
+                submission = _loaded(opened, "submission.json")
+                record = _loaded(opened, "record")
+            if record["format"] == FORMAT:
+                return Entry(
+                    folder=folder,
+                    submission=_submission(submission),
+                    record=_record(record["record"]),
+                )
         except (FileNotFoundError, NotADirectoryError):
             return None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, TypeError, KeyError) as error:
             raise ArenaError(f"cannot read the local job in {folder}", why=str(error)) from error
-        if record.get("format") != FORMAT:
-            raise ArenaError(
-                f"the local job in {folder} was written by another version of arena-topo",
-                hint="use that version, or remove the folder once nothing of the job runs",
-            )
-        return Entry(
-            folder=folder, submission=_submission(submission), record=_record(record["record"])
+        raise ArenaError(
+            f"the local job in {folder} was written by another version of arena-topo",
+            hint="use that version, or remove the folder once nothing of the job runs",
         )
 
-    def create(self, submission: Submission, record: Record, objects: Iterable[Manifest]) -> Entry:
-        """Add a job, whole or not at all; the caller holds the lock and has looked for the name."""
+    def create(
+        self,
+        submission: Submission,
+        record: Record,
+        objects: Iterable[Manifest],
+        start: Callable[[Path], Process],
+    ) -> Entry:
+        """Add a job, whole or not at all; the caller holds the lock and has looked for the name.
+
+        `start` starts the supervisor, which must wait for the lock, and may write its diary into
+        the folder it is given. It is in the record before anybody can read that there is a job.
+        """
         folder = self.folder(submission.name, submission.namespace)
         with self._writing():
             self._make(folder.parent)
             made = Path(tempfile.mkdtemp(prefix=".new-", dir=folder.parent))
             try:
-                _replace(made / "manifest.json", json.dumps(list(objects)))
-                _replace(made / "submission.json", _submitted(submission))
-                _replace(made / "record", _dumped(record))
+                _written(made / "manifest.json", json.dumps(list(objects)))
+                _written(made / "submission.json", _submitted(submission))
+                record = replace(record, supervisor=start(made))
+                _written(made / "record", _dumped(record))
                 # Remains of a job that was never finished being made have no record: no job.
                 shutil.rmtree(folder, ignore_errors=True)
                 made.rename(folder)
             except BaseException:
                 shutil.rmtree(made, ignore_errors=True)
                 raise
+        self.announce()
         return Entry(folder=folder, submission=submission, record=record)
 
     def write(self, entry: Entry, record: Record, *, announce: bool = True) -> Entry:
-        """Replace the record of a job; `announce` tells the others who wait."""
+        """Replace the record of a job; `announce` tells the others who wait.
+
+        NotFound if the job was removed, also where another has its name now.
+        """
+        missing = _not_found(entry.submission.name, entry.submission.namespace)
         with self._writing():
-            _replace(entry.folder / "record", _dumped(record))
+            try:
+                with _opened(entry.folder) as opened:
+                    if _loaded(opened, "submission.json")["uid"] != entry.submission.uid:
+                        raise missing
+                    _replace(opened, "record", _dumped(record))
+            except (FileNotFoundError, NotADirectoryError):
+                raise missing from None
         if announce:
             self.announce()
         return replace(entry, record=record)
@@ -222,8 +291,12 @@ class Ledger:
         self.announce()
 
     def announce(self) -> None:
-        """Tell everyone who waits for GPUs that something has changed."""
-        with self._writing():
+        """Tell everyone who waits for GPUs that something has changed.
+
+        Never an error, since what has changed is already written: who waits looks from time to
+        time anyway.
+        """
+        with contextlib.suppress(OSError):
             self._changes.touch(mode=0o600)
             # Two touches within one tick of the file system's clock would look like one.
             os.utime(self._changes, ns=(time.time_ns(), time.time_ns()))
@@ -279,6 +352,10 @@ class Ledger:
             ) from error
 
 
+def _not_found(name: str, namespace: str) -> NotFound:
+    return NotFound(f"Not found training job {name} in namespace {namespace}")
+
+
 def _folders(folder: Path) -> list[Path]:
     try:
         return sorted(one for one in folder.iterdir() if one.is_dir())
@@ -290,18 +367,41 @@ def _folders(folder: Path) -> list[Path]:
         ) from error
 
 
-def _replace(path: Path, text: str) -> None:
-    """Write a file so that a reader sees the old text or the new, never a part."""
-    descriptor, temporary = tempfile.mkstemp(prefix=".", dir=path.parent)
+@contextlib.contextmanager
+def _opened(folder: Path) -> Iterator[int]:
+    """A folder that stays the same one while it is renamed or replaced by another."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _loaded(opened: int, name: str) -> Any:
+    descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=opened)
+    with os.fdopen(descriptor, "rb") as file:
+        return json.load(file)
+
+
+def _written(path: Path, text: str) -> None:
+    with _opened(path.parent) as opened:
+        _replace(opened, path.name, text)
+
+
+def _replace(opened: int, name: str, text: str) -> None:
+    """Write a file of a folder so that a reader sees the old text or the new, never a part."""
+    temporary = f".{name}-{uuid.uuid4().hex}"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    descriptor = os.open(temporary, flags, 0o600, dir_fd=opened)
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
-            os.fsync(descriptor)
-        Path(temporary).replace(path)
+            os.fsync(file.fileno())
+        os.replace(temporary, name, src_dir_fd=opened, dst_dir_fd=opened)
     except BaseException:
         with contextlib.suppress(OSError):
-            os.unlink(temporary)  # noqa: PTH108  it is a string
+            os.unlink(temporary, dir_fd=opened)
         raise
 
 
@@ -335,12 +435,12 @@ def _record(data: Mapping[str, Any]) -> Record:
 
 
 def _submission(data: Mapping[str, Any]) -> Submission:
-    request, wish = data["request"], data["wish"]
+    request = data["request"]
     return Submission(
         **{
             **data,
             "request": None if request is None else _request(request),
-            "wish": None if wish is None else _placement(wish),
+            "remarks": tuple(data["remarks"]),
         }
     )
 
@@ -348,15 +448,3 @@ def _submission(data: Mapping[str, Any]) -> Submission:
 def _request(data: Mapping[str, Any]) -> Request:
     excluded = {NodeName(node): Reason(reason) for node, reason in data["excluded"].items()}
     return Request(**{**data, "excluded": excluded})
-
-
-def _placement(data: Mapping[str, Any]) -> Placement:
-    return Placement(
-        **{
-            **data,
-            "assignments": tuple(
-                Assignment(**{**one, "gpus": tuple(one["gpus"])}) for one in data["assignments"]
-            ),
-            "proof": Proof(**data["proof"]),
-        }
-    )

@@ -23,8 +23,15 @@ JOB_MARK = "ARENA_TOPO_JOB_UID"
 POD_MARK = "ARENA_TOPO_POD"
 """The environment variable that says which pod of the job a process belongs to."""
 
+KEEPER_MARK = "ARENA_TOPO_KEEPER_UID"
+"""The environment variable that says which job a process is the supervisor of."""
+
 GRACE = 3.0
 """Seconds between asking a process to end and killing it."""
+
+INSIST = 10.0
+"""Seconds until a killed process that is still there is given up: freeing the memory of a large one
+takes seconds, and one that waits for a broken device or file server may never end."""
 
 _STEP = 0.02
 
@@ -68,7 +75,7 @@ def of_pod(uid: str, pod: str) -> AbstractSet[int]:
 
 
 def descendants(ancestor: int) -> AbstractSet[int]:
-    """All children of a process, and theirs."""
+    """All children of a process, and theirs, except supervisors: a job may submit others."""
     children: dict[int, list[int]] = {}
     for pid in _pids():
         found = _stat(pid)
@@ -78,7 +85,7 @@ def descendants(ancestor: int) -> AbstractSet[int]:
     waiting = [ancestor]
     while waiting:
         for child in children.get(waiting.pop(), ()):
-            if child not in known:
+            if child not in known and not _is_keeper(child):
                 known.add(child)
                 waiting.append(child)
     return known
@@ -89,33 +96,56 @@ def end(
     *,
     grace: float = GRACE,
     reap: Callable[[], None] = lambda: None,
-) -> None:
-    """End all processes that `find` finds: SIGTERM, and SIGKILL for what is left after `grace` s.
+) -> AbstractSet[int]:
+    """End all processes that `find` finds; those that cannot be ended, normally none.
 
-    `find` is asked again and again, since what is being ended may still start others. `reap` is
-    called between the looks: a parent must collect its children for them to be gone.
+    SIGTERM first, SIGKILL for what is left after `grace` s, and no more after `INSIST` s. `find` is
+    asked again and again, since what is being ended may still start others. `reap` is called
+    between the looks: a parent must collect its children for them to be gone.
     """
     deadline = time.monotonic() + grace
     told: set[int] = set()
-    while found := find():
-        if time.monotonic() < deadline:
-            _send(found - told, signal.SIGTERM)
+    denied: set[int] = set()
+    while (left := find()) - denied:
+        now = time.monotonic()
+        if now < deadline:
+            denied |= _send(left - told, signal.SIGTERM)
             # A stopped process only hears SIGTERM once it goes on.
-            _send(found - told, signal.SIGCONT)
-            told |= found
+            _send(left - told, signal.SIGCONT)
+            told |= left
+        elif now < deadline + INSIST:
+            denied |= _send(left - denied, signal.SIGKILL)
         else:
-            _send(found, signal.SIGKILL)
+            break
         time.sleep(_STEP)
         reap()
+    return left
 
 
-def _send(pids: AbstractSet[int], number: signal.Signals) -> None:
+def listed(pids: AbstractSet[int]) -> str:
+    """Process IDs for a person: `process 7`, `processes 7, 8`."""
+    return f"process{'es' * (len(pids) > 1)} {', '.join(map(str, sorted(pids)))}"
+
+
+def _send(pids: AbstractSet[int], number: signal.Signals) -> set[int]:
+    """Send a signal; those that have changed their user, and so are not ours to end."""
+    denied = set()
     for pid in pids:
         try:
             os.kill(pid, number)
-        except (ProcessLookupError, PermissionError):
-            # Gone already; or it changed its user, and is no longer ours to end.
+        except ProcessLookupError:
             continue
+        except PermissionError:
+            denied.add(pid)
+    return denied
+
+
+def _is_keeper(pid: int) -> bool:
+    try:
+        environment = (PROC / str(pid) / "environ").read_bytes()
+    except OSError:
+        return False
+    return any(one.startswith(f"{KEEPER_MARK}=".encode()) for one in environment.split(b"\0"))
 
 
 def _marked(*marks: str) -> AbstractSet[int]:

@@ -170,20 +170,24 @@ def _bits(forecasts: Iterable[Forecast]) -> dict[str, int]:
     return taken
 
 
-def seat(entry: Entry, entries: Iterable[Entry], free: Free) -> Forecast:
+def seat(
+    entry: Entry, entries: Iterable[Entry], free: Free, *, wish: Placement | None = None
+) -> Forecast:
     """Where a job goes now; Unplaceable says in a sentence why it must wait.
 
-    `entries` are all jobs as they stand; the caller holds the lock.
+    `entries` are all jobs as they stand; the caller holds the lock. `wish` is a placement that was
+    found best a moment ago: it is taken if its GPUs are free.
     """
     here = [one for one in entries if one.submission.host == host()]
     cluster = free(entry.submission.emulate)
-    now = less(cluster, held(here))
+    others = [one for one in here if one.submission.uid != entry.submission.uid]
+    now = less(cluster, held(others))
     head = _head(entry, here, free)
     if head is None:
-        return choose(entry.submission, now)
+        return _chosen(entry.submission, now, wish)
     older, reserved = head
     try:
-        return choose(entry.submission, less(now, reserved))
+        return _chosen(entry.submission, less(now, reserved), wish)
     except Unplaceable as refused:
         try:
             choose(entry.submission, now)
@@ -219,11 +223,16 @@ def choose(submission: Submission, cluster: Cluster) -> Forecast:
     if submission.request is None:
         assignments = _counted(submission, cluster)
         return _forecast(cluster, assignments, _worth(cluster, assignments))
-    wish = submission.wish
+    return _promised(cluster, place(submission.request, cluster))
+
+
+def _chosen(submission: Submission, cluster: Cluster, wish: Placement | None) -> Forecast:
     if wish is not None and _is_free(wish, cluster):
-        found = wish
-    else:
-        found = place(submission.request, cluster)
+        return _promised(cluster, wish)
+    return choose(submission, cluster)
+
+
+def _promised(cluster: Cluster, found: Placement) -> Forecast:
     return _forecast(cluster, found.assignments, found.bandwidth, found)
 
 

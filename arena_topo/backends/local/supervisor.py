@@ -17,7 +17,6 @@ import signal
 import struct
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -28,7 +27,7 @@ from typing import Any
 from arena_topo.backends import Event, Phase
 from arena_topo.backends.local import mpirun, processes, seating
 from arena_topo.backends.local.ledger import Entry, Ledger, PodRecord, Submission
-from arena_topo.errors import ArenaError
+from arena_topo.errors import ArenaError, NotFound
 from arena_topo.job import WORKING_DIR
 from arena_topo.manifests import Forecast, Manifest
 from arena_topo.solver import Unplaceable
@@ -106,6 +105,9 @@ def worker_name(job: str, index: int) -> str:
     return f"{job}-worker-{index}"
 
 
+SHIMS = "arena-topo-bin"
+"""The folder of the commands that stand in for mpirun, first on the PATH of a launcher."""
+
 _FOREIGN_LAUNCHES = ("SLURM_", "PMI_", "PMIX_", "LSB_", "PBS_", "HYDI_", "OMPI_COMM_WORLD_")
 """Variables of the scheduler or mpirun that the submitter itself runs under: with them, `mpirun`
 would start ranks there instead of in the workers."""
@@ -124,7 +126,7 @@ def pod_environment(
     base = {
         name: value
         for name, value in submission.environment.items()
-        if not name.startswith(_FOREIGN_LAUNCHES)
+        if not name.startswith(_FOREIGN_LAUNCHES) and name != processes.KEEPER_MARK
     }
     stated = {
         name: value for name, value in own.items() if not mpirun.foreign(name, value, interfaces)
@@ -160,6 +162,7 @@ class Supervisor:
 
     def run(self) -> None:
         """Bring the job to its end, and write down how it ended."""
+        outcome = self._over(None, "the process that ran the job broke down")
         try:
             self._wait_for_turn()
             outcome = self._run()
@@ -169,8 +172,10 @@ class Supervisor:
             # The log says it too: that is where a person looks first.
             self._tell_log(str(error))
             outcome = self._over(_NOT_STARTED, str(error))
-        self._end_all()
-        self._finish(outcome)
+        finally:
+            # Also where this program itself is at fault: nothing is left running.
+            self._end_all()
+            self._finish(outcome)
 
     # ------------------------------------------------------------------ the queue
 
@@ -182,8 +187,13 @@ class Supervisor:
             if changes != seen or now - looked >= _FULL_LOOK:
                 pause = _QUICKEST if changes != seen else pause
                 seen, looked = changes, now
-                if self._take_turn():
-                    return
+                try:
+                    if self._take_turn():
+                        return
+                except ArenaError as error:
+                    # Another job's files, or the GPUs, cannot be read now: that may pass.
+                    with contextlib.suppress(ArenaError):
+                        self._wait_because(str(error))
             self._bell.wait(pause)
             self._check_folder()
             pause = min(_SLOWEST, pause * 1.3)
@@ -195,24 +205,30 @@ class Supervisor:
             try:
                 forecast = seating.seat(self._entry, entries, seating.machines)
             except Unplaceable as refused:
-                reason = f"{refused.message}: {refused.why}" if refused.why else refused.message
-                if reason != self._entry.record.reason:
-                    waiting = replace(self._entry.record.forecast, reason=reason)
-                    self._write(forecast=waiting, reason=reason, announce=False)
+                self._wait_because(refused.reason)
                 return False
             self._write(forecast=forecast, reason=None)
         self._note("Placed", where(forecast))
         return True
 
+    def _wait_because(self, reason: str) -> None:
+        if reason != self._entry.record.reason:
+            waiting = replace(self._entry.record.forecast, reason=reason)
+            self._write(forecast=waiting, reason=reason, announce=False)
+
     # ------------------------------------------------------------------ the pods
 
     def _run(self) -> dict[str, Any]:
         pods = read_pods(self._ledger.manifest(self._entry), self._job.gpus)
-        scratch = Path(tempfile.mkdtemp(prefix="arena-topo-", dir=_temporary(self._job)))
+        scratch = Path(_temporary(self._job)) / f"arena-topo-{self._job.uid.partition('-')[0]}"
+        # Written down before it exists: whoever ends a job without its supervisor removes it.
         self._write(scratch=str(scratch))
+        scratch.mkdir(mode=0o700)
         folder = self._job.folder if pods.folder == WORKING_DIR else pods.folder
         if not Path(folder).is_dir():
             raise ArenaError(f"the folder to start in, {folder}, is not there")
+        for remark in (*self._job.remarks, *_dropped(pods)):
+            self._tell_log(remark)
         self._prepare(pods, scratch, folder)
         for index in range(self._job.workers):
             # A shell that becomes `sleep`: the cheapest process there is to stand for a worker.
@@ -243,7 +259,7 @@ class Supervisor:
         control = self._entry.folder
         if len(str(control).split()) != 1:
             control = scratch
-        shims = control / "bin"
+        shims = control / SHIMS
         shims.mkdir(mode=0o700, exist_ok=True)
         slots = {worker_name(job.name, index): pods.slots for index in range(job.workers)}
         hosts = control / "arena-topo-hostfile"
@@ -330,7 +346,7 @@ class Supervisor:
             self._sample()
         # Ranks outlive an mpirun that was killed; the workers' own processes stay.
         stays = set(self._running)
-        self._end(lambda: processes.of_job(self._job.uid) - stays)
+        self._end(lambda: self._processes() - stays)
         code = self._pods[pod].exit_code
         return _NOT_STARTED if code is None else code
 
@@ -351,16 +367,19 @@ class Supervisor:
             self._pods[pod] = replace(self._pods[pod], finished=time.time(), exit_code=code)
 
     def _end_all(self) -> None:
-        """End every process of the job, also those that hide their mark."""
-        me = os.getpid()
-        self._end(lambda: processes.of_job(self._job.uid) | processes.descendants(me))
+        """End every process of the job."""
+        left = self._end(self._processes)
+        if left:
+            self._note("Left", f"{processes.listed(left)} cannot be ended", kind="Warning")
         self._sample()
-        scratch = self._entry.record.scratch
-        if scratch is not None:
-            shutil.rmtree(scratch, ignore_errors=True)
+        remove_scratch(self._entry)
 
-    def _end(self, find: Callable[[], AbstractSet[int]]) -> None:
-        processes.end(find, reap=self._reap)
+    def _processes(self) -> AbstractSet[int]:
+        """Every process of the job, also those that hide their mark."""
+        return processes.of_job(self._job.uid) | processes.descendants(os.getpid())
+
+    def _end(self, find: Callable[[], AbstractSet[int]]) -> AbstractSet[int]:
+        return processes.end(find, reap=self._reap)
 
     # ------------------------------------------------------------------ the record
 
@@ -375,9 +394,11 @@ class Supervisor:
             name: pod if pod.finished else replace(pod, finished=now)
             for name, pod in self._pods.items()
         }
-        while self._entry.folder.exists():
+        while True:
             try:
                 self._write(pods=pods, finished=now, **outcome)
+            except _Stopped:
+                return
             except ArenaError:
                 time.sleep(_SLOWEST)
             else:
@@ -385,7 +406,10 @@ class Supervisor:
 
     def _write(self, *, announce: bool = True, **changes: Any) -> None:
         record = replace(self._entry.record, **changes)
-        self._entry = self._ledger.write(self._entry, record, announce=announce)
+        try:
+            self._entry = self._ledger.write(self._entry, record, announce=announce)
+        except NotFound:
+            raise _Stopped from None
 
     def _note(
         self, reason: str, message: str, *, kind: str = "Normal", source: str | None = None
@@ -408,7 +432,7 @@ class Supervisor:
             self._reap()
 
     def _check_folder(self) -> None:
-        if not self._entry.folder.exists():
+        if not self._ledger.holds(self._entry):
             raise _Stopped
 
     def _sample(self) -> None:
@@ -425,7 +449,9 @@ class Supervisor:
     def _tell_log(self, message: str) -> None:
         place = self._entry.folder / "pods" / launcher_name(self._job.name)
         with contextlib.suppress(OSError):
-            place.mkdir(parents=True, mode=0o700, exist_ok=True)
+            # Not `parents`: the folder of a job that was removed must not come back.
+            for folder in (place.parent, place):
+                folder.mkdir(mode=0o700, exist_ok=True)
             with (place / "log").open("a") as log:
                 log.write(f"arena-topo: {message}\n")
 
@@ -439,11 +465,11 @@ class _Bell:
         for end in (self._heard, ring):
             os.set_blocking(end, False)
         signal.set_wakeup_fd(ring, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGTERM, self._stop)
-        # The end of the submitter's terminal or session is none of this job's business.
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        # The end of the submitter's terminal or session is none of this job's business. Heard and
+        # not ignored, since the pods would inherit that: to ignore is what survives an exec.
+        for number in (signal.SIGCHLD, signal.SIGHUP, signal.SIGINT):
+            signal.signal(number, lambda *_: None)
 
     def _stop(self, *_: object) -> None:
         self._stopped = True
@@ -471,25 +497,26 @@ def living(ledger: Ledger, entries: Sequence[Entry]) -> tuple[Entry, ...]:
 
     The caller holds the lock. Jobs of other machines are left as they are.
     """
-    return tuple(bury(ledger, entry) if dead(entry) else entry for entry in entries)
+    return tuple(bury(ledger, entry) if dead(ledger, entry) else entry for entry in entries)
 
 
-def dead(entry: Entry) -> bool:
+def dead(ledger: Ledger, entry: Entry) -> bool:
     """Whether a job is not over but has nobody left to bring it to its end."""
     if entry.record.phase.over or entry.submission.host != seating.host():
         return False
     supervisor = entry.record.supervisor
-    return supervisor is None or not processes.alive(supervisor)
+    return not (supervisor and processes.alive(supervisor)) and not ledger.kept(entry)
 
 
 def bury(ledger: Ledger, entry: Entry) -> Entry:
     """End what is left of a job whose supervisor is gone, and write it down as failed."""
-    processes.end(lambda: processes.of_job(entry.submission.uid), grace=0.0)
-    if entry.record.scratch is not None:
-        shutil.rmtree(entry.record.scratch, ignore_errors=True)
+    left = processes.end(lambda: processes.of_job(entry.submission.uid), grace=0.0)
+    remove_scratch(entry)
     supervisor = entry.record.supervisor
     restarted = supervisor is not None and supervisor.boot != processes.boot()
     reason = "the machine was restarted" if restarted else "the process that ran the job was killed"
+    if left:
+        reason = f"{reason}; {processes.listed(left)} of it cannot be ended"
     now = time.time()
     return ledger.write(
         entry,
@@ -505,6 +532,23 @@ def bury(ledger: Ledger, entry: Entry) -> Entry:
             },
         ),
     )
+
+
+def remove_scratch(entry: Entry) -> None:
+    """Remove the temporary files of a job that nothing runs of any more."""
+    if entry.record.scratch is not None:
+        shutil.rmtree(entry.record.scratch, ignore_errors=True)
+
+
+def _dropped(pods: Pods) -> Iterator[str]:
+    """What is said of variables of the job that cannot hold on this machine."""
+    here = mpirun.interfaces()
+    stated = {**pods.launcher_environment, **pods.worker_environment}
+    absent = [
+        f"{name}={value}" for name, value in stated.items() if mpirun.foreign(name, value, here)
+    ]
+    if absent:
+        yield mpirun.no_interface(absent)
 
 
 def _launching(hosts: Path, hydra_hosts: Path, agent: Path) -> dict[str, str]:
@@ -531,9 +575,8 @@ def _launching(hosts: Path, hydra_hosts: Path, agent: Path) -> dict[str, str]:
 
 
 def _shim(path: Path, verb: str, folder: Path, *words: str) -> Path:
-    """A command that starts `mpirun.py`, out of reach of what the job does to Python."""
-    start = shlex.join([sys.executable, "-I", "-S", mpirun.__file__, verb, str(folder), *words])
-    path.write_text(f'#!/bin/sh\nexec {start} "$@"\n')
+    """A command that starts what stands in for mpirun and ssh in a job."""
+    path.write_text(f'#!/bin/sh\nexec {shlex.join(mpirun.script(verb, folder, *words))} "$@"\n')
     path.chmod(0o700)
     return path
 
@@ -545,10 +588,12 @@ def _made(folder: Path) -> Path:
 
 def _temporary(submission: Submission) -> str:
     """Where scratch goes: short, since sockets in it may have no more than 107 characters."""
-    named = submission.environment.get("TMPDIR", "")
+    # Those of a job that submits another one end before it.
+    inside = processes.JOB_MARK in submission.environment
+    named = "" if inside else submission.environment.get("TMPDIR", "")
     longest = 48
     usable = len(named) <= longest and len(named.split()) == 1 and os.access(named, os.W_OK)
-    return named if usable else "/tmp"  # noqa: S108  mkdtemp makes a private folder in it
+    return named if usable else "/tmp"  # noqa: S108  a private folder is made in it
 
 
 def _adopt_orphans() -> None:
@@ -582,11 +627,13 @@ def main() -> None:
     umask = os.umask(0o077)
     folder = Path(sys.argv[1])
     ledger = Ledger(folder.parent.parent.parent)
-    # The submitter holds the lock until this process is in the record.
+    # The submitter holds the lock until the job is there, with this process in its record. If the
+    # submitter was killed, there is none, or another job has come to this name.
     with ledger.lock():
         entry = ledger.read(folder)
-    if entry is None or entry.record.phase.over:
-        return
+        if entry is None or entry.record.supervisor != processes.process(os.getpid()):
+            return
+        ledger.keep(entry)
     _adopt_orphans()
     Supervisor(ledger, entry, umask).run()
 
