@@ -79,7 +79,9 @@ def test_checking_a_plan_creates_nothing_and_knows_taken_names(world: World, bac
     with pytest.raises(NotFound):
         backend.job("demo", "default")
     backend.apply(plan)
-    with pytest.raises(AlreadyExists):
+    with pytest.raises(
+        AlreadyExists, match="the job demo is already exist, please delete it first"
+    ):
         backend.validate(plan)
 
 

@@ -530,3 +530,8 @@ def test_a_list_that_goes_stale_again_and_again_is_read_in_one_piece(api: FakeAp
 
     assert len(connect().collect("/api/v1/configmaps", keep)) == PAGE + 1
     assert "limit=" not in api.requests[-1]
+
+
+def test_a_request_timeout_of_0_is_no_limit_as_in_kubectl(api: FakeApi, connect):
+    api.fail("/version", delay=0.2)
+    assert connect(request_timeout=0.0).get("/version")["major"] == "1"

@@ -11,6 +11,7 @@ import contextlib
 import errno
 import json
 import logging
+import math
 import random
 import re
 import socket
@@ -162,14 +163,14 @@ def _headers(settings: Any) -> dict[str, str]:
 class Connection:
     """One API server: JSON in, JSON out. Every failure is an ArenaError that says what to try.
 
-    GET requests are repeated when the server is overloaded, restarts or breaks off, at most five
-    times and never beyond the request timeout (seconds); other requests only where the server
-    said that it did not take them (429).
+    GET requests are repeated when the server is overloaded or breaks off, at most five times and
+    never beyond the request timeout (seconds; 0 is no limit, as in kubectl); other requests only
+    where the server said that it did not take them (429).
     """
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._timeout = max(0.001, options.request_timeout)
+        self._timeout = options.request_timeout or math.inf
         self.access = access(options)
         self._pool = _pool(self.access)
 
@@ -288,6 +289,7 @@ class Connection:
             headers["content-type"] = "application/json"
         for attempt in range(1, _ATTEMPTS + 1):
             left = max(0.001, deadline - time.monotonic())
+            reading = left if preload and math.isfinite(left) else None
             delay = _FIRST_DELAY * 2**attempt * random.uniform(0.5, 1.0)  # noqa: S311  # no secret
             try:
                 response = self._pool.request(
@@ -295,14 +297,13 @@ class Connection:
                     url,
                     body=None if body is None else json.dumps(body).encode(),
                     headers=headers,
-                    timeout=urllib3.Timeout(
-                        connect=min(CONNECT_TIMEOUT, left), read=left if preload else None
-                    ),
+                    timeout=urllib3.Timeout(connect=min(CONNECT_TIMEOUT, left), read=reading),
                     preload_content=preload,
                 )
             except urllib3.exceptions.HTTPError as error:
                 broken = isinstance(error, urllib3.exceptions.ProtocolError)
-                if not broken or method != "GET" or attempt == _ATTEMPTS or delay > left:
+                late = attempt == _ATTEMPTS or time.monotonic() + delay > deadline
+                if not broken or method != "GET" or late:
                     raise _unreachable(self.access.server, method, error, self._timeout) from error
             else:
                 again = response.status == _OVERLOADED or (

@@ -173,16 +173,7 @@ class KubernetesBackend:
         AlreadyExists if the job's name is taken. The names are kubectl's: `configmap/NAME`.
         """
         first, *others = plan.objects
-        try:
-            job, _ = self._api.post(_path(first, plan.namespace), first)
-        except AlreadyExists as error:
-            name = plan.job.name
-            raise AlreadyExists(
-                f"the job {name} is already exist, please delete it first."
-                f" use 'arena-topo delete {name}'"
-            ) from error
-        except NotFound as error:
-            raise self._unserved(plan, error) from error
+        job, _ = self._create_job(plan)
         created = [object_name(first)]
         try:
             created += [object_name(one) for one in others if self._create_owned(one, job, plan)]
@@ -197,14 +188,24 @@ class KubernetesBackend:
 
         AlreadyExists if the job's name is taken.
         """
-        warnings: list[str] = []
-        for one in plan.objects:
-            try:
-                _, said = self._api.post(_path(one, plan.namespace), one, dryRun="All")
-            except NotFound as error:
-                raise self._unserved(plan, error) from error
-            warnings += said
-        return tuple(warnings)
+        _, warnings = self._create_job(plan, dryRun="All")
+        for one in plan.objects[1:]:
+            # What an earlier job has left behind, `apply` clears away.
+            with contextlib.suppress(AlreadyExists):
+                warnings += self._api.post(_path(one, plan.namespace), one, dryRun="All")[1]
+        return warnings
+
+    def _create_job(self, plan: Plan, **query: str) -> tuple[Object, tuple[str, ...]]:
+        first, name = plan.objects[0], plan.job.name
+        try:
+            return self._api.post(_path(first, plan.namespace), first, **query)
+        except AlreadyExists as error:
+            raise AlreadyExists(
+                f"the job {name} is already exist, please delete it first."
+                f" use 'arena-topo delete {name}'"
+            ) from error
+        except NotFound as error:
+            raise self._unserved(plan, error) from error
 
     def _unserved(self, plan: Plan, error: NotFound) -> ArenaError:
         """What a 404 to a creation means: no such namespace, no such version, or no operator."""
