@@ -186,7 +186,7 @@ def submit_mpi(job: MPIJob, how: Submission, offline: Offline, everywhere: Globa
         f"You can run `{PROGRAM} get {job.name} --type mpijob -n {namespace}`"
         " to check the job status"
     )
-    _summarise(done)
+    _summarise(done, waits=how.wait)
     if how.wait:
         _wait(backend, job.name, namespace, how.timeout)
 
@@ -275,7 +275,7 @@ def _printed(plan: Plan, document: Document) -> str:
     return text if text.endswith("\n") else text + "\n"
 
 
-def _summarise(done: Submitted) -> None:
+def _summarise(done: Submitted, *, waits: bool) -> None:
     plan, status = done.plan, done.status
     tell(plan.notes)
     # What was recorded, not what was planned: an engine may have had to decide anew.
@@ -286,7 +286,11 @@ def _summarise(done: Submitted) -> None:
         say(table.rstrip("\n"))
     if status is None:
         say(f"warning: the job {plan.job.name} was created, but cannot be read: {done.unread}")
-    elif status.phase in {Phase.PENDING, Phase.QUEUING, Phase.SUSPENDED} and status.reason:
+    elif (
+        not waits
+        and status.phase in {Phase.PENDING, Phase.QUEUING, Phase.SUSPENDED}
+        and status.reason
+    ):
         say(f"The Job {status.name} is {status.phase}: {status.reason}")
     if done.starter is not None:
         say(f"  {done.starter}")
