@@ -430,19 +430,20 @@ def test_a_job_that_had_to_wait_gets_the_best_place_there_is_when_its_turn_comes
     assert (forecast.bus_bandwidth, forecast.optimal) == (40.0, True)
 
 
-def test_a_job_goes_on_waiting_while_another_jobs_files_cannot_be_read(engine, tmp_path):
+@pytest.mark.parametrize("record", ["", "{", '{"format": 99, "record": {}}'])
+def test_a_job_whose_files_cannot_be_read_stops_nobody_and_can_be_deleted(engine, tmp_path, record):
     submit(engine, job("all", LONG, workers=16))
     submit(engine, job("demo", "exit 0"))
-    broken = tmp_path / "state/arena-topo/jobs/default/broken"
-    broken.mkdir()
-    (broken / "submission.json").write_text("{")
-    (tmp_path / "state/arena-topo/changes").touch()
-    eventually(
-        lambda: record_of(tmp_path, "demo")["reason"] == f"cannot read the local job in {broken}"
-    )
-    (broken / "submission.json").unlink()
+    submit(engine, job("odd", LONG))
+    (tmp_path / "state/arena-topo/jobs/default/odd/record").write_text(record)
+    assert {one.name: one.phase for one in engine.jobs(None)}["odd"] is Phase.UNKNOWN
+    assert "arena-topo delete odd" in (engine.job("odd", "default").reason or "")
+    assert any("odd" in note for note in engine.cluster().notes)
     engine.delete("all", "default")
     assert ended(engine, "demo").exit_code == 0
+    engine.delete("odd", "default")
+    with pytest.raises(NotFound):
+        engine.job("odd", "default")
 
 
 # ---------------------------------------------------------------------------- surviving

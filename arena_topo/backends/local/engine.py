@@ -26,7 +26,7 @@ from arena_topo.backends import (
     Phase,
 )
 from arena_topo.backends.local import processes, seating, supervisor
-from arena_topo.backends.local.ledger import Entry, Ledger, Record, Submission, state_folder
+from arena_topo.backends.local.ledger import Broken, Entry, Ledger, Record, Submission, state_folder
 from arena_topo.backends.local.supervisor import TIMES, launcher_name, worker_name
 from arena_topo.errors import AlreadyExists, ArenaError, InvalidJob, NotFound, UsageError
 from arena_topo.job import MPIJob
@@ -68,6 +68,17 @@ def open_backend(options: Options) -> LocalBackend:
     return LocalBackend(options, os.environ)
 
 
+def _broken(error: Broken) -> JobStatus:
+    return JobStatus(
+        uid=error.uid or "",
+        name=error.folder.name,
+        namespace=error.folder.parent.name,
+        phase=Phase.UNKNOWN,
+        created=error.folder.stat().st_mtime,
+        reason=f"{error.why}; remove it: {error.hint}",
+    )
+
+
 def _taken(name: str) -> AlreadyExists:
     return AlreadyExists(
         f"the job {name} is already exist, please delete it first. use 'arena-topo delete {name}'"
@@ -106,7 +117,9 @@ class LocalBackend:
     def cluster(self) -> Cluster:
         """This machine, or the emulated ones, with what is free on them now."""
         free = seating.machines(self._emulate())
-        return seating.less(free, seating.held(self._entries(None)))
+        known = seating.less(free, seating.held(self._entries(None)))
+        notes = tuple(f"{one.message}; its GPUs count as free" for one in self._ledger.broken())
+        return replace(known, notes=(*known.notes, *notes))
 
     def most_gpus(self) -> int | None:
         """The most GPUs that one of the machines has."""
@@ -210,7 +223,15 @@ class LocalBackend:
 
         ArenaError names processes that cannot be ended; the job is removed all the same.
         """
-        entry = self._ledger.entry(name, namespace)
+        try:
+            entry = self._ledger.entry(name, namespace)
+        except Broken as error:
+            uid = error.uid
+            if uid is not None:
+                processes.end(lambda: processes.of_job(uid))
+            with self._ledger.lock():
+                self._ledger.discard(error.folder)
+            return
         ours = entry.submission.host == seating.host()
         left = _stop(entry) if ours else frozenset()
         with self._ledger.lock():
@@ -238,6 +259,8 @@ class LocalBackend:
             raise NotFound(
                 f"{missing.message},please use 'arena-topo submit' to create it."
             ) from None
+        except Broken as error:
+            return _broken(error)
         alive = self._alive(entry)
         if alive is None:
             # Deleted just now.
@@ -246,7 +269,8 @@ class LocalBackend:
 
     def jobs(self, namespace: str | None) -> tuple[JobStatus, ...]:
         """All jobs of a namespace, or of all namespaces (None), newest first."""
-        return tuple(self._status(entry) for entry in reversed(self._entries(namespace)))
+        found = [self._status(entry) for entry in reversed(self._entries(namespace))]
+        return (*found, *map(_broken, self._ledger.broken(namespace)))
 
     def events(self, job: JobStatus) -> tuple[Event, ...]:
         """What happened to the job and its pods, oldest first."""

@@ -125,6 +125,28 @@ def state_folder(environment: Mapping[str, str]) -> Path:
         ) from None
 
 
+class Broken(ArenaError):
+    """A job whose folder makes no sense: cut off by a full disk, edited, or of another version."""
+
+    def __init__(self, folder: Path, why: str) -> None:
+        name, namespace = folder.name, folder.parent.name
+        super().__init__(
+            f"the local job {name} in namespace {namespace} cannot be read",
+            why=why,
+            hint=f"arena-topo delete {name} -n {namespace}",
+        )
+        self.folder = folder
+
+    @property
+    def uid(self) -> str | None:
+        """The mark of its processes, if that at least can be read."""
+        try:
+            with _opened(self.folder) as opened:
+                return str(_loaded(opened, "submission.json")["uid"])
+        except (OSError, ValueError, TypeError, KeyError):
+            return None
+
+
 class Ledger:
     """All local jobs of one user; every method that may fail for the disk raises ArenaError."""
 
@@ -200,18 +222,32 @@ class Ledger:
         return found
 
     def entries(self, namespace: str | None = None) -> tuple[Entry, ...]:
-        """All jobs of a namespace or, for None, of all, oldest first."""
+        """All jobs of a namespace or, for None, of all, oldest first; without broken ones."""
         found = []
-        for space in [self.jobs / namespace] if namespace else _folders(self.jobs):
-            for folder in _folders(space):
-                # Folders that start with a dot are jobs still being written, or being removed.
-                entry = None if folder.name.startswith(".") else self.read(folder)
+        for folder in self._jobs(namespace):
+            with contextlib.suppress(Broken):
+                entry = self.read(folder)
                 if entry is not None:
                     found.append(entry)
         return tuple(sorted(found, key=lambda one: (one.submission.created, one.submission.uid)))
 
+    def broken(self, namespace: str | None = None) -> tuple[Broken, ...]:
+        """The jobs of a namespace or, for None, of all, that cannot be read."""
+        found = []
+        for folder in self._jobs(namespace):
+            try:
+                self.read(folder)
+            except Broken as error:
+                found.append(error)
+        return tuple(found)
+
+    def _jobs(self, namespace: str | None) -> Iterator[Path]:
+        for space in [self.jobs / namespace] if namespace else _folders(self.jobs):
+            # Folders that start with a dot are jobs still being written, or being removed.
+            yield from (one for one in _folders(space) if not one.name.startswith("."))
+
     def read(self, folder: Path) -> Entry | None:
-        """The job in a folder; None if there is none."""
+        """The job in a folder; None if there is none; Broken if it makes no sense."""
         try:
             with _opened(folder) as opened:
                 submission = _loaded(opened, "submission.json")
@@ -225,11 +261,8 @@ class Ledger:
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, ValueError, TypeError, KeyError) as error:
-            raise ArenaError(f"cannot read the local job in {folder}", why=str(error)) from error
-        raise ArenaError(
-            f"the local job in {folder} was written by another version of arena-topo",
-            hint="use that version, or remove the folder once nothing of the job runs",
-        )
+            raise Broken(folder, f"its folder {folder} cannot be read: {error}") from error
+        raise Broken(folder, f"{folder} was written by another version of arena-topo")
 
     def create(
         self,
@@ -281,13 +314,17 @@ class Ledger:
 
     def remove(self, entry: Entry) -> None:
         """Remove a job and all its files."""
+        self.discard(entry.folder)
+
+    def discard(self, folder: Path) -> None:
+        """Remove the folder of a job, whatever is in it."""
         with self._writing():
             # Renamed first: half a removed job must never be read as a job.
-            gone = entry.folder.with_name(f".gone-{entry.submission.uid}")
-            entry.folder.rename(gone)
+            gone = folder.with_name(f".gone-{uuid.uuid4()}")
+            folder.rename(gone)
             shutil.rmtree(gone, ignore_errors=True)
             with contextlib.suppress(OSError):
-                entry.folder.parent.rmdir()
+                folder.parent.rmdir()
         self.announce()
 
     def announce(self) -> None:
