@@ -104,20 +104,9 @@ def plan(
     `cluster` is what to place on; without it the backend is read. Without either a job that is
     not placed can still be planned.
     """
-    version = api or (backend.api_version() if backend else ApiVersion.V2BETA1)
-    owner = backend.owner() if backend else _user()
-    files = _read_files(job)
     if not job.gputopology:
         check_size(job, backend, cluster)
-        return manifests.plan(
-            job,
-            namespace=namespace,
-            api=version,
-            owner=owner,
-            files=files,
-            cluster=cluster,
-            binding=backend.binding if backend else None,
-        )
+        return _built(job, backend, namespace=namespace, api=api, cluster=cluster)
     if cluster is None:
         if backend is None:
             raise UsageError(
@@ -127,18 +116,44 @@ def plan(
         cluster = backend.cluster()
     request = request_of(job, cluster)
     placement = _placed(request, cluster)
-    decided = manifests.plan(
+    return _built(
+        job,
+        backend,
+        namespace=namespace,
+        api=api,
+        cluster=cluster,
+        request=request,
+        placement=placement,
+    )
+
+
+def _built(
+    job: MPIJob,
+    backend: Backend | None,
+    *,
+    namespace: str,
+    api: ApiVersion | None,
+    cluster: Cluster | None,
+    request: Request | None = None,
+    placement: Placement | None = None,
+    waiting: str | None = None,
+) -> Plan:
+    """The plan of what was decided, with all that its submitter should know."""
+    built = manifests.plan(
         job,
         namespace=namespace,
-        api=version,
-        owner=owner,
-        files=files,
+        api=api or (backend.api_version() if backend else ApiVersion.V2BETA1),
+        owner=backend.owner() if backend else _user(),
+        files=_read_files(job),
         request=request,
         placement=placement,
         cluster=cluster,
+        waiting=waiting,
         binding=backend.binding if backend else None,
     )
-    return replace(decided, notes=(*decided.notes, *_doubts(placement, cluster)))
+    remarks = backend.remarks(job) if backend else ()
+    doubts = _doubts(placement, cluster) if placement and cluster else []
+    return replace(built, notes=(*built.notes, *remarks, *doubts))
 
 
 def submit(
@@ -207,14 +222,13 @@ def _waiting(
             refusals=refused.refusals,
             nearest=f"{refused.nearest or 'submit again later'} (MPIJob v1alpha1 cannot wait)",
         )
-    return manifests.plan(
+    return _built(
         job,
+        backend,
         namespace=namespace,
         api=version,
-        owner=backend.owner(),
-        files=_read_files(job),
-        request=request_of(job, cluster),
         cluster=cluster,
+        request=request_of(job, cluster),
         waiting=refused.reason,
     )
 

@@ -56,6 +56,9 @@ class FakeBackend:
     def most_gpus(self):
         return 8
 
+    def remarks(self, _job):
+        return ()
+
     def cluster(self):
         return Cluster(nodes=self.nodes, notes=("a ConfigMap made no sense",))
 

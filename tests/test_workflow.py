@@ -12,7 +12,7 @@ from worlds import WORLDS, KubernetesWorld, World
 from arena_topo import workflow
 from arena_topo.backends import JobStatus, LogOptions, Options, Phase
 from arena_topo.errors import AlreadyExists, InvalidJob, NotFound, TimedOut, UsageError
-from arena_topo.job import ConfigFile, KeyValue, MPIJob, Toleration
+from arena_topo.job import ConfigFile, Device, KeyValue, MPIJob, Toleration
 from arena_topo.manifests import ApiVersion, Guarantee
 from arena_topo.solver import Unplaceable, Verdict
 from arena_topo.topology import Cluster, GPUSet, Node, NodeName, Taint, presets
@@ -346,3 +346,12 @@ def test_a_broken_gpu_may_come_back():
 def test_a_cluster_without_nodes_says_so():
     with pytest.raises(Unplaceable, match="there are no nodes"):
         planned()
+
+
+def test_what_this_machine_does_not_use_is_said(tmp_path):
+    with WORLDS["local"](tmp_path) as world:
+        job = MPIJob(name="demo", command="true", image="cuda:12", device=(Device.parse("a/b=1"),))
+        plan = workflow.plan(job, world.backend, namespace="default")
+    assert plan.notes == (
+        "not used on this machine, where there are no containers: the image cuda:12, --device",
+    )

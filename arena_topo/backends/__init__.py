@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
+from arena_topo.job import MPIJob
 from arena_topo.manifests import ApiVersion, Binding, Forecast, Plan
 from arena_topo.topology import Cluster
 
@@ -140,6 +141,9 @@ class Backend(Protocol):
 
     def cluster(self) -> Cluster:
         """All nodes with what is free on them now."""
+
+    def remarks(self, job: MPIJob) -> tuple[str, ...]:
+        """What of a job the engine will not heed, for its submitter to know."""
 
     def most_gpus(self) -> int | None:
         """The most GPUs that any node has, in use or not; None where it may not be known."""

@@ -25,6 +25,7 @@ from arena_topo.errors import (
     NotFound,
     UsageError,
 )
+from arena_topo.job import MPIJob
 from arena_topo.manifests import ApiVersion, Manifest, Plan, object_name
 from arena_topo.topology import Cluster, published
 
@@ -135,6 +136,11 @@ class KubernetesBackend:
                 unread.append(f"{error.message}: {instead}")
         seen = observed.cluster(found, source=self._api.access.context or self._api.access.server)
         return replace(seen, notes=(*unread, *seen.notes))
+
+    def remarks(self, job: MPIJob) -> tuple[str, ...]:
+        """Nothing: all of a job is in its manifest."""
+        del job
+        return ()
 
     def most_gpus(self) -> int | None:
         """The most GPUs that any node has; None if there are none, or nodes may not be listed."""

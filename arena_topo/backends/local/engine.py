@@ -36,6 +36,9 @@ from arena_topo.topology import Cluster
 
 ADDRESS = "127.0.0.1"
 
+OWN_SOFTWARE = "local"
+"""The image that means what is installed on this machine."""
+
 _FOLLOW = 0.05
 """Seconds between looks at a log that is followed."""
 
@@ -154,6 +157,15 @@ class LocalBackend:
             self._note_beginning(entry)
         return (f"mpijob.kubeflow.org/{name}",)
 
+    def remarks(self, job: MPIJob) -> tuple[str, ...]:
+        """What of a job is not used on this machine."""
+        unused = [f"--{name.replace('_', '-')}" for name in _ONLY_ON_CLUSTERS if getattr(job, name)]
+        if job.image != OWN_SOFTWARE:
+            unused.insert(0, f"the image {job.image}")
+        if not unused:
+            return ()
+        return (f"not used on this machine, where there are no containers: {', '.join(unused)}",)
+
     def validate(self, plan: Plan) -> tuple[str, ...]:
         """Check that the job can run here and its name is free, without creating anything."""
         _check(plan.job)
@@ -182,7 +194,7 @@ class LocalBackend:
             priority=plan.job.priority,
             environment={**self._environment, "PATH": search_path(self._environment)},
             folder=here,
-            remarks=_remarks(plan.job),
+            remarks=self.remarks(plan.job),
         )
 
     @staticmethod
@@ -346,13 +358,6 @@ def _check(job: MPIJob) -> None:
             why="it leaves the start of the job to kube-queue, which does not run on this machine",
             hint="leave --queue out: a job that does not fit waits for its turn by itself",
         )
-
-
-def _remarks(job: MPIJob) -> tuple[str, ...]:
-    unused = [f"--{name.replace('_', '-')}" for name in _ONLY_ON_CLUSTERS if getattr(job, name)]
-    if not unused:
-        return ()
-    return (f"not used on this machine, where there are no containers: {', '.join(unused)}",)
 
 
 def _instances(entry: Entry) -> Iterator[Instance]:
