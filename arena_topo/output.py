@@ -173,8 +173,8 @@ def job(
         blocks.append(
             placement(status.forecast, status.name, slots=_slots(status.forecast, status))
         )
-    elif status.forecast is not None and status.forecast.emulated:
-        blocks.append(f"{EMULATED}\n")
+    elif status.forecast is not None:
+        blocks.append(_unplaced(status.forecast, status.reason))
     if gpus and status.phase is not Phase.SUCCEEDED and status.request_gpus > 0:
         blocks.append(_gpus(status))
     if status.tensorboard:
@@ -197,8 +197,6 @@ def _head(status: JobStatus, now: float) -> str:
         ("CreateTime", clock(status.created)),
         ("EndTime", clock(status.finished) if status.finished and status.phase.over else ""),
     ]
-    if status.reason and status.phase not in {Phase.RUNNING, Phase.SUCCEEDED}:
-        fields.append(("Reason", _one_line(status.reason)))
     fields += [
         (label, value)
         for label, value in (
@@ -284,6 +282,22 @@ def placement(forecast: Forecast, name: str, *, slots: int, binding: Binding | N
     if forecast.emulated:
         lines.append(f"  {EMULATED}")
     return align(["Placement:", *lines])
+
+
+def _unplaced(forecast: Forecast, reason: str | None) -> str:
+    """What stands in the place of a placement that there is not."""
+    why = forecast.reason or reason
+    lines = ["Placement:", f"  none yet: {_one_line(why)}" if why else "  none"]
+    if forecast.emulated:
+        lines.append(f"  {EMULATED}")
+    return align(lines)
+
+
+def trouble(status: JobStatus) -> str | None:
+    """Why a job does not run, in a line; None if it does, or has done."""
+    if status.reason is None or status.phase in {Phase.RUNNING, Phase.SUCCEEDED}:
+        return None
+    return f"The Job {status.name} is {status.phase}: {_one_line(status.reason)}"
 
 
 def _bandwidth(forecast: Forecast) -> str:

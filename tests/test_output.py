@@ -197,7 +197,7 @@ def test_a_placement_in_json_is_whole_numbers_without_a_point_and_workers_by_ind
     assert output.to_json(output.placement_value(PLACED)) == screen("get-placed.json")
 
 
-def test_a_waiting_job_says_why_below_its_end():
+def test_a_waiting_job_says_why_in_the_place_of_its_placement():
     status = mpi_dist(
         Phase.PENDING,
         name="fifth",
@@ -206,11 +206,17 @@ def test_a_waiting_job_says_why_below_its_end():
         forecast=Forecast(state="waiting"),
     )
     assert output.job(status, now=CREATED + 3 * 3600) == screen("get-waiting.txt")
+    assert output.trouble(status) == "The Job fifth is PENDING: 4 GPUs are wanted, 2 are free"
+
+
+@pytest.mark.parametrize("phase", [Phase.RUNNING, Phase.SUCCEEDED])
+def test_a_job_that_runs_or_has_run_is_in_no_trouble(phase):
+    assert output.trouble(mpi_dist(phase, reason="x")) is None
 
 
 def test_a_waiting_job_is_marked_emulated_as_well():
     status = mpi_dist(Phase.PENDING, forecast=Forecast(state="waiting", emulated=True))
-    assert output.job(status, now=CREATED).endswith(f"\n\n{output.EMULATED}\n")
+    assert output.job(status, now=CREATED).endswith(f"\n  {output.EMULATED}\n")
 
 
 def test_a_placement_of_one_gpu_has_no_bandwidth():

@@ -286,12 +286,8 @@ def _summarise(done: Submitted, *, waits: bool) -> None:
         say(table.rstrip("\n"))
     if status is None:
         say(f"warning: the job {plan.job.name} was created, but cannot be read: {done.unread}")
-    elif (
-        not waits
-        and status.phase in {Phase.PENDING, Phase.QUEUING, Phase.SUSPENDED}
-        and status.reason
-    ):
-        say(f"The Job {status.name} is {status.phase}: {status.reason}")
+    elif not waits and (trouble := output.trouble(status)) is not None:
+        say(trouble)
     if done.starter is not None:
         say(f"  {done.starter}")
 
@@ -365,6 +361,9 @@ def get(
     else:
         happened = backend.events(status) if events else None
         show(output.job(status, now=now, gpus=gpus, events=happened))
+        trouble = output.trouble(status)
+        if trouble is not None:
+            say(trouble)
 
 
 @spread
