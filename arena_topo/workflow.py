@@ -16,8 +16,9 @@ from arena_topo.backends import Backend, Instance, JobStatus, LogOptions, Option
 from arena_topo.errors import ArenaError, ClusterError, InvalidJob, NotFound, TimedOut, UsageError
 from arena_topo.job import ConfigFile, MPIJob, Toleration
 from arena_topo.manifests import ApiVersion, Plan
-from arena_topo.solver import Placement, Reason, Request, Unplaceable, Verdict, place
-from arena_topo.topology import TAINT, Cluster, Knowledge, Node, NodeName, Taint
+from arena_topo.solver import Placement, Reason, Request, Unplaceable, Verdict, cost, place
+from arena_topo.solver.configurations import has_nvlink
+from arena_topo.topology import TAINT, Cluster, Knowledge, Machine, Node, NodeName, Taint
 
 LOCAL_IMAGE = "local"
 """The image name that means "whatever is installed on this machine"."""
@@ -237,13 +238,20 @@ def _doubts(placement: Placement, cluster: Cluster) -> list[str]:
     """What the promised bandwidth rests on, where that is not what machines said themselves."""
     chosen = set(placement.nodes)
     machines = [node.machine for node in cluster.nodes if node.name in chosen]
-    doubts = []
-    for knowledge, words in _DOUBTS.items():
-        names = [one.name for one in machines if one.knowledge is knowledge]
-        if names:
-            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-            doubts.append(f"{names[0]}{more}: {words}")
-    return doubts
+    found = [
+        ([one.name for one in machines if one.knowledge is knowledge], words)
+        for knowledge, words in _DOUBTS.items()
+    ]
+    found.append(([one.name for one in machines if _rate_assumed(one)], "NVLink rate assumed"))
+    return [
+        f"{names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}: {words}"
+        for names, words in found
+        if names
+    ]
+
+
+def _rate_assumed(machine: Machine) -> bool:
+    return cost.rate_is_assumed(machine.model) and has_nvlink(machine.configuration)
 
 
 _DOUBTS = {

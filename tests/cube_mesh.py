@@ -62,8 +62,8 @@ PCIE = machine("pcie", "L40S", matrix(8, {}))
 
 def node(name: str, of: Machine, free: int | None = None, **more: object) -> Node:
     everything = of.everything if free is None else GPUSet(free)
-    return Node(name=NodeName(name), machine=of, free=everything, **more)  # type: ignore[arg-type]
+    return Node(name=NodeName(name), machine=of, free=everything, **more)
 
 
 def cluster(*nodes: Node, **more: object) -> Cluster:
-    return Cluster(nodes=nodes, **more)  # type: ignore[arg-type]
+    return Cluster(nodes=nodes, **more)

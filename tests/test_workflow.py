@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -237,6 +238,15 @@ def test_what_is_only_assumed_of_a_machine_is_said():
     job = MPIJob(name="demo", command="true", image="i", **QUAD)
     plan = workflow.plan(job, None, namespace="default", cluster=Cluster(nodes=(node,)))
     assert plan.notes == ("a: links assumed from the GPU product and count",)
+
+
+def test_an_assumed_nvlink_rate_is_said():
+    known = presets.machine("dgx-1-v100", "a")
+    machine = replace(known, gpus=tuple(replace(gpu, model="Mystery") for gpu in known.gpus))
+    node = Node(name=NodeName("a"), machine=machine, free=machine.everything)
+    job = MPIJob(name="demo", command="true", image="i", **QUAD)
+    plan = workflow.plan(job, None, namespace="default", cluster=Cluster(nodes=(node,)))
+    assert plan.notes == ("a: NVLink rate assumed",)
 
 
 def test_only_nodes_with_the_labels_asked_for_are_used():

@@ -9,9 +9,9 @@ Engines are imported when they are opened, so that a command pays only for its o
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Protocol
 
 from arena_topo.job import MPIJob
 from arena_topo.manifests import ApiVersion, Binding, Forecast, Plan
@@ -183,4 +183,3 @@ class Options:
     namespace: str | None = None
     emulate: str | None = None
     request_timeout: float = 30.0
-    extra: dict[str, Any] = field(default_factory=dict)

@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Sequence
 
 from arena_topo.solver import UNLIMITED
-from arena_topo.topology import Configuration, GPUSet, Link, LinkKind, Matrix, count, members
+from arena_topo.topology import Configuration, GPUSet, Link, LinkKind, Matrix, members
 
 NVLINK_RATE = {
     "P100": 18.0,
@@ -253,11 +253,3 @@ def _ring_at(
 
     path = [0]
     return tuple(inside[index] for index in path) if walk(path, 1) else None
-
-
-def ring_bound(multiplicity: Sequence[Sequence[int]], gpus: GPUSet) -> int:
-    """An upper bound of `most_rings` that costs nothing: two lanes of every GPU per ring."""
-    inside = members(gpus)
-    if count(gpus) < 3:  # noqa: PLR2004  a ring has three corners
-        return 0
-    return min(sum(multiplicity[gpu][other] for other in inside) for gpu in inside) // 2
