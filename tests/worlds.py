@@ -42,6 +42,18 @@ class World(Protocol):
         """A job that runs until it is told to finish."""
 
 
+def planned(backend: Backend, job: MPIJob, **more: Any) -> Plan:
+    """What `submit` would apply for a job on an engine."""
+    return manifests.plan(
+        job,
+        namespace=backend.default_namespace(),
+        api=backend.api_version(),
+        owner=backend.owner(),
+        files={},
+        **more,
+    )
+
+
 class KubernetesWorld:
     """The Kubernetes engine over a fake API server, whose operator is the test."""
 
@@ -64,14 +76,7 @@ class KubernetesWorld:
 
     def plan(self, job: MPIJob, **more: Any) -> Plan:
         self.api.now = self.api.clock() + 1
-        return manifests.plan(
-            job,
-            namespace=self.backend.default_namespace(),
-            api=self.backend.api_version(),
-            owner=self.backend.owner(),
-            files={},
-            **more,
-        )
+        return planned(self.backend, job, **more)
 
     def start(self, name: str) -> None:
         self.operator.start(name)
@@ -115,14 +120,7 @@ class LocalWorld:
         return MPIJob(**{"name": name, "command": command, "image": "local", **more})
 
     def plan(self, job: MPIJob, **more: Any) -> Plan:
-        return manifests.plan(
-            job,
-            namespace=self.backend.default_namespace(),
-            api=self.backend.api_version(),
-            owner=self.backend.owner(),
-            files={},
-            **more,
-        )
+        return planned(self.backend, job, **more)
 
     def start(self, name: str) -> None:
         self._until(name, lambda phase: phase is Phase.RUNNING)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -354,16 +354,23 @@ def get(
     now = time.time()
     if output_format is Format.NAME:
         show(f"{output.RESOURCE}/{status.name}\n")
-    elif output_format is Format.JSON:
-        show(output.to_json(output.job_value(status, now=now)))
-    elif output_format is Format.YAML:
-        show(output.to_yaml(output.for_yaml(output.job_value(status, now=now))))
+    elif output_format is not Format.WIDE:
+        show(_document(output.job_value(status, now=now), output_format))
     else:
         happened = backend.events(status) if events else None
         show(output.job(status, now=now, gpus=gpus, events=happened))
         trouble = output.trouble(status)
         if trouble is not None:
             say(trouble)
+
+
+def _document(value: dict[str, Any] | list[dict[str, Any]], output_format: Format) -> str:
+    """One job or many, as JSON or in YAML's spelling of the keys."""
+    if output_format is Format.JSON:
+        return output.to_json(value)
+    if isinstance(value, list):
+        return output.to_yaml([output.for_yaml(one) for one in value])
+    return output.to_yaml(output.for_yaml(value))
 
 
 @spread
@@ -385,11 +392,8 @@ def list_jobs(
     now = time.time()
     if output_format is Format.NAME:
         show("".join(f"{output.RESOURCE}/{one.name}\n" for one in statuses))
-    elif output_format is Format.JSON:
-        show(output.to_json([output.job_value(one, now=now) for one in statuses]))
-    elif output_format is Format.YAML:
-        values = [output.for_yaml(output.job_value(one, now=now)) for one in statuses]
-        show(output.to_yaml(values))
+    elif output_format is not Format.WIDE:
+        show(_document([output.job_value(one, now=now) for one in statuses], output_format))
     else:
         show(output.jobs(statuses, now=now, namespaces=all_namespaces))
         if any(one.forecast is not None and one.forecast.emulated for one in statuses):

@@ -46,8 +46,7 @@ NAME_LABELS = {
 
 _NO_CRD = "the MPI operator is not installed: this cluster serves no MPIJob"
 _INSTALL = (
-    "an administrator installs it with: kubectl apply --server-side -f https://raw."
-    "githubusercontent.com/kubeflow/mpi-operator/master/deploy/v2beta1/mpi-operator.yaml"
+    "an administrator installs a release of it: https://github.com/kubeflow/mpi-operator/releases"
 )
 _READER = (
     "ask for a ClusterRole with: "
