@@ -113,7 +113,7 @@ def test_a_cluster_without_the_operator_says_so_and_how_to_get_it(
     for call in (backend.api_version, lambda: backend.jobs(None), lambda: backend.delete("a", "b")):
         with pytest.raises(ClusterError, match="the MPI operator is not installed") as caught:
             call()
-        assert "kubectl apply" in (caught.value.hint or "")
+        assert "github.com/kubeflow/mpi-operator/releases" in (caught.value.hint or "")
 
 
 # The cluster.

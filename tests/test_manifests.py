@@ -702,15 +702,18 @@ def test_injected_devices_come_from_the_annotation_and_only_to_workers(api: ApiV
     assert "fieldRef" not in json.dumps(templates(made.objects[0])["launcher"])
 
 
-def test_workers_bear_the_taint_of_nodes_that_are_kept_for_them_and_of_no_others():
+@pytest.mark.parametrize("api", ALL)
+def test_all_pods_bear_the_taint_of_nodes_that_are_kept_for_them_and_no_other(api: ApiVersion):
+    """The launcher too: it is to run beside its workers."""
     taints = (Taint(key="arena-topo.io/topology"), Taint(key="other"))
     cluster = a_cluster(a_node("gpu-1", taints=taints), a_node("gpu-2"))
     job = a_topology_job(toleration=(Toleration.parse("a=b:NoExecute,Equal"),))
-    made = planned(job, placement=PAIR, cluster=cluster)
-    assert worker_of(made)["spec"]["tolerations"] == [
-        {"key": "a", "operator": "Equal", "value": "b", "effect": "NoExecute"},
-        {"key": "arena-topo.io/topology", "operator": "Exists", "effect": "NoSchedule"},
-    ]
+    made = planned(job, api, placement=PAIR, cluster=cluster)
+    for template in templates(made.objects[0]).values():
+        assert template["spec"]["tolerations"] == [
+            {"key": "a", "operator": "Equal", "value": "b", "effect": "NoExecute"},
+            {"key": "arena-topo.io/topology", "operator": "Exists", "effect": "NoSchedule"},
+        ]
 
 
 @pytest.mark.parametrize("api", ALL)

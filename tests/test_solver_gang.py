@@ -82,6 +82,18 @@ def test_a_single_gpu_goes_to_the_machine_that_is_already_broken():
     assert used(Request(workers=1, gpus=1), busy) == {"used": {1}}
 
 
+def test_no_number_of_pairs_makes_up_for_a_quad_and_no_quads_for_a_whole_machine():
+    shape = table(V100.configuration)
+    damage = Damage(shape)
+    quad = damage.keeps(gpu_set((0, 1, 2, 3)))
+    without = [one for one in map(GPUSet, range(255)) if shape.best(one, 4) < 40]
+    assert max(map(count, without)) > 4
+    assert all(damage.keeps(one) < quad for one in without)
+    whole = damage.keeps(GPUSet(255))
+    most = max(damage.keeps(GPUSet(255 & ~(1 << gpu))) for gpu in range(8))
+    assert whole > 2 * most
+
+
 def test_six_free_and_two_free_are_not_eight():
     """volcano-sh/volcano#5751."""
     islands = cluster(node("a", V100, 0b111111), node("b", V100, 0b11))

@@ -219,7 +219,9 @@ def test_nodes_under_pressure_are_avoided(state):
 def test_a_server_that_stumbles_does_not_end_the_waiting(cluster_world):
     submit(cluster_world, "demo")
     cluster_world.start("demo")
-    cluster_world.api.fail("GET .*/mpijobs/demo", status=500, times=3)
+    # So far off that the connection does not try again by itself.
+    fault = {"status": 503, "retry_after": 9999, "times": 2}
+    cluster_world.api.fail("GET .*/mpijobs/demo", **fault)
     told: list[Phase] = []
 
     def tell(status: JobStatus) -> None:
