@@ -269,6 +269,14 @@ class CleanPodPolicy(StrEnum):
     ALL = "All"
 
 
+class PlacementPolicy(StrEnum):
+    """Which of the equally fast placements a job gets."""
+
+    PACK = "pack"
+    SPREAD = "spread"
+    ADAPTIVE = "adaptive"
+
+
 class SyncMode(StrEnum):
     """How the code gets into the containers before they start."""
 
@@ -366,6 +374,43 @@ class MPIJob:
             needs="gputopology",
         ),
     ] = 0
+    topology_required: Annotated[
+        str,
+        Flag(
+            help="Level that all workers must share: node, nvlink, leaf, spine, zone, region or a"
+            " name from --fabric.",
+            panel=_PLACEMENT,
+            metavar="LEVEL",
+            needs="gputopology",
+        ),
+    ] = ""
+    topology_preferred: Annotated[
+        str,
+        Flag(
+            help="Level that all workers share wherever possible, even with less bandwidth.",
+            panel=_PLACEMENT,
+            metavar="LEVEL",
+            needs="gputopology",
+        ),
+    ] = ""
+    policy: Annotated[
+        PlacementPolicy | None,
+        Flag(
+            help="Among equally fast placements: pack, spread (away from busy GPUs), or adaptive"
+            " (spread while the cluster is lightly loaded); else pack.",
+            panel=_PLACEMENT,
+            needs="gputopology",
+        ),
+    ] = None
+    pack_above: Annotated[
+        float,
+        Flag(
+            help="Share of GPUs in use from which --policy adaptive packs.",
+            panel=_PLACEMENT,
+            metavar="SHARE",
+            at_least=0,
+        ),
+    ] = 0.5
     selector: Annotated[
         tuple[KeyValue, ...],
         Flag(

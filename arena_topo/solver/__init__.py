@@ -42,6 +42,14 @@ class Reason(Enum):
     ROOM = "room for some of the workers, not for all"
 
 
+class Policy(Enum):
+    """Which of the equally fast placements a job gets (solver/policy.py)."""
+
+    PACK = "pack"
+    SPREAD = "spread"
+    ADAPTIVE = "adaptive"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """All the solver knows of a job.
@@ -49,6 +57,9 @@ class Request:
     `workers` pods of `gpus` GPUs each. `cpu` (cores) and `memory` (bytes) are per worker.
     `excluded` names nodes that the job may not use, each with the reason.
     `min_bandwidth` is GB/s of all-reduce bus bandwidth; `max_nodes` bounds how far it may spread.
+    `required` names the level that all nodes must share (`node`, a tier of the cluster, `beyond`);
+    `preferred` the level that they share if that is possible at all, before any bandwidth.
+    `pack_above` is the share of GPUs in use above which the adaptive policy packs.
     """
 
     workers: int
@@ -60,6 +71,10 @@ class Request:
     excluded: Mapping[NodeName, Reason] = field(default_factory=dict)
     min_bandwidth: float = 0.0
     max_nodes: int | None = None
+    required: str | None = None
+    preferred: str | None = None
+    policy: Policy = Policy.PACK
+    pack_above: float = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,10 +92,15 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:
-    """How good the answer is known to be: no placement can exceed `bound` GB/s."""
+    """How good the answer is known to be: no placement can exceed `bound` GB/s.
+
+    `optimal`: exact for the whole order of preference. Where the search had to stop before that,
+    `open` names the first criterion of the order that may be improved on.
+    """
 
     optimal: bool
     bound: float
+    open: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

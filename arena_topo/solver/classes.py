@@ -1,29 +1,42 @@
-"""Nodes that a job cannot tell apart, counted once per cluster and asked about once per request."""
+"""Nodes that a job cannot tell apart, and where in the network they are.
+
+An `Index` is built once per cluster and asked many times. It sorts nodes into classes (same
+configuration, same free set) and into the domains of the network; a `Supply` is what of it one
+request may use.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
 
 from arena_topo.solver import Reason, Request
 from arena_topo.solver.configurations import Table, table
 from arena_topo.solver.policy import Damage, damage
 from arena_topo.topology import Cluster, GPUSet, Machine, Matrix, Node, count, natural
 
+NEVER = 1 << 200
+"""The price of what cannot be had, above all others."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+WHOLE = -1
+"""The level of the whole cluster, coarser than any tier."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class NodeClass:
-    """Nodes that a job cannot tell apart, in the order of their names.
+    """Nodes that a job cannot tell apart.
 
-    `capacity` is the most workers that one of them takes.
+    `capacity` is the most workers of the size in hand that one of them takes; 0 for none.
     """
 
     table: Table
     damage: Damage
     free: GPUSet
     hidden: int
-    capacity: int
-    nodes: tuple[Node, ...]
+    kind: tuple[str, str]
+    capacity: int = 0
 
     def best(self, size: int) -> float:
         """The bandwidth to count on for `size` GPUs of one of these nodes."""
@@ -41,16 +54,40 @@ class NodeClass:
         return None if cheapest is None else cheapest[0]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Domain:
+    """A part of the network: a rack, a spine, or the whole cluster.
+
+    `level` counts the tiers of the cluster from coarse to near; `WHOLE` stands above them.
+    `leaves` are the nearest domains in it, as positions in `Index.leaves`; of one level the
+    domains come in the order of their names. `free` counts the GPUs that any job could take, and
+    `broken` the same of the domain and those it lies in, near to coarse.
+    """
+
+    level: int
+    path: tuple[str, ...]
+    leaves: range
+    free: int
+    broken: tuple[int, ...]
+    children: tuple[Domain, ...] = ()
+
+
+Leaf = tuple[Sequence[int], Sequence[Node]]
+"""The nodes of a nearest domain in the order of their names, and the class of each."""
+
+
 class Index:
-    """The nodes of a cluster grouped by what they have free; built once, asked many times."""
+    """The nodes of a cluster grouped by what they have free and by where they are."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self._tables: dict[tuple[object, ...], Table] = {}
         self._matrices: dict[Matrix, int] = {}
         self._known: dict[int, int] = {}
-        groups: dict[tuple[object, ...], list[Node]] = {}
-        for node in cluster.nodes:
+        self._firsts: list[Node] = []
+        paths: dict[tuple[str, ...], tuple[list[int], list[Node]]] = {}
+        ids: dict[tuple[object, ...], int] = {}
+        for node in sorted(cluster.nodes, key=_by_name):
             key = (
                 self._shape(node.machine),
                 node.free,
@@ -59,35 +96,103 @@ class Index:
                 node.unavailable is None,
                 node.shared is None,
             )
-            group = groups.get(key)
-            if group is None:
-                groups[key] = [node]
-            else:
-                group.append(node)
-        for group in groups.values():
-            group.sort(key=_by_name)
-        self._groups = sorted(groups.values(), key=lambda group: _by_name(group[0]))
+            at = ids.get(key)
+            if at is None:
+                at = ids[key] = len(ids)
+                self._firsts.append(node)
+            home = paths.get(node.domains)
+            if home is None:
+                home = paths[node.domains] = ([], [])
+            home[0].append(at)
+            home[1].append(node)
+        ordered = sorted(paths, key=lambda path: [natural(name) for name in path])
+        self.leaves: list[Leaf] = [paths[path] for path in ordered]
+        self.levels: dict[int, list[Domain]] = {}
+        self._free = [0, *accumulate(sum(map(_takeable, nodes)) for _, nodes in self.leaves)]
+        self.whole = self._domain(ordered, 0, WHOLE, ())
+        self._counts = Counter(at for members, _ in self.leaves for at in members)
+        self._supplies: dict[tuple[object, ...], Supply] = {}
 
-    def kinds(self, request: Request) -> Iterator[tuple[NodeClass, ...]]:
-        """The classes that one gang may combine: one GPU model, one resource name."""
-        found: dict[tuple[str, str], list[NodeClass]] = {}
-        for group in self._groups:
-            first = group[0]
-            kind = ("" if request.mix_models else first.machine.model or "", first.resource)
-            for capacity, nodes in _rooms(request, group).items():
-                shape = self._table(first.machine)
-                found.setdefault(kind, []).append(
-                    NodeClass(
-                        table=shape,
-                        damage=damage(shape),
-                        free=first.free,
-                        hidden=first.hidden,
-                        capacity=capacity,
-                        nodes=tuple(nodes),
-                    )
-                )
-        for _, classes in sorted(found.items()):
-            yield tuple(classes)
+    def distance(self, level: int) -> int:
+        """How far apart nodes are that first meet at this level: 1 for the nearest tier."""
+        return len(self.cluster.tiers) - level
+
+    def bandwidth(self, level: int) -> float:
+        """GB/s between nodes that first meet at this level."""
+        cluster = self.cluster
+        return cluster.beyond if level == WHOLE else cluster.tiers[level].bandwidth
+
+    def supply(self, request: Request) -> Supply:
+        """What of the cluster a request may use."""
+        counted = not (request.excluded or request.cpu or request.memory)
+        if not counted:
+            return self._split(request)
+        # What is left decides, and that is the same for all nodes of a class.
+        key = (request.gpus, request.model, request.mix_models)
+        found = self._supplies.get(key)
+        if found is None:
+            capacities = [room(request, first) for first in self._firsts]
+            classes = [
+                self._class(request, first, capacity)
+                for first, capacity in zip(self._firsts, capacities, strict=True)
+            ]
+            found = self._supplies[key] = Supply(classes, self.leaves, self._counts)
+        return found
+
+    def _split(self, request: Request) -> Supply:
+        """The supply where nodes of one class take different numbers of workers."""
+        ids: dict[tuple[int, int], int] = {}
+        classes: list[NodeClass] = []
+        leaves: list[Leaf] = []
+        for members, nodes in self.leaves:
+            own: list[int] = []
+            for at, node in zip(members, nodes, strict=True):
+                capacity = room(request, node)
+                key = (at, capacity)
+                split = ids.get(key)
+                if split is None:
+                    split = ids[key] = len(classes)
+                    classes.append(self._class(request, self._firsts[at], capacity))
+                own.append(split)
+            leaves.append((own, nodes))
+        counts = Counter(at for members, _ in leaves for at in members)
+        return Supply(classes, leaves, counts)
+
+    def _class(self, request: Request, first: Node, capacity: int) -> NodeClass:
+        shape = self._table(first.machine)
+        model = "" if request.mix_models else first.machine.model or ""
+        return NodeClass(
+            table=shape,
+            damage=damage(shape),
+            free=first.free,
+            hidden=first.hidden,
+            kind=(model, first.resource),
+            capacity=capacity,
+        )
+
+    def _domain(
+        self, paths: Sequence[tuple[str, ...]], start: int, level: int, above: tuple[int, ...]
+    ) -> Domain:
+        """The domain of consecutive leaves, with all domains inside it."""
+        stop = start + len(paths)
+        free = self._free[stop] - self._free[start]
+        broken = () if level == WHOLE else (free, *above)
+        children: list[Domain] = []
+        if level + 1 < len(self.cluster.tiers):
+            at = start
+            for inside in _runs(paths, level + 1):
+                children.append(self._domain(inside, at, level + 1, broken))
+                at += len(inside)
+        domain = Domain(
+            level=level,
+            path=paths[0][: level + 1] if paths else (),
+            leaves=range(start, stop),
+            free=free,
+            broken=broken,
+            children=tuple(children),
+        )
+        self.levels.setdefault(level, []).append(domain)
+        return domain
 
     def _shape(self, machine: Machine) -> tuple[object, ...]:
         # Comparing matrices takes long, and most nodes of a kind share one object.
@@ -111,30 +216,124 @@ class Index:
         return found
 
 
+class Supply:
+    """The classes that a request may use, and the nodes of each leaf by class.
+
+    `quotes` are kept, so that asking again for the same bandwidth costs nothing.
+    """
+
+    def __init__(
+        self, classes: Sequence[NodeClass], leaves: Sequence[Leaf], counts: Mapping[int, int]
+    ) -> None:
+        self.classes = classes
+        self.leaves = leaves
+        self.counts = counts
+        self._quotes: dict[tuple[object, ...], Quotes] = {}
+        self._speeds: dict[tuple[str, str], frozenset[float]] = {}
+
+    @property
+    def kinds(self) -> list[tuple[str, str]]:
+        """What one gang may combine: one GPU model, one resource name."""
+        return sorted({one.kind for one in self.classes if one.capacity})
+
+    def of(self, kind: tuple[str, str]) -> Iterator[tuple[int, NodeClass]]:
+        """The classes of a kind that take some worker, with their numbers."""
+        for at, one in enumerate(self.classes):
+            if one.capacity and one.kind == kind:
+                yield at, one
+
+    def speeds(self, kind: tuple[str, str], gpus: int) -> frozenset[float]:
+        """The bandwidths that workers of so many GPUs can have inside nodes of a kind."""
+        found = self._speeds.get(kind)
+        if found is None:
+            found = self._speeds[kind] = frozenset(
+                one.best(workers * gpus)
+                for _, one in self.of(kind)
+                for workers in range(1, one.capacity + 1)
+            )
+        return found
+
+    def members(self, wanted: Iterable[int]) -> Iterator[tuple[int, int, Node]]:
+        """The nodes of some classes: the leaf of each, its class, itself."""
+        chosen = set(wanted)
+        for leaf, (classes, nodes) in enumerate(self.leaves):
+            if not chosen.isdisjoint(classes):
+                for at, node in zip(classes, nodes, strict=True):
+                    if at in chosen:
+                        yield leaf, at, node
+
+    def quotes(self, request: Request, kind: tuple[str, str], bandwidth: float) -> Quotes:
+        """The prices of a kind at a bandwidth, for gangs that no single node holds."""
+        most = min(max(one.capacity for one in self.classes), request.workers - 1)
+        key = (kind, bandwidth, most)
+        found = self._quotes.get(key)
+        if found is None:
+            prices: list[dict[int, int]] = [{} for _ in self.classes]
+            for at, one in self.of(kind):
+                prices[at] = {
+                    workers: price
+                    for workers in range(1, min(one.capacity, most) + 1)
+                    if (price := one.price(workers * request.gpus, bandwidth)) is not None
+                }
+            found = self._quotes[key] = Quotes(prices)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Quotes:
+    """What each class asks for each load at one bandwidth; classes ranked for selection.
+
+    Ranks run from the largest load to the smallest, and where that is equal from the lowest price
+    for it to the highest. The last rank is for all classes that offer nothing. By rank: the class,
+    its largest load, the price of that, and the prices of all loads from 0 on, NEVER where a load
+    is impossible.
+    """
+
+    prices: Sequence[Mapping[int, int]]
+    rank: list[int] = field(init=False)
+    of_rank: list[int] = field(init=False)
+    capacity: list[int] = field(init=False)
+    full: list[int] = field(init=False)
+    rows: list[list[int]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        some = [at for at, one in enumerate(self.prices) if one]
+        largest = {at: max(self.prices[at]) for at in some}
+        some.sort(key=lambda at: (-largest[at], self.prices[at][largest[at]], at))
+        rank = [len(some)] * len(self.prices)
+        for place, at in enumerate(some):
+            rank[at] = place
+        put = object.__setattr__
+        put(self, "rank", rank)
+        put(self, "of_rank", some)
+        put(self, "capacity", [*(largest[at] for at in some), 0])
+        put(self, "full", [*(self.prices[at][largest[at]] for at in some), 0])
+        loads = range(max(largest.values(), default=0) + 1)
+        put(self, "rows", [[self.prices[at].get(load, NEVER) for load in loads] for at in some])
+
+
+def _runs(paths: Sequence[tuple[str, ...]], level: int) -> Iterator[Sequence[tuple[str, ...]]]:
+    """Consecutive paths that agree at a level."""
+    start = 0
+    for stop in range(1, len(paths) + 1):
+        if stop == len(paths) or paths[stop][level] != paths[start][level]:
+            yield paths[start:stop]
+            start = stop
+
+
 def _by_name(node: Node) -> tuple[tuple[bool, int, str], ...]:
     return natural(node.name)
 
 
-def _rooms(request: Request, group: list[Node]) -> dict[int, list[Node]]:
-    """The nodes of a group by how many workers they take; those that take none are left out."""
-    counted = not (request.excluded or request.cpu or request.memory)
-    if counted:
-        # What is left decides, and that is the same for all of them.
-        most = room(request, group[0])
-        return {most: group} if most else {}
-    rooms: dict[int, list[Node]] = {}
-    for node in group:
-        most = room(request, node)
-        if most:
-            rooms.setdefault(most, []).append(node)
-    return rooms
+def _takeable(node: Node) -> int:
+    return node.free_count if node.unavailable is None and node.shared is None else 0
 
 
 def room(request: Request, node: Node) -> int:
     """How many workers the node takes now, bandwidth aside."""
     if refused(request, node) is not None:
         return 0
-    rooms = [node.free_count // request.gpus, request.workers]
+    rooms = [node.free_count // request.gpus]
     if request.cpu and node.cpu is not None:
         rooms.append(int((node.cpu + 1e-9) // request.cpu))
     if request.memory and node.memory is not None:

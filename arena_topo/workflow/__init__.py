@@ -16,7 +16,7 @@ from arena_topo.backends import Backend, Instance, JobStatus, LogOptions, Option
 from arena_topo.errors import ArenaError, ClusterError, InvalidJob, NotFound, TimedOut, UsageError
 from arena_topo.job import ConfigFile, MPIJob, Toleration
 from arena_topo.manifests import ApiVersion, Plan
-from arena_topo.solver import Placement, Reason, Request, Unplaceable, Verdict, cost, place
+from arena_topo.solver import Placement, Policy, Reason, Request, Unplaceable, Verdict, cost, place
 from arena_topo.solver.configurations import has_nvlink
 from arena_topo.topology import TAINT, Cluster, Knowledge, Machine, Node, NodeName, Taint
 
@@ -293,6 +293,10 @@ def request_of(job: MPIJob, cluster: Cluster) -> Request:
         excluded=_excluded(job, cluster),
         min_bandwidth=job.min_bandwidth,
         max_nodes=job.max_nodes or None,
+        required=job.topology_required or None,
+        preferred=job.topology_preferred or None,
+        policy=Policy(job.policy.value) if job.policy else Policy.PACK,
+        pack_above=job.pack_above,
     )
 
 

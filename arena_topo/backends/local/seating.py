@@ -25,8 +25,8 @@ from arena_topo.solver import (
     Request,
     Unplaceable,
     Verdict,
-    gang,
     place,
+    refusal,
 )
 from arena_topo.topology import Cluster, GPUSet, Machine, Node, NodeName, gpu_set, members
 
@@ -252,7 +252,7 @@ def _counted(submission: Submission, cluster: Cluster) -> tuple[Assignment, ...]
         if node is None:
             # Workers are all alike, so they fit by count exactly where the solver finds a place.
             request = Request(workers=submission.workers, gpus=submission.gpus, mix_models=True)
-            raise gang.refusal(request, cluster)
+            raise refusal.refusal(request, cluster)
         gpus, free[node] = free[node][: submission.gpus], free[node][submission.gpus :]
         assignments.append(Assignment(worker=worker, node=node, gpus=tuple(gpus)))
     return tuple(assignments)

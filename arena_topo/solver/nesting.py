@@ -1,0 +1,235 @@
+"""The exact choice in a domain of domains: tables combined from leaf to top.
+
+A table says for every number of nodes used, and every few places given up, the least that it costs.
+Places given up are counted against filling the largest nodes, as in `selection`: all choices of
+the fewest nodes give up the same few, which keeps tables small. A domain that is entered costs one
+in the digit of its level, damage and room broken into stand in the digits below, so that one
+integer orders the choices. What cannot become better than a good guess is left out.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import accumulate
+
+from arena_topo.solver.classes import Domain
+from arena_topo.solver.domains import Choice, Chooser, Profile
+from arena_topo.solver.selection import exactly
+
+_Chain = tuple[tuple[int, int, int], ...]
+"""The leaves used: which, how many of its nodes, how many places given up."""
+
+_Row = dict[int, tuple[int, _Chain]]
+"""By nodes used: the least cost, and how."""
+
+_Rows = list[_Row]
+"""By places given up."""
+
+
+class _Spent(Exception):
+    """The effort is used up."""
+
+
+def settle(chooser: Chooser, domain: Domain, least: Choice) -> Choice | None:
+    """The best choice in a domain of domains; None if there is none with so few nodes.
+
+    `least` is the best choice if domains did not count. Where the effort does not suffice, a good
+    choice that says what of it is open.
+    """
+    profile = chooser.filled(domain, least.nodes)
+    guess = _guess(chooser, domain, least, profile)
+    try:
+        return _Tables(chooser, domain, profile, guess).best()
+    except _Spent:
+        chooser.effort = 0
+        counts = (1,) * (domain.level + 1) + chooser.fewest_domains(domain, profile)
+        return replace(guess, open="damage" if guess.domains == counts else "domains")
+
+
+def _guess(chooser: Chooser, domain: Domain, least: Choice, profile: Profile) -> Choice:
+    """A good choice: level by level the largest domains, the last of them as small as may be."""
+    pool: Sequence[Domain] = (domain,)
+    while pool[0].children:
+        level = [child for one in pool for child in one.children]
+        level.sort(key=lambda one: (-chooser.excess(one, profile.margin - 1), one.free))
+        many = chooser.covering(level, profile, profile.margin - 1)
+        while not _covers(chooser, level[:many], profile):
+            many += 1
+        pool = level[:many]
+        smaller = sorted(level[many:], key=lambda one: one.free)
+        pool = next(
+            (
+                swapped
+                for one in smaller
+                if one.free < pool[-1].free
+                and _covers(chooser, swapped := [*pool[:-1], one], profile)
+            ),
+            pool,
+        )
+    leaves = sorted(leaf for one in pool for leaf in one.leaves)
+    found = chooser.select(leaves, profile.nodes)
+    return least if found is None or least.worth < found.worth else found
+
+
+def _covers(chooser: Chooser, domains: Sequence[Domain], profile: Profile) -> bool:
+    """Whether the largest nodes of these domains hold the gang, as far as loads have no gaps."""
+    return all(
+        sum(chooser.excess(one, load) for one in domains) >= chooser.workers - load * profile.nodes
+        for load in range(profile.margin + 1)
+    )
+
+
+class _Tables:
+    """The tables of one domain of domains."""
+
+    def __init__(self, chooser: Chooser, domain: Domain, profile: Profile, guess: Choice) -> None:
+        self.chooser = chooser
+        self.domain = domain
+        self.profile = profile
+        self._options: dict[int, list[tuple[int, int, int]]] = {}
+        index, depth = chooser.index, len(chooser.index.cluster.tiers)
+        most = max(max(one.values(), default=0) for one in chooser.quotes.prices)
+        # The digits of a cost, from the last to the first.
+        self._room: dict[int, int] = {}
+        self._entry: dict[int, int] = {}
+        unit = 1
+        for level in range(domain.level + 1, depth):
+            self._room[level] = unit
+            unit *= index.whole.free + 1
+        self._damage = unit
+        unit *= profile.nodes * most + 1
+        for level in range(depth - 1, domain.level, -1):
+            self._entry[level] = unit
+            unit *= len(index.leaves) + 1
+        self._limit = self._damage * guess.damage + sum(
+            self._entry[level] * guess.domains[level]
+            + self._room[level] * guess.broken[depth - 1 - level]
+            for level in self._room
+        )
+
+    def best(self) -> Choice | None:
+        """The best choice; None if there is none with so few nodes; _Spent past the effort."""
+        found = self._combined(self.domain)[self.profile.slack].get(self.profile.nodes)
+        if found is None:
+            return None
+        parts = []
+        for leaf, used, lost in found[1]:
+            ids, offers = self.chooser.offers((leaf,))
+            workers = self._above(leaf) + used * self.profile.margin - lost
+            chosen = exactly(offers, used, workers)
+            assert chosen is not None, "the table says that they fit"
+            parts.append(((leaf,), ids, chosen))
+        return self.chooser.seated(parts)
+
+    def _combined(self, domain: Domain) -> _Rows:
+        """The table of a domain; of the topmost only what may become the answer."""
+        if not domain.children:
+            return self._leaf(domain)
+        top = domain is self.domain
+        tables = sorted(map(self._combined, domain.children), key=_most, reverse=True)
+        slack, nodes = self.profile.slack, self.profile.nodes
+        sizes = [0, *accumulate(map(_most, tables))]
+        rows: _Rows = [{0: (0, ())}, *({} for _ in range(slack))]
+        for at, table in enumerate(tables, 1):
+            self._spend(sum(map(len, rows)) * sum(map(len, table)))
+            after: _Rows = [{} for _ in range(slack + 1)]
+            for lost, row in enumerate(rows):
+                for more in range(slack - lost + 1):
+                    _join(row, table[more], after[lost + more], nodes)
+            rows = [self._promising(row, sizes, at) for row in after] if top else after
+        if not top:
+            self._charge(rows, domain)
+        return rows
+
+    def _promising(self, row: _Row, sizes: Sequence[int], at: int) -> _Row:
+        """Of a row what the tables from `at` on can complete without exceeding the guess."""
+        entry = self._entry[self.domain.level + 1]
+        kept = {}
+        for used, known in row.items():
+            wanted = sizes[at] + self.profile.nodes - used
+            if wanted <= sizes[-1]:
+                need = bisect_left(sizes, wanted, at) - at
+                if known[0] + need * entry <= self._limit:
+                    kept[used] = known
+        return kept
+
+    def _charge(self, rows: _Rows, domain: Domain) -> None:
+        """Add what entering a domain costs."""
+        cost = self._entry[domain.level] + self._room[domain.level] * domain.free
+        for row in rows:
+            for used, (paid, chain) in row.items():
+                if used:
+                    row[used] = (paid + cost, chain)
+
+    def _leaf(self, domain: Domain) -> _Rows:
+        """The table of a leaf: every number of its nodes, every few places given up."""
+        (leaf,) = domain.leaves
+        slack = self.profile.slack
+        rows: list[dict[int, int]] = [{0: 0}, *({} for _ in range(slack))]
+        for options in map(self._ways, self.chooser.supply.leaves[leaf][0]):
+            if len(options) == 1 and not any(options[0]):
+                continue
+            self._spend(sum(map(len, rows)) * len(options))
+            after: list[dict[int, int]] = [{} for _ in range(slack + 1)]
+            for lost, row in enumerate(rows):
+                for more, one, price in options:
+                    if lost + more > slack:
+                        continue
+                    into = after[lost + more]
+                    for used, paid in row.items():
+                        total = paid + price
+                        if total < into.get(used + one, total + 1):
+                            into[used + one] = total
+            rows = after
+        table: _Rows = [
+            {used: (paid, ((leaf, used, lost),) if used else ()) for used, paid in row.items()}
+            for lost, row in enumerate(rows)
+        ]
+        self._charge(table, domain)
+        return table
+
+    def _ways(self, at: int) -> list[tuple[int, int, int]]:
+        """What one node of a class can do: places given up, nodes used, cost."""
+        found = self._options.get(at)
+        if found is None:
+            slack, margin = self.profile.slack, self.profile.margin
+            prices = self.chooser.quotes.prices[at]
+            full = max(prices, default=0)
+            ways = [(max(0, full - margin), 0, 0)]
+            ways += [
+                (max(full, margin) - load, 1, price * self._damage)
+                for load, price in prices.items()
+            ]
+            found = self._options[at] = [one for one in ways if one[0] <= slack]
+        return found
+
+    def _above(self, leaf: int) -> int:
+        """What the largest loads of a leaf have above the margin."""
+        return sum(
+            max(0, max(self.chooser.quotes.prices[at], default=0) - self.profile.margin)
+            for at in self.chooser.supply.leaves[leaf][0]
+        )
+
+    def _spend(self, steps: int) -> None:
+        self.chooser.effort -= steps
+        if self.chooser.effort < 0:
+            raise _Spent
+
+
+def _most(rows: _Rows) -> int:
+    """The most nodes that a table uses."""
+    return max((max(row) for row in rows if row), default=0)
+
+
+def _join(row: _Row, other: Mapping[int, tuple[int, _Chain]], into: _Row, nodes: int) -> None:
+    """Every sum of two rows, the cheapest for each number of nodes."""
+    for used, (paid, chain) in row.items():
+        for more, (price, tail) in other.items():
+            both = used + more
+            if both <= nodes:
+                total = paid + price
+                known = into.get(both)
+                if known is None or total < known[0]:
+                    into[both] = (total, chain + tail)
