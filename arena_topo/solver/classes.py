@@ -286,7 +286,8 @@ class Quotes:
     Ranks run from the largest load to the smallest, and where that is equal from the lowest price
     for it to the highest. The last rank is for all classes that offer nothing. By rank: the class,
     its largest load, the price of that, and the prices of all loads from 0 on, NEVER where a load
-    is impossible.
+    is impossible. The rest is what searches have worked out for domains, for the next ones: the
+    ranks of their nodes, the lowest prices of each load, what loads exceed a load.
     """
 
     prices: Sequence[Mapping[int, int]]
@@ -295,6 +296,9 @@ class Quotes:
     capacity: list[int] = field(init=False)
     full: list[int] = field(init=False)
     rows: list[list[int]] = field(init=False)
+    ranked: dict[range, list[int]] = field(init=False, default_factory=dict)
+    columns: dict[range, tuple[list[int], ...]] = field(init=False, default_factory=dict)
+    excesses: dict[int, list[int]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         some = [at for at, one in enumerate(self.prices) if one]
@@ -321,7 +325,7 @@ def _runs(paths: Sequence[tuple[str, ...]], level: int) -> Iterator[Sequence[tup
             start = stop
 
 
-def _by_name(node: Node) -> tuple[tuple[bool, int, str], ...]:
+def _by_name(node: Node) -> tuple[list[str | int], str]:
     return natural(node.name)
 
 

@@ -90,8 +90,7 @@ class Chooser:
     gpus: int
     most: int
     effort: int = EFFORT
-    _ranked: dict[range, list[int]] = field(default_factory=dict)
-    _excesses: dict[int, list[int]] = field(default_factory=dict)
+    _shares: dict[int, tuple[tuple[tuple[int, int], ...], ...]] = field(default_factory=dict)
 
     def best(self, level: int) -> Choice | None:
         """The best choice within one domain of a level; None if none holds the gang."""
@@ -150,10 +149,11 @@ class Chooser:
 
     def _ranks(self, domain: Domain) -> list[int]:
         """The classes of all nodes of a domain by rank, the largest first."""
-        found = self._ranked.get(domain.leaves)
+        found = self.quotes.ranked.get(domain.leaves)
         if found is None:
             rank = self.quotes.rank.__getitem__
-            found = self._ranked[domain.leaves] = sorted(map(rank, self._members(domain.leaves)))
+            found = sorted(map(rank, self._members(domain.leaves)))
+            self.quotes.ranked[domain.leaves] = found
         return found
 
     def _members(self, leaves: Sequence[int]) -> Iterable[int]:
@@ -194,7 +194,7 @@ class Chooser:
         if not profile.slack:
             least = profile.price
         elif nodes <= FEW:
-            least = self._shared_out(ranks, nodes)
+            least = self._shared_out(domain, nodes)
         else:
             least = self._paid_off(ranks, profile)
         if least >= NEVER:
@@ -204,21 +204,32 @@ class Chooser:
         inner = self.fewest_domains(domain, profile) if domain.children else ()
         return nodes, (*counts, *inner), least, (0,) * len(inner) + domain.broken
 
-    def _shared_out(self, ranks: Sequence[int], nodes: int) -> int:
-        """A bound on the damage of few nodes: any load at its lowest price, as often as wished."""
-        rows = self.quotes.rows
-        usable = ranks[: bisect_left(ranks, len(rows))]
-        single = list(map(min, zip(*[rows[rank] for rank in dict.fromkeys(usable)], strict=True)))
-        table = single
-        for _ in range(nodes - 2):
-            table = [
-                min(map(operator.add, table[: load + 1], single[load::-1]), default=NEVER)
-                if load < len(single)
-                else min(map(operator.add, table[load - len(single) + 1 :], single[::-1]))
-                for load in range(len(table) + len(single) - 1)
-            ]
-        low = max(0, self.workers - len(single) + 1)
-        return min(map(operator.add, table[low:], single[self.workers - low :: -1]), default=NEVER)
+    def _shared_out(self, domain: Domain, nodes: int) -> int:
+        """A bound on the damage of few nodes, by all ways to share the workers out among them.
+
+        Each load goes to the nodes that ask least for it; a node may be taken for several loads.
+        """
+        columns = self.quotes.columns.get(domain.leaves)
+        if columns is None:
+            rows = self.quotes.rows
+            usable = [rows[rank] for rank in self._ranks(domain) if rank < len(rows)]
+            columns = tuple(sorted(column)[:FEW] for column in zip(*usable, strict=True))
+            self.quotes.columns[domain.leaves] = columns
+        shares = self._shares.get(nodes)
+        if shares is None:
+            most = len(columns) - 1
+            shares = self._shares[nodes] = tuple(_shares(self.workers, nodes, most))
+        least = NEVER
+        for share in shares:
+            total = 0
+            for load, many in share:
+                column = columns[load]
+                if len(column) < many:
+                    break
+                total += column[0] if many == 1 else sum(column[:many])
+            else:
+                least = min(least, total)
+        return least
 
     def _paid_off(self, ranks: Sequence[int], profile: Profile) -> int:
         """A bound on the damage of many nodes, by Lagrange.
@@ -270,12 +281,12 @@ class Chooser:
 
     def excess(self, domain: Domain, load: int) -> int:
         """What the largest loads of a domain's nodes have above a load."""
-        found = self._excesses.get(load)
+        found = self.quotes.excesses.get(load)
         if found is None:
             capacity = self.quotes.capacity
             above = [max(0, capacity[rank] - load) for rank in self.quotes.rank]
             leaves = [sum(map(above.__getitem__, ids)) for ids, _ in self.supply.leaves]
-            found = self._excesses[load] = [0, *accumulate(leaves)]
+            found = self.quotes.excesses[load] = [0, *accumulate(leaves)]
         return found[domain.leaves.stop] - found[domain.leaves.start]
 
     # Exact
@@ -319,6 +330,20 @@ class Chooser:
         return Choice(
             nodes=len(seats), domains=counts, damage=damage, broken=free, seats=tuple(seats)
         )
+
+
+def _shares(workers: int, nodes: int, most: int) -> Iterator[tuple[tuple[int, int], ...]]:
+    """All ways to share workers out to so many nodes: how many nodes hold which load."""
+    if nodes == 0:
+        if workers == 0:
+            yield ()
+        return
+    for load in range(min(most, workers), 0, -1):
+        if load * nodes < workers:
+            return
+        for many in range(1, nodes + 1):
+            for rest in _shares(workers - load * many, nodes - many, load - 1):
+                yield ((load, many), *rest)
 
 
 def inner_levels(domain: Domain) -> Iterator[Sequence[Domain]]:

@@ -49,36 +49,35 @@ def settle(chooser: Chooser, domain: Domain, least: Choice) -> Choice | None:
 
 
 def _guess(chooser: Chooser, domain: Domain, least: Choice, profile: Profile) -> Choice:
-    """A good choice: level by level the largest domains, the last of them as small as may be."""
+    """A good choice: level by level the largest domains, the last of them as small as may be.
+
+    Domains hold a gang where they cover it at every load (`Chooser.fewest_domains`), as far as
+    loads have no gaps.
+    """
     pool: Sequence[Domain] = (domain,)
     while pool[0].children:
         level = [child for one in pool for child in one.children]
         level.sort(key=lambda one: (-chooser.excess(one, profile.margin - 1), one.free))
-        many = chooser.covering(level, profile, profile.margin - 1)
-        while not _covers(chooser, level[:many], profile):
-            many += 1
-        pool = level[:many]
-        smaller = sorted(level[many:], key=lambda one: one.free)
-        pool = next(
+        wanted = [chooser.workers - load * profile.nodes for load in range(profile.margin + 1)]
+        held = [
+            [0, *accumulate(chooser.excess(one, load) for one in level)]
+            for load in range(len(wanted))
+        ]
+        many = max(1, *(bisect_left(held[load], least) for load, least in enumerate(wanted)))
+        missing = [least - held[load][many - 1] for load, least in enumerate(wanted)]
+        last = next(
             (
-                swapped
-                for one in smaller
-                if one.free < pool[-1].free
-                and _covers(chooser, swapped := [*pool[:-1], one], profile)
+                one
+                for one in sorted(level[many:], key=lambda one: one.free)
+                if one.free < level[many - 1].free
+                and all(chooser.excess(one, load) >= less for load, less in enumerate(missing))
             ),
-            pool,
+            level[many - 1],
         )
+        pool = [*level[: many - 1], last]
     leaves = sorted(leaf for one in pool for leaf in one.leaves)
     found = chooser.select(leaves, profile.nodes)
     return least if found is None or least.worth < found.worth else found
-
-
-def _covers(chooser: Chooser, domains: Sequence[Domain], profile: Profile) -> bool:
-    """Whether the largest nodes of these domains hold the gang, as far as loads have no gaps."""
-    return all(
-        sum(chooser.excess(one, load) for one in domains) >= chooser.workers - load * profile.nodes
-        for load in range(profile.margin + 1)
-    )
 
 
 class _Tables:
@@ -167,6 +166,8 @@ class _Tables:
         """The table of a leaf: every number of its nodes, every few places given up."""
         (leaf,) = domain.leaves
         slack = self.profile.slack
+        if not slack:
+            return self._filled(domain, leaf)
         rows: list[dict[int, int]] = [{0: 0}, *({} for _ in range(slack))]
         for options in map(self._ways, self.chooser.supply.leaves[leaf][0]):
             if len(options) == 1 and not any(options[0]):
@@ -189,6 +190,27 @@ class _Tables:
         ]
         self._charge(table, domain)
         return table
+
+    def _filled(self, domain: Domain, leaf: int) -> _Rows:
+        """The table of a leaf where no place is given up: the cheapest nodes, one by one."""
+        margin, prices = self.profile.margin, self.chooser.quotes.prices
+        forced, paid, choice = 0, 0, []
+        for at in self.chooser.supply.leaves[leaf][0]:
+            if prices[at]:
+                full = max(prices[at])
+                if full > margin:
+                    forced += 1
+                    paid += prices[at][full]
+                elif full == margin:
+                    choice.append(prices[at][full])
+        costs = accumulate(sorted(choice), initial=paid)
+        row: _Row = {
+            used: (cost * self._damage, ((leaf, used, 0),) if used else ())
+            for used, cost in enumerate(costs, forced)
+        }
+        self._spend(len(row))
+        self._charge([row], domain)
+        return [row]
 
     def _ways(self, at: int) -> list[tuple[int, int, int]]:
         """What one node of a class can do: places given up, nodes used, cost."""

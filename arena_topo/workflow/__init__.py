@@ -18,6 +18,7 @@ from arena_topo.job import ConfigFile, MPIJob, Toleration
 from arena_topo.manifests import ApiVersion, Plan
 from arena_topo.solver import Placement, Policy, Reason, Request, Unplaceable, Verdict, cost, place
 from arena_topo.solver.configurations import has_nvlink
+from arena_topo.solver.gang import distances
 from arena_topo.topology import TAINT, Cluster, Knowledge, Machine, Node, NodeName, Taint
 
 LOCAL_IMAGE = "local"
@@ -283,6 +284,11 @@ def request_of(job: MPIJob, cluster: Cluster) -> Request:
             why="GPUs chosen now may be taken when the queue starts the job",
             hint="leave one of them out",
         )
+    for flag, level in (
+        ("--topology-required", job.topology_required),
+        ("--topology-preferred", job.topology_preferred),
+    ):
+        _check_level(flag, level, cluster)
     return Request(
         workers=job.workers,
         gpus=job.gpus,
@@ -298,6 +304,20 @@ def request_of(job: MPIJob, cluster: Cluster) -> Request:
         policy=Policy(job.policy.value) if job.policy else Policy.PACK,
         pack_above=job.pack_above,
     )
+
+
+def _check_level(flag: str, level: str, cluster: Cluster) -> None:
+    words = list(distances(cluster))
+    if level and level not in words:
+        raise InvalidJob(
+            f"{flag} {level}: this cluster has no such level",
+            why=f"it knows {', '.join(words)}",
+            hint="name the levels with --fabric FILE" if len(words) == len(NO_TIERS) else None,
+        )
+
+
+NO_TIERS = ("node", "beyond")
+"""The words that every cluster knows."""
 
 
 _SEEN_ELSEWHERE = {

@@ -37,7 +37,7 @@ from arena_topo.backends import Event, Phase
 from arena_topo.backends.local.processes import Process
 from arena_topo.errors import ArenaError, NotFound, UsageError
 from arena_topo.manifests import Forecast, Manifest
-from arena_topo.solver import Reason, Request
+from arena_topo.solver import Policy, Reason, Request
 from arena_topo.topology import NodeName
 
 FORMAT = 1
@@ -484,4 +484,6 @@ def _submission(data: Mapping[str, Any]) -> Submission:
 
 def _request(data: Mapping[str, Any]) -> Request:
     excluded = {NodeName(node): Reason(reason) for node, reason in data["excluded"].items()}
-    return Request(**{**data, "excluded": excluded})
+    # A record of an earlier version says nothing of a policy.
+    policy = Policy(data.get("policy", Policy.PACK))
+    return Request(**{**data, "excluded": excluded, "policy": policy})

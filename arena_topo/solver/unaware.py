@@ -1,0 +1,154 @@
+"""What schedulers that see GPUs only as numbers would do: what a placement is compared with.
+
+They know what every scheduler knows (selectors, taints, cordons, free GPUs, CPU and memory) and
+nothing of links and network. Their choices are worth what the solver says such sets are worth.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from arena_topo.solver import UNLIMITED, Request
+from arena_topo.solver.classes import room
+from arena_topo.solver.configurations import table
+from arena_topo.solver.gang import BEYOND, NODE_TIER
+from arena_topo.solver.refusal import emptied
+from arena_topo.topology import Cluster, Node, NodeName, gpu_set, members, natural
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """Where such a scheduler would put a gang; bandwidth (GB/s) and tier are as in Placement.
+
+    `loads` is the number of workers of each node, in the order in which the nodes were taken.
+    """
+
+    bandwidth: float
+    tier: str
+    loads: Mapping[NodeName, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """How often a gang fits by numbers alone; bandwidth and distance are not looked at.
+
+    `gangs` of them fit at the same time now, and one of at most `largest` workers; `largest_empty`
+    is that of a cluster without other jobs.
+    """
+
+    gangs: int
+    largest: int
+    largest_empty: int
+
+
+def first_fit(request: Request, cluster: Cluster) -> Outcome | None:
+    """Fill nodes one by one in the order of their names, GPUs by index; None if not all fit."""
+    loads: dict[int, int] = {}
+    left = request.workers
+    seats = _seats(request, cluster)
+    for at, (_node, most) in enumerate(seats):
+        loads[at] = min(left, most)
+        left -= loads[at]
+        if left == 0:
+            return _outcome(request, cluster, seats, loads)
+    return None
+
+
+def spread(request: Request, cluster: Cluster) -> Outcome | None:
+    """Give each worker the node with the smallest share of GPUs in use; ties by name, by index.
+
+    So four one-GPU workers on two empty nodes go 2 + 2, as ordinary scheduling puts them in Alibaba
+    Cloud's TensorFlow example. It is how the LeastAllocated strategy of kube-scheduler scores.
+    """
+    loads: dict[int, int] = {}
+    seats = _seats(request, cluster)
+    queue = [(_in_use(node, 0), at) for at, (node, _most) in enumerate(seats)]
+    heapq.heapify(queue)
+    for _worker in range(request.workers):
+        if not queue:
+            return None
+        _used, at = heapq.heappop(queue)
+        node, most = seats[at]
+        loads[at] = loads.get(at, 0) + 1
+        if loads[at] < most:
+            heapq.heappush(queue, (_in_use(node, loads[at] * request.gpus), at))
+    return _outcome(request, cluster, seats, loads)
+
+
+def counts(request: Request, cluster: Cluster) -> Counts:
+    """Count the gangs that fit; a gang keeps to one GPU model and resource, as when it is placed.
+
+    Bandwidth, levels of the network and the number of nodes are not looked at.
+    """
+    now = _rooms(request, cluster)
+    return Counts(
+        gangs=sum(most // request.workers for most in now.values()),
+        largest=max(now.values(), default=0),
+        largest_empty=max(_rooms(request, emptied(cluster)).values(), default=0),
+    )
+
+
+def _rooms(request: Request, cluster: Cluster) -> Counter[tuple[str, str]]:
+    """Workers that fit now, by what one gang may combine."""
+    rooms: Counter[tuple[str, str]] = Counter()
+    for node in cluster.nodes:
+        model = "" if request.mix_models else node.machine.model or ""
+        rooms[model, node.resource] += room(request, node)
+    return rooms
+
+
+def _seats(request: Request, cluster: Cluster) -> list[tuple[Node, int]]:
+    """The nodes that take a worker, by name, and how many; of the resource with most room."""
+    seats = [(node, most) for node in cluster.nodes if (most := room(request, node))]
+    resources: Counter[str] = Counter()
+    for node, most in seats:
+        resources[node.resource] += most
+    # All pods of a job ask for one resource.
+    usual = max(sorted(resources), key=lambda name: resources[name], default="")
+    return sorted(
+        ((node, most) for node, most in seats if node.resource == usual),
+        key=lambda seat: natural(seat[0].name),
+    )
+
+
+def _in_use(node: Node, more: int) -> float:
+    size = len(node.machine.gpus)
+    return (size - node.free_count + more) / size
+
+
+def _outcome(
+    request: Request,
+    cluster: Cluster,
+    seats: Sequence[tuple[Node, int]],
+    loads: Mapping[int, int],
+) -> Outcome:
+    nodes = [seats[at][0] for at in loads]
+    bandwidth, tier = _joined(cluster, nodes)
+    for node, workers in zip(nodes, loads.values(), strict=True):
+        bandwidth = min(bandwidth, _inside(node, workers * request.gpus))
+    return Outcome(
+        bandwidth=bandwidth,
+        tier=tier,
+        loads={node.name: load for node, load in zip(nodes, loads.values(), strict=True)},
+    )
+
+
+def _inside(node: Node, size: int) -> float:
+    """GB/s of the first free GPUs by index; where nobody knows which are free, of the worst."""
+    shape = table(node.machine.configuration)
+    if node.opaque:
+        return shape.worst(node.free, size)
+    return shape.value(gpu_set(members(node.free)[:size]))
+
+
+def _joined(cluster: Cluster, nodes: Sequence[Node]) -> tuple[float, str]:
+    """The nearest level that all of these nodes share."""
+    if len(nodes) == 1:
+        return UNLIMITED, NODE_TIER
+    for level in range(len(cluster.tiers) - 1, -1, -1):
+        if len({node.domains[: level + 1] for node in nodes}) == 1:
+            return cluster.tiers[level].bandwidth, cluster.tiers[level].name
+    return cluster.beyond, BEYOND
