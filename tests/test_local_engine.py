@@ -17,14 +17,15 @@ import pytest
 
 from arena_topo import manifests
 from arena_topo.backends import JobStatus, LogOptions, Options, Phase
-from arena_topo.backends.local import processes, seating
+from arena_topo.backends.local import ledger, processes, seating
 from arena_topo.backends.local.engine import LocalBackend, open_backend, search_path
 from arena_topo.backends.local.supervisor import TIMES
 from arena_topo.errors import AlreadyExists, ArenaError, NotFound, UsageError
 from arena_topo.examples import allreduce
 from arena_topo.job import Claim, EnvVar, MPIJob
 from arena_topo.manifests import ApiVersion
-from arena_topo.solver import Request, Unplaceable, place
+from arena_topo.solver import Policy, Reason, Request, Unplaceable, place
+from arena_topo.topology import NodeName
 
 ARENA = (
     "mpirun --allow-run-as-root -np 4 -bind-to none -map-by slot -x NCCL_DEBUG=INFO"
@@ -50,6 +51,31 @@ def engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     for job in backend.jobs(None):
         backend.delete(job.name, job.namespace)
     nothing_runs(str(tmp_path / "state"))
+
+
+def test_a_request_is_read_back_as_it_was_written():
+    request = Request(
+        workers=4,
+        gpus=2,
+        excluded={NodeName("a"): Reason.TAINT},
+        required="node",
+        policy=Policy.ADAPTIVE,
+        pack_above=0.25,
+    )
+    written = ledger.Submission(
+        uid="1",
+        name="demo",
+        namespace="default",
+        created=0.0,
+        host="me",
+        workers=4,
+        gpus=2,
+        request=request,
+    )
+    assert ledger._submission(json.loads(ledger._submitted(written))) == written
+    earlier = json.loads(ledger._submitted(written))
+    del earlier["request"]["policy"], earlier["request"]["required"]
+    assert ledger._submission(earlier).request.policy is Policy.PACK
 
 
 def nothing_runs(state: str) -> None:

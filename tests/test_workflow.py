@@ -338,6 +338,19 @@ def test_a_queue_and_a_placement_exclude_each_other(world):
     assert world.backend.jobs(None) == ()
 
 
+@pytest.mark.parametrize("flag", ["required", "preferred"])
+def test_a_level_that_the_cluster_does_not_have_is_a_mistake_that_lists_those_it_has(flag):
+    with pytest.raises(InvalidJob, match=f"--topology-{flag} leaf") as refused:
+        planned(dgx("a"), **{f"topology_{flag}": "leaf"})
+    assert refused.value.why == "it knows node, beyond"
+
+
+def test_a_required_level_is_kept():
+    assert len(planned(dgx("a"), dgx("b"), workers=12)) == 2
+    with pytest.raises(Unplaceable):
+        planned(dgx("a"), dgx("b"), workers=12, topology_required="node")
+
+
 def test_a_plan_from_a_dump_refuses_what_no_node_has():
     job = MPIJob(name="demo", command="true", image="i", gpus=9)
     with pytest.raises(Unplaceable) as refused:

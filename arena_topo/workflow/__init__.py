@@ -20,6 +20,7 @@ from arena_topo.solver import Placement, Policy, Reason, Request, Unplaceable, V
 from arena_topo.solver.configurations import has_nvlink
 from arena_topo.solver.gang import distances
 from arena_topo.topology import TAINT, Cluster, Knowledge, Machine, Node, NodeName, Taint
+from arena_topo.topology.fabricfile import FabricFile
 
 LOCAL_IMAGE = "local"
 """The image name that means "whatever is installed on this machine"."""
@@ -64,6 +65,12 @@ def open_backend(options: Options, *, image: str | None = None) -> Backend:
             why="no --kubeconfig, KUBECONFIG, ~/.kube/config or in-cluster account was found",
             hint="set KUBECONFIG, or run the command outside its image with --backend local",
         )
+    if options.fabric is not None:
+        raise UsageError(
+            "--fabric is not for the local engine",
+            why="its machines have no labels that could say where in a network they are",
+            hint="give --state FILE, or a cluster with --backend kubernetes",
+        )
     from arena_topo.backends.local import engine as local  # noqa: PLC0415  heavy
 
     return local.open_backend(options)
@@ -86,11 +93,26 @@ def _engine(options: Options) -> str:
     return "local"
 
 
-def read_state(paths: Sequence[str]) -> Cluster:
-    """The cluster that dumps of `kubectl get ... -o json` describe; `-` is standard input."""
+def read_state(paths: Sequence[str], fabric: FabricFile | None = None) -> Cluster:
+    """The cluster that dumps of `kubectl get ... -o json` describe; `-` is standard input.
+
+    `fabric` says what joins the nodes, where it is given, whatever their labels say.
+    """
     from arena_topo.backends import dump, observed  # noqa: PLC0415  YAML, only for dumps
 
-    return observed.cluster(dump.read(paths), source=", ".join(paths))
+    return observed.cluster(dump.read(paths), source=", ".join(paths), file=fabric)
+
+
+def read_fabric(path: str) -> FabricFile:
+    """The network that a file describes; `-` is standard input.
+
+    UsageError names the file and the place in it that makes no sense.
+    """
+    from arena_topo.backends import dump  # noqa: PLC0415  YAML, only for files
+    from arena_topo.topology import fabricfile  # noqa: PLC0415  only for files
+
+    data, name = dump.document(path)
+    return fabricfile.read(data, where=name)
 
 
 def plan(
