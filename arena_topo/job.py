@@ -588,6 +588,12 @@ class MPIJob:
             raise InvalidJob("--image must be set ")
         for field, flag in flags_of(MPIJob).items():
             self._check(field, flag)
+        if self.pack_above > 1:
+            raise InvalidJob(
+                "--pack-above is invalid",
+                why=f"{self.pack_above:g} is more than all GPUs",
+                hint="it is a share: 0.5 is half of them",
+            )
         if self.sync_mode is not SyncMode.NONE and not self.sync_source:
             raise InvalidJob("--syncSource should be set when syncMode is set")
         if self.model_name and not self.model_source:

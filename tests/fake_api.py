@@ -38,8 +38,9 @@ GROUPS = {
     "apps": {"deployments": "Deployment", "statefulsets": "StatefulSet"},
     "batch": {"jobs": "Job"},
     "kubeflow.org": {"mpijobs": "MPIJob"},
+    "kueue.x-k8s.io": {"topologies": "Topology"},
 }
-CLUSTER_WIDE = {"nodes", "namespaces"}
+CLUSTER_WIDE = {"nodes", "namespaces", "topologies"}
 KINDS = {kind: plural for table in (CORE, *GROUPS.values()) for plural, kind in table.items()}
 
 STALE = (
@@ -136,6 +137,10 @@ class FakeApi:
             plural: {} for plural in KINDS.values()
         }
         self.versions = ["v2beta1"]
+        self.kueue: list[str] = []
+        """The versions of its group, the preferred one first; none where there is no Kueue."""
+        self.topologies: list[str] = []
+        """Those of them that have topologies."""
         self.faults: list[Fault] = []
         self.denied: list[re.Pattern[str]] = []
         self.tokens: dict[str, str] = {}
@@ -283,7 +288,30 @@ class FakeApi:
                 if any(owner["uid"] == uid for owner in owners) and (space, name) in things:
                     self.remove(plural, space, name, {})
 
+    def replace(
+        self, plural: str, space: str, name: str, thing: dict[str, Any], *, dry: bool
+    ) -> dict[str, Any]:
+        found = self.get(plural, space, name)
+        self.unchanged(found, thing, plural)
+        if not dry:
+            kept = {key: found["metadata"][key] for key in ("uid", "creationTimestamp")}
+            found.clear()
+            found.update(copy.deepcopy(thing))
+            found["metadata"] |= kept
+            self.touch(found["metadata"])
+        return found
+
     def patch(self, found: dict[str, Any], kind: str, body: Any, plural: str) -> dict[str, Any]:
+        self.unchanged(found, body, plural)
+        changed = _json_patch(found, body) if "json-patch" in kind else _merged(found, body)
+        found.clear()
+        found.update(changed)
+        self.touch(found["metadata"])
+        return found
+
+    @staticmethod
+    def unchanged(found: dict[str, Any], body: Any, plural: str) -> None:
+        """Refuse a write that was meant for an older version of the object."""
         wanted = body.get("metadata", {}).get("resourceVersion") if isinstance(body, dict) else None
         if wanted and wanted != found["metadata"]["resourceVersion"]:
             raise Refused(
@@ -293,11 +321,6 @@ class FakeApi:
                 f' "{found["metadata"]["name"]}": the object has been modified; please apply your'
                 " changes to the latest version and try again",
             )
-        changed = _json_patch(found, body) if "json-patch" in kind else _merged(found, body)
-        found.clear()
-        found.update(changed)
-        self.touch(found["metadata"])
-        return found
 
     def listing(self, plural: str, space: str, query: dict[str, str]) -> dict[str, Any]:
         if token := query.get("continue"):
@@ -502,7 +525,14 @@ class _Handler(BaseHTTPRequestHandler):
         if group == "kubeflow.org" and not rest:
             self._discover(version)
             return
-        served = group != "kubeflow.org" or version in fake.versions
+        if group == "kueue.x-k8s.io" and not rest and fake.kueue:
+            versions = [{"version": one} for one in fake.kueue]
+            self._answer(
+                200, {"kind": "APIGroup", "versions": versions, "preferredVersion": versions[0]}
+            )
+            return
+        limited = {"kubeflow.org": fake.versions, "kueue.x-k8s.io": fake.topologies}
+        served = version in limited.get(group, [version])
         space = ""
         if len(rest) > 2 and rest[0] == "namespaces":
             space, rest = rest[1], rest[2:]
@@ -526,12 +556,13 @@ class _Handler(BaseHTTPRequestHandler):
     ) -> dict[str, Any]:
         fake = self.fake
         match self.command:
-            case "GET" if name:
-                return fake.get(plural, space, name)
             case "GET":
-                return fake.listing(plural, space, query)
+                one = fake.get(plural, space, name) if name else None
+                return one or fake.listing(plural, space, query)
             case "POST":
                 return fake.create(plural, space, body, dry=query.get("dryRun") == "All")
+            case "PUT":
+                return fake.replace(plural, space, name, body, dry=query.get("dryRun") == "All")
             case "DELETE" if not name:
                 # The real server calls it deletecollection: all of the namespace.
                 for one in fake.listing(plural, space, {})["items"]:

@@ -51,6 +51,54 @@ def test_every_way_to_write_two_objects_is_read(tmp_path: Path, text: str):
     assert read(tmp_path, text) == [NODE, POD]
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "levels: []\nbeyondGBps: 100.0\n",
+        "# a comment\n---\nlevels: []\nbeyondGBps: 100.0\n",
+        '\ufeff{"levels": [],\n\t"beyondGBps": 1e2}\n',
+        "{levels: [], beyondGBps: 100.0}",
+    ],
+)
+def test_a_document_is_yaml_or_json(tmp_path: Path, text: str):
+    path = tmp_path / "net.yaml"
+    path.write_text(text)
+    assert dump.document(str(path)) == ({"levels": [], "beyondGBps": 100.0}, str(path))
+
+
+def test_a_document_may_come_from_standard_input(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(b"levels: []")))
+    assert dump.document("-") == ({"levels": []}, "standard input")
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (b"levels: [", "line 1, column 10: not YAML: "),
+        (b"a: 1\n---\nb: 2\n", "line 2, column 1: not YAML: "),
+        (b"a: \xff", "is not UTF-8 text"),
+        (b"a: 2026-02-30", "not YAML: "),
+        (b"[" * 100_000, "is nested too deeply"),
+    ],
+)
+def test_a_document_that_is_none_is_refused_with_its_place(
+    tmp_path: Path, text: bytes, problem: str
+):
+    path = tmp_path / "net.yaml"
+    path.write_bytes(text)
+    with pytest.raises(UsageError) as caught:
+        dump.document(str(path))
+    assert caught.value.message.startswith(f"{path}: {problem}")
+    assert caught.value.hint is None
+
+
+def test_a_document_that_cannot_be_read_is_refused(tmp_path: Path):
+    for path in (tmp_path / "none.yaml", tmp_path):
+        with pytest.raises(UsageError) as caught:
+            dump.document(str(path))
+        assert caught.value.message.startswith(f"{path}: cannot be read: ")
+
+
 @pytest.mark.parametrize("first", [True, False])
 def test_items_of_a_typed_list_get_its_kind_wherever_it_stands(tmp_path: Path, *, first: bool):
     items = {"items": [{"metadata": {"name": "a"}}, {"metadata": {"name": "b"}}]}

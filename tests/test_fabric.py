@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arena_topo.errors import UnreadableTopology, UsageError
-from arena_topo.topology import Tier, fabric
+from arena_topo.topology import Tier, fabric, fabricfile
 
 FABRICS = Path(__file__).parent / "fabrics"
 
@@ -75,7 +75,9 @@ def test_topographs_tiers_run_from_the_farthest_to_tier_zero():
 
 
 def test_trays_of_one_rack_meet_over_nvlink_and_racks_over_switches():
-    result = fabric.from_labels(nvl72(), rdma=dict.fromkeys(nvl72(), 200.0), nvlink=721.8)
+    result = fabric.from_labels(
+        nvl72(), rdma=dict.fromkeys(nvl72(), 200.0), nvlink=dict.fromkeys(nvl72(), 721.8)
+    )
     assert result.joining(["node1101", "node1118"]) == Tier(name="nvlink", bandwidth=721.8)
     assert result.joining(["node1101", "node1201"]) == Tier(name="spine", bandwidth=200.0)
     assert result.joining(["node1101", "node2201"]) == Tier(name="core", bandwidth=200.0)
@@ -159,9 +161,9 @@ def test_gkes_own_labels_are_read_and_the_host_is_no_level():
 def test_a_gke_sub_block_repeated_as_accelerator_domain_is_not_nvlink():
     node = {f"{GKE}block": "b1", f"{GKE}subblock": "sb1", ACCELERATOR: "sb1"}
     nodes = {"a": node, "b": node, "c": {**node, f"{GKE}subblock": "sb2", ACCELERATOR: "sb2"}}
-    assert words(fabric.from_labels(nodes, nvlink=370.8)) == ["spine", "leaf"]
+    assert words(fabric.from_labels(nodes, nvlink=dict.fromkeys(nodes, 370.8))) == ["spine", "leaf"]
     cliques = {name: {**labels, CLIQUE: "uuid.1"} for name, labels in nodes.items()}
-    assert "nvlink" in words(fabric.from_labels(cliques, nvlink=721.8))
+    assert "nvlink" in words(fabric.from_labels(cliques, nvlink=dict.fromkeys(cliques, 721.8)))
 
 
 def test_the_fourth_layer_of_eks_counts_only_where_all_nodes_have_it():
@@ -189,7 +191,7 @@ def test_cliques_of_one_nvlink_cluster_do_not_reach_each_other():
     near, far = "00000000-0000-0000-0000-0000000000ab", "00000000-0000-0000-0000-0000000000cd"
     cliques = [f"{near}.0", f"{near}.0", f"{near}.1", f"{near}.1", f"{far}.0", f"{far}.1"]
     nodes = {f"worker-{at}": {CLIQUE: clique} for at, clique in enumerate(cliques)}
-    result = fabric.from_labels(nodes, nvlink=721.8)
+    result = fabric.from_labels(nodes, nvlink=dict.fromkeys(nodes, 721.8))
     assert joined(result, "worker-0", "worker-1") == "nvlink"
     assert joined(result, "worker-1", "worker-2") == "beyond"
     assert joined(result, "worker-3", "worker-4") == "beyond"
@@ -198,7 +200,7 @@ def test_cliques_of_one_nvlink_cluster_do_not_reach_each_other():
 def test_machines_that_belong_to_no_nvlink_cluster_do_not_share_one():
     nobody = "00000000-0000-0000-0000-000000000000.0"
     nodes = {name: {CLIQUE: nobody, LEAF: "l1" if name < "c" else "l2"} for name in "abc"}
-    result = fabric.from_labels(nodes, nvlink=370.8)
+    result = fabric.from_labels(nodes, nvlink=dict.fromkeys(nodes, 370.8))
     assert words(result) == ["leaf"]
     assert joined(result, "a", "c") == "beyond"
 
@@ -342,7 +344,7 @@ def test_values_that_no_api_server_lets_through_do_no_harm():
 def test_where_nothing_is_known_all_nodes_are_one_slow_network_apart():
     result = fabric.from_labels({"a": {}, "b": {}})
     assert result == fabric.Fabric(
-        tiers=(), beyond=1.25, domains={"a": (), "b": ()}, assumed=True, notes=()
+        tiers=(), beyond=1.25, domains={"a": (), "b": ()}, assumed=frozenset({"beyond"}), notes=()
     )
     assert fabric.from_labels({}).domains == {}
 
@@ -377,9 +379,17 @@ def test_rdma_does_not_leave_the_zone():
 def test_nvlink_is_never_slower_than_the_network_around_it():
     nodes = pairs(LEAF, CLIQUE)
     nics = dict.fromkeys(nodes, 400.0)
-    assert rates(fabric.from_labels(nodes, rdma=nics, nvlink=371.0)) == [400.0, 400.0, 400.0]
+    assert rates(fabric.from_labels(nodes, rdma=nics, nvlink=dict.fromkeys(nodes, 371.0))) == [
+        400.0,
+        400.0,
+        400.0,
+    ]
     assert rates(fabric.from_labels(nodes, rdma=nics)) == [400.0, 400.0, 400.0]
-    assert rates(fabric.from_labels(nodes, nvlink=721.8)) == [1.25, 1.25, 721.8]
+    assert rates(fabric.from_labels(nodes, nvlink=dict.fromkeys(nodes, 721.8))) == [
+        1.25,
+        1.25,
+        721.8,
+    ]
 
 
 # Kueue
@@ -485,7 +495,8 @@ def halls():
 
 def from_yaml(name, **known):
     path = FABRICS / name
-    return fabric.from_file(yaml.safe_load(path.read_text()), halls(), where=name, **known)
+    file = fabricfile.read(yaml.safe_load(path.read_text()), where=name)
+    return fabric.from_file(file, halls(), **known)
 
 
 def test_a_fabric_file_gives_names_and_bandwidths():
@@ -500,7 +511,7 @@ def test_a_fabric_file_gives_names_and_bandwidths():
             "d": ("2", "C"),
             "e": ("2", "C"),
         },
-        assumed=False,
+        assumed=frozenset(),
         notes=(),
     )
     assert joined(result, "a", "c") == "hall"
@@ -525,20 +536,26 @@ def test_a_level_of_a_file_that_no_node_knows_is_mentioned_and_still_bounds_the_
         ]
     }
     nics = dict.fromkeys(halls(), 100.0)
-    result = fabric.from_file(written, halls(), where="f.yaml", rdma=nics)
+    result = fabric.from_file(fabricfile.read(written, where="f.yaml"), halls(), rdma=nics)
     assert words(result) == ["hall", "rack"]
     assert rates(result) == [2.0, 2.0, 100.0]
     assert result.notes == ("no node has the label example.com/hallway: the level row is not used",)
 
 
 def test_a_file_may_know_nothing_but_the_speed_of_a_flat_network():
-    result = fabric.from_file({"levels": [], "beyondGBps": 12.5}, halls(), where="flat.yaml")
-    assert (result.tiers, result.beyond, result.assumed) == ((), 12.5, False)
+    result = fabric.from_file(
+        fabricfile.read({"levels": [], "beyondGBps": 12.5}, where="flat.yaml"), halls()
+    )
+    assert (result.tiers, result.beyond, result.assumed) == ((), 12.5, frozenset())
 
 
 def test_levels_of_a_file_may_be_equally_fast():
     written = {"levels": [level(), level(name="row", label="example.com/row")], "beyondGBps": 50}
-    assert rates(fabric.from_file(written, halls(), where="f.yaml")) == [50.0, 50.0, 50.0]
+    assert rates(fabric.from_file(fabricfile.read(written, where="f.yaml"), halls())) == [
+        50.0,
+        50.0,
+        50.0,
+    ]
 
 
 def level(**changes):
@@ -638,7 +655,7 @@ HALL = {"name": "hall", "label": "example.com/hall", "bandwidthGBps": 10}
 )
 def test_a_bad_file_is_named_with_the_place_in_it(data, problem):
     with pytest.raises(UsageError) as caught:
-        fabric.from_file(data, halls(), where="net.yaml")
+        fabricfile.read(data, where="net.yaml")
     assert caught.value.message == f"net.yaml: {problem}"
 
 
@@ -660,7 +677,9 @@ def partition(result):
 
 @given(CLUSTERS, NICS, NICS)
 def test_tiers_are_a_tree_that_is_never_faster_outward(nodes, nic, nvlink):
-    result = fabric.from_labels(nodes, rdma=dict.fromkeys(nodes, nic), nvlink=nvlink)
+    result = fabric.from_labels(
+        nodes, rdma=dict.fromkeys(nodes, nic), nvlink=dict.fromkeys(nodes, nvlink)
+    )
     assert len(set(words(result))) == len(result.tiers)
     assert all(outer <= inner for outer, inner in pairwise(rates(result)))
     assert list(result.domains) == sorted(nodes)
@@ -710,4 +729,4 @@ def test_no_file_makes_the_reader_fall_over(data):
     for written in (data, {"levels": data}, {"levels": [data]}, {"levels": [{"name": data}]}):
         if written != {"levels": []}:
             with pytest.raises(UsageError):
-                fabric.from_file(written, {}, where="f")
+                fabricfile.read(written, where="f")

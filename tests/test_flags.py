@@ -53,9 +53,9 @@ def hear(monkeypatch, capfd):
     """Run a command line through the whole parser, with verbs that only listen."""
     heard = Heard()
 
-    def engine(everywhere, *, image=None):
+    def engine(everywhere, *, image=None, fabric=None):
         heard.everywhere = everywhere
-        heard.more["image"] = image
+        heard.more["image"], heard.more["fabric"] = image, fabric
         return Nowhere()
 
     def submit(job, backend, *, namespace, api):
@@ -138,6 +138,8 @@ def submit_flags():
 
 
 EXAMPLES = {
+    "policy": "spread",
+    "pack_above": "0.25",
     "name": "a-name",
     "gpus": "3",
     "workers": "5",
@@ -392,3 +394,9 @@ def test_aliases_work_but_are_not_listed(alias, hear):
     listing = hear(*before, job=False).output
     assert f"\n  {alias} " not in listing
     assert f"\n  {ALIASES[alias]} " in listing
+
+
+def test_a_share_of_gpus_is_no_percentage(hear):
+    heard = hear("submit", "mpi", "--gputopology", "--pack-above=50", "c")
+    assert heard.code == 2
+    assert "50 is more than all GPUs" in heard.errors

@@ -20,7 +20,7 @@ from arena_topo.backends.kubernetes.engine import KubernetesBackend
 from arena_topo.errors import AccessDenied, AlreadyExists, ClusterError, NotFound, UsageError
 from arena_topo.job import MPIJob
 from arena_topo.manifests import ApiVersion, Plan
-from arena_topo.topology import Knowledge, presets, published
+from arena_topo.topology import Knowledge, Tier, fabricfile, presets, published
 
 JOBS = "/apis/kubeflow.org/v2beta1/namespaces/default/mpijobs"
 
@@ -125,7 +125,7 @@ def add_node(api: FakeApi, name: str) -> None:
     api.add({"kind": "Node", "metadata": {"name": name}, "status": status})
 
 
-def test_the_cluster_is_read_in_four_lists_and_one_discovery(
+def test_the_cluster_is_read_in_four_lists_and_two_discoveries(
     api: FakeApi, backend: KubernetesBackend
 ):
     add_node(api, "node-0")
@@ -135,7 +135,75 @@ def test_the_cluster_is_read_in_four_lists_and_one_discovery(
     assert cluster.nodes[0].machine.knowledge is Knowledge.MEASURED
     assert cluster.notes == ()
     assert cluster.source == "test"
-    assert len(api.requests) == 5
+    assert len(api.requests) == 6
+
+
+def rack(api: FakeApi, name: str, where: str) -> None:
+    add_node(api, name)
+    found = api.find("Node", name)
+    assert found is not None
+    found["metadata"]["labels"] = {"example.com/rack": where}
+
+
+def kueue(api: FakeApi) -> None:
+    """Four nodes in two racks, and a Kueue topology that knows of racks."""
+    for name, where in (("a", "1"), ("b", "1"), ("c", "2"), ("d", "2")):
+        rack(api, name, where)
+    spec = {"levels": [{"nodeLabel": "example.com/rack"}]}
+    api.add({"kind": "Topology", "metadata": {"name": "default"}, "spec": spec})
+
+
+@pytest.mark.parametrize(
+    ("group", "topologies", "more"),
+    [
+        (["v1beta2", "v1beta1"], ["v1beta2", "v1beta1"], 1),
+        (["v1beta1", "v1alpha1"], ["v1alpha1"], 2),
+    ],
+)
+def test_kueue_topologies_are_read_in_whatever_version_has_them(
+    api: FakeApi, backend: KubernetesBackend, group: list[str], topologies: list[str], more: int
+):
+    kueue(api)
+    api.kueue, api.topologies = group, topologies
+    cluster = backend.cluster()
+    assert [tier.name for tier in cluster.tiers] == ["rack"]
+    assert {node.name: node.domains for node in cluster.nodes} == {
+        "a": ("1",),
+        "b": ("1",),
+        "c": ("2",),
+        "d": ("2",),
+    }
+    assert cluster.notes == ()
+    assert len(api.requests) == 6 + more
+
+
+def test_kueue_without_topologies_is_no_news(api: FakeApi, backend: KubernetesBackend):
+    kueue(api)
+    api.kueue, api.topologies = ["v1beta1"], []
+    assert (backend.cluster().tiers, backend.cluster().notes) == ((), ())
+
+
+def test_topologies_that_may_not_be_read_are_a_note(api: FakeApi, backend: KubernetesBackend):
+    kueue(api)
+    api.kueue = api.topologies = ["v1beta1"]
+    api.deny("list topologies")
+    cluster = backend.cluster()
+    assert cluster.tiers == ()
+    (note,) = cluster.notes
+    assert "topologies" in note
+    assert note.endswith(": the network is taken from node labels")
+
+
+def test_with_a_fabric_file_nobody_asks_for_topologies(api: FakeApi, tmp_path: Path):
+    kueue(api)
+    api.kueue = api.topologies = ["v1beta1"]
+    levels = [{"name": "row", "label": "example.com/rack", "bandwidthGBps": 50}]
+    file = fabricfile.read({"levels": levels, "beyondGBps": 3}, where="net.yaml")
+    config = kubeconfig(tmp_path / "config", api.url)
+    cluster = kubernetes.open_backend(Options(kubeconfig=config, fabric=file)).cluster()
+    assert cluster.tiers == (Tier(name="row", bandwidth=50.0),)
+    assert cluster.beyond == 3.0
+    assert not [one for one in api.requests if "kueue" in one]
 
 
 def test_pages_of_a_large_cluster_are_all_read(api: FakeApi, backend: KubernetesBackend):

@@ -915,9 +915,9 @@ def test_emulated_machines_are_marked(engine):
 
 
 SMI = """#!/bin/sh
-if [ "$1" = -L ]; then
-  echo "GPU 0: Tesla V100-SXM2-16GB (UUID: GPU-aa)"
-  echo "GPU 1: Tesla V100-SXM2-16GB (UUID: GPU-bb)"
+if [ "$1" != topo ]; then
+  echo "0, GPU-aa, Tesla V100-SXM2-16GB"
+  echo "1, GPU-bb, Tesla V100-SXM2-16GB"
 else
   printf '\\tGPU0\\tGPU1\\tCPU Affinity\\nGPU0\\t X \\tNV2\\t0-7\\nGPU1\\tNV2\\t X \\t0-7\\n'
 fi

@@ -14,8 +14,9 @@ from enum import StrEnum
 from typing import Protocol
 
 from arena_topo.job import MPIJob
-from arena_topo.manifests import ApiVersion, Binding, Forecast, Plan
-from arena_topo.topology import Cluster
+from arena_topo.manifests import ApiVersion, Binding, Forecast, Manifest, Plan
+from arena_topo.topology import Cluster, Machine
+from arena_topo.topology.fabricfile import FabricFile
 
 
 class Phase(StrEnum):
@@ -106,6 +107,14 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Publication:
+    """What was published, and whether that was `created`, `configured` or `unchanged`."""
+
+    manifest: Manifest
+    outcome: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LogOptions:
     """Which part of a log: `tail` lines (None: all), `since` seconds or `since_time` RFC 3339."""
 
@@ -172,10 +181,19 @@ class Backend(Protocol):
     def events(self, job: JobStatus) -> tuple[Event, ...]:
         """What happened to the job and its pods, oldest first."""
 
+    def publish(self, machine: Machine, *, dry_run: bool = False) -> Publication:
+        """Write down the links of the node that the machine is named after, for all to read.
+
+        NotFound if there is no such node. With `dry_run` everything is checked, nothing stored.
+        """
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """How to reach an engine: everything a person may say about it on the command line."""
+    """How to reach an engine: everything a person may say about it on the command line.
+
+    `fabric` says what joins its nodes, whatever their labels say.
+    """
 
     backend: str = "auto"
     kubeconfig: str | None = None
@@ -183,3 +201,4 @@ class Options:
     namespace: str | None = None
     emulate: str | None = None
     request_timeout: float = 30.0
+    fabric: FabricFile | None = None

@@ -1,4 +1,4 @@
-"""Dumps of a cluster -> its objects: what `kubectl get ... -o json` or `-o yaml` has written.
+"""Files -> data: dumps that `kubectl get ... -o json` or `-o yaml` has written, fabric files.
 
 A dump of a large cluster is hundreds of megabytes. JSON is therefore read piece by piece: only
 the object at hand is ever held, so that reading costs no more memory than what is kept of it.
@@ -10,7 +10,7 @@ import codecs
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -42,11 +42,39 @@ def read(paths: Sequence[str]) -> Iterator[Object]:
     """
     for path in paths:
         with _opened(path) as file:
-            yield from _file(file, "standard input" if path == STDIN else path)
+            yield from _file(file, _name(path))
+
+
+def document(path: str) -> tuple[Any, str]:
+    """The one document in a small YAML or JSON file, and the name of the file for people.
+
+    `-` is standard input. UsageError names the file and the position of what makes no sense.
+    """
+    import yaml
+
+    name = _name(path)
+    with _opened(path, hint=None) as file:
+        try:
+            text = file.read().decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise UsageError(f"{name}: is not UTF-8 text") from error
+        # JSON is almost YAML, which wants no tabs and takes 1e2 for a word.
+        with suppress(ValueError, RecursionError):
+            return json.loads(text), name
+        try:
+            return yaml.safe_load(text), name
+        except RecursionError as error:
+            raise UsageError(f"{name}: is nested too deeply") from error
+        except (yaml.YAMLError, ValueError) as error:
+            raise _not_yaml(name, error, hint=None) from error
+
+
+def _name(path: str) -> str:
+    return "standard input" if path == STDIN else path
 
 
 @contextmanager
-def _opened(path: str) -> Iterator[IO[bytes]]:
+def _opened(path: str, *, hint: str | None = _HINT) -> Iterator[IO[bytes]]:
     if path == STDIN:
         yield sys.stdin.buffer
         return
@@ -54,7 +82,7 @@ def _opened(path: str) -> Iterator[IO[bytes]]:
         with Path(path).open("rb") as file:
             yield file
     except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror}", hint=_HINT) from error
+        raise UsageError(f"{path}: cannot be read: {error.strerror}", hint=hint) from error
 
 
 def _file(file: IO[bytes], name: str) -> Iterator[Object]:
@@ -267,11 +295,14 @@ def _yaml(text: _Text) -> Iterator[Object]:
                     raise text.fault("a list without a kind: the file is cut off")
                 yield from _objects(one, None)
     except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        problem = getattr(error, "problem", None) or str(error)
-        if mark is None:
+        if getattr(error, "problem_mark", None) is None:
+            problem = getattr(error, "problem", None) or str(error)
             raise text.fault(f"not YAML: {problem}") from error
-        raise UsageError(
-            f"{text.name}: line {mark.line + 1}, column {mark.column + 1}: not YAML: {problem}",
-            hint=_HINT,
-        ) from error
+        raise _not_yaml(text.name, error, hint=_HINT) from error
+
+
+def _not_yaml(name: str, error: Exception, *, hint: str | None) -> UsageError:
+    mark = getattr(error, "problem_mark", None)
+    problem = getattr(error, "problem", None) or str(error)
+    place = "" if mark is None else f"line {mark.line + 1}, column {mark.column + 1}: "
+    return UsageError(f"{name}: {place}not YAML: {problem}", hint=hint)

@@ -1,4 +1,4 @@
-"""Kubernetes objects -> Cluster: which GPUs there are, and which of them are free.
+"""Kubernetes objects -> Cluster: which GPUs there are, which of them are free, what joins them.
 
 Pure: the same reader serves a live API server (`kubernetes`) and a dump on disk (`dump`). What
 cannot be understood becomes a note and counts against what is free, never for it.
@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import Any
 
 from arena_topo import manifests
+from arena_topo.backends import network
 from arena_topo.errors import UnreadableTopology
 from arena_topo.job import Quantity
 from arena_topo.manifests.values import FORMAT, GPU_GROUP, GPU_VISIBLE, GUARANTEE, MAP, STATE
@@ -33,6 +34,7 @@ from arena_topo.topology import (
     natural,
     published,
 )
+from arena_topo.topology.fabricfile import FabricFile
 
 Object = Mapping[str, Any]
 
@@ -43,18 +45,22 @@ ACK_ALLOCATION = "gputopology.alibabacloud.com/allocation"
 """JSON of the ACK scheduler: `{"allocatedGPUs": {"0": ["0", "3"]}, ...}`, by container index
 (koordinator, pkg/scheduler/plugins/ack/gputopology)."""
 
+KUEUE = "kueue.x-k8s.io"
+"""The API group of the `Topology` that tells of the network."""
+
 _POD_ANNOTATIONS = (GPU_GROUP, GPU_VISIBLE, ACK_ALLOCATION, GUARANTEE, FORMAT)
 _JOB_ANNOTATIONS = (MAP, STATE)
 _OVER = ("Succeeded", "Failed")
 _NOTES_OF_A_KIND = 3
 
 
-def cluster(objects: Iterable[Object], *, source: str) -> Cluster:
-    """Build the cluster that nodes, pods, MPIJobs and topology ConfigMaps describe together.
+def cluster(objects: Iterable[Object], *, source: str, file: FabricFile | None = None) -> Cluster:
+    """Build the cluster that nodes, pods, MPIJobs, ConfigMaps and Kueue topologies describe.
 
     Objects come in any order and of any kind, those of no use are ignored, and each is reduced as
     it passes, so an iterator over a large dump is never held whole. `source` names the origin for
-    people.
+    people. `file` says what joins the nodes, where it is given, whatever else does. Every node has
+    as many domains as the cluster has tiers.
     """
     notes = _Notes()
     found: dict[str, list[Object]] = {kind: [] for kind in _PROJECTIONS}
@@ -62,28 +68,50 @@ def cluster(objects: Iterable[Object], *, source: str) -> Cluster:
         kind = one.get("kind") if isinstance(one, Mapping) else None
         if not isinstance(kind, str) or kind not in _PROJECTIONS:
             continue
+        # Other groups have kinds of that name; in a bare list items may not say their group.
+        if kind == "Topology" and str(one.get("apiVersion", KUEUE)).partition("/")[0] != KUEUE:
+            continue
         try:
             found[kind].append(project(kind, one))
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             notes.add("object", f"{kind} {_name_of(one)} makes no sense and is ignored: {error}")
     machines = _Machines(found["ConfigMap"], notes)
     uses = _uses(found["Pod"], found["MPIJob"], notes)
-    nodes: dict[str, Node] = {}
+    nodes: dict[NodeName, Object] = {}
     for one in found["Node"]:
-        name = one["metadata"]["name"]
+        name = NodeName(one["metadata"]["name"])
         if name in nodes:
             notes.add("twice", f"node {name} is listed twice; the first one counts")
             continue
-        nodes[name] = _node(one, machines, uses.get(name, _Use()), notes)
+        nodes[name] = one
+    known = {
+        name: machines.of(name, one["metadata"]["labels"], _present(one))
+        for name, one in nodes.items()
+    }
+    joined = network.joining(
+        {name: one.machine for name, one in known.items()},
+        {name: one["metadata"]["labels"] for name, one in nodes.items()},
+        rdma={name: nic for name, one in nodes.items() if (nic := _rdma(one["status"]))},
+        topologies=found["Topology"],
+        file=file,
+    )
+    for note in joined.notes:
+        notes.add("network", note)
     return Cluster(
-        nodes=tuple(nodes[name] for name in sorted(nodes, key=natural)),
+        nodes=tuple(
+            _node(nodes[name], known[name], joined.domains[name], uses.get(name, _Use()), notes)
+            for name in sorted(nodes, key=natural)
+        ),
+        tiers=joined.tiers,
+        beyond=joined.beyond,
+        guesses=joined.guesses,
         notes=notes.all(),
         source=source,
     )
 
 
 def project(kind: str, one: Object) -> dict[str, Any]:
-    """Keep of a Node, Pod, MPIJob or ConfigMap only what `cluster` reads, in the same shape.
+    """Keep of an object of these kinds only what `cluster` reads, in the same shape.
 
     A pod of 6.7 kB becomes some 400 bytes, which is what makes clusters of 10,000 nodes fit in
     memory. KeyError for another kind; TypeError or ValueError for an object without a name.
@@ -220,11 +248,20 @@ def _project_config_map(one: Object) -> dict[str, Any]:
     }
 
 
+def _project_topology(one: Object) -> dict[str, Any]:
+    return {
+        "metadata": _texts(_of(one, "metadata"), ("name",)),
+        # `network` says what is wrong with it.
+        "spec": one.get("spec"),
+    }
+
+
 _PROJECTIONS = {
     "Node": _project_node,
     "Pod": _project_pod,
     "MPIJob": _project_mpijob,
     "ConfigMap": _project_config_map,
+    "Topology": _project_topology,
 }
 
 
@@ -496,15 +533,26 @@ def _telling(labels: Object) -> Iterable[tuple[str, str]]:
             yield key, str(value)
 
 
-def _node(one: Object, machines: _Machines, use: _Use, notes: _Notes) -> Node:
+def _resource(status: Object) -> str:
+    """What a node calls its GPUs; empty where it offers none."""
+    capacity, allocatable = _offers(status, "capacity"), _offers(status, "allocatable")
+    found = next((key for key in GPU_RESOURCES if (allocatable or capacity or {}).get(key)), "")
+    return found or next((key for key in GPU_RESOURCES if (capacity or {}).get(key)), "")
+
+
+def _present(one: Object) -> int:
+    """How many GPUs a node has, as far as it says."""
+    status, labels = one["status"], one["metadata"]["labels"]
+    offers = _offers(status, "capacity") or _offers(status, "allocatable")
+    # A device that fell off the bus leaves the capacity, but the label keeps counting it.
+    return max(_whole(offers, _resource(status)), _whole(labels, "nvidia.com/gpu.count"))
+
+
+def _node(one: Object, known: _Known, domains: tuple[str, ...], use: _Use, notes: _Notes) -> Node:
     name, labels = one["metadata"]["name"], one["metadata"]["labels"]
     status = one["status"]
     capacity, allocatable = _offers(status, "capacity"), _offers(status, "allocatable")
-    resource = next((key for key in GPU_RESOURCES if (allocatable or capacity or {}).get(key)), "")
-    resource = resource or next((key for key in GPU_RESOURCES if (capacity or {}).get(key)), "")
-    # A device that fell off the bus leaves the capacity, but the label keeps counting it.
-    present = max(_whole(capacity or allocatable, resource), _whole(labels, "nvidia.com/gpu.count"))
-    known = machines.of(name, labels, present)
+    resource = _resource(status)
     usable = count(known.healthy)
     if allocatable is not None or capacity is not None:
         usable = min(usable, _whole(allocatable if allocatable is not None else capacity, resource))
@@ -535,6 +583,7 @@ def _node(one: Object, machines: _Machines, use: _Use, notes: _Notes) -> Node:
             and any(taint.key == TAINT and taint.effect == "NoSchedule" for taint in taints)
         ),
         foreign=use.foreign,
+        domains=domains,
     )
 
 
@@ -558,6 +607,16 @@ def _free(name: str, known: _Known, use: _Use, notes: _Notes) -> tuple[GPUSet, i
 def _offers(status: Object, side: str) -> Object | None:
     """What a node offers, or None if it does not say."""
     return _of(status, side) if side in status else None
+
+
+def _rdma(status: Object) -> str | None:
+    """The resource by which a node offers RDMA."""
+    offers = _offers(status, "allocatable") or _offers(status, "capacity") or {}
+    found = network.rdma_resource(offers)
+    # A device that is not there any more is listed with 0.
+    if found is None or _whole(offers, found):
+        return found
+    return network.rdma_resource(name for name in offers if _whole(offers, name))
 
 
 def _whole(offers: Object | None, resource: str) -> int:

@@ -11,6 +11,7 @@ import typer
 
 from arena_topo import __version__, output
 from arena_topo.cli import cluster, jobs
+from arena_topo.cli import topology as machines
 from arena_topo.cli.options import (
     PROGRAM,
     ArenaCommand,
@@ -50,9 +51,11 @@ def tree() -> Any:
     submit.command("mpi", cls=JobCommand)(jobs.submit_mpi)
     plan = group("Show where a job would go, without submitting it.", SubmitGroup)
     plan.command("mpi", cls=JobCommand)(jobs.plan_mpi)
-    topology = group("Show how GPUs are linked.")
-    topology.command("presets", cls=ArenaCommand)(cluster.topology_presets)
-    topology.command("show", cls=ArenaCommand)(cluster.topology_show)
+    topology = group("Show and publish how GPUs are linked.")
+    topology.command("presets", cls=ArenaCommand)(machines.topology_presets)
+    topology.command("show", cls=ArenaCommand)(machines.topology_show)
+    topology.command("discover", cls=ArenaCommand)(machines.topology_discover)
+    topology.command("publish", cls=ArenaCommand)(machines.topology_publish)
 
     root.add_typer(submit, name="submit")
     root.add_typer(plan, name="plan")

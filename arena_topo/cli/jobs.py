@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import shutil
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
@@ -30,6 +32,8 @@ from arena_topo.errors import ArenaError, JobFailed, NotFound, UsageError
 from arena_topo.flag import Flag
 from arena_topo.job import MPIJob
 from arena_topo.manifests import ApiVersion, Plan
+from arena_topo.topology import Cluster
+from arena_topo.topology.fabricfile import FabricFile
 
 if TYPE_CHECKING:
     from arena_topo.workflow import Submitted
@@ -131,6 +135,14 @@ class Offline:
             metavar="FILE",
         ),
     ] = ()
+    fabric: Annotated[
+        str,
+        Flag(
+            help="Take the levels of the network and their speed from this file; - is stdin.",
+            panel=_PANEL,
+            metavar="FILE",
+        ),
+    ] = ""
     api_version: Annotated[
         ApiVersion | None,
         Flag(help="Version of the MPIJob to write; else what the cluster serves.", panel=_PANEL),
@@ -177,7 +189,7 @@ def submit_mpi(job: MPIJob, how: Submission, offline: Offline, everywhere: Globa
         )
     if how.timeout is not None and not how.wait:
         raise UsageError("--timeout needs --wait", hint="add --wait")
-    backend = engine(everywhere, image=job.image)
+    backend = engine(everywhere, image=job.image, fabric=network(offline.fabric))
     namespace = namespace_of(everywhere, backend)
     done = workflow.submit(job, backend, namespace=namespace, api=offline.api_version)
     _announce(done, how.output)
@@ -226,40 +238,90 @@ def plan_mpi(
     job: MPIJob,
     offline: Offline,
     everywhere: Globals,
+    *,
+    count_only: Annotated[
+        bool,
+        Flag(help="Only count how many such gangs fit; choose no GPUs.", panel=_PANEL),
+    ] = False,
+    plain: Annotated[
+        bool, Flag(help="Draw with ASCII characters only.", name="--ascii", panel=_PANEL)
+    ] = False,
     output_format: Annotated[
         PlanFormat, Flag(help="How to show it.", name="--output", short="-o", panel=_PANEL)
     ] = PlanFormat.WIDE,
 ) -> None:
-    """Show where the workers of an MPI job would go, and create nothing."""
-    plan, _backend = _planned(job, offline, everywhere)
-    if output_format is PlanFormat.JSON:
-        show(output.to_json(output.plan_value(plan)) + "\n")
-    elif output_format is PlanFormat.YAML:
-        show(output.to_yaml(output.plan_value(plan)))
-    elif plan.placement is None:
+    """Show where the workers of an MPI job would go and how good that is; create nothing."""
+    from arena_topo.output import plan as plans  # noqa: PLC0415 - reads the solver
+    from arena_topo.workflow import comparison  # noqa: PLC0415 - the verbs load what they need
+
+    cluster, backend, namespace = _world(job, offline, everywhere)
+    if count_only and job.gputopology:
+        counts = comparison.count_only(job, backend, cluster)
+        if output_format is PlanFormat.WIDE:
+            show(plans.counted(counts, job))
+        else:
+            show(_data(plans.counted_value(counts, job, namespace=namespace), output_format))
+        if counts.refused is not None:
+            raise counts.refused
+        return
+    proposal = comparison.propose(
+        job, backend, namespace=namespace, api=offline.api_version, cluster=cluster
+    )
+    if proposal.plan is not None:
+        tell(proposal.notes)
+    if output_format is not PlanFormat.WIDE:
+        show(_data(plans.value(proposal), output_format))
+    elif proposal.plan is not None and proposal.plan.placement is not None:
+        show(plans.text(proposal, unicode=draws(plain=plain), width=columns()))
+    if proposal.refused is not None:
+        raise proposal.refused
+    if proposal.verdict is None:
         say(f"The job {job.name} is not placed: add --gputopology.")
-    else:
-        show(output.plan_table(plan))
+
+
+def _data(value: Mapping[str, Any], output_format: PlanFormat) -> str:
+    if output_format is PlanFormat.YAML:
+        return output.to_yaml(value)
+    return output.to_json(value) + "\n"
+
+
+def draws(*, plain: bool) -> bool:
+    """Whether drawings may use Unicode: nobody asked for ASCII, and the output can take it."""
+    encoding = (sys.stdout.encoding if sys.stdout else None) or "utf-8"
+    return not plain and encoding.lower().replace("-", "").startswith("utf")
+
+
+def columns() -> int:
+    """Columns of the terminal, at least 60; 100 where the output is no terminal."""
+    if sys.stdout is None or not sys.stdout.isatty():
+        return 100
+    return max(60, shutil.get_terminal_size().columns)
 
 
 def _planned(job: MPIJob, offline: Offline, everywhere: Globals) -> tuple[Plan, Backend | None]:
     from arena_topo import workflow  # noqa: PLC0415 - the verbs load what they need
 
-    cluster = workflow.read_state(offline.state) if offline.state else None
-    # Objects can be made without a cluster; only placing needs one.
-    offline_only = cluster is not None or workflow.nowhere(everywhere.options(), job.image)
-    backend = None if offline_only else engine(everywhere, image=job.image)
+    cluster, backend, namespace = _world(job, offline, everywhere)
     plan = workflow.plan(
-        job,
-        backend,
-        namespace=namespace_of(everywhere, backend)
-        if backend
-        else everywhere.namespace or "default",
-        api=offline.api_version,
-        cluster=cluster,
+        job, backend, namespace=namespace, api=offline.api_version, cluster=cluster
     )
     tell(plan.notes)
     return plan, backend
+
+
+def _world(
+    job: MPIJob, offline: Offline, everywhere: Globals
+) -> tuple[Cluster | None, Backend | None, str]:
+    """The cluster of a dump, if one is given; else the engine, if there is one; the namespace."""
+    from arena_topo import workflow  # noqa: PLC0415 - the verbs load what they need
+
+    fabric = network(offline.fabric, offline.state)
+    cluster = workflow.read_state(offline.state, fabric) if offline.state else None
+    # Objects can be made without a cluster; only placing needs one.
+    offline_only = cluster is not None or workflow.nowhere(everywhere.options(), job.image)
+    backend = None if offline_only else engine(everywhere, image=job.image, fabric=fabric)
+    namespace = namespace_of(everywhere, backend) if backend else everywhere.namespace or "default"
+    return cluster, backend, namespace
 
 
 def _printed(plan: Plan, document: Document) -> str:
@@ -517,11 +579,27 @@ def _not_found(name: str, namespace: str) -> NotFound:
     )
 
 
-def engine(everywhere: Globals, *, image: str | None = None) -> Backend:
-    """Open the engine that the options ask for, and say so where nobody asked for a local one."""
+def network(file: str, state: tuple[str, ...] = ()) -> FabricFile | None:
+    """The network as `--fabric` describes it; None without one. `state` are the dumps read too."""
+    if not file:
+        return None
+    if file == "-" and "-" in state:
+        raise UsageError("--fabric and --state cannot both be standard input")
     from arena_topo import workflow  # noqa: PLC0415 - the verbs load what they need
 
-    options = everywhere.options()
+    return workflow.read_fabric(file)
+
+
+def engine(
+    everywhere: Globals, *, image: str | None = None, fabric: FabricFile | None = None
+) -> Backend:
+    """Open the engine that the options ask for, and say so where nobody asked for a local one.
+
+    `fabric` says what joins the nodes of its cluster.
+    """
+    from arena_topo import workflow  # noqa: PLC0415 - the verbs load what they need
+
+    options = replace(everywhere.options(), fabric=fabric)
     backend = workflow.open_backend(options, image=image)
     if options.backend == "auto" and backend.name == "local":
         say("No Kubernetes cluster is configured: using this machine (--backend local).")

@@ -1,5 +1,8 @@
 """Tables, drawings, JSON and YAML of what the verbs return, as text.
 
+    drawing     machines and the network between them
+    plan        a proposed placement and what it is measured against
+
 Layouts and keys are arena's (v0.15.5), down to Go's way of aligning columns and writing JSON: other
 programs read them. What is ours comes after what is arena's. Nothing here prints or looks at the
 clock: `now` is Unix seconds, handed in; times are shown in the local time zone.
@@ -15,7 +18,7 @@ from typing import Any
 
 from arena_topo.backends import Event, Instance, JobStatus, Phase
 from arena_topo.errors import ArenaError
-from arena_topo.manifests import Binding, Forecast, Guarantee, Plan
+from arena_topo.manifests import Binding, Forecast, Guarantee
 from arena_topo.topology import Machine, natural
 
 TRAINER = "mpijob"
@@ -26,11 +29,12 @@ EMULATED = "EMULATED: these GPUs do not exist; processes run on this machine in 
 
 _PADDING = 2
 
-_HOLDS = {
+HOLDS = {
     Guarantee.GPUS: "each worker gets these GPUs",
     Guarantee.NODE: "each worker gets its node; which GPUs there, the kubelet decides",
     Guarantee.ADVISORY: "nothing enforces this plan",
 }
+"""What each guarantee means for the workers."""
 
 # ---------------------------------------------------------------- Go's formats
 
@@ -250,7 +254,7 @@ def _events(events: Sequence[Event], now: float) -> str:
     for source, group in groupby(by_source, key=lambda event: event.source):
         lines += [
             f"  {source}\t{one.kind}\t{duration(now - one.when)}"
-            f"\t[{one.reason}] {_one_line(one.message)}"
+            f"\t[{one.reason}] {one_line(one.message)}"
             for one in group
         ]
         lines.append("")
@@ -264,7 +268,7 @@ def placement(forecast: Forecast, name: str, *, slots: int, binding: Binding | N
     """
     rows = [
         (
-            _ranks(index, slots),
+            ranks(index, slots),
             node,
             ",".join(map(str, gpus)) or NOTHING,
             f"{name}-worker-{index}",
@@ -275,10 +279,10 @@ def placement(forecast: Forecast, name: str, *, slots: int, binding: Binding | N
     if forecast.bus_bandwidth is not None:
         lines.append(f"  Bus bandwidth: {_bandwidth(forecast)}")
     if forecast.guarantee is not None:
-        holds = _HOLDS.get(Guarantee(forecast.guarantee), "")
+        holds = HOLDS.get(Guarantee(forecast.guarantee), "")
         lines.append(f"  Guarantee: {forecast.guarantee}, by {forecast.binding} ({holds})")
     if binding is not None and binding.why:
-        lines.append(f"  Not firmer, because: {_one_line(binding.why)}")
+        lines.append(f"  Not firmer, because: {one_line(binding.why)}")
     if forecast.emulated:
         lines.append(f"  {EMULATED}")
     return align(["Placement:", *lines])
@@ -287,7 +291,7 @@ def placement(forecast: Forecast, name: str, *, slots: int, binding: Binding | N
 def _unplaced(forecast: Forecast, reason: str | None) -> str:
     """What stands in the place of a placement that there is not."""
     why = forecast.reason or reason
-    lines = ["Placement:", f"  none yet: {_one_line(why)}" if why else "  none"]
+    lines = ["Placement:", f"  none yet: {one_line(why)}" if why else "  none"]
     if forecast.emulated:
         lines.append(f"  {EMULATED}")
     return align(lines)
@@ -297,7 +301,7 @@ def trouble(status: JobStatus) -> str | None:
     """Why a job does not run, in a line; None if it does, or has done."""
     if status.reason is None or status.phase in {Phase.RUNNING, Phase.SUCCEEDED}:
         return None
-    return f"The Job {status.name} is {status.phase}: {_one_line(status.reason)}"
+    return f"The Job {status.name} is {status.phase}: {one_line(status.reason)}"
 
 
 def _bandwidth(forecast: Forecast) -> str:
@@ -316,7 +320,8 @@ def _bandwidth(forecast: Forecast) -> str:
     return text
 
 
-def _ranks(index: int, slots: int) -> str:
+def ranks(index: int, slots: int) -> str:
+    """The ranks of a worker, as one number or a range."""
     first = index * slots
     return str(first) if slots == 1 else f"{first}-{first + slots - 1}"
 
@@ -397,26 +402,6 @@ def for_yaml(value: Mapping[str, Any]) -> dict[str, Any]:
     return {_YAML_KEYS.get(key, key): one for key, one in value.items()}
 
 
-def plan_value(plan: Plan) -> dict[str, Any]:
-    """What `plan -o json` shows: the placement of a job that nobody has created."""
-    return {
-        "apiVersion": "arena-topo/v1",
-        "kind": "Placement",
-        "name": plan.job.name,
-        "namespace": plan.namespace,
-        "placement": placement_value(plan.forecast),
-    }
-
-
-def plan_table(plan: Plan) -> str:
-    """The placement of a plan; empty where there is none."""
-    if plan.forecast is None or not plan.forecast.workers:
-        return ""
-    return placement(
-        plan.forecast, plan.job.name, slots=max(1, plan.job.gpus), binding=plan.binding
-    )
-
-
 # ---------------------------------------------------------------- many jobs
 
 
@@ -480,7 +465,11 @@ def machine_value(machine: Machine) -> dict[str, Any]:
             for gpu in machine.gpus
         ],
         "nics": [
-            {"name": nic.name, "attachment": [str(link) for link in nic.attachment]}
+            {
+                "name": nic.name,
+                "attachment": [str(link) for link in nic.attachment],
+                "speedGBps": nic.speed,
+            }
             for nic in machine.nics
         ],
         "links": _words(machine),
@@ -519,7 +508,7 @@ def _truth(value: bool) -> str:  # noqa: FBT001 - the value is what is printed
     return "true" if value else "false"
 
 
-def _one_line(text: str) -> str:
+def one_line(text: str) -> str:
     """The text on one line, with nothing in it that a terminal would obey."""
     flat = " ".join(text.split())
     return "".join(one if one.isprintable() else repr(one)[1:-1] for one in flat)

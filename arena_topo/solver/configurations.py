@@ -1,26 +1,40 @@
 """Sets of GPUs as bits; every set of a machine with its bandwidth, worked out once.
 
-Machines with equal configurations share one `Table`, which works out the value of a set when it is
-first asked for. Every set can be asked for, which is what makes later answers exact: all 255 of an
-8-GPU machine take a few milliseconds. Where all links are alike (NVSwitch, flat PCIe, a full mesh)
-the value depends on the size of the set alone.
+Machines with equal configurations share one `Table`. It answers for any set exactly, and so for
+the best and the worst of all sets: small choices are gone through, large ones are answered by the
+layers of the machine (`layers`), without going through the sets. Where all links are alike
+(NVSwitch, flat PCIe, a full mesh) the value depends on the size of the set alone.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Iterator
 
-from arena_topo.solver import UNLIMITED, cost
+from arena_topo.solver import UNLIMITED, cost, layers
+from arena_topo.solver.layers import Layer
 from arena_topo.topology import Configuration, GPUSet, LinkKind, count, gpu_set, members
 
-EXHAUSTIVE = 16
-"""GPUs up to which rings are tabulated for all sets of a machine at once (2^16 entries)."""
+FEW = 70
+"""Sets that are sooner gone through than asked of the layers: all halves of 8 GPUs."""
+
+CHOICES = 50_000
+"""Sets that are gone through at most, where only that gives the exact answer: above all halves of
+18 GPUs."""
+
+PARTITIONED = 8
+"""GPUs up to which the best way to share a set out is found among all ways."""
 
 
 class Table:
-    """The bandwidth of every GPU set of one configuration, in GB/s; computed when first asked."""
+    """The bandwidth of every GPU set of one configuration, in GB/s; computed when first asked.
+
+    Values are exact, or at least certain to be reached: a packing of rings that takes too long
+    counts with the rings that were found, and `certified` is False. Then `bound` and
+    `bound_hidden` say what `best` and `best_hidden` can be at most.
+    """
 
     def __init__(self, configuration: Configuration) -> None:
         self.configuration = configuration
@@ -35,11 +49,49 @@ class Table:
             for row in configuration.links
         ]
         self._lanes = cost.lanes(configuration.links)
+        self._layers: tuple[Layer, ...] | None = None
+        self._ceiling: tuple[Layer, ...] | None = None
         self._values: dict[int, float] = {0: UNLIMITED}
         self._best: dict[tuple[int, int], float] = {}
         self._worst: dict[tuple[int, int], float] = {}
         self._hidden: dict[tuple[int, int, int], float] = {}
-        self._slowest: dict[int, float] | None = None
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        """The sets known to reach each bandwidth, most first, measured values aside."""
+        if self._layers is None:
+            self._layers = self._computed(bound=False)
+        return self._layers
+
+    @property
+    def ceiling(self) -> tuple[Layer, ...]:
+        """The sets that may reach each bandwidth, most first, measured values aside."""
+        if self._ceiling is None:
+            self._ceiling = self._computed(bound=True)
+        return self._ceiling
+
+    @functools.cached_property
+    def certified(self) -> bool:
+        """Whether every value is exact, so that what is best is known to be."""
+        if self.uniform:
+            return True
+        if self.measured and math.comb(self.size, self.size // 2) > CHOICES:
+            return False
+        return layers.same(self.layers, self.ceiling)
+
+    @functools.cached_property
+    def alike(self) -> tuple[int, ...]:
+        """For each GPU the first that may stand for it: the same links to all others.
+
+        Exchanging the two changes the value of no set.
+        """
+        if self.uniform:
+            return (0,) * self.size
+        first: list[int] = []
+        for gpu in range(self.size):
+            twin = (one for one in range(gpu) if first[one] == one and self._twins(one, gpu))
+            first.append(next(twin, gpu))
+        return tuple(first)
 
     def value(self, gpus: GPUSet) -> float:
         """Bus bandwidth of an all-reduce among exactly these GPUs."""
@@ -49,7 +101,7 @@ class Table:
         if found is None:
             found = self.measured.get(gpus)
             if found is None:
-                found = self._computed(gpus)
+                found = self._value(gpus)
             self._values[gpus] = found
         return found
 
@@ -58,7 +110,7 @@ class Table:
         key = (free, size)
         found = self._best.get(key)
         if found is None:
-            found = self._best[key] = max(map(self.value, self.subsets(free, size)), default=0.0)
+            found = self._best[key] = self._extreme(free, size, best=True)
         return found
 
     def worst(self, free: GPUSet, size: int) -> float:
@@ -66,8 +118,15 @@ class Table:
         key = (free, size)
         found = self._worst.get(key)
         if found is None:
-            found = self._worst[key] = min(map(self.value, self.subsets(free, size)), default=0.0)
+            found = self._worst[key] = self._extreme(free, size, best=False)
         return found
+
+    def bound(self, free: GPUSet, size: int) -> float:
+        """What `best` can be at most; the same where the table is certified."""
+        if self.certified or count(free) < size or size < layers.PAIR:
+            return self.best(free, size)
+        reached = (layer.bandwidth for layer in self.ceiling if layer.fits(free, size))
+        return max([self.best(free, size), next(reached, 0.0), *self._measured(free, size)])
 
     def best_hidden(self, free: GPUSet, hidden: int, size: int) -> float:
         """The bandwidth to count on when `hidden` of these GPUs are in use, nobody says which.
@@ -77,19 +136,22 @@ class Table:
         key = (free, hidden, size)
         found = self._hidden.get(key)
         if found is None:
-            rest = self.subsets(free, count(free) - hidden)
-            found = min((self.best(left, size) for left in rest), default=0.0)
-            self._hidden[key] = found
+            found = self._hidden[key] = self._least(free, count(free) - hidden, size)
         return found
 
+    def bound_hidden(self, free: GPUSet, hidden: int, size: int) -> float:
+        """What `best_hidden` can be at most; the same where the table is certified."""
+        left = count(free) - hidden
+        if self.certified or left < size or size < layers.PAIR:
+            return self.best_hidden(free, hidden, size)
+        if self._measured(free, size):
+            return self.bound(free, size)
+        reached = (one.bandwidth for one in self.ceiling if one.fits_any(free, left, size))
+        return next(reached, 0.0)
+
     def subsets(self, free: GPUSet, size: int) -> Iterator[GPUSet]:
-        """All sets of `size` of these GPUs by index; one of them where all are worth the same."""
-        if self.uniform:
-            if 0 <= size <= count(free):
-                yield gpu_set(members(free)[:size])
-            return
-        for chosen in itertools.combinations(members(free), size):
-            yield gpu_set(chosen)
+        """The sets of `size` of these GPUs by index; of sets that are alike the first."""
+        return choices(free, size, self.alike)
 
     def order(self, gpus: GPUSet) -> tuple[int, ...]:
         """These GPUs along their best ring."""
@@ -98,70 +160,175 @@ class Table:
     def split(self, gpus: GPUSet, size: int) -> tuple[tuple[int, ...], ...]:
         """Share a set out to workers of `size` GPUs, each group as well linked as possible.
 
-        The slowest group is as fast as can be, then the groups together; groups come along the
-        best ring of the set, so that neighbouring workers are neighbours on it.
+        The slowest group is as fast as can be, then the groups together (beyond 8 GPUs: then the
+        first groups found, fast ones first); groups come along the best ring of the set, so that
+        neighbouring workers are neighbours on it.
         """
         along = self.order(gpus)
         if size == 1 or size == len(along) or self.uniform:
             return tuple(along[start : start + size] for start in range(0, len(along), size))
-        groups = _partition(self, gpus, size)
+        if len(along) <= PARTITIONED:
+            groups = _partition(self, gpus, size)
+        else:
+            groups = _fair(self, gpus, size)
+        if not groups:
+            return tuple(along[start : start + size] for start in range(0, len(along), size))
         place = {gpu: index for index, gpu in enumerate(along)}
         ordered = sorted(groups, key=lambda group: min(place[gpu] for gpu in members(group)))
         return tuple(self.order(group) for group in ordered)
 
-    def _computed(self, gpus: GPUSet) -> float:
+    @property
+    def built(self) -> bool:
+        """Whether what takes long has been worked out."""
+        return self._layers is not None and self._ceiling is not None
+
+    @property
+    def tabulated(self) -> bool:
+        """Whether the layers hold families of sets, and so are worth keeping for the next time."""
+        return any(part.family is not None for one in self.layers for part in one.parts)
+
+    def values(self) -> bytes:
+        """All that took long to work out, for `restore` of an equal configuration's table."""
+        return layers.dump((self.layers, self.ceiling), self.size)
+
+    def restore(self, values: bytes) -> bool:
+        """Take over what `values` gave; False, and nothing changes, if it makes no sense."""
+        found = layers.load(values, self.size)
+        if found is None:
+            return False
+        self._layers, self._ceiling = found
+        return True
+
+    def _computed(self, *, bound: bool) -> tuple[Layer, ...]:
+        rates, lanes = self._rates, self._lanes
+        if self.switched:
+            # Behind the switch all links are alike, and no ring is laid over any one of them.
+            rate = cost.switched(self.configuration, self.size)
+            rates = [[rate] * self.size] * self.size
+            lanes = [[0] * self.size] * self.size
+        return layers.layers(rates, lanes, cost.lane_rate(self.configuration.model), bound=bound)
+
+    def _value(self, gpus: GPUSet) -> float:
         size = count(gpus)
-        if size < 2:  # noqa: PLR2004  a single GPU talks to nobody
+        if size < layers.PAIR:  # a single GPU talks to nobody
             return UNLIMITED
+        if self.uniform:
+            return self._alike(gpus, size)
+        return next(layer.bandwidth for layer in self.layers if layer.holds(gpus))
+
+    def _alike(self, gpus: GPUSet, size: int) -> float:
+        """The value of so many GPUs where all links are alike."""
         if self.switched:
             return cost.switched(self.configuration, size)
-        if size == 2:  # noqa: PLR2004  a pair is its link
-            one, other = members(gpus)
-            return self._rates[one][other]
-        rings = cost.most_rings(self._lanes, gpus)
-        if rings:
-            return 2 * rings * cost.lane_rate(self.configuration.model)
-        return self._slowest_link(gpus)
+        rings = cost.most_rings(self._lanes, gpus) if size > layers.PAIR else 0
+        return 2 * rings * cost.lane_rate(self.configuration.model) if rings else self._rates[0][1]
 
-    def _slowest_link(self, gpus: GPUSet) -> float:
-        """The slowest link of the best single ring, over NVLink and PCIe alike."""
-        if self.size > EXHAUSTIVE:
-            inside = members(gpus)
-            rates = [[self._rates[one][other] for other in inside] for one in inside]
-            return _bottlenecks(rates)[(1 << len(inside)) - 1]
-        if self._slowest is None:
-            self._slowest = _bottlenecks(self._rates)
-        return self._slowest[gpus]
+    def _extreme(self, free: GPUSet, size: int, *, best: bool) -> float:
+        """The most or the least bandwidth of any `size` of these GPUs; 0 without any."""
+        many = math.comb(count(free), size)
+        measured = self._measured(free, size)
+        if self.uniform or many <= FEW or (measured and many <= CHOICES):
+            return (max if best else min)(map(self.value, self.subsets(free, size)), default=0.0)
+        if size < layers.PAIR:
+            return UNLIMITED
+        if not best:
+            return min([self._slowest(free, size), *measured])
+        return max([self._fastest(free, size, measured=bool(measured)), *measured])
 
+    def _fastest(self, free: GPUSet, size: int, *, measured: bool) -> float:
+        """The most bandwidth of any `size` of these GPUs that nobody measured."""
+        for layer in self.layers:
+            if layer.fits(free, size):
+                if not measured:
+                    return layer.bandwidth
+                # With too many sets to go through, one that was not measured is good enough.
+                if any(one not in self.measured for one in layer.examples(free, size)):
+                    return layer.bandwidth
+        return 0.0
 
-def _bottlenecks(rates: list[list[float]]) -> dict[int, float]:
-    """For every set of two or more: the slowest link of its best ring.
+    def _slowest(self, free: GPUSet, size: int) -> float:
+        """The least bandwidth of any `size` of these GPUs; measured ones count as computed."""
+        rising = reversed(self.layers)
+        slowest = next(rising).bandwidth
+        for layer in rising:
+            if layer.has_slower(free, size):
+                break
+            slowest = layer.bandwidth
+        return slowest
 
-    One sweep per distinct rate, fastest first: the first at which the set closes a ring is it.
-    """
-    size = len(rates)
-    levels = sorted({rates[i][j] for i in range(size) for j in range(i)}, reverse=True)
-    found: dict[int, float] = {}
-    for level in levels[:-1]:
-        adjacent = [
-            sum(1 << j for j in range(size) if j != i and rates[i][j] >= level) for i in range(size)
+    def _least(self, free: GPUSet, left: int, size: int) -> float:
+        if left < size:
+            return 0.0
+        if size < layers.PAIR:
+            return UNLIMITED
+        if self.uniform:
+            return self.best(free, size)
+        measured = self._measured(free, size)
+        many = math.comb(count(free), left)
+        if many <= FEW or (measured and many <= CHOICES):
+            return min(self.best(rest, size) for rest in self.subsets(free, left))
+        reached = next(one.bandwidth for one in self.layers if one.fits_any(free, left, size))
+        # With too many sets to go through, the slowest one measured may be all that is left.
+        return min([reached, *measured])
+
+    def _measured(self, free: GPUSet, size: int) -> list[float]:
+        """The measured values of all sets of `size` of these GPUs."""
+        return [
+            value
+            for gpus, value in self.measured.items()
+            if not gpus & ~free and count(gpus) == size
         ]
-        closed = cost.closed_rings(adjacent)
-        for group in itertools.compress(range(len(closed)), closed):
-            found.setdefault(group, level)
-    # At the slowest rate every set closes a ring.
-    return _Default(found, levels[-1])
+
+    def _twins(self, one: int, other: int) -> bool:
+        links = self.configuration.links
+        if any(
+            links[one][gpu] != links[other][gpu]
+            for gpu in range(self.size)
+            if gpu not in (one, other)
+        ):
+            return False
+        both = 1 << one | 1 << other
+        return all(
+            gpus & both in (0, both) or self.measured.get(GPUSet(gpus ^ both)) == value
+            for gpus, value in self.measured.items()
+        )
 
 
-class _Default(dict[int, float]):
-    """A dictionary in which what is missing has one value."""
+def choices(free: GPUSet, size: int, alike: tuple[int, ...]) -> Iterator[GPUSet]:
+    """All sets of `size` of these GPUs by index; of those that only exchange GPUs alike the first.
 
-    def __init__(self, known: dict[int, float], otherwise: float) -> None:
-        super().__init__(known)
-        self.otherwise = otherwise
+    `alike` names for each GPU the first that may stand for it.
+    """
+    inside = members(free)
+    kinds = [alike[gpu] for gpu in inside]
+    if len(set(kinds)) == len(kinds):
+        for bits in map(sum, itertools.combinations([1 << gpu for gpu in inside], size)):
+            yield GPUSet(bits)
+        return
 
-    def __missing__(self, key: int) -> float:
-        return self.otherwise
+    def choose(start: int, chosen: int, wanted: int) -> Iterator[GPUSet]:
+        if not wanted:
+            yield GPUSet(chosen)
+            return
+        passed: set[int] = set()
+        for place in range(start, len(inside) - wanted + 1):
+            # Whoever was passed over cannot be followed by one that it may stand for.
+            if kinds[place] not in passed:
+                yield from choose(place + 1, chosen | 1 << inside[place], wanted - 1)
+                passed.add(kinds[place])
+
+    yield from choose(0, 0, size)
+
+
+def many_choices(free: GPUSet, size: int, alike: tuple[int, ...]) -> int:
+    """How many sets `choices` gives."""
+    ways = [1] + [0] * size
+    sizes: dict[int, int] = {}
+    for gpu in members(free):
+        sizes[alike[gpu]] = sizes.get(alike[gpu], 0) + 1
+    for many in sizes.values():
+        ways = [sum(ways[max(0, at - many) : at + 1]) for at in range(size + 1)]
+    return ways[size]
 
 
 def _partition(table: Table, gpus: GPUSet, size: int) -> tuple[GPUSet, ...]:
@@ -191,6 +358,46 @@ def _partition(table: Table, gpus: GPUSet, size: int) -> tuple[GPUSet, ...]:
 
     found = fastest(gpus)
     return found[1] if found else ()
+
+
+def _fair(table: Table, gpus: GPUSet, size: int) -> tuple[GPUSet, ...]:
+    """Disjoint groups of `size` that cover a large set: largest slowest group, fast groups first.
+
+    Nothing where that takes more than `CHOICES` steps.
+    """
+    steps = cost.Budget(CHOICES)
+    floors = sorted({layer.bandwidth for layer in table.layers} | {*table.measured.values()})
+    fits = {layer.bandwidth: layer.groups(gpus, size) for layer in table.layers}
+    for floor in reversed(floors):
+        if table.measured or fits[floor] * size == count(gpus):
+            found = _groups(table, gpus, size, floor, steps)
+            if found is not None or steps.spent:
+                return found or ()
+    return ()
+
+
+def _groups(
+    table: Table, gpus: GPUSet, size: int, floor: float, steps: cost.Budget
+) -> tuple[GPUSet, ...] | None:
+    """Disjoint groups of `size` that cover a set, each at least so fast, fast ones first."""
+    dead: set[int] = set()
+
+    def fill(rest: int) -> tuple[GPUSet, ...] | None:
+        if not rest:
+            return ()
+        if rest in dead:
+            return None
+        groups = [
+            one for one in with_lowest(rest, size) if steps.step() and table.value(one) >= floor
+        ]
+        for group in sorted(groups, key=table.value, reverse=True):
+            others = fill(rest & ~group)
+            if others is not None:
+                return group, *others
+        dead.add(rest)
+        return None
+
+    return fill(gpus)
 
 
 def with_lowest(rest: int, size: int) -> Iterator[GPUSet]:

@@ -125,29 +125,117 @@ def closed_rings(adjacent: Sequence[int]) -> bytearray:
     return closed
 
 
-def most_rings(multiplicity: Sequence[Sequence[int]], gpus: GPUSet) -> int:
-    """The most NVLink rings through all of a set (3 or more GPUs) that share no lane.
+Edge = tuple[int, int]
 
-    Exact: depth first over the rings of the set, pruned by the bound that every ring takes two
-    lanes at each GPU. The bound is met at once on most machines, which ends the search.
+
+def most_rings(multiplicity: Sequence[Sequence[int]], gpus: GPUSet) -> int:
+    """The most NVLink rings through all of a set (3 or more GPUs) that share no lane; exact."""
+    return ring_bounds(multiplicity, gpus)[0]
+
+
+def ring_bounds(
+    multiplicity: Sequence[Sequence[int]], gpus: GPUSet, *, effort: int | None = None
+) -> tuple[int, int, int]:
+    """How many rings that share no lane are found through a set of 3 or more, and how many may be.
+
+    The third number is the steps that it took; past `effort` the search ends, else both numbers
+    are the same. Every ring takes two lanes at each GPU and across each cut, which bounds them.
+    Rings are first laid greedily over the widest links, then tried in all combinations.
     """
     inside = members(gpus)
-    left = {
-        (one, other): multiplicity[one][other]
-        for one, other in itertools.combinations(inside, 2)
-        if multiplicity[one][other]
-    }
-    degree = {gpu: sum(n for edge, n in left.items() if gpu in edge) for gpu in inside}
-    limit = min(degree.values()) // 2
+    lanes_of = [[multiplicity[one][other] for other in inside] for one in inside]
+    size = len(inside)
+    degree = [sum(row) for row in lanes_of]
+    limit = min(degree) // 2
     if limit == 0:
-        return 0
-    rings = _rings(inside, left)
+        return 0, 0, 1
+    if len({lanes_of[one][other] for one in range(size) for other in range(one)}) == 1:
+        # A full mesh, each link n-fold, falls apart into rings and at most one perfect matching
+        # (Walecki in Lucas 1892; n-fold: Bryant, Horsley, Maenhaut, Smith 2011).
+        return limit, limit, 1
+    budget = Budget(effort)
+    greedy = _laid(lanes_of, limit, budget)
+    if greedy == limit:
+        return limit, limit, budget.used
+    left = {
+        (one, other): lanes_of[one][other]
+        for one, other in itertools.combinations(range(size), 2)
+        if lanes_of[one][other]
+    }
+    rings = _rings(size, left, budget)
+    best = max(greedy, _packed(rings, left, limit, budget))
+    if not budget.spent:
+        return best, best, budget.used
+    return best, max(best, min(limit, _least_cut(lanes_of) // 2)), budget.used
+
+
+class Budget:
+    """Steps that a search may take; without a limit it only counts them."""
+
+    def __init__(self, limit: int | None) -> None:
+        self.limit = limit
+        self.used = 0
+
+    @property
+    def spent(self) -> bool:
+        """Whether the search had to stop."""
+        return self.limit is not None and self.used >= self.limit
+
+    def step(self) -> bool:
+        """Take a step; whether there was one left."""
+        if self.spent:
+            return False
+        self.used += 1
+        return True
+
+
+def _laid(lanes_of: list[list[int]], limit: int, budget: Budget) -> int:
+    """How many rings can be laid one after the other, each over the links with most lanes left."""
+    size = len(lanes_of)
+    left = [list(row) for row in lanes_of]
+    tries = Budget(GREEDY)
+
+    def walk(path: list[int], visited: int) -> bool:
+        last = path[-1]
+        if len(path) == size:
+            return left[last][path[0]] > 0
+        row = left[last]
+        for gpu in sorted(range(size), key=row.__getitem__, reverse=True):
+            if not row[gpu]:
+                return False
+            if not visited >> gpu & 1:
+                if not (tries.step() and budget.step()):
+                    return False
+                path.append(gpu)
+                if walk(path, visited | 1 << gpu):
+                    return True
+                path.pop()
+        return False
+
+    for laid in range(limit):
+        path = [0]
+        if not walk(path, 1):
+            return laid
+        for one, other in itertools.pairwise((*path, 0)):
+            left[one][other] -= 1
+            left[other][one] -= 1
+    return limit
+
+
+GREEDY = 500
+"""Steps after which greedy laying gives up; it mostly succeeds at once or not at all."""
+
+
+def _packed(
+    rings: Sequence[tuple[Edge, ...]], left: dict[Edge, int], limit: int, budget: Budget
+) -> int:
+    """The most of these rings side by side: depth first, pruned by what the GPUs allow."""
     if not rings or limit == 1:
         return min(limit, len(rings))
     best = 0
 
     def pack(first: int, packed: int, spare: int) -> bool:
-        """Lay further rings from `first` on; True once the bound is met."""
+        """Lay further rings from `first` on; True once the bound is met or the effort spent."""
         nonlocal best
         if packed > best:
             best = packed
@@ -157,6 +245,8 @@ def most_rings(multiplicity: Sequence[Sequence[int]], gpus: GPUSet) -> int:
             return False
         for index in range(first, len(rings)):
             ring = rings[index]
+            if not budget.step():
+                return True
             if all(left[edge] for edge in ring):
                 for edge in ring:
                     left[edge] -= 1
@@ -171,35 +261,53 @@ def most_rings(multiplicity: Sequence[Sequence[int]], gpus: GPUSet) -> int:
     return best
 
 
-Edge = tuple[int, int]
+def _least_cut(lanes_of: Sequence[Sequence[int]]) -> int:
+    """The fewest lanes between two sides of a set (Stoer and Wagner 1997)."""
+    weights = [list(row) for row in lanes_of]
+    alive = list(range(len(weights)))
+    best = min(map(sum, weights))
+    while len(alive) > 1:
+        pull = dict.fromkeys(alive, 0)
+        order: list[int] = []
+        while pull:
+            nearest = max(pull, key=pull.__getitem__)
+            cut = pull.pop(nearest)
+            order.append(nearest)
+            for other in pull:
+                pull[other] += weights[nearest][other]
+        best = min(best, cut)
+        kept, merged = order[-2], order[-1]
+        for other in alive:
+            weights[kept][other] += weights[merged][other]
+            weights[other][kept] = weights[kept][other]
+        weights[kept][kept] = 0
+        alive.remove(merged)
+    return best
 
 
-def _rings(inside: tuple[int, ...], edges: dict[Edge, int]) -> list[tuple[Edge, ...]]:
-    """All rings through all of `inside`, each once, as their edges."""
-    neighbours = {
-        gpu: [other for other in inside if (min(gpu, other), max(gpu, other)) in edges]
-        for gpu in inside
-    }
-    start, found = inside[0], []
+def _rings(size: int, edges: dict[Edge, int], budget: Budget) -> list[tuple[Edge, ...]]:
+    """All rings through all of a set, each once, as their edges."""
+    neighbours = [
+        [other for other in range(size) if (min(gpu, other), max(gpu, other)) in edges]
+        for gpu in range(size)
+    ]
+    found: list[tuple[Edge, ...]] = []
 
     def walk(path: list[int], visited: int) -> None:
-        if len(path) == len(inside):
+        if len(path) == size:
             # A ring and its mirror image are one: keep the one that turns to the lower side first.
-            if path[1] < path[-1] and start in neighbours[path[-1]]:
+            if path[1] < path[-1] and 0 in neighbours[path[-1]]:
                 found.append(
-                    tuple(
-                        (min(a, b), max(a, b))
-                        for a, b in zip(path, [*path[1:], start], strict=True)
-                    )
+                    tuple((min(a, b), max(a, b)) for a, b in itertools.pairwise((*path, 0)))
                 )
             return
         for gpu in neighbours[path[-1]]:
-            if not visited >> gpu & 1:
+            if not visited >> gpu & 1 and budget.step():
                 path.append(gpu)
                 walk(path, visited | 1 << gpu)
                 path.pop()
 
-    walk([start], 1 << start)
+    walk([0], 1)
     return found
 
 

@@ -1,16 +1,25 @@
-"""Which of the equally good placements: what is left behind for the jobs to come.
+"""Which of the equally good placements: what is left behind, and who is in the way.
 
 `keeps` is the potential of a free set: how many whole machines, quads and pairs of full bandwidth
 it still holds. A placement damages what it takes away from that, so a 1-GPU job goes where a pair
-is already broken, and a pair is taken where no quad is lost.
+is already broken, and a pair is taken where no quad is lost. That is packing.
+
+Spreading asks first who else is near: jobs slow each other down on a shared PCIe switch or socket.
+It keeps away from busy switches, then from busy sockets, then from busy machines, and looks at the
+damage after that. Both are prices: integers that add up over the nodes of a gang, so the search for
+the lowest price is the same. Neither is asked before bandwidth, distance and nodes are settled.
 """
 
 from __future__ import annotations
 
 import functools
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from decimal import Decimal
 
-from arena_topo.solver.configurations import Table, with_lowest
-from arena_topo.topology import GPUSet, count
+from arena_topo.solver import Policy, Request
+from arena_topo.solver.configurations import CHOICES, Table, choices, many_choices, with_lowest
+from arena_topo.topology import Cluster, GPUSet, LinkKind, Machine, Node, count, gpu_set, members
 
 GROUP_SIZES = (1, 2, 4, 8, 16)
 """The sizes of jobs that are kept in mind; nearly all jobs ask for one of these (Philly trace)."""
@@ -23,8 +32,15 @@ GRAIN = 1000
 """Parts in which bandwidth relative to the best is counted, so that damage is an exact integer."""
 
 PACKED = 8
-"""GPUs up to which groups of any size are packed exactly; larger irregular machines pack pairs and
-count the rest."""
+"""GPUs up to which groups are packed for the largest sum of bandwidths. In larger machines the
+groups are counted bandwidth by bandwidth, which is the same wherever one packing has the most
+groups of every bandwidth at once."""
+
+CROWD = 1 << 32
+"""More GPUs than all nodes of a gang have: one digit of interference."""
+
+ROOM = 1 << 64
+"""More than the damage of a gang: what interference counts in."""
 
 
 class Damage:
@@ -32,11 +48,12 @@ class Damage:
 
     def __init__(self, table: Table) -> None:
         self.table = table
+        self.alike = table.alike
         whole = GPUSet((1 << table.size) - 1)
         self._sizes = tuple(size for size in GROUP_SIZES if size <= table.size)
         self._full = {size: table.best(whole, size) for size in self._sizes if size > 1}
         self._keeps: dict[int, int] = {}
-        self._cheapest: dict[tuple[int, int, float], tuple[int, int, GPUSet] | None] = {}
+        self._cheapest: dict[tuple[int, int, float], tuple[int, GPUSet] | None] = {}
         self._packing = functools.cache(self._packed)
 
     def keeps(self, free: GPUSet) -> int:
@@ -49,27 +66,35 @@ class Damage:
             self._keeps[free] = found
         return found
 
+    def price(self, free: GPUSet, chosen: GPUSet) -> int:
+        """What taking these of the free GPUs costs."""
+        return self.keeps(free) - self.keeps(GPUSet(free & ~chosen))
+
     def cheapest(self, free: GPUSet, size: int, bandwidth: float) -> tuple[int, GPUSet] | None:
         """The set of `size` free GPUs with at least this bandwidth that costs least.
 
-        Its damage and itself; of equal sets the first by index; None if no set is fast enough.
+        Its price and itself; of equal sets the first by index; None if no set is fast enough.
         """
         key = (free, size, bandwidth)
         if key not in self._cheapest:
-            before = self.keeps(free)
-            self._cheapest[key] = min(
+            value = self.table.value
+            found = min(
                 (
-                    (before - self.keeps(GPUSet(free & ~chosen)), rank, chosen)
-                    for rank, chosen in enumerate(self.table.subsets(free, size))
-                    if self.table.value(chosen) >= bandwidth
+                    (self.price(free, chosen), members(chosen))
+                    for chosen in self._choices(free, size, bandwidth)
+                    if value(chosen) >= bandwidth
                 ),
                 default=None,
             )
-        found = self._cheapest[key]
-        return None if found is None else (found[0], found[-1])
+            self._cheapest[key] = None if found is None else (found[0], gpu_set(found[1]))
+        return self._cheapest[key]
+
+    def settled(self, free: GPUSet, size: int) -> bool:
+        """Whether `cheapest` goes through all sets; else it is a good one, not proven cheapest."""
+        return many_choices(free, size, self.alike) <= CHOICES
 
     def counted(self, free: int, size: int) -> int:
-        """The damage of taking `size` of `free` GPUs where nobody knows which they are."""
+        """The price of taking `size` of `free` GPUs where nobody knows which they are."""
 
         def keeps(left: int) -> int:
             return sum(
@@ -79,13 +104,51 @@ class Damage:
 
         return keeps(free) - keeps(free - size)
 
+    def _choices(self, free: GPUSet, size: int, bandwidth: float) -> Iterable[GPUSet]:
+        if self.settled(free, size):
+            return choices(free, size, self.alike)
+        return self._likely(free, size, bandwidth)
+
+    def _likely(self, free: GPUSet, size: int, bandwidth: float) -> Iterator[GPUSet]:
+        """Some of too many sets: each part's first, and what is left of it cheapest first."""
+        if self.table.uniform:
+            yield self._cheaply(free, free, size)
+            return
+        for layer in self.table.layers:
+            if layer.bandwidth < bandwidth:
+                break
+            for part in layer.parts:
+                if part.fits(free, size):
+                    yield part.first(free, size)
+                    yield self._cheaply(free, GPUSet(free & part.gpus), size)
+        yield from (one for one in self.table.measured if not one & ~free and count(one) == size)
+
+    def _cheaply(self, free: GPUSet, near: GPUSet, size: int) -> GPUSet:
+        """Some `size` of the near GPUs, each the cheapest to take after those before it."""
+        chosen = GPUSet(0)
+        for _ in range(size):
+            more = [GPUSet(chosen | 1 << gpu) for gpu in members(GPUSet(near & ~chosen))]
+            chosen = min(more, key=lambda one: self.price(free, one))
+        return chosen
+
     def _groups(self, free: GPUSet, size: int) -> int:
         """How many disjoint groups of a size fit, each worth its share of the best, in GRAINs."""
         if size == 1 or self.table.uniform:
             return GRAIN * (count(free) // size)
-        if self.table.size > PACKED and size > 2:  # noqa: PLR2004  pairs stay exact
-            return GRAIN * (count(free) // size)
-        return self._packing(free, size)
+        if self.table.size <= PACKED:
+            return self._packing(free, size)
+        return sum(
+            worth * layer.groups(free, size)
+            for worth, layer in zip(self._shares(size), self.table.layers, strict=True)
+            if worth
+        )
+
+    def _shares(self, size: int) -> tuple[int, ...]:
+        """By layer: what a group that reaches it is worth more than one that does not."""
+        full = self._full[size]
+        # Layers above the best of this size hold no group; measured values are not kept in mind.
+        parts = [min(GRAIN, round(GRAIN * one.bandwidth / full)) for one in self.table.layers]
+        return tuple(high - low for high, low in zip(parts, [*parts[1:], 0], strict=True))
 
     def _packed(self, free: int, size: int) -> int:
         if free.bit_count() < size:
@@ -97,7 +160,164 @@ class Damage:
         return max(packings)
 
 
+Proximity = tuple[tuple[int, ...], ...]
+"""How near the GPUs of a machine are on its PCIe side; see `SWITCH`, `SOCKET` and `MACHINE`."""
+
+SWITCH, SOCKET, MACHINE = 2, 1, 0
+"""Two GPUs share a PCIe switch, or a socket, or no more than the machine as far as is known."""
+
+
+class Spread(Damage):
+    """Prices that keep a job away from GPUs in use: off their switches, sockets, machines.
+
+    The price of a set is a number of four digits, high to low: how many GPUs in use share a PCIe
+    switch with a GPU of the set, how many a socket, how many the machine, and the damage. In use is
+    every GPU of the machine that is not free; GPUs in use that nobody can name are anywhere, so
+    they count as the worst. Prices of the nodes of a gang add up digit by digit.
+
+    Two language models that shared a PCIe switch lost 19 % each, ResNet-50 lost nothing (Xiao et
+    al., Gandiva, OSDI 2018).
+    """
+
+    def __init__(self, table: Table, proximity: Proximity) -> None:
+        super().__init__(table)
+        self._damage = damage(table)
+        self.alike = _refined(table.alike, proximity)
+        self._whole = (1 << table.size) - 1
+        self._reach = [
+            [gpu_set(other for other, near in enumerate(row) if near >= level) for row in proximity]
+            for level in (SWITCH, SOCKET)
+        ]
+
+    def keeps(self, free: GPUSet) -> int:
+        """The potential of a free set, the same as for packing."""
+        return self._damage.keeps(free)
+
+    def price(self, free: GPUSet, chosen: GPUSet) -> int:
+        """What taking these of the free GPUs costs."""
+        busy = self._whole & ~free
+        crowds = []
+        for reach in self._reach:
+            near = 0
+            for gpu in members(chosen):
+                near |= reach[gpu]
+            crowds.append((near & busy).bit_count())
+        switch, socket = crowds
+        return _crowded(switch, socket, busy.bit_count()) + super().price(free, chosen)
+
+    def counted(self, free: int, size: int) -> int:
+        """The price of taking `size` of `free` GPUs where nobody knows which they are."""
+        busy = self.table.size - free
+        return _crowded(busy, busy, busy) + super().counted(free, size)
+
+
+def _crowded(switch: int, socket: int, machine: int) -> int:
+    return ((switch * CROWD + socket) * CROWD + machine) * ROOM
+
+
+def _refined(alike: Sequence[int], proximity: Proximity) -> tuple[int, ...]:
+    """Of GPUs that may stand for each other those that also have the same neighbours."""
+    first: list[int] = []
+    for gpu, kind in enumerate(alike):
+        twins = (
+            one
+            for one in range(gpu)
+            if first[one] == one
+            and alike[one] == kind
+            and all(
+                proximity[one][other] == proximity[gpu][other]
+                for other in range(len(alike))
+                if other not in (one, gpu)
+            )
+        )
+        first.append(next(twins, gpu))
+    return tuple(first)
+
+
 @functools.lru_cache(maxsize=256)
 def damage(table: Table) -> Damage:
     """The damages of a table, worked out once."""
     return Damage(table)
+
+
+@functools.lru_cache(maxsize=256)
+def spreading(table: Table, proximity: Proximity) -> Spread:
+    """The prices of spreading over machines of a table, worked out once."""
+    return Spread(table, proximity)
+
+
+def proximity(machine: Machine) -> Proximity:
+    """How near the GPUs of a machine are on its PCIe side.
+
+    PIX and PXB are a PCIe switch, PHB and NODE a socket. NVLink hides the PCIe path below it; then
+    a NIC or a GPU that both are near to tells, or their NUMA node. What nothing tells counts as
+    sharing the machine only.
+    """
+    size = len(machine.gpus)
+    points = [*range(size), *range(size, size + len(machine.nics))]
+    near = [[MACHINE] * len(points) for _ in points]
+
+    def told(one: int, other: int, kind: LinkKind) -> None:
+        level = _LEVELS.get(kind, MACHINE)
+        near[one][other] = near[other][one] = max(level, near[one][other])
+
+    for one in range(size):
+        for other in range(one):
+            told(one, other, machine.link(one, other).kind)
+            numa = machine.gpus[one].numa
+            if numa is not None and numa == machine.gpus[other].numa:
+                told(one, other, LinkKind.NODE)
+        for place, nic in enumerate(machine.nics, start=size):
+            if one < len(nic.attachment):
+                told(one, place, nic.attachment[one].kind)
+    for between in points:
+        for one in points:
+            through = near[one][between]
+            if through:
+                for other, reached in enumerate(near[between]):
+                    near[one][other] = max(near[one][other], min(through, reached))
+    return tuple(
+        tuple(SWITCH if one == other else near[one][other] for other in range(size))
+        for one in range(size)
+    )
+
+
+_LEVELS = {
+    LinkKind.PIX: SWITCH,
+    LinkKind.PXB: SWITCH,
+    LinkKind.PHB: SOCKET,
+    LinkKind.NODE: SOCKET,
+}
+
+
+def spreads(request: Request, cluster: Cluster) -> bool:
+    """Whether a job is placed away from GPUs in use rather than packed.
+
+    `adaptive` spreads jobs that some machine could hold whole, while less than `pack_above` of the
+    cluster's GPUs are in use: at low load neighbours are what costs, at high load the room that
+    large jobs no longer find (the load-dependent placement of Xiao). In use are the healthy GPUs,
+    of nodes that take pods and do not share GPUs, that are not free.
+    """
+    if request.policy is not Policy.ADAPTIVE:
+        return request.policy is Policy.SPREAD
+    usable = [one for one in cluster.nodes if one.unavailable is None and one.shared is None]
+    size = request.workers * request.gpus
+    if not any(_healthy(one) >= size for one in usable if _may_use(request, one)):
+        return False
+    healthy = sum(map(_healthy, usable))
+    busy = healthy - sum(min(one.free_count, _healthy(one)) for one in usable)
+    # As written: 0.7 of ten GPUs are seven, not a little more.
+    limit = Decimal(repr(request.pack_above)) if math.isfinite(request.pack_above) else Decimal(1)
+    return Decimal(busy) < limit * healthy
+
+
+def _healthy(node: Node) -> int:
+    return len(node.machine.gpus) if node.allocatable is None else count(node.allocatable)
+
+
+def _may_use(request: Request, node: Node) -> bool:
+    model = request.model.casefold() if request.model else None
+    return node.name not in request.excluded and model in (
+        None,
+        (node.machine.model or "").casefold(),
+    )

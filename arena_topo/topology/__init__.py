@@ -73,10 +73,11 @@ class GPU:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NIC:
-    """A network card and how each GPU, in order, reaches it."""
+    """A network card and how each GPU, in order, reaches it; `speed` in GB/s where known."""
 
     name: str
     attachment: tuple[Link, ...]
+    speed: float | None = None
 
 
 class Knowledge(Enum):
@@ -109,7 +110,7 @@ class Configuration:
 class Machine:
     """One server's GPUs and the links between them; never changes while it runs.
 
-    `pcie_generation` is set only where a preset or NVML says so, never guessed from the GPU model.
+    `pcie_generation` is set only where a preset or the machine says so, not guessed from the model.
     `bandwidth` is a matrix that somebody published for display (GB/s); the solver does not use it.
     """
 
@@ -239,7 +240,8 @@ class Cluster:
 
     `tiers` runs from coarse to near and matches `Node.domains`; `beyond` (GB/s) joins nodes that
     share no tier. `notes` are things worth telling a person, such as a ConfigMap that made no
-    sense. `emulated`: the GPUs do not exist.
+    sense. `guesses` say what the bandwidth of a tier (or of `beyond`) rests on where nobody gave
+    it; they matter to jobs on several nodes. `emulated`: the GPUs do not exist.
     """
 
     nodes: tuple[Node, ...]
@@ -248,6 +250,7 @@ class Cluster:
     notes: tuple[str, ...] = ()
     emulated: bool = False
     source: str = ""
+    guesses: Mapping[str, str] = field(default_factory=dict)
 
 
 def gpu_set(indexes: Iterable[int]) -> GPUSet:
@@ -332,7 +335,12 @@ def model_of(product: str | None) -> str | None:
     return "V100" if found[1] == "V100S" else found[1]
 
 
-def natural(name: str) -> tuple[tuple[bool, int, str], ...]:
+_DIGITS = re.compile(r"(\d+)")
+
+
+def natural(name: str) -> tuple[list[str | int], str]:
     """A sort key by which `node-2` comes before `node-10`."""
-    parts = re.split(r"(\d+)", name)
-    return tuple((part.isdigit(), int(part) if part.isdigit() else 0, part) for part in parts)
+    # Texts and numbers alternate, so keys never compare one with the other.
+    parts: list[str | int] = [*_DIGITS.split(name)]
+    parts[1::2] = map(int, parts[1::2])
+    return parts, name

@@ -11,15 +11,15 @@ other or are missing the tree is still one, and a note says what was made of the
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
-from typing import Any, NoReturn
+from typing import Any
 
-from arena_topo.errors import UnreadableTopology, UsageError
+from arena_topo.errors import UnreadableTopology
 from arena_topo.topology import UNKNOWN_NETWORK, NodeName, Tier
+from arena_topo.topology.fabricfile import BEYOND, LABEL, RESERVED, FabricFile, Level, show
 
 Labels = Mapping[NodeName, Mapping[str, str]]
 """The labels of each node."""
@@ -27,24 +27,9 @@ Labels = Mapping[NodeName, Mapping[str, str]]
 Rates = Mapping[NodeName, float | None]
 """GB/s for each node, None where not known."""
 
-BEYOND = "beyond"
-"""What joins nodes that share no tier."""
-
-RESERVED = frozenset({"node", BEYOND})
-"""Level words that no tier may have: they stand for less and for more than any of them."""
-
 CLIQUE = "nvidia.com/gpu.clique"
 PRODUCT = "nvidia.com/gpu.product"
 GKE_SUBBLOCK = "cloud.google.com/gce-topology-subblock"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Level:
-    """One level of a fabric: the word for it, the label that tells it, GB/s where given."""
-
-    name: str
-    label: str
-    bandwidth: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,14 +38,14 @@ class Fabric:
 
     `tiers` run from coarse to near and never get slower on the way; `beyond` (GB/s) joins nodes
     that share none. `domains` has one entry per tier for every node; within a tier, equal entries
-    mean one domain. `assumed`: some bandwidth is a default, not a number that somebody gave.
-    `notes` say in words what was missing or contradictory.
+    mean one domain. `assumed` names the tiers (and `beyond`) whose bandwidth is a default, not a
+    number that somebody gave. `notes` say in words what was missing or contradictory.
     """
 
     tiers: tuple[Tier, ...]
     beyond: float
     domains: Mapping[NodeName, tuple[str, ...]]
-    assumed: bool
+    assumed: frozenset[str]
     notes: tuple[str, ...]
 
     def joining(self, nodes: Iterable[NodeName]) -> Tier:
@@ -171,20 +156,21 @@ IsFabricAttached): not a cluster that all such machines share."""
 
 
 def from_labels(
-    labels: Labels, *, rdma: Rates | None = None, nvlink: float | None = None
+    labels: Labels, *, rdma: Rates | None = None, nvlink: Rates | None = None
 ) -> Fabric:
     """The fabric that the labels of these nodes tell; give the nodes that have GPUs, no others.
 
     One family of switch labels is used, the one that places most nodes, the best of equals; zone
     and region go above it, the NVLink domain below. `rdma` is what the RDMA NICs of each node
-    reach together, GB/s; `nvlink` what a GPU reaches over NVLink in other nodes, GB/s, where its
-    model has such links (NVL72): None where it has none or is not known.
+    reach together, GB/s; `nvlink` what a GPU of each node reaches over NVLink in other nodes, GB/s,
+    where its model has such links (NVL72). A node that `nvlink` leaves out has none, whatever its
+    labels say.
     """
     rows = _Rows(labels)
     switches = _switches(rows)
-    levels = {**_stated(rows, _PLACES), **switches, **_nvlinks(rows)}
+    levels = {**_stated(rows, _PLACES), **switches, **_nvlinks(rows, nvlink)}
     notes = _loops(rows, list(switches.values()))
-    return _assemble(rows, levels, rate=_Rate(labels, rdma, nvlink), notes=notes)
+    return _assemble(rows, levels, rate=_Rate(rows, rdma, nvlink), notes=notes)
 
 
 def from_topology(
@@ -192,33 +178,67 @@ def from_topology(
     labels: Labels,
     *,
     rdma: Rates | None = None,
-    nvlink: float | None = None,
+    nvlink: Rates | None = None,
 ) -> Fabric:
     """The fabric that a Kueue `Topology` describes; UnreadableTopology names what is wrong in it.
 
     v1alpha1, v1beta1 and v1beta2 agree on all that is read. A level is called by the word for its
     label where that is known, else by the end of the label; `kubernetes.io/hostname` is the node
-    itself. `rdma` and `nvlink` as in `from_labels`.
+    itself. Where no level is the NVLink domain and the speed of NVLink is known, it goes below all.
+    `rdma` and `nvlink` as in `from_labels`.
     """
-    return _described(_listed(topology), _Rows(labels), rate=_Rate(labels, rdma, nvlink))
+    rows = _Rows(labels)
+    rate = _Rate(rows, rdma, nvlink)
+    levels = listed(topology)
+    below: dict[Level, _Column] = {}
+    if all(level.name != "nvlink" for level in levels):
+        found = _nvlinks(rows, nvlink)
+        below = {level: one for level, one in found.items() if rate.reach(one) is not None}
+    return _described(levels, rows, rate=rate, below=below)
+
+
+def listed(topology: Mapping[str, Any]) -> tuple[Level, ...]:
+    """The levels of a Kueue `Topology`, coarse to near, without the node itself.
+
+    UnreadableTopology names what is wrong in it.
+    """
+    metadata = topology.get("metadata")
+    name = metadata.get("name") if isinstance(metadata, Mapping) else None
+    where = f"topology {name or '?'}"
+    spec = topology.get("spec")
+    said = spec.get("levels") if isinstance(spec, Mapping) else None
+    if not isinstance(said, list) or not said:
+        raise UnreadableTopology("spec.levels is not a list of levels", where=where)
+    labels: list[str] = []
+    for at, one in enumerate(said):
+        label = one.get("nodeLabel") if isinstance(one, Mapping) else None
+        path = f"spec.levels[{at}].nodeLabel"
+        if not isinstance(label, str) or not LABEL.fullmatch(label):
+            raise UnreadableTopology(f"{path} is {show(label)}, not a label", where=where)
+        if label in labels:
+            raise UnreadableTopology(f"{path} repeats {label}", where=where)
+        labels.append(label)
+    levels: list[Level] = []
+    for label in labels:
+        word = _WORDS.get(label, label.rpartition("/")[2])
+        if word in RESERVED or any(level.name == word for level in levels):
+            word = label
+        if label not in _MACHINES:
+            levels.append(Level(name=word, label=label))
+    return tuple(levels)
 
 
 def from_file(
-    data: Any,
-    labels: Labels,
-    *,
-    where: str,
-    rdma: Rates | None = None,
-    nvlink: float | None = None,
+    file: FabricFile, labels: Labels, *, rdma: Rates | None = None, nvlink: Rates | None = None
 ) -> Fabric:
-    """The fabric that a file describes; UsageError names the file (`where`) and the path in it.
+    """The fabric that a file describes.
 
-    `data` is the file as parsed: `levels`, coarse to near, each with `name`, `label` and maybe
-    `bandwidthGBps`, and maybe `beyondGBps`. Bandwidths left out are defaults within what the
-    others allow. `rdma` and `nvlink` as in `from_labels`.
+    Bandwidths left out are defaults within what the others allow. `rdma` and `nvlink` as in
+    `from_labels`.
     """
-    levels, beyond = _File(where).read(data)
-    return _described(levels, _Rows(labels), rate=_Rate(labels, rdma, nvlink), beyond=beyond)
+    rows = _Rows(labels)
+    rate = _Rate(rows, rdma, nvlink)
+    return _described(file.levels, rows, rate=rate, beyond=file.beyond)
 
 
 # Labels as columns: one list per label is several times faster than one object per node.
@@ -285,11 +305,20 @@ def _switches(rows: _Rows) -> dict[Level, _Column]:
     return best
 
 
-def _nvlinks(rows: _Rows) -> dict[Level, _Column]:
-    """The NVLink domains by the best label that some node has."""
+def _nvlinks(rows: _Rows, nvlink: Rates | None) -> dict[Level, _Column]:
+    """The NVLink domains by the best label that some node has.
+
+    topograph takes the capacity block for the accelerator domain of every AWS node (provider aws),
+    so what a node says whose GPUs have no NVLink to others is left out.
+    """
     blocks = rows.column(GKE_SUBBLOCK) or [None] * len(rows.nodes)
     for label in _NVLINKS:
         column = rows.column(label) or []
+        if nvlink is not None:
+            column = [
+                one if node in nvlink else None
+                for one, node in zip(column, rows.nodes, strict=False)
+            ]
         # topograph takes the sub-block for the accelerator domain of every GKE node (provider
         # gcp), NVLink or not; there only the clique can be believed.
         if any(one and one != block for one, block in zip(column, blocks, strict=False)):
@@ -326,15 +355,21 @@ def _loops(rows: _Rows, columns: Sequence[_Column]) -> list[str]:
 
 
 def _described(
-    levels: Sequence[Level], rows: _Rows, *, rate: _Rate, beyond: float | None = None
+    levels: Sequence[Level],
+    rows: _Rows,
+    *,
+    rate: _Rate,
+    beyond: float | None = None,
+    below: Mapping[Level, _Column] | None = None,
 ) -> Fabric:
     """The fabric of levels that somebody listed; one that serves no purpose is mentioned.
 
-    Such a level keeps its place until the bandwidths of its neighbours are known.
+    Such a level keeps its place until the bandwidths of its neighbours are known. `below` are
+    levels nearer than those listed.
     """
     silent: _Column = [None] * len(rows.nodes)
     columns = {level: rows.column(level.label) or silent for level in levels}
-    fabric = _assemble(rows, columns, rate=rate, beyond=beyond)
+    fabric = _assemble(rows, {**columns, **(below or {})}, rate=rate, beyond=beyond)
     used = {tier.name for tier in fabric.tiers}
     unused = [
         f"{'no node has' if column is silent else 'no two nodes share'} the label {level.label}: "
@@ -353,18 +388,19 @@ def _assemble(
     beyond: float | None = None,
     notes: Sequence[str] = (),
 ) -> Fabric:
-    tiers, edge = rate.tiers(list(levels), beyond)
+    tiers, edge, assumed = rate.tiers(levels, beyond)
     told = {
         tier: (level, column)
         for tier, (level, column) in zip(tiers, levels.items(), strict=True)
         if any(column)
     }
     tree = _Tree(rows, list(told.values()))
+    used = tuple(told)[: tree.depth]
     return Fabric(
-        tiers=tuple(told)[: tree.depth],
+        tiers=used,
         beyond=edge,
         domains=tree.domains,
-        assumed=beyond is None or any(level.bandwidth is None for level in levels),
+        assumed=assumed & {BEYOND, *(tier.name for tier in used)},
         notes=(*notes, *tree.notes, *rate.notes),
     )
 
@@ -462,7 +498,7 @@ class _Tree:
         if None not in column:
             return
         silent = [row for row, said in enumerate(column) if said is None]
-        if level.label == CLIQUE:
+        if level.name == "nvlink":
             # Most machines have no NVLink to other nodes; those of a kind that has should say so.
             products = self._rows.column(PRODUCT) or [None] * len(column)
             joined = {product for product, said in zip(products, column, strict=True) if said}
@@ -522,11 +558,12 @@ class _Rate:
     and OKE are zonal too), so past it nothing is known.
     """
 
-    def __init__(self, nodes: Iterable[NodeName], rdma: Rates | None, nvlink: float | None) -> None:
+    def __init__(self, rows: _Rows, rdma: Rates | None, nvlink: Rates | None) -> None:
         self.notes: list[str] = []
-        self._nvlink = _known(nvlink)
+        self._nodes = rows.nodes
+        self._nvlink = nvlink or {}
         self._network = UNKNOWN_NETWORK
-        rates = {node: _known(rdma.get(node)) for node in nodes} if rdma else {}
+        rates = {node: _known(rdma.get(node)) for node in rows.nodes} if rdma else {}
         known = [rate for rate in rates.values() if rate is not None]
         if known and len(known) == len(rates):
             self._network = max(UNKNOWN_NETWORK, min(known))
@@ -538,10 +575,22 @@ class _Rate:
                 f"network: {UNKNOWN_NETWORK} GB/s is assumed between all"
             )
 
-    def tiers(self, levels: Sequence[Level], beyond: float | None) -> tuple[list[Tier], float]:
+    def reach(self, column: _Column) -> float | None:
+        """GB/s over NVLink between the nodes that name a domain of it: of the slowest."""
+        rates = [
+            _known(self._nvlink.get(node))
+            for node, said in zip(self._nodes, column, strict=True)
+            if said
+        ]
+        known = [rate for rate in rates if rate is not None]
+        return min(known) if known and len(known) == len(rates) else None
+
+    def tiers(
+        self, levels: Mapping[Level, _Column], beyond: float | None
+    ) -> tuple[list[Tier], float, frozenset[str]]:
         """A tier for each level, and `beyond`: what is given, and defaults that fit between.
 
-        What is given must not grow outward.
+        What is given must not grow outward. The last are the names of those that are defaults.
         """
         names = [level.name for level in levels]
         far = names.index("region") + 1 if "region" in names else 0
@@ -549,8 +598,11 @@ class _Rate:
         default = [self._network if local else UNKNOWN_NETWORK]
         default += [UNKNOWN_NETWORK if at < far else self._network for at in range(len(names))]
         given = [beyond, *(level.bandwidth for level in levels)]
-        if self._nvlink is not None and "nvlink" in names:
-            default[names.index("nvlink") + 1] = self._nvlink
+        known = {name for name, one in zip([BEYOND, *names], given, strict=True) if one is not None}
+        for at, (level, column) in enumerate(levels.items(), start=1):
+            if level.name == "nvlink" and (reach := self.reach(column)) is not None:
+                default[at] = reach
+                known.add(level.name)
         rates: list[float] = []
         for at, rate in enumerate(given):
             if rate is None:
@@ -559,142 +611,9 @@ class _Rate:
             else:
                 rates.append(rate)
         edge, *rest = rates
-        return [Tier(name=n, bandwidth=r) for n, r in zip(names, rest, strict=True)], edge
+        tiers = [Tier(name=n, bandwidth=r) for n, r in zip(names, rest, strict=True)]
+        return tiers, edge, frozenset({BEYOND, *names} - known)
 
 
 def _known(rate: float | None) -> float | None:
     return rate if rate is not None and math.isfinite(rate) and rate > 0 else None
-
-
-# Kueue
-
-_LABEL = re.compile(
-    r"(?=.{1,316}\Z)([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
-    r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
-)
-"""A label key; the pattern and the length that Kueue allows (TopologyLevel.nodeLabel)."""
-
-
-def _listed(topology: Mapping[str, Any]) -> list[Level]:
-    metadata = topology.get("metadata")
-    name = metadata.get("name") if isinstance(metadata, Mapping) else None
-    where = f"topology {name or '?'}"
-    spec = topology.get("spec")
-    listed = spec.get("levels") if isinstance(spec, Mapping) else None
-    if not isinstance(listed, list) or not listed:
-        raise UnreadableTopology("spec.levels is not a list of levels", where=where)
-    labels: list[str] = []
-    for at, one in enumerate(listed):
-        label = one.get("nodeLabel") if isinstance(one, Mapping) else None
-        path = f"spec.levels[{at}].nodeLabel"
-        if not isinstance(label, str) or not _LABEL.fullmatch(label):
-            raise UnreadableTopology(f"{path} is {_show(label)}, not a label", where=where)
-        if label in labels:
-            raise UnreadableTopology(f"{path} repeats {label}", where=where)
-        labels.append(label)
-    levels: list[Level] = []
-    for label in labels:
-        word = _WORDS.get(label, label.rpartition("/")[2])
-        if word in RESERVED or any(level.name == word for level in levels):
-            word = label
-        if label not in _MACHINES:
-            levels.append(Level(name=word, label=label))
-    return levels
-
-
-# Fabric files
-
-_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
-
-
-class _File:
-    """A fabric file under examination: every complaint names it and the path inside."""
-
-    def __init__(self, where: str) -> None:
-        self._where = where
-
-    def read(self, data: Any) -> tuple[list[Level], float | None]:
-        """The levels, and the bandwidth beyond them where it is given."""
-        file = self._mapping(data, "", ("levels", "beyondGBps"))
-        listed = file.get("levels")
-        if not isinstance(listed, list):
-            state = "is missing" if listed is None else f"is {_show(listed)}, not a list"
-            self._wrong("levels", state)
-        levels: list[Level] = []
-        for at, one in enumerate(listed):
-            levels.append(self._level(one, f"levels[{at}]", levels))
-        beyond = self._rate(file, "beyondGBps")
-        self._check_growth(levels, beyond)
-        return levels, beyond
-
-    def _level(self, data: Any, path: str, before: Sequence[Level]) -> Level:
-        entry = self._mapping(data, path, ("name", "label", "bandwidthGBps"))
-        name = self._text(entry, f"{path}.name", _NAME, "a word of letters, digits, '-', '_', '.'")
-        label = self._text(entry, f"{path}.label", _LABEL, "the key of a node label")
-        if name in RESERVED:
-            self._wrong(f"{path}.name", f"is {name}, which is a level of its own")
-        for at, other in enumerate(before):
-            if other.name == name:
-                self._wrong(f"{path}.name", f"is {name}, as is levels[{at}].name")
-            if other.label == label:
-                self._wrong(f"{path}.label", f"is {label}, as is levels[{at}].label")
-        rate = self._rate(entry, f"{path}.bandwidthGBps")
-        return Level(name=name, label=label, bandwidth=rate)
-
-    def _mapping(self, data: Any, path: str, known: Sequence[str]) -> Mapping[str, Any]:
-        if not isinstance(data, Mapping):
-            self._wrong(path, f"is {_show(data)}, not a mapping of {', '.join(known)}")
-        for key in data:
-            if key not in known:
-                inside = f"{path}." if path else ""
-                shown = key if isinstance(key, str) and _NAME.fullmatch(key) else _show(key)
-                self._wrong(f"{inside}{shown}", f"is not known here; known: {', '.join(known)}")
-        return data
-
-    def _text(
-        self, entry: Mapping[str, Any], path: str, pattern: re.Pattern[str], what: str
-    ) -> str:
-        value = entry.get(path.rpartition(".")[2])
-        if isinstance(value, str) and pattern.fullmatch(value):
-            return value
-        return self._wrong(
-            path, "is missing" if value is None else f"is {_show(value)}, not {what}"
-        )
-
-    def _rate(self, entry: Mapping[str, Any], path: str) -> float | None:
-        value = entry.get(path.rpartition(".")[2])
-        if value is None:
-            return None
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            try:
-                rate = float(value)
-            except OverflowError:
-                rate = math.inf
-            if _known(rate) is not None:
-                return rate
-        return self._wrong(path, f"is {_show(value)}, not a number of GB/s above 0")
-
-    def _check_growth(self, levels: Sequence[Level], beyond: float | None) -> None:
-        given = [("beyondGBps", beyond)]
-        given += [(f"levels[{at}].bandwidthGBps", one.bandwidth) for at, one in enumerate(levels)]
-        said = [(path, rate) for path, rate in given if rate is not None]
-        for (path, rate), (nearer, less) in pairwise(said):
-            if rate > less:
-                self._wrong(
-                    path,
-                    f"is {rate:g}, more than the {less:g} of {nearer}, which is nearer",
-                    hint="levels run from coarse to near, and bandwidth must not grow outward",
-                )
-
-    def _wrong(self, path: str, problem: str, *, hint: str | None = None) -> NoReturn:
-        raise UsageError(f"{self._where}: {path or 'the file'} {problem}", hint=hint)
-
-
-def _show(value: object) -> str:
-    """A foreign value on one line, cut where it is long."""
-    try:
-        shown = repr(value)
-    except ValueError:
-        # Python refuses to print integers of more than 4300 digits.
-        return "a huge number"
-    return f"{shown[:37]}..." if shown[40:] else shown

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -49,6 +49,9 @@ SELF = "N-A"
 """What ACK writes on the diagonal."""
 
 _SELVES = frozenset({SELF, "N/A", "X"})
+
+Refuse = Callable[[str, str], NoReturn]
+"""Hears the path of what makes no sense, and why; raises."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +97,11 @@ def salvage(
             del left[key]
 
 
+def object_name(node: str) -> str:
+    """What we call the ConfigMap of a node; readers go by its labels."""
+    return f"{node}-gpu-topology"
+
+
 def config_map(machine: Machine, healthy: GPUSet) -> dict[str, Any]:
     """The ConfigMap that `from_config_map` and ACK's readers take for this machine.
 
@@ -120,13 +128,43 @@ def config_map(machine: Machine, healthy: GPUSet) -> dict[str, Any]:
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {
-            "name": f"{machine.name}-gpu-topology",
+            "name": object_name(machine.name),
             "namespace": NAMESPACE,
             "labels": {SCHEDULE_LABEL: "topology", NODE_LABEL: machine.name},
             "annotations": {KNOWLEDGE_ANNOTATION: machine.knowledge.value},
         },
         "data": data,
     }
+
+
+def updated(document: Mapping[str, Any], machine: Machine, healthy: GPUSet) -> dict[str, Any]:
+    """A node's ConfigMap with the links of this machine, and all else in it left as it is.
+
+    GPUs that it calls unhealthy stay so: who publishes links has not looked at their health.
+    Bandwidths are kept only while the links are the same.
+    """
+    new = config_map(machine, healthy)
+    kept = {key: value for key, value in document["data"].items() if key not in _LINKED}
+    try:
+        known = from_config_map(document)
+    except UnreadableTopology:
+        known = None
+    if known is not None and len(known.machine.gpus) == len(machine.gpus):
+        new = config_map(machine, GPUSet(healthy & known.healthy))
+        if known.machine.links == machine.links:
+            kept = dict(document["data"])
+    metadata = document["metadata"]
+    for key in ("labels", "annotations"):
+        new["metadata"][key] = {**(metadata.get(key) or {}), **new["metadata"][key]}
+    return {**document, "metadata": {**metadata, **new["metadata"], "name": metadata["name"]}} | {
+        "apiVersion": new["apiVersion"],
+        "kind": new["kind"],
+        "data": {**kept, **new["data"]},
+    }
+
+
+_LINKED = frozenset({"linkType", "bandwidth", "busBandwidth"})
+"""Keys that mean nothing any more once the links are others."""
 
 
 def _json(value: object) -> str:
@@ -216,51 +254,17 @@ class _ConfigMap:
             devices[int(key)] = health
         return devices
 
-    def square(self, key: str, size: int) -> list[list[Any]] | None:
-        """A matrix with a row and a column for each device; None where there is none."""
-        found = self.load(key)
-        path = f"data.{key}"
+    def links(self, size: int) -> Matrix | None:
+        found = self.load("linkType")
         if found is None or found == []:
             return None
-        if not isinstance(found, list):
-            self.refuse(path, "is not a list of rows")
-        for i, row in enumerate(found):
-            if not isinstance(row, list):
-                self.refuse(f"{path}[{i}]", "is not a row")
-            if len(row) != len(found):
-                self.refuse(f"{path}[{i}]", f"has {len(row)} cells, not {len(found)}")
-        if len(found) != size:
-            self.refuse(path, f"has {len(found)} rows, but there are {size} devices")
-        return found
-
-    def links(self, size: int) -> Matrix | None:
-        rows = self.square("linkType", size)
-        if rows is None:
-            return None
-        for i, row in enumerate(rows):
-            for j, word in enumerate(row):
-                path = f"data.linkType[{i}][{j}]"
-                if not isinstance(word, str):
-                    self.refuse(path, f"{word!r} is not a link")
-                if (word in _SELVES) != (i == j):
-                    self.refuse(path, f"is {word}, but {SELF} marks a GPU and itself")
-                if i > j and word != rows[j][i]:
-                    self.refuse(path, f"is {word}, but [{j}][{i}] is {rows[j][i]}")
-        return tuple(
-            tuple(None if i == j else self.link(i, j, word) for j, word in enumerate(row))
-            for i, row in enumerate(rows)
-        )
-
-    def link(self, i: int, j: int, word: str) -> Link:
-        try:
-            return Link.parse(word)
-        except ValueError as error:
-            self.refuse(f"data.linkType[{i}][{j}]", str(error))
+        return matrix(found, size, "data.linkType", self.refuse)
 
     def bandwidth(self, size: int) -> tuple[tuple[float, ...], ...] | None:
-        rows = self.square("bandwidth", size)
-        if rows is None:
+        found = self.load("bandwidth")
+        if found is None or found == []:
             return None
+        rows = _square(found, size, "data.bandwidth", self.refuse)
         return tuple(
             tuple(self.number(f"data.bandwidth[{i}][{j}]", cell) for j, cell in enumerate(row))
             for i, row in enumerate(rows)
@@ -301,6 +305,46 @@ class _ConfigMap:
             if not table[gpus]:
                 self.refuse(path, "is 0 GB/s, and an all-reduce takes some")
         return tuple(sorted(table.items()))
+
+
+def matrix(found: Any, size: int, path: str, refuse: Refuse) -> Matrix:
+    """Read a matrix of links in words; `refuse` hears the path of what makes no sense."""
+    rows = _square(found, size, path, refuse)
+    for i, row in enumerate(rows):
+        for j, word in enumerate(row):
+            here = f"{path}[{i}][{j}]"
+            if not isinstance(word, str):
+                refuse(here, f"{word!r} is not a link")
+            if (word in _SELVES) != (i == j):
+                refuse(here, f"is {word}, but {SELF} marks a GPU and itself")
+            if i > j and word != rows[j][i]:
+                refuse(here, f"is {word}, but [{j}][{i}] is {rows[j][i]}")
+    return tuple(
+        tuple(None if i == j else link(word, f"{path}[{i}][{j}]", refuse) for j, word in cells)
+        for i, cells in ((i, enumerate(row)) for i, row in enumerate(rows))
+    )
+
+
+def link(word: Any, path: str, refuse: Refuse) -> Link:
+    """Read one link in words; `refuse` hears the path if it is none."""
+    try:
+        return Link.parse(str(word))
+    except ValueError as error:
+        refuse(path, str(error))
+
+
+def _square(found: Any, size: int, path: str, refuse: Refuse) -> list[list[Any]]:
+    """A matrix with a row and a column for each device."""
+    if not isinstance(found, list):
+        refuse(path, "is not a list of rows")
+    for i, row in enumerate(found):
+        if not isinstance(row, list):
+            refuse(f"{path}[{i}]", "is not a row")
+        if len(row) != len(found):
+            refuse(f"{path}[{i}]", f"has {len(row)} cells, not {len(found)}")
+    if len(found) != size:
+        refuse(path, f"has {len(found)} rows, but there are {size} devices")
+    return found
 
 
 def _no_number(word: str) -> NoReturn:

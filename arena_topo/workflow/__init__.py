@@ -266,11 +266,13 @@ def _doubts(placement: Placement, cluster: Cluster) -> list[str]:
         for knowledge, words in _DOUBTS.items()
     ]
     found.append(([one.name for one in machines if _rate_assumed(one)], "NVLink rate assumed"))
-    return [
+    doubts = [
         f"{names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}: {words}"
         for names, words in found
         if names
     ]
+    guess = cluster.guesses.get(placement.tier)
+    return [*doubts, *([guess] if guess is not None else [])]
 
 
 def _rate_assumed(machine: Machine) -> bool:

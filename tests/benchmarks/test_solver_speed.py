@@ -9,36 +9,67 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from cube_mesh import HGX, P100, V100, cluster, node
+from cube_mesh import HGX, P100, PCIE, V100, V100_LANES, cluster, machine, matrix, node
 
-from arena_topo.solver import Request, Unplaceable, place
+from arena_topo.solver import Placement, Request, Unplaceable
+from arena_topo.solver.classes import Index
 from arena_topo.solver.configurations import Table
+from arena_topo.solver.gang import search
 from arena_topo.solver.policy import Damage
-from arena_topo.topology import GPUSet
+from arena_topo.topology import Cluster, GPUSet, Link, LinkKind, Machine, Tier, flat
+
+MIX = (
+    *((8, 8), (64, 8), (256, 8), (3, 3), (5, 2), (7, 2), (13, 1), (21, 1)),
+    *((33, 2), (50, 3), (130, 2), (301, 2), (500, 1), (1001, 2), (4000, 1)),
+)
+"""Workers and GPUs of each: whole machines, awkward numbers, large gangs."""
+
+RACK, SPINE = 16, 25 * 16
+"""Nodes in a rack, and in 25 racks, which is a spine."""
+
+TIERS = (Tier(name="spine", bandwidth=12.5), Tier(name="rack", bandwidth=12.5))
+BEYOND = 6.0
+"""GB/s in a rack and in a spine: 100 Gb/s; between spines half of that."""
+
+DGX2 = machine("dgx-2", "V100", flat(16, Link(kind=LinkKind.NVLINK, lanes=6)))
+TWO_MESHES = machine(
+    "two cube meshes",
+    "V100",
+    matrix(
+        16,
+        V100_LANES | {(one + 8, other + 8): lanes for (one, other), lanes in V100_LANES.items()},
+    ),
+)
+"""Sixteen GPUs that are not all alike: two DGX-1 V100 in one box."""
 
 
 def milliseconds(action: Callable[[], object], rounds: int = 7) -> tuple[float, float]:
     """Median and worst wall time of an action, in ms."""
-    times = []
-    for _ in range(rounds):
-        start = time.perf_counter()
-        action()
-        times.append((time.perf_counter() - start) * 1000)
+    times = [timed(action)[0] for _ in range(rounds)]
     return statistics.median(times), max(times)
+
+
+def timed(action: Callable[[], object]) -> tuple[float, object]:
+    """Wall time of an action in ms, and what it gave."""
+    start = time.perf_counter()
+    answer = action()
+    return (time.perf_counter() - start) * 1000, answer
 
 
 def test_the_tables_of_eight_gpus():
     print(f"\n{'table of 255 sets':24} {'median ms':>10} {'worst ms':>9}")
-    for machine in (V100, P100, HGX):
+    for of in (V100, P100, HGX, PCIE):
 
-        def build(machine=machine):
-            shape = Table(machine.configuration)
+        def build(of=of):
+            shape = Table(of.configuration)
             return [shape.value(GPUSet(bits)) for bits in range(1, 256)]
 
         median, worst = milliseconds(build)
-        print(f"{machine.name:24} {median:10.2f} {worst:9.2f}")
+        print(f"{of.name:24} {median:10.2f} {worst:9.2f}")
 
     def potential():
         damage = Damage(Table(V100.configuration))
@@ -48,27 +79,82 @@ def test_the_tables_of_eight_gpus():
     print(f"{'dgx-1-v100 and potential':24} {median:10.2f} {worst:9.2f}")
 
 
-def test_placing_a_gang():
+def answered(request: Request, index: Index) -> Placement | None:
+    """The placement of a job on a prepared index; None if it has none."""
+    try:
+        return search(request, index)
+    except Unplaceable:
+        return None
+
+
+def sixteen(of: Machine, sizes: tuple[int, ...], free: int) -> None:
+    for size in sizes:
+        request = Request(workers=1, gpus=size)
+        index = Index(cluster(node("a", of, free)))
+        first, answer = timed(lambda request=request, index=index: answered(request, index))
+        shown = [first, *milliseconds(lambda: answered(request, index))]  # noqa: B023 - run at once
+        proof = "-" if answer is None else answer.proof.open or "optimal"
+        numbers = " ".join(f"{one:10.3f}" for one in shown)
+        print(f"{of.name:18} {free.bit_count():5} {size:3} {numbers}  {proof}")
+
+
+def test_sixteen_gpus():
+    """All sizes behind an NVSwitch, where partitions are many; and a box that is not uniform."""
+    print(
+        f"\n{'':18} {'free':>5} {'k':>3} {'first ms':>10} {'median ms':>10} {'worst ms':>10}  proof"
+    )
+    sixteen(DGX2, tuple(range(1, 17)), 0xFFFF)
+    sixteen(DGX2, tuple(range(1, 13)), 0xFFFF & ~0x1111)
+    sixteen(TWO_MESHES, (1, 2, 4, 8), 0xFFFF)
+    sixteen(TWO_MESHES, (1, 2, 4, 8), 0xFFFF & ~0x1111)
+
+
+def datacentre(size: int, load: float) -> Cluster:
+    """DGX-1 V100 and HGX A100 side by side; so many of them partly in use, at random."""
     dice = random.Random(4)
-    print(f"\n{'nodes':>6} {'workers x GPUs':>15} {'median ms':>10} {'worst ms':>9}")
-    for size in (10, 100, 1000):
-        nodes = [
-            node(
-                f"node-{index}",
-                V100 if index % 2 else HGX,
-                255 if dice.random() < 0.4 else dice.randrange(256),
-            )
-            for index in range(size)
-        ]
-        whole = cluster(*nodes)
-        for workers, gpus in ((4, 1), (8, 8), (3, 3), (13, 1), (33, 2), (64, 8)):
-            request = Request(workers=workers, gpus=gpus)
+    nodes = [
+        node(
+            f"node-{at}",
+            V100 if at % 2 else HGX,
+            dice.randrange(256) if dice.random() < load else 255,
+            domains=(f"spine-{at // SPINE}", f"rack-{at // RACK}"),
+        )
+        for at in range(size)
+    ]
+    return cluster(*nodes, tiers=TIERS, beyond=BEYOND)
 
-            def solve(request=request, whole=whole):
-                try:
-                    return place(request, whole)
-                except Unplaceable as refused:
-                    return refused
 
-            median, worst = milliseconds(solve)
-            print(f"{size:6} {f'{workers} x {gpus}':>15} {median:10.2f} {worst:9.2f}")
+MEDIANS: dict[tuple[float, int], float] = {}
+"""The median over the mix by load and size, for the growth."""
+
+
+@pytest.mark.parametrize("size", [1_000, 10_000, 100_000])
+@pytest.mark.parametrize("load", [0.60, 0.97])
+def test_placing_a_gang(load: float, size: int):
+    on = datacentre(size, load)
+    built, index = timed(lambda: Index(on))
+    print(
+        f"\n{size:,} nodes, {load:.0%} partly in use; index {built:.1f} ms\n"
+        f"{'workers x GPUs':>15} {'first ms':>10} {'median ms':>10} {'worst ms':>9} {'nodes':>6} "
+        f"{'GB/s':>6} {'tier':>7}  proof"
+    )
+    medians = []
+    for workers, gpus in MIX:
+        request = Request(workers=workers, gpus=gpus)
+        solve = lambda request=request: answered(request, index)  # noqa: E731
+        first, answer = timed(solve)
+        if answer is None:
+            print(f"{f'{workers} x {gpus}':>15} {first:10.2f} {'-':>10}")
+            continue
+        median, worst = milliseconds(solve)
+        medians.append(median)
+        print(
+            f"{f'{workers} x {gpus}':>15} {first:10.2f} {median:10.2f} {worst:9.2f} "
+            f"{len(answer.nodes):6} {answer.bandwidth:6g} {answer.tier:>7}  "
+            f"{'optimal' if answer.proof.optimal else f'open: {answer.proof.open}'}"
+        )
+    MEDIANS[load, size] = statistics.median(medians)
+    print(f"{'median':>15} {'':10} {MEDIANS[load, size]:10.2f} {max(medians):9.2f} of medians")
+    before = MEDIANS.get((load, size // 10))
+    if before is not None:
+        print(f"10 times the nodes, {MEDIANS[load, size] / before:.1f} times the time")

@@ -71,7 +71,7 @@ _ERRORS = 400
 _UNKNOWN_CALLER = 401
 FORBIDDEN = 403
 _ABSENT = 404
-_CONFLICT = 409
+CONFLICT = 409
 _GONE = 410
 _OVERLOADED = 429
 _PASSING = frozenset({500, 502, 503, 504})
@@ -186,6 +186,13 @@ class Connection:
         AlreadyExists if its name is taken.
         """
         return self._json("POST", path, query, body)
+
+    def put(self, path: str, body: Mapping[str, Any], **query: str) -> dict[str, Any]:
+        """Replace one object: what was stored.
+
+        ClusterError with status 409 if somebody has changed it since its `resourceVersion`.
+        """
+        return self._json("PUT", path, query, body)[0]
 
     def delete(self, path: str, body: Mapping[str, Any], **query: str) -> None:
         """Delete one object; the body is a DeleteOptions."""
@@ -476,7 +483,7 @@ def refusal(method: str, path: str, status: int, reason: str | None, body: bytes
         )
     if status == _ABSENT:
         return NotFound(message or f"the API server has no {what}")
-    if status == _CONFLICT and said.get("reason") == "AlreadyExists":
+    if status == CONFLICT and said.get("reason") == "AlreadyExists":
         return AlreadyExists(message or f"{what} already exists")
     return ClusterError(
         message or f"the API server answered {status} {reason or ''}".rstrip(),

@@ -13,7 +13,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from arena_topo.backends import Event, JobStatus, LogOptions, Options, Phase, observed
+from arena_topo.backends import (
+    Event,
+    JobStatus,
+    LogOptions,
+    Options,
+    Phase,
+    Publication,
+    observed,
+)
+from arena_topo.backends.kubernetes import publishing
 from arena_topo.backends.kubernetes.connection import FORBIDDEN, Connection
 from arena_topo.backends.kubernetes.podlog import follow, log_query
 from arena_topo.backends.kubernetes.status import NO_PODS, job_status, seconds
@@ -27,7 +36,7 @@ from arena_topo.errors import (
 )
 from arena_topo.job import MPIJob
 from arena_topo.manifests import ApiVersion, Manifest, Plan, object_name
-from arena_topo.topology import Cluster, published
+from arena_topo.topology import Cluster, Machine, published
 
 Object = dict[str, Any]
 
@@ -108,8 +117,8 @@ class KubernetesBackend:
     def cluster(self) -> Cluster:
         """All nodes with what is free on them now.
 
-        AccessDenied if nodes or pods may not be listed; a note where only MPIJobs or topology
-        ConfigMaps may not.
+        AccessDenied if nodes or pods may not be listed; a note where only MPIJobs, topology
+        ConfigMaps or Kueue topologies may not.
         """
         try:
             found = [
@@ -125,7 +134,8 @@ class KubernetesBackend:
             ) from error
         unread = []
         optional: tuple[tuple[Callable[[], list[Object]], str], ...] = (
-            (self._topologies, "the links of GPUs are taken from node labels"),
+            (self._links, "the links of GPUs are taken from node labels"),
+            (self._fabrics, "the network is taken from node labels"),
             (self._records, "GPUs planned for jobs that have not started count as free"),
         )
         for read, instead in optional:
@@ -133,7 +143,11 @@ class KubernetesBackend:
                 found += read()
             except (AccessDenied, _NoOperator, NotFound) as error:
                 unread.append(f"{error.message}: {instead}")
-        seen = observed.cluster(found, source=self._api.access.context or self._api.access.server)
+        seen = observed.cluster(
+            found,
+            source=self._api.access.context or self._api.access.server,
+            file=self._options.fabric,
+        )
         return replace(seen, notes=(*unread, *seen.notes))
 
     def remarks(self, job: MPIJob) -> tuple[str, ...]:
@@ -150,12 +164,27 @@ class KubernetesBackend:
         # A cluster without GPU nodes may add some once a pod asks for them.
         return max((len(node.machine.gpus) for node in seen.nodes), default=0) or None
 
-    def _topologies(self) -> list[Object]:
+    def _links(self) -> list[Object]:
         return self._listed(
             "ConfigMap",
             f"/api/v1/namespaces/{published.NAMESPACE}/configmaps",
             labelSelector=f"{published.SCHEDULE_LABEL}=topology",
         )
+
+    def _fabrics(self) -> list[Object]:
+        """The Kueue topologies, where they count; without Kueue that takes one request."""
+        if self._options.fabric is not None:
+            return []
+        try:
+            group = self._api.get(f"/apis/{observed.KUEUE}")
+        except NotFound:
+            return []
+        served = [group.get("preferredVersion") or {}, *(group.get("versions") or ())]
+        # Before Kueue 0.14 the preferred version of the group had no topologies yet.
+        for version in dict.fromkeys(one.get("version") for one in served):
+            with contextlib.suppress(NotFound):
+                return self._listed("Topology", f"/apis/{observed.KUEUE}/{version}/topologies")
+        return []
 
     def _records(self) -> list[Object]:
         return self._listed("MPIJob", f"/apis/{GROUP}/{self.api_version()}/{PLURAL}")
@@ -443,6 +472,13 @@ class KubernetesBackend:
             for about in (one.get("involvedObject") or {},)
         ]
         return tuple(sorted(found, key=lambda one: (one.when, one.source)))
+
+    def publish(self, machine: Machine, *, dry_run: bool = False) -> Publication:
+        """Create or replace the ConfigMap of the node that the machine is named after.
+
+        NotFound if there is no such node; ArenaError if its GPUs are others, or not whole.
+        """
+        return publishing.publish(self._api, machine, dry_run=dry_run)
 
     def _quiet_events(self, job: JobStatus) -> tuple[Event, ...]:
         try:

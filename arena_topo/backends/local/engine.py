@@ -24,6 +24,7 @@ from arena_topo.backends import (
     LogOptions,
     Options,
     Phase,
+    Publication,
 )
 from arena_topo.backends.local import processes, seating, supervisor
 from arena_topo.backends.local.ledger import Broken, Entry, Ledger, Record, Submission, state_folder
@@ -32,7 +33,7 @@ from arena_topo.errors import AlreadyExists, ArenaError, InvalidJob, NotFound, U
 from arena_topo.job import MPIJob
 from arena_topo.manifests import ApiVersion, Forecast, Plan
 from arena_topo.solver import Placement, Unplaceable, Verdict
-from arena_topo.topology import Cluster
+from arena_topo.topology import Cluster, Machine
 
 ADDRESS = "127.0.0.1"
 
@@ -312,6 +313,15 @@ class LocalBackend:
         return alive.record.phase.over or (
             # A launcher that failed may start again as long as the job is not over.
             pod is not None and pod.finished is not None and not instance.endswith("-launcher")
+        )
+
+    def publish(self, machine: Machine, *, dry_run: bool = False) -> Publication:
+        """Refuse: this machine is asked anew each time, so there is nothing to write down."""
+        del dry_run
+        raise UsageError(
+            f"there is no cluster to publish {machine.name} in",
+            why="the local engine asks this machine itself",
+            hint="set KUBECONFIG, or print the object with --dry-run -o yaml",
         )
 
     def _entries(self, namespace: str | None) -> tuple[Entry, ...]:

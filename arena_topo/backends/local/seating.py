@@ -28,7 +28,16 @@ from arena_topo.solver import (
     place,
     refusal,
 )
-from arena_topo.topology import Cluster, GPUSet, Machine, Node, NodeName, gpu_set, members
+from arena_topo.topology import (
+    Cluster,
+    GPUSet,
+    Machine,
+    Node,
+    NodeName,
+    gpu_set,
+    members,
+    model_of,
+)
 
 DEFAULT_EMULATION = "dgx-1-v100:2"
 """What is pretended where there are no GPUs: the cluster of the published example."""
@@ -91,54 +100,82 @@ def _cluster(found: Iterable[Machine], *, emulated: bool, source: str) -> Cluste
 @cache
 def this_machine() -> Machine | None:
     """This machine, if it has GPUs; asked once, since asking takes seconds on large ones."""
-    return _nvml() or _nvidia_smi()
+    found = look()
+    return found if isinstance(found, Machine) else None
 
 
-def _nvml() -> Machine | None:
+def look() -> Machine | tuple[str, ...]:
+    """This machine as NVML tells it, else nvidia-smi; or why each of them does not."""
+    reasons = []
+    for ask in (_nvml, _nvidia_smi):
+        found = ask()
+        if isinstance(found, Machine):
+            return found
+        reasons.append(found)
+    return tuple(reasons)
+
+
+def _nvml() -> Machine | str:
     from arena_topo.topology import nvidia  # noqa: PLC0415  needed only where jobs are placed
 
     try:
         import pynvml
     except ImportError:
-        return None
+        return "the Python package nvidia-ml-py is not installed"
     try:
         pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return None
+    except pynvml.NVMLError as error:
+        return f"NVML: {error}"
     try:
         machine = nvidia.from_nvml(pynvml, host())
     finally:
         pynvml.nvmlShutdown()
-    return machine if machine.gpus else None
+    return machine if machine.gpus else "NVML lists no GPUs"
 
 
-def _nvidia_smi() -> Machine | None:
+def _nvidia_smi() -> Machine | str:
     from arena_topo.topology import nvidia  # noqa: PLC0415  needed only where jobs are placed
 
-    matrix, listing = _asked("topo", "-m"), _asked("-L")
-    if matrix is None or listing is None:
-        return None
-    products = [line for line in listing.splitlines() if line.startswith("GPU ")]
-    if not products:
-        return None
-    model = products[0].partition(": ")[2].partition(" (UUID")[0]
-    machine = nvidia.parse_topo(matrix, name=host(), model=model)
-    uuids = [line.rpartition("UUID: ")[2].rstrip(")") for line in products]
-    if len(uuids) != len(machine.gpus):
+    try:
+        listing = _asked("--query-gpu=index,uuid,name", "--format=csv,noheader")
+        matrix = _asked("topo", "-m")
+    except _Silent as silent:
+        return silent.message
+    rows = [line.split(", ", 2) for line in listing.splitlines() if line.count(", ") > 1]
+    if not rows:
+        return "nvidia-smi lists no GPUs"
+    machine = nvidia.parse_topo(matrix, name=host(), model=rows[0][2])
+    known = {index: (uuid, product) for index, uuid, product in rows}
+    if known.keys() != {str(gpu.index) for gpu in machine.gpus}:
         return machine
-    return replace(
-        machine,
-        gpus=tuple(replace(gpu, uuid=uuids[gpu.index]) for gpu in machine.gpus),
+    gpus = tuple(
+        replace(gpu, uuid=known[str(gpu.index)][0], model=model_of(known[str(gpu.index)][1]))
+        for gpu in machine.gpus
     )
+    return replace(machine, gpus=gpus)
 
 
-def _asked(*words: str) -> str | None:
+class _Silent(ArenaError):
+    """nvidia-smi is missing, or has nothing to say."""
+
+
+def _asked(*words: str) -> str:
     try:
         done = subprocess.run(
-            ["nvidia-smi", *words], capture_output=True, text=True, timeout=30, check=True
+            ["nvidia-smi", *words],
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=30,
+            check=False,
         )
-    except (OSError, subprocess.SubprocessError):
-        return None
+    except FileNotFoundError:
+        raise _Silent("nvidia-smi is not on the PATH") from None
+    except (OSError, subprocess.SubprocessError) as error:
+        raise _Silent(f"nvidia-smi: {error}") from None
+    if done.returncode:
+        said = (done.stderr + done.stdout).strip().partition("\n")[0]
+        raise _Silent(f"nvidia-smi: {said or f'it ended with {done.returncode}'}")
     return done.stdout
 
 

@@ -1,0 +1,191 @@
+"""The network of a cluster, from what is known of it -> tiers, and the domains of every node.
+
+What counts, best first: a fabric file that a person wrote; the Kueue `Topology` that places most
+GPU nodes; the labels of nodes. Pure: `observed` hands in what it has read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from arena_topo.errors import UnreadableTopology
+from arena_topo.solver import cost
+from arena_topo.topology import LANES_PER_GPU, Machine, NodeName, Tier, fabric
+from arena_topo.topology.fabricfile import BEYOND, FabricFile
+
+RDMA_RATE = 12.5
+"""GB/s of a node that offers RDMA and not how fast: one NIC of 100 Gb/s, near what NCCL takes for a
+network of unknown speed (12, src/graph/topo.h), and less than nodes sold with RDMA have."""
+
+_ACROSS_NODES = frozenset({"GH200", "GB200", "GB300"})
+"""Models whose NVLink leaves the machine (NVIDIA: GH200 NVL32, GB200 NVL72, GB300 NVL72)."""
+
+_RDMA_NAMES = frozenset(
+    {
+        # aws/eks-charts, aws-efa-k8s-device-plugin
+        "vpc.amazonaws.com/efa",
+        # Mellanox/network-operator, its examples of a HostDeviceNetwork and of InfiniBand VFs
+        "nvidia.com/hostdev",
+        "nvidia.com/mlnxnics",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """How nodes reach each other: as in `Cluster`, with an entry of `domains` for every node."""
+
+    tiers: tuple[Tier, ...]
+    beyond: float
+    domains: Mapping[NodeName, tuple[str, ...]]
+    guesses: Mapping[str, str]
+    notes: tuple[str, ...]
+
+
+def rdma_resource(offers: Iterable[str]) -> str | None:
+    """The first of these resources that stands for RDMA; None where none does.
+
+    `rdma/...` is the prefix of Mellanox/k8s-rdma-shared-dev-plugin; the names of GKE
+    (networking.gke.io.networks/rdma-0) and OKE (nvidia.com/sriov-rdma-vf) hold the word.
+    """
+    return min(filter(_is_rdma, offers), default=None)
+
+
+@lru_cache(maxsize=1024)
+def _is_rdma(resource: str) -> bool:
+    return resource in _RDMA_NAMES or "rdma" in resource
+
+
+def joining(
+    machines: Mapping[NodeName, Machine],
+    labels: fabric.Labels,
+    *,
+    rdma: Mapping[NodeName, str],
+    topologies: Sequence[Mapping[str, Any]] = (),
+    file: FabricFile | None = None,
+) -> Network:
+    """The network between nodes of which some have GPUs.
+
+    `rdma` is the resource by which a node offers RDMA, where it does. Nodes without GPUs get
+    domains of their own: nothing is placed there, and what they lack is no gap.
+    """
+    with_gpus = {name: one for name, one in machines.items() if one.gpus}
+    labels = {name: labels[name] for name in with_gpus}
+    rates = {name: RDMA_RATE for name in labels if name in rdma}
+    reach = _reach(with_gpus, labels)
+    notes: list[str] = []
+    if file is not None:
+        found = fabric.from_file(file, labels, rdma=rates, nvlink=reach)
+        notes += (f"{file.where}: {note}" for note in found.notes)
+    else:
+        topology = _best(topologies, labels, notes)
+        if topology is not None:
+            found = fabric.from_topology(topology, labels, rdma=rates, nvlink=reach)
+        else:
+            found = fabric.from_labels(labels, rdma=rates, nvlink=reach)
+        notes += found.notes
+    domains = dict(found.domains)
+    alone = [name for name in machines if name not in domains]
+    taken = {one for path in set(domains.values()) for one in path} if alone else set()
+    for name in alone:
+        domains[name] = (_unlike(f"({name})", taken),) * len(found.tiers)
+    return Network(
+        tiers=found.tiers,
+        beyond=found.beyond,
+        domains=domains,
+        guesses=_guesses(found, {rdma[name] for name in rates}),
+        notes=tuple(notes),
+    )
+
+
+def _guesses(found: fabric.Fabric, resources: Collection[str]) -> dict[str, str]:
+    """For each level whose bandwidth nobody gave, what it rests on."""
+    named = sorted(resources)
+    more = ", ..." if named[1:] else ""
+    guesses: dict[str, str] = {}
+    for name, rate in [
+        (BEYOND, found.beyond),
+        *((t.name, t.bandwidth) for t in found.tiers),
+    ]:
+        if name not in found.assumed:
+            continue
+        where = "the network between nodes" if name == BEYOND else f"the network within one {name}"
+        why = f"nothing says how fast {where} is"
+        if named and rate == RDMA_RATE:
+            why = f"nodes offer RDMA ({named[0]}{more}), but do not say how fast it is"
+        guesses[name] = f"{why}: {rate:g} GB/s is assumed; --fabric FILE says better"
+    return guesses
+
+
+def _unlike(name: str, taken: Collection[str]) -> str:
+    while name in taken:
+        name += "'"
+    return name
+
+
+def _reach(
+    machines: Mapping[NodeName, Machine], labels: fabric.Labels
+) -> dict[NodeName, float | None]:
+    """GB/s that a GPU of each node reaches over NVLink in other nodes, None where not known.
+
+    Nodes that surely have no such links are left out.
+    """
+    known: dict[int, tuple[bool, float | None]] = {}
+    found: dict[NodeName, float | None] = {}
+    for name, machine in machines.items():
+        # Nodes of a kind share their GPUs, and asking a machine for its model looks at each.
+        key = id(machine.gpus)
+        if key not in known:
+            known[key] = _reach_of(machine.model)
+        possible, rate = known[key]
+        if possible or fabric.CLIQUE in labels[name]:
+            found[name] = rate
+    return found
+
+
+def _reach_of(model: str | None) -> tuple[bool, float | None]:
+    """Whether NVLink may leave a machine with these GPUs, and how fast it is, where known."""
+    if model in _ACROSS_NODES:
+        return True, LANES_PER_GPU[model] * cost.lane_rate(model)
+    return model not in LANES_PER_GPU, None
+
+
+def _best(
+    topologies: Sequence[Mapping[str, Any]], labels: fabric.Labels, notes: list[str]
+) -> Mapping[str, Any] | None:
+    """The Kueue topology that places most GPU nodes, the deepest of equals; None if none does.
+
+    Kueue places pods only on nodes that have all labels of a topology's levels (its documentation,
+    "Topology Aware Scheduling"), so only those count.
+    """
+    fits: list[tuple[int, int, str, Mapping[str, Any]]] = []
+    misfits: list[str] = []
+    for one in topologies:
+        name = str(one["metadata"]["name"])
+        try:
+            keys = {level.label for level in fabric.listed(one)}
+        except UnreadableTopology as error:
+            notes.append(f"{error}; it is not used")
+            continue
+        placed = sum(keys <= said.keys() for said in labels.values())
+        if placed and keys:
+            fits.append((-placed, -len(keys), name, one))
+        elif keys:
+            misfits.append(name)
+    if not fits:
+        if misfits and labels:
+            notes.append(
+                f"no GPU node has all labels of topology {min(misfits)}: the network is taken from"
+                " other labels"
+            )
+        return None
+    placed, _, name, best = min(fits, key=lambda one: one[:3])
+    if len(fits) > 1:
+        notes.append(
+            f"{len(fits)} topologies fit: {name} is used, which places {-placed} of {len(labels)}"
+            " GPU nodes"
+        )
+    return best

@@ -1,0 +1,255 @@
+"""The commands about machines and the network: topology presets, show, discover, publish."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+
+from arena_topo import output
+from arena_topo.cli.jobs import Document, DryRun, PlanFormat, columns, draws, engine, network
+from arena_topo.cli.options import PROGRAM, Globals, say, show, spread, tell
+from arena_topo.errors import UsageError
+from arena_topo.flag import Flag
+from arena_topo.manifests import Manifest
+from arena_topo.topology import Cluster, GPUSet, Machine, Node
+
+_PANEL = "Options"
+
+_FormatFlag = Annotated[
+    PlanFormat, Flag(help="How to show it.", name="--output", short="-o", panel=_PANEL)
+]
+_PlainFlag = Annotated[
+    bool, Flag(help="Draw with ASCII characters only.", name="--ascii", panel=_PANEL)
+]
+_SourceFlag = Annotated[
+    str,
+    Flag(
+        help="Read the machine from this file: the output of nvidia-smi topo -m, XML of NCCL or"
+        " hwloc, or what topology show -o json has printed; - is standard input.",
+        name="--from",
+        panel=_PANEL,
+        metavar="FILE",
+    ),
+]
+
+
+@spread
+def topology_presets(everywhere: Globals) -> None:
+    """List the machines that are known by name."""
+    from arena_topo.topology import presets  # noqa: PLC0415 - reads the matrices
+
+    del everywhere
+    show(output.machines((name, presets.machine(name, name)) for name in presets.names()))
+
+
+@spread
+def topology_show(
+    target: Annotated[str, typer.Argument(metavar="[PRESET|NODE]", show_default=False)],
+    everywhere: Globals,
+    source: _SourceFlag = "",
+    state: Annotated[
+        tuple[str, ...],
+        Flag(
+            help="Look at this dump of kubectl get -o json; repeat for more.",
+            panel=_PANEL,
+            metavar="FILE",
+        ),
+    ] = (),
+    fabric: Annotated[
+        str,
+        Flag(
+            help="Take the levels of the network and their speed from this file; - is stdin.",
+            panel=_PANEL,
+            metavar="FILE",
+        ),
+    ] = "",
+    *,
+    plain: _PlainFlag = False,
+    output_format: _FormatFlag = PlanFormat.WIDE,
+) -> None:
+    """Show how the GPUs of a machine are linked; without one, how the nodes of the cluster are."""
+    if source:
+        _show_file(source, target, state, fabric, plain=plain, output_format=output_format)
+        return
+    from arena_topo.topology import presets  # noqa: PLC0415 - reads the matrices
+
+    if target in presets.names() and not state:
+        _show_machine(presets.machine(target, target), plain=plain, output_format=output_format)
+        return
+    cluster = _cluster(state, fabric, everywhere)
+    tell(cluster.notes)
+    if cluster.emulated:
+        say(output.EMULATED)
+    if target:
+        node = _node(target, cluster)
+        _show_machine(node.machine, node, plain=plain, output_format=output_format)
+    else:
+        _show_fabric(cluster, plain=plain, output_format=output_format)
+
+
+@spread
+def topology_discover(
+    everywhere: Globals, *, plain: _PlainFlag = False, output_format: _FormatFlag = PlanFormat.WIDE
+) -> None:
+    """Show how the GPUs of this machine are linked, as NVML or nvidia-smi tells it."""
+    from arena_topo.workflow import machines  # noqa: PLC0415 - the verbs load what they need
+
+    del everywhere
+    _show_machine(machines.discover(), plain=plain, output_format=output_format)
+
+
+@spread
+def topology_publish(
+    target: Annotated[str, typer.Argument(metavar="[NODE]", show_default=False)],
+    everywhere: Globals,
+    *,
+    source: _SourceFlag = "",
+    preset: Annotated[
+        str,
+        Flag(
+            help="Publish that the node is such a machine, see topology presets.",
+            panel=_PANEL,
+            metavar="PRESET",
+        ),
+    ] = "",
+    node: Annotated[
+        str,
+        Flag(
+            help="The node, as an alternative to naming it first; else $NODE_NAME, else this host.",
+            panel=_PANEL,
+            metavar="NODE",
+        ),
+    ] = "",
+    dry_run: Annotated[
+        DryRun | None,
+        Flag(
+            help="Print what would be written, and write nothing.",
+            panel=_PANEL,
+            metavar="[=client|server]",
+        ),
+    ] = None,
+    output_format: Annotated[
+        Document | None,
+        Flag(help="How to print the object.", name="--output", short="-o", panel=_PANEL),
+    ] = None,
+) -> None:
+    """Write down in the cluster how the GPUs of a node are linked, for every submitter to read."""
+    from arena_topo.topology import published  # noqa: PLC0415 - only here
+    from arena_topo.workflow import machines  # noqa: PLC0415 - the verbs load what they need
+
+    if target and node and target != node:
+        raise UsageError(f"which node is it, {target} or {node}?", hint="name it once")
+    found = machines.publishing(target or node, source=source, preset=preset)
+    tell(found.notes)
+    if dry_run is DryRun.CLIENT:
+        manifest = published.config_map(found.machine, found.machine.everything)
+        show(_manifest(manifest, output_format or Document.YAML))
+        say("Nothing was written.")
+        return
+    done = engine(everywhere).publish(found.machine, dry_run=dry_run is DryRun.SERVER)
+    said = f"configmap/{done.manifest['metadata']['name']} {done.outcome}"
+    if dry_run is None and output_format is None:
+        show(f"{said}\n")
+        return
+    show(_manifest(done.manifest, output_format or Document.YAML))
+    say(said if dry_run is None else f"{said} (server dry run: nothing was written)")
+
+
+# ---------------------------------------------------------------- what is shown
+
+
+def _show_file(
+    source: str,
+    target: str,
+    state: tuple[str, ...],
+    fabric: str,
+    *,
+    plain: bool,
+    output_format: PlanFormat,
+) -> None:
+    for said, what in ((target, "the name of a machine"), (state, "--state"), (fabric, "--fabric")):
+        if said:
+            raise UsageError(f"--from and {what} exclude each other")
+    from arena_topo.workflow import machines  # noqa: PLC0415 - the verbs load what they need
+
+    found = machines.read(source)
+    tell(found.notes)
+    _show_machine(found.machine, plain=plain, output_format=output_format)
+
+
+def _show_machine(
+    machine: Machine, node: Node | None = None, *, plain: bool, output_format: PlanFormat
+) -> None:
+    if output_format is not PlanFormat.WIDE:
+        show(_data(output.machine_value(machine), output_format))
+        return
+    from arena_topo.output import drawing  # noqa: PLC0415 - only where something is drawn
+
+    free, hidden, broken = None, 0, GPUSet(0)
+    if node is not None:
+        free, hidden = node.free, node.hidden
+        if node.allocatable is not None:
+            broken = GPUSet(machine.everything & ~node.allocatable)
+    drawn = drawing.machine(
+        machine,
+        free=free,
+        hidden=hidden,
+        broken=broken,
+        unicode=draws(plain=plain),
+        width=columns(),
+    )
+    show(f"{output.matrix(machine)}\n{drawn}")
+
+
+def _show_fabric(cluster: Cluster, *, plain: bool, output_format: PlanFormat) -> None:
+    from arena_topo.output import drawing, fabric  # noqa: PLC0415 - only where something is drawn
+
+    if output_format is PlanFormat.WIDE:
+        show(drawing.fabric(cluster, unicode=draws(plain=plain), width=columns()))
+    else:
+        show(_data(fabric.value(cluster), output_format))
+
+
+def _data(value: Mapping[str, Any], output_format: PlanFormat) -> str:
+    if output_format is PlanFormat.YAML:
+        return output.to_yaml(value)
+    return output.to_json(value) + "\n"
+
+
+def _manifest(manifest: Manifest, document: Document) -> str:
+    from arena_topo import manifests  # noqa: PLC0415 - loads YAML
+
+    if document is Document.NAME:
+        return f"{manifests.object_name(manifest)}\n"
+    write = manifests.to_json if document is Document.JSON else manifests.to_yaml
+    return write([manifest]).rstrip("\n") + "\n"
+
+
+# ---------------------------------------------------------------- what is looked at
+
+
+def _cluster(state: tuple[str, ...], fabric: str, everywhere: Globals) -> Cluster:
+    from arena_topo import workflow  # noqa: PLC0415 - the verbs load what they need
+
+    described = network(fabric, state)
+    if state:
+        return workflow.read_state(state, described)
+    return engine(everywhere, fabric=described).cluster()
+
+
+def _node(name: str, cluster: Cluster) -> Node:
+    from arena_topo.topology import presets  # noqa: PLC0415 - reads the matrices
+
+    for node in cluster.nodes:
+        if node.name == name:
+            return node
+    near = difflib.get_close_matches(
+        name, [*(str(node.name) for node in cluster.nodes), *presets.names()], n=1
+    )
+    raise UsageError(
+        f"there is no node or preset {name}",
+        hint=f"did you mean {near[0]}?" if near else f"{PROGRAM} topology show lists the nodes",
+    )

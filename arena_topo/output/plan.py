@@ -1,0 +1,334 @@
+"""What `plan` shows: a placement, its machines drawn, and what it is measured against."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from arena_topo.job import MPIJob
+from arena_topo.manifests import Forecast, Guarantee
+from arena_topo.output import (
+    EMULATED,
+    HOLDS,
+    NOTHING,
+    align,
+    drawing,
+    number,
+    one_line,
+    ranks,
+    table,
+)
+from arena_topo.solver import Placement
+from arena_topo.solver.gang import BEYOND, NODE_TIER
+from arena_topo.solver.unaware import Outcome
+from arena_topo.topology import (
+    UNKNOWN_NETWORK,
+    Cluster,
+    GPUSet,
+    Node,
+    NodeName,
+    gpu_set,
+)
+from arena_topo.workflow.comparison import Comparison, Counted, Proposal
+
+MOST_DRAWINGS = 4
+"""Machines drawn; a gang rarely uses more kinds of sets, and more fill the screen."""
+
+_MOST_SHARES = 4
+"""Nodes up to which the workers of each are listed."""
+
+_OPEN = {
+    "domains": "proven best but for the domains used",
+    "damage": "proven best but for what stays free",
+}
+"""What is proven where the search stopped at a criterion (Proof.open)."""
+
+
+def text(proposal: Proposal, *, unicode: bool = True, width: int = 100) -> str:
+    """A proposed placement for a person; empty where there is none.
+
+    Drawings and lists of names keep to `width` columns; the table of workers is always whole.
+    """
+    plan, cluster = proposal.plan, proposal.cluster
+    if plan is None or plan.forecast is None or plan.placement is None or cluster is None:
+        return ""
+    blocks = [
+        _headline(proposal, plan.forecast),
+        _workers(proposal, plan.forecast),
+        *_machines(plan.placement, cluster, proposal.job.gpus, unicode=unicode, width=width),
+        _bandwidths(proposal, plan.forecast, plan.placement, cluster),
+        _holding(proposal, plan.forecast, width),
+    ]
+    return "\n".join(block for block in blocks if block)
+
+
+def _headline(proposal: Proposal, forecast: Forecast) -> str:
+    nodes = len({node for _index, node, _gpus in forecast.workers})
+    where = "on one node" if nodes == 1 else f"on {nodes} nodes"
+    return f"{proposal.job.name}: {_gang(proposal.job)} can be placed now, {where}\n"
+
+
+def _gang(job: MPIJob) -> str:
+    return f"{_many(job.workers, 'worker')} x {_many(job.gpus, 'GPU')}"
+
+
+def _many(number: int, word: str) -> str:
+    return f"{number} {word}{'s' if number != 1 else ''}"
+
+
+def _workers(proposal: Proposal, forecast: Forecast) -> str:
+    slots = max(1, proposal.job.gpus)
+    rows = [
+        (
+            ranks(index, slots),
+            node,
+            ",".join(map(str, gpus)) or NOTHING,
+            f"{proposal.job.name}-worker-{index}",
+        )
+        for index, node, gpus in sorted(forecast.workers)
+    ]
+    return align(table(("RANKS", "NODE", "GPUS", "WORKER"), rows, indent="  "))
+
+
+# ---------------------------------------------------------------- the machines
+
+
+def _machines(
+    placement: Placement, cluster: Cluster, gpus: int, *, unicode: bool, width: int
+) -> Iterable[str]:
+    """A drawing for each kind of machine and chosen set, the first so many; `gpus` per worker."""
+    known = {node.name: node for node in cluster.nodes}
+    chosen: dict[NodeName, GPUSet] = {}
+    taken: Counter[NodeName] = Counter()
+    for one in placement.assignments:
+        taken[one.node] += gpus
+        chosen[one.node] = GPUSet(chosen.get(one.node, 0) | gpu_set(one.gpus))
+    alike: dict[tuple[object, ...], list[NodeName]] = {}
+    for name, own in chosen.items():
+        alike.setdefault((*_look(known[name]), own, taken[name]), []).append(name)
+    groups = list(alike.values())
+    for names in groups[:MOST_DRAWINGS]:
+        node = known[names[0]]
+        healthy = node.machine.everything if node.allocatable is None else node.allocatable
+        drawn = drawing.machine(
+            replace(node.machine, name=node.name),
+            chosen=chosen[node.name],
+            free=node.free,
+            hidden=node.hidden,
+            broken=GPUSet(node.machine.everything & ~healthy),
+            unicode=unicode,
+            width=width,
+        )
+        if not chosen[node.name]:
+            drawn += f"  the kubelet picks {taken[node.name]} of them for this job\n"
+        if len(names) > 1:
+            also = "also on: "
+            drawn += f"  {also}{drawing.names(names[1:], width - len(also) - 2)}\n"
+        yield drawn
+    more = groups[MOST_DRAWINGS:]
+    if more:
+        yield f"{_many(sum(map(len, more)), 'more node')} not drawn: the table names their GPUs\n"
+
+
+def _look(node: Node) -> tuple[object, ...]:
+    """Nodes with one look share a drawing."""
+    machine = node.machine
+    return (
+        machine.links,
+        tuple((gpu.model, gpu.numa) for gpu in machine.gpus),
+        machine.nics,
+        machine.nvswitch,
+        machine.knowledge,
+        node.free,
+        node.hidden,
+        node.allocatable,
+    )
+
+
+# ---------------------------------------------------------------- bandwidths
+
+
+def _bandwidths(
+    proposal: Proposal, forecast: Forecast, placement: Placement, cluster: Cluster
+) -> str:
+    """Ours against the best of an empty cluster and against schedulers that only count."""
+    ours = forecast.bus_bandwidth
+    if ours is None:
+        return "Bus bandwidth: none, as one GPU talks to nobody\n"
+    rows = [("this placement", ours, _where(placement.tier, cluster), _proof(placement))]
+    if forecast.usable is not None and forecast.usable != ours:
+        rows.append(("  its pods can use", forecast.usable, "", ""))
+    lines = [
+        f"  {name}\t{_rate(value)}\t{_ratio(value, ours)}\t{'; '.join(filter(None, more))}"
+        for name, value, *more in rows
+    ]
+    comparison = proposal.comparison
+    if comparison is not None:
+        lines.append(
+            f"  best, were all GPUs free\t{_rate(comparison.best_empty)}"
+            f"\t{_ratio(comparison.best_empty, ours)}\t"
+        )
+        for name, other in (
+            ("first fit by index", comparison.first_fit),
+            ("spread, emptiest first", comparison.spread),
+        ):
+            rate = None if other is None else other.bandwidth
+            place = "" if other is None else _loads(other, cluster)
+            lines.append(f"  {name}\t{_rate(rate)}\t{_ratio(rate, ours)}\t{place}")
+    aligned = align(lines).splitlines()
+    return "".join(f"{line.rstrip()}\n" for line in ["Bus bandwidth of an all-reduce:", *aligned])
+
+
+def _rate(value: float | None) -> str:
+    return "does not fit" if value is None else f"{number(value):>6} GB/s"
+
+
+def _ratio(value: float | None, ours: float) -> str:
+    return "" if value is None else f"{value / ours:5.2f}x"
+
+
+def _loads(other: Outcome, cluster: Cluster) -> str:
+    """Where such a scheduler would put the workers: `2 + 2, between nodes`."""
+    loads = list(other.loads.values())
+    where = _where(other.tier, cluster)
+    if len(loads) == 1:
+        return where
+    shares = " + ".join(map(str, loads)) if len(loads) <= _MOST_SHARES else f"{len(loads)} nodes"
+    return f"{shares}, {where}"
+
+
+def _where(tier: str, cluster: Cluster) -> str:
+    if tier == NODE_TIER:
+        return "inside one node"
+    if tier != BEYOND:
+        return f"within one {tier}"
+    if cluster.tiers:
+        return "across the whole network"
+    if cluster.beyond == UNKNOWN_NETWORK:
+        return "over a network that is not known"
+    return "over the network"
+
+
+def _proof(placement: Placement) -> str:
+    proof = placement.proof
+    if proof.bound > placement.bandwidth:
+        return f"at most {number(proof.bound)} GB/s is possible"
+    if proof.optimal:
+        return "proven best"
+    return _OPEN.get(proof.open or "", f"proven best but for {proof.open}")
+
+
+def _holding(proposal: Proposal, forecast: Forecast, width: int) -> str:
+    """How firmly the plan holds, and what would do better."""
+    lines = []
+    if forecast.guarantee is not None:
+        holds = HOLDS[Guarantee(forecast.guarantee)]
+        lines.append(f"Guarantee: {forecast.guarantee}, by {forecast.binding} ({holds})")
+    binding = proposal.plan.binding if proposal.plan is not None else None
+    if binding is not None and binding.why:
+        lines.append(f"Not firmer, because {one_line(binding.why)}")
+    lines += [f"Advice: {one_line(one)}" for one in proposal.advice]
+    if forecast.emulated:
+        lines.append(EMULATED)
+    return "".join(
+        textwrap.fill(
+            line, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+        )
+        + "\n"
+        for line in lines
+    )
+
+
+# ---------------------------------------------------------------- for programs
+
+
+def value(proposal: Proposal) -> dict[str, Any]:
+    """What `plan -o json` shows; every key is always there, null where nothing is known of it.
+
+    `verdict` is Placeable, NotNow or Never; null for a job that is not placed by topology.
+    Bandwidths are GB/s, null for a job of one GPU.
+    """
+    plan, refused = proposal.plan, proposal.refused
+    forecast = plan.forecast if plan is not None else None
+    workers = sorted(forecast.workers) if forecast is not None else []
+    return {
+        "apiVersion": "arena-topo/v1",
+        "kind": "Placement",
+        "name": proposal.job.name,
+        "namespace": proposal.namespace,
+        "verdict": None if proposal.verdict is None else proposal.verdict.value,
+        "busBandwidthGBps": number(forecast.bus_bandwidth) if forecast else None,
+        "usableGBps": number(forecast.usable) if forecast else None,
+        "guarantee": forecast.guarantee if forecast else None,
+        "binding": forecast.binding if forecast else None,
+        "tier": forecast.tier if forecast else None,
+        "nodes": list(dict.fromkeys(node for _index, node, _gpus in workers)),
+        "workers": [
+            {"index": index, "node": node, "gpus": list(gpus)} for index, node, gpus in workers
+        ],
+        "proof": _proof_value(plan.placement if plan is not None else None),
+        "refusals": [
+            {"reason": one.reason.value, "nodes": one.nodes, "example": one.example}
+            for one in (refused.refusals if refused is not None else ())
+        ],
+        "nearest": refused.nearest if refused is not None else None,
+        "comparison": _comparison_value(proposal.comparison),
+        "advice": list(proposal.advice),
+        "notes": list(proposal.notes),
+        "emulated": proposal.cluster is not None and proposal.cluster.emulated,
+    }
+
+
+def _proof_value(placement: Placement | None) -> dict[str, Any]:
+    if placement is None:
+        return {"optimal": None, "bound": None}
+    proof = placement.proof
+    found: dict[str, Any] = {"optimal": proof.optimal, "bound": _finite(proof.bound)}
+    return found if proof.open is None else found | {"open": proof.open}
+
+
+def _comparison_value(comparison: Comparison | None) -> dict[str, Any]:
+    first = comparison.first_fit if comparison is not None else None
+    spread = comparison.spread if comparison is not None else None
+    return {
+        "bestEmptyGBps": _finite(comparison.best_empty if comparison is not None else None),
+        "firstFitGBps": _finite(first.bandwidth if first is not None else None),
+        "spreadGBps": _finite(spread.bandwidth if spread is not None else None),
+    }
+
+
+def _finite(value: float | None) -> int | float | None:
+    return None if value is None or math.isinf(value) else number(value)
+
+
+# ---------------------------------------------------------------- by numbers alone
+
+
+def counted(counted: Counted, job: MPIJob) -> str:
+    """How often a gang fits by numbers alone, for a person."""
+    counts = counted.counts
+    return (
+        f"{job.name}: by the number of free GPUs, {counts.gangs} such"
+        f" gang{'s fit' if counts.gangs != 1 else ' fits'} now ({_gang(job)})\n"
+        f"  largest gang that fits now:             --workers {counts.largest}\n"
+        f"  largest if the cluster were empty:      --workers {counts.largest_empty}\n"
+        "  Only numbers were compared: bandwidth, levels and --max-nodes were not looked at.\n"
+    )
+
+
+def counted_value(counted: Counted, job: MPIJob, *, namespace: str) -> dict[str, Any]:
+    """How often a gang fits by numbers alone, for programs."""
+    return {
+        "apiVersion": "arena-topo/v1",
+        "kind": "Count",
+        "name": job.name,
+        "namespace": namespace,
+        "verdict": counted.verdict.value,
+        "gangs": counted.counts.gangs,
+        "largestWorkers": counted.counts.largest,
+        "largestWorkersEmpty": counted.counts.largest_empty,
+    }

@@ -1,0 +1,160 @@
+"""A network as a person writes it down: its levels, and how fast each of them is.
+
+    levels:
+      - name: spine
+        label: example.com/spine
+        bandwidthGBps: 25
+      - name: leaf
+        label: example.com/leaf
+        bandwidthGBps: 50
+    beyondGBps: 3.1
+
+The format is documented in docs/how-it-works.md.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, NoReturn
+
+from arena_topo.errors import UsageError
+
+BEYOND = "beyond"
+"""What joins nodes that share no tier."""
+
+RESERVED = frozenset({"node", BEYOND})
+"""Level words that no tier may have: they stand for less and for more than any of them."""
+
+LABEL = re.compile(
+    r"(?=.{1,316}\Z)([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
+    r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
+)
+"""A label key; the pattern and the length that Kueue allows (TopologyLevel.nodeLabel)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """One level of a fabric: the word for it, the label that tells it, GB/s where given."""
+
+    name: str
+    label: str
+    bandwidth: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FabricFile:
+    """What a fabric file says: levels from coarse to near, GB/s beyond them where it is given.
+
+    `where` names the file for people.
+    """
+
+    where: str
+    levels: tuple[Level, ...]
+    beyond: float | None = None
+
+
+def read(data: Any, *, where: str) -> FabricFile:
+    """Check a file as parsed; UsageError names the file (`where`) and the path in it.
+
+    `levels`, coarse to near, each have `name`, `label` and maybe `bandwidthGBps`; beside them there
+    may be `beyondGBps`. Bandwidths must not grow outward.
+    """
+    return _File(where).read(data)
+
+
+_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+
+
+class _File:
+    """A fabric file under examination: every complaint names it and the path inside."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+
+    def read(self, data: Any) -> FabricFile:
+        """The levels, and the bandwidth beyond them where it is given."""
+        file = self._mapping(data, "", ("levels", "beyondGBps"))
+        listed = file.get("levels")
+        if not isinstance(listed, list):
+            state = "is missing" if listed is None else f"is {show(listed)}, not a list"
+            self._wrong("levels", state)
+        levels: list[Level] = []
+        for at, one in enumerate(listed):
+            levels.append(self._level(one, f"levels[{at}]", levels))
+        beyond = self._rate(file, "beyondGBps")
+        self._check_growth(levels, beyond)
+        return FabricFile(where=self._where, levels=tuple(levels), beyond=beyond)
+
+    def _level(self, data: Any, path: str, before: Sequence[Level]) -> Level:
+        entry = self._mapping(data, path, ("name", "label", "bandwidthGBps"))
+        name = self._text(entry, f"{path}.name", _NAME, "a word of letters, digits, '-', '_', '.'")
+        label = self._text(entry, f"{path}.label", LABEL, "the key of a node label")
+        if name in RESERVED:
+            self._wrong(f"{path}.name", f"is {name}, which is a level of its own")
+        for at, other in enumerate(before):
+            if other.name == name:
+                self._wrong(f"{path}.name", f"is {name}, as is levels[{at}].name")
+            if other.label == label:
+                self._wrong(f"{path}.label", f"is {label}, as is levels[{at}].label")
+        rate = self._rate(entry, f"{path}.bandwidthGBps")
+        return Level(name=name, label=label, bandwidth=rate)
+
+    def _mapping(self, data: Any, path: str, known: Sequence[str]) -> Mapping[str, Any]:
+        if not isinstance(data, Mapping):
+            self._wrong(path, f"is {show(data)}, not a mapping of {', '.join(known)}")
+        for key in data:
+            if key not in known:
+                inside = f"{path}." if path else ""
+                shown = key if isinstance(key, str) and _NAME.fullmatch(key) else show(key)
+                self._wrong(f"{inside}{shown}", f"is not known here; known: {', '.join(known)}")
+        return data
+
+    def _text(
+        self, entry: Mapping[str, Any], path: str, pattern: re.Pattern[str], what: str
+    ) -> str:
+        value = entry.get(path.rpartition(".")[2])
+        if isinstance(value, str) and pattern.fullmatch(value):
+            return value
+        return self._wrong(path, "is missing" if value is None else f"is {show(value)}, not {what}")
+
+    def _rate(self, entry: Mapping[str, Any], path: str) -> float | None:
+        value = entry.get(path.rpartition(".")[2])
+        if value is None:
+            return None
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            try:
+                rate = float(value)
+            except OverflowError:
+                rate = math.inf
+            if math.isfinite(rate) and rate > 0:
+                return rate
+        return self._wrong(path, f"is {show(value)}, not a number of GB/s above 0")
+
+    def _check_growth(self, levels: Sequence[Level], beyond: float | None) -> None:
+        given = [("beyondGBps", beyond)]
+        given += [(f"levels[{at}].bandwidthGBps", one.bandwidth) for at, one in enumerate(levels)]
+        said = [(path, rate) for path, rate in given if rate is not None]
+        for (path, rate), (nearer, less) in pairwise(said):
+            if rate > less:
+                self._wrong(
+                    path,
+                    f"is {rate:g}, more than the {less:g} of {nearer}, which is nearer",
+                    hint="levels run from coarse to near, and bandwidth must not grow outward",
+                )
+
+    def _wrong(self, path: str, problem: str, *, hint: str | None = None) -> NoReturn:
+        raise UsageError(f"{self._where}: {path or 'the file'} {problem}", hint=hint)
+
+
+def show(value: object) -> str:
+    """Show a foreign value on one line, cut where it is long."""
+    try:
+        shown = repr(value)
+    except ValueError:
+        # Python refuses to print integers of more than 4300 digits.
+        return "a huge number"
+    return f"{shown[:37]}..." if shown[40:] else shown

@@ -1,0 +1,537 @@
+"""What XML says of a machine (the topology files of NCCL, hwloc's dumps) -> Machine.
+
+NCCL writes what it has found where NCCL_TOPO_DUMP_FILE says, and reads what clouds have written
+from NCCL_TOPO_FILE (NVIDIA/nccl, src/graph/xml.cc and topo.cc):
+
+    system > cpu numaid            a NUMA node
+             > pci busid           a PCIe switch, as many as there are one in another, or a device
+               > gpu dev sm        a GPU, `dev` being the index that nvidia-smi gives it
+                 > nvlink target count tclass      lanes to another GPU or to an NVSwitch
+               > nic > net name speed              a port of a network card, Mb/s
+
+XML is read without entities, within limits of size and depth, and refused with a line and a reason.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NoReturn
+from xml.parsers import expat
+
+from arena_topo.errors import UnreadableTopology
+from arena_topo.topology import (
+    GPU,
+    NIC,
+    Knowledge,
+    Link,
+    LinkKind,
+    Machine,
+    Matrix,
+    behind_nvswitch,
+    model_of,
+)
+from arena_topo.topology.nvidia import MOST_GPUS, Reading
+
+MOST_CHARACTERS = 4_000_000
+"""NCCL's largest files have some 15,000, hwloc's some 500,000; anything near this is another."""
+
+MOST_LEVELS = 64
+"""Elements one in another; hwloc has about 20, a PCIe tree of NCCL fewer."""
+
+HINT = "dump one: run a job on all GPUs of the machine with NCCL_TOPO_DUMP_FILE=FILE"
+
+
+@dataclass(slots=True, kw_only=True)
+class Element:
+    """One element, with the line it begins on."""
+
+    tag: str
+    attributes: Mapping[str, str]
+    line: int
+    parent: Element | None = None
+    children: list[Element] = field(default_factory=list)
+    text: str = ""
+
+    @property
+    def where(self) -> str:
+        """The place as a person looks it up."""
+        return f"line {self.line}"
+
+    def get(self, name: str) -> str:
+        """An attribute; empty where there is none."""
+        return self.attributes.get(name, "").strip()
+
+    def all(self, *tags: str) -> Iterator[Element]:
+        """All elements below with one of these tags, in their order."""
+        for child in self.children:
+            if child.tag in tags:
+                yield child
+            yield from child.all(*tags)
+
+    def above(self, tag: str) -> tuple[Element, ...]:
+        """The elements with this tag that hold this one, outermost first."""
+        found = []
+        at = self.parent
+        while at is not None:
+            if at.tag == tag:
+                found.append(at)
+            at = at.parent
+        return tuple(reversed(found))
+
+    def refuse(self, reason: str, *, hint: str | None = None) -> NoReturn:
+        """Say that this element makes no sense."""
+        raise UnreadableTopology(reason, where=self.where, hint=hint)
+
+
+def parse_xml(text: str) -> Element:
+    """The elements of an XML text; UnreadableTopology names the line and the reason.
+
+    A document type may be named, but not described: entities are how small files become large.
+    """
+    if len(text) > MOST_CHARACTERS:
+        raise UnreadableTopology(
+            f"{len(text):,} characters are too many for the topology of a machine", where="line 1"
+        )
+    return _Reader().read(text)
+
+
+class _Reader:
+    """Builds the elements as the parser meets them."""
+
+    def __init__(self) -> None:
+        self.root: Element | None = None
+        self.open: list[Element] = []
+        # A name for what is text already: what the XML declaration says of bytes is past.
+        self.parser = expat.ParserCreate("UTF-8")
+        self.parser.StartElementHandler = self.start
+        self.parser.EndElementHandler = self.end
+        self.parser.CharacterDataHandler = self.data
+        self.parser.StartDoctypeDeclHandler = self.doctype
+        self.parser.EntityDeclHandler = self.entity
+
+    def read(self, text: str) -> Element:
+        try:
+            self.parser.Parse(text, True)
+        except expat.ExpatError as error:
+            reason = expat.errors.messages.get(error.code, str(error))
+            if self.open:
+                last = self.open[-1]
+                reason += f", inside <{last.tag}> of {last.where}"
+            raise UnreadableTopology(
+                f"this is no whole XML: {reason}", where=f"line {error.lineno}"
+            ) from error
+        except ValueError as error:  # surrogates, which no UTF-8 text has
+            raise UnreadableTopology("this is no UTF-8 text", where="line 1") from error
+        if self.root is None:
+            raise UnreadableTopology("no element at all", where="line 1")
+        return self.root
+
+    def start(self, tag: str, attributes: dict[str, str]) -> None:
+        parent = self.open[-1] if self.open else None
+        one = Element(
+            tag=tag, attributes=attributes, line=self.parser.CurrentLineNumber, parent=parent
+        )
+        if len(self.open) >= MOST_LEVELS:
+            one.refuse(f"more than {MOST_LEVELS} elements one in another")
+        if parent is None:
+            self.root = one
+        else:
+            parent.children.append(one)
+        self.open.append(one)
+
+    def end(self, tag: str) -> None:
+        del tag
+        self.open.pop()
+
+    def data(self, text: str) -> None:
+        if self.open:
+            self.open[-1].text += text
+
+    def doctype(self, name: str, _system: str | None, _public: str | None, inside: int) -> None:
+        if inside:
+            self.refuse(f"the document type {name} is described in the file itself")
+
+    def entity(self, name: str, *_rest: object) -> None:
+        self.refuse(f"the entity {name} is declared")
+
+    def refuse(self, reason: str) -> NoReturn:
+        raise UnreadableTopology(
+            f"{reason}, which no topology needs",
+            where=f"line {self.parser.CurrentLineNumber}",
+            hint="remove it from the file",
+        )
+
+
+def read_xml(text: str, *, name: str, model: str | None = None) -> Reading:
+    """The machine that an XML file describes, with notes on what of it is not used.
+
+    `model` is the GPUs' model or product name, for files that do not tell. UnreadableTopology names
+    the line and the reason, and says what the file is if it is a known one without a topology.
+    """
+    root = parse_xml(text)
+    if root.tag == "topology":
+        from arena_topo.topology import hwloc  # noqa: PLC0415 - it stands on this module
+
+        return hwloc.read(root, name=name, model=model)
+    if root.tag != "system":
+        what = _KNOWN.get(root.tag, f"this is a file of <{root.tag}>")
+        root.refuse(f"{what}, not a topology that NCCL or hwloc has written", hint=HINT)
+    return _Topology(root).machine(name, model)
+
+
+_KNOWN = {
+    "graphs": "this is an NCCL graph: the rings and trees that NCCL chose",
+    "nvidia_smi_log": "this is the output of nvidia-smi -q -x, which does not tell the links",
+}
+
+MODELS = {
+    "15f7": "P100",
+    "15f8": "P100",
+    "15f9": "P100",
+    "1db1": "V100",
+    "1db4": "V100",
+    "1db5": "V100",
+    "1db6": "V100",
+    "1db8": "V100",
+    "1eb8": "T4",
+    "20b0": "A100",
+    "20b1": "A100",
+    "20b2": "A100",
+    "20b5": "A100",
+    "20b7": "A30",
+    "20f1": "A100",
+    "2235": "A40",
+    "2236": "A10",
+    "2237": "A10G",
+    "2321": "H100",
+    "2322": "H800",
+    "2324": "H800",
+    "2329": "H20",
+    "2330": "H100",
+    "2331": "H100",
+    "2335": "H200",
+    "233b": "H200",
+    "26b5": "L40",
+    "26b9": "L40S",
+    "27b8": "L4",
+    "2901": "B200",
+    "2941": "GB200",
+    "31c2": "GB300",
+    "31c3": "GB300",
+}
+"""NVIDIA's PCI device ids (pci-ids.ucw.cz, vendor 10de)."""
+
+_CHIPS = {"60": "P100", "70": "V100"}
+"""Compute capabilities with NVLink that one data centre GPU alone has. 80 may be an A100, an A800
+or an A30, 90 an H100, H200, H800 or H20, whose NVLinks differ, so they are not told apart by it."""
+
+_GENERATIONS = {8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
+"""GT/s of a lane by PCIe generation (PCI-SIG). What is slower is a link that saves power: newer
+NCCL writes the speed of the moment."""
+
+_DISPLAY = ("0x0300", "0x0302")
+_NETWORK = ("0x0200", "0x0207")
+_ACCELERATOR = "0x1200"
+"""Beginnings of PCI classes: VGA and 3D controllers; Ethernet and InfiniBand; AMD's GPUs."""
+
+_SWITCH = "0x0680"
+_PROCESSOR = "0x068001"
+"""Classes of an NVLink's other end: an NVSwitch is a bridge of no kind, POWER's NPU one of 01."""
+
+_TO_CPU = "a CPU is the other end"
+
+_MBPS = 8000.0
+"""Mb/s in a GB/s."""
+
+_BUS = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{1,2}):([0-9a-f]{1,2})\.([0-7])", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Place:
+    """Where a device hangs: its NUMA node and the PCIe switches above it, outermost first."""
+
+    cpu: Element | None
+    switches: tuple[Element, ...]
+    slot: Element | None
+
+    @classmethod
+    def of(cls, slot: Element) -> _Place:
+        """The place of what stands in, or is, an element."""
+        cpus = slot.above("cpu")
+        own = slot if slot.tag == "pci" else None
+        return cls(cpu=cpus[-1] if cpus else None, switches=slot.above("pci"), slot=own)
+
+    @property
+    def numa(self) -> int | None:
+        written = self.cpu.get("numaid") if self.cpu is not None else ""
+        return int(written) if re.fullmatch(r"[0-9]{1,4}", written) else None
+
+    def path(self, other: _Place) -> Link:
+        """The PCIe path between two devices in the words of nvidia-smi.
+
+        Between two host bridges of one NUMA node it is NODE; the files do not tell host bridges
+        apart, so paths through one of them (PHB) count as NODE too, which is never too good.
+        """
+        if self.slot is not None and self.slot is other.slot:
+            return Link(kind=LinkKind.PIX)
+        if self.cpu is not other.cpu and (self.numa is None or self.numa != other.numa):
+            return Link(kind=LinkKind.SYS)
+        shared = 0
+        for one, two in zip(self.switches, other.switches, strict=False):
+            if one is not two:
+                break
+            shared += 1
+        if not shared:
+            return Link(kind=LinkKind.NODE)
+        crossed = len(self.switches) + len(other.switches) - 2 * shared + 1
+        return Link(kind=LinkKind.PIX if crossed == 1 else LinkKind.PXB)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Device:
+    """A GPU of the file: the `gpu` element if there is one, and its PCIe slot."""
+
+    said: Element | None
+    slot: Element
+    place: _Place
+
+    @property
+    def element(self) -> Element:
+        return self.slot if self.said is None else self.said
+
+
+class _Topology:
+    """One file of NCCL under examination."""
+
+    def __init__(self, root: Element) -> None:
+        self.root = root
+        self.notes: list[str] = []
+        self.lost = False
+
+    def machine(self, name: str, model: str | None) -> Reading:
+        self.check_kind()
+        devices = self.devices()
+        own = model_of(model)
+        gpus = tuple(
+            GPU(index=index, model=own or self.model(one), numa=one.place.numa)
+            for index, one in enumerate(devices)
+        )
+        links, switched = self.links(devices)
+        told = not self.lost and all(one.said is not None for one in devices)
+        models = {gpu.model for gpu in gpus}
+        common = models.pop() if len(models) == 1 else None
+        found = Machine(
+            name=name,
+            gpus=gpus,
+            links=links,
+            nics=self.nics(devices),
+            nvswitch=switched or behind_nvswitch(common, links),
+            # A file without GPUs is written by hand for NCCL to complete; its speeds are wishes.
+            pcie_generation=self.generation(devices) if told else None,
+            knowledge=Knowledge.MEASURED if told else Knowledge.ASSUMED,
+        )
+        return Reading(machine=found, notes=tuple(self.notes))
+
+    def check_kind(self) -> None:
+        """Refuse machines of AMD, and several machines in one file."""
+        for one in self.root.all("xgmi", "gpu", "pci"):
+            foreign = one.tag == "xgmi" or one.get("gcn")
+            if foreign or one.get("class").startswith(_ACCELERATOR):
+                one.refuse("this is a machine with AMD GPUs; only NVIDIA's are supported")
+        hosts = {one.get("host_hash") for one in self.root.all("cpu")} - {""}
+        if len(hosts) > 1:
+            self.root.refuse(
+                f"{len(hosts)} machines in one file", hint="dump each machine from a job of its own"
+            )
+
+    # Which GPUs there are.
+
+    def devices(self) -> tuple[_Device, ...]:
+        """The GPUs in the order of their indexes."""
+        said = [one for one in self.root.all("gpu") if one.parent is not None]
+        found = self.numbered(said) if said else self.by_bus()
+        if not found:
+            self.root.refuse(
+                "no GPU in this file: NCCL adds them itself when a job runs, so they may be left"
+                " out",
+                hint=HINT,
+            )
+        if len(found) > MOST_GPUS:
+            self.root.refuse(f"{len(found)} GPUs; {MOST_GPUS} are the most that one machine has")
+        seen: dict[tuple[int, ...], _Device] = {}
+        for one in found:
+            other = seen.setdefault(self.bus(one.slot), one)
+            if other is not one:
+                one.element.refuse(f"{one.slot.get('busid')} is on {other.slot.where} already")
+        return tuple(found)
+
+    def numbered(self, said: Sequence[Element]) -> list[_Device]:
+        indexes: dict[int, _Device] = {}
+        for one in said:
+            slot = one.parent
+            written = one.get("dev")
+            if slot is None or slot.tag != "pci":
+                one.refuse("a GPU outside a PCIe slot")
+            if not re.fullmatch(r"[0-9]{1,4}", written):
+                one.refuse(f"{written!r} is not the index of a GPU")
+            if int(written) >= len(said):
+                one.refuse(
+                    f"GPU {int(written)} of {len(said)} is out of range",
+                    hint="only the GPUs of one job may be in the file: " + HINT,
+                )
+            if int(written) in indexes:
+                one.refuse(f"GPU {int(written)} is there twice")
+            indexes[int(written)] = _Device(said=one, slot=slot, place=_Place.of(slot))
+        return [indexes[index] for index in sorted(indexes)]
+
+    def by_bus(self) -> list[_Device]:
+        """GPUs that are only known by their PCI class, in the order in which they are numbered."""
+        slots = [one for one in self.root.all("pci") if one.get("class").startswith(_DISPLAY)]
+        if slots:
+            self.notes.append(
+                f"{slots[0].where}: the file gives GPUs no indexes and no NVLinks (NCCL adds them"
+                " when a job runs): numbered in the order of the bus, PCIe paths only"
+            )
+        return [
+            _Device(said=None, slot=one, place=_Place.of(one))
+            for one in sorted(slots, key=self.bus)
+        ]
+
+    @staticmethod
+    def bus(slot: Element) -> tuple[int, ...]:
+        """A PCI address as numbers: domain, bus, device, function."""
+        found = _BUS.fullmatch(slot.get("busid"))
+        if found is None:
+            slot.refuse(f"{slot.get('busid')!r} is not a PCI address such as 0000:0f:00.0")
+        return tuple(int(part or "0", 16) for part in found.groups())
+
+    @staticmethod
+    def model(one: _Device) -> str | None:
+        device = one.slot.get("device").lower().removeprefix("0x")
+        if one.slot.get("vendor").lower() == "0x10de" and device in MODELS:
+            return MODELS[device]
+        linked = one.said is not None and any(one.said.all("nvlink"))
+        return _CHIPS.get(one.element.get("sm")) if linked else None
+
+    @staticmethod
+    def generation(devices: Sequence[_Device]) -> int | None:
+        """The PCIe generation of the slowest GPU, if each says one."""
+        found = set()
+        for one in devices:
+            speed = re.match(r"([0-9]+(?:\.[0-9]+)?)\s*GT/s", one.slot.get("link_speed"))
+            found.add(_GENERATIONS.get(float(speed[1])) if speed else None)
+        known = {one for one in found if one is not None}
+        return min(known) if len(known) == len(found) else None
+
+    # How they are linked.
+
+    def links(self, devices: Sequence[_Device]) -> tuple[Matrix, bool]:
+        """The matrix, and whether some of it runs through an NVSwitch."""
+        place = {self.bus(one.slot): index for index, one in enumerate(devices)}
+        direct = [Counter[int]() for _ in devices]
+        switch = [0] * len(devices)
+        odd: dict[str, list[int]] = {}
+        for index, one in enumerate(devices):
+            for lanes in one.said.all("nvlink") if one.said is not None else ():
+                count = self.lanes(lanes)
+                target = self.target(lanes, place)
+                if target is None:
+                    switch[index] += count
+                elif isinstance(target, str):
+                    odd.setdefault(target, []).append(lanes.line)
+                elif target == index:
+                    odd.setdefault("a GPU names itself as the other end", []).append(lanes.line)
+                else:
+                    direct[index][target] += count
+        self.lost = any(what != _TO_CPU for what in odd)
+        for what, lines in odd.items():
+            more = f" and {len(lines) - 1} more" if len(lines) > 1 else ""
+            self.notes.append(f"line {lines[0]}{more}: {what} of an NVLink, which is not used")
+
+        def link(one: int, other: int) -> Link:
+            # A lane that only one end reports carries nothing.
+            lanes = min(direct[one][other], direct[other][one]) + min(switch[one], switch[other])
+            if lanes:
+                return Link(kind=LinkKind.NVLINK, lanes=lanes)
+            return devices[one].place.path(devices[other].place)
+
+        size = range(len(devices))
+        for i in size:
+            for j in range(i):
+                if direct[i][j] != direct[j][i]:
+                    self.notes.append(
+                        f"{devices[i].element.where}: GPU {i} says {direct[i][j]} NVLinks to GPU"
+                        f" {j}, which says {direct[j][i]}; the fewer count"
+                    )
+        upper = {(i, j): link(i, j) for i in size for j in size if i < j}
+        links = tuple(
+            tuple(None if i == j else upper[min(i, j), max(i, j)] for j in size) for i in size
+        )
+        return links, sum(1 for lanes in switch if lanes) > 1
+
+    @staticmethod
+    def lanes(one: Element) -> int:
+        written = one.get("count")
+        if not re.fullmatch(r"[0-9]{1,3}", written) or not int(written):
+            one.refuse(f"{written!r} is not a number of NVLinks")
+        return int(written)
+
+    @staticmethod
+    def target(one: Element, place: Mapping[tuple[int, ...], int]) -> int | str | None:
+        """The GPU at the other end, None for an NVSwitch, or in words what else it is."""
+        kind = one.get("tclass").lower()
+        if kind.startswith(_SWITCH) and kind != _PROCESSOR:
+            return None
+        if kind == _PROCESSOR:
+            return _TO_CPU
+        found = _BUS.fullmatch(one.get("target"))
+        address = tuple(int(part or "0", 16) for part in found.groups()) if found else ()
+        if address not in place:
+            return f"{one.get('target') or 'nothing'}, which is not in the file, is the other end"
+        return place[address]
+
+    # Network cards.
+
+    def nics(self, devices: Sequence[_Device]) -> tuple[NIC, ...]:
+        """Every port that is named, with its speed; else every network card, by its address."""
+        nets = sorted(self.root.all("net"), key=_order)
+        if nets:
+            return tuple(
+                NIC(
+                    name=one.get("name") or f"net{index}",
+                    attachment=self.attachment(_slot_of(one), devices),
+                    speed=_speed(one),
+                )
+                for index, one in enumerate(nets)
+            )
+        cards = [one for one in self.root.all("pci") if one.get("class").startswith(_NETWORK)]
+        return tuple(
+            NIC(name=one.get("busid"), attachment=self.attachment(one, devices))
+            for one in sorted(cards, key=self.bus)
+        )
+
+    @staticmethod
+    def attachment(slot: Element, devices: Sequence[_Device]) -> tuple[Link, ...]:
+        place = _Place.of(slot)
+        return tuple(place.path(one.place) for one in devices)
+
+
+def _order(net: Element) -> int:
+    """Ports in the order of their index, those without one last."""
+    written = net.get("dev")
+    return int(written) if re.fullmatch(r"[0-9]{1,4}", written) else 1 << 16
+
+
+def _slot_of(net: Element) -> Element:
+    """What a port hangs on: its PCIe slot, or itself where it is no PCIe device."""
+    nic = net.parent
+    slot = nic.parent if nic is not None and nic.tag == "nic" else nic
+    return slot if slot is not None and slot.tag == "pci" else net
+
+
+def _speed(net: Element) -> float | None:
+    written = net.get("speed")
+    return int(written) / _MBPS if re.fullmatch(r"[1-9][0-9]{0,8}", written) else None

@@ -1,0 +1,189 @@
+"""What `plan` shows beside a placement: what it is measured against, and what would do better."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+
+from arena_topo import workflow
+from arena_topo.backends import Backend
+from arena_topo.errors import UsageError
+from arena_topo.job import MPIJob
+from arena_topo.manifests import ApiVersion, Binding, Plan, bind
+from arena_topo.manifests.record import forecast_of
+from arena_topo.solver import Request, Unplaceable, Verdict, gang, unaware
+from arena_topo.solver.classes import Index
+from arena_topo.solver.refusal import emptied
+from arena_topo.topology import Cluster
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """GB/s of all-reduce bus bandwidth that others would give the same gang; None for none.
+
+    `best_empty` is the best that this cluster could give without any other job; `first_fit` and
+    `spread` are what schedulers that do not know topology would do now (solver/unaware.py).
+    """
+
+    best_empty: float | None
+    first_fit: unaware.Outcome | None
+    spread: unaware.Outcome | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """A plan, or why there is none, with all that a person needs to judge it.
+
+    `request` and `comparison` are None for a job that is not placed by topology.
+    """
+
+    job: MPIJob
+    namespace: str
+    cluster: Cluster | None = None
+    request: Request | None = None
+    plan: Plan | None = None
+    refused: Unplaceable | None = None
+    comparison: Comparison | None = None
+    advice: tuple[str, ...] = ()
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """Whether the gang fits; None for a job that is not placed by topology."""
+        if self.refused is not None:
+            return self.refused.verdict
+        return None if self.request is None else Verdict.PLACEABLE
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a person should know of the cluster."""
+        if self.plan is not None:
+            return self.plan.notes
+        return self.cluster.notes if self.cluster is not None else ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counted:
+    """How often a gang fits by numbers alone; `refused` says that it does not."""
+
+    counts: unaware.Counts
+    refused: Unplaceable | None = None
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether the gang fits by numbers."""
+        return Verdict.PLACEABLE if self.refused is None else self.refused.verdict
+
+
+def propose(
+    job: MPIJob,
+    backend: Backend | None,
+    *,
+    namespace: str,
+    api: ApiVersion | None = None,
+    cluster: Cluster | None = None,
+) -> Proposal:
+    """Plan a job as `workflow.plan` does, and compare; a refusal is part of the answer here."""
+    if not job.gputopology:
+        plan = workflow.plan(job, backend, namespace=namespace, api=api, cluster=cluster)
+        return Proposal(job=job, namespace=namespace, cluster=cluster, plan=plan)
+    cluster = _seen(backend, cluster)
+    request = workflow.request_of(job, cluster)
+    found = Proposal(
+        job=job,
+        namespace=namespace,
+        cluster=cluster,
+        request=request,
+        comparison=compare(request, cluster),
+    )
+    try:
+        plan = workflow.plan(job, backend, namespace=namespace, api=api, cluster=cluster)
+    except Unplaceable as refused:
+        return replace(found, refused=refused)
+    shape = _fewer_pods(plan, request, cluster, backend.binding if backend else None)
+    return replace(found, plan=plan, advice=(shape,) if shape else ())
+
+
+def count_only(job: MPIJob, backend: Backend | None, cluster: Cluster | None = None) -> Counted:
+    """Count how often a gang fits by numbers alone, choosing nothing."""
+    cluster = _seen(backend, cluster)
+    found = unaware.counts(workflow.request_of(job, cluster), cluster)
+    if found.gangs:
+        return Counted(counts=found)
+    never = found.largest_empty < job.workers
+    most = found.largest_empty if never else found.largest
+    when = "on this cluster" if never else "now"
+    return Counted(
+        counts=found,
+        refused=Unplaceable(
+            f"{job.workers} x {job.gpus} GPUs are not there {when}, even by numbers alone",
+            verdict=Verdict.NEVER if never else Verdict.NOT_NOW,
+            refusals=(),
+            nearest=f"fits {when} with --workers {most}" if most else None,
+            notes=cluster.notes,
+        ),
+    )
+
+
+def compare(request: Request, cluster: Cluster) -> Comparison:
+    """What the empty cluster would allow, and what schedulers that only count would do now."""
+    best = gang.value(request, emptied(cluster))
+    return Comparison(
+        best_empty=None if best is None else -best.bandwidth,
+        first_fit=unaware.first_fit(request, cluster),
+        spread=unaware.spread(request, cluster),
+    )
+
+
+def _fewer_pods(
+    plan: Plan, request: Request, cluster: Cluster, native: Binding | None
+) -> str | None:
+    """What fewer, larger workers could use, where pods that share a node slow each other down.
+
+    Every divisor of the number of workers is placed, so the best is found exactly; of equally good
+    ones the smallest change.
+    """
+    placement, binding, forecast = plan.placement, plan.binding, plan.forecast
+    if placement is None or binding is None or forecast is None or forecast.usable is None:
+        return None
+    together = max(Counter(one.node for one in placement.assignments).values())
+    if not binding.separate or together == 1:
+        return None
+    index = Index(cluster)
+    best, times = forecast.usable, 1
+    for each in range(2, request.workers + 1):
+        if request.workers % each:
+            continue
+        wider = replace(
+            request,
+            workers=request.workers // each,
+            gpus=request.gpus * each,
+            cpu=request.cpu * each,
+            memory=request.memory * each,
+        )
+        if gang.best(wider, index) is None:
+            continue
+        found = gang.search(wider, index)
+        held = native or bind(plan.job, found, cluster, plan.api)
+        usable = forecast_of(found, cluster, held).usable
+        if usable is not None and usable > best:
+            best, times = usable, each
+    if times == 1:
+        return None
+    also = [flag for flag, said in (("--cpu", request.cpu), ("--memory", request.memory)) if said]
+    scaled = f", with {times} times the {' and '.join(also)}" if also else ""
+    return (
+        f"--workers {request.workers // times} --gpus {request.gpus * times}{scaled} would use"
+        f" {round(best, 2):g} GB/s instead of {round(forecast.usable, 2):g}: up to {together} pods"
+        " share a node here, and pods of one node talk through its memory"
+    )
+
+
+def _seen(backend: Backend | None, cluster: Cluster | None) -> Cluster:
+    if cluster is not None:
+        return cluster
+    if backend is None:
+        raise UsageError(
+            "--gputopology needs a cluster to place on",
+            hint="give a dump with --state FILE, or set KUBECONFIG",
+        )
+    return backend.cluster()

@@ -1,0 +1,162 @@
+"""Machines from files and from this machine, and as what a node is published."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import NoReturn
+
+from arena_topo.errors import ArenaError, UnreadableTopology, UsageError
+from arena_topo.manifests import is_node_name
+from arena_topo.topology import Knowledge, LinkKind, Machine
+from arena_topo.topology.nvidia import Reading
+
+MOST_BYTES = 4_000_000
+"""The largest file of a machine: hwloc's dumps have some 500 kB."""
+
+
+def read(source: str) -> Reading:
+    """The machine that a file describes, `-` being standard input; notes on what is not used.
+
+    Known are the output of `nvidia-smi topo -m`, XML of NCCL and hwloc, JSON of `topology show`,
+    and a published ConfigMap as JSON. UsageError if the file cannot be read, UnreadableTopology
+    with the file and the line if it makes no sense.
+    """
+    text, name, shown = _text(source)
+    try:
+        return _parsed(text, name)
+    except UnreadableTopology as error:
+        said = error.message.removeprefix(f"{error.where}: ")
+        where = f"{shown}, {error.where}" if error.where else shown
+        raise UnreadableTopology(said, where=where, hint=error.hint) from error
+
+
+def _parsed(text: str, name: str) -> Reading:
+    first = text.lstrip()[:1]
+    if first == "<":
+        from arena_topo.topology import xml  # noqa: PLC0415 - only for such files
+
+        return xml.read_xml(text, name=name)
+    if first == "{":
+        return _document(text, name)
+    from arena_topo.topology import nvidia  # noqa: PLC0415 - only for such files
+
+    return nvidia.read_topo(text, name=name)
+
+
+def _document(text: str, name: str) -> Reading:
+    from arena_topo.topology import document, published  # noqa: PLC0415 - only for such files
+
+    try:
+        found = json.loads(text, parse_constant=_no_number)
+    except json.JSONDecodeError as error:
+        raise UnreadableTopology(
+            f"this is no whole JSON: {error.msg}", where=f"line {error.lineno}"
+        ) from error
+    except (RecursionError, ValueError) as error:
+        raise UnreadableTopology(f"this is no JSON of a machine: {error}") from error
+    if found.get("kind") == "ConfigMap":
+        return Reading(machine=published.from_config_map(found).machine)
+    if "gpus" not in found:
+        what = f"a {found['kind']}" if isinstance(found.get("kind"), str) else "other JSON"
+        raise UnreadableTopology(
+            f"this is {what}, not a machine as `topology show -o json` prints it",
+            hint="dumps of kubectl are read with --state FILE",
+        )
+    return Reading(machine=document.from_document(found, name=name))
+
+
+def _no_number(word: str) -> NoReturn:
+    raise ValueError(f"{word} is not a number")
+
+
+def _text(source: str) -> tuple[str, str, str]:
+    """The text of a file, what a machine in it is called, and what to call the file."""
+    try:
+        if source == "-":
+            text, name, shown = sys.stdin.read(MOST_BYTES + 1), "stdin", "standard input"
+        else:
+            with Path(source).open("rb") as file:
+                data = file.read(MOST_BYTES + 1)
+            # A byte order mark is none of the text.
+            text, name, shown = data.decode("utf-8-sig"), Path(source).stem, source
+    except OSError as error:
+        raise UsageError(f"cannot read {source}", why=error.strerror) from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"cannot read {source}", why="it is not UTF-8 text") from error
+    if len(text) > MOST_BYTES:
+        raise UsageError(
+            f"cannot read {source}", why=f"more than {MOST_BYTES // 1_000_000} MB are no machine"
+        )
+    return text, name, shown
+
+
+def discover() -> Machine:
+    """This machine with its GPUs; ArenaError says what was asked and what to install."""
+    from arena_topo.backends.local import seating  # noqa: PLC0415 - loads the solver
+
+    found = seating.look()
+    if isinstance(found, Machine):
+        return found
+    raise ArenaError(
+        "this machine has no GPUs that NVML or nvidia-smi can list",
+        why="; ".join(found),
+        hint="install NVIDIA's driver and pip install 'arena-topo[gpu]', or read a file that was"
+        " made elsewhere: nvidia-smi topo -m > FILE, and --from FILE here",
+    )
+
+
+def publishing(
+    node: str, *, source: str = "", preset: str = "", environment: Mapping[str, str] = os.environ
+) -> Reading:
+    """The machine to publish for a node, under its name, and notes on what is not used.
+
+    It is read from a file, or a preset, or is this machine; without `node` its name is NODE_NAME's,
+    or the host's for this machine. UsageError if it is not clear which node is meant, or if nobody
+    knows its links.
+    """
+    if source and preset:
+        raise UsageError("--from and --preset exclude each other")
+    name = node or environment.get("NODE_NAME", "")
+    if not name and (source or preset):
+        raise UsageError(
+            "which node is it?",
+            why="a file and a preset do not tell",
+            hint="arena-topo topology publish NODE, or set NODE_NAME",
+        )
+    if source:
+        found = read(source)
+    elif preset:
+        from arena_topo.topology import presets  # noqa: PLC0415 - reads the matrices
+
+        known = presets.machine(preset, preset)
+        found = Reading(machine=replace(known, knowledge=Knowledge.ASSUMED))
+    else:
+        found = Reading(machine=discover())
+    machine = replace(found.machine, name=name or found.machine.name)
+    _check(machine)
+    return replace(found, machine=machine)
+
+
+def _check(machine: Machine) -> None:
+    if not is_node_name(machine.name):
+        raise UsageError(
+            f"{machine.name!r} is not a name that a node can have",
+            hint="name the node: arena-topo topology publish NODE",
+        )
+    linked = any(
+        link is not None and link.kind is LinkKind.NVLINK for row in machine.links for link in row
+    )
+    if machine.knowledge is Knowledge.UNKNOWN or (
+        machine.knowledge is Knowledge.ASSUMED and not linked
+    ):
+        raise UsageError(
+            f"it is not known how the GPUs of {machine.name} are linked",
+            why="what is published counts as the truth, and here it would be that there are no"
+            " NVLinks",
+            hint="publish the output of nvidia-smi topo -m, made on the node",
+        )

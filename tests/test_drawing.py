@@ -1,0 +1,268 @@
+"""Drawings of machines and of the network, compared whole with the files in `screens/`."""
+
+import re
+from pathlib import Path
+
+import pytest
+from cube_mesh import HGX, V100, cluster, machine, matrix, node
+from hypothesis import given
+from hypothesis import strategies as st
+
+from arena_topo.output import drawing
+from arena_topo.topology import (
+    GPU,
+    NIC,
+    Knowledge,
+    Link,
+    LinkKind,
+    Machine,
+    Tier,
+    behind_nvswitch,
+    flat,
+    gpu_set,
+    presets,
+)
+
+SCREENS = Path(__file__).parent / "screens"
+
+PIX, PHB = Link(kind=LinkKind.PIX), Link(kind=LinkKind.PHB)
+
+
+def screen(name):
+    return (SCREENS / name).read_text(encoding="utf-8")
+
+
+def preset(name):
+    return presets.machine(name, name)
+
+
+def gpus_of(text):
+    return [int(one) for one in re.findall(r"GPU (\d+)", text)]
+
+
+# ---------------------------------------------------------------- machines
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "more"),
+    [
+        ("drawing-mesh.txt", "dgx-1-v100", {}),
+        (
+            "drawing-pcie.txt",
+            "pcie-8",
+            {"chosen": gpu_set((4, 5)), "free": gpu_set((0, 2, 3, 4, 5, 6))},
+        ),
+        ("drawing-bridges.txt", "pcie-8-a100", {"free": gpu_set((0, 1)), "hidden": 1}),
+        ("drawing-switch.txt", "dgx-2", {"chosen": gpu_set(range(12)), "width": 80}),
+        ("drawing-four.txt", "hgx-a100-4", {"unicode": False, "free": gpu_set((1, 3))}),
+    ],
+)
+def test_a_machine_is_drawn(name, kind, more):
+    assert drawing.machine(preset(kind), **more) == screen(name)
+
+
+def test_gpus_that_share_a_switch_stand_together_whatever_their_indexes():
+    links = tuple(
+        tuple(None if i == j else PIX if i % 2 == j % 2 else PHB for j in range(4))
+        for i in range(4)
+    )
+    text = drawing.machine(machine("odd", "L4", links))
+    assert gpus_of(text) == [0, 2, 1, 3]
+    assert text.splitlines()[-2:] == [
+        "  ╰──── PIX ────╯ ╰──── PIX ────╯",
+        "  ╰──── PHB, one host bridge ───╯",
+    ]
+
+
+def test_links_that_form_no_tree_are_a_triangle_in_their_own_words():
+    kinds = {(0, 1): PIX, (1, 2): PIX, (0, 2): PHB}
+    links = tuple(
+        tuple(None if i == j else kinds[min(i, j), max(i, j)] for j in range(3)) for i in range(3)
+    )
+    lines = drawing.machine(machine("odd", "L4", links), unicode=False).splitlines()
+    assert lines[-4:] == [
+        "      1  PIX",
+        "      2   .   PIX",
+        "          0    1",
+        "  PIX = one PCIe switch; . = PHB, one host bridge",
+    ]
+
+
+def test_a_switch_is_worth_its_slowest_nvlink():
+    mixed = machine("odd", "V100", matrix(4, {(0, 1): 6, (1, 2): 6, (2, 3): 4}))
+    assert mixed.nvswitch
+    assert "NVSwitch: NV4 between any two" in drawing.machine(mixed)
+
+
+def test_one_numa_node_needs_no_bracket():
+    gpus = tuple(GPU(index=index, model="V100", numa=0) for index in range(8))
+    assert "NUMA" not in drawing.machine(Machine(name="m", gpus=gpus, links=V100.links))
+
+
+def test_pairs_inside_the_chosen_set_are_marked_and_no_others():
+    text = drawing.machine(V100, chosen=gpu_set((0, 3, 4)))
+    assert text.count("[") == 4  # three pairs and the legend
+    assert "[NV2]" in text
+    assert "[·]" in text
+
+
+def test_without_any_choice_no_gpu_has_a_state():
+    text = drawing.machine(V100)
+    assert "chosen" not in text
+    assert "free" not in text
+    assert "in use" not in text
+
+
+def test_a_gpu_that_is_broken_is_drawn_so():
+    text = drawing.machine(HGX, free=gpu_set((0, 1)), broken=gpu_set((7,)))
+    assert text.startswith("hgx-a100: 8 x A100; 2 free, 5 in use, 1 broken\n")
+
+
+def test_what_is_not_known_of_the_links_is_said():
+    unknown = Machine(
+        name="m",
+        gpus=(GPU(index=0), GPU(index=1)),
+        links=flat(2),
+        knowledge=Knowledge.UNKNOWN,
+    )
+    assert drawing.machine(unknown).startswith("m: 2 x GPU (links not known)\n")
+
+
+def test_each_network_card_names_its_nearest_gpus():
+    nics = (
+        NIC(name="mlx5_0", attachment=(PIX, PIX, PHB, PHB)),
+        NIC(name="mlx5_1", attachment=(PHB, PHB, PHB, PHB)),
+    )
+    plain = preset("pcie-4")
+    with_nics = Machine(name="m", gpus=plain.gpus, links=plain.links, nics=nics)
+    assert drawing.machine(with_nics).splitlines()[-1] == (
+        "  NICs and their nearest GPUs: mlx5_0 PIX 0,1; mlx5_1 PHB all"
+    )
+
+
+def test_a_machine_without_gpus_is_one_line():
+    assert drawing.machine(Machine(name="m", gpus=(), links=())) == "m: no GPUs\n"
+
+
+def test_a_machine_of_one_gpu_is_one_box():
+    lone = Machine(name="m", gpus=(GPU(index=0, model="T4"),), links=((None,),))
+    assert drawing.machine(lone, unicode=False) == ("m: 1 x T4\n  +-----+\n  |GPU 0|\n  +-----+\n")
+
+
+@st.composite
+def machines(draw):
+    size = draw(st.integers(1, 16))
+    words = st.sampled_from(["NV1", "NV2", "NV12", "PIX", "PXB", "PHB", "NODE", "SYS"])
+    cells = {(i, j): Link.parse(draw(words)) for i in range(size) for j in range(i + 1, size)}
+    links = tuple(
+        tuple(None if i == j else cells[min(i, j), max(i, j)] for j in range(size))
+        for i in range(size)
+    )
+    numa = draw(st.lists(st.sampled_from([0, 1, None]), min_size=size, max_size=size))
+    return Machine(
+        name="m",
+        gpus=tuple(GPU(index=at, model="A100", numa=one) for at, one in enumerate(numa)),
+        links=links,
+        nvswitch=behind_nvswitch("A100", links),
+    )
+
+
+@given(
+    machine=machines(),
+    chosen=st.integers(0, (1 << 16) - 1),
+    free=st.none() | st.integers(0, (1 << 16) - 1),
+    width=st.sampled_from([60, 80, 100, 200]),
+)
+def test_every_machine_is_drawn_with_each_gpu_once_and_within_the_width(
+    machine, chosen, free, width
+):
+    chosen &= machine.everything
+    text = drawing.machine(machine, chosen=chosen, free=free, unicode=False, width=width)
+    boxes = "".join(line for line in text.splitlines() if "GPU" in line and line[2] in "|:#")
+    assert sorted(gpus_of(boxes)) == list(range(len(machine.gpus)))
+    assert text.isascii()
+    # A triangle of 16 GPUs takes 15 columns of one cell each.
+    assert max(map(len, text.splitlines())) <= max(width, 100)
+    pairs = chosen.bit_count() * (chosen.bit_count() - 1) // 2
+    if "inside the chosen set" in text:
+        assert text.count("[") == pairs + 1
+
+
+# ---------------------------------------------------------------- the network
+
+
+def racks(spines, leaves, nodes, free=lambda _at: 0b11111111):
+    found = []
+    for spine in range(spines):
+        for leaf in range(leaves):
+            for _node in range(nodes):
+                at = len(found)
+                path = (f"s{spine}", f"s{spine}-r{leaf}")
+                found.append(node(f"dgx-{at}", V100, free(at), domains=path))
+    tiers = (Tier(name="spine", bandwidth=12.5), Tier(name="leaf", bandwidth=25.0))
+    return cluster(*found, tiers=tiers, beyond=6.0)
+
+
+def test_a_network_is_a_tree_in_which_nodes_that_are_alike_share_a_line():
+    world = racks(2, 2, 4, free=lambda at: 0b110110 if at in {1, 2, 9} else 0b11111111)
+    assert drawing.fabric(world) == screen("drawing-fabric.txt")
+    ascii_only = drawing.fabric(world, unicode=False)
+    assert ascii_only.isascii()
+    assert len(ascii_only.splitlines()) == len(screen("drawing-fabric.txt").splitlines())
+
+
+def test_a_flat_network_is_its_nodes_with_what_ails_them():
+    world = cluster(
+        node("a", V100, 0b1111),
+        node("b", V100, 0, unavailable="cordoned"),
+        node("c", HGX, hidden=3),
+        node("d", HGX, shared="MIG"),
+        node("e", machine("cpu", "none", ())),
+    )
+    assert drawing.fabric(world, unicode=False) == (
+        "cluster (1.25 GB/s): 5 nodes, 9 of 32 GPUs free\n"
+        "|- ....####  4 free  8 x V100  a\n"
+        "|- ########  0 free  8 x V100  b (cordoned)\n"
+        "|- ????????  5 free  8 x A100  c\n"
+        "|- ........  0 free  8 x A100  d (MIG)\n"
+        "`- no GPUs  e\n"
+        ". free  # in use  ? some of these are, nobody says which\n"
+    )
+
+
+def test_nodes_in_which_different_numbers_of_gpus_are_hidden_are_not_alike():
+    world = cluster(node("a", V100, hidden=1), node("b", V100, hidden=2))
+    assert [line.split()[2] for line in drawing.fabric(world).splitlines()[1:3]] == ["7", "6"]
+
+
+def test_names_that_do_not_fit_are_counted():
+    world = cluster(*(node(f"a-rather-long-name-{at}", HGX) for at in range(40)))
+    (line,) = drawing.fabric(world, width=80).splitlines()[1:2]
+    assert len(line) <= 80
+    shown = line.count("a-rather-long-name-")
+    assert line.endswith(f" and {40 - shown} more")
+
+
+@pytest.mark.parametrize(
+    ("world", "said"),
+    [
+        (racks(3, 10, 4, free=lambda at: at % 256), "Not shown, as too many for one screen: nodes"),
+        (racks(20, 25, 1), "Not shown, as too many for one screen: leaf domains, nodes"),
+        (racks(100, 1, 1), "... and 42 more spine domains"),
+        (cluster(*(node(f"n{at}", V100, at) for at in range(250))), "more kinds of nodes"),
+    ],
+)
+def test_a_network_too_large_for_a_screen_is_drawn_less_deep(world, said):
+    text = drawing.fabric(world)
+    assert said in text
+    assert len(text.splitlines()) <= drawing.FABRIC_LINES + 2
+
+
+def test_no_nodes_are_no_network():
+    assert drawing.fabric(cluster()) == "no nodes\n"
+
+
+def test_two_lanes_of_a_mesh_are_not_taken_for_a_tree():
+    """A chain of double links joins all, but its ends are joined less well."""
+    chain = machine("chain", "V100", matrix(3, {(0, 1): 2, (1, 2): 2, (0, 2): 1}))
+    assert "2   ·   NV2" in drawing.machine(chain)

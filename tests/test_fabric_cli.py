@@ -1,0 +1,228 @@
+"""`--fabric` and network labels from the command line: what is placed, said and refused."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from fake_api import FakeApi, kubeconfig
+
+from arena_topo import cli
+
+Run = Callable[..., tuple[int, str, str]]
+
+FABRIC = """\
+levels:
+  - name: row
+    label: example.com/row
+    bandwidthGBps: 50
+  - name: rack
+    label: example.com/rack
+    bandwidthGBps: 200
+beyondGBps: 3.1
+"""
+
+
+def node(name: str, **labels: str) -> dict[str, Any]:
+    offers = {"cpu": "96", "memory": "1Ti", "nvidia.com/gpu": "8"}
+    product = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", "nvidia.com/gpu.count": "8"}
+    return {
+        "kind": "Node",
+        "metadata": {"name": name, "labels": {**product, **labels}},
+        "status": {"capacity": offers, "allocatable": offers},
+    }
+
+
+def nodes() -> list[dict[str, Any]]:
+    """Two rows of four racks of two nodes; those of one rack are not next to each other."""
+    return [
+        node(
+            f"gpu-{at}",
+            **{"example.com/row": f"row-{at % 8 // 4}", "example.com/rack": f"rack-{at % 8}"},
+        )
+        for at in range(16)
+    ]
+
+
+@pytest.fixture
+def arena(capfd: pytest.CaptureFixture[str]) -> Run:
+    """Run a command line; (exit code, stdout, stderr)."""
+
+    def run(*argv: str) -> tuple[int, str, str]:
+        capfd.readouterr()
+        code = cli.run(argv)
+        return code, *capfd.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> str:
+    path = tmp_path / "state.json"
+    path.write_text(json.dumps({"kind": "List", "items": nodes()}))
+    return str(path)
+
+
+@pytest.fixture
+def net(tmp_path: Path) -> str:
+    path = tmp_path / "net.yaml"
+    path.write_text(FABRIC)
+    return str(path)
+
+
+def gang(workers: int) -> tuple[str, ...]:
+    size = (f"--workers={workers}", "--gpus=8")
+    return ("--name=demo", *size, "--gang", "--gputopology", "--image=pytorch")
+
+
+def planned(arena: Run, workers: int, *more: str) -> tuple[dict[str, Any], str]:
+    code, out, err = arena("plan", "mpi", *gang(workers), *more, "-o", "json", "c")
+    assert code == 0, err
+    return json.loads(out), err
+
+
+def test_a_plan_keeps_to_the_rack_that_the_fabric_file_makes_of_labels(
+    arena: Run, state: str, net: str
+):
+    plan, err = planned(arena, 2, "--state", state, "--fabric", net)
+    assert plan["nodes"] == ["gpu-0", "gpu-8"]
+    assert (plan["tier"], plan["busBandwidthGBps"]) == ("rack", 200)
+    assert "--fabric" not in err
+    assert "rack" not in err
+    plan, _err = planned(arena, 4, "--state", state, "--fabric", net)
+    assert (plan["tier"], plan["busBandwidthGBps"]) == ("row", 50)
+    plan, _err = planned(arena, 16, "--state", state, "--fabric", net)
+    assert (plan["tier"], plan["busBandwidthGBps"]) == ("beyond", 3.1)
+
+
+def test_without_a_fabric_file_a_gang_over_an_unknown_network_is_told_so(arena: Run, state: str):
+    plan, err = planned(arena, 2, "--state", state)
+    assert (plan["tier"], plan["busBandwidthGBps"]) == ("beyond", 1.25)
+    assert (
+        "note: nothing says how fast the network between nodes is: 1.25 GB/s is assumed;"
+        " --fabric FILE says better\n"
+    ) in err
+
+
+def test_a_gang_inside_one_node_hears_nothing_of_the_network(arena: Run, state: str):
+    plan, err = planned(arena, 1, "--state", state)
+    assert plan["tier"] == "node"
+    assert "network" not in err
+
+
+def test_levels_of_a_fabric_file_can_be_required(arena: Run, state: str, net: str):
+    plan, _err = planned(arena, 4, "--state", state, "--fabric", net, "--topology-required=row")
+    assert plan["tier"] == "row"
+    code, _out, err = arena(
+        *("plan", "mpi", *gang(4), "--state", state, "--fabric", net),
+        *("--topology-required=rack", "c"),
+    )
+    assert code == 5
+    assert "fits on this cluster with --workers 2" in err
+
+
+def test_a_fabric_file_may_come_from_standard_input(
+    arena: Run, state: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(FABRIC.encode())))
+    plan, _err = planned(arena, 2, "--state", state, "--fabric", "-")
+    assert plan["tier"] == "rack"
+
+
+def test_a_dry_run_places_by_the_fabric_file(arena: Run, state: str, net: str):
+    code, out, err = arena(
+        *("submit", "mpi", *gang(2), "--dry-run=client"),
+        *("--state", state, "--fabric", net, "c"),
+    )
+    assert code == 0, err
+    assert "gpu-0" in out
+    assert "gpu-8" in out
+
+
+RATE = "bandwidthGBps"
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "the file is None, not a mapping of levels, beyondGBps"),
+        ("levels: [", "line 1, column 10: not YAML: "),
+        (FABRIC.replace("200", "-1"), f"levels[1].{RATE} is -1, not a number of GB/s above 0"),
+        (FABRIC.replace("200", "20"), f"levels[0].{RATE} is 50, more than the 20 of levels[1]"),
+        (FABRIC.replace("3.1", "60"), f"beyondGBps is 60, more than the 50 of levels[0].{RATE}"),
+    ],
+)
+@pytest.mark.parametrize("verb", [("plan", "mpi"), ("submit", "mpi", "--dry-run")])
+def test_a_bad_fabric_file_is_named_with_the_place_in_it(
+    arena: Run, tmp_path: Path, verb: tuple[str, ...], text: str, problem: str
+):
+    path = tmp_path / "bad.yaml"
+    path.write_text(text)
+    code, out, err = arena(*verb, *gang(2), "--fabric", str(path), "c")
+    assert (code, out) == (2, "")
+    assert err.startswith(f"error: {path}: {problem}")
+
+
+def test_a_fabric_file_that_is_not_there_is_named(arena: Run, state: str):
+    code, _out, err = arena(
+        "plan", "mpi", *gang(2), "--state", state, "--fabric", "/nowhere.yaml", "c"
+    )
+    assert code == 2
+    assert err == "error: /nowhere.yaml: cannot be read: No such file or directory\n"
+
+
+def test_a_level_that_no_node_has_is_a_note_and_the_others_count(
+    arena: Run, state: str, tmp_path: Path
+):
+    path = tmp_path / "net.yaml"
+    path.write_text(FABRIC.replace("example.com/row", "example.com/hall"))
+    plan, err = planned(arena, 2, "--state", state, "--fabric", str(path))
+    assert plan["tier"] == "rack"
+    assert (
+        f"note: {path}: no node has the label example.com/hall: the level row is not used\n" in err
+    )
+
+
+def test_only_one_of_dump_and_fabric_file_can_be_standard_input(arena: Run):
+    code, _out, err = arena("plan", "mpi", *gang(2), "--state", "-", "--fabric", "-", "c")
+    assert code == 2
+    assert err == "error: --fabric and --state cannot both be standard input\n"
+
+
+@pytest.mark.parametrize("verb", ["plan", "submit"])
+def test_the_local_engine_refuses_a_fabric_file(arena: Run, net: str, verb: str):
+    code, _out, err = arena(
+        verb, "mpi", *gang(2), "--backend=local", "--emulate=dgx-1-v100:2", "--fabric", net, "c"
+    )
+    assert code == 2
+    assert err.startswith("error: --fabric is not for the local engine\n")
+
+
+def test_a_live_cluster_is_placed_on_by_the_fabric_file(arena: Run, net: str, tmp_path: Path):
+    api = FakeApi()
+    try:
+        for one in nodes():
+            api.add(one)
+        config = kubeconfig(tmp_path / "config", api.url)
+        plan, _err = planned(arena, 2, "--kubeconfig", config, "--fabric", net)
+        assert (plan["nodes"], plan["tier"]) == (["gpu-0", "gpu-8"], "rack")
+        code, _out, err = arena(
+            "submit", "mpi", *gang(2), "--kubeconfig", config, "--fabric", net, "c"
+        )
+        assert code == 0
+        assert "200 GB/s between nodes, within one rack" in err
+    finally:
+        api.close()
+
+
+def test_topology_show_draws_the_levels_of_the_fabric_file(arena: Run, state: str, net: str):
+    code, out, err = arena("topology", "show", "--state", state, "--fabric", net, "-o", "json")
+    assert code == 0, err
+    shown = json.loads(out)
+    assert [one["name"] for one in shown["tiers"]] == ["row", "rack"]
+    assert shown["beyondGBps"] == 3.1

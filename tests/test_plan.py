@@ -1,0 +1,281 @@
+"""What `plan mpi` says of dumps, compared whole with the files in `screens/`; exit codes."""
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import yaml
+from cube_mesh import HGX, V100, cluster, node
+
+from arena_topo import cli
+from arena_topo.backends import Options
+from arena_topo.backends.local import engine as local
+from arena_topo.job import MPIJob, Quantity
+from arena_topo.manifests import ApiVersion
+from arena_topo.output import plan as screen_of
+from arena_topo.solver import Request
+from arena_topo.topology import Tier, gpu_set
+from arena_topo.workflow import comparison
+
+HERE = Path(__file__).parent
+TWO_DGX_1 = HERE / "dumps" / "two-dgx-1.json"
+RACKS = HERE / "dumps" / "racks.yaml"
+
+
+@pytest.fixture
+def plan(capfd):
+    """Plan a gang on a dump; (exit code, stdout, stderr)."""
+
+    def run(dump, workers, gpus, *more):
+        capfd.readouterr()
+        gang = ("--name=demo", f"--workers={workers}", f"--gpus={gpus}", "--gputopology")
+        code = cli.run(("plan", "mpi", *gang, "--image=i", f"--state={dump}", *more, "mpirun true"))
+        return code, *capfd.readouterr()
+
+    return run
+
+
+def screen(name):
+    return (HERE / "screens" / name).read_text(encoding="utf-8")
+
+
+def job(**more):
+    return MPIJob(**{"name": "demo", "command": "true", "image": "i", "gputopology": True, **more})
+
+
+def proposed(world, **more):
+    return comparison.propose(job(**more), None, namespace="default", cluster=world)
+
+
+def shown(world, *, width=100, unicode=True, **more):
+    return screen_of.text(proposed(world, **more), unicode=unicode, width=width)
+
+
+# ---------------------------------------------------------------- for people
+
+
+def test_a_plan_draws_the_machine_and_compares_with_schedulers_that_only_count(plan):
+    code, out, _err = plan(TWO_DGX_1, 4, 1)
+    assert (code, out) == (0, screen("plan-mesh.txt"))
+
+
+def test_a_plan_in_ascii_has_no_other_character(plan):
+    code, out, _err = plan(TWO_DGX_1, 4, 1, "--ascii")
+    assert (code, out) == (0, screen("plan-mesh-ascii.txt"))
+    assert out.isascii()
+
+
+def test_machines_that_look_alike_are_drawn_once_and_hidden_gpus_are_counted(plan):
+    code, out, _err = plan(RACKS, 7, 4)
+    assert (code, out) == (0, screen("plan-racks.txt"))
+
+
+def test_output_that_cannot_take_unicode_gets_the_ascii_drawing():
+    command = [sys.executable, "-m", "arena_topo", "plan", "mpi", "--name=demo", "--workers=4"]
+    done = subprocess.run(
+        [*command, "--gpus=1", "--gputopology", "--image=i", f"--state={TWO_DGX_1}", "true"],
+        capture_output=True,
+        check=True,
+        env=os.environ | {"PYTHONIOENCODING": "ascii"},
+    )
+    assert done.stdout.decode("ascii") == screen("plan-mesh-ascii.txt")
+
+
+@pytest.mark.parametrize("width", [80, 100, 200])
+@pytest.mark.parametrize(("workers", "gpus"), [(4, 1), (2, 4), (5, 8), (1, 1)])
+def test_no_line_is_longer_than_the_screen_is_wide(width, workers, gpus):
+    world = cluster(
+        *(node(f"dgx-{index}", V100, 0b110111) for index in range(3)),
+        *(node(f"hgx-{index}", HGX) for index in range(30)),
+        tiers=(Tier(name="spine", bandwidth=6.0), Tier(name="leaf", bandwidth=12.5)),
+    )
+    nodes = tuple(
+        node(one.name, one.machine, one.free, domains=("s", f"r{index % 4}"))
+        for index, one in enumerate(world.nodes)
+    )
+    world = cluster(*nodes, tiers=world.tiers)
+    text = shown(world, width=width, workers=workers, gpus=gpus)
+    assert max(map(len, text.splitlines())) <= width
+
+
+def test_of_many_kinds_of_sets_the_first_are_drawn_and_the_others_counted():
+    world = cluster(*(node(f"dgx-{index}", V100, 0b11 << index) for index in range(7)))
+    text = shown(world, workers=7, gpus=2)
+    assert text.count("8 x V100") == screen_of.MOST_DRAWINGS
+    assert "3 more nodes not drawn: the table names their GPUs" in text
+
+
+def test_one_gpu_has_no_bandwidth_to_compare(plan):
+    _code, out, _err = plan(RACKS, 1, 1)
+    assert "Bus bandwidth: none, as one GPU talks to nobody" in out
+    assert "GB/s" not in out
+
+
+def test_a_gpu_that_is_not_healthy_is_neither_free_nor_in_use():
+    world = cluster(node("dgx-0", V100, 0b1111, allocatable=gpu_set((0, 1, 2, 3, 4, 5, 6))))
+    assert "; 4 chosen, 3 in use, 1 broken" in shown(world, workers=1, gpus=4)
+
+
+# ---------------------------------------------------------------- for programs
+
+
+def test_a_plan_in_json_is_stable(plan):
+    code, out, _err = plan(TWO_DGX_1, 4, 1, "-o=json")
+    assert (code, out) == (0, screen("plan-placeable.json"))
+
+
+def test_a_gang_that_does_not_fit_now_ends_with_3_and_says_so_in_json_and_in_words(plan):
+    code, out, err = plan(TWO_DGX_1, 8, 1, "-o=json")
+    assert (code, out) == (3, screen("plan-not-now.json"))
+    assert err.startswith("error: 8 workers x 1 GPU cannot be placed now\n")
+    assert "--workers 7" in err
+
+
+def test_a_gang_that_can_never_fit_ends_with_5_and_says_so_in_json_and_in_words(plan):
+    code, out, err = plan(TWO_DGX_1, 17, 1, "-o=json")
+    assert (code, out) == (5, screen("plan-never.json"))
+    assert err.startswith("error: 17 workers x 1 GPU can never be placed on this cluster\n")
+
+
+@pytest.mark.parametrize(("workers", "code"), [(4, 0), (8, 3), (17, 5)])
+def test_every_answer_has_the_same_keys_in_json_and_in_yaml(plan, workers, code):
+    first, out, _err = plan(TWO_DGX_1, workers, 1, "-o=json")
+    again, text, _err = plan(TWO_DGX_1, workers, 1, "-o=yaml")
+    assert (first, again) == (code, code)
+    assert yaml.safe_load(text) == json.loads(out)
+    assert list(json.loads(out)) == list(json.loads(screen("plan-placeable.json")))
+
+
+@pytest.mark.parametrize("workers", [8, 17])
+def test_a_refusal_for_people_is_on_stderr_alone(plan, workers):
+    _code, out, err = plan(TWO_DGX_1, workers, 1)
+    assert out == ""
+    assert "  why:  2 nodes (dgx-0, ...): room for some of the workers, not for all" in err
+
+
+def test_a_single_gpu_has_no_bandwidth_in_json(plan):
+    _code, out, _err = plan(RACKS, 1, 1, "-o=json")
+    said = json.loads(out)
+    assert (said["verdict"], said["busBandwidthGBps"], said["usableGBps"]) == (
+        "Placeable",
+        None,
+        None,
+    )
+    assert set(said["comparison"].values()) == {None}
+    assert said["proof"] == {"optimal": True, "bound": None}
+
+
+def test_a_job_that_topology_does_not_place_has_no_verdict(plan):
+    code, out, err = plan(TWO_DGX_1, 2, 1, "--gputopology=false", "-o=json")
+    assert (code, json.loads(out)["verdict"]) == (0, None)
+    assert err == "The job demo is not placed: add --gputopology.\n"
+
+
+# ---------------------------------------------------------------- what it is measured against
+
+
+def test_the_cluster_without_other_jobs_gives_the_best_there_could_be():
+    busy = cluster(node("dgx-0", V100, gpu_set((0, 1, 2, 4, 5))))
+    found = comparison.compare(Request(workers=4, gpus=1), busy)
+    assert found.best_empty == 80
+    assert found.first_fit is not None
+    assert found.first_fit.bandwidth == 9
+
+
+def test_what_never_fits_has_no_best():
+    found = comparison.compare(Request(workers=9, gpus=1), cluster(node("dgx-0", V100)))
+    assert (found.best_empty, found.first_fit, found.spread) == (None, None, None)
+
+
+# ---------------------------------------------------------------- the shape of the pods
+
+
+def test_one_gpu_workers_that_share_a_node_are_advised_to_become_one_worker():
+    (advice,) = proposed(cluster(node("hgx-0", HGX)), workers=8, gpus=1).advice
+    assert advice == (
+        "--workers 1 --gpus 8 would use 240 GB/s instead of 2.25: up to 8 pods share a node here,"
+        " and pods of one node talk through its memory"
+    )
+
+
+def test_the_divisor_that_leaves_each_pod_a_node_is_found():
+    """Pairs and quads would still share a node; all 16 ranks in one pod fit no node."""
+    leaf = (Tier(name="leaf", bandwidth=25.0),)
+    nodes = (node(f"hgx-{index}", HGX, domains=("r",)) for index in range(2))
+    (advice,) = proposed(cluster(*nodes, tiers=leaf), workers=16, gpus=1).advice
+    assert advice.startswith("--workers 2 --gpus 8 would use 25 GB/s instead of 2.25")
+
+
+def test_advice_scales_what_else_a_worker_asks_for():
+    world = cluster(node("hgx-0", HGX, cpu=64.0, all_cpu=64.0, memory=1 << 40, all_memory=1 << 40))
+    (advice,) = proposed(
+        world, workers=2, gpus=2, cpu=Quantity.parse("4"), memory=Quantity.parse("8Gi")
+    ).advice
+    assert "--workers 1 --gpus 4, with 2 times the --cpu and --memory would use" in advice
+
+
+def test_the_cpu_of_larger_workers_must_be_there():
+    """Four cores are left on each of two nodes; one worker of four GPUs would need eight."""
+    spare = {"cpu": 4.0, "all_cpu": 64.0}
+    world = cluster(node("hgx-0", HGX, **spare), node("hgx-1", HGX, **spare))
+    found = proposed(world, workers=4, gpus=1, cpu=Quantity.parse("2"))
+    assert (len(found.plan.placement.nodes), found.advice) == (2, ())
+
+
+def test_advice_that_would_not_fit_is_not_given():
+    world = cluster(*(node(f"hgx-{index}", HGX, 0b11) for index in range(3)))
+    found = proposed(world, workers=3, gpus=1, max_nodes=2)
+    assert found.plan is not None
+    loads = Counter(one.node for one in found.plan.placement.assignments)
+    assert (max(loads.values()), found.advice) == (2, ())
+
+
+def test_workers_with_a_node_each_need_no_advice():
+    world = cluster(*(node(f"hgx-{index}", HGX) for index in range(2)))
+    assert proposed(world, workers=2, gpus=8).advice == ()
+
+
+def test_an_engine_whose_workers_reach_each_other_directly_needs_no_advice():
+    backend = local.open_backend(Options(backend="local", emulate="dgx-1-v100"))
+    found = comparison.propose(job(workers=4, gpus=1), backend, namespace="default")
+    assert (found.advice, found.plan.forecast.usable) == ((), 80)
+
+
+# ---------------------------------------------------------------- by numbers alone
+
+
+def test_counting_says_how_many_gangs_fit_and_chooses_nothing(plan):
+    code, out, err = plan(TWO_DGX_1, 3, 1, "--count-only")
+    assert (code, out, err) == (0, screen("plan-count.txt"), "")
+
+
+@pytest.mark.parametrize(
+    ("workers", "code", "verdict"), [(7, 0, "Placeable"), (8, 3, "NotNow"), (17, 5, "Never")]
+)
+def test_counting_ends_with_the_codes_of_a_plan(plan, workers, code, verdict):
+    ended, out, err = plan(TWO_DGX_1, workers, 1, "--count-only", "-o=json")
+    said = json.loads(out)
+    assert (ended, said["verdict"]) == (code, verdict)
+    assert (said["largestWorkers"], said["largestWorkersEmpty"]) == (7, 16)
+    assert ("error:" in err) == (code != 0)
+
+
+def test_counting_looks_at_no_bandwidth(plan):
+    """Eight pairs of neighbours never reach 500 GB/s, but they are there."""
+    assert plan(TWO_DGX_1, 3, 2, "--min-bandwidth=500")[0] == 5
+    assert plan(TWO_DGX_1, 3, 2, "--min-bandwidth=500", "--count-only")[0] == 0
+
+
+def test_the_version_asked_for_decides_what_the_plan_can_promise():
+    world = cluster(node("hgx-0", HGX, dedicated=True))
+    planned = {
+        api: comparison.propose(
+            job(workers=1, gpus=4), None, namespace="default", api=api, cluster=world
+        )
+        for api in (ApiVersion.V2BETA1, ApiVersion.V1ALPHA1)
+    }
+    assert [one.plan.binding.guarantee for one in planned.values()] == ["gpus", "node"]

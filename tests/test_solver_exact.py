@@ -1,0 +1,495 @@
+"""The answer is the best one: against brute force, against CP-SAT, and by laws that hold for all.
+
+The oracles are in oracle.py; they know the order of preference from its description.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+import random
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import astuple, replace
+from pathlib import Path
+
+import pytest
+from cube_mesh import HGX, P100, PCIE, V100, cluster, machine, matrix, node
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from oracle import brute_force, by_the_letter, cp_sat, realised, shape, sides
+
+from arena_topo.solver import Request, Unplaceable, cost, place
+from arena_topo.solver.classes import Index
+from arena_topo.solver.gang import best, value
+from arena_topo.topology import (
+    ORDINARY,
+    PUBLISHED,
+    Cluster,
+    GPUSet,
+    Link,
+    LinkKind,
+    Machine,
+    Node,
+    NodeName,
+    Tier,
+    count,
+    flat,
+    gpu_set,
+    members,
+)
+
+sys.path.insert(0, str(Path(__file__).parent / "benchmarks"))
+
+import peers
+
+RING = machine("ring", "V100", matrix(4, {(0, 1): 1, (1, 2): 2, (2, 3): 1, (0, 3): 2}))
+"""Four GPUs close a ring of NVLinks, three do not."""
+PAIRS = machine("pairs", "V100", matrix(4, {(0, 1): 2, (2, 3): 2}, Link(kind=LinkKind.NODE)))
+FLAT = machine("flat", "V100", matrix(3, {}, Link(kind=LinkKind.PHB)))
+FULL = machine("full", "V100", flat(4, Link(kind=LinkKind.NVLINK, lanes=2)))
+UNEVEN = machine("uneven", "V100", matrix(6, dict.fromkeys(itertools.combinations(range(4), 2), 2)))
+"""Four GPUs of six are joined by NVLink: a slow pair does less harm than a fast one."""
+OTHER = machine("other", "P100", matrix(4, {(0, 1): 1, (0, 2): 1, (0, 3): 1, (1, 2): 1}))
+RATES = (1.25, 6.0, 9.5, 10.0, 12.5, 20.0, 45.0)
+
+
+def network(dice: random.Random) -> tuple[tuple[Tier, ...], float]:
+    """Up to three tiers that never get slower going near, and what is beyond them."""
+    beyond, *rates = sorted(dice.choices(RATES, k=1 + dice.choice((0, 1, 2, 2, 3))))
+    return tuple(Tier(name=f"t{at}", bandwidth=rate) for at, rate in enumerate(rates)), beyond
+
+
+def small(dice: random.Random, most: int = 5) -> tuple[Request, Cluster]:
+    """A few small nodes in a network, and a job for them that often fits."""
+    tiers, beyond = network(dice)
+    kinds = dice.choice(
+        ((RING,), (UNEVEN,), (RING, UNEVEN), (RING, PAIRS, FLAT, FULL), (UNEVEN, FULL, OTHER))
+    )
+    nodes = []
+    for at in range(min(most, dice.choice((2, 3, 4, 5, 5)))):
+        of = dice.choice(kinds)
+        free = of.everything if dice.random() < 0.4 else dice.randrange(1 << len(of.gpus))
+        path = [dice.choice("ab")]
+        for _ in tiers[1:]:
+            path.append(path[-1] + dice.choice("ab"))
+        nodes.append(
+            node(
+                f"n{at}",
+                of,
+                free,
+                hidden=dice.randint(0, free.bit_count()) if dice.random() < 0.12 else 0,
+                cpu=dice.choice((None, None, None, 1.0, 2.0)),
+                unavailable="cordoned" if dice.random() < 0.06 else None,
+                resource=PUBLISHED if dice.random() < 0.05 else ORDINARY,
+                domains=tuple(path[: len(tiers)]),
+            )
+        )
+    return asked(dice, cluster(*nodes, tiers=tiers, beyond=beyond), (1, 1, 1, 2, 2, 3), (1, 2, 3))
+
+
+def asked(
+    dice: random.Random,
+    on: Cluster,
+    gpus: Sequence[int],
+    node_limits: Sequence[int],
+    most: int = 99,
+) -> tuple[Request, Cluster]:
+    """A job for a cluster that is as large as fits, or smaller, or one worker too large."""
+    levels = ("node", *(tier.name for tier in on.tiers), "beyond")
+    request = Request(
+        workers=1,
+        gpus=dice.choice(gpus),
+        cpu=dice.choice((0.0, 0.0, 0.0, 0.0, 1.0)),
+        mix_models=dice.random() < 0.2,
+        min_bandwidth=dice.choice((*[0.0] * 8, 5.0, 11.0)),
+        max_nodes=dice.choice((*[None] * 4 * len(node_limits), *node_limits)),
+        required=dice.choice((*[None] * 16, *levels)),
+        preferred=dice.choice((*[None] * 6, *levels)),
+    )
+    rooms = (sum(room for _, room in side) for side in sides(request, on))
+    fits = min(most, max(rooms, default=1))
+    workers = dice.choice((dice.randint(1, fits), dice.randint(fits // 2, fits), fits))
+    return replace(request, workers=max(1, workers + (dice.random() < 0.05))), on
+
+
+def medium(dice: random.Random) -> tuple[Request, Cluster]:
+    """Some 24 to 64 machines of 8 GPUs in racks and spines, partly in use, and a gang for them."""
+    tiers, beyond = network(dice)
+    near, far = dice.choice((4, 6, 8)), dice.choice((2, 3))
+    mixed = dice.choice(((V100,), (V100, V100, HGX), (V100, P100, PCIE, HGX), (HGX,)))
+    idle = dice.choice((0.1, 0.4, 0.7))
+    nodes = []
+    for at in range(dice.randint(24, 64)):
+        of = dice.choice(mixed)
+        free = of.everything if dice.random() < idle else dice.randrange(256)
+        path = (f"x{at // near // far // 2}", f"y{at // near // far}", f"z{at // near}")
+        nodes.append(
+            node(
+                f"n{at}",
+                of,
+                free,
+                hidden=min(2, free.bit_count()) if dice.random() < 0.05 else 0,
+                cpu=dice.choice((None, None, None, 4.0)),
+                domains=path[3 - len(tiers) :],
+            )
+        )
+    return asked(
+        dice, cluster(*nodes, tiers=tiers, beyond=beyond), (1, 1, 2, 2, 3, 4, 8), (6, 12), 60
+    )
+
+
+def worth(request: Request, on: Cluster) -> tuple | None:
+    found = value(request, on)
+    return None if found is None else astuple(found)
+
+
+def agree(request: Request, on: Cluster, expected: tuple | None) -> None:
+    """The answer is worth what it should be, hands out GPUs worth just that, and is proven."""
+    assert worth(request, on) == expected
+    if expected is None:
+        with pytest.raises(Unplaceable):
+            place(request, on)
+        return
+    answer = place(request, on)
+    assert realised(request, on, answer) == expected
+    assert answer.bandwidth == -expected[1]
+    assert len(answer.nodes) == expected[3]
+    assert answer.proof.optimal
+    assert answer.proof.open is None
+    assert answer.proof.bound == answer.bandwidth
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_answer_equals_brute_force_on_ten_times_a_thousand_seeded_clusters(seed):
+    dice = random.Random(seed)
+    nodes_used: Counter[int] = Counter()
+    for _ in range(1000):
+        request, on = small(dice)
+        expected = brute_force(request, on)
+        agree(request, on, expected)
+        nodes_used[expected[3] if expected else 0] += 1
+    # The cases are worth something: most fit, and many of them on several nodes only.
+    assert nodes_used[0] < 400
+    assert sum(many for nodes, many in nodes_used.items() if nodes > 1) > 250
+
+
+@settings(max_examples=300)
+@given(st.randoms(use_true_random=False))
+def test_the_answer_equals_brute_force(dice):
+    request, on = small(dice)
+    agree(request, on, brute_force(request, on))
+
+
+def test_the_answer_equals_brute_force_on_machines_of_eight_gpus():
+    dice = random.Random(8)
+    for _ in range(300):
+        tiers = (Tier(name="rack", bandwidth=dice.choice((12.5, 25.0))),)
+        nodes = [
+            node(f"n{at}", dice.choice((V100, V100, P100)), dice.randrange(256), domains=(rack,))
+            for at, rack in enumerate(dice.choices("ab", k=4))
+        ]
+        on = cluster(*nodes, tiers=tiers, beyond=dice.choice((1.25, 10.0)))
+        gpus = dice.choice((1, 2, 3))
+        request = Request(workers=dice.randint(2, 16) // gpus + 1, gpus=gpus)
+        agree(request, on, brute_force(request, on))
+
+
+def test_both_ways_of_trying_everything_agree():
+    """One tries every set of every node; the other, which is fast, looks at workers first."""
+    dice = random.Random(3)
+    for _ in range(500):
+        request, on = small(dice, most=3)
+        assert brute_force(request, on) == by_the_letter(request, on)
+
+
+def test_cp_sat_and_brute_force_agree():
+    dice = random.Random(4)
+    for _ in range(150):
+        request, on = small(dice)
+        assert cp_sat(request, on) == brute_force(request, on)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(12))
+def test_the_answer_equals_cp_sat_on_twelve_times_thirty_medium_clusters(seed):
+    dice = random.Random(1000 + seed)
+    placed = 0
+    for _ in range(30):
+        request, on = medium(dice)
+        expected = cp_sat(request, on)
+        agree(request, on, expected)
+        placed += expected is not None
+    assert placed >= 17
+
+
+def honest(request: Request, on: Cluster, expected: tuple, effort: int) -> str | None:
+    """What a search that is cut short leaves open; up to there it is exact."""
+    found = best(request, Index(on), effort=effort)
+    reached = astuple(found.worth)
+    known = {"domains": 4, "damage": 5, None: 7}[found.choice.open]
+    assert reached[:known] == expected[:known]
+    assert reached >= expected
+    return found.choice.open
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("effort", [0, 30, 300])
+def test_a_search_cut_short_is_exact_up_to_what_it_says_is_open(effort):
+    dice = random.Random(effort)
+    left: Counter[str | None] = Counter()
+    for _ in range(80):
+        request, on = medium(dice)
+        expected = cp_sat(request, on)
+        if expected is not None:
+            left[honest(request, on, expected, effort)] += 1
+    assert left[None] > 20
+    assert left["domains"] + left["damage"] > 5
+
+
+@pytest.mark.parametrize("seed", [500089, 500567])
+def test_what_is_open_among_nodes_of_one_model_is_open_where_another_model_wins(seed):
+    """V100s and A100s, equally good up to the domains; the search among V100s is cut short."""
+    request, on = medium(random.Random(seed))
+    expected = cp_sat(request, on)
+    for effort in (0, 30, 100, 300, 1000, 3000):
+        honest(request, on, expected, effort)
+
+
+# Laws
+
+
+def free_one_more(dice: random.Random) -> None:
+    """A job before and after a GPU became free: it fits if it did, and is as fast or faster."""
+    request, on = small(dice)
+    request = replace(request, preferred=None)
+    before = value(request, on)
+    if before is None:
+        return
+    at = dice.randrange(len(on.nodes))
+    one = on.nodes[at]
+    freed = (
+        replace(one, hidden=one.hidden - 1)
+        if one.hidden
+        else replace(one, free=GPUSet(one.free | 1 << dice.randrange(len(one.machine.gpus))))
+    )
+    after = value(request, replace(on, nodes=(*on.nodes[:at], freed, *on.nodes[at + 1 :])))
+    assert after is not None
+    assert after.bandwidth <= before.bandwidth
+
+
+@given(st.randoms(use_true_random=False))
+def test_freeing_a_gpu_anywhere_never_lowers_the_bandwidth(dice):
+    free_one_more(dice)
+
+
+def test_freeing_a_gpu_never_lowers_the_bandwidth_in_three_thousand_seeded_clusters():
+    dice = random.Random(6)
+    for _ in range(3000):
+        free_one_more(dice)
+
+
+@settings(max_examples=200)
+@given(st.randoms(use_true_random=False))
+def test_other_names_for_nodes_and_domains_change_nothing_but_names(dice):
+    request, on = small(dice)
+    numbers = dice.sample(range(100), len(on.nodes))
+    renamed = [
+        replace(
+            one,
+            name=NodeName(f"m{number}"),
+            domains=tuple("".join("xy"["ab".index(letter)] for letter in name) for name in paths),
+        )
+        for one, number, paths in zip(
+            on.nodes, numbers, (one.domains for one in on.nodes), strict=True
+        )
+    ]
+    dice.shuffle(renamed)
+    again = replace(on, nodes=tuple(renamed))
+    assert worth(request, again) == worth(request, on)
+
+
+def test_names_in_the_same_order_give_the_same_places():
+    dice = random.Random(5)
+    for _ in range(200):
+        request, on = small(dice)
+        longer = tuple(replace(one, name=NodeName(f"gpu-{one.name}")) for one in on.nodes)
+        again = replace(on, nodes=longer)
+        try:
+            expected = place(request, on)
+        except Unplaceable:
+            with pytest.raises(Unplaceable):
+                place(request, again)
+            continue
+        answer = place(request, again)
+        assert [(one.node, one.gpus) for one in answer.assignments] == [
+            (f"gpu-{one.node}", one.gpus) for one in expected.assignments
+        ]
+
+
+def automorphisms(of: Machine) -> Iterator[tuple[int, ...]]:
+    """Every relabelling of the GPUs that leaves the link matrix as it is."""
+
+    def extended(image: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+        at = len(image)
+        if at == len(of.gpus):
+            yield image
+            return
+        for gpu in range(len(of.gpus)):
+            if gpu not in image and all(
+                of.links[at][one] == of.links[gpu][other] for one, other in enumerate(image)
+            ):
+                yield from extended((*image, gpu))
+
+    yield from extended(())
+
+
+def test_a_dgx1_v100_looks_the_same_from_four_sides_and_has_76_kinds_of_free_sets():
+    """The 256 free sets fall into 76 orbits."""
+    every = list(automorphisms(V100))
+    assert len(every) == 4
+    orbits = {
+        min(gpu_set(image[gpu] for gpu in members(GPUSet(bits))) for image in every)
+        for bits in range(256)
+    }
+    assert len(orbits) == 76
+
+
+def test_relabelling_the_gpus_of_a_machine_by_a_symmetry_keeps_every_worth():
+    for of in (V100, P100):
+        some = list(automorphisms(of))[:6]
+        for bits in range(1, 256):
+            free = GPUSet(bits)
+            images = {gpu_set(image[gpu] for gpu in members(free)) for image in some} - {free}
+            for size in range(1, count(free) + 1):
+                request = Request(workers=1, gpus=size)
+                expected = value(request, cluster(node("a", of, free)))
+                for image in images:
+                    assert value(request, cluster(node("a", of, image))) == expected
+
+
+@settings(max_examples=100)
+@given(st.randoms(use_true_random=False))
+def test_relabelling_the_gpus_of_all_nodes_keeps_the_worth_of_a_gang(dice):
+    request, on = small(dice)
+    nodes: list[Node] = []
+    for one in on.nodes:
+        image = dice.choice(list(automorphisms(one.machine)))
+        nodes.append(replace(one, free=gpu_set(image[gpu] for gpu in members(one.free))))
+    assert worth(request, replace(on, nodes=tuple(nodes))) == worth(request, on)
+
+
+# The bound of linear programming
+
+
+def fractional_rings(lanes: Sequence[Sequence[int]], gpus: Sequence[int]) -> float:
+    """The most rings through all these GPUs when rings may be used in part, by GLOP."""
+    from ortools.linear_solver.python import model_builder  # noqa: PLC0415 - heavy
+
+    rings = [
+        [tuple(sorted(pair)) for pair in itertools.pairwise((gpus[0], *order, gpus[0]))]
+        for order in itertools.permutations(gpus[1:])
+        if order[0] < order[-1]
+        and lanes[gpus[0]][order[0]]
+        and lanes[gpus[0]][order[-1]]
+        and all(lanes[one][other] for one, other in itertools.pairwise(order))
+    ]
+    if not rings:
+        return 0.0
+    model = model_builder.Model()
+    used = [model.new_num_var(0, math.inf, "") for _ in rings]
+    for one, other in itertools.combinations(gpus, 2):
+        sharing = [
+            use
+            for use, ring in zip(used, rings, strict=True)
+            if tuple(sorted((one, other))) in ring
+        ]
+        if sharing:
+            model.add(sum(sharing) <= lanes[one][other])
+    model.maximize(sum(used))
+    solver = model_builder.Solver("GLOP")
+    assert solver.solve(model) == model_builder.SolveStatus.OPTIMAL
+    return round(solver.objective_value, 9)
+
+
+def slowest_link(of: Machine, gpus: Sequence[int]) -> float:
+    """The slowest link of the best ring over NVLink and PCIe, of all orders."""
+    rate = functools.partial(cost.link_rate, configuration=of.configuration)
+    return max(
+        min(rate(of.link(*pair)) for pair in itertools.pairwise((gpus[0], *order, gpus[0])))
+        for order in itertools.permutations(gpus[1:])
+    )
+
+
+def bound(of: Machine, gpus: Sequence[int]) -> float:
+    """GB/s that no packing of rings exceeds."""
+    if len(gpus) == 2:
+        return cost.link_rate(of.link(*gpus), of.configuration)
+    rings = fractional_rings(cost.lanes(of.links), gpus)
+    return 2 * rings * cost.lane_rate(of.model) if rings else slowest_link(of, gpus)
+
+
+def test_every_set_of_a_dgx1_v100_is_worth_its_linear_bound():
+    table, _ = shape(V100)
+    for size in range(2, 9):
+        for gpus in itertools.combinations(range(8), size):
+            assert table.value(gpu_set(gpus)) == bound(V100, gpus)
+
+
+def test_no_set_of_a_dgx1_p100_is_worth_more_than_its_linear_bound():
+    """Where the bound is 1.5 rings, whole rings reach 1: 2 sets of 4, 4 of 6 and 8 of 7 GPUs."""
+    table, _ = shape(P100)
+    short: Counter[int] = Counter()
+    for size in range(2, 9):
+        for gpus in itertools.combinations(range(8), size):
+            reached, most = table.value(gpu_set(gpus)), bound(P100, gpus)
+            assert reached <= most
+            if reached < most:
+                assert (reached, most) == (2 * 18, 2 * 1.5 * 18)
+                short[size] += 1
+    assert short == {4: 2, 6: 4, 7: 8}
+
+
+@given(
+    st.integers(3, 6).flatmap(
+        lambda size: st.fixed_dictionaries(
+            {pair: st.integers(0, 3) for pair in itertools.combinations(range(size), 2)}
+        ).map(lambda lanes: machine("mesh", "Mystery", matrix(size, lanes)))
+    )
+)
+def test_no_set_of_any_mesh_is_worth_more_than_its_linear_bound(mesh):
+    assert not mesh.nvswitch
+    table, _ = shape(mesh)
+    for size in range(2, len(mesh.gpus) + 1):
+        for gpus in itertools.combinations(range(len(mesh.gpus)), size):
+            assert table.value(gpu_set(gpus)) <= bound(mesh, gpus)
+
+
+# Peers
+
+
+@pytest.mark.parametrize("name", peers.SETS)
+def test_no_other_choice_of_gpus_is_faster_on_any_free_set_of_a_dgx1_v100(name):
+    table, _ = shape(V100)
+    below = 0
+    for bits in range(256):
+        for size in range(2, bits.bit_count() + 1):
+            chosen = peers.SETS[name](V100, GPUSet(bits), size)
+            assert count(chosen) == size
+            assert not chosen & ~bits
+            request = Request(workers=1, gpus=size)
+            ours = place(request, cluster(node("a", V100, bits))).bandwidth
+            assert table.value(chosen) <= ours
+            below += table.value(chosen) < ours
+    # Of 769 cases, as counted with NVIDIA's own code and with re-implementations of the others.
+    assert (
+        below
+        == {
+            "NVIDIA best-effort": 68,
+            "Alibaba max-min pair": 68,
+            "HiveD lowest ancestor": 172,
+            "first by index": 269,
+        }[name]
+    )

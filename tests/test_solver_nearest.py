@@ -1,0 +1,211 @@
+"""What would give a refused gang its place: each change named fits, and is the smallest."""
+
+import itertools
+import random
+from dataclasses import replace
+
+import pytest
+from cube_mesh import HGX, PCIE, V100, cluster, machine, matrix, node
+
+from arena_topo.solver import Request
+from arena_topo.solver.gang import value
+from arena_topo.solver.nearest import nearest
+from arena_topo.solver.refusal import emptied
+from arena_topo.topology import GPUSet, Link, LinkKind, Tier, count, flat, gpu_set
+
+TIERS = (Tier(name="spine", bandwidth=6.0), Tier(name="leaf", bandwidth=12.5))
+
+
+def said(world, **more):
+    request = Request(**more)
+    assert value(request, world) is None
+    never = value(request, emptied(world)) is None
+    view = emptied(world) if never else world
+    return nearest(request, view, never=never, best=value)
+
+
+def test_fewer_workers_or_the_gpus_of_a_node():
+    world = cluster(node("a", V100, 0b110111), node("b", V100, 0b11000000))
+    assert said(world, workers=8, gpus=1) == (
+        "fits now with --workers 7; or when 1 more GPU of node a is free"
+    )
+
+
+def test_two_more_gpus_are_counted():
+    world = cluster(node("a", V100, 0b11), node("b", HGX, 0b111111))
+    assert said(world, workers=1, gpus=8) == (
+        "fits now with --gpus 6; or when 2 more GPUs of node b are free"
+    )
+
+
+def test_what_never_fits_waits_for_nobody():
+    world = cluster(node("a", V100, 0b11), node("b", V100))
+    assert said(world, workers=17, gpus=1) == "fits on this cluster with --workers 16"
+    assert said(world, workers=1, gpus=9) == "fits on this cluster with --gpus 8"
+
+
+def test_a_size_between_two_that_fit_need_not_fit_itself():
+    """Four GPUs of a square close a ring of 40 GB/s, three do not; five are not there."""
+    square = machine(
+        "square", "V100", matrix(4, dict.fromkeys([(0, 1), (1, 2), (2, 3), (0, 3)], 1))
+    )
+    world = cluster(node("a", square), node("b", square, 0b1))
+    assert said(world, workers=5, gpus=1, min_bandwidth=40) == (
+        "fits on this cluster with --min-bandwidth 1.25, or with --workers 4"
+    )
+    smaller = cluster(node("a", square, 0b111))
+    assert said(smaller, workers=4, gpus=1, min_bandwidth=15) == (
+        "fits now with --workers 2; or when 1 more GPU of node a is free"
+    )
+
+
+def test_the_bandwidth_there_is_can_be_asked_for():
+    world = cluster(node("a", V100, gpu_set((0, 1, 2, 4, 5))))
+    text = said(world, workers=4, gpus=1, min_bandwidth=80)
+    assert text.startswith("fits now with --min-bandwidth 40")
+    assert value(Request(workers=4, gpus=1, min_bandwidth=40), world) is not None
+
+
+def test_a_preferred_level_does_not_hide_the_bandwidth_there_is():
+    """Within a node two GPUs on different sockets have 9 GB/s, on two nodes 12.5."""
+    nodes = (node(f"n{at}", PCIE, 0b10001, domains=("s", "r")) for at in range(2))
+    text = said(cluster(*nodes, tiers=TIERS), workers=2, gpus=1, min_bandwidth=50, preferred="node")
+    assert text.startswith("fits on this cluster with --min-bandwidth 12.5")
+
+
+def test_a_bandwidth_is_rounded_down_so_that_it_can_be_reached():
+    odd = replace(HGX, measured=((GPUSet(0b1111), 123.456),))
+    world = cluster(node("a", odd, 0b1111))
+    text = said(world, workers=1, gpus=4, min_bandwidth=200)
+    assert text.startswith("fits now with --min-bandwidth 123.45")
+    assert value(Request(workers=1, gpus=4, min_bandwidth=123.45), world) is not None
+
+
+def test_other_models_are_named():
+    world = cluster(node("a", V100, 0b1), node("b", HGX, 0b1111))
+    assert said(world, workers=3, gpus=1, model="v100").startswith(
+        "fits now with --gpu-model A100, or with --workers 1"
+    )
+    assert said(world, workers=5, gpus=1).startswith("fits now with --mix-models")
+
+
+def test_the_fewest_nodes_that_hold_the_gang_are_named():
+    world = cluster(*(node(f"n{at}", HGX, 0b11) for at in range(6)))
+    assert said(world, workers=6, gpus=1, max_nodes=2).startswith("fits now with --max-nodes 3")
+
+
+def test_the_nearest_level_that_holds_the_gang_is_named():
+    paths = (("s", "r1"), ("s", "r2"), ("t", "r3"))
+    nodes = (node(f"n{at}", HGX, 0b1111, domains=path) for at, path in enumerate(paths))
+    world = cluster(*nodes, tiers=TIERS)
+    assert said(world, workers=2, gpus=4, required="leaf").startswith(
+        "fits now with --topology-required spine, or with --workers 1"
+    )
+    assert said(world, workers=5, gpus=4, required="spine").startswith(
+        "fits on this cluster with --topology-required beyond"
+    )
+
+
+def test_at_most_three_changes_of_the_request_are_named():
+    world = cluster(node("a", V100, 0b1111), node("b", V100, 0b1111), node("c", HGX))
+    assert said(world, workers=3, gpus=2, max_nodes=1, model="V100") == (
+        "fits now with --gpu-model A100, or with --max-nodes 2, or with --workers 2;"
+        " or when 2 more GPUs of node a are free"
+    )
+
+
+def test_cpu_that_is_gone_is_no_matter_of_gpus():
+    world = cluster(node("a", V100, 0b11, cpu=2.0, all_cpu=64.0))
+    assert said(world, workers=4, gpus=1, cpu=1.0) == "fits now with --workers 2"
+
+
+def test_gpus_that_are_not_healthy_are_not_waited_for():
+    world = cluster(node("a", V100, 0b1, allocatable=gpu_set((0, 1, 2))))
+    assert said(world, workers=3, gpus=1) == (
+        "fits now with --workers 1; or when 2 more GPUs of node a are free"
+    )
+    assert said(world, workers=4, gpus=1) == "fits now with --workers 1"
+
+
+def test_where_two_changes_are_needed_the_largest_worker_is_named():
+    world = cluster(node("a", PCIE, 0b111))
+    wide = Request(workers=1, gpus=4, min_bandwidth=1000.0)
+    assert nearest(wide, emptied(cluster()), never=True, best=value) is None
+    assert said(world, workers=9, gpus=9) == (
+        "the largest worker that fits on this cluster has 8 GPUs: --gpus 8"
+    )
+
+
+# ---------------------------------------------------------------- against trying everything
+
+QUAD = machine("quad", "V100", matrix(4, {(0, 1): 2, (2, 3): 2, (1, 2): 1, (0, 3): 1}))
+SWITCHED = machine("flat", "A100", flat(4, Link(kind=LinkKind.NVLINK, lanes=12)))
+
+
+def small_world(rnd):
+    tiers = rnd.choice([(), (Tier(name="leaf", bandwidth=25.0),)])
+    nodes = []
+    for at in range(rnd.randint(1, 4)):
+        free = GPUSet(rnd.getrandbits(4))
+        hidden = rnd.randint(0, count(free)) if rnd.random() < 0.2 else 0
+        domains = (rnd.choice("AB"),) if tiers else ()
+        of = rnd.choice([QUAD, QUAD, SWITCHED])
+        nodes.append(node(f"n{at}", of, free, hidden=hidden, domains=domains))
+    return cluster(*nodes, tiers=tiers, beyond=6.0)
+
+
+def refused_request(rnd, world):
+    levels = [None, None, "node", *(tier.name for tier in world.tiers)]
+    while True:
+        request = Request(
+            workers=rnd.randint(2, 8),
+            gpus=rnd.choice([1, 1, 2, 3]),
+            min_bandwidth=rnd.choice([0.0, 0.0, 5.0, 20.0, 30.0, 40.0]),
+            max_nodes=rnd.choice([None, None, 1, 2]),
+            mix_models=rnd.random() < 0.3,
+            required=rnd.choice(levels),
+        )
+        if value(request, world) is None:
+            return request
+
+
+def released(world, more):
+    """Every world in which `more` GPUs of one node are free that were not."""
+    for one in world.nodes:
+        held = [gpu for gpu in range(4) if not one.free >> gpu & 1]
+        for secret in range(min(one.hidden, more) + 1):
+            for chosen in itertools.combinations(held, more - secret):
+                free = GPUSet(one.free | gpu_set(chosen))
+                freed = replace(one, free=free, hidden=one.hidden - secret)
+                nodes = tuple(freed if other is one else other for other in world.nodes)
+                yield one.name, replace(world, nodes=nodes)
+
+
+@pytest.mark.parametrize("seed", range(400))
+def test_the_changes_named_are_those_that_trying_everything_finds(seed):
+    rnd = random.Random(seed)
+    world = small_world(rnd)
+    request = refused_request(rnd, world)
+    never = value(request, emptied(world)) is None
+    view = emptied(world) if never else world
+    text = nearest(request, view, never=never, best=value) or ""
+    least = 2 if request.min_bandwidth and request.gpus == 1 else 1
+    workers = [
+        fewer
+        for fewer in range(least, request.workers)
+        if value(replace(request, workers=fewer), view) is not None
+    ]
+    if text.count("--") < 3:
+        assert (f"--workers {max(workers)}" in text) if workers else ("--workers" not in text)
+    sufficient = [
+        (more, name)
+        for more in range(1, 5)
+        for name, then in ([] if never else released(world, more))
+        if value(request, then) is not None
+    ]
+    if not sufficient:
+        assert "when" not in text
+    else:
+        more, name = min(sufficient)
+        gpus = "1 more GPU" if more == 1 else f"{more} more GPUs"
+        assert text.endswith(f"when {gpus} of node {name} {'is' if more == 1 else 'are'} free")

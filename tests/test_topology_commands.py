@@ -1,0 +1,588 @@
+"""`topology show`, `discover` and `publish`, from the command line to the API server."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from fake_api import FakeApi, kubeconfig
+
+from arena_topo import cli, output, workflow
+from arena_topo.backends.local import seating
+from arena_topo.errors import UnreadableTopology
+from arena_topo.output import drawing
+from arena_topo.topology import Knowledge, document, gpu_set, presets, published
+from arena_topo.workflow import machines
+
+HERE = Path(__file__).parent
+QUAD = HERE / "machines" / "nccl-quad.xml"
+
+
+@pytest.fixture
+def arena(capfd):
+    """Run a command line; (exit code, stdout, stderr)."""
+
+    def run(*argv):
+        capfd.readouterr()
+        code = cli.run(("topology", *argv))
+        return code, *capfd.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def api(tmp_path, monkeypatch):
+    """A cluster with one node of four GPUs, which is where commands go by themselves."""
+    fake = FakeApi()
+    config = kubeconfig(tmp_path / "config", fake.url, user={"username": "alice"})
+    monkeypatch.setenv("KUBECONFIG", config)
+    fake.add(node("node-1", 4))
+    yield fake
+    fake.close()
+
+
+def node(name: str, gpus: int, **labels: str) -> dict[str, Any]:
+    offers = {"cpu": "64", "memory": "256Gi", "nvidia.com/gpu": str(gpus)}
+    ready = [{"type": "Ready", "status": "True"}]
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": labels},
+        "status": {"capacity": offers, "allocatable": offers, "conditions": ready},
+    }
+
+
+def screen(name: str) -> str:
+    return (HERE / "screens" / name).read_text(encoding="utf-8")
+
+
+def written(api: FakeApi, name: str = "node-1-gpu-topology") -> dict[str, Any]:
+    found = api.find("ConfigMap", name, "kube-system")
+    assert found is not None
+    return found
+
+
+def quad(name: str = "node-1"):
+    return machines.publishing(name, source=str(QUAD)).machine
+
+
+def shown(**how: Any) -> str:
+    """What is shown of the quad: its matrix, and what test_drawing.py knows of its drawing."""
+    drawn = drawing.machine(machines.read(str(QUAD)).machine, **how)
+    return f"{screen('matrix-nccl.txt')}\n{drawn}"
+
+
+# ---------------------------------------------------------------- a machine from a file
+
+
+def test_a_file_of_nccl_is_shown_as_matrix_and_drawing(arena):
+    assert arena("show", "--from", str(QUAD)) == (0, shown(), "")
+
+
+def test_what_is_printed_as_json_can_be_read_back_whole(arena, tmp_path):
+    code, out, _err = arena("show", "--from", str(QUAD), "-o", "json")
+    assert (code, out) == (0, screen("machine-nccl.json"))
+    again = tmp_path / "printed.json"
+    again.write_text(out, encoding="utf-8")
+    assert arena("show", "--from", str(again), "-o", "json") == (0, out, "")
+    assert arena("show", "--from", str(again)) == (0, shown(), "")
+    assert machines.read(str(again)).machine == machines.read(str(QUAD)).machine
+
+
+@pytest.mark.parametrize("preset", presets.names())
+def test_every_preset_survives_its_own_json(preset):
+    machine = presets.machine(preset, "here")
+    value = json.loads(output.to_json(output.machine_value(machine)))
+    assert document.from_document(value, name="elsewhere") == machine
+
+
+def test_yaml_holds_the_same_as_json(arena):
+    _code, as_json, _err = arena("show", "--from", str(QUAD), "-o", "json")
+    _code, as_yaml, _err = arena("show", "--from", str(QUAD), "-o", "yaml")
+    assert yaml.safe_load(as_yaml) == json.loads(as_json)
+
+
+def test_a_drawing_is_ascii_where_that_is_asked_for(arena):
+    _code, out, _err = arena("show", "--from", str(QUAD), "--ascii")
+    assert out == shown(unicode=False)
+    assert out != shown()
+
+
+def test_a_published_config_map_is_a_file_like_others(arena, tmp_path):
+    file = tmp_path / "published.json"
+    file.write_text(json.dumps(published.config_map(quad(), quad().everything)))
+    code, out, _err = arena("show", "--from", str(file), "-o", "json")
+    assert (code, json.loads(out)["links"][0]) == (0, ["X", "NV2", "NV1", "NV1"])
+
+
+def test_xml_comes_from_a_pipe_as_well(arena, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.StringIO(QUAD.read_text(encoding="utf-8")))
+    code, out, _err = arena("show", "--from", "-")
+    assert (code, out) == (0, shown().replace("nccl-quad:", "stdin:"))
+
+
+def test_what_of_a_file_is_not_used_is_said(arena, tmp_path):
+    file = tmp_path / "alone.xml"
+    text = QUAD.read_text(encoding="utf-8")
+    file.write_text(text.replace('target="0000:3b:00.0"', 'target="0000:ff:00.0"'))
+    code, _out, err = arena("show", "--from", str(file))
+    assert code == 0
+    assert err.splitlines()[0] == (
+        "note: line 8: 0000:ff:00.0, which is not in the file, is the other end of an NVLink,"
+        " which is not used"
+    )
+
+
+GOOD = {"gpus": [{"index": 0}, {"index": 1}], "links": [["X", "NV2"], ["NV2", "X"]]}
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"gpus": []}, "gpus: 0 GPUs; a machine has 1 to 64"),
+        ({"gpus": [{}] * 65}, "gpus: 65 GPUs; a machine has 1 to 64"),
+        ({"gpus": {}}, "gpus: is not a list"),
+        ({"gpus": [{}, 7]}, "gpus[1]: is not an object"),
+        ({"gpus": [{"index": 1}, {}]}, "gpus[0].index: is 1, not 0"),
+        ({"gpus": [{}, {"index": -1}]}, "gpus[1].index: -1 is not a whole number from 0 to 63"),
+        ({"gpus": [{}, {"numa": 1.5}]}, "gpus[1].numa: 1.5 is not a whole number from 0 to 1023"),
+        ({"gpus": [{}, {"uuid": 3}]}, "gpus[1].uuid: 3 is not a text"),
+        ({"gpus": [{}]}, "links: has 2 rows, but there are 1 devices"),
+        ({"links": None}, "links: is not a list of rows"),
+        ({"links": [["X", "NV2"], ["NV2"]]}, "links[1]: has 1 cells, not 2"),
+        ({"links": [["X", 40], [40, "X"]]}, "links[0][1]: 40 is not a link"),
+        ({"links": [["X", "NV0"], ["NV0", "X"]]}, "links[0][1]: 'NV0' is not a link"),
+        ({"links": [["X", "NV2"], ["NV1", "X"]]}, "links[1][0]: is NV1, but [0][1] is NV2"),
+        ({"nics": [{"attachment": ["PIX"]}]}, "nics[0].attachment: is not a list of 2 links"),
+        ({"nics": [{"attachment": ["PIX", "X"]}]}, "nics[0].attachment[1]: 'X' is not a link"),
+        (
+            {"nics": [{"attachment": ["PIX", "PIX"], "speedGBps": -1}]},
+            "nics[0].speedGBps: -1 is not a number of GB/s",
+        ),
+        ({"nvswitch": "yes"}, "nvswitch: 'yes' is neither true nor false"),
+        ({"pcieGeneration": 9}, "pcieGeneration: 9 is not a whole number from 1 to 7"),
+        ({"knowledge": "sure"}, "knowledge: 'sure' is not one of measured, assumed, unknown"),
+        ({"name": ["a"]}, "name: ['a'] is not a text"),
+    ],
+)
+def test_json_that_describes_no_machine_is_refused_with_its_path(change, complaint):
+    with pytest.raises(UnreadableTopology) as caught:
+        document.from_document({**GOOD, **change}, name="m")
+    assert str(caught.value).startswith(complaint)
+
+
+def test_json_may_leave_out_all_but_gpus_and_links():
+    bare = document.from_document(GOOD, name="m")
+    assert (bare.name, bare.nvswitch, bare.nics, bare.knowledge) == (
+        "m",
+        False,
+        (),
+        Knowledge.MEASURED,
+    )
+    assert document.from_document({**GOOD, "nvswitch": True}, name="m").nvswitch
+
+
+@pytest.mark.parametrize(
+    ("content", "code", "said"),
+    [
+        (b"", 1, "FILE, line 1: no text at all"),
+        (b"<system>\n <cpu", 1, "FILE, line 2: this is no whole XML: unclosed token"),
+        (b"{\n,", 1, "FILE, line 2: this is no whole JSON: Expecting property name"),
+        (b'{"gpus": NaN}', 1, "FILE: this is no JSON of a machine: NaN is not a number"),
+        (b'{"a":' * 100_000, 1, "FILE: this is no JSON of a machine: "),
+        (b'{"kind": "List"}', 1, "FILE: this is a List, not a machine as `topology show"),
+        (b'{"gpus": [{}]}', 1, "FILE, links: is not a list of rows"),
+        (b'{"kind": "ConfigMap"}', 1, "FILE, configmap kube-system/? data: is missing"),
+        (b"<system>\xff</system>", 2, "cannot read FILE"),
+        (b"x" * (machines.MOST_BYTES + 1), 2, "cannot read FILE"),
+    ],
+    ids=["empty", "cut XML", "JSON", "NaN", "deep", "List", "cut", "ConfigMap", "UTF-8", "large"],
+)
+def test_a_file_that_is_no_machine_is_named_with_its_line(arena, tmp_path, content, code, said):
+    file = tmp_path / "some.file"
+    file.write_bytes(content)
+    ended, out, err = arena("show", "--from", str(file))
+    assert (ended, out) == (code, "")
+    assert err.startswith(f"error: {said.replace('FILE', str(file))}")
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (("node-1",), "--from and the name of a machine exclude each other"),
+        (("--state", "dump.json"), "--from and --state exclude each other"),
+        (("--fabric", "fabric.yaml"), "--from and --fabric exclude each other"),
+    ],
+)
+def test_a_file_stands_alone(arena, more, said):
+    assert arena("show", "--from", str(QUAD), *more)[::2] == (2, f"error: {said}\n")
+
+
+# ---------------------------------------------------------------- nodes and the network
+
+
+@pytest.fixture
+def dump(tmp_path):
+    """Four nodes in two racks; GPU 1 of node-1 is in use, node-4 is closed."""
+    leaf = "network.topology.nvidia.com/leaf"
+    nodes = [
+        node(f"node-{at}", 4, **{leaf: f"rack-{(at + 1) // 2}", "nvidia.com/gpu.product": "A10"})
+        for at in (1, 2, 3, 4)
+    ]
+    nodes[3]["spec"] = {"unschedulable": True}
+    busy = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": "theirs",
+            "namespace": "default",
+            "annotations": {"topology.kubernetes.io/gpu-group": "1"},
+        },
+        "spec": {
+            "nodeName": "node-1",
+            "containers": [{"name": "main", "resources": {"limits": {"nvidia.com/gpu": "1"}}}],
+        },
+        "status": {"phase": "Running"},
+    }
+    links = published.config_map(quad("node-1"), quad("node-1").everything)
+    file = tmp_path / "dump.json"
+    file.write_text(json.dumps({"kind": "List", "items": [*nodes, busy, links]}))
+    return str(file)
+
+
+def test_without_a_machine_the_network_is_drawn_with_what_is_free(arena, dump):
+    code, out, _err = arena("show", "--state", dump)
+    cluster = workflow.read_state((dump,))
+    assert (code, out) == (0, drawing.fabric(cluster))
+    assert "node-4 (cordoned)" in out
+    plain = arena("show", "--state", dump, "--ascii")[1]
+    assert plain == drawing.fabric(cluster, unicode=False)
+
+
+def test_the_network_as_json_is_what_was_drawn(arena, dump):
+    code, out, _err = arena("show", "--state", dump, "-o", "json")
+    assert (code, out) == (0, screen("fabric.json"))
+    assert yaml.safe_load(arena("show", "--state", dump, "-o", "yaml")[1]) == json.loads(out)
+
+
+def test_a_fabric_file_says_what_joins_the_nodes(arena, dump, tmp_path):
+    file = tmp_path / "fabric.yaml"
+    levels = [{"name": "rack", "label": "network.topology.nvidia.com/leaf", "bandwidthGBps": 40}]
+    file.write_text(yaml.safe_dump({"levels": levels, "beyondGBps": 5}))
+    _code, out, _err = arena("show", "--state", dump, "--fabric", str(file), "-o", "json")
+    found = json.loads(out)
+    assert (found["tiers"], found["beyondGBps"]) == ([{"name": "rack", "bandwidthGBps": 40}], 5)
+
+
+def test_a_node_is_drawn_with_the_gpus_that_are_free_and_those_in_use(arena, dump):
+    code, out, _err = arena("show", "node-1", "--state", dump)
+    machine = workflow.read_state((dump,)).nodes[0].machine
+    assert (code, out.partition("\n\n")[2]) == (
+        0,
+        drawing.machine(machine, free=gpu_set([0, 2, 3])),
+    )
+
+
+def test_gpus_that_are_not_healthy_are_drawn_as_broken(arena, api):
+    arena("publish", "node-1", "--from", str(QUAD))
+    written(api)["data"]["devices"] = '{"0":"Healthy","1":"Healthy","2":"Unhealthy","3":"Healthy"}'
+    _code, out, _err = arena("show", "node-1")
+    assert "node-1: 4 x GPU; 3 free, 1 broken\n" in out
+
+
+def test_the_cluster_itself_is_drawn_where_no_dump_is_given(arena, api):
+    api.add(node("node-2", 4))
+    code, out, _err = arena("show")
+    assert (code, out.splitlines()[0]) == (0, "cluster (1.25 GB/s): 2 nodes, 8 of 8 GPUs free")
+
+
+# ---------------------------------------------------------------- this machine
+
+
+SMI = """#!/bin/sh
+case "$1" in
+  --query-gpu=index,uuid,name)
+    echo "0, GPU-aa, Tesla V100-SXM2-16GB"
+    echo "1, GPU-bb, NVIDIA A100-SXM4-40GB";;
+  topo)
+    printf '\\tGPU0\\tGPU1\\tmlx5_0\\tCPU Affinity\\tNUMA Affinity\\n'
+    printf 'GPU0\\t X \\tNV2\\tPIX\\t0-7\\t0\\nGPU1\\tNV2\\t X \\tSYS\\t8-15\\t1\\n'
+    printf 'mlx5_0\\tPIX\\tSYS\\t X \\n';;
+  *) exit 1;;
+esac
+"""
+
+
+@pytest.fixture
+def tool(tmp_path, monkeypatch):
+    """Puts a program called nvidia-smi on the PATH."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    seating.this_machine.cache_clear()
+
+    def install(script: str) -> None:
+        file = folder / "nvidia-smi"
+        file.write_text(script)
+        file.chmod(0o755)
+
+    yield install
+    seating.this_machine.cache_clear()
+
+
+def test_this_machine_is_what_nvidia_smi_says(arena, tool):
+    tool(SMI)
+    code, out, err = arena("discover", "-o", "json")
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    assert found["name"] == seating.host()
+    assert found["gpus"] == [
+        {"index": 0, "uuid": "GPU-aa", "model": "V100", "numa": 0},
+        {"index": 1, "uuid": "GPU-bb", "model": "A100", "numa": 1},
+    ]
+    assert found["links"] == [["X", "NV2"], ["NV2", "X"]]
+    assert found["nics"] == [{"name": "mlx5_0", "attachment": ["PIX", "SYS"], "speedGBps": None}]
+    assert "GPU 1" in arena("discover")[1]
+    assert yaml.safe_load(arena("discover", "-o", "yaml")[1]) == found
+
+
+def test_a_machine_without_gpus_says_what_was_asked_and_what_to_install(arena, monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    code, out, err = arena("discover")
+    assert (code, out) == (1, "")
+    first, why, hint = err.splitlines()
+    assert first == "error: this machine has no GPUs that NVML or nvidia-smi can list"
+    assert why.endswith("; nvidia-smi is not on the PATH")
+    assert "pip install 'arena-topo[gpu]'" in hint
+
+
+@pytest.mark.parametrize(
+    ("script", "why"),
+    [
+        (
+            "#!/bin/sh\necho 'NVIDIA-SMI has failed' >&2\nexit 9",
+            "nvidia-smi: NVIDIA-SMI has failed",
+        ),
+        ("#!/bin/sh\nexit 3", "nvidia-smi: it ended with 3"),
+        ("#!/bin/sh\necho 'No devices were found'", "nvidia-smi lists no GPUs"),
+        ("no program", "nvidia-smi: [Errno 8] Exec format error: 'nvidia-smi'"),
+    ],
+)
+def test_an_nvidia_smi_that_fails_is_quoted(arena, tool, script, why):
+    tool(script)
+    code, _out, err = arena("discover")
+    assert code == 1
+    assert err.splitlines()[1].endswith(f"; {why}")
+
+
+# ---------------------------------------------------------------- publishing
+
+
+def test_a_file_is_published_for_a_node_once_and_then_unchanged(arena, api):
+    publish = ("publish", "node-1", "--from", str(QUAD))
+    assert arena(*publish) == (0, "configmap/node-1-gpu-topology created\n", "")
+    found = written(api)
+    assert {key: found[key] for key in ("kind", "data")} == {
+        key: published.config_map(quad(), quad().everything)[key] for key in ("kind", "data")
+    }
+    assert found["metadata"]["labels"] == {
+        "ack.node.gpu.schedule": "topology",
+        "nodename": "node-1",
+    }
+    before = dict(found)
+    assert arena(*publish) == (0, "configmap/node-1-gpu-topology unchanged\n", "")
+    assert written(api) == before
+    assert not [line for line in api.requests if line.startswith("PUT")]
+
+
+def test_what_was_published_is_what_submitters_read(arena, api):
+    arena("publish", "node-1", "--from", str(QUAD))
+    _code, out, _err = arena("show", "node-1", "-o", "json")
+    found = json.loads(out)
+    assert found["links"][0] == ["X", "NV2", "NV1", "NV1"]
+    assert found["knowledge"] == "measured"
+    assert api.find("ConfigMap", "node-1-gpu-topology", "kube-system")
+
+
+def test_a_preset_is_published_as_an_assumption(arena, api):
+    code, out, _err = arena("publish", "--node", "node-1", "--preset", "hgx-a100-4")
+    assert (code, out) == (0, "configmap/node-1-gpu-topology created\n")
+    assert published.from_config_map(written(api)).machine.knowledge is Knowledge.ASSUMED
+
+
+def test_this_machine_is_published_under_the_name_of_its_node(arena, api, tool, monkeypatch):
+    tool(SMI)
+    api.add(node("worker-7", 2))
+    monkeypatch.setenv("NODE_NAME", "worker-7")
+    assert arena("publish")[:2] == (0, "configmap/worker-7-gpu-topology created\n")
+    assert json.loads(written(api, "worker-7-gpu-topology")["data"]["linkType"]) == [
+        ["N-A", "NV2"],
+        ["NV2", "N-A"],
+    ]
+
+
+def test_publishing_other_links_leaves_health_and_foreign_keys_alone(arena, api):
+    arena("publish", "node-1", "--preset", "hgx-a100-4")
+    found = written(api)
+    found["metadata"]["labels"]["team"] = "ml"
+    found["data"] |= {
+        "devices": '{"0":"Healthy","1":"Unhealthy","2":"Healthy","3":"Healthy"}',
+        "busBandwidth": '{"0,1":42}',
+        "note": "theirs",
+    }
+    code, out, _err = arena("publish", "node-1", "--from", str(QUAD))
+    assert (code, out) == (0, "configmap/node-1-gpu-topology configured\n")
+    data, metadata = written(api)["data"], written(api)["metadata"]
+    assert data["devices"] == '{"0":"Healthy","1":"Unhealthy","2":"Healthy","3":"Healthy"}'
+    assert (data["note"], metadata["labels"]["team"]) == ("theirs", "ml")
+    # What was measured over other links says nothing of these.
+    assert "busBandwidth" not in data
+    assert metadata["annotations"] == {"arena-topo.io/knowledge": "measured"}
+
+
+def test_measured_bandwidths_stay_while_the_links_do(arena, api):
+    arena("publish", "node-1", "--from", str(QUAD))
+    written(api)["data"]["busBandwidth"] = '{"0,1":42}'
+    written(api)["metadata"]["annotations"] = {}
+    assert arena("publish", "node-1", "--from", str(QUAD))[1].endswith(" configured\n")
+    assert written(api)["data"]["busBandwidth"] == '{"0,1":42}'
+
+
+def test_a_config_map_that_makes_no_sense_is_replaced(arena, api):
+    arena("publish", "node-1", "--from", str(QUAD))
+    whole = dict(written(api)["data"])
+    written(api)["data"] |= {"devices": "{", "bandwidth": "[[-1]]"}
+    assert arena("publish", "node-1", "--from", str(QUAD))[0] == 0
+    assert written(api)["data"] == whole
+
+
+def test_the_config_map_that_acks_own_agent_keeps_is_the_one_written(arena, api):
+    theirs = published.config_map(presets.machine("hgx-a100-4", "node-1"), quad().everything)
+    theirs["metadata"]["name"] = "gpu-topology-186"
+    api.add(theirs)
+    assert arena("publish", "node-1", "--from", str(QUAD))[1] == (
+        "configmap/gpu-topology-186 configured\n"
+    )
+    assert len(api.all("ConfigMap")) == 1
+
+
+def test_a_config_map_without_its_labels_gets_them_back(arena, api):
+    arena("publish", "node-1", "--from", str(QUAD))
+    del written(api)["metadata"]["labels"]
+    assert arena("publish", "node-1", "--from", str(QUAD))[1].endswith(" configured\n")
+    assert written(api)["metadata"]["labels"]["nodename"] == "node-1"
+
+
+def test_whoever_writes_at_the_same_time_loses_nothing(arena, api):
+    arena("publish", "node-1", "--preset", "hgx-a100-4")
+    api.fail("PUT", delay=0.3)
+
+    def change() -> None:
+        while not any(line.startswith("PUT") for line in api.requests):
+            pass
+        with api.lock:
+            written(api)["data"]["note"] = "theirs"
+            api.touch(written(api)["metadata"])
+
+    other = threading.Thread(target=change)
+    other.start()
+    code, out, _err = arena("publish", "node-1", "--from", str(QUAD))
+    other.join()
+    assert (code, out) == (0, "configmap/node-1-gpu-topology configured\n")
+    assert written(api)["data"]["note"] == "theirs"
+    assert len([line for line in api.requests if line.startswith("PUT")]) == 2
+
+
+def test_a_dry_run_prints_the_very_object_and_asks_nobody(arena, monkeypatch):
+    monkeypatch.setenv("NODE_NAME", "node-1")
+    wanted = published.config_map(quad(), quad().everything)
+    code, out, err = arena("publish", "--from", str(QUAD), "--dry-run", "-o", "yaml")
+    assert (code, err) == (0, "Nothing was written.\n")
+    assert out == screen("publish.yaml")
+    assert yaml.safe_load(out) == wanted
+    _code, out, _err = arena("publish", "--from", str(QUAD), "--dry-run=client", "-o", "json")
+    assert json.loads(out) == wanted
+    _code, out, _err = arena("publish", "--from", str(QUAD), "--dry-run", "-o", "name")
+    assert out == "configmap/node-1-gpu-topology\n"
+
+
+def test_a_servers_dry_run_checks_all_and_stores_nothing(arena, api):
+    code, out, err = arena("publish", "node-1", "--from", str(QUAD), "--dry-run=server")
+    assert (code, yaml.safe_load(out)["data"]["nodeName"]) == (0, "node-1")
+    assert err == ("configmap/node-1-gpu-topology created (server dry run: nothing was written)\n")
+    assert not api.all("ConfigMap")
+    assert [line for line in api.requests if "dryRun=All" in line]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("node-9", "--from", "QUAD"), 1, "error: there is no node node-9 in this cluster\n"),
+        (
+            ("node-1", "--preset", "hgx-h100"),
+            1,
+            "error: node node-1 has 4 GPUs, not 8\n  why:  its capacity says so: nvidia.com/gpu\n",
+        ),
+        (("node-0", "--from", "QUAD"), 1, "error: node node-0 has 0 GPUs, not 4\n"),
+        (
+            ("node-mig", "--from", "QUAD"),
+            1,
+            "error: the GPUs of node node-mig are not whole: MIG is configured (all-1g.10gb)\n",
+        ),
+        (("--from", "QUAD"), 2, "error: which node is it?\n"),
+        (("--preset", "hgx-h100"), 2, "error: which node is it?\n"),
+        (("node-1", "--node", "node-2", "--from", "QUAD"), 2, "error: which node is it, node-1 or"),
+        (("node-1", "--from", "QUAD", "--preset", "x"), 2, "error: --from and --preset exclude"),
+        (("node-1", "--preset", "hgx-h1000"), 2, "error: unknown preset 'hgx-h1000'\n"),
+        (("Node_1", "--from", "QUAD"), 2, "error: 'Node_1' is not a name that a node can have\n"),
+    ],
+)
+def test_what_would_be_wrong_is_not_published(arena, api, words, code, said):
+    api.add(node("node-0", 0))
+    api.add(node("node-mig", 4, **{"nvidia.com/mig.config": "all-1g.10gb"}))
+    words = [str(QUAD) if word == "QUAD" else word for word in words]
+    ended, out, err = arena("publish", *words)
+    assert (ended, out) == (code, "")
+    assert err.startswith(said)
+    assert not api.all("ConfigMap")
+
+
+def test_paths_alone_are_not_published_as_if_there_were_no_nvlinks(arena, api, tmp_path):
+    file = tmp_path / "unnumbered.xml"
+    slots = "".join(f'<pci busid="0000:1{at}:00.0" class="0x030200"/>' for at in range(4))
+    file.write_text(f'<system><cpu numaid="0">{slots}</cpu></system>')
+    code, _out, err = arena("publish", "node-1", "--from", str(file))
+    assert code == 2
+    assert "error: it is not known how the GPUs of node-1 are linked\n" in err
+    assert not api.all("ConfigMap")
+
+
+@pytest.mark.parametrize(
+    ("forbidden", "rule"),
+    [
+        ("get nodes", '{apiGroups: [""], resources: ["nodes"], verbs: ["get"]}'),
+        ("list configmaps .*", '{apiGroups: [""], resources: ["configmaps"], verbs: ["list"]}'),
+        ("create configmaps .*", '{apiGroups: [""], resources: ["configmaps"], verbs: ["create"]}'),
+        ("update configmaps .*", '{apiGroups: [""], resources: ["configmaps"], verbs: ["update"]}'),
+    ],
+)
+def test_whoever_may_not_publish_is_told_the_rule_that_is_missing(arena, api, forbidden, rule):
+    if forbidden.startswith("update"):
+        arena("publish", "node-1", "--preset", "hgx-a100-4")
+    api.deny(forbidden)
+    code, out, err = arena("publish", "node-1", "--from", str(QUAD))
+    assert (code, out) == (4, "")
+    assert rule in err.splitlines()[2]
+
+
+def test_the_local_engine_publishes_nothing(arena):
+    code, out, err = arena("publish", "here", "--from", str(QUAD), "--backend", "local")
+    assert (code, out) == (2, "")
+    assert err.splitlines()[0] == "error: there is no cluster to publish here in"
