@@ -130,7 +130,7 @@ def test_a_gang_does_not_mix_gpu_models():
     mixed = cluster(node("p", P100), node("v", V100))
     with pytest.raises(Unplaceable) as refused:
         place(Request(workers=12, gpus=1), mixed)
-    assert refused.value.nearest == "fits on this cluster with --mix-models"
+    assert refused.value.nearest == "fits on this cluster with --mix-models, or with --workers 8"
     answer = place(Request(workers=12, gpus=1, mix_models=True), mixed)
     assert set(answer.nodes) == {"p", "v"}
 
@@ -261,7 +261,9 @@ def test_more_workers_than_the_cluster_has_gpus_never_fit_and_the_most_are_named
 def test_what_would_fit_now_is_named():
     with pytest.raises(Unplaceable) as refused:
         place(Request(workers=6, gpus=1), cluster(node("a", V100, 0b1111)))
-    assert refused.value.nearest == "fits now with --workers 4"
+    assert refused.value.nearest == (
+        "fits now with --workers 4; or when 2 more GPUs of node a are free"
+    )
 
 
 def test_a_bandwidth_that_no_free_set_reaches_is_refused_with_the_one_that_is_there():
@@ -269,7 +271,9 @@ def test_a_bandwidth_that_no_free_set_reaches_is_refused_with_the_one_that_is_th
     with pytest.raises(Unplaceable) as refused:
         place(Request(workers=4, gpus=1, min_bandwidth=40), cluster(node("a", V100, free)))
     assert refused.value.verdict is Verdict.NOT_NOW
-    assert refused.value.nearest == "fits now with --min-bandwidth 9"
+    assert refused.value.nearest == (
+        "fits now with --min-bandwidth 9, or with --workers 3; or when 1 more GPU of node a is free"
+    )
 
 
 def test_nodes_that_are_too_slow_for_one_worker_are_counted_as_such():

@@ -10,7 +10,7 @@ holds the gang is looked for, and the first answer is the best one.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from arena_topo.solver import (
     UNLIMITED,
@@ -88,14 +88,25 @@ def best(request: Request, index: Index, *, effort: int = EFFORT) -> Found | Non
     nearest = min(words[request.preferred], farthest) if request.preferred else farthest
     hunt = _Hunt(request, index, effort)
     for limit in range(nearest, farthest + 1):
-        found = min(
-            (one for one in hunt.within(limit) if one is not None),
-            key=lambda one: one.worth,
-            default=None,
-        )
-        if found is not None:
-            return found
+        found = [one for one in hunt.within(limit) if one is not None]
+        if found:
+            first = min(found, key=lambda one: one.worth)
+            return replace(first, choice=replace(first.choice, open=_open(first, found)))
     return None
+
+
+def _open(first: Found, found: Sequence[Found]) -> str | None:
+    """What of the best answer may be bettered, by its own kind of node or by another."""
+    ours = first.worth
+    rivals = [
+        (one.choice.open, one.worth.domains == ours.domains)
+        for one in found
+        if replace(one.worth, domains=(), damage=0, broken=())
+        == replace(ours, domains=(), damage=0, broken=())
+    ]
+    if any(left == "domains" for left, _ in rivals):
+        return "domains"
+    return "damage" if ("damage", True) in rivals else None
 
 
 class _Hunt:

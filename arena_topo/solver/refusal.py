@@ -7,7 +7,8 @@ from dataclasses import replace
 from arena_topo.solver import Reason, Refusal, Request, Unplaceable, Verdict
 from arena_topo.solver.classes import Index, refused, room
 from arena_topo.solver.configurations import table
-from arena_topo.solver.gang import best
+from arena_topo.solver.gang import Worth, best
+from arena_topo.solver.nearest import nearest
 from arena_topo.topology import Cluster, Node
 
 
@@ -80,35 +81,10 @@ def _wanted(request: Request) -> str:
 
 def _nearest(request: Request, view: Cluster, *, never: bool) -> str | None:
     """The nearest request that would fit, or the nearest change of the cluster."""
-    largest = max(
-        (
-            len(node.machine.gpus) if never else node.free_count
-            for node in view.nodes
-            if refused(replace(request, gpus=1), node) is None
-        ),
-        default=0,
-    )
-    when = "on this cluster" if never else "now"
-    index = Index(view)
-    if largest == 0:
-        return None
-    if largest < request.gpus:
-        return f"the largest worker that fits {when} has {largest} GPUs: --gpus {largest}"
-    if request.min_bandwidth:
-        relaxed = best(replace(request, min_bandwidth=0.0), index)
-        if relaxed is not None:
-            return f"fits {when} with --min-bandwidth {-relaxed.worth.bandwidth:g}"
-    if not request.mix_models and best(replace(request, mix_models=True), index) is not None:
-        return f"fits {when} with --mix-models"
-    if request.max_nodes is not None:
-        relaxed = best(replace(request, max_nodes=None), index)
-        if relaxed is not None:
-            return f"fits {when} with --max-nodes {relaxed.worth.nodes}"
-    fits, too_many = 0, request.workers
-    while too_many - fits > 1:
-        workers = (fits + too_many) // 2
-        if best(replace(request, workers=workers), index) is None:
-            too_many = workers
-        else:
-            fits = workers
-    return f"fits {when} with --workers {fits}" if fits else None
+    kept = Index(view)
+
+    def worth(asked: Request, cluster: Cluster) -> Worth | None:
+        found = best(asked, kept if cluster is view else Index(cluster))
+        return None if found is None else found.worth
+
+    return nearest(request, view, never=never, best=worth)
