@@ -309,7 +309,7 @@ def _bandwidth(forecast: Forecast) -> str:
     if forecast.tier is not None:
         text += {
             "node": " inside one node",
-            "beyond": " between nodes, over a network that is not known",
+            "beyond": " between nodes that share no known level",
         }.get(forecast.tier, f" between nodes, within one {forecast.tier}")
     if forecast.optimal:
         text += " (proven best)"

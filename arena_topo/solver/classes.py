@@ -14,7 +14,7 @@ from itertools import accumulate
 
 from arena_topo.solver import Reason, Request
 from arena_topo.solver.configurations import Table, table
-from arena_topo.solver.policy import Damage, damage
+from arena_topo.solver.policy import Damage, Proximity, damage, proximity, spreading, spreads
 from arena_topo.topology import Cluster, GPUSet, Machine, Matrix, Node, count, natural
 
 NEVER = 1 << 200
@@ -43,6 +43,12 @@ class NodeClass:
         if self.hidden:
             return self.table.best_hidden(self.free, self.hidden, size)
         return self.table.best(self.free, size)
+
+    def bound(self, size: int) -> float:
+        """What `best` can be at most, where the machine's table is not certain of every set."""
+        if self.hidden:
+            return self.table.bound_hidden(self.free, self.hidden, size)
+        return self.table.bound(self.free, size)
 
     def price(self, size: int, bandwidth: float) -> int | None:
         """The damage of taking `size` GPUs at this bandwidth; None if they are too slow."""
@@ -84,6 +90,7 @@ class Index:
         self._tables: dict[tuple[object, ...], Table] = {}
         self._matrices: dict[Matrix, int] = {}
         self._known: dict[int, int] = {}
+        self._proximities: dict[tuple[int, int, int], Proximity] = {}
         self._firsts: list[Node] = []
         paths: dict[tuple[str, ...], tuple[list[int], list[Node]]] = {}
         ids: dict[tuple[object, ...], int] = {}
@@ -124,9 +131,9 @@ class Index:
 
     def supply(self, request: Request) -> Supply:
         """What of the cluster a request may use."""
-        counted = not (request.excluded or request.cpu or request.memory)
-        if not counted:
-            return self._split(request)
+        spread = spreads(request, self.cluster)
+        if spread or request.excluded or request.cpu or request.memory:
+            return self._split(request, spread=spread)
         # What is left decides, and that is the same for all nodes of a class.
         key = (request.gpus, request.model, request.mix_models)
         found = self._supplies.get(key)
@@ -139,36 +146,46 @@ class Index:
             found = self._supplies[key] = Supply(classes, self.leaves, self._counts)
         return found
 
-    def _split(self, request: Request) -> Supply:
-        """The supply where nodes of one class take different numbers of workers."""
-        ids: dict[tuple[int, int], int] = {}
+    def _split(self, request: Request, *, spread: bool) -> Supply:
+        """The supply where nodes of one class differ: in workers they take, in what is nearby."""
+        ids: dict[tuple[int, int, Proximity | None], int] = {}
         classes: list[NodeClass] = []
         leaves: list[Leaf] = []
         for members, nodes in self.leaves:
             own: list[int] = []
             for at, node in zip(members, nodes, strict=True):
                 capacity = room(request, node)
-                key = (at, capacity)
+                key = (at, capacity, self._proximity(node.machine) if spread else None)
                 split = ids.get(key)
                 if split is None:
                     split = ids[key] = len(classes)
-                    classes.append(self._class(request, self._firsts[at], capacity))
+                    classes.append(self._class(request, self._firsts[at], capacity, key[2]))
                 own.append(split)
             leaves.append((own, nodes))
         counts = Counter(at for members, _ in leaves for at in members)
         return Supply(classes, leaves, counts)
 
-    def _class(self, request: Request, first: Node, capacity: int) -> NodeClass:
+    def _class(
+        self, request: Request, first: Node, capacity: int, near: Proximity | None = None
+    ) -> NodeClass:
         shape = self._table(first.machine)
         model = "" if request.mix_models else first.machine.model or ""
         return NodeClass(
             table=shape,
-            damage=damage(shape),
+            damage=damage(shape) if near is None else spreading(shape, near),
             free=first.free,
             hidden=first.hidden,
             kind=(model, first.resource),
             capacity=capacity,
         )
+
+    def _proximity(self, machine: Machine) -> Proximity:
+        # Nodes of a kind share what they are made of.
+        key = (id(machine.gpus), id(machine.links), id(machine.nics))
+        found = self._proximities.get(key)
+        if found is None:
+            found = self._proximities[key] = proximity(machine)
+        return found
 
     def _domain(
         self, paths: Sequence[tuple[str, ...]], start: int, level: int, above: tuple[int, ...]

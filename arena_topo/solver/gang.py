@@ -54,6 +54,8 @@ class Found:
     """The level at which the nodes meet; None for a single node."""
     choice: Choice = field(compare=False)
     supply: Supply = field(compare=False)
+    bound: float = 0.0
+    """GB/s that no placement can exceed."""
 
 
 def search(request: Request, index: Index) -> Placement:
@@ -91,7 +93,11 @@ def best(request: Request, index: Index, *, effort: int = EFFORT) -> Found | Non
         found = [one for one in hunt.within(limit) if one is not None]
         if found:
             first = min(found, key=lambda one: one.worth)
-            return replace(first, choice=replace(first.choice, open=_open(first, found)))
+            return replace(
+                first,
+                choice=replace(first.choice, open=_open(first, found)),
+                bound=max(-first.worth.bandwidth, hunt.ceiling(limit)),
+            )
     return None
 
 
@@ -122,6 +128,30 @@ class _Hunt:
         """For each kind the best choice of nodes no further apart than this."""
         for kind in self.supply.kinds:
             yield self._of_kind(kind, limit)
+
+    def ceiling(self, limit: int) -> float:
+        """What no placement within a limit exceeds where tables are uncertain; else 0, GB/s."""
+        request, supply = self.request, self.supply
+        usable = [one for one in supply.classes if one.capacity]
+        if all(one.table.certified for one in usable):
+            return 0.0
+        size = request.workers * request.gpus
+        alone = [one.bound(size) for one in usable if one.capacity >= request.workers]
+        inside = max(
+            one.bound(workers * request.gpus)
+            for one in usable
+            for workers in range(1, min(one.capacity, request.workers) + 1)
+        )
+        network = [self.index.bandwidth(level) for level in self._levels(limit)]
+        return max(0.0, *alone, *(min(inside, one) for one in network))
+
+    def _levels(self, limit: int) -> list[int]:
+        """The levels no further out than a limit, nearest first."""
+        return [
+            level
+            for level in range(len(self.index.cluster.tiers) - 1, WHOLE - 1, -1)
+            if self.index.distance(level) <= limit
+        ]
 
     def _of_kind(self, kind: tuple[str, str], limit: int) -> Found | None:
         request, supply = self.request, self.supply
@@ -183,11 +213,7 @@ class _Hunt:
     def _steps(self, kind: tuple[str, str], limit: int) -> Iterator[tuple[float, Sequence[int]]]:
         """The bandwidths that several nodes can have, most first, and the levels that allow it."""
         index = self.index
-        levels = [
-            level
-            for level in range(len(index.cluster.tiers) - 1, WHOLE - 1, -1)
-            if index.distance(level) <= limit
-        ]
+        levels = self._levels(limit)
         inside = self.supply.speeds(kind, self.request.gpus)
         steps = {min(speed, index.bandwidth(level)) for speed in inside for level in levels}
         for bandwidth in sorted(steps, reverse=True):
@@ -234,13 +260,17 @@ def _placement(request: Request, index: Index, found: Found) -> Placement:
         worst = min(worst, one.table.worst(one.free, size))
         for gpus in groups:
             assignments.append(Assignment(worker=len(assignments), node=node.name, gpus=gpus))
-    bandwidth = min(inside, network)
+    bandwidth, left = min(inside, network), found.choice.open
     return Placement(
         assignments=tuple(assignments),
         bandwidth=bandwidth,
         worst=min(worst, network),
         tier=_word(index.cluster, found.level),
-        proof=Proof(optimal=found.choice.open is None, bound=bandwidth, open=found.choice.open),
+        proof=Proof(
+            optimal=left is None and found.bound <= bandwidth,
+            bound=found.bound,
+            open="bandwidth" if found.bound > bandwidth else left,
+        ),
     )
 
 

@@ -286,6 +286,9 @@ _DOUBTS = {
 
 
 def _placed(request: Request, cluster: Cluster) -> Placement:
+    from arena_topo.workflow import tables  # noqa: PLC0415  only for placing
+
+    tables.prepare(cluster)
     try:
         return place(request, cluster)
     except Unplaceable as refused:
