@@ -154,19 +154,24 @@ def ring_bounds(
         # (Walecki in Lucas 1892; n-fold: Bryant, Horsley, Maenhaut, Smith 2011).
         return limit, limit, 1
     budget = Budget(effort)
-    greedy = _laid(lanes_of, limit, budget)
-    if greedy == limit:
-        return limit, limit, budget.used
+    most = min(limit, _least_cut(lanes_of) // 2)
+    least = 0
+    for turn in range(size):
+        least = max(least, _laid(lanes_of, most, turn, budget))
+        if least == most:
+            return least, most, budget.used
     left = {
         (one, other): lanes_of[one][other]
         for one, other in itertools.combinations(range(size), 2)
         if lanes_of[one][other]
     }
     rings = _rings(size, left, budget)
-    best = max(greedy, _packed(rings, left, limit, budget))
-    if not budget.spent:
-        return best, best, budget.used
-    return best, max(best, min(limit, _least_cut(lanes_of) // 2)), budget.used
+    while least < most and not budget.spent:
+        if _Packing(size, left, rings, budget).holds(most):
+            least = most
+        elif not budget.spent:
+            most -= 1
+    return least, most, budget.used
 
 
 class Budget:
@@ -189,18 +194,21 @@ class Budget:
         return True
 
 
-def _laid(lanes_of: list[list[int]], limit: int, budget: Budget) -> int:
-    """How many rings can be laid one after the other, each over the links with most lanes left."""
+def _laid(lanes_of: list[list[int]], limit: int, turn: int, budget: Budget) -> int:
+    """How many rings can be laid one after the other, each over the links with most lanes left.
+
+    They start at GPU `turn`, and of equal links the first one after it is taken.
+    """
     size = len(lanes_of)
     left = [list(row) for row in lanes_of]
+    order = [*range(turn, size), *range(turn)]
     tries = Budget(GREEDY)
 
     def walk(path: list[int], visited: int) -> bool:
-        last = path[-1]
+        row = left[path[-1]]
         if len(path) == size:
-            return left[last][path[0]] > 0
-        row = left[last]
-        for gpu in sorted(range(size), key=row.__getitem__, reverse=True):
+            return row[turn] > 0
+        for gpu in sorted(order, key=row.__getitem__, reverse=True):
             if not row[gpu]:
                 return False
             if not visited >> gpu & 1:
@@ -213,52 +221,72 @@ def _laid(lanes_of: list[list[int]], limit: int, budget: Budget) -> int:
         return False
 
     for laid in range(limit):
-        path = [0]
-        if not walk(path, 1):
+        path = [turn]
+        if not walk(path, 1 << turn):
             return laid
-        for one, other in itertools.pairwise((*path, 0)):
+        for one, other in itertools.pairwise((*path, turn)):
             left[one][other] -= 1
             left[other][one] -= 1
     return limit
 
 
-GREEDY = 500
+GREEDY = 200
 """Steps after which greedy laying gives up; it mostly succeeds at once or not at all."""
 
 
-def _packed(
-    rings: Sequence[tuple[Edge, ...]], left: dict[Edge, int], limit: int, budget: Budget
-) -> int:
-    """The most of these rings side by side: depth first, pruned by what the GPUs allow."""
-    if not rings or limit == 1:
-        return min(limit, len(rings))
-    best = 0
+class _Packing:
+    """Whether so many of some rings fit side by side; exact while there is effort left.
 
-    def pack(first: int, packed: int, spare: int) -> bool:
-        """Lay further rings from `first` on; True once the bound is met or the effort spent."""
-        nonlocal best
-        if packed > best:
-            best = packed
-            if best == limit:
-                return True
-        if packed + spare <= best:
+    The GPU with the fewest lanes to spare is looked at: one of its lanes is part of a ring, or is
+    one of the few that no ring uses.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        lanes_of: dict[Edge, int],
+        rings: Sequence[tuple[Edge, ...]],
+        budget: Budget,
+    ) -> None:
+        self.left = dict(lanes_of)
+        self.budget = budget
+        self.at: list[list[Edge]] = [[] for _ in range(size)]
+        for edge in lanes_of:
+            for gpu in edge:
+                self.at[gpu].append(edge)
+        self.through: dict[Edge, list[tuple[Edge, ...]]] = {edge: [] for edge in lanes_of}
+        for ring in rings:
+            for edge in ring:
+                self.through[edge].append(ring)
+        self.dead: set[tuple[int, ...]] = set()
+
+    def holds(self, wanted: int) -> bool:
+        """Whether so many rings fit into the lanes that are left."""
+        if not wanted:
+            return True
+        state = (wanted, *self.left.values())
+        if state in self.dead or not self.budget.step():
             return False
-        for index in range(first, len(rings)):
-            ring = rings[index]
-            if not budget.step():
-                return True
-            if all(left[edge] for edge in ring):
-                for edge in ring:
-                    left[edge] -= 1
-                done = pack(index, packed + 1, spare - 1)
-                for edge in ring:
-                    left[edge] += 1
-                if done:
+        spare = [sum(self.left[edge] for edge in edges) - 2 * wanted for edges in self.at]
+        gpu = min(range(len(spare)), key=spare.__getitem__)
+        if spare[gpu] >= 0:
+            edge = max(self.at[gpu], key=self.left.__getitem__)
+            for ring in self.through[edge]:
+                if all(self.left[one] for one in ring) and self._without(ring, wanted - 1):
                     return True
+            if spare[gpu] and self._without((edge,), wanted):
+                return True
+        if not self.budget.spent:
+            self.dead.add(state)
         return False
 
-    pack(0, 0, limit)
-    return best
+    def _without(self, edges: tuple[Edge, ...], wanted: int) -> bool:
+        for edge in edges:
+            self.left[edge] -= 1
+        found = self.holds(wanted)
+        for edge in edges:
+            self.left[edge] += 1
+        return found
 
 
 def _least_cut(lanes_of: Sequence[Sequence[int]]) -> int:
@@ -315,7 +343,8 @@ def ring_order(rates: Sequence[Sequence[float]], gpus: GPUSet) -> tuple[int, ...
     """The GPUs of a set in the order of its best single ring, lowest index first.
 
     Best is the largest slowest link; of equal rings the first in dictionary order, so that
-    consecutive ranks are neighbours.
+    consecutive ranks are neighbours. A ring that is not found within `ORDERED` steps is passed over
+    for a slower one.
     """
     inside = members(gpus)
     if len(inside) <= 3:  # noqa: PLR2004  every order of three is the same ring
@@ -332,6 +361,10 @@ def ring_order(rates: Sequence[Sequence[float]], gpus: GPUSet) -> tuple[int, ...
     return inside
 
 
+ORDERED = 100_000
+"""Steps spent on one ring; up to 12 GPUs there are fewer."""
+
+
 def _ring_at(
     rates: Sequence[Sequence[float]], inside: tuple[int, ...], level: float
 ) -> tuple[int, ...] | None:
@@ -342,13 +375,16 @@ def _ring_at(
         for gpu in inside
     ]
     full = (1 << len(inside)) - 1
+    if min(one.bit_count() for one in adjacent) < 2:  # noqa: PLR2004  a ring comes and goes
+        return None
     dead: set[tuple[int, int]] = set()
+    budget = Budget(ORDERED)
 
     def walk(path: list[int], visited: int) -> bool:
         last = path[-1]
         if visited == full:
             return bool(adjacent[last] & 1)
-        if (last, visited) in dead:
+        if (last, visited) in dead or not budget.step():
             return False
         for index in range(len(inside)):
             if not visited >> index & 1 and adjacent[last] >> index & 1:

@@ -296,7 +296,7 @@ class Chooser:
         counts = Counter(self._members(leaves))
         prices = self.quotes.prices
         ids = [at for at in counts if prices[at]]
-        return ids, [Offer(count=counts[at], prices=dict(prices[at])) for at in ids]
+        return ids, [Offer(count=counts[at], prices=prices[at]) for at in ids]
 
     def select(self, leaves: Sequence[int], nodes: int | None = None) -> Choice | None:
         """The fewest nodes of these leaves, or just so many, at the least damage."""

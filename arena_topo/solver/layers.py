@@ -18,9 +18,12 @@ from dataclasses import dataclass
 from arena_topo.solver import cost, families
 from arena_topo.topology import GPUSet, count, gpu_set, members
 
-EFFORT = 400_000
-"""Steps spent on packing rings through all sets of one NVLink mesh, at about 0.6 us each; after
-that what was found counts, and what cannot be excluded is the bound."""
+EFFORT = 200_000
+"""Steps spent on packing rings through all sets of one NVLink mesh, at 1 to 3 us each; after that
+what was found counts, and what cannot be excluded is the bound."""
+
+EFFORT_EACH = 10_000
+"""Steps spent on one set. Of 90 random dense meshes of 8 GPUs the hardest took 2,700."""
 
 SEARCHED = 16
 """GPUs of an NVLink mesh up to which sets are searched one by one for more rings side by side."""
@@ -463,7 +466,7 @@ def _search(lanes: tuple[tuple[int, ...], ...], found: list[int], bound: list[in
     more = [bytearray((1 << size) // 8 + 1) for _ in found]
     less = [bytearray((1 << size) // 8 + 1) for _ in found]
     for gpus in itertools.chain.from_iterable(ordered):
-        least, most, steps = cost.ring_bounds(lanes, GPUSet(gpus), effort=left)
+        least, most, steps = cost.ring_bounds(lanes, GPUSet(gpus), effort=min(left, EFFORT_EACH))
         left -= steps
         for rings in range(least):
             more[rings][gpus >> 3] |= 1 << (gpus & 7)

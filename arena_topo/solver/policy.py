@@ -19,6 +19,7 @@ from decimal import Decimal
 
 from arena_topo.solver import Policy, Request
 from arena_topo.solver.configurations import CHOICES, Table, choices, many_choices, with_lowest
+from arena_topo.solver.layers import Part
 from arena_topo.topology import Cluster, GPUSet, LinkKind, Machine, Node, count, gpu_set, members
 
 GROUP_SIZES = (1, 2, 4, 8, 16)
@@ -60,10 +61,7 @@ class Damage:
         """The potential of a free set."""
         found = self._keeps.get(free)
         if found is None:
-            found = sum(
-                WEIGHT ** (size.bit_length() - 1) * self._groups(free, size) for size in self._sizes
-            )
-            self._keeps[free] = found
+            found = self._keeps[free] = self._potential(free)
         return found
 
     def price(self, free: GPUSet, chosen: GPUSet) -> int:
@@ -77,16 +75,14 @@ class Damage:
         """
         key = (free, size, bandwidth)
         if key not in self._cheapest:
-            value = self.table.value
-            found = min(
-                (
-                    (self.price(free, chosen), members(chosen))
-                    for chosen in self._choices(free, size, bandwidth)
-                    if value(chosen) >= bandwidth
-                ),
-                default=None,
-            )
-            self._cheapest[key] = None if found is None else (found[0], gpu_set(found[1]))
+            value, price = self.table.value, self.price
+            least: tuple[int, GPUSet] | None = None
+            for chosen in self._choices(free, size, bandwidth):
+                if value(chosen) >= bandwidth:
+                    asked = price(free, chosen)
+                    if least is None or asked < least[0]:
+                        least = (asked, chosen)
+            self._cheapest[key] = least
         return self._cheapest[key]
 
     def settled(self, free: GPUSet, size: int) -> bool:
@@ -95,14 +91,7 @@ class Damage:
 
     def counted(self, free: int, size: int) -> int:
         """The price of taking `size` of `free` GPUs where nobody knows which they are."""
-
-        def keeps(left: int) -> int:
-            return sum(
-                WEIGHT ** (group.bit_length() - 1) * GRAIN * (left // group)
-                for group in self._sizes
-            )
-
-        return keeps(free) - keeps(free - size)
+        return self._by_count(free) - self._by_count(free - size)
 
     def _choices(self, free: GPUSet, size: int, bandwidth: float) -> Iterable[GPUSet]:
         if self.settled(free, size):
@@ -131,17 +120,45 @@ class Damage:
             chosen = min(more, key=lambda one: self.price(free, one))
         return chosen
 
-    def _groups(self, free: GPUSet, size: int) -> int:
-        """How many disjoint groups of a size fit, each worth its share of the best, in GRAINs."""
-        if size == 1 or self.table.uniform:
-            return GRAIN * (count(free) // size)
+    def _potential(self, free: GPUSet) -> int:
+        if self.table.uniform:
+            return self._by_count(count(free))
         if self.table.size <= PACKED:
-            return self._packing(free, size)
+            singles = GRAIN * count(free)
+            return singles + sum(
+                WEIGHT ** (size.bit_length() - 1) * self._packing(free, size)
+                for size in self._sizes
+                if size > 1
+            )
+        potential = GRAIN * count(free)
+        for gpus, terms, known in self._terms:
+            inside = free & gpus
+            worth = known.get(inside)
+            if worth is None:
+                worth = sum(weight * part.groups(inside, size) for part, size, weight in terms)
+                known[inside] = worth
+            potential += worth
+        return potential
+
+    def _by_count(self, left: int) -> int:
+        """The potential of so many GPUs of which any are as good as the best."""
         return sum(
-            worth * layer.groups(free, size)
-            for worth, layer in zip(self._shares(size), self.table.layers, strict=True)
-            if worth
+            WEIGHT ** (size.bit_length() - 1) * GRAIN * (left // size) for size in self._sizes
         )
+
+    @functools.cached_property
+    def _terms(self) -> list[tuple[GPUSet, list[tuple[Part, int, int]], dict[int, int]]]:
+        """What the groups of a large machine are worth: by part, each size with its weight."""
+        terms: dict[GPUSet, list[tuple[Part, int, int]]] = {}
+        for size in self._sizes:
+            if size == 1:
+                continue
+            for share, layer in zip(self._shares(size), self.table.layers, strict=True):
+                weight = WEIGHT ** (size.bit_length() - 1) * share
+                for part in layer.parts if weight else ():
+                    if part.size >= size:
+                        terms.setdefault(part.gpus, []).append((part, size, weight))
+        return [(gpus, found, {}) for gpus, found in terms.items()]
 
     def _shares(self, size: int) -> tuple[int, ...]:
         """By layer: what a group that reaches it is worth more than one that does not."""

@@ -21,22 +21,24 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """`count` alike nodes; `prices` maps each load that one of them can hold to its price."""
+    """`count` alike nodes; `prices` maps each load that one of them can hold to its price.
+
+    `capacity` is the largest of the loads.
+    """
 
     count: int
-    prices: dict[int, int]
+    prices: Mapping[int, int]
+    capacity: int = field(init=False)
 
-    @property
-    def capacity(self) -> int:
-        """The most workers that one of the nodes holds."""
-        return max(self.prices)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "capacity", max(self.prices))
 
 
 class Load(NamedTuple):
@@ -191,6 +193,8 @@ class _Profile:
     def _deviations(self, index: int, *, inside: bool) -> tuple[Deviation, ...]:
         """What one node of an offer can do instead; `inside` if it would be filled otherwise."""
         offer, slack = self.offers[index], self.slack
+        if not slack:
+            return ()
         full = offer.capacity if inside else self.margin
         paid = offer.prices[offer.capacity] if inside else 0
         found = [
@@ -223,6 +227,8 @@ class _Profile:
 
     def _bound(self) -> dict[int, int]:
         """By nodes gained: the least that any deviations can cost, each used as often as wished."""
+        if not self.slack:
+            return {0: 0}
         cheapest: dict[tuple[int, int], int] = {}
         for inside, indexes in ((True, self.above), (True, self.at), (False, self.at)):
             for index in indexes:
