@@ -403,14 +403,14 @@ class MPIJob:
         ),
     ] = None
     pack_above: Annotated[
-        float,
+        float | None,
         Flag(
-            help="Share of GPUs in use from which --policy adaptive packs.",
+            help="Share of GPUs in use from which --policy adaptive packs; else 0.5.",
             panel=_PLACEMENT,
             metavar="SHARE",
             at_least=0,
         ),
-    ] = 0.5
+    ] = None
     selector: Annotated[
         tuple[KeyValue, ...],
         Flag(
@@ -588,12 +588,14 @@ class MPIJob:
             raise InvalidJob("--image must be set ")
         for field, flag in flags_of(MPIJob).items():
             self._check(field, flag)
-        if self.pack_above > 1:
+        if self.pack_above is not None and self.pack_above > 1:
             raise InvalidJob(
                 "--pack-above is invalid",
                 why=f"{self.pack_above:g} is more than all GPUs",
                 hint="it is a share: 0.5 is half of them",
             )
+        if self.pack_above is not None and self.policy is not PlacementPolicy.ADAPTIVE:
+            raise InvalidJob("--pack-above needs --policy adaptive", hint="add --policy adaptive")
         if self.sync_mode is not SyncMode.NONE and not self.sync_source:
             raise InvalidJob("--syncSource should be set when syncMode is set")
         if self.model_name and not self.model_source:
@@ -607,7 +609,7 @@ class MPIJob:
 
     def _check(self, field: str, flag: Flag) -> None:
         value, name = getattr(self, field), spelling(field, flag)
-        if flag.at_least is not None and value < flag.at_least:
+        if flag.at_least is not None and value is not None and value < flag.at_least:
             raise InvalidJob(f"{name} is invalid", why=f"{value} is less than {flag.at_least}")
         if flag.needs and value and not getattr(self, flag.needs):
             needed = spelling(flag.needs, flags_of(MPIJob)[flag.needs])

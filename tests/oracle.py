@@ -14,7 +14,7 @@ import functools
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from arena_topo.solver import Placement, Request
 from arena_topo.solver.classes import room
@@ -95,15 +95,16 @@ def distance_of(level: str, on: Cluster) -> int:
 
 
 def joined(nodes: Sequence[Node], on: Cluster) -> tuple[int, float]:
-    """How far apart nodes are, and the bandwidth of what joins them."""
+    """How far apart nodes are, and the bandwidth of what joins them, their own NICs included."""
     if len(nodes) == 1:
         return 0, math.inf
+    slowest = min(node.network for node in nodes)
     for distance, (tier, *entries) in enumerate(
         reversed(list(zip(on.tiers, *(node.domains for node in nodes), strict=True))), start=1
     ):
         if len(set(entries)) == 1:
-            return distance, tier.bandwidth
-    return len(on.tiers) + 1, on.beyond
+            return distance, min(tier.bandwidth, slowest)
+    return len(on.tiers) + 1, min(on.beyond, slowest)
 
 
 def domains_used(nodes: Sequence[Node], on: Cluster) -> list[set[str]]:
@@ -312,7 +313,9 @@ class _Model:
 
         rates = [on.beyond, *(tier.bandwidth for tier in on.tiers)]
         assert rates == sorted(rates), "tiers never get slower going near"
-        self.speeds = sorted({*rates, *(speed for _, (_, speed, _) in pairs)})
+        self.speeds = sorted(
+            {*rates, *(node.network for node, _ in side), *(speed for _, (_, speed, _) in pairs)}
+        )
         rank = {speed: at for at, speed in enumerate(self.speeds)}
         top = len(self.speeds) - 1
         self.rank = model.new_int_var(0, top, "")
@@ -321,12 +324,21 @@ class _Model:
                 (top - rank[speed]) * take for take, (_, speed, _) in zip(mine, some, strict=True)
             )
             model.add(self.rank <= top - sum(lacking))
-        for rate, apart in zip(rates, [*splits, spread], strict=True):
-            model.add(self.rank <= top - (top - rank[rate]) * apart)
+        self._network(rank, zip(rates, [*splits, spread], strict=True))
+        for one, (node, _) in zip(used, side, strict=True):
+            joins = model.new_bool_var("")
+            model.add(joins >= one + spread - 1)
+            self._network(rank, [(node.network, joins)])
         fast = [at for at, speed in enumerate(self.speeds) if speed >= request.min_bandwidth]
         model.add(self.rank >= fast[0] if fast else self.rank > top)
         self.damage = sum(lost * take for take, (_, _, lost) in pairs)
         self.variables = [*used, *(take for take, _ in pairs)]
+
+    def _network(self, rank: dict[float, int], limits: Iterable[tuple[float, object]]) -> None:
+        """The gang is no faster than each rate that applies to it."""
+        top = len(self.speeds) - 1
+        for rate, applies in limits:
+            self.model.add(self.rank <= top - (top - rank[rate]) * applies)
 
     def _several(self, number, most: int):
         """A variable: whether a number from 1 to `most` is 2 or more."""

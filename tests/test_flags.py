@@ -171,6 +171,7 @@ def test_every_flag_of_a_job_reaches_its_field(name, flag, hear):
     extra = {
         "sync_mode": ["--sync-source=s"],
         "model_name": ["--model-source=s"],
+        "pack_above": ["--gputopology", "--policy=adaptive"],
     }.get(name, [spelling(flag.needs, FLAGS[flag.needs])] if flag.needs else [])
     if hint is bool:
         heard = hear("submit", "mpi", spelling(name, flag), *extra, "c")
@@ -397,6 +398,13 @@ def test_aliases_work_but_are_not_listed(alias, hear):
 
 
 def test_a_share_of_gpus_is_no_percentage(hear):
-    heard = hear("submit", "mpi", "--gputopology", "--pack-above=50", "c")
+    heard = hear("submit", "mpi", "--gputopology", "--policy=adaptive", "--pack-above=50", "c")
     assert heard.code == 2
     assert "50 is more than all GPUs" in heard.errors
+
+
+@pytest.mark.parametrize("policy", [[], ["--policy=pack"]])
+def test_a_share_means_nothing_to_a_policy_that_does_not_adapt(policy, hear):
+    heard = hear("submit", "mpi", "--gputopology", *policy, "--pack-above=0.5", "c")
+    assert heard.code == 2
+    assert "--pack-above needs --policy adaptive" in heard.errors

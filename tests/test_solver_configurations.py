@@ -12,9 +12,19 @@ from cube_mesh import HGX, P100, P100_LANES, PCIE, V100, V100_LANES, machine, ma
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arena_topo.solver import cost
-from arena_topo.solver.configurations import Table
-from arena_topo.topology import GPUSet, Link, LinkKind, flat, gpu_set, members
+from arena_topo.solver import cost, families
+from arena_topo.solver.configurations import CHOICES, Table, choices, many_choices
+from arena_topo.topology import (
+    Configuration,
+    GPUSet,
+    Link,
+    LinkKind,
+    Machine,
+    count,
+    flat,
+    gpu_set,
+    members,
+)
 
 
 def sets(size: int, most: int = 8):
@@ -257,3 +267,489 @@ def test_the_slowest_link_of_the_best_ring_equals_trying_every_ring(small):
             for order in itertools.permutations(range(1, size))
         )
         assert shape.value(everything) == best
+
+
+# ---------------------------------------------------------------- families of sets
+
+
+graphs = st.integers(2, 7).flatmap(
+    lambda size: st.sets(st.sampled_from([*itertools.combinations(range(size), 2)])).map(
+        lambda edges: (size, edges)
+    )
+)
+
+
+def closes_a_ring(edges: set[tuple[int, int]], inside: tuple[int, ...]) -> bool:
+    """Whether a ring runs through exactly these vertices, by trying all orders."""
+    return len(inside) > 1 and any(
+        all(
+            tuple(sorted(edge)) in edges
+            for edge in itertools.pairwise((inside[0], *order, inside[0]))
+        )
+        for order in itertools.permutations(inside[1:])
+    )
+
+
+@given(graphs)
+def test_the_family_of_rings_is_what_trying_all_orders_finds(graph):
+    size, edges = graph
+    adjacent = tuple(
+        sum(1 << other for other in range(size) if tuple(sorted((one, other))) in edges)
+        for one in range(size)
+    )
+    expected = {bits for bits in range(1 << size) if closes_a_ring(edges, members(GPUSet(bits)))}
+    assert set(families.listed(families.rings(adjacent))) == expected
+
+
+sized_families = st.integers(1, 6).flatmap(
+    lambda size: st.sets(st.integers(0, (1 << size) - 1)).map(lambda some: (size, some))
+)
+
+
+@given(sized_families)
+def test_the_upward_closure_holds_every_set_that_contains_one_of_the_family(one):
+    size, some = one
+    closed = set(families.listed(families.upward(size, sum(1 << bits for bits in some))))
+    assert closed == {
+        bits for bits in range(1 << size) if any(inside & ~bits == 0 for inside in some)
+    }
+
+
+@given(sized_families, st.integers(1, 3))
+def test_packed_families_count_the_disjoint_sets_that_fit(one, chosen):
+    size, some = one
+    groups = [bits for bits in some if bits.bit_count() == chosen]
+
+    def most(free: int) -> int:
+        inside = [bits for bits in groups if bits & ~free == 0]
+        return max((1 + most(free & ~bits) for bits in inside), default=0)
+
+    packed = families.packed(size, sum(1 << bits for bits in some), chosen)
+    for free in range(1 << size):
+        assert sum(family >> free & 1 for family in packed) == most(free)
+
+
+@given(sized_families, st.integers(0, 4))
+def test_saturated_families_have_enough_lanes_at_every_gpu(one, least):
+    size, some = one
+    lanes_of = [
+        [(7 * a * b + a + b + len(some)) % 3 if a != b else 0 for b in range(size)]
+        for a in range(size)
+    ]
+    family = families.saturated(lanes_of, least)
+    assert set(families.listed(family)) == {
+        bits
+        for bits in range(1 << size)
+        if all(
+            sum(lanes_of[a][b] for b in members(GPUSet(bits))) >= least
+            for a in members(GPUSet(bits))
+        )
+    }
+
+
+# ---------------------------------------------------------------- all sets at once
+
+
+words = st.sampled_from(["SYS", "NODE", "PHB", "PIX", "NV1", "NV2"]).map(Link.parse)
+small_machines = st.integers(2, 6).flatmap(
+    lambda size: st.tuples(
+        st.just(size),
+        st.fixed_dictionaries(dict.fromkeys(itertools.combinations(range(size), 2), words)),
+        st.sampled_from([None, 5]),
+        st.dictionaries(
+            st.integers(3, (1 << size) - 1).filter(lambda bits: bits.bit_count() > 1),
+            st.sampled_from([1.0, 9.0, 33.0, 200.0]),
+            max_size=3,
+        ),
+    )
+)
+
+
+def configured(small) -> Configuration:
+    size, links, generation, measured = small
+    return Configuration(
+        model="V100",
+        links=tuple(
+            tuple(None if a == b else links[min(a, b), max(a, b)] for b in range(size))
+            for a in range(size)
+        ),
+        nvswitch=False,
+        pcie_generation=generation,
+        measured=tuple((GPUSet(bits), value) for bits, value in measured.items()),
+    )
+
+
+def worth(of: Configuration, gpus: GPUSet) -> float:
+    """V(S) as the documentation defines it, by trying all rings."""
+    measured = dict(of.measured)
+    if gpus in measured:
+        return measured[gpus]
+    inside = members(gpus)
+    rates = [[0.0 if one is None else cost.link_rate(one, of) for one in row] for row in of.links]
+    if len(inside) < 3:
+        return math.inf if len(inside) < 2 else rates[inside[0]][inside[1]]
+    place = {gpu: at for at, gpu in enumerate(inside)}
+    lanes_of = cost.lanes(of.links)
+    among = {(place[a], place[b]): lanes_of[a][b] for a, b in itertools.combinations(inside, 2)}
+    rings = (
+        cost.most_rings(lanes_of, gpus) if len(inside) > 5 else every_packing(among, len(inside))
+    )
+    if rings:
+        return 2 * rings * cost.lane_rate(of.model)
+    return max(
+        min(rates[a][b] for a, b in itertools.pairwise((inside[0], *order, inside[0])))
+        for order in itertools.permutations(inside[1:])
+    )
+
+
+@given(small_machines)
+def test_every_set_is_worth_what_trying_all_rings_gives(small):
+    of = configured(small)
+    shape = Table(of)
+    for bits in range(1, 1 << shape.size):
+        assert shape.value(GPUSet(bits)) == worth(of, GPUSet(bits))
+    assert shape.certified
+
+
+@given(small_machines)
+def test_layers_answer_for_the_best_and_the_worst_sets_what_going_through_them_gives(small):
+    size, links, generation, _ = small
+    shape = Table(configured((size, links, generation, {})))
+    values = {bits: shape.value(GPUSet(bits)) for bits in range(1 << size)}
+    for free in range(1 << size):
+        inside = [bits for bits in values if bits & ~free == 0]
+        for many in range(2, free.bit_count() + 1):
+            some = [values[bits] for bits in inside if bits.bit_count() == many]
+            rests = {
+                left: min(
+                    max(
+                        values[bits]
+                        for bits in inside
+                        if bits.bit_count() == many and not bits & ~rest
+                    )
+                    for rest in inside
+                    if rest.bit_count() == left
+                )
+                for left in range(many, free.bit_count() + 1)
+            }
+            for layer in shape.layers:
+                assert layer.fits(free, many) == (max(some) >= layer.bandwidth)
+                assert layer.has_slower(free, many) == (min(some) < layer.bandwidth)
+                for left, least in rests.items():
+                    assert layer.fits_any(free, left, many) == (least >= layer.bandwidth)
+
+
+def two_sockets(name: str, model: str, size: int, lanes_of: dict[tuple[int, int], int]) -> Machine:
+    return machine(name, model, matrix(size, lanes_of, Link(kind=LinkKind.SYS)))
+
+
+TWO_MESHES = two_sockets(
+    "two cube meshes",
+    "V100",
+    16,
+    V100_LANES | {(one + 8, other + 8): lanes for (one, other), lanes in V100_LANES.items()},
+)
+PAIRS = machine("pairs", "A100", matrix(16, {(one, one + 1): 12 for one in range(0, 16, 2)}))
+QUADS = two_sockets(
+    "quads",
+    "A100",
+    16,
+    {
+        (one + first, other + first): 4
+        for first in (0, 4, 8, 12)
+        for one, other in itertools.combinations(range(4), 2)
+    },
+)
+TORUS = two_sockets(
+    "torus",
+    "P100",
+    16,
+    {
+        (min(one, other), max(one, other)): 1
+        for one in range(16)
+        for other in (one // 4 * 4 + (one + 1) % 4, (one + 4) % 16)
+    },
+)
+
+
+def box(size: int, *levels: tuple[int, LinkKind]) -> Machine:
+    """A PCIe tree: GPUs of the same group of so many are joined by the first kind that fits."""
+
+    def link(one: int, other: int) -> Link | None:
+        if one == other:
+            return None
+        kinds = (kind for many, kind in levels if one // many == other // many)
+        return Link(kind=next(kinds, LinkKind.SYS))
+
+    return machine(
+        "box", "L40S", tuple(tuple(link(a, b) for b in range(size)) for a in range(size))
+    )
+
+
+TREE = box(20, (4, LinkKind.PIX), (8, LinkKind.PHB))
+
+
+def test_two_meshes_in_one_machine_are_worth_what_each_is_and_little_together():
+    shape, mesh = Table(TWO_MESHES.configuration), Table(V100.configuration)
+    for bits in range(1, 256):
+        assert shape.value(GPUSet(bits)) == mesh.value(GPUSet(bits))
+        assert shape.value(GPUSet(bits << 8)) == mesh.value(GPUSet(bits))
+        assert shape.value(GPUSet(bits | 256)) == 9
+    assert shape.certified
+
+
+@pytest.mark.parametrize("of", [TWO_MESHES, PAIRS, QUADS, TORUS, TREE], ids=lambda of: of.name)
+def test_large_machines_answer_what_going_through_their_sets_gives(of):
+    shape = Table(of.configuration)
+    for free in (GPUSet(0xFFFF & ~0x1111), GPUSet(0x7FFF & ~0x4102), GPUSet(0x0FFC)):
+        for many in (2, 3, 4, 5, 8):
+            values = [
+                shape.value(gpu_set(one)) for one in itertools.combinations(members(free), many)
+            ]
+            assert shape.best(free, many) == max(values)
+            assert shape.worst(free, many) == min(values)
+    free, hidden = GPUSet(0x0F3C), 3
+    rests = [gpu_set(one) for one in itertools.combinations(members(free), count(free) - hidden)]
+    for many in (2, 3, 4):
+        assert shape.best_hidden(free, hidden, many) == min(
+            shape.best(rest, many) for rest in rests
+        )
+
+
+@pytest.mark.parametrize(("many", "best"), [(2, 12), (4, 12), (5, 11), (8, 11), (9, 9), (20, 9)])
+def test_a_pcie_tree_of_20_gpus_needs_no_table(many, best):
+    shape = Table(TREE.configuration)
+    whole = TREE.everything
+    assert shape.best(whole, many) == best
+    assert shape.bound(whole, many) == best
+    assert not shape.tabulated
+
+
+def test_a_torus_of_16_gpus_has_two_rings_through_all_and_one_through_a_square():
+    shape = Table(TORUS.configuration)
+    assert shape.value(TORUS.everything) == 2 * 2 * 18
+    assert shape.value(gpu_set((0, 1, 4, 5))) == 2 * 18
+    assert shape.value(gpu_set((0, 1, 4, 6))) == 9
+
+
+def tangle(size: int) -> Machine:
+    """A mesh without any order: too many rings to try all of their combinations."""
+    lanes_of = {
+        (one, other): (one * one + 3 * other + one * other) % 7 % 3
+        for one, other in itertools.combinations(range(size), 2)
+    }
+    links = Link(kind=LinkKind.SYS)
+    made = machine("tangle", None, matrix(size, lanes_of, links))
+    return Machine(name="tangle", gpus=made.gpus, links=made.links, nvswitch=False)
+
+
+def test_a_packing_that_takes_too_long_shows_its_bound():
+    of = tangle(16)
+    shape = Table(of.configuration)
+    assert not shape.certified
+    whole = of.everything
+    gaps = []
+    for many in range(2, 17):
+        best, bound = shape.best(whole, many), shape.bound(whole, many)
+        assert best <= bound <= 2 * 20 * (max(map(sum, cost.lanes(of.links))) // 2)
+        assert shape.best_hidden(whole, 16 - many, many) <= shape.bound_hidden(
+            whole, 16 - many, many
+        )
+        gaps.append(bound - best)
+    assert any(
+        shape.bound_hidden(whole, 16 - many, many) > shape.best_hidden(whole, 16 - many, many)
+        for many in range(2, 17)
+    ) or any(gaps)
+
+
+def test_more_than_20_gpus_without_order_are_bounded_not_searched():
+    kinds = [LinkKind.PIX, LinkKind.PHB, LinkKind.NODE, LinkKind.SYS]
+    links = tuple(
+        tuple(None if a == b else Link(kind=kinds[(a * b + a + b) % 4]) for b in range(32))
+        for a in range(32)
+    )
+    shape = Table(machine("knot", "L40S", links).configuration)
+    whole = GPUSet((1 << 32) - 1)
+    assert not shape.certified
+    assert shape.best(whole, 2) == shape.bound(whole, 2) == 12
+    assert 9 <= shape.best(whole, 16) < shape.bound(whole, 16)
+    assert shape.value(whole) == 9
+    assert sorted(shape.order(whole)) == list(range(32))
+    assert sorted(itertools.chain(*shape.split(whole, 4))) == list(range(32))
+
+
+def measured(of: Machine, values: dict[GPUSet, float]) -> Table:
+    return Table(
+        Configuration(
+            model=of.model,
+            links=of.links,
+            nvswitch=of.nvswitch,
+            pcie_generation=of.pcie_generation,
+            measured=tuple(values.items()),
+        )
+    )
+
+
+@pytest.mark.parametrize("of", [TWO_MESHES, PAIRS, TORUS], ids=lambda of: of.name)
+def test_measured_sets_of_large_machines_are_exact_too(of):
+    slow, fast = gpu_set(range(8)), gpu_set((0, 2, 5, 9))
+    shape = measured(of, {slow: 3.0, fast: 500.0, gpu_set((0, 1)): 1.0})
+    free = GPUSet(0x0FFF)
+    for many in (2, 4, 8):
+        values = [shape.value(gpu_set(one)) for one in itertools.combinations(members(free), many)]
+        assert shape.best(free, many) == max(values)
+        assert shape.worst(free, many) == min(values)
+    assert shape.worst(free, 8) == 3
+    assert shape.best(free, 4) == 500
+    free = gpu_set((0, 1, 2, 5, 9))
+    rests = [gpu_set(one) for one in itertools.combinations(members(free), 4)]
+    assert shape.best_hidden(free, 1, 2) == min(shape.best(rest, 2) for rest in rests)
+
+
+def test_a_measured_value_behind_a_switch_leaves_the_other_sets_alike():
+    shape = measured(HGX, {gpu_set((0, 1)): 100.0})
+    assert shape.value(gpu_set((0, 1))) == 100
+    assert {shape.value(one) for one in sets(2)[1:]} == {240}
+    assert shape.value(GPUSet(255)) == 240
+
+
+@pytest.mark.parametrize("free", [0xFFFF, 0xEEEE, 0x0F37])
+@pytest.mark.parametrize("of", [TWO_MESHES, PAIRS, QUADS, TREE], ids=lambda of: of.name)
+def test_choices_leave_out_only_sets_that_exchange_gpus_alike(of, free):
+    shape = Table(of.configuration)
+
+    def kind(chosen: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(sorted(shape.alike[gpu] for gpu in chosen))
+
+    firsts: dict[tuple[int, ...], tuple[int, ...]] = {}
+    for chosen in itertools.combinations(members(GPUSet(free)), 4):
+        firsts.setdefault(kind(chosen), chosen)
+    listed = [*choices(GPUSet(free), 4, shape.alike)]
+    assert [members(one) for one in listed] == [*firsts.values()]
+    assert many_choices(GPUSet(free), 4, shape.alike) == len(listed)
+
+
+@given(small_machines)
+def test_exchanging_gpus_that_are_alike_changes_no_value(small):
+    shape = Table(configured(small))
+    for one, other in itertools.combinations(range(shape.size), 2):
+        if shape.alike[one] != shape.alike[other]:
+            continue
+        for bits in range(1 << shape.size):
+            if bits >> one & 1 and not bits >> other & 1:
+                exchanged = bits ^ (1 << one | 1 << other)
+                assert shape.value(GPUSet(bits)) == shape.value(GPUSet(exchanged))
+
+
+@pytest.mark.parametrize(("size", "slowest"), [(2, 40), (4, 80), (8, 120)])
+def test_sixteen_gpus_are_shared_out_along_their_meshes(size, slowest):
+    shape = Table(TWO_MESHES.configuration)
+    groups = shape.split(TWO_MESHES.everything, size)
+    assert sorted(itertools.chain(*groups)) == list(range(16))
+    assert {len(group) for group in groups} == {size}
+    assert {shape.value(gpu_set(group)) for group in groups} == {slowest}
+
+
+@pytest.mark.parametrize("lanes_each", [1, 2, 3])
+@pytest.mark.parametrize("size", [3, 4, 5])
+def test_a_full_mesh_packs_as_many_rings_as_trying_everything_finds(size, lanes_each):
+    """Walecki's construction and its multiples, which are taken from the books for any size."""
+    alike = [[0 if a == b else lanes_each for b in range(size)] for a in range(size)]
+    pairs = dict.fromkeys(itertools.combinations(range(size), 2), lanes_each)
+    assert cost.most_rings(alike, gpu_set(range(size))) == every_packing(pairs, size)
+
+
+def test_a_full_mesh_of_16_gpus_is_worth_its_lanes_at_every_size():
+    links = flat(16, Link(kind=LinkKind.NVLINK, lanes=1))
+    shape = Table(machine("mesh", None, links).configuration)
+    assert [shape.best(GPUSet(0xFFFF), many) for many in (2, 3, 8, 15, 16)] == [
+        20,
+        2 * 20 * 1,
+        2 * 20 * 3,
+        2 * 20 * 7,
+        2 * 20 * 7,
+    ]
+
+
+AWKWARD = [
+    "013333 101131 310111 311011 331101 311110",
+    "021211 200131 100311 213032 131301 111210",
+]
+"""Lanes of six GPUs, a row each, through which three rings run that laying greedily misses."""
+
+
+def rows(text: str) -> list[list[int]]:
+    return [[int(digit) for digit in row] for row in text.split()]
+
+
+@pytest.mark.parametrize("text", AWKWARD)
+def test_rings_that_greedy_laying_misses_are_found(text):
+    table = rows(text)
+    pairs = {(a, b): table[a][b] for a, b in itertools.combinations(range(6), 2)}
+    assert cost.most_rings(table, GPUSet(63)) == every_packing(pairs, 6) == 3
+
+
+@pytest.mark.parametrize("text", AWKWARD)
+def test_however_early_a_search_is_cut_short_it_rules_out_nothing_that_there_is(text):
+    table = rows(text)
+    for effort in range(1000):
+        least, most, _ = cost.ring_bounds(table, GPUSet(63), effort=effort)
+        assert least <= 3 <= most
+
+
+def test_rings_are_bounded_by_the_lanes_across_every_cut():
+    """Four lanes at each GPU, but two between the triangles: one ring, known without a search."""
+    lanes_of = dict.fromkeys([(0, 1), (0, 2), (1, 2), (3, 4), (3, 5), (4, 5)], 2)
+    links = matrix(6, lanes_of | {(0, 3): 1, (1, 4): 1}, Link(kind=LinkKind.SYS))
+    least, most, steps = cost.ring_bounds(cost.lanes(links), GPUSet(63))
+    assert (least, most) == (1, 1)
+    assert steps < 100
+    shape = Table(machine("triangles", "V100", links).configuration)
+    assert shape.value(GPUSet(63)) == 40
+    assert shape.certified
+
+
+def test_an_nvlink_ring_counts_even_where_pcie_alone_is_faster():
+    """Five GPUs along a ring of single lanes, all others gen5 PIX: 48 GB/s, NVLink 2 x 20."""
+    lanes_of = dict.fromkeys([(0, 1), (1, 2), (2, 3), (3, 4), (0, 4)], 1)
+    links = matrix(5, lanes_of, Link(kind=LinkKind.PIX))
+    shape = Table(Configuration(model="V100", links=links, nvswitch=False, pcie_generation=5))
+    assert shape.value(gpu_set((0, 2))) == 48
+    assert shape.value(GPUSet(31)) == 40
+
+
+@given(lanes_of_small_machines, st.integers(0, 60))
+def test_a_search_for_rings_that_is_cut_short_brackets_the_truth(small, effort):
+    size, lanes_of = small
+    table = [
+        [lanes_of.get((min(a, b), max(a, b)), 0) if a != b else 0 for b in range(size)]
+        for a in range(size)
+    ]
+    least, most, _ = cost.ring_bounds(table, gpu_set(range(size)), effort=effort)
+    assert least <= every_packing(lanes_of, size) <= most
+
+
+@given(small_machines)
+def test_values_restored_from_bytes_are_the_ones_that_were_worked_out(small):
+    of = configured(small)
+    first, again = Table(of), Table(of)
+    values = first.values()
+    assert again.restore(values)
+    for bits in range(1, 1 << first.size):
+        assert again.value(GPUSet(bits)) == first.value(GPUSet(bits))
+    assert again.certified == first.certified
+
+
+def test_bytes_that_make_no_sense_are_not_restored():
+    shape = Table(TWO_MESHES.configuration)
+    values = shape.values()
+    other = Table(TWO_MESHES.configuration)
+    assert not any(other.restore(values[:end]) for end in range(len(values)))
+    assert not other.restore(values + b"\0")
+    assert not other.restore(Table(V100.configuration).values())
+    assert not other.built
+
+
+def test_the_sets_gone_through_stay_few_whatever_the_machine():
+    assert math.comb(18, 9) <= CHOICES < math.comb(20, 10)
+    assert many_choices(TREE.everything, 10, Table(TREE.configuration).alike) < 1000

@@ -197,6 +197,28 @@ def test_the_answer_equals_brute_force_on_machines_of_eight_gpus():
         agree(request, on, brute_force(request, on))
 
 
+def slowed(dice: random.Random, on: Cluster) -> Cluster:
+    """The same cluster, with NICs of some nodes slower than what joins them."""
+    rates = (math.inf, math.inf, 1.25, 6.0, 10.0)
+    return replace(on, nodes=tuple(replace(one, network=dice.choice(rates)) for one in on.nodes))
+
+
+def test_nodes_with_slow_nics_are_weighed_like_everything_else():
+    dice = random.Random(11)
+    apart = 0
+    for _ in range(1500):
+        request, on = small(dice)
+        on = slowed(dice, on)
+        expected = brute_force(request, on)
+        agree(request, on, expected)
+        apart += expected is not None and expected[3] > 1
+    assert apart > 350
+    for _ in range(40):
+        request, on = medium(dice)
+        on = slowed(dice, on)
+        agree(request, on, cp_sat(request, on))
+
+
 def test_both_ways_of_trying_everything_agree():
     """One tries every set of every node; the other, which is fast, looks at workers first."""
     dice = random.Random(3)

@@ -3,12 +3,19 @@
 The solver knows requests, not jobs, and does not touch the world: values in, values out. An answer
 carries its proof; a refusal carries its reasons as values.
 
-    classes         nodes that a job cannot tell apart
-    configurations  sets of GPUs as bits; every set of a machine with its bandwidth
-    cost            what a set of GPUs is worth to a collective; constants with their sources
-    gang            all workers at once: exact search over classes of nodes
+    gang            the search: bandwidth by bandwidth, level by level
+    classes         nodes that a job cannot tell apart, and where they are
+    domains         which domain of a level, and how sure that is
+    nesting         the exact choice in a domain of domains
     selection       how many nodes of each class, and how full: fewest, then cheapest
-    policy          which of the equally good placements: what is left behind
+    configurations  sets of GPUs as bits; every set of a machine with its bandwidth
+    layers          for each bandwidth of a machine, which sets reach it
+    families        sets of sets of GPUs, as bits of one number
+    cost            what a set of GPUs is worth to a collective; constants with their sources
+    policy          which of the equally good placements: what is left behind, who is in the way
+    refusal         why a gang has no place
+    nearest         what would give it one
+    unaware         what schedulers that only count would do: the comparison
 """
 
 from __future__ import annotations
@@ -25,6 +32,11 @@ UNLIMITED = math.inf
 """The bandwidth of a single GPU: it has nobody to talk to."""
 
 
+PACK_ABOVE = 0.5
+"""The share of GPUs in use from which the adaptive policy packs: our choice, there is no published
+figure for where interference costs less than fragmentation."""
+
+
 class Reason(Enum):
     """Why a node cannot take a worker; the words are shown to people."""
 
@@ -38,7 +50,9 @@ class Reason(Enum):
     TOO_SMALL = "fewer GPUs than one worker needs"
     BUSY = "not enough free GPUs"
     RESOURCES = "not enough free CPU or memory"
-    BANDWIDTH = "no free set reaches the bandwidth asked for"
+    BANDWIDTH = "no placement reaches the bandwidth asked for"
+    MAX_NODES = "no placement on so few nodes holds all workers"
+    LEVEL = "no domain of the level asked for holds all workers"
     ROOM = "room for some of the workers, not for all"
 
 
@@ -74,7 +88,7 @@ class Request:
     required: str | None = None
     preferred: str | None = None
     policy: Policy = Policy.PACK
-    pack_above: float = 0.5
+    pack_above: float = PACK_ABOVE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,8 +106,9 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:
-    """How good the answer is known to be: no placement can exceed `bound` GB/s.
+    """How good the answer is known to be: no placement exceeds `bound` GB/s.
 
+    Where a level is preferred that speaks of placements as near as the one found.
     `optimal`: exact for the whole order of preference. Where the search had to stop before that,
     `open` names the first criterion of the order that may be improved on.
     """
@@ -145,7 +160,7 @@ class Unplaceable(ArenaError):
     """No set of GPUs fits. NOT_NOW (exit 3) may change by itself; NEVER (exit 5) cannot.
 
     `refusals` counts the nodes by what refuses the job; `nearest` says in words what would fit;
-    `notes` are oddities of the cluster that may be behind it.
+    `notes` are oddities of the cluster that may be behind it; they are no part of `why`.
     """
 
     def __init__(
@@ -162,10 +177,11 @@ class Unplaceable(ArenaError):
             f"{', ...' if one.nodes > 1 else ''}): {one.reason.value}"
             for one in refusals
         ]
-        super().__init__(message, why="; ".join([*counted, *notes]) or None, hint=nearest)
+        super().__init__(message, why="; ".join(counted) or None, hint=nearest)
         self.verdict = verdict
         self.refusals = refusals
         self.nearest = nearest
+        self.notes = notes
         self.exit_code = 5 if verdict is Verdict.NEVER else 3
 
     @property

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-from arena_topo.solver import Reason, Request
+from arena_topo.solver import UNLIMITED, Reason, Request
 from arena_topo.solver.configurations import Table, table
 from arena_topo.solver.policy import Damage, Proximity, damage, proximity, spreading, spreads
 from arena_topo.topology import Cluster, GPUSet, Machine, Matrix, Node, count, natural
@@ -29,6 +29,7 @@ class NodeClass:
     """Nodes that a job cannot tell apart.
 
     `capacity` is the most workers of the size in hand that one of them takes; 0 for none.
+    `network` is GB/s that one of them can send to others.
     """
 
     table: Table
@@ -37,6 +38,7 @@ class NodeClass:
     hidden: int
     kind: tuple[str, str]
     capacity: int = 0
+    network: float = UNLIMITED
 
     def best(self, size: int) -> float:
         """The bandwidth to count on for `size` GPUs of one of these nodes."""
@@ -90,7 +92,7 @@ class Index:
         self._tables: dict[tuple[object, ...], Table] = {}
         self._matrices: dict[Matrix, int] = {}
         self._known: dict[int, int] = {}
-        self._proximities: dict[tuple[int, int, int], Proximity] = {}
+        self._proximities: dict[tuple[object, ...], Proximity] = {}
         self._firsts: list[Node] = []
         paths: dict[tuple[str, ...], tuple[list[int], list[Node]]] = {}
         ids: dict[tuple[object, ...], int] = {}
@@ -102,6 +104,7 @@ class Index:
                 node.resource,
                 node.unavailable is None,
                 node.shared is None,
+                node.network,
             )
             at = ids.get(key)
             if at is None:
@@ -177,14 +180,20 @@ class Index:
             hidden=first.hidden,
             kind=(model, first.resource),
             capacity=capacity,
+            network=first.network,
         )
 
     def _proximity(self, machine: Machine) -> Proximity:
-        # Nodes of a kind share what they are made of.
+        # Nodes of a kind share what they are made of; where each has UUIDs of its own, not quite.
         key = (id(machine.gpus), id(machine.links), id(machine.nics))
         found = self._proximities.get(key)
         if found is None:
-            found = self._proximities[key] = proximity(machine)
+            numas = tuple(gpu.numa for gpu in machine.gpus)
+            alike = (self._shape(machine)[0], numas, tuple(one.attachment for one in machine.nics))
+            found = self._proximities.get(alike)
+            if found is None:
+                found = self._proximities[alike] = proximity(machine)
+            self._proximities[key] = found
         return found
 
     def _domain(
@@ -260,11 +269,11 @@ class Supply:
                 yield at, one
 
     def speeds(self, kind: tuple[str, str], gpus: int) -> frozenset[float]:
-        """The bandwidths that workers of so many GPUs can have inside nodes of a kind."""
+        """The bandwidths that workers of so many GPUs can have in and between nodes of a kind."""
         found = self._speeds.get(kind)
         if found is None:
             found = self._speeds[kind] = frozenset(
-                one.best(workers * gpus)
+                min(one.best(workers * gpus), one.network)
                 for _, one in self.of(kind)
                 for workers in range(1, one.capacity + 1)
             )
@@ -287,11 +296,12 @@ class Supply:
         if found is None:
             prices: list[dict[int, int]] = [{} for _ in self.classes]
             for at, one in self.of(kind):
-                prices[at] = {
-                    workers: price
-                    for workers in range(1, min(one.capacity, most) + 1)
-                    if (price := one.price(workers * request.gpus, bandwidth)) is not None
-                }
+                if one.network >= bandwidth:
+                    prices[at] = {
+                        workers: price
+                        for workers in range(1, min(one.capacity, most) + 1)
+                        if (price := one.price(workers * request.gpus, bandwidth)) is not None
+                    }
             found = self._quotes[key] = Quotes(prices)
         return found
 

@@ -96,35 +96,6 @@ def lanes(links: Matrix) -> list[list[int]]:
     ]
 
 
-def closed_rings(adjacent: Sequence[int]) -> bytearray:
-    """For every set of vertices, as bits: whether a ring runs through exactly that set.
-
-    `adjacent[i]` are the neighbours of i as bits. Two adjacent vertices count as a ring. Dynamic
-    programming over paths from the lowest vertex (Held and Karp 1962, with ends kept as bits):
-    2^n * n/2 steps.
-    """
-    size = len(adjacent)
-    full = (1 << size) - 1
-    ends = [0] * (full + 1)
-    closed = bytearray(full + 1)
-    for vertex in range(size):
-        ends[1 << vertex] = 1 << vertex
-    for group in range(1, full + 1):
-        reached = ends[group]
-        if not reached:
-            continue
-        low = group & -group
-        if reached & adjacent[low.bit_length() - 1]:
-            closed[group] = 1
-        outside = full & ~group & ~(low - 1)
-        while outside:
-            bit = outside & -outside
-            outside ^= bit
-            if adjacent[bit.bit_length() - 1] & reached:
-                ends[group | bit] |= bit
-    return closed
-
-
 Edge = tuple[int, int]
 
 

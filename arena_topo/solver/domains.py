@@ -16,13 +16,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from arena_topo.solver.classes import NEVER, Domain, Index, Quotes, Supply
+from arena_topo.solver.nesting import settle
 from arena_topo.solver.selection import Offer, Selection, exactly, select
 from arena_topo.topology import Node
 
-EFFORT = 300_000
+EFFORT = 500_000
 """Steps of the exact search inside domains of domains, some 0.1 s; past them the best found counts
 and says what is open. Bandwidth, tier and number of nodes never depend on it."""
 
@@ -55,9 +56,9 @@ class Choice:
     open: str | None = None
 
     @property
-    def worth(self) -> tuple[int, tuple[int, ...], int, tuple[int, ...]]:
-        """The choice as a tuple that orders choices."""
-        return self.nodes, self.domains, self.damage, self.broken
+    def score(self) -> Score:
+        """What orders choices."""
+        return Score(self.nodes, self.domains, self.damage, self.broken)
 
 
 class Profile(NamedTuple):
@@ -73,7 +74,16 @@ class Profile(NamedTuple):
     last: int
 
 
-_Waiting = tuple[tuple[Any, ...], int, int, Choice | None]
+class Score(NamedTuple):
+    """What a choice is worth, or at best can be; less is better, the first difference decides."""
+
+    nodes: int
+    domains: tuple[int, ...] = ()
+    damage: int = 0
+    broken: tuple[int, ...] = ()
+
+
+_Waiting = tuple[Score, int, int, "Choice | None"]
 """A domain in the queue: its bound, its place among its like, how far it is judged, its choice."""
 
 _COUNTED, _BOUNDED, _POOLED, _SETTLED = range(4)
@@ -100,50 +110,54 @@ class Chooser:
             if domain.free >= self.workers * self.gpus:
                 nodes = self._fewest(self._ranks(domain))
                 if nodes is not None and nodes <= self.most:
-                    waiting.append(((nodes,), order, _COUNTED, None))
+                    waiting.append((Score(nodes), order, _COUNTED, None))
         heapq.heapify(waiting)
         while waiting:
             _, order, stage, choice = heapq.heappop(waiting)
             if stage == _SETTLED:
                 return choice
             judged = self._judged(domains[order], stage, choice)
-            if judged is None or judged[0][0] > self.most:
+            if judged is None or judged[0].nodes > self.most:
                 continue
             bound, stage, choice = judged
             heapq.heappush(waiting, (bound, order, stage, choice))
-            if self.effort <= 0 and stage == _SETTLED and bound[0] <= min(waiting)[0][0]:
+            if self.effort <= 0 and stage == _SETTLED and bound.nodes <= min(waiting)[0].nodes:
                 return self._unsettled(waiting)
         return None
 
     def _judged(
         self, domain: Domain, stage: int, choice: Choice | None
-    ) -> tuple[tuple[Any, ...], int, Choice | None] | None:
+    ) -> tuple[Score, int, Choice | None] | None:
         """The next, tighter bound of a domain; None if it does not hold the gang."""
         if stage == _COUNTED:
             return self._bound(domain), _BOUNDED, None
         if stage == _BOUNDED:
             choice = self.select(domain.leaves)
             if choice is None or not domain.children:
-                return None if choice is None else (choice.worth, _SETTLED, choice)
+                return None if choice is None else (choice.score, _SETTLED, choice)
             # Without regard to the domains inside, which may be more than that.
             inner = self.fewest_domains(domain, self.filled(domain, choice.nodes))
             counts = (*choice.domains[: domain.level + 1], *inner)
             least = (0,) * len(inner) + domain.broken
-            return (choice.nodes, counts, choice.damage, least), _POOLED, choice
+            return Score(choice.nodes, counts, choice.damage, least), _POOLED, choice
         assert choice is not None, "what is pooled has a choice"
-        from arena_topo.solver.nesting import settle  # noqa: PLC0415 - it extends this search
-
         found = settle(self, domain, choice)
-        return None if found is None else (found.worth, _SETTLED, found)
+        return found.score, _SETTLED, found
 
     def _unsettled(self, waiting: Sequence[_Waiting]) -> Choice:
         """The best of what was found, and what of it some other domain might better."""
         settled = [one for *_, stage, one in waiting if stage == _SETTLED and one is not None]
-        choice = min(settled, key=lambda one: one.worth)
-        ahead = [one[0] for one in waiting if one[2] != _SETTLED and one[0] < choice.worth]
-        if any(bound[:2] < choice.worth[:2] for bound in ahead):
+        choice = min(settled, key=lambda one: one.score)
+        ahead = [one[0] for one in waiting if one[2] != _SETTLED and one[0] < choice.score]
+        rivals = [one for one in settled if one.nodes == choice.nodes]
+        if any(bound[:2] < choice.score[:2] for bound in ahead) or any(
+            one.open == "domains" for one in rivals
+        ):
             return replace(choice, open="domains")
-        return replace(choice, open=choice.open or ("damage" if ahead else None))
+        left = ahead or any(
+            one.open == "damage" and one.domains == choice.domains for one in rivals
+        )
+        return replace(choice, open="damage" if left else None)
 
     # Bounds
 
@@ -185,7 +199,7 @@ class Chooser:
             last=full[ranks[-1]],
         )
 
-    def _bound(self, domain: Domain) -> tuple[Any, ...]:
+    def _bound(self, domain: Domain) -> Score:
         """No choice in the domain is worth less than this."""
         ranks = self._ranks(domain)
         nodes = self._fewest(ranks)
@@ -199,10 +213,10 @@ class Chooser:
             least = self._paid_off(ranks, profile)
         if least >= NEVER:
             # Loads have gaps, and so few nodes cannot meet the number of workers.
-            return (nodes + 1,)
+            return Score(nodes + 1)
         counts = (1,) * (domain.level + 1)
         inner = self.fewest_domains(domain, profile) if domain.children else ()
-        return nodes, (*counts, *inner), least, (0,) * len(inner) + domain.broken
+        return Score(nodes, (*counts, *inner), least, (0,) * len(inner) + domain.broken)
 
     def _shared_out(self, domain: Domain, nodes: int) -> int:
         """A bound on the damage of few nodes, by all ways to share the workers out among them.
@@ -302,7 +316,9 @@ class Chooser:
         """The fewest nodes of these leaves, or just so many, at the least damage."""
         ids, offers = self.offers(leaves)
         found = (
-            select(offers, self.workers) if nodes is None else exactly(offers, nodes, self.workers)
+            select(offers, self.workers, most=self.most)
+            if nodes is None
+            else exactly(offers, nodes, self.workers)
         )
         return None if found is None else self.seated(((leaves, ids, found),))
 

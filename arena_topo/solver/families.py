@@ -70,7 +70,8 @@ def listed(family: int) -> Iterator[int]:
         found = digits.find("1", found + 1)
 
 
-def rings(adjacent: Sequence[int]) -> int:
+@functools.lru_cache(maxsize=64)
+def rings(adjacent: tuple[int, ...]) -> int:
     """The sets through all of which a ring runs; two neighbours count as one.
 
     `adjacent[i]` are the neighbours of i as bits. Held and Karp's dynamic programming (1962) over

@@ -9,17 +9,14 @@ holds the gang is looked for, and the first answer is the best one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
-from arena_topo.solver import (
-    UNLIMITED,
-    Assignment,
-    Placement,
-    Proof,
-    Request,
-)
+from arena_topo.solver import UNLIMITED, Assignment, Placement, Proof, Request
 from arena_topo.solver.classes import WHOLE, Index, Supply
+from arena_topo.solver.configurations import CHOICES
 from arena_topo.solver.domains import EFFORT, Choice, Chooser, Seat, broken
 from arena_topo.topology import Cluster, natural
 
@@ -90,44 +87,107 @@ def best(request: Request, index: Index, *, effort: int = EFFORT) -> Found | Non
     nearest = min(words[request.preferred], farthest) if request.preferred else farthest
     hunt = _Hunt(request, index, effort)
     for limit in range(nearest, farthest + 1):
-        found = [one for one in hunt.within(limit) if one is not None]
-        if found:
-            first = min(found, key=lambda one: one.worth)
-            return replace(
-                first,
-                choice=replace(first.choice, open=_open(first, found)),
-                bound=max(-first.worth.bandwidth, hunt.ceiling(limit)),
-            )
+        found = hunt.within(limit)
+        if found is not None:
+            choice = found.choice
+            if choice.open is None and not hunt.settled:
+                choice = replace(choice, open="damage")
+            bound = max(-found.worth.bandwidth, hunt.ceiling(limit))
+            return replace(found, choice=choice, bound=bound)
     return None
 
 
-def _open(first: Found, found: Sequence[Found]) -> str | None:
-    """What of the best answer may be bettered, by its own kind of node or by another."""
-    ours = first.worth
-    rivals = [
-        (one.choice.open, one.worth.domains == ours.domains)
-        for one in found
-        if replace(one.worth, domains=(), damage=0, broken=())
-        == replace(ours, domains=(), damage=0, broken=())
-    ]
-    if any(left == "domains" for left, _ in rivals):
-        return "domains"
-    return "damage" if ("damage", True) in rivals else None
+def ceiling(request: Request, index: Index) -> float:
+    """GB/s that no placement exceeds where tables are uncertain; 0 where they are certain."""
+    limit = distances(index.cluster)[request.required or BEYOND]
+    return _Hunt(request, index, 0).ceiling(limit)
+
+
+Kind = tuple[str, str]
+"""What one gang may combine: GPU model, resource name."""
 
 
 class _Hunt:
-    """The search for one gang: each kind of node by itself, no further apart than a limit."""
+    """The search for one gang among all kinds of nodes, which share the effort."""
 
     def __init__(self, request: Request, index: Index, effort: int) -> None:
         self.request = request
         self.index = index
         self.effort = effort
         self.supply = index.supply(request)
+        self._choosers: dict[tuple[Kind, float], Chooser | None] = {}
 
-    def within(self, limit: int) -> Iterator[Found | None]:
-        """For each kind the best choice of nodes no further apart than this."""
-        for kind in self.supply.kinds:
-            yield self._of_kind(kind, limit)
+    @cached_property
+    def settled(self) -> bool:
+        """Whether the least damage inside every node is known, not just a good one."""
+        request = self.request
+        return all(
+            one.damage.settled(one.free, workers * request.gpus)
+            for one in self.supply.classes
+            if math.comb(one.table.size, one.table.size // 2) > CHOICES
+            for workers in range(1, min(one.capacity, request.workers) + 1)
+        )
+
+    @cached_property
+    def alone(self) -> Found | None:
+        """The best single node."""
+        found = [one for one in map(self._alone, self.supply.kinds) if one is not None]
+        return min(found, key=lambda one: one.worth, default=None)
+
+    def within(self, limit: int) -> Found | None:
+        """The best choice of nodes no further apart than this; what is open says so."""
+        request, index = self.request, self.index
+        if limit == 0 or request.workers == 1 or request.max_nodes == 1:
+            return self.alone
+        levels = self._levels(limit)
+        steps = {kind: self._steps(kind, levels) for kind in self.supply.kinds}
+        for bandwidth in sorted(set().union(*steps.values()), reverse=True):
+            if self.alone is not None and -self.alone.worth.bandwidth >= bandwidth:
+                break
+            kinds = [kind for kind, some in steps.items() if bandwidth in some]
+            for level in levels:
+                if index.bandwidth(level) >= bandwidth:
+                    found = list(self._joined(kinds, bandwidth, level))
+                    if found:
+                        first = min(found, key=lambda one: one.score)
+                        first = replace(first, open=_open(first, found))
+                        return self._found(bandwidth, level, first)
+        return self.alone
+
+    def _joined(self, kinds: Sequence[Kind], bandwidth: float, level: int) -> Iterator[Choice]:
+        """The best choice of several nodes of each kind, as far as it may be the best of all."""
+        request = self.request
+        most = request.workers if request.max_nodes is None else request.max_nodes
+        for kind in kinds:
+            chooser = self._chooser(kind, bandwidth)
+            if chooser is not None:
+                chooser.most, chooser.effort = most, self.effort
+                choice = chooser.best(level)
+                self.effort = chooser.effort
+                if choice is not None:
+                    most = choice.nodes
+                    yield choice
+
+    def _chooser(self, kind: Kind, bandwidth: float) -> Chooser | None:
+        """The search among nodes of a kind; None where all together are too small."""
+        key = (kind, bandwidth)
+        if key not in self._choosers:
+            request, supply = self.request, self.supply
+            quotes = supply.quotes(request, kind, bandwidth)
+            held = sum(
+                supply.counts[at] * max(prices) for at, prices in enumerate(quotes.prices) if prices
+            )
+            self._choosers[key] = None
+            if held >= request.workers:
+                self._choosers[key] = Chooser(
+                    index=self.index,
+                    supply=supply,
+                    quotes=quotes,
+                    workers=request.workers,
+                    gpus=request.gpus,
+                    most=request.workers,
+                )
+        return self._choosers[key]
 
     def ceiling(self, limit: int) -> float:
         """What no placement within a limit exceeds where tables are uncertain; else 0, GB/s."""
@@ -138,7 +198,7 @@ class _Hunt:
         size = request.workers * request.gpus
         alone = [one.bound(size) for one in usable if one.capacity >= request.workers]
         inside = max(
-            one.bound(workers * request.gpus)
+            min(one.bound(workers * request.gpus), one.network)
             for one in usable
             for workers in range(1, min(one.capacity, request.workers) + 1)
         )
@@ -153,36 +213,7 @@ class _Hunt:
             if self.index.distance(level) <= limit
         ]
 
-    def _of_kind(self, kind: tuple[str, str], limit: int) -> Found | None:
-        request, supply = self.request, self.supply
-        alone = self._alone(kind)
-        if limit == 0 or request.workers == 1 or request.max_nodes == 1:
-            return alone
-        for bandwidth, levels in self._steps(kind, limit):
-            if alone is not None and -alone.worth.bandwidth >= bandwidth:
-                break
-            quotes = supply.quotes(request, kind, bandwidth)
-            held = sum(
-                supply.counts[at] * max(prices) for at, prices in enumerate(quotes.prices) if prices
-            )
-            if held < request.workers:
-                continue
-            chooser = Chooser(
-                index=self.index,
-                supply=supply,
-                quotes=quotes,
-                workers=request.workers,
-                gpus=request.gpus,
-                most=request.max_nodes or request.workers,
-                effort=self.effort,
-            )
-            for level in levels:
-                choice = chooser.best(level)
-                if choice is not None:
-                    return self._found(bandwidth, level, choice)
-        return alone
-
-    def _alone(self, kind: tuple[str, str]) -> Found | None:
+    def _alone(self, kind: Kind) -> Found | None:
         """The best single node for the whole gang."""
         request, supply, index = self.request, self.supply, self.index
         size = request.workers * request.gpus
@@ -210,15 +241,11 @@ class _Hunt:
         choice = Choice(nodes=1, domains=counts, damage=least, broken=free, seats=(seats[leaf],))
         return self._found(bandwidth, None, choice)
 
-    def _steps(self, kind: tuple[str, str], limit: int) -> Iterator[tuple[float, Sequence[int]]]:
-        """The bandwidths that several nodes can have, most first, and the levels that allow it."""
-        index = self.index
-        levels = self._levels(limit)
+    def _steps(self, kind: Kind, levels: Sequence[int]) -> frozenset[float]:
+        """The bandwidths that several nodes of a kind can have."""
         inside = self.supply.speeds(kind, self.request.gpus)
-        steps = {min(speed, index.bandwidth(level)) for speed in inside for level in levels}
-        for bandwidth in sorted(steps, reverse=True):
-            if bandwidth > 0 and bandwidth >= self.request.min_bandwidth:
-                yield bandwidth, [one for one in levels if index.bandwidth(one) >= bandwidth]
+        steps = {min(speed, self.index.bandwidth(level)) for speed in inside for level in levels}
+        return frozenset(one for one in steps if one > 0 and one >= self.request.min_bandwidth)
 
     def _found(self, bandwidth: float, level: int | None, choice: Choice) -> Found:
         distance = 0 if level is None else self.index.distance(level)
@@ -240,6 +267,14 @@ class _Hunt:
         )
 
 
+def _open(first: Choice, found: Sequence[Choice]) -> str | None:
+    """What of the best choice may be bettered, by its own kind of node or by another."""
+    rivals = [(one.open, one.domains == first.domains) for one in found if one.nodes == first.nodes]
+    if any(left == "domains" for left, _ in rivals):
+        return "domains"
+    return "damage" if ("damage", True) in rivals else None
+
+
 def _placement(request: Request, index: Index, found: Found) -> Placement:
     """Spell a choice out: workers numbered along the network, GPUs along the rings."""
     assignments: list[Assignment] = []
@@ -248,6 +283,8 @@ def _placement(request: Request, index: Index, found: Found) -> Placement:
     threshold = -found.worth.bandwidth
     for node, at, workers in found.choice.seats:
         one = found.supply.classes[at]
+        if found.level is not None:
+            network = min(network, node.network)
         size = workers * request.gpus
         groups: Sequence[tuple[int, ...]] = [()] * workers
         if one.hidden:

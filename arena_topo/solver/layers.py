@@ -270,29 +270,26 @@ class _Parts:
 
     def _split(self, gpus: GPUSet) -> Iterator[Part]:
         inside = [one for one in self.meshes if count(GPUSet(one.gpus & gpus)) >= RING]
-        # A set with an NVLink ring is worth its rings, even where PCIe alone is faster.
-        slower = inside if self.needed > 1 else []
-        if not slower and self._complete(gpus):
+        if self._complete(gpus):
+            # An NVLink ring over links of this rate has lanes enough for as many rings.
             yield Part(gpus)
         elif len(inside) == 1 and inside[0].gpus == gpus and not self._linked(gpus):
             part = self._rings(inside[0])
             if part is not None:
                 yield part
-        elif count(gpus) <= families.MOST and all(len(one.found) > 0 for one in slower):
+        elif count(gpus) <= families.MOST and all(one.found for one in inside):
             yield Part(gpus, family=self._family(gpus, inside))
         elif self.bound:
             yield Part(gpus)
         else:
-            for one in slower:
-                gpus = GPUSet(gpus & ~one.gpus)
             yield from self._cliques(gpus)
 
     def _family(self, gpus: GPUSet, inside: Iterable[Mesh]) -> int:
         family = families.rings(_within(self.adjacent, gpus))
         for one in inside:
-            # The first part holds all sets with a ring: that one is always exact.
-            if one.found:
-                family &= ~_embedded(one.found[0], gpus)
+            # A set with an NVLink ring is worth its rings, even where PCIe alone is faster. The
+            # first part holds all sets with a ring: that one is always exact.
+            family &= ~_embedded(one.found[0], gpus)
             part = self._rings(one)
             if part is not None:
                 family |= _embedded(part, gpus)
@@ -504,22 +501,22 @@ def _embedded(part: Part, gpus: GPUSet) -> int:
     return int.from_bytes(found, "little")
 
 
-def _adjacent(worth: Sequence[Sequence[float]], least: float) -> list[int]:
+def _adjacent(worth: Sequence[Sequence[float]], least: float) -> tuple[int, ...]:
     """For each GPU those whose link is worth at least so much, as bits."""
     size = len(worth)
-    return [
+    return tuple(
         sum(1 << other for other in range(size) if other != one and worth[one][other] >= least)
         for one in range(size)
-    ]
+    )
 
 
-def _within(adjacent: Sequence[int], gpus: GPUSet) -> list[int]:
+def _within(adjacent: Sequence[int], gpus: GPUSet) -> tuple[int, ...]:
     """The neighbours inside a set, in its own numbering."""
     inside = members(gpus)
-    return [
+    return tuple(
         sum(1 << place for place, other in enumerate(inside) if adjacent[one] >> other & 1)
         for one in inside
-    ]
+    )
 
 
 def _components(adjacent: Sequence[int]) -> list[GPUSet]:

@@ -5,21 +5,31 @@ Places given up are counted against filling the largest nodes, as in `selection`
 the fewest nodes give up the same few, which keeps tables small. A domain that is entered costs one
 in the digit of its level, damage and room broken into stand in the digits below, so that one
 integer orders the choices. What cannot become better than a good guess is left out.
+
+An example: 5 workers fill machines of 2, in racks a (two machines) and b (three, one of them with
+room for 1 only). Three machines are the fewest, their loads of 2 leave one place: the slack is 1,
+the margin 2. The table of a has 0, 1 and 2 nodes with nothing given up, and 1 and 2 nodes with one
+place given up (a machine with 1 worker). Row 1 at 3 nodes of both together holds the answer: the
+cheapest of 2 + 1 and 1 + 2 nodes where one of the two racks gives up the place.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
+from typing import TYPE_CHECKING
 
 from arena_topo.solver.classes import Domain
-from arena_topo.solver.domains import Choice, Chooser, Profile
 from arena_topo.solver.selection import exactly
 
-_Chain = tuple[tuple[int, int, int], ...]
-"""The leaves used: which, how many of its nodes, how many places given up."""
+if TYPE_CHECKING:
+    from arena_topo.solver.domains import Choice, Chooser, Profile
+
+_Chain = tuple[int, int, int] | tuple["_Chain | None", "_Chain | None"] | None
+"""The leaves used, as a tree that tables share: a leaf says which it is, how many of its nodes, and
+how many places it gives up."""
 
 _Row = dict[int, tuple[int, _Chain]]
 """By nodes used: the least cost, and how."""
@@ -32,8 +42,8 @@ class _Spent(Exception):
     """The effort is used up."""
 
 
-def settle(chooser: Chooser, domain: Domain, least: Choice) -> Choice | None:
-    """The best choice in a domain of domains; None if there is none with so few nodes.
+def settle(chooser: Chooser, domain: Domain, least: Choice) -> Choice:
+    """The best choice in a domain of domains.
 
     `least` is the best choice if domains did not count. Where the effort does not suffice, a good
     choice that says what of it is open.
@@ -77,7 +87,7 @@ def _guess(chooser: Chooser, domain: Domain, least: Choice, profile: Profile) ->
         pool = [*level[: many - 1], last]
     leaves = sorted(leaf for one in pool for leaf in one.leaves)
     found = chooser.select(leaves, profile.nodes)
-    return least if found is None or least.worth < found.worth else found
+    return least if found is None or least.score < found.score else found
 
 
 class _Tables:
@@ -91,30 +101,29 @@ class _Tables:
         index, depth = chooser.index, len(chooser.index.cluster.tiers)
         most = max(max(one.values(), default=0) for one in chooser.quotes.prices)
         # The digits of a cost, from the last to the first.
-        self._room: dict[int, int] = {}
-        self._entry: dict[int, int] = {}
+        self._room_unit: dict[int, int] = {}
+        self._entry_unit: dict[int, int] = {}
         unit = 1
         for level in range(domain.level + 1, depth):
-            self._room[level] = unit
+            self._room_unit[level] = unit
             unit *= index.whole.free + 1
-        self._damage = unit
+        self._damage_unit = unit
         unit *= profile.nodes * most + 1
         for level in range(depth - 1, domain.level, -1):
-            self._entry[level] = unit
+            self._entry_unit[level] = unit
             unit *= len(index.leaves) + 1
-        self._limit = self._damage * guess.damage + sum(
-            self._entry[level] * guess.domains[level]
-            + self._room[level] * guess.broken[depth - 1 - level]
-            for level in self._room
+        self._limit = self._damage_unit * guess.damage + sum(
+            self._entry_unit[level] * guess.domains[level]
+            + self._room_unit[level] * guess.broken[depth - 1 - level]
+            for level in self._room_unit
         )
 
-    def best(self) -> Choice | None:
-        """The best choice; None if there is none with so few nodes; _Spent past the effort."""
-        found = self._combined(self.domain)[self.profile.slack].get(self.profile.nodes)
-        if found is None:
-            return None
+    def best(self) -> Choice:
+        """The best choice; _Spent past the effort."""
+        # The guess is among them, so there is one.
+        found = self._combined(self.domain)[self.profile.slack][self.profile.nodes]
         parts = []
-        for leaf, used, lost in found[1]:
+        for leaf, used, lost in _leaves(found[1]):
             ids, offers = self.chooser.offers((leaf,))
             workers = self._above(leaf) + used * self.profile.margin - lost
             chosen = exactly(offers, used, workers)
@@ -130,7 +139,7 @@ class _Tables:
         tables = sorted(map(self._combined, domain.children), key=_most, reverse=True)
         slack, nodes = self.profile.slack, self.profile.nodes
         sizes = [0, *accumulate(map(_most, tables))]
-        rows: _Rows = [{0: (0, ())}, *({} for _ in range(slack))]
+        rows: _Rows = [{0: (0, None)}, *({} for _ in range(slack))]
         for at, table in enumerate(tables, 1):
             self._spend(sum(map(len, rows)) * sum(map(len, table)))
             after: _Rows = [{} for _ in range(slack + 1)]
@@ -144,7 +153,7 @@ class _Tables:
 
     def _promising(self, row: _Row, sizes: Sequence[int], at: int) -> _Row:
         """Of a row what the tables from `at` on can complete without exceeding the guess."""
-        entry = self._entry[self.domain.level + 1]
+        entry = self._entry_unit[self.domain.level + 1]
         kept = {}
         for used, known in row.items():
             wanted = sizes[at] + self.profile.nodes - used
@@ -156,7 +165,7 @@ class _Tables:
 
     def _charge(self, rows: _Rows, domain: Domain) -> None:
         """Add what entering a domain costs."""
-        cost = self._entry[domain.level] + self._room[domain.level] * domain.free
+        cost = self._entry_unit[domain.level] + self._room_unit[domain.level] * domain.free
         for row in rows:
             for used, (paid, chain) in row.items():
                 if used:
@@ -185,7 +194,7 @@ class _Tables:
                             into[used + one] = total
             rows = after
         table: _Rows = [
-            {used: (paid, ((leaf, used, lost),) if used else ()) for used, paid in row.items()}
+            {used: (paid, (leaf, used, lost) if used else None) for used, paid in row.items()}
             for lost, row in enumerate(rows)
         ]
         self._charge(table, domain)
@@ -205,7 +214,7 @@ class _Tables:
                     choice.append(prices[at][full])
         costs = accumulate(sorted(choice), initial=paid)
         row: _Row = {
-            used: (cost * self._damage, ((leaf, used, 0),) if used else ())
+            used: (cost * self._damage_unit, (leaf, used, 0) if used else None)
             for used, cost in enumerate(costs, forced)
         }
         self._spend(len(row))
@@ -221,7 +230,7 @@ class _Tables:
             full = max(prices, default=0)
             ways = [(max(0, full - margin), 0, 0)]
             ways += [
-                (max(full, margin) - load, 1, price * self._damage)
+                (max(full, margin) - load, 1, price * self._damage_unit)
                 for load, price in prices.items()
             ]
             found = self._options[at] = [one for one in ways if one[0] <= slack]
@@ -245,13 +254,30 @@ def _most(rows: _Rows) -> int:
     return max((max(row) for row in rows if row), default=0)
 
 
+def _leaves(chain: _Chain) -> Iterator[tuple[int, int, int]]:
+    """The leaves of a chain, in order."""
+    waiting = [chain]
+    while waiting:
+        one = waiting.pop()
+        if one is None:
+            continue
+        if len(one) == 2:  # noqa: PLR2004 - two chains; a leaf has three numbers
+            waiting += (one[1], one[0])
+        else:
+            yield one
+
+
 def _join(row: _Row, other: Mapping[int, tuple[int, _Chain]], into: _Row, nodes: int) -> None:
-    """Every sum of two rows, the cheapest for each number of nodes."""
-    for used, (paid, chain) in row.items():
+    """Every sum of two rows, the cheapest for each number of nodes.
+
+    Of equal ones the one that uses most of the first row, so that ties go to the first domains.
+    """
+    for used in sorted(row, reverse=True):
+        paid, chain = row[used]
         for more, (price, tail) in other.items():
             both = used + more
             if both <= nodes:
                 total = paid + price
                 known = into.get(both)
                 if known is None or total < known[0]:
-                    into[both] = (total, chain + tail)
+                    into[both] = (total, (chain, tail) if chain and tail else chain or tail)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from decimal import Decimal
 
 from arena_topo.solver import Policy, Request
@@ -52,10 +52,13 @@ class Damage:
         self.alike = table.alike
         whole = GPUSet((1 << table.size) - 1)
         self._sizes = tuple(size for size in GROUP_SIZES if size <= table.size)
+        self._weights: dict[int, int] = {
+            size: WEIGHT ** (size.bit_length() - 1) for size in self._sizes
+        }
         self._full = {size: table.best(whole, size) for size in self._sizes if size > 1}
         self._keeps: dict[int, int] = {}
         self._cheapest: dict[tuple[int, int, float], tuple[int, GPUSet] | None] = {}
-        self._packing = functools.cache(self._packed)
+        self._packing: Callable[[int, int], int] = functools.cache(self._packed)
 
     def keeps(self, free: GPUSet) -> int:
         """The potential of a free set."""
@@ -126,9 +129,7 @@ class Damage:
         if self.table.size <= PACKED:
             singles = GRAIN * count(free)
             return singles + sum(
-                WEIGHT ** (size.bit_length() - 1) * self._packing(free, size)
-                for size in self._sizes
-                if size > 1
+                self._weights[size] * self._packing(free, size) for size in self._sizes if size > 1
             )
         potential = GRAIN * count(free)
         for gpus, terms, known in self._terms:
@@ -142,9 +143,7 @@ class Damage:
 
     def _by_count(self, left: int) -> int:
         """The potential of so many GPUs of which any are as good as the best."""
-        return sum(
-            WEIGHT ** (size.bit_length() - 1) * GRAIN * (left // size) for size in self._sizes
-        )
+        return sum(weight * GRAIN * (left // size) for size, weight in self._weights.items())
 
     @functools.cached_property
     def _terms(self) -> list[tuple[GPUSet, list[tuple[Part, int, int]], dict[int, int]]]:
@@ -154,7 +153,7 @@ class Damage:
             if size == 1:
                 continue
             for share, layer in zip(self._shares(size), self.table.layers, strict=True):
-                weight = WEIGHT ** (size.bit_length() - 1) * share
+                weight = self._weights[size] * share
                 for part in layer.parts if weight else ():
                     if part.size >= size:
                         terms.setdefault(part.gpus, []).append((part, size, weight))

@@ -19,7 +19,6 @@ GPUs of a cube mesh close no ring, four do), n nodes may not be enough; then n +
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -83,23 +82,41 @@ class _Taken(NamedTuple):
     deviation: Deviation
 
 
-def select(offers: Sequence[Offer], workers: int) -> Selection | None:
+def select(offers: Sequence[Offer], workers: int, *, most: int | None = None) -> Selection | None:
     """Choose nodes for all workers: the fewest, then the cheapest; None if they do not fit.
 
-    Of equal choices the one with the earlier offers.
+    Of equal choices the one with the earlier offers. `most` limits the number of nodes.
     """
     total = sum(offer.count for offer in offers)
     order = sorted(range(len(offers)), key=lambda index: -offers[index].capacity)
     least = _fewest(offers, order, workers)
-    # Where all loads are even, say, no number of nodes holds an odd gang.
-    step = math.gcd(*(load for offer in offers for load in offer.prices))
-    if least is None or workers % step:
+    if least is None:
         return None
-    for nodes in range(least, min(total, workers) + 1):
+    limit = min(total, workers, workers if most is None else most)
+    for nodes in range(least, limit + 1):
         found = _Profile(offers, order, nodes, workers).best()
         if found is not None:
             return found
+        # So few do not do where loads have gaps. Whether any number does is soon said.
+        if nodes == least and not _reached(offers, workers):
+            return None
     return None
+
+
+def _reached(offers: Sequence[Offer], workers: int) -> bool:
+    """Whether the loads can sum up to all workers, if each node may hold several of them at once.
+
+    A set of sums is a number whose bits they are; counts are taken by powers of two.
+    """
+    sums, mask = 1, (1 << workers + 1) - 1
+    for offer in offers:
+        for load in offer.prices:
+            left, part = min(offer.count, workers // load), 1
+            while left:
+                taken = min(part, left)
+                sums |= sums << taken * load & mask
+                left, part = left - taken, part * 2
+    return bool(sums >> workers & 1)
 
 
 def exactly(offers: Sequence[Offer], nodes: int, workers: int) -> Selection | None:

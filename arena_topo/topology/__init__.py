@@ -188,6 +188,8 @@ class Node:
     are what is left of `all_cpu` and `all_memory`; None means not known, and not limited.
     `unavailable` says why no pod can start now (cordoned, not ready), `shared` why its GPUs can
     never be placed by topology (MIG, time slices).
+    `network` is GB/s that the node itself can send to others, where it may be slower than what
+    joins them.
     `dedicated`: only placements of arena-topo run here (labelled and tainted, or an ACK topology
     node), so devices may be injected. `foreign`: pods that arena-topo did not place hold GPUs.
     """
@@ -209,6 +211,7 @@ class Node:
     dedicated: bool = False
     foreign: bool = False
     domains: tuple[str, ...] = ()
+    network: float = float("inf")
 
     @property
     def opaque(self) -> bool:

@@ -101,11 +101,15 @@ def folder() -> Path | None:
     """Where tables are kept; None for a user without a home."""
     # The XDG specification says to ignore relative paths.
     named = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    if named.is_absolute():
+        return named / "arena-topo" / "tables"
+    if os.environ.get("HOME") == "":
+        return None
     try:
-        root = named if named.is_absolute() else Path.home() / ".cache"
+        home = Path.home()
     except RuntimeError:
         return None
-    return root / "arena-topo" / "tables" if root.is_absolute() else None
+    return home / ".cache" / "arena-topo" / "tables" if home.is_absolute() else None
 
 
 def fingerprint(configuration: Configuration) -> str:
