@@ -93,7 +93,10 @@ def test_the_kinds_of_connected_sets_are_as_many_as_blink_counted(preset, kinds)
         ("hgx-a100", "A100", {"NV12": 28}, True, 4),
         ("hgx-h100", "H100", {"NV18": 28}, True, 5),
         ("hgx-h200", "H200", {"NV18": 28}, True, 5),
+        ("hgx-h20", "H20", {"NV18": 28}, True, 5),
         ("hgx-b200", "B200", {"NV18": 28}, True, 5),
+        ("gb200-nvl72", "GB200", {"NV18": 6}, True, None),
+        ("gb300-nvl72", "GB300", {"NV18": 6}, True, None),
         ("pcie-4", "T4", {"PIX": 2, "PHB": 4}, False, 3),
         ("pcie-8", "L40S", {"PIX": 4, "PXB": 8, "SYS": 16}, False, 4),
         ("pcie-8-a100", "A100", {"NV12": 4, "NODE": 8, "SYS": 16}, False, 4),
@@ -111,7 +114,7 @@ def test_a_preset_is_the_machine_it_names(preset, model, expected, nvswitch, gen
 
 def test_every_preset_is_listed_with_a_summary():
     assert presets.names() == tuple(presets.PRESETS)
-    assert len(presets.names()) == 12
+    assert len(presets.names()) == 15
     assert all(known.summary for known in presets.PRESETS.values())
 
 
@@ -147,6 +150,9 @@ def test_an_unknown_preset_is_refused_with_the_nearest():
         ("NVIDIA H100 80GB HBM3", 8, "hgx-h100"),
         ("NVIDIA-H200", 8, "hgx-h200"),
         ("NVIDIA-B200", 8, "hgx-b200"),
+        ("NVIDIA-H20", 8, "hgx-h20"),
+        ("NVIDIA-GB200", 4, "gb200-nvl72"),
+        ("NVIDIA-GB300", 4, "gb300-nvl72"),
     ],
 )
 def test_a_product_of_one_board_is_assumed_to_be_that_board(product, count, preset):

@@ -27,13 +27,13 @@ class Preset:
 
     `products` is a pattern for the product names, in capitals and without the maker, that such a
     machine reports; None where the product does not tell the links (every PCIe card).
-    `pcie_generation` is that of the slots and of the GPUs (data sheets).
+    `pcie_generation` is that of the slots and of the GPUs (data sheets), where it is known.
     """
 
     summary: str
     model: str
     matrix: str
-    pcie_generation: int
+    pcie_generation: int | None = None
     products: str | None = None
 
 
@@ -167,12 +167,31 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             pcie_generation=5,
             products=r"H200(-SXM5)?(-141GB(-HBM\w+)?)?",
         ),
+        "hgx-h20": Preset(
+            summary="8 x H20 behind NVSwitch",
+            model="H20",
+            matrix=_uniform("NV18", "00001111"),
+            pcie_generation=5,
+            products=r"H20(-\d+GB)?(-HBM\w+)?",
+        ),
         "hgx-b200": Preset(
             summary="8 x B200 behind NVSwitch",
             model="B200",
             matrix=_uniform("NV18", "00001111"),
             pcie_generation=5,
             products=r"B200(-SXM\d?)?(-\d+GB(-HBM\w+)?)?",
+        ),
+        "gb200-nvl72": Preset(
+            summary="4 x GB200, one tray of an NVL72",
+            model="GB200",
+            matrix=_uniform("NV18", "0011"),
+            products=r"GB200(-NVL\w*)?(-\d+GB)?(-HBM\w+)?",
+        ),
+        "gb300-nvl72": Preset(
+            summary="4 x GB300, one tray of an NVL72",
+            model="GB300",
+            matrix=_uniform("NV18", "0011"),
+            products=r"GB300(-NVL\w*)?(-\d+GB)?(-HBM\w+)?",
         ),
         "pcie-4": Preset(
             summary="4 x T4 in two pairs on PCIe switches, one socket",
