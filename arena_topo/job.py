@@ -610,7 +610,7 @@ class MPIJob:
     def _check(self, field: str, flag: Flag) -> None:
         value, name = getattr(self, field), spelling(field, flag)
         if flag.at_least is not None and value is not None and value < flag.at_least:
-            raise InvalidJob(f"{name} is invalid", why=f"{value} is less than {flag.at_least}")
+            raise InvalidJob(f"{name} is invalid", why=f"{value:g} is less than {flag.at_least}")
         if flag.needs and value and not getattr(self, flag.needs):
             needed = spelling(flag.needs, flags_of(MPIJob)[flag.needs])
             raise InvalidJob(f"{name} needs {needed}", hint=f"add {needed}")

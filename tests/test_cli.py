@@ -177,16 +177,40 @@ def test_a_gang_that_must_wait_is_submitted_pending_with_the_reason(arena, world
     world.nodes = (replace(world.nodes[0], free=gpu_set((0, 5))),)
     code, out, err = arena("submit", "mpi", *GANG, "c")
     assert (code, out) == (0, "mpijob.kubeflow.org/demo created\n")
-    pending, starter = err.splitlines()[-2:]
+    pending, change, starter = err.splitlines()[-3:]
     assert pending.startswith("The Job demo is PENDING: 4 workers x 1 GPU cannot be placed now: ")
+    assert "made no sense" not in pending
+    assert change == (
+        "  try:  fits now with --workers 2; or when 2 more GPUs of node dgx-0 are free"
+    )
     assert "Nobody starts it" in starter
     assert "Placement:" not in err
+
+
+def test_why_a_job_waits_is_said_once(arena, world):
+    world.nodes = (replace(world.nodes[0], free=gpu_set((0, 5))),)
+    arena("submit", "mpi", *GANG, "c")
+    _code, out, err = arena("get", "demo")
+    assert (out + err).count("4 workers x 1 GPU cannot be placed now") == 1
+
+
+@pytest.mark.parametrize("engine", ["--emulate=dgx-1-v100", "--backend=local"])
+def test_a_dump_and_an_engine_exclude_each_other(arena, engine):
+    code, out, err = arena("plan", "mpi", *GANG, "--state=dump.json", engine, "c")
+    assert (code, out) == (2, "")
+    flag = "--emulate" if "emulate" in engine else "--backend local"
+    assert err.startswith(f"error: --state and {flag} exclude each other\n")
 
 
 def test_a_gang_that_never_fits_ends_with_5_and_nothing_is_created(arena, world):
     code, out, err = arena("submit", "mpi", *GANG, "--workers=9", "c")
     assert (code, out) == (5, "")
-    assert err.startswith("error: 9 workers x 1 GPU can never be placed on this cluster\n")
+    assert err == (
+        "note: a ConfigMap made no sense\n"
+        "error: 9 workers x 1 GPU can never be placed on this cluster\n"
+        "  why:  1 node (dgx-0): room for some of the workers, not for all\n"
+        "  try:  fits now with --workers 8\n"
+    )
     assert not world.known
 
 
@@ -221,7 +245,10 @@ def test_a_plan_that_fits_later_but_not_now_ends_with_3(arena, world):
     world.nodes = (replace(world.nodes[0], free=gpu_set((0, 5))),)
     code, out, err = arena("plan", "mpi", *GANG, "c")
     assert (code, out) == (3, "")
-    assert err.startswith("error: 4 workers x 1 GPU cannot be placed now\n")
+    assert err.splitlines()[:2] == [
+        "note: a ConfigMap made no sense",
+        "error: 4 workers x 1 GPU cannot be placed now",
+    ]
 
 
 def test_a_plan_of_an_ordinary_job_says_that_it_is_not_placed(arena, world):

@@ -1,6 +1,7 @@
 """Drawings of machines and of the network, compared whole with the files in `screens/`."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -214,25 +215,73 @@ def test_a_network_is_a_tree_in_which_nodes_that_are_alike_share_a_line():
 def test_a_flat_network_is_its_nodes_with_what_ails_them():
     world = cluster(
         node("a", V100, 0b1111),
-        node("b", V100, 0, unavailable="cordoned"),
+        node("b", V100, 0b11, unavailable="cordoned"),
         node("c", HGX, hidden=3),
         node("d", HGX, shared="MIG"),
         node("e", machine("cpu", "none", ())),
+        node("f", V100, 0b111, allocatable=gpu_set(range(7))),
+        guesses={"beyond": "nothing says"},
     )
     assert drawing.fabric(world, unicode=False) == (
-        "cluster (1.25 GB/s): 5 nodes, 9 of 32 GPUs free\n"
+        "cluster (1.25 GB/s, assumed): 5 nodes, 12 of 40 GPUs free\n"
         "|- ....####  4 free  8 x V100  a\n"
-        "|- ########  0 free  8 x V100  b (cordoned)\n"
-        "|- ????????  5 free  8 x A100  c\n"
-        "|- ........  0 free  8 x A100  d (MIG)\n"
-        "`- no GPUs  e\n"
-        ". free  # in use  ? some of these are, nobody says which\n"
+        "|- xx######  0 free  8 x V100  b (cordoned)\n"
+        "|- ????????  5 of 8 free  8 x A100  c\n"
+        "|- xxxxxxxx  0 free  8 x A100  d (MIG)\n"
+        "`- ...####x  3 free  8 x V100  f\n"
+        ". free  # in use  ? some of these are in use or unhealthy, nobody says which"
+        "  x cannot be used now\n"
+        "Not shown: 1 node without GPUs\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("one", "legend"),
+    [
+        (node("a", V100), ". free"),
+        (node("a", V100, 0), "# in use"),
+        (node("a", V100, 1), ". free  # in use"),
+        (node("a", V100, unavailable="NotReady"), "x cannot be used now"),
+        (node("a", machine("cpu", "none", ())), "1 node, none with GPUs"),
+    ],
+)
+def test_the_legend_of_a_network_holds_only_signs_that_are_drawn(one, legend):
+    assert drawing.fabric(cluster(one), unicode=False).splitlines()[-1] == legend
+
+
+def test_levels_whose_speed_is_assumed_say_so_and_others_do_not():
+    world = racks(2, 2, 1)
+    guessed = replace(world, guesses={"leaf": "nothing says"})
+    lines = drawing.fabric(guessed).splitlines()
+    assert "leaf s0-r0 (25 GB/s, assumed): " in lines[2]
+    assert "spine s0 (12.5 GB/s): " in lines[1]
+    assert lines[0].startswith("cluster (6 GB/s): ")
+    assert "assumed" not in drawing.fabric(world)
+
+
+def test_without_pairs_a_mesh_is_boxes_and_what_its_words_mean():
+    text = drawing.machine(V100, pairs=False)
+    assert text.splitlines()[-1] == "  NV2 = 2 NVLinks; NV1 = 1 NVLink; SYS = across sockets"
+    assert len(text.splitlines()) == len(drawing.machine(V100).splitlines()) - 9
+
+
+def test_an_opaque_machine_says_how_many_of_the_doubtful_are_free_as_its_network_does():
+    opaque = node("a", V100, 0b1111111, hidden=2)
+    assert "; 5 of 7 free, 1 in use\n" in drawing.machine(V100, free=opaque.free, hidden=2)
+    assert "  5 of 7 free  " in drawing.fabric(cluster(opaque))
 
 
 def test_nodes_in_which_different_numbers_of_gpus_are_hidden_are_not_alike():
     world = cluster(node("a", V100, hidden=1), node("b", V100, hidden=2))
     assert [line.split()[2] for line in drawing.fabric(world).splitlines()[1:3]] == ["7", "6"]
+
+
+def test_a_node_that_is_slower_than_what_joins_it_says_so():
+    world = cluster(node("a", V100), node("b", V100, network=1.25), node("c", V100))
+    assert [line.partition("V100  ")[2] for line in drawing.fabric(world).splitlines()[1:3]] == [
+        "a, c",
+        "b (1.25 GB/s to others)",
+    ]
 
 
 def test_names_that_do_not_fit_are_counted():
@@ -256,6 +305,26 @@ def test_a_network_too_large_for_a_screen_is_drawn_less_deep(world, said):
     text = drawing.fabric(world)
     assert said in text
     assert len(text.splitlines()) <= drawing.FABRIC_LINES + 2
+
+
+def test_nodes_without_gpus_take_no_place_from_the_network():
+    real = racks(1, 2, 2).nodes
+    bare = (
+        node(f"cpu-{at}", machine("cpu", "none", ()), domains=(f"({at})",) * 2) for at in range(99)
+    )
+    text = drawing.fabric(replace(racks(1, 2, 2), nodes=(*bare, *real)))
+    assert text == drawing.fabric(racks(1, 2, 2)) + "Not shown: 99 nodes without GPUs\n"
+
+
+def test_one_gpu_is_not_many():
+    world = cluster(node("a", machine("one", "V100", matrix(1, {}))))
+    assert drawing.fabric(world).startswith("cluster (1.25 GB/s): 1 node, 1 of 1 GPU free\n")
+
+
+def test_no_gpu_is_called_free_on_a_machine_that_takes_no_jobs():
+    text = drawing.machine(V100, free=gpu_set(range(6)), hidden=2, away="unused")
+    assert "; 6 unused, 2 in use\n" in text
+    assert "free" not in text
 
 
 def test_no_nodes_are_no_network():

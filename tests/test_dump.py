@@ -1,4 +1,4 @@
-"""Dumps: whatever kubectl prints is read, and what is cut off is refused with its place."""
+"""Dumps: whatever kubectl prints is read, and where it is cut off the place is named."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_a_document_that_is_none_is_refused_with_its_place(
     with pytest.raises(UsageError) as caught:
         dump.document(str(path))
     assert caught.value.message.startswith(f"{path}: {problem}")
-    assert caught.value.hint is None
+    assert "docs/how-it-works.md" in (caught.value.hint or "")
 
 
 def test_a_document_that_cannot_be_read_is_refused(tmp_path: Path):
@@ -131,12 +131,67 @@ def test_a_dash_is_standard_input(monkeypatch: pytest.MonkeyPatch):
     assert list(dump.read(["-"])) == [NODE, POD]
 
 
-@pytest.mark.parametrize("cut", [1, 20, 60, 140, len(json.dumps(LIST)) - 1])
-def test_a_json_dump_that_is_cut_off_names_file_and_position(tmp_path: Path, cut: int):
+def damaged(folder: Path, *texts: str | bytes) -> tuple[list[Any], list[str]]:
+    """The objects of some dumps, and what is said of those that are damaged."""
+    paths = []
+    for index, text in enumerate(texts):
+        path = folder / f"dump-{index}"
+        path.write_bytes(text.encode() if isinstance(text, str) else text)
+        paths.append(str(path))
+    found = list(dump.read(paths))
+    objects = [one for one in found if not isinstance(one, dump.Damage)]
+    return objects, [one.text for one in found if isinstance(one, dump.Damage)]
+
+
+@pytest.mark.parametrize("cut", [1, 20, 60])
+def test_a_json_dump_that_is_cut_off_in_its_first_object_is_refused_with_the_position(
+    tmp_path: Path, cut: int
+):
     with pytest.raises(UsageError, match=r"dump-0: line 1, column \d+ \(character \d+\)") as caught:
         read(tmp_path, json.dumps(LIST)[:cut])
     assert "cut off" in caught.value.message
     assert "kubectl get nodes,pods" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize(("cut", "whole"), [(140, 1), (len(json.dumps(LIST)) - 1, 2)])
+def test_objects_before_the_cut_and_other_files_are_read_and_the_place_is_named(
+    tmp_path: Path, cut: int, whole: int
+):
+    other = {**NODE, "metadata": {"name": "node-b"}}
+    objects, (said,) = damaged(tmp_path, json.dumps(LIST)[:cut], json.dumps(other))
+    assert objects == [*[NODE, POD][:whole], other]
+    assert said.startswith(f"{tmp_path / 'dump-0'}: line 1, column ")
+    assert "cut off" in said
+    assert said.endswith("so GPUs that look free may be in use")
+
+
+def test_a_file_without_any_object_beside_a_good_one_is_a_note(tmp_path: Path):
+    assert damaged(tmp_path, json.dumps(NODE), "")[0] == [NODE]
+    objects, (said,) = damaged(tmp_path, b"\x00\xff", json.dumps(NODE))
+    assert objects == [NODE]
+    assert "dump-0: line 1, column 1 (character 0): is not UTF-8 text" in said
+
+
+def test_of_several_files_without_any_object_the_first_is_refused(tmp_path: Path):
+    with pytest.raises(UsageError, match="dump-0: the dump is empty"):
+        read(tmp_path, "", '{"kind": "No')
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
+@pytest.mark.parametrize("piece", [1, 2, 7, 1 << 20])
+@pytest.mark.parametrize("write", [json.dumps, yaml.safe_dump])
+def test_what_windows_powershell_writes_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encoding: str, piece: int, write: Any
+):
+    monkeypatch.setattr(dump, "_PIECE", piece)
+    mark = "" if encoding == "utf-16" else "\ufeff"
+    assert read(tmp_path, (mark + write(LIST)).encode(encoding)) == [NODE, POD]
+
+
+def test_a_small_file_may_be_utf_16_too(tmp_path: Path):
+    path = tmp_path / "net.yaml"
+    path.write_text("levels: []\n", encoding="utf-16")
+    assert dump.document(str(path))[0] == {"levels": []}
 
 
 def test_the_position_of_a_fault_is_right_far_into_a_large_file(
@@ -145,12 +200,12 @@ def test_the_position_of_a_fault_is_right_far_into_a_large_file(
     monkeypatch.setattr(dump, "_PIECE", 64)
     text = json.dumps({"kind": "List", "items": [NODE] * 50 + ["MARK"]}, indent=1)
     broken = text.replace('"MARK"', "nope")
-    with pytest.raises(UsageError) as caught:
-        read(tmp_path, broken)
+    objects, (said,) = damaged(tmp_path, broken)
     at = broken.index("nope")
     line = broken.count("\n", 0, at) + 1
     column = at - broken.rindex("\n", 0, at)
-    assert f"line {line}, column {column} (character {at}): not JSON" in caught.value.message
+    assert f"line {line}, column {column} (character {at}): not JSON" in said
+    assert objects == [NODE] * 50
 
 
 def test_cut_yaml_and_text_that_is_neither_are_refused_with_their_line(tmp_path: Path):
@@ -174,9 +229,10 @@ def test_an_empty_or_missing_or_binary_file_is_refused(tmp_path: Path):
         read(tmp_path, b'{"kind": "\xff\xfe"}')
 
 
-def test_trailing_garbage_is_refused(tmp_path: Path):
-    with pytest.raises(UsageError, match="expected another object, got 'x'"):
-        read(tmp_path, json.dumps(NODE) + "x")
+def test_trailing_garbage_is_named_and_spoils_nothing_before_it(tmp_path: Path):
+    objects, (said,) = damaged(tmp_path, json.dumps(NODE) + "x")
+    assert objects == [NODE]
+    assert "expected another object, got 'x'" in said
 
 
 _JSON = st.recursive(
@@ -213,6 +269,55 @@ def test_pieces_of_any_size_read_what_was_written(
         assert list(dump.read([str(path)])) == things
 
 
+_ANY = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=10,
+)
+
+
+@given(
+    one=st.dictionaries(st.text(), _ANY, max_size=4),
+    after=st.dictionaries(st.text(), _ANY, max_size=2),
+    space=st.sampled_from(["", " ", "\n"]),
+    piece=st.integers(1, 40) | st.just(1 << 20),
+    indent=st.sampled_from([None, 1]),
+)
+def test_any_json_in_pieces_of_any_size_is_what_json_says(
+    *,
+    one: dict[str, Any],
+    after: dict[str, Any],
+    space: str,
+    piece: int,
+    indent: int | None,
+    tmp_path_factory: pytest.TempPathFactory,
+):
+    item = {key: one[key] for key in one if key != "items"} | {"kind": "Node"}
+    more = {key: after[key] for key in after if key not in {"items", "kind"}}
+    single = {"kind": "Node", **more}
+    path = tmp_path_factory.mktemp("dump") / "state.json"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dump, "_PIECE", piece)
+        for whole, expected in (
+            ({"kind": "List", "items": [item], **more}, item),
+            (single, single),
+        ):
+            path.write_text(json.dumps(whole, indent=indent) + space, encoding="utf-8")
+            assert list(dump.read([str(path)])) == [expected]
+
+
+@pytest.mark.parametrize("tail", ["", "\n", " \n"])
+def test_a_number_at_the_very_end_of_a_list_does_not_cut_it_off(tmp_path: Path, tail: str):
+    text = json.dumps({"kind": "List", "items": [NODE], "count": 1}, separators=(",", ":"))
+    assert read(tmp_path, text + tail) == [NODE]
+
+
+def test_a_number_at_the_very_end_is_not_the_fault_of_a_file_of_no_object(tmp_path: Path):
+    with pytest.raises(UsageError) as caught:
+        read(tmp_path, '{"a":1}')
+    assert "neither kind nor items" in caught.value.message
+
+
 @pytest.mark.parametrize("piece", range(1, 40))
 def test_numbers_are_not_cut_at_the_end_of_a_piece(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: int
@@ -230,9 +335,30 @@ def test_a_dump_is_a_cluster(tmp_path: Path):
     assert cluster.source == str(path)
 
 
-def test_a_yaml_list_that_is_cut_before_its_kind_is_refused(tmp_path: Path):
+@pytest.mark.parametrize("first", ["", yaml.safe_dump(NODE) + "---\n"])
+def test_of_a_yaml_list_that_is_cut_off_the_items_before_the_last_are_read(
+    tmp_path: Path, first: str
+):
     """Kubectl sorts keys, so `kind: List` is the first thing that a cut takes away."""
-    text = yaml.safe_dump(LIST)
-    cut = text[: text.index("kind: List")]
+    last = {**POD, "metadata": {"name": "v", "namespace": "default"}}
+    text = yaml.safe_dump({**LIST, "items": [NODE, POD, last]})
+    ends = text.index("kind: List"), text.rindex("namespace") + 4, text.rindex("kind: Pod") - 9
+    for end in ends:
+        objects, (said,) = damaged(tmp_path, first + text[:end])
+        assert objects == ([NODE] if first else []) + [NODE, POD]
+        lines = (first + text[:end]).count("\n")
+        assert any(f"line {line}," in said for line in (lines, lines + 1, lines + 2))
+
+
+def test_a_yaml_list_that_is_cut_in_its_first_item_is_refused(tmp_path: Path):
+    text = yaml.safe_dump({**LIST, "items": [NODE]})
     with pytest.raises(UsageError, match="cut off"):
-        read(tmp_path, cut)
+        read(tmp_path, text[: text.index("kind: List")])
+
+
+def test_a_cut_dump_is_a_cluster_with_a_note(tmp_path: Path):
+    path = tmp_path / "state.json"
+    path.write_text(json.dumps(LIST)[:140])
+    cluster = observed.cluster(dump.read([str(path)]), source=str(path))
+    assert [one.name for one in cluster.nodes] == ["node-a"]
+    assert cluster.notes[0].startswith(f"{path}: line 1, column ")

@@ -225,7 +225,7 @@ def test_a_node_that_does_not_say_its_domain_is_alone_there_and_mentioned():
     assert joined(result, "e", "f") == joined(result, "a", "e") == "spine"
     assert len({result.domains[name][1] for name in "abcdef"}) == 5
     assert result.notes == (
-        f"2 nodes (e, ...) do not name the leaf ({LEAF}): near no other node there",
+        f"2 nodes (e, f) do not name the leaf ({LEAF}): near no other node there",
     )
 
 
@@ -301,7 +301,7 @@ def test_switches_above_each_other_in_a_circle_are_mentioned_and_harmless():
     (note,) = result.notes
     assert note.startswith("switches are above each other in a circle: ")
     assert "x > y" in note
-    assert "node " in note
+    assert note.endswith("; every node keeps the path that it names")
 
 
 def test_a_switch_that_is_named_on_two_tiers_is_no_circle():
@@ -349,22 +349,53 @@ def test_where_nothing_is_known_all_nodes_are_one_slow_network_apart():
     assert fabric.from_labels({}).domains == {}
 
 
-def test_rdma_on_every_node_raises_the_network_and_the_slowest_decides():
+def test_the_fastest_network_decides_and_slower_nodes_are_limited_by_themselves():
     nodes = pairs(SPINE, LEAF)
     assert rates(fabric.from_labels(nodes)) == [1.25, 1.25, 1.25]
     nics = {"a": 400.0, "b": 400.0, "c": 100.0, "d": 400.0}
-    assert rates(fabric.from_labels(nodes, rdma=nics)) == [100.0, 100.0, 100.0]
-    assert fabric.from_labels({"a": {}, "b": {}}, rdma=nics).beyond == 400.0
+    result = fabric.from_labels(nodes, rdma=nics)
+    assert rates(result) == [400.0, 400.0, 400.0]
+    assert (result.limits, result.notes) == ({"c": 100.0}, ())
+    equal = fabric.from_labels({"a": {}, "b": {}}, rdma=nics)
+    assert (equal.beyond, equal.limits) == (400.0, {})
 
 
 @pytest.mark.parametrize("bad", [None, math.nan, math.inf, -1.0, 0.0])
-def test_a_node_without_known_rdma_keeps_the_network_slow_and_is_mentioned(bad):
+def test_a_node_without_known_rdma_limits_nobody_but_itself(bad):
     nics = {"a": 400.0, "b": 400.0, "c": bad, "d": 400.0}
     result = fabric.from_labels(pairs(SPINE, LEAF), rdma=nics)
-    assert rates(result) == [1.25, 1.25, 1.25]
-    assert result.notes == (
-        "1 of 4 nodes (c) have no known RDMA network: 1.25 GB/s is assumed between all",
-    )
+    assert rates(result) == [400.0, 400.0, 400.0]
+    assert (result.limits, result.notes) == ({"c": 1.25}, ())
+
+
+def flat_file(**more):
+    level = {"name": "rack", "label": LEAF, **more}
+    return {"levels": [level]}
+
+
+def test_where_a_file_gives_one_speed_it_is_believed_and_the_slowest_decides_elsewhere():
+    nics = {"a": 400.0, "b": 400.0, "c": None, "d": 400.0}
+    file = fabricfile.read(flat_file(bandwidthGBps=50), where="f.yaml")
+    result = fabric.from_file(file, pairs(SPINE, LEAF), rdma=nics)
+    assert rates(result) == [1.25, 50.0]
+    assert (result.limits, result.notes) == ({}, ())
+
+
+def test_a_file_that_gives_no_speed_leaves_slow_nodes_to_themselves():
+    nics = {"a": 400.0, "b": 400.0, "c": None, "d": 400.0}
+    file = fabricfile.read(flat_file(), where="f.yaml")
+    result = fabric.from_file(file, pairs(SPINE, LEAF), rdma=nics)
+    assert (rates(result), result.limits, result.notes) == ([400.0, 400.0], {"c": 1.25}, ())
+
+
+def test_no_nic_slows_down_nodes_that_reach_each_other_over_nvlink():
+    nodes = {**pairs(LEAF, CLIQUE), "fast": {}}
+    trays = dict.fromkeys("abcd", 721.8)
+    result = fabric.from_labels(nodes, rdma={"fast": 50.0}, nvlink=trays)
+    assert rates(result) == [50.0, 50.0, 721.8]
+    assert result.limits == {"c": 1.25, "d": 1.25}
+    unknown = fabric.from_labels(nodes, rdma={"fast": 50.0})
+    assert unknown.limits == dict.fromkeys("abcd", 1.25)
 
 
 def test_rdma_does_not_leave_the_zone():

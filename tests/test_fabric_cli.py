@@ -123,7 +123,8 @@ def test_levels_of_a_fabric_file_can_be_required(arena: Run, state: str, net: st
         *("--topology-required=rack", "c"),
     )
     assert code == 5
-    assert "fits on this cluster with --workers 2" in err
+    assert "no domain of the level asked for holds all workers" in err
+    assert "fits now with --topology-required row, or with --workers 2" in err
 
 
 def test_a_fabric_file_may_come_from_standard_input(
@@ -166,6 +167,24 @@ def test_a_bad_fabric_file_is_named_with_the_place_in_it(
     code, out, err = arena(*verb, *gang(2), "--fabric", str(path), "c")
     assert (code, out) == (2, "")
     assert err.startswith(f"error: {path}: {problem}")
+    assert "\n  try:  " in err
+
+
+def test_a_fabric_file_that_is_wrong_is_answered_with_what_is_expected(arena: Run, tmp_path: Path):
+    path = tmp_path / "bad.yaml"
+    path.write_text("levels: 5\n")
+    code, _out, err = arena("plan", "mpi", *gang(2), "--fabric", str(path), "c")
+    assert (code, err.splitlines()) == (
+        2,
+        [
+            f"error: {path}: levels is 5, not a list",
+            (
+                "  why:  levels run from coarse to near; each has a name, the key of a node label,"
+                " maybe GB/s"
+            ),
+            "  try:  levels: [{name: rack, label: example.com/rack, bandwidthGBps: 50}]",
+        ],
+    )
 
 
 def test_a_fabric_file_that_is_not_there_is_named(arena: Run, state: str):

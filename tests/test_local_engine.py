@@ -396,8 +396,8 @@ def test_a_younger_job_does_not_overtake_the_gang_that_has_waited_longest(engine
 @pytest.mark.parametrize(
     ("more", "advice"),
     [
-        ({"workers": 17}, "fits on this cluster with --workers 16"),
-        ({"gpus": 9}, "fits on this cluster with --gpus 4"),
+        ({"workers": 17}, "fits now with --workers 16"),
+        ({"gpus": 9}, "fits now with --gpus 4"),
     ],
 )
 def test_a_job_that_can_never_fit_is_refused_and_leaves_nothing(engine, more, advice):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 from typing import Any
 
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arena_topo.backends import observed
+from arena_topo.solver import Request, place
 from arena_topo.topology import Cluster, Tier, fabricfile
 
 LEAF = "fabric.topograph.run/tier-0"
@@ -21,6 +23,7 @@ REGION = "topology.kubernetes.io/region"
 ZONE = "topology.kubernetes.io/zone"
 BLOCK = "cloud.provider.com/topology-block"
 RACK = "cloud.provider.com/topology-rack"
+H100 = "NVIDIA-H100-80GB-HBM3"
 HOST = "kubernetes.io/hostname"
 
 Object = dict[str, Any]
@@ -155,7 +158,7 @@ def test_labels_in_a_circle_name_a_node_and_the_rest_works():
     assert "node" in note
 
 
-def test_many_notes_about_the_network_are_cut_short():
+def test_notes_about_the_network_are_all_kept_and_name_the_nodes():
     levels = [f"fabric.topograph.run/tier-{at}" for at in range(6)]
     nodes = [
         node(f"{one}{at}", **{level: f"{one}-{level[-1]}" for level in levels[: 6 - at]})
@@ -163,8 +166,18 @@ def test_many_notes_about_the_network_are_cut_short():
         for at in range(6)
     ]
     notes = seen(*nodes).notes
-    assert len(notes) == 4
-    assert notes[-1] == "... and 2 more like the last"
+    assert len(notes) == 5
+    assert notes[-1] == (
+        "2 nodes (a5, b5) do not name the spine (fabric.topograph.run/tier-1): taken from the nodes"
+        " beside"
+    )
+
+
+def test_of_many_nodes_without_a_label_ten_are_named_and_the_rest_counted():
+    nodes = [node("full", **{SPINE: "s", LEAF: "l"}), node("near", **{SPINE: "s", LEAF: "l"})]
+    nodes += [node(f"n{at:02}", **{SPINE: "s"}) for at in range(12)]
+    (note,) = seen(*nodes).notes
+    assert note.startswith("12 nodes (n00, n01, n02, n03, n04, n05, n06, n07, n08, n09 and 2 more)")
 
 
 # Kueue
@@ -225,7 +238,9 @@ def test_a_topology_that_makes_no_sense_is_named_and_the_rest_works(spec: Any, p
 def test_a_topology_without_a_name_is_a_note():
     found = seen(*tree(SPINE, LEAF), {**topology("x", BLOCK), "metadata": {}})
     assert words(found) == ["spine", "leaf"]
-    assert found.notes == ("Topology without a name makes no sense and is ignored: it has no name",)
+    assert found.notes == (
+        "Topology without a name (object 5) makes no sense and is ignored: it has no name",
+    )
 
 
 def test_a_topology_of_another_group_is_nobodys():
@@ -286,13 +301,27 @@ def test_one_node_with_rdma_has_nobody_to_talk_to():
 
 
 @pytest.mark.parametrize("offers", [{}, {"rdma/ib": "0"}, {"rdma/ib": "many"}])
-def test_a_gpu_node_without_rdma_keeps_the_network_slow_and_is_named(offers: dict[str, str]):
+def test_a_gpu_node_without_rdma_slows_down_nobody_but_itself(offers: dict[str, str]):
     fast = [node(name, offers={"rdma/ib": "8"}) for name in "abc"]
     found = seen(*fast, node("d", offers=offers))
-    assert rates(found) == [1.25]
-    assert found.notes == (
-        "1 of 4 nodes (d) have no known RDMA network: 1.25 GB/s is assumed between all",
+    assert rates(found) == [12.5]
+    assert [one.network for one in found.nodes] == [math.inf, math.inf, math.inf, 1.25]
+    assert found.notes == ()
+    assert found.guesses["beyond"] == (
+        "nodes offer RDMA (rdma/ib), but do not say how fast it is: 12.5 GB/s is assumed, and"
+        " 1.25 GB/s with node d, which offers none; --fabric FILE says better"
     )
+    several = seen(*fast, node("d", offers=offers), node("d10"), node("d9"))
+    assert "1.25 GB/s with node d and 2 others, which offer none;" in several.guesses["beyond"]
+
+
+def test_a_gang_keeps_to_the_nodes_with_rdma():
+    slow = [node(name, **{PRODUCT: H100}) for name in ("a", "b", "c")]
+    fast = [node(name, offers={"rdma/ib": "8"}, **{PRODUCT: H100}) for name in ("x", "y")]
+    found = seen(*slow, *fast)
+    two = place(Request(workers=2, gpus=8, min_bandwidth=10.0), found)
+    assert (two.nodes, two.bandwidth) == (("x", "y"), 12.5)
+    assert place(Request(workers=3, gpus=8), found).bandwidth == 1.25
 
 
 def test_a_dead_rdma_device_does_not_hide_one_that_works():

@@ -6,10 +6,11 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from arena_topo.backends import observed
+from arena_topo.backends import observed, usage
+from arena_topo.job import Quantity
 from arena_topo.topology import (
     Cluster,
     Knowledge,
@@ -235,7 +236,7 @@ def test_a_device_that_the_node_does_not_have_is_hidden_somewhere_else():
     cluster = seen(node(gpus=4), pod("w", gpus=2, annotations=group("1,9")))
     assert members(cluster.nodes[0].free) == (0, 2, 3)
     assert cluster.nodes[0].hidden == 1
-    assert "says it has GPU 9 of node node-a, which has 4" in cluster.notes[0]
+    assert "says it has GPU 9 of node node-a, which has 4; it counts as one" in cluster.notes[0]
 
 
 def test_two_pods_that_claim_one_device_hide_another():
@@ -464,16 +465,219 @@ def test_nonsense_never_crashes_and_spoils_nothing(kind: str, nonsense: dict[str
     assert "node-a" in [one.name for one in cluster.nodes]
 
 
-def test_many_notes_of_one_kind_are_cut_short():
+def test_every_note_is_kept_and_names_its_object():
     pods = [pod(f"w{i}", gpus=1, annotations=group("x")) for i in range(10)]
-    assert len(seen(node(), *pods).notes) == 4
-    assert seen(node(), *pods).notes[-1] == "... and 7 more like the last"
+    notes = seen(node(), *pods).notes
+    assert len(notes) == 10
+    assert all(f"pod default/w{i}: annotation" in note for i, note in enumerate(notes))
+    assert notes[0].endswith("; it has 1 of the GPUs of node node-a, nobody knows which")
 
 
-def test_a_quantity_that_is_none_is_a_note():
+def test_a_quantity_that_is_none_is_a_note_and_its_pod_may_hold_every_gpu():
     bad = pod("w")
     bad["spec"]["containers"][0]["resources"]["limits"] = {"nvidia.com/gpu": "two"}
-    assert "pod default/w asks for resources that make no sense" in seen(node(), bad).notes[0]
+    found = seen(node(), bad)
+    assert "pod default/w asks for resources that make no sense" in found.notes[0]
+    assert found.notes[0].endswith("; every GPU of node node-a counts as in use")
+    assert found.nodes[0].free_count == 0
+
+
+@pytest.mark.parametrize(
+    ("key", "outcome"),
+    [
+        ("nvidia.com/gpu", "none of its GPUs can be used"),
+        ("cpu", "it is taken for unlimited"),
+        ("memory", "it is taken for unlimited"),
+    ],
+)
+def test_what_a_node_offers_in_no_quantity_is_noted_with_its_name(key: str, outcome: str):
+    odd = node()
+    odd["status"]["allocatable"] = {**odd["status"]["allocatable"], key: "banana"}
+    found = seen(odd, node("node-b"))
+    assert found.notes == (
+        f"node node-a: allocatable {key} is 'banana', not a quantity; {outcome}",
+    )
+    assert found.nodes[0].free_count == (0 if key == "nvidia.com/gpu" else 8)
+    assert found.nodes[1].free_count == 8
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "said"),
+    [
+        (
+            "linkType",
+            '[["N-A", "banana"], ["NV1", "N-A"]]',
+            (
+                "data.linkType[0][1]: 'banana' is not a link nvidia-smi knows (X, NV#, PIX, PXB,"
+                " PHB, NODE, SYS); using the labels of node node-a"
+            ),
+        ),
+        (
+            "linkType",
+            '[["N-A", "NV1"], ["NV1"]]',
+            "data.linkType[1]: has 1 cell, not 2; using the labels of node node-a",
+        ),
+        (
+            "bandwidth",
+            "[[-5.0]]",
+            (
+                "data.bandwidth: has 1 row for 2 devices; it is for display only, and"
+                " node node-a does without"
+            ),
+        ),
+        (
+            "busBandwidth",
+            '{"0,7": 3}',
+            (
+                "data.busBandwidth['0,7']: GPU 7 of 2 is out of range; what sets of GPUs of"
+                " node node-a reach is computed from its links"
+            ),
+        ),
+        (
+            "devices",
+            '{"0":"Healthy","9":"Healthy"}',
+            "data.devices: GPU 9 of 2 is out of range; using the labels of node node-a",
+        ),
+    ],
+)
+def test_what_becomes_of_a_node_whose_config_map_is_wrong_is_said(key: str, text: str, said: str):
+    broken = config_map()
+    broken["data"] = {"nodeName": "node-a", "devices": '{"0":"Healthy","1":"Healthy"}', key: text}
+    found = seen(node(gpus=2), broken, node("node-b"))
+    assert found.notes == (f"configmap kube-system/node-a-gpu-topology {said}",)
+    assert found.nodes[1].free_count == 8
+
+
+@pytest.mark.parametrize("side", ["nvidia.com/gpu", "cpu", "memory"])
+@pytest.mark.parametrize("huge", ["1e400", "1e99999999", "9e999999", "1e30", 10**400])
+def test_a_quantity_beyond_all_bounds_is_noted_and_stops_nothing(side: str, huge: object):
+    odd = node(labels={"nvidia.com/gpu.count": "8"})
+    odd["status"]["allocatable"] = {**odd["status"]["allocatable"], side: huge}
+    odd["status"]["capacity"] = odd["status"]["allocatable"]
+    found = seen(odd, node("node-b"), config_map())
+    assert found.notes[0].startswith(f"node node-a: allocatable {side} is ")
+    assert found.nodes[0].free_count == (0 if side == "nvidia.com/gpu" else 8)
+    assert found.nodes[1].free_count == 8
+
+
+def test_pods_whose_requests_add_up_beyond_all_bounds_stop_nothing():
+    huge = pod("w")
+    huge["spec"]["containers"] = [{"resources": {"limits": {"nvidia.com/gpu": "9e307"}}}] * 9
+    found = seen(node(), huge)
+    assert "pod default/w asks for resources that make no sense" in found.notes[0]
+    assert found.nodes[0].free_count == 0
+
+
+@pytest.mark.parametrize("huge", ["65", "10000", "1e9"])
+@pytest.mark.parametrize("published_too", [True, False])
+def test_more_gpus_than_a_machine_can_have_are_none_and_noted(huge: str, *, published_too: bool):
+    odd = node()
+    odd["status"]["capacity"] = odd["status"]["allocatable"] = {"nvidia.com/gpu": huge}
+    found = seen(odd, node("node-b"), *([config_map()] if published_too else []))
+    assert found.notes == (
+        (
+            f"node node-a: allocatable nvidia.com/gpu is '{huge}', but 64 GPUs are the most that"
+            " one machine has; it is taken for none"
+        ),
+    )
+    assert found.nodes[0].free_count == 0
+    assert len(found.nodes[0].machine.gpus) == (8 if published_too else 0)
+    assert found.nodes[1].free_count == 8
+
+
+def test_a_label_that_counts_more_gpus_than_a_machine_can_have_is_noted_and_not_believed():
+    found = seen(node(labels={"nvidia.com/gpu.count": "99999"}))
+    assert "label nvidia.com/gpu.count is '99999'" in found.notes[0]
+    assert found.nodes[0].free_count == 8
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        {"nvidia.com/gpu.replicas": "10", "nvidia.com/gpu.count": "8"},
+        {"nvidia.com/gpu.replicas": "10"},
+    ],
+)
+def test_gpus_that_are_shared_by_time_count_once(labels: dict[str, str]):
+    found = seen(node(gpus=80, labels=labels))
+    assert found.notes == ()
+    assert len(found.nodes[0].machine.gpus) == 8
+    assert found.nodes[0].shared == "GPUs are shared (10 replicas of each)"
+
+
+def test_a_config_map_whose_label_names_another_node_is_noted_though_its_twin_was_read():
+    twin = config_map("node-b")
+    twin["metadata"]["labels"]["nodename"] = "node-a"
+    found = seen(node(), node("node-b"), config_map(), twin)
+    assert found.notes == (
+        (
+            "configmap kube-system/node-b-gpu-topology data.nodeName: 'node-b', but the label"
+            " nodename is 'node-a'; using the labels of node node-b"
+        ),
+    )
+    assert found.nodes[1].machine.knowledge is Knowledge.UNKNOWN
+
+
+@pytest.mark.parametrize("name", [5, ["node-a"], {"a": 1}, True])
+def test_a_config_map_whose_node_is_no_name_is_noted(name: object):
+    junk = config_map()
+    junk["data"]["nodeName"] = name
+    assert seen(node(), junk).notes == (
+        (
+            f"configmap kube-system/node-a-gpu-topology data.nodeName: {name!r} is not the name of"
+            " a node; it is not used"
+        ),
+    )
+
+
+def test_a_config_map_of_a_node_that_is_not_there_is_noted_where_nodes_are_known():
+    assert seen(node(), config_map("gone")).notes == (
+        (
+            "configmap kube-system/gone-gpu-topology is of node gone, which is not there; it is not"
+            " used"
+        ),
+    )
+    assert seen(config_map("gone")).notes == ()
+
+
+@given(
+    number=st.integers(0, 10**20),
+    suffix=st.sampled_from(["", "Ki", "Mi", "m", "k", "e2"]),
+    zeros=st.integers(0, 3),
+)
+@example(number=1 << 63, suffix="", zeros=0)
+@example(number=1 << 53, suffix="Ki", zeros=0)
+def test_a_quantity_is_worth_what_its_exact_reading_is(number: int, suffix: str, zeros: int):
+    text = f"{'0' * zeros}{number}{suffix}"
+    exact = Quantity.parse(text).amount
+    if exact < 1 << 63:
+        assert usage.amount(text) == float(exact)
+    else:
+        with pytest.raises(ValueError, match="out of range"):
+            usage.amount(text)
+
+
+def test_config_maps_too_many_or_of_no_node_are_named_with_what_becomes_of_them():
+    second = config_map()
+    second["metadata"]["name"] = "again"
+    nobody = config_map()
+    nobody["metadata"] = {
+        "name": "stray",
+        "namespace": "kube-system",
+        "labels": {"ack.node.gpu.schedule": "topology"},
+    }
+    del nobody["data"]["nodeName"]
+    assert seen(node(), config_map(), second, nobody).notes == (
+        "configmap kube-system/again is the second for node node-a; the first one counts",
+        "configmap kube-system/stray does not say which node it is of; it is not used",
+    )
+
+
+def test_nothing_that_a_terminal_would_obey_is_in_a_note():
+    found = seen(node("x\x1b[31mred\n"), node("N" * 300), {"kind": "Pod"})
+    assert found.notes[0].startswith("Node x\\x1b[31mred\\n makes no sense")
+    assert f"Node {'N' * 63}... makes" in found.notes[1]
+    assert found.notes[2].startswith("Pod without a name (object 3) makes no sense")
 
 
 def test_projection_keeps_everything_that_is_read():

@@ -2,6 +2,7 @@
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,8 @@ from hypothesis import strategies as st
 from arena_topo import manifests, output
 from arena_topo.backends import Event, Instance, JobStatus, Phase
 from arena_topo.errors import ArenaError
-from arena_topo.manifests import Forecast
+from arena_topo.manifests import Binding, Forecast, Guarantee
+from arena_topo.solver import Reason, Refusal, Unplaceable, Verdict
 from arena_topo.topology import GPU, NIC, SYS, Link, LinkKind, Machine
 
 SCREENS = Path(__file__).parent / "screens"
@@ -352,3 +354,42 @@ def test_objects_are_named_as_kubectl_names_them():
     files = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x-mpijob"}}
     assert manifests.object_name(job) == "mpijob.kubeflow.org/x"
     assert manifests.object_name(files) == "configmap/x-mpijob"
+
+
+# ---------------------------------------------------------------- refusals, and narrow screens
+
+
+def test_a_refusal_names_its_reasons_in_one_line_and_oddities_of_the_cluster_as_notes():
+    error = Unplaceable(
+        "2 workers x 8 GPUs cannot be placed now",
+        verdict=Verdict.NOT_NOW,
+        refusals=(Refusal(reason=Reason.BUSY, nodes=2, example="a"),),
+        nearest="fits now with --workers 1",
+        notes=("node a: odd", "node b: odder"),
+    )
+    assert error.why == "2 nodes (a, ...): not enough free GPUs"
+    assert output.complaint(error) == (
+        "note: node a: odd\n"
+        "note: node b: odder\n"
+        "error: 2 workers x 8 GPUs cannot be placed now\n"
+        "  why:  2 nodes (a, ...): not enough free GPUs\n"
+        "  try:  fits now with --workers 1"
+    )
+
+
+def test_sentences_are_wrapped_where_a_width_is_known_and_tables_are_not():
+    binding = Binding(name="template", guarantee=Guarantee.NODE, why="because " * 20 + "of it")
+    long = replace(PLACED, workers=((0, "n" * 90, (0, 1)),))
+    shown = output.placement(long, "demo", slots=2, binding=binding, width=60).splitlines()
+    assert max(map(len, shown[4:])) <= 60
+    whole = output.placement(long, "demo", slots=2, binding=binding).splitlines()
+    assert max(map(len, whole[4:])) > 150
+
+
+def test_a_reason_that_stands_in_the_placement_is_not_told_again():
+    waits = mpi_dist(Phase.PENDING, reason="full", forecast=Forecast(state="waiting"))
+    assert output.explained(waits)
+    other = Forecast(state="waiting", reason="2 GPUs are missing")
+    assert not output.explained(mpi_dist(Phase.PENDING, reason="pulling images", forecast=other))
+    assert not output.explained(mpi_dist(Phase.PENDING, reason="full", forecast=PLACED))
+    assert not output.explained(mpi_dist(Phase.PENDING, reason="full"))

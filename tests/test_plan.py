@@ -109,6 +109,59 @@ def test_of_many_kinds_of_sets_the_first_are_drawn_and_the_others_counted():
     assert "3 more nodes not drawn: the table names their GPUs" in text
 
 
+def test_workers_of_a_large_gang_share_a_row_for_each_node():
+    world = cluster(*(node(f"hgx-{index}", HGX) for index in range(3)))
+    rows = shown(world, workers=24, gpus=1).splitlines()[4:8]
+    assert rows == [
+        "  0-7    hgx-0  0,1,2,3,4,5,6,7  demo-worker-0..7",
+        "  8-15   hgx-1  0,1,2,3,4,5,6,7  demo-worker-8..15",
+        "  16-23  hgx-2  0,1,2,3,4,5,6,7  demo-worker-16..23",
+        "  GPUs are in the order of the ring, rank after rank.",
+    ]
+    few = cluster(*(node(f"hgx-{index}", HGX, 0b1) for index in range(17)))
+    assert "  16     hgx-16  0     demo-worker-16\n" in shown(few, workers=17, gpus=1)
+    pairs = shown(cluster(*world.nodes, node("hgx-3", HGX), node("hgx-4", HGX)), workers=20, gpus=2)
+    assert "  0-7    hgx-0  0,1 2,3 4,5 6,7  demo-worker-0..3\n" in pairs
+
+
+def test_a_bandwidth_that_rests_on_a_guess_is_marked(plan):
+    """Only where the network sets it: inside a node nothing of it is guessed."""
+    _code, out, _err = plan(RACKS, 7, 4)
+    assert out.count("1.25 GB/s assumed") == 4
+    _code, out, _err = plan(TWO_DGX_1, 4, 1)
+    assert "assumed  " not in out
+    known = cluster(node("a", V100), node("b", V100), beyond=3.0)
+    assert "assumed" not in shown(known, workers=2, gpus=8).partition("Bus bandwidth")[2]
+    unknown = shown(cluster(*known.nodes), workers=2, gpus=8)
+    assert "1.25 GB/s assumed   1.00x  over an unknown network; proven best" in unknown
+
+
+def test_pods_that_fall_short_of_the_least_bandwidth_are_noted(plan):
+    note = (
+        "note: these pods can use 2.25 GB/s, less than --min-bandwidth 30: the kubelet picks the"
+        " GPUs, at worst 9 GB/s; pods that share a node talk through its memory, 2.25 GB/s\n"
+    )
+    assert note in plan(TWO_DGX_1, 4, 1, "--min-bandwidth=30")[2]
+    assert "these pods" not in plan(TWO_DGX_1, 4, 1, "--min-bandwidth=2")[2]
+
+
+def test_a_dump_without_nodes_is_a_mistake(plan, tmp_path):
+    dump = tmp_path / "none.json"
+    dump.write_text('{"apiVersion": "v1", "kind": "List", "items": []}')
+    code, out, err = plan(dump, 4, 1, "-o=json")
+    assert (code, out) == (2, "")
+    assert err.startswith(f"error: {dump}: the dump holds no nodes\n")
+
+
+def test_without_any_cluster_a_way_to_try_it_is_named(monkeypatch, tmp_path, capfd):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    gang = ("--name=demo", "--gpus=1", "--gputopology", "--image=cuda", "true")
+    for verb in ("plan", "submit"):
+        assert cli.run((verb, "mpi", *gang)) == 2
+        assert "--image local --emulate dgx-1-v100:2" in capfd.readouterr().err
+
+
 def test_one_gpu_has_no_bandwidth_to_compare(plan):
     _code, out, _err = plan(RACKS, 1, 1)
     assert "Bus bandwidth: none, as one GPU talks to nobody" in out
@@ -155,6 +208,13 @@ def test_a_refusal_for_people_is_on_stderr_alone(plan, workers):
     _code, out, err = plan(TWO_DGX_1, workers, 1)
     assert out == ""
     assert "  why:  2 nodes (dgx-0, ...): room for some of the workers, not for all" in err
+
+
+def test_gpus_that_the_kubelet_picks_are_null_in_json(plan):
+    said = json.loads(plan(RACKS, 7, 4, "-o=json")[1])
+    unknown = [one["index"] for one in said["workers"] if one["gpus"] is None]
+    opaque = [one["index"] for one in said["workers"] if one["node"] == "hgx-0"]
+    assert unknown == opaque != []
 
 
 def test_a_single_gpu_has_no_bandwidth_in_json(plan):
@@ -264,10 +324,13 @@ def test_counting_ends_with_the_codes_of_a_plan(plan, workers, code, verdict):
     assert ("error:" in err) == (code != 0)
 
 
-def test_counting_looks_at_no_bandwidth(plan):
-    """Eight pairs of neighbours never reach 500 GB/s, but they are there."""
-    assert plan(TWO_DGX_1, 3, 2, "--min-bandwidth=500")[0] == 5
-    assert plan(TWO_DGX_1, 3, 2, "--min-bandwidth=500", "--count-only")[0] == 0
+@pytest.mark.parametrize("limit", ["min-bandwidth=500", "max-nodes=1", "topology-required=node"])
+def test_counting_refuses_what_numbers_cannot_tell(plan, limit):
+    """Eight pairs of neighbours never reach 500 GB/s, however many there are."""
+    assert plan(TWO_DGX_1, 9, 1, f"--{limit}")[0] == 5
+    code, out, err = plan(TWO_DGX_1, 9, 1, f"--{limit}", "--count-only", "-o=json")
+    assert (code, out) == (2, "")
+    assert f"error: --count-only and --{limit.partition('=')[0]} exclude each other" in err
 
 
 def test_the_version_asked_for_decides_what_the_plan_can_promise():

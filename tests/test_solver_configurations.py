@@ -613,6 +613,14 @@ def test_a_measured_value_behind_a_switch_leaves_the_other_sets_alike():
     assert shape.value(GPUSet(255)) == 240
 
 
+def test_choices_are_few_also_where_gpus_that_are_alike_do_not_stand_together():
+    alike = (0, 1, 2, 3) * 3
+    found = [*choices(GPUSet((1 << 12) - 1), 6, alike)]
+    assert len(found) == many_choices(GPUSet((1 << 12) - 1), 6, alike)
+    kinds = [tuple(sorted(alike[gpu] for gpu in members(one))) for one in found]
+    assert len(set(kinds)) == len(kinds)
+
+
 @pytest.mark.parametrize("free", [0xFFFF, 0xEEEE, 0x0F37])
 @pytest.mark.parametrize("of", [TWO_MESHES, PAIRS, QUADS, TREE], ids=lambda of: of.name)
 def test_choices_leave_out_only_sets_that_exchange_gpus_alike(of, free):

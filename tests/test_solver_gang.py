@@ -22,6 +22,7 @@ from arena_topo.topology import (
     GPUSet,
     Link,
     LinkKind,
+    Machine,
     NodeName,
     Tier,
     count,
@@ -130,7 +131,7 @@ def test_a_gang_does_not_mix_gpu_models():
     mixed = cluster(node("p", P100), node("v", V100))
     with pytest.raises(Unplaceable) as refused:
         place(Request(workers=12, gpus=1), mixed)
-    assert refused.value.nearest == "fits on this cluster with --mix-models, or with --workers 8"
+    assert refused.value.nearest == "fits now with --mix-models, or with --workers 8"
     answer = place(Request(workers=12, gpus=1, mix_models=True), mixed)
     assert set(answer.nodes) == {"p", "v"}
 
@@ -254,7 +255,7 @@ def test_more_workers_than_the_cluster_has_gpus_never_fit_and_the_most_are_named
     with pytest.raises(Unplaceable) as refused:
         place(Request(workers=17, gpus=1), TWO_DGX1)
     assert refused.value.verdict is Verdict.NEVER
-    assert refused.value.nearest == "fits on this cluster with --workers 16"
+    assert refused.value.nearest == "fits now with --workers 16"
     assert refused.value.why == "2 nodes (a, ...): room for some of the workers, not for all"
 
 
@@ -288,6 +289,24 @@ def test_a_limit_of_nodes_is_kept():
             Request(workers=4, gpus=1, max_nodes=1),
             cluster(node("a", V100, 0b11), node("b", V100, 0b11)),
         )
+
+
+@pytest.mark.parametrize(
+    ("limit", "reason"),
+    [
+        ({"min_bandwidth": 100}, Reason.BANDWIDTH),
+        ({"max_nodes": 1}, Reason.MAX_NODES),
+        ({"required": "node"}, Reason.LEVEL),
+        ({"required": "node", "min_bandwidth": 100}, Reason.BANDWIDTH),
+        ({}, Reason.ROOM),
+    ],
+)
+def test_what_the_nodes_with_room_lack_is_found_by_trying_without_it(limit, reason):
+    """A gang over two nodes fits but for its limit; without one it is too large."""
+    workers = 12 if limit else 17
+    with pytest.raises(Unplaceable) as refused:
+        place(Request(workers=workers, gpus=1, **limit), TWO_DGX1)
+    assert [(one.reason, one.nodes) for one in refused.value.refusals] == [(reason, 2)]
 
 
 # The network between nodes
@@ -447,3 +466,43 @@ def test_the_order_of_the_nodes_changes_nothing(dice):
 def test_a_machine_full_of_pcie_cards_is_filled_switch_by_switch():
     free = gpu_set((0, 2, 3, 6))
     assert used(Request(workers=1, gpus=2), cluster(node("a", PCIE, free))) == {"a": {2, 3}}
+
+
+def knot() -> Machine:
+    """32 PCIe cards in no order, whose sets are too many to try them all."""
+    kinds = [LinkKind.PIX, LinkKind.PHB, LinkKind.NODE, LinkKind.SYS]
+    links = tuple(
+        tuple(None if a == b else Link(kind=kinds[(a * b + a + b) % 4]) for b in range(32))
+        for a in range(32)
+    )
+    return machine("knot", "L40S", links)
+
+
+def test_where_a_machine_has_too_many_sets_the_proof_says_what_may_be_better():
+    answer = place(Request(workers=16, gpus=1), cluster(node("a", knot())))
+    assert not answer.proof.optimal
+    assert answer.proof.open == "bandwidth"
+    assert answer.bandwidth < answer.proof.bound <= 12
+
+
+def test_a_bandwidth_that_is_not_known_to_be_impossible_is_not_refused_for_ever():
+    with pytest.raises(Unplaceable) as refused:
+        place(Request(workers=16, gpus=1, min_bandwidth=11.0), cluster(node("a", knot())))
+    assert refused.value.verdict is Verdict.NOT_NOW
+    with pytest.raises(Unplaceable) as refused:
+        place(Request(workers=16, gpus=1, min_bandwidth=13.0), cluster(node("a", knot())))
+    assert refused.value.verdict is Verdict.NEVER
+
+
+def test_the_least_damage_among_too_many_sets_is_not_called_proven():
+    kinds = [LinkKind.PIX, LinkKind.PHB, LinkKind.NODE]
+    dice = random.Random(3)
+    links = [[None] * 20 for _ in range(20)]
+    for a in range(20):
+        for b in range(a):
+            links[a][b] = links[b][a] = Link(kind=dice.choice(kinds))
+    of = machine("box", "L40S", tuple(map(tuple, links)))
+    answer = place(Request(workers=1, gpus=2), cluster(node("a", of)))
+    assert answer.proof.optimal
+    answer = place(Request(workers=10, gpus=1), cluster(node("a", of)))
+    assert not answer.proof.optimal

@@ -2,6 +2,7 @@
 
 import itertools
 import random
+import re
 from dataclasses import replace
 
 import pytest
@@ -21,7 +22,7 @@ def said(world, **more):
     assert value(request, world) is None
     never = value(request, emptied(world)) is None
     view = emptied(world) if never else world
-    return nearest(request, view, never=never, best=value)
+    return nearest(request, view, never=never, best=value, today=world)
 
 
 def test_fewer_workers_or_the_gpus_of_a_node():
@@ -40,8 +41,16 @@ def test_two_more_gpus_are_counted():
 
 def test_what_never_fits_waits_for_nobody():
     world = cluster(node("a", V100, 0b11), node("b", V100))
-    assert said(world, workers=17, gpus=1) == "fits on this cluster with --workers 16"
-    assert said(world, workers=1, gpus=9) == "fits on this cluster with --gpus 8"
+    assert said(world, workers=17, gpus=1) == "fits with --workers 16 once the cluster is empty"
+    assert said(world, workers=1, gpus=9) == "fits now with --gpus 8"
+    assert (
+        said(world, workers=9, gpus=2)
+        == "fits now with --gpus 1; or with --workers 8 once the cluster is empty"
+    )
+
+
+def test_what_would_fit_on_a_cluster_that_is_empty_fits_now():
+    assert said(cluster(node("a", V100)), workers=9, gpus=1) == "fits now with --workers 8"
 
 
 def test_a_size_between_two_that_fit_need_not_fit_itself():
@@ -51,7 +60,7 @@ def test_a_size_between_two_that_fit_need_not_fit_itself():
     )
     world = cluster(node("a", square), node("b", square, 0b1))
     assert said(world, workers=5, gpus=1, min_bandwidth=40) == (
-        "fits on this cluster with --min-bandwidth 1.25, or with --workers 4"
+        "fits now with --min-bandwidth 1.25, or with --workers 4"
     )
     smaller = cluster(node("a", square, 0b111))
     assert said(smaller, workers=4, gpus=1, min_bandwidth=15) == (
@@ -70,7 +79,7 @@ def test_a_preferred_level_does_not_hide_the_bandwidth_there_is():
     """Within a node two GPUs on different sockets have 9 GB/s, on two nodes 12.5."""
     nodes = (node(f"n{at}", PCIE, 0b10001, domains=("s", "r")) for at in range(2))
     text = said(cluster(*nodes, tiers=TIERS), workers=2, gpus=1, min_bandwidth=50, preferred="node")
-    assert text.startswith("fits on this cluster with --min-bandwidth 12.5")
+    assert text == "fits now with --min-bandwidth 12.5"
 
 
 def test_a_bandwidth_is_rounded_down_so_that_it_can_be_reached():
@@ -102,7 +111,7 @@ def test_the_nearest_level_that_holds_the_gang_is_named():
         "fits now with --topology-required spine, or with --workers 1"
     )
     assert said(world, workers=5, gpus=4, required="spine").startswith(
-        "fits on this cluster with --topology-required beyond"
+        "fits with --topology-required beyond, or with --workers 4"
     )
 
 
@@ -116,7 +125,9 @@ def test_at_most_three_changes_of_the_request_are_named():
 
 def test_cpu_that_is_gone_is_no_matter_of_gpus():
     world = cluster(node("a", V100, 0b11, cpu=2.0, all_cpu=64.0))
-    assert said(world, workers=4, gpus=1, cpu=1.0) == "fits now with --workers 2"
+    assert said(world, workers=4, gpus=1, cpu=1.0) == (
+        "fits now with --workers 2; or when no other job runs on a"
+    )
 
 
 def test_gpus_that_are_not_healthy_are_not_waited_for():
@@ -124,7 +135,9 @@ def test_gpus_that_are_not_healthy_are_not_waited_for():
     assert said(world, workers=3, gpus=1) == (
         "fits now with --workers 1; or when 2 more GPUs of node a are free"
     )
-    assert said(world, workers=4, gpus=1) == "fits now with --workers 1"
+    assert said(world, workers=4, gpus=1) == (
+        "fits now with --workers 1; or when all GPUs of a are free and healthy"
+    )
 
 
 def test_where_two_changes_are_needed_the_largest_worker_is_named():
@@ -133,6 +146,64 @@ def test_where_two_changes_are_needed_the_largest_worker_is_named():
     assert nearest(wide, emptied(cluster()), never=True, best=value) is None
     assert said(world, workers=9, gpus=9) == (
         "the largest worker that fits on this cluster has 8 GPUs: --gpus 8"
+    )
+
+
+@pytest.mark.parametrize(("workers", "gpus"), [(1, 10**9), (10**9, 1), (10**9, 10**9)])
+def test_however_much_is_asked_for_only_what_the_cluster_has_is_tried(workers, gpus):
+    tried = []
+
+    def best(request, world):
+        tried.append(request)
+        return value(request, world)
+
+    world = cluster(node("a", V100), node("b", V100))
+    nearest(Request(workers=workers, gpus=gpus), world, never=True, best=best)
+    assert len(tried) < 50
+
+
+def test_nodes_that_must_become_free_together_are_named():
+    world = cluster(*(node(f"v100-{name}", V100, 0) for name in "abc"))
+    assert said(world, workers=3, gpus=8) == (
+        "fits when all GPUs of v100-a, v100-b and v100-c are free"
+    )
+    two = cluster(*world.nodes, node("v100-d", V100))
+    assert said(two, workers=3, gpus=8) == (
+        "fits now with --workers 1, or with --gpus 2;"
+        " or when all GPUs of v100-b and v100-c are free"
+    )
+
+
+def test_of_many_nodes_that_must_become_free_three_are_named():
+    world = cluster(*(node(f"n{at}", V100, 0b1) for at in range(12)))
+    assert said(world, workers=12, gpus=8).endswith(
+        "or when all GPUs of n0, n1, n2 and 9 more are free"
+    )
+
+
+def test_a_node_that_is_down_is_waited_for():
+    world = cluster(node("a", V100), node("b", V100, unavailable="cordoned"))
+    assert said(world, workers=2, gpus=8) == (
+        "fits now with --workers 1, or with --gpus 4; or when b is ready"
+    )
+
+
+def test_the_most_cpu_and_memory_that_fit_are_named():
+    world = cluster(
+        node("a", V100, cpu=96.5, all_cpu=96.5, memory=700 << 30, all_memory=700 << 30),
+        node("b", V100, cpu=10.0, all_cpu=10.0, memory=(64 << 30) + 5, all_memory=(64 << 30) + 5),
+    )
+    assert said(world, workers=1, gpus=8, cpu=200.0) == "fits now with --cpu 96.5"
+    assert said(world, workers=2, gpus=4, cpu=50.0) == (
+        "fits now with --cpu 48.25, or with --workers 1"
+    )
+    assert said(world, workers=2, gpus=8, memory=1 << 40) == "fits now with --memory 64Gi"
+
+
+def test_where_no_single_change_helps_the_smallest_set_of_them_is_named():
+    world = cluster(node("n0", HGX), node("n1", HGX))
+    assert said(world, workers=1, gpus=8, model="V100", min_bandwidth=500.0) == (
+        "fits now without --min-bandwidth and without --gpu-model"
     )
 
 
@@ -181,6 +252,22 @@ def released(world, more):
                 yield one.name, replace(world, nodes=nodes)
 
 
+def free_together(request, world, text):
+    """Where several nodes must become free, those named do it, and none of them in vain."""
+    found = re.search(r"all GPUs of (n\d)(?:, (n\d))* and (n\d) are free$", text)
+    if found is None:
+        assert "when" not in text or text.endswith("1 more are free") or " healthy" in text
+        return
+    named = re.findall(r"n\d", found[0])
+    for kept in (named, *([one for one in named if one != name] for name in named)):
+        nodes = (
+            replace(one, free=one.machine.everything, hidden=0) if one.name in kept else one
+            for one in world.nodes
+        )
+        fits = value(request, replace(world, nodes=tuple(nodes))) is not None
+        assert fits == (kept == named)
+
+
 @pytest.mark.parametrize("seed", range(400))
 def test_the_changes_named_are_those_that_trying_everything_finds(seed):
     rnd = random.Random(seed)
@@ -196,7 +283,13 @@ def test_the_changes_named_are_those_that_trying_everything_finds(seed):
         if value(replace(request, workers=fewer), view) is not None
     ]
     if text.count("--") < 3:
-        assert (f"--workers {max(workers)}" in text) if workers else ("--workers" not in text)
+        # Several changes at once are named only where no single one would do.
+        together = " and with" in text
+        assert (
+            (f"--workers {max(workers)}" in text)
+            if workers
+            else (together or "--workers" not in text)
+        )
     sufficient = [
         (more, name)
         for more in range(1, 5)
@@ -204,7 +297,7 @@ def test_the_changes_named_are_those_that_trying_everything_finds(seed):
         if value(request, then) is not None
     ]
     if not sufficient:
-        assert "when" not in text
+        free_together(request, world, text)
     else:
         more, name = min(sufficient)
         gpus = "1 more GPU" if more == 1 else f"{more} more GPUs"

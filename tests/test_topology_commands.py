@@ -16,6 +16,7 @@ from fake_api import FakeApi, kubeconfig
 
 from arena_topo import cli, output, workflow
 from arena_topo.backends.local import seating
+from arena_topo.cli import topology as topology_commands
 from arena_topo.errors import UnreadableTopology
 from arena_topo.output import drawing
 from arena_topo.topology import Knowledge, document, gpu_set, presets, published
@@ -74,8 +75,8 @@ def quad(name: str = "node-1"):
 
 
 def shown(**how: Any) -> str:
-    """What is shown of the quad: its matrix, and what test_drawing.py knows of its drawing."""
-    drawn = drawing.machine(machines.read(str(QUAD)).machine, **how)
+    """What is shown of the quad: its matrix, and its boxes without the same links once more."""
+    drawn = drawing.machine(machines.read(str(QUAD)).machine, pairs=False, **how)
     return f"{screen('matrix-nccl.txt')}\n{drawn}"
 
 
@@ -154,9 +155,9 @@ GOOD = {"gpus": [{"index": 0}, {"index": 1}], "links": [["X", "NV2"], ["NV2", "X
         ({"gpus": [{}, {"index": -1}]}, "gpus[1].index: -1 is not a whole number from 0 to 63"),
         ({"gpus": [{}, {"numa": 1.5}]}, "gpus[1].numa: 1.5 is not a whole number from 0 to 1023"),
         ({"gpus": [{}, {"uuid": 3}]}, "gpus[1].uuid: 3 is not a text"),
-        ({"gpus": [{}]}, "links: has 2 rows, but there are 1 devices"),
+        ({"gpus": [{}]}, "links: has 2 rows for 1 device"),
         ({"links": None}, "links: is not a list of rows"),
-        ({"links": [["X", "NV2"], ["NV2"]]}, "links[1]: has 1 cells, not 2"),
+        ({"links": [["X", "NV2"], ["NV2"]]}, "links[1]: has 1 cell, not 2"),
         ({"links": [["X", 40], [40, "X"]]}, "links[0][1]: 40 is not a link"),
         ({"links": [["X", "NV0"], ["NV0", "X"]]}, "links[0][1]: 'NV0' is not a link"),
         ({"links": [["X", "NV2"], ["NV1", "X"]]}, "links[1][0]: is NV1, but [0][1] is NV2"),
@@ -190,27 +191,49 @@ def test_json_may_leave_out_all_but_gpus_and_links():
 
 
 @pytest.mark.parametrize(
-    ("content", "code", "said"),
+    ("content", "said"),
     [
-        (b"", 1, "FILE, line 1: no text at all"),
-        (b"<system>\n <cpu", 1, "FILE, line 2: this is no whole XML: unclosed token"),
-        (b"{\n,", 1, "FILE, line 2: this is no whole JSON: Expecting property name"),
-        (b'{"gpus": NaN}', 1, "FILE: this is no JSON of a machine: NaN is not a number"),
-        (b'{"a":' * 100_000, 1, "FILE: this is no JSON of a machine: "),
-        (b'{"kind": "List"}', 1, "FILE: this is a List, not a machine as `topology show"),
-        (b'{"gpus": [{}]}', 1, "FILE, links: is not a list of rows"),
-        (b'{"kind": "ConfigMap"}', 1, "FILE, configmap kube-system/? data: is missing"),
-        (b"<system>\xff</system>", 2, "cannot read FILE"),
-        (b"x" * (machines.MOST_BYTES + 1), 2, "cannot read FILE"),
+        (b"", "FILE, line 1: no text at all"),
+        (b"<system>\n <cpu", "FILE, line 2: this is no whole XML: unclosed token"),
+        (b"{\n,", "FILE, line 2: this is no whole JSON: Expecting property name"),
+        (b'{"gpus": NaN}', "FILE: this is no JSON of a machine: NaN is not a number"),
+        (b'{"a":' * 100_000, "FILE: this is no JSON of a machine: "),
+        (b'{"kind": "List"}', "FILE: this is a List, not a machine as `topology show"),
+        (b'{"gpus": [{}]}', "FILE, links: is not a list of rows"),
+        (b'{"kind": "ConfigMap"}', "FILE, configmap kube-system/? data: is missing"),
+        (b"<system>\xff</system>", "cannot read FILE"),
+        (b"x" * (machines.MOST_BYTES + 1), "cannot read FILE"),
     ],
     ids=["empty", "cut XML", "JSON", "NaN", "deep", "List", "cut", "ConfigMap", "UTF-8", "large"],
 )
-def test_a_file_that_is_no_machine_is_named_with_its_line(arena, tmp_path, content, code, said):
+def test_a_file_that_is_no_machine_is_named_with_its_line(arena, tmp_path, content, said):
     file = tmp_path / "some.file"
     file.write_bytes(content)
     ended, out, err = arena("show", "--from", str(file))
-    assert (ended, out) == (code, "")
+    assert (ended, out) == (2, "")
     assert err.startswith(f"error: {said.replace('FILE', str(file))}")
+    assert "\n  try:  " in err
+
+
+def test_a_file_from_windows_powershell_is_read(arena, tmp_path):
+    file = tmp_path / "nccl-quad.xml"
+    file.write_text(QUAD.read_text(encoding="utf-8"), encoding="utf-16")
+    assert arena("show", "--from", str(file)) == (0, shown(), "")
+
+
+@pytest.mark.parametrize("flag", ["--state", "--fabric", "--from"])
+@pytest.mark.parametrize("content", [None, b"", b"\x00\xff", b"{", b"[[[", b"no such thing"])
+def test_files_that_cannot_be_read_end_alike_whichever_flag_gives_them(
+    arena, dump, tmp_path, flag, content
+):
+    file = tmp_path / "odd"
+    if content is not None:
+        file.write_bytes(content)
+    more = ("--state", dump) if flag == "--fabric" else ()
+    code, out, err = arena("show", flag, str(file), *more)
+    assert (code, out) == (2, "")
+    assert err.startswith("error: ")
+    assert str(file) in err
 
 
 @pytest.mark.parametrize(
@@ -222,7 +245,14 @@ def test_a_file_that_is_no_machine_is_named_with_its_line(arena, tmp_path, conte
     ],
 )
 def test_a_file_stands_alone(arena, more, said):
-    assert arena("show", "--from", str(QUAD), *more)[::2] == (2, f"error: {said}\n")
+    code, _out, err = arena("show", "--from", str(QUAD), *more)
+    other = said.removeprefix("--from and ").removesuffix(" exclude each other")
+    assert code == 2
+    assert err.splitlines() == [
+        f"error: {said}",
+        "  why:  a file of --from is a machine by itself, of no cluster",
+        f"  try:  leave out --from, or {other}",
+    ]
 
 
 # ---------------------------------------------------------------- nodes and the network
@@ -278,7 +308,8 @@ def test_a_fabric_file_says_what_joins_the_nodes(arena, dump, tmp_path):
     file.write_text(yaml.safe_dump({"levels": levels, "beyondGBps": 5}))
     _code, out, _err = arena("show", "--state", dump, "--fabric", str(file), "-o", "json")
     found = json.loads(out)
-    assert (found["tiers"], found["beyondGBps"]) == ([{"name": "rack", "bandwidthGBps": 40}], 5)
+    rack = {"name": "rack", "bandwidthGBps": 40, "assumed": False}
+    assert (found["tiers"], found["beyondGBps"], found["beyondAssumed"]) == ([rack], 5, False)
 
 
 def test_a_node_is_drawn_with_the_gpus_that_are_free_and_those_in_use(arena, dump):
@@ -286,7 +317,151 @@ def test_a_node_is_drawn_with_the_gpus_that_are_free_and_those_in_use(arena, dum
     machine = workflow.read_state((dump,)).nodes[0].machine
     assert (code, out.partition("\n\n")[2]) == (
         0,
-        drawing.machine(machine, free=gpu_set([0, 2, 3])),
+        drawing.machine(machine, free=gpu_set([0, 2, 3]), pairs=False),
+    )
+
+
+def test_a_node_as_json_says_which_of_its_gpus_are_free(arena, dump):
+    _code, out, _err = arena("show", "node-1", "--state", dump, "-o", "json")
+    found = json.loads(out)
+    assert found["links"][0] == ["X", "NV2", "NV1", "NV1"]
+    assert {key: found[key] for key in list(found)[-8:]} == {
+        "free": [0, 2, 3],
+        "freeCount": 3,
+        "inUse": [1],
+        "opaque": 0,
+        "unhealthy": [],
+        "unavailable": None,
+        "notes": [],
+        "emulated": False,
+    }
+    closed = json.loads(arena("show", "node-4", "--state", dump, "-o", "json")[1])
+    assert (closed["free"], closed["freeCount"], closed["unavailable"]) == ([], 0, "cordoned")
+
+
+def test_of_an_opaque_node_only_the_number_of_free_gpus_is_known(arena, dump):
+    text = Path(dump).read_text(encoding="utf-8")
+    Path(dump).write_text(text.replace("topology.kubernetes.io/gpu-group", "x"), encoding="utf-8")
+    found = json.loads(arena("show", "node-1", "--state", dump, "-o", "json")[1])
+    assert (found["free"], found["freeCount"], found["inUse"], found["opaque"]) == (None, 3, [], 1)
+    nodes = json.loads(arena("show", "--state", dump, "-o", "json")[1])["nodes"]
+    assert [(one["free"], one["opaque"]) for one in nodes[:2]] == [(3, 1), (4, 0)]
+
+
+def test_what_is_printed_of_a_node_can_be_read_back(arena, dump, tmp_path):
+    file = tmp_path / "node.json"
+    file.write_text(arena("show", "node-1", "--state", dump, "-o", "json")[1], encoding="utf-8")
+    code, out, _err = arena("show", "--from", str(file))
+    assert (code, "node-1: 4 x A10\n" in out) == (0, True)
+
+
+def test_a_node_that_takes_no_jobs_says_so(arena, dump):
+    _code, out, _err = arena("show", "node-4", "--state", dump)
+    assert out.endswith("  No job can start here now: cordoned\n")
+
+
+def test_a_node_without_rdma_says_how_fast_it_is_taken_to_be(arena, dump):
+    world = json.loads(Path(dump).read_text(encoding="utf-8"))
+    for one in world["items"][:3]:
+        one["status"]["allocatable"] = {**one["status"]["allocatable"], "rdma/ib": "1"}
+    Path(dump).write_text(json.dumps(world), encoding="utf-8")
+    nodes = json.loads(arena("show", "--state", dump, "-o", "json")[1])["nodes"]
+    assert [one["networkGBps"] for one in nodes] == [None, None, None, 1.25]
+    assert "node-4 (cordoned; 1.25 GB/s to others)" in arena("show", "--state", dump)[1]
+
+
+def relabelled(dump, **labels):
+    world = json.loads(Path(dump).read_text(encoding="utf-8"))
+    world["items"][2]["metadata"]["labels"] |= {f"nvidia.com/{key}": labels[key] for key in labels}
+    Path(dump).write_text(json.dumps(world), encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("name", "labels", "word"),
+    [
+        ("node-3", {"mig.config": "all-balanced"}, "shared"),
+        ("node-3", {"gpu.replicas": "4", "gpu.count": "4"}, "shared"),
+        ("node-4", {}, "unused"),
+    ],
+)
+def test_no_gpu_is_called_free_on_a_node_that_takes_no_jobs(arena, dump, name, labels, word):
+    relabelled(dump, **labels)
+    _code, out, _err = arena("show", name, "--state", dump)
+    assert f"{name}: 4 x A10; 4 {word}" in out
+    assert "free" not in out
+
+
+def test_a_node_without_gpus_is_a_sentence_and_no_part_of_the_network(arena, dump):
+    whole = arena("show", "--state", dump)[1]
+    world = json.loads(Path(dump).read_text(encoding="utf-8"))
+    world["items"].append(node("cpu-1", 0))
+    Path(dump).write_text(json.dumps(world), encoding="utf-8")
+    assert arena("show", "cpu-1", "--state", dump)[:2] == (0, "node cpu-1 has no GPUs\n")
+    assert arena("show", "--state", dump)[1] == whole + "Not shown: 1 node without GPUs\n"
+
+
+def test_a_preset_is_shown_beside_a_dump_unless_a_node_has_its_name(arena, dump):
+    alone = arena("show", "hgx-h100")
+    assert alone[0] == 0
+    assert arena("show", "hgx-h100", "--state", dump) == alone
+    text = Path(dump).read_text(encoding="utf-8")
+    Path(dump).write_text(text.replace('"node-2"', '"hgx-h100"'), encoding="utf-8")
+    assert "hgx-h100: 4 x A10" in arena("show", "hgx-h100", "--state", dump)[1]
+
+
+def test_all_notes_are_in_the_json_and_the_screen_names_what_it_leaves_out(arena, dump):
+    world = json.loads(Path(dump).read_text(encoding="utf-8"))
+    world["items"] += [world["items"][at] for at in (0, 1, 2, 3, 0)]
+    Path(dump).write_text(json.dumps(world), encoding="utf-8")
+    _code, out, err = arena("show", "--state", dump, "-o", "json")
+    twice = "node node-{} is listed twice; the first one counts"
+    assert json.loads(out)["notes"] == [twice.format(at) for at in (1, 2, 3, 4, 1)]
+    shown = [f"note: {twice.format(at)}" for at in (1, 2, 3)]
+    assert err.splitlines() == [*shown, "note: ... and 1 more like the last: node-4"]
+
+
+def test_presets_are_machines_in_json(arena):
+    code, out, _err = arena("presets", "-o", "json")
+    found = json.loads(out)
+    assert (code, found["kind"]) == (0, "PresetList")
+    assert [one["name"] for one in found["items"]] == [*presets.names()]
+    (dgx,) = (one for one in found["items"] if one["name"] == "dgx-1-v100")
+    assert document.from_document(dgx, name="x") == presets.machine("dgx-1-v100", "dgx-1-v100")
+    assert yaml.safe_load(arena("presets", "-o", "yaml")[1]) == found
+
+
+def test_on_a_narrow_terminal_network_cards_stand_below_the_gpus_alone(arena, monkeypatch):
+    wide = arena("show", "dgx-1-v100")[1]
+    assert "NIC0" in wide.splitlines()[0]
+    monkeypatch.setattr(topology_commands, "columns", lambda: 80)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    narrow = arena("show", "dgx-1-v100")[1]
+    assert "NIC0" not in narrow.splitlines()[0]
+    assert "NICs and their nearest GPUs: " in narrow
+
+
+def test_cards_that_are_called_as_their_columns_need_no_legend(arena, tmp_path):
+    file = tmp_path / "m.json"
+    card = {"attachment": ["PIX", "SYS"]}
+    file.write_text(json.dumps({**GOOD, "nics": [card]}), encoding="utf-8")
+    assert "NIC Legend:" not in arena("show", "--from", str(file))[1]
+    file.write_text(json.dumps({**GOOD, "nics": [{**card, "name": "mlx5_0"}]}), encoding="utf-8")
+    assert "NIC Legend:\n  NIC0: mlx5_0\n" in arena("show", "--from", str(file))[1]
+
+
+def test_gpus_that_do_not_exist_are_said_to_be_so_where_they_are_shown(arena):
+    cluster = ("--backend", "local", "--emulate", "dgx-1-v100:2")
+    for words in (("show",), ("show", "dgx-1-v100-0")):
+        _code, out, err = arena(*words, *cluster)
+        assert out.endswith(f"{output.EMULATED}\n")
+        assert "EMULATED" not in err
+
+
+def test_words_that_no_command_takes_are_answered_with_how_it_is_called(arena):
+    assert arena("show", "a", "b") == (
+        2,
+        "",
+        "error: too many words: b\n  try:  arena-topo topology show [OPTIONS] [PRESET|NODE]\n",
     )
 
 
@@ -300,7 +475,10 @@ def test_gpus_that_are_not_healthy_are_drawn_as_broken(arena, api):
 def test_the_cluster_itself_is_drawn_where_no_dump_is_given(arena, api):
     api.add(node("node-2", 4))
     code, out, _err = arena("show")
-    assert (code, out.splitlines()[0]) == (0, "cluster (1.25 GB/s): 2 nodes, 8 of 8 GPUs free")
+    assert (code, out.splitlines()[0]) == (
+        0,
+        "cluster (1.25 GB/s, assumed): 2 nodes, 8 of 8 GPUs free",
+    )
 
 
 # ---------------------------------------------------------------- this machine

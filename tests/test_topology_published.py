@@ -117,7 +117,7 @@ def test_the_label_names_the_node_where_the_data_does_not():
         ({"devices": '{"0":"Healthy","01":"Healthy"}'}, "data.devices: '01' is not the index"),
         ({"devices": '{"0":"Healthy","9":"Healthy"}'}, "data.devices: GPU 9 of 2 is out of range"),
         ({"devices": '{"0":true}'}, "data.devices.0: True is not a word of health"),
-        ({"devices": '{"0":"Healthy"}'}, "data.linkType: has 4 rows, but there are 1 devices"),
+        ({"devices": '{"0":"Healthy"}'}, "data.linkType: has 4 rows for 1 device"),
         (
             {"devices": json.dumps({str(index): "Healthy" for index in range(65)})},
             "data.devices: 65 GPUs; 64 are the most",
@@ -144,7 +144,7 @@ def test_the_label_names_the_node_where_the_data_does_not():
             {"bandwidth": changed(BANDWIDTH, 2, 3, float("nan"))},
             "data.bandwidth: is not JSON: NaN is not a number",
         ),
-        ({"bandwidth": "[[1]]"}, "data.bandwidth: has 1 rows, but there are 4 devices"),
+        ({"bandwidth": "[[1]]"}, "data.bandwidth: has 1 row for 4 devices"),
         ({"busBandwidth": "[]"}, "data.busBandwidth: is not an object such as"),
         ({"busBandwidth": '{"0":1}'}, "data.busBandwidth['0']: is not a list of two or more"),
         ({"busBandwidth": '{"0,x":1}'}, "data.busBandwidth['0,x']: is not a list of two or more"),

@@ -68,6 +68,12 @@ def test_four_workers_on_two_empty_nodes_are_spread_two_and_two():
     assert (loads(found), found.bandwidth) == ({"a": 2, "b": 2}, 1.25)
 
 
+def test_a_slow_nic_slows_what_is_spread_over_it_and_nothing_inside_its_node():
+    world = cluster(node("a", HGX, network=0.5), node("b", HGX), beyond=10.0)
+    assert spread(world, workers=2, gpus=8).bandwidth == 0.5
+    assert spread(world, workers=1, gpus=8).bandwidth == 240
+
+
 def test_spreading_starts_where_the_smallest_share_is_in_use():
     world = cluster(node("a", V100, 0b1111), node("b", V100), node("c", V100, 0b111111))
     assert loads(spread(world, workers=3, gpus=1)) == {"b": 3}

@@ -343,6 +343,52 @@ def test_a_level_that_the_cluster_does_not_have_is_a_mistake_that_lists_those_it
     with pytest.raises(InvalidJob, match=f"--topology-{flag} leaf") as refused:
         planned(dgx("a"), **{f"topology_{flag}": "leaf"})
     assert refused.value.why == "it knows node, beyond"
+    assert refused.value.hint == "name the levels with --fabric FILE"
+
+
+def test_the_local_engine_is_not_told_of_a_fabric_file_that_it_does_not_take(tmp_path):
+    with WORLDS["local"](tmp_path) as world:
+        job = MPIJob(name="demo", command="true", image="local", **QUAD, topology_required="leaf")
+        with pytest.raises(InvalidJob) as refused:
+            workflow.plan(job, world.backend, namespace="default")
+    assert refused.value.hint == "use one of these, or leave out --topology-required"
+
+
+def nearest(*nodes: Node, **more: Any) -> str | None:
+    with pytest.raises(Unplaceable) as refused:
+        planned(*nodes, **more)
+    return refused.value.nearest
+
+
+def test_the_selector_that_keeps_a_job_from_the_nodes_is_named():
+    one, other = KeyValue.parse("zone=1"), KeyValue.parse("disk=ssd")
+    assert nearest(dgx("a"), selector=(one,)) == "fits now without --selector zone=1"
+    labelled = dgx("a", labels={"disk": "ssd"})
+    assert nearest(labelled, selector=(other, one)) == "fits now without --selector zone=1"
+    assert nearest(dgx("a"), selector=(other, one)) == "fits now without --selector"
+
+
+def test_the_toleration_that_opens_nodes_is_named_as_the_flag_takes_it():
+    tainted = dgx("a", taints=(Taint(key="team", value="red"),))
+    text = nearest(tainted)
+    assert text == "fits now with --toleration team=red:NoSchedule"
+    bears = Toleration.parse("team=red:NoSchedule")
+    assert planned(tainted, toleration=(bears,)) == ("a",)
+    bare = dgx("b", taints=(Taint(key="spot"),))
+    assert nearest(bare) == "fits now with --toleration spot:NoSchedule"
+    assert nearest(tainted, bare, workers=12) == "fits now with --toleration all"
+
+
+def test_selector_and_taint_together_are_named():
+    tainted = dgx("a", taints=(Taint(key="team", value="red"),))
+    assert nearest(tainted, selector=(KeyValue.parse("zone=1"),)) == (
+        "fits now without --selector and with --toleration all"
+    )
+
+
+def test_nodes_that_are_not_set_aside_for_topology_jobs_could_be():
+    text = nearest(dgx("a"), dgx("b", dedicated=True), workers=12)
+    assert text == "fits now with --workers 8; or when a is set aside for topology jobs too"
 
 
 def test_a_required_level_is_kept():

@@ -11,6 +11,7 @@ import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -26,6 +27,10 @@ _NO_OBJECT = "this is no Kubernetes object: it has neither kind nor items"
 _LONGEST_WORD = 16
 """Characters within which JSON decides what a word is: `false`, `\\ud83d\\ude00`, `-Infinity`."""
 
+_LOST = "what else it would say is not known, so GPUs that look free may be in use"
+"""What becomes of a dump that is cut off."""
+
+_SMALL = "give a small text file in YAML or JSON; docs/how-it-works.md shows one"
 _HINT = (
     "make one with: kubectl get nodes,pods,mpijobs -A -o json > state.json"
     " && kubectl get configmaps -n kube-system -l ack.node.gpu.schedule=topology -o json"
@@ -33,16 +38,37 @@ _HINT = (
 )
 
 
-def read(paths: Sequence[str]) -> Iterator[Object]:
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Stands among the objects of a dump where it is cut off or makes no sense, and says so."""
+
+    text: str
+
+
+def read(paths: Sequence[str]) -> Iterator[Object | Damage]:
     """All objects of some dumps, one after another; `-` is standard input.
 
-    JSON or YAML; several documents in one file; lists of one kind or mixed; single objects. An
-    object of a typed list (NodeList) gets the kind that the list implies. UsageError names the
-    file and the position of what is cut off or makes no sense.
+    JSON or YAML, in UTF-8 or, with a byte order mark, in UTF-16; several documents in one file;
+    lists of one kind or mixed; single objects. An object of a typed list (NodeList) gets the kind
+    that the list implies. What is cut off or makes no sense ends its file with a Damage that names
+    the file and the position; the other files go on. UsageError for a file that cannot be opened,
+    and where no file has any object, for the first that is damaged.
     """
+    some = False
+    first: UsageError | None = None
+    damages: list[Damage] = []
     for path in paths:
         with _opened(path) as file:
-            yield from _file(file, _name(path))
+            try:
+                for one in _file(file, _name(path)):
+                    some = True
+                    yield one
+            except UsageError as error:
+                first = first or error
+                damages.append(Damage(f"{error.message}; {_LOST}"))
+    if first is not None and not some:
+        raise first
+    yield from damages
 
 
 def document(path: str) -> tuple[Any, str]:
@@ -54,19 +80,32 @@ def document(path: str) -> tuple[Any, str]:
 
     name = _name(path)
     with _opened(path, hint=None) as file:
+        data = file.read()
         try:
-            text = file.read().decode("utf-8-sig")
+            text = data.decode(encoding(data))
         except UnicodeDecodeError as error:
-            raise UsageError(f"{name}: is not UTF-8 text") from error
+            raise UsageError(
+                f"{name}: is not UTF-8 text",
+                hint=_SMALL,
+            ) from error
         # JSON is almost YAML, which wants no tabs and takes 1e2 for a word.
         with suppress(ValueError, RecursionError):
             return json.loads(text), name
         try:
             return yaml.safe_load(text), name
         except RecursionError as error:
-            raise UsageError(f"{name}: is nested too deeply") from error
+            raise UsageError(f"{name}: is nested too deeply", hint=_SMALL) from error
         except (yaml.YAMLError, ValueError) as error:
-            raise _not_yaml(name, error, hint=None) from error
+            raise _not_yaml(name, error, hint=_SMALL) from error
+
+
+def encoding(start: bytes) -> str:
+    """The encoding of a text that begins so: UTF-8, or what its byte order mark says.
+
+    Windows PowerShell writes UTF-16 with such a mark (about_Character_Encoding, `>` before
+    version 6).
+    """
+    return "utf-16" if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8-sig"
 
 
 def _name(path: str) -> str:
@@ -102,7 +141,7 @@ class _Text:
 
     def __init__(self, file: IO[bytes], name: str) -> None:
         self._file = file
-        self._decode = codecs.getincrementaldecoder("utf-8-sig")()
+        self._decode: codecs.IncrementalDecoder | None = None
         self._json = json.JSONDecoder()
         self.name = name
         self._text = ""
@@ -116,16 +155,24 @@ class _Text:
         """Read another piece; False at the end."""
         if self._ended:
             return False
-        self._lines += self._text.count("\n", 0, self._at)
-        newline = self._text.rfind("\n", 0, self._at)
-        self._column = self._at - newline - 1 if newline >= 0 else self._column + self._at
-        self._gone += self._at
         try:
             raw = self._file.read(_PIECE)
-            self._text = self._text[self._at :] + self._decode.decode(raw, final=not raw)
+            if self._decode is None:
+                # A mark is two bytes, which a pipe may hand over one by one.
+                raw += self._file.read(1) if len(raw) == 1 else b""
+                self._decode = codecs.getincrementaldecoder(encoding(raw))()
+            more = self._decode.decode(raw, final=not raw)
         except UnicodeDecodeError as error:
             raise self.fault("is not UTF-8 text") from error
-        self._at = 0
+        if raw:
+            self._lines += self._text.count("\n", 0, self._at)
+            newline = self._text.rfind("\n", 0, self._at)
+            self._column = self._at - newline - 1 if newline >= 0 else self._column + self._at
+            self._gone += self._at
+            self._text = self._text[self._at :]
+            self._at = 0
+        # At the end nothing moves: a caller may still hold a position.
+        self._text += more
         self._ended = not raw
         return True
 
@@ -175,6 +222,11 @@ class _Text:
         while len(self._text) - self._at < before + size and self._more():
             pass
         return len(self._text) - self._at > before
+
+    @property
+    def end(self) -> int:
+        """Where the text ends that has been read so far; the whole, after `rest`."""
+        return len(self._text)
 
     def rest(self) -> str:
         """All that has not been read."""
@@ -281,27 +333,61 @@ def _objects(one: Any, list_kind: Any) -> Iterator[Object]:
 def _yaml(text: _Text) -> Iterator[Object]:
     import yaml
 
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    whole = text.rest()
     try:
-        for document in yaml.load_all(text.rest(), Loader=loader):
-            found = document if isinstance(document, list) else [document]
-            for one in found:
-                if one is not None and not (
-                    isinstance(one, dict) and ("kind" in one or "items" in one)
-                ):
-                    raise text.fault(_NO_OBJECT)
-                if isinstance(one, dict) and "kind" not in one:
-                    # kubectl sorts keys, so `kind: List` comes after the items.
-                    raise text.fault("a list without a kind: the file is cut off")
-                yield from _objects(one, None)
+        yield from _yaml_objects(text, whole)
     except yaml.YAMLError as error:
-        if getattr(error, "problem_mark", None) is None:
+        mark = getattr(error, "problem_mark", None)
+        if mark is None:
             problem = getattr(error, "problem", None) or str(error)
             raise text.fault(f"not YAML: {problem}") from error
+        yield from _yaml_before(text, whole, mark.line)
         raise _not_yaml(text.name, error, hint=_HINT) from error
 
 
-def _not_yaml(name: str, error: Exception, *, hint: str | None) -> UsageError:
+def _yaml_objects(text: _Text, whole: str, *, cut: bool = False) -> Iterator[Object]:
+    """The objects of YAML; of a list that is `cut` all items, else all but the doubtful last."""
+    import yaml
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    for document in yaml.load_all(whole, Loader=loader):
+        found = document if isinstance(document, list) else [document]
+        for one in found:
+            if one is not None and not (
+                isinstance(one, dict) and ("kind" in one or "items" in one)
+            ):
+                raise text.fault(_NO_OBJECT)
+            if isinstance(one, dict) and "kind" not in one:
+                # kubectl sorts keys, so `kind: List` comes after the items.
+                items = one["items"] if isinstance(one["items"], list) else []
+                for item in items if cut else items[:-1]:
+                    yield from _objects(item, None)
+                if not cut:
+                    raise text.fault("the file is cut off: its list says no kind", at=text.end)
+                continue
+            yield from _objects(one, None)
+
+
+def _yaml_before(text: _Text, whole: str, line: int) -> Iterator[Object]:
+    """The objects of a list that end before the item in which YAML makes no sense.
+
+    Documents before the one that is cut have been handed on.
+    """
+    import yaml
+
+    lines = whole.splitlines(keepends=True)
+    start = item = 0
+    for at, one in enumerate(lines[: line + 1]):
+        if one.rstrip() == "---":
+            start = at + 1
+        elif one.startswith("- "):
+            item = at
+    if item > start:
+        with suppress(yaml.YAMLError, UsageError):
+            yield from _yaml_objects(text, "".join(lines[start:item]), cut=True)
+
+
+def _not_yaml(name: str, error: Exception, *, hint: str) -> UsageError:
     mark = getattr(error, "problem_mark", None)
     problem = getattr(error, "problem", None) or str(error)
     place = "" if mark is None else f"line {mark.line + 1}, column {mark.column + 1}: "

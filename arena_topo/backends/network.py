@@ -13,7 +13,15 @@ from typing import Any
 
 from arena_topo.errors import UnreadableTopology
 from arena_topo.solver import cost
-from arena_topo.topology import LANES_PER_GPU, Machine, NodeName, Tier, fabric
+from arena_topo.topology import (
+    LANES_PER_GPU,
+    UNKNOWN_NETWORK,
+    Machine,
+    NodeName,
+    Tier,
+    fabric,
+    natural,
+)
 from arena_topo.topology.fabricfile import BEYOND, FabricFile
 
 RDMA_RATE = 12.5
@@ -36,11 +44,15 @@ _RDMA_NAMES = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Network:
-    """How nodes reach each other: as in `Cluster`, with an entry of `domains` for every node."""
+    """How nodes reach each other: as in `Cluster`, with an entry of `domains` for every node.
+
+    `limits` are GB/s of the nodes whose own network is slower than what joins them.
+    """
 
     tiers: tuple[Tier, ...]
     beyond: float
     domains: Mapping[NodeName, tuple[str, ...]]
+    limits: Mapping[NodeName, float]
     guesses: Mapping[str, str]
     notes: tuple[str, ...]
 
@@ -96,6 +108,7 @@ def joining(
         tiers=found.tiers,
         beyond=found.beyond,
         domains=domains,
+        limits=found.limits,
         guesses=_guesses(found, {rdma[name] for name in rates}),
         notes=tuple(notes),
     )
@@ -105,6 +118,12 @@ def _guesses(found: fabric.Fabric, resources: Collection[str]) -> dict[str, str]
     """For each level whose bandwidth nobody gave, what it rests on."""
     named = sorted(resources)
     more = ", ..." if named[1:] else ""
+    slow = ""
+    if found.limits:
+        first = min(found.limits, key=natural)
+        others = len(found.limits) - 1
+        slow = f"with node {first}" + (f" and {others} others" if others else "")
+        slow += ", which offer none" if others else ", which offers none"
     guesses: dict[str, str] = {}
     for name, rate in [
         (BEYOND, found.beyond),
@@ -113,10 +132,12 @@ def _guesses(found: fabric.Fabric, resources: Collection[str]) -> dict[str, str]
         if name not in found.assumed:
             continue
         where = "the network between nodes" if name == BEYOND else f"the network within one {name}"
-        why = f"nothing says how fast {where} is"
+        why, less = f"nothing says how fast {where} is", ""
         if named and rate == RDMA_RATE:
             why = f"nodes offer RDMA ({named[0]}{more}), but do not say how fast it is"
-        guesses[name] = f"{why}: {rate:g} GB/s is assumed; --fabric FILE says better"
+            if slow:
+                less = f", and {UNKNOWN_NETWORK:g} GB/s {slow}"
+        guesses[name] = f"{why}: {rate:g} GB/s is assumed{less}; --fabric FILE says better"
     return guesses
 
 

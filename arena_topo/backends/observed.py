@@ -6,22 +6,30 @@ cannot be understood becomes a note and counts against what is free, never for i
 
 from __future__ import annotations
 
-import json
-import re
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from functools import lru_cache
+import math
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from arena_topo import manifests
 from arena_topo.backends import network
+from arena_topo.backends.dump import Damage
+from arena_topo.backends.usage import (
+    ACK_ALLOCATION,
+    GPU_RESOURCES,
+    OVER,
+    Object,
+    Use,
+    amount,
+    items,
+    of,
+    uses_of,
+    worker_template,
+)
 from arena_topo.errors import UnreadableTopology
-from arena_topo.job import Quantity
 from arena_topo.manifests.values import FORMAT, GPU_GROUP, GPU_VISIBLE, GUARANTEE, MAP, STATE
 from arena_topo.topology import (
     ORDINARY,
-    PUBLISHED,
     TAINT,
     Cluster,
     GPUSet,
@@ -30,41 +38,42 @@ from arena_topo.topology import (
     NodeName,
     Taint,
     count,
-    gpu_set,
     natural,
+    nvidia,
     published,
 )
 from arena_topo.topology.fabricfile import FabricFile
 
-Object = Mapping[str, Any]
-
-GPU_RESOURCES = (PUBLISHED, ORDINARY)
-"""What a GPU is called in requests; a node that offers both is asked for the first."""
-
-ACK_ALLOCATION = "gputopology.alibabacloud.com/allocation"
-"""JSON of the ACK scheduler: `{"allocatedGPUs": {"0": ["0", "3"]}, ...}`, by container index
-(koordinator, pkg/scheduler/plugins/ack/gputopology)."""
-
 KUEUE = "kueue.x-k8s.io"
 """The API group of the `Topology` that tells of the network."""
 
+_COUNT = "nvidia.com/gpu.count"
+"""The label of NVIDIA's GPU feature discovery that counts GPUs."""
+
+_LONGEST_NAME = 63
+"""Characters of a name that are shown; DNS labels have no more."""
+
 _POD_ANNOTATIONS = (GPU_GROUP, GPU_VISIBLE, ACK_ALLOCATION, GUARANTEE, FORMAT)
 _JOB_ANNOTATIONS = (MAP, STATE)
-_OVER = ("Succeeded", "Failed")
-_NOTES_OF_A_KIND = 3
 
 
-def cluster(objects: Iterable[Object], *, source: str, file: FabricFile | None = None) -> Cluster:
+def cluster(
+    objects: Iterable[Object | Damage], *, source: str, file: FabricFile | None = None
+) -> Cluster:
     """Build the cluster that nodes, pods, MPIJobs, ConfigMaps and Kueue topologies describe.
 
     Objects come in any order and of any kind, those of no use are ignored, and each is reduced as
     it passes, so an iterator over a large dump is never held whole. `source` names the origin for
     people. `file` says what joins the nodes, where it is given, whatever else does. Every node has
-    as many domains as the cluster has tiers.
+    as many domains as the cluster has tiers. `notes` of the cluster name whatever is not understood
+    and say what becomes of it, each thing by itself.
     """
-    notes = _Notes()
+    notes: list[str] = []
     found: dict[str, list[Object]] = {kind: [] for kind in _PROJECTIONS}
-    for one in objects:
+    for at, one in enumerate(objects, start=1):
+        if isinstance(one, Damage):
+            notes.append(one.text)
+            continue
         kind = one.get("kind") if isinstance(one, Mapping) else None
         if not isinstance(kind, str) or kind not in _PROJECTIONS:
             continue
@@ -74,20 +83,23 @@ def cluster(objects: Iterable[Object], *, source: str, file: FabricFile | None =
         try:
             found[kind].append(project(kind, one))
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            notes.add("object", f"{kind} {_name_of(one)} makes no sense and is ignored: {error}")
+            who = f"{kind} {_name_of(one) or f'without a name (object {at})'}"
+            notes.append(f"{who} makes no sense and is ignored: {error}")
     machines = _Machines(found["ConfigMap"], notes)
-    uses = _uses(found["Pod"], found["MPIJob"], notes)
+    uses = uses_of(found["Pod"], found["MPIJob"], notes)
     nodes: dict[NodeName, Object] = {}
     for one in found["Node"]:
         name = NodeName(one["metadata"]["name"])
         if name in nodes:
-            notes.add("twice", f"node {name} is listed twice; the first one counts")
+            notes.append(f"node {name} is listed twice; the first one counts")
             continue
         nodes[name] = one
     known = {
         name: machines.of(name, one["metadata"]["labels"], _present(one))
         for name, one in nodes.items()
     }
+    if nodes:
+        notes += machines.of_others(nodes)
     joined = network.joining(
         {name: one.machine for name, one in known.items()},
         {name: one["metadata"]["labels"] for name, one in nodes.items()},
@@ -95,17 +107,16 @@ def cluster(objects: Iterable[Object], *, source: str, file: FabricFile | None =
         topologies=found["Topology"],
         file=file,
     )
-    for note in joined.notes:
-        notes.add("network", note)
+    notes += joined.notes
     return Cluster(
         nodes=tuple(
-            _node(nodes[name], known[name], joined.domains[name], uses.get(name, _Use()), notes)
+            _node(nodes[name], known[name], joined, uses.get(name, Use()), notes)
             for name in sorted(nodes, key=natural)
         ),
         tiers=joined.tiers,
         beyond=joined.beyond,
         guesses=joined.guesses,
-        notes=notes.all(),
+        notes=tuple(map(_shown, notes)),
         source=source,
     )
 
@@ -125,25 +136,6 @@ def project(kind: str, one: Object) -> dict[str, Any]:
     return {"kind": kind, **small}
 
 
-def _of(one: Object, key: str) -> Object:
-    """The mapping under a key; an absent or null one is empty, another type is a TypeError."""
-    value = one.get(key)
-    if value is None:
-        return {}
-    if not isinstance(value, Mapping):
-        raise TypeError(f"{key} is no mapping")
-    return value
-
-
-def _items(one: Object, key: str) -> list[Object]:
-    value = one.get(key)
-    if value is None:
-        return []
-    if not isinstance(value, list) or not all(isinstance(item, Mapping) for item in value):
-        raise TypeError(f"{key} is no list of mappings")
-    return value
-
-
 def _only(one: Object, keys: Iterable[str]) -> dict[str, Any]:
     return {key: one[key] for key in keys if one.get(key) is not None}
 
@@ -158,28 +150,28 @@ def _texts(one: Object, keys: Iterable[str]) -> dict[str, Any]:
 
 
 def _labels(meta: Object) -> dict[str, str]:
-    return {str(key): str(value) for key, value in _of(meta, "labels").items()}
+    return {str(key): str(value) for key, value in of(meta, "labels").items()}
 
 
 def _project_node(one: Object) -> dict[str, Any]:
-    meta, spec, status = _of(one, "metadata"), _of(one, "spec"), _of(one, "status")
+    meta, spec, status = of(one, "metadata"), of(one, "spec"), of(one, "status")
     return {
         "metadata": {"name": meta.get("name"), "labels": _labels(meta)},
         "spec": {
             "unschedulable": spec.get("unschedulable"),
             "taints": [
-                _texts(taint, ("key", "value", "effect")) for taint in _items(spec, "taints")
+                _texts(taint, ("key", "value", "effect")) for taint in items(spec, "taints")
             ],
         },
         "status": {
             **{
-                side: dict(_of(status, side))
+                side: dict(of(status, side))
                 for side in ("allocatable", "capacity")
                 if status.get(side) is not None
             },
             "conditions": [
                 _texts(condition, ("type", "status"))
-                for condition in _items(status, "conditions")
+                for condition in items(status, "conditions")
                 if condition.get("type") == "Ready"
             ],
         },
@@ -187,70 +179,68 @@ def _project_node(one: Object) -> dict[str, Any]:
 
 
 def _project_pod(one: Object) -> dict[str, Any]:
-    meta, spec = _of(one, "metadata"), _of(one, "spec")
+    meta, spec = of(one, "metadata"), of(one, "spec")
     small: dict[str, Any] = {
         "metadata": {
             **_texts(meta, ("name", "namespace")),
-            "annotations": _only(_of(meta, "annotations"), _POD_ANNOTATIONS),
+            "annotations": _only(of(meta, "annotations"), _POD_ANNOTATIONS),
         },
         "spec": _texts(spec, ("nodeName",)),
-        "status": _texts(_of(one, "status"), ("phase",)),
+        "status": _texts(of(one, "status"), ("phase",)),
     }
-    if "nodeName" in small["spec"] and small["status"].get("phase") not in _OVER:
+    if "nodeName" in small["spec"] and small["status"].get("phase") not in OVER:
         small["spec"] |= _only(spec, ("overhead", "resources")) | _containers(spec)
     return small
 
 
 def _containers(spec: Object) -> dict[str, Any]:
     return {
-        key: [_only(one, ("resources", "restartPolicy")) for one in _items(spec, key)]
+        key: [_only(one, ("resources", "restartPolicy")) for one in items(spec, key)]
         for key in ("containers", "initContainers")
         if spec.get(key)
     }
 
 
 def _project_mpijob(one: Object) -> dict[str, Any]:
-    meta, status = _of(one, "metadata"), _of(one, "status")
+    meta, status = of(one, "metadata"), of(one, "status")
     template = worker_template(one)
     return {
         "metadata": {
             **_texts(meta, ("name", "namespace", "deletionTimestamp")),
-            "annotations": _only(_of(meta, "annotations"), _JOB_ANNOTATIONS),
+            "annotations": _only(of(meta, "annotations"), _JOB_ANNOTATIONS),
         },
         "spec": {
             "template": {
                 "metadata": {
-                    "annotations": _only(
-                        _of(_of(template, "metadata"), "annotations"), (GUARANTEE,)
-                    )
+                    "annotations": _only(of(of(template, "metadata"), "annotations"), (GUARANTEE,))
                 },
-                "spec": _containers(_of(template, "spec")),
+                "spec": _containers(of(template, "spec")),
             }
         },
         "status": {
             **_texts(status, ("launcherStatus",)),
             "conditions": [
-                _texts(condition, ("type", "status")) for condition in _items(status, "conditions")
+                _texts(condition, ("type", "status")) for condition in items(status, "conditions")
             ],
         },
     }
 
 
 def _project_config_map(one: Object) -> dict[str, Any]:
-    meta = _of(one, "metadata")
+    meta = of(one, "metadata")
     return {
         "metadata": {
             **_texts(meta, ("name", "namespace")),
             "labels": _labels(meta),
-            "annotations": _only(_of(meta, "annotations"), (published.KNOWLEDGE_ANNOTATION,)),
+            "annotations": _only(of(meta, "annotations"), (published.KNOWLEDGE_ANNOTATION,)),
         },
-        "data": dict(_of(one, "data")) if _publishes_topology(meta) else {},
+        "data": dict(of(one, "data")) if _publishes_topology(meta) else {},
     }
 
 
 def _project_topology(one: Object) -> dict[str, Any]:
     return {
-        "metadata": _texts(_of(one, "metadata"), ("name",)),
+        "metadata": _texts(of(one, "metadata"), ("name",)),
         # `network` says what is wrong with it.
         "spec": one.get("spec"),
     }
@@ -265,189 +255,20 @@ _PROJECTIONS = {
 }
 
 
-def worker_template(mpijob: Object) -> Object:
-    """The pod template of the workers, in any of the three versions; empty where there is none."""
-    spec = _of(mpijob, "spec")
-    if "mpiReplicaSpecs" in spec:
-        spec = _of(_of(spec, "mpiReplicaSpecs"), "Worker")
-    return _of(spec, "template")
-
-
-def job_over(mpijob: Object) -> bool:
-    """Whether the operator says that the job has ended."""
-    status = _of(mpijob, "status")
-    return status.get("launcherStatus") in _OVER or any(
-        condition.get("type") in _OVER and condition.get("status") == "True"
-        for condition in _items(status, "conditions")
-    )
-
-
-def gpu_count(pod_spec: Object) -> int:
-    """The GPUs that a pod holds: its limits, under either name of the resource.
-
-    ValueError for a quantity that is none.
-    """
-    return round(sum(_demand(pod_spec, "limits", name) for name in GPU_RESOURCES))
-
-
-def _demand(spec: Object, side: str, resource: str) -> float:
-    """What a pod takes of a resource, by the scheduler's rule for init containers.
-
-    Init containers run one after another before the others start; those that restart always
-    (sidecars) stay (kubernetes, pkg/api/v1/resource: PodRequests).
-    """
-    whole = _of(_of(spec, "resources"), side).get(resource)
-    overhead = _amount(_of(spec, "overhead").get(resource))
-    if whole is not None:
-        return _amount(whole) + overhead
-    running = sum(_asked(one, side, resource) for one in _items(spec, "containers"))
-    sidecars = peak = 0.0
-    for one in _items(spec, "initContainers"):
-        asked = _asked(one, side, resource)
-        if one.get("restartPolicy") == "Always":
-            sidecars += asked
-            peak = max(peak, sidecars)
-        else:
-            peak = max(peak, sidecars + asked)
-    return max(running + sidecars, peak) + overhead
-
-
-def _asked(container: Object, side: str, resource: str) -> float:
-    resources = _of(container, "resources")
-    asked = _of(resources, side).get(resource)
-    if asked is None and side == "requests":
-        # The API server fills in requests from limits; a hand-written dump may not.
-        asked = _of(resources, "limits").get(resource)
-    return _amount(asked)
-
-
-def _amount(quantity: Any) -> float:
-    return 0.0 if quantity is None else _parsed(str(quantity))
-
-
-@lru_cache(maxsize=4096)
-def _parsed(text: str) -> float:
-    return float(Quantity.parse(text).amount)
-
-
-@dataclass(slots=True, kw_only=True)
-class _Use:
-    """What pods and recorded placements take of one node, while it is being added up."""
-
-    known: list[tuple[str, GPUSet]] = field(default_factory=list)
-    hidden: int = 0
-    cpu: float = 0.0
-    memory: float = 0.0
-    foreign: bool = False
-
-
-def _uses(pods: Iterable[Object], jobs: Iterable[Object], notes: _Notes) -> dict[str, _Use]:
-    uses: dict[str, _Use] = defaultdict(_Use)
-    settled: set[tuple[str, str]] = set()
-    for pod in pods:
-        meta, spec = pod["metadata"], pod["spec"]
-        over = pod["status"].get("phase") in _OVER
-        if over or "nodeName" in spec:
-            settled.add((meta.get("namespace", ""), meta["name"]))
-        if over or "nodeName" not in spec:
-            continue
-        use = uses[spec["nodeName"]]
-        for add in (_add_gpus, _add_cpu, _add_memory):
-            try:
-                add(pod, use, notes)
-            except (TypeError, ValueError) as error:
-                notes.add("pod", f"{_who(pod)} asks for resources that make no sense: {error}")
-    for job in jobs:
-        _add_record(job, uses, settled, notes)
-    return uses
-
-
-def _add_cpu(pod: Object, use: _Use, _notes: _Notes) -> None:
-    use.cpu += _demand(pod["spec"], "requests", "cpu")
-
-
-def _add_memory(pod: Object, use: _Use, _notes: _Notes) -> None:
-    use.memory += _demand(pod["spec"], "requests", "memory")
-
-
-def _add_gpus(pod: Object, use: _Use, notes: _Notes) -> None:
-    spec, annotations = pod["spec"], pod["metadata"]["annotations"]
-    gpus = gpu_count(spec)
-    if not gpus:
-        return
-    # Other schedulers write device ids as well; only ours keep to the devices they were given.
-    use.foreign |= FORMAT not in annotations
-    # Where only the node is guaranteed, the ids are the plan's, not what the kubelet gave.
-    if annotations.get(GUARANTEE, "gpus") != "gpus":
-        use.hidden += gpus
-        return
-    ids: frozenset[int] = frozenset()
-    for key in (GPU_GROUP, ACK_ALLOCATION):
-        if key in annotations:
-            try:
-                ids = _device_ids(str(annotations[key]))
-                break
-            except ValueError as error:
-                notes.add("ids", f"{_who(pod)}: annotation {key} makes no sense: {error}")
-    if ids:
-        use.known.append((_who(pod), gpu_set(ids)))
-    use.hidden += max(0, gpus - len(ids))
-
-
-def _device_ids(text: str) -> frozenset[int]:
-    """Read `0,3`, `[0, 3]` or ACK's allocation; ValueError if it is none of them."""
-    if re.fullmatch(r"\s*\d{1,3}\s*(,\s*\d{1,3}\s*)*", text):
-        return frozenset(int(word) for word in text.split(","))
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise ValueError(f"{text[:80]!r} is no list of GPU ids") from error
-    if isinstance(value, dict):
-        by_container = value.get("allocatedGPUs")
-        if isinstance(by_container, dict):
-            value = [one for ids in by_container.values() for one in ids]
-    if not isinstance(value, list) or not all(re.fullmatch(r"\d{1,3}", str(one)) for one in value):
-        raise ValueError(f"{text[:80]!r} is no list of GPU ids")
-    return frozenset(int(one) for one in value)
-
-
-def _add_record(
-    job: Object, uses: dict[str, _Use], settled: set[tuple[str, str]], notes: _Notes
-) -> None:
-    """Count the placement recorded on a job for those workers whose pods hold nothing yet."""
-    meta = job["metadata"]
-    annotations = meta["annotations"]
-    if (
-        annotations.get(STATE) != "placed"
-        or MAP not in annotations
-        or "deletionTimestamp" in meta
-        or job_over(job)
-    ):
-        return
-    who = f"MPIJob {meta.get('namespace', '')}/{meta['name']}"
-    template = job["spec"]["template"]
-    guarantee = template["metadata"]["annotations"].get(GUARANTEE, "gpus")
-    try:
-        workers = manifests.parse_map(str(annotations[MAP]))
-        each = gpu_count(template["spec"])
-    except (TypeError, ValueError) as error:
-        notes.add("record", f"{who}: its recorded placement makes no sense: {error}")
-        return
-    for index, node, gpus in workers:
-        if (meta.get("namespace", ""), f"{meta['name']}-worker-{index}") in settled:
-            continue
-        if gpus and guarantee == "gpus":
-            uses[node].known.append((who, gpu_set(gpus)))
-        else:
-            uses[node].hidden += each
-
-
 @dataclass(frozen=True, slots=True)
 class _Known:
     """A machine and which of its GPUs are healthy."""
 
     machine: Machine
     healthy: GPUSet
+
+
+_INSTEAD = {
+    "linkType": "using the labels of node {node}",
+    "busBandwidth": "what sets of GPUs of node {node} reach is computed from its links",
+    "bandwidth": "it is for display only, and node {node} does without",
+}
+"""What becomes of a node whose ConfigMap makes sense but for this key."""
 
 
 class _Machines:
@@ -457,7 +278,7 @@ class _Machines:
     their link matrix.
     """
 
-    def __init__(self, config_maps: Iterable[Object], notes: _Notes) -> None:
+    def __init__(self, config_maps: Iterable[Object], notes: list[str]) -> None:
         self._notes = notes
         self._config_maps: dict[str, Object] = {}
         self._parsed: dict[object, _Known] = {}
@@ -467,11 +288,29 @@ class _Machines:
                 continue
             node = one["data"].get("nodeName") or meta["labels"].get(published.NODE_LABEL)
             if not node:
-                notes.add("topology", f"{_config_map_name(one)} does not say which node it is of")
+                notes.append(
+                    f"{_config_map_name(one)} does not say which node it is of; it is not used"
+                )
+            elif not isinstance(node, str):
+                notes.append(
+                    f"{_config_map_name(one)} data.nodeName: {_brief(node)} is not the name of a"
+                    " node; it is not used"
+                )
             elif node in self._config_maps:
-                notes.add("topology", f"{_config_map_name(one)} is the second for node {node}")
+                notes.append(
+                    f"{_config_map_name(one)} is the second for node {node}; the first one counts"
+                )
             else:
                 self._config_maps[node] = one
+
+    def of_others(self, nodes: Collection[str]) -> Iterable[str]:
+        """A note for each ConfigMap of a node that is none of these."""
+        for node, one in self._config_maps.items():
+            if node not in nodes:
+                yield (
+                    f"{_config_map_name(one)} is of node {_brief(node, bare=True)}, which is not"
+                    " there; it is not used"
+                )
 
     def of(self, name: str, labels: Object, offered: int) -> _Known:
         """The machine of a node that offers so many GPUs."""
@@ -494,26 +333,28 @@ class _Machines:
         product = next((labels[key] for key in published.PRODUCT_LABELS if key in labels), None)
         told = {**config_map["data"], **config_map["metadata"]["annotations"], "product": product}
         key = frozenset((key, str(value)) for key, value in told.items() if key != "nodeName")
-        known = self._parsed.get(key)
+        # Its label is no part of the key, so one that names another node is looked at by itself.
+        label = config_map["metadata"]["labels"].get(published.NODE_LABEL)
+        known = self._parsed.get(key) if label in {None, "", name} else None
         if known is None:
             try:
                 said, complaints = published.salvage(config_map, model=product)
             except UnreadableTopology as error:
-                self._notes.add("topology", f"{error}; using the labels of node {name}")
+                self._notes.append(f"{error}; using the labels of node {name}")
                 return None
             machine = said.machine
             for lost, complaint in complaints.items():
-                instead = f"; using the labels of node {name}" if lost == "linkType" else ""
-                self._notes.add("topology", f"{complaint}{instead}")
+                self._notes.append(f"{complaint}; {_INSTEAD[lost].format(node=name)}")
             if "linkType" in complaints:
                 machine = published.from_labels(name, labels, len(machine.gpus))
             known = _Known(machine, said.healthy)
             if not complaints:
                 self._parsed[key] = known
-        if offered > len(known.machine.gpus):
-            self._notes.add(
-                "topology",
-                f"{_config_map_name(config_map)} describes {len(known.machine.gpus)} GPUs, but"
+        told_of = len(known.machine.gpus)
+        plural = "s" if told_of != 1 else ""
+        if offered > told_of:
+            self._notes.append(
+                f"{_config_map_name(config_map)} describes {told_of} GPU{plural}, but"
                 f" node {name} offers {offered}; using its labels",
             )
             return None
@@ -541,41 +382,57 @@ def _resource(status: Object) -> str:
 
 
 def _present(one: Object) -> int:
-    """How many GPUs a node has, as far as it says."""
+    """How many GPUs a node has, as far as it says; 0 where no machine has so many."""
     status, labels = one["status"], one["metadata"]["labels"]
     offers = _offers(status, "capacity") or _offers(status, "allocatable")
+    said = _whole(offers, _resource(status))
+    counted = _whole(labels, _COUNT)
+    replicas = _whole(labels, published.REPLICAS_LABEL)
+    if replicas > 1:
+        # The plugin offers each GPU so many times; the label counts it once.
+        return _possible(counted or said // replicas)
     # A device that fell off the bus leaves the capacity, but the label keeps counting it.
-    return max(_whole(offers, _resource(status)), _whole(labels, "nvidia.com/gpu.count"))
+    return max(_possible(said), _possible(counted))
 
 
-def _node(one: Object, known: _Known, domains: tuple[str, ...], use: _Use, notes: _Notes) -> Node:
+def _possible(gpus: int) -> int:
+    return gpus if gpus <= nvidia.MOST_GPUS else 0
+
+
+def _node(one: Object, known: _Known, joined: network.Network, use: Use, notes: list[str]) -> Node:
     name, labels = one["metadata"]["name"], one["metadata"]["labels"]
     status = one["status"]
     capacity, allocatable = _offers(status, "capacity"), _offers(status, "allocatable")
     resource = _resource(status)
+    shared = published.shared(labels)
+    notes += _odd_offers(name, resource, allocatable, capacity)
+    if not shared:
+        notes += _impossible(name, resource, allocatable, capacity, labels)
     usable = count(known.healthy)
     if allocatable is not None or capacity is not None:
-        usable = min(usable, _whole(allocatable if allocatable is not None else capacity, resource))
+        offered = _whole(allocatable if allocatable is not None else capacity, resource)
+        usable = min(usable, offered if shared else _possible(offered))
     free, hidden = _free(name, known, use, notes)
     hidden += count(known.healthy) - usable
     if hidden >= count(free):
         # Every GPU is in use, whoever has which: nothing is left to be in doubt about.
         free, hidden = GPUSet(0), 0
     taints = tuple(_taints(one["spec"]["taints"]))
+    all_cpu, all_memory = _offered(allocatable, "cpu"), _offered(allocatable, "memory")
     return Node(
         name=NodeName(name),
         machine=known.machine,
         free=free,
         hidden=hidden,
         allocatable=known.healthy if usable else GPUSet(0),
-        cpu=_left(allocatable, "cpu", use.cpu),
-        memory=None if (left := _left(allocatable, "memory", use.memory)) is None else int(left),
+        cpu=None if all_cpu is None else _left(all_cpu, use.cpu),
+        memory=None if all_memory is None else int(_left(all_memory, use.memory)),
         labels=labels,
         taints=taints,
-        all_cpu=_left(allocatable, "cpu", 0.0),
-        all_memory=None if (whole := _left(allocatable, "memory", 0.0)) is None else int(whole),
+        all_cpu=None if all_cpu is None else _left(all_cpu),
+        all_memory=None if all_memory is None else int(_left(all_memory)),
         unavailable=_unavailable(one),
-        shared=published.shared(labels),
+        shared=shared,
         resource=resource or ORDINARY,
         dedicated=labels.get(published.SCHEDULE_LABEL) == "topology"
         or (
@@ -583,20 +440,20 @@ def _node(one: Object, known: _Known, domains: tuple[str, ...], use: _Use, notes
             and any(taint.key == TAINT and taint.effect == "NoSchedule" for taint in taints)
         ),
         foreign=use.foreign,
-        domains=domains,
+        domains=joined.domains[NodeName(name)],
+        network=joined.limits.get(NodeName(name), math.inf),
     )
 
 
-def _free(name: str, known: _Known, use: _Use, notes: _Notes) -> tuple[GPUSet, int]:
+def _free(name: str, known: _Known, use: Use, notes: list[str]) -> tuple[GPUSet, int]:
     """The GPUs nobody is known to have, and how many of them somebody has all the same."""
     free, busy, hidden = known.healthy, GPUSet(0), use.hidden
     for who, gpus in use.known:
         there = GPUSet(gpus & known.machine.everything)
         if there != gpus:
-            notes.add(
-                "ids",
+            notes.append(
                 f"{who} says it has GPU {(gpus ^ there).bit_length() - 1} of node {name},"
-                f" which has {len(known.machine.gpus)}",
+                f" which has {len(known.machine.gpus)}; it counts as one that nobody names",
             )
         # Two that name one GPU cannot both be right: one of them has another that nobody names.
         hidden += count(GPUSet(gpus ^ there)) + count(GPUSet(there & busy))
@@ -606,7 +463,61 @@ def _free(name: str, known: _Known, use: _Use, notes: _Notes) -> tuple[GPUSet, i
 
 def _offers(status: Object, side: str) -> Object | None:
     """What a node offers, or None if it does not say."""
-    return _of(status, side) if side in status else None
+    return of(status, side) if side in status else None
+
+
+def _odd_offers(
+    name: str, resource: str, allocatable: Object | None, capacity: Object | None
+) -> Iterable[str]:
+    """What a node offers in words that are no quantity, and what becomes of it."""
+    side, offers = ("capacity", capacity) if allocatable is None else ("allocatable", allocatable)
+    for key, outcome in _IF_ODD[side]:
+        said = (offers or {}).get(key)
+        if said is None or _is_digit(said):
+            continue
+        try:
+            amount(said)
+        except ValueError:
+            other = key in GPU_RESOURCES and resource not in {key, ""}
+            instead = f"its {resource} count" if other else outcome
+            yield f"node {name}: {side} {key} is {_brief(said)}, not a quantity; {instead}"
+
+
+def _is_digit(said: object) -> bool:
+    """Whether this is how nearly every node counts its GPUs: nothing else need be looked at."""
+    return type(said) is str and len(said) == 1 and "0" <= said <= "9"
+
+
+def _impossible(
+    name: str,
+    resource: str,
+    allocatable: Object | None,
+    capacity: Object | None,
+    labels: Object,
+) -> Iterable[str]:
+    """What a node says that is more GPUs than any machine has, and what becomes of it."""
+    for what, said, key in (
+        ("allocatable", allocatable, resource),
+        ("capacity", capacity, resource),
+        ("label", labels, _COUNT),
+    ):
+        if said and not _is_digit(said.get(key)) and _whole(said, key) > nvidia.MOST_GPUS:
+            yield (
+                f"node {name}: {what} {key} is {_brief(said[key])}, but"
+                f" {nvidia.MOST_GPUS} GPUs are the most that one machine has; it is taken for none"
+            )
+            return
+
+
+_IF_ODD_GPUS = tuple((resource, "none of its GPUs can be used") for resource in GPU_RESOURCES)
+_IF_ODD = {
+    "capacity": _IF_ODD_GPUS,
+    "allocatable": (
+        *_IF_ODD_GPUS,
+        *((resource, "it is taken for unlimited") for resource in ("cpu", "memory")),
+    ),
+}
+"""What a node may offer in words that are no quantity, and what becomes of it."""
 
 
 def _rdma(status: Object) -> str | None:
@@ -621,18 +532,22 @@ def _rdma(status: Object) -> str | None:
 
 def _whole(offers: Object | None, resource: str) -> int:
     try:
-        return int(_amount((offers or {}).get(resource)))
+        return int(amount((offers or {}).get(resource)))
     except ValueError:
         return 0
 
 
-def _left(allocatable: Object | None, resource: str, used: float) -> float | None:
+def _offered(allocatable: Object | None, resource: str) -> float | None:
     if allocatable is None or resource not in allocatable:
         return None
     try:
-        return max(0.0, round(_amount(allocatable[resource]) - used, 6))
+        return amount(allocatable[resource])
     except ValueError:
         return None
+
+
+def _left(offered: float, used: float = 0.0) -> float:
+    return max(0.0, round(offered - used, 6))
 
 
 def _taints(taints: Iterable[Object]) -> Iterable[Taint]:
@@ -655,7 +570,7 @@ def _publishes_topology(meta: Object) -> bool:
     # Elsewhere anybody may write ConfigMaps, and could steer other people's jobs.
     return (
         meta.get("namespace") == published.NAMESPACE
-        and _of(meta, "labels").get(published.SCHEDULE_LABEL) == "topology"
+        and of(meta, "labels").get(published.SCHEDULE_LABEL) == "topology"
     )
 
 
@@ -663,34 +578,19 @@ def _config_map_name(one: Object) -> str:
     return f"configmap {one['metadata'].get('namespace', '')}/{one['metadata']['name']}"
 
 
-def _who(pod: Object) -> str:
-    return f"pod {pod['metadata'].get('namespace', '')}/{pod['metadata']['name']}"
-
-
 def _name_of(one: Object) -> str:
     meta = one.get("metadata")
-    return (
-        str(meta.get("name", "without a name")) if isinstance(meta, Mapping) else "without a name"
-    )
+    return _brief(meta.get("name"), bare=True) if isinstance(meta, Mapping) else ""
 
 
-class _Notes:
-    """Things worth telling a person; of many alike, a few and how many more."""
+def _brief(value: object, *, bare: bool = False) -> str:
+    """A foreign value on one line, cut where it is long; `bare` is a text as it is."""
+    text = value if bare and isinstance(value, str) else repr(value) if value is not None else ""
+    return text if len(text) <= _LONGEST_NAME else f"{text[:_LONGEST_NAME]}..."
 
-    def __init__(self) -> None:
-        self._texts: dict[str, list[str]] = defaultdict(list)
-        self._more: dict[str, int] = defaultdict(int)
 
-    def add(self, topic: str, text: str) -> None:
-        if len(self._texts[topic]) < _NOTES_OF_A_KIND:
-            self._texts[topic].append(text)
-        else:
-            self._more[topic] += 1
-
-    def all(self) -> tuple[str, ...]:
-        found: list[str] = []
-        for topic, texts in self._texts.items():
-            found += texts
-            if self._more[topic]:
-                found.append(f"... and {self._more[topic]} more like the last")
-        return tuple(found)
+def _shown(note: str) -> str:
+    """The note without anything that a terminal would obey."""
+    if note.isprintable():
+        return note
+    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in note)

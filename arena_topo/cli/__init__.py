@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -25,6 +26,9 @@ from arena_topo.cli.options import (
 from arena_topo.errors import ArenaError, UsageError
 
 INTERRUPTED = 130
+
+_SURPLUS = re.compile(r"Got unexpected extra argument\S* \((.*)\)")
+"""What the parser says of words that no command takes."""
 
 _ORDER = (
     "submit",
@@ -87,7 +91,9 @@ def run(arguments: Sequence[str]) -> int:
         say(output.complaint(error))
         code = error.exit_code
     except ParserError as error:
-        say(f"error: {error.format_message()}")
+        said = _SURPLUS.sub(r"too many words: \1", error.format_message())
+        usage = error.ctx.get_usage() if getattr(error, "ctx", None) else ""
+        say(output.complaint(UsageError(said, hint=" ".join(usage.split()[1:]) or None)))
         code = UsageError.exit_code
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
@@ -19,6 +19,7 @@ from arena_topo import output
 from arena_topo.backends import Backend, JobStatus, LogOptions, Phase
 from arena_topo.cli.options import (
     PROGRAM,
+    BackendName,
     Globals,
     OutputLost,
     Seconds,
@@ -298,6 +299,11 @@ def columns() -> int:
     return max(60, shutil.get_terminal_size().columns)
 
 
+def _wrapped(stream: TextIO | None) -> int | None:
+    """Columns to wrap sentences at: those of a terminal; None where the output is none."""
+    return columns() if stream is not None and stream.isatty() else None
+
+
 def _planned(job: MPIJob, offline: Offline, everywhere: Globals) -> tuple[Plan, Backend | None]:
     from arena_topo import workflow  # noqa: PLC0415 - the verbs load what they need
 
@@ -315,6 +321,16 @@ def _world(
     """The cluster of a dump, if one is given; else the engine, if there is one; the namespace."""
     from arena_topo import workflow  # noqa: PLC0415 - the verbs load what they need
 
+    for flag, said in (
+        ("--emulate", bool(everywhere.emulate)),
+        (f"--backend {everywhere.backend}", everywhere.backend is not BackendName.AUTO),
+    ):
+        if offline.state and said:
+            raise UsageError(
+                f"--state and {flag} exclude each other",
+                why="a dump is placed on as it is, and no engine is asked",
+                hint="leave one of them out",
+            )
     fabric = network(offline.fabric, offline.state)
     cluster = workflow.read_state(offline.state, fabric) if offline.state else None
     # Objects can be made without a cluster; only placing needs one.
@@ -344,14 +360,18 @@ def _summarise(done: Submitted, *, waits: bool) -> None:
     forecast = (status.forecast if status else None) or plan.forecast
     if forecast is not None and forecast.workers:
         slots = max(1, plan.job.gpus)
-        table = output.placement(forecast, plan.job.name, slots=slots, binding=plan.binding)
+        table = output.placement(
+            forecast, plan.job.name, slots=slots, binding=plan.binding, width=_wrapped(sys.stderr)
+        )
         say(table.rstrip("\n"))
     if status is None:
         say(f"warning: the job {plan.job.name} was created, but cannot be read: {done.unread}")
     elif not waits and (trouble := output.trouble(status)) is not None:
-        say(trouble)
+        say(output.fold(trouble, _wrapped(sys.stderr)))
+    if done.nearest is not None:
+        say(output.fold(f"  try:  {done.nearest}", _wrapped(sys.stderr), indent="        "))
     if done.starter is not None:
-        say(f"  {done.starter}")
+        say(output.fold(f"  {done.starter}", _wrapped(sys.stderr)))
 
 
 def _wait(backend: Backend, name: str, namespace: str, timeout: float | None) -> None:
@@ -420,10 +440,11 @@ def get(
         show(_document(output.job_value(status, now=now), output_format))
     else:
         happened = backend.events(status) if events else None
-        show(output.job(status, now=now, gpus=gpus, events=happened))
+        width = _wrapped(sys.stdout)
+        show(output.job(status, now=now, gpus=gpus, events=happened, width=width))
         trouble = output.trouble(status)
-        if trouble is not None:
-            say(trouble)
+        if trouble is not None and not output.explained(status):
+            say(output.fold(trouble, _wrapped(sys.stderr)))
 
 
 def _document(value: dict[str, Any] | list[dict[str, Any]], output_format: Format) -> str:

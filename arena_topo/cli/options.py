@@ -52,8 +52,10 @@ def say(text: str) -> None:
 
 
 def tell(notes: Iterable[str]) -> None:
-    """Pass on what a person should know of the cluster, on stderr."""
-    for note in notes:
+    """Pass on what a person should know of the cluster, on stderr; many alike are shortened."""
+    from arena_topo.output.notes import shortened  # noqa: PLC0415 - only where there are some
+
+    for note in shortened(notes):
         say(f"note: {note}")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import sys
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -37,11 +38,16 @@ _SourceFlag = Annotated[
 
 
 @spread
-def topology_presets(everywhere: Globals) -> None:
+def topology_presets(everywhere: Globals, *, output_format: _FormatFlag = PlanFormat.WIDE) -> None:
     """List the machines that are known by name."""
     from arena_topo.topology import presets  # noqa: PLC0415 - reads the matrices
 
     del everywhere
+    if output_format is not PlanFormat.WIDE:
+        known = [output.machine_value(presets.machine(name, name)) for name in presets.names()]
+        value = {"apiVersion": "arena-topo/v1", "kind": "PresetList", "items": known}
+        show(_data(value, output_format))
+        return
     show(output.machines((name, presets.machine(name, name)) for name in presets.names()))
 
 
@@ -81,11 +87,12 @@ def topology_show(
         return
     cluster = _cluster(state, fabric, everywhere)
     tell(cluster.notes)
-    if cluster.emulated:
-        say(output.EMULATED)
     if target:
-        node = _node(target, cluster)
-        _show_machine(node.machine, node, plain=plain, output_format=output_format)
+        found = _node(target, cluster)
+        if isinstance(found, Node):
+            _show_node(found, cluster, plain=plain, output_format=output_format)
+        else:
+            _show_machine(found, plain=plain, output_format=output_format)
     else:
         _show_fabric(cluster, plain=plain, output_format=output_format)
 
@@ -172,7 +179,11 @@ def _show_file(
 ) -> None:
     for said, what in ((target, "the name of a machine"), (state, "--state"), (fabric, "--fabric")):
         if said:
-            raise UsageError(f"--from and {what} exclude each other")
+            raise UsageError(
+                f"--from and {what} exclude each other",
+                why="a file of --from is a machine by itself, of no cluster",
+                hint=f"leave out --from, or {what}",
+            )
     from arena_topo.workflow import machines  # noqa: PLC0415 - the verbs load what they need
 
     found = machines.read(source)
@@ -180,37 +191,62 @@ def _show_file(
     _show_machine(found.machine, plain=plain, output_format=output_format)
 
 
-def _show_machine(
-    machine: Machine, node: Node | None = None, *, plain: bool, output_format: PlanFormat
-) -> None:
-    if output_format is not PlanFormat.WIDE:
+def _show_machine(machine: Machine, *, plain: bool, output_format: PlanFormat) -> None:
+    if output_format is PlanFormat.WIDE:
+        show(_drawn(machine, plain=plain))
+    else:
         show(_data(output.machine_value(machine), output_format))
+
+
+def _show_node(node: Node, cluster: Cluster, *, plain: bool, output_format: PlanFormat) -> None:
+    from arena_topo.output import fabric  # noqa: PLC0415 - only where nodes are shown
+
+    if output_format is not PlanFormat.WIDE:
+        show(_data(fabric.node_value(node, cluster), output_format))
         return
+    broken = GPUSet(0)
+    if node.allocatable is not None:
+        broken = GPUSet(node.machine.everything & ~node.allocatable)
+    if not node.machine.gpus:
+        show(f"node {node.name} has no GPUs\n" + _emulated(cluster))
+        return
+    doubt = node.unavailable or node.shared
+    state: dict[str, Any] = {"free": node.free, "hidden": node.hidden, "broken": broken}
+    if doubt:
+        state["away"] = "shared" if node.shared else "unused"
+    drawn = _drawn(node.machine, plain=plain, **state)
+    show(drawn + (f"  No job can start here now: {doubt}\n" if doubt else "") + _emulated(cluster))
+
+
+def _drawn(machine: Machine, *, plain: bool, **state: Any) -> str:
+    """The matrix of a machine and its GPUs; NICs only below them where a terminal is narrow."""
     from arena_topo.output import drawing  # noqa: PLC0415 - only where something is drawn
 
-    free, hidden, broken = None, 0, GPUSet(0)
-    if node is not None:
-        free, hidden = node.free, node.hidden
-        if node.allocatable is not None:
-            broken = GPUSet(machine.everything & ~node.allocatable)
-    drawn = drawing.machine(
-        machine,
-        free=free,
-        hidden=hidden,
-        broken=broken,
-        unicode=draws(plain=plain),
-        width=columns(),
-    )
-    show(f"{output.matrix(machine)}\n{drawn}")
+    width = columns()
+    matrix = output.matrix(machine)
+    if (
+        sys.stdout is not None
+        and sys.stdout.isatty()
+        and max(map(len, matrix.splitlines())) > width
+    ):
+        matrix = output.matrix(machine, cards=False)
+    unicode = draws(plain=plain)
+    drawn = drawing.machine(machine, **state, pairs=False, unicode=unicode, width=width)
+    return f"{matrix}\n{drawn}"
 
 
 def _show_fabric(cluster: Cluster, *, plain: bool, output_format: PlanFormat) -> None:
     from arena_topo.output import drawing, fabric  # noqa: PLC0415 - only where something is drawn
 
     if output_format is PlanFormat.WIDE:
-        show(drawing.fabric(cluster, unicode=draws(plain=plain), width=columns()))
+        drawn = drawing.fabric(cluster, unicode=draws(plain=plain), width=columns())
+        show(drawn + _emulated(cluster))
     else:
         show(_data(fabric.value(cluster), output_format))
+
+
+def _emulated(cluster: Cluster) -> str:
+    return f"{output.EMULATED}\n" if cluster.emulated else ""
 
 
 def _data(value: Mapping[str, Any], output_format: PlanFormat) -> str:
@@ -240,12 +276,15 @@ def _cluster(state: tuple[str, ...], fabric: str, everywhere: Globals) -> Cluste
     return engine(everywhere, fabric=described).cluster()
 
 
-def _node(name: str, cluster: Cluster) -> Node:
+def _node(name: str, cluster: Cluster) -> Node | Machine:
+    """The node of that name, else the preset."""
     from arena_topo.topology import presets  # noqa: PLC0415 - reads the matrices
 
     for node in cluster.nodes:
         if node.name == name:
             return node
+    if name in presets.names():
+        return presets.machine(name, name)
     near = difflib.get_close_matches(
         name, [*(str(node.name) for node in cluster.nodes), *presets.names()], n=1
     )

@@ -11,6 +11,7 @@ clock: `now` is Unix seconds, handed in; times are shown in the local time zone.
 from __future__ import annotations
 
 import json
+import textwrap
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
@@ -19,6 +20,7 @@ from typing import Any
 from arena_topo.backends import Event, Instance, JobStatus, Phase
 from arena_topo.errors import ArenaError
 from arena_topo.manifests import Binding, Forecast, Guarantee
+from arena_topo.solver import Unplaceable
 from arena_topo.topology import Machine, natural
 
 TRAINER = "mpijob"
@@ -152,8 +154,12 @@ def number(value: float | None) -> int | float | None:
 
 
 def complaint(error: ArenaError) -> str:
-    """What went wrong, why, and what to try, one line each."""
+    """What went wrong, why, and what to try, one line each; first what is odd in the cluster."""
     lines = [f"error: {error.message}"]
+    if isinstance(error, Unplaceable) and error.notes:
+        from arena_topo.output.notes import shortened  # noqa: PLC0415 - only where there are some
+
+        lines = [*(f"note: {note}" for note in shortened(error.notes)), *lines]
     if error.why:
         lines.append(f"  why:  {error.why}")
     if error.hint:
@@ -170,15 +176,24 @@ def job(
     now: float,
     gpus: bool = False,
     events: Sequence[Event] | None = None,
+    width: int | None = None,
 ) -> str:
-    """One job in arena's wide layout, with its placement after its instances."""
+    """One job in arena's wide layout, with its placement after its instances.
+
+    Sentences are wrapped at `width` columns, tables never.
+    """
     blocks = [_head(status, now), _instances(status, now)]
     if status.forecast is not None and status.forecast.workers:
         blocks.append(
-            placement(status.forecast, status.name, slots=_slots(status.forecast, status))
+            placement(
+                status.forecast,
+                status.name,
+                slots=_slots(status.forecast, status),
+                width=width,
+            )
         )
     elif status.forecast is not None:
-        blocks.append(_unplaced(status.forecast, status.reason))
+        blocks.append(_unplaced(status.forecast, status.reason, width))
     if gpus and status.phase is not Phase.SUCCEEDED and status.request_gpus > 0:
         blocks.append(_gpus(status))
     if status.tensorboard:
@@ -261,21 +276,56 @@ def _events(events: Sequence[Event], now: float) -> str:
     return align(lines)
 
 
-def placement(forecast: Forecast, name: str, *, slots: int, binding: Binding | None = None) -> str:
-    """Which rank runs where, what bandwidth that allows, and how firmly it holds.
+MOST_ROWS = 16
+"""Workers up to which each has its own row."""
+
+
+def workers(forecast: Forecast, name: str, *, slots: int) -> list[str]:
+    """A row for each worker, as lines for `align`; of many workers one for all of a node.
 
     `slots` is the number of ranks of each worker; GPUs that are not known are `N/A`.
     """
+    own = [[one] for one in sorted(forecast.workers)]
+    if len(own) > MOST_ROWS:
+        runs = groupby(sorted(forecast.workers), key=lambda one: one[1])
+        own = [list(group) for _node, group in runs]
+    # Workers of one GPU make one ring of all; each of the others has its own.
+    between = "," if slots == 1 else " "
     rows = [
         (
-            ranks(index, slots),
-            node,
-            ",".join(map(str, gpus)) or NOTHING,
-            f"{name}-worker-{index}",
+            ranks(run[0][0], slots, last=run[-1][0]),
+            run[0][1],
+            between.join(",".join(map(str, gpus)) for _index, _node, gpus in run if gpus)
+            or NOTHING,
+            f"{name}-worker-{run[0][0]}{f'..{run[-1][0]}' if len(run) > 1 else ''}",
         )
-        for index, node, gpus in sorted(forecast.workers)
+        for run in own
     ]
-    lines = table(("RANKS", "NODE", "GPUS", "WORKER"), rows, indent="  ")
+    return table(("RANKS", "NODE", "GPUS", "WORKER"), rows, indent="  ")
+
+
+def fold(line: str, width: int | None, *, indent: str = "  ") -> str:
+    """A sentence wrapped at `width` columns, or whole without one; what follows is indented."""
+    if width is None:
+        return line
+    return textwrap.fill(
+        line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
+
+
+def placement(
+    forecast: Forecast,
+    name: str,
+    *,
+    slots: int,
+    binding: Binding | None = None,
+    width: int | None = None,
+) -> str:
+    """Which rank runs where, what bandwidth that allows, and how firmly it holds.
+
+    `slots` is the number of ranks of each worker. Sentences are wrapped at `width` columns.
+    """
+    lines: list[str] = []
     if forecast.bus_bandwidth is not None:
         lines.append(f"  Bus bandwidth: {_bandwidth(forecast)}")
     if forecast.guarantee is not None:
@@ -285,16 +335,27 @@ def placement(forecast: Forecast, name: str, *, slots: int, binding: Binding | N
         lines.append(f"  Not firmer, because: {one_line(binding.why)}")
     if forecast.emulated:
         lines.append(f"  {EMULATED}")
-    return align(["Placement:", *lines])
+    folded = [fold(line, width, indent="    ") for line in lines]
+    return align(["Placement:", *workers(forecast, name, slots=slots), *folded])
 
 
-def _unplaced(forecast: Forecast, reason: str | None) -> str:
+def _unplaced(forecast: Forecast, reason: str | None, width: int | None) -> str:
     """What stands in the place of a placement that there is not."""
     why = forecast.reason or reason
     lines = ["Placement:", f"  none yet: {one_line(why)}" if why else "  none"]
     if forecast.emulated:
         lines.append(f"  {EMULATED}")
-    return align(lines)
+    return align(fold(line, width, indent="    ") for line in lines)
+
+
+def explained(status: JobStatus) -> bool:
+    """Whether `job` says already why the job does not run."""
+    forecast = status.forecast
+    return (
+        forecast is not None
+        and not forecast.workers
+        and (forecast.reason or status.reason) == status.reason
+    )
 
 
 def trouble(status: JobStatus) -> str | None:
@@ -320,10 +381,11 @@ def _bandwidth(forecast: Forecast) -> str:
     return text
 
 
-def ranks(index: int, slots: int) -> str:
-    """The ranks of a worker, as one number or a range."""
+def ranks(index: int, slots: int, *, last: int | None = None) -> str:
+    """The ranks of a worker, or of it and all to the `last`, as one number or a range."""
     first = index * slots
-    return str(first) if slots == 1 else f"{first}-{first + slots - 1}"
+    end = ((index if last is None else last) + 1) * slots - 1
+    return str(first) if first == end else f"{first}-{end}"
 
 
 def _slots(forecast: Forecast, status: JobStatus) -> int:
@@ -372,7 +434,7 @@ def placement_value(forecast: Forecast | None) -> dict[str, Any] | None:
     """A recorded placement for JSON. Bandwidths are GB/s, null for a job of one GPU."""
     if forecast is None:
         return None
-    workers = sorted(forecast.workers)
+    rows = sorted(forecast.workers)
     return {
         "state": forecast.state,
         "busBandwidthGBps": number(forecast.bus_bandwidth),
@@ -380,14 +442,17 @@ def placement_value(forecast: Forecast | None) -> dict[str, Any] | None:
         "guarantee": forecast.guarantee,
         "binding": forecast.binding,
         "tier": forecast.tier,
-        "nodes": list(dict.fromkeys(node for _index, node, _gpus in workers)),
-        "workers": [
-            {"index": index, "node": node, "gpus": list(gpus)} for index, node, gpus in workers
-        ],
+        "nodes": list(dict.fromkeys(node for _index, node, _gpus in rows)),
+        "workers": [worker_value(*row) for row in rows],
         "proof": {"optimal": forecast.optimal, "bound": number(forecast.bound)},
         "emulated": forecast.emulated,
         "reason": forecast.reason,
     }
+
+
+def worker_value(index: int, node: str, gpus: Sequence[int]) -> dict[str, Any]:
+    """A worker's place for JSON; `gpus` is null where the kubelet picks them, unknown to us."""
+    return {"index": index, "node": node, "gpus": list(gpus) or None}
 
 
 _YAML_KEYS = {
@@ -441,18 +506,22 @@ def _links(machine: Machine) -> str:
     return ",".join(str(link) for link in sorted(found, reverse=True)) or "-"
 
 
-def matrix(machine: Machine) -> str:
-    """The links of a machine in the words of nvidia-smi: a row for each GPU, then its NICs."""
+def matrix(machine: Machine, *, cards: bool = True) -> str:
+    """The links of a machine in the words of nvidia-smi: a row for each GPU, then its NICs.
+
+    Without `cards` the NICs are left out.
+    """
+    nics = machine.nics if cards else ()
     header = ["", *(f"GPU{gpu.index}" for gpu in machine.gpus)]
-    header += [f"NIC{index}" for index in range(len(machine.nics))]
+    header += [f"NIC{index}" for index in range(len(nics))]
     lines = ["\t".join([*header, "NUMA"])]
     for gpu, words in zip(machine.gpus, _words(machine), strict=True):
-        near = [str(nic.attachment[gpu.index]) for nic in machine.nics]
+        near = [str(nic.attachment[gpu.index]) for nic in nics]
         numa = NOTHING if gpu.numa is None else str(gpu.numa)
         lines.append("\t".join([f"GPU{gpu.index}", *words, *near, numa]))
-    if machine.nics:
+    if any(nic.name != f"NIC{index}" for index, nic in enumerate(nics)):
         lines += ["", "NIC Legend:"]
-        lines += [f"  NIC{index}: {nic.name}" for index, nic in enumerate(machine.nics)]
+        lines += [f"  NIC{index}: {nic.name}" for index, nic in enumerate(nics)]
     return align(lines)
 
 

@@ -9,6 +9,7 @@ do not fit are counted, never cut in the middle.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,8 +23,10 @@ from arena_topo.topology import (
     LinkKind,
     Machine,
     Node,
+    count,
     natural,
 )
+from arena_topo.topology.fabricfile import BEYOND
 
 FABRIC_LINES = 60
 """Lines that a drawing of the network may take: one screen of a tall terminal."""
@@ -31,6 +34,8 @@ FABRIC_LINES = 60
 NONE = GPUSet(0)
 
 _INDENT = 2
+_DOUBT = "?"
+_AWAY = "x"
 _SHORTEST = 24
 """Columns that are left for names even where a tree is deeper than the screen is wide."""
 
@@ -93,18 +98,25 @@ def machine(
     free: GPUSet | None = None,
     hidden: int = 0,
     broken: GPUSet = NONE,
+    away: str | None = None,
+    pairs: bool = True,
     unicode: bool = True,
     width: int = 100,
 ) -> str:
     """Draw the GPUs of a machine and the links between them, the chosen set marked.
 
     `free` are the GPUs not known to be in use, None where nobody asked; `hidden` of them are in use
-    all the same. `broken` ones are not healthy. Without `unicode` only ASCII is drawn.
+    all the same. `broken` ones are not healthy. `away` is what free ones are called on a machine
+    that takes no jobs. Without `pairs` links that form no tree are left to
+    the matrix that stands beside. Without `unicode` only ASCII is drawn.
     """
     pen = _UNICODE if unicode else _ASCII
     asked = free is not None or bool(chosen) or bool(broken)
     states = [_state(gpu, chosen, free, hidden, broken) for gpu in range(len(machine.gpus))]
-    lines = [_title(machine, states if asked else ())]
+    if away is not None:
+        hidden = 0
+        states = [away if state in {"free", "free?"} else state for state in states]
+    lines = [_title(machine, states if asked else (), hidden)]
     if machine.gpus:
         names = [f"GPU {gpu}" for gpu in range(len(states))]
         inner = max(map(len, [*names, "in use" if asked else ""]))
@@ -115,16 +127,19 @@ def machine(
         groups = _tree(machine)
         if groups is None:
             lines += _rows(boxes, _sockets(machine), pen, width)
-            lines += _triangle(machine, chosen, pen, width)
+            lines += _triangle(machine, chosen, pen, width) if pairs else _legend(machine, width)
         else:
             lines += _rows(boxes, groups, pen, width)
         lines += _nics(machine, width)
     if hidden:
         lines.append(
-            f"  {hidden} of the GPUs marked free? {'is' if hidden == 1 else 'are'} in use,"
-            " and nobody says which"
+            f"  {hidden} of the GPUs marked free? {'is' if hidden == 1 else 'are'} in use or"
+            " unhealthy, and nobody says which"
         )
     return "".join(f"{line.rstrip()}\n" for line in lines)
+
+
+_STATES = frozenset({"chosen", "free", "free?", "in use", "broken"})
 
 
 def _state(gpu: int, chosen: GPUSet, free: GPUSet | None, hidden: int, broken: GPUSet) -> str:
@@ -139,14 +154,17 @@ def _state(gpu: int, chosen: GPUSet, free: GPUSet | None, hidden: int, broken: G
     return "in use"
 
 
-def _title(machine: Machine, states: Sequence[str]) -> str:
+def _title(machine: Machine, states: Sequence[str], hidden: int) -> str:
     models = Counter(gpu.model or "GPU" for gpu in machine.gpus)
     kinds = " + ".join(f"{number} x {model}" for model, number in models.items())
     text = f"{machine.name}: {kinds or 'no GPUs'}"
     counted = Counter(state for state in states if state)
     if counted:
-        order = ("chosen", "free", "free?", "in use", "broken")
-        text += "; " + ", ".join(f"{counted[one]} {one}" for one in order if counted[one])
+        order = ("chosen", "free", "free?", *sorted(counted.keys() - _STATES), "in use", "broken")
+        said = {one: f"{counted[one]} {one}" for one in order if counted[one]}
+        if "free?" in said:
+            said["free?"] = f"{max(0, counted['free?'] - hidden)} of {counted['free?']} free"
+        text += "; " + ", ".join(said.values())
     return text + {
         Knowledge.ASSUMED: " (links assumed from the GPU product)",
         Knowledge.UNKNOWN: " (links not known)",
@@ -348,6 +366,14 @@ def _triangle(machine: Machine, chosen: GPUSet, pen: _Pen, width: int) -> list[s
     return [*lines, *_wrapped("", [*meanings, legend, *marked], width)]
 
 
+def _legend(machine: Machine, width: int) -> list[str]:
+    """What the words in the matrix of a machine mean."""
+    links = {link for row in machine.links for link in row if link is not None}
+    return _wrapped(
+        "", [f"{link} = {_meaning(link)}" for link in sorted(links, reverse=True)], width
+    )
+
+
 def _nics(machine: Machine, width: int) -> list[str]:
     """Which GPUs are nearest to each network card."""
     words = []
@@ -379,16 +405,24 @@ def fabric(cluster: Cluster, *, unicode: bool = True, width: int = 100) -> str:
     """Draw the network as a tree: tiers with their GB/s, domains, nodes with free and used GPUs.
 
     Nodes that are alike share a line. A network that takes more than FABRIC_LINES is drawn less
-    deep, and what is left out is counted.
+    deep, and what is left out is counted; so are the nodes without GPUs.
     """
     if not cluster.nodes:
         return "no nodes\n"
     pen = _UNICODE if unicode else _ASCII
-    nodes = sorted(cluster.nodes, key=lambda node: natural(node.name))
+    nodes = sorted(
+        (node for node in cluster.nodes if node.machine.gpus), key=lambda node: natural(node.name)
+    )
+    others = len(cluster.nodes) - len(nodes)
+    if not nodes:
+        return f"{_many(others)}, none with GPUs\n"
     deepest = len(cluster.tiers) + 1
     for depth in range(deepest, 0, -1):
         tree = _Tree(cluster, depth, pen, width)
-        lines = [_domain_line("cluster", cluster.beyond, nodes), *tree.below(nodes, 0, "")]
+        lines = [
+            _domain_line("cluster", cluster.beyond, nodes, assumed=BEYOND in cluster.guesses),
+            *tree.below(nodes, 0, ""),
+        ]
         if len(lines) <= FABRIC_LINES:
             break
     if len(lines) > FABRIC_LINES:
@@ -398,8 +432,16 @@ def fabric(cluster: Cluster, *, unicode: bool = True, width: int = 100) -> str:
     if depth < deepest:
         hidden = [f"{tier.name} domains" for tier in cluster.tiers[depth:]]
         lines.append(f"Not shown, as too many for one screen: {', '.join([*hidden, 'nodes'])}")
-    else:
-        lines.append(f"{pen.empty} free  {pen.full} in use  ? some of these are, nobody says which")
+    elif tree.signs:
+        meanings = {
+            pen.empty: "free",
+            pen.full: "in use",
+            _DOUBT: "some of these are in use or unhealthy, nobody says which",
+            _AWAY: "cannot be used now",
+        }
+        lines.append("  ".join(f"{a} {what}" for a, what in meanings.items() if a in tree.signs))
+    if others:
+        lines.append(f"Not shown: {_many(others)} without GPUs")
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -408,6 +450,8 @@ class _Tree:
 
     def __init__(self, cluster: Cluster, depth: int, pen: _Pen, width: int) -> None:
         self.tiers = cluster.tiers
+        self.assumed = cluster.guesses.keys()
+        self.signs: set[str] = set()
         self.depth = depth
         self.pen = pen
         self.width = width
@@ -418,7 +462,7 @@ class _Tree:
             return []
         if level == len(self.tiers):
             room = max(_SHORTEST, self.width - len(trunk) - len(self.pen.branch))
-            texts = list(_folded(nodes, self.pen, room))
+            texts = list(self._folded(nodes, room))
             return [trunk + self._branch(at, texts) + text for at, text in enumerate(texts)]
         tier = self.tiers[level]
         domains: dict[str, list[Node]] = {}
@@ -428,57 +472,61 @@ class _Tree:
         lines: list[str] = []
         for at, name in enumerate(names):
             inside = domains[name]
-            head = _domain_line(f"{tier.name} {name}", tier.bandwidth, inside)
+            assumed = tier.name in self.assumed
+            head = _domain_line(f"{tier.name} {name}", tier.bandwidth, inside, assumed=assumed)
             lines.append(trunk + self._branch(at, names) + head)
             more = self.pen.trunk if at + 1 < len(names) else " " * len(self.pen.trunk)
             lines += self.below(inside, level + 1, trunk + more)
         return lines
 
+    def _folded(self, nodes: Iterable[Node], width: int) -> Iterator[str]:
+        """A line for each kind of node, in the order of its first."""
+        alike: dict[tuple[object, ...], list[Node]] = {}
+        for node in nodes:
+            gauge = _gauge(node, self.pen)
+            doubt = node.unavailable or node.shared
+            key = (node.machine.model, gauge, node.hidden, doubt, node.network)
+            alike.setdefault(key, []).append(node)
+            self.signs.update(gauge)
+        for group in alike.values():
+            first = group[0]
+            gauge = _gauge(first, self.pen)
+            free = f"{_free(first)} of {count(first.free)}" if _DOUBT in gauge else _free(first)
+            each = " each" if len(group) > 1 else ""
+            head = f"{gauge}  {free} free{each}"
+            head += f"  {len(gauge)} x {first.machine.model or 'GPU'}  "
+            slow = f"{first.network:g} GB/s to others" if math.isfinite(first.network) else None
+            said = [one for one in (first.unavailable or first.shared, slow) if one]
+            tail = f" ({'; '.join(said)})" if said else ""
+            yield head + names([node.name for node in group], width - len(head) - len(tail)) + tail
+
     def _branch(self, at: int, of: Sequence[str]) -> str:
         return self.pen.branch if at + 1 < len(of) else self.pen.last
 
 
-def _domain_line(name: str, bandwidth: float, nodes: Sequence[Node]) -> str:
+def _domain_line(name: str, bandwidth: float, nodes: Sequence[Node], *, assumed: bool) -> str:
     gpus = sum(len(node.machine.gpus) for node in nodes)
     free = sum(_free(node) for node in nodes)
-    many = f"{len(nodes)} node{'s' if len(nodes) != 1 else ''}"
-    return f"{name} ({bandwidth:g} GB/s): {many}, {free} of {gpus} GPUs free"
+    speed = f"{bandwidth:g} GB/s{', assumed' if assumed else ''}"
+    plural = "s" if gpus != 1 else ""
+    return f"{name} ({speed}): {_many(len(nodes))}, {free} of {gpus} GPU{plural} free"
+
+
+def _many(nodes: int) -> str:
+    return f"{nodes} node{'s' if nodes != 1 else ''}"
 
 
 def _free(node: Node) -> int:
     return node.free_count if node.unavailable is None and node.shared is None else 0
 
 
-def _folded(nodes: Iterable[Node], pen: _Pen, width: int) -> Iterator[str]:
-    """A line for each kind of node, in the order of its first."""
-    alike: dict[tuple[object, ...], list[Node]] = {}
-    for node in nodes:
-        key = (
-            node.machine.model,
-            len(node.machine.gpus),
-            node.free,
-            node.hidden,
-            node.unavailable,
-            node.shared,
-        )
-        alike.setdefault(key, []).append(node)
-    for group in alike.values():
-        first = group[0]
-        size = len(first.machine.gpus)
-        head = "no GPUs  "
-        if size:
-            each = " each" if len(group) > 1 else ""
-            head = f"{_gauge(first, pen)}  {_free(first)} free{each}"
-            head += f"  {size} x {first.machine.model or 'GPU'}  "
-        doubt = first.unavailable or first.shared
-        tail = f" ({doubt})" if doubt else ""
-        yield head + names([node.name for node in group], width - len(head) - len(tail)) + tail
-
-
 def _gauge(node: Node, pen: _Pen) -> str:
     """A character for each GPU, in the order of their indexes."""
+    takes = node.unavailable is None and node.shared is None
+    free = (_DOUBT if node.hidden else pen.empty) if takes else _AWAY
+    healthy = node.machine.everything if node.allocatable is None else node.allocatable
     return "".join(
-        (("?" if node.hidden else pen.empty) if node.free >> gpu & 1 else pen.full)
+        free if node.free >> gpu & 1 else pen.full if healthy >> gpu & 1 else _AWAY
         for gpu in range(len(node.machine.gpus))
     )
 

@@ -1,37 +1,79 @@
-"""The network of a cluster, and what is free in it, as data."""
+"""The network of a cluster, its nodes and what is free on them, as data."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
-from arena_topo.output import number
-from arena_topo.topology import Cluster, natural
+from arena_topo.output import machine_value, number
+from arena_topo.topology import Cluster, GPUSet, Node, members, natural
+from arena_topo.topology.fabricfile import BEYOND
 
 
 def value(cluster: Cluster) -> dict[str, Any]:
     """A cluster for JSON: its tiers from coarse to near, and its nodes with their domains.
 
-    Bandwidths are GB/s. `domains` has one name for each tier; `gpus` and `free` are counts,
-    and no GPU is free on a node that takes no pods.
+    Bandwidths are GB/s; `assumed` marks those that nobody gave. `domains` has one name for each
+    tier; `networkGBps` is null for nodes that are as fast as what joins them; `gpus` and `free` are counts, and no GPU is free on a node that takes no pods. `opaque`
+    counts the GPUs in use or unhealthy of which nobody says which they are.
     """
     return {
         "apiVersion": "arena-topo/v1",
         "kind": "Fabric",
         "tiers": [
-            {"name": tier.name, "bandwidthGBps": number(tier.bandwidth)} for tier in cluster.tiers
+            {
+                "name": tier.name,
+                "bandwidthGBps": number(tier.bandwidth),
+                "assumed": tier.name in cluster.guesses,
+            }
+            for tier in cluster.tiers
         ],
         "beyondGBps": number(cluster.beyond),
+        "beyondAssumed": BEYOND in cluster.guesses,
         "nodes": [
             {
                 "name": str(node.name),
                 "domains": list(node.domains),
                 "model": node.machine.model,
                 "gpus": len(node.machine.gpus),
-                "free": 0 if node.unavailable or node.shared else node.free_count,
+                "free": _free_count(node),
+                "opaque": node.hidden,
                 "unavailable": node.unavailable or node.shared,
+                "networkGBps": number(node.network) if math.isfinite(node.network) else None,
             }
             for node in sorted(cluster.nodes, key=lambda one: natural(one.name))
         ],
         "notes": list(cluster.notes),
         "emulated": cluster.emulated,
     }
+
+
+def node_value(node: Node, cluster: Cluster) -> dict[str, Any]:
+    """A node for JSON: its machine, and what of it is free.
+
+    `free`, `inUse` and `unhealthy` are indexes of GPUs; `free` is null where `opaque` GPUs are in
+    use or unhealthy and nobody says which they are. As in `value` a node that takes no pods has
+    none free.
+    """
+    machine = node.machine
+    healthy = machine.everything if node.allocatable is None else node.allocatable
+    free: list[int] | None = [*members(node.free)]
+    if node.unavailable or node.shared:
+        free = []
+    elif node.opaque:
+        free = None
+    return {
+        **machine_value(machine),
+        "free": free,
+        "freeCount": _free_count(node),
+        "inUse": [*members(GPUSet(healthy & ~node.free))],
+        "opaque": node.hidden,
+        "unhealthy": [*members(GPUSet(machine.everything & ~healthy))],
+        "unavailable": node.unavailable or node.shared,
+        "notes": list(cluster.notes),
+        "emulated": cluster.emulated,
+    }
+
+
+def _free_count(node: Node) -> int:
+    return 0 if node.unavailable or node.shared else node.free_count

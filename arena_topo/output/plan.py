@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
@@ -14,13 +13,13 @@ from arena_topo.manifests import Forecast, Guarantee
 from arena_topo.output import (
     EMULATED,
     HOLDS,
-    NOTHING,
     align,
     drawing,
+    fold,
     number,
     one_line,
-    ranks,
-    table,
+    worker_value,
+    workers,
 )
 from arena_topo.solver import Placement
 from arena_topo.solver.gang import BEYOND, NODE_TIER
@@ -33,6 +32,7 @@ from arena_topo.topology import (
     NodeName,
     gpu_set,
 )
+from arena_topo.workflow import shortfall
 from arena_topo.workflow.comparison import Comparison, Counted, Proposal
 
 MOST_DRAWINGS = 4
@@ -40,6 +40,9 @@ MOST_DRAWINGS = 4
 
 _MOST_SHARES = 4
 """Nodes up to which the workers of each are listed."""
+
+_SMALLEST_RING = 2
+"""GPUs of which every order is the same ring."""
 
 _OPEN = {
     "domains": "proven best but for the domains used",
@@ -60,7 +63,7 @@ def text(proposal: Proposal, *, unicode: bool = True, width: int = 100) -> str:
         _headline(proposal, plan.forecast),
         _workers(proposal, plan.forecast),
         *_machines(plan.placement, cluster, proposal.job.gpus, unicode=unicode, width=width),
-        _bandwidths(proposal, plan.forecast, plan.placement, cluster),
+        _bandwidths(proposal, plan.forecast, plan.placement, cluster, width),
         _holding(proposal, plan.forecast, width),
     ]
     return "\n".join(block for block in blocks if block)
@@ -81,17 +84,11 @@ def _many(number: int, word: str) -> str:
 
 
 def _workers(proposal: Proposal, forecast: Forecast) -> str:
-    slots = max(1, proposal.job.gpus)
-    rows = [
-        (
-            ranks(index, slots),
-            node,
-            ",".join(map(str, gpus)) or NOTHING,
-            f"{proposal.job.name}-worker-{index}",
-        )
-        for index, node, gpus in sorted(forecast.workers)
-    ]
-    return align(table(("RANKS", "NODE", "GPUS", "WORKER"), rows, indent="  "))
+    lines = workers(forecast, proposal.job.name, slots=max(1, proposal.job.gpus))
+    listed = sum(len(gpus) for _index, _node, gpus in forecast.workers)
+    if listed > _SMALLEST_RING:
+        lines.append("  GPUs are in the order of the ring, rank after rank.")
+    return align(lines)
 
 
 # ---------------------------------------------------------------- the machines
@@ -153,23 +150,24 @@ def _look(node: Node) -> tuple[object, ...]:
 
 
 def _bandwidths(
-    proposal: Proposal, forecast: Forecast, placement: Placement, cluster: Cluster
+    proposal: Proposal, forecast: Forecast, placement: Placement, cluster: Cluster, width: int
 ) -> str:
-    """Ours against the best of an empty cluster and against schedulers that only count."""
+    """Ours against the best of an empty cluster and against schedulers that only count.
+
+    All rows are of the GPUs alone, so that they can be compared; what the pods make of ours comes
+    after them.
+    """
     ours = forecast.bus_bandwidth
     if ours is None:
         return "Bus bandwidth: none, as one GPU talks to nobody\n"
-    rows = [("this placement", ours, _where(placement.tier, cluster), _proof(placement))]
-    if forecast.usable is not None and forecast.usable != ours:
-        rows.append(("  its pods can use", forecast.usable, "", ""))
-    lines = [
-        f"  {name}\t{_rate(value)}\t{_ratio(value, ours)}\t{'; '.join(filter(None, more))}"
-        for name, value, *more in rows
-    ]
+    rated = _rate(ours, placement.tier, cluster)
+    place = f"{_where(placement.tier, cluster)}; {_proof(placement)}"
+    lines = [f"  this placement\t{rated}\t{_ratio(ours, ours)}\t{place}"]
     comparison = proposal.comparison
     if comparison is not None:
         lines.append(
-            f"  best, were all GPUs free\t{_rate(comparison.best_empty)}"
+            "  best, were all GPUs free"
+            f"\t{_rate(comparison.best_empty, comparison.tier_empty, cluster)}"
             f"\t{_ratio(comparison.best_empty, ours)}\t"
         )
         for name, other in (
@@ -178,13 +176,28 @@ def _bandwidths(
         ):
             rate = None if other is None else other.bandwidth
             place = "" if other is None else _loads(other, cluster)
-            lines.append(f"  {name}\t{_rate(rate)}\t{_ratio(rate, ours)}\t{place}")
-    aligned = align(lines).splitlines()
-    return "".join(f"{line.rstrip()}\n" for line in ["Bus bandwidth of an all-reduce:", *aligned])
+            tier = None if other is None else other.tier
+            rated = _rate(rate, tier, cluster)
+            lines.append(f"  {name}\t{rated}\t{_ratio(rate, ours)}\t{place}")
+    said = ["Bus bandwidth of an all-reduce among the GPUs chosen:", *align(lines).splitlines()]
+    if forecast.usable is not None and forecast.usable < ours and proposal.plan is not None:
+        why = shortfall(proposal.plan)
+        use = f"Of {number(ours)} GB/s these pods can use {number(forecast.usable)}"
+        said.append(fold(f"{use}: {why}" if why else use, width))
+    return "".join(f"{line.rstrip()}\n" for line in said)
 
 
-def _rate(value: float | None) -> str:
-    return "does not fit" if value is None else f"{number(value):>6} GB/s"
+def _rate(value: float | None, tier: str | None, cluster: Cluster) -> str:
+    if value is None:
+        return "does not fit"
+    return f"{number(value):>6} GB/s{' assumed' if _assumed(value, tier, cluster) else ''}"
+
+
+def _assumed(value: float, tier: str | None, cluster: Cluster) -> bool:
+    """Whether a bandwidth is that of a network whose speed nobody gave."""
+    rates = {one.name: one.bandwidth for one in cluster.tiers} | {BEYOND: cluster.beyond}
+    guessed = tier in cluster.guesses or (tier == BEYOND and cluster.beyond == UNKNOWN_NETWORK)
+    return guessed and tier is not None and value >= rates[tier]
 
 
 def _ratio(value: float | None, ours: float) -> str:
@@ -209,7 +222,7 @@ def _where(tier: str, cluster: Cluster) -> str:
     if cluster.tiers:
         return "across the whole network"
     if cluster.beyond == UNKNOWN_NETWORK:
-        return "over a network that is not known"
+        return "over an unknown network"
     return "over the network"
 
 
@@ -234,13 +247,7 @@ def _holding(proposal: Proposal, forecast: Forecast, width: int) -> str:
     lines += [f"Advice: {one_line(one)}" for one in proposal.advice]
     if forecast.emulated:
         lines.append(EMULATED)
-    return "".join(
-        textwrap.fill(
-            line, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
-        )
-        + "\n"
-        for line in lines
-    )
+    return "".join(f"{fold(line, width)}\n" for line in lines)
 
 
 # ---------------------------------------------------------------- for programs
@@ -254,7 +261,7 @@ def value(proposal: Proposal) -> dict[str, Any]:
     """
     plan, refused = proposal.plan, proposal.refused
     forecast = plan.forecast if plan is not None else None
-    workers = sorted(forecast.workers) if forecast is not None else []
+    rows = sorted(forecast.workers) if forecast is not None else []
     return {
         "apiVersion": "arena-topo/v1",
         "kind": "Placement",
@@ -266,10 +273,8 @@ def value(proposal: Proposal) -> dict[str, Any]:
         "guarantee": forecast.guarantee if forecast else None,
         "binding": forecast.binding if forecast else None,
         "tier": forecast.tier if forecast else None,
-        "nodes": list(dict.fromkeys(node for _index, node, _gpus in workers)),
-        "workers": [
-            {"index": index, "node": node, "gpus": list(gpus)} for index, node, gpus in workers
-        ],
+        "nodes": list(dict.fromkeys(node for _index, node, _gpus in rows)),
+        "workers": [worker_value(*row) for row in rows],
         "proof": _proof_value(plan.placement if plan is not None else None),
         "refusals": [
             {"reason": one.reason.value, "nodes": one.nodes, "example": one.example}
@@ -316,7 +321,7 @@ def counted(counted: Counted, job: MPIJob) -> str:
         f" gang{'s fit' if counts.gangs != 1 else ' fits'} now ({_gang(job)})\n"
         f"  largest gang that fits now:             --workers {counts.largest}\n"
         f"  largest if the cluster were empty:      --workers {counts.largest_empty}\n"
-        "  Only numbers were compared: bandwidth, levels and --max-nodes were not looked at.\n"
+        "  Only numbers were compared: bandwidth and levels were not looked at.\n"
     )
 
 

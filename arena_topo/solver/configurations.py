@@ -306,18 +306,17 @@ def choices(free: GPUSet, size: int, alike: tuple[int, ...]) -> Iterator[GPUSet]
             yield GPUSet(bits)
         return
 
-    def choose(start: int, chosen: int, wanted: int) -> Iterator[GPUSet]:
+    def choose(start: int, chosen: int, wanted: int, passed: frozenset[int]) -> Iterator[GPUSet]:
         if not wanted:
             yield GPUSet(chosen)
             return
-        passed: set[int] = set()
         for place in range(start, len(inside) - wanted + 1):
             # Whoever was passed over cannot be followed by one that it may stand for.
             if kinds[place] not in passed:
-                yield from choose(place + 1, chosen | 1 << inside[place], wanted - 1)
-                passed.add(kinds[place])
+                yield from choose(place + 1, chosen | 1 << inside[place], wanted - 1, passed)
+                passed |= {kinds[place]}
 
-    yield from choose(0, 0, size)
+    yield from choose(0, 0, size, frozenset())
 
 
 def many_choices(free: GPUSet, size: int, alike: tuple[int, ...]) -> int:

@@ -62,7 +62,7 @@ def search(request: Request, index: Index) -> Placement:
         from arena_topo.solver.refusal import refusal  # noqa: PLC0415 - it searches in its turn
 
         raise refusal(request, index.cluster)
-    return _placement(request, index, found)
+    return placement(request, index, found)
 
 
 def value(request: Request, cluster: Cluster) -> Worth | None:
@@ -275,7 +275,7 @@ def _open(first: Choice, found: Sequence[Choice]) -> str | None:
     return "damage" if ("damage", True) in rivals else None
 
 
-def _placement(request: Request, index: Index, found: Found) -> Placement:
+def placement(request: Request, index: Index, found: Found) -> Placement:
     """Spell a choice out: workers numbered along the network, GPUs along the rings."""
     assignments: list[Assignment] = []
     inside, worst = UNLIMITED, UNLIMITED

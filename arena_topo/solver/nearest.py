@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
-from arena_topo.solver import Request
-from arena_topo.solver.classes import refused, room
+from arena_topo.solver import Reason, Request, gang
+from arena_topo.solver.classes import Index, refused, room
 from arena_topo.solver.configurations import table
 from arena_topo.solver.gang import BEYOND, NODE_TIER, Worth
-from arena_topo.topology import Cluster, GPUSet, Node, count, gpu_set, members, natural
+from arena_topo.topology import Cluster, GPUSet, Node, NodeName, count, gpu_set, members, natural
+
+Change = tuple[str, Request]
+"""What to say after "fits now", and the request that then is placed."""
 
 Best = Callable[[Request, Cluster], Worth | None]
 """What the best placement of a request is worth; None if there is none."""
@@ -26,78 +30,247 @@ MOST_CHANGES = 3
 WORK = 200_000
 """Nodes looked at, over all searches, for the GPUs whose release would help."""
 
+MOST_NAMES = 3
+"""Nodes named of those that would have to become free together."""
 
-def nearest(request: Request, cluster: Cluster, *, never: bool, best: Best) -> str | None:
-    """Say what would make a gang fit that does not; None where no single change would.
 
-    With `never`, `cluster` is the emptied one and only the request can change. `best` is asked
-    often about the same cluster, so the caller may keep an index of it.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instead:
+    """A change of the job that lets it use other nodes; the solver knows only which.
+
+    `words` come after "fits now" (`without --selector a=b`), or after "when" if `later`.
     """
-    changes: list[str] = []
-    for change in _flags(request, cluster, best):
-        changes.append(change)
-        if len(changes) == MOST_CHANGES:
-            break
-    when = "on this cluster" if never else "now"
-    text = f"fits {when} with {', or with '.join(changes)}" if changes else ""
+
+    words: str
+    excluded: Mapping[NodeName, Reason]
+    later: bool = False
+
+
+def nearest(
+    request: Request,
+    cluster: Cluster,
+    *,
+    never: bool,
+    best: Best,
+    others: Sequence[Instead] = (),
+    today: Cluster | None = None,
+) -> str | None:
+    """Say what would make a gang fit that does not; None where nothing tried here would.
+
+    With `never`, `cluster` is the emptied one, `today` what it is now, and only the request can
+    change. `best` is asked often about the same clusters, so the caller may keep an index of each.
+    `others` are tried as they are.
+    """
+    changes = list(itertools.islice(_flags(request, cluster, best, others), MOST_CHANGES))
+    if not changes:
+        changes = list(_together(request, cluster, best, others))
+    now = [
+        words
+        for words, asked in changes
+        if not never or (today is not None and best(asked, today) is not None)
+    ]
+    then = [words for words, _asked in changes if words not in now]
+    parts = []
+    if now:
+        parts.append(f"now {', or '.join(now)}")
+    if then:
+        parts.append(f"{', or '.join(then)} once the cluster is empty")
     release = None if never else _release(request, cluster, best)
+    if release is None and not never:
+        release = _several(request, cluster, best)
+    if release is None:
+        release = _later(request, cluster, best, others)
+        if release is not None and never and cluster != today:
+            release = f"the cluster is empty and {release}"
     if release is not None:
-        text = f"{text}; or when {release}" if text else f"fits when {release}"
-    return text or _largest(request, cluster, when)
+        parts.append(f"when {release}")
+    if parts:
+        return f"fits {'; or '.join(parts)}"
+    return _largest(request, cluster, "on this cluster" if never else "now")
 
 
 # ---------------------------------------------------------------- changes of the request
 
 
-def _flags(request: Request, cluster: Cluster, best: Best) -> Iterator[str]:
+def _flags(
+    request: Request, cluster: Cluster, best: Best, others: Sequence[Instead]
+) -> Iterator[Change]:
     """The flags that would do it, the gentlest change of the job first."""
-    for flags in (_speed, _hardware, _distance, _size):
+    for flags in (_speed, _hardware):
+        yield from flags(request, cluster, best)
+    for other in others:
+        changed = replace(request, excluded=other.excluded)
+        if not other.later and best(changed, cluster) is not None:
+            yield other.words, changed
+            break
+    for flags in (_distance, _resources, _size):
         yield from flags(request, cluster, best)
 
 
-def _speed(request: Request, cluster: Cluster, best: Best) -> Iterator[str]:
+def _together(
+    request: Request, cluster: Cluster, best: Best, others: Sequence[Instead]
+) -> Iterator[Change]:
+    """What must be given up at once, where no single change would do; no less of it would."""
+    limits: list[tuple[str, Mapping[str, Any]]] = [
+        (words, fields)
+        for asked, words, fields in (
+            (request.min_bandwidth, "without --min-bandwidth", {"min_bandwidth": 0.0}),
+            (request.model, "without --gpu-model", {"model": None}),
+            (not request.mix_models, "with --mix-models", {"mix_models": True}),
+            (request.max_nodes, "without --max-nodes", {"max_nodes": None}),
+            (request.required, "without --topology-required", {"required": None}),
+            (request.cpu, "without --cpu", {"cpu": 0.0}),
+            (request.memory, "without --memory", {"memory": 0}),
+        )
+        if asked
+    ]
+    # The last gives up all that keeps the job from nodes.
+    widest = [one for one in others if not one.later][-1:]
+    limits += [(other.words, {"excluded": other.excluded}) for other in widest]
+
+    def without(given_up: Sequence[tuple[str, Mapping[str, Any]]]) -> Request:
+        fields: dict[str, Any] = {}
+        for _words, more in given_up:
+            fields |= more
+        return replace(request, **fields)
+
+    loosest = without(limits)
+    workers = request.workers
+    if best(loosest, cluster) is None:
+        workers = _most_workers(loosest, cluster, best)
+        # A single GPU has no bandwidth, which is no help to who asks for some.
+        if not workers or (request.min_bandwidth and workers * request.gpus == 1):
+            return
+    kept = limits
+    for one in limits:
+        fewer = [other for other in kept if other is not one]
+        if best(replace(without(fewer), workers=workers), cluster) is not None:
+            kept = fewer
+    words = [f"with --workers {workers}"] if workers < request.workers else []
+    said = " and ".join([*words, *(one for one, _fields in kept)])
+    yield said, replace(without(kept), workers=workers)
+
+
+def _later(request: Request, cluster: Cluster, best: Best, others: Sequence[Instead]) -> str | None:
+    """What others could do about the nodes that the job may not use, in words."""
+    for other in others:
+        changed = replace(request, excluded=other.excluded)
+        if other.later and best(changed, cluster) is not None:
+            return other.words
+    return None
+
+
+def _speed(request: Request, cluster: Cluster, best: Best) -> Iterator[Change]:
     if request.min_bandwidth:
         # A preferred level would come before the bandwidth.
         found = best(replace(request, min_bandwidth=0.0, preferred=None), cluster)
         if found is not None:
             # Rounded down: what is asked for must be there.
-            yield f"--min-bandwidth {math.floor(round(-found.bandwidth * 100, 6)) / 100:g}"
+            rate = math.floor(round(-found.bandwidth * 100, 6)) / 100
+            yield f"with --min-bandwidth {rate:g}", replace(request, min_bandwidth=rate)
 
 
-def _hardware(request: Request, cluster: Cluster, best: Best) -> Iterator[str]:
-    if not request.mix_models and best(replace(request, mix_models=True), cluster) is not None:
-        yield "--mix-models"
+def _hardware(request: Request, cluster: Cluster, best: Best) -> Iterator[Change]:
+    mixed = replace(request, mix_models=True)
+    if not request.mix_models and best(mixed, cluster) is not None:
+        yield "with --mix-models", mixed
     if request.model is None:
         return
     own = request.model.casefold()
     models = {node.machine.model for node in cluster.nodes if node.machine.model}
     others = sorted(one for one in models if one.casefold() != own)
     for model in others:
-        if best(replace(request, model=model), cluster) is not None:
-            yield f"--gpu-model {model}"
+        changed = replace(request, model=model)
+        if best(changed, cluster) is not None:
+            yield f"with --gpu-model {model}", changed
             return
 
 
-def _distance(request: Request, cluster: Cluster, best: Best) -> Iterator[str]:
+def _distance(request: Request, cluster: Cluster, best: Best) -> Iterator[Change]:
     if request.max_nodes is not None:
         found = best(replace(request, max_nodes=None), cluster)
         if found is not None:
-            yield f"--max-nodes {_fewest(request, cluster, best, found.nodes)}"
+            most = _fewest(request, cluster, best, found.nodes)
+            yield f"with --max-nodes {most}", replace(request, max_nodes=most)
     if request.required is None:
         return
     for level in _beyond(request.required, cluster):
-        if best(replace(request, required=level), cluster) is not None:
-            yield f"--topology-required {level}"
+        changed = replace(request, required=level)
+        if best(changed, cluster) is not None:
+            yield f"with --topology-required {level}", changed
             return
 
 
-def _size(request: Request, cluster: Cluster, best: Best) -> Iterator[str]:
+_GI, _MI = 1 << 30, 1 << 20
+
+
+def _resources(request: Request, cluster: Cluster, best: Best) -> Iterator[Change]:
+    """Less CPU (cut to millicores) or memory (to whole Gi, or Mi) for each worker."""
+    usable = [one for one in cluster.nodes if refused(request, one) is None]
+    if request.cpu and best(replace(request, cpu=0.0), cluster) is not None:
+        amounts = {
+            math.floor(node.cpu / share * 1000) / 1000
+            for node in usable
+            if node.cpu is not None
+            for share in _shares(request, node)
+        }
+        cores = _largest_amount(
+            sorted(amount for amount in amounts if 0 < amount < request.cpu),
+            lambda amount: best(replace(request, cpu=amount), cluster) is not None,
+        )
+        text = f"{cores:.3f}".rstrip("0").rstrip(".") if cores else ""
+        yield f"with --cpu {text}" if text else "without --cpu", replace(request, cpu=cores)
+    if request.memory and best(replace(request, memory=0), cluster) is not None:
+        sizes = {
+            _cut(node.memory // share)
+            for node in usable
+            if node.memory is not None
+            for share in _shares(request, node)
+        }
+        size = _largest_amount(
+            sorted(one for one in sizes if 0 < one < request.memory),
+            lambda one: best(replace(request, memory=int(one)), cluster) is not None,
+        )
+        words = f"with --memory {_bytes(int(size))}" if size else "without --memory"
+        yield words, replace(request, memory=int(size))
+
+
+def _shares(request: Request, node: Node) -> range:
+    """How many workers may have to share a node."""
+    return range(1, min(request.workers, node.free_count // request.gpus) + 1)
+
+
+def _largest_amount(amounts: Sequence[float], fits: Callable[[float], bool]) -> float:
+    """The largest of these ascending amounts that fits, as all smaller ones do; 0 for none."""
+    low, high = 0, len(amounts)
+    while low < high:
+        middle = (low + high) // 2
+        if fits(amounts[middle]):
+            low = middle + 1
+        else:
+            high = middle
+    return amounts[low - 1] if low else 0.0
+
+
+def _cut(size: int) -> int:
+    unit = _GI if size >= _GI else _MI
+    return size // unit * unit
+
+
+def _bytes(size: int) -> str:
+    return f"{size // _GI}Gi" if size >= _GI else f"{size // _MI}Mi"
+
+
+def _size(request: Request, cluster: Cluster, best: Best) -> Iterator[Change]:
     workers = _most_workers(request, cluster, best)
     if workers:
-        yield f"--workers {workers}"
-    for gpus in range(request.gpus - 1, 0, -1):
-        if best(replace(request, gpus=gpus), cluster) is not None:
-            yield f"--gpus {gpus}"
+        yield f"with --workers {workers}", replace(request, workers=workers)
+    # However much is asked for, no node has more.
+    most = max((node.free_count for node in cluster.nodes), default=0)
+    for gpus in range(min(request.gpus - 1, most), 0, -1):
+        changed = replace(request, gpus=gpus)
+        if best(changed, cluster) is not None:
+            yield f"with --gpus {gpus}", changed
             return
 
 
@@ -277,6 +450,78 @@ def _release(request: Request, cluster: Cluster, best: Best) -> str | None:
                 if best(request, replace(cluster, nodes=tuple(nodes_then))) is not None:
                     return _words(more, node)
     return None
+
+
+def _several(request: Request, cluster: Cluster, best: Best) -> str | None:
+    """The nodes that would have to become free together, none of them in vain, in words."""
+    for well in (_without_gpu_jobs, _well):
+        ready = replace(cluster, nodes=tuple(map(well, cluster.nodes)))
+        index = Index(ready)
+        if gang.best(request, index) is None:
+            continue
+        used = set(gang.search(request, index).nodes)
+        then = {one.name: well(one) for one in cluster.nodes if one.name in used}
+        needed = [one for one in cluster.nodes if one.name in used and then[one.name] != one]
+        work = WORK
+        # Nodes that many GPUs would have to be waited for are given up first.
+        for one in sorted(needed, key=lambda node: (-_held(node), natural(node.name))):
+            work -= len(cluster.nodes)
+            if work < 0:
+                break
+            fewer = {other.name for other in needed if other is not one}
+            nodes = (then[it.name] if it.name in fewer else it for it in cluster.nodes)
+            if best(request, replace(cluster, nodes=tuple(nodes))) is not None:
+                needed = [other for other in needed if other is not one]
+        return _becoming(needed, emptied=well is _well)
+    return None
+
+
+def _without_gpu_jobs(node: Node) -> Node:
+    """The node with all its healthy GPUs free."""
+    healthy = node.machine.everything if node.allocatable is None else node.allocatable
+    return replace(node, free=GPUSet(healthy | node.free), hidden=0)
+
+
+def _well(node: Node) -> Node:
+    """The node without jobs, it and all its GPUs well."""
+    return replace(
+        node,
+        free=node.machine.everything,
+        hidden=0,
+        cpu=node.all_cpu,
+        memory=node.all_memory,
+        unavailable=None,
+    )
+
+
+def _becoming(nodes: Sequence[Node], *, emptied: bool) -> str:
+    """What must become of these nodes: `all GPUs of a, b and c are free and d is ready`."""
+    ordered = sorted(nodes, key=lambda node: natural(node.name))
+    down = [node.name for node in ordered if node.unavailable is not None]
+    ill = [
+        node.name
+        for node in ordered
+        if emptied
+        and node.unavailable is None
+        and _without_gpu_jobs(node).free != node.machine.everything
+    ]
+    busy = [node.name for node in ordered if node.name not in {*down, *ill}]
+    parts = []
+    if busy and emptied:
+        parts.append(f"no other job runs on {_names(busy)}")
+    elif busy:
+        parts.append(f"all GPUs of {_names(busy)} are free")
+    if ill:
+        parts.append(f"all GPUs of {_names(ill)} are free and healthy")
+    if down:
+        parts.append(f"{_names(down)} {'is' if len(down) == 1 else 'are'} ready")
+    return " and ".join(parts)
+
+
+def _names(names: Sequence[str]) -> str:
+    if len(names) > MOST_NAMES:
+        return f"{', '.join(names[:MOST_NAMES])} and {len(names) - MOST_NAMES} more"
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
 def _first_of_each(nodes: Iterable[Node]) -> Iterator[Node]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from arena_topo.solver import Reason, Refusal, Request, Unplaceable, Verdict
 from arena_topo.solver.classes import Index, refused, room
-from arena_topo.solver.configurations import table
-from arena_topo.solver.gang import Worth, best
-from arena_topo.solver.nearest import nearest
+from arena_topo.solver.gang import Worth, best, ceiling
+from arena_topo.solver.nearest import Instead, nearest
 from arena_topo.topology import Cluster, Node
 
 
@@ -30,46 +30,93 @@ def emptied(cluster: Cluster) -> Cluster:
     )
 
 
-def refusal(request: Request, cluster: Cluster) -> Unplaceable:
-    """Why a gang has no place, counted by reason, and what would help."""
+def refusal(
+    request: Request,
+    cluster: Cluster,
+    *,
+    others: Sequence[Instead] = (),
+    notes: tuple[str, ...] = (),
+) -> Unplaceable:
+    """Why a gang has no place, counted by reason, and what would help.
+
+    `others` are changes of the job that lie outside the request; they are tried with the rest.
+    """
+    wanted = _wanted(request)
+    if not cluster.nodes:
+        return Unplaceable(
+            f"{wanted} cannot be placed: there are no nodes",
+            verdict=Verdict.NEVER,
+            refusals=(),
+            notes=notes,
+        )
     empty = emptied(cluster)
-    never = best(request, Index(empty)) is None
+    kept: dict[int, Index] = {}
+
+    def index_of(there: Cluster) -> Index:
+        # Building one takes long for a large cluster, and only these two are looked at often.
+        found = kept.get(id(there)) or Index(there)
+        if there is cluster or there is empty:
+            kept[id(there)] = found
+        return found
+
+    def worth(asked: Request, there: Cluster) -> Worth | None:
+        found = best(asked, index_of(there))
+        return None if found is None else found.worth
+
+    never = worth(request, empty) is None
+    if never and request.min_bandwidth:
+        # Where a table is not certain of all sets, one may yet be found that is fast enough.
+        never = ceiling(request, index_of(empty)) < request.min_bandwidth
     view = empty if never else cluster
+    scarce = _scarce(request, index_of(view))
     reasons: dict[Reason, list[Node]] = {}
     for node in view.nodes:
-        reasons.setdefault(_reason(request, node), []).append(node)
+        reasons.setdefault(_reason(request, node) or scarce, []).append(node)
     refusals = tuple(
         Refusal(reason=reason, nodes=len(nodes), example=nodes[0].name)
         for reason, nodes in reasons.items()
     )
-    if not cluster.nodes:
-        return Unplaceable(
-            f"{_wanted(request)} cannot be placed: there are no nodes",
-            verdict=Verdict.NEVER,
-            refusals=(),
-        )
-    wanted = _wanted(request)
-    verdict = Verdict.NEVER if never else Verdict.NOT_NOW
-    message = (
+    return Unplaceable(
         f"{wanted} can never be placed on this cluster"
         if never
-        else f"{wanted} cannot be placed now"
-    )
-    return Unplaceable(
-        message, verdict=verdict, refusals=refusals, nearest=_nearest(request, view, never=never)
+        else f"{wanted} cannot be placed now",
+        verdict=Verdict.NEVER if never else Verdict.NOT_NOW,
+        refusals=refusals,
+        nearest=nearest(
+            request,
+            view,
+            never=never,
+            best=worth,
+            others=others,
+            today=cluster,
+        ),
+        notes=notes,
     )
 
 
-def _reason(request: Request, node: Node) -> Reason:
-    """What keeps a node from taking the gang, alone or with others."""
+def _reason(request: Request, node: Node) -> Reason | None:
+    """What keeps a node from taking any worker; None if it has room for some."""
     reason = refused(request, node)
-    if reason is not None:
+    if reason is not None or room(request, node):
         return reason
-    if room(request, node) == 0:
-        return Reason.BUSY if node.free_count < request.gpus else Reason.RESOURCES
-    shape = table(node.machine.configuration)
-    if shape.best_hidden(node.free, node.hidden, request.gpus) < request.min_bandwidth:
-        return Reason.BANDWIDTH
+    return Reason.BUSY if node.free_count < request.gpus else Reason.RESOURCES
+
+
+def _scarce(request: Request, index: Index) -> Reason:
+    """What keeps nodes with room for some workers from taking all, found by trying without it."""
+    limits = []
+    if request.min_bandwidth:
+        limits.append((Reason.BANDWIDTH, replace(request, min_bandwidth=0.0)))
+    if request.max_nodes is not None:
+        limits.append((Reason.MAX_NODES, replace(request, max_nodes=None)))
+    if request.required is not None:
+        limits.append((Reason.LEVEL, replace(request, required=None)))
+    for reason, without in limits:
+        if best(without, index) is not None:
+            return reason
+    loosest = replace(request, min_bandwidth=0.0, max_nodes=None, required=None)
+    if len(limits) > 1 and best(loosest, index) is not None:
+        return limits[0][0]
     return Reason.ROOM
 
 
@@ -77,14 +124,3 @@ def _wanted(request: Request) -> str:
     workers = f"{request.workers} worker{'s' if request.workers != 1 else ''}"
     gpus = f"{request.gpus} GPU{'s' if request.gpus != 1 else ''}"
     return f"{workers} x {gpus}"
-
-
-def _nearest(request: Request, view: Cluster, *, never: bool) -> str | None:
-    """The nearest request that would fit, or the nearest change of the cluster."""
-    kept = Index(view)
-
-    def worth(asked: Request, cluster: Cluster) -> Worth | None:
-        found = best(asked, kept if cluster is view else Index(cluster))
-        return None if found is None else found.worth
-
-    return nearest(request, view, never=never, best=worth)

@@ -104,19 +104,22 @@ def select(offers: Sequence[Offer], workers: int, *, most: int | None = None) ->
 
 
 def _reached(offers: Sequence[Offer], workers: int) -> bool:
-    """Whether the loads can sum up to all workers, if each node may hold several of them at once.
+    """Whether any number of nodes holds just so many workers.
 
-    A set of sums is a number whose bits they are; counts are taken by powers of two.
+    A set of sums is a number whose bits they are.
     """
     sums, mask = 1, (1 << workers + 1) - 1
     for offer in offers:
-        for load in offer.prices:
-            left, part = min(offer.count, workers // load), 1
-            while left:
-                taken = min(part, left)
-                sums |= sums << taken * load & mask
-                left, part = left - taken, part * 2
-    return bool(sums >> workers & 1)
+        for _ in range(min(offer.count, workers)):
+            more = sums
+            for load in offer.prices:
+                more |= sums << load & mask
+            if more == sums:
+                break
+            sums = more
+        if sums >> workers & 1:
+            return True
+    return False
 
 
 def exactly(offers: Sequence[Offer], nodes: int, workers: int) -> Selection | None:

@@ -145,10 +145,12 @@ def _inside(node: Node, size: int) -> float:
 
 
 def _joined(cluster: Cluster, nodes: Sequence[Node]) -> tuple[float, str]:
-    """The nearest level that all of these nodes share."""
+    """The nearest level that all of these nodes share, and how fast they are there."""
     if len(nodes) == 1:
         return UNLIMITED, NODE_TIER
+    slowest = min(node.network for node in nodes)
     for level in range(len(cluster.tiers) - 1, -1, -1):
         if len({node.domains[: level + 1] for node in nodes}) == 1:
-            return cluster.tiers[level].bandwidth, cluster.tiers[level].name
-    return cluster.beyond, BEYOND
+            tier = cluster.tiers[level]
+            return min(tier.bandwidth, slowest), tier.name
+    return min(cluster.beyond, slowest), BEYOND

@@ -11,8 +11,9 @@ other or are missing the tree is still one, and a note says what was made of the
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 from typing import Any
@@ -39,7 +40,8 @@ class Fabric:
     `tiers` run from coarse to near and never get slower on the way; `beyond` (GB/s) joins nodes
     that share none. `domains` has one entry per tier for every node; within a tier, equal entries
     mean one domain. `assumed` names the tiers (and `beyond`) whose bandwidth is a default, not a
-    number that somebody gave. `notes` say in words what was missing or contradictory.
+    number that somebody gave. `limits` are GB/s of the nodes whose own network is slower than those
+    defaults. `notes` say in words what was missing or contradictory.
     """
 
     tiers: tuple[Tier, ...]
@@ -47,6 +49,7 @@ class Fabric:
     domains: Mapping[NodeName, tuple[str, ...]]
     assumed: frozenset[str]
     notes: tuple[str, ...]
+    limits: Mapping[NodeName, float] = field(default_factory=dict)
 
     def joining(self, nodes: Iterable[NodeName]) -> Tier:
         """The nearest tier that all these nodes (two or more) share; `beyond` where none is."""
@@ -347,7 +350,9 @@ def _loops(rows: _Rows, columns: Sequence[_Column]) -> list[str]:
             for node, *said in zip(rows.nodes, *columns, strict=True)
             if (circle[0], circle[1]) in pairwise(said)
         )
-        return [f"switches are above each other in a circle: {names} (one edge: node {node})"]
+        where = f"{names} (one edge: node {node})"
+        outcome = "every node keeps the path that it names"
+        return [f"switches are above each other in a circle: {where}; {outcome}"]
     return []
 
 
@@ -396,12 +401,15 @@ def _assemble(
     }
     tree = _Tree(rows, list(told.values()))
     used = tuple(told)[: tree.depth]
+    guessed = assumed & {BEYOND, *(tier.name for tier in used)}
+    given = beyond is not None or any(level.bandwidth is not None for level in levels)
     return Fabric(
         tiers=used,
         beyond=edge,
         domains=tree.domains,
-        assumed=assumed & {BEYOND, *(tier.name for tier in used)},
-        notes=(*notes, *tree.notes, *rate.notes),
+        assumed=guessed,
+        notes=(*notes, *tree.notes),
+        limits={} if given else rate.limits(used, tree.domains, guessed),
     )
 
 
@@ -491,7 +499,8 @@ class _Tree:
             both = " and ".join(
                 f"{one} ({seen[at, name]})" for one, at in sorted(torn[name].items())[:2]
             )
-            more = f", like {len(torn) - 1} more" if len(torn) > 1 else ""
+            others = sorted(torn.keys() - {name})
+            more = f", like {_named(others)}" if others else ""
             self.notes.append(f"{words.format(name)} {both}{more}: each counts by itself")
 
     def _mention_gaps(self, level: Level, column: _Column, values: Sequence[_Value]) -> None:
@@ -509,9 +518,23 @@ class _Tree:
         ):
             rows = [row for row in silent if isinstance(values[row], kind)]
             if rows:
-                first = self._rows.nodes[rows[0]]
-                who = f"{len(rows)} nodes ({first}, ...) do" if rows[1:] else f"node {first} does"
+                names = [self._rows.nodes[row] for row in rows]
+                who = (
+                    f"{len(rows)} nodes ({_named(names)}) do"
+                    if names[1:]
+                    else f"node {names[0]} does"
+                )
                 self.notes.append(f"{who} not name the {level.name} ({level.label}): {outcome}")
+
+
+_MOST_NAMES = 10
+"""Names that one note lists."""
+
+
+def _named(names: Sequence[str]) -> str:
+    """The first of these names, and how many more there are."""
+    more = len(names) - _MOST_NAMES
+    return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
 def _filled(columns: Sequence[_Column]) -> list[list[_Value | None]]:
@@ -552,28 +575,39 @@ def _inferred(
 class _Rate:
     """What a tier is worth where nobody says, GB/s.
 
-    The slowest NICs decide for the whole network, since a tier has one number; oversubscription
-    is not known, so coarser switches are taken to be as fast as near ones. RDMA ends at the zone
-    ("EFA traffic can't cross Availability Zones", AWS, EFA limitations; the RDMA networks of GKE
-    and OKE are zonal too), so past it nothing is known.
+    The fastest NICs decide, and slower nodes are limited by themselves (`limits`). A limit would
+    also hold on tiers whose bandwidth a person gave, so where one is given there are none, and the
+    slowest NICs decide for the others. Oversubscription is not known, so coarser switches are taken
+    to be as fast as near ones. RDMA ends at the zone ("EFA traffic can't cross Availability Zones",
+    AWS, EFA limitations; the RDMA networks of GKE and OKE are zonal too), so past it nothing is
+    known.
     """
 
     def __init__(self, rows: _Rows, rdma: Rates | None, nvlink: Rates | None) -> None:
-        self.notes: list[str] = []
         self._nodes = rows.nodes
         self._nvlink = nvlink or {}
-        self._network = UNKNOWN_NETWORK
         rates = {node: _known(rdma.get(node)) for node in rows.nodes} if rdma else {}
-        known = [rate for rate in rates.values() if rate is not None]
-        if known and len(known) == len(rates):
-            self._network = max(UNKNOWN_NETWORK, min(known))
-        elif known:
-            silent = sorted(node for node, rate in rates.items() if rate is None)
-            more = ", ..." if len(silent) > 1 else ""
-            self.notes.append(
-                f"{len(silent)} of {len(rates)} nodes ({silent[0]}{more}) have no known RDMA "
-                f"network: {UNKNOWN_NETWORK} GB/s is assumed between all"
-            )
+        self._own = {node: max(UNKNOWN_NETWORK, rate or 0) for node, rate in rates.items()}
+        self._fastest = max(self._own.values(), default=UNKNOWN_NETWORK)
+
+    def limits(
+        self,
+        tiers: Sequence[Tier],
+        domains: Mapping[NodeName, tuple[str, ...]],
+        assumed: frozenset[str],
+    ) -> dict[NodeName, float]:
+        """GB/s of the nodes that are slower than the fastest.
+
+        None for nodes that reach others over NVLink of known speed, which no NIC slows down; such
+        machines are sold with RDMA (NVIDIA, DGX GB200 data sheet: four ConnectX-7 a tray), whether
+        or not the node says so.
+        """
+        slow = {node: rate for node, rate in self._own.items() if rate < self._fastest}
+        for at, tier in enumerate(tiers):
+            if slow and tier.name == "nvlink" and tier.name not in assumed:
+                sizes = Counter(path[at] for path in domains.values())
+                slow = {node: rate for node, rate in slow.items() if sizes[domains[node][at]] == 1}
+        return slow
 
     def reach(self, column: _Column) -> float | None:
         """GB/s over NVLink between the nodes that name a domain of it: of the slowest."""
@@ -595,9 +629,12 @@ class _Rate:
         names = [level.name for level in levels]
         far = names.index("region") + 1 if "region" in names else 0
         local = not {"region", "zone"} & set(names)
-        default = [self._network if local else UNKNOWN_NETWORK]
-        default += [UNKNOWN_NETWORK if at < far else self._network for at in range(len(names))]
         given = [beyond, *(level.bandwidth for level in levels)]
+        network = self._fastest
+        if any(one is not None for one in given):
+            network = min(self._own.values(), default=UNKNOWN_NETWORK)
+        default = [network if local else UNKNOWN_NETWORK]
+        default += [UNKNOWN_NETWORK if at < far else network for at in range(len(names))]
         known = {name for name, one in zip([BEYOND, *names], given, strict=True) if one is not None}
         for at, (level, column) in enumerate(levels.items(), start=1):
             if level.name == "nvlink" and (reach := self.reach(column)) is not None:

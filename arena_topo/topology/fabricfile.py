@@ -66,6 +66,9 @@ def read(data: Any, *, where: str) -> FabricFile:
     return _File(where).read(data)
 
 
+_EXPECTED = "levels run from coarse to near; each has a name, the key of a node label, maybe GB/s"
+_EXAMPLE = "levels: [{name: rack, label: example.com/rack, bandwidthGBps: 50}]"
+
 _NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
 
@@ -147,7 +150,11 @@ class _File:
                 )
 
     def _wrong(self, path: str, problem: str, *, hint: str | None = None) -> NoReturn:
-        raise UsageError(f"{self._where}: {path or 'the file'} {problem}", hint=hint)
+        raise UsageError(
+            f"{self._where}: {path or 'the file'} {problem}",
+            why=None if hint else _EXPECTED,
+            hint=hint or _EXAMPLE,
+        )
 
 
 def show(value: object) -> str:

@@ -317,12 +317,18 @@ def matrix(found: Any, size: int, path: str, refuse: Refuse) -> Matrix:
                 refuse(here, f"{word!r} is not a link")
             if (word in _SELVES) != (i == j):
                 refuse(here, f"is {word}, but {SELF} marks a GPU and itself")
-            if i > j and word != rows[j][i]:
-                refuse(here, f"is {word}, but [{j}][{i}] is {rows[j][i]}")
-    return tuple(
-        tuple(None if i == j else link(word, f"{path}[{i}][{j}]", refuse) for j, word in cells)
-        for i, cells in ((i, enumerate(row)) for i, row in enumerate(rows))
+    links = tuple(
+        tuple(
+            None if i == j else link(word, f"{path}[{i}][{j}]", refuse)
+            for j, word in enumerate(row)
+        )
+        for i, row in enumerate(rows)
     )
+    for i, row in enumerate(rows):
+        for j, word in enumerate(row[:i]):
+            if word != rows[j][i]:
+                refuse(f"{path}[{i}][{j}]", f"is {word}, but [{j}][{i}] is {rows[j][i]}")
+    return links
 
 
 def link(word: Any, path: str, refuse: Refuse) -> Link:
@@ -341,10 +347,14 @@ def _square(found: Any, size: int, path: str, refuse: Refuse) -> list[list[Any]]
         if not isinstance(row, list):
             refuse(f"{path}[{i}]", "is not a row")
         if len(row) != len(found):
-            refuse(f"{path}[{i}]", f"has {len(row)} cells, not {len(found)}")
+            refuse(f"{path}[{i}]", f"has {_many(len(row), 'cell')}, not {len(found)}")
     if len(found) != size:
-        refuse(path, f"has {len(found)} rows, but there are {size} devices")
+        refuse(path, f"has {_many(len(found), 'row')} for {_many(size, 'device')}")
     return found
+
+
+def _many(number: int, what: str) -> str:
+    return f"{number} {what}{'s' if number != 1 else ''}"
 
 
 def _no_number(word: str) -> NoReturn:
@@ -355,6 +365,9 @@ def _no_number(word: str) -> NoReturn:
 
 PRODUCT_LABELS = ("nvidia.com/gpu.product", "aliyun.accelerator/nvidia_name")
 """Set by NVIDIA's GPU feature discovery, and by ACK."""
+
+REPLICAS_LABEL = "nvidia.com/gpu.replicas"
+"""How many times the device plugin offers each GPU (GPU feature discovery)."""
 
 _SHARED_SCHEDULES = frozenset({"share", "cgpu", "core_mem"})
 """Values of ACK's schedule label by which GPUs are cut up by memory or compute."""
@@ -402,7 +415,7 @@ def _reasons(labels: Mapping[str, str]) -> Iterator[str]:
         yield f"GPUs are shared ({strategy})"
     if product.endswith("-SHARED"):
         yield f"GPUs are shared ({product})"
-    replicas = _int(labels.get("nvidia.com/gpu.replicas", ""))
+    replicas = _int(labels.get(REPLICAS_LABEL, ""))
     if replicas > 1:
         yield f"GPUs are shared ({replicas} replicas of each)"
     for label in ("gpushare", "cgpu"):

@@ -15,10 +15,20 @@ from arena_topo import manifests
 from arena_topo.backends import Backend, Instance, JobStatus, LogOptions, Options
 from arena_topo.errors import ArenaError, ClusterError, InvalidJob, NotFound, TimedOut, UsageError
 from arena_topo.job import ConfigFile, MPIJob, Toleration
-from arena_topo.manifests import ApiVersion, Plan
-from arena_topo.solver import Placement, Policy, Reason, Request, Unplaceable, Verdict, cost, place
+from arena_topo.manifests import ApiVersion, Guarantee, Plan
+from arena_topo.solver import (
+    PACK_ABOVE,
+    Placement,
+    Policy,
+    Reason,
+    Request,
+    Unplaceable,
+    Verdict,
+    cost,
+    gang,
+)
+from arena_topo.solver.classes import Index
 from arena_topo.solver.configurations import has_nvlink
-from arena_topo.solver.gang import distances
 from arena_topo.topology import TAINT, Cluster, Knowledge, Machine, Node, NodeName, Taint
 from arena_topo.topology.fabricfile import FabricFile
 
@@ -36,7 +46,7 @@ class Submitted:
     """What `submit` did: the plan, the names of what was created, the job as it stands.
 
     `status` is None where the job was created but cannot be read; `unread` says why. `starter` says
-    who starts a job that has to wait.
+    who starts a job that has to wait, `nearest` what would have let it start now.
     """
 
     plan: Plan
@@ -44,6 +54,7 @@ class Submitted:
     status: JobStatus | None
     unread: str | None = None
     starter: str | None = None
+    nearest: str | None = None
 
 
 def open_backend(options: Options, *, image: str | None = None) -> Backend:
@@ -63,7 +74,8 @@ def open_backend(options: Options, *, image: str | None = None) -> Backend:
         raise UsageError(
             f"no Kubernetes cluster is configured, and image {image} cannot run on this machine",
             why="no --kubeconfig, KUBECONFIG, ~/.kube/config or in-cluster account was found",
-            hint="set KUBECONFIG, or run the command outside its image with --backend local",
+            hint="set KUBECONFIG, or run the command outside its image with --backend local; to try"
+            " it without a cluster or GPUs: --image local --emulate dgx-1-v100:2",
         )
     if options.fabric is not None:
         raise UsageError(
@@ -96,11 +108,20 @@ def _engine(options: Options) -> str:
 def read_state(paths: Sequence[str], fabric: FabricFile | None = None) -> Cluster:
     """The cluster that dumps of `kubectl get ... -o json` describe; `-` is standard input.
 
-    `fabric` says what joins the nodes, where it is given, whatever their labels say.
+    `fabric` says what joins the nodes, where it is given, whatever their labels say. UsageError if
+    there is no node in them.
     """
     from arena_topo.backends import dump, observed  # noqa: PLC0415  YAML, only for dumps
 
-    return observed.cluster(dump.read(paths), source=", ".join(paths), file=fabric)
+    source = ", ".join(paths)
+    found = observed.cluster(dump.read(paths), source=source, file=fabric)
+    if not found.nodes:
+        raise UsageError(
+            f"{source}: the dump holds no nodes",
+            why="; ".join(found.notes[:3]) or None,
+            hint="make one with: kubectl get nodes,pods,mpijobs -A -o json > state.json",
+        )
+    return found
 
 
 def read_fabric(path: str) -> FabricFile:
@@ -133,13 +154,10 @@ def plan(
         return _built(job, backend, namespace=namespace, api=api, cluster=cluster)
     if cluster is None:
         if backend is None:
-            raise UsageError(
-                "--gputopology needs a cluster to place on",
-                hint="give a dump with --state FILE, or set KUBECONFIG",
-            )
+            raise nothing_to_place_on()
         cluster = backend.cluster()
-    request = request_of(job, cluster)
-    placement = _placed(request, cluster)
+    request = request_of(job, cluster, backend)
+    placement = _placed(job, request, cluster)
     return _built(
         job,
         backend,
@@ -148,6 +166,15 @@ def plan(
         cluster=cluster,
         request=request,
         placement=placement,
+    )
+
+
+def nothing_to_place_on() -> UsageError:
+    """The mistake of placing a job where no cluster is known."""
+    return UsageError(
+        "--gputopology needs a cluster to place on",
+        hint="give a dump with --state FILE, or set KUBECONFIG; to try it without either:"
+        " --image local --emulate dgx-1-v100:2",
     )
 
 
@@ -177,7 +204,8 @@ def _built(
     )
     remarks = backend.remarks(job) if backend else ()
     doubts = _doubts(placement, cluster) if placement and cluster else []
-    return replace(built, notes=(*built.notes, *remarks, *doubts))
+    short = _short(built)
+    return replace(built, notes=(*built.notes, *remarks, *doubts, *short))
 
 
 def submit(
@@ -188,11 +216,13 @@ def submit(
     Unplaceable (NEVER) if it cannot fit whatever ends; AlreadyExists if the name is taken.
     """
     cluster = backend.cluster() if job.gputopology else None
+    nearest = None
     try:
         decided = plan(job, backend, namespace=namespace, api=api, cluster=cluster)
     except Unplaceable as refused:
         if refused.verdict is not Verdict.NOT_NOW or cluster is None:
             raise
+        nearest = refused.nearest
         decided = _waiting(job, backend, cluster, refused, namespace=namespace, api=api)
     created = backend.apply(decided)
     status, unread, starter = None, None, None
@@ -208,7 +238,14 @@ def submit(
             else "It waits suspended and holds nothing. Nobody starts it: delete it, and submit it"
             " again when it fits."
         )
-    return Submitted(plan=decided, created=created, status=status, unread=unread, starter=starter)
+    return Submitted(
+        plan=decided,
+        created=created,
+        status=status,
+        unread=unread,
+        starter=starter,
+        nearest=nearest,
+    )
 
 
 def check_size(job: MPIJob, backend: Backend | None, cluster: Cluster | None) -> None:
@@ -245,6 +282,7 @@ def _waiting(
             verdict=refused.verdict,
             refusals=refused.refusals,
             nearest=f"{refused.nearest or 'submit again later'} (MPIJob v1alpha1 cannot wait)",
+            notes=refused.notes,
         )
     return _built(
         job,
@@ -252,7 +290,7 @@ def _waiting(
         namespace=namespace,
         api=version,
         cluster=cluster,
-        request=request_of(job, cluster),
+        request=request_of(job, cluster, backend),
         waiting=refused.reason,
     )
 
@@ -285,24 +323,57 @@ _DOUBTS = {
 }
 
 
-def _placed(request: Request, cluster: Cluster) -> Placement:
+def _short(plan: Plan) -> list[str]:
+    """What is missing where the pods can use less than the least bandwidth asked for."""
+    least = plan.job.min_bandwidth
+    usable = plan.forecast.usable if plan.forecast is not None else None
+    if usable is None or usable >= least:
+        return []
+    said = f"these pods can use {round(usable, 2):g} GB/s, less than --min-bandwidth {least:g}"
+    return [f"{said}: {shortfall(plan)}"]
+
+
+def shortfall(plan: Plan) -> str:
+    """Why the pods of a plan can use less than their GPUs allow; empty where they can use it all.
+
+    The same reasons as in `manifests.forecast_of`.
+    """
+    placement, binding, forecast = plan.placement, plan.binding, plan.forecast
+    if placement is None or binding is None or forecast is None or forecast.usable is None:
+        return ""
+    causes = []
+    if binding.guarantee is not Guarantee.GPUS and placement.worst < placement.bandwidth:
+        causes.append(f"the kubelet picks the GPUs, at worst {round(placement.worst, 2):g} GB/s")
+    if forecast.usable < min(placement.bandwidth, placement.worst) or (
+        not causes and forecast.usable < placement.bandwidth
+    ):
+        causes.append(
+            f"pods that share a node talk through its memory, {round(forecast.usable, 2):g} GB/s"
+        )
+    return "; ".join(causes)
+
+
+def _placed(job: MPIJob, request: Request, cluster: Cluster) -> Placement:
     from arena_topo.workflow import tables  # noqa: PLC0415  only for placing
 
     tables.prepare(cluster)
-    try:
-        return place(request, cluster)
-    except Unplaceable as refused:
-        raise Unplaceable(
-            refused.message,
-            verdict=refused.verdict,
-            refusals=refused.refusals,
-            nearest=refused.nearest,
-            notes=cluster.notes,
-        ) from None
+    index = Index(cluster)
+    found = gang.best(request, index)
+    if found is None:
+        from arena_topo.solver.refusal import refusal  # noqa: PLC0415  only for refusals
+        from arena_topo.workflow.alternatives import alternatives  # noqa: PLC0415
+
+        # Which flags keep the job from nodes is known here, not in the solver.
+        others = alternatives(job, cluster) if request.excluded else ()
+        raise refusal(request, cluster, others=others, notes=cluster.notes)
+    return gang.placement(request, index, found)
 
 
-def request_of(job: MPIJob, cluster: Cluster) -> Request:
-    """Translate a job into what the solver needs to know of it."""
+def request_of(job: MPIJob, cluster: Cluster, backend: Backend | None = None) -> Request:
+    """Translate a job into what the solver needs to know of it; `backend` is whose cluster it is.
+
+    InvalidJob if the job contradicts itself, or names what this cluster has not.
+    """
     if job.gpus < 1:
         raise InvalidJob("--gputopology needs GPUs", hint="add --gpus N")
     if job.queue:
@@ -315,7 +386,7 @@ def request_of(job: MPIJob, cluster: Cluster) -> Request:
         ("--topology-required", job.topology_required),
         ("--topology-preferred", job.topology_preferred),
     ):
-        _check_level(flag, level, cluster)
+        _check_level(flag, level, cluster, backend)
     return Request(
         workers=job.workers,
         gpus=job.gpus,
@@ -323,23 +394,27 @@ def request_of(job: MPIJob, cluster: Cluster) -> Request:
         memory=int(job.memory.amount) if job.memory else 0,
         model=job.gpu_model or None,
         mix_models=job.mix_models,
-        excluded=_excluded(job, cluster),
+        excluded=excluded(job, cluster),
         min_bandwidth=job.min_bandwidth,
         max_nodes=job.max_nodes or None,
         required=job.topology_required or None,
         preferred=job.topology_preferred or None,
         policy=Policy(job.policy.value) if job.policy else Policy.PACK,
-        pack_above=job.pack_above,
+        pack_above=PACK_ABOVE if job.pack_above is None else job.pack_above,
     )
 
 
-def _check_level(flag: str, level: str, cluster: Cluster) -> None:
-    words = list(distances(cluster))
+def _check_level(flag: str, level: str, cluster: Cluster, backend: Backend | None) -> None:
+    words = list(gang.distances(cluster))
     if level and level not in words:
+        described = len(words) > len(NO_TIERS) or (backend is not None and backend.name == "local")
         raise InvalidJob(
             f"{flag} {level}: this cluster has no such level",
             why=f"it knows {', '.join(words)}",
-            hint="name the levels with --fabric FILE" if len(words) == len(NO_TIERS) else None,
+            # The local engine takes no fabric file.
+            hint=f"use one of these, or leave out {flag}"
+            if described
+            else "name the levels with --fabric FILE",
         )
 
 
@@ -354,7 +429,7 @@ _SEEN_ELSEWHERE = {
 disk-pressure, keep pods away by themselves."""
 
 
-def _excluded(job: MPIJob, cluster: Cluster) -> Mapping[NodeName, Reason]:
+def excluded(job: MPIJob, cluster: Cluster) -> Mapping[NodeName, Reason]:
     """The nodes that the job's own words, or the nodes', keep it from."""
     # Where some nodes are set aside for topology jobs, these jobs keep to them.
     set_aside = any(node.dedicated for node in cluster.nodes)
@@ -371,12 +446,13 @@ def _excluded(job: MPIJob, cluster: Cluster) -> Mapping[NodeName, Reason]:
 def _reason(job: MPIJob, node: Node) -> Reason | None:
     if any(node.labels.get(one.key) != one.value for one in job.selector):
         return Reason.SELECTOR
-    if any(not _borne(taint, job.toleration) for taint in node.taints):
+    if any(not borne(taint, job.toleration) for taint in node.taints):
         return Reason.TAINT
     return None
 
 
-def _borne(taint: Taint, tolerations: Sequence[Toleration]) -> bool:
+def borne(taint: Taint, tolerations: Sequence[Toleration]) -> bool:
+    """Whether a taint keeps no worker with these tolerations away."""
     # Placed workers tolerate the taint that keeps nodes for them (manifests.binding).
     if taint.effect == "PreferNoSchedule" or taint.key in {TAINT, *_SEEN_ELSEWHERE}:
         return True

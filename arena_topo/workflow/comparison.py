@@ -21,13 +21,15 @@ from arena_topo.topology import Cluster
 class Comparison:
     """GB/s of all-reduce bus bandwidth that others would give the same gang; None for none.
 
-    `best_empty` is the best that this cluster could give without any other job; `first_fit` and
-    `spread` are what schedulers that do not know topology would do now (solver/unaware.py).
+    `best_empty` is the best that this cluster could give without any other job, `tier_empty` the
+    level at which its nodes would meet; `first_fit` and `spread` are what schedulers that do not
+    know topology would do now (solver/unaware.py). All are of GPUs, whatever pods make of them.
     """
 
     best_empty: float | None
     first_fit: unaware.Outcome | None
     spread: unaware.Outcome | None
+    tier_empty: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +89,7 @@ def propose(
         plan = workflow.plan(job, backend, namespace=namespace, api=api, cluster=cluster)
         return Proposal(job=job, namespace=namespace, cluster=cluster, plan=plan)
     cluster = _seen(backend, cluster)
-    request = workflow.request_of(job, cluster)
+    request = workflow.request_of(job, cluster, backend)
     found = Proposal(
         job=job,
         namespace=namespace,
@@ -104,21 +106,40 @@ def propose(
 
 
 def count_only(job: MPIJob, backend: Backend | None, cluster: Cluster | None = None) -> Counted:
-    """Count how often a gang fits by numbers alone, choosing nothing."""
+    """Count how often a gang fits by numbers alone, choosing nothing.
+
+    UsageError for a job with limits that numbers say nothing of.
+    """
+    for flag, said in (
+        ("--min-bandwidth", job.min_bandwidth),
+        ("--max-nodes", job.max_nodes),
+        ("--topology-required", job.topology_required),
+    ):
+        if said:
+            raise UsageError(
+                f"--count-only and {flag} exclude each other",
+                why="only numbers of free GPUs are compared, which cannot tell whether it holds",
+                hint=f"leave out {flag}, or --count-only",
+            )
     cluster = _seen(backend, cluster)
-    found = unaware.counts(workflow.request_of(job, cluster), cluster)
+    found = unaware.counts(workflow.request_of(job, cluster, backend), cluster)
     if found.gangs:
         return Counted(counts=found)
     never = found.largest_empty < job.workers
     most = found.largest_empty if never else found.largest
     when = "on this cluster" if never else "now"
+    change = (
+        f"with --workers {most} once the cluster is empty"
+        if never
+        else f"now with --workers {most}"
+    )
     return Counted(
         counts=found,
         refused=Unplaceable(
             f"{job.workers} x {job.gpus} GPUs are not there {when}, even by numbers alone",
             verdict=Verdict.NEVER if never else Verdict.NOT_NOW,
             refusals=(),
-            nearest=f"fits {when} with --workers {most}" if most else None,
+            nearest=f"fits {change}" if most else None,
             notes=cluster.notes,
         ),
     )
@@ -127,8 +148,10 @@ def count_only(job: MPIJob, backend: Backend | None, cluster: Cluster | None = N
 def compare(request: Request, cluster: Cluster) -> Comparison:
     """What the empty cluster would allow, and what schedulers that only count would do now."""
     best = gang.value(request, emptied(cluster))
+    levels = list(gang.distances(cluster))
     return Comparison(
         best_empty=None if best is None else -best.bandwidth,
+        tier_empty=None if best is None else levels[best.distance],
         first_fit=unaware.first_fit(request, cluster),
         spread=unaware.spread(request, cluster),
     )
@@ -182,8 +205,5 @@ def _seen(backend: Backend | None, cluster: Cluster | None) -> Cluster:
     if cluster is not None:
         return cluster
     if backend is None:
-        raise UsageError(
-            "--gputopology needs a cluster to place on",
-            hint="give a dump with --state FILE, or set KUBECONFIG",
-        )
+        raise workflow.nothing_to_place_on()
     return backend.cluster()

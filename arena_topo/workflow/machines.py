@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
+from arena_topo.backends.dump import encoding
 from arena_topo.errors import ArenaError, UnreadableTopology, UsageError
 from arena_topo.manifests import is_node_name
 from arena_topo.topology import Knowledge, LinkKind, Machine
@@ -19,12 +20,15 @@ MOST_BYTES = 4_000_000
 """The largest file of a machine: hwloc's dumps have some 500 kB."""
 
 
+_HINT = "make one on the machine: nvidia-smi topo -m > FILE"
+
+
 def read(source: str) -> Reading:
     """The machine that a file describes, `-` being standard input; notes on what is not used.
 
     Known are the output of `nvidia-smi topo -m`, XML of NCCL and hwloc, JSON of `topology show`,
-    and a published ConfigMap as JSON. UsageError if the file cannot be read, UnreadableTopology
-    with the file and the line if it makes no sense.
+    and a published ConfigMap as JSON. UsageError if the file cannot be read or makes no sense, with
+    its name and the line.
     """
     text, name, shown = _text(source)
     try:
@@ -32,7 +36,7 @@ def read(source: str) -> Reading:
     except UnreadableTopology as error:
         said = error.message.removeprefix(f"{error.where}: ")
         where = f"{shown}, {error.where}" if error.where else shown
-        raise UnreadableTopology(said, where=where, hint=error.hint) from error
+        raise UsageError(f"{where}: {said}", hint=error.hint or _HINT) from error
 
 
 def _parsed(text: str, name: str) -> Reading:
@@ -82,15 +86,20 @@ def _text(source: str) -> tuple[str, str, str]:
         else:
             with Path(source).open("rb") as file:
                 data = file.read(MOST_BYTES + 1)
-            # A byte order mark is none of the text.
-            text, name, shown = data.decode("utf-8-sig"), Path(source).stem, source
+            text, name, shown = data.decode(encoding(data)), Path(source).stem, source
     except OSError as error:
-        raise UsageError(f"cannot read {source}", why=error.strerror) from error
+        raise UsageError(
+            f"cannot read {source}",
+            why=error.strerror,
+            hint="--from takes the path of a file, or -",
+        ) from error
     except UnicodeDecodeError as error:
-        raise UsageError(f"cannot read {source}", why="it is not UTF-8 text") from error
+        raise UsageError(f"cannot read {source}", why="it is not UTF-8 text", hint=_HINT) from error
     if len(text) > MOST_BYTES:
         raise UsageError(
-            f"cannot read {source}", why=f"more than {MOST_BYTES // 1_000_000} MB are no machine"
+            f"cannot read {source}",
+            why=f"more than {MOST_BYTES // 1_000_000} MB are no machine",
+            hint="dumps of kubectl are read with --state FILE",
         )
     return text, name, shown
 
@@ -120,7 +129,11 @@ def publishing(
     knows its links.
     """
     if source and preset:
-        raise UsageError("--from and --preset exclude each other")
+        raise UsageError(
+            "--from and --preset exclude each other",
+            why="each says by itself what machine the node is",
+            hint="leave one of them out; a file made on the node is the surer one",
+        )
     name = node or environment.get("NODE_NAME", "")
     if not name and (source or preset):
         raise UsageError(

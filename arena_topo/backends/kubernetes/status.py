@@ -14,7 +14,7 @@ from typing import Any
 
 from arena_topo import manifests
 from arena_topo.backends import Instance, JobStatus, Phase
-from arena_topo.backends.observed import gpu_count, worker_template
+from arena_topo.backends.usage import gpu_count, worker_template
 from arena_topo.topology import natural
 
 Object = Mapping[str, Any]
