@@ -329,10 +329,14 @@ class _Model:
             joins = model.new_bool_var("")
             model.add(joins >= one + spread - 1)
             self._network(rank, [(node.network, joins)])
-        fast = [at for at, speed in enumerate(self.speeds) if speed >= request.min_bandwidth]
-        model.add(self.rank >= fast[0] if fast else self.rank > top)
+        self._fast_enough()
         self.damage = sum(lost * take for take, (_, _, lost) in pairs)
         self.variables = [*used, *(take for take, _ in pairs)]
+
+    def _fast_enough(self) -> None:
+        """The bandwidth is not below what is asked for."""
+        fast = [at for at, speed in enumerate(self.speeds) if speed >= self.request.min_bandwidth]
+        self.model.add(self.rank >= fast[0] if fast else self.rank > len(self.speeds) - 1)
 
     def _network(self, rank: dict[float, int], limits: Iterable[tuple[float, object]]) -> None:
         """The gang is no faster than each rate that applies to it."""

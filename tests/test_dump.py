@@ -306,6 +306,15 @@ def test_any_json_in_pieces_of_any_size_is_what_json_says(
             assert list(dump.read([str(path)])) == [expected]
 
 
+def test_the_place_of_a_letter_that_is_none_is_counted_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(dump, "_PIECE", 4)
+    with pytest.raises(UsageError) as caught:
+        read(tmp_path, b'{\n"a"  :  \xff}')
+    assert "line 2, column 7 (character 8): is not UTF-8 text" in caught.value.message
+
+
 @pytest.mark.parametrize("tail", ["", "\n", " \n"])
 def test_a_number_at_the_very_end_of_a_list_does_not_cut_it_off(tmp_path: Path, tail: str):
     text = json.dumps({"kind": "List", "items": [NODE], "count": 1}, separators=(",", ":"))

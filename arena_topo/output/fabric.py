@@ -14,8 +14,9 @@ def value(cluster: Cluster) -> dict[str, Any]:
     """A cluster for JSON: its tiers from coarse to near, and its nodes with their domains.
 
     Bandwidths are GB/s; `assumed` marks those that nobody gave. `domains` has one name for each
-    tier; `networkGBps` is null for nodes that are as fast as what joins them; `gpus` and `free` are counts, and no GPU is free on a node that takes no pods. `opaque`
-    counts the GPUs in use or unhealthy of which nobody says which they are.
+    tier; `gpus` and `free` are counts, and no GPU is free on a node that takes no pods. `opaque`
+    counts the GPUs in use or unhealthy of which nobody says which they are. `networkGBps` is null
+    for nodes that are no slower than what joins them.
     """
     return {
         "apiVersion": "arena-topo/v1",
