@@ -19,9 +19,10 @@ def _nobodys_machine(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.T
     """No test sees the kubeconfig, the state or the settings of whoever runs it."""
     home = tmp_path_factory.mktemp("home")
     for name in list(os.environ):
-        if name.startswith(("ARENA_", "KUBE", "XDG_")):
+        if name.startswith(("ARENA_", "KUBE", "XDG_", "LC_")):
             monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("XDG_STATE_HOME", str(home / "state"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(home / "cache"))
     monkeypatch.setenv("TZ", "UTC")
+    monkeypatch.setenv("LANG", "C.UTF-8")

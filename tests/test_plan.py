@@ -74,13 +74,18 @@ def test_machines_that_look_alike_are_drawn_once_and_hidden_gpus_are_counted(pla
     assert (code, out) == (0, screen("plan-racks.txt"))
 
 
-def test_output_that_cannot_take_unicode_gets_the_ascii_drawing():
+@pytest.mark.parametrize(
+    "locale",
+    [{"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C"}, {"LANG": "C"}],
+    ids=str,
+)
+def test_output_or_a_locale_that_cannot_take_unicode_gets_the_ascii_drawing(locale):
     command = [sys.executable, "-m", "arena_topo", "plan", "mpi", "--name=demo", "--workers=4"]
     done = subprocess.run(
         [*command, "--gpus=1", "--gputopology", "--image=i", f"--state={TWO_DGX_1}", "true"],
         capture_output=True,
         check=True,
-        env=os.environ | {"PYTHONIOENCODING": "ascii"},
+        env=os.environ | locale,
     )
     assert done.stdout.decode("ascii") == screen("plan-mesh-ascii.txt")
 

@@ -49,6 +49,21 @@ def test_what_never_fits_waits_for_nobody():
     )
 
 
+def test_a_cordoned_node_has_to_come_back_as_well():
+    world = cluster(node("a", V100, unavailable="cordoned"))
+    assert said(world, workers=9, gpus=1) == (
+        "fits with --workers 8 once the cluster is empty and all its nodes are ready"
+    )
+
+
+def test_where_no_single_change_helps_all_that_are_needed_are_named():
+    world = cluster(node("a", V100, cpu=64.0, all_cpu=64.0))
+    assert said(world, workers=1, gpus=9, cpu=200.0) == "fits now with --gpus 8 and without --cpu"
+    assert said(world, workers=1, gpus=9, model="A100") == (
+        "fits now with --gpus 8 and without --gpu-model"
+    )
+
+
 def test_what_would_fit_on_a_cluster_that_is_empty_fits_now():
     assert said(cluster(node("a", V100)), workers=9, gpus=1) == "fits now with --workers 8"
 
@@ -140,12 +155,12 @@ def test_gpus_that_are_not_healthy_are_not_waited_for():
     )
 
 
-def test_where_two_changes_are_needed_the_largest_worker_is_named():
+def test_where_a_smaller_worker_is_not_enough_fewer_of_them_are_named_as_well():
     world = cluster(node("a", PCIE, 0b111))
     wide = Request(workers=1, gpus=4, min_bandwidth=1000.0)
     assert nearest(wide, emptied(cluster()), never=True, best=value) is None
     assert said(world, workers=9, gpus=9) == (
-        "the largest worker that fits on this cluster has 8 GPUs: --gpus 8"
+        "fits with --gpus 8 and --workers 1 once the cluster is empty"
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import sys
@@ -287,9 +288,19 @@ def _data(value: Mapping[str, Any], output_format: PlanFormat) -> str:
 
 
 def draws(*, plain: bool) -> bool:
-    """Whether drawings may use Unicode: nobody asked for ASCII, and the output can take it."""
+    """Whether drawings may use Unicode: nobody asked for ASCII, and locale and output take it."""
     encoding = (sys.stdout.encoding if sys.stdout else None) or "utf-8"
-    return not plain and encoding.lower().replace("-", "").startswith("utf")
+    return not plain and not _plain_locale() and encoding.lower().startswith("utf")
+
+
+def _plain_locale() -> bool:
+    """Whether the locale is said to be C or POSIX; Python writes UTF-8 there all the same."""
+    character = os.environ.get("LC_CTYPE", "")
+    if character == "C.UTF-8":
+        # Python itself puts this where the locale is C (PEP 538).
+        character = ""
+    said = os.environ.get("LC_ALL") or character or os.environ.get("LANG", "")
+    return said in {"C", "POSIX"}
 
 
 def columns() -> int:

@@ -74,7 +74,7 @@ def nearest(
     if now:
         parts.append(f"now {', or '.join(now)}")
     if then:
-        parts.append(f"{', or '.join(then)} once the cluster is empty")
+        parts.append(f"{', or '.join(then)} {once_empty(today or cluster)}")
     release = None if never else _release(request, cluster, best)
     if release is None and not never:
         release = _several(request, cluster, best)
@@ -84,9 +84,13 @@ def nearest(
             release = f"the cluster is empty and {release}"
     if release is not None:
         parts.append(f"when {release}")
-    if parts:
-        return f"fits {'; or '.join(parts)}"
-    return _largest(request, cluster, "on this cluster" if never else "now")
+    return f"fits {'; or '.join(parts)}" if parts else None
+
+
+def once_empty(today: Cluster) -> str:
+    """When the cluster could take what it can take at most."""
+    closed = any(node.unavailable is not None for node in today.nodes)
+    return f"once the cluster is empty{' and all its nodes are ready' if closed else ''}"
 
 
 # ---------------------------------------------------------------- changes of the request
@@ -135,20 +139,39 @@ def _together(
         return replace(request, **fields)
 
     loosest = without(limits)
-    workers = request.workers
-    if best(loosest, cluster) is None:
-        workers = _most_workers(loosest, cluster, best)
-        # A single GPU has no bandwidth, which is no help to who asks for some.
-        if not workers or (request.min_bandwidth and workers * request.gpus == 1):
-            return
+    gpus, workers = _fitting(loosest, cluster, best)
+    # A single GPU has no bandwidth, which is no help to who asks for some.
+    if not workers or (request.min_bandwidth and workers * gpus == 1):
+        return
     kept = limits
     for one in limits:
         fewer = [other for other in kept if other is not one]
-        if best(replace(without(fewer), workers=workers), cluster) is not None:
+        if best(replace(without(fewer), gpus=gpus, workers=workers), cluster) is not None:
             kept = fewer
-    words = [f"with --workers {workers}"] if workers < request.workers else []
+    sizes = [f"--gpus {gpus}"] if gpus < request.gpus else []
+    sizes += [f"--workers {workers}"] if workers < request.workers else []
+    words = [f"with {' and '.join(sizes)}"] if sizes else []
     said = " and ".join([*words, *(one for one, _fields in kept)])
-    yield said, replace(without(kept), workers=workers)
+    yield said, replace(without(kept), gpus=gpus, workers=workers)
+
+
+def _fitting(request: Request, cluster: Cluster, best: Best) -> tuple[int, int]:
+    """The GPUs and workers nearest to those asked for that fit: larger workers before more."""
+    if best(request, cluster) is not None:
+        return request.gpus, request.workers
+    workers = _most_workers(request, cluster, best)
+    if workers:
+        return request.gpus, workers
+    # However much is asked for, no node has more.
+    most = max((node.free_count for node in cluster.nodes), default=0)
+    for gpus in range(min(request.gpus - 1, most), 0, -1):
+        smaller = replace(request, gpus=gpus)
+        if best(smaller, cluster) is not None:
+            return gpus, request.workers
+        workers = _most_workers(smaller, cluster, best)
+        if workers:
+            return gpus, workers
+    return request.gpus, 0
 
 
 def _later(request: Request, cluster: Cluster, best: Best, others: Sequence[Instead]) -> str | None:
@@ -306,21 +329,6 @@ def _most_workers(request: Request, cluster: Cluster, best: Best) -> int:
         if best(replace(request, workers=workers), cluster) is not None:
             return workers
     return 0
-
-
-def _largest(request: Request, cluster: Cluster, when: str) -> str | None:
-    """The largest worker that any node takes, where the gang needs more than one change."""
-    gpus = max(
-        (
-            node.free_count
-            for node in cluster.nodes
-            if refused(replace(request, gpus=1), node) is None
-        ),
-        default=0,
-    )
-    if 0 < gpus < request.gpus:
-        return f"the largest worker that fits {when} has {gpus} GPUs: --gpus {gpus}"
-    return None
 
 
 # ---------------------------------------------------------------- how many workers at most

@@ -13,6 +13,7 @@ from arena_topo.manifests import ApiVersion, Binding, Plan, bind
 from arena_topo.manifests.record import forecast_of
 from arena_topo.solver import Request, Unplaceable, Verdict, gang, unaware
 from arena_topo.solver.classes import Index
+from arena_topo.solver.nearest import once_empty
 from arena_topo.solver.refusal import emptied
 from arena_topo.topology import Cluster
 
@@ -129,9 +130,7 @@ def count_only(job: MPIJob, backend: Backend | None, cluster: Cluster | None = N
     most = found.largest_empty if never else found.largest
     when = "on this cluster" if never else "now"
     change = (
-        f"with --workers {most} once the cluster is empty"
-        if never
-        else f"now with --workers {most}"
+        f"with --workers {most} {once_empty(cluster)}" if never else f"now with --workers {most}"
     )
     return Counted(
         counts=found,
