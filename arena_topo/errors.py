@@ -28,6 +28,8 @@ class ArenaError(Exception):
         self.message = message
         self.why = why
         self.hint = hint
+        self.notes: tuple[str, ...] = ()
+        """What is odd in the cluster and may be behind it."""
 
 
 class UsageError(ArenaError):

@@ -299,7 +299,7 @@ def test_the_changes_named_are_those_that_trying_everything_finds(seed):
     ]
     if text.count("--") < 3:
         # Several changes at once are named only where no single one would do.
-        together = " and with" in text
+        together = " and with" in text or " and --" in text
         assert (
             (f"--workers {max(workers)}" in text)
             if workers

@@ -11,12 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from arena_topo.job import MPIJob
 from arena_topo.manifests import ApiVersion, Binding, Forecast, Manifest, Plan
-from arena_topo.topology import Cluster, Machine
-from arena_topo.topology.fabricfile import FabricFile
+
+if TYPE_CHECKING:
+    from arena_topo.job import MPIJob
+    from arena_topo.topology import Cluster, Machine
+    from arena_topo.topology.fabricfile import FabricFile
 
 
 class Phase(StrEnum):

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-import platform
 import sys
 from typing import Annotated
 
@@ -35,6 +33,8 @@ def version(
     del everywhere
     show(f"{PROGRAM}: v{__version__}\n")
     if not short:
+        import platform  # noqa: PLC0415 - only here
+
         show(f"  PythonVersion: {platform.python_version()}\n")
         show(f"  Platform: {sys.platform}/{os.uname().machine}\n")
 
@@ -42,6 +42,8 @@ def version(
 @spread
 def whoami(everywhere: Globals) -> None:
     """Show the name that jobs are submitted under."""
+    import hashlib  # noqa: PLC0415 - only here
+
     name = engine(everywhere).owner()
     # An identifier that arena derives in the same way, not a secret.
     identity = hashlib.md5(name.encode(), usedforsecurity=False).hexdigest()

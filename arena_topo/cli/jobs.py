@@ -34,10 +34,10 @@ from arena_topo.errors import ArenaError, JobFailed, NotFound, UsageError
 from arena_topo.flag import Flag
 from arena_topo.job import MPIJob
 from arena_topo.manifests import ApiVersion, Plan
-from arena_topo.topology import Cluster
-from arena_topo.topology.fabricfile import FabricFile
 
 if TYPE_CHECKING:
+    from arena_topo.topology import Cluster
+    from arena_topo.topology.fabricfile import FabricFile
     from arena_topo.workflow import Submitted
 
 _PANEL = "Options"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import sys
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,7 +15,9 @@ from arena_topo.cli.options import PROGRAM, Globals, say, show, spread, tell
 from arena_topo.errors import UsageError
 from arena_topo.flag import Flag
 from arena_topo.manifests import Manifest
-from arena_topo.topology import Cluster, GPUSet, Machine, Node
+
+if TYPE_CHECKING:
+    from arena_topo.topology import Cluster, Machine, Node
 
 _PANEL = "Options"
 
@@ -80,7 +82,7 @@ def topology_show(
     if source:
         _show_file(source, target, state, fabric, plain=plain, output_format=output_format)
         return
-    from arena_topo.topology import presets  # noqa: PLC0415 - reads the matrices
+    from arena_topo.topology import Node, presets  # noqa: PLC0415 - reads the matrices
 
     if target in presets.names() and not state:
         _show_machine(presets.machine(target, target), plain=plain, output_format=output_format)
@@ -204,6 +206,8 @@ def _show_node(node: Node, cluster: Cluster, *, plain: bool, output_format: Plan
     if output_format is not PlanFormat.WIDE:
         show(_data(fabric.node_value(node, cluster), output_format))
         return
+    from arena_topo.topology import GPUSet  # noqa: PLC0415 - only for drawings
+
     broken = GPUSet(0)
     if node.allocatable is not None:
         broken = GPUSet(node.machine.everything & ~node.allocatable)

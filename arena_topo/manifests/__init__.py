@@ -12,24 +12,26 @@ Pure but for reading the templates and the path of a `--config-file` without a t
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
-from arena_topo.job import ConfigFile, MPIJob
-from arena_topo.manifests.binding import bind, keeping, offered, placed
-from arena_topo.manifests.record import (
-    HOST_STAGED,
-    annotated,
-    forecast_of,
-    is_node_name,
-    parse_map,
-    placement_map,
-    recorded,
-)
-from arena_topo.manifests.render import check, render
-from arena_topo.manifests.text import object_name, to_json, to_yaml
 from arena_topo.manifests.values import ApiVersion, Binding, Forecast, Guarantee, Manifest, Plan
-from arena_topo.solver import Placement, Request
-from arena_topo.topology import Cluster
+
+if TYPE_CHECKING:
+    from arena_topo.job import ConfigFile, MPIJob
+    from arena_topo.manifests.binding import bind, placed
+    from arena_topo.manifests.record import (
+        HOST_STAGED,
+        is_node_name,
+        parse_map,
+        placement_map,
+        recorded,
+    )
+    from arena_topo.manifests.render import check, render
+    from arena_topo.manifests.text import object_name, to_json, to_yaml
+    from arena_topo.solver import Placement, Request
+    from arena_topo.topology import Cluster
 
 __all__ = [
     "HOST_STAGED",
@@ -54,6 +56,22 @@ __all__ = [
 ]
 
 
+_ROOMS = {
+    "binding": ("bind", "placed"),
+    "record": ("HOST_STAGED", "is_node_name", "parse_map", "placement_map", "recorded"),
+    "render": ("check", "render"),
+    "text": ("object_name", "to_json", "to_yaml"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """What commands that only look never need is imported when it is first asked for (PEP 562)."""
+    for room, names in _ROOMS.items():
+        if name in names:
+            return getattr(importlib.import_module(f"{__name__}.{room}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 def plan(
     job: MPIJob,
     *,
@@ -73,6 +91,10 @@ def plan(
     wait is built suspended and unpinned. `binding` is for an engine that binds by itself; without
     it, `bind` says what the template can do. InvalidJob if this version cannot express the job.
     """
+    from arena_topo.manifests.binding import bind, keeping, offered, placed  # noqa: PLC0415
+    from arena_topo.manifests.record import annotated, forecast_of  # noqa: PLC0415
+    from arena_topo.manifests.render import check, render  # noqa: PLC0415
+
     check(job, api)
     pinned = None if waiting is not None else placement
     bound = None if pinned is None else binding or bind(job, pinned, cluster, api)

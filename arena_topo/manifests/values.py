@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from arena_topo.job import MPIJob
-from arena_topo.solver import Placement, Request
+if TYPE_CHECKING:
+    from arena_topo.job import MPIJob
+    from arena_topo.solver import Placement, Request
 
 Manifest = dict[str, Any]
 

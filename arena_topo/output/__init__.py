@@ -15,13 +15,14 @@ import textwrap
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from arena_topo.backends import Event, Instance, JobStatus, Phase
 from arena_topo.errors import ArenaError
 from arena_topo.manifests import Binding, Forecast, Guarantee
-from arena_topo.solver import Unplaceable
-from arena_topo.topology import Machine, natural
+
+if TYPE_CHECKING:
+    from arena_topo.topology import Machine
 
 TRAINER = "mpijob"
 RESOURCE = "mpijob.kubeflow.org"
@@ -156,7 +157,7 @@ def number(value: float | None) -> int | float | None:
 def complaint(error: ArenaError) -> str:
     """What went wrong, why, and what to try, one line each; first what is odd in the cluster."""
     lines = [f"error: {error.message}"]
-    if isinstance(error, Unplaceable) and error.notes:
+    if error.notes:
         from arena_topo.output.notes import shortened  # noqa: PLC0415 - only where there are some
 
         lines = [*(f"note: {note}" for note in shortened(error.notes)), *lines]
@@ -265,6 +266,8 @@ def _events(events: Sequence[Event], now: float) -> str:
     if not events:
         return "Events:\n  No events for resources\n"
     lines = ["Events:", *table(("SOURCE", "TYPE", "AGE", "MESSAGE"), (), indent="  ")]
+    from arena_topo.topology import natural  # noqa: PLC0415 - only where there is much to sort
+
     by_source = sorted(events, key=lambda event: natural(event.source))
     for source, group in groupby(by_source, key=lambda event: event.source):
         lines += [
@@ -556,6 +559,8 @@ def _words(machine: Machine) -> list[list[str]]:
 
 
 def _sorted(instances: Iterable[Instance]) -> list[Instance]:
+    from arena_topo.topology import natural  # noqa: PLC0415 - only where there is much to sort
+
     return sorted(instances, key=lambda one: natural(one.name))
 
 
