@@ -23,8 +23,8 @@ from arena_topo.solver.nesting import settle
 from arena_topo.solver.selection import Offer, Selection, exactly, select
 from arena_topo.topology import Node
 
-EFFORT = 500_000
-"""Steps of the exact search inside domains of domains, some 0.1 s; past them the best found counts
+EFFORT = 1_500_000
+"""Steps of the exact search inside domains of domains, some 0.3 s; past them the best found counts
 and says what is open. Bandwidth, tier and number of nodes never depend on it."""
 
 FEW = 3
