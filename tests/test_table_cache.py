@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 from cube_mesh import HGX, V100, V100_LANES, cluster, machine, matrix, node
 
+from arena_topo import workflow
+from arena_topo.job import MPIJob
 from arena_topo.solver import Request, configurations, place
 from arena_topo.solver.configurations import Table
 from arena_topo.topology import GPUSet, Link, LinkKind, flat, gpu_set
@@ -259,4 +261,10 @@ def test_writers_at_the_same_time_leave_one_sound_file():
             one.result()
     assert set(seen) <= {None, values}
     assert tables.load(SHAPE) == values
+    assert len(kept()) == 1
+
+
+def test_planning_a_job_on_a_large_irregular_machine_keeps_its_table():
+    job = MPIJob(name="demo", command="true", image="i", gpus=2, gputopology=True)
+    workflow.plan(job, None, namespace="default", cluster=cluster(node("a", TWO_MESHES)))
     assert len(kept()) == 1

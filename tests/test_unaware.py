@@ -72,6 +72,12 @@ def test_a_slow_nic_slows_what_is_spread_over_it_and_nothing_inside_its_node():
     world = cluster(node("a", HGX, network=0.5), node("b", HGX), beyond=10.0)
     assert spread(world, workers=2, gpus=8).bandwidth == 0.5
     assert spread(world, workers=1, gpus=8).bandwidth == 240
+    racked = cluster(
+        node("a", HGX, network=0.5, domains=("s", "l")),
+        node("b", HGX, domains=("s", "l")),
+        tiers=TIERS,
+    )
+    assert (spread(racked, workers=2, gpus=8).bandwidth, racked.tiers[-1].name) == (0.5, "leaf")
 
 
 def test_spreading_starts_where_the_smallest_share_is_in_use():
