@@ -122,6 +122,14 @@ TypeFlag = Annotated[
     Kind | None,
     Flag(help="Kind of job.", name="--type", short="-T", panel=_PANEL, metavar="KIND"),
 ]
+FabricFlag = Annotated[
+    str,
+    Flag(
+        help="Take the levels of the network and their speed from this file; - is stdin.",
+        panel=_PANEL,
+        metavar="FILE",
+    ),
+]
 FormatFlag = Annotated[Format, Flag(help="How to show it.", short="-o", panel=_PANEL)]
 
 
@@ -137,14 +145,7 @@ class Offline:
             metavar="FILE",
         ),
     ] = ()
-    fabric: Annotated[
-        str,
-        Flag(
-            help="Take the levels of the network and their speed from this file; - is stdin.",
-            panel=_PANEL,
-            metavar="FILE",
-        ),
-    ] = ""
+    fabric: FabricFlag = ""
     api_version: Annotated[
         ApiVersion | None,
         Flag(help="Version of the MPIJob to write; else what the cluster serves.", panel=_PANEL),

@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from arena_topo import output
-from arena_topo.cli.jobs import Document, DryRun, PlanFormat, columns, draws, engine, network
+from arena_topo.cli.jobs import (
+    Document,
+    DryRun,
+    FabricFlag,
+    PlanFormat,
+    columns,
+    draws,
+    engine,
+    network,
+)
 from arena_topo.cli.options import PROGRAM, Globals, say, show, spread, tell
 from arena_topo.errors import UsageError
 from arena_topo.flag import Flag
@@ -66,14 +75,7 @@ def topology_show(
             metavar="FILE",
         ),
     ] = (),
-    fabric: Annotated[
-        str,
-        Flag(
-            help="Take the levels of the network and their speed from this file; - is stdin.",
-            panel=_PANEL,
-            metavar="FILE",
-        ),
-    ] = "",
+    fabric: FabricFlag = "",
     *,
     plain: _PlainFlag = False,
     output_format: _FormatFlag = PlanFormat.WIDE,

@@ -113,9 +113,11 @@ class Chooser:
                     waiting.append((Score(nodes), order, _COUNTED, None))
         heapq.heapify(waiting)
         while waiting:
-            _, order, stage, choice = heapq.heappop(waiting)
+            first = heapq.heappop(waiting)
+            _, order, stage, choice = first
             if stage == _SETTLED:
-                return choice
+                # What was settled without effort may be better than it looks.
+                return choice if self.effort > 0 else self._unsettled([first, *waiting])
             judged = self._judged(domains[order], stage, choice)
             if judged is None or judged[0].nodes > self.most:
                 continue

@@ -462,7 +462,7 @@ def _release(request: Request, cluster: Cluster, best: Best) -> str | None:
 
 def _several(request: Request, cluster: Cluster, best: Best) -> str | None:
     """The nodes that would have to become free together, none of them in vain, in words."""
-    for well in (_without_gpu_jobs, _well):
+    for well in (_without_gpu_jobs, made_well):
         ready = replace(cluster, nodes=tuple(map(well, cluster.nodes)))
         index = Index(ready)
         if gang.best(request, index) is None:
@@ -480,7 +480,7 @@ def _several(request: Request, cluster: Cluster, best: Best) -> str | None:
             nodes = (then[it.name] if it.name in fewer else it for it in cluster.nodes)
             if best(request, replace(cluster, nodes=tuple(nodes))) is not None:
                 needed = [other for other in needed if other is not one]
-        return _becoming(needed, emptied=well is _well)
+        return _becoming(needed, emptied=well is made_well)
     return None
 
 
@@ -490,7 +490,7 @@ def _without_gpu_jobs(node: Node) -> Node:
     return replace(node, free=GPUSet(healthy | node.free), hidden=0)
 
 
-def _well(node: Node) -> Node:
+def made_well(node: Node) -> Node:
     """The node without jobs, it and all its GPUs well."""
     return replace(
         node,

@@ -8,26 +8,13 @@ from dataclasses import replace
 from arena_topo.solver import Reason, Refusal, Request, Unplaceable, Verdict
 from arena_topo.solver.classes import Index, refused, room
 from arena_topo.solver.gang import Worth, best, ceiling
-from arena_topo.solver.nearest import Instead, nearest
+from arena_topo.solver.nearest import Instead, made_well, nearest
 from arena_topo.topology import Cluster, Node
 
 
 def emptied(cluster: Cluster) -> Cluster:
     """The cluster as if every job had ended, and every node and GPU were well again."""
-    return replace(
-        cluster,
-        nodes=tuple(
-            replace(
-                node,
-                free=node.machine.everything,
-                hidden=0,
-                cpu=node.all_cpu,
-                memory=node.all_memory,
-                unavailable=None,
-            )
-            for node in cluster.nodes
-        ),
-    )
+    return replace(cluster, nodes=tuple(map(made_well, cluster.nodes)))
 
 
 def refusal(
