@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +16,26 @@ Manifest = dict[str, Any]
 FORMAT = "arena-topo.io/format"
 STATE = "arena-topo.io/state"
 MAP = "arena-topo.io/placement"
+"""On a job: its recorded placement. On its worker template: what the admission policy reads."""
+RECORDED = "arena-topo.io/recorded"
+"""When the placement was recorded, by the server's clock (RFC 3339)."""
+REQUEST = "arena-topo.io/request"
+"""What the job asked of the solver, for whoever starts it later (JSON)."""
+TRIES = "arena-topo.io/tries"
+"""How often the whole gang was taken back after a start that could not complete."""
 FORECAST = "arena-topo.io/forecast"
 GUARANTEE = "arena-topo.io/guarantee"
+GATE = "arena-topo.io/placement"
+"""The scheduling gate of workers that have no node yet."""
+INLINE = "arena-topo.io/inline-placement"
+"""Label of workers that the admission policy places; its value is the format of the map."""
+MAP_FORMAT = "v1"
+"""The grammar of the map. A policy for another one leaves the pods alone, at their gate."""
+CLAIMS = "arena-topo.io/claims"
+"""Label of workers that the admission policy gives a claim each."""
+PER_WORKER = "per-worker"
+GANG = "arena-topo.io/gang"
+"""Label of workers that the admission policy joins to the PodGroup of their job."""
 GPU_GROUP = "topology.kubernetes.io/gpu-group"
 GPU_VISIBLE = "topology.kubernetes.io/gpu-visible"
 
@@ -53,6 +72,24 @@ class Binding:
     inject: bool = False
     separate: bool = True
     why: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mechanisms:
+    """What a cluster was found to offer for making placements hold; None: it could not be asked.
+
+    `admission` and `claims` are the policies that give workers their node and their claim, as
+    answered by a probe in the job's namespace; `patches` whether the caller may list and patch
+    pods there. `classes` maps each DRA driver to a DeviceClass of its GPUs. `suspends` says
+    whether an MPIJob can be created suspended. `notes` say what could not be found out, and why.
+    """
+
+    admission: bool | None = None
+    claims: bool | None = None
+    patches: bool | None = None
+    classes: Mapping[str, str] = field(default_factory=dict)
+    suspends: bool = True
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -190,6 +190,9 @@ class Node:
     never be placed by topology (MIG, time slices).
     `network` is GB/s that the node itself can send to others, where it may be slower than what
     joins them.
+    `resource` is what a pod asks for to get its GPUs; `driver` is the DRA driver that publishes
+    them, where one does: then pods claim them and `resource` is its name too, so that no gang
+    mixes claimed GPUs with others.
     `dedicated`: only placements of arena-topo run here (labelled and tainted, or an ACK topology
     node), so devices may be injected. `foreign`: pods that arena-topo did not place hold GPUs.
     """
@@ -208,6 +211,7 @@ class Node:
     unavailable: str | None = None
     shared: str | None = None
     resource: str = ORDINARY
+    driver: str = ""
     dedicated: bool = False
     foreign: bool = False
     domains: tuple[str, ...] = ()
