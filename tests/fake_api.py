@@ -1,55 +1,59 @@
 """An API server over real HTTP, in a thread: enough of Kubernetes to be wrong like it.
 
-Status bodies, conflicts, paging with continue tokens that go stale, dry runs, owner references,
-label and field selectors, patches, logs that are followed, discovery, and faults on demand. Texts
-are those of a 1.36 control plane.
+Revisions with their past, exact and paged lists, watches, conflicts, dry runs, owner references
+and finalizers, the three kinds of patches, status written apart, what CRDs prune, rules of pods,
+admission policies, quotas, PodSecurity, RBAC, logs that are followed, discovery, and faults on
+demand. Texts are those of a 1.36 control plane.
 """
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import copy
 import json
+import random
 import re
 import socket
 import ssl
-import struct
+import string
 import threading
 import time
 import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from email.utils import formatdate
 from pathlib import Path
+from socketserver import ThreadingMixIn, TCPServer
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
 
-CORE = {
-    "nodes": "Node",
-    "namespaces": "Namespace",
-    "pods": "Pod",
-    "configmaps": "ConfigMap",
-    "services": "Service",
-    "events": "Event",
-    "secrets": "Secret",
-}
-GROUPS = {
-    "apps": {"deployments": "Deployment", "statefulsets": "StatefulSet"},
-    "batch": {"jobs": "Job"},
-    "kubeflow.org": {"mpijobs": "MPIJob"},
-    "kueue.x-k8s.io": {"topologies": "Topology"},
-}
-CLUSTER_WIDE = {"nodes", "namespaces", "topologies"}
-KINDS = {kind: plural for table in (CORE, *GROUPS.values()) for plural, kind in table.items()}
-
-STALE = (
-    "The provided continue parameter is too old to display a consistent list result. You can start"
-    " a new list without the continue parameter, or use the continue token in this response to"
-    " retrieve the remainder of the results. Continuing with the provided token results in an"
-    " inconsistent list - objects that were created, modified, or deleted between the time the"
-    " first chunk was returned and now may show up in the list."
+import fake_admission
+import fake_crd
+import fake_pods
+import fake_quota
+import fake_rbac
+from fake_http import Handler
+from fake_patch import json_patch, merged, strategic
+from fake_resources import (
+    NAME,
+    RESOURCES,
+    UNUSUAL,
+    Key,
+    Object,
+    Refused,
+    Resource,
+    conflict,
+    invalid,
+    named,
+    of,
+    rfc3339,
 )
+from fake_store import Entry, Store, selector
+
+__all__ = ["FakeApi", "Fault", "Log", "Refused", "kubeconfig", "rfc3339"]
+
+WRITTEN_APART = {"uid", "creationTimestamp", "namespace", "name", "generation", "deletionTimestamp"}
+"""Metadata that no update changes."""
 
 
 def kubeconfig(
@@ -83,13 +87,12 @@ def kubeconfig(
     return str(path)
 
 
-def rfc3339(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
 @dataclass(slots=True, kw_only=True)
 class Fault:
-    """What happens to requests whose `METHOD /path` matches, so many times."""
+    """What happens to requests whose `METHOD /path` matches, so many times.
+
+    `cut` breaks the connection after so many bytes of the answer's body.
+    """
 
     match: str
     times: int = 1
@@ -98,6 +101,17 @@ class Fault:
     delay: float = 0.0
     reset: bool = False
     body: bytes | None = None
+    cut: int | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Hook:
+    """What a test does before, or after, requests whose `METHOD /path` matches."""
+
+    match: str
+    call: Callable[[], object]
+    times: int = 1
+    late: bool = False
 
 
 @dataclass(slots=True)
@@ -110,61 +124,60 @@ class Log:
     """Followers lose their connection once after so many lines."""
 
 
-class Refused(Exception):
-    """An HTTP error on its way out."""
-
-    def __init__(self, status: int, reason: str, message: str, **more: Any) -> None:
-        super().__init__(message)
-        self.status = status
-        self.more = more
-        self.body = {
-            "kind": "Status",
-            "apiVersion": "v1",
-            "metadata": more.pop("metadata", {}),
-            "status": "Failure",
-            "message": message,
-            "reason": reason,
-            "code": status,
-        }
-
-
-class FakeApi:
+class FakeApi(Store):
     """The server, and the hands that its world has: add, change and look at what it stores."""
 
     def __init__(self, *, tls: ssl.SSLContext | None = None) -> None:
-        self.lock = threading.Condition()
-        self.objects: dict[str, dict[tuple[str, str], dict[str, Any]]] = {
-            plural: {} for plural in KINDS.values()
-        }
+        super().__init__()
         self.versions = ["v2beta1"]
+        self.suspends = True
+        """Whether MPIJobs have `runPolicy.suspend`; older CRDs prune it."""
         self.kueue: list[str] = []
         """The versions of its group, the preferred one first; none where there is no Kueue."""
         self.topologies: list[str] = []
         """Those of them that have topologies."""
+        self.unserved: set[str] = set(UNUSUAL)
+        """Groups, and resources as `plural.group`, that this server does not have."""
         self.faults: list[Fault] = []
+        self.hooks: list[Hook] = []
         self.denied: list[re.Pattern[str]] = []
+        self.rbac = False
+        """Whether stored roles and bindings decide; else everybody may do all but `deny`."""
+        self.groups: dict[str, list[str]] = {"admin": ["system:masters"]}
+        self.extra: dict[str, dict[str, list[str]]] = {}
+        """What the server knows of users besides: {user: {key: values}}."""
         self.tokens: dict[str, str] = {}
-        self.logs: dict[tuple[str, str], Log] = {}
+        self.logs: dict[Key, Log] = {}
         self.requests: list[str] = []
+        self.crashes: list[str] = []
+        """Tracebacks of mistakes inside the server, which its clients see as 500."""
         self.warnings: list[str] = []
+        self.mutators: list[Callable[[Resource, Object, str], None]] = []
+        """Webhooks: called with the resource, the new object and CREATE or UPDATE."""
         self.collects_garbage = True
-        self.revision = 100
-        self.pages: dict[str, list[dict[str, Any]]] = {}
+        self.graceful = False
+        """Whether pods that are deleted stay on their node until a kubelet confirms."""
         self.now = 0.0
+        self.skew = 0.0
+        """Seconds by which the server's clock is ahead of this machine's."""
+        self.watching = 0
+        """Raised to end all watches that are open."""
         self.connections: set[socket.socket] = set()
         for name in ("default", "kube-system", "team-a"):
             self.add({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
         api = self
 
-        class Handler(_Handler):
+        class Connected(Handler):
             fake = api
 
-        class Server(ThreadingHTTPServer):
+        class Server(ThreadingMixIn, TCPServer):
             daemon_threads = True
+            allow_reuse_address = True
+            request_queue_size = 128
             # A client that leaves is no news.
             handle_error = staticmethod(lambda *_: None)
 
-        self._server = Server(("127.0.0.1", 0), Handler)
+        self._server = Server(("127.0.0.1", 0), Connected)
         if tls:
             self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
         scheme = "https" if tls else "http"
@@ -176,6 +189,7 @@ class FakeApi:
 
     def close(self) -> None:
         """Stop answering; the port refuses connections from now on."""
+        self.close_watches()
         with self.lock:
             for log in self.logs.values():
                 log.ended = True
@@ -187,6 +201,8 @@ class FakeApi:
                 connection.shutdown(socket.SHUT_RDWR)
         self._thread.join()
 
+    # What tests say about how it behaves.
+
     def deny(self, pattern: str) -> None:
         """Forbid what matches `verb resource namespace`, such as `list nodes`."""
         self.denied.append(re.compile(pattern))
@@ -195,26 +211,86 @@ class FakeApi:
         """Let requests that match go wrong, once unless `times` says more."""
         self.faults.append(Fault(match=match, **fault))
 
-    def compact(self) -> None:
-        """Forget old revisions: continue tokens go stale."""
-        self.pages.clear()
+    def before(self, match: str, call: Callable[[], object], *, times: int = 1) -> None:
+        """Do something once a request that matches has arrived, before it is looked at."""
+        self.hooks.append(Hook(match=match, call=call, times=times))
+
+    def after(self, match: str, call: Callable[[], object], *, times: int = 1) -> None:
+        """Do something once a request that matches has been done, before it is answered."""
+        self.hooks.append(Hook(match=match, call=call, times=times, late=True))
+
+    def run_hooks(self, line: str, *, late: bool) -> None:
+        """Call what waits for a request such as `GET /api/v1/pods`."""
+        for hook in list(self.hooks):
+            if hook.late == late and re.search(hook.match, line):
+                with self.lock:
+                    due = hook.times > 0
+                    hook.times -= 1
+                if due:
+                    hook.call()
+
+    def close_watches(self) -> None:
+        """End all watches that are open, as a server does that restarts."""
+        with self.lock:
+            self.watching += 1
+            self.lock.notify_all()
 
     def clock(self) -> float:
-        return self.now or time.time()
+        """The server's idea of the time, in Unix seconds."""
+        return (self.now or time.time()) + self.skew
 
-    def add(self, thing: dict[str, Any]) -> dict[str, Any]:
-        """Store an object as its creator would."""
-        plural = KINDS[thing["kind"]]
-        space = "" if plural in CLUSTER_WIDE else thing["metadata"].get("namespace", "default")
-        return self.create(plural, space, copy.deepcopy(thing), dry=False)
+    def date(self) -> str:
+        """The time as the Date header has it."""
+        return formatdate(self.clock(), usegmt=True)
 
-    def find(self, kind: str, name: str, namespace: str = "default") -> dict[str, Any] | None:
+    def service_account(self, name: str, namespace: str = "default") -> str:
+        """A token for a service account, which is stored if it is new."""
+        if not self.find("ServiceAccount", name, namespace):
+            meta = {"name": name, "namespace": namespace}
+            self.add({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": meta})
+        user = f"system:serviceaccount:{namespace}:{name}"
+        self.tokens[f"token-of-{namespace}-{name}"] = user
+        return f"token-of-{namespace}-{name}"
+
+    # What tests do to the objects.
+
+    def add(self, thing: Object) -> Object:
+        """Store an object as its creator would, with its status if it has one."""
+        resource = of(thing)
+        space = "" if resource.wide else thing["metadata"].get("namespace", "default")
+        with self.lock:
+            return self.create(resource, space, copy.deepcopy(thing), dry=False, hand=True)
+
+    def find(self, kind: str, name: str, namespace: str = "default") -> Object | None:
         """The stored object itself, to be looked at or changed."""
-        plural = KINDS[kind]
-        return self.objects[plural].get(("" if plural in CLUSTER_WIDE else namespace, name))
+        resource = named(kind)
+        with self.lock:
+            entry = self.tables[resource.name].get(("" if resource.wide else namespace, name))
+            return None if entry is None else _exposed(entry)
 
-    def all(self, kind: str) -> list[dict[str, Any]]:
-        return list(self.objects[KINDS[kind]].values())
+    def all(self, kind: str) -> list[Object]:
+        with self.lock:
+            return [_exposed(one) for one in self.tables[named(kind).name].values()]
+
+    @contextmanager
+    def edit(self, kind: str, name: str, namespace: str = "default") -> Iterator[Object]:
+        """A copy of an object that becomes its next revision; no rule stands in the way."""
+        resource = named(kind)
+        key = ("" if resource.wide else namespace, name)
+        with self.lock:
+            thing = copy.deepcopy(self.get(resource, *key))
+            yield thing
+            self.store(resource, key, thing)
+
+    def touch(self, meta: Object) -> None:
+        """Give an object that was changed in place a new revision."""
+        with self.lock:
+            for name, table in self.tables.items():
+                for key, entry in table.items():
+                    if entry.thing["metadata"] is meta:
+                        self.put(RESOURCES[name], key, entry.thing).exposed = True
+                        return
+        raise KeyError(meta.get("name"))
 
     def write(self, pod: str, line: str, *, at: str, namespace: str = "default") -> None:
         """Let a container write a line at a time such as `2026-11-21T07:00:00.000000000Z`."""
@@ -227,448 +303,367 @@ class FakeApi:
             self.logs.setdefault((namespace, pod), Log()).ended = True
             self.lock.notify_all()
 
-    # What requests do.
+    # What requests do. All of it under the lock.
 
     def create(
-        self, plural: str, space: str, thing: dict[str, Any], *, dry: bool
-    ) -> dict[str, Any]:
+        self,
+        which: Resource | str,
+        space: str,
+        thing: Object,
+        *,
+        dry: bool = False,
+        user: str = "admin",
+        version: str | None = None,
+        hand: bool = False,
+    ) -> Object:
+        """Admit and store a new object; `hand` keeps a status, which a request cannot write."""
+        resource = resolved(which)
         meta = thing.setdefault("metadata", {})
-        name = meta.get("name") or ""
-        if space and ("", space) not in self.objects["namespaces"]:
+        if space and ("", space) not in self.tables["namespaces"]:
             raise Refused(404, "NotFound", f'namespaces "{space}" not found')
-        if not re.fullmatch(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?", name):
-            raise Refused(
-                422,
-                "Invalid",
-                f'{thing["kind"]} "{name}" is invalid: metadata.name: Invalid value: "{name}":'
-                " a lowercase RFC 1123 subdomain must consist of lower case alphanumeric"
-                " characters, '-' or '.'",
-            )
-        if (space, name) in self.objects[plural]:
-            raise Refused(409, "AlreadyExists", f'{_qualified(plural)} "{name}" already exists')
+        if meta.get("resourceVersion") and not hand:
+            said = "resourceVersion should not be set on objects to be created"
+            raise Refused(500, "InternalError", said)
+        if not meta.get("name") and meta.get("generateName"):
+            letters = string.ascii_lowercase + string.digits
+            meta["name"] = meta["generateName"] + "".join(random.choices(letters, k=5))
+        name = meta.get("name") or ""
+        self._named_well(resource, thing, name, space)
         if space:
             meta["namespace"] = space
         meta.setdefault("uid", str(uuid.uuid4()))
         meta.setdefault("creationTimestamp", rfc3339(self.clock()))
+        if resource.status and not resource.wide:
+            meta.setdefault("generation", 1)
+        if resource.status and not hand:
+            thing.pop("status", None)
+        fake_crd.prune(self, resource, thing, version or self.preferred(resource))
+        for mutate in self.mutators:
+            mutate(resource, thing, "CREATE")
+        thing = fake_admission.mutated(self, resource, thing, "CREATE", user)
+        if resource.name == "pods":
+            fake_pods.admit_new(self, thing)
+        else:
+            fake_pods.check_devices(resource, thing)
+        fake_admission.validated(self, resource, thing, None, "CREATE", user)
+        fake_quota.admit(self, resource, thing, hand=hand)
+        if (space, name) in self.tables[resource.name]:
+            raise Refused(409, "AlreadyExists", f'{resource.name} "{name}" already exists')
         if not dry:
-            self.touch(meta)
-            self.objects[plural][space, name] = thing
+            self.store(resource, (space, name), thing)
         return thing
 
-    def touch(self, meta: dict[str, Any]) -> None:
-        self.revision += 1
-        meta["resourceVersion"] = str(self.revision)
-
-    def get(self, plural: str, space: str, name: str) -> dict[str, Any]:
-        found = self.objects[plural].get((space, name))
-        if found is None:
-            raise Refused(404, "NotFound", f'{_qualified(plural)} "{name}" not found')
-        return found
-
-    def remove(self, plural: str, space: str, name: str, options: dict[str, Any]) -> None:
-        found = self.get(plural, space, name)
-        wanted = (options.get("preconditions") or {}).get("uid")
-        uid = found["metadata"]["uid"]
-        if wanted and wanted != uid:
+    @staticmethod
+    def _named_well(resource: Resource, thing: Object, name: str, space: str) -> None:
+        inside = thing["metadata"].get("namespace")
+        if space and inside and inside != space:
             raise Refused(
-                409,
-                "Conflict",
-                f'Operation cannot be fulfilled on {_qualified(plural)} "{name}": the UID in the'
-                f" precondition ({wanted}) does not match the UID in record ({uid}). The object"
-                " might have been deleted and then recreated",
+                400,
+                "BadRequest",
+                "the namespace of the provided object does not match the namespace sent on the"
+                " request",
             )
-        del self.objects[plural][space, name]
-        if self.collects_garbage and options.get("propagationPolicy") != "Orphan":
-            self.collect(uid)
+        rbac = resource.group == "rbac.authorization.k8s.io"
+        if not (name and rbac) and (not NAME.fullmatch(name) or len(name) > 253):
+            raise invalid(
+                thing.get("kind", resource.kind),
+                name,
+                f'metadata.name: Invalid value: "{name}": a lowercase RFC 1123 subdomain must'
+                " consist of lower case alphanumeric characters, '-' or '.', and must start and end"
+                " with an alphanumeric character (e.g. 'example.com', regex used for validation is"
+                r" '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')",
+            )
 
-    def collect(self, uid: str) -> None:
-        for plural, things in self.objects.items():
-            for (space, name), thing in list(things.items()):
-                owners = thing["metadata"].get("ownerReferences") or ()
-                if any(owner["uid"] == uid for owner in owners) and (space, name) in things:
-                    self.remove(plural, space, name, {})
+    def store(self, resource: Resource, key: Key, thing: Object) -> None:
+        """Keep an object as its next revision, and what follows from that."""
+        self.put(resource, key, thing)
+        fake_quota.counted(self, resource, key[0])
 
-    def replace(
-        self, plural: str, space: str, name: str, thing: dict[str, Any], *, dry: bool
-    ) -> dict[str, Any]:
-        found = self.get(plural, space, name)
-        self.unchanged(found, thing, plural)
-        if not dry:
-            kept = {key: found["metadata"][key] for key in ("uid", "creationTimestamp")}
-            found.clear()
-            found.update(copy.deepcopy(thing))
-            found["metadata"] |= kept
-            self.touch(found["metadata"])
+    def get(self, which: Resource | str, space: str, name: str) -> Object:
+        resource = resolved(which)
+        return self.entry(resource, space, name).thing
+
+    def entry(self, resource: Resource, space: str, name: str) -> Entry:
+        """One object with its JSON; 404 if there is none."""
+        found = self.tables[resource.name].get((space, name))
+        if found is None:
+            raise Refused(404, "NotFound", f'{resource.name} "{name}" not found')
         return found
 
-    def patch(self, found: dict[str, Any], kind: str, body: Any, plural: str) -> dict[str, Any]:
-        self.unchanged(found, body, plural)
-        changed = _json_patch(found, body) if "json-patch" in kind else _merged(found, body)
-        found.clear()
-        found.update(changed)
-        self.touch(found["metadata"])
-        return found
+    def remove(
+        self,
+        which: Resource | str,
+        space: str,
+        name: str,
+        options: Object | None = None,
+        *,
+        dry: bool = False,
+    ) -> Object | None:
+        """Delete an object, or mark it where something has to happen first: what is left of it."""
+        resource, options = resolved(which), options or {}
+        found = self.get(resource, space, name)
+        meta = found["metadata"]
+        self._preconditions(resource, meta, options.get("preconditions") or {})
+        if dry:
+            return found
+        policy = options.get("propagationPolicy")
+        if policy == "Foreground" and self.collects_garbage:
+            self.collect(meta["uid"])
+            if any(self._owned(meta["uid"])):
+                kept = {*(meta.get("finalizers") or ()), "foregroundDeletion"}
+                return self._mark(resource, (space, name), finalizers=sorted(kept))
+        if meta.get("finalizers"):
+            return self._mark(resource, (space, name))
+        running = (found.get("status") or {}).get("phase") not in {"Succeeded", "Failed"}
+        bound = resource.name == "pods" and (found.get("spec") or {}).get("nodeName")
+        if self.graceful and bound and running and options.get("gracePeriodSeconds") != 0:
+            seconds = options.get("gracePeriodSeconds", 30)
+            return self._mark(resource, (space, name), deletionGracePeriodSeconds=seconds)
+        self.drop(resource, (space, name))
+        fake_quota.counted(self, resource, space)
+        if self.collects_garbage and policy != "Orphan":
+            self.collect(meta["uid"])
+        self._finish_owners(meta)
+        return None
 
     @staticmethod
-    def unchanged(found: dict[str, Any], body: Any, plural: str) -> None:
-        """Refuse a write that was meant for an older version of the object."""
-        wanted = body.get("metadata", {}).get("resourceVersion") if isinstance(body, dict) else None
-        if wanted and wanted != found["metadata"]["resourceVersion"]:
-            raise Refused(
-                409,
-                "Conflict",
-                f"Operation cannot be fulfilled on {_qualified(plural)}"
-                f' "{found["metadata"]["name"]}": the object has been modified; please apply your'
-                " changes to the latest version and try again",
-            )
+    def _preconditions(resource: Resource, meta: Object, wanted: Object) -> None:
+        for key, word, more in (
+            ("uid", "UID", ". The object might have been deleted and then recreated"),
+            ("resourceVersion", "ResourceVersion", ". The object might have been modified"),
+        ):
+            if wanted.get(key) and wanted[key] != meta[key]:
+                raise conflict(
+                    resource,
+                    meta["name"],
+                    f"the {word} in the precondition ({wanted[key]}) does not match the {word} in"
+                    f" record ({meta[key]}){more}",
+                )
 
-    def listing(self, plural: str, space: str, query: dict[str, str]) -> dict[str, Any]:
-        if token := query.get("continue"):
-            things = self.pages.get(token)
-            if things is None:
-                raise Refused(410, "Expired", STALE, metadata={"continue": "inconsistent"})
+    def _mark(self, resource: Resource, key: Key, **meta: Any) -> Object:
+        """Let an object know that it is to go."""
+        thing = copy.deepcopy(self.get(resource, *key))
+        if "deletionTimestamp" not in thing["metadata"]:
+            thing["metadata"] |= {"deletionTimestamp": rfc3339(self.clock()), **meta}
+            self.store(resource, key, thing)
+        return thing
+
+    def _owned(self, uid: str) -> Iterator[tuple[Resource, Key]]:
+        for name, table in self.tables.items():
+            for key, entry in list(table.items()):
+                owners = entry.thing["metadata"].get("ownerReferences") or ()
+                if any(owner.get("uid") == uid for owner in owners):
+                    yield RESOURCES[name], key
+
+    def collect(self, uid: str) -> None:
+        """Delete what an object owned that is gone, as the garbage collector does."""
+        for resource, key in list(self._owned(uid)):
+            if key in self.tables[resource.name]:
+                self.remove(resource, *key)
+
+    def _finish_owners(self, meta: Object) -> None:
+        """Let owners go that only waited for this one (foreground deletion)."""
+        for owner in meta.get("ownerReferences") or ():
+            for name, table in self.tables.items():
+                for key, entry in list(table.items()):
+                    its = entry.thing["metadata"]
+                    if its["uid"] != owner.get("uid") or "deletionTimestamp" not in its:
+                        continue
+                    if not any(self._owned(its["uid"])):
+                        thing = copy.deepcopy(entry.thing)
+                        thing["metadata"]["finalizers"].remove("foregroundDeletion")
+                        self._settle(RESOURCES[name], key, thing)
+
+    def _settle(self, resource: Resource, key: Key, thing: Object) -> None:
+        """Store an object, or drop it if it was to go and nothing holds it any more."""
+        meta = thing["metadata"]
+        # Pods wait for their kubelet as well.
+        waits = meta.get("finalizers") or meta.get("deletionGracePeriodSeconds")
+        if "deletionTimestamp" in meta and not waits:
+            self.drop(resource, key)
+            fake_quota.counted(self, resource, key[0])
+            if self.collects_garbage:
+                self.collect(meta["uid"])
+            self._finish_owners(meta)
         else:
-            things = [
-                copy.deepcopy(thing)
-                for key, thing in sorted(self.objects[plural].items())
-                if space in {"", key[0]} and _selected(thing, query)
+            self.store(resource, key, thing)
+
+    def replace(
+        self,
+        which: Resource | str,
+        space: str,
+        name: str,
+        thing: Object,
+        *,
+        sub: str = "",
+        dry: bool = False,
+        user: str = "admin",
+        version: str | None = None,
+    ) -> Object:
+        """PUT: the whole object, of the version it was read at if it says one."""
+        resource = resolved(which)
+        found = self.get(resource, space, name)
+        if resource.custom and not thing.get("metadata", {}).get("resourceVersion"):
+            raise invalid(
+                resource.kind,
+                name,
+                "metadata.resourceVersion: Invalid value: 0: must be specified for an update",
+            )
+        return self._update(resource, found, copy.deepcopy(thing), sub, dry, user, version)
+
+    def patch(
+        self,
+        which: Resource | str,
+        space: str,
+        name: str,
+        body: Any,
+        kind: str,
+        *,
+        sub: str = "",
+        dry: bool = False,
+        user: str = "admin",
+        version: str | None = None,
+    ) -> Object:
+        """PATCH with the content type `kind`."""
+        resource = resolved(which)
+        found = self.get(resource, space, name)
+        if "strategic" in kind and resource.custom:
+            kind = ""
+        if "json-patch" in kind:
+            changed = json_patch(found, body)
+        elif "strategic" in kind:
+            changed = strategic(copy.deepcopy(found), body)
+        elif "merge-patch" in kind:
+            changed = merged(copy.deepcopy(found), body)
+        else:
+            types = ["application/json-patch+json", "application/merge-patch+json"]
+            if not resource.custom:
+                types.append("application/strategic-merge-patch+json")
+            types.append("application/apply-patch+yaml")
+            raise Refused(
+                415,
+                "UnsupportedMediaType",
+                "the body of the request was in an unknown format - accepted media types include:"
+                f" {', '.join(types)}",
+            )
+        return self._update(resource, found, changed, sub, dry, user, version)
+
+    def _update(
+        self,
+        resource: Resource,
+        found: Object,
+        changed: Object,
+        sub: str,
+        dry: bool,
+        user: str,
+        version: str | None,
+    ) -> Object:
+        old, name = found["metadata"], found["metadata"]["name"]
+        meta = changed.setdefault("metadata", {})
+        if meta.get("resourceVersion", old["resourceVersion"]) != old["resourceVersion"]:
+            raise conflict(
+                resource,
+                name,
+                "the object has been modified; please apply your changes to the latest version and"
+                " try again",
+            )
+        if meta.get("uid", old["uid"]) != old["uid"]:
+            raise conflict(
+                resource,
+                name,
+                f"Precondition failed: UID in precondition: {meta['uid']}, UID in object meta:"
+                f" {old['uid']}",
+            )
+        if meta.get("name", name) != name:
+            raise Refused(
+                400,
+                "BadRequest",
+                f"the name of the object ({meta['name']}) does not match the name on the URL"
+                f" ({name})",
+            )
+        if sub == "status":
+            changed = {**copy.deepcopy(found), "status": changed.get("status", {})}
+        else:
+            if resource.status:
+                changed.pop("status", None)
+                if "status" in found:
+                    changed["status"] = copy.deepcopy(found["status"])
+            changed["metadata"] = {
+                **{key: value for key, value in meta.items() if key not in WRITTEN_APART},
+                **{key: old[key] for key in WRITTEN_APART if key in old},
+                "resourceVersion": old["resourceVersion"],
+            }
+            fake_crd.prune(self, resource, changed, version or self.preferred(resource))
+            for mutate in self.mutators:
+                mutate(resource, changed, "UPDATE")
+            changed = fake_admission.mutated(self, resource, changed, "UPDATE", user, found)
+        if resource.name == "pods" and not sub:
+            fake_pods.check_update(found, changed)
+        if resource.name == "mpijobs.kubeflow.org":
+            fake_crd.check_update(found, changed)
+        fake_admission.validated(self, resource, changed, found, "UPDATE", user)
+        changed.setdefault("kind", found.get("kind"))
+        if changed.get("spec") != found.get("spec") and "generation" in old:
+            changed["metadata"]["generation"] = old["generation"] + 1
+        if not dry and changed != found:
+            self._settle(resource, (old.get("namespace", "") if not resource.wide else "", name), changed)
+        return changed
+
+    def bind(self, space: str, name: str, body: Object, *, dry: bool = False) -> None:
+        """POST pods/NAME/binding: what a scheduler does."""
+        found = self.get("pods", space, name)
+        fake_pods.check_binding(found)
+        if not dry:
+            pod = copy.deepcopy(found)
+            pod["spec"]["nodeName"] = body["target"]["name"]
+            status = pod.setdefault("status", {})
+            status["conditions"] = [
+                *(one for one in status.get("conditions", ()) if one["type"] != "PodScheduled"),
+                {"type": "PodScheduled", "status": "True", "lastTransitionTime": rfc3339(self.clock())},
             ]
-            # Items of a list carry no kind of their own.
-            for thing in things:
-                thing.pop("kind", None)
-                thing.pop("apiVersion", None)
-        meta = {"resourceVersion": str(self.revision)}
-        limit = int(query.get("limit", 0))
-        if limit and len(things) > limit:
-            token = base64.b64encode(uuid.uuid4().bytes).decode()
-            self.pages[token] = things[limit:]
-            meta["continue"] = token
-            meta["remainingItemCount"] = len(things) - limit
-            things = things[:limit]
-        kind = next(kind for kind, name in KINDS.items() if name == plural)
-        return {"kind": f"{kind}List", "apiVersion": "v1", "metadata": meta, "items": things}
+            self.store(RESOURCES["pods"], (space, name), pod)
 
-
-def _qualified(plural: str) -> str:
-    group = next((group for group, table in GROUPS.items() if plural in table), "")
-    return f"{plural}.{group}" if group else plural
-
-
-def _selected(thing: dict[str, Any], query: dict[str, str]) -> bool:
-    labels = thing["metadata"].get("labels") or {}
-    for term in re.split(r",(?![^(]*\))", query.get("labelSelector", "")):
-        if term and not _matches(labels, term.strip()):
+    def serves(self, resource: Resource, version: str) -> bool:
+        """Whether a resource can be asked for in a version."""
+        if resource.name in self.unserved or resource.group in self.unserved:
             return False
-    for term in filter(None, query.get("fieldSelector", "").split(",")):
-        path, wanted = re.split(r"==?", term, maxsplit=1)
-        value: Any = thing
-        for key in path.split("."):
-            value = (value or {}).get(key)
-        if str(value or "") != wanted:
+        return version in self.versions_of(resource)
+
+    def versions_of(self, resource: Resource) -> tuple[str, ...]:
+        """The versions in which a resource is served, the preferred one first."""
+        if resource.name == "mpijobs.kubeflow.org":
+            return tuple(self.versions)
+        if resource.plural == "topologies":
+            return tuple(self.topologies)
+        if resource.group == "kueue.x-k8s.io":
+            return tuple(self.kueue)
+        return resource.versions
+
+    def preferred(self, resource: Resource) -> str:
+        return next(iter(self.versions_of(resource)), resource.versions[0])
+
+    def allowed(self, user: str, verb: str, resource: str, group: str, space: str, name: str) -> bool:
+        """Whether a user may do something; `resource` may be `pods/log`."""
+        where = f"{verb} {resource} {space}".strip()
+        if any(rule.fullmatch(where) for rule in self.denied):
             return False
-    return True
+        return not self.rbac or fake_rbac.allowed(self, user, verb, resource, group, space, name)
+
+    def listing(self, which: Resource | str, space: str, query: dict[str, str]) -> list[Object]:
+        """The objects of a list, as a request would get them."""
+        return [entry.thing for entry in self.page(resolved(which), space, query)[1]]
+
+    def selects(self, resource: Resource, query: dict[str, str]) -> Any:
+        return selector(resource, query)
 
 
-def _matches(labels: dict[str, str], term: str) -> bool:
-    if found := re.fullmatch(r"(\S+) (in|notin) \(([^)]*)\)", term):
-        values = {value.strip() for value in found[3].split(",")}
-        return (labels.get(found[1]) in values) == (found[2] == "in")
-    if "!=" in term:
-        key, value = term.split("!=")
-        return labels.get(key) != value
-    if "=" in term:
-        key, value = re.split(r"==?", term)
-        return labels.get(key) == value
-    return term[1:] not in labels if term.startswith("!") else term in labels
+def resolved(which: Resource | str) -> Resource:
+    """A resource by its plural, with its group where the plural is not enough."""
+    if isinstance(which, Resource):
+        return which
+    return RESOURCES.get(which) or next(one for one in RESOURCES.values() if one.plural == which)
 
 
-def _merged(old: Any, new: Any) -> Any:
-    """A merge patch; lists of named things with `$patch: delete` as in a strategic one."""
-    if isinstance(old, list) and isinstance(new, list) and any("$patch" in one for one in new):
-        gone = {one["name"] for one in new if one.get("$patch") == "delete"}
-        return [one for one in old if one.get("name") not in gone]
-    if not isinstance(new, dict):
-        return new
-    result = dict(old) if isinstance(old, dict) else {}
-    for key, value in new.items():
-        if value is None:
-            result.pop(key, None)
-        else:
-            result[key] = _merged(result.get(key), value)
-    return result
-
-
-def _json_patch(old: dict[str, Any], steps: list[dict[str, Any]]) -> dict[str, Any]:
-    result = copy.deepcopy(old)
-    for step in steps:
-        *parents, last = (
-            part.replace("~1", "/").replace("~0", "~") for part in step["path"].split("/")[1:]
-        )
-        at: Any = result
-        for part in parents:
-            at = at[int(part)] if isinstance(at, list) else at[part]
-        key: Any = int(last) if isinstance(at, list) and last != "-" else last
-        match step["op"]:
-            case "test":
-                there = at[key] if isinstance(at, list) else at.get(key)
-                if there != step["value"]:
-                    raise Refused(
-                        422,
-                        "Invalid",
-                        "the server rejected our request due to an error in our request",
-                    )
-            case "remove":
-                del at[key]
-            case "add" if isinstance(at, list):
-                at.insert(len(at) if key == "-" else key, step["value"])
-            case _:
-                at[key] = step["value"]
-    return result
-
-
-class _Handler(BaseHTTPRequestHandler):
-    fake: FakeApi
-    protocol_version = "HTTP/1.1"
-
-    def setup(self) -> None:
-        super().setup()
-        self.fake.connections.add(self.connection)
-
-    def finish(self) -> None:
-        self.fake.connections.discard(self.connection)
-        with contextlib.suppress(OSError, ValueError):
-            super().finish()
-
-    def log_message(self, *_: Any) -> None:
-        """Say nothing on stderr."""
-
-    def do_GET(self) -> None:
-        self._serve()
-
-    def __getattr__(self, name: str) -> Any:
-        # http.server looks up do_POST, do_DELETE, ... by the method's name.
-        if name.startswith("do_"):
-            return self._serve
-        raise AttributeError(name)
-
-    def _serve(self) -> None:
-        split = urlsplit(self.path)
-        query = dict(parse_qsl(split.query, keep_blank_values=True))
-        length = int(self.headers.get("content-length") or 0)
-        raw = self.rfile.read(length) if length else b""
-        self.fake.requests.append(f"{self.command} {self.path}")
-        try:
-            if self._faulty(f"{self.command} {self.path}"):
-                return
-            user = self._user()
-            self._route(split.path, query, json.loads(raw) if raw else None, user)
-        except Refused as refused:
-            self._answer(refused.status, refused.body)
-        except BrokenPipeError:
-            pass
-
-    def _faulty(self, line: str) -> bool:
-        for fault in self.fake.faults:
-            if fault.times > 0 and re.search(fault.match, line):
-                fault.times -= 1
-                break
-        else:
-            return False
-        if fault.delay:
-            time.sleep(fault.delay)
-        if fault.reset:
-            # Linger 0 makes close() send RST, as a proxy that dies does.
-            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            self.close_connection = True
-            with contextlib.suppress(OSError):
-                self.connection.shutdown(socket.SHUT_RD)
-            self.connection.close()
-            raise BrokenPipeError
-        if fault.status is None:
-            return False
-        headers = {} if fault.retry_after is None else {"Retry-After": str(fault.retry_after)}
-        if fault.body is not None:
-            self._send(fault.status, fault.body, {"Content-Type": "text/html", **headers})
-        else:
-            message = "the server is currently unable to handle the request"
-            body = Refused(fault.status, "ServiceUnavailable", message).body
-            self._answer(fault.status, body, headers)
-        return True
-
-    def _user(self) -> str:
-        said = self.headers.get("authorization", "")
-        user = "system:anonymous"
-        if said.startswith("Bearer ") and said[7:] in self.fake.tokens:
-            user = self.fake.tokens[said[7:]]
-        elif said.startswith("Basic "):
-            user = base64.b64decode(said[6:]).decode().partition(":")[0]
-        elif isinstance(self.connection, ssl.SSLSocket) and (peer := self.connection.getpeercert()):
-            names = dict(pair for group in peer["subject"] for pair in group)
-            user = names["commonName"]
-        elif self.fake.tokens:
-            raise Refused(401, "Unauthorized", "Unauthorized")
-        return self.headers.get("impersonate-user") or user
-
-    def _route(self, path: str, query: dict[str, str], body: Any, user: str) -> None:
-        fake = self.fake
-        if path == "/version":
-            self._answer(200, {"major": "1", "minor": "36", "gitVersion": "v1.36.2"})
-            return
-        if path.endswith("/selfsubjectreviews"):
-            self._answer(201, {**body, "status": {"userInfo": {"username": user}}})
-            return
-        parts = path.strip("/").split("/")
-        group = "" if parts[0] == "api" else parts[1]
-        rest = parts[2:] if parts[0] == "api" else parts[3:]
-        version = parts[1] if parts[0] == "api" else (parts[2] if len(parts) > 2 else "")
-        table = CORE if not group else GROUPS.get(group, {})
-        if group == "kubeflow.org" and not rest:
-            self._discover(version)
-            return
-        if group == "kueue.x-k8s.io" and not rest and fake.kueue:
-            versions = [{"version": one} for one in fake.kueue]
-            self._answer(
-                200, {"kind": "APIGroup", "versions": versions, "preferredVersion": versions[0]}
-            )
-            return
-        limited = {"kubeflow.org": fake.versions, "kueue.x-k8s.io": fake.topologies}
-        served = version in limited.get(group, [version])
-        space = ""
-        if len(rest) > 2 and rest[0] == "namespaces":
-            space, rest = rest[1], rest[2:]
-        plural = rest[0] if rest else ""
-        if not served or plural not in table:
-            self._send(404, b"404 page not found\n", {"Content-Type": "text/plain"})
-            return
-        name, sub = (*rest[1:], "", "")[:2]
-        self._allowed(plural, space, name, sub=sub, group=group, user=user)
-        if sub == "log":
-            self._log(space, name, query)
-            return
-        with fake.lock:
-            answer = self._do(plural, space, name, query, body)
-            if group and "items" not in answer:
-                answer = {**answer, "apiVersion": f"{group}/{version}"}
-        self._answer(201 if self.command == "POST" else 200, answer)
-
-    def _do(
-        self, plural: str, space: str, name: str, query: dict[str, str], body: Any
-    ) -> dict[str, Any]:
-        fake = self.fake
-        match self.command:
-            case "GET":
-                one = fake.get(plural, space, name) if name else None
-                return one or fake.listing(plural, space, query)
-            case "POST":
-                return fake.create(plural, space, body, dry=query.get("dryRun") == "All")
-            case "PUT":
-                return fake.replace(plural, space, name, body, dry=query.get("dryRun") == "All")
-            case "DELETE" if not name:
-                # The real server calls it deletecollection: all of the namespace.
-                for one in fake.listing(plural, space, {})["items"]:
-                    fake.remove(plural, space, one["metadata"]["name"], body or {})
-                return {"kind": "Status", "apiVersion": "v1", "status": "Success"}
-            case "DELETE":
-                fake.remove(plural, space, name, body or {})
-                return {"kind": "Status", "apiVersion": "v1", "status": "Success"}
-            case _:
-                kind = self.headers.get("content-type", "")
-                return fake.patch(fake.get(plural, space, name), kind, body, plural)
-
-    def _discover(self, version: str) -> None:
-        fake = self.fake
-        if version in fake.versions:
-            resources = [{"name": "mpijobs", "kind": "MPIJob", "namespaced": True}]
-            self._answer(200, {"kind": "APIResourceList", "resources": resources})
-        elif not version and fake.versions:
-            versions = [{"version": one} for one in fake.versions]
-            self._answer(200, {"kind": "APIGroup", "name": "kubeflow.org", "versions": versions})
-        else:
-            self._send(404, b"404 page not found\n", {"Content-Type": "text/plain"})
-
-    def _allowed(
-        self, plural: str, space: str, name: str, *, sub: str, group: str, user: str
-    ) -> None:
-        verbs = {"POST": "create", "DELETE": "delete", "PATCH": "patch", "PUT": "update"}
-        verb = verbs.get(self.command, "get" if name else "list")
-        resource = f"{plural}/{sub}" if sub else plural
-        if any(rule.fullmatch(f"{verb} {resource} {space}".strip()) for rule in self.fake.denied):
-            where = f'in the namespace "{space}"' if space else "at the cluster scope"
-            named = f' "{name}"' if name else ""
-            raise Refused(
-                403,
-                "Forbidden",
-                f'{_qualified(plural)}{named} is forbidden: User "{user}" cannot {verb} resource'
-                f' "{resource}" in API group "{group}" {where}',
-            )
-
-    def _log(self, space: str, name: str, query: dict[str, str]) -> None:
-        fake = self.fake
-        pod = fake.get("pods", space, name)
-        containers = [one["name"] for one in pod.get("spec", {}).get("containers", ())]
-        wanted = query.get("container")
-        if wanted is None and len(containers) > 1:
-            raise Refused(
-                400,
-                "BadRequest",
-                f"a container name must be specified for pod {name}, choose one of:"
-                f" [{' '.join(containers)}]",
-            )
-        if (space, name) not in fake.logs:
-            raise Refused(
-                400,
-                "BadRequest",
-                f'container "{wanted}" in pod "{name}" is waiting to start: ContainerCreating',
-            )
-        log = fake.logs[space, name]
-        follow = query.get("follow") == "true"
-        since = query.get("sinceTime", "")
-        start = 0
-        if "tailLines" in query:
-            start = max(0, len(log.lines) - int(query["tailLines"]))
-        self.send_response(200)
-        self.send_header("Content-Type", "text/plain")
-        self.send_header("Transfer-Encoding", "chunked")
-        self.end_headers()
-        sent = 0
-        while True:
-            with fake.lock:
-                while follow and len(log.lines) <= start and not log.ended:
-                    fake.lock.wait()
-                lines, start = log.lines[start:], len(log.lines)
-                ended = log.ended or not follow
-            for at, line in lines:
-                # A time with seconds only lets all lines of that second through.
-                if since and at[: len(since) - 1] < since[:-1]:
-                    continue
-                self._chunk(f"{at} ".encode() + line if "timestamps" in query else line)
-                sent += 1
-                if log.breaks_after == sent:
-                    log.breaks_after = None
-                    self.wfile.flush()
-                    self.connection.shutdown(socket.SHUT_RDWR)
-                    raise BrokenPipeError
-            if ended and start == len(log.lines):
-                break
-        self._chunk(b"")
-
-    def _chunk(self, data: bytes) -> None:
-        self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
-        self.wfile.flush()
-
-    def _answer(
-        self, status: int, body: dict[str, Any], headers: dict[str, str] | None = None
-    ) -> None:
-        headers = {"Content-Type": "application/json", **(headers or {})}
-        self._send(status, json.dumps(body).encode(), headers)
-
-    def _send(self, status: int, body: bytes, headers: dict[str, str]) -> None:
-        self.send_response(status)
-        for name, value in headers.items():
-            self.send_header(name, value)
-        if self.command != "GET":
-            for text in self.fake.warnings:
-                self.send_header("Warning", f'299 - "{text}"')
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+def _exposed(entry: Entry) -> Object:
+    entry.exposed = True
+    return entry.thing

@@ -75,6 +75,9 @@ class FakeOperator:
             },
         }[self.version]
         owner = {"kind": "MPIJob", "name": job_name, "uid": uid, "controller": True}
+        spec = {**copy.deepcopy(template["spec"]), "nodeName": node}
+        # A pod that has its node has passed its gates.
+        spec.pop("schedulingGates", None)
         self.api.add(
             {
                 "kind": "Pod",
@@ -85,7 +88,7 @@ class FakeOperator:
                     "annotations": meta.get("annotations") or {},
                     "ownerReferences": [owner],
                 },
-                "spec": {**copy.deepcopy(template["spec"]), "nodeName": node},
+                "spec": spec,
                 "status": {
                     "phase": "Running",
                     "hostIP": "10.0.0.1",

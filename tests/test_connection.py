@@ -5,13 +5,18 @@ from __future__ import annotations
 import base64
 import json
 import os
+import socket
 import ssl
+import struct
 import subprocess
 import sys
 import textwrap
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 from fake_api import FakeApi, kubeconfig
@@ -535,3 +540,339 @@ def test_a_list_that_goes_stale_again_and_again_is_read_in_one_piece(api: FakeAp
 def test_a_request_timeout_of_0_is_no_limit_as_in_kubectl(api: FakeApi, connect):
     api.fail("/version", delay=0.2)
     assert connect(request_timeout=0.0).get("/version")["major"] == "1"
+
+
+# A server that says exactly what it is told to, once for each connection.
+
+
+class Canned:
+    """Answers one request per connection with the bytes given, in order, then closes or resets.
+
+    `asked` holds (method, path, query) of each request, `bodies` and `types` what came with it.
+    """
+
+    def __init__(self, *answers: bytes, reset: bool = False) -> None:
+        self.asked: list[tuple[str, str, dict[str, str]]] = []
+        self.bodies: list[Any] = []
+        self.types: list[str] = []
+        self._answers, self._reset = answers, reset
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        for answer in self._answers:
+            peer, _ = self._socket.accept()
+            with peer, peer.makefile("rb") as file:
+                method, target, _ = file.readline().decode().split(" ")
+                headers = {}
+                while (line := file.readline().decode().strip()) != "":
+                    name, _, value = line.partition(": ")
+                    headers[name.lower()] = value
+                split = urlsplit(target)
+                self.asked.append((method, split.path, dict(parse_qsl(split.query))))
+                self.types.append(headers.get("content-type", ""))
+                length = int(headers.get("content-length", 0))
+                self.bodies.append(json.loads(file.read(length)) if length else None)
+                peer.sendall(answer)
+                if self._reset:
+                    peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+    def connect(self, folder: Path, **options: Any) -> Connection:
+        return Connection(Options(kubeconfig=kubeconfig(folder / "config", self.url), **options))
+
+    def close(self) -> None:
+        self._thread.join()
+        self._socket.close()
+
+
+@pytest.fixture
+def canned() -> Iterator[Any]:
+    opened = []
+
+    def serve(*answers: bytes, reset: bool = False) -> Canned:
+        opened.append(Canned(*answers, reset=reset))
+        return opened[-1]
+
+    yield serve
+    for one in opened:
+        one.close()
+
+
+def whole(thing: Any, *headers: str, status: str = "200 OK") -> bytes:
+    body = json.dumps(thing).encode()
+    lines = [f"HTTP/1.1 {status}", f"Content-Length: {len(body)}", "Connection: close", *headers]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+
+def chunked(*pieces: bytes, ended: bool = True) -> bytes:
+    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    body = b"".join(f"{len(one):x}\r\n".encode() + one + b"\r\n" for one in pieces)
+    return head + body + (b"0\r\n\r\n" if ended else b"")
+
+
+def event(change: str, **thing: Any) -> bytes:
+    return json.dumps({"type": change, "object": thing}).encode() + b"\n"
+
+
+MAP = "/api/v1/namespaces/default/configmaps"
+
+
+def a_map(name: str = "a", **data: str) -> dict[str, Any]:
+    return {"kind": "ConfigMap", "metadata": {"name": name}, "data": data}
+
+
+# Changes.
+
+
+def test_the_three_kinds_of_patches_change_what_they_name(api: FakeApi, connect):
+    connection = connect()
+    api.add(a_map(x="1", y="2"))
+    path = f"{MAP}/a"
+    done = connection.patch(path, [{"op": "add", "path": "/data/z", "value": "3"}])
+    assert done["data"] == {"x": "1", "y": "2", "z": "3"}
+    done = connection.patch(path, {"data": {"x": None}}, "merge")
+    assert done["data"] == {"y": "2", "z": "3"}
+    done = connection.patch(path, {"data": {"y": "4"}}, kind="strategic")
+    assert done["data"] == {"y": "4", "z": "3"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("json", "application/json-patch+json"),
+        ("merge", "application/merge-patch+json"),
+        ("strategic", "application/strategic-merge-patch+json"),
+    ],
+)
+def test_a_patch_says_which_kind_it_is(canned, tmp_path: Path, kind: Any, said: str):
+    server = canned(whole({"kind": "ConfigMap"}))
+    server.connect(tmp_path).patch(f"{MAP}/a", {"data": {}}, kind, dryRun="All")
+    assert server.types == [said]
+    assert server.asked == [("PATCH", f"{MAP}/a", {"dryRun": "All"})]
+
+
+def test_a_patch_that_comes_too_late_is_a_409_and_a_failed_test_a_422(api: FakeApi, connect):
+    connection = connect()
+    old = api.add(a_map(x="1"))["metadata"]["resourceVersion"]
+    connection.patch(f"{MAP}/a", {"data": {"x": "2"}}, "merge")
+    stale = {"metadata": {"resourceVersion": old}, "data": {"x": "3"}}
+    with pytest.raises(ClusterError, match="the object has been modified") as caught:
+        connection.patch(f"{MAP}/a", stale, "merge")
+    assert caught.value.status == 409
+    steps = [
+        {"op": "test", "path": "/data/x", "value": "1"},
+        {"op": "replace", "path": "/data/x", "value": "4"},
+    ]
+    with pytest.raises(ClusterError, match="the server rejected our request") as caught:
+        connection.patch(f"{MAP}/a", steps)
+    assert caught.value.status == 422
+    assert connection.get(f"{MAP}/a")["data"] == {"x": "2"}
+
+
+@pytest.mark.parametrize("method", ["patch", "put", "delete"])
+def test_changes_are_sent_again_only_when_they_were_not_taken(api: FakeApi, connect, method: str):
+    connection = connect(deadline=30.0)
+    api.add(a_map())
+    change = getattr(connection, method)
+    body: Any = [] if method == "patch" else a_map() if method == "put" else {}
+    for fault in ({"reset": True}, {"status": 503}, {"status": 500}):
+        api.fail(method.upper(), **fault)
+        with pytest.raises(ClusterError):
+            change(f"{MAP}/a", body)
+    assert len(api.requests) == 3
+    api.fail(method.upper(), status=429, retry_after=0)
+    change(f"{MAP}/a", body)
+    assert len(api.requests) == 5
+
+
+def test_what_was_deleted_needs_no_options(api: FakeApi, connect):
+    api.add(a_map())
+    connect().delete(f"{MAP}/a", propagationPolicy="Background")
+    assert api.requests == [f"DELETE {MAP}/a?propagationPolicy=Background"]
+    assert api.find("ConfigMap", "a") is None
+
+
+def test_a_change_that_is_not_answered_may_have_been_taken(api: FakeApi, connect):
+    api.fail("POST", delay=0.5)
+    with pytest.raises(TimedOut, match="in time; whether it took the request is not known"):
+        connect(request_timeout=0.05).post(MAP, a_map())
+
+
+# Lists at a revision, and what changes after it.
+
+
+def page(*names: str, revision: str, more: str = "") -> bytes:
+    meta = {"resourceVersion": revision, **({"continue": more} if more else {})}
+    return whole({"metadata": meta, "items": [{"metadata": {"name": one}} for one in names]})
+
+
+def test_a_list_at_an_exact_revision_names_it_on_the_first_page_only(canned, tmp_path: Path):
+    server = canned(page("a", "b", revision="7", more="token"), page("c", revision="7"))
+    found, revision = server.connect(tmp_path).listed(
+        "/api/v1/pods",
+        lambda one: one["metadata"],
+        labelSelector="app",
+        resourceVersion="7",
+        resourceVersionMatch="Exact",
+    )
+    assert (found, revision) == ([{"name": "a"}, {"name": "b"}, {"name": "c"}], "7")
+    first, second = (query for _method, _path, query in server.asked)
+    assert first == {
+        "labelSelector": "app",
+        "limit": str(PAGE),
+        "resourceVersion": "7",
+        "resourceVersionMatch": "Exact",
+    }
+    assert second == {"labelSelector": "app", "limit": str(PAGE), "continue": "token"}
+
+
+def test_a_revision_that_is_forgotten_is_told_to_the_caller(canned, tmp_path: Path):
+    text = "The resourceVersion for the provided list is too old."
+    gone = {"kind": "Status", "code": 410, "reason": "Expired", "message": text}
+    server = canned(*[whole(gone, status="410 Gone")] * 3)
+    with pytest.raises(ClusterError, match="too old") as caught:
+        server.connect(tmp_path).collect(
+            "/api/v1/pods", resourceVersion="7", resourceVersionMatch="Exact"
+        )
+    assert caught.value.status == 410
+    assert {query["resourceVersion"] for _method, _path, query in server.asked} == {"7"}
+
+
+def test_a_watch_hands_on_each_change_until_the_server_closes(canned, tmp_path: Path):
+    first = event("ADDED", metadata={"name": "a"})
+    second = event("BOOKMARK", metadata={"resourceVersion": "9"})
+    # A line may arrive in pieces, and two lines in one.
+    server = canned(chunked(first[:10], first[10:] + second, event("DELETED", kind="Pod")))
+    found = list(
+        server.connect(tmp_path).watch(
+            "/api/v1/pods", resource_version="5", timeout=90, labelSelector="app"
+        )
+    )
+    assert found == [
+        ("ADDED", {"metadata": {"name": "a"}}),
+        ("BOOKMARK", {"metadata": {"resourceVersion": "9"}}),
+        ("DELETED", {"kind": "Pod"}),
+    ]
+    assert server.asked[0][2] == {
+        "labelSelector": "app",
+        "watch": "1",
+        "allowWatchBookmarks": "true",
+        "resourceVersion": "5",
+        "timeoutSeconds": "90",
+    }
+
+
+def test_a_watch_of_a_forgotten_revision_is_a_410_in_either_form(canned, tmp_path: Path):
+    gone = {
+        "kind": "Status",
+        "code": 410,
+        "reason": "Expired",
+        "message": "too old resource version: 5 (99)",
+    }
+    for answer in (chunked(event("ERROR", **gone)), whole(gone, status="410 Gone")):
+        watch = canned(answer).connect(tmp_path).watch("/x", resource_version="5", timeout=1)
+        with pytest.raises(ClusterError, match="too old resource version") as caught:
+            list(watch)
+        assert caught.value.status == 410
+
+
+@pytest.mark.parametrize("reset", [False, True])
+def test_a_watch_that_breaks_is_told_apart_from_one_that_ends(canned, tmp_path: Path, reset):
+    server = canned(chunked(event("ADDED", kind="Pod"), ended=False), reset=reset)
+    watch = server.connect(tmp_path).watch("/x", resource_version="5", timeout=1)
+    with pytest.raises(ClusterError, match="broke") as caught:
+        list(watch)
+    assert caught.value.status is None
+
+
+def test_a_watch_that_sends_something_else_is_no_api_server(canned, tmp_path: Path):
+    server = canned(chunked(b"<html>\n"))
+    with pytest.raises(ClusterError, match="does not answer like a Kubernetes API server"):
+        list(server.connect(tmp_path).watch("/x", resource_version="5", timeout=1))
+
+
+def test_the_time_is_that_of_the_servers_last_answer(canned, tmp_path: Path):
+    server = canned(
+        whole({}, "Date: Sat, 21 Nov 2026 17:00:00 GMT"),
+        whole({}, "Date: Sat, 21 Nov 2026 17:00:05 GMT", status="404 Not Found"),
+        whole({}, "Date: yesterday"),
+    )
+    connection = server.connect(tmp_path)
+    assert connection.server_time is None
+    connection.get("/version")
+    assert connection.server_time == 1795280400.0
+    with pytest.raises(NotFound):
+        connection.get("/version")
+    assert connection.server_time == 1795280405.0
+    connection.get("/version")
+    assert connection.server_time == 1795280405.0
+
+
+# A total deadline.
+
+
+def test_within_a_deadline_passing_troubles_are_tried_for_as_long_as_it_lasts(
+    api: FakeApi, connect, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("arena_topo.backends.kubernetes.connection._FIRST_DELAY", 0.0001)
+    api.fail("/version", status=503, times=4)
+    api.fail("/version", reset=True, times=4)
+    api.fail("/version", status=429, retry_after=0, times=4)
+    assert connect(deadline=60.0).get("/version")["major"] == "1"
+    assert len(api.requests) == 13
+
+
+def test_a_try_that_is_not_answered_is_followed_by_another_within_the_deadline(
+    api: FakeApi, connect
+):
+    api.fail("/version", delay=0.5)
+    connection = connect(request_timeout=0.1, deadline=60.0)
+    assert connection.get("/version")["major"] == "1"
+    assert len(api.requests) == 2
+
+
+def test_trouble_that_outlasts_the_deadline_is_one_clear_error(api: FakeApi, connect):
+    api.fail("/version", status=503, times=999)
+    with pytest.raises(ClusterError, match="currently unable to handle") as caught:
+        connect(deadline=0.3).get("/version")
+    assert caught.value.status == 503
+
+
+def test_a_server_that_stays_silent_past_the_deadline_names_the_flag(api: FakeApi, connect):
+    api.fail("/version", delay=1.0, times=9)
+    with pytest.raises(TimedOut, match="did not answer in time") as caught:
+        connect(deadline=0.2).get("/version")
+    assert "--timeout is 0.2 s in all" in (caught.value.hint or "")
+
+
+def test_the_deadline_is_for_all_requests_together(api: FakeApi, connect):
+    connection = connect(deadline=0.3)
+    connection.get("/version")
+    time.sleep(0.35)
+    with pytest.raises(TimedOut, match="took too long") as caught:
+        connection.get("/version")
+    assert (len(api.requests), caught.value.exit_code) == (1, 6)
+    # What tidies up still gets its time.
+    with connection.grace():
+        connection.get("/version")
+    with pytest.raises(TimedOut):
+        connection.get("/version")
+    assert len(api.requests) == 2
+
+
+def test_a_wait_beyond_the_deadline_is_not_begun(api: FakeApi, connect):
+    api.fail("/version", status=429, retry_after=3600, times=99)
+    with pytest.raises(ClusterError) as caught:
+        connect(deadline=60.0).get("/version")
+    assert caught.value.status == 429
+    assert len(api.requests) == 1
+
+
+def test_a_page_that_breaks_off_is_read_again_and_nothing_twice(canned, tmp_path: Path):
+    rest = page("b", revision="7")
+    server = canned(page("a", revision="7", more="token"), rest[:-5], rest)
+    found = server.connect(tmp_path).collect("/api/v1/pods")
+    assert [one["metadata"]["name"] for one in found] == ["a", "b"]
+    assert [query.get("continue") for *_, query in server.asked] == [None, "token", "token"]

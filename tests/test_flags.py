@@ -12,7 +12,7 @@ from arena_topo.backends import JobStatus, Phase
 from arena_topo.cli import jobs
 from arena_topo.cli.options import ALIASES, ArenaCommand, ArenaGroup, Globals, JobCommand, Seconds
 from arena_topo.flag import Flag, spelling
-from arena_topo.job import MPIJob
+from arena_topo.job import Duration, MPIJob
 from arena_topo.manifests import ApiVersion, Plan
 from arena_topo.workflow import Submitted
 
@@ -138,6 +138,11 @@ def submit_flags():
 
 
 EXAMPLES = {
+    "binding": "claims",
+    "pod_shape": "fused",
+    "gang_timeout": "1h30m",
+    "on_node_loss": "hold",
+    "running_timeout": "90m",
     "policy": "spread",
     "pack_above": "0.25",
     "name": "a-name",
@@ -178,14 +183,15 @@ def test_every_flag_of_a_job_reaches_its_field(name, flag, hear):
         assert getattr(heard.job, name) is True, heard.errors
         return
     text = "git" if name == "sync_mode" else EXAMPLES.get(name, "some-text")
+    meant = {"running_timeout": "1h30m"}.get(name, text)
     for spelled in [spelling(name, flag), *([flag.short] if flag.short else [])]:
         heard = hear("submit", "mpi", spelled, text, *extra, "c")
         assert heard.code == 0, heard.errors
         found = getattr(heard.job, name)
         assert (
-            [str(one) for one in found] == [text]
+            [str(one) for one in found] == [meant]
             if isinstance(found, tuple)
-            else (str(found) == text)
+            else (str(found) == meant)
         )
 
 
@@ -408,3 +414,54 @@ def test_a_share_means_nothing_to_a_policy_that_does_not_adapt(policy, hear):
     heard = hear("submit", "mpi", "--gputopology", *policy, "--pack-above=0.5", "c")
     assert heard.code == 2
     assert "--pack-above needs --policy adaptive" in heard.errors
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds", "shown"),
+    [
+        ("10m", 600, "10m"),
+        ("90s", 90, "1m30s"),
+        ("1h30m", 5400, "1h30m"),
+        ("1.5h", 5400, "1h30m"),
+        (".5m", 30, "30s"),
+        ("2.s", 2, "2s"),
+        ("1h0m1s", 3601, "1h1s"),
+        ("1s1ms", 2, "2s"),
+        ("250\u00b5s", 1, "1s"),
+        ("0", 0, "0s"),
+        ("0s", 0, "0s"),
+    ],
+)
+def test_a_duration_is_read_as_go_writes_it_and_never_shortened(text, seconds, shown):
+    found = Duration.parse(text)
+    assert (found, str(found)) == (seconds, shown)
+    assert Duration.parse(shown) == found
+
+
+@pytest.mark.parametrize(
+    "text", ["", "10", "-3s", "+3s", "1d", "s", "1h2", "5 s", "1.5", "\u0663s"]
+)
+def test_a_duration_without_a_unit_or_with_a_sign_is_refused(text, hear):
+    heard = hear("submit", "mpi", f"--gang-timeout={text}", "c")
+    assert heard.code == 2
+    if text:
+        assert heard.errors == (
+            "error: --gang-timeout is invalid\n"
+            f"  why:  expected a time such as 90s, 10m or 1h30m, got {text!r}\n"
+        )
+
+
+def test_the_help_shows_durations_and_choices_with_their_defaults(hear):
+    shown = " ".join(hear("submit", "mpi", "--help", job=False).output.split())
+    assert "--gang-timeout DURATION Take the whole gang back if it makes no progress" in shown
+    assert "for this long. (default 10m)" in shown
+    assert "--binding auto|claims|admission|gates|template" in shown
+    assert "--pod-shape separate|fused|shared" in shown
+    assert "--on-node-loss replan|hold|fail" in shown
+    assert "--running-timeout DURATION End the job when it has run this long; 0 is no limit. " in (
+        shown
+    )
+
+
+def test_a_choice_that_changes_nothing_needs_no_other_flag(hear):
+    assert hear("submit", "mpi", "--pod-shape=separate", "--binding=auto", "c").code == 0

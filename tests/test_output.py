@@ -196,7 +196,7 @@ def test_a_placed_job_shows_its_ranks_after_its_instances_sorted_as_people_count
 
 
 def test_a_placement_in_json_is_whole_numbers_without_a_point_and_workers_by_index():
-    assert output.to_json(output.placement_value(PLACED)) == screen("get-placed.json")
+    assert output.to_json(output.placement_value(PLACED, slots=2)) == screen("get-placed.json")
 
 
 def test_a_waiting_job_says_why_in_the_place_of_its_placement():
@@ -223,7 +223,7 @@ def test_a_waiting_job_is_marked_emulated_as_well():
 
 def test_a_placement_of_one_gpu_has_no_bandwidth():
     one = Forecast(state="placed", workers=((0, "n", (5,)),), binding="template", guarantee="gpus")
-    assert output.placement_value(one)["busBandwidthGBps"] is None
+    assert output.placement_value(one, slots=1)["busBandwidthGBps"] is None
     assert "bandwidth" not in output.placement(one, "demo", slots=1)
 
 

@@ -14,7 +14,7 @@ from cube_mesh import HGX, V100, cluster, node
 from arena_topo import cli
 from arena_topo.backends import Options
 from arena_topo.backends.local import engine as local
-from arena_topo.job import MPIJob, Quantity
+from arena_topo.job import MPIJob, PodShape, Quantity
 from arena_topo.manifests import ApiVersion
 from arena_topo.output import plan as screen_of
 from arena_topo.solver import Request
@@ -259,11 +259,11 @@ def test_what_never_fits_has_no_best():
 # ---------------------------------------------------------------- the shape of the pods
 
 
-def test_one_gpu_workers_that_share_a_node_are_advised_to_become_one_worker():
+def test_one_gpu_workers_that_share_a_node_are_advised_to_become_one_pod():
     (advice,) = proposed(cluster(node("hgx-0", HGX)), workers=8, gpus=1).advice
     assert advice == (
-        "--workers 1 --gpus 8 would use 240 GB/s instead of 2.25: up to 8 pods share a node here,"
-        " and pods of one node talk through its memory"
+        "--pod-shape fused (1 pod of 8 workers) would use 240 GB/s instead of 2.25: up to 8 pods"
+        " share a node here, and pods of one node talk through its memory"
     )
 
 
@@ -272,15 +272,18 @@ def test_the_divisor_that_leaves_each_pod_a_node_is_found():
     leaf = (Tier(name="leaf", bandwidth=25.0),)
     nodes = (node(f"hgx-{index}", HGX, domains=("r",)) for index in range(2))
     (advice,) = proposed(cluster(*nodes, tiers=leaf), workers=16, gpus=1).advice
-    assert advice.startswith("--workers 2 --gpus 8 would use 25 GB/s instead of 2.25")
+    assert advice.startswith(
+        "--pod-shape fused (2 pods of 8 workers) would use 25 GB/s instead of 2.25"
+    )
 
 
-def test_advice_scales_what_else_a_worker_asks_for():
-    world = cluster(node("hgx-0", HGX, cpu=64.0, all_cpu=64.0, memory=1 << 40, all_memory=1 << 40))
-    (advice,) = proposed(
-        world, workers=2, gpus=2, cpu=Quantity.parse("4"), memory=Quantity.parse("8Gi")
-    ).advice
-    assert "--workers 1 --gpus 4, with 2 times the --cpu and --memory would use" in advice
+def test_what_is_advised_is_what_its_own_plan_promises_and_then_there_is_no_more_advice():
+    world = cluster(node("hgx-0", HGX), node("hgx-1", HGX), beyond=12.5)
+    (advice,) = proposed(world, workers=8, gpus=2).advice
+    fused = proposed(world, workers=8, gpus=2, pod_shape=PodShape.FUSED)
+    assert fused.plan.forecast.usable == 12.5
+    assert f"would use {fused.plan.forecast.usable:g} GB/s" in advice
+    assert fused.advice == ()
 
 
 def test_the_cpu_of_larger_workers_must_be_there():

@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
-from arena_topo.manifests import ApiVersion, Binding, Forecast, Manifest, Plan
+from arena_topo.manifests import ApiVersion, Binding, Forecast, Manifest, Mechanisms, Plan
 
 if TYPE_CHECKING:
+    from arena_topo.backends.kubernetes.upkeep import Upkeep
+    from arena_topo.backends.queue import Queue
     from arena_topo.job import MPIJob
     from arena_topo.topology import Cluster, Machine
     from arena_topo.topology.fabricfile import FabricFile
@@ -46,7 +48,8 @@ class Instance:
     """One pod of a job. Times are Unix seconds; None means not yet.
 
     `status` is what kubectl prints in its STATUS column. `worker` is the worker's index, None for
-    the launcher. `pending` says that the pod has no node yet or has not started there.
+    the launcher. `pending` says that the pod has no node yet or has not started there. `devices` are
+    the GPUs (indexes) that its annotation names, None where it names none.
     """
 
     name: str
@@ -63,6 +66,7 @@ class Instance:
     ip: str = ""
     holds_gpus: bool = False
     uid: str = ""
+    devices: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +145,14 @@ class Backend(Protocol):
     def binding(self) -> Binding | None:
         """How the engine itself makes placements hold; None leaves it to the manifests."""
 
+    @property
+    def queue(self) -> Queue | None:
+        """Where gangs wait for GPUs and placements are recorded; None if the engine sees to it."""
+
+    @property
+    def upkeep(self) -> Upkeep | None:
+        """What only the controller does; None if the engine needs none."""
+
     def default_namespace(self) -> str:
         """The namespace of jobs when the user names none."""
 
@@ -152,6 +164,9 @@ class Backend(Protocol):
 
     def cluster(self) -> Cluster:
         """All nodes with what is free on them now."""
+
+    def mechanisms(self, namespace: str) -> Mechanisms:
+        """What the engine offers for making placements hold in a namespace, found by trying it."""
 
     def remarks(self, job: MPIJob) -> tuple[str, ...]:
         """What of a job the engine will not heed, for its submitter to know."""
@@ -194,7 +209,8 @@ class Backend(Protocol):
 class Options:
     """How to reach an engine: everything a person may say about it on the command line.
 
-    `fabric` says what joins its nodes, whatever their labels say.
+    `request_timeout` (seconds, 0: none) is for each request, `deadline` (seconds, None: none) for
+    all of them together. `fabric` says what joins its nodes, whatever their labels say.
     """
 
     backend: str = "auto"
@@ -203,4 +219,5 @@ class Options:
     namespace: str | None = None
     emulate: str | None = None
     request_timeout: float = 30.0
+    deadline: float | None = None
     fabric: FabricFile | None = None

@@ -33,7 +33,7 @@ _LOST = "what else it would say is not known, so GPUs that look free may be in u
 _SMALL = "give a small text file in YAML or JSON; docs/how-it-works.md shows one"
 _HINT = (
     "make one with: kubectl get nodes,pods,mpijobs -A -o json > state.json"
-    " && kubectl get configmaps -n kube-system -l ack.node.gpu.schedule=topology -o json"
+    " && kubectl get configmaps -A -l ack.node.gpu.schedule=topology -o json"
     " > topology.json"
 )
 

@@ -9,40 +9,33 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
-from arena_topo import manifests
-from arena_topo.backends import network
+from arena_topo.backends import network, slices
 from arena_topo.backends.dump import Damage
-from arena_topo.backends.usage import (
-    ACK_ALLOCATION,
-    GPU_RESOURCES,
-    OVER,
-    Object,
-    Use,
-    amount,
-    items,
-    of,
-    uses_of,
-    worker_template,
-)
+from arena_topo.backends.objects import Object, of
+from arena_topo.backends.projection import PROJECTIONS, project, publishes_topology
+from arena_topo.backends.usage import GPU_RESOURCES, Use, Witnesses, amount, uses_of
 from arena_topo.errors import UnreadableTopology
-from arena_topo.manifests.values import FORMAT, GPU_GROUP, GPU_VISIBLE, GUARANTEE, MAP, STATE
+from arena_topo.manifests.values import FORMAT
 from arena_topo.topology import (
     ORDINARY,
     TAINT,
     Cluster,
     GPUSet,
+    Knowledge,
     Machine,
     Node,
     NodeName,
     Taint,
     count,
+    fabric,
     natural,
     nvidia,
     published,
 )
 from arena_topo.topology.fabricfile import FabricFile
+
+__all__ = ["KUEUE", "ago", "cluster", "project"]
 
 KUEUE = "kueue.x-k8s.io"
 """The API group of the `Topology` that tells of the network."""
@@ -53,29 +46,32 @@ _COUNT = "nvidia.com/gpu.count"
 _LONGEST_NAME = 63
 """Characters of a name that are shown; DNS labels have no more."""
 
-_POD_ANNOTATIONS = (GPU_GROUP, GPU_VISIBLE, ACK_ALLOCATION, GUARANTEE, FORMAT)
-_JOB_ANNOTATIONS = (MAP, STATE)
-
 
 def cluster(
-    objects: Iterable[Object | Damage], *, source: str, file: FabricFile | None = None
+    objects: Iterable[Object | Damage],
+    *,
+    source: str,
+    file: FabricFile | None = None,
+    now: float | None = None,
 ) -> Cluster:
     """Build the cluster that nodes, pods, MPIJobs, ConfigMaps and Kueue topologies describe.
 
-    Objects come in any order and of any kind, those of no use are ignored, and each is reduced as
-    it passes, so an iterator over a large dump is never held whole. `source` names the origin for
-    people. `file` says what joins the nodes, where it is given, whatever else does. Every node has
-    as many domains as the cluster has tiers. `notes` of the cluster name whatever is not understood
-    and say what becomes of it, each thing by itself.
+    ResourceSlices and ResourceClaims count as well. Objects come in any order and of any kind,
+    those of no use are ignored, and each is reduced as it passes, so an iterator over a large dump
+    is never held whole. `source` names the origin for people. `file` says what joins the nodes,
+    where it is given, whatever else does. `now` (Unix seconds) is when the objects were read; where
+    that is not known, the newest that an agent has published counts as now. Every node has as many
+    domains as the cluster has tiers. `notes` of the cluster name whatever is not understood and say
+    what becomes of it, each thing by itself.
     """
     notes: list[str] = []
-    found: dict[str, list[Object]] = {kind: [] for kind in _PROJECTIONS}
+    found: dict[str, list[Object]] = {kind: [] for kind in PROJECTIONS}
     for at, one in enumerate(objects, start=1):
         if isinstance(one, Damage):
             notes.append(one.text)
             continue
         kind = one.get("kind") if isinstance(one, Mapping) else None
-        if not isinstance(kind, str) or kind not in _PROJECTIONS:
+        if not isinstance(kind, str) or kind not in PROJECTIONS:
             continue
         # Other groups have kinds of that name; in a bare list items may not say their group.
         if kind == "Topology" and str(one.get("apiVersion", KUEUE)).partition("/")[0] != KUEUE:
@@ -85,8 +81,6 @@ def cluster(
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             who = f"{kind} {_name_of(one) or f'without a name (object {at})'}"
             notes.append(f"{who} makes no sense and is ignored: {error}")
-    machines = _Machines(found["ConfigMap"], notes)
-    uses = uses_of(found["Pod"], found["MPIJob"], notes)
     nodes: dict[NodeName, Object] = {}
     for one in found["Node"]:
         name = NodeName(one["metadata"]["name"])
@@ -94,15 +88,25 @@ def cluster(
             notes.append(f"node {name} is listed twice; the first one counts")
             continue
         nodes[name] = one
+    machines = _Machines(found["ConfigMap"], notes)
+    present: dict[str, int] = {name: _present(one) for name, one in nodes.items()}
+    devices = slices.inventory(found["ResourceSlice"], present, machines.uuids, notes)
     known = {
-        name: machines.of(name, one["metadata"]["labels"], _present(one))
+        name: machines.of(name, one, present[name], devices.nodes.get(name))
         for name, one in nodes.items()
     }
     if nodes:
         notes += machines.of_others(nodes)
+        notes += machines.stale(now)
+    witnesses = Witnesses(
+        claims=slices.claimed(found["ResourceClaim"], devices.places, _ours(found["Pod"])),
+        served=devices.nodes,
+        kubelets=machines.kubelets,
+    )
+    uses = uses_of(found["Pod"], found["MPIJob"], witnesses, notes)
     joined = network.joining(
         {name: one.machine for name, one in known.items()},
-        {name: one["metadata"]["labels"] for name, one in nodes.items()},
+        {name: _where(one["metadata"]["labels"], known[name]) for name, one in nodes.items()},
         rdma={name: nic for name, one in nodes.items() if (nic := _rdma(one["status"]))},
         topologies=found["Topology"],
         file=file,
@@ -121,146 +125,29 @@ def cluster(
     )
 
 
-def project(kind: str, one: Object) -> dict[str, Any]:
-    """Keep of an object of these kinds only what `cluster` reads, in the same shape.
-
-    A pod of 6.7 kB becomes some 400 bytes, which is what makes clusters of 10,000 nodes fit in
-    memory. KeyError for another kind; TypeError or ValueError for an object without a name.
-    """
-    small = _PROJECTIONS[kind](one)
-    name = small["metadata"].get("name")
-    if not isinstance(name, str) or not name:
-        raise ValueError("it has no name")
-    if kind == "Node" and not manifests.is_node_name(name):
-        raise ValueError("no node can be called so")
-    return {"kind": kind, **small}
-
-
-def _only(one: Object, keys: Iterable[str]) -> dict[str, Any]:
-    return {key: one[key] for key in keys if one.get(key) is not None}
-
-
-def _texts(one: Object, keys: Iterable[str]) -> dict[str, Any]:
-    """These keys, as far as they are there; TypeError if one is no text."""
-    found = _only(one, keys)
-    for key, value in found.items():
-        if not isinstance(value, str):
-            raise TypeError(f"{key} is no text")
-    return found
-
-
-def _labels(meta: Object) -> dict[str, str]:
-    return {str(key): str(value) for key, value in of(meta, "labels").items()}
-
-
-def _project_node(one: Object) -> dict[str, Any]:
-    meta, spec, status = of(one, "metadata"), of(one, "spec"), of(one, "status")
+def _ours(pods: Iterable[Object]) -> set[tuple[str, str]]:
+    """The pods that arena-topo placed."""
     return {
-        "metadata": {"name": meta.get("name"), "labels": _labels(meta)},
-        "spec": {
-            "unschedulable": spec.get("unschedulable"),
-            "taints": [
-                _texts(taint, ("key", "value", "effect")) for taint in items(spec, "taints")
-            ],
-        },
-        "status": {
-            **{
-                side: dict(of(status, side))
-                for side in ("allocatable", "capacity")
-                if status.get(side) is not None
-            },
-            "conditions": [
-                _texts(condition, ("type", "status"))
-                for condition in items(status, "conditions")
-                if condition.get("type") == "Ready"
-            ],
-        },
+        (one["metadata"].get("namespace", ""), one["metadata"]["name"])
+        for one in pods
+        if FORMAT in one["metadata"]["annotations"]
     }
-
-
-def _project_pod(one: Object) -> dict[str, Any]:
-    meta, spec = of(one, "metadata"), of(one, "spec")
-    small: dict[str, Any] = {
-        "metadata": {
-            **_texts(meta, ("name", "namespace")),
-            "annotations": _only(of(meta, "annotations"), _POD_ANNOTATIONS),
-        },
-        "spec": _texts(spec, ("nodeName",)),
-        "status": _texts(of(one, "status"), ("phase",)),
-    }
-    if "nodeName" in small["spec"] and small["status"].get("phase") not in OVER:
-        small["spec"] |= _only(spec, ("overhead", "resources")) | _containers(spec)
-    return small
-
-
-def _containers(spec: Object) -> dict[str, Any]:
-    return {
-        key: [_only(one, ("resources", "restartPolicy")) for one in items(spec, key)]
-        for key in ("containers", "initContainers")
-        if spec.get(key)
-    }
-
-
-def _project_mpijob(one: Object) -> dict[str, Any]:
-    meta, status = of(one, "metadata"), of(one, "status")
-    template = worker_template(one)
-    return {
-        "metadata": {
-            **_texts(meta, ("name", "namespace", "deletionTimestamp")),
-            "annotations": _only(of(meta, "annotations"), _JOB_ANNOTATIONS),
-        },
-        "spec": {
-            "template": {
-                "metadata": {
-                    "annotations": _only(of(of(template, "metadata"), "annotations"), (GUARANTEE,))
-                },
-                "spec": _containers(of(template, "spec")),
-            }
-        },
-        "status": {
-            **_texts(status, ("launcherStatus",)),
-            "conditions": [
-                _texts(condition, ("type", "status")) for condition in items(status, "conditions")
-            ],
-        },
-    }
-
-
-def _project_config_map(one: Object) -> dict[str, Any]:
-    meta = of(one, "metadata")
-    return {
-        "metadata": {
-            **_texts(meta, ("name", "namespace")),
-            "labels": _labels(meta),
-            "annotations": _only(of(meta, "annotations"), (published.KNOWLEDGE_ANNOTATION,)),
-        },
-        "data": dict(of(one, "data")) if _publishes_topology(meta) else {},
-    }
-
-
-def _project_topology(one: Object) -> dict[str, Any]:
-    return {
-        "metadata": _texts(of(one, "metadata"), ("name",)),
-        # `network` says what is wrong with it.
-        "spec": one.get("spec"),
-    }
-
-
-_PROJECTIONS = {
-    "Node": _project_node,
-    "Pod": _project_pod,
-    "MPIJob": _project_mpijob,
-    "ConfigMap": _project_config_map,
-    "Topology": _project_topology,
-}
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A machine and which of its GPUs are healthy."""
+    """A machine and which of its GPUs are healthy; `dra` where a driver serves them."""
 
     machine: Machine
     healthy: GPUSet
+    dra: slices.Published | None = None
+
+
+def _where(labels: Object, known: _Known) -> Object:
+    """The labels that tell of the network, with the NVLink domain that only a driver tells."""
+    if known.dra is None or known.dra.clique is None or fabric.CLIQUE in labels:
+        return labels
+    return {**labels, fabric.CLIQUE: known.dra.clique}
 
 
 _INSTEAD = {
@@ -282,10 +169,12 @@ class _Machines:
         self._notes = notes
         self._config_maps: dict[str, Object] = {}
         self._parsed: dict[object, _Known] = {}
-        for one in config_maps:
+        self.kubelets: dict[str, published.Allocations] = {}
+        self.uuids: dict[str, tuple[str, ...]] = {}
+        mine = [one for one in config_maps if publishes_topology(one["metadata"])]
+        mine.sort(key=lambda one: published.NAMESPACES.index(one["metadata"]["namespace"]))
+        for one in mine:
             meta = one["metadata"]
-            if not _publishes_topology(meta):
-                continue
             node = one["data"].get("nodeName") or meta["labels"].get(published.NODE_LABEL)
             if not node:
                 notes.append(
@@ -296,12 +185,43 @@ class _Machines:
                     f"{_config_map_name(one)} data.nodeName: {_brief(node)} is not the name of a"
                     " node; it is not used"
                 )
-            elif node in self._config_maps:
+            elif node not in self._config_maps:
+                self._config_maps[node] = one
+                self._look(node, one)
+            elif meta["namespace"] == self._config_maps[node]["metadata"]["namespace"]:
                 notes.append(
                     f"{_config_map_name(one)} is the second for node {node}; the first one counts"
                 )
-            else:
-                self._config_maps[node] = one
+
+    def _look(self, node: str, one: Object) -> None:
+        """Remember what only an agent knows of a node, where it has written it."""
+        try:
+            if published.UUIDS in one["data"]:
+                self.uuids[node] = published.uuids(one)
+        except UnreadableTopology as error:
+            self._notes.append(f"{error}; node {node} does without")
+        try:
+            if published.ALLOCATIONS in one["data"]:
+                found = published.allocations(one)
+                self.kubelets |= {} if found is None else {node: found}
+        except UnreadableTopology as error:
+            self._notes.append(f"{error}; what pods of node {node} have is taken from themselves")
+
+    def stale(self, now: float | None) -> Iterable[str]:
+        """A note for each node whose agent has not looked at it for long (`now`: Unix seconds)."""
+        looked = {
+            node: at
+            for node, one in self._config_maps.items()
+            if (at := published.moment(one["data"].get(published.OBSERVED))) is not None
+        }
+        if now is None:
+            now = max(looked.values(), default=0.0)
+        for node, at in looked.items():
+            if now - at > published.STALE:
+                yield (
+                    f"node {node} was last looked at {ago(now - at)} ago, as"
+                    f" {_config_map_name(self._config_maps[node])} says: is its agent at work?"
+                )
 
     def of_others(self, nodes: Collection[str]) -> Iterable[str]:
         """A note for each ConfigMap of a node that is none of these."""
@@ -312,7 +232,49 @@ class _Machines:
                     " there; it is not used"
                 )
 
-    def of(self, name: str, labels: Object, offered: int) -> _Known:
+    def of(self, name: str, one: Object, present: int, dra: slices.Published | None) -> _Known:
+        """The machine of a node that has so many GPUs, as far as it says.
+
+        `dra` is what a DRA driver publishes of it, where one does.
+        """
+        labels = one["metadata"]["labels"]
+        if dra is None:
+            return self._said(name, labels, present)
+        if not _plugged(one):
+            return self._served(name, labels, dra)
+        known = self._said(name, labels, present)
+        if dra.machine.gpus:
+            self._notes.append(
+                f"node {name}: a device plugin offers its GPUs, and {dra.driver} publishes them"
+                " too; the device plugin's count"
+            )
+        if len(known.machine.gpus) == len(dra.machine.gpus):
+            return replace(known, machine=_merged(known.machine, dra.machine))
+        return known
+
+    def _served(self, name: str, labels: Object, dra: slices.Published) -> _Known:
+        """A node whose GPUs are claimed: with the links of its ConfigMap, where they are told."""
+        known = _Known(dra.machine, dra.healthy, dra)
+        config_map = self._config_maps.get(name)
+        if config_map is None:
+            return known
+        size = len(dra.machine.gpus)
+        said = self._published(name, config_map, {**_product(dra), **labels}, 0)
+        if said is None:
+            return known
+        told = len(said.machine.gpus)
+        if told != size:
+            self._notes.append(
+                f"{_config_map_name(config_map)} describes {told} GPU{'s' if told != 1 else ''},"
+                f" but {dra.driver} publishes {size} of node {name}; what the driver says counts"
+            )
+            return known
+        healthy = GPUSet(dra.healthy & said.healthy)
+        if said.machine.knowledge is Knowledge.UNKNOWN:
+            return replace(known, healthy=healthy)
+        return replace(known, machine=_merged(said.machine, dra.machine), healthy=healthy)
+
+    def _said(self, name: str, labels: Object, offered: int) -> _Known:
         """The machine of a node that offers so many GPUs."""
         config_map = self._config_maps.get(name)
         if config_map is not None:
@@ -332,7 +294,7 @@ class _Machines:
     ) -> _Known | None:
         product = next((labels[key] for key in published.PRODUCT_LABELS if key in labels), None)
         told = {**config_map["data"], **config_map["metadata"]["annotations"], "product": product}
-        key = frozenset((key, str(value)) for key, value in told.items() if key != "nodeName")
+        key = frozenset((key, str(value)) for key, value in told.items() if key not in _OF_ONE)
         # Its label is no part of the key, so one that names another node is looked at by itself.
         label = config_map["metadata"]["labels"].get(published.NODE_LABEL)
         known = self._parsed.get(key) if label in {None, "", name} else None
@@ -358,7 +320,53 @@ class _Machines:
                 f" node {name} offers {offered}; using its labels",
             )
             return None
-        return _renamed(known, name)
+        known = _renamed(known, name)
+        named = self.uuids.get(name, ())
+        if len(named) != told_of:
+            return known
+        gpus = tuple(
+            replace(gpu, uuid=uuid) for gpu, uuid in zip(known.machine.gpus, named, strict=True)
+        )
+        return replace(known, machine=replace(known.machine, gpus=gpus))
+
+
+_OF_ONE = frozenset({"nodeName", published.OBSERVED, published.ALLOCATIONS, published.UUIDS})
+"""Keys of a ConfigMap that do not describe the machine."""
+
+
+def _product(dra: slices.Published) -> dict[str, str]:
+    return {} if dra.product is None else {published.PRODUCT_LABELS[0]: dra.product}
+
+
+def _merged(one: Machine, other: Machine) -> Machine:
+    """A machine with what another description of it knows of each GPU."""
+    gpus = tuple(
+        replace(
+            gpu,
+            uuid=also.uuid or gpu.uuid,
+            model=gpu.model or also.model,
+            numa=also.numa if gpu.numa is None else gpu.numa,
+        )
+        for gpu, also in zip(one.gpus, other.gpus, strict=True)
+    )
+    return replace(one, gpus=gpus)
+
+
+def _plugged(one: Object) -> bool:
+    """Whether a device plugin offers GPUs of a node now."""
+    status = one["status"]
+    offers = _offers(status, "allocatable")
+    if offers is None:
+        offers = _offers(status, "capacity")
+    return any(_whole(offers, resource) for resource in GPU_RESOURCES)
+
+
+def ago(seconds: float) -> str:
+    """How long ago that is, in one unit."""
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
 
 
 def _renamed(known: _Known, name: str) -> _Known:
@@ -403,13 +411,14 @@ def _node(one: Object, known: _Known, joined: network.Network, use: Use, notes: 
     name, labels = one["metadata"]["name"], one["metadata"]["labels"]
     status = one["status"]
     capacity, allocatable = _offers(status, "capacity"), _offers(status, "allocatable")
+    dra = known.dra
     resource = _resource(status)
-    shared = published.shared(labels)
+    shared = published.shared(labels) or (dra.shared if dra is not None else None)
     notes += _odd_offers(name, resource, allocatable, capacity)
     if not shared:
         notes += _impossible(name, resource, allocatable, capacity, labels)
     usable = count(known.healthy)
-    if allocatable is not None or capacity is not None:
+    if dra is None and (allocatable is not None or capacity is not None):
         offered = _whole(allocatable if allocatable is not None else capacity, resource)
         usable = min(usable, offered if shared else _possible(offered))
     free, hidden = _free(name, known, use, notes)
@@ -433,7 +442,8 @@ def _node(one: Object, known: _Known, joined: network.Network, use: Use, notes: 
         all_memory=None if all_memory is None else int(_left(all_memory)),
         unavailable=_unavailable(one),
         shared=shared,
-        resource=resource or ORDINARY,
+        resource=dra.driver if dra is not None else resource or ORDINARY,
+        driver=dra.driver if dra is not None else "",
         dedicated=labels.get(published.SCHEDULE_LABEL) == "topology"
         or (
             TAINT in labels
@@ -564,14 +574,6 @@ def _unavailable(node: Object) -> str | None:
     if ready != "True":
         return "NotReady" if ready == "False" else "Unknown"
     return "cordoned" if node["spec"]["unschedulable"] else None
-
-
-def _publishes_topology(meta: Object) -> bool:
-    # Elsewhere anybody may write ConfigMaps, and could steer other people's jobs.
-    return (
-        meta.get("namespace") == published.NAMESPACE
-        and of(meta, "labels").get(published.SCHEDULE_LABEL) == "topology"
-    )
 
 
 def _config_map_name(one: Object) -> str:

@@ -1,25 +1,29 @@
-"""Pods and recorded placements -> what is in use of every node: GPUs by index, CPU, memory.
+"""Pods, claims and recorded placements -> what is in use of every node: GPUs, CPU, memory.
 
 Pure, as `observed` is, which reads everything else of a cluster. A pod that does not say which GPUs
-it has, or says it so that nobody understands, still holds as many as it asked for.
+it has, or says it so that nobody understands, still holds as many as it asked for. Who says which
+they are, the surest first: the allocation of its claim; the kubelet, as the node's agent publishes
+it; the annotations of the pod.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
 from arena_topo import manifests
+from arena_topo.backends.objects import Object, items, of
+from arena_topo.backends.slices import Claimed
 from arena_topo.job import Quantity
-from arena_topo.manifests.values import FORMAT, GPU_GROUP, GUARANTEE, MAP, STATE
-from arena_topo.topology import ORDINARY, PUBLISHED, GPUSet, gpu_set
-
-Object = Mapping[str, Any]
+from arena_topo.manifests import request
+from arena_topo.manifests.values import FORECAST, FORMAT, GPU_GROUP, GUARANTEE, MAP, STATE
+from arena_topo.topology import ORDINARY, PUBLISHED, GPUSet, count, gpu_set, published
 
 GPU_RESOURCES = (PUBLISHED, ORDINARY)
 """What a GPU is called in requests; a node that offers both is asked for the first."""
@@ -43,33 +47,20 @@ OVER = ("Succeeded", "Failed")
 """Phases in which a pod or a job holds nothing any more."""
 
 
-def of(one: Object, key: str) -> Object:
-    """The mapping under a key; an absent or null one is empty, another type is a TypeError."""
-    value = one.get(key)
-    if value is None:
-        return {}
-    # Asked some twenty times for every node, and `Mapping` is slow to answer.
-    if type(value) is not dict and not isinstance(value, Mapping):
-        raise TypeError(f"{key} is no mapping")
-    return value
-
-
-def items(one: Object, key: str) -> list[Object]:
-    """The mappings in the list under a key; absent or null is empty, else a TypeError."""
-    value = one.get(key)
-    if value is None:
-        return []
-    if not isinstance(value, list) or not all(isinstance(item, Mapping) for item in value):
-        raise TypeError(f"{key} is no list of mappings")
-    return value
-
-
 def worker_template(mpijob: Object) -> Object:
     """The pod template of the workers, in any of the three versions; empty where there is none."""
     spec = of(mpijob, "spec")
     if "mpiReplicaSpecs" in spec:
         spec = of(of(spec, "mpiReplicaSpecs"), "Worker")
     return of(spec, "template")
+
+
+def worker_replicas(mpijob: Object) -> object:
+    """How many workers an MPIJob has, as it says it; None where it does not."""
+    spec = of(mpijob, "spec")
+    if "mpiReplicaSpecs" in spec:
+        spec = of(of(spec, "mpiReplicaSpecs"), "Worker")
+    return spec.get("replicas")
 
 
 def job_over(mpijob: Object) -> bool:
@@ -156,10 +147,29 @@ class Use:
     foreign: bool = False
 
 
-def uses_of(pods: Iterable[Object], jobs: Iterable[Object], notes: list[str]) -> dict[str, Use]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Witnesses:
+    """What others than pods say of who has which GPUs.
+
+    `claims` hold GPUs of nodes that DRA drivers serve, which are `served`; `kubelets` have written
+    down the GPUs that they gave, by node.
+    """
+
+    claims: Claimed = field(default_factory=Claimed)
+    served: Collection[str] = ()
+    kubelets: Mapping[str, published.Allocations] = field(default_factory=dict)
+
+
+def uses_of(
+    pods: Iterable[Object], jobs: Iterable[Object], witnesses: Witnesses, notes: list[str]
+) -> dict[str, Use]:
     """What these take of every node they are on; `notes` gets what of them is not understood."""
     uses: dict[str, Use] = defaultdict(Use)
-    settled: set[tuple[str, str]] = set()
+    claims = witnesses.claims
+    settled = set(claims.holders)
+    for node, gpus in claims.gpus.items():
+        uses[node].known.append((f"claims of GPUs of node {node}", gpus))
+        uses[node].foreign |= node in claims.foreign
     for pod in pods:
         meta, spec = pod["metadata"], pod["spec"]
         over = pod["status"].get("phase") in OVER
@@ -174,7 +184,7 @@ def uses_of(pods: Iterable[Object], jobs: Iterable[Object], notes: list[str]) ->
             (_add_memory, "the memory that it takes of node {} is not counted"),
         ):
             try:
-                add(pod, use, notes)
+                add(pod, use, witnesses, notes)
             except (TypeError, ValueError) as error:
                 if add is _add_gpus:
                     use.hidden += _ALL
@@ -187,23 +197,36 @@ def uses_of(pods: Iterable[Object], jobs: Iterable[Object], notes: list[str]) ->
     return uses
 
 
-def _add_cpu(pod: Object, use: Use, _notes: list[str]) -> None:
+def _add_cpu(pod: Object, use: Use, _witnesses: Witnesses, _notes: list[str]) -> None:
     use.cpu += _demand(pod["spec"], "requests", "cpu")
 
 
-def _add_memory(pod: Object, use: Use, _notes: list[str]) -> None:
+def _add_memory(pod: Object, use: Use, _witnesses: Witnesses, _notes: list[str]) -> None:
     use.memory += _demand(pod["spec"], "requests", "memory")
 
 
-def _add_gpus(pod: Object, use: Use, notes: list[str]) -> None:
+def _add_gpus(pod: Object, use: Use, witnesses: Witnesses, notes: list[str]) -> None:
     spec, annotations = pod["spec"], pod["metadata"]["annotations"]
+    if "resourceClaims" in spec and spec["nodeName"] in witnesses.served:
+        _add_unread(pod, use, witnesses.claims, notes)
     gpus = gpu_count(spec)
     if not gpus:
         return
+    # The scheduler made a claim of what the pod asks for, and that counts.
+    extended = pod["status"].get("extendedResourceClaimStatus")
+    if extended is not None and _claim(pod, extended) in witnesses.claims.read:
+        return
     # Other schedulers write device ids as well; only ours keep to the devices they were given.
-    use.foreign |= FORMAT not in annotations
+    foreign = FORMAT not in annotations
+    use.foreign |= foreign
     # Where only the node is guaranteed, the ids are the plan's, not what the kubelet gave.
-    if annotations.get(GUARANTEE, "gpus") != "gpus":
+    planned = annotations.get(GUARANTEE, "gpus") != "gpus"
+    given = _given(pod, witnesses.kubelets) if foreign or planned else None
+    if given is not None:
+        use.known.append((_who(pod), given))
+        use.hidden += max(0, gpus - count(given))
+        return
+    if planned:
         use.hidden += gpus
         return
     ids: frozenset[int] = frozenset()
@@ -220,6 +243,43 @@ def _add_gpus(pod: Object, use: Use, notes: list[str]) -> None:
     if ids:
         use.known.append((_who(pod), gpu_set(ids)))
     use.hidden += max(0, gpus - len(ids))
+
+
+def _add_unread(pod: Object, use: Use, claims: Claimed, notes: list[str]) -> None:
+    """Count a pod whose claims nobody has read for every GPU: they may be of any."""
+    told = {one.get("name"): one for one in items(pod["status"], "resourceClaimStatuses")}
+    for one in items(pod["spec"], "resourceClaims"):
+        said = told.get(one.get("name"), one)
+        key = _claim(pod, said)
+        # A template may make no claim, which the status tells by a name that is missing.
+        if not key[1] and said is not one:
+            continue
+        if key not in claims.read:
+            use.hidden += _ALL
+            name = f"ResourceClaim {key[1]}" if key[1] else "a ResourceClaim"
+            notes.append(
+                f"{_who(pod)} has devices by {name}, which could not be read; every GPU of node"
+                f" {pod['spec']['nodeName']} counts as in use"
+            )
+            return
+
+
+def _claim(pod: Object, said: Object) -> tuple[str, str]:
+    name = said.get("resourceClaimName")
+    return pod["metadata"].get("namespace", ""), name if isinstance(name, str) else ""
+
+
+def _given(pod: Object, kubelets: Mapping[str, published.Allocations]) -> GPUSet | None:
+    """The GPUs that the kubelet gave a pod; None where nobody has looked since it started."""
+    kubelet = kubelets.get(pod["spec"]["nodeName"])
+    if kubelet is None:
+        return None
+    meta = pod["metadata"]
+    given = kubelet.gpus.get(f"{meta.get('namespace', '')}/{meta['name']}")
+    started = published.moment(pod["status"].get("startTime"))
+    # Another pod may have had this name before.
+    fresh = started is not None and kubelet.observed_at > started
+    return given if fresh else None
 
 
 def _device_ids(text: str) -> frozenset[int]:
@@ -242,7 +302,10 @@ def _device_ids(text: str) -> frozenset[int]:
 def _add_record(
     job: Object, uses: dict[str, Use], settled: set[tuple[str, str]], notes: list[str]
 ) -> None:
-    """Count the placement recorded on a job for those workers whose pods hold nothing yet."""
+    """Count the placement recorded on a job for those workers whose pods hold nothing yet.
+
+    It holds no more than the job asks for, whatever is written in it.
+    """
     meta = job["metadata"]
     annotations = meta["annotations"]
     if (
@@ -253,23 +316,65 @@ def _add_record(
     ):
         return
     who = f"MPIJob {meta.get('namespace', '')}/{meta['name']}"
-    template = job["spec"]["template"]
-    guarantee = template["metadata"]["annotations"].get(GUARANTEE, "gpus")
     try:
         workers = manifests.parse_map(str(annotations[MAP]))
-        each = gpu_count(template["spec"])
+        replicas, each = _asked_for(job)
     except (TypeError, ValueError) as error:
         notes.append(
             f"{who}: its recorded placement makes no sense: {error}; only its pods are counted"
         )
         return
+    if replicas is not None and len(workers) > replicas:
+        notes.append(
+            f"{who}: its recorded placement is of {len(workers)} workers, but it has {replicas};"
+            " the others do not count"
+        )
+        workers = workers[:replicas]
+    greedy = [index for index, _, gpus in workers if len(gpus) > each]
+    if greedy:
+        notes.append(
+            f"{who}: its recorded placement gives worker {greedy[0]}"
+            f" {len(workers[greedy[0]][2])} GPUs, but it asks for {each}; the others do not count"
+        )
+    exact = _guarantee(job) == "gpus"
     for index, node, gpus in workers:
         if (meta.get("namespace", ""), f"{meta['name']}-worker-{index}") in settled:
             continue
-        if gpus and guarantee == "gpus":
-            uses[node].known.append((who, gpu_set(gpus)))
+        if exact and gpus:
+            uses[node].known.append((who, gpu_set(gpus[:each])))
         else:
             uses[node].hidden += each
+
+
+def _asked_for(job: Object) -> tuple[int | None, int]:
+    """How many workers a job has, where it says so, and how many GPUs each of their pods asks for.
+
+    Pods that claim their GPUs have no limits to say so; there it is what the job asked the solver
+    for, which several workers in one pod share.
+    """
+    template, said = job["spec"]["template"], request.asked(job)
+    replicas = job["spec"].get("replicas")
+    wanted = _number(said.get("workers", 1)) if said else None
+    workers = replicas if isinstance(replicas, int) and replicas >= 0 else wanted
+    each = gpu_count(template["spec"])
+    if not each and wanted:
+        each = -(-wanted * _number(said.get("gpus", 0)) // (workers or wanted))
+    return workers, each
+
+
+def _number(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ValueError(f"{value!r} is no number of workers or GPUs")
+    return value
+
+
+def _guarantee(job: Object) -> str:
+    """What is guaranteed of a recorded placement; a job that has not started says it itself."""
+    said = job["spec"]["template"]["metadata"]["annotations"].get(GUARANTEE)
+    if said is None:
+        with contextlib.suppress(KeyError, ValueError, TypeError, AttributeError, RecursionError):
+            said = json.loads(job["metadata"]["annotations"][FORECAST]).get("guarantee")
+    return said if isinstance(said, str) else "gpus"
 
 
 def _who(pod: Object) -> str:

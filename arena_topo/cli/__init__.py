@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import typer
 
 from arena_topo import __version__, output
-from arena_topo.cli import cluster, jobs
+from arena_topo.cli import admin, cluster, jobs, queue, why
 from arena_topo.cli import topology as machines
 from arena_topo.cli.options import (
     PROGRAM,
@@ -34,10 +34,18 @@ _ORDER = (
     "submit",
     "plan",
     "get",
+    "why",
     "list",
     "logs",
+    "suspend",
+    "resume",
+    "replan",
     "delete",
     "topology",
+    "check",
+    "install",
+    "nodes",
+    "controller",
     "whoami",
     "version",
     "completion",
@@ -61,13 +69,26 @@ def tree() -> Any:
     topology.command("discover", cls=ArenaCommand)(machines.topology_discover)
     topology.command("publish", cls=ArenaCommand)(machines.topology_publish)
 
+    nodes = group("Keep nodes for topology jobs alone, or give them back.")
+    nodes.command("topology", cls=ArenaCommand)(admin.nodes_topology)
+    nodes.command("default", cls=ArenaCommand)(admin.nodes_default)
+    nodes.command("list", cls=ArenaCommand)(admin.nodes_list)
+
     root.add_typer(submit, name="submit")
     root.add_typer(plan, name="plan")
     root.command("get", cls=NamedCommand)(jobs.get)
+    root.command("why", cls=NamedCommand)(why.why)
     root.command("list", cls=ArenaCommand)(jobs.list_jobs)
     root.command("logs", cls=NamedCommand)(jobs.logs)
+    root.command("suspend", cls=NamedCommand)(queue.suspend)
+    root.command("resume", cls=NamedCommand)(queue.resume)
+    root.command("replan", cls=NamedCommand)(queue.replan)
     root.command("delete", cls=NamedCommand)(jobs.delete)
     root.add_typer(topology, name="topology")
+    root.command("check", cls=ArenaCommand)(admin.check)
+    root.command("install", cls=ArenaCommand)(admin.install)
+    root.add_typer(nodes, name="nodes")
+    root.command("controller", cls=ArenaCommand)(queue.controller)
     root.command("whoami", cls=ArenaCommand)(cluster.whoami)
     root.command("version", cls=ArenaCommand)(cluster.version)
     root.command("completion", cls=ArenaCommand)(cluster.completion)

@@ -7,7 +7,7 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -30,7 +30,7 @@ from arena_topo.cli.options import (
     spread,
     tell,
 )
-from arena_topo.errors import ArenaError, JobFailed, NotFound, UsageError
+from arena_topo.errors import AccessDenied, ArenaError, JobFailed, NotFound, UsageError
 from arena_topo.flag import Flag
 from arena_topo.job import MPIJob
 from arena_topo.manifests import ApiVersion, Plan
@@ -194,8 +194,26 @@ def submit_mpi(job: MPIJob, how: Submission, offline: Offline, everywhere: Globa
         raise UsageError("--timeout needs --wait", hint="add --wait")
     backend = engine(everywhere, image=job.image, fabric=network(offline.fabric))
     namespace = namespace_of(everywhere, backend)
-    done = workflow.submit(job, backend, namespace=namespace, api=offline.api_version)
-    _announce(done, how.output)
+    made: list[str] = []
+
+    def announce(names: Sequence[str]) -> None:
+        made.extend(names)
+        if how.output is None:
+            _announce(job.name, lambda: "".join(f"{name} created\n" for name in names))
+
+    with detaching(job.name, namespace, when=lambda: bool(made)):
+        done = workflow.submit(
+            job,
+            backend,
+            namespace=namespace,
+            api=offline.api_version,
+            stay=how.wait,
+            announce=announce,
+            tell=say,
+        )
+    if how.output is not None:
+        document = how.output
+        _announce(job.name, lambda: _printed(done.plan, document))
     say(f"The Job {job.name} has been submitted successfully")
     say(
         f"You can run `{PROGRAM} get {job.name} --type mpijob -n {namespace}`"
@@ -206,15 +224,12 @@ def submit_mpi(job: MPIJob, how: Submission, offline: Offline, everywhere: Globa
         _wait(backend, job.name, namespace, how.timeout)
 
 
-def _announce(done: Submitted, document: Document | None) -> None:
+def _announce(name: str, text: Callable[[], str]) -> None:
     """Print what was created; the job is there even where nobody can read that."""
     try:
-        if document is None:
-            show("".join(f"{name} created\n" for name in done.created))
-        else:
-            show(_printed(done.plan, document))
+        show(text())
     except (OutputLost, BrokenPipeError) as error:
-        say(f"warning: the job {done.plan.job.name} was created, but not its output: {error}")
+        say(f"warning: the job {name} was created, but not its output: {error}")
 
 
 def _preview(job: MPIJob, how: Submission, offline: Offline, everywhere: Globals) -> None:
@@ -311,7 +326,7 @@ def columns() -> int:
     return max(60, shutil.get_terminal_size().columns)
 
 
-def _wrapped(stream: TextIO | None) -> int | None:
+def wrapped(stream: TextIO | None) -> int | None:
     """Columns to wrap sentences at: those of a terminal; None where the output is none."""
     return columns() if stream is not None and stream.isatty() else None
 
@@ -367,23 +382,23 @@ def _printed(plan: Plan, document: Document) -> str:
 
 def _summarise(done: Submitted, *, waits: bool) -> None:
     plan, status = done.plan, done.status
-    tell(plan.notes)
+    tell((*plan.notes, *done.notes))
     # What was recorded, not what was planned: an engine may have had to decide anew.
     forecast = (status.forecast if status else None) or plan.forecast
     if forecast is not None and forecast.workers:
         slots = max(1, plan.job.gpus)
         table = output.placement(
-            forecast, plan.job.name, slots=slots, binding=plan.binding, width=_wrapped(sys.stderr)
+            forecast, plan.job.name, slots=slots, binding=plan.binding, width=wrapped(sys.stderr)
         )
         say(table.rstrip("\n"))
     if status is None:
         say(f"warning: the job {plan.job.name} was created, but cannot be read: {done.unread}")
     elif not waits and (trouble := output.trouble(status)) is not None:
-        say(output.fold(trouble, _wrapped(sys.stderr)))
+        say(output.fold(trouble, wrapped(sys.stderr)))
     if done.nearest is not None:
-        say(output.fold(f"  try:  {done.nearest}", _wrapped(sys.stderr), indent="        "))
+        say(output.fold(f"  try:  {done.nearest}", wrapped(sys.stderr), indent="        "))
     if done.starter is not None:
-        say(output.fold(f"  {done.starter}", _wrapped(sys.stderr)))
+        say(output.fold(f"  {done.starter}", wrapped(sys.stderr)))
 
 
 def _wait(backend: Backend, name: str, namespace: str, timeout: float | None) -> None:
@@ -394,7 +409,7 @@ def _wait(backend: Backend, name: str, namespace: str, timeout: float | None) ->
         say(f"The Job {name} is {status.phase}{reason}")
 
     try:
-        with _detaching(name, namespace):
+        with detaching(name, namespace):
             status = workflow.wait(backend, name, namespace, timeout=timeout, tell=changed)
     except NotFound:
         raise ArenaError(f"the job {name} was deleted while it was waited for") from None
@@ -407,11 +422,15 @@ def _wait(backend: Backend, name: str, namespace: str, timeout: float | None) ->
 
 
 @contextmanager
-def _detaching(name: str, namespace: str) -> Iterator[None]:
-    """Let Ctrl-C end the waiting but not the job, and say how to come back."""
+def detaching(
+    name: str, namespace: str, *, when: Callable[[], bool] = lambda: True
+) -> Iterator[None]:
+    """Let Ctrl-C end the waiting but not the job, and say how to come back to it."""
     try:
         yield
     except KeyboardInterrupt:
+        if not when():
+            raise
         say(
             f"The job {name} goes on."
             f" Come back: {PROGRAM} logs -f {name} -n {namespace};"
@@ -432,6 +451,9 @@ def get(
     gpus: Annotated[
         bool, Flag(help="Show the GPUs of each pod.", short="-g", panel=_PANEL)
     ] = False,
+    explain: Annotated[bool, Flag(help="Say why it is as it is, as `why` does.", panel=_PANEL)] = (
+        False
+    ),
     output_format: Annotated[
         Format, Flag(help="How to show it.", name="--output", short="-o", panel=_PANEL)
     ] = Format.WIDE,
@@ -440,23 +462,35 @@ def get(
     backend = engine(everywhere)
     namespace = namespace_of(everywhere, backend)
     if kind is Kind.OTHER:
-        raise _not_found(name, namespace)
+        raise missing(name, namespace)
+    from arena_topo.cli import why  # noqa: PLC0415 - it takes this module's words
+
+    now = time.time()
+    found = why.explained(backend, name, namespace, now) if explain else None
     try:
         status = backend.job(name, namespace)
     except NotFound:
-        raise _not_found(name, namespace) from None
-    now = time.time()
+        raise missing(name, namespace) from None
+    except AccessDenied:
+        # The pods may not be listed: what can be said without them was asked for.
+        if found is None:
+            raise
+        status = found.status
     if output_format is Format.NAME:
         show(f"{output.RESOURCE}/{status.name}\n")
-    elif output_format is not Format.WIDE:
-        show(_document(output.job_value(status, now=now), output_format))
-    else:
-        happened = backend.events(status) if events else None
-        width = _wrapped(sys.stdout)
-        show(output.job(status, now=now, gpus=gpus, events=happened, width=width))
-        trouble = output.trouble(status)
-        if trouble is not None and not output.explained(status):
-            say(output.fold(trouble, _wrapped(sys.stderr)))
+        return
+    drift = why.drifted(backend, status)
+    if output_format is not Format.WIDE:
+        value = output.job_value(status, now=now) | why.values(drift, found)
+        show(_document(value, output_format))
+        return
+    happened = backend.events(status) if events else None
+    width = wrapped(sys.stdout)
+    screen = output.job(status, now=now, gpus=gpus, events=happened, width=width)
+    show("\n".join([screen, *why.blocks(drift, found, width=width)]))
+    trouble = output.trouble(status)
+    if found is None and trouble is not None and not output.explained(status):
+        say(output.fold(trouble, wrapped(sys.stderr)))
 
 
 def _document(value: dict[str, Any] | list[dict[str, Any]], output_format: Format) -> str:
@@ -537,11 +571,11 @@ def logs(
     backend = engine(everywhere)
     namespace = namespace_of(everywhere, backend)
     if kind is Kind.OTHER:
-        raise _not_found(name, namespace)
+        raise missing(name, namespace)
     pieces = workflow.follow(
         backend, name, namespace, instance=instance or None, options=options, tell=say
     )
-    with _detaching(name, namespace):
+    with detaching(name, namespace):
         for piece in pieces:
             put(piece)
 
@@ -588,11 +622,11 @@ def delete(
     for name in dict.fromkeys(names):
         try:
             if kind is Kind.OTHER:
-                raise _not_found(name, namespace)
+                raise missing(name, namespace)
             backend.delete(name, namespace)
         except NotFound:
             if not ignore_not_found:
-                say(output.complaint(_not_found(name, namespace)))
+                say(output.complaint(missing(name, namespace)))
                 code = code or 1
         except ArenaError as error:
             # The other jobs are deleted all the same; the first failure decides the exit code.
@@ -604,7 +638,8 @@ def delete(
         raise typer.Exit(code)
 
 
-def _not_found(name: str, namespace: str) -> NotFound:
+def missing(name: str, namespace: str) -> NotFound:
+    """The error of a job that is not there."""
     # Programs built on arena look for the first part of this text.
     return NotFound(
         f"Not found training job {name} in namespace {namespace},"

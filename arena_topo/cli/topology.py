@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import os
+import signal
 import sys
+import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,7 +23,16 @@ from arena_topo.cli.jobs import (
     engine,
     network,
 )
-from arena_topo.cli.options import PROGRAM, Globals, say, show, spread, tell
+from arena_topo.cli.options import (
+    PROGRAM,
+    BackendName,
+    Globals,
+    Seconds,
+    say,
+    show,
+    spread,
+    tell,
+)
 from arena_topo.errors import UsageError
 from arena_topo.flag import Flag
 from arena_topo.manifests import Manifest
@@ -29,6 +41,8 @@ if TYPE_CHECKING:
     from arena_topo.topology import Cluster, Machine, Node
 
 _PANEL = "Options"
+_AGENT = "Agent"
+_INTERVAL = Seconds(15)
 
 _FormatFlag = Annotated[
     PlanFormat, Flag(help="How to show it.", name="--output", short="-o", panel=_PANEL)
@@ -146,6 +160,38 @@ def topology_publish(
         Document | None,
         Flag(help="How to print the object.", name="--output", short="-o", panel=_PANEL),
     ] = None,
+    watch: Annotated[
+        bool,
+        Flag(
+            help="Go on: keep this node's links, health and allocations up to date in namespace"
+            " arena-topo-system, as the node agent does.",
+            panel=_AGENT,
+        ),
+    ] = False,
+    once: Annotated[
+        bool, Flag(help="Do what --watch does, one time.", name="--once", panel=_AGENT)
+    ] = False,
+    interval: Annotated[
+        Seconds,
+        Flag(help="How often --watch looks.", panel=_AGENT, metavar="DURATION"),
+    ] = _INTERVAL,
+    pod_resources: Annotated[
+        str,
+        Flag(
+            help="The kubelet's socket that tells who has which GPUs (default"
+            " /var/lib/kubelet/pod-resources/kubelet.sock).",
+            panel=_AGENT,
+            metavar="SOCKET",
+        ),
+    ] = "",
+    ack: Annotated[
+        bool,
+        Flag(
+            help="With --watch, also write what arena's own top node reads, into kube-system.",
+            name="--ack",
+            panel=_AGENT,
+        ),
+    ] = False,
 ) -> None:
     """Write down in the cluster how the GPUs of a node are linked, for every submitter to read."""
     from arena_topo.topology import published  # noqa: PLC0415 - only here
@@ -153,6 +199,27 @@ def topology_publish(
 
     if target and node and target != node:
         raise UsageError(f"which node is it, {target} or {node}?", hint="name it once")
+    if watch or once:
+        for said, what in (
+            (source, "--from"),
+            (preset, "--preset"),
+            (dry_run, "--dry-run"),
+            (output_format, "--output"),
+        ):
+            if said:
+                raise UsageError(
+                    f"--{'watch' if watch else 'once'} and {what} exclude each other",
+                    why="it looks at this machine and writes down what it sees",
+                    hint=f"leave out {what}",
+                )
+        _keep(target or node, everywhere, None if once else interval, pod_resources, ack=ack)
+        return
+    for said, what in ((pod_resources, "--pod-resources"), (ack, "--ack")):
+        if said:
+            raise UsageError(
+                f"{what} goes with --watch or --once",
+                why="publish alone writes the links of one node, as somebody tells them",
+            )
     found = machines.publishing(target or node, source=source, preset=preset)
     tell(found.notes)
     if dry_run is DryRun.CLIENT:
@@ -167,6 +234,41 @@ def topology_publish(
         return
     show(_manifest(done.manifest, output_format or Document.YAML))
     say(said if dry_run is None else f"{said} (server dry run: nothing was written)")
+
+
+def _keep(
+    node: str, everywhere: Globals, interval: float | None, socket: str, *, ack: bool
+) -> None:
+    """Be the agent of a node, until SIGTERM; without an interval for one look."""
+    # The first process of a container dies of no signal that it does not ask for.
+    signal.signal(signal.SIGTERM, _end)
+    from arena_topo.backends.kubelet import SOCKET  # noqa: PLC0415 - only for agents
+    from arena_topo.backends.kubernetes.connection import Connection  # noqa: PLC0415
+    from arena_topo.workflow.agent import Agent  # noqa: PLC0415
+
+    if everywhere.backend is BackendName.LOCAL:
+        raise UsageError(
+            "there is no cluster to publish in",
+            why="--backend local is this machine",
+            hint="leave out --watch: topology discover shows this machine",
+        )
+    name = node or os.environ.get("NODE_NAME", "")
+    if not name:
+        raise UsageError(
+            "which node is it?",
+            why="an agent writes of its own node, which the host's name may not tell",
+            hint="set NODE_NAME to spec.nodeName by the downward API, or say --node",
+        )
+    agent = Agent(Connection(everywhere.options()), name, say=say, socket=socket or SOCKET, ack=ack)
+    if interval is None:
+        agent.once()
+    else:
+        agent.run(threading.Event(), interval=max(1.0, interval))
+
+
+def _end(*_signal: object) -> None:
+    """Stop at once; a write on its way is made whole by the next agent."""
+    raise SystemExit(0)
 
 
 # ---------------------------------------------------------------- what is shown

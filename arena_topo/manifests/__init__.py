@@ -3,7 +3,12 @@
     values      Plan and the small values in it
     render      a job -> its objects, through the templates; nothing is pinned yet
     volumes     what is mounted where in the containers
-    binding     how a placement is made to hold: the objects pinned, and what that guarantees
+    binding     how a placement is made to hold: which mechanism, and what that guarantees
+    pinning     the job with its workers pinned, and without
+    claims      the claims of GPUs that workers take
+    gates       the patch that gives one worker its place
+    request     what a job asked of the solver, for whoever starts it later
+    transition  the JSON patches between waiting, placed, held and running
     record      what is written on a job about its placement, and read back
     text        objects -> YAML and JSON that kubectl takes for the same objects
 
@@ -16,11 +21,22 @@ import importlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from arena_topo.manifests.values import ApiVersion, Binding, Forecast, Guarantee, Manifest, Plan
+from arena_topo.manifests.values import (
+    ApiVersion,
+    Binding,
+    Forecast,
+    Guarantee,
+    Manifest,
+    Mechanisms,
+    Plan,
+)
 
 if TYPE_CHECKING:
     from arena_topo.job import ConfigFile, MPIJob
-    from arena_topo.manifests.binding import bind, placed
+    from arena_topo.manifests.binding import bind
+    from arena_topo.manifests.claims import claims_of
+    from arena_topo.manifests.gates import waits_at_gate, worker_patch
+    from arena_topo.manifests.pinning import gated, placed, unplaced
     from arena_topo.manifests.record import (
         HOST_STAGED,
         is_node_name,
@@ -29,6 +45,7 @@ if TYPE_CHECKING:
         recorded,
     )
     from arena_topo.manifests.render import check, render
+    from arena_topo.manifests.request import job_of, requested
     from arena_topo.manifests.text import object_name, to_json, to_yaml
     from arena_topo.solver import Placement, Request
     from arena_topo.topology import Cluster
@@ -40,10 +57,14 @@ __all__ = [
     "Forecast",
     "Guarantee",
     "Manifest",
+    "Mechanisms",
     "Plan",
     "bind",
     "check",
+    "claims_of",
+    "gated",
     "is_node_name",
+    "job_of",
     "object_name",
     "parse_map",
     "placed",
@@ -51,15 +72,23 @@ __all__ = [
     "plan",
     "recorded",
     "render",
+    "requested",
     "to_json",
     "to_yaml",
+    "unplaced",
+    "waits_at_gate",
+    "worker_patch",
 ]
 
 
 _ROOMS = {
-    "binding": ("bind", "placed"),
+    "binding": ("bind",),
+    "claims": ("claims_of",),
+    "gates": ("waits_at_gate", "worker_patch"),
+    "pinning": ("gated", "placed", "unplaced"),
     "record": ("HOST_STAGED", "is_node_name", "parse_map", "placement_map", "recorded"),
     "render": ("check", "render"),
+    "request": ("job_of", "requested"),
     "text": ("object_name", "to_json", "to_yaml"),
 }
 
@@ -84,20 +113,23 @@ def plan(
     cluster: Cluster | None = None,
     waiting: str | None = None,
     binding: Binding | None = None,
+    mechanisms: Mechanisms | None = None,
 ) -> Plan:
     """Build every object of a job; with a placement, pinned as firmly as the template allows.
 
     `owner` is the user's name; `files` holds the text of each `--config-file`. A job that must
     wait is built suspended and unpinned. `binding` is for an engine that binds by itself; without
-    it, `bind` says what the template can do. InvalidJob if this version cannot express the job.
+    it, `bind` chooses by what `mechanisms` say that the cluster offers. InvalidJob if this version cannot express the job.
     """
-    from arena_topo.manifests.binding import bind, keeping, offered, placed  # noqa: PLC0415
+    from arena_topo.manifests.binding import bind, keeping, offered  # noqa: PLC0415
+    from arena_topo.manifests.claims import claims_of  # noqa: PLC0415
+    from arena_topo.manifests.pinning import placed  # noqa: PLC0415
     from arena_topo.manifests.record import annotated, forecast_of  # noqa: PLC0415
     from arena_topo.manifests.render import check, render  # noqa: PLC0415
 
     check(job, api)
     pinned = None if waiting is not None else placement
-    bound = None if pinned is None else binding or bind(job, pinned, cluster, api)
+    bound = None if pinned is None else binding or bind(job, pinned, cluster, api, mechanisms)
     first, *others = render(
         job,
         namespace=namespace,
@@ -115,6 +147,7 @@ def plan(
     elif pinned is not None and bound is not None:
         forecast = forecast_of(pinned, cluster, bound)
         first = placed(first, pinned, bound, kept=keeping(pinned, cluster))
+        others += claims_of(first, pinned, bound, cluster)
     if forecast is not None:
         first = annotated(first, forecast)
     return Plan(

@@ -1,180 +1,372 @@
-"""How a placement is made to hold: the objects pinned, and what that guarantees."""
+"""How a placement is made to hold: which mechanism, and what it guarantees.
+
+    claims      the scheduler allocates the very devices (nodes of a DRA driver)
+    admission   a policy gives each worker its node and GPUs as it is created
+    gates       somebody patches each worker while it waits at a gate
+    template    one template for all workers says what it can; all that v1alpha1 has
+
+No container is ever shown a GPU that the kubelet or a claim may give to another one. Device plugins
+keep books of their own: where our choice goes past them, it does so for every container of a node.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from copy import deepcopy
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
-from arena_topo.errors import ArenaError
-from arena_topo.job import MPIJob
-from arena_topo.manifests.values import (
-    FORMAT,
-    GPU_GROUP,
-    GPU_VISIBLE,
-    GUARANTEE,
-    ApiVersion,
-    Binding,
-    Guarantee,
-    Manifest,
-)
-from arena_topo.solver import Placement
+from arena_topo.errors import ArenaError, InvalidJob
+from arena_topo.job import BindingChoice, MPIJob, PodShape
+from arena_topo.manifests.claims import unclaimable, uncoloured, unmetered
+from arena_topo.manifests.values import ApiVersion, Binding, Guarantee, Mechanisms
+from arena_topo.solver import Assignment, Placement
 from arena_topo.topology import ORDINARY, PUBLISHED, TAINT, Cluster, Node, NodeName, gpu_set
 
-_HOSTNAME = "kubernetes.io/hostname"
+_INSTALL = "an administrator installs it: arena-topo install"
+_PATCHES = (
+    "ask for this rule in a Role:"
+    ' {apiGroups: [""], resources: ["pods"], verbs: ["list", "watch", "patch"]}'
+)
 
 
-def bind(job: MPIJob, placement: Placement, cluster: Cluster | None, api: ApiVersion) -> Binding:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _No:
+    """Why a mechanism does not serve, and what to do about it."""
+
+    why: str
+    hint: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Case:
+    """A placement, and where it is to hold."""
+
+    job: MPIJob
+    placement: Placement
+    cluster: Cluster | None
+    api: ApiVersion
+    found: Mechanisms
+    resource: str
+    injects: bool
+
+    @property
+    def nodes(self) -> dict[NodeName, Node]:
+        """The chosen nodes that are known."""
+        return {one.name: one for one in _chosen(self.placement, self.cluster)}
+
+    @property
+    def driver(self) -> str:
+        """The DRA driver that publishes the chosen GPUs, if one does."""
+        return next((one.driver for one in self.nodes.values() if one.driver), "")
+
+    @property
+    def device_class(self) -> str | None:
+        """The DeviceClass of the chosen GPUs; where none can be read, by the custom of drivers."""
+        classes = self.found.classes
+        return self.driver if classes is None else classes.get(self.driver)
+
+    @property
+    def together(self) -> bool:
+        """Whether some workers share a node."""
+        return len(self.placement.nodes) < len(self.placement.assignments)
+
+    @property
+    def told(self) -> bool:
+        """Whether it is known which GPUs the workers are to get."""
+        return all(one.gpus for one in self.placement.assignments)
+
+
+def bind(
+    job: MPIJob,
+    placement: Placement,
+    cluster: Cluster | None,
+    api: ApiVersion,
+    mechanisms: Mechanisms | None = None,
+    *,
+    gated: bool = False,
+) -> Binding:
+    """The firmest way to hold a placement that the cluster and the chosen nodes allow.
+
+    `mechanisms` is what the cluster was found to offer; without it only what needs nothing of the
+    cluster is taken to work. `gated`: the workers were made at their gates already, so that they
+    can be patched and nothing else. InvalidJob if the job asks for a way that does not serve;
+    ArenaError if none does.
+    """
+    case = _Case(
+        job=job,
+        placement=placement,
+        cluster=cluster,
+        api=api,
+        found=mechanisms or Mechanisms(),
+        resource=offered(job, placement, cluster, api),
+        injects=not gated,
+    )
+    forced = None if gated else _FORCED.get(job.binding)
+    if forced is not None:
+        answer = _WAYS[forced](case)
+        if isinstance(answer, _No):
+            raise InvalidJob(
+                f"--binding {forced} cannot hold the workers of {job.name}",
+                why=answer.why,
+                hint=answer.hint or "leave it out: the firmest way that there is will be used",
+            )
+        return _finished(case, answer)
+    refusals = []
+    for way in _order(case, known=mechanisms is not None):
+        answer = _WAYS[way](case)
+        if isinstance(answer, Binding):
+            return _finished(case, answer)
+        refusals.append(answer)
+    # The first says most: it is the way that was meant for these nodes.
+    raise ArenaError(
+        f"nothing holds the workers of {job.name} to their GPUs",
+        why=refusals[0].why,
+        hint=refusals[0].hint,
+    )
+
+
+def _order(case: _Case, *, known: bool) -> list[str]:
+    """The ways to try, firmest first."""
+    if not case.injects:
+        return ["claims"] if case.driver else ["gates"]
+    first = ["claims"] if case.driver else []
+    if not known or case.api is ApiVersion.V1ALPHA1:
+        return [*first, "template"]
+    gates = ["gates"] if case.found.patches else []
+    admission = ["admission"] if case.found.admission is not False else []
+    if case.job.pod_shape is PodShape.SHARED and case.together:
+        # The policy shows each worker its own GPUs; a patch can show it those of its neighbours.
+        return [*first, *gates, *admission, "template"]
+    return [*first, *admission, *gates, "template"]
+
+
+def _finished(case: _Case, binding: Binding) -> Binding:
+    gang = bool(case.job.gang and case.found.gang and case.api is not ApiVersion.V1ALPHA1)
+    return replace(binding, gang=gang)
+
+
+# The ways
+
+
+def _claims(case: _Case) -> Binding | _No:
+    refusal = _unclaimable(case)
+    if refusal is not None:
+        return refusal
+    ours = Binding(
+        name="claims",
+        guarantee=Guarantee.GPUS if case.told else Guarantee.NODE,
+        why=None if case.told else _UNTOLD.format("scheduler"),
+        device_class=case.device_class or "",
+    )
+    if case.found.claims and case.found.admission:
+        return ours
+    apart = "the workers were made before their GPUs were known"
+    if case.injects:
+        found = uncoloured(case.placement, case.cluster)
+        if found is None:
+            groups = (
+                "which worker gets which of the chosen groups of GPUs is the scheduler's choice"
+            )
+            confirmed = case.found.classes is not None
+            return replace(ours, coloured=True, why=groups, confirmed=confirmed)
+        apart = found
+    if case.found.claims is not False and case.found.admission is not False:
+        return replace(ours, confirmed=False)
+    return _No(why=f"{apart}, and no policy gives each worker a claim of its own", hint=_INSTALL)
+
+
+def _unclaimable(case: _Case) -> _No | None:
+    """Why no worker can claim its GPUs, in whatever way."""
+    plugin = next((name for name, one in case.nodes.items() if not one.driver), None)
+    if not case.driver or plugin is not None:
+        where = plugin or next(iter(case.placement.nodes))
+        return _No(why=f"no DRA driver publishes the GPUs of node {where}, so none can be claimed")
+    if case.api is ApiVersion.V1ALPHA1:
+        return _No(
+            why="workers of MPIJob v1alpha1 cannot claim GPUs, and these can only be claimed",
+            hint="install an operator that serves MPIJob v2beta1",
+        )
+    if case.device_class is None:
+        return _No(
+            why=f"no DeviceClass of the cluster offers the GPUs of driver {case.driver}",
+            hint="an administrator installs the one that comes with the driver",
+        )
+    if line := unmetered(case.found.quotas, case.device_class):
+        return _No(
+            why="the namespace has a quota of GPUs, and claims of them would go past it",
+            hint=f"an administrator adds to spec.hard of the ResourceQuota: {line}",
+        )
+    why = unclaimable(case.placement, case.cluster)
+    return _No(why=why) if why else None
+
+
+def _admission(case: _Case) -> Binding | _No:
+    if case.api is ApiVersion.V1ALPHA1:
+        return _No(why="workers of MPIJob v1alpha1 do not know their number, so no policy helps")
+    if case.found.admission is False:
+        return _No(why="no admission policy places workers in this namespace", hint=_INSTALL)
+    answer = _each(case, "admission")
+    if isinstance(answer, Binding):
+        return replace(answer, confirmed=bool(case.found.admission))
+    return answer
+
+
+def _gates(case: _Case) -> Binding | _No:
+    if case.api is ApiVersion.V1ALPHA1:
+        return _No(why="the operator of MPIJob v1alpha1 drops scheduling gates")
+    if case.found.patches is False:
+        return _No(
+            why="workers at a gate wait for somebody to patch them, and you may not",
+            hint=_PATCHES,
+        )
+    answer = _each(case, "gates")
+    if isinstance(answer, Binding):
+        sees = case.job.pod_shape is PodShape.SHARED and answer.inject
+        return replace(answer, separate=not sees, confirmed=bool(case.found.patches))
+    return answer
+
+
+def _each(case: _Case, name: str) -> Binding | _No:
+    """What holds where every worker is told its own node and GPUs."""
+    if isinstance(resource := _asked(case), _No):
+        return resource
+    ours = Binding(name=name, guarantee=Guarantee.NODE, resource=resource)
+    workers = case.placement.assignments
+    whole = all(_is_whole(one, case) for one in workers)
+    shown = [_is_whole(one, case) or _is_ours(case.nodes.get(one.node)) for one in workers]
+    if case.driver:
+        if whole:
+            return replace(ours, guarantee=Guarantee.GPUS)
+        why = "the workers ask for a number of GPUs, and the scheduler picks which"
+        return replace(ours, why=why)
+    if case.told and case.job.gpus > 0 and (whole or (case.injects and all(shown))):
+        return replace(ours, guarantee=Guarantee.GPUS, inject=case.injects)
+    if not case.told:
+        why = _UNTOLD.format("kubelet")
+    elif all(shown):
+        why = "the workers were made before their GPUs were known, so the kubelet picks them"
+    else:
+        why = "other pods may use GPUs of the same nodes, so the kubelet picks the workers' GPUs"
+    return _left(case, replace(ours, why=why))
+
+
+def _template(case: _Case) -> Binding | _No:
     """The strongest promise that one template, shared by all workers, can keep.
 
     `gpus` only where the kubelet has no choice (a worker takes its whole node), or where nobody
     but arena-topo uses the nodes, so that showing a container GPUs of our choice takes them from
     nobody. `node` where affinity can force how many workers each node gets.
     """
-    known = {one.name: one for one in cluster.nodes} if cluster is not None else {}
-    nodes = [known.get(name) for name in placement.nodes]
+    if isinstance(resource := _asked(case), _No):
+        return resource
+    placement = case.placement
     per_node = set(Counter(one.node for one in placement.assignments).values())
     alone = per_node == {1}
-    whole = alone and all(_is_whole(one.gpus, known.get(one.node)) for one in placement.assignments)
+    whole = all(_is_whole(one, case) for one in placement.assignments)
     same = len({frozenset(one.gpus) for one in placement.assignments}) == 1
-    told = all(one.gpus for one in placement.assignments)
-    ours = all(node is not None and node.dedicated and not node.foreign for node in nodes)
+    ours = all(_is_ours(case.nodes.get(name)) for name in placement.nodes)
     # In v1alpha1 the launcher is made from the same template: it would see the GPUs as well.
-    injectable = told and same and job.gpus > 0 and api is not ApiVersion.V1ALPHA1
+    injectable = case.told and same and case.job.gpus > 0 and case.api is not ApiVersion.V1ALPHA1
+    held = Binding(name="template", guarantee=Guarantee.GPUS, resource=resource)
     if whole or (alone and injectable and ours):
-        return Binding(name="template", guarantee=Guarantee.GPUS, inject=injectable)
-    if len(nodes) > 1 and len(per_node) > 1:
-        return Binding(
-            name="template",
-            guarantee=Guarantee.ADVISORY,
-            why="the nodes take different numbers of workers, and all workers share one template"
-            " that cannot say so",
-        )
-    if not told:
-        why = "a node does not say which of its GPUs are free, so the kubelet picks them"
-    elif not alone:
+        return replace(held, inject=injectable and not case.driver)
+    if len(placement.nodes) > 1 and len(per_node) > 1:
+        guarantee = Guarantee.ADVISORY
         why = (
+            "the nodes take different numbers of workers, and all workers share one template"
+            " that cannot say so"
+        )
+    else:
+        guarantee = Guarantee.NODE
+        why = _why_node(case, alone=alone, same=same, ours=ours)
+    return _left(case, replace(held, guarantee=guarantee, why=why))
+
+
+def _why_node(case: _Case, *, alone: bool, same: bool, ours: bool) -> str:
+    """Why one template can promise no more than the node."""
+    if not case.told:
+        return _UNTOLD.format("kubelet")
+    if not alone:
+        return (
             "several workers share a node and one template that cannot tell them apart, so the"
             " kubelet picks each one's GPUs"
         )
-    elif not same:
-        why = (
+    if not same:
+        return (
             "the GPUs differ from node to node, and all workers share one template, so the kubelet"
             " picks them"
         )
-    elif not ours:
-        why = "other pods may use GPUs of the same nodes, so the kubelet picks the workers' GPUs"
-    else:
-        why = (
-            "in v1alpha1 the launcher shares the template of the workers, so the kubelet picks the"
-            " GPUs"
-        )
-    return Binding(name="template", guarantee=Guarantee.NODE, why=why)
+    if not ours:
+        return "other pods may use GPUs of the same nodes, so the kubelet picks the workers' GPUs"
+    return (
+        "in v1alpha1 the launcher shares the template of the workers, so the kubelet picks the GPUs"
+    )
 
 
-def _is_whole(gpus: tuple[int, ...], node: Node | None) -> bool:
-    """Whether these are all GPUs that the kubelet of a node can give."""
-    if node is None or not gpus:
+_COLOURED = "which worker gets which of the chosen groups of GPUs is the scheduler's choice"
+_UNTOLD = "a node does not say which of its GPUs are free, so the {} picks them"
+
+_WAYS: dict[str, Callable[[_Case], Binding | _No]] = {
+    "claims": _claims,
+    "admission": _admission,
+    "gates": _gates,
+    "template": _template,
+}
+
+_FORCED = {choice: choice.value for choice in BindingChoice if choice.value in _WAYS}
+
+
+# What they rest on
+
+
+def _asked(case: _Case) -> str | _No:
+    """What workers that take no claims ask for to get the GPUs of the chosen nodes."""
+    if not case.driver:
+        return case.resource
+    extended = case.found.extended.get(case.device_class or "")
+    if extended is not None:
+        return extended
+    return _No(
+        why=f"the GPUs of node {next(iter(case.nodes))} are published by the DRA driver"
+        f" {case.driver}, and pods get them by claims alone",
+        hint="use --binding auto or claims",
+    )
+
+
+def _left(case: _Case, binding: Binding) -> Binding | _No:
+    """The binding that leaves the GPUs to the kubelet, where that takes them from nobody.
+
+    The kubelet does not know of GPUs that we have shown to containers: on a node where we do that
+    it may give them away again.
+    """
+    for name, node in case.nodes.items():
+        known = node.machine.everything if node.allocatable is None else node.allocatable
+        if _is_kept(node) and known & ~node.free:
+            return _No(
+                why=f"jobs on node {name} were given GPUs that the kubelet does not know of, and"
+                " it would give them to these workers too",
+                hint="wait for those jobs, choose other nodes with --selector, or have arena-topo"
+                " say which GPUs each worker gets: arena-topo install",
+            )
+    return binding
+
+
+def _is_kept(node: Node) -> bool:
+    """Whether containers of this node may be shown GPUs of our choice."""
+    return node.dedicated and not node.foreign and not node.opaque and not node.driver
+
+
+def _is_ours(node: Node | None) -> bool:
+    return node is not None and _is_kept(node)
+
+
+def _is_whole(one: Assignment, case: _Case) -> bool:
+    """Whether a worker takes all GPUs that its node can give."""
+    node = case.nodes.get(one.node)
+    if node is None or not one.gpus:
         return False
     everything = node.machine.everything if node.allocatable is None else node.allocatable
-    return gpu_set(gpus) == everything
-
-
-def placed(
-    mpijob: Manifest, placement: Placement, binding: Binding, *, kept: Iterable[str] = ()
-) -> Manifest:
-    """The same MPIJob with its workers pinned to the chosen nodes; the one given stays as it is.
-
-    `kept` are the effects of taints that keep the chosen nodes for arena-topo; workers bear them.
-    """
-    pinned = deepcopy(mpijob)
-    spec = pinned["spec"]
-    shared = "template" in spec
-    template = spec["template"] if shared else spec["mpiReplicaSpecs"]["Worker"]["template"]
-    name = pinned["metadata"]["name"]
-    workers = (
-        {"mpi_job_name": name, "mpi_role_type": "worker"} if shared else {"gpu-topology": name}
-    )
-    pod = template["spec"]
-    pod["affinity"] = _node_affinity(placement.nodes)
-    per_node = set(Counter(one.node for one in placement.assignments).values())
-    if len(placement.nodes) > 1 and len(per_node) == 1:
-        if per_node == {1} and not shared:
-            pod["affinity"] |= _apart(workers)
-        else:
-            # Also for one worker per node where the launcher is made from the same template: kept
-            # apart from workers, it could not run on any of the nodes that it is pinned to.
-            pod["topologySpreadConstraints"] = [_evenly(workers)]
-    for effect in sorted(set(kept)):
-        bears = {"key": TAINT, "operator": "Exists", "effect": effect}
-        # The launcher is to run beside its workers.
-        for one in (
-            [pod] if shared else [pod, spec["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]]
-        ):
-            one["tolerations"] = [*one.get("tolerations", ()), bears]
-    notes = {FORMAT: "v1", GUARANTEE: binding.guarantee.value}
-    gpus = _shared_gpus(placement)
-    if gpus:
-        notes[GPU_GROUP] = ",".join(map(str, sorted(gpus)))
-        notes[GPU_VISIBLE] = ",".join(map(str, gpus))
-    template["metadata"]["annotations"] |= notes
-    if binding.inject:
-        container = pod["containers"][0]
-        container["env"] = _with_devices(container["env"])
-    return pinned
-
-
-def _node_affinity(nodes: Iterable[str]) -> Manifest:
-    # By name of the node object, not by its hostname label, which need not be the same; terms are
-    # alternatives, and matchFields takes exactly one value in each.
-    terms = [
-        {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [str(node)]}]}
-        for node in nodes
-    ]
-    return {
-        "nodeAffinity": {
-            "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}
-        }
-    }
-
-
-def _apart(workers: Mapping[str, str]) -> Manifest:
-    term = {"topologyKey": _HOSTNAME, "labelSelector": {"matchLabels": dict(workers)}}
-    return {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
-
-
-def _evenly(workers: Mapping[str, str]) -> Manifest:
-    # With k workers for each of n nodes, a skew of at most 1 leaves only k on each.
-    return {
-        "maxSkew": 1,
-        "topologyKey": _HOSTNAME,
-        "whenUnsatisfiable": "DoNotSchedule",
-        "labelSelector": {"matchLabels": dict(workers)},
-    }
-
-
-def _shared_gpus(placement: Placement) -> tuple[int, ...]:
-    """The job's GPUs on each of its nodes, in ring order if one worker has them all.
-
-    Empty if they are not the same on every node, or not known.
-    """
-    orders = {one.gpus for one in placement.assignments}
-    if len(orders) == 1 and len(placement.nodes) == len(placement.assignments):
-        return orders.pop()
-    held: dict[NodeName, set[int]] = {}
-    for one in placement.assignments:
-        if not one.gpus:
-            return ()
-        held.setdefault(one.node, set()).update(one.gpus)
-    sets = {frozenset(gpus) for gpus in held.values()}
-    return tuple(sorted(sets.pop())) if len(sets) == 1 else ()
-
-
-def _with_devices(variables: Iterable[Manifest]) -> list[Manifest]:
-    name = "NVIDIA_VISIBLE_DEVICES"
-    source = {"fieldRef": {"fieldPath": f"metadata.annotations['{GPU_VISIBLE}']"}}
-    kept = [one for one in variables if one["name"] != name]
-    return sorted([*kept, {"name": name, "valueFrom": source}], key=lambda one: str(one["name"]))
+    return gpu_set(one.gpus) == everything
 
 
 def _chosen(placement: Placement, cluster: Cluster | None) -> list[Node]:

@@ -109,6 +109,9 @@ def _map_text(workers: Iterable[tuple[str, tuple[int, ...]]]) -> str:
 
 
 _NODE = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
+_LONGEST_NODE = 253
+"""Characters of a DNS subdomain, which names of nodes are."""
+
 _ENTRY = re.compile(
     rf"(?P<node>{_NODE})"
     r"/(?P<gpus>((0|[1-9][0-9]{0,3})(,(0|[1-9][0-9]{0,3}))*)?)"
@@ -117,7 +120,7 @@ _ENTRY = re.compile(
 
 def is_node_name(text: str) -> bool:
     """Whether a node can have this name (a DNS subdomain, RFC 1123), and so stand in a map."""
-    return re.fullmatch(_NODE, text) is not None
+    return len(text) <= _LONGEST_NODE and re.fullmatch(_NODE, text) is not None
 
 
 def parse_map(text: str) -> tuple[tuple[int, str, tuple[int, ...]], ...]:
@@ -129,6 +132,11 @@ def parse_map(text: str) -> tuple[tuple[int, str, tuple[int, ...]], ...]:
         if found is None:
             raise ValueError(f"worker {index}: expected NODE/GPU,GPU,..., got {entry!r}")
         node = found["node"]
+        if len(node) > _LONGEST_NODE:
+            raise ValueError(
+                f"worker {index}: the name of a node has at most {_LONGEST_NODE} characters,"
+                f" got {len(node)}"
+            )
         gpus = tuple(int(gpu) for gpu in found["gpus"].split(",") if gpu)
         for gpu in gpus:
             if (node, gpu) in taken:

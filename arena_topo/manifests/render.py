@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from arena_topo.errors import InvalidJob
 from arena_topo.flag import flags_of, spelling
-from arena_topo.job import ConfigFile, MPIJob, SyncMode, Toleration
+from arena_topo.job import ConfigFile, Duration, MPIJob, PodShape, SyncMode, Toleration
 from arena_topo.manifests.text import as_json, to_yaml
 from arena_topo.manifests.values import GPU_GROUP, GPU_VISIBLE, ApiVersion, Manifest
 from arena_topo.manifests.volumes import by_role, digest, folders, logs, mounted
@@ -27,11 +27,12 @@ if TYPE_CHECKING:
 CHART = "0.28.0"
 """The version of arena's chart that these objects look like; arena reads it back."""
 
-PATIENCE_PLACED = 600
-"""Seconds that a launcher waits for workers whose GPUs were known to be free."""
-
 PATIENCE = 7 * 24 * 3600
-"""Seconds that a launcher waits for workers that may have to queue for GPUs like any pod."""
+"""Seconds that a launcher waits for workers that may have to queue for GPUs like any pod. Workers
+whose GPUs were known to be free are waited for as long as their gang may make no progress."""
+
+HOSTFILE = "/etc/mpi/hostfile"
+"""Where the operators of v1 and v2beta1 put the list of workers in launchers."""
 
 LONGEST_KEY = 253 + 1 + 63
 """Characters that a key of a label or annotation may have: prefix, slash, name (Kubernetes)."""
@@ -59,6 +60,7 @@ def check(job: MPIJob, api: ApiVersion) -> None:
             f"--sync-mode {job.sync_mode} needs --sync-image",
             hint=f"name an image with {job.sync_mode} in it that your cluster can pull",
         )
+    _check_launching(job, api)
     if job.tensorboard and not job.tensorboard_image:
         raise InvalidJob(
             "--tensorboard needs --tensorboard-image",
@@ -90,6 +92,28 @@ def check(job: MPIJob, api: ApiVersion) -> None:
     mounted(job, "")
 
 
+def _check_launching(job: MPIJob, api: ApiVersion) -> None:
+    """Refuse what only workers that run sshd can do, and a folder that is none."""
+    path = job.ssh_auth_mount_path
+    if path and not path.startswith("/"):
+        raise InvalidJob("--ssh-auth-mount-path is invalid", why=f"{path!r} is no absolute path")
+    if api is ApiVersion.V2BETA1:
+        return
+    if path:
+        raise InvalidJob(
+            "--ssh-auth-mount-path needs MPIJob v2beta1",
+            why=f"workers of MPIJob {api} are reached through kubectl exec, not ssh",
+            hint="leave it out",
+        )
+    if job.pod_shape is PodShape.SHARED:
+        raise InvalidJob(
+            "--pod-shape shared needs MPIJob v2beta1",
+            why=f"in MPIJob {api} nothing tells the ranks of a pod which of the GPUs that it"
+            " sees are its own",
+            hint="use --pod-shape fused: one pod for the workers of a node",
+        )
+
+
 # What the objects look like
 
 
@@ -113,7 +137,7 @@ def render(
         "resources": _resources(job, resource),
         "suspend": suspend,
         "topology": topology,
-        "patience": PATIENCE_PLACED if topology else PATIENCE,
+        "patience": int(job.gang_timeout) if topology else PATIENCE,
         "host_network": context["host_network"] or (topology and api is ApiVersion.V1ALPHA1),
         "chart": CHART,
         "values": to_yaml([_flags(job)]),
@@ -187,19 +211,17 @@ def _context(
         notes["modelSource"] = job.model_source
     annotations = notes | {one.key: one.value for one in job.annotation if one.key not in notes}
     environment = _environment(job)
-    launcher = dict(environment)
-    if api is ApiVersion.V2BETA1:
-        # The operator says this to Open MPI 4 only (OMPI_MCA_orte_default_hostfile and
-        # _keep_fqdn_hostnames); the launcher of Open MPI 5 has other names for the two.
-        launcher.setdefault("PRTE_MCA_prte_default_hostfile", "/etc/mpi/hostfile")
-        launcher.setdefault("PRTE_MCA_prte_keep_fqdn_hostnames", "true")
-    volumes = mounted(job, namespace)
+    shared = job.pod_shape is PodShape.SHARED
+    volumes = [
+        one for one in mounted(job, namespace) if not (shared and one.flag == "--share-memory")
+    ]
     seen = logs(job, volumes)
     return {
         "job": job,
         "namespace": namespace,
         "slots": max(1, job.gpus),
         "sshd": api is ApiVersion.V2BETA1,
+        "shared": shared,
         "labels": labels,
         "worker_labels": labels | workers,
         "annotations": annotations,
@@ -209,8 +231,8 @@ def _context(
         "compute": _compute(job),
         "env": {
             "both": _variables(environment),
-            "worker": _variables(environment),
-            "launcher": _variables(launcher),
+            "worker": _joined(job, namespace, environment) if shared else _variables(environment),
+            "launcher": _variables(_launching(api) | environment),
         },
         "sync_env": _variables(environment | _sync(job)),
         "volumes": by_role(volumes, lambda one: one.volume),
@@ -272,6 +294,43 @@ def _variables(environment: Mapping[str, str]) -> list[dict[str, str]]:
     return [{"name": name, "value": environment[name]} for name in sorted(environment)]
 
 
+def _launching(api: ApiVersion) -> dict[str, str]:
+    """What the launcher of Open MPI 5, PRRTE, needs to hear to find and reach the workers.
+
+    Operators say it to Open MPI 4 only: OMPI_MCA_orte_default_hostfile, _keep_fqdn_hostnames,
+    plm_rsh_args, plm_rsh_agent (kubeflow/mpi-operator issue 842). PRRTE reads PRTE_MCA_ and has no
+    rsh component; its names are those registered in prte_mca_params.c and plm_ssh_component.c.
+    """
+    hosts = {"PRTE_MCA_prte_default_hostfile": HOSTFILE}
+    if api is ApiVersion.V2BETA1:
+        return hosts | {
+            "PRTE_MCA_prte_keep_fqdn_hostnames": "true",
+            "PRTE_MCA_plm_ssh_args": "-o ConnectionAttempts=10",
+        }
+    if api is ApiVersion.V1:
+        return hosts | {"PRTE_MCA_plm_ssh_agent": "/etc/mpi/kubexec.sh"}
+    # The workers are made from the same template, and it is arena's own.
+    return {}
+
+
+def _joined(job: MPIJob, namespace: str, environment: Mapping[str, str]) -> list[dict[str, Any]]:
+    """The variables of workers that share IPC: by these NCCL takes the pods of a node for one host.
+
+    NCCL joins processes directly if their host ids are the same (NCCL_HOSTID, else hostname and
+    boot id) and /dev/shm is the same device (pull request 248 to NVIDIA/nccl). Its cuMem buffers
+    are passed on through abstract Unix sockets (src/misc/ipcsocket.cc), which end at a network
+    namespace; pods have one each, since each runs sshd on the same port. So without cuMem.
+    """
+    node = "ARENA_TOPO_NODE"
+    joined = {
+        "NCCL_HOSTID": f"$({node})/{namespace}/{job.name}",
+        "NCCL_CUMEM_ENABLE": "0",
+    }
+    source = {"name": node, "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
+    # Kubernetes replaces $(NAME) by what stands above it in the list.
+    return [source, *_variables(joined | {**environment})]
+
+
 def _sync(job: MPIJob) -> dict[str, str]:
     if job.sync_mode is not SyncMode.GIT:
         return {}
@@ -314,4 +373,6 @@ def _flags(job: MPIJob) -> dict[str, Any]:
 def _plain(value: object) -> object:
     if isinstance(value, tuple):
         return [_plain(one) for one in value]
+    if isinstance(value, Duration):
+        return str(value)
     return value if isinstance(value, bool | int | float) else str(value)

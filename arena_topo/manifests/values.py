@@ -36,6 +36,8 @@ CLAIMS = "arena-topo.io/claims"
 PER_WORKER = "per-worker"
 GANG = "arena-topo.io/gang"
 """Label of workers that the admission policy joins to the PodGroup of their job."""
+UNPINNED = "arena-topo.io/unpinned"
+"""On a pinned template: what of it the pins have replaced (JSON), where they did."""
 GPU_GROUP = "topology.kubernetes.io/gpu-group"
 GPU_VISIBLE = "topology.kubernetes.io/gpu-visible"
 
@@ -64,7 +66,12 @@ class Binding:
     """How a placement is made to hold: the mechanism, what it guarantees, if devices are injected.
 
     `separate` says that the workers of one node are pods of their own, which NCCL cannot join
-    directly. `why` is one sentence for a person when the guarantee is less than `gpus`.
+    directly. `why` is one sentence for a person when the guarantee is less than `gpus`, or when
+    the claims are `coloured`: one claim template for all workers, so that which of them gets which
+    group of GPUs is the scheduler's choice. `confirmed` is False where the cluster could not be
+    asked whether the mechanism works. `device_class` is what claims name; `resource` what the
+    workers ask for instead ("": what their template says). `gang`: the scheduler itself holds the
+    workers back until all can run.
     """
 
     name: str
@@ -72,22 +79,33 @@ class Binding:
     inject: bool = False
     separate: bool = True
     why: str | None = None
+    coloured: bool = False
+    confirmed: bool = True
+    device_class: str = ""
+    resource: str = ""
+    gang: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mechanisms:
     """What a cluster was found to offer for making placements hold; None: it could not be asked.
 
-    `admission` and `claims` are the policies that give workers their node and their claim, as
-    answered by a probe in the job's namespace; `patches` whether the caller may list and patch
-    pods there. `classes` maps each DRA driver to a DeviceClass of its GPUs. `suspends` says
-    whether an MPIJob can be created suspended. `notes` say what could not be found out, and why.
+    `admission`, `claims` and `gang` are the policies that give workers their node, their claim and
+    their PodGroup, as answered by a probe in the job's namespace; `patches` whether the caller may
+    list, watch and patch pods there. `classes` maps each DRA driver to a DeviceClass of its GPUs
+    (None: they could not be read), `extended` each of those classes to the extended resource that
+    it stands for, where it does. `quotas` are the ResourceQuotas of the namespace, as they are
+    stored. `suspends` says whether an MPIJob can be created suspended. `notes` say what could not
+    be found out, and why.
     """
 
     admission: bool | None = None
     claims: bool | None = None
+    gang: bool | None = None
     patches: bool | None = None
-    classes: Mapping[str, str] = field(default_factory=dict)
+    classes: Mapping[str, str] | None = None
+    extended: Mapping[str, str] = field(default_factory=dict)
+    quotas: tuple[Mapping[str, Any], ...] = ()
     suspends: bool = True
     notes: tuple[str, ...] = ()
 

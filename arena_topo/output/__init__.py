@@ -392,6 +392,11 @@ def ranks(index: int, slots: int, *, last: int | None = None) -> str:
 
 
 def _slots(forecast: Forecast, status: JobStatus) -> int:
+    """Ranks of each worker: one for each of its GPUs."""
+    # Workers that claim their GPUs request none of their containers.
+    known = {len(gpus) for _index, _node, gpus in forecast.workers if gpus}
+    if len(known) == 1:
+        return known.pop()
     return max(1, status.request_gpus // max(1, len(forecast.workers)))
 
 
@@ -414,7 +419,10 @@ def job_value(status: JobStatus, *, now: float) -> dict[str, Any]:
         "modelName": status.model_name,
         "modelVersion": status.model_version,
         "modelSource": status.model_source,
-        "placement": placement_value(status.forecast),
+        "placement": placement_value(
+            status.forecast,
+            slots=1 if status.forecast is None else _slots(status.forecast, status),
+        ),
     }
 
 
@@ -433,8 +441,11 @@ def _instance_value(one: Instance, now: float) -> dict[str, Any]:
     }
 
 
-def placement_value(forecast: Forecast | None) -> dict[str, Any] | None:
-    """A recorded placement for JSON. Bandwidths are GB/s, null for a job of one GPU."""
+def placement_value(forecast: Forecast | None, *, slots: int) -> dict[str, Any] | None:
+    """A recorded placement for JSON. Bandwidths are GB/s, null for a job of one GPU.
+
+    `slots` is the number of ranks of each worker.
+    """
     if forecast is None:
         return None
     rows = sorted(forecast.workers)
@@ -446,16 +457,22 @@ def placement_value(forecast: Forecast | None) -> dict[str, Any] | None:
         "binding": forecast.binding,
         "tier": forecast.tier,
         "nodes": list(dict.fromkeys(node for _index, node, _gpus in rows)),
-        "workers": [worker_value(*row) for row in rows],
+        "workers": [worker_value(*row, slots=slots) for row in rows],
         "proof": {"optimal": forecast.optimal, "bound": number(forecast.bound)},
         "emulated": forecast.emulated,
         "reason": forecast.reason,
     }
 
 
-def worker_value(index: int, node: str, gpus: Sequence[int]) -> dict[str, Any]:
-    """A worker's place for JSON; `gpus` is null where the kubelet picks them, unknown to us."""
-    return {"index": index, "node": node, "gpus": list(gpus) or None}
+def worker_value(index: int, node: str, gpus: Sequence[int], *, slots: int) -> dict[str, Any]:
+    """A worker's place and ranks for JSON; `gpus` is null where the kubelet picks them."""
+    first = index * slots
+    return {
+        "index": index,
+        "node": node,
+        "gpus": list(gpus) or None,
+        "ranks": list(range(first, first + slots)),
+    }
 
 
 _YAML_KEYS = {

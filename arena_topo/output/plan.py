@@ -60,19 +60,21 @@ def text(proposal: Proposal, *, unicode: bool = True, width: int = 100) -> str:
     if plan is None or plan.forecast is None or plan.placement is None or cluster is None:
         return ""
     blocks = [
-        _headline(proposal, plan.forecast),
-        _workers(proposal, plan.forecast),
-        *_machines(plan.placement, cluster, proposal.job.gpus, unicode=unicode, width=width),
+        _headline(proposal.job, plan.job, plan.forecast),
+        _workers(plan.job, plan.forecast),
+        *_machines(plan.placement, cluster, plan.job.gpus, unicode=unicode, width=width),
         _bandwidths(proposal, plan.forecast, plan.placement, cluster, width),
         _holding(proposal, plan.forecast, width),
     ]
     return "\n".join(block for block in blocks if block)
 
 
-def _headline(proposal: Proposal, forecast: Forecast) -> str:
+def _headline(asked: MPIJob, runs: MPIJob, forecast: Forecast) -> str:
     nodes = len({node for _index, node, _gpus in forecast.workers})
     where = "on one node" if nodes == 1 else f"on {nodes} nodes"
-    return f"{proposal.job.name}: {_gang(proposal.job)} can be placed now, {where}\n"
+    each = asked.workers // runs.workers
+    pods = f" in {_many(runs.workers, 'pod')} of {each}" if each > 1 else ""
+    return f"{asked.name}: {_gang(asked)} can be placed now{pods}, {where}\n"
 
 
 def _gang(job: MPIJob) -> str:
@@ -83,8 +85,8 @@ def _many(number: int, word: str) -> str:
     return f"{number} {word}{'s' if number != 1 else ''}"
 
 
-def _workers(proposal: Proposal, forecast: Forecast) -> str:
-    lines = workers(forecast, proposal.job.name, slots=max(1, proposal.job.gpus))
+def _workers(job: MPIJob, forecast: Forecast) -> str:
+    lines = workers(forecast, job.name, slots=max(1, job.gpus))
     listed = sum(len(gpus) for _index, _node, gpus in forecast.workers)
     if listed > _SMALLEST_RING:
         lines.append("  GPUs are in the order of the ring, rank after rank.")
@@ -262,6 +264,7 @@ def value(proposal: Proposal) -> dict[str, Any]:
     plan, refused = proposal.plan, proposal.refused
     forecast = plan.forecast if plan is not None else None
     rows = sorted(forecast.workers) if forecast is not None else []
+    slots = max(1, (plan.job if plan is not None else proposal.job).gpus)
     return {
         "apiVersion": "arena-topo/v1",
         "kind": "Placement",
@@ -274,7 +277,8 @@ def value(proposal: Proposal) -> dict[str, Any]:
         "binding": forecast.binding if forecast else None,
         "tier": forecast.tier if forecast else None,
         "nodes": list(dict.fromkeys(node for _index, node, _gpus in rows)),
-        "workers": [worker_value(*row) for row in rows],
+        "podShape": proposal.job.pod_shape.value,
+        "workers": [worker_value(*row, slots=slots) for row in rows],
         "proof": _proof_value(plan.placement if plan is not None else None),
         "refusals": [
             {"reason": one.reason.value, "nodes": one.nodes, "example": one.example}

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from arena_topo.solver import UNLIMITED, cost, layers
 from arena_topo.solver.layers import Layer
@@ -26,6 +26,9 @@ CHOICES = 50_000
 
 PARTITIONED = 8
 """GPUs up to which the best way to share a set out is found among all ways."""
+
+ORDERED = 4
+"""Groups of a set up to which every order of them is tried: all of two or more among 8 GPUs."""
 
 
 class Table:
@@ -161,8 +164,8 @@ class Table:
         """Share a set out to workers of `size` GPUs, each group as well linked as possible.
 
         The slowest group is as fast as can be, then the groups together (beyond 8 GPUs: then the
-        first groups found, fast ones first); groups come along the best ring of the set, so that
-        neighbouring workers are neighbours on it.
+        first groups found, fast ones first). Groups, and the GPUs in each, stand so that the
+        slowest link from one group to the next, round the circle, is the fastest there can be.
         """
         along = self.order(gpus)
         if size == 1 or size == len(along) or self.uniform:
@@ -175,7 +178,7 @@ class Table:
             return tuple(along[start : start + size] for start in range(0, len(along), size))
         place = {gpu: index for index, gpu in enumerate(along)}
         ordered = sorted(groups, key=lambda group: min(place[gpu] for gpu in members(group)))
-        return tuple(self.order(group) for group in ordered)
+        return _circle(self._rates, [self.order(group) for group in ordered])
 
     @property
     def built(self) -> bool:
@@ -397,6 +400,46 @@ def _groups(
         return None
 
     return fill(gpus)
+
+
+def _circle(
+    rates: Sequence[Sequence[float]], groups: Sequence[tuple[int, ...]]
+) -> tuple[tuple[int, ...], ...]:
+    """The groups in the order, each begun and run through the way, that joins neighbours best.
+
+    Best is the fastest slowest link between them. Each group stays the ring that it is. Beyond
+    `ORDERED` groups they keep their order.
+    """
+    first, *others = groups
+    best: tuple[float, float] = (-1.0, 0.0)
+    found = tuple(groups)
+    for rest in itertools.permutations(others) if len(groups) <= ORDERED else [others]:
+        for start in _turns(first):
+            paths = [(UNLIMITED, 0.0, (start,))]
+            for group in rest:
+                paths = [
+                    max(
+                        (
+                            (min(slowest, step), total + step, (*path, turned))
+                            for slowest, total, path in paths
+                            for step in [rates[path[-1][-1]][turned[0]]]
+                        ),
+                        key=lambda one: one[:2],
+                    )
+                    for turned in _turns(group)
+                ]
+            for slowest, total, path in paths:
+                step = rates[path[-1][-1]][start[0]]
+                worth = (min(slowest, step), total + step)
+                if worth > best:
+                    best, found = worth, path
+    return found
+
+
+def _turns(ring: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """A ring begun at each of its members, in both directions; first as it is."""
+    ways = [ring, ring[::-1]] if len(ring) > 1 else [ring]
+    return list(dict.fromkeys(way[at:] + way[:at] for way in ways for at in range(len(ring))))
 
 
 def with_lowest(rest: int, size: int) -> Iterator[GPUSet]:

@@ -248,7 +248,8 @@ class Cluster:
     `tiers` runs from coarse to near and matches `Node.domains`; `beyond` (GB/s) joins nodes that
     share no tier. `notes` are things worth telling a person, such as a ConfigMap that made no
     sense. `guesses` say what the bandwidth of a tier (or of `beyond`) rests on where nobody gave
-    it; they matter to jobs on several nodes. `emulated`: the GPUs do not exist.
+    it; they matter to jobs on several nodes. `emulated`: the GPUs do not exist. `view` is when
+    (Unix seconds) somebody else looked at it for us; None where this was read from the nodes.
     """
 
     nodes: tuple[Node, ...]
@@ -258,6 +259,7 @@ class Cluster:
     emulated: bool = False
     source: str = ""
     guesses: Mapping[str, str] = field(default_factory=dict)
+    view: float | None = None
 
 
 def gpu_set(indexes: Iterable[int]) -> GPUSet:

@@ -6,6 +6,9 @@ Two sources, the best first:
     labels      the GPU product and count, which match a well-known machine or tell the model only
 
 A third thing that labels say is that GPUs are cut up or shared; then links mean nothing.
+
+Our agent writes more keys into the ConfigMap of its node: when it looked, the UUIDs of the GPUs,
+and which of them the kubelet has given to whom.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, NoReturn
 
 from arena_topo.errors import UnreadableTopology
@@ -36,6 +40,27 @@ from arena_topo.topology import (
 )
 
 NAMESPACE = "kube-system"
+"""Where ACK publishes."""
+
+OWN_NAMESPACE = "arena-topo-system"
+"""Where our agents publish."""
+
+NAMESPACES = (OWN_NAMESPACE, NAMESPACE)
+"""Where ConfigMaps of topology are believed, best first. Elsewhere anybody may write them, and
+could steer other people's jobs."""
+
+OBSERVED = "observedAt"
+"""Data key: when the agent last looked at the node (RFC 3339)."""
+
+ALLOCATIONS = "allocations"
+"""Data key: JSON of the GPUs that the kubelet has given to pods, `{"NAMESPACE/POD": [0, 3]}`."""
+
+UUIDS = "uuids"
+"""Data key: JSON list of the UUIDs of the GPUs, by index."""
+
+STALE = 900.0
+"""Seconds after which an agent that has not looked again is taken to be gone."""
+
 SCHEDULE_LABEL = "ack.node.gpu.schedule"
 NODE_LABEL = "nodename"
 
@@ -61,6 +86,41 @@ class Published:
     node: str
     machine: Machine
     healthy: GPUSet
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocations:
+    """The GPUs that a node's kubelet had given to pods (`NAMESPACE/POD`), and when (Unix s)."""
+
+    observed_at: float
+    gpus: Mapping[str, GPUSet]
+
+
+def moment(text: object) -> float | None:
+    """A time of Kubernetes (RFC 3339) as Unix seconds; None if it is none."""
+    if not isinstance(text, str):
+        return None
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return found.timestamp() if found.tzinfo is not None else None
+
+
+def allocations(config_map: Mapping[str, Any]) -> Allocations | None:
+    """What an agent has written of its kubelet; None where it has written nothing.
+
+    UnreadableTopology names the path of what makes no sense.
+    """
+    return _ConfigMap(config_map).allocations()
+
+
+def uuids(config_map: Mapping[str, Any]) -> tuple[str, ...]:
+    """The UUIDs of a node's GPUs by index, as an agent has written them; none where it has not.
+
+    UnreadableTopology names the path of what makes no sense.
+    """
+    return _ConfigMap(config_map).uuids()
 
 
 def from_config_map(config_map: Mapping[str, Any], *, model: str | None = None) -> Published:
@@ -102,10 +162,18 @@ def object_name(node: str) -> str:
     return f"{node}-gpu-topology"
 
 
-def config_map(machine: Machine, healthy: GPUSet) -> dict[str, Any]:
+def config_map(
+    machine: Machine,
+    healthy: GPUSet,
+    *,
+    namespace: str = NAMESPACE,
+    observed_at: float | None = None,
+    allocations: Mapping[str, GPUSet] | None = None,
+) -> dict[str, Any]:
     """The ConfigMap that `from_config_map` and ACK's readers take for this machine.
 
-    Its format has no room for UUIDs, NUMA nodes, NICs and the PCIe generation.
+    Its format has no room for UUIDs, NUMA nodes, NICs and the PCIe generation. `observed_at` (Unix
+    seconds) and `allocations` (`NAMESPACE/POD` -> GPUs) are what only our own readers know.
     """
     size = len(machine.gpus)
     data = {
@@ -124,12 +192,17 @@ def config_map(machine: Machine, healthy: GPUSet) -> dict[str, Any]:
         data["busBandwidth"] = _json(
             {",".join(map(str, members(gpus))): value for gpus, value in machine.measured}
         )
+    if observed_at is not None:
+        looked = datetime.fromtimestamp(observed_at, UTC).isoformat(timespec="milliseconds")
+        data[OBSERVED] = looked.replace("+00:00", "Z")
+    if allocations is not None:
+        data[ALLOCATIONS] = _json({pod: members(gpus) for pod, gpus in allocations.items()})
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {
             "name": object_name(machine.name),
-            "namespace": NAMESPACE,
+            "namespace": namespace,
             "labels": {SCHEDULE_LABEL: "topology", NODE_LABEL: machine.name},
             "annotations": {KNOWLEDGE_ANNOTATION: machine.knowledge.value},
         },
@@ -156,7 +229,8 @@ def updated(document: Mapping[str, Any], machine: Machine, healthy: GPUSet) -> d
     metadata = document["metadata"]
     for key in ("labels", "annotations"):
         new["metadata"][key] = {**(metadata.get(key) or {}), **new["metadata"][key]}
-    return {**document, "metadata": {**metadata, **new["metadata"], "name": metadata["name"]}} | {
+    new["metadata"] |= {key: metadata[key] for key in ("name", "namespace") if key in metadata}
+    return {**document, "metadata": {**metadata, **new["metadata"]}} | {
         "apiVersion": new["apiVersion"],
         "kind": new["kind"],
         "data": {**kept, **new["data"]},
@@ -253,6 +327,34 @@ class _ConfigMap:
                 self.refuse(f"data.devices.{key}", f"{health!r} is not a word of health")
             devices[int(key)] = health
         return devices
+
+    def uuids(self) -> tuple[str, ...]:
+        found = self.load(UUIDS)
+        if found is None:
+            return ()
+        if not isinstance(found, list) or not all(isinstance(one, str) and one for one in found):
+            self.refuse(f"data.{UUIDS}", "is not a list of UUIDs")
+        if len(set(found)) < len(found):
+            self.refuse(f"data.{UUIDS}", "names a GPU twice")
+        return tuple(found)
+
+    def allocations(self) -> Allocations | None:
+        found = self.load(ALLOCATIONS)
+        at = moment(self.data.get(OBSERVED))
+        if found is None:
+            return None
+        if not isinstance(found, dict):
+            self.refuse(f"data.{ALLOCATIONS}", 'is not an object such as {"default/job": [0, 3]}')
+        if at is None:
+            self.refuse(f"data.{OBSERVED}", "does not say when the allocations were seen")
+        given = {}
+        for pod, indexes in found.items():
+            if not isinstance(indexes, list) or not all(
+                type(index) is int and 0 <= index < nvidia.MOST_GPUS for index in indexes
+            ):
+                self.refuse(f"data.{ALLOCATIONS}[{pod!r}]", "is not a list of GPUs such as [0, 3]")
+            given[pod] = gpu_set(indexes)
+        return Allocations(observed_at=at, gpus=given)
 
     def links(self, size: int) -> Matrix | None:
         found = self.load("linkType")

@@ -7,12 +7,10 @@ from dataclasses import dataclass, replace
 
 from arena_topo import workflow
 from arena_topo.backends import Backend
-from arena_topo.errors import UsageError
-from arena_topo.job import MPIJob
-from arena_topo.manifests import ApiVersion, Binding, Plan, bind
-from arena_topo.manifests.record import forecast_of
+from arena_topo.errors import ArenaError, UsageError
+from arena_topo.job import MPIJob, PodShape
+from arena_topo.manifests import ApiVersion, Plan
 from arena_topo.solver import Request, Unplaceable, Verdict, gang, unaware
-from arena_topo.solver.classes import Index
 from arena_topo.solver.nearest import once_empty
 from arena_topo.solver.refusal import emptied
 from arena_topo.topology import Cluster
@@ -102,8 +100,8 @@ def propose(
         plan = workflow.plan(job, backend, namespace=namespace, api=api, cluster=cluster)
     except Unplaceable as refused:
         return replace(found, refused=refused)
-    shape = _fewer_pods(plan, request, cluster, backend.binding if backend else None)
-    return replace(found, plan=plan, advice=(shape,) if shape else ())
+    advice = _fused(plan, job, backend, namespace=namespace, cluster=cluster)
+    return replace(found, plan=plan, advice=(advice,) if advice else ())
 
 
 def count_only(job: MPIJob, backend: Backend | None, cluster: Cluster | None = None) -> Counted:
@@ -156,47 +154,36 @@ def compare(request: Request, cluster: Cluster) -> Comparison:
     )
 
 
-def _fewer_pods(
-    plan: Plan, request: Request, cluster: Cluster, native: Binding | None
+def _fused(
+    plan: Plan, job: MPIJob, backend: Backend | None, *, namespace: str, cluster: Cluster
 ) -> str | None:
-    """What fewer, larger workers could use, where pods that share a node slow each other down.
-
-    Every divisor of the number of workers is placed, so the best is found exactly; of equally good
-    ones the smallest change.
-    """
+    """What fused pods could use, where pods that share a node slow each other down."""
     placement, binding, forecast = plan.placement, plan.binding, plan.forecast
     if placement is None or binding is None or forecast is None or forecast.usable is None:
         return None
     together = max(Counter(one.node for one in placement.assignments).values())
-    if not binding.separate or together == 1:
+    if not binding.separate or together == 1 or job.pod_shape is PodShape.FUSED:
         return None
-    index = Index(cluster)
-    best, times = forecast.usable, 1
-    for each in range(2, request.workers + 1):
-        if request.workers % each:
-            continue
-        wider = replace(
-            request,
-            workers=request.workers // each,
-            gpus=request.gpus * each,
-            cpu=request.cpu * each,
-            memory=request.memory * each,
+    try:
+        other = workflow.plan(
+            replace(job, pod_shape=PodShape.FUSED),
+            backend,
+            namespace=namespace,
+            api=plan.api,
+            cluster=cluster,
         )
-        if gang.best(wider, index) is None:
-            continue
-        found = gang.search(wider, index)
-        held = native or bind(plan.job, found, cluster, plan.api)
-        usable = forecast_of(found, cluster, held).usable
-        if usable is not None and usable > best:
-            best, times = usable, each
-    if times == 1:
+    except ArenaError:
+        # What cannot be planned in another shape is no advice.
         return None
-    also = [flag for flag, said in (("--cpu", request.cpu), ("--memory", request.memory)) if said]
-    scaled = f", with {times} times the {' and '.join(also)}" if also else ""
+    usable = other.forecast.usable if other.forecast is not None else None
+    if usable is None or usable <= forecast.usable:
+        return None
+    pods = other.job.workers
+    shape = f"{pods} pod{'s' * (pods != 1)} of {job.workers // pods} workers"
     return (
-        f"--workers {request.workers // times} --gpus {request.gpus * times}{scaled} would use"
-        f" {round(best, 2):g} GB/s instead of {round(forecast.usable, 2):g}: up to {together} pods"
-        " share a node here, and pods of one node talk through its memory"
+        f"--pod-shape fused ({shape}) would use {round(usable, 2):g} GB/s instead of"
+        f" {round(forecast.usable, 2):g}: up to {together} pods share a node here, and pods of one"
+        " node talk through its memory"
     )
 
 

@@ -8,7 +8,7 @@ a third of a second to import and is imported only then.
 from __future__ import annotations
 
 import contextlib
-import errno
+import itertools
 import json
 import logging
 import math
@@ -18,13 +18,24 @@ import socket
 import ssl
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlencode
 
 from arena_topo import __version__
 from arena_topo.backends import Options
+from arena_topo.backends.kubernetes.failures import (
+    CONFLICT,
+    FORBIDDEN,
+    GONE,
+    INVALID,
+    UNKNOWN_CALLER,
+    cause,
+    refusal,
+    unreachable,
+)
 from arena_topo.backends.kubernetes.kubeconfig import (
     IN_CLUSTER,
     SERVICE_ACCOUNT,
@@ -33,20 +44,24 @@ from arena_topo.backends.kubernetes.kubeconfig import (
     present,
     resolve,
 )
-from arena_topo.errors import (
-    AccessDenied,
-    AlreadyExists,
-    ArenaError,
-    ClusterError,
-    NotFound,
-    TimedOut,
-    UsageError,
-)
+from arena_topo.errors import AccessDenied, ClusterError, TimedOut, UsageError
 
 if TYPE_CHECKING:
     import urllib3
 
-__all__ = ["Access", "Connection", "Keep", "access", "configured", "refusal"]
+__all__ = [
+    "CONFLICT",
+    "FORBIDDEN",
+    "GONE",
+    "INVALID",
+    "Access",
+    "Connection",
+    "Keep",
+    "PatchKind",
+    "access",
+    "configured",
+    "refusal",
+]
 
 CONNECT_TIMEOUT = 5.0
 """Seconds to wait for a TCP or TLS handshake; a reachable API server needs a few milliseconds."""
@@ -57,8 +72,24 @@ PAGE = 500
 Keep = Callable[[dict[str, Any]], dict[str, Any] | None]
 """What is kept of an object that a list returns."""
 
+PatchKind = Literal["json", "merge", "strategic"]
+"""RFC 6902, RFC 7386, or Kubernetes' own merge that knows which lists have keys."""
+
+_PATCHES: Mapping[PatchKind, str] = {
+    "json": "application/json-patch+json",
+    "merge": "application/merge-patch+json",
+    "strategic": "application/strategic-merge-patch+json",
+}
+
+_Body = Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
+
+_REVISION = frozenset({"resourceVersion", "resourceVersionMatch"})
+
 _ATTEMPTS = 5
 _FIRST_DELAY = 0.1
+_LAST_DELAY = 5.0
+_GRACE = 10.0
+"""Seconds that a watch may be silent beyond the end that it was given."""
 _PIECE = 1 << 16
 _HEADERS = {
     "accept": "application/json, */*",
@@ -68,11 +99,6 @@ _HEADERS = {
 
 _REDIRECT = 300
 _ERRORS = 400
-_UNKNOWN_CALLER = 401
-FORBIDDEN = 403
-_ABSENT = 404
-CONFLICT = 409
-_GONE = 410
 _OVERLOADED = 429
 _PASSING = frozenset({500, 502, 503, 504})
 
@@ -163,16 +189,31 @@ def _headers(settings: Any) -> dict[str, str]:
 class Connection:
     """One API server: JSON in, JSON out. Every failure is an ArenaError that says what to try.
 
-    GET requests are repeated when the server is overloaded or breaks off, at most five times and
-    never beyond the request timeout (seconds; 0 is no limit, as in kubectl); other requests only
-    where the server said that it did not take them (429).
+    Requests are repeated where that is safe: GET requests when the server is overloaded or breaks
+    off, others only where it said that it did not take them (429). Without a deadline that is at
+    most five times and within the request timeout (seconds; 0 is no limit, as in kubectl). With
+    one (`Options.deadline`, seconds from here on for all requests together) each try may take the
+    request timeout, and tries go on until the deadline; TimedOut once it has passed.
     """
 
     def __init__(self, options: Options) -> None:
         self._options = options
         self._timeout = options.request_timeout or math.inf
+        self._limit = math.inf if options.deadline is None else options.deadline
+        self._end = time.monotonic() + self._limit
+        self.server_time: float | None = None
+        """What the server's clock said in its last answer (Date header): Unix seconds."""
         self.access = access(options)
         self._pool = _pool(self.access)
+
+    @contextlib.contextmanager
+    def grace(self, seconds: float = 5.0) -> Iterator[None]:
+        """Let the requests inside have this much time even past the deadline: to tidy up."""
+        end, self._end = self._end, max(self._end, time.monotonic() + seconds)
+        try:
+            yield
+        finally:
+            self._end = end
 
     def get(self, path: str, **query: str) -> dict[str, Any]:
         """Read one object."""
@@ -194,7 +235,23 @@ class Connection:
         """
         return self._json("PUT", path, query, body)[0]
 
-    def delete(self, path: str, body: Mapping[str, Any], **query: str) -> None:
+    def patch(
+        self,
+        path: str,
+        body: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+        kind: PatchKind = "json",
+        **query: str,
+    ) -> dict[str, Any]:
+        """Change one object: what was stored. The body of a JSON patch is a list of steps.
+
+        ClusterError with status 409 if it names a `resourceVersion` that is not the last, 422 if a
+        `test` fails or the result is not valid. After a broken connection nobody knows whether it
+        was taken; a JSON patch that tests what it changes may be sent again, and then a 422 may
+        mean that it was.
+        """
+        return self._json("PATCH", path, query, body, content=_PATCHES[kind])[0]
+
+    def delete(self, path: str, body: Mapping[str, Any] | None = None, **query: str) -> None:
         """Delete one object; the body is a DeleteOptions."""
         if path.endswith("/"):
             raise ValueError(f"{path} names no object, and would delete them all")
@@ -204,19 +261,27 @@ class Connection:
         """All objects of a list, page by page; of each only what `keep` returns (None: nothing).
 
         Pages are dropped as they are reduced. A list that changed too much between its pages
-        (410) is read once more from the start, then in one piece.
+        (410) is read once more from the start, then in one piece. With `resourceVersion` and
+        `resourceVersionMatch="Exact"` it is the list at that very revision; ClusterError with
+        status 410 if the server has forgotten it.
         """
+        return self.listed(path, keep, **query)[0]
+
+    def listed(
+        self, path: str, keep: Keep | None = None, **query: str
+    ) -> tuple[list[dict[str, Any]], str]:
+        """What `collect` returns, and the resourceVersion of the list, from which to watch."""
         for limit in (PAGE, PAGE, 0):
             try:
                 return self._pages(path, keep, limit, query)
             except ClusterError as error:
-                if error.status != _GONE or not limit:
+                if error.status != GONE or not limit:
                     raise
         raise AssertionError("the last attempt returns or raises")
 
     def _pages(
         self, path: str, keep: Keep | None, limit: int, query: Mapping[str, str]
-    ) -> list[dict[str, Any]]:
+    ) -> tuple[list[dict[str, Any]], str]:
         found: list[dict[str, Any]] = []
         asked = {**query, "limit": str(limit)} if limit else dict(query)
         while True:
@@ -225,19 +290,62 @@ class Connection:
                 kept = keep(one) if keep else one
                 if kept is not None:
                     found.append(kept)
-            more = (page.get("metadata") or {}).get("continue")
-            if not more:
-                return found
-            asked["continue"] = more
+            meta = page.get("metadata") or {}
+            if not meta.get("continue"):
+                return found, str(meta.get("resourceVersion") or "")
+            # The token knows its revision; the server refuses to be told it twice.
+            asked = {key: value for key, value in asked.items() if key not in _REVISION}
+            asked["continue"] = meta["continue"]
+
+    def watch(
+        self, path: str, *, resource_version: str, timeout: float, **query: str
+    ) -> Iterator[tuple[str, dict[str, Any]]]:
+        """(ADDED | MODIFIED | DELETED | BOOKMARK, object) for each change after a revision.
+
+        Ends when the server closes, which it does after `timeout` seconds; to go on, ask again
+        from the last object's resourceVersion (a BOOKMARK has nothing but one). ClusterError with
+        status 410 if the server has forgotten the revision: list again. ClusterError without a
+        status if the connection breaks.
+        """
+        seconds = max(1, math.ceil(min(timeout, max(0.0, self._end - time.monotonic()))))
+        asked = {
+            **query,
+            "watch": "1",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": resource_version,
+            "timeoutSeconds": str(seconds),
+        }
+        rest = b""
+        for piece in self._streamed(path, asked, silence=seconds + _GRACE):
+            *lines, rest = (rest + piece).split(b"\n")
+            for line in lines:
+                yield self._event(path, line)
+
+    def _event(self, path: str, line: bytes) -> tuple[str, dict[str, Any]]:
+        try:
+            event = json.loads(line)
+            kind, thing = str(event["type"]), dict(event["object"])
+            status = int(thing.get("code") or 0) if kind == "ERROR" else 0
+        except (ValueError, TypeError, KeyError) as error:
+            raise self._no_server(f"a watch of {path} sent no event") from error
+        if kind == "ERROR":
+            raise refusal("GET", path, status, thing.get("reason"), json.dumps(thing).encode())
+        return kind, thing
 
     def stream(self, path: str, **query: str) -> Iterator[bytes]:
         """The body of a GET as it arrives, however long that takes; ends when the server does.
 
         ClusterError if the connection breaks in between.
         """
+        return self._streamed(path, query, silence=None)
+
+    def _streamed(
+        self, path: str, query: Mapping[str, str], *, silence: float | None
+    ) -> Iterator[bytes]:
+        """The body of a GET; it breaks as well after so many seconds of silence."""
         from urllib3.exceptions import HTTPError
 
-        response = self._answer("GET", path, query, None, preload=False)
+        response = self._answer("GET", path, query, None, stream=True, silence=silence)
         try:
             if response.status >= _ERRORS:
                 raise refusal("GET", path, response.status, response.reason, response.data)
@@ -245,7 +353,7 @@ class Connection:
                 yield piece
         except HTTPError as error:
             raise ClusterError(
-                f"the connection to {self.access.server} broke", why=_cause(error)
+                f"the connection to {self.access.server} broke", why=cause(error)
             ) from error
         finally:
             response.close()
@@ -255,14 +363,11 @@ class Connection:
         method: str,
         path: str,
         query: Mapping[str, str],
-        body: Mapping[str, Any] | None = None,
+        body: _Body = None,
+        *,
+        content: str = "application/json",
     ) -> tuple[dict[str, Any], tuple[str, ...]]:
-        response = self._answer(method, path, query, body, preload=True)
-        if response.status == _UNKNOWN_CALLER and self.access.plugin:
-            # The plugin's token has run out; it is asked for a new one once, never in a loop.
-            self.access = access(self._options)
-            self._pool = _pool(self.access)
-            response = self._answer(method, path, query, body, preload=True)
+        response = self._answer(method, path, query, body, content=content)
         if response.status >= _REDIRECT:
             raise refusal(method, path, response.status, response.reason, response.data)
         try:
@@ -270,59 +375,115 @@ class Connection:
         except ValueError:
             answer = None
         if not isinstance(answer, dict):
-            raise ClusterError(
-                f"{self.access.server} does not answer like a Kubernetes API server",
-                why=f"{method} {path} returned no JSON object",
-                hint="is there a proxy or a login page in between? see `kubectl version`",
-            )
+            raise self._no_server(f"{method} {path} returned no JSON object")
         return answer, _warnings(response)
+
+    def _no_server(self, why: str) -> ClusterError:
+        return ClusterError(
+            f"{self.access.server} does not answer like a Kubernetes API server",
+            why=why,
+            hint="is there a proxy or a login page in between? see `kubectl version`",
+        )
 
     def _answer(
         self,
         method: str,
         path: str,
         query: Mapping[str, str],
-        body: Mapping[str, Any] | None,
+        body: _Body,
         *,
-        preload: bool,
+        content: str = "application/json",
+        stream: bool = False,
+        silence: float | None = None,
     ) -> urllib3.BaseHTTPResponse:
-        """Send a request until it is answered, within the number of attempts and the timeout."""
+        """The answer to a request, tried as long as it may be; its Date is kept."""
+        url = self.access.server + path + ("?" + urlencode(query) if query else "")
+
+        def send() -> urllib3.BaseHTTPResponse:
+            headers = {**_HEADERS, **self.access.headers}
+            if body is not None:
+                headers["content-type"] = content
+            data = None if body is None else json.dumps(body).encode()
+            return self._tried(method, url, data, headers, stream=stream, silence=silence)
+
+        response = send()
+        if response.status == UNKNOWN_CALLER and self.access.plugin:
+            # The plugin's token has run out; it is asked for a new one once, never in a loop.
+            response.drain_conn()
+            self.access = access(self._options)
+            self._pool = _pool(self.access)
+            response = send()
+        with contextlib.suppress(ValueError, TypeError):
+            said = parsedate_to_datetime(response.headers.get("date", ""))
+            self.server_time = said.timestamp()
+        return response
+
+    def _tried(
+        self,
+        method: str,
+        url: str,
+        data: bytes | None,
+        headers: Mapping[str, str],
+        *,
+        stream: bool,
+        silence: float | None,
+    ) -> urllib3.BaseHTTPResponse:
+        """Send a request until it is answered, or no more time or tries are left."""
         import urllib3
 
-        deadline = time.monotonic() + self._timeout
-        url = self.access.server + path + ("?" + urlencode(query) if query else "")
-        headers = {**_HEADERS, **self.access.headers}
-        if body is not None:
-            headers["content-type"] = "application/json"
-        for attempt in range(1, _ATTEMPTS + 1):
-            left = max(0.001, deadline - time.monotonic())
-            reading = left if preload and math.isfinite(left) else None
-            delay = _FIRST_DELAY * 2**attempt * random.uniform(0.5, 1.0)  # noqa: S311  # no secret
+        limited = math.isfinite(self._end)
+        until = self._end if limited else time.monotonic() + self._timeout
+        for attempt in itertools.count(1):
+            left = until - time.monotonic()
+            if limited and left <= 0:
+                raise TimedOut(f"{self.access.server} took too long", hint=self._patience())
+            left = max(0.001, min(left, self._timeout))
+            reading = silence if stream else left
+            delay = min(_LAST_DELAY, _FIRST_DELAY * 2**attempt)
+            delay *= random.uniform(0.5, 1.0)  # noqa: S311  # no secret
             try:
                 response = self._pool.request(
                     method,
                     url,
-                    body=None if body is None else json.dumps(body).encode(),
+                    body=data,
                     headers=headers,
-                    timeout=urllib3.Timeout(connect=min(CONNECT_TIMEOUT, left), read=reading),
-                    preload_content=preload,
+                    timeout=urllib3.Timeout(
+                        connect=min(CONNECT_TIMEOUT, left),
+                        read=reading if reading is not None and math.isfinite(reading) else None,
+                    ),
+                    preload_content=not stream,
                 )
             except urllib3.exceptions.HTTPError as error:
-                broken = isinstance(error, urllib3.exceptions.ProtocolError)
-                late = attempt == _ATTEMPTS or time.monotonic() + delay > deadline
-                if not broken or method != "GET" or late:
-                    raise _unreachable(self.access.server, method, error, self._timeout) from error
+                passes = method == "GET" and (
+                    isinstance(error, urllib3.exceptions.ProtocolError)
+                    or (limited and isinstance(error, urllib3.exceptions.ReadTimeoutError))
+                )
+                if not passes or not self._again(attempt, delay, until):
+                    raise unreachable(
+                        self.access.server, method, error, self._patience()
+                    ) from error
             else:
-                again = response.status == _OVERLOADED or (
+                overloaded = response.status == _OVERLOADED or (
                     method == "GET" and response.status in _PASSING
                 )
                 wait = response.headers.get("retry-after", "").strip()
                 delay = float(wait) if wait.isdigit() else delay
-                if not again or attempt == _ATTEMPTS or time.monotonic() + delay > deadline:
+                if not overloaded or not self._again(attempt, delay, until):
                     return response
                 response.drain_conn()
             time.sleep(delay)
         raise AssertionError("the last attempt returns or raises")
+
+    def _again(self, attempt: int, delay: float, until: float) -> bool:
+        """Whether there is another try after this one and the delay (seconds)."""
+        enough = math.isfinite(self._end) or attempt < _ATTEMPTS
+        return enough and time.monotonic() + delay < until
+
+    def _patience(self) -> str:
+        """How long was waited, as the person has said it."""
+        if math.isfinite(self._limit):
+            return f"--timeout is {self._limit:g} s in all"
+        return f"--request-timeout is {self._timeout:g} s"
 
 
 def _warnings(response: urllib3.BaseHTTPResponse) -> tuple[str, ...]:
@@ -342,7 +503,7 @@ def _pool(found: Access) -> urllib3.PoolManager:
         "socket_options": [*HTTPConnection.default_socket_options, *_keepalive()],
     }
     if found.server.startswith("https:"):
-        settings["ssl_context"] = _tls(found)
+        settings["ssl_context"] = tls(found)
         if found.server_name:
             settings["server_hostname"] = settings["assert_hostname"] = found.server_name
         if not found.verify:
@@ -362,7 +523,8 @@ def _keepalive() -> Iterator[tuple[int, int, int]]:
             yield socket.IPPROTO_TCP, getattr(socket, name), value
 
 
-def _tls(found: Access) -> ssl.SSLContext:
+def tls(found: Access) -> ssl.SSLContext:
+    """How a server is trusted, and what certificate it is shown; UsageError if that is broken."""
     where = f"context {found.context}" if found.context else "the pod's service account"
     try:
         context = ssl.create_default_context(cafile=found.ca_file, cadata=found.ca)
@@ -395,98 +557,3 @@ def _as_file(value: str | bytes, stack: contextlib.ExitStack) -> str:
     file.write(value)
     file.flush()
     return file.name
-
-
-def _cause(error: BaseException) -> str:
-    """The innermost reason, without urllib3's object names."""
-    seen: BaseException = error
-    while (inner := seen.__cause__ or seen.__context__) is not None:
-        seen = inner
-    return (seen.strerror if isinstance(seen, OSError) else None) or str(seen)
-
-
-def _unreachable(server: str, method: str, error: Exception, timeout: float) -> ArenaError:
-    from urllib3 import exceptions
-
-    why = _cause(error)
-    elsewhere = "is the cluster up? `--context` names another, `--backend local` is this machine"
-    if isinstance(error, exceptions.ProxyError):
-        return ClusterError(
-            f"the proxy to {server} does not answer", why=why, hint="see HTTPS_PROXY, proxy-url"
-        )
-    if isinstance(error, exceptions.SSLError):
-        return ClusterError(
-            f"{server} cannot be trusted",
-            why=why,
-            hint="does certificate-authority in the kubeconfig belong to this cluster?",
-        )
-    if isinstance(error, exceptions.NameResolutionError):
-        return ClusterError(f"the host of {server} is not known", why=why, hint=elsewhere)
-    if isinstance(error, exceptions.NewConnectionError) and not _no_route(error):
-        return ClusterError(f"{server} does not accept connections", why=why, hint=elsewhere)
-    if isinstance(error, exceptions.TimeoutError):
-        return TimedOut(
-            f"{server} did not answer in time",
-            why=why,
-            hint=f"is there a route to it (VPN, firewall)? --request-timeout is {timeout:g} s",
-        )
-    unsure = "" if method == "GET" else "; whether it took the request is not known"
-    return ClusterError(f"{server} broke the connection{unsure}", why=why, hint=elsewhere)
-
-
-def _no_route(error: BaseException) -> bool:
-    inner = error.__cause__ or error.__context__
-    return isinstance(inner, OSError) and inner.errno in {
-        errno.EHOSTUNREACH,
-        errno.ENETUNREACH,
-        errno.ETIMEDOUT,
-    }
-
-
-_PATH = re.compile(
-    r"/(?:api|apis/(?P<group>[^/]+))/[^/]+(?:/namespaces/(?P<namespace>[^/]+)(?=/))?"
-    r"/(?P<resource>[^/]+)(?:/(?P<name>[^/]+))?(?:/(?P<sub>[^/]+))?"
-)
-_VERBS = {"POST": "create", "DELETE": "delete", "PATCH": "patch", "PUT": "update"}
-
-
-def refusal(method: str, path: str, status: int, reason: str | None, body: bytes) -> ArenaError:
-    """The error that an answer of the API server means; its message is kept, never a raw body."""
-    try:
-        said = json.loads(body)
-    except ValueError:
-        said = None
-    said = said if isinstance(said, dict) and said.get("kind") == "Status" else {}
-    message = str(said.get("message") or "") or None
-    target = _PATH.fullmatch(path)
-    what = target["resource"] if target else path
-    if target and target["sub"]:
-        what += f"/{target['sub']}"
-    verb = _VERBS.get(method, "get" if target and target["name"] else "list")
-    if status == _UNKNOWN_CALLER:
-        return AccessDenied(
-            "the API server does not know who is asking",
-            status=status,
-            why=message,
-            hint="log in again, or name another --context",
-        )
-    if status == FORBIDDEN:
-        group = (target["group"] if target else None) or ""
-        space = target["namespace"] if target else None
-        where = f" in namespace {space}" if space else ""
-        return AccessDenied(
-            f"not allowed to {verb} {what}{where}",
-            status=status,
-            why=message,
-            hint=f"ask for this rule in a {'Role' if space else 'ClusterRole'}: "
-            f'{{apiGroups: ["{group}"], resources: ["{what}"], verbs: ["{verb}"]}}',
-        )
-    if status == _ABSENT:
-        return NotFound(message or f"the API server has no {what}")
-    if status == CONFLICT and said.get("reason") == "AlreadyExists":
-        return AlreadyExists(message or f"{what} already exists")
-    return ClusterError(
-        message or f"the API server answered {status} {reason or ''}".rstrip(),
-        status=status,
-        why=f"{verb} {what} failed" if message else None,
-    )

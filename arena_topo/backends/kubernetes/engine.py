@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import re
+import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from arena_topo.backends import (
     Event,
@@ -21,22 +22,30 @@ from arena_topo.backends import (
     Phase,
     Publication,
     observed,
+    slices,
+    view,
 )
 from arena_topo.backends.kubernetes import publishing
 from arena_topo.backends.kubernetes.connection import FORBIDDEN, Connection
 from arena_topo.backends.kubernetes.podlog import follow, log_query
-from arena_topo.backends.kubernetes.status import NO_PODS, job_status, seconds
+from arena_topo.backends.kubernetes.status import NO_PODS, job_status, seconds, when
+from arena_topo.backends.kubernetes.writing import Writer, arenas, deletion, part
+from arena_topo.backends.queue import Queue
 from arena_topo.errors import (
     AccessDenied,
-    AlreadyExists,
     ArenaError,
     ClusterError,
     NotFound,
-    UsageError,
 )
 from arena_topo.job import MPIJob
-from arena_topo.manifests import ApiVersion, Manifest, Plan, object_name
+from arena_topo.manifests import ApiVersion, Mechanisms, Plan, object_name
 from arena_topo.topology import Cluster, Machine, published
+
+if TYPE_CHECKING:
+    from arena_topo.backends.kubernetes.facts import Facts
+    from arena_topo.backends.kubernetes.podexec import Done
+    from arena_topo.backends.kubernetes.seen import Sightings
+    from arena_topo.backends.kubernetes.upkeep import Upkeep
 
 Object = dict[str, Any]
 
@@ -60,7 +69,10 @@ _INSTALL = (
 _READER = (
     "ask for a ClusterRole with: "
     '{apiGroups: [""], resources: ["nodes", "pods"], verbs: ["list"]}, '
-    '{apiGroups: ["kubeflow.org"], resources: ["mpijobs"], verbs: ["list"]}'
+    '{apiGroups: ["kubeflow.org"], resources: ["mpijobs"], verbs: ["list"]}, '
+    '{apiGroups: ["resource.k8s.io"], resources: ["resourceslices", "resourceclaims"], '
+    'verbs: ["list"]}; or for the controller, whose configmap '
+    f"{view.NAMESPACE}/{view.NAME} says what is free without them"
 )
 
 
@@ -83,22 +95,24 @@ class KubernetesBackend:
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._api = Connection(options)
+        self.api = Connection(options)
         self._version: ApiVersion | None = None
+        self._dra: tuple[str, ...] | None = None
+        self.writer = Writer(self.api, self.api_version)
 
     def default_namespace(self) -> str:
         """The namespace of -n, else of the context, else `default`."""
-        return self._options.namespace or self._api.access.namespace or "default"
+        return self._options.namespace or self.api.access.namespace or "default"
 
     def owner(self) -> str:
         """The user as the API server sees it, else as the kubeconfig calls it."""
         review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
         with contextlib.suppress(ArenaError):
-            answer, _ = self._api.post("/apis/authentication.k8s.io/v1/selfsubjectreviews", review)
+            answer, _ = self.api.post("/apis/authentication.k8s.io/v1/selfsubjectreviews", review)
             name = ((answer.get("status") or {}).get("userInfo") or {}).get("username")
             if name:
                 return str(name)
-        return self._api.access.user or "unknown"
+        return self.api.access.user or "unknown"
 
     def api_version(self) -> ApiVersion:
         """The best MPIJob version that is served; ClusterError if there is none."""
@@ -109,7 +123,7 @@ class KubernetesBackend:
     def _discovered(self) -> ApiVersion:
         for version in ApiVersion:
             with contextlib.suppress(NotFound):
-                served = self._api.get(f"/apis/{GROUP}/{version}")
+                served = self.api.get(f"/apis/{GROUP}/{version}")
                 if any(one.get("name") == PLURAL for one in served.get("resources") or ()):
                     return version
         raise _NoOperator(_NO_CRD, hint=_INSTALL)
@@ -117,8 +131,49 @@ class KubernetesBackend:
     def cluster(self) -> Cluster:
         """All nodes with what is free on them now.
 
-        AccessDenied if nodes or pods may not be listed; a note where only MPIJobs, topology
-        ConfigMaps or Kueue topologies may not.
+        Who may not list nodes or pods gets what the controller has seen (`Cluster.view`); without
+        one AccessDenied. A note where only MPIJobs, topology ConfigMaps, Kueue topologies, or the
+        slices and claims of DRA drivers may not be listed.
+        """
+        try:
+            found, unread = self.objects()
+        except AccessDenied as error:
+            seen = self._viewed() if error.status == FORBIDDEN else None
+            if seen is None:
+                raise
+            return seen
+        return self.seen(found, unread)
+
+    def _viewed(self) -> Cluster | None:
+        """The cluster as the controller has published it; None where that cannot be had."""
+        path = f"/api/v1/namespaces/{view.NAMESPACE}/configmaps/{view.NAME}"
+        try:
+            found = self.api.get(path)
+        except (AccessDenied, NotFound):
+            return None
+        seen = view.decode(
+            found,
+            now=self.api.server_time or time.time(),
+            source=self.api.access.context or self.api.access.server,
+        )
+        return seen if self._options.fabric is None else view.rejoined(seen, self._options.fabric)
+
+    def seen(self, found: list[Object], unread: list[str]) -> Cluster:
+        """The cluster that these objects describe."""
+        seen = observed.cluster(
+            found,
+            source=self.api.access.context or self.api.access.server,
+            file=self._options.fabric,
+            now=self.api.server_time or time.time(),
+        )
+        return replace(seen, notes=(*unread, *seen.notes))
+
+    def objects(
+        self, records: Callable[[], list[Object]] | None = None
+    ) -> tuple[list[Object], list[str]]:
+        """Everything that says what is free, and a note for what may not be read.
+
+        `records` reads the MPIJobs, where that has to be done in some way of its own.
         """
         try:
             found = [
@@ -136,19 +191,45 @@ class KubernetesBackend:
         optional: tuple[tuple[Callable[[], list[Object]], str], ...] = (
             (self._links, "the links of GPUs are taken from node labels"),
             (self._fabrics, "the network is taken from node labels"),
-            (self._records, "GPUs planned for jobs that have not started count as free"),
+            (self._slices, "GPUs that only a DRA driver publishes are not seen"),
+            (records or self._records, "GPUs planned for jobs that have not started count as free"),
         )
         for read, instead in optional:
             try:
                 found += read()
             except (AccessDenied, _NoOperator, NotFound) as error:
                 unread.append(f"{error.message}: {instead}")
-        seen = observed.cluster(
-            found,
-            source=self._api.access.context or self._api.access.server,
-            file=self._options.fabric,
-        )
-        return replace(seen, notes=(*unread, *seen.notes))
+        if any(one["kind"] == "ResourceSlice" for one in found):
+            # After the pods, so that none is bound between whose claim has not been seen.
+            try:
+                found += self._of_drivers("ResourceClaim", "resourceclaims")
+            except (AccessDenied, NotFound) as error:
+                instead = "GPUs of nodes with pods that claim devices count as in use"
+                unread.append(f"{error.message}: {instead}")
+        return found, unread
+
+    @property
+    def upkeep(self) -> Upkeep:
+        """What only the controller does."""
+        from arena_topo.backends.kubernetes.upkeep import Upkeep  # noqa: PLC0415  its own command
+
+        return Upkeep(self)
+
+    @property
+    def queue(self) -> Queue:
+        """Where jobs wait, and placements are recorded."""
+        from arena_topo.backends.kubernetes.queue import KubernetesQueue  # noqa: PLC0415  writers
+
+        return KubernetesQueue(self)
+
+    def mechanisms(self, namespace: str) -> Mechanisms:
+        """What makes placements hold in a namespace, found by trying it."""
+        from arena_topo.backends.kubernetes import probing  # noqa: PLC0415 - for submitters only
+
+        found = probing.mechanisms(self.api, namespace)
+        with contextlib.suppress(_NoOperator):
+            return replace(found, suspends=self.api_version() is not ApiVersion.V1ALPHA1)
+        return found
 
     def remarks(self, job: MPIJob) -> tuple[str, ...]:
         """Nothing: all of a job is in its manifest."""
@@ -165,18 +246,46 @@ class KubernetesBackend:
         return max((len(node.machine.gpus) for node in seen.nodes), default=0) or None
 
     def _links(self) -> list[Object]:
-        return self._listed(
-            "ConfigMap",
-            f"/api/v1/namespaces/{published.NAMESPACE}/configmaps",
-            labelSelector=f"{published.SCHEDULE_LABEL}=topology",
-        )
+        found: list[Object] = []
+        denied: AccessDenied | None = None
+        for namespace in published.NAMESPACES:
+            try:
+                found += self._listed(
+                    "ConfigMap",
+                    f"/api/v1/namespaces/{namespace}/configmaps",
+                    labelSelector=f"{published.SCHEDULE_LABEL}=topology",
+                )
+            except AccessDenied as error:
+                denied = error
+        if denied is not None and not found:
+            raise denied
+        return found
+
+    def _slices(self) -> list[Object]:
+        """What DRA drivers publish; without such drivers that takes one request."""
+        found = self._of_drivers("ResourceSlice", "resourceslices")
+        # Most drivers are of other devices, and then nobody need look at claims.
+        return found if any(_tells_devices(one) for one in found) else []
+
+    def _of_drivers(self, kind: str, plural: str) -> list[Object]:
+        if self._dra is None:
+            try:
+                group = self.api.get(f"/apis/{slices.GROUP}")
+            except NotFound:
+                group = {}
+            served = {one.get("version") for one in group.get("versions") or ()}
+            self._dra = tuple(one for one in slices.VERSIONS if one in served)
+        for version in self._dra:
+            with contextlib.suppress(NotFound):
+                return self._listed(kind, f"/apis/{slices.GROUP}/{version}/{plural}")
+        return []
 
     def _fabrics(self) -> list[Object]:
         """The Kueue topologies, where they count; without Kueue that takes one request."""
         if self._options.fabric is not None:
             return []
         try:
-            group = self._api.get(f"/apis/{observed.KUEUE}")
+            group = self.api.get(f"/apis/{observed.KUEUE}")
         except NotFound:
             return []
         served = [group.get("preferredVersion") or {}, *(group.get("versions") or ())]
@@ -199,7 +308,7 @@ class KubernetesBackend:
                 # `observed.cluster` says what is wrong with it.
                 return {**one, "kind": kind}
 
-        return self._api.collect(path, keep, **query)
+        return self.api.collect(path, keep, **query)
 
     def apply(self, plan: Plan) -> tuple[str, ...]:
         """Create the MPIJob, then all it owns; if one of those fails, nothing is left.
@@ -207,131 +316,21 @@ class KubernetesBackend:
         AlreadyExists if the job's name is taken. The names are kubectl's: `configmap/NAME`.
         """
         first, *others = plan.objects
-        job, _ = self._create_job(plan)
-        created = [object_name(first)]
-        try:
-            created += [object_name(one) for one in others if self._create_owned(one, job, plan)]
-        except BaseException:
-            # Whatever stopped it, Ctrl-C included: half a job must not stay behind.
-            self._undo(plan.namespace, job, first)
-            raise
-        return tuple(created)
+        job, _ = self.writer.create_job(plan, first)
+        return (object_name(first), *self.writer.own(job, others))
 
     def validate(self, plan: Plan) -> tuple[str, ...]:
         """Let the server check every object without storing any; its warnings.
 
         AlreadyExists if the job's name is taken.
         """
-        _, warnings = self._create_job(plan, dryRun="All")
-        for one in plan.objects[1:]:
-            # What an earlier job has left behind, `apply` clears away.
-            with contextlib.suppress(AlreadyExists):
-                warnings += self._api.post(_path(one, plan.namespace), one, dryRun="All")[1]
-        return warnings
-
-    def _create_job(self, plan: Plan, **query: str) -> tuple[Object, tuple[str, ...]]:
-        first, name = plan.objects[0], plan.job.name
-        try:
-            return self._api.post(_path(first, plan.namespace), first, **query)
-        except AlreadyExists as error:
-            raise AlreadyExists(
-                f"the job {name} is already exist, please delete it first."
-                f" use 'arena-topo delete {name}'"
-            ) from error
-        except NotFound as error:
-            raise self._unserved(plan, error) from error
-
-    def _unserved(self, plan: Plan, error: NotFound) -> ArenaError:
-        """What a 404 to a creation means: no such namespace, no such version, or no operator."""
-        if error.message.startswith("namespaces "):
-            return NotFound(
-                f"there is no namespace {plan.namespace}",
-                why=error.message,
-                hint=f"kubectl create namespace {plan.namespace}, or name another with -n",
-            )
-        served = self.api_version()
-        return ClusterError(
-            f"this cluster serves no MPIJob {plan.api}",
-            why=error.message,
-            hint=f"it serves {served}: use --api-version {served}",
-        )
-
-    def _create_owned(self, one: Manifest, job: Object, plan: Plan) -> bool:
-        """Create one object that the job owns; False if arena's own bookkeeping is refused."""
-        owned = {
-            **one,
-            "metadata": {
-                **one["metadata"],
-                "ownerReferences": [
-                    {
-                        "apiVersion": job["apiVersion"],
-                        "kind": job["kind"],
-                        "name": job["metadata"]["name"],
-                        "uid": job["metadata"]["uid"],
-                        "controller": True,
-                        "blockOwnerDeletion": True,
-                    }
-                ],
-            },
-        }
-        path = _path(one, plan.namespace)
-        is_arenas = one["kind"] == "ConfigMap" and one["metadata"]["name"] == _arenas(plan.job.name)
-        try:
-            try:
-                self._api.post(path, owned)
-            except AlreadyExists:
-                if not self._clear(f"{path}/{one['metadata']['name']}", job):
-                    raise
-                self._api.post(path, owned)
-        except (AlreadyExists, ClusterError) as error:
-            # Only arena reads it, and only of v1alpha1.
-            if is_arenas and plan.api is not ApiVersion.V1ALPHA1:
-                return False
-            if isinstance(error, AlreadyExists):
-                kind, name = one["kind"].lower(), one["metadata"]["name"]
-                raise AlreadyExists(
-                    f"the job {kind} {name} is already exist, please delete it first",
-                    why="it does not belong to an earlier job of this name",
-                    hint=f"kubectl delete {kind} {name} -n {plan.namespace}",
-                ) from error
-            raise
-        return True
-
-    def _clear(self, path: str, job: Object) -> bool:
-        """Delete what an earlier job of this name has left; False if it is somebody else's."""
-        try:
-            left = self._api.get(path)
-        except NotFound:
-            return True
-        owners = left["metadata"].get("ownerReferences") or []
-        if not any(
-            one.get("kind") == job["kind"]
-            and one.get("name") == job["metadata"]["name"]
-            and one.get("uid") != job["metadata"]["uid"]
-            for one in owners
-        ):
-            return False
-        with contextlib.suppress(NotFound):
-            self._api.delete(path, _deletion(uid=left["metadata"]["uid"]))
-        return True
-
-    def _undo(self, namespace: str, job: Object, manifest: Manifest) -> None:
-        path = f"{_path(manifest, namespace)}/{job['metadata']['name']}"
-        # The first error is the one to tell.
-        with contextlib.suppress(ArenaError):
-            self._api.delete(path, _deletion(uid=job["metadata"]["uid"]))
+        return self.writer.validate(plan)
 
     def job(self, name: str, namespace: str) -> JobStatus:
         """One job with its pods; NotFound if there is none."""
         version = self.api_version()
-        try:
-            mpijob = self._api.get(self._job_path(name, namespace))
-        except NotFound as error:
-            raise NotFound(
-                f"Not found training job {name} in namespace {namespace},"
-                "please use 'arena-topo submit' to create it."
-            ) from error
-        pods = self._pods_of(mpijob, version, namespace)
+        mpijob = self._mpijob(name, namespace)
+        pods = self.pods_of(mpijob, version, namespace)
         status = self._status(
             mpijob,
             pods,
@@ -345,15 +344,51 @@ class KubernetesBackend:
                 return replace(status, reason=f"{warnings[-1].reason}: {warnings[-1].message}")
         return status
 
+    def _mpijob(self, name: str, namespace: str) -> Object:
+        try:
+            return self.api.get(self.job_path(name, namespace))
+        except NotFound as error:
+            raise NotFound(
+                f"Not found training job {name} in namespace {namespace},"
+                "please use 'arena-topo submit' to create it."
+            ) from error
+
+    def facts(self, name: str, namespace: str) -> Facts:
+        """All that explains a job, as far as it may be read; NotFound if there is no such job."""
+        from arena_topo.backends.kubernetes import facts  # noqa: PLC0415  only to explain
+
+        version = self.api_version()
+        mpijob = self._mpijob(name, namespace)
+
+        def pods() -> Iterator[Object]:
+            found = self.pods_of(mpijob, version, namespace)
+            return (pod for pod in found if _belongs(pod, mpijob))
+
+        return facts.read(self.api, mpijob, version=version, pods=pods)
+
+    def sightings(self, status: JobStatus) -> Sightings:
+        """Which GPUs claims and kubelets say that the workers of a job have."""
+        from arena_topo.backends.kubernetes import seen  # noqa: PLC0415  only for placed jobs
+
+        return seen.look(self.api, status)
+
+    def execute(self, namespace: str, pod: str, command: Sequence[str]) -> Done:
+        """Run a command in the main container of a pod; see `podexec.execute` for the errors."""
+        from arena_topo.backends.kubernetes import podexec, podlog  # noqa: PLC0415  only to look in
+
+        path = f"/api/v1/namespaces/{part(namespace)}/pods/{part(pod)}"
+        container = podlog.main_container(self.api.get(path))
+        return podexec.execute(self.api, namespace, pod, command, container=container)
+
     def jobs(self, namespace: str | None) -> tuple[JobStatus, ...]:
         """All jobs of a namespace, or of all (None), newest first, in three requests or fewer."""
         version = self.api_version()
-        space = f"/namespaces/{_part(namespace)}" if namespace else ""
-        mpijobs = self._api.collect(f"/apis/{GROUP}/{version}{space}/{PLURAL}")
+        space = f"/namespaces/{part(namespace)}" if namespace else ""
+        mpijobs = self.api.collect(f"/apis/{GROUP}/{version}{space}/{PLURAL}")
         pods: dict[tuple[str, str], dict[str, Object]] = defaultdict(dict)
 
         def gather(selector: str, label: str) -> None:
-            for pod in self._api.collect(f"/api/v1{space}/pods", labelSelector=selector):
+            for pod in self.api.collect(f"/api/v1{space}/pods", labelSelector=selector):
                 meta = pod["metadata"]
                 job = (meta.get("labels") or {}).get(label, "")
                 pods[meta.get("namespace", ""), job].setdefault(meta["name"], pod)
@@ -379,14 +414,15 @@ class KubernetesBackend:
         mine = [pod for pod in pods if _belongs(pod, mpijob)]
         return job_status(mpijob, mine, tensorboard=tensorboard, ended=ended)
 
-    def _pods_of(self, mpijob: Object, version: ApiVersion, namespace: str) -> list[Object]:
+    def pods_of(self, mpijob: Object, version: ApiVersion, namespace: str) -> list[Object]:
+        """The pods of a job, by the labels of whoever made them."""
         name = mpijob["metadata"]["name"]
-        path = f"/api/v1/namespaces/{_part(namespace)}/pods"
+        path = f"/api/v1/namespaces/{part(namespace)}/pods"
         if _is_arenas(mpijob):
             selector = f"release={name},{ARENA_SELECTOR}"
-            return self._api.collect(path, labelSelector=selector)
+            return self.api.collect(path, labelSelector=selector)
         for label in NAME_LABELS[version]:
-            if found := self._api.collect(path, labelSelector=f"{label}={name}"):
+            if found := self.api.collect(path, labelSelector=f"{label}={name}"):
                 return found
         return []
 
@@ -394,10 +430,10 @@ class KubernetesBackend:
         """When launchers were done, by job, for the operator that does not say so itself."""
         if version is not ApiVersion.V1ALPHA1:
             return {}
-        space = f"/namespaces/{_part(namespace)}" if namespace else ""
+        space = f"/namespaces/{part(namespace)}" if namespace else ""
         label = NAME_LABELS[version][0]
         try:
-            jobs = self._api.collect(f"/apis/batch/v1{space}/jobs", labelSelector=label)
+            jobs = self.api.collect(f"/apis/batch/v1{space}/jobs", labelSelector=label)
         except AccessDenied:
             return {}
         ended = {}
@@ -411,8 +447,8 @@ class KubernetesBackend:
     def _tensorboard(self, name: str, namespace: str, pods: list[Object]) -> str:
         """Where the job's TensorBoard answers, or nothing."""
         try:
-            services = self._api.collect(
-                f"/api/v1/namespaces/{_part(namespace)}/services",
+            services = self.api.collect(
+                f"/api/v1/namespaces/{part(namespace)}/services",
                 labelSelector=f"role=tensorboard,release={name}",
             )
         except AccessDenied:
@@ -433,16 +469,16 @@ class KubernetesBackend:
         """Delete the MPIJob; what it owns follows. NotFound if there is none."""
         version = self.api_version()
         try:
-            self._api.delete(self._job_path(name, namespace), _deletion())
+            self.api.delete(self.job_path(name, namespace), deletion())
         except NotFound as error:
             raise NotFound(f"Not found training job {name} in namespace {namespace}") from error
         if version is ApiVersion.V1ALPHA1:
             # Arena itself does not always make the job its owner.
-            path = f"/api/v1/namespaces/{_part(namespace)}/configmaps/{_part(_arenas(name))}"
+            path = f"/api/v1/namespaces/{part(namespace)}/configmaps/{part(arenas(name))}"
             with contextlib.suppress(NotFound, AccessDenied):
-                labels = self._api.get(path)["metadata"].get("labels") or {}
+                labels = self.api.get(path)["metadata"].get("labels") or {}
                 if labels.get("createdBy") == "arena":
-                    self._api.delete(path, _deletion())
+                    self.api.delete(path, deletion())
 
     def events(self, job: JobStatus) -> tuple[Event, ...]:
         """What happened to the job and its pods, oldest first."""
@@ -455,20 +491,20 @@ class KubernetesBackend:
             gone = (
                 about.get("kind") in {"Pod", "Job", "StatefulSet"}
                 and workload.fullmatch(str(about.get("name")))
-                and _when(one) >= job.created
+                and when(one) >= job.created
             )
             return one if about.get("uid") in objects or gone else None
 
-        path = f"/api/v1/namespaces/{_part(job.namespace)}/events"
+        path = f"/api/v1/namespaces/{part(job.namespace)}/events"
         found = [
             Event(
                 source=f"{str(about.get('kind', '')).lower()}/{about.get('name', '')}",
                 kind=one.get("type") or "Normal",
-                when=_when(one),
+                when=when(one),
                 reason=one.get("reason") or "",
                 message=one.get("message") or "",
             )
-            for one in self._api.collect(path, keep)
+            for one in self.api.collect(path, keep)
             for about in (one.get("involvedObject") or {},)
         ]
         return tuple(sorted(found, key=lambda one: (one.when, one.source)))
@@ -478,7 +514,7 @@ class KubernetesBackend:
 
         NotFound if there is no such node; ArenaError if its GPUs are others, or not whole.
         """
-        return publishing.publish(self._api, machine, dry_run=dry_run)
+        return publishing.publish(self.api, machine, dry_run=dry_run)
 
     def _quiet_events(self, job: JobStatus) -> tuple[Event, ...]:
         try:
@@ -492,35 +528,22 @@ class KubernetesBackend:
         A followed log survives broken connections: it goes on after the last line seen. Without
         `container` it is the main one's, or the init container's that runs now.
         """
-        path = f"/api/v1/namespaces/{_part(job.namespace)}/pods/{_part(instance)}"
+        path = f"/api/v1/namespaces/{part(job.namespace)}/pods/{part(instance)}"
         if options.follow:
-            yield from follow(self._api, path, options)
+            yield from follow(self.api, path, options)
         else:
-            yield from self._api.stream(f"{path}/log", **log_query(options, self._api.get(path)))
+            yield from self.api.stream(f"{path}/log", **log_query(options, self.api.get(path)))
 
-    def _job_path(self, name: str, namespace: str) -> str:
+    def job_path(self, name: str, namespace: str) -> str:
+        """Where a job of this cluster is."""
         return (
-            f"/apis/{GROUP}/{self.api_version()}/namespaces/{_part(namespace)}"
-            f"/{PLURAL}/{_part(name)}"
+            f"/apis/{GROUP}/{self.api_version()}/namespaces/{part(namespace)}/{PLURAL}/{part(name)}"
         )
 
 
-def _part(name: str) -> str:
-    """A name as one part of a path; UsageError for what no object can be called.
-
-    An empty name or a dot would make another path of it: deleting a job named "" deletes them all.
-    """
-    if re.fullmatch(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", name) is None:
-        raise UsageError(
-            f"{name!r} is not a name that anything in a cluster can have",
-            hint="names consist of lower case letters, digits, '-' and '.'",
-        )
-    return name
-
-
-def _arenas(name: str) -> str:
-    """The ConfigMap in which arena keeps a job's books."""
-    return f"{name}-mpijob"
+def _tells_devices(one: Object) -> bool:
+    spec = one.get("spec")
+    return isinstance(spec, dict) and bool(spec.get("devices"))
 
 
 def _is_arenas(mpijob: Object) -> bool:
@@ -540,35 +563,3 @@ def _belongs(pod: Object, mpijob: Object) -> bool:
     return (seconds(meta.get("creationTimestamp")) or 0.0) >= (
         seconds(job.get("creationTimestamp")) or 0.0
     )
-
-
-def _path(manifest: Manifest, namespace: str) -> str:
-    """Where objects of a manifest's kind are created."""
-    version, kind = manifest["apiVersion"], manifest["kind"].lower()
-    plural = f"{kind[:-1]}ies" if kind.endswith("y") else f"{kind}s"
-    root = "apis" if "/" in version else "api"
-    space = manifest["metadata"].get("namespace") or namespace
-    return f"/{root}/{version}/namespaces/{_part(space)}/{plural}"
-
-
-def _deletion(*, uid: str | None = None) -> dict[str, Any]:
-    """A request to delete an object with all it owns; with a uid, only that very object."""
-    options: dict[str, Any] = {
-        "apiVersion": "v1",
-        "kind": "DeleteOptions",
-        "propagationPolicy": "Background",
-    }
-    return options | {"preconditions": {"uid": uid}} if uid else options
-
-
-def _when(event: Object) -> float:
-    series = event.get("series") or {}
-    for text in (
-        event.get("lastTimestamp"),
-        series.get("lastObservedTime"),
-        event.get("eventTime"),
-        event["metadata"].get("creationTimestamp"),
-    ):
-        if (at := seconds(text)) is not None:
-            return at
-    return 0.0

@@ -15,6 +15,7 @@ from typing import Any
 from arena_topo import manifests
 from arena_topo.backends import Instance, JobStatus, Phase
 from arena_topo.backends.usage import gpu_count, worker_template
+from arena_topo.manifests.values import GPU_GROUP
 from arena_topo.topology import natural
 
 Object = Mapping[str, Any]
@@ -29,7 +30,8 @@ _LAUNCHER_ROLES = frozenset({"launcher", "master"})
 KUBE_QUEUE = "scheduling.x-k8s.io/suspend"
 """Annotation of kube-queue; `true` while it holds the job."""
 
-_QUEUE_LABELS = ("kueue.x-k8s.io/queue-name",)
+QUEUE_LABELS = ("kueue.x-k8s.io/queue-name",)
+"""Labels that name the queue which decides when a job starts."""
 
 NO_PODS = "the MPI operator has not created its pods yet"
 
@@ -120,7 +122,16 @@ def instance(pod: Object, *, chief: bool) -> Instance:
         ip=status.get("podIP") or "",
         holds_gpus=gpus > 0 and bool(spec.get("nodeName")) and not over,
         uid=meta.get("uid", ""),
+        devices=_devices(meta),
     )
+
+
+def _devices(meta: Object) -> tuple[int, ...] | None:
+    """The GPUs that a pod's annotation names, in our own way of writing them."""
+    said = str((meta.get("annotations") or {}).get(GPU_GROUP, ""))
+    if re.fullmatch(r"\d{1,3}(,\d{1,3})*", said) is None:
+        return None
+    return tuple(int(one) for one in said.split(","))
 
 
 def is_launcher(pod: Object) -> bool:
@@ -190,7 +201,7 @@ def _held(mpijob: Object, pods: list[Object]) -> Phase | None:
         return Phase.QUEUING
     if not suspended:
         return None
-    if any(labels.get(key) for key in _QUEUE_LABELS) or "kueue" in str(policy.get("managedBy")):
+    if any(labels.get(key) for key in QUEUE_LABELS) or "kueue" in str(policy.get("managedBy")):
         return Phase.QUEUING
     forecast = manifests.recorded(dict(mpijob))
     if forecast is not None and forecast.state in {"waiting", "placed"}:
@@ -387,3 +398,17 @@ def seconds(text: Any) -> float | None:
         return datetime.fromisoformat(text).timestamp()
     except ValueError:
         return None
+
+
+def when(event: Object) -> float:
+    """The last time that an event was seen, Unix seconds; 0 where it does not say."""
+    series = event.get("series") or {}
+    for text in (
+        event.get("lastTimestamp"),
+        series.get("lastObservedTime"),
+        event.get("eventTime"),
+        (event.get("metadata") or {}).get("creationTimestamp"),
+    ):
+        if (at := seconds(text)) is not None:
+            return at
+    return 0.0

@@ -31,8 +31,8 @@ from arena_topo.backends.local.ledger import Broken, Entry, Ledger, Record, Subm
 from arena_topo.backends.local.supervisor import TIMES, launcher_name, worker_name
 from arena_topo.errors import AlreadyExists, ArenaError, InvalidJob, NotFound, UsageError
 from arena_topo.job import MPIJob
-from arena_topo.manifests import ApiVersion, Forecast, Plan
-from arena_topo.solver import Placement, Unplaceable, Verdict
+from arena_topo.manifests import ApiVersion, Forecast, Mechanisms, Plan
+from arena_topo.solver import Placement, Request, Unplaceable, Verdict
 from arena_topo.topology import Cluster, Machine
 
 ADDRESS = "127.0.0.1"
@@ -96,6 +96,8 @@ class LocalBackend:
     look_every = 0.25
     starts_waiting = True
     binding = seating.HOLDS
+    queue = None
+    upkeep = None
 
     def __init__(self, options: Options, environment: Mapping[str, str]) -> None:
         self._options = options
@@ -124,6 +126,11 @@ class LocalBackend:
         known = seating.less(free, seating.held(self._entries(None)))
         notes = tuple(f"{one.message}; its GPUs count as free" for one in self._ledger.broken())
         return replace(known, notes=(*known.notes, *notes))
+
+    def mechanisms(self, namespace: str) -> Mechanisms:
+        """Nothing: the engine itself makes placements hold."""
+        del namespace
+        return Mechanisms()
 
     def most_gpus(self) -> int | None:
         """The most GPUs that one of the machines has."""
@@ -279,6 +286,10 @@ class LocalBackend:
             # Deleted just now.
             return self.job(name, namespace)
         return self._status(alive)
+
+    def request(self, name: str, namespace: str) -> Request | None:
+        """What a job asked of the solver; None where its GPUs are only counted."""
+        return self._ledger.entry(name, namespace).submission.request
 
     def jobs(self, namespace: str | None) -> tuple[JobStatus, ...]:
         """All jobs of a namespace, or of all namespaces (None), newest first."""

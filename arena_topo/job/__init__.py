@@ -1,4 +1,6 @@
-"""MPIJob and its small value types: everything a person can ask for, one declaration per flag.
+"""MPIJob: everything a person can ask for, one declaration per flag.
+
+    values      the small values of its fields, each read from the text that is typed
 
 The fields carry arena's names, defaults and error texts (arena v0.15.5, `pkg/argsbuilder`). What
 arena drops in silence, such as an environment variable without `=`, is an error here that names it.
@@ -7,258 +9,44 @@ arena drops in silence, such as an environment variable without `=`, is an error
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
+from dataclasses import dataclass, fields
 from enum import StrEnum
-from typing import Annotated, Self
+from typing import Annotated
 
 from arena_topo.errors import InvalidJob
 from arena_topo.flag import Flag, flags_of, spelling
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeyValue:
-    """A `KEY=VALUE` pair, split at the first `=`; the value may be empty, the key may not."""
-
-    key: str
-    value: str
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """Read `KEY=VALUE`; ValueError names what is missing."""
-        key, equals, value = text.partition("=")
-        if not (key and equals):
-            raise ValueError(f"expected KEY=VALUE, got {text!r}")
-        return cls(key=key, value=value)
-
-    def __str__(self) -> str:
-        return f"{self.key}={self.value}"
-
-
-class EnvVar(KeyValue):
-    """An environment variable of every container."""
-
-    __slots__ = ()
-
-
-_QUANTITY = re.compile(
-    r"\+?(?P<number>\d+\.?\d*|\.\d+)(?P<suffix>[KMGTPE]i|[numkMGTPE]|[eE][+-]?\d+)?"
-)
-_SCALE = {
-    "": Decimal(1),
-    "n": Decimal("1e-9"),
-    "u": Decimal("1e-6"),
-    "m": Decimal("1e-3"),
-    "k": Decimal(10) ** 3,
-    "M": Decimal(10) ** 6,
-    "G": Decimal(10) ** 9,
-    "T": Decimal(10) ** 12,
-    "P": Decimal(10) ** 15,
-    "E": Decimal(10) ** 18,
-    "Ki": Decimal(2) ** 10,
-    "Mi": Decimal(2) ** 20,
-    "Gi": Decimal(2) ** 30,
-    "Ti": Decimal(2) ** 40,
-    "Pi": Decimal(2) ** 50,
-    "Ei": Decimal(2) ** 60,
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Quantity:
-    """A Kubernetes quantity such as `500m` or `2Gi`, kept as written, with its exact amount."""
-
-    text: str
-
-    def __post_init__(self) -> None:
-        if _QUANTITY.fullmatch(self.text) is None:
-            raise ValueError(f"{self.text!r} is not a quantity such as 500m, 2 or 4Gi")
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """Read a quantity; ValueError if it is none."""
-        return cls(text=text)
-
-    @property
-    def amount(self) -> Decimal:
-        """The exact number meant, in cores or bytes."""
-        found = _QUANTITY.fullmatch(self.text)
-        if found is None:
-            raise ValueError(f"{self.text!r} is not a quantity")
-        number, suffix = Decimal(found["number"]), found["suffix"] or ""
-        try:
-            return number * (_SCALE[suffix] if suffix in _SCALE else Decimal("1" + suffix))
-        except InvalidOperation as error:
-            raise ValueError(f"{self.text!r} is out of range") from error
-
-    def __str__(self) -> str:
-        return self.text
-
-
-_QUALIFIED = re.compile(
-    r"([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
-    r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+from arena_topo.job.values import (
+    Claim,
+    ConfigFile,
+    Device,
+    Duration,
+    EnvVar,
+    HostPath,
+    KeyValue,
+    Quantity,
+    Toleration,
 )
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Device:
-    """An extended resource for every worker, such as `amd.com/gpu=1`."""
-
-    name: str
-    quantity: Quantity
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """Read `NAME=QUANTITY` with arena's texts for what is wrong."""
-        name, equals, quantity = text.partition("=")
-        if not (name and equals and quantity):
-            raise ValueError(f"invalid device '{text}', refer to amd.com/gpu=1")
-        if _QUALIFIED.fullmatch(name) is None:
-            raise ValueError(f"device name '{name}' is not a qualified name")
-        if name == "nvidia.com/gpu":
-            raise ValueError(
-                f"please use '--gpus {quantity}' instead of '--device nvidia.com/gpu={quantity}'"
-            )
-        try:
-            return cls(name=name, quantity=Quantity.parse(quantity))
-        except ValueError as error:
-            raise ValueError(
-                f"device value '{quantity}' is not a valid quantity, refer to amd.com/gpu=1"
-            ) from error
-
-    def __str__(self) -> str:
-        return f"{self.name}={self.quantity}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
-    """A persistent volume claim and where it is mounted: `--data NAME:/PATH`."""
-
-    name: str
-    path: str
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """Read `NAME:/PATH` with arena's texts for what is wrong."""
-        if text.count(":") != 1:
-            raise ValueError(f"dataset {text} has incorrect format, should like data_name:/data0")
-        name, _, path = text.partition(":")
-        if len(name) == 1:
-            raise ValueError(
-                "volume name is too short, names should be at least two alphanumeric characters"
-            )
-        if re.fullmatch(r"[a-zA-Z0-9][a-zA-Z0-9_.-]+", name) is None:
-            raise ValueError(
-                f"{name!r} includes invalid characters for a volume name, only"
-                " '[a-zA-Z0-9][a-zA-Z0-9_.-]' are allowed"
-            )
-        if not path.startswith("/"):
-            raise ValueError(f"invalid dataDir: '{path}' must be absolute")
-        if not path.strip("/"):
-            raise ValueError("invalid specification: dataDir can't be '/'")
-        return cls(name=name, path=path)
-
-    def __str__(self) -> str:
-        return f"{self.name}:{self.path}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostPath:
-    """A folder of the node and where it is mounted: `--data-dir /HOST[:/CONTAINER]`."""
-
-    host: str
-    container: str
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """Read `/HOST[:/CONTAINER]`; neither side may be relative or the root."""
-        host, colon, container = text.partition(":")
-        container = container if colon else host
-        for path in (host, container):
-            if not path.startswith("/") or not path.strip("/") or ":" in path:
-                raise ValueError(f"invalid DataDir: '{text}'")
-        return cls(host=host, container=container)
-
-    def __str__(self) -> str:
-        return f"{self.host}:{self.container}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigFile:
-    """A local file that every container gets: `--config-file PATH[:/PATH/IN/CONTAINER]`.
-
-    The path is kept as typed; the edge of the program expands it and reads the file.
-    """
-
-    source: str
-    target: str | None = None
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """Read `PATH[:/PATH/IN/CONTAINER]` with arena's texts for what is wrong."""
-        source, colon, target = text.partition(":")
-        if not source or ":" in target:
-            raise ValueError(
-                "invalid format for assigning config file,it should be "
-                "'--config-file <host_path_file>:<container_path_file>'"
-            )
-        if colon and not target.startswith("/"):
-            raise ValueError("the path of file in container must be absolute path")
-        return cls(source=source, target=target if colon else None)
-
-    def __str__(self) -> str:
-        return self.source if self.target is None else f"{self.source}:{self.target}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Toleration:
-    """What taint the pods bear; empty key with `Exists` bears all.
-
-    `--toleration all`, or `--toleration KEY=VALUE:EFFECT,OPERATOR`.
-    """
-
-    key: str = ""
-    operator: str = "Equal"
-    value: str = ""
-    effect: str = ""
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """Read arena's form; anything else is a ValueError that shows the form."""
-        if text == "all":
-            return cls(operator="Exists")
-        found = re.fullmatch(
-            r"(?P<key>[^=:,]+)(=(?P<value>[^=:,]*))?:(?P<effect>[^,:]*)(,(?P<operator>\w+))?", text
-        )
-        form = f"expected 'all' or KEY=VALUE:EFFECT,OPERATOR, got {text!r}"
-        if found is None:
-            raise ValueError(form)
-        operator = found["operator"] or ("Exists" if found["value"] is None else "Equal")
-        if operator not in {"Equal", "Exists"}:
-            raise ValueError(f"{form}: the operator is Equal or Exists")
-        if found["effect"] not in {"", "NoSchedule", "PreferNoSchedule", "NoExecute"}:
-            raise ValueError(
-                f"{form}: the effect is NoSchedule, PreferNoSchedule, NoExecute or empty"
-            )
-        if operator == "Exists" and found["value"]:
-            raise ValueError(f"{form}: the operator Exists takes no value")
-        return cls(
-            key=found["key"], operator=operator, value=found["value"] or "", effect=found["effect"]
-        )
-
-    def __str__(self) -> str:
-        if not self.key:
-            return "all"
-        return f"{self.key}={self.value}:{self.effect},{self.operator}"
-
-    def tolerates(self, key: str, value: str, effect: str) -> bool:
-        """Whether a taint is borne, by the rules of the Kubernetes scheduler."""
-        if self.effect and self.effect != effect:
-            return False
-        if self.key and self.key != key:
-            return False
-        return self.operator == "Exists" or self.value == value
+__all__ = [
+    "NAME_LIMIT",
+    "WORKING_DIR",
+    "BindingChoice",
+    "Claim",
+    "CleanPodPolicy",
+    "ConfigFile",
+    "Device",
+    "Duration",
+    "EnvVar",
+    "HostPath",
+    "KeyValue",
+    "MPIJob",
+    "NodeLoss",
+    "PlacementPolicy",
+    "PodShape",
+    "Quantity",
+    "SyncMode",
+    "Toleration",
+]
 
 
 class CleanPodPolicy(StrEnum):
@@ -277,6 +65,35 @@ class PlacementPolicy(StrEnum):
     ADAPTIVE = "adaptive"
 
 
+class BindingChoice(StrEnum):
+    """By what means workers are held to their nodes and GPUs; `auto` is the firmest there is."""
+
+    AUTO = "auto"
+    CLAIMS = "claims"
+    ADMISSION = "admission"
+    GATES = "gates"
+    TEMPLATE = "template"
+
+
+class PodShape(StrEnum):
+    """How the workers of one node become pods."""
+
+    SEPARATE = "separate"
+    """A pod for each worker, which NCCL joins like two hosts (arena's way)."""
+    FUSED = "fused"
+    """One pod for several workers, the same number of them in each."""
+    SHARED = "shared"
+    """A pod for each worker; they share IPC and see each other's GPUs."""
+
+
+class NodeLoss(StrEnum):
+    """What becomes of a gang when one of its nodes is lost."""
+
+    REPLAN = "replan"
+    HOLD = "hold"
+    FAIL = "fail"
+
+
 class SyncMode(StrEnum):
     """How the code gets into the containers before they start."""
 
@@ -290,6 +107,10 @@ NAME_LIMIT = 49
 
 WORKING_DIR = "/root"
 """Where containers start unless told otherwise (arena's default)."""
+
+_SHARE_MEMORY = Quantity(text="2Gi")
+_GANG_TIMEOUT = Duration(600)
+_UNLIMITED = Duration(0)
 
 _RESOURCES = "Resources"
 _PLACEMENT = "Placement"
@@ -322,7 +143,7 @@ class MPIJob:
     share_memory: Annotated[
         Quantity,
         Flag(help="Size of /dev/shm in each container.", panel=_RESOURCES, metavar="QUANTITY"),
-    ] = Quantity(text="2Gi")
+    ] = _SHARE_MEMORY
     device: Annotated[
         tuple[Device, ...],
         Flag(
@@ -411,6 +232,41 @@ class MPIJob:
             at_least=0,
         ),
     ] = None
+    binding: Annotated[
+        BindingChoice,
+        Flag(
+            help="How workers are held to their nodes and GPUs; auto is the firmest way there is.",
+            panel=_PLACEMENT,
+            needs="gputopology",
+        ),
+    ] = BindingChoice.AUTO
+    pod_shape: Annotated[
+        PodShape,
+        Flag(
+            help="Workers of a node: a pod each (separate), several in one pod (fused), or a pod"
+            " each that share IPC and GPUs (shared).",
+            panel=_PLACEMENT,
+            needs="gputopology",
+        ),
+    ] = PodShape.SEPARATE
+    gang_timeout: Annotated[
+        Duration,
+        Flag(
+            help="Take the whole gang back if it makes no progress for this long.",
+            panel=_PLACEMENT,
+            metavar="DURATION",
+            at_least=1,
+        ),
+    ] = _GANG_TIMEOUT
+    on_node_loss: Annotated[
+        NodeLoss,
+        Flag(
+            help="When a node is lost: place the gang anew (replan), suspend it (hold) or"
+            " leave it to MPI, which fails (fail).",
+            panel=_PLACEMENT,
+            needs="gputopology",
+        ),
+    ] = NodeLoss.REPLAN
     selector: Annotated[
         tuple[KeyValue, ...],
         Flag(
@@ -483,6 +339,14 @@ class MPIJob:
     image_pull_policy: Annotated[
         str, Flag(help="When to pull the image.", panel=_POD, metavar="POLICY")
     ] = "Always"
+    ssh_auth_mount_path: Annotated[
+        str,
+        Flag(
+            help="Folder in which sshd of the image looks for keys; else /root/.ssh.",
+            panel=_POD,
+            metavar="PATH",
+        ),
+    ] = ""
     host_network: Annotated[
         bool, Flag(help="Use the node's network.", panel=_POD, name="--hostNetwork")
     ] = False
@@ -569,6 +433,15 @@ class MPIJob:
         str, Flag(help="Where the model will be found.", panel=_DATA, metavar="URL")
     ] = ""
 
+    running_timeout: Annotated[
+        Duration,
+        Flag(
+            help="End the job when it has run this long; 0 is no limit.",
+            panel=_LIFE,
+            metavar="DURATION",
+            at_least=0,
+        ),
+    ] = _UNLIMITED
     retry: Annotated[
         int, Flag(help="How often a failed launcher starts again.", panel=_LIFE, at_least=0)
     ] = 0
@@ -586,8 +459,10 @@ class MPIJob:
         _check_name(self.name)
         if not self.image:
             raise InvalidJob("--image must be set ")
-        for field, flag in flags_of(MPIJob).items():
-            self._check(field, flag)
+        flags = flags_of(MPIJob)
+        for field in fields(MPIJob):
+            if field.name in flags:
+                self._check(field.name, flags[field.name], field.default)
         if self.pack_above is not None and self.pack_above > 1:
             raise InvalidJob(
                 "--pack-above is invalid",
@@ -607,11 +482,11 @@ class MPIJob:
             if names.count(name) > 1:
                 raise InvalidJob(f"your PVC name: {name} is repeated, please check it")
 
-    def _check(self, field: str, flag: Flag) -> None:
+    def _check(self, field: str, flag: Flag, default: object) -> None:
         value, name = getattr(self, field), spelling(field, flag)
         if flag.at_least is not None and value is not None and value < flag.at_least:
             raise InvalidJob(f"{name} is invalid", why=f"{value:g} is less than {flag.at_least}")
-        if flag.needs and value and not getattr(self, flag.needs):
+        if flag.needs and value != default and not getattr(self, flag.needs):
             needed = spelling(flag.needs, flags_of(MPIJob)[flag.needs])
             raise InvalidJob(f"{name} needs {needed}", hint=f"add {needed}")
 

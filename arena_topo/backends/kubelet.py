@@ -1,0 +1,221 @@
+"""The kubelet's PodResources -> which devices the containers of a node hold.
+
+The kubelet serves it over gRPC on a socket of the node, to whoever may open that. A handful of
+fields is read by hand, so that neither generated code nor protobuf is needed; the numbers are those
+of `k8s.io/kubelet/pkg/apis/podresources/v1/api.proto` (kubernetes 1.36, commit 95f08499):
+
+    ListPodResourcesResponse       pod_resources = 1
+    AllocatableResourcesResponse   devices = 1
+    PodResources                   name = 1, namespace = 2, containers = 3
+    ContainerResources             name = 1, devices = 2, dynamic_resources = 5
+    ContainerDevices               resource_name = 1, device_ids = 2
+    DynamicResource                claim_name = 2, claim_namespace = 3, claim_resources = 4
+    ClaimResource                  cdi_devices = 1, driver_name = 2, pool_name = 3, device_name = 4
+    CDIDevice                      name = 1
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from arena_topo.errors import ArenaError, TimedOut
+
+SOCKET = "/var/lib/kubelet/pod-resources/kubelet.sock"
+"""Where the kubelet listens, below its root directory (`--root-dir`)."""
+
+_SERVICE = "v1.PodResourcesLister"
+
+_TIMEOUT = 10.0
+"""Seconds for an answer, which comes from the kubelet's memory."""
+
+_MOST_BYTES = 16 << 20
+"""The largest answer: it lists every pod of the node, with or without devices."""
+
+_HINT = "the agent mounts the kubelet's pod-resources folder; --pod-resources names another socket"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """A device as its owner calls it.
+
+    `resource` is what pods ask a device plugin for, or the driver of a claimed device; `names` are
+    what it may be known by, best first; `pool` is set for claimed devices only.
+    """
+
+    resource: str
+    names: tuple[str, ...]
+    pool: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """A pod with the devices that its containers hold; one that is claimed may be there twice."""
+
+    namespace: str
+    name: str
+    devices: tuple[Device, ...]
+
+
+class PodResources:
+    """The kubelet of this node. Each question opens the socket anew, as kubelets restart.
+
+    ArenaError if there is nobody behind it or the answer makes no sense, TimedOut if none comes.
+    """
+
+    def __init__(self, socket: str = SOCKET) -> None:
+        self.socket = socket
+
+    def holders(self) -> tuple[Holder, ...]:
+        """The pods of the node that hold devices of any kind, in the kubelet's order."""
+        answer = self._ask("List")
+        try:
+            found = tuple(_holder(one) for one in _fields(answer)[1])
+        except ValueError as error:
+            raise self._odd(error) from error
+        return tuple(one for one in found if one.devices)
+
+    def allocatable(self) -> tuple[Device, ...] | None:
+        """The healthy devices of device plugins; None where the kubelet does not tell."""
+        try:
+            answer = self._ask("GetAllocatableResources")
+        except _NotServed:
+            return None
+        try:
+            return tuple(device for one in _fields(answer)[1] for device in _plugin_devices(one))
+        except ValueError as error:
+            raise self._odd(error) from error
+
+    def _odd(self, error: Exception) -> ArenaError:
+        return ArenaError(f"the kubelet's answer on {self.socket} makes no sense", why=str(error))
+
+    def _ask(self, method: str) -> bytes:
+        # Its handlers for forks complain on stderr when nvidia-smi is run.
+        os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+        try:
+            grpc: Any = import_module("grpc")
+        except ImportError as error:
+            raise ArenaError(
+                "the Python package grpcio is not installed", hint="pip install 'arena-topo[agent]'"
+            ) from error
+        path = Path(self.socket).absolute()
+        if not path.exists():
+            raise ArenaError(f"there is no kubelet: {path} does not exist", hint=_HINT)
+        options = (
+            ("grpc.max_receive_message_length", _MOST_BYTES),
+            ("grpc.enable_http_proxy", 0),
+            # Else a new channel waits out the pauses that an earlier one was given.
+            ("grpc.use_local_subchannel_pool", 1),
+        )
+        with grpc.insecure_channel(f"unix://{path}", options=options) as channel:
+            call = channel.unary_unary(f"/{_SERVICE}/{method}")
+            try:
+                return bytes(call(b"", timeout=_TIMEOUT))
+            except grpc.RpcError as error:
+                raise _failure(grpc, error, self.socket) from error
+
+
+class _NotServed(ArenaError):
+    """The kubelet does not know the question."""
+
+
+def _failure(grpc: Any, error: Any, socket: str) -> ArenaError:
+    code, said = error.code(), str(error.details() or "")
+    if code is grpc.StatusCode.UNIMPLEMENTED:
+        return _NotServed(f"the kubelet behind {socket} does not serve {_SERVICE}", why=said)
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return TimedOut(f"the kubelet behind {socket} did not answer in time", why=said or None)
+    return ArenaError(
+        f"the kubelet behind {socket} does not answer", why=said or code.name, hint=_HINT
+    )
+
+
+# ---------------------------------------------------------------- the messages
+
+
+def _holder(data: bytes) -> Holder:
+    said = _fields(data)
+    return Holder(
+        name=_text(said[1]),
+        namespace=_text(said[2]),
+        devices=tuple(device for one in said[3] for device in _container(one)),
+    )
+
+
+def _container(data: bytes) -> Iterator[Device]:
+    said = _fields(data)
+    for one in said[2]:
+        yield from _plugin_devices(one)
+    for claim in said[5]:
+        for one in _fields(claim)[4]:
+            yield _claimed(one)
+
+
+def _plugin_devices(data: bytes) -> Iterator[Device]:
+    said = _fields(data)
+    resource = _text(said[1])
+    for name in said[2]:
+        yield Device(resource=resource, names=(name.decode(),))
+
+
+def _claimed(data: bytes) -> Device:
+    said = _fields(data)
+    # `vendor.com/class=device`: older kubelets say nothing else.
+    spoken = [_text(_fields(one)[1]).rpartition("=")[2] for one in said[1]]
+    names = [name for name in (_text(said[4]), *spoken) if name]
+    return Device(resource=_text(said[2]), names=tuple(dict.fromkeys(names)), pool=_text(said[3]))
+
+
+def _text(values: list[bytes]) -> str:
+    """A field that may be there once; of several the last counts, as in every reader."""
+    return values[-1].decode() if values else ""
+
+
+_FIXED = {1: 8, 5: 4}
+"""Bytes of the wire types of fixed length (protobuf.dev/programming-guides/encoding)."""
+
+_VARINT, _LENGTH = 0, 2
+_LONGEST = 10
+"""Bytes of a number of 64 bits."""
+
+
+def _fields(data: bytes) -> defaultdict[int, list[bytes]]:
+    """The fields of a message that have a length, by number; others are passed over.
+
+    ValueError if it is no message.
+    """
+    found: defaultdict[int, list[bytes]] = defaultdict(list)
+    at = 0
+    while at < len(data):
+        key, at = _number(data, at)
+        number, kind = key >> 3, key & 7
+        if kind == _VARINT:
+            _, at = _number(data, at)
+            continue
+        if kind == _LENGTH:
+            size, at = _number(data, at)
+        elif kind in _FIXED:
+            size = _FIXED[kind]
+        else:
+            raise ValueError(f"field {number} is of wire type {kind}")
+        if at + size > len(data):
+            raise ValueError(f"field {number} is cut off")
+        if kind == _LENGTH:
+            found[number].append(data[at : at + size])
+        at += size
+    return found
+
+
+def _number(data: bytes, at: int) -> tuple[int, int]:
+    """A number in groups of seven bits, the lowest first, and where the next thing begins."""
+    value = 0
+    for shift, byte in enumerate(data[at : at + _LONGEST]):
+        value |= (byte & 0x7F) << (7 * shift)
+        if byte < 0x80:  # noqa: PLR2004 - the highest bit says that more follow
+            return value, at + shift + 1
+    raise ValueError("a number is cut off")

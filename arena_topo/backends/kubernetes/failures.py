@@ -1,0 +1,120 @@
+"""What an answer of the API server, or none, means: errors that people can act on."""
+
+from __future__ import annotations
+
+import errno
+import json
+import re
+
+from arena_topo.errors import (
+    AccessDenied,
+    AlreadyExists,
+    ArenaError,
+    ClusterError,
+    NotFound,
+    TimedOut,
+)
+
+UNKNOWN_CALLER = 401
+FORBIDDEN = 403
+ABSENT = 404
+CONFLICT = 409
+GONE = 410
+INVALID = 422
+
+
+def cause(error: BaseException) -> str:
+    """The innermost reason, without urllib3's object names."""
+    seen: BaseException = error
+    while (inner := seen.__cause__ or seen.__context__) is not None:
+        seen = inner
+    return (seen.strerror if isinstance(seen, OSError) else None) or str(seen)
+
+
+def unreachable(server: str, method: str, error: Exception, limit: str) -> ArenaError:
+    """The error that no answer at all means; `limit` says how long was waited, in words."""
+    from urllib3 import exceptions
+
+    why = cause(error)
+    sent = method != "GET" and not isinstance(error, exceptions.ConnectTimeoutError)
+    unsure = "; whether it took the request is not known" if sent else ""
+    elsewhere = "is the cluster up? `--context` names another, `--backend local` is this machine"
+    if isinstance(error, exceptions.ProxyError):
+        return ClusterError(
+            f"the proxy to {server} does not answer", why=why, hint="see HTTPS_PROXY, proxy-url"
+        )
+    if isinstance(error, exceptions.SSLError):
+        return ClusterError(
+            f"{server} cannot be trusted",
+            why=why,
+            hint="does certificate-authority in the kubeconfig belong to this cluster?",
+        )
+    if isinstance(error, exceptions.NameResolutionError):
+        return ClusterError(f"the host of {server} is not known", why=why, hint=elsewhere)
+    if isinstance(error, exceptions.NewConnectionError) and not _no_route(error):
+        return ClusterError(f"{server} does not accept connections", why=why, hint=elsewhere)
+    if isinstance(error, exceptions.TimeoutError):
+        return TimedOut(
+            f"{server} did not answer in time{unsure}",
+            why=why,
+            hint=f"is there a route to it (VPN, firewall)? {limit}",
+        )
+    return ClusterError(f"{server} broke the connection{unsure}", why=why, hint=elsewhere)
+
+
+def _no_route(error: BaseException) -> bool:
+    inner = error.__cause__ or error.__context__
+    return isinstance(inner, OSError) and inner.errno in {
+        errno.EHOSTUNREACH,
+        errno.ENETUNREACH,
+        errno.ETIMEDOUT,
+    }
+
+
+_PATH = re.compile(
+    r"/(?:api|apis/(?P<group>[^/]+))/[^/]+(?:/namespaces/(?P<namespace>[^/]+)(?=/))?"
+    r"/(?P<resource>[^/]+)(?:/(?P<name>[^/]+))?(?:/(?P<sub>[^/]+))?"
+)
+_VERBS = {"POST": "create", "DELETE": "delete", "PATCH": "patch", "PUT": "update"}
+
+
+def refusal(method: str, path: str, status: int, reason: str | None, body: bytes) -> ArenaError:
+    """The error that an answer of the API server means; its message is kept, never a raw body."""
+    try:
+        said = json.loads(body)
+    except ValueError:
+        said = None
+    said = said if isinstance(said, dict) and said.get("kind") == "Status" else {}
+    message = str(said.get("message") or "") or None
+    target = _PATH.fullmatch(path)
+    what = target["resource"] if target else path
+    if target and target["sub"]:
+        what += f"/{target['sub']}"
+    verb = _VERBS.get(method, "get" if target and target["name"] else "list")
+    if status == UNKNOWN_CALLER:
+        return AccessDenied(
+            "the API server does not know who is asking",
+            status=status,
+            why=message,
+            hint="log in again, or name another --context",
+        )
+    if status == FORBIDDEN:
+        group = (target["group"] if target else None) or ""
+        space = target["namespace"] if target else None
+        where = f" in namespace {space}" if space else ""
+        return AccessDenied(
+            f"not allowed to {verb} {what}{where}",
+            status=status,
+            why=message,
+            hint=f"ask for this rule in a {'Role' if space else 'ClusterRole'}: "
+            f'{{apiGroups: ["{group}"], resources: ["{what}"], verbs: ["{verb}"]}}',
+        )
+    if status == ABSENT:
+        return NotFound(message or f"the API server has no {what}")
+    if status == CONFLICT and said.get("reason") == "AlreadyExists":
+        return AlreadyExists(message or f"{what} already exists")
+    return ClusterError(
+        message or f"the API server answered {status} {reason or ''}".rstrip(),
+        status=status,
+        why=f"{verb} {what} failed" if message else None,
+    )

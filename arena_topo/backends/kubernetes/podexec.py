@@ -1,0 +1,153 @@
+"""Run a command in a container of a pod: exit code, stdout and stderr.
+
+The API server speaks WebSocket for it: each message starts with the number of its channel, the last
+of which carries a Status with the exit code (kubernetes, apimachinery
+pkg/util/remotecommand/constants.go; `v5.channel.k8s.io` since 1.30, `v4` before).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlencode, urlsplit
+
+from arena_topo.backends.kubernetes.connection import CONNECT_TIMEOUT, tls
+from arena_topo.backends.kubernetes.failures import refusal
+from arena_topo.errors import ClusterError, TimedOut
+
+if TYPE_CHECKING:
+    from arena_topo.backends.kubernetes.connection import Access, Connection
+
+PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
+_STDOUT, _STDERR, _STATUS = 1, 2, 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """How a command ended, and what it wrote."""
+
+    code: int
+    stdout: bytes = b""
+    stderr: bytes = b""
+
+
+def execute(
+    api: Connection,
+    namespace: str,
+    pod: str,
+    command: Sequence[str],
+    *,
+    container: str | None = None,
+    timeout: float = 10.0,
+) -> Done:
+    """Run a command and wait for its end, for so many seconds in all.
+
+    NotFound if there is no such pod, AccessDenied where it is not allowed, TimedOut if the command
+    does not end, ClusterError if it cannot be started or the connection breaks.
+    """
+    import websocket  # noqa: PLC0415  heavy, and only to look into pods
+
+    path = f"/api/v1/namespaces/{namespace}/pods/{pod}/exec"
+    query = [*(("command", word) for word in command), ("stdout", "true"), ("stderr", "true")]
+    if container is not None:
+        query.append(("container", container))
+    found = api.access
+    deadline = time.monotonic() + timeout
+    try:
+        socket = websocket.create_connection(
+            f"ws{found.server.removeprefix('http')}{path}?{urlencode(query)}",
+            timeout=min(CONNECT_TIMEOUT, timeout),
+            header=[f"{key}: {value}" for key, value in found.headers.items()],
+            subprotocols=list(PROTOCOLS),
+            # A browser's header, which some API servers refuse.
+            suppress_origin=True,
+            redirect_limit=0,
+            enable_multithread=False,
+            sslopt=_trust(found),
+            **_proxy(found),
+        )
+    except websocket.WebSocketBadStatusException as error:
+        # The right to run commands is to create pods/exec, whatever method carries it.
+        body = error.resp_body or b""
+        raise refusal("POST", path, error.status_code, None, body) from error
+    except (websocket.WebSocketException, OSError) as error:
+        raise _broken(found.server, error, pod, timeout) from error
+    try:
+        return _heard(socket, pod, command, deadline)
+    except (websocket.WebSocketException, OSError) as error:
+        raise _broken(found.server, error, pod, timeout) from error
+    finally:
+        with contextlib.suppress(Exception):
+            socket.close(timeout=1)
+
+
+def _trust(found: Access) -> dict[str, Any]:
+    if not found.server.startswith("https:"):
+        return {}
+    trust: dict[str, Any] = {"context": tls(found)}
+    if found.server_name:
+        trust["server_hostname"] = found.server_name
+    return trust
+
+
+def _proxy(found: Access) -> dict[str, Any]:
+    if not found.proxy:
+        # What is not said here would be taken from the environment, which `access` has read.
+        return {"http_no_proxy": ["*"]}
+    split = urlsplit(found.proxy)
+    settings: dict[str, Any] = {
+        "http_proxy_host": split.hostname,
+        "http_proxy_port": split.port or (443 if split.scheme == "https" else 80),
+        "proxy_type": "http",
+    }
+    if split.username:
+        settings["http_proxy_auth"] = (unquote(split.username), unquote(split.password or ""))
+    return settings
+
+
+def _heard(socket: Any, pod: str, command: Sequence[str], deadline: float) -> Done:
+    """What arrives on the channels until the command has ended."""
+    from websocket import ABNF  # noqa: PLC0415  as above
+
+    channels: dict[int, bytearray] = {number: bytearray() for number in (_STDOUT, _STDERR, _STATUS)}
+    while True:
+        socket.settimeout(max(0.001, deadline - time.monotonic()))
+        opcode, data = socket.recv_data()
+        if opcode == ABNF.OPCODE_CLOSE:
+            break
+        if data and data[0] in channels:
+            channels[data[0]] += data[1:]
+    code = _exit_code(bytes(channels[_STATUS]), pod, command)
+    return Done(code=code, stdout=bytes(channels[_STDOUT]), stderr=bytes(channels[_STDERR]))
+
+
+def _exit_code(status: bytes, pod: str, command: Sequence[str]) -> int:
+    """The exit code in a Status; ClusterError if the command did not run to its end."""
+    try:
+        said = json.loads(status)
+    except ValueError:
+        said = None
+    if not isinstance(said, dict):
+        raise ClusterError(f"the connection to pod {pod} ended before `{' '.join(command)}` did")
+    if said.get("status") == "Success":
+        return 0
+    if said.get("reason") == "NonZeroExitCode":
+        for cause in (said.get("details") or {}).get("causes") or ():
+            if cause.get("reason") == "ExitCode" and str(cause.get("message")).isdigit():
+                return int(cause["message"])
+    raise ClusterError(
+        f"`{' '.join(command)}` cannot be run in pod {pod}",
+        why=str(said.get("message") or said.get("reason") or "") or None,
+    )
+
+
+def _broken(server: str, error: Exception, pod: str, timeout: float) -> ClusterError | TimedOut:
+    import websocket  # noqa: PLC0415  heavy, and only to look into pods
+
+    if isinstance(error, websocket.WebSocketTimeoutException | TimeoutError):
+        return TimedOut(f"a command in pod {pod} did not end within {timeout:g} s")
+    return ClusterError(f"{server} broke the connection to pod {pod}", why=str(error) or None)

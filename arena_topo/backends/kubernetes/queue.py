@@ -1,0 +1,250 @@
+"""The queue of a cluster: MPIJobs that wait suspended, with their placements recorded on them.
+
+Nothing is locked. Whoever records a placement lists the MPIJobs of all namespaces at exactly the
+revision of that write; of two conflicting writes the later sees the earlier, never the other way
+round, so exactly one of their authors yields (`workflow.starting`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from arena_topo.backends import observed
+from arena_topo.backends.kubernetes.connection import INVALID
+from arena_topo.backends.kubernetes.writing import part
+from arena_topo.backends.queue import (
+    Snapshot,
+    moment,
+    queued,
+    suspender,
+)
+from arena_topo.errors import AccessDenied, ArenaError, ClusterError, NotFound
+from arena_topo.manifests import ApiVersion, Manifest, Plan
+from arena_topo.manifests.values import Mechanisms
+
+if TYPE_CHECKING:
+    from arena_topo.backends.kubernetes.engine import KubernetesBackend
+
+Object = dict[str, Any]
+
+GROUP = "kubeflow.org"
+PLURAL = "mpijobs"
+
+SYSTEM = "arena-topo-system"
+"""The namespace of the controller and of what it publishes."""
+
+LEASE = "arena-topo-controller"
+"""The Lease that the controller at work renews."""
+
+_LIFE = 60.0
+"""Seconds after which a Lease or a view that nobody renewed says that nobody is at work."""
+
+
+class KubernetesQueue:
+    """The requests of the protocol, over one connection."""
+
+    def __init__(self, engine: KubernetesBackend) -> None:
+        self._engine = engine
+        self._api = engine.api
+        self._priorities: dict[str, int] | None = None
+
+    def now(self) -> float:
+        """The server's time (Unix seconds), as of its last answer."""
+        return self._api.server_time or time.time()
+
+    def api_version(self) -> ApiVersion:
+        """The MPIJob version that is served."""
+        return self._engine.api_version()
+
+    def read(self) -> Snapshot:
+        """Everything as it is now."""
+        return self._snapshot({})
+
+    def read_at(self, stored: Mapping[str, Any]) -> Snapshot:
+        """The jobs at exactly the revision of this object's last write; all else as it is now."""
+        revision = stored["metadata"]["resourceVersion"]
+        return self._snapshot({"resourceVersion": revision, "resourceVersionMatch": "Exact"})
+
+    def _snapshot(self, query: Mapping[str, str]) -> Snapshot:
+        jobs: list[Object] = []
+        listed = False
+
+        def records() -> list[Object]:
+            nonlocal listed
+            path = f"/apis/{GROUP}/{self.api_version()}/{PLURAL}"
+            small = []
+            for one in self._api.collect(path, None, **query):
+                jobs.append(one)
+                # What its queue has suspended holds nothing, whatever is still written on it.
+                if suspender(one) is None or not _is_suspended(one):
+                    small.append(_projected(one))
+            listed = True
+            return small
+
+        found, unread = self._engine.objects(records)
+        ours = [one for one in jobs if queued(one, {}) is not None]
+        priorities = self._values() if any(map(_priority, ours)) else {}
+        known = (queued(one, priorities) for one in ours)
+        return Snapshot(
+            jobs=tuple(one for one in known if one is not None),
+            now=self.now(),
+            objects=tuple(found),
+            see=lambda objects: self._engine.seen([dict(one) for one in objects], unread),
+            everything=listed,
+        )
+
+    def _values(self) -> dict[str, int]:
+        """What each PriorityClass is worth; nothing where they may not be listed."""
+        if self._priorities is None:
+            self._priorities = {}
+            try:
+                for one in self._api.collect("/apis/scheduling.k8s.io/v1/priorityclasses"):
+                    self._priorities[one["metadata"]["name"]] = int(one.get("value") or 0)
+            except (AccessDenied, NotFound):
+                pass
+        return self._priorities
+
+    def priority(self, name: str) -> int:
+        """What a PriorityClass is worth; 0 where none of that name may be read."""
+        return self._values().get(name, 0) if name else 0
+
+    def suspends(self, plan: Plan, mpijob: Manifest) -> bool:
+        """Whether the operator's MPIJob can be created suspended: what a dry run says.
+
+        AlreadyExists if the name is taken.
+        """
+        if self.api_version() is ApiVersion.V1ALPHA1:
+            return False
+        seen, _ = self._engine.writer.create_job(plan, mpijob, dryRun="All")
+        return ((seen.get("spec") or {}).get("runPolicy") or {}).get("suspend") is True
+
+    def create(self, plan: Plan, mpijob: Manifest) -> Manifest:
+        """Create the MPIJob of a plan in the form given; AlreadyExists if its name is taken."""
+        stored, _ = self._engine.writer.create_job(plan, mpijob)
+        return stored
+
+    def own(self, stored: Manifest, objects: Sequence[Manifest]) -> tuple[str, ...]:
+        """Create what a new job owns; if one fails, the job goes with all that was created."""
+        return self._engine.writer.own(stored, objects)
+
+    def renew(self, stored: Manifest, objects: Sequence[Manifest]) -> None:
+        """Create what a job owns, in place of what it had under these names."""
+        self._engine.writer.renew(stored, objects)
+
+    def change(
+        self, stored: Mapping[str, Any], patch: Sequence[Mapping[str, Any]]
+    ) -> Manifest | None:
+        """Apply a JSON patch to a job; None if one of its tests failed, or the job is gone."""
+        meta = stored["metadata"]
+        try:
+            return self._api.patch(self._path(meta["namespace"], meta["name"]), patch)
+        except NotFound:
+            return None
+        except ClusterError as error:
+            if error.status == INVALID:
+                return None
+            raise
+
+    def get(self, namespace: str, name: str) -> Manifest | None:
+        """One MPIJob; None if there is none."""
+        try:
+            return self._api.get(self._path(namespace, name))
+        except NotFound:
+            return None
+
+    def remove(self, stored: Mapping[str, Any]) -> None:
+        """Delete this very job, if it is still there."""
+        self._engine.writer.remove(dict(stored))
+
+    def pods(self, stored: Mapping[str, Any]) -> list[Manifest]:
+        """The pods of a job."""
+        return self._engine.pods_of(
+            dict(stored), self.api_version(), stored["metadata"]["namespace"]
+        )
+
+    def bind(self, pod: Mapping[str, Any], patch: Mapping[str, Any]) -> bool:
+        """Patch a gated pod with its place; False if it is gone or was changed meanwhile."""
+        meta = pod["metadata"]
+        path = f"/api/v1/namespaces/{part(meta['namespace'])}/pods/{part(meta['name'])}"
+        # The very pod that was looked at: one of that name may have come after it.
+        exact = {**patch, "metadata": {**patch.get("metadata", {}), "uid": meta["uid"]}}
+        try:
+            self._api.patch(path, exact, "strategic")
+        except NotFound:
+            return False
+        except ClusterError as error:
+            if error.status in {409, INVALID}:
+                return False
+            raise
+        return True
+
+    def warnings(self, stored: Mapping[str, Any]) -> list[Manifest]:
+        """The warning events about a job and its pods, oldest first; none where not allowed."""
+        meta = stored["metadata"]
+        prefix = f"{meta['name']}-"
+
+        def keep(one: Object) -> Object | None:
+            about = one.get("involvedObject") or {}
+            name = str(about.get("name"))
+            of_job = about.get("uid") == meta["uid"]
+            mine = of_job or name == meta["name"] or name.startswith(prefix)
+            return one if mine and one.get("type") == "Warning" else None
+
+        path = f"/api/v1/namespaces/{part(meta['namespace'])}/events"
+        try:
+            found = self._api.collect(path, keep)
+        except AccessDenied:
+            return []
+        return sorted(found, key=lambda one: moment(one.get("lastTimestamp")) or 0.0)
+
+    def quotas(self, namespace: str) -> list[Manifest]:
+        """The ResourceQuotas of a namespace; none where they may not be read."""
+        try:
+            return self._api.collect(f"/api/v1/namespaces/{part(namespace)}/resourcequotas")
+        except (AccessDenied, NotFound):
+            return []
+
+    def mechanisms(self, namespace: str) -> Mechanisms:
+        """What makes placements hold in a namespace."""
+        return self._engine.mechanisms(namespace)
+
+    def watched(self) -> bool:
+        """Whether a controller is at work: its Lease is renewed, or the view that it publishes."""
+        for path in (
+            f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases/{LEASE}",
+            f"/api/v1/namespaces/{SYSTEM}/configmaps/cluster-view",
+        ):
+            try:
+                found = self._api.get(path)
+            except ArenaError:
+                continue
+            said = (found.get("spec") or {}).get("renewTime") or (found.get("data") or {}).get(
+                "observedAt"
+            )
+            if (at := moment(said)) is not None and self.now() - at < _LIFE:
+                return True
+        return False
+
+    def _path(self, namespace: str, name: str) -> str:
+        return self._engine.job_path(name, namespace)
+
+
+def _projected(one: Object) -> Object:
+    try:
+        return observed.project("MPIJob", one)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        # `observed.cluster` says what is wrong with it.
+        return {**one, "kind": "MPIJob"}
+
+
+def _is_suspended(mpijob: Object) -> bool:
+    return ((mpijob.get("spec") or {}).get("runPolicy") or {}).get("suspend") is True
+
+
+def _priority(mpijob: Object) -> bool:
+    """Whether the pods of a job have a priority class."""
+    spec = (mpijob.get("spec") or {}).get("mpiReplicaSpecs") or {}
+    pod = ((spec.get("Worker") or {}).get("template") or {}).get("spec") or {}
+    return bool(pod.get("priorityClassName"))

@@ -1,0 +1,191 @@
+"""What only the controller does to a cluster: the Lease, the view for everybody, all workers."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from arena_topo.backends import view
+from arena_topo.backends.kubernetes.connection import CONFLICT, Connection
+from arena_topo.backends.kubernetes.queue import LEASE, SYSTEM
+from arena_topo.backends.queue import written
+from arena_topo.errors import AlreadyExists, ArenaError, ClusterError, NotFound
+from arena_topo.topology import Cluster, published
+
+if TYPE_CHECKING:
+    from arena_topo.backends.kubernetes.engine import KubernetesBackend
+
+Object = dict[str, Any]
+
+LEASE_DURATION = 15.0
+"""Seconds after which a Lease that nobody renewed is free (client-go, leaderelection defaults)."""
+
+_WORKERS = "training.kubeflow.org/job-role=worker"
+_JOB = "training.kubeflow.org/job-name"
+
+
+class Lease:
+    """Which of several controllers is at work.
+
+    Whether another one still renews its Lease is judged by how long this one has seen no change,
+    so that clocks need not agree (client-go, tools/leaderelection).
+    """
+
+    def __init__(
+        self, api: Connection, identity: str, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._api = api
+        self._identity = identity
+        self._clock = clock
+        self._seen: tuple[str, float] | None = None
+        self._path = f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases"
+
+    def held(self) -> bool:
+        """Take or renew the Lease; False while another one has it."""
+        try:
+            found = self._api.get(f"{self._path}/{LEASE}")
+        except NotFound:
+            return self._created()
+        spec = found.get("spec") or {}
+        holder = spec.get("holderIdentity") or ""
+        revision = found["metadata"]["resourceVersion"]
+        if self._seen is None or self._seen[0] != revision:
+            self._seen = revision, self._clock()
+        theirs = holder not in {"", self._identity}
+        if theirs and self._clock() - self._seen[1] < LEASE_DURATION:
+            return False
+        moves = spec.get("leaseTransitions") or 0
+        found["spec"] = self._spec(moves + (holder != self._identity)) | {
+            "acquireTime": spec.get("acquireTime") if holder == self._identity else self._now()
+        }
+        return self._put(found)
+
+    def release(self) -> None:
+        """Give the Lease back, so that the next one need not wait."""
+        with contextlib.suppress(ArenaError):
+            found = self._api.get(f"{self._path}/{LEASE}")
+            if (found.get("spec") or {}).get("holderIdentity") == self._identity:
+                found["spec"]["holderIdentity"] = ""
+                self._put(found)
+
+    def _created(self) -> bool:
+        body = {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": {"name": LEASE, "namespace": SYSTEM},
+            "spec": self._spec(0) | {"acquireTime": self._now()},
+        }
+        try:
+            self._api.post(self._path, body)
+        except AlreadyExists:
+            return False
+        return True
+
+    def _put(self, body: Object) -> bool:
+        try:
+            stored = self._api.put(f"{self._path}/{LEASE}", body)
+        except ClusterError as error:
+            if error.status == CONFLICT:
+                return False
+            raise
+        self._seen = stored["metadata"]["resourceVersion"], self._clock()
+        return True
+
+    def _spec(self, moves: int) -> Object:
+        return {
+            "holderIdentity": self._identity,
+            "leaseDurationSeconds": int(LEASE_DURATION),
+            "renewTime": self._now(),
+            "leaseTransitions": moves,
+        }
+
+    def _now(self) -> str:
+        # A MicroTime has six digits of a second, always.
+        at = self._api.server_time or time.time()
+        text = written(at)
+        return text if "." in text else text.replace("Z", ".000000Z")
+
+
+class Upkeep:
+    """The reads and writes of a controller beyond those of the queue."""
+
+    def __init__(self, engine: KubernetesBackend) -> None:
+        self._api = engine.api
+
+    def lease(self, identity: str) -> Lease:
+        """The Lease of the controller of this identity."""
+        return Lease(self._api, identity)
+
+    def workers(self) -> Mapping[tuple[str, str], list[Object]]:
+        """The workers of all jobs, by namespace and name of the job."""
+        found: dict[tuple[str, str], list[Object]] = defaultdict(list)
+        for pod in self._api.collect("/api/v1/pods", None, labelSelector=_WORKERS):
+            meta = pod["metadata"]
+            found[meta["namespace"], (meta.get("labels") or {}).get(_JOB, "")].append(pod)
+        return found
+
+    def publish_view(self, cluster: Cluster, *, now: float) -> None:
+        """Let those who may not read the cluster see what is free, as of `now` (Unix seconds)."""
+        body = {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": view.NAME, "namespace": view.NAMESPACE},
+            **view.encode(cluster, observed_at=now),
+        }
+        self._write(body)
+
+    def mirror(self) -> int:
+        """Copy what agents have published to where ACK's tools look; how many there are.
+
+        What was copied for nodes that are gone is deleted.
+        """
+        source = f"/api/v1/namespaces/{published.OWN_NAMESPACE}/configmaps"
+        target = f"/api/v1/namespaces/{published.NAMESPACE}/configmaps"
+        selector = f"{published.SCHEDULE_LABEL}=topology"
+        wanted = {}
+        for one in self._api.collect(source, None, labelSelector=selector):
+            meta = one["metadata"]
+            wanted[meta["name"]] = {
+                "apiVersion": "v1",
+                "kind": "ConfigMap",
+                "metadata": {
+                    "name": meta["name"],
+                    "namespace": published.NAMESPACE,
+                    "labels": {**(meta.get("labels") or {}), _MIRRORED: "true"},
+                    "annotations": meta.get("annotations") or {},
+                },
+                "data": one.get("data") or {},
+            }
+        for body in wanted.values():
+            self._write(body)
+        for one in self._api.collect(target, None, labelSelector=f"{_MIRRORED}=true"):
+            if one["metadata"]["name"] not in wanted:
+                with contextlib.suppress(NotFound):
+                    self._api.delete(f"{target}/{one['metadata']['name']}")
+        return len(wanted)
+
+    def _write(self, body: Object) -> None:
+        """Create an object, or make it what it should be."""
+        meta = body["metadata"]
+        path = f"/api/v1/namespaces/{meta['namespace']}/configmaps"
+        try:
+            found = self._api.get(f"{path}/{meta['name']}")
+        except NotFound:
+            with contextlib.suppress(AlreadyExists):
+                self._api.post(path, body)
+            return
+        same = all(found.get(key) == body.get(key) for key in ("data", "binaryData"))
+        if not same:
+            fresh = {
+                **body,
+                "metadata": {**meta, "resourceVersion": found["metadata"]["resourceVersion"]},
+            }
+            with contextlib.suppress(NotFound):
+                self._api.put(f"{path}/{meta['name']}", fresh)
+
+
+_MIRRORED = "arena-topo.io/mirrored"
+"""Label of what the controller copied for ACK's tools."""

@@ -1,0 +1,200 @@
+"""Writes: an MPIJob and what it owns, each a single request; nothing half-made is left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from arena_topo.backends.kubernetes.connection import Connection
+from arena_topo.errors import AlreadyExists, ArenaError, ClusterError, NotFound, UsageError
+from arena_topo.manifests import ApiVersion, Manifest, Plan, object_name
+
+Object = dict[str, Any]
+
+
+class Writer:
+    """Creates jobs on one API server; `served` names the MPIJob version that it serves."""
+
+    def __init__(self, api: Connection, served: Callable[[], ApiVersion]) -> None:
+        self._api = api
+        self._served = served
+
+    def own(self, job: Object, objects: Sequence[Manifest]) -> tuple[str, ...]:
+        """Create what a new job owns; if one fails, the job goes with all that was created."""
+        try:
+            return tuple(object_name(one) for one in objects if self._create_owned(one, job))
+        except BaseException:
+            # Whatever stopped it, Ctrl-C included: half a job must not stay behind.
+            self.remove(job)
+            raise
+
+    def renew(self, job: Object, objects: Sequence[Manifest]) -> None:
+        """Create what a job owns, in place of what it had under these names."""
+        for one in objects:
+            path = path_of(one, job["metadata"]["namespace"])
+            try:
+                left = self._api.get(f"{path}/{one['metadata']['name']}")
+            except NotFound:
+                self._create_owned(one, job)
+                continue
+            if left.get("spec") == one.get("spec") and _owned_by(left, job):
+                continue
+            if _owned_by(left, job):
+                self._api.delete(
+                    f"{path}/{one['metadata']['name']}", deletion(uid=left["metadata"]["uid"])
+                )
+            self._create_owned(one, job)
+
+    def validate(self, plan: Plan) -> tuple[str, ...]:
+        """Let the server check every object without storing any; its warnings."""
+        first, *others = plan.objects
+        _, warnings = self.create_job(plan, first, dryRun="All")
+        for one in others:
+            # What an earlier job has left behind, `own` clears away.
+            with contextlib.suppress(AlreadyExists):
+                warnings += self._api.post(path_of(one, plan.namespace), one, dryRun="All")[1]
+        return warnings
+
+    def remove(self, job: Object) -> None:
+        """Delete this very job, quietly: the first error is the one to tell."""
+        meta = job["metadata"]
+        path = f"{path_of(job, meta['namespace'])}/{meta['name']}"
+        with contextlib.suppress(ArenaError), self._api.grace():
+            self._api.delete(path, deletion(uid=meta["uid"]))
+
+    def create_job(
+        self, plan: Plan, first: Manifest, **query: str
+    ) -> tuple[Object, tuple[str, ...]]:
+        """Create the MPIJob of a plan: what was stored, and warnings about it.
+
+        AlreadyExists if its name is taken.
+        """
+        name = plan.job.name
+        try:
+            return self._api.post(path_of(first, plan.namespace), first, **query)
+        except AlreadyExists as error:
+            raise AlreadyExists(
+                f"the job {name} is already exist, please delete it first."
+                f" use 'arena-topo delete {name}'"
+            ) from error
+        except NotFound as error:
+            raise self._unserved(plan, error) from error
+
+    def _unserved(self, plan: Plan, error: NotFound) -> ArenaError:
+        """What a 404 to a creation means: no such namespace, no such version, or no operator."""
+        if error.message.startswith("namespaces "):
+            return NotFound(
+                f"there is no namespace {plan.namespace}",
+                why=error.message,
+                hint=f"kubectl create namespace {plan.namespace}, or name another with -n",
+            )
+        served = self._served()
+        return ClusterError(
+            f"this cluster serves no MPIJob {plan.api}",
+            why=error.message,
+            hint=f"it serves {served}: use --api-version {served}",
+        )
+
+    def _create_owned(self, one: Manifest, job: Object) -> bool:
+        """Create one object that the job owns; False if arena's own bookkeeping is refused."""
+        namespace, owner = job["metadata"]["namespace"], job["metadata"]["name"]
+        owned = {
+            **one,
+            "metadata": {
+                **one["metadata"],
+                "ownerReferences": [
+                    {
+                        "apiVersion": job["apiVersion"],
+                        "kind": job["kind"],
+                        "name": job["metadata"]["name"],
+                        "uid": job["metadata"]["uid"],
+                        "controller": True,
+                        "blockOwnerDeletion": True,
+                    }
+                ],
+            },
+        }
+        path = path_of(one, namespace)
+        is_arenas = one["kind"] == "ConfigMap" and one["metadata"]["name"] == arenas(owner)
+        try:
+            try:
+                self._api.post(path, owned)
+            except AlreadyExists:
+                if not self._clear(f"{path}/{one['metadata']['name']}", job):
+                    raise
+                self._api.post(path, owned)
+        except (AlreadyExists, ClusterError) as error:
+            # Only arena reads it, and only of v1alpha1.
+            if is_arenas and not job["apiVersion"].endswith(f"/{ApiVersion.V1ALPHA1}"):
+                return False
+            if isinstance(error, AlreadyExists):
+                kind, name = one["kind"].lower(), one["metadata"]["name"]
+                raise AlreadyExists(
+                    f"the job {kind} {name} is already exist, please delete it first",
+                    why="it does not belong to an earlier job of this name",
+                    hint=f"kubectl delete {kind} {name} -n {namespace}",
+                ) from error
+            raise
+        return True
+
+    def _clear(self, path: str, job: Object) -> bool:
+        """Delete what an earlier job of this name has left; False if it is somebody else's."""
+        try:
+            left = self._api.get(path)
+        except NotFound:
+            return True
+        owners = left["metadata"].get("ownerReferences") or []
+        if not any(
+            one.get("kind") == job["kind"]
+            and one.get("name") == job["metadata"]["name"]
+            and one.get("uid") != job["metadata"]["uid"]
+            for one in owners
+        ):
+            return False
+        with contextlib.suppress(NotFound):
+            self._api.delete(path, deletion(uid=left["metadata"]["uid"]))
+        return True
+
+
+def _owned_by(one: Object, job: Object) -> bool:
+    owners = one["metadata"].get("ownerReferences") or []
+    return any(owner.get("uid") == job["metadata"]["uid"] for owner in owners)
+
+
+def part(name: str) -> str:
+    """A name as one part of a path; UsageError for what no object can be called.
+
+    An empty name or a dot would make another path of it: deleting a job named "" deletes them all.
+    """
+    if re.fullmatch(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", name) is None:
+        raise UsageError(
+            f"{name!r} is not a name that anything in a cluster can have",
+            hint="names consist of lower case letters, digits, '-' and '.'",
+        )
+    return name
+
+
+def arenas(name: str) -> str:
+    """The ConfigMap in which arena keeps a job's books."""
+    return f"{name}-mpijob"
+
+
+def path_of(manifest: Manifest, namespace: str) -> str:
+    """Where objects of a manifest's kind are created."""
+    version, kind = manifest["apiVersion"], manifest["kind"].lower()
+    plural = f"{kind[:-1]}ies" if kind.endswith("y") else f"{kind}s"
+    root = "apis" if "/" in version else "api"
+    space = manifest["metadata"].get("namespace") or namespace
+    return f"/{root}/{version}/namespaces/{part(space)}/{plural}"
+
+
+def deletion(*, uid: str | None = None) -> dict[str, Any]:
+    """A request to delete an object with all it owns; with a uid, only that very object."""
+    options: dict[str, Any] = {
+        "apiVersion": "v1",
+        "kind": "DeleteOptions",
+        "propagationPolicy": "Background",
+    }
+    return options | {"preconditions": {"uid": uid}} if uid else options

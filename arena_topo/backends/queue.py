@@ -1,0 +1,245 @@
+"""Queue: where gangs wait and placements are recorded; Snapshot: all jobs and what is free.
+
+Pure values, and the few requests that the protocol of `workflow.starting` is made of. Each method
+of `Queue` is one request, or a few reads, so that the protocol can be stopped between any two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+from arena_topo.backends.usage import job_over
+from arena_topo.manifests.values import (
+    FORMAT,
+    MAP,
+    RECORDED,
+    STATE,
+    TRIES,
+    ApiVersion,
+    Manifest,
+    Mechanisms,
+    Plan,
+)
+from arena_topo.topology import Cluster
+
+Object = Mapping[str, Any]
+
+KUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+"""Label of jobs that Kueue starts and stops."""
+
+KUBE_QUEUE = "scheduling.x-k8s.io/suspend"
+"""Annotation of jobs that kube-queue starts and stops."""
+
+_OPERATOR = "kubeflow.org/mpi-operator"
+"""What `managedBy` says of a job that nobody else manages."""
+
+MOST_TRIES = 3
+"""How often a gang that could not complete is tried before somebody must ask for it again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueuedJob:
+    """One MPIJob that arena-topo placed or is to place, as it was read.
+
+    `state` is `waiting`, `placed` or `held`; `record` its map as written, None without one;
+    `recorded` when that was, by the server's clock (Unix seconds). `suspender` names who alone may
+    resume it, None where that is arena-topo. `timeout` is how many seconds it may run, None without
+    a limit; `started` when it was resumed. `tries` counts the starts that could not complete.
+    """
+
+    namespace: str
+    name: str
+    created: float
+    priority: int
+    state: str
+    record: str | None
+    recorded: float | None
+    suspended: bool
+    suspender: str | None
+    tries: int
+    timeout: float | None
+    started: float | None
+    manifest: Manifest
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Its namespace and name."""
+        return self.namespace, self.name
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it was tried so often that only a person starts it again."""
+        return self.tries >= MOST_TRIES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """All jobs of arena-topo that are not over, and everything that says what is free.
+
+    `now` is the server's time (Unix seconds). `objects` are reduced objects of the cluster, and
+    `see` makes a Cluster of such. `everything` is False where the jobs of other namespaces could
+    not be listed: then no placement may be recorded.
+    """
+
+    jobs: tuple[QueuedJob, ...]
+    now: float
+    objects: tuple[Object, ...]
+    see: Callable[[Iterable[Object]], Cluster]
+    everything: bool = True
+
+    def cluster(self, *, without: Collection[tuple[str, str]] = ()) -> Cluster:
+        """What is free, the records of the jobs named (namespace, name) not counted."""
+        return self.see(
+            one for one in self.objects if one["kind"] != "MPIJob" or _key(one) not in without
+        )
+
+    def emptied(self) -> Cluster:
+        """What would be free if all jobs of arena-topo had ended."""
+        return self.see(one for one in self.objects if not _is_ours(one))
+
+    def job(self, namespace: str, name: str) -> QueuedJob | None:
+        """One of the jobs."""
+        return next((one for one in self.jobs if one.key == (namespace, name)), None)
+
+
+def _key(one: Object) -> tuple[str, str]:
+    meta = one["metadata"]
+    return str(meta.get("namespace", "")), str(meta.get("name", ""))
+
+
+def _is_ours(one: Object) -> bool:
+    if one["kind"] == "MPIJob":
+        return True
+    return one["kind"] == "Pod" and FORMAT in (one["metadata"].get("annotations") or {})
+
+
+def queued(mpijob: Object, priorities: Mapping[str, int]) -> QueuedJob | None:
+    """An MPIJob as the queue sees it; None for one that is over, going, or not for the queue.
+
+    `priorities` are the values of PriorityClasses, by name; one that is missing counts as 0.
+    """
+    meta = mpijob["metadata"]
+    notes = meta.get("annotations") or {}
+    state = notes.get(STATE)
+    if FORMAT not in notes or state not in {"waiting", "placed", "held"}:
+        return None
+    if meta.get("deletionTimestamp") or job_over(mpijob):
+        return None
+    policy = (mpijob.get("spec") or {}).get("runPolicy") or {}
+    spec = mpijob.get("spec") or {}
+    worker = (spec.get("mpiReplicaSpecs") or {}).get("Worker") or spec
+    pod = (worker.get("template") or {}).get("spec") or {}
+    tries = str(notes.get(TRIES, "0"))
+    limit = policy.get("activeDeadlineSeconds")
+    return QueuedJob(
+        namespace=str(meta.get("namespace", "")),
+        name=str(meta["name"]),
+        created=moment(meta.get("creationTimestamp")) or 0.0,
+        priority=priorities.get(str(pod.get("priorityClassName")), 0),
+        state=str(state),
+        record=notes.get(MAP) if state == "placed" else None,
+        recorded=moment(notes.get(RECORDED)),
+        suspended=policy.get("suspend") is True,
+        suspender=suspender(mpijob),
+        tries=int(tries) if tries.isdigit() else 0,
+        timeout=float(limit) if isinstance(limit, int) and limit > 0 else None,
+        started=_started(mpijob),
+        manifest=dict(mpijob),
+    )
+
+
+def suspender(mpijob: Object) -> str | None:
+    """Who alone suspends and resumes a job: a queue that its labels or annotations name."""
+    meta = mpijob["metadata"]
+    policy = (mpijob.get("spec") or {}).get("runPolicy") or {}
+    managed = str(policy.get("managedBy") or _OPERATOR)
+    if (meta.get("labels") or {}).get(KUEUE_LABEL) or "kueue" in managed:
+        return "Kueue"
+    if KUBE_QUEUE in (meta.get("annotations") or {}):
+        return "kube-queue"
+    return managed if managed != _OPERATOR else None
+
+
+def _started(mpijob: Object) -> float | None:
+    """When a job was last resumed, by its conditions; else since when it exists."""
+    for one in (mpijob.get("status") or {}).get("conditions") or ():
+        if one.get("type") == "Suspended" and one.get("status") == "False":
+            return moment(one.get("lastTransitionTime"))
+    return moment((mpijob.get("status") or {}).get("startTime"))
+
+
+def moment(text: Any) -> float | None:
+    """An RFC 3339 time as Unix seconds; None for nothing or nonsense."""
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except (TypeError, ValueError):
+        return None
+
+
+def written(moment: float) -> str:
+    """Unix seconds as RFC 3339, to the microsecond."""
+    return datetime.fromtimestamp(moment, UTC).isoformat().replace("+00:00", "Z")
+
+
+class Queue(Protocol):
+    """What an API server does for the protocol. Objects are as the server stores them."""
+
+    def read(self) -> Snapshot:
+        """Everything as it is now."""
+
+    def read_at(self, stored: Object) -> Snapshot:
+        """The jobs at exactly the revision of this object's last write; all else as it is now."""
+
+    def now(self) -> float:
+        """The server's time (Unix seconds), as of its last answer."""
+
+    def suspends(self, plan: Plan, mpijob: Manifest) -> bool:
+        """Whether the operator's MPIJob can be created suspended: what a dry run says.
+
+        AlreadyExists if the name is taken.
+        """
+
+    def create(self, plan: Plan, mpijob: Manifest) -> Manifest:
+        """Create the MPIJob of a plan in the form given; AlreadyExists if its name is taken."""
+
+    def own(self, stored: Manifest, objects: Sequence[Manifest]) -> tuple[str, ...]:
+        """Create what a new job owns; if one fails, the job goes with all that was created."""
+
+    def renew(self, stored: Manifest, objects: Sequence[Manifest]) -> None:
+        """Create what a job owns, in place of what it had under these names."""
+
+    def change(self, stored: Object, patch: Sequence[Mapping[str, Any]]) -> Manifest | None:
+        """Apply a JSON patch to a job; None if one of its tests failed, or the job is gone."""
+
+    def get(self, namespace: str, name: str) -> Manifest | None:
+        """One MPIJob; None if there is none."""
+
+    def remove(self, stored: Object) -> None:
+        """Delete this very job, if it is still there."""
+
+    def pods(self, stored: Object) -> list[Manifest]:
+        """The pods of a job."""
+
+    def bind(self, pod: Object, patch: Mapping[str, Any]) -> bool:
+        """Patch a gated pod with its place; False if it is gone or was changed meanwhile."""
+
+    def warnings(self, stored: Object) -> list[Manifest]:
+        """The warning events about a job and its pods, oldest first; none where not allowed."""
+
+    def quotas(self, namespace: str) -> list[Manifest]:
+        """The ResourceQuotas of a namespace; none where they may not be read."""
+
+    def mechanisms(self, namespace: str) -> Mechanisms:
+        """What makes placements hold in a namespace."""
+
+    def api_version(self) -> ApiVersion:
+        """The MPIJob version that is served."""
+
+    def priority(self, name: str) -> int:
+        """What a PriorityClass is worth; 0 where none of that name may be read."""
+
+    def watched(self) -> bool:
+        """Whether a controller is at work that starts jobs by itself."""

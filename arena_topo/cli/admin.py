@@ -1,0 +1,295 @@
+"""The commands of administrators: install, check, nodes topology, default and list."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from arena_topo import output
+from arena_topo.cli.jobs import Document, PlanFormat, columns, engine, namespace_of
+from arena_topo.cli.options import PROGRAM, Globals, say, show, spread
+from arena_topo.errors import UsageError
+from arena_topo.flag import Flag
+from arena_topo.job import KeyValue
+
+if TYPE_CHECKING:
+    from arena_topo.backends import Backend
+    from arena_topo.backends.kubernetes.admin import Administration
+    from arena_topo.manifests.install import Installation
+
+_PANEL = "Options"
+
+_NodeNames = Annotated[list[str], typer.Argument(metavar="NODE...", show_default=False)]
+_AckFlag = Annotated[
+    bool, Flag(help="Set ACK's own label, ack.node.gpu.schedule, as well.", panel=_PANEL)
+]
+_DryRunFlag = Annotated[bool, Flag(help="Check everything, and change nothing.", panel=_PANEL)]
+_ForceFlag = Annotated[bool, Flag(help="Do it whatever pods hold GPUs of the nodes.", panel=_PANEL)]
+_FormatFlag = Annotated[
+    PlanFormat, Flag(help="How to show it.", name="--output", short="-o", panel=_PANEL)
+]
+
+
+@spread
+def install(
+    everywhere: Globals,
+    *,
+    image: Annotated[
+        str,
+        Flag(
+            help="The image of arena-topo, by its digest.",
+            panel=_PANEL,
+            metavar="REPOSITORY/NAME@DIGEST",
+        ),
+    ] = "",
+    diff: Annotated[
+        bool,
+        Flag(
+            help="Show what applying would change in the cluster; exit code 1 if anything.",
+            panel=_PANEL,
+        ),
+    ] = False,
+    remove: Annotated[
+        bool,
+        Flag(
+            help="Print what is installed, for kubectl delete -f -; refused while jobs need it.",
+            panel=_PANEL,
+        ),
+    ] = False,
+    without_controller: Annotated[
+        bool, Flag(help="Nobody starts jobs that wait but their submitters.", panel=_PANEL)
+    ] = False,
+    without_agent: Annotated[
+        bool, Flag(help="Nobody looks at the GPUs of nodes; links are assumed.", panel=_PANEL)
+    ] = False,
+    gang_scheduling: Annotated[
+        bool,
+        Flag(
+            help="The cluster has the PodGroups of scheduling.k8s.io (GangScheduling): join the"
+            " workers of gangs to theirs.",
+            panel=_PANEL,
+        ),
+    ] = False,
+    ack: Annotated[
+        bool,
+        Flag(
+            help="Let the controller publish topology in kube-system too, in the format of ACK that"
+            " arena top node reads.",
+            panel=_PANEL,
+        ),
+    ] = False,
+    runtime_class: Annotated[
+        str,
+        Flag(
+            help="The RuntimeClass by which the agent sees the GPUs, often nvidia; else the"
+            " default runtime.",
+            panel=_PANEL,
+            metavar="NAME",
+        ),
+    ] = "",
+    agent_selector: Annotated[
+        tuple[KeyValue, ...],
+        Flag(
+            help="Nodes that the agent runs on; repeat for more labels, all of which they have."
+            " Else nodes with a label that tells of GPUs.",
+            panel=_PANEL,
+            metavar="KEY=VALUE",
+        ),
+    ] = (),
+    image_pull_secret: Annotated[
+        tuple[str, ...],
+        Flag(
+            help="A Secret of namespace arena-topo-system by which the image is pulled.",
+            panel=_PANEL,
+            metavar="NAME",
+        ),
+    ] = (),
+    output_format: Annotated[
+        Document, Flag(help="How to print it.", name="--output", short="-o", panel=_PANEL)
+    ] = Document.YAML,
+) -> None:
+    """Print what an administrator applies once: policies, roles, controller, node agent."""
+    if remove:
+        if diff or image:
+            raise UsageError(
+                f"--remove and {'--diff' if diff else '--image'} exclude each other",
+                hint=f"{PROGRAM} install --remove | kubectl delete -f -",
+            )
+        _remove(everywhere, output_format)
+        return
+    from arena_topo.manifests import install as installing  # noqa: PLC0415 - loads Jinja
+
+    wanted = installing.Installation(
+        image=image,
+        controller=not without_controller,
+        agent=not without_agent,
+        gang=gang_scheduling,
+        ack=ack,
+        runtime_class=runtime_class,
+        node_selector={one.key: one.value for one in agent_selector},
+        image_pull_secrets=image_pull_secret,
+    )
+    for note in installing.check(wanted):
+        say(f"note: {note}")
+    if diff:
+        _diff(wanted, everywhere)
+    elif output_format is Document.YAML:
+        # The reason of each right is a comment, which objects cannot keep.
+        show(installing.text(wanted))
+    else:
+        from arena_topo import manifests  # noqa: PLC0415 - only here
+
+        objects = installing.objects(wanted)
+        if output_format is Document.NAME:
+            show("".join(f"{manifests.object_name(one)}\n" for one in objects))
+        else:
+            show(manifests.to_json(objects))
+
+
+def _diff(wanted: Installation, everywhere: Globals) -> None:
+    from arena_topo.manifests import install as installing  # noqa: PLC0415 - loads Jinja
+    from arena_topo.workflow import install as compared  # noqa: PLC0415 - the verbs load late
+
+    found = compared.difference(installing.objects(wanted), _admin(engine(everywhere)))
+    for name in found.others:
+        say(f"note: {name} is installed, and is no part of this")
+    if found.text:
+        show(found.text)
+        raise typer.Exit(1)
+    say("Nothing would change.")
+
+
+def _remove(everywhere: Globals, output_format: Document) -> None:
+    from arena_topo import manifests  # noqa: PLC0415 - loads YAML
+    from arena_topo.workflow import install as removing  # noqa: PLC0415 - the verbs load late
+
+    found = removing.removal(_admin(engine(everywhere)))
+    if found.marked:
+        say(
+            f"note: {len(found.marked)} nodes keep their label and taint for topology jobs:"
+            f" {PROGRAM} nodes default {' '.join(found.marked)}"
+        )
+    if not found.objects:
+        say("Nothing of arena-topo is installed.")
+    elif output_format is Document.NAME:
+        show("".join(f"{manifests.object_name(one)}\n" for one in found.objects))
+    else:
+        write = manifests.to_json if output_format is Document.JSON else manifests.to_yaml
+        show(write(found.objects))
+
+
+@spread
+def check(
+    job: Annotated[str, typer.Argument(metavar="[JOB]", show_default=False)],
+    everywhere: Globals,
+    *,
+    output_format: _FormatFlag = PlanFormat.WIDE,
+) -> None:
+    """Check what a cluster and you need for jobs to be placed; with a job, what its workers see."""
+    backend = engine(everywhere)
+    admin = _admin(backend)
+    namespace = namespace_of(everywhere, backend)
+    if job:
+        _inspect(job, namespace, backend, output_format)
+        return
+    from arena_topo.output import checks as shown  # noqa: PLC0415 - only here
+    from arena_topo.workflow import checks  # noqa: PLC0415 - the verbs load what they need
+
+    found = checks.check(admin, namespace)
+    if output_format is PlanFormat.WIDE:
+        wide = columns() if sys.stdout is not None and sys.stdout.isatty() else None
+        show(shown.report(found, width=wide))
+    else:
+        show(_data(shown.report_value(found), output_format))
+    if not found.passed:
+        raise typer.Exit(1)
+
+
+def _inspect(job: str, namespace: str, backend: Backend, output_format: PlanFormat) -> None:
+    from arena_topo.output import checks as shown  # noqa: PLC0415 - only here
+    from arena_topo.workflow import inspection  # noqa: PLC0415 - the verbs load what they need
+
+    found = inspection.inspect(backend, job, namespace)
+    if output_format is PlanFormat.WIDE:
+        show(shown.inspection(found))
+    else:
+        show(_data(shown.inspection_value(found), output_format))
+    if not found.passed:
+        raise typer.Exit(1)
+
+
+def _data(value: object, output_format: PlanFormat) -> str:
+    if output_format is PlanFormat.YAML:
+        return output.to_yaml(value)
+    return output.to_json(value) + "\n"
+
+
+@spread
+def nodes_topology(
+    nodes: _NodeNames,
+    everywhere: Globals,
+    *,
+    ack: _AckFlag = False,
+    force: _ForceFlag = False,
+    dry_run: _DryRunFlag = False,
+) -> None:
+    """Keep nodes for topology jobs alone, whose workers then get exactly the GPUs chosen."""
+    _dedicate(nodes, "topology", everywhere, ack=ack, force=force, dry_run=dry_run)
+
+
+@spread
+def nodes_default(
+    nodes: _NodeNames,
+    everywhere: Globals,
+    *,
+    ack: _AckFlag = False,
+    force: _ForceFlag = False,
+    dry_run: _DryRunFlag = False,
+) -> None:
+    """Give nodes back to all jobs."""
+    _dedicate(nodes, "default", everywhere, ack=ack, force=force, dry_run=dry_run)
+
+
+def _dedicate(
+    names: list[str], use: str, everywhere: Globals, *, ack: bool, force: bool, dry_run: bool
+) -> None:
+    from arena_topo.workflow import nodes  # noqa: PLC0415 - the verbs load what they need
+
+    done = nodes.dedicate(
+        names,
+        nodes.Use(use),
+        _admin(engine(everywhere)),
+        ack=ack,
+        force=force,
+        dry_run=dry_run,
+    )
+    how = " (dry run)" if dry_run else ""
+    show("".join(f"node/{one.node} {one.outcome}{how}\n" for one in done))
+
+
+@spread
+def nodes_list(everywhere: Globals, *, output_format: _FormatFlag = PlanFormat.WIDE) -> None:
+    """List the nodes with GPUs and who may use them."""
+    from arena_topo.output import checks as shown  # noqa: PLC0415 - only here
+    from arena_topo.workflow import nodes  # noqa: PLC0415 - the verbs load what they need
+
+    found = nodes.standings(_admin(engine(everywhere)).nodes())
+    if output_format is PlanFormat.WIDE:
+        show(shown.standings(found))
+    else:
+        show(_data(shown.standings_value(found), output_format))
+
+
+def _admin(backend: Backend) -> Administration:
+    """The cluster that jobs go to; UsageError where that is this machine."""
+    from arena_topo.backends.kubernetes import admin, engine  # noqa: PLC0415 - only here
+
+    if not isinstance(backend, engine.KubernetesBackend):
+        raise UsageError(
+            "this is about a Kubernetes cluster, and none is configured",
+            why="the local engine needs nothing installed, and has no nodes but this machine",
+            hint="set KUBECONFIG, or name one with --kubeconfig and --context",
+        )
+    return admin.Administration(backend)

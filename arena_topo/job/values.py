@@ -1,0 +1,307 @@
+"""The small values that a job is made of, each read from the text that a person types.
+
+`parse` raises ValueError, in arena's words (arena v0.15.5, `pkg/argsbuilder`) where it has any;
+whoever reads the command line names the flag.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from typing import Self
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyValue:
+    """A `KEY=VALUE` pair, split at the first `=`; the value may be empty, the key may not."""
+
+    key: str
+    value: str
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read `KEY=VALUE`; ValueError names what is missing."""
+        key, equals, value = text.partition("=")
+        if not (key and equals):
+            raise ValueError(f"expected KEY=VALUE, got {text!r}")
+        return cls(key=key, value=value)
+
+    def __str__(self) -> str:
+        return f"{self.key}={self.value}"
+
+
+class EnvVar(KeyValue):
+    """An environment variable of every container."""
+
+    __slots__ = ()
+
+
+_QUANTITY = re.compile(
+    r"\+?(?P<number>\d+\.?\d*|\.\d+)(?P<suffix>[KMGTPE]i|[numkMGTPE]|[eE][+-]?\d+)?"
+)
+_SCALE = {
+    "": Decimal(1),
+    "n": Decimal("1e-9"),
+    "u": Decimal("1e-6"),
+    "m": Decimal("1e-3"),
+    "k": Decimal(10) ** 3,
+    "M": Decimal(10) ** 6,
+    "G": Decimal(10) ** 9,
+    "T": Decimal(10) ** 12,
+    "P": Decimal(10) ** 15,
+    "E": Decimal(10) ** 18,
+    "Ki": Decimal(2) ** 10,
+    "Mi": Decimal(2) ** 20,
+    "Gi": Decimal(2) ** 30,
+    "Ti": Decimal(2) ** 40,
+    "Pi": Decimal(2) ** 50,
+    "Ei": Decimal(2) ** 60,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quantity:
+    """A Kubernetes quantity such as `500m` or `2Gi`, kept as written, with its exact amount."""
+
+    text: str
+
+    def __post_init__(self) -> None:
+        if _QUANTITY.fullmatch(self.text) is None:
+            raise ValueError(f"{self.text!r} is not a quantity such as 500m, 2 or 4Gi")
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read a quantity; ValueError if it is none."""
+        return cls(text=text)
+
+    @property
+    def amount(self) -> Decimal:
+        """The exact number meant, in cores or bytes."""
+        found = _QUANTITY.fullmatch(self.text)
+        if found is None:
+            raise ValueError(f"{self.text!r} is not a quantity")
+        number, suffix = Decimal(found["number"]), found["suffix"] or ""
+        try:
+            return number * (_SCALE[suffix] if suffix in _SCALE else Decimal("1" + suffix))
+        except InvalidOperation as error:
+            raise ValueError(f"{self.text!r} is out of range") from error
+
+    def times(self, count: int) -> Self:
+        """So many times this amount, in the same unit."""
+        found = _QUANTITY.fullmatch(self.text)
+        if found is None:
+            raise ValueError(f"{self.text!r} is not a quantity")
+        number = f"{Decimal(found['number']) * count:f}"
+        number = number.rstrip("0").rstrip(".") if "." in number else number
+        return type(self)(text=number + (found["suffix"] or ""))
+
+    def __str__(self) -> str:
+        return self.text
+
+
+_QUALIFIED = re.compile(
+    r"([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
+    r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """An extended resource for every worker, such as `amd.com/gpu=1`."""
+
+    name: str
+    quantity: Quantity
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read `NAME=QUANTITY` with arena's texts for what is wrong."""
+        name, equals, quantity = text.partition("=")
+        if not (name and equals and quantity):
+            raise ValueError(f"invalid device '{text}', refer to amd.com/gpu=1")
+        if _QUALIFIED.fullmatch(name) is None:
+            raise ValueError(f"device name '{name}' is not a qualified name")
+        if name == "nvidia.com/gpu":
+            raise ValueError(
+                f"please use '--gpus {quantity}' instead of '--device nvidia.com/gpu={quantity}'"
+            )
+        try:
+            return cls(name=name, quantity=Quantity.parse(quantity))
+        except ValueError as error:
+            raise ValueError(
+                f"device value '{quantity}' is not a valid quantity, refer to amd.com/gpu=1"
+            ) from error
+
+    def __str__(self) -> str:
+        return f"{self.name}={self.quantity}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """A persistent volume claim and where it is mounted: `--data NAME:/PATH`."""
+
+    name: str
+    path: str
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read `NAME:/PATH` with arena's texts for what is wrong."""
+        if text.count(":") != 1:
+            raise ValueError(f"dataset {text} has incorrect format, should like data_name:/data0")
+        name, _, path = text.partition(":")
+        if len(name) == 1:
+            raise ValueError(
+                "volume name is too short, names should be at least two alphanumeric characters"
+            )
+        if re.fullmatch(r"[a-zA-Z0-9][a-zA-Z0-9_.-]+", name) is None:
+            raise ValueError(
+                f"{name!r} includes invalid characters for a volume name, only"
+                " '[a-zA-Z0-9][a-zA-Z0-9_.-]' are allowed"
+            )
+        if not path.startswith("/"):
+            raise ValueError(f"invalid dataDir: '{path}' must be absolute")
+        if not path.strip("/"):
+            raise ValueError("invalid specification: dataDir can't be '/'")
+        return cls(name=name, path=path)
+
+    def __str__(self) -> str:
+        return f"{self.name}:{self.path}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostPath:
+    """A folder of the node and where it is mounted: `--data-dir /HOST[:/CONTAINER]`."""
+
+    host: str
+    container: str
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read `/HOST[:/CONTAINER]`; neither side may be relative or the root."""
+        host, colon, container = text.partition(":")
+        container = container if colon else host
+        for path in (host, container):
+            if not path.startswith("/") or not path.strip("/") or ":" in path:
+                raise ValueError(f"invalid DataDir: '{text}'")
+        return cls(host=host, container=container)
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.container}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigFile:
+    """A local file that every container gets: `--config-file PATH[:/PATH/IN/CONTAINER]`.
+
+    The path is kept as typed; the edge of the program expands it and reads the file.
+    """
+
+    source: str
+    target: str | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read `PATH[:/PATH/IN/CONTAINER]` with arena's texts for what is wrong."""
+        source, colon, target = text.partition(":")
+        if not source or ":" in target:
+            raise ValueError(
+                "invalid format for assigning config file,it should be "
+                "'--config-file <host_path_file>:<container_path_file>'"
+            )
+        if colon and not target.startswith("/"):
+            raise ValueError("the path of file in container must be absolute path")
+        return cls(source=source, target=target if colon else None)
+
+    def __str__(self) -> str:
+        return self.source if self.target is None else f"{self.source}:{self.target}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Toleration:
+    """What taint the pods bear; empty key with `Exists` bears all.
+
+    `--toleration all`, or `--toleration KEY=VALUE:EFFECT,OPERATOR`.
+    """
+
+    key: str = ""
+    operator: str = "Equal"
+    value: str = ""
+    effect: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read arena's form; anything else is a ValueError that shows the form."""
+        if text == "all":
+            return cls(operator="Exists")
+        found = re.fullmatch(
+            r"(?P<key>[^=:,]+)(=(?P<value>[^=:,]*))?:(?P<effect>[^,:]*)(,(?P<operator>\w+))?", text
+        )
+        form = f"expected 'all' or KEY=VALUE:EFFECT,OPERATOR, got {text!r}"
+        if found is None:
+            raise ValueError(form)
+        operator = found["operator"] or ("Exists" if found["value"] is None else "Equal")
+        if operator not in {"Equal", "Exists"}:
+            raise ValueError(f"{form}: the operator is Equal or Exists")
+        if found["effect"] not in {"", "NoSchedule", "PreferNoSchedule", "NoExecute"}:
+            raise ValueError(
+                f"{form}: the effect is NoSchedule, PreferNoSchedule, NoExecute or empty"
+            )
+        if operator == "Exists" and found["value"]:
+            raise ValueError(f"{form}: the operator Exists takes no value")
+        return cls(
+            key=found["key"], operator=operator, value=found["value"] or "", effect=found["effect"]
+        )
+
+    def __str__(self) -> str:
+        if not self.key:
+            return "all"
+        return f"{self.key}={self.value}:{self.effect},{self.operator}"
+
+    def tolerates(self, key: str, value: str, effect: str) -> bool:
+        """Whether a taint is borne, by the rules of the Kubernetes scheduler."""
+        if self.effect and self.effect != effect:
+            return False
+        if self.key and self.key != key:
+            return False
+        return self.operator == "Exists" or self.value == value
+
+
+_UNITS = {
+    "h": Decimal(3600),
+    "m": Decimal(60),
+    "s": Decimal(1),
+    "ms": Decimal("1e-3"),
+    "us": Decimal("1e-6"),
+    "\u00b5s": Decimal("1e-6"),
+    "\u03bcs": Decimal("1e-6"),
+    "ns": Decimal("1e-9"),
+}
+"""Seconds in each unit of Go's `time.ParseDuration`, both signs for micro included."""
+
+_SPAN = re.compile(rf"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)({'|'.join(sorted(_UNITS, reverse=True))})")
+
+
+class Duration(int):
+    """A time span in whole seconds, read and shown as Go writes it: `90s`, `10m`, `1h30m`."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read a span, rounded up to a second; ValueError shows the form.
+
+        A number without a unit is an error, as in Go, unless it is 0.
+        """
+        if text == "0":
+            return cls(0)
+        parts = _SPAN.findall(text)
+        if not parts or "".join(number + unit for number, unit in parts) != text:
+            raise ValueError(f"expected a time such as 90s, 10m or 1h30m, got {text!r}")
+        return cls(math.ceil(sum(Decimal(number) * _UNITS[unit] for number, unit in parts)))
+
+    def __str__(self) -> str:
+        hours, rest = divmod(int(self), 3600)
+        minutes, seconds = divmod(rest, 60)
+        parts = ((hours, "h"), (minutes, "m"), (seconds, "s"))
+        return "".join(f"{number}{unit}" for number, unit in parts if number) or "0s"

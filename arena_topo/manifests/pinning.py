@@ -1,0 +1,500 @@
+"""The MPIJob with its workers pinned by a binding, and the same without: two inverse steps.
+
+    admission  the map of the placement and a gate in the template; a policy gives each worker its
+               own entry and lifts the gate
+    gates      the gate alone; somebody patches each worker (`gates`)
+    claims     as admission, and GPUs by claim; coloured: claims alone
+    template   node affinity, the same for all workers
+
+What a pin replaces is kept in an annotation of the template, so that what is read back from a
+server, with its defaults filled in and with what queues have written into it, loses our pins and
+nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from copy import deepcopy
+from typing import Any
+
+from arena_topo.errors import ArenaError
+from arena_topo.manifests.record import parse_map, placement_map
+from arena_topo.manifests.values import (
+    CLAIMS,
+    FORMAT,
+    GANG,
+    GATE,
+    GPU_GROUP,
+    GPU_VISIBLE,
+    GUARANTEE,
+    INLINE,
+    MAP,
+    MAP_FORMAT,
+    PER_WORKER,
+    UNPINNED,
+    Binding,
+    Guarantee,
+    Manifest,
+)
+from arena_topo.solver import Placement
+from arena_topo.topology import ORDINARY, PUBLISHED, TAINT, NodeName
+
+CLAIM = "gpus"
+"""What pods call their claim; the admission policy writes it too."""
+
+LONGEST_MAP = 200_000
+"""Bytes of a map. All annotations of an object together may have 262,144 (Kubernetes)."""
+
+_HOSTNAME = "kubernetes.io/hostname"
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+_DEVICES = "NVIDIA_VISIBLE_DEVICES"
+_VISIBLE = f"metadata.annotations['{GPU_VISIBLE}']"
+_BUILT_IN = ("cpu", "memory", "ephemeral-storage", "hugepages-")
+
+_WORKER = (
+    "metadata/labels",
+    "metadata/annotations",
+    "spec/affinity",
+    "spec/topologySpreadConstraints",
+    "spec/tolerations",
+    "spec/schedulingGates",
+    "spec/resourceClaims",
+    "spec/containers/0/env",
+    "spec/containers/0/resources",
+)
+_LAUNCHER = ("spec/tolerations",)
+"""The fields of the pod templates that pins are written into."""
+
+
+def placed(
+    mpijob: Manifest, placement: Placement, binding: Binding, *, kept: Iterable[str] = ()
+) -> Manifest:
+    """The same MPIJob with its workers pinned to the chosen nodes; the one given stays as it is.
+
+    Pins that it has already are replaced. `kept` are the effects of taints that keep the chosen
+    nodes for arena-topo; pods bear them. ArenaError if the placement cannot be written down, or is
+    not one of all workers.
+    """
+    text = _checked(mpijob, placement)
+    bare = unplaced(mpijob)
+    pinned = deepcopy(bare)
+    template = worker_template(pinned)
+    notes = _dict(_dict(template, "metadata"), "annotations")
+    notes |= {FORMAT: "v1", GUARANTEE: binding.guarantee.value}
+    if is_mapped(binding):
+        _close(template)
+        _label(template, INLINE, MAP_FORMAT)
+        notes[MAP] = text
+    elif binding.name == "gates":
+        _close(template)
+    else:
+        _to_nodes(pinned, template, placement, alone=binding.name == "claims")
+        if gpus := _shared_gpus(placement):
+            notes[GPU_GROUP] = ",".join(map(str, sorted(gpus)))
+            notes[GPU_VISIBLE] = ",".join(map(str, gpus))
+    if binding.name == "claims":
+        _claim(pinned, template, coloured=binding.coloured)
+    elif binding.resource:
+        _ask(template, binding.resource)
+    if binding.gang:
+        _label(template, GANG, "true")
+    if binding.inject:
+        container = template["spec"]["containers"][0]
+        container["env"] = _with_devices(container.get("env") or ())
+    _bear(pinned, kept)
+    return _remembering(bare, pinned)
+
+
+def gated(mpijob: Manifest, *, kept: Iterable[str] = ()) -> Manifest:
+    """The same MPIJob with its workers held at the gate, for a job that somebody else starts.
+
+    There is no map in it: each worker is patched (`worker_patch`) once it is there. Its containers
+    are never shown GPUs of our choice, as patches cannot add that. Workers of nodes whose GPUs a
+    DRA driver publishes take a claim each, which may be created after them.
+    """
+    bare = unplaced(mpijob)
+    pinned = deepcopy(bare)
+    template = worker_template(pinned)
+    notes = _dict(_dict(template, "metadata"), "annotations")
+    notes |= {FORMAT: "v1", GUARANTEE: Guarantee.NODE.value}
+    _label(template, INLINE, MAP_FORMAT)
+    _close(template)
+    key = _gpu_key(template)
+    if key is not None and "/" not in key:
+        _claim(pinned, template, coloured=False)
+    _bear(pinned, kept)
+    return _remembering(bare, pinned)
+
+
+def unplaced(mpijob: Manifest) -> Manifest:
+    """The same MPIJob without our pins: what `placed` or `gated` was given.
+
+    Also of an object that was read back from a server. One without pins is returned as it is.
+    """
+    metadata = worker_template(mpijob).get("metadata") or {}
+    notes = metadata.get("annotations") or {}
+    if FORMAT not in notes:
+        return mpijob
+    bare = _stripped(mpijob)
+    for path, value in _remembered(notes.get(UNPINNED)).items():
+        _write(bare, path, value)
+    return bare
+
+
+def is_mapped(binding: Binding) -> bool:
+    """Whether the workers of a binding find their places in a map, through the policy."""
+    return binding.name == "admission" or (binding.name == "claims" and not binding.coloured)
+
+
+def worker_template(mpijob: Manifest) -> Manifest:
+    """The pod template of the workers; v1alpha1 makes the launcher from it too."""
+    spec: Manifest = mpijob["spec"]
+    found: Manifest = spec["template"] if _one(mpijob) else _role(mpijob, "Worker")
+    return found
+
+
+def gpus_of(template: Manifest) -> int:
+    """How many GPUs each worker of a template asks for; 0 where it does not say."""
+    for one in _environment(template):
+        if one.get("name") == "gpus" and str(one.get("value")).isdigit():
+            return int(str(one["value"]))
+    key = _gpu_key(template)
+    return 0 if key is None else int(_limits(template)[key])
+
+
+def claim_template(job: str) -> str:
+    """The name of the claim template that all workers of a job share."""
+    return f"{job}-gpus"
+
+
+def _checked(mpijob: Manifest, placement: Placement) -> str:
+    """The map of a placement, as the policy will read it; ArenaError if it would misread it."""
+    name = mpijob["metadata"]["name"]
+    try:
+        text = placement_map(placement)
+        count = len(parse_map(text))
+    except ValueError as error:
+        raise ArenaError(
+            f"the placement of {name} cannot be written down", why=str(error)
+        ) from error
+    spec = mpijob["spec"]
+    wanted = (spec if _one(mpijob) else spec["mpiReplicaSpecs"]["Worker"]).get("replicas", count)
+    if count != wanted:
+        raise ArenaError(
+            f"the placement of {name} is not one of all its workers",
+            why=f"it names {count} workers, and the job has {wanted}",
+        )
+    if len(text) > LONGEST_MAP:
+        raise ArenaError(
+            f"the placement of {name} is too long to be written down",
+            why=f"it has {len(text)} bytes, and the annotations of an object may have 262,144",
+            hint="use fewer, larger workers",
+        )
+    return text
+
+
+# What the pins are
+
+
+def _label(template: Manifest, key: str, value: str) -> None:
+    _dict(_dict(template, "metadata"), "labels")[key] = value
+
+
+def _close(template: Manifest) -> None:
+    """Put our gate before the workers, beside others."""
+    template["spec"].setdefault("schedulingGates", []).append({"name": GATE})
+
+
+def _to_nodes(mpijob: Manifest, template: Manifest, placement: Placement, *, alone: bool) -> None:
+    """Keep the workers on the chosen nodes and, unless that is all, in equal numbers on each."""
+    pod = template["spec"]
+    _require(_dict(pod, "affinity"), placement.nodes)
+    per_node = set(Counter(one.node for one in placement.assignments).values())
+    if alone or len(placement.nodes) == 1 or len(per_node) > 1:
+        return
+    workers = _workers(mpijob)
+    if per_node == {1} and not _one(mpijob):
+        away = {"topologyKey": _HOSTNAME, "labelSelector": {"matchLabels": workers}}
+        _dict(pod["affinity"], "podAntiAffinity").setdefault(_REQUIRED, []).append(away)
+        return
+    # Also for one worker per node where the launcher is made from the same template: kept apart
+    # from workers, it could not run on any of the nodes that it is pinned to. With k workers for
+    # each of n nodes, a skew of at most 1 leaves only k on each.
+    even = {
+        "maxSkew": 1,
+        "topologyKey": _HOSTNAME,
+        "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": {"matchLabels": workers},
+    }
+    pod.setdefault("topologySpreadConstraints", []).append(even)
+
+
+def _require(affinity: Manifest, nodes: Iterable[str]) -> None:
+    """Allow these nodes alone, and of them those that were allowed before."""
+    required = _dict(_dict(affinity, "nodeAffinity"), _REQUIRED)
+    before = required.get("nodeSelectorTerms") or [{}]
+    # Terms are alternatives; matchFields takes exactly one value in each.
+    required["nodeSelectorTerms"] = [on_node(term, node) for node in nodes for term in before]
+
+
+def on_node(term: Mapping[str, Any], node: str) -> Manifest:
+    """A node selector term narrowed to one node, if it is not yet."""
+    # By name of the node object, not by its hostname label, which need not be the same.
+    ours = {"key": "metadata.name", "operator": "In", "values": [str(node)]}
+    fields = list(term.get("matchFields") or ())
+    return {**term, "matchFields": fields if ours in fields else [*fields, ours]}
+
+
+def _claim(mpijob: Manifest, template: Manifest, *, coloured: bool) -> None:
+    """Let the workers take their GPUs by claim, and not be counted as well."""
+    pod = template["spec"]
+    _ask(template, None)
+    resources = _dict(pod["containers"][0], "resources")
+    resources["claims"] = [*(resources.get("claims") or ()), {"name": CLAIM}]
+    if coloured:
+        name = claim_template(mpijob["metadata"]["name"])
+        claim = {"name": CLAIM, "resourceClaimTemplateName": name}
+        pod["resourceClaims"] = [*(pod.get("resourceClaims") or ()), claim]
+    else:
+        _label(template, CLAIMS, PER_WORKER)
+
+
+def _ask(template: Manifest, resource: str | None) -> None:
+    """Let the workers ask for their GPUs under another name, or (None) not at all."""
+    key = _gpu_key(template)
+    if key is None or key == resource:
+        return
+    resources = template["spec"]["containers"][0]["resources"]
+    for side in ("requests", "limits"):
+        if key in (resources.get(side) or ()):
+            asked = {}
+            for name, amount in resources[side].items():
+                if name != key:
+                    asked[name] = amount
+                elif resource is not None:
+                    asked[resource] = amount
+            resources[side] = asked
+            if not asked:
+                del resources[side]
+
+
+def _with_devices(variables: Iterable[Manifest]) -> list[Manifest]:
+    """The variables with the devices that the annotation names, in their place by name."""
+    kept = [one for one in variables if one["name"] != _DEVICES]
+    later = (at for at, one in enumerate(kept) if str(one["name"]) > _DEVICES)
+    at = next(later, len(kept))
+    ours = {"name": _DEVICES, "valueFrom": {"fieldRef": {"fieldPath": _VISIBLE}}}
+    return [*kept[:at], ours, *kept[at:]]
+
+
+def _bear(mpijob: Manifest, kept: Iterable[str]) -> None:
+    """Bear our taints; the launcher too, as it is to run beside its workers."""
+    for effect in sorted(set(kept)):
+        bears = {"key": TAINT, "operator": "Exists", "effect": effect}
+        for pod in _pods(mpijob):
+            pod["tolerations"] = [*(pod.get("tolerations") or ()), bears]
+
+
+def _shared_gpus(placement: Placement) -> tuple[int, ...]:
+    """The job's GPUs on each of its nodes, in ring order if one worker has them all.
+
+    Empty if they are not the same on every node, or not known.
+    """
+    orders = {one.gpus for one in placement.assignments}
+    if len(orders) == 1 and len(placement.nodes) == len(placement.assignments):
+        return orders.pop()
+    held: dict[NodeName, set[int]] = {}
+    for one in placement.assignments:
+        if not one.gpus:
+            return ()
+        held.setdefault(one.node, set()).update(one.gpus)
+    sets = {frozenset(gpus) for gpus in held.values()}
+    return tuple(sorted(sets.pop())) if len(sets) == 1 else ()
+
+
+# What is taken off again
+
+
+def _stripped(mpijob: Manifest) -> Manifest:
+    """A copy without anything that looks like a pin of ours, and without what that leaves empty."""
+    bare = deepcopy(mpijob)
+    template = worker_template(bare)
+    pod, metadata, workers = template["spec"], template["metadata"], _workers(bare)
+    _without(metadata, "labels", {INLINE, CLAIMS, GANG})
+    _without(metadata, "annotations", {FORMAT, GUARANTEE, MAP, UNPINNED, GPU_GROUP, GPU_VISIBLE})
+    _filter(pod, "schedulingGates", lambda one: one.get("name") != GATE)
+    _filter(pod, "resourceClaims", lambda one: one.get("name") != CLAIM)
+    _filter(pod, "topologySpreadConstraints", lambda one: not _is_about(one, workers))
+    for each in _pods(bare):
+        _filter(each, "tolerations", lambda one: not _is_borne(one))
+    affinity = pod.get("affinity") or {}
+    nodes = affinity.get("nodeAffinity") or {}
+    required = nodes.get(_REQUIRED) or {}
+    if required and all(map(_is_node, required.get("nodeSelectorTerms") or ())):
+        del nodes[_REQUIRED]
+    apart = affinity.get("podAntiAffinity") or {}
+    _filter(apart, _REQUIRED, lambda one: not _is_about(one, workers))
+    for key in ("nodeAffinity", "podAntiAffinity"):
+        _drop_empty(affinity, key)
+    _drop_empty(pod, "affinity")
+    container = pod["containers"][0]
+    _filter(container, "env", lambda one: not _is_injected(one))
+    _filter(container.get("resources") or {}, "claims", lambda one: one.get("name") != CLAIM)
+    _drop_empty(container, "resources")
+    _drop_empty(template, "metadata")
+    return bare
+
+
+def _is_node(term: Mapping[str, Any]) -> bool:
+    fields = list(term.get("matchFields") or ())
+    return (
+        len(fields) == 1
+        and fields[0].get("key") == "metadata.name"
+        and not term.get("matchExpressions")
+    )
+
+
+def _is_about(one: Mapping[str, Any], workers: Mapping[str, str]) -> bool:
+    selector = one.get("labelSelector") or {}
+    return one.get("topologyKey") == _HOSTNAME and selector.get("matchLabels") == workers
+
+
+def _is_borne(one: Mapping[str, Any]) -> bool:
+    return one.get("key") == TAINT and one.get("operator") == "Exists" and bool(one.get("effect"))
+
+
+def _is_injected(one: Mapping[str, Any]) -> bool:
+    source = (one.get("valueFrom") or {}).get("fieldRef") or {}
+    return one.get("name") == _DEVICES and source.get("fieldPath") == _VISIBLE
+
+
+def _without(holder: Manifest, key: str, ours: set[str]) -> None:
+    if key in holder:
+        left = {name: value for name, value in (holder[key] or {}).items() if name not in ours}
+        holder[key] = left
+        _drop_empty(holder, key)
+
+
+def _filter(holder: Manifest, key: str, keep: Any) -> None:
+    if key in holder:
+        holder[key] = [one for one in holder[key] or () if keep(one)]
+        _drop_empty(holder, key)
+
+
+def _drop_empty(holder: Manifest, key: str) -> None:
+    if key in holder and not holder[key]:
+        del holder[key]
+
+
+def _remembering(bare: Manifest, pinned: Manifest) -> Manifest:
+    """The pinned job, with a note of all that stripping it alone would not bring back."""
+    left = _stripped(pinned)
+    lost = {}
+    for path in _paths(bare):
+        before = _read(bare, path)
+        if before != _read(left, path):
+            lost[path] = before
+    if lost:
+        notes = worker_template(pinned)["metadata"]["annotations"]
+        notes[UNPINNED] = json.dumps(lost, separators=(",", ":"), ensure_ascii=False)
+    return pinned
+
+
+def _remembered(text: Any) -> dict[str, Any]:
+    """What a note says of fields that pins are written into; nothing if it makes no sense."""
+    try:
+        said = json.loads(text or "{}")
+    except (ValueError, TypeError, RecursionError):
+        return {}
+    known = {f"Worker/{path}" for path in _WORKER} | {f"Launcher/{path}" for path in _LAUNCHER}
+    return {key: said[key] for key in said if key in known} if isinstance(said, dict) else {}
+
+
+def _paths(mpijob: Manifest) -> Iterator[str]:
+    yield from (f"Worker/{path}" for path in _WORKER)
+    if not _one(mpijob):
+        yield from (f"Launcher/{path}" for path in _LAUNCHER)
+
+
+def _read(mpijob: Manifest, path: str) -> Any:
+    """What is at a path; None if nothing is."""
+    holder, last = _holder(mpijob, path)
+    return holder.get(last) if isinstance(holder, dict) else None
+
+
+def _write(mpijob: Manifest, path: str, value: Any) -> None:
+    holder, last = _holder(mpijob, path)
+    if not isinstance(holder, dict):
+        return
+    if value is None:
+        holder.pop(last, None)
+    else:
+        holder[last] = value
+
+
+def _holder(mpijob: Manifest, path: str) -> tuple[Any, str]:
+    role, *parts, last = path.split("/")
+    at: Any = worker_template(mpijob) if role == "Worker" else _role(mpijob, role)
+    for part in parts:
+        if isinstance(at, list):
+            at = at[int(part)] if int(part) < len(at) else None
+        else:
+            at = at.get(part) if isinstance(at, dict) else None
+    return at, last
+
+
+# Where things are
+
+
+def _one(mpijob: Manifest) -> bool:
+    """Whether launcher and workers are made from one template (v1alpha1)."""
+    return "template" in mpijob["spec"]
+
+
+def _role(mpijob: Manifest, role: str) -> Manifest:
+    found: Manifest = mpijob["spec"]["mpiReplicaSpecs"][role]["template"]
+    return found
+
+
+def _pods(mpijob: Manifest) -> list[Manifest]:
+    if _one(mpijob):
+        return [mpijob["spec"]["template"]["spec"]]
+    roles = ("Worker", "Launcher")
+    return [_role(mpijob, one)["spec"] for one in roles if one in mpijob["spec"]["mpiReplicaSpecs"]]
+
+
+def _workers(mpijob: Manifest) -> dict[str, str]:
+    """The labels that workers of a job have, and its launcher has not."""
+    name = mpijob["metadata"]["name"]
+    if _one(mpijob):
+        return {"mpi_job_name": name, "mpi_role_type": "worker"}
+    return {"gpu-topology": name}
+
+
+def _dict(holder: Manifest, key: str) -> Manifest:
+    """The mapping at a key, made if it is not there."""
+    if not isinstance(holder.get(key), dict):
+        holder[key] = {}
+    found: Manifest = holder[key]
+    return found
+
+
+def _environment(template: Manifest) -> Iterator[Manifest]:
+    yield from template["spec"]["containers"][0].get("env") or ()
+
+
+def _limits(template: Manifest) -> Manifest:
+    resources = template["spec"]["containers"][0].get("resources") or {}
+    return {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
+
+
+def _gpu_key(template: Manifest) -> str | None:
+    """Under which name the workers ask for GPUs: a known resource, or what a driver is called."""
+    names = [
+        name
+        for name in _limits(template)
+        if name in {ORDINARY, PUBLISHED} or ("/" not in name and not name.startswith(_BUILT_IN))
+    ]
+    return names[0] if names else None

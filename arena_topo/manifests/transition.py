@@ -1,0 +1,216 @@
+"""The JSON patches by which a job moves between waiting, placed, held and running.
+
+Every patch begins with `test` operations on what its author believes: whether the job is suspended,
+and what is recorded on it. Where that is no longer so the server answers 422 and nothing happens;
+that is all the mutual exclusion there is.
+
+    waiting  suspended, no record: holds nothing
+    placed   suspended with a record, or resumed by one: holds the GPUs of the record
+    held     suspended by a person: holds nothing, and nobody but that person starts it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from arena_topo.manifests.record import annotated
+from arena_topo.manifests.values import (
+    FORECAST,
+    FORMAT,
+    MAP,
+    RECORDED,
+    REQUEST,
+    STATE,
+    TRIES,
+    Forecast,
+    Manifest,
+)
+
+Patch = list[dict[str, Any]]
+
+SUSPEND = "/spec/runPolicy/suspend"
+_TEMPLATES = ("Worker", "Launcher")
+
+
+def suspended(mpijob: Manifest, forecast: Forecast, *, at: str | None, request: str) -> Manifest:
+    """The MPIJob as it is created: not running, with its state and, where it has one, its record.
+
+    `mpijob` carries no pin. `at` is the server's time (RFC 3339) of a record, None without one.
+    """
+    notes = {REQUEST: request} | ({RECORDED: at} if at is not None else {})
+    metadata = mpijob["metadata"]
+    marked = mpijob | {
+        "metadata": metadata | {"annotations": metadata.get("annotations", {}) | notes}
+    }
+    spec = marked["spec"]
+    policy = spec.get("runPolicy", {}) | {"suspend": True}
+    return annotated(marked | {"spec": spec | {"runPolicy": policy}}, forecast)
+
+
+def handed_over(gated: Manifest, forecast: Forecast, *, request: str, suspend: bool) -> Manifest:
+    """The MPIJob as it is created for another queue: at its gates; that queue starts it.
+
+    `suspend`: it is created suspended, for queues that do not see to that themselves.
+    """
+    metadata, spec = gated["metadata"], gated["spec"]
+    marked = gated | {
+        "metadata": metadata | {"annotations": metadata.get("annotations", {}) | {REQUEST: request}}
+    }
+    policy = {key: value for key, value in spec.get("runPolicy", {}).items() if key != "suspend"}
+    if suspend:
+        policy["suspend"] = True
+    return annotated(marked | {"spec": spec | {"runPolicy": policy}}, forecast)
+
+
+def recording(stored: Mapping[str, Any], forecast: Forecast, *, at: str) -> Patch:
+    """Write another placement on a job that is still suspended, or the first one."""
+    return [*_unchanged(stored, suspend=True), *_written(stored, forecast, at=at)]
+
+
+def recording_in_place(stored: Mapping[str, Any], forecast: Forecast, *, at: str) -> Patch:
+    """Write a placement on a job whose suspension is somebody else's, and over."""
+    return [*_unchanged(stored, suspend=None), *_written(stored, forecast, at=at)]
+
+
+def resuming(stored: Mapping[str, Any], placed: Manifest) -> Patch:
+    """Start a job as its record says: template, state and suspension in one step.
+
+    `placed` is the stored job with its workers pinned.
+    """
+    return [
+        *_unchanged(stored, suspend=True),
+        *_templates(stored, placed),
+        {"op": "replace", "path": SUSPEND, "value": False},
+    ]
+
+
+def waiting(stored: Mapping[str, Any], unpinned: Manifest, reason: str | None) -> Patch:
+    """Take the record off a job that is suspended; it waits for the reason given."""
+    forecast = Forecast(state="waiting", reason=reason)
+    return [
+        *_unchanged(stored, suspend=True),
+        *_templates(stored, unpinned),
+        *_written(stored, forecast, at=None),
+    ]
+
+
+def taking_back(stored: Mapping[str, Any], unpinned: Manifest, reason: str, tries: int) -> Patch:
+    """Suspend a gang that cannot complete, whole; it waits, having tried so often."""
+    forecast = Forecast(state="waiting", reason=reason)
+    return [
+        *_unchanged(stored, suspend=False),
+        *_templates(stored, unpinned),
+        *_written(stored, forecast, at=None),
+        _noted(TRIES, str(tries)),
+        {"op": "replace", "path": SUSPEND, "value": True},
+    ]
+
+
+def holding(stored: Mapping[str, Any], unpinned: Manifest, reason: str | None = None) -> Patch:
+    """Suspend a job until a person resumes it; its GPUs are free for others."""
+    return [
+        *_unchanged(stored, suspend=None),
+        *_templates(stored, unpinned),
+        *_written(stored, Forecast(state="held", reason=reason), at=None),
+        *([_removed(TRIES)] if TRIES in _annotations(stored) else []),
+        {"op": "add", "path": SUSPEND, "value": True},
+    ]
+
+
+def releasing(stored: Mapping[str, Any]) -> Patch:
+    """Let a job that was held wait for its GPUs again."""
+    return [
+        *_unchanged(stored, suspend=True),
+        *_written(stored, Forecast(state="waiting"), at=None),
+        *([_removed(TRIES)] if TRIES in _annotations(stored) else []),
+    ]
+
+
+def clearing(stored: Mapping[str, Any], reason: str | None = None) -> Patch:
+    """Take the record off a job that somebody else starts and stops."""
+    return [
+        *_unchanged(stored, suspend=None),
+        *_written(stored, Forecast(state="waiting", reason=reason), at=None),
+    ]
+
+
+def with_tries(patch: Patch, tries: int) -> Patch:
+    """The same patch, and a note of how often the gang was taken back."""
+    return [*patch, _noted(TRIES, str(tries))]
+
+
+def unplanned(forecast: Forecast) -> Forecast:
+    """The forecast of a job as it waits, the reason kept."""
+    return replace(Forecast(state="waiting"), reason=forecast.reason)
+
+
+def _annotations(stored: Mapping[str, Any]) -> Mapping[str, Any]:
+    return stored["metadata"].get("annotations") or {}
+
+
+def _path(key: str) -> str:
+    return "/metadata/annotations/" + key.replace("~", "~0").replace("/", "~1")
+
+
+def _noted(key: str, value: str) -> dict[str, Any]:
+    return {"op": "add", "path": _path(key), "value": value}
+
+
+def _removed(key: str) -> dict[str, Any]:
+    return {"op": "remove", "path": _path(key)}
+
+
+def _unchanged(stored: Mapping[str, Any], *, suspend: bool | None) -> Iterator[dict[str, Any]]:
+    """The tests that the job is what its reader saw: object, record and suspension."""
+    yield {"op": "test", "path": "/metadata/uid", "value": stored["metadata"]["uid"]}
+    notes = _annotations(stored)
+    for key in (STATE, MAP, RECORDED):
+        # A path that is not there cannot be tested: the state tells whether there is a record.
+        if key in notes:
+            yield {"op": "test", "path": _path(key), "value": notes[key]}
+    if suspend is not None:
+        yield {"op": "test", "path": SUSPEND, "value": suspend}
+
+
+def _written(
+    stored: Mapping[str, Any], forecast: Forecast, *, at: str | None
+) -> Iterator[dict[str, Any]]:
+    """The annotations that say how a job stands; what they no longer say goes."""
+    empty: Manifest = {"metadata": {"annotations": {}}}
+    notes = annotated(empty, forecast)["metadata"]["annotations"]
+    if at is not None:
+        notes[RECORDED] = at
+    stale = [key for key in (MAP, RECORDED, FORECAST) if key not in notes]
+    if not stored["metadata"].get("annotations"):
+        yield {"op": "add", "path": "/metadata/annotations", "value": {}}
+    for key, value in notes.items():
+        yield _noted(key, value)
+    for key in stale:
+        if key in _annotations(stored):
+            yield _removed(key)
+
+
+def _templates(stored: Mapping[str, Any], wanted: Manifest) -> Iterator[dict[str, Any]]:
+    """The pod templates that differ from what is stored."""
+    ours, theirs = wanted["spec"]["mpiReplicaSpecs"], stored["spec"]["mpiReplicaSpecs"]
+    for role in _TEMPLATES:
+        if role in ours and ours[role].get("template") != theirs[role].get("template"):
+            yield {
+                "op": "replace",
+                "path": f"/spec/mpiReplicaSpecs/{role}/template",
+                "value": ours[role]["template"],
+            }
+
+
+def tries_of(stored: Mapping[str, Any]) -> int:
+    """How often the gang was taken back already."""
+    said = str(_annotations(stored).get(TRIES, ""))
+    return int(said) if said.isdigit() else 0
+
+
+def is_ours(stored: Mapping[str, Any]) -> bool:
+    """Whether a job was placed, or is to be placed, by arena-topo."""
+    notes = _annotations(stored)
+    return FORMAT in notes and notes.get(STATE) in {"waiting", "placed", "held"}

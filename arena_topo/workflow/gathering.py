@@ -1,0 +1,227 @@
+"""After a gang was resumed: whether all its workers came together, and what is in their way.
+
+Pure. A gang that cannot complete holds GPUs for nothing, so it is taken back whole.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from arena_topo import manifests
+from arena_topo.backends.kubernetes.status import is_launcher, worker_index
+from arena_topo.backends.queue import moment
+from arena_topo.manifests import Manifest
+from arena_topo.manifests.values import GATE, MAP
+
+Object = Mapping[str, Any]
+
+UNSCHEDULABLE = 15.0
+"""Seconds that the scheduler may call a worker unschedulable: it tries again after events, and its
+longest back-off is 10 s (kubernetes, pkg/scheduler: podMaxBackoffDuration)."""
+
+_REFUSED_IMAGE = re.compile(
+    r"\b(401|403|404)\b|unauthorized|denied|forbidden|not found|does not exist|manifest unknown",
+    re.IGNORECASE,
+)
+"""What registries say when asking again is no use."""
+
+_NO_IMAGE = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"})
+_AT_ONCE = frozenset({"InvalidImageName", "ErrImageNeverPull"})
+_CREATION = re.compile(
+    r"forbidden|denied|exceeded quota|violates PodSecurity|invalid", re.IGNORECASE
+)
+
+
+class Fate(Enum):
+    """How a gang stands after it was resumed."""
+
+    GATHERING = "gathering"
+    BOUND = "bound"
+    """Every worker has its node."""
+    STARTED = "started"
+    """Every worker runs."""
+    BROKEN = "broken"
+    """It cannot complete."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """What the pods of a resumed gang say.
+
+    `signs` changes with every progress. `reason` says what is in the way, for a person.
+    """
+
+    fate: Fate
+    signs: tuple[object, ...]
+    reason: str | None = None
+    running: int = 0
+
+
+def standing(
+    mpijob: Object,
+    pods: Iterable[Object],
+    warnings: Iterable[Object],
+    *,
+    now: float,
+    since: float,
+) -> Standing:
+    """How a gang stands that was resumed at `since`; `now` is the server's time (Unix seconds).
+
+    `warnings` are events; those from before the gang was resumed tell of an earlier try.
+    """
+    spec = mpijob["spec"]["mpiReplicaSpecs"]["Worker"]
+    wanted = int(spec.get("replicas", 1))
+    workers = {
+        index: pod
+        for pod in pods
+        if not is_launcher(pod)
+        and not pod["metadata"].get("deletionTimestamp")
+        and (index := worker_index(pod)) is not None
+        and index < wanted
+    }
+    signs = tuple(sorted(map(_sign, workers.values())))
+    for pod in workers.values():
+        broken = _broken(pod, now)
+        if broken is not None:
+            return Standing(fate=Fate.BROKEN, signs=signs, reason=broken)
+    if len(workers) < wanted:
+        refused = _refused(warnings, since)
+        if refused is not None:
+            return Standing(fate=Fate.BROKEN, signs=signs, reason=refused)
+        missing = f"{len(workers)} of {wanted} workers exist"
+        return Standing(fate=Fate.GATHERING, signs=signs, reason=missing)
+    bound = sum(bool(pod["spec"].get("nodeName")) for pod in workers.values())
+    if bound < wanted:
+        waits = f"{bound} of {wanted} workers have their node"
+        return Standing(fate=Fate.GATHERING, signs=signs, reason=waits)
+    running = sum(_phase(pod) in {"Running", "Succeeded"} for pod in workers.values())
+    if running < wanted:
+        runs = f"{running} of {wanted} workers run"
+        return Standing(fate=Fate.BOUND, signs=signs, reason=runs, running=running)
+    return Standing(fate=Fate.STARTED, signs=signs)
+
+
+def gated(pods: Iterable[Object]) -> list[Object]:
+    """The workers that wait at the gate for somebody to say where they go."""
+    return [
+        pod
+        for pod in pods
+        if not pod["metadata"].get("deletionTimestamp")
+        and any(one.get("name") == GATE for one in pod["spec"].get("schedulingGates") or ())
+    ]
+
+
+def born(pod: Object) -> float:
+    """When a pod was created (Unix seconds)."""
+    return moment(pod["metadata"].get("creationTimestamp")) or 0.0
+
+
+def place_of(mpijob: Object, pod: Object) -> tuple[str, tuple[int, ...]] | None:
+    """Where the record of a job sends one of its workers; None if it does not say."""
+    record = (mpijob["metadata"].get("annotations") or {}).get(MAP)
+    index = worker_index(pod)
+    if not record or index is None:
+        return None
+    try:
+        workers = manifests.parse_map(record)
+    except ValueError:
+        return None
+    return workers[index][1:] if index < len(workers) else None
+
+
+def pulls(pods: Iterable[Object]) -> bool:
+    """Whether some worker has its node and fetches its image, which may take long."""
+    return any(
+        pod["spec"].get("nodeName")
+        and any(reason in {"ContainerCreating", "PodInitializing"} for reason, _ in _waits(pod))
+        for pod in pods
+    )
+
+
+def _phase(pod: Object) -> str:
+    return str((pod.get("status") or {}).get("phase", "Pending"))
+
+
+def _sign(pod: Object) -> tuple[str, str, bool, bool, tuple[str, ...]]:
+    return (
+        pod["metadata"]["name"],
+        _phase(pod),
+        bool(pod["spec"].get("nodeName")),
+        bool(pod["spec"].get("schedulingGates")),
+        tuple(reason for reason, _ in _waits(pod)),
+    )
+
+
+def _waits(pod: Object) -> list[tuple[str, str]]:
+    status = pod.get("status") or {}
+    return [
+        (str(waiting.get("reason")), str(waiting.get("message") or ""))
+        for kind in ("initContainerStatuses", "containerStatuses")
+        for one in status.get(kind) or ()
+        if (waiting := (one.get("state") or {}).get("waiting")) is not None
+    ]
+
+
+def _broken(pod: Object, now: float) -> str | None:
+    """What keeps a worker from ever starting where it is."""
+    status, name = pod.get("status") or {}, pod["metadata"]["name"]
+    if _phase(pod) == "Failed":
+        why = status.get("reason") or "it failed"
+        return (
+            f"{name}: {why}: {status.get('message')}" if status.get("message") else f"{name}: {why}"
+        )
+    for reason, message in _waits(pod):
+        if reason in _AT_ONCE or (reason in _NO_IMAGE and _REFUSED_IMAGE.search(message)):
+            return f"{name}: {reason}: {message}" if message else f"{name}: {reason}"
+    for one in status.get("conditions") or ():
+        if (
+            one.get("type") == "PodScheduled"
+            and one.get("status") == "False"
+            and one.get("reason") == "Unschedulable"
+        ):
+            since = moment(one.get("lastTransitionTime")) or now
+            if now - since >= UNSCHEDULABLE:
+                return f"{name}: {one.get('message') or 'Unschedulable'}"
+    return None
+
+
+def _refused(warnings: Iterable[Object], since: float) -> str | None:
+    """Why the operator could not create a worker, by the newest event since then."""
+    found = None
+    for event in warnings:
+        message = str(event.get("message") or "")
+        at = moment(event.get("lastTimestamp") or event.get("eventTime"))
+        # Events know whole seconds.
+        if at is not None and at >= math.floor(since) and _CREATION.search(message):
+            found = message
+    return found
+
+
+@dataclass(slots=True, kw_only=True)
+class Patience:
+    """How long a gang may stand still: `limit` seconds since it last got on."""
+
+    limit: float
+    since: float | None = None
+    signs: tuple[object, ...] = ()
+
+    def lost(self, seen: Standing, *, pulling: bool, now: float) -> bool:
+        """Whether nothing has moved for too long; an image that is being fetched is progress."""
+        if self.since is None or seen.signs != self.signs or pulling:
+            self.since, self.signs = now, seen.signs
+        return now - self.since >= self.limit
+
+
+def worker_places(mpijob: Manifest, pods: Iterable[Object]) -> list[tuple[Object, Manifest]]:
+    """The patches that gated workers need to go where the record of their job sends them."""
+    found = []
+    for pod in gated(pods):
+        place = place_of(mpijob, pod)
+        if place is not None:
+            found.append((pod, manifests.worker_patch(dict(pod), place[0], place[1], place[1])))
+    return found

@@ -1,0 +1,334 @@
+"""A job on a cluster -> its Plan: what the solver is asked, what is built, what is doubtful.
+
+Nothing here writes. `plan`, `submit` and those who start waiting jobs all place by these functions.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from arena_topo import manifests
+from arena_topo.backends import Backend
+from arena_topo.errors import InvalidJob, UsageError
+from arena_topo.job import ConfigFile, MPIJob, Toleration
+from arena_topo.manifests import ApiVersion, Binding, Guarantee, Plan
+from arena_topo.manifests.values import Mechanisms
+from arena_topo.solver import (
+    PACK_ABOVE,
+    Placement,
+    Policy,
+    Reason,
+    Request,
+    Unplaceable,
+    Verdict,
+    cost,
+    gang,
+)
+from arena_topo.solver.classes import Index
+from arena_topo.solver.configurations import has_nvlink
+from arena_topo.topology import TAINT, Cluster, Knowledge, Machine, Node, NodeName, Taint
+
+
+def plan(
+    job: MPIJob,
+    backend: Backend | None,
+    *,
+    namespace: str,
+    api: ApiVersion | None = None,
+    cluster: Cluster | None = None,
+) -> Plan:
+    """Decide everything about a job without writing anything; Unplaceable if it does not fit.
+
+    `cluster` is what to place on; without it the backend is read. Without either a job that is
+    not placed can still be planned.
+    """
+    from arena_topo.workflow import shape  # noqa: PLC0415  it plans in its turn
+
+    shape.check(job)
+    if not job.gputopology:
+        check_size(job, backend, cluster)
+        return built(job, backend, namespace=namespace, api=api, cluster=cluster)
+    if cluster is None:
+        if backend is None:
+            raise nothing_to_place_on()
+        cluster = backend.cluster()
+    job = shape.fused(job, cluster, backend)
+    request = request_of(job, cluster, backend)
+    placement = placed(job, request, cluster)
+    return built(
+        job,
+        backend,
+        namespace=namespace,
+        api=api,
+        cluster=cluster,
+        request=request,
+        placement=placement,
+    )
+
+
+def nothing_to_place_on() -> UsageError:
+    """The mistake of placing a job where no cluster is known."""
+    return UsageError(
+        "--gputopology needs a cluster to place on",
+        hint="give a dump with --state FILE, or set KUBECONFIG; to try it without either:"
+        " --image local --emulate dgx-1-v100:2",
+    )
+
+
+def built(
+    job: MPIJob,
+    backend: Backend | None,
+    *,
+    namespace: str,
+    api: ApiVersion | None,
+    cluster: Cluster | None,
+    request: Request | None = None,
+    placement: Placement | None = None,
+    waiting: str | None = None,
+    binding: Binding | None = None,
+) -> Plan:
+    """The plan of what was decided, with all that its submitter should know.
+
+    `binding` is how a placement is made to hold, where that was found out already.
+    """
+    from arena_topo.workflow import shape  # noqa: PLC0415  it plans in its turn
+
+    built = manifests.plan(
+        job,
+        namespace=namespace,
+        api=api or (backend.api_version() if backend else ApiVersion.V2BETA1),
+        owner=backend.owner() if backend else _user(),
+        files=_read_files(job),
+        request=request,
+        placement=placement,
+        cluster=cluster,
+        waiting=waiting,
+        binding=binding or (backend.binding if backend else None),
+        mechanisms=_mechanisms(backend, namespace, placement if binding is None else None),
+    )
+    remarks = backend.remarks(job) if backend else ()
+    doubts = _doubts(placement, cluster) if placement and cluster else []
+    short = _short(built)
+    return replace(built, notes=(*built.notes, *remarks, *shape.remarks(built), *doubts, *short))
+
+
+def _mechanisms(
+    backend: Backend | None, namespace: str, placement: Placement | None
+) -> Mechanisms | None:
+    """What makes a placement hold; None where nothing is placed, or there is no cluster to ask."""
+    if placement is None or backend is None or backend.binding is not None:
+        return None
+    return backend.mechanisms(namespace)
+
+
+def check_size(job: MPIJob, backend: Backend | None, cluster: Cluster | None) -> None:
+    """Refuse a worker that asks for more GPUs than any node has; it would wait for ever."""
+    if job.gpus < 1:
+        return
+    if cluster is not None:
+        most = max((len(node.machine.gpus) for node in cluster.nodes), default=0) or None
+    else:
+        most = backend.most_gpus() if backend is not None else None
+    if most is not None and most < job.gpus:
+        raise Unplaceable(
+            f"no node has {job.gpus} GPUs",
+            verdict=Verdict.NEVER,
+            refusals=(),
+            nearest=f"the largest worker that fits on this cluster has {most} GPUs: --gpus {most}",
+        )
+
+
+def _doubts(placement: Placement, cluster: Cluster) -> list[str]:
+    """What the promised bandwidth rests on, where that is not what machines said themselves."""
+    chosen = set(placement.nodes)
+    machines = [node.machine for node in cluster.nodes if node.name in chosen]
+    found = [
+        ([one.name for one in machines if one.knowledge is knowledge], words)
+        for knowledge, words in _DOUBTS.items()
+    ]
+    found.append(([one.name for one in machines if _rate_assumed(one)], "NVLink rate assumed"))
+    doubts = [
+        f"{names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}: {words}"
+        for names, words in found
+        if names
+    ]
+    guess = cluster.guesses.get(placement.tier)
+    return [*doubts, *([guess] if guess is not None else [])]
+
+
+def _rate_assumed(machine: Machine) -> bool:
+    return cost.rate_is_assumed(machine.model) and has_nvlink(machine.configuration)
+
+
+_DOUBTS = {
+    Knowledge.ASSUMED: "links assumed from the GPU product and count",
+    Knowledge.UNKNOWN: "links not known; every path counts as the slowest",
+}
+
+
+def _short(plan: Plan) -> list[str]:
+    """What is missing where the pods can use less than the least bandwidth asked for."""
+    least = plan.job.min_bandwidth
+    usable = plan.forecast.usable if plan.forecast is not None else None
+    if usable is None or usable >= least:
+        return []
+    said = f"these pods can use {round(usable, 2):g} GB/s, less than --min-bandwidth {least:g}"
+    return [f"{said}: {shortfall(plan)}"]
+
+
+def fit(job: MPIJob, cluster: Cluster) -> Placement | None:
+    """The best placement of a job; None, without looking for reasons, where there is none."""
+    from arena_topo.workflow import tables  # noqa: PLC0415  only for placing
+
+    tables.prepare(cluster)
+    index = Index(cluster)
+    request = request_of(job, cluster)
+    found = gang.best(request, index)
+    return None if found is None else gang.placement(request, index, found)
+
+
+def shortfall(plan: Plan) -> str:
+    """Why the pods of a plan can use less than their GPUs allow; empty where they can use it all.
+
+    The same reasons as in `manifests.forecast_of`.
+    """
+    placement, binding, forecast = plan.placement, plan.binding, plan.forecast
+    if placement is None or binding is None or forecast is None or forecast.usable is None:
+        return ""
+    causes = []
+    if binding.guarantee is not Guarantee.GPUS and placement.worst < placement.bandwidth:
+        causes.append(f"the kubelet picks the GPUs, at worst {round(placement.worst, 2):g} GB/s")
+    if forecast.usable < min(placement.bandwidth, placement.worst) or (
+        not causes and forecast.usable < placement.bandwidth
+    ):
+        causes.append(
+            f"pods that share a node talk through its memory, {round(forecast.usable, 2):g} GB/s"
+        )
+    return "; ".join(causes)
+
+
+def placed(job: MPIJob, request: Request, cluster: Cluster) -> Placement:
+    """The best placement of a request of this job; Unplaceable says why there is none."""
+    from arena_topo.workflow import tables  # noqa: PLC0415  only for placing
+
+    tables.prepare(cluster)
+    index = Index(cluster)
+    found = gang.best(request, index)
+    if found is None:
+        from arena_topo.solver.refusal import refusal  # noqa: PLC0415  only for refusals
+        from arena_topo.workflow.alternatives import alternatives  # noqa: PLC0415
+
+        # Which flags keep the job from nodes is known here, not in the solver.
+        others = alternatives(job, cluster) if request.excluded else ()
+        raise refusal(request, cluster, others=others, notes=cluster.notes)
+    return gang.placement(request, index, found)
+
+
+def request_of(job: MPIJob, cluster: Cluster, backend: Backend | None = None) -> Request:
+    """Translate a job into what the solver needs to know of it; `backend` is whose cluster it is.
+
+    InvalidJob if the job contradicts itself, or names what this cluster has not.
+    """
+    if job.gpus < 1:
+        raise InvalidJob("--gputopology needs GPUs", hint="add --gpus N")
+    if job.queue and backend is not None and backend.queue is None:
+        raise InvalidJob(
+            "--queue and --gputopology exclude each other on this engine",
+            why="there is no kube-queue that could start the job",
+            hint="leave one of them out; what does not fit waits anyway",
+        )
+    for flag, level in (
+        ("--topology-required", job.topology_required),
+        ("--topology-preferred", job.topology_preferred),
+    ):
+        _check_level(flag, level, cluster, backend)
+    return Request(
+        workers=job.workers,
+        gpus=job.gpus,
+        cpu=float(job.cpu.amount) if job.cpu else 0.0,
+        memory=int(job.memory.amount) if job.memory else 0,
+        model=job.gpu_model or None,
+        mix_models=job.mix_models,
+        excluded=excluded(job, cluster),
+        min_bandwidth=job.min_bandwidth,
+        max_nodes=job.max_nodes or None,
+        required=job.topology_required or None,
+        preferred=job.topology_preferred or None,
+        policy=Policy(job.policy.value) if job.policy else Policy.PACK,
+        pack_above=PACK_ABOVE if job.pack_above is None else job.pack_above,
+    )
+
+
+def _check_level(flag: str, level: str, cluster: Cluster, backend: Backend | None) -> None:
+    words = list(gang.distances(cluster))
+    if level and level not in words:
+        described = len(words) > len(NO_TIERS) or (backend is not None and backend.name == "local")
+        raise InvalidJob(
+            f"{flag} {level}: this cluster has no such level",
+            why=f"it knows {', '.join(words)}",
+            # The local engine takes no fabric file.
+            hint=f"use one of these, or leave out {flag}"
+            if described
+            else "name the levels with --fabric FILE",
+        )
+
+
+NO_TIERS = ("node", "beyond")
+"""The words that every cluster knows."""
+
+
+_SEEN_ELSEWHERE = {
+    f"node.kubernetes.io/{state}" for state in ("not-ready", "unreachable", "unschedulable")
+}
+"""Taints that come and go with what `Node.unavailable` says already; others, such as
+disk-pressure, keep pods away by themselves."""
+
+
+def excluded(job: MPIJob, cluster: Cluster) -> Mapping[NodeName, Reason]:
+    """The nodes that the job's own words, or the nodes', keep it from."""
+    # Where some nodes are set aside for topology jobs, these jobs keep to them.
+    set_aside = any(node.dedicated for node in cluster.nodes)
+    reasons = {}
+    for node in cluster.nodes:
+        reason = _reason(job, node)
+        if reason is None and set_aside and not node.dedicated:
+            reason = Reason.DEDICATED
+        if reason is not None:
+            reasons[node.name] = reason
+    return reasons
+
+
+def _reason(job: MPIJob, node: Node) -> Reason | None:
+    if any(node.labels.get(one.key) != one.value for one in job.selector):
+        return Reason.SELECTOR
+    if any(not borne(taint, job.toleration) for taint in node.taints):
+        return Reason.TAINT
+    return None
+
+
+def borne(taint: Taint, tolerations: Sequence[Toleration]) -> bool:
+    """Whether a taint keeps no worker with these tolerations away."""
+    # Placed workers tolerate the taint that keeps nodes for them (manifests.binding).
+    if taint.effect == "PreferNoSchedule" or taint.key in {TAINT, *_SEEN_ELSEWHERE}:
+        return True
+    return any(one.tolerates(taint.key, taint.value, taint.effect) for one in tolerations)
+
+
+def _read_files(job: MPIJob) -> dict[ConfigFile, str]:
+    """The text of every `--config-file`; InvalidJob names the one that cannot be read."""
+    texts = {}
+    for one in job.config_file:
+        path = Path(one.source).expanduser().absolute()
+        try:
+            texts[replace(one, source=str(path))] = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+            raise InvalidJob(f"cannot read --config-file {one.source}", why=reason) from error
+    return texts
+
+
+def _user() -> str:
+    return os.environ.get("USER") or os.environ.get("LOGNAME") or "unknown"

@@ -1,0 +1,363 @@
+"""The protocol by which a gang gets its GPUs, and by which two gangs never get the same.
+
+    record    write the placement on the job, which is suspended
+    look      list all jobs at exactly the revision of that write, pods after it
+    yield     whatever conflicts there is older: solve again, record again, look again
+    resume    one patch that tests the record, and starts what it says
+
+Of two conflicting records the later author always sees the earlier one and the earlier never the
+later one, so exactly one of them yields, without a clock or a lock. Whoever stops between two of
+these requests leaves a suspended job that others may take over.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from arena_topo import manifests
+from arena_topo.backends import quota
+from arena_topo.backends.queue import Queue, QueuedJob, Snapshot, queued, written
+from arena_topo.errors import ArenaError, ClusterError
+from arena_topo.job import MPIJob
+from arena_topo.manifests import Binding, Forecast, Manifest, Plan, transition
+from arena_topo.manifests.record import forecast_of
+from arena_topo.manifests.values import STATE, Mechanisms
+from arena_topo.solver import Placement, Unplaceable, Verdict
+from arena_topo.topology import Cluster, GPUSet, NodeName, count, gpu_set
+from arena_topo.workflow import fairness
+
+Place = Callable[[MPIJob, Cluster], Placement]
+"""Places a job on a cluster; Unplaceable says why it cannot."""
+
+_ROUNDS = 100
+"""How often a starter yields before it gives up: every round, somebody else got GPUs."""
+
+_PAUSE = 0.05
+"""Seconds, at most, that a starter that yielded waits the first time before it looks again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What a starter found for a job: a placement with its binding, or why there is none."""
+
+    cluster: Cluster
+    placement: Placement | None = None
+    binding: Binding | None = None
+    refused: str | None = None
+    nearest: str | None = None
+
+    @property
+    def forecast(self) -> Forecast:
+        """What is to be recorded of it."""
+        if self.placement is None or self.binding is None:
+            emulated = self.cluster.emulated
+            return Forecast(state="waiting", reason=self.refused, emulated=emulated)
+        return forecast_of(self.placement, self.cluster, self.binding)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How a start ended: the job as it is stored, and what was decided last.
+
+    `resumed`: it runs, by this starter's hand or another's. Otherwise it waits, and
+    `decision.refused` says why.
+    """
+
+    stored: Manifest
+    decision: Decision
+    resumed: bool
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Starter:
+    """Whoever starts gangs: `submit`, `resume` or the controller, on one queue.
+
+    `place` and `fit` are the solver, for the job that is started and for those that wait with it.
+    `mechanisms` is asked once for each namespace.
+    """
+
+    queue: Queue
+    place: Place
+    fit: fairness.Fit
+    pause: Callable[[float], None] = time.sleep
+    _known: dict[str, Mechanisms] = field(default_factory=dict)
+
+    def mechanisms(self, namespace: str) -> Mechanisms:
+        """What makes placements hold in a namespace."""
+        if namespace not in self._known:
+            self._known[namespace] = self.queue.mechanisms(namespace)
+        return self._known[namespace]
+
+    def decide(self, job: MPIJob, mine: QueuedJob, snapshot: Snapshot) -> Decision:
+        """The best placement of a job that leaves an older waiting gang what is kept for it.
+
+        Unplaceable (NEVER) if no end of other jobs can ever make room for it.
+        """
+        whole = snapshot.cluster(without={mine.key})
+        if not snapshot.everything:
+            return Decision(cluster=whole, refused=UNSEEN)
+        held = fairness.reservation(mine, snapshot, self.fit)
+        cluster = fairness.kept_from(mine, whole, held, now=snapshot.now)
+        try:
+            placement = self.place(job, cluster)
+        except Unplaceable as refused:
+            if held is not None and self._ahead_matters(job, whole, cluster):
+                return Decision(
+                    cluster=whole,
+                    refused=f"{held.head.namespace}/{held.head.name} waits longer, and the GPUs"
+                    " that would fit are kept for it",
+                )
+            if refused.verdict is not Verdict.NOT_NOW:
+                raise
+            return Decision(cluster=whole, refused=refused.reason, nearest=refused.nearest)
+        binding = manifests.bind(
+            job, placement, cluster, self.queue.api_version(), self.mechanisms(mine.namespace)
+        )
+        return Decision(cluster=cluster, placement=placement, binding=binding)
+
+    def _ahead_matters(self, job: MPIJob, whole: Cluster, left: Cluster) -> bool:
+        return whole is not left and self.fit(job, whole) is not None
+
+    def admit(self, plan: Plan, decision: Decision) -> Manifest:
+        """Create a job as it was decided: suspended, with its placement recorded or waiting."""
+        at = written(self.queue.now()) if decision.placement is not None else None
+        form = transition.suspended(
+            manifests.unplaced(plan.objects[0]),
+            decision.forecast,
+            at=at,
+            request=manifests.requested(plan.job),
+        )
+        return self.queue.create(plan, form)
+
+    def start(self, job: MPIJob, stored: Manifest, decision: Decision | None) -> Outcome:
+        """Bring a job that is suspended to run, or leave it waiting with the reason.
+
+        `decision` is what the record on it says, None if that is not known or there is none.
+        """
+        if decision is None or decision.placement is None:
+            found = self._renewed(job, stored, None)
+            if found is None:
+                return self.elsewhere(stored, decision)
+            stored, decision = found
+        for attempt in range(_ROUNDS):
+            if decision.placement is None:
+                return Outcome(stored=stored, decision=decision, resumed=False)
+            snapshot = self.queue.read_at(stored)
+            if _fits(job, decision, snapshot.cluster(without={_key(stored)})):
+                done = self._resumed(stored, decision)
+                if done is not None:
+                    return done
+                stored = self._again(stored) or stored
+            found = self._renewed(job, stored, snapshot)
+            if found is None:
+                return self.elsewhere(stored, decision)
+            stored, decision = found
+            # Those who yielded together would only meet again.
+            self.pause(random.uniform(0, _PAUSE * min(attempt + 1, 10)))  # noqa: S311  no secret
+        raise ClusterError(
+            f"the GPUs for {job.name} were taken {_ROUNDS} times in a row",
+            why="others submit faster than this program can look",
+            hint=f"it waits, suspended: arena-topo resume {job.name}",
+        )
+
+    def _renewed(
+        self, job: MPIJob, stored: Manifest, snapshot: Snapshot | None
+    ) -> tuple[Manifest, Decision] | None:
+        """Solve again and record what comes out; None if the job is no longer ours to start."""
+        for _ in range(_ROUNDS):
+            view = snapshot or self.queue.read()
+            mine = queued(stored, {})
+            if mine is None or not mine.suspended or mine.state == "held":
+                return None
+            mine = view.job(*mine.key) or mine
+            decision = self.decide(job, mine, view)
+            if decision.placement is None:
+                patch = transition.waiting(stored, manifests.unplaced(stored), decision.refused)
+            else:
+                at = written(self.queue.now())
+                patch = transition.recording(stored, decision.forecast, at=at)
+            changed = self.queue.change(stored, patch)
+            if changed is not None:
+                return changed, decision
+            again = self._again(stored)
+            if again is None:
+                return None
+            stored, snapshot = again, None
+        return None
+
+    def _again(self, stored: Manifest) -> Manifest | None:
+        """The job as it is now; None if it is gone or another one has its name."""
+        meta = stored["metadata"]
+        found = self.queue.get(meta["namespace"], meta["name"])
+        return found if found is not None and found["metadata"]["uid"] == meta["uid"] else None
+
+    def _resumed(self, stored: Manifest, decision: Decision) -> Outcome | None:
+        """Resume a job by its record; None if the record was not its own any more."""
+        placement, binding = decision.placement, decision.binding
+        assert placement is not None
+        assert binding is not None
+        placed = pinned(stored, placement, binding, decision.cluster)
+        meta = stored["metadata"]
+        short = quota.shortfall(placed, self.queue.quotas(meta["namespace"]))
+        if short is not None:
+            back = self.queue.change(
+                stored, transition.waiting(stored, manifests.unplaced(stored), short)
+            )
+            refused = replace(decision, placement=None, binding=None, refused=short)
+            return None if back is None else Outcome(stored=back, decision=refused, resumed=False)
+        claims = manifests.claims_of(placed, placement, binding, decision.cluster)
+        if claims:
+            self.queue.renew(stored, claims)
+        changed = self.queue.change(stored, transition.resuming(stored, placed))
+        if changed is None:
+            return None
+        return Outcome(stored=changed, decision=decision, resumed=True)
+
+    def unguarded(
+        self, job: MPIJob, mine: QueuedJob, build: Callable[[Decision], Plan]
+    ) -> tuple[Plan, Outcome]:
+        """Create a gang where no operator suspends jobs: it runs before others can be looked at.
+
+        The best that can be had there: whoever comes later takes the gang away and tries again.
+        """
+        for attempt in range(_ROUNDS):
+            view = self.queue.read()
+            decision = self.decide(job, mine, view)
+            plan = build(decision)
+            stored = self.queue.create(plan, plan.objects[0])
+            if decision.placement is None or not view.everything:
+                return plan, Outcome(stored=stored, decision=decision, resumed=True)
+            seen = self.queue.read_at(stored)
+            if _fits(job, decision, seen.cluster(without={_key(stored)})):
+                return plan, Outcome(stored=stored, decision=decision, resumed=True)
+            self.queue.remove(stored)
+            self.pause(random.uniform(0, _PAUSE * min(attempt + 1, 10)))  # noqa: S311  no secret
+        raise ClusterError(
+            f"the GPUs for {job.name} were taken {_ROUNDS} times in a row",
+            why="others submit faster than this program can look, and this operator cannot let"
+            " jobs wait",
+            hint="submit it again later",
+        )
+
+    def admitted(self, job: MPIJob, stored: Manifest) -> Outcome:
+        """Record a placement for a gang that its queue has started, and that waits at its gates.
+
+        It is placed on the nodes that its queue chose for it, anew each time that it is started.
+        """
+        for attempt in range(_ROUNDS):
+            view = self.queue.read()
+            mine = queued(stored, {})
+            if mine is None or mine.suspended:
+                return self.elsewhere(stored, None)
+            decision = self.decide(job, view.job(*mine.key) or mine, view)
+            if decision.placement is None:
+                patch = transition.clearing(stored, decision.refused)
+            else:
+                at = written(self.queue.now())
+                patch = transition.recording_in_place(stored, decision.forecast, at=at)
+            changed = self.queue.change(stored, patch)
+            if changed is not None:
+                if decision.placement is None:
+                    return Outcome(stored=changed, decision=decision, resumed=False)
+                seen = self.queue.read_at(changed)
+                if _fits(job, decision, seen.cluster(without={_key(changed)})):
+                    return Outcome(stored=changed, decision=decision, resumed=True)
+            again = self._again(stored)
+            if again is None:
+                return self.elsewhere(stored, decision)
+            stored = again
+            self.pause(random.uniform(0, _PAUSE * min(attempt + 1, 10)))  # noqa: S311  no secret
+        raise ClusterError(f"the GPUs for {job.name} were taken {_ROUNDS} times in a row")
+
+    def elsewhere(self, stored: Manifest, decision: Decision | None) -> Outcome:
+        """What somebody else made of a job meanwhile."""
+        found = self._again(stored)
+        if found is None:
+            name = stored["metadata"]["name"]
+            raise ArenaError(f"the job {name} was deleted while it was being started")
+        running = (found["spec"].get("runPolicy") or {}).get("suspend") is not True
+        state = (found["metadata"].get("annotations") or {}).get(STATE)
+        refused = None if running else f"somebody else changed it meanwhile; it is {state} now"
+        nothing = Cluster(nodes=())
+        base = decision or Decision(cluster=nothing)
+        return Outcome(
+            stored=found,
+            decision=base if running else replace(base, placement=None, refused=refused),
+            resumed=running,
+        )
+
+    def withdraw(self, jobs: Sequence[QueuedJob], now: float) -> tuple[QueuedJob, ...]:
+        """Take the records off jobs that nobody came to resume; those that were freed.
+
+        One that may not be patched stays respected.
+        """
+        freed = []
+        for one in jobs:
+            if not fairness.abandoned(one, now):
+                continue
+            reason = "whoever was to start it did not; it waits for its turn"
+            patch = transition.waiting(one.manifest, manifests.unplaced(one.manifest), reason)
+            try:
+                if self.queue.change(one.manifest, patch) is not None:
+                    freed.append(one)
+            except ArenaError:
+                continue
+        return tuple(freed)
+
+
+UNSEEN = (
+    "the jobs of other namespaces may not be listed, so nobody can know that these GPUs are free;"
+    " the controller starts it"
+)
+
+
+def pinned(stored: Manifest, placement: Placement, binding: Binding, cluster: Cluster) -> Manifest:
+    """A stored job with its workers pinned."""
+    from arena_topo.manifests.binding import keeping  # noqa: PLC0415  for placing
+
+    return manifests.placed(
+        manifests.unplaced(stored), placement, binding, kept=keeping(placement, cluster)
+    )
+
+
+def _key(stored: Manifest) -> tuple[str, str]:
+    return stored["metadata"]["namespace"], stored["metadata"]["name"]
+
+
+def _fits(job: MPIJob, decision: Decision, cluster: Cluster) -> bool:
+    """Whether nobody else has, or has recorded before us, what a decision wants."""
+    assert decision.placement is not None
+    nodes = {node.name: node for node in cluster.nodes}
+    wanted: Counter[NodeName] = Counter()
+    sets: dict[NodeName, GPUSet] = {}
+    for one in decision.placement.assignments:
+        wanted[one.node] += job.gpus
+        sets[one.node] = GPUSet(sets.get(one.node, 0) | gpu_set(one.gpus))
+    workers = Counter(one.node for one in decision.placement.assignments)
+    for name, gpus in wanted.items():
+        node = nodes.get(name)
+        if node is None or node.unavailable is not None or node.shared is not None:
+            return False
+        if sets[name] & ~node.free or node.free_count < gpus:
+            return False
+        # Devices are chosen by us only where nobody's unknown devices can be among them.
+        if node.hidden and count(sets[name]) and _exact(decision):
+            return False
+        if node.cpu is not None and job.cpu and workers[name] * float(job.cpu.amount) > node.cpu:
+            return False
+        if (
+            node.memory is not None
+            and job.memory
+            and workers[name] * int(job.memory.amount) > node.memory
+        ):
+            return False
+    return True
+
+
+def _exact(decision: Decision) -> bool:
+    return decision.binding is not None and decision.binding.inject

@@ -1,0 +1,460 @@
+"""One verdict on a job: what it does or waits for, why, and what to try.
+
+Pure. `TABLE` is the decision table: its rows are asked from the most specific cause to the least,
+and the first that applies is the verdict. In that order:
+
+1. how it ended or what broke it: deleted, succeeded, out of memory, evicted, ...
+2. who holds it on purpose: Kueue and its quota, kube-queue, another manager, its user
+3. why it waits for GPUs: never fits, given up, not now, an older gang's turn, nobody starts it
+4. why its pods are not made: quota, PodSecurity, policies, rights
+5. why its pods do not run: image, container, volume, gate, pinned node, scheduler, sshd
+6. who does not answer: the operator, or the API server (missing rights)
+7. it runs, or starts
+
+Texts of other systems are recognised as Kubernetes 1.36 and mpi-operator write them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from arena_topo.backends import Phase
+from arena_topo.backends.kubernetes.facts import PATIENCE
+from arena_topo.backends.kubernetes.status import KUBE_QUEUE, QUEUE_LABELS
+from arena_topo.backends.queue import MOST_TRIES, moment
+from arena_topo.manifests.values import RECORDED, TRIES
+from arena_topo.solver import Verdict as Fits
+from arena_topo.workflow import obstacles, symptoms
+from arena_topo.workflow.cases import Case, Code, Said, Verdict
+from arena_topo.workflow.complaints import condition_of
+from arena_topo.workflow.fairness import STALE
+
+MPI_OPERATOR = "kubeflow.org/mpi-operator"
+
+
+Row = Callable[[Case], Said | None]
+
+
+def verdict(case: Case) -> Verdict:
+    """The first row of the table that applies."""
+    for code, row in TABLE:
+        said = row(case)
+        if said is not None:
+            return Verdict(code=code, what=said.what, why=said.why or None, hint=said.hint)
+    raise AssertionError("the last row always applies")
+
+
+# ---------------------------------------------------------------- 1. how it ended, what broke it
+
+
+def _succeeded(case: Case) -> Said | None:
+    if case.status.phase is not Phase.SUCCEEDED:
+        return None
+    return Said("the job has ended well", hint=case.command("logs"))
+
+
+def _out_of_memory(case: Case) -> Said | None:
+    killed = symptoms.killed_for_memory(case.pods)
+    if not killed or case.status.phase is Phase.RUNNING:
+        return None
+    return Said(
+        f"{symptoms.several(killed, 'was', 'were')} killed for using more memory than the limit",
+        "the kernel ended a container at its memory limit (OOMKilled)",
+        "submit it again with more --memory, or a smaller batch",
+    )
+
+
+def _evicted(case: Case) -> Said | None:
+    gone = symptoms.evicted(case.pods)
+    if not gone:
+        return None
+    return Said(
+        f"{symptoms.several(gone, 'was', 'were')} evicted from the node",
+        next(iter(gone.values())),
+        case.again,
+    )
+
+
+def _node_lost(case: Case) -> Said | None:
+    lost = symptoms.lost(case.pods, case.facts.nodes if case.facts is not None else {})
+    if not lost:
+        return None
+    return Said(
+        f"{symptoms.several(lost, 'has', 'have')} lost the node",
+        next(iter(lost.values())),
+        case.again,
+    )
+
+
+def _rejected(case: Case) -> Said | None:
+    gone = symptoms.rejected(case.pods)
+    if not gone:
+        return None
+    return Said(
+        f"{symptoms.several(gone, 'was', 'were')} not taken by the kubelet of the node",
+        next(iter(gone.values())),
+        case.again,
+    )
+
+
+def _preempted(case: Case) -> Said | None:
+    gone = symptoms.preempted(case.pods, case.events)
+    if not gone or case.status.phase is Phase.RUNNING:
+        return None
+    return Said(
+        f"{symptoms.several(gone, 'had', 'had')} to make room for pods of higher priority",
+        next(iter(gone.values())),
+        f"submit it with a higher --priority, or {case.again}",
+    )
+
+
+def _running_timeout(case: Case) -> Said | None:
+    if case.status.phase is not Phase.FAILED or not symptoms.deadline(case.mpijob):
+        return None
+    limit = case.policy.get("activeDeadlineSeconds")
+    return Said(
+        "the job ran longer than it may, and was ended",
+        f"its --running-timeout is {limit} s" if limit else None,
+        "submit it again with a longer --running-timeout",
+    )
+
+
+def _no_way_in(case: Case) -> Said | None:
+    """The launcher could not log in to a worker: in its log, or in its last words."""
+    log = case.facts.log if case.facts is not None else ""
+    line = symptoms.refused_login(case.pods, log)
+    if line is None or case.status.phase in {Phase.SUCCEEDED, Phase.RUNNING}:
+        return None
+    return Said(
+        "the launcher cannot log in to a worker",
+        line,
+        "the image needs an sshd that the workers can start: /usr/sbin/sshd, host keys and the"
+        " user of --ssh-auth-mount-path",
+    )
+
+
+def _worker_failed(case: Case) -> Said | None:
+    gone = symptoms.worker_failed(case.pods)
+    if not gone:
+        return None
+    name, why = next(iter(gone.items()))
+    return Said(
+        f"{symptoms.several(gone, 'has', 'have')} ended before the launcher",
+        f"{name}: {why}",
+        f"{case.command('logs')} -i {name}",
+    )
+
+
+def _launcher_failed(case: Case) -> Said | None:
+    code = case.status.exit_code
+    if case.status.phase is not Phase.FAILED or not code:
+        return None
+    log = case.facts.log if case.facts is not None else ""
+    last = symptoms.last_line(log)
+    return Said(
+        f"the launcher ended with exit code {code}",
+        f"it last said: {last}" if last else case.status.reason,
+        case.command("logs"),
+    )
+
+
+def _failed(case: Case) -> Said | None:
+    if case.status.phase is not Phase.FAILED:
+        return None
+    return Said("the job has failed", case.status.reason, case.command("logs"))
+
+
+def _deleting(case: Case) -> Said | None:
+    meta = case.mpijob.get("metadata") or {}
+    if "deletionTimestamp" not in meta:
+        return None
+    keepers = ", ".join(map(str, meta.get("finalizers") or ()))
+    return Said(
+        "the job is being deleted",
+        f"it stays until these are done with it: {keepers}" if keepers else None,
+    )
+
+
+# ---------------------------------------------------------------- 2. who holds it on purpose
+
+
+def _held_by_kueue(case: Case) -> bool:
+    labels = (case.mpijob.get("metadata") or {}).get("labels") or {}
+    named = any(labels.get(key) for key in QUEUE_LABELS)
+    return case.suspended and (named or bool(case.workload) or "kueue" in _manager(case))
+
+
+def _manager(case: Case) -> str:
+    return str(case.policy.get("managedBy") or "")
+
+
+def _queue(case: Case) -> str:
+    labels = (case.mpijob.get("metadata") or {}).get("labels") or {}
+    name = (case.workload.get("spec") or {}).get("queueName")
+    return str(name or next((labels[key] for key in QUEUE_LABELS if labels.get(key)), "?"))
+
+
+def _preempted_by_kueue(case: Case) -> Said | None:
+    evicted = condition_of(case.workload, "Evicted") or {}
+    if not _held_by_kueue(case) or evicted.get("status") != "True":
+        return None
+    preempted = condition_of(case.workload, "Preempted") or {}
+    return Said(
+        "Kueue has stopped the job to make room, and starts it again when there is quota"
+        if evicted.get("reason") == "Preempted"
+        else f"Kueue has stopped the job: {evicted.get('reason')}",
+        str(preempted.get("message") or evicted.get("message") or "") or None,
+        _ask_kueue(case),
+    )
+
+
+def _ask_kueue(case: Case) -> str:
+    name = (case.workload.get("metadata") or {}).get("name")
+    what = f"workload {name}" if name else f"localqueue {_queue(case)}"
+    return f"kubectl describe {what} -n {case.status.namespace}"
+
+
+def _kueue_quota(case: Case) -> Said | None:
+    reserved = condition_of(case.workload, "QuotaReserved") or {}
+    message = str(reserved.get("message") or "")
+    if not _held_by_kueue(case) or reserved.get("status") != "False":
+        return None
+    if not re.search(r"quota|flavor|topology", message, re.IGNORECASE):
+        return None
+    return Said(f"the Kueue queue {_queue(case)} has no quota for it", message, _ask_kueue(case))
+
+
+def _kueue(case: Case) -> Said | None:
+    if not _held_by_kueue(case):
+        return None
+    reserved = condition_of(case.workload, "QuotaReserved") or {}
+    admitted = condition_of(case.workload, "Admitted") or {}
+    said = admitted if reserved.get("status") == "True" else reserved
+    return Said(
+        f"Kueue decides when it starts (queue {_queue(case)})",
+        str(said.get("message") or "")
+        or (None if case.workload else "Kueue has not made a Workload for it"),
+        _ask_kueue(case),
+    )
+
+
+def _kube_queue(case: Case) -> Said | None:
+    if case.notes.get(KUBE_QUEUE) != "true" or (case.pods and not case.suspended):
+        return None
+    return Said(
+        "kube-queue decides when it starts",
+        f"annotation {KUBE_QUEUE} is true",
+        f"kubectl get queueunits -n {case.status.namespace}",
+    )
+
+
+def _other_manager(case: Case) -> Said | None:
+    manager = _manager(case)
+    if manager in {"", MPI_OPERATOR} or case.pods:
+        return None
+    return Said(
+        f"{manager} runs the job, not the MPI operator of this cluster",
+        "spec.runPolicy.managedBy says so, and cannot be changed",
+        f"kubectl describe mpijob {case.status.name} -n {case.status.namespace}",
+    )
+
+
+def _user(case: Case) -> Said | None:
+    if case.status.phase is not Phase.SUSPENDED:
+        return None
+    why = "" if case.state == "held" else "spec.runPolicy.suspend is true"
+    return Said("somebody has suspended it", why or None, case.command("resume"))
+
+
+# ---------------------------------------------------------------- 3. why it waits for GPUs
+
+
+def _waits(case: Case) -> bool:
+    alone = case.facts is None or case.suspended
+    return case.state == "waiting" and case.status.phase is Phase.PENDING and alone
+
+
+def _never(case: Case) -> Said | None:
+    if not _waits(case) or case.fit is None or case.fit.verdict is not Fits.NEVER:
+        return None
+    return Said(
+        case.fit.message, case.fit.why, f"{case.command('delete')}, and submit what can be placed"
+    )
+
+
+def _taken_back(case: Case) -> Said | None:
+    tries = str(case.notes.get(TRIES) or "0")
+    if not _waits(case) or not tries.isdigit() or int(tries) < MOST_TRIES:
+        return None
+    return Said(
+        f"it was started {tries} times, and taken back whole each time",
+        case.status.reason,
+        f"once that is settled: {case.command('resume')}",
+    )
+
+
+def _no_room(case: Case) -> Said | None:
+    if not _waits(case) or case.fit is None:
+        return None
+    if case.fit.verdict is None:
+        # Nobody could look. What was found when it was submitted is better than nothing.
+        if not case.status.reason:
+            return None
+        return Said(
+            "it waits for GPUs, as was found when somebody last tried to place it",
+            case.status.reason,
+            None,
+        )
+    if case.fit.verdict is not Fits.NOT_NOW:
+        return None
+    starter = "it starts by itself once they are free"
+    if case.starts is not True:
+        starter = f"once they are free: {case.command('resume')}"
+    return Said(case.fit.message, case.fit.why, starter)
+
+
+def _placeable(case: Case) -> bool:
+    return _waits(case) and case.fit is not None and case.fit.verdict is Fits.PLACEABLE
+
+
+def _turn(case: Case) -> Said | None:
+    if not _placeable(case) or case.fit is None or case.fit.behind is None:
+        return None
+    return Said(
+        f"it fits, but {case.fit.behind} waits longer or has more priority",
+        f"the GPUs it would take are kept for {case.fit.behind}",
+        "a shorter --running-timeout may let a job pass those that wait for longer",
+    )
+
+
+def _nobody(case: Case) -> Said | None:
+    if not _placeable(case) or case.starts is not False:
+        return None
+    return Said(
+        "it fits now, and nobody starts it",
+        "the controller of arena-topo does not run in this cluster",
+        case.command("resume"),
+    )
+
+
+def _not_resumed(case: Case) -> Said | None:
+    if case.state != "placed" or not case.suspended or case.status.phase is not Phase.PENDING:
+        return None
+    recorded = moment(case.notes.get(RECORDED))
+    if recorded is not None and case.now - recorded < STALE:
+        return None
+    return Said(
+        "it has its GPUs, but was never started",
+        "whoever submitted it was stopped in between; others may take its GPUs now",
+        case.command("resume"),
+    )
+
+
+# ---------------------------------------------------------------- 6. who does not answer
+
+
+def _operator(case: Case) -> Said | None:
+    if case.facts is None or case.suspended or case.pods or not symptoms.ignored(case.mpijob):
+        return None
+    if case.now - symptoms.touched(case.mpijob) < PATIENCE or _pods_hidden(case):
+        return None
+    return Said(
+        "the MPI operator does nothing with the job",
+        symptoms.operators(case.facts.operators),
+        "kubectl get deployments -A | grep -e mpi-operator -e training-operator",
+    )
+
+
+def _pods_hidden(case: Case) -> bool:
+    denied = case.facts.denied if case.facts is not None else ()
+    return any(one.resource == "pods" for one in denied)
+
+
+def _hidden(case: Case) -> Said | None:
+    """What would decide may not be read."""
+    if case.facts is None or not case.facts.denied or case.status.phase is not Phase.PENDING:
+        return None
+    blind = _waits(case) and (case.fit is None or case.fit.verdict is None)
+    if not blind and not _pods_hidden(case):
+        return None
+    rights = [one for one in case.facts.denied if one.resource in {"pods", "nodes", "mpijobs"}]
+    missing = (rights or list(case.facts.denied))[0]
+    return Said(
+        f"it waits, and you are {missing}",
+        "what keeps it waiting stands in there" if missing.why is None else missing.why,
+        f"ask for the rule {missing.rule}",
+    )
+
+
+# ---------------------------------------------------------------- 7. it runs, or starts
+
+
+def _running(case: Case) -> Said | None:
+    if case.status.phase is not Phase.RUNNING:
+        return None
+    return Said("the job runs", hint=f"{case.command('logs')} -f")
+
+
+def _starting(case: Case) -> Said | None:
+    if case.status.phase is not Phase.PENDING:
+        return None
+    if _placeable(case):
+        return Said("it fits now, and is about to be started")
+    if case.state == "placed" and case.suspended:
+        return Said("it has its GPUs, and is about to be started")
+    return Said("it is starting", case.status.reason)
+
+
+def _unknown(case: Case) -> Said | None:
+    return Said("nothing is known of what the job does", case.status.reason)
+
+
+TABLE: tuple[tuple[Code, Row], ...] = (
+    (Code.DELETING, _deleting),
+    (Code.SUCCEEDED, _succeeded),
+    (Code.OUT_OF_MEMORY, _out_of_memory),
+    (Code.EVICTED, _evicted),
+    (Code.NODE_LOST, _node_lost),
+    (Code.REJECTED_BY_NODE, _rejected),
+    (Code.PREEMPTED, _preempted),
+    (Code.RUNNING_TIMEOUT, _running_timeout),
+    (Code.NO_SSHD, _no_way_in),
+    (Code.WORKER_FAILED, _worker_failed),
+    (Code.LAUNCHER_FAILED, _launcher_failed),
+    (Code.FAILED, _failed),
+    (Code.PREEMPTED, _preempted_by_kueue),
+    (Code.KUEUE_QUOTA, _kueue_quota),
+    (Code.SUSPENDED_BY_KUEUE, _kueue),
+    (Code.SUSPENDED_BY_KUBE_QUEUE, _kube_queue),
+    (Code.SUSPENDED_BY_MANAGER, _other_manager),
+    (Code.SUSPENDED_BY_USER, _user),
+    (Code.NEVER_FITS, _never),
+    (Code.TAKEN_BACK, _taken_back),
+    (Code.WAITING_FOR_GPUS, _no_room),
+    (Code.WAITING_FOR_TURN, _turn),
+    (Code.NOBODY_STARTS, _nobody),
+    (Code.NOT_RESUMED, _not_resumed),
+    (Code.QUOTA_EXCEEDED, obstacles.quota),
+    (Code.POD_SECURITY, obstacles.pod_security),
+    (Code.POLICY_DENIED, obstacles.denied),
+    (Code.FORBIDDEN, obstacles.no_right),
+    (Code.PODS_REFUSED, obstacles.refused),
+    (Code.INVALID_JOB, obstacles.invalid),
+    (Code.IMAGE_PULL, obstacles.image),
+    (Code.CONTAINER_ERROR, obstacles.container),
+    (Code.VOLUME_MISSING, obstacles.volume),
+    (Code.POLICY_NOT_EFFECTIVE, obstacles.policy),
+    (Code.GATED_NO_PATCHER, obstacles.gated),
+    (Code.GATED_BY_OTHERS, obstacles.gated_elsewhere),
+    (Code.PINNED_NODE_GONE, obstacles.pinned),
+    (Code.UNSCHEDULABLE, obstacles.unschedulable),
+    (Code.NO_SCHEDULER, obstacles.no_scheduler),
+    (Code.NO_SSHD, obstacles.no_sshd),
+    (Code.OPERATOR_NOT_RESPONDING, _operator),
+    (Code.FORBIDDEN, _hidden),
+    (Code.RUNNING, _running),
+    (Code.STARTING, _starting),
+    (Code.UNKNOWN, _unknown),
+)
+"""The decision table, from the most specific cause to the least."""

@@ -1,0 +1,496 @@
+"""HTTP for the fake API server: requests read by hand, for speed, and routed."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import re
+import socket
+import ssl
+import struct
+import time
+import traceback
+from http import HTTPStatus
+from socketserver import StreamRequestHandler
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+import fake_crd
+import fake_pods
+import fake_rbac
+from fake_resources import RESOURCES, Object, Refused, Resource
+from fake_store import Change, Entry, selector
+
+if TYPE_CHECKING:
+    from fake_api import FakeApi
+
+VERBS = {"POST": "create", "DELETE": "delete", "PATCH": "patch", "PUT": "update"}
+LOST = (BrokenPipeError, ConnectionError, TimeoutError, ValueError)
+
+
+class Handler(StreamRequestHandler):
+    """One connection, with as many requests as its client sends."""
+
+    fake: FakeApi
+    # An answer in two segments must not wait for the acknowledgement of the first.
+    disable_nagle_algorithm = True
+
+    def setup(self) -> None:
+        super().setup()
+        self.fake.connections.add(self.connection)
+
+    def finish(self) -> None:
+        self.fake.connections.discard(self.connection)
+        with contextlib.suppress(OSError, ValueError):
+            super().finish()
+
+    def handle(self) -> None:
+        with contextlib.suppress(*LOST):
+            while self._one():
+                pass
+
+    def _one(self) -> bool:
+        """Serve a request; False when there are no more."""
+        line = self.rfile.readline(65536).decode("latin-1").split()
+        if len(line) != 3:
+            return False
+        self.command, self.path, _ = line
+        self.headers: dict[str, str] = {}
+        while text := self.rfile.readline(65536).decode("latin-1").strip():
+            name, _, value = text.partition(":")
+            self.headers[name.lower()] = value.strip()
+        length = int(self.headers.get("content-length") or 0)
+        raw = self.rfile.read(length) if length else b""
+        self.cut: int | None = None
+        self.said: list[str] = []
+        self._serve(raw)
+        return self.headers.get("connection", "").lower() != "close"
+
+    def _serve(self, raw: bytes) -> None:
+        fake, line = self.fake, f"{self.command} {self.path}"
+        fake.requests.append(line)
+        split = urlsplit(self.path)
+        query = dict(parse_qsl(split.query, keep_blank_values=True))
+        try:
+            if self._faulty(line):
+                return
+            fake.run_hooks(line, late=False)
+            user = self._user()
+            try:
+                body = json.loads(raw) if raw else None
+            except ValueError as error:
+                raise Refused(400, "BadRequest", f"error decoding: {error}") from error
+            self._route(unquote(split.path), query, body, user)
+        except Refused as refused:
+            self.answer(refused.status, refused.body, refused.headers)
+        except LOST[:3]:
+            raise
+        except Exception:
+            # A mistake of the fake, or of a hook: said where a test can see it.
+            fake.crashes.append(traceback.format_exc())
+            self.answer(500, Refused(500, "InternalError", fake.crashes[-1]).body)
+
+    def _faulty(self, line: str) -> bool:
+        with self.fake.lock:
+            for fault in self.fake.faults:
+                if fault.times > 0 and re.search(fault.match, line):
+                    fault.times -= 1
+                    break
+            else:
+                return False
+        if fault.delay:
+            time.sleep(fault.delay)
+        if fault.reset:
+            self._reset()
+        self.cut = fault.cut
+        if fault.status is None:
+            return False
+        headers = {} if fault.retry_after is None else {"Retry-After": str(fault.retry_after)}
+        if fault.body is not None:
+            self.send(fault.status, fault.body, {"Content-Type": "text/html", **headers})
+        else:
+            message = "the server is currently unable to handle the request"
+            body = Refused(fault.status, "ServiceUnavailable", message).body
+            self.answer(fault.status, body, headers)
+        return True
+
+    def _reset(self) -> None:
+        # Linger 0 makes close() send RST, as a proxy that dies does.
+        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        with contextlib.suppress(OSError):
+            self.connection.shutdown(socket.SHUT_RD)
+        self.connection.close()
+        raise BrokenPipeError
+
+    def _user(self) -> str:
+        said = self.headers.get("authorization", "")
+        user = "system:anonymous"
+        if said.startswith("Bearer ") and said[7:] in self.fake.tokens:
+            user = self.fake.tokens[said[7:]]
+        elif said.startswith("Basic "):
+            user = base64.b64decode(said[6:]).decode().partition(":")[0]
+        elif isinstance(self.connection, ssl.SSLSocket) and (peer := self.connection.getpeercert()):
+            names = dict(pair for group in peer["subject"] for pair in group)
+            user = names["commonName"]
+        elif self.fake.tokens:
+            raise Refused(401, "Unauthorized", "Unauthorized")
+        wanted = self.headers.get("impersonate-user")
+        if wanted:
+            self._check(user, "impersonate", "users", "", "", wanted)
+        return wanted or user
+
+    def _check(
+        self, user: str, verb: str, resource: str, group: str, space: str, name: str
+    ) -> None:
+        with self.fake.lock:
+            if self.fake.allowed(user, verb, resource, group, space, name):
+                return
+        where = f'in the namespace "{space}"' if space else "at the cluster scope"
+        named = f' "{name}"' if name else ""
+        plural = resource.partition("/")[0]
+        qualified = f"{plural}.{group}" if group else plural
+        raise Refused(
+            403,
+            "Forbidden",
+            f'{qualified}{named} is forbidden: User "{user}" cannot {verb} resource'
+            f' "{resource}" in API group "{group}" {where}',
+        )
+
+    def _route(self, path: str, query: dict[str, str], body: Any, user: str) -> None:
+        parts = path.strip("/").split("/")
+        if path == "/version":
+            self.answer(200, {"major": "1", "minor": "36", "gitVersion": "v1.36.2"})
+            return
+        if path in {"/healthz", "/livez", "/readyz"}:
+            self.send(200, b"ok", {"Content-Type": "text/plain"})
+            return
+        if path.startswith(("/apis/authentication.k8s.io/", "/apis/authorization.k8s.io/")):
+            self._review(parts[-1], body, user)
+            return
+        core = parts[0] == "api"
+        group = "" if core else "".join(parts[1:2])
+        version = "".join(parts[1:2] if core else parts[2:3])
+        rest = parts[2:] if core else parts[3:]
+        if parts[0] not in {"api", "apis"} or not rest:
+            self._discover(core=core, group=group, version=version, path=path)
+            return
+        space = ""
+        if len(rest) > 2 and rest[0] == "namespaces" and rest[2] != "status":
+            space, rest = rest[1], rest[2:]
+        resource = RESOURCES.get(f"{rest[0]}.{group}" if group else rest[0])
+        if resource is None or not self.fake.serves(resource, version):
+            self._missing()
+            return
+        name, sub = (*rest[1:], "", "")[:2]
+        self._object(resource, version, space, name, sub, query, body, user)
+
+    def _missing(self) -> None:
+        self.send(404, b"404 page not found\n", {"Content-Type": "text/plain"})
+
+    def _object(
+        self,
+        resource: Resource,
+        version: str,
+        space: str,
+        name: str,
+        sub: str,
+        query: dict[str, str],
+        body: Any,
+        user: str,
+    ) -> None:
+        fake = self.fake
+        watch = query.get("watch") in {"true", "1"} and self.command == "GET"
+        verb = VERBS.get(self.command, "get" if name else ("watch" if watch else "list"))
+        if verb == "delete" and not name:
+            verb = "deletecollection"
+        plural = f"{resource.plural}/{sub}" if sub else resource.plural
+        self._check(user, verb, plural, resource.group, space, name)
+        if sub == "log":
+            self._log(space, name, query)
+            return
+        if not resource.wide and not space and (name or self.command != "GET"):
+            said = "the server does not allow this method on the requested resource"
+            raise Refused(405, "MethodNotAllowed", said)
+        if watch:
+            self._watch(resource, version, space, query)
+            return
+        api = f"{resource.group}/{version}" if resource.group else version
+        with fake.lock:
+            if verb == "get":
+                raw = fake.entry(resource, space, name).json(version=api, bare=False)
+            elif verb == "list":
+                raw = self._list(resource, api, space, query)
+            else:
+                raw = self._write(resource, version, space, name, sub, query, body, user, api)
+        fake.run_hooks(f"{self.command} {self.path}", late=True)
+        headers = {"Content-Type": "application/json"}
+        self.send(201 if self.command == "POST" else 200, raw, headers)
+
+    def _list(self, resource: Resource, api: str, space: str, query: dict[str, str]) -> bytes:
+        meta, entries = self.fake.page(resource, space, query)
+        head = {"kind": f"{resource.kind}List", "apiVersion": api, "metadata": meta}
+        # Items of a list carry no kind of their own, except those of CRDs.
+        items = (one.json(version=api, bare=not resource.custom) for one in entries)
+        return json.dumps(head).encode()[:-1] + b', "items": [' + b", ".join(items) + b"]}"
+
+    def _write(
+        self,
+        resource: Resource,
+        version: str,
+        space: str,
+        name: str,
+        sub: str,
+        query: dict[str, str],
+        body: Any,
+        user: str,
+        api: str,
+    ) -> bytes:
+        fake, dry = self.fake, query.get("dryRun") == "All"
+        more: dict[str, Any] = {"dry": dry, "user": user, "version": version}
+        success: Object = {"kind": "Status", "apiVersion": "v1", "status": "Success"}
+        answer: Object | None
+        if isinstance(body, dict) and self.command in {"POST", "PUT"}:
+            self.said += fake_crd.unknown(
+                fake, resource, body, version, query.get("fieldValidation", "Warn")
+            )
+        match self.command:
+            case "POST" if sub == "binding":
+                fake.bind(space, name, body, dry=dry)
+                return json.dumps({**success, "code": 201}).encode()
+            case "POST" if sub == "eviction":
+                fake.remove(resource, space, name, body.get("deleteOptions"), dry=dry)
+                return json.dumps({**success, "code": 201}).encode()
+            case "POST":
+                answer = fake.create(resource, space, body, **more)
+            case "PUT":
+                answer = fake.replace(resource, space, name, body, sub=sub, **more)
+            case "PATCH":
+                kind = self.headers.get("content-type", "")
+                if isinstance(body, dict):
+                    self.said += fake_crd.unknown(
+                        fake, resource, body, version, query.get("fieldValidation", "Warn")
+                    )
+                answer = fake.patch(resource, space, name, body, kind, sub=sub, **more)
+            case "DELETE" if not name:
+                # The real server calls it deletecollection: all of the namespace.
+                for one in fake.listing(resource, space, query):
+                    fake.remove(resource, space, one["metadata"]["name"], body, dry=dry)
+                answer = None
+            case _:
+                answer = fake.remove(resource, space, name, {**query, **(body or {})}, dry=dry)
+        if answer is None:
+            return json.dumps(success).encode()
+        return Entry(answer, 0).json(version=api, bare=False)
+
+    # Reviews and discovery.
+
+    def _review(self, what: str, body: Any, user: str) -> None:
+        fake, spec = self.fake, (body or {}).get("spec") or {}
+        with fake.lock:
+            if what == "selfsubjectreviews":
+                info = {"username": user, "groups": fake_rbac.groups(fake, user)}
+                status: Object = {"userInfo": info}
+            elif what == "selfsubjectaccessreviews":
+                status = fake_rbac.review(fake, user, spec)
+            elif what == "selfsubjectrulesreviews":
+                status = fake_rbac.rules_review(fake, user, spec.get("namespace", ""))
+            else:
+                self._missing()
+                return
+        self.answer(201, {**body, "status": status})
+
+    def _discover(self, *, core: bool, group: str, version: str, path: str) -> None:
+        fake = self.fake
+        groups = self._groups()
+        if path.strip("/") == "api":
+            self.answer(200, {"kind": "APIVersions", "versions": ["v1"]})
+        elif path.strip("/") == "apis":
+            listed = [_api_group(name, versions) for name, versions in groups.items() if name]
+            self.answer(200, {"kind": "APIGroupList", "apiVersion": "v1", "groups": listed})
+        elif not core and group in groups and not version:
+            said = {"kind": "APIGroup", "apiVersion": "v1", **_api_group(group, groups[group])}
+            self.answer(200, said)
+        elif version in groups.get(group, ()):
+            served = [
+                one
+                for one in RESOURCES.values()
+                if one.group == group and fake.serves(one, version)
+            ]
+            resources = [
+                {"name": name, "singularName": "", "kind": one.kind, "namespaced": not one.wide}
+                for one in served
+                for name in (one.plural, *([f"{one.plural}/status"] if one.status else []))
+            ]
+            api = f"{group}/{version}" if group else version
+            said = {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": api}
+            self.answer(200, {**said, "resources": resources})
+        else:
+            self._missing()
+
+    def _groups(self) -> dict[str, list[str]]:
+        """The versions of each group that is served, the preferred one first."""
+        fake = self.fake
+        found: dict[str, list[str]] = {}
+        for one in RESOURCES.values():
+            if one.name in fake.unserved or one.group in fake.unserved:
+                continue
+            if versions := fake.versions_of(one):
+                listed = found.setdefault(one.group, [])
+                listed += [version for version in versions if version not in listed]
+        if fake.kueue:
+            # Versions of its group that a resource need not have.
+            found["kueue.x-k8s.io"] = list(fake.kueue)
+        return found
+
+    # Watches and logs.
+
+    def _watch(self, resource: Resource, version: str, space: str, query: dict[str, str]) -> None:
+        fake = self.fake
+        if query.get("resourceVersionMatch") and "sendInitialEvents" not in query:
+            raise Refused(
+                422,
+                "Invalid",
+                'ListOptions.meta.k8s.io "" is invalid: resourceVersionMatch: Forbidden:'
+                " resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
+            )
+        selects = selector(resource, query)
+        api = f"{resource.group}/{version}" if resource.group else version
+        seconds = float(query.get("timeoutSeconds") or 1800)
+        deadline = time.monotonic() + seconds
+        bookmarks = query.get("allowWatchBookmarks") == "true"
+        asked = query.get("resourceVersion", "")
+        with fake.lock:
+            opened = fake.watching
+            first: list[bytes] = []
+            seen = int(asked) if asked.isdigit() and asked != "0" else fake.revision
+            if asked in {"", "0"}:
+                _, entries = fake.page(resource, space, {**query, "resourceVersion": ""})
+                first = [_event("ADDED", one.json(version=api, bare=False)) for one in entries]
+        self._begin({"Content-Type": "application/json"})
+        for line in first:
+            self.chunk(line)
+        while True:
+            with fake.lock:
+                changes = self._changes(resource, seen)
+                while not changes and seen >= fake.compacted and opened == fake.watching:
+                    left = deadline - time.monotonic()
+                    if left <= 0 or not fake.lock.wait(left):
+                        break
+                    changes = self._changes(resource, seen)
+                gone = seen < fake.compacted and not changes
+                ended = opened != fake.watching or time.monotonic() >= deadline
+                compacted = fake.compacted
+                seen = max(seen, fake.revision)
+                lines = [
+                    line
+                    for one in changes
+                    if (not space or one.key[0] == space)
+                    and (line := _seen(one, selects, api)) is not None
+                ]
+            if gone:
+                said = f"too old resource version: {asked} ({compacted})"
+                self.chunk(_event("ERROR", json.dumps(Refused(410, "Expired", said).body).encode()))
+                break
+            for line in lines:
+                self.chunk(line)
+            if ended:
+                if bookmarks and opened == fake.watching:
+                    mark = {"kind": resource.kind, "apiVersion": api}
+                    mark["metadata"] = {"resourceVersion": str(seen)}
+                    self.chunk(_event("BOOKMARK", json.dumps(mark).encode()))
+                break
+        self.chunk(b"")
+
+    def _changes(self, resource: Resource, seen: int) -> list[Change]:
+        if seen < self.fake.compacted:
+            return []
+        changes = self.fake.changes[resource.name]
+        start = len(changes)
+        while start and changes[start - 1].revision > seen:
+            start -= 1
+        return changes[start:]
+
+    def _log(self, space: str, name: str, query: dict[str, str]) -> None:
+        fake = self.fake
+        with fake.lock:
+            log = fake_pods.log_of(fake, space, name, query.get("container"))
+        follow = query.get("follow") == "true"
+        since = query.get("sinceTime", "")
+        start = 0
+        if "tailLines" in query:
+            start = max(0, len(log.lines) - int(query["tailLines"]))
+        self._begin({"Content-Type": "text/plain"})
+        sent = 0
+        while True:
+            with fake.lock:
+                while follow and len(log.lines) <= start and not log.ended:
+                    fake.lock.wait()
+                lines, start = log.lines[start:], len(log.lines)
+                ended = log.ended or not follow
+            for at, line in lines:
+                # A time with seconds only lets all lines of that second through.
+                if since and at[: len(since) - 1] < since[:-1]:
+                    continue
+                self.chunk(f"{at} ".encode() + line if "timestamps" in query else line)
+                sent += 1
+                if log.breaks_after == sent:
+                    log.breaks_after = None
+                    self.connection.shutdown(socket.SHUT_RDWR)
+                    raise BrokenPipeError
+            if ended and start == len(log.lines):
+                break
+        self.chunk(b"")
+
+    # Bytes.
+
+    def _begin(self, headers: dict[str, str]) -> None:
+        self._head(200, {**headers, "Transfer-Encoding": "chunked"})
+
+    def _head(self, status: int, headers: dict[str, str], body: bytes = b"") -> None:
+        lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}", f"Date: {self.fake.date()}"]
+        lines += [f"{name}: {value}" for name, value in headers.items()]
+        self.wfile.write("\r\n".join([*lines, "", ""]).encode("latin-1") + body)
+
+    def chunk(self, data: bytes) -> None:
+        self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
+
+    def answer(
+        self, status: int, body: dict[str, Any], headers: dict[str, str] | None = None
+    ) -> None:
+        headers = {"Content-Type": "application/json", **(headers or {})}
+        self.send(status, json.dumps(body).encode(), headers)
+
+    def send(self, status: int, body: bytes, headers: dict[str, str]) -> None:
+        headers = {**headers, "Content-Length": str(len(body))}
+        texts = [*self.said, *(self.fake.warnings if self.command != "GET" else ())]
+        if texts:
+            headers["Warning"] = ", ".join(f'299 - "{text}"' for text in texts)
+        if self.cut is not None and self.cut < len(body):
+            self._head(status, headers, body[: self.cut])
+            # What was sent must arrive before the reset does.
+            time.sleep(0.02)
+            self._reset()
+        self._head(status, headers, body)
+
+
+def _api_group(name: str, versions: list[str]) -> Object:
+    listed = [{"groupVersion": f"{name}/{one}", "version": one} for one in versions]
+    return {"name": name, "versions": listed, "preferredVersion": listed[0]}
+
+
+def _event(kind: str, raw: bytes) -> bytes:
+    return b'{"type": "' + kind.encode() + b'", "object": ' + raw + b"}\n"
+
+
+def _seen(change: Change, selects: Any, api: str) -> bytes | None:
+    """What a watch with a selector sees of a change, if anything."""
+    was = change.before is not None and (selects is None or selects(change.before.thing))
+    now = change.after is not None and (selects is None or selects(change.after.thing))
+    if now and change.after is not None:
+        return _event("MODIFIED" if was else "ADDED", change.after.json(version=api, bare=False))
+    if was and change.before is not None:
+        gone = json.loads(change.before.json(version=api, bare=False))
+        gone["metadata"]["resourceVersion"] = str(change.revision)
+        return _event("DELETED", json.dumps(gone).encode())
+    return None

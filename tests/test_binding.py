@@ -1,0 +1,922 @@
+"""How placements are made to hold: what is chosen, what it guarantees, what is written, undone."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from fake_api import FakeApi, kubeconfig
+from hypothesis import given
+from hypothesis import strategies as st
+
+from arena_topo.backends import Options
+from arena_topo.backends.kubernetes.connection import Connection
+from arena_topo.errors import ArenaError, ClusterError, InvalidJob
+from arena_topo.job import BindingChoice, MPIJob, PodShape
+from arena_topo.manifests import (
+    ApiVersion,
+    Binding,
+    Guarantee,
+    Manifest,
+    Mechanisms,
+    bind,
+    claims_of,
+    gated,
+    placed,
+    plan,
+    unplaced,
+    waits_at_gate,
+    worker_patch,
+)
+from arena_topo.manifests.claims import LONGEST_SELECTOR, uncoloured
+from arena_topo.solver import Assignment, Placement, Proof
+from arena_topo.topology import (
+    GPU,
+    Cluster,
+    Machine,
+    Node,
+    NodeName,
+    Taint,
+    flat,
+    gpu_set,
+)
+
+V2BETA1, V1, V1ALPHA1 = ApiVersion.V2BETA1, ApiVersion.V1, ApiVersion.V1ALPHA1
+DRIVER = "gpu.nvidia.com"
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+
+NOTHING = Mechanisms(admission=False, claims=False, patches=False, classes={})
+POLICIES = Mechanisms(admission=True, claims=True, patches=True, classes={DRIVER: DRIVER})
+CLASSES = replace(NOTHING, classes={DRIVER: DRIVER})
+
+
+# The values that the tests are made of
+
+
+def a_job(**said: Any) -> MPIJob:
+    plain = {
+        "name": "train",
+        "gpus": 2,
+        "workers": 2,
+        "image": "horovod:0.20",
+        "command": "mpirun python train.py",
+        "gputopology": True,
+    }
+    return MPIJob(**(plain | said))
+
+
+def a_node(name: str, gpus: int = 8, **said: Any) -> Node:
+    machine = Machine(
+        name=name, gpus=tuple(GPU(index=index) for index in range(gpus)), links=flat(gpus)
+    )
+    return Node(**({"name": NodeName(name), "machine": machine, "free": machine.everything} | said))
+
+
+def uuid(node: int, gpu: int) -> str:
+    return f"GPU-{node:04x}{gpu:04x}-0000-4000-8000-{node:06x}{gpu:06x}"
+
+
+def a_driven_node(number: int, gpus: int = 8, **said: Any) -> Node:
+    """A node whose GPUs a DRA driver publishes."""
+    machine = Machine(
+        name=f"dra-{number}",
+        gpus=tuple(GPU(index=index, uuid=uuid(number, index)) for index in range(gpus)),
+        links=flat(gpus),
+    )
+    plain = {"name": NodeName(machine.name), "machine": machine, "free": machine.everything}
+    return Node(**({"driver": DRIVER, "resource": DRIVER} | plain | said))
+
+
+def a_cluster(*nodes: Node) -> Cluster:
+    return Cluster(nodes=nodes)
+
+
+def a_placement(*workers: tuple[str, tuple[int, ...]]) -> Placement:
+    return Placement(
+        assignments=tuple(
+            Assignment(worker=index, node=NodeName(node), gpus=gpus)
+            for index, (node, gpus) in enumerate(workers)
+        ),
+        bandwidth=80.0,
+        worst=18.0,
+        tier="node",
+        proof=Proof(optimal=True, bound=80.0),
+    )
+
+
+PAIR = a_placement(("a", (0, 3)), ("a", (1, 2)))
+APART = a_placement(("a", (0, 3)), ("b", (1, 2)))
+WHOLE = a_placement(("a", (0, 3, 2, 1)), ("b", (0, 1, 2, 3)))
+UNTOLD = a_placement(("a", ()), ("b", ()))
+CLAIMED = a_placement(("dra-1", (0, 3)), ("dra-1", (1, 2)), ("dra-2", (4, 7)), ("dra-2", (5, 6)))
+DRIVEN = a_cluster(a_driven_node(1), a_driven_node(2))
+
+
+def rendered(job: MPIJob, api: ApiVersion = V2BETA1) -> Manifest:
+    """The MPIJob of a job as it waits: nothing pins it."""
+    made = plan(job, namespace="team-a", api=api, owner="USER", files={}, waiting="no room")
+    return made.objects[0]
+
+
+def worker_of(mpijob: Manifest) -> Manifest:
+    spec = mpijob["spec"]
+    return spec["template"] if "template" in spec else spec["mpiReplicaSpecs"]["Worker"]["template"]
+
+
+def bound(placement: Placement, *nodes: Node, by: Mechanisms | None = None, **said: Any) -> Binding:
+    job = a_job(workers=len(placement.assignments), **said)
+    return bind(job, placement, a_cluster(*nodes), V2BETA1, by)
+
+
+# Which way is taken
+
+
+@pytest.mark.parametrize(
+    ("offered", "name", "sure"),
+    [
+        (POLICIES, "admission", "confirmed"),
+        (replace(POLICIES, patches=False), "admission", "confirmed"),
+        (Mechanisms(), "admission", "unconfirmed"),
+        (Mechanisms(patches=True), "admission", "unconfirmed"),
+        (replace(NOTHING, patches=True), "gates", "confirmed"),
+        (NOTHING, "template", "confirmed"),
+        (Mechanisms(admission=False), "template", "confirmed"),
+        (None, "template", "confirmed"),
+    ],
+)
+def test_the_firmest_way_is_taken_that_the_cluster_does_not_refuse(
+    offered: Mechanisms | None, name: str, sure: str
+):
+    found = bound(APART, a_node("a"), a_node("b"), by=offered)
+    assert (found.name, found.confirmed) == (name, sure == "confirmed")
+
+
+def test_v1alpha1_has_the_template_alone_whatever_the_cluster_offers():
+    found = bind(a_job(), APART, a_cluster(a_node("a"), a_node("b")), V1ALPHA1, POLICIES)
+    assert found.name == "template"
+
+
+@pytest.mark.parametrize(
+    ("choice", "api", "offered", "why", "hint"),
+    [
+        ("admission", V2BETA1, NOTHING, "no admission policy places workers", "arena-topo install"),
+        ("admission", V1ALPHA1, POLICIES, "v1alpha1 do not know their number", "leave it out"),
+        ("gates", V2BETA1, NOTHING, "and you may not", 'verbs: ["list", "watch", "patch"]'),
+        ("gates", V1ALPHA1, POLICIES, "v1alpha1 drops scheduling gates", "leave it out"),
+        ("claims", V2BETA1, POLICIES, "no DRA driver publishes the GPUs of node a", "leave it out"),
+    ],
+)
+def test_a_way_that_is_asked_for_and_does_not_serve_is_refused_with_the_reason(
+    choice: str, api: ApiVersion, offered: Mechanisms, why: str, hint: str
+):
+    job = a_job(binding=BindingChoice(choice))
+    with pytest.raises(InvalidJob, match=f"--binding {choice} cannot hold") as caught:
+        bind(job, APART, a_cluster(a_node("a"), a_node("b")), api, offered)
+    assert why in str(caught.value.why)
+    assert hint in str(caught.value.hint)
+
+
+@pytest.mark.parametrize("choice", ["admission", "gates", "template"])
+def test_a_way_that_is_asked_for_is_taken_where_nothing_speaks_against_it(choice: str):
+    for offered in (POLICIES, None):
+        found = bound(APART, a_node("a"), a_node("b"), by=offered, binding=BindingChoice(choice))
+        assert found.name == choice
+        assert found.confirmed == (offered is not None or choice == "template")
+
+
+def test_workers_that_are_at_their_gates_already_can_only_be_patched():
+    nodes = (a_node("a", 4, dedicated=True), a_node("b", 4, dedicated=True))
+    found = bind(a_job(), APART, a_cluster(*nodes), V2BETA1, POLICIES, gated=True)
+    assert (found.name, found.guarantee, found.inject) == ("gates", Guarantee.NODE, False)
+    assert (
+        found.why == "the workers were made before their GPUs were known, so the kubelet picks them"
+    )
+    whole = bind(a_job(gpus=4), WHOLE, a_cluster(*nodes), V2BETA1, POLICIES, gated=True)
+    assert (whole.guarantee, whole.inject) == (Guarantee.GPUS, False)
+
+
+def test_workers_that_are_to_see_each_others_gpus_are_patched_where_they_can_be():
+    nodes = (a_node("a", dedicated=True),)
+    shared = {"pod_shape": PodShape.SHARED}
+    patched = bound(PAIR, *nodes, by=POLICIES, **shared)
+    assert (patched.name, patched.inject, patched.separate) == ("gates", True, False)
+    placed_by_policy = bound(PAIR, *nodes, by=replace(POLICIES, patches=False), **shared)
+    assert (placed_by_policy.name, placed_by_policy.separate) == ("admission", True)
+    assert bound(PAIR, a_node("a"), by=POLICIES, **shared).separate
+
+
+# What is guaranteed
+
+
+@pytest.mark.parametrize("name", ["admission", "gates"])
+def test_each_worker_gets_its_gpus_where_it_takes_its_node_or_nobody_else_uses_it(name: str):
+    by = replace(NOTHING, admission=name == "admission", patches=True)
+    ours, others = a_node("a", dedicated=True), a_node("a")
+
+    def found(placement: Placement, *nodes: Node) -> tuple[str, bool]:
+        answer = bound(placement, *nodes, by=by, gpus=len(placement.assignments[0].gpus))
+        assert (answer.why is None) == (answer.guarantee is Guarantee.GPUS)
+        assert answer.name == name
+        return answer.guarantee.value, answer.inject
+
+    assert found(PAIR, ours) == ("gpus", True)
+    assert found(PAIR, others) == ("node", False)
+    assert found(PAIR, replace(ours, foreign=True)) == ("node", False)
+    assert found(PAIR, replace(ours, hidden=2)) == ("node", False)
+    # One worker takes all of its node, the other's node is ours alone.
+    whole = replace(others, machine=a_node("a", 4).machine, allocatable=gpu_set((0, 3)))
+    assert found(APART, whole, a_node("b", dedicated=True)) == ("gpus", True)
+    assert found(APART, whole, a_node("b")) == ("node", False)
+    assert found(WHOLE, a_node("a", 4), a_node("b", 4)) == ("gpus", True)
+    assert found(UNTOLD, ours, a_node("b", dedicated=True)) == ("node", False)
+
+
+def test_one_template_does_not_inject_into_a_node_whose_gpus_somebody_has_unsaid():
+    kept = {"dedicated": True}
+    same = a_placement(("a", (0, 3)), ("b", (0, 3)))
+    assert bound(same, a_node("a", **kept), a_node("b", **kept)).inject
+    opaque = bound(same, a_node("a", **kept), a_node("b", hidden=2, **kept))
+    assert (opaque.guarantee, opaque.inject) == (Guarantee.NODE, False)
+
+
+def test_the_kubelet_is_not_left_to_pick_where_jobs_hold_gpus_that_it_does_not_know_of():
+    """Its books say that injected GPUs are free: it would give them to this job's containers."""
+    busy = a_node("a", dedicated=True, free=gpu_set((0, 1, 2, 3)))
+    with pytest.raises(ArenaError, match="nothing holds the workers") as caught:
+        bound(PAIR, busy)
+    assert "jobs on node a were given GPUs that the kubelet does not know of" in str(
+        caught.value.why
+    )
+    assert "arena-topo install" in str(caught.value.hint)
+    # Where we say which GPUs each worker gets, there is nothing to pick.
+    assert bound(PAIR, busy, by=POLICIES).inject
+    # Nor where the others got theirs from the kubelet, or everybody does.
+    assert bound(PAIR, replace(busy, hidden=2)).guarantee is Guarantee.NODE
+    assert bound(PAIR, replace(busy, dedicated=False)).guarantee is Guarantee.NODE
+
+
+# Claims
+
+
+def claiming(
+    placement: Placement = CLAIMED,
+    cluster: Cluster = DRIVEN,
+    by: Mechanisms | None = POLICIES,
+    **said: Any,
+) -> Binding:
+    job = a_job(workers=len(placement.assignments), **said)
+    return bind(job, placement, cluster, V2BETA1, by)
+
+
+def test_gpus_of_a_driver_are_claimed_worker_by_worker_where_the_policies_are_there():
+    found = claiming()
+    assert (found.name, found.guarantee, found.coloured) == ("claims", Guarantee.GPUS, False)
+    assert (found.inject, found.why, found.device_class) == (False, None, DRIVER)
+
+
+@pytest.mark.parametrize(
+    "offered",
+    [
+        CLASSES,
+        replace(CLASSES, claims=True),
+        replace(CLASSES, admission=True),
+        replace(CLASSES, admission=None, claims=None),
+    ],
+)
+def test_without_the_policies_one_claim_template_holds_all_groups(offered: Mechanisms):
+    found = claiming(by=offered)
+    assert (found.name, found.guarantee, found.coloured) == ("claims", Guarantee.GPUS, True)
+    assert found.confirmed
+    assert found.why == (
+        "which worker gets which of the chosen groups of GPUs is the scheduler's choice"
+    )
+
+
+def test_a_cluster_that_could_not_be_asked_is_taken_to_have_a_class_called_as_its_driver():
+    for offered in (None, Mechanisms(admission=False, claims=False)):
+        found = claiming(by=offered)
+        assert (found.device_class, found.coloured, found.confirmed) == (DRIVER, True, False)
+
+
+def test_a_node_that_does_not_say_which_gpus_are_free_gets_a_claim_of_a_number():
+    untold = a_placement(("dra-1", ()), ("dra-2", ()))
+    found = claiming(untold)
+    assert (found.guarantee, found.coloured) == (Guarantee.NODE, False)
+    assert found.why == (
+        "a node does not say which of its GPUs are free, so the scheduler picks them"
+    )
+    first, _ = claims_of(rendered(a_job()), untold, found, DRIVEN)
+    (asked,) = first["spec"]["devices"]["requests"]
+    assert asked["exactly"] == {
+        "deviceClassName": DRIVER,
+        "allocationMode": "ExactCount",
+        "count": 2,
+    }
+    with pytest.raises(ArenaError) as caught:
+        claiming(untold, by=CLASSES)
+    assert "does not say which of its GPUs are free, and no policy" in str(caught.value.why)
+
+
+@pytest.mark.parametrize(
+    ("offered", "api", "why", "hint"),
+    [
+        (NOTHING, V2BETA1, "no DeviceClass of the cluster offers", "an administrator installs"),
+        (POLICIES, V1ALPHA1, "v1alpha1 cannot claim GPUs", "serves MPIJob v2beta1"),
+    ],
+)
+def test_gpus_that_nobody_can_claim_are_an_error_that_says_why(
+    offered: Mechanisms, api: ApiVersion, why: str, hint: str
+):
+    with pytest.raises(ArenaError, match="nothing holds the workers of train") as caught:
+        bind(a_job(workers=4), CLAIMED, DRIVEN, api, offered)
+    assert why in str(caught.value.why)
+    assert hint in str(caught.value.hint)
+
+
+@pytest.mark.parametrize("choice", ["admission", "gates", "template"])
+def test_gpus_of_a_driver_are_had_in_no_other_way_unless_its_class_stands_for_a_resource(
+    choice: str,
+):
+    with pytest.raises(InvalidJob, match=f"--binding {choice}") as caught:
+        claiming(binding=BindingChoice(choice))
+    assert "pods get them by claims alone" in str(caught.value.why)
+    extended = replace(POLICIES, extended={DRIVER: "nvidia.com/gpu"})
+    found = claiming(by=extended, binding=BindingChoice(choice))
+    assert (found.name, found.guarantee, found.inject) == (choice, Guarantee.NODE, False)
+    mpijob = placed(rendered(a_job(workers=4)), CLAIMED, found)
+    container = worker_of(mpijob)["spec"]["containers"][0]
+    assert container["resources"]["limits"] == {"nvidia.com/gpu": "2"}
+
+
+def test_a_worker_that_takes_its_whole_node_gets_its_gpus_as_an_extended_resource_too():
+    whole = a_placement(("dra-1", tuple(range(8))), ("dra-2", tuple(range(8))))
+    extended = replace(POLICIES, extended={DRIVER: "nvidia.com/gpu"})
+    for choice in ("admission", "template"):
+        found = claiming(whole, by=extended, gpus=8, binding=BindingChoice(choice))
+        assert (found.guarantee, found.inject) == (Guarantee.GPUS, False)
+
+
+QUOTA = {"spec": {"hard": {"requests.nvidia.com/gpu": "16", "pods": "9"}}}
+LINE = f"{DRIVER}.deviceclass.resource.k8s.io/devices"
+
+
+def test_claims_do_not_go_past_a_quota_that_counts_gpus_and_not_the_class():
+    with pytest.raises(ArenaError) as caught:
+        claiming(by=replace(POLICIES, quotas=(QUOTA,)))
+    assert "claims of them would go past it" in str(caught.value.why)
+    assert str(caught.value.hint).endswith(f'{LINE}: "16"')
+
+
+@pytest.mark.parametrize(
+    "quotas",
+    [
+        (QUOTA, {"spec": {"hard": {LINE: "16"}}}),
+        ({"spec": {"hard": {"requests.cpu": "16"}}},),
+        ({"spec": {}}, {}),
+    ],
+)
+def test_claims_are_made_where_the_quota_counts_them_or_counts_no_gpus(quotas: tuple[Any, ...]):
+    assert claiming(by=replace(POLICIES, quotas=quotas)).name == "claims"
+
+
+def test_where_claims_would_go_past_a_quota_an_extended_resource_is_counted_by_it():
+    by = replace(POLICIES, quotas=(QUOTA,), extended={DRIVER: "nvidia.com/gpu"})
+    assert claiming(by=by).name == "admission"
+
+
+def test_a_driver_that_does_not_say_which_device_is_which_has_no_claims():
+    first = a_driven_node(1)
+    nameless = replace(
+        first, machine=replace(first.machine, gpus=tuple(GPU(index=one) for one in range(8)))
+    )
+    odd = replace(
+        first,
+        machine=replace(
+            first.machine, gpus=tuple(GPU(index=one, uuid="'] || true") for one in range(8))
+        ),
+    )
+    for node in (nameless, odd):
+        with pytest.raises(ArenaError) as caught:
+            claiming(cluster=a_cluster(node, a_driven_node(2)))
+        assert "does not say the uuid of GPU 0 of node dra-1" in str(caught.value.why)
+
+
+def expressions(template: Manifest) -> list[str]:
+    (request,) = template["spec"]["spec"]["devices"]["requests"]
+    return [one["selectors"][0]["cel"]["expression"] for one in request["firstAvailable"]]
+
+
+def test_nine_groups_on_a_node_are_more_than_a_claim_template_can_hold():
+    wide = a_cluster(a_driven_node(1, 16))
+    nine = a_placement(*[("dra-1", (index,)) for index in range(9)])
+    assert claiming(
+        a_placement(*[("dra-1", (index,)) for index in range(8)]), wide, CLASSES
+    ).coloured
+    with pytest.raises(ArenaError) as caught:
+        claiming(nine, wide, CLASSES)
+    assert "9 workers share a node, and a claim template tells 8 apart" in str(caught.value.why)
+    assert "arena-topo install" in str(caught.value.hint)
+    unsure = claiming(nine, wide, replace(CLASSES, admission=None, claims=None))
+    assert (unsure.coloured, unsure.confirmed) == (False, False)
+
+
+def many(nodes: int) -> tuple[Placement, Cluster]:
+    """As many nodes, each with one worker of two GPUs."""
+    placement = a_placement(*[(f"dra-{one}", (0, 1)) for one in range(nodes)])
+    return placement, a_cluster(*map(a_driven_node, range(nodes)))
+
+
+def coloured(nodes: int) -> list[str]:
+    placement, cluster = many(nodes)
+    binding = Binding(name="claims", guarantee=Guarantee.GPUS, coloured=True, device_class=DRIVER)
+    (template,) = claims_of(rendered(a_job(workers=nodes)), placement, binding, cluster)
+    return expressions(template)
+
+
+def test_selectors_name_whole_uuids_while_they_fit_and_what_begins_them_after_that():
+    (full,) = coloured(115)
+    assert uuid(114, 1) in full
+    assert len(full) <= LONGEST_SELECTOR
+    (short,) = coloured(116)
+    assert short.startswith(f"device.attributes['{DRIVER}'].uuid.substring(4, 12) in ['00000000',")
+    assert len(short) <= LONGEST_SELECTOR
+    assert uuid(115, 1)[4:12] in short
+
+
+def test_what_begins_a_uuid_is_no_name_for_it_where_another_begins_alike():
+    placement, cluster = many(200)
+    assert uncoloured(placement, cluster) is None
+    twin = a_driven_node(200)
+    for begin in (uuid(0, 0)[:12] + "-twin", None, "GPU-short"):
+        gpus = (GPU(index=0, uuid=begin), *twin.machine.gpus[1:])
+        more = replace(twin, machine=replace(twin.machine, gpus=gpus))
+        found = uncoloured(placement, a_cluster(*cluster.nodes, more))
+        assert found is not None
+        assert "400 GPUs is longer than the 10240 bytes" in found
+
+
+def test_a_gang_of_more_gpus_than_any_selector_names_is_not_coloured():
+    found = uncoloured(*many(500))
+    assert found == "a selector of 1000 GPUs is longer than the 10240 bytes that it may have"
+
+
+def chosen_by(expression: str) -> set[str]:
+    """What a selector of ours means, read as CEL would: by whole uuid or by what begins it."""
+    _, _, listed = expression.partition(" in ")
+    wanted = {word.strip(" '") for word in listed.strip("[]").split(",")}
+    short = ".substring(4, 12)" in expression
+    every = [uuid(node, gpu) for node in range(1, 3) for gpu in range(8)]
+    return {one for one in every if (one[4:12] if short else one) in wanted}
+
+
+@given(st.permutations(range(4)), st.permutations([1, 2]))
+def test_whatever_order_the_scheduler_takes_coloured_claims_give_out_the_chosen_groups(
+    workers: list[int], nodes: list[int]
+):
+    """Allocation as the scheduler does it: a node, then the first alternative that has enough."""
+    binding = claiming(by=CLASSES)
+    (template,) = claims_of(rendered(a_job(workers=4)), CLAIMED, binding, DRIVEN)
+    alternatives = [chosen_by(one) for one in expressions(template)]
+    free = {node: {uuid(node, gpu) for gpu in range(8)} for node in (1, 2)}
+    taken = []
+    for _ in workers:
+        options = [
+            (node, list(free[node] & wanted)[:2])
+            for node in nodes
+            for wanted in alternatives
+            if len(free[node] & wanted) >= 2
+        ]
+        node, devices = options[0]
+        free[node] -= set(devices)
+        taken.append(frozenset(devices))
+    groups = [(1, (0, 3)), (1, (1, 2)), (2, (4, 7)), (2, (5, 6))]
+    assert set(taken) == {frozenset(uuid(node, gpu) for gpu in gpus) for node, gpus in groups}
+
+
+def test_a_gang_that_the_scheduler_holds_back_has_a_group_of_its_name_and_size():
+    found = claiming(by=replace(POLICIES, gang=True), gang=True)
+    assert found.gang
+    mpijob = placed(rendered(a_job(workers=4, gang=True)), CLAIMED, found)
+    assert worker_of(mpijob)["metadata"]["labels"]["arena-topo.io/gang"] == "true"
+    workload, group, *claims = claims_of(mpijob, CLAIMED, found, DRIVEN)
+    assert [one["metadata"]["name"] for one in claims] == [
+        f"train-worker-{one}" for one in range(4)
+    ]
+    assert (workload["kind"], group["kind"]) == ("Workload", "PodGroup")
+    assert group["metadata"]["name"] == "train"
+    assert group["spec"]["schedulingPolicy"] == {"gang": {"minCount": 4}}
+    for job, by in ((a_job(workers=4), replace(POLICIES, gang=True)), (a_job(gang=True), POLICIES)):
+        assert not bind(job, PAIR, a_cluster(a_node("a")), V2BETA1, by).gang
+
+
+# What is written, and undone
+
+BINDINGS = {
+    "admission": Binding(name="admission", guarantee=Guarantee.GPUS, inject=True),
+    "gates": Binding(name="gates", guarantee=Guarantee.GPUS, inject=True),
+    "claims": Binding(name="claims", guarantee=Guarantee.GPUS, device_class=DRIVER),
+    "coloured": Binding(
+        name="claims", guarantee=Guarantee.GPUS, coloured=True, device_class=DRIVER
+    ),
+    "template": Binding(name="template", guarantee=Guarantee.GPUS, inject=True),
+    "resource": Binding(name="template", guarantee=Guarantee.NODE, resource="aliyun.com/gpu"),
+    "gang": Binding(name="admission", guarantee=Guarantee.NODE, gang=True),
+}
+PLACEMENTS = {"pair": PAIR, "apart": APART, "whole": WHOLE}
+
+
+def by_policy(mpijob: Manifest, index: int) -> tuple[str, str]:
+    """The node and the GPUs that the policy takes from the map for one worker."""
+    entries = worker_of(mpijob)["metadata"]["annotations"]["arena-topo.io/placement"].split(";")
+    node, gpus = entries[index].split("/")
+    return node, gpus
+
+
+@pytest.mark.parametrize("name", ["admission", "claims"])
+@pytest.mark.parametrize("api", [V1, V2BETA1])
+def test_the_policy_finds_each_workers_node_and_gpus_in_the_template(name: str, api: ApiVersion):
+    template = placed(rendered(a_job(), api), APART, BINDINGS[name])
+    assert by_policy(template, 0) == ("a", "0,3")
+    assert by_policy(template, 1) == ("b", "1,2")
+    worker = worker_of(template)
+    assert worker["metadata"]["labels"]["arena-topo.io/inline-placement"] == "v1"
+    assert worker["spec"]["schedulingGates"] == [{"name": "arena-topo.io/placement"}]
+    assert "affinity" not in worker["spec"]
+
+
+def test_workers_that_somebody_patches_carry_the_gate_and_nothing_that_a_policy_heeds():
+    worker = worker_of(placed(rendered(a_job()), APART, BINDINGS["gates"]))
+    assert worker["spec"]["schedulingGates"] == [{"name": "arena-topo.io/placement"}]
+    assert "arena-topo.io/placement" not in worker["metadata"]["annotations"]
+    assert "arena-topo.io/inline-placement" not in worker["metadata"]["labels"]
+
+
+def test_the_launcher_never_waits_at_a_gate_and_claims_nothing():
+    for binding in BINDINGS.values():
+        mpijob = placed(rendered(a_job()), PAIR, binding)
+        spec = mpijob["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]
+        assert spec == rendered(a_job())["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]
+
+
+def test_a_job_that_somebody_else_starts_waits_at_its_gate_for_a_patch():
+    bare = rendered(a_job())
+    held = gated(bare, kept=["NoSchedule"])
+    worker = worker_of(held)
+    assert worker["spec"]["schedulingGates"] == [{"name": "arena-topo.io/placement"}]
+    notes = worker["metadata"]["annotations"]
+    # Its GPUs will be the kubelet's choice, so nobody may count the plan's as taken.
+    assert notes["arena-topo.io/guarantee"] == "node"
+    assert "arena-topo.io/placement" not in notes
+    assert worker["spec"]["tolerations"] == [
+        {"key": "arena-topo.io/topology", "operator": "Exists", "effect": "NoSchedule"}
+    ]
+    assert gated(held, kept=["NoSchedule"]) == held
+    assert unplaced(held) == bare
+    assert placed(held, APART, BINDINGS["admission"]) == placed(bare, APART, BINDINGS["admission"])
+
+
+def test_a_job_that_somebody_else_starts_on_nodes_of_a_driver_takes_its_claims_later():
+    """No pod may ask for GPUs under the name of a driver: the server would refuse it."""
+    made = plan(
+        a_job(),
+        namespace="team-a",
+        api=V2BETA1,
+        owner="USER",
+        files={},
+        cluster=DRIVEN,
+        waiting="a queue decides",
+    )
+    worker = worker_of(gated(made.objects[0]))
+    assert worker["metadata"]["labels"]["arena-topo.io/claims"] == "per-worker"
+    assert worker["spec"]["containers"][0]["resources"] == {"claims": [{"name": "gpus"}]}
+
+
+@pytest.mark.parametrize(
+    ("placement", "why"),
+    [
+        (a_placement(("a", (0, 3))), "it names 1 workers, and the job has 2"),
+        (a_placement(("a", (0,)), ("a", (0,))), "worker 1: GPU 0 of a is taken twice"),
+        (a_placement(("No de", (0,)), ("a", (1,))), "worker 0: expected NODE/GPU"),
+        (a_placement(("n" * 254, (0,)), ("a", (1,))), "at most 253 characters, got 254"),
+    ],
+)
+def test_a_map_that_would_stop_the_operator_half_way_is_never_sent(placement: Placement, why: str):
+    for api in ApiVersion:
+        with pytest.raises(ArenaError) as caught:
+            placed(rendered_any(a_job(), api), placement, BINDINGS["template"])
+        assert why in str(caught.value.why)
+
+
+def rendered_any(job: MPIJob, api: ApiVersion) -> Manifest:
+    """As `rendered`; v1alpha1 cannot wait."""
+    made = plan(job, namespace="team-a", api=api, owner="USER", files={})
+    return made.objects[0]
+
+
+def test_a_map_that_no_annotation_can_hold_is_refused():
+    workers = 1000
+    wide = a_placement(*[("n" * 230 + f"-{one}", (0, 1)) for one in range(workers)])
+    with pytest.raises(ArenaError, match="too long to be written down"):
+        placed(rendered(a_job(workers=workers)), wide, BINDINGS["admission"])
+
+
+TOLERATION = {"key": "arena-topo.io/topology", "operator": "Exists", "effect": "NoSchedule"}
+ON_X = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["x"]}]}
+IN_POOL = {"matchExpressions": [{"key": "pool", "operator": "In", "values": ["y"]}]}
+OLD_DEVICES = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}
+
+FOREIGN = st.fixed_dictionaries(
+    {},
+    optional={
+        "affinity": st.sampled_from(
+            [
+                {},
+                {"podAntiAffinity": {REQUIRED: [{"topologyKey": "zone"}]}},
+                {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [ON_X]}}},
+                {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [IN_POOL, ON_X]}}},
+                {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}},
+            ]
+        ),
+        "tolerations": st.lists(
+            st.sampled_from([TOLERATION, {"key": "a", "operator": "Exists"}]), max_size=3
+        ),
+        "schedulingGates": st.sampled_from(
+            [[], [{"name": "other"}], [{"name": "arena-topo.io/placement"}]]
+        ),
+        "topologySpreadConstraints": st.sampled_from([[], [{"maxSkew": 3, "topologyKey": "zone"}]]),
+        "resourceClaims": st.sampled_from([[], [{"name": "nic", "resourceClaimName": "n"}]]),
+        "nodeSelector": st.just({"queue": "x"}),
+    },
+)
+ENVIRONMENTS = st.lists(
+    st.sampled_from(
+        [OLD_DEVICES, {"name": "z", "value": "1"}, {"name": "A", "value": "2"}, {"name": "Z"}]
+    ),
+    max_size=4,
+    unique_by=lambda one: one["name"],
+)
+LABELS = st.sampled_from([None, {}, {"arena-topo.io/gang": "true"}])
+
+
+@st.composite
+def stored(draw: st.DrawFn, apis: st.SearchStrategy[ApiVersion]) -> Manifest:
+    """A job as a server may hold it: with what users, queues and defaults have put into it."""
+    api = draw(apis)
+    mpijob = copy.deepcopy(rendered_any(a_job(), api))
+    template = worker_of(mpijob)
+    template["spec"] |= draw(FOREIGN)
+    template["spec"]["containers"][0]["env"] = draw(ENVIRONMENTS)
+    if draw(st.booleans()):
+        template["metadata"]["creationTimestamp"] = None
+    if (labels := draw(LABELS)) is not None:
+        template["metadata"]["labels"] = labels
+    if draw(st.booleans()):
+        del template["spec"]["containers"][0]["resources"]
+    return mpijob
+
+
+def with_defaults(mpijob: Manifest) -> Manifest:
+    """As the server hands it back: serialized, with the defaults of a pod template filled in."""
+    back = json.loads(json.dumps(mpijob))
+    template = worker_of(back)
+    template["metadata"].setdefault("creationTimestamp", None)
+    for one in template["spec"]["containers"][0]["env"]:
+        if "valueFrom" in one:
+            one["valueFrom"]["fieldRef"]["apiVersion"] = "v1"
+    for one in template["spec"].get("topologySpreadConstraints", ()):
+        one.setdefault("nodeAffinityPolicy", "Honor")
+    return back
+
+
+@given(
+    mpijob=stored(st.sampled_from([V1, V2BETA1])),
+    binding=st.sampled_from(sorted(BINDINGS)),
+    placement=st.sampled_from(sorted(PLACEMENTS)),
+    kept=st.sets(st.sampled_from(["NoSchedule", "NoExecute"])),
+)
+def test_what_is_pinned_comes_off_again_and_leaves_the_job_as_it_was(
+    mpijob: Manifest, binding: str, placement: str, kept: set[str]
+):
+    before = copy.deepcopy(mpijob)
+    pinned = placed(mpijob, PLACEMENTS[placement], BINDINGS[binding], kept=kept)
+    assert mpijob == before
+    assert unplaced(pinned) == mpijob
+    assert unplaced(unplaced(pinned)) == mpijob
+    assert unplaced(mpijob) == mpijob
+    assert gated(pinned) == gated(mpijob)
+
+
+@given(
+    mpijob=stored(st.just(V1ALPHA1)),
+    placement=st.sampled_from(sorted(PLACEMENTS)),
+    kept=st.sets(st.sampled_from(["NoSchedule", "NoExecute"])),
+)
+def test_pins_come_off_the_one_template_of_v1alpha1_too(
+    mpijob: Manifest, placement: str, kept: set[str]
+):
+    binding = replace(BINDINGS["template"], inject=False)
+    assert unplaced(placed(mpijob, PLACEMENTS[placement], binding, kept=kept)) == mpijob
+
+
+@given(
+    mpijob=stored(st.sampled_from([V1, V2BETA1])),
+    first=st.sampled_from(sorted(BINDINGS)),
+    then=st.sampled_from(sorted(BINDINGS)),
+    one=st.sampled_from(sorted(PLACEMENTS)),
+    other=st.sampled_from(sorted(PLACEMENTS)),
+)
+def test_a_job_that_is_placed_again_is_as_if_it_had_never_been_elsewhere(
+    mpijob: Manifest, first: str, then: str, one: str, other: str
+):
+    elsewhere = placed(mpijob, PLACEMENTS[one], BINDINGS[first], kept=["NoSchedule"])
+    fresh = placed(mpijob, PLACEMENTS[other], BINDINGS[then])
+    assert placed(unplaced(elsewhere), PLACEMENTS[other], BINDINGS[then]) == fresh
+    assert placed(elsewhere, PLACEMENTS[other], BINDINGS[then]) == fresh
+
+
+@pytest.mark.parametrize("binding", sorted(BINDINGS))
+@pytest.mark.parametrize("placement", sorted(PLACEMENTS))
+def test_what_a_server_fills_in_does_not_keep_a_pin_on_the_job(binding: str, placement: str):
+    pinned = placed(rendered(a_job()), PLACEMENTS[placement], BINDINGS[binding], kept=["NoExecute"])
+    assert unplaced(with_defaults(pinned)) == with_defaults(rendered(a_job()))
+
+
+def test_what_a_queue_writes_into_a_pinned_job_outlives_the_pins():
+    pinned = placed(rendered(a_job()), APART, BINDINGS["claims"])
+    worker_of(pinned)["spec"]["nodeSelector"] = {"flavor": "h100"}
+    worker_of(pinned)["metadata"]["labels"]["kueue.x-k8s.io/podset"] = "worker"
+    bare = worker_of(unplaced(pinned))
+    assert bare["spec"]["nodeSelector"] == {"flavor": "h100"}
+    assert bare["metadata"]["labels"]["kueue.x-k8s.io/podset"] == "worker"
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        "",
+        "[",
+        "[" * 100_000,
+        "3",
+        '{"Worker/spec/containers/0/image": "evil"}',
+        '{"Launcher/spec/containers": []}',
+        '{"/metadata/name": "x"}',
+    ],
+)
+def test_a_note_that_makes_no_sense_changes_nothing_but_what_pins_do(forged: str):
+    pinned = placed(rendered(a_job()), APART, BINDINGS["template"])
+    worker_of(pinned)["metadata"]["annotations"]["arena-topo.io/unpinned"] = forged
+    assert unplaced(pinned) == rendered(a_job())
+
+
+def test_terms_that_a_job_had_are_narrowed_to_each_node_and_not_dropped():
+    mpijob = rendered(a_job())
+    worker_of(mpijob)["spec"]["affinity"] = {
+        "nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [IN_POOL]}}
+    }
+    pinned = worker_of(placed(mpijob, APART, BINDINGS["template"]))
+    terms = pinned["spec"]["affinity"]["nodeAffinity"][REQUIRED]["nodeSelectorTerms"]
+    assert [one["matchExpressions"] for one in terms] == [IN_POOL["matchExpressions"]] * 2
+    assert [one["matchFields"][0]["values"] for one in terms] == [["a"], ["b"]]
+
+
+# A worker at its gate, on a server that refuses what a real one refuses
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[tuple[FakeApi, Connection]]:
+    api = FakeApi()
+    config = kubeconfig(tmp_path / "config", api.url, user={"username": "alice"})
+    yield api, Connection(Options(kubeconfig=config))
+    api.close()
+
+
+def a_worker(**spec: Any) -> Manifest:
+    template = worker_of(placed(rendered(a_job()), APART, BINDINGS["gates"]))
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": "train-worker-0",
+            "namespace": "default",
+            "annotations": {"note": "kept"},
+        },
+        "spec": copy.deepcopy(template["spec"]) | spec,
+    }
+
+
+POD = "/api/v1/namespaces/default/pods/train-worker-0"
+
+
+@pytest.mark.parametrize(
+    "affinity",
+    [
+        None,
+        {"nodeAffinity": {}},
+        {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [IN_POOL]}}},
+        {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [IN_POOL, ON_X]}}},
+        {"podAntiAffinity": {REQUIRED: [{"topologyKey": "zone"}]}},
+        {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1}]}},
+    ],
+)
+def test_the_patch_of_a_gated_worker_is_accepted_whatever_affinity_it_has(
+    server: tuple[FakeApi, Connection], affinity: Manifest | None
+):
+    api, connection = server
+    gates = [{"name": "other"}, {"name": "arena-topo.io/placement"}]
+    api.add(a_worker(affinity=affinity or {}, schedulingGates=gates))
+    pod = connection.get(POD)
+    assert waits_at_gate(pod)
+    patch = worker_patch(pod, "node-2", (3, 0), (3, 0), kept=["NoSchedule"])
+    after = connection.patch(POD, patch, kind="strategic")
+    assert not waits_at_gate(after)
+    assert after["spec"]["schedulingGates"] == [{"name": "other"}]
+    notes = after["metadata"]["annotations"]
+    assert notes["note"] == "kept"
+    assert notes["topology.kubernetes.io/gpu-group"] == "0,3"
+    assert notes["topology.kubernetes.io/gpu-visible"] == "3,0"
+    assert after["spec"]["tolerations"] == [TOLERATION]
+    terms = after["spec"]["affinity"]["nodeAffinity"][REQUIRED]["nodeSelectorTerms"]
+    ours = {"key": "metadata.name", "operator": "In", "values": ["node-2"]}
+    assert all(ours in one["matchFields"] for one in terms)
+    for kind in affinity or {}:
+        if kind != "nodeAffinity":
+            assert after["spec"]["affinity"][kind] == affinity[kind]
+    preferred = "preferredDuringSchedulingIgnoredDuringExecution"
+    if affinity and preferred in affinity.get("nodeAffinity", {}):
+        assert after["spec"]["affinity"]["nodeAffinity"][preferred] == [{"weight": 1}]
+
+
+def test_a_worker_that_was_made_since_does_not_take_the_patch_of_its_predecessor(
+    server: tuple[FakeApi, Connection],
+):
+    api, connection = server
+    api.add(a_worker())
+    patch = worker_patch(connection.get(POD), "node-2", (0,), (0,))
+    connection.delete(POD)
+    api.add(a_worker())
+    with pytest.raises(ClusterError):
+        connection.patch(POD, patch, kind="strategic")
+    assert waits_at_gate(connection.get(POD))
+
+
+def test_a_map_that_no_policy_has_read_goes_with_the_gate():
+    pod = a_worker()
+    pod["metadata"]["annotations"]["arena-topo.io/placement"] = "a/0;b/1"
+    assert worker_patch(pod, "a", (0,), (0,))["metadata"]["annotations"] == {
+        "arena-topo.io/format": "v1",
+        "arena-topo.io/placement": None,
+        "topology.kubernetes.io/gpu-group": "0",
+        "topology.kubernetes.io/gpu-visible": "0",
+    }
+
+
+def test_gpus_that_the_kubelet_picks_are_not_written_on_a_worker():
+    notes = worker_patch(a_worker(), "a", (), (), guarantee=Guarantee.NODE)["metadata"]
+    assert notes["annotations"] == {
+        "arena-topo.io/format": "v1",
+        "arena-topo.io/guarantee": "node",
+    }
+
+
+def test_a_worker_that_is_past_its_gate_is_not_patched():
+    for gates in ([], [{"name": "other"}]):
+        pod = a_worker(schedulingGates=gates)
+        with pytest.raises(ValueError, match="does not wait at the gate"):
+            worker_patch(pod, "a", (0,), (0,))
+
+
+def test_kept_nodes_taint_reaches_workers_of_every_binding():
+    kept = a_node("a", dedicated=True, taints=(Taint(key="arena-topo.io/topology"),))
+    for offered in (POLICIES, replace(NOTHING, patches=True), NOTHING):
+        made = plan(
+            a_job(),
+            namespace="team-a",
+            api=V2BETA1,
+            owner="USER",
+            files={},
+            placement=PAIR,
+            cluster=a_cluster(kept),
+            mechanisms=offered,
+        )
+        assert worker_of(made.objects[0])["spec"]["tolerations"] == [TOLERATION]
+
+
+def test_the_printed_plan_holds_the_claims_that_its_workers_take():
+    made = plan(
+        a_job(workers=4),
+        namespace="team-a",
+        api=V2BETA1,
+        owner="USER",
+        files={},
+        placement=CLAIMED,
+        cluster=DRIVEN,
+        mechanisms=POLICIES,
+    )
+    assert [one["kind"] for one in made.objects].count("ResourceClaim") == 4
+    assert yaml.safe_load(json.dumps(made.objects[-1]))["metadata"]["namespace"] == "team-a"

@@ -1,0 +1,493 @@
+"""`install`: what is printed, what each role may do and may not, and how it is removed again."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from fake_api import FakeApi, kubeconfig
+
+from arena_topo import cli
+from arena_topo.errors import ArenaError, UsageError
+from arena_topo.manifests import install, object_name, values
+from arena_topo.manifests.install import Installation
+from arena_topo.topology import TAINT, published
+from arena_topo.workflow import heartbeat
+from arena_topo.workflow.install import dependents, owned
+
+ROOT = Path(__file__).parents[1]
+GOLDENS = Path(__file__).parent / "install"
+WRITE = os.environ.get("ARENA_TOPO_WRITE_GOLDENS") == "1"
+IMAGE = f"registry.example/tools/arena-topo@sha256:{'0123456789abcdef' * 4}"
+
+CASES = {
+    "install": {},
+    "install-everything": {
+        "gang": True,
+        "ack": True,
+        "runtime_class": "nvidia",
+        "node_selector": {"pool": "gpu"},
+        "image_pull_secrets": ("registry",),
+    },
+    "install-policies-and-roles": {"controller": False, "agent": False},
+}
+MODELS = {
+    "rbac.authorization.k8s.io/v1": "V1",
+    "admissionregistration.k8s.io/v1": "V1",
+    "apps/v1": "V1",
+    "v1": "V1",
+}
+
+
+@pytest.fixture
+def api(tmp_path, monkeypatch):
+    fake = FakeApi()
+    config = kubeconfig(tmp_path / "config", fake.url, user={"username": "admin"})
+    monkeypatch.setenv("KUBECONFIG", config)
+    yield fake
+    fake.close()
+
+
+@pytest.fixture
+def arena(capfd):
+    """Run a command line; (exit code, stdout, stderr)."""
+
+    def run(*argv):
+        capfd.readouterr()
+        code = cli.run(argv)
+        return code, *capfd.readouterr()
+
+    return run
+
+
+def named(kind: str, name: str, **how: Any) -> dict[str, Any]:
+    """One of the objects of an installation."""
+    return next(
+        one
+        for one in install.objects(Installation(image=IMAGE, **how))
+        if (one["kind"], one["metadata"]["name"]) == (kind, name)
+    )
+
+
+def container(kind: str, **how: Any) -> dict[str, Any]:
+    """The container of the agent or the controller."""
+    name = {"DaemonSet": install.AGENT, "Deployment": install.CONTROLLER}[kind]
+    return named(kind, name, **how)["spec"]["template"]["spec"]["containers"][0]
+
+
+# ---------------------------------------------------------------- what is printed
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_text_is_the_golden_one(name):
+    text = install.text(Installation(image=IMAGE, **CASES[name]))
+    file = GOLDENS / f"{name}.yaml"
+    if WRITE:
+        file.write_text(text, encoding="utf-8")
+    assert text == file.read_text(encoding="utf-8")
+
+
+def test_the_command_prints_the_text_with_its_reasons(arena):
+    code, out, err = arena("install", "--image", IMAGE)
+    assert (code, out, err) == (0, (GOLDENS / "install.yaml").read_text(encoding="utf-8"), "")
+
+
+def test_json_and_names_are_those_of_the_same_objects(arena):
+    code, out, _err = arena("install", "--image", IMAGE, "-o", "json")
+    objects = list(yaml.safe_load_all((GOLDENS / "install.yaml").read_text(encoding="utf-8")))
+    assert (code, json.loads(out)["items"]) == (0, objects)
+    code, out, _err = arena("install", "--image", IMAGE, "-o", "name")
+    assert (code, out.splitlines()) == (0, [object_name(one) for one in objects])
+
+
+def test_every_flag_reaches_the_manifests(arena):
+    code, out, _err = arena(
+        *("install", "--image", IMAGE, "--gang-scheduling", "--ack", "--runtime-class", "nvidia"),
+        *("--agent-selector", "pool=gpu", "--image-pull-secret", "registry"),
+    )
+    assert code == 0
+    assert out == (GOLDENS / "install-everything.yaml").read_text(encoding="utf-8")
+    code, out, _err = arena("install", "--image", IMAGE, "--without-controller", "--without-agent")
+    assert code == 0
+    assert out == (GOLDENS / "install-policies-and-roles.yaml").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_field_is_one_that_kubernetes_knows(name):
+    from kubernetes import client  # noqa: PLC0415 - a second opinion, slow to import
+
+    models = client.ApiClient()
+    for one in install.objects(Installation(image=IMAGE, **CASES[name])):
+        model = MODELS[one["apiVersion"]] + one["kind"]
+        # The client drops what its models do not have.
+        known = models._ApiClient__deserialize(one, model)
+        assert models.sanitize_for_serialization(known) == one
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_an_object_refers_to_is_there_before_it(name):
+    seen: set[tuple[str, str]] = {("Namespace", "kube-system")}
+    for one in install.objects(Installation(image=IMAGE, **CASES[name])):
+        spec = one.get("spec") or {}
+        needs = [("Namespace", space)] if (space := one["metadata"].get("namespace")) else []
+        if "roleRef" in one:
+            needs.append((one["roleRef"]["kind"], one["roleRef"]["name"]))
+        if "policyName" in spec:
+            needs.append((one["kind"].removesuffix("Binding"), spec["policyName"]))
+        if "template" in spec:
+            needs.append(("ServiceAccount", spec["template"]["spec"]["serviceAccountName"]))
+        needs += [
+            ("ServiceAccount", subject["name"])
+            for subject in one.get("subjects") or ()
+            if subject["kind"] == "ServiceAccount"
+        ]
+        assert set(needs) <= seen
+        seen.add((one["kind"], one["metadata"]["name"]))
+
+
+def test_each_right_has_a_reason():
+    lines = install.text(Installation(image=IMAGE, gang=True, ack=True)).splitlines()
+    rules = [at for at, line in enumerate(lines) if line.startswith("- {apiGroups: [")]
+    assert len(rules) > 30
+    for at in rules:
+        above = next(line for line in reversed(lines[:at]) if not line.startswith("- {apiGroups"))
+        # One reason may stand above several rules; the two of kube-system say it above the role.
+        assert above.startswith("# ") or above == "rules:"
+
+
+@pytest.mark.parametrize("role", ["arena-topo-topology-reader"])
+def test_a_role_of_one_rule_has_its_reason_above(role):
+    texts = install.text(Installation(image=IMAGE)).split("---\n")
+    for text in texts:
+        if f"name: {role}" in text:
+            assert text.startswith("# ")
+
+
+def test_nobody_may_do_everything_and_nobody_reads_secrets():
+    for one in install.everything():
+        for rule in one.get("rules") or ():
+            words = {*rule["verbs"], *rule["resources"], *rule["apiGroups"]}
+            assert not words & {"*", "secrets", "escalate", "bind", "impersonate", "roles"}
+
+
+# ---------------------------------------------------------------- words that others write
+
+
+def test_the_policies_read_what_jobs_carry():
+    policies = {
+        one["metadata"]["name"]: one
+        for one in install.everything()
+        if one["kind"] == "MutatingAdmissionPolicy"
+    }
+    assert set(policies) == {install.PLACEMENT_POLICY, install.CLAIMS_POLICY, install.GANG_POLICY}
+
+    def asked(name: str) -> dict[str, list[str] | None]:
+        selector = policies[name]["spec"]["matchConstraints"]["objectSelector"]
+        return {one["key"]: one.get("values") for one in selector["matchExpressions"]}
+
+    role = {"training.kubeflow.org/job-role": ["worker"]}
+    index = {"training.kubeflow.org/replica-index": None}
+    placement = policies[install.PLACEMENT_POLICY]
+    assert placement["metadata"]["labels"][install.FORMAT_LABEL] == values.MAP_FORMAT
+    assert asked(install.PLACEMENT_POLICY) == role | index | {values.INLINE: [values.MAP_FORMAT]}
+    assert asked(install.CLAIMS_POLICY) == role | index | {values.CLAIMS: [values.PER_WORKER]}
+    assert asked(install.GANG_POLICY) == role | {values.GANG: ["true"]}
+    text = json.dumps(placement)
+    for word in (values.MAP, values.GATE, values.GPU_GROUP, values.GPU_VISIBLE):
+        assert word in text
+
+
+def test_the_policies_of_writers_know_the_names_of_what_is_published():
+    agent = json.dumps(named("ValidatingAdmissionPolicy", install.AGENT))
+    suffix = published.object_name("")
+    for word in (f"variables.node + '{suffix}'", f"[?'{published.NODE_LABEL}']", "[?'nodeName']"):
+        assert word in agent
+    controller = json.dumps(named("ValidatingAdmissionPolicy", install.CONTROLLER, ack=True))
+    assert f"[?'{published.SCHEDULE_LABEL}'].orValue('') == 'topology'" in controller
+    assert f"request.namespace == '{published.NAMESPACE}'" in controller
+
+
+def test_the_agent_runs_where_labels_tell_of_gpus():
+    assert {*published.PRODUCT_LABELS, published.SCHEDULE_LABEL, TAINT} <= set(install.GPU_LABELS)
+    pod = named("DaemonSet", install.AGENT)["spec"]["template"]["spec"]
+    terms = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    # Terms are alternatives: any of the labels will do.
+    keys = [[one["key"] for one in term["matchExpressions"]] for term in terms["nodeSelectorTerms"]]
+    assert keys == [[key] for key in install.GPU_LABELS]
+    chosen = named("DaemonSet", install.AGENT, node_selector={"pool": "gpu"})
+    assert chosen["spec"]["template"]["spec"]["nodeSelector"] == {"pool": "gpu"}
+    assert "affinity" not in chosen["spec"]["template"]["spec"]
+
+
+@pytest.mark.parametrize("kind", ["DaemonSet", "Deployment"])
+def test_a_loop_shows_that_it_lives_by_the_file_that_its_probe_looks_at(kind, tmp_path):
+    one = container(kind)
+    said = {each["name"]: each.get("value") for each in one["env"]}
+    file = Path(said[install.HEARTBEAT])
+    mounts = {each["mountPath"] for each in one["volumeMounts"]}
+    assert str(file.parent) in mounts
+    command = [word.replace(str(file.parent), str(tmp_path)) for word in install.ALIVE]
+    assert one["livenessProbe"]["exec"]["command"] == list(install.ALIVE)
+
+    def alive() -> bool:
+        import subprocess  # noqa: PLC0415 - only here
+
+        return subprocess.run(command, check=False).returncode == 0
+
+    assert not alive()
+    heartbeat.beat({install.HEARTBEAT: str(tmp_path / file.name)})
+    assert alive()
+    os.utime(tmp_path / file.name, (0, 0))
+    assert not alive()
+
+
+def test_a_loop_outside_of_a_pod_leaves_no_sign_and_a_full_disk_does_not_stop_it(tmp_path):
+    heartbeat.beat({})
+    heartbeat.beat({install.HEARTBEAT: str(tmp_path / "missing" / "alive")})
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_controllers_pod_meets_pod_security_restricted():
+    pod = named("Deployment", install.CONTROLLER)["spec"]["template"]["spec"]
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    own = container("Deployment")["securityContext"]
+    assert own["allowPrivilegeEscalation"] is False
+    assert own["capabilities"] == {"drop": ["ALL"]}
+    assert all("emptyDir" in volume for volume in pod["volumes"])
+
+
+def test_the_namespace_is_as_strict_as_what_runs_in_it_allows():
+    level = "pod-security.kubernetes.io/enforce"
+    for agent, wanted in ((True, "privileged"), (False, "restricted")):
+        found = named("Namespace", install.SYSTEM, agent=agent)["metadata"]["labels"]
+        assert found[level] == wanted
+
+
+def test_the_image_of_the_dockerfile_has_the_user_that_the_controller_runs_as():
+    user = named("Deployment", install.CONTROLLER)["spec"]["template"]["spec"]["securityContext"]
+    text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    assert re.findall(r"^USER (\S+)", text, re.MULTILINE) == [f"{user['runAsUser']}"]
+    assert 'ENTRYPOINT ["arena-topo"]' in text
+
+
+@pytest.mark.parametrize("kind", ["DaemonSet", "Deployment"])
+def test_the_pods_run_commands_that_there_are(kind):
+    words = container(kind)["args"]
+    command = cli.tree()
+    while words and words[0] in getattr(command, "commands", {}):
+        command, words = command.commands[words[0]], words[1:]
+    assert not hasattr(command, "commands")
+    known = {name for param in command.params for name in (*param.opts, *param.secondary_opts)}
+    assert {word for word in words if word.startswith("--")} <= known
+
+
+# ---------------------------------------------------------------- what is refused
+
+
+@pytest.mark.parametrize(
+    ("image", "said"),
+    [
+        ("", "which image is it?"),
+        ("two words", "'two words' is not the name of an image"),
+        ("a/b@sha256:12", "'sha256:12' is not the digest of an image"),
+        ('a"\nkind: Secret', "is not the name of an image"),
+    ],
+)
+def test_an_image_that_is_none_is_refused(arena, image, said):
+    code, out, err = arena("install", "--image", image)
+    assert (code, out) == (2, "")
+    assert said in err.splitlines()[0]
+
+
+def test_an_image_by_its_tag_is_taken_with_a_note(arena):
+    code, out, err = arena("install", "--image", "registry.example:5000/arena-topo:1.0")
+    assert code == 0
+    assert 'image: "registry.example:5000/arena-topo:1.0"' in out
+    assert err == (
+        "note: registry.example:5000/arena-topo:1.0 can become another image at any time: name it"
+        " by its digest, NAME@sha256:...\n"
+    )
+
+
+def test_flags_that_contradict_each_other_are_refused(arena):
+    with pytest.raises(UsageError, match="--ack and --without-controller exclude each other"):
+        install.check(Installation(image=IMAGE, controller=False, ack=True))
+    assert arena("install", "--remove", "--image", IMAGE)[0] == 2
+    assert arena("install", "--remove", "--diff")[0] == 2
+
+
+def test_values_cannot_change_the_structure_of_a_manifest():
+    text = 'x"}\n---\nkind: Secret'
+    found = install.objects(
+        Installation(image=IMAGE, runtime_class=text, node_selector={text: text})
+    )
+    plain = install.objects(Installation(image=IMAGE))
+    assert [one["kind"] for one in found] == [one["kind"] for one in plain]
+    pod = found[-1]["spec"]["template"]["spec"]
+    assert (pod["runtimeClassName"], pod["nodeSelector"]) == (text, {text: text})
+
+
+# ---------------------------------------------------------------- what would change
+
+
+def installed(api: FakeApi, **how: Any) -> list[dict[str, Any]]:
+    """Put an installation into the cluster, as `kubectl apply` does."""
+    objects = list(install.objects(Installation(image=IMAGE, **how)))
+    for one in objects:
+        api.add(one)
+    return objects
+
+
+def test_after_it_is_applied_nothing_would_change(arena, api):
+    installed(api)
+    with api.edit("Deployment", install.CONTROLLER, install.SYSTEM) as stored:
+        # What a real server fills in, and a person who scales it for an hour.
+        stored["spec"]["revisionHistoryLimit"] = 10
+        pod = stored["spec"]["template"]["spec"]
+        pod["dnsPolicy"] = "ClusterFirst"
+        pod["containers"][0]["imagePullPolicy"] = "IfNotPresent"
+        stored["status"] = {"replicas": 2}
+    code, out, err = arena("install", "--image", IMAGE, "--diff")
+    assert (code, out, err) == (0, "", "Nothing would change.\n")
+
+
+@pytest.mark.usefixtures("api")
+def test_before_it_is_applied_all_of_it_would(arena):
+    code, out, _err = arena("install", "--image", IMAGE, "--diff")
+    names = [object_name(one) for one in install.objects(Installation(image=IMAGE))]
+    assert code == 1
+    assert [line[len("+++ install/") :].split(" in ")[0] for line in _heads(out)] == names
+    assert "\n-" not in out.replace("\n--- nothing\n", "\n")
+
+
+def _heads(diff: str) -> list[str]:
+    return [line for line in diff.splitlines() if line.startswith("+++ ")]
+
+
+def test_a_difference_is_shown_by_its_lines(arena, api):
+    installed(api)
+    other = IMAGE.replace("0123", "4567")
+    with api.edit("ClusterRole", install.SUBMITTER) as stored:
+        stored["rules"].append({"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]})
+    code, out, _err = arena("install", "--image", other, "--diff")
+    assert code == 1
+    changed = [line for line in out.splitlines() if re.match(r"[-+](?![-+])", line)]
+    assert sorted(line for line in changed if "*" in line) == ['-  - "*"'] * 3
+    assert [line for line in changed if "image" in line] == [
+        f"-        image: {IMAGE}",
+        f"+        image: {other}",
+    ] * 2
+    assert _heads(out) == [
+        f"+++ install/clusterrole.rbac.authorization.k8s.io/{install.SUBMITTER}",
+        f"+++ install/deployment.apps/{install.CONTROLLER} in namespace {install.SYSTEM}",
+        f"+++ install/daemonset.apps/{install.AGENT} in namespace {install.SYSTEM}",
+    ]
+
+
+def test_what_an_earlier_installation_has_left_is_named(arena, api):
+    installed(api, gang=True)
+    code, _out, err = arena("install", "--image", IMAGE, "--diff")
+    policy = "mutatingadmissionpolicy.admissionregistration.k8s.io/arena-topo-gang"
+    # Submitters lose their right to PodGroups.
+    assert code == 1
+    assert f"note: {policy} is installed, and is no part of this\n" in err
+
+
+def test_only_what_is_wanted_is_looked_at():
+    stored = {"a": 1, "b": [{"x": 1, "y": 2}, {"x": 3}], "c": {"d": 1, "e": 2}}
+    assert owned(stored, {"b": [{"x": 0}], "c": {"d": 0}, "f": 1}) == {
+        "b": [{"x": 1}, {"x": 3}],
+        "c": {"d": 1},
+    }
+
+
+# ---------------------------------------------------------------- how it goes again
+
+
+def job(name: str, *, labels: dict[str, str] | None = None, **annotations: str) -> dict[str, Any]:
+    worker = {"template": {"metadata": {"labels": labels or {}}, "spec": {"containers": []}}}
+    return {
+        "apiVersion": "kubeflow.org/v2beta1",
+        "kind": "MPIJob",
+        "metadata": {"name": name, "namespace": "team-a", "annotations": annotations},
+        "spec": {"mpiReplicaSpecs": {"Worker": worker}},
+    }
+
+
+def test_jobs_that_need_what_would_go_are_named_with_what_they_need():
+    over = {**job("over", labels={values.INLINE: "v1"}), "status": {"launcherStatus": "Succeeded"}}
+    waiting = job("waiting")
+    waiting["metadata"]["annotations"] = {values.STATE: "waiting"}
+    found = dict(
+        dependents(
+            [
+                over,
+                waiting,
+                job("plain"),
+                job("placed", labels={values.INLINE: "v1"}),
+                job("claims", labels={values.CLAIMS: "per-worker"}),
+                job("gang", labels={values.GANG: "true"}),
+            ]
+        )
+    )
+    assert found == {
+        "team-a/waiting": "waits to be started by the controller",
+        "team-a/placed": "has workers that get their node from arena-topo-placement",
+        "team-a/claims": "has workers that get their GPUs from arena-topo-claims",
+        "team-a/gang": "has workers that get their PodGroup from arena-topo-gang",
+    }
+
+
+def test_nothing_is_removed_under_a_job_that_needs_it(arena, api):
+    installed(api)
+    api.add(job("bert", labels={values.INLINE: "v1"}))
+    code, out, err = arena("install", "--remove")
+    assert (code, out) == (1, "")
+    assert err.splitlines()[:2] == [
+        "error: 1 job would be left behind",
+        "  why:  team-a/bert has workers that get their node from arena-topo-placement",
+    ]
+
+
+def test_what_is_installed_is_printed_in_the_order_in_which_it_may_go(arena, api):
+    objects = installed(api, gang=True, agent=False)
+    node = {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": "n1", "labels": {TAINT: "true"}},
+    }
+    api.add(node)
+    code, out, err = arena("install", "--remove")
+    printed = list(yaml.safe_load_all(out))
+    assert code == 0
+    assert [object_name(one) for one in printed] == [object_name(one) for one in reversed(objects)]
+    assert all(set(one) == {"apiVersion", "kind", "metadata"} for one in printed)
+    assert all(set(one["metadata"]) <= {"name", "namespace"} for one in printed)
+    assert "1 nodes keep their label" in err
+    assert "arena-topo nodes default n1" in err
+
+
+@pytest.mark.usefixtures("api")
+def test_where_nothing_is_installed_nothing_is_printed(arena):
+    assert arena("install", "--remove") == (0, "", "Nothing of arena-topo is installed.\n")
+
+
+def test_comparing_and_removing_need_a_cluster(arena):
+    for words in (("install", "--remove"), ("install", "--image", IMAGE, "--diff")):
+        code, out, err = arena(*words)
+        assert (code, out) == (2, "")
+        assert "this is about a Kubernetes cluster, and none is configured" in err
+
+
+def test_a_mistake_of_the_server_is_an_error_like_any_other(arena, api):
+    api.fail("mpijobs", status=500, times=99)
+    code, _out, err = arena("install", "--remove", "--request-timeout", "1s")
+    assert code == 1
+    assert err.startswith("error: ")
+    assert issubclass(UsageError, ArenaError)

@@ -1,0 +1,150 @@
+"""PodResources over a real gRPC server on a socket, which speaks the bytes of the protocol."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc
+import pytest
+from fake_kubelet import Kubelet, claim, container, plugin, pod, text, varint
+
+from arena_topo.backends import kubelet
+from arena_topo.backends.kubelet import Device, Holder, PodResources
+from arena_topo.errors import ArenaError
+
+
+@pytest.fixture
+def node(tmp_path):
+    served = Kubelet(tmp_path / "kubelet.sock")
+    yield served
+    served.close()
+
+
+# ---------------------------------------------------------------- what is read of it
+
+
+def test_pods_with_devices_are_told_with_the_ids_of_their_plugins(node):
+    node.pods = [
+        pod("web", container()),
+        pod(
+            "train",
+            container(plugin("nvidia.com/gpu", "GPU-a", "GPU-d")),
+            container(plugin("rdma/hca", "mlx5_0"), plugin("nvidia.com/gpu", "GPU-b")),
+            namespace="team-a",
+        ),
+    ]
+    assert PodResources(node.socket).holders() == (
+        Holder(
+            namespace="team-a",
+            name="train",
+            devices=(
+                Device(resource="nvidia.com/gpu", names=("GPU-a",)),
+                Device(resource="nvidia.com/gpu", names=("GPU-d",)),
+                Device(resource="rdma/hca", names=("mlx5_0",)),
+                Device(resource="nvidia.com/gpu", names=("GPU-b",)),
+            ),
+        ),
+    )
+
+
+def test_claimed_devices_are_told_with_driver_pool_and_name(node):
+    node.pods = [pod("train", container(claims=(claim("gpu.nvidia.com", "node-1", "gpu-3"),)))]
+    (holder,) = PodResources(node.socket).holders()
+    assert holder.devices == (Device(resource="gpu.nvidia.com", names=("gpu-3",), pool="node-1"),)
+
+
+def test_an_old_kubelet_tells_only_the_cdi_name_of_a_claimed_device(node):
+    cdi = text(4, text(1, text(1, "nvidia.com/gpu=GPU-a")))
+    # Field 1 was the name of the class, and is passed over.
+    old = text(1, "class") + text(2, "claim") + cdi
+    node.pods = [pod("train", container(claims=(old,)))]
+    (holder,) = PodResources(node.socket).holders()
+    assert holder.devices == (Device(resource="", names=("GPU-a",)),)
+
+
+def test_healthy_devices_are_those_that_are_allocatable(node):
+    node.devices = [plugin("nvidia.com/gpu", "GPU-a", "GPU-b"), plugin("rdma/hca", "mlx5_0")]
+    found = PodResources(node.socket).allocatable()
+    assert [(one.resource, one.names) for one in found] == [
+        ("nvidia.com/gpu", ("GPU-a",)),
+        ("nvidia.com/gpu", ("GPU-b",)),
+        ("rdma/hca", ("mlx5_0",)),
+    ]
+
+
+def test_a_kubelet_that_is_too_old_to_tell_what_is_healthy_is_no_error(node):
+    node.devices = None
+    assert PodResources(node.socket).allocatable() is None
+
+
+def test_a_node_with_more_pods_than_fit_in_grpcs_usual_message_is_read_whole(node):
+    held = container(plugin("nvidia.com/gpu", "GPU-a"))
+    node.pods = [pod(f"pod-{at}", held, namespace="n" * 6000) for at in range(1000)]
+    assert sum(map(len, node.pods)) > 4 << 20
+    assert len(PodResources(node.socket).holders()) == 1000
+
+
+# ---------------------------------------------------------------- what goes wrong
+
+
+def test_a_node_without_a_kubelet_is_told_with_the_way_out(tmp_path):
+    with pytest.raises(ArenaError, match=r"nobody\.sock does not exist") as caught:
+        PodResources(str(tmp_path / "nobody.sock")).holders()
+    assert "--pod-resources" in (caught.value.hint or "")
+
+
+def test_a_kubelet_that_has_gone_is_told_and_one_that_comes_back_is_asked_again(tmp_path):
+    socket = tmp_path / "kubelet.sock"
+    first = Kubelet(socket)
+    client = PodResources(str(socket))
+    assert client.holders() == ()
+    first.close()
+    socket.touch()  # a socket may outlive the kubelet
+    with pytest.raises(ArenaError, match="does not answer"):
+        client.holders()
+    socket.unlink()
+    second = Kubelet(socket)
+    second.pods = [pod("train", container(plugin("nvidia.com/gpu", "GPU-a")))]
+    assert len(client.holders()) == 1
+    second.close()
+
+
+def test_a_refusal_is_told_in_the_kubelets_words(node):
+    node.code = grpc.StatusCode.RESOURCE_EXHAUSTED
+    with pytest.raises(ArenaError, match="does not answer") as caught:
+        PodResources(node.socket).holders()
+    assert caught.value.why == "rejected by rate limit"
+
+
+@pytest.mark.parametrize(
+    ("raw", "why"),
+    [
+        (b"\x0a\xff", "a number is cut off"),
+        (b"\x0a\x05ab", "field 1 is cut off"),
+        (b"\x0b", "field 1 is of wire type 3"),
+        (text(1, text(1, b"\xff")), "utf-8"),
+    ],
+)
+def test_an_answer_that_is_no_message_is_refused(node, raw, why):
+    node.raw = raw
+    with pytest.raises(ArenaError, match="makes no sense") as caught:
+        PodResources(node.socket).holders()
+    assert why in caught.value.why
+
+
+def test_fields_of_other_kinds_are_passed_over(node):
+    numbers = varint(9 << 3) + varint(1 << 60) + varint(10 << 3 | 1) + b"8 bytes."
+    more = numbers + varint(11 << 3 | 5) + b"four"
+    node.raw = more + text(1, more + pod("train", container(plugin("a.b/c", "x")))) + more
+    (holder,) = PodResources(node.socket).holders()
+    assert (holder.name, len(holder.devices)) == ("train", 1)
+
+
+def test_without_grpcio_it_is_said_what_to_install(node, monkeypatch):
+    def missing(name: str) -> Any:
+        raise ImportError(name)
+
+    monkeypatch.setattr(kubelet, "import_module", missing)
+    with pytest.raises(ArenaError, match="grpcio is not installed") as caught:
+        PodResources(node.socket).holders()
+    assert caught.value.hint == "pip install 'arena-topo[agent]'"

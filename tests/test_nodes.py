@@ -1,0 +1,281 @@
+"""`nodes topology`, `default` and `list`: who may use the GPUs of a node."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from fake_api import FakeApi, kubeconfig
+from hypothesis import given
+from hypothesis import strategies as st
+
+from arena_topo import cli
+from arena_topo.backends import observed
+from arena_topo.manifests.values import FORMAT, GUARANTEE
+from arena_topo.topology import TAINT
+from arena_topo.workflow import nodes
+from arena_topo.workflow.nodes import Use
+
+OURS = {"key": TAINT, "value": "true", "effect": "NoSchedule"}
+THEIRS = {"key": "nvidia.com/gpu", "effect": "NoSchedule"}
+ACK = "ack.node.gpu.schedule"
+
+
+@pytest.fixture
+def api(tmp_path, monkeypatch):
+    fake = FakeApi()
+    config = kubeconfig(tmp_path / "config", fake.url, user={"username": "admin"})
+    monkeypatch.setenv("KUBECONFIG", config)
+    yield fake
+    fake.close()
+
+
+@pytest.fixture
+def arena(capfd):
+    """Run a command line; (exit code, stdout, stderr)."""
+
+    def run(*argv):
+        capfd.readouterr()
+        code = cli.run(("nodes", *argv))
+        return code, *capfd.readouterr()
+
+    return run
+
+
+def node(name: str, *taints: dict[str, str], gpus: int = 8, **labels: str) -> dict[str, Any]:
+    offers = {"cpu": "64", "nvidia.com/gpu": str(gpus)} if gpus else {"cpu": "64"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name, **labels}},
+        "spec": {"taints": list(taints)} if taints else {},
+        "status": {
+            "capacity": offers,
+            "allocatable": offers,
+            "conditions": [{"type": "Ready", "status": "True"}],
+        },
+    }
+
+
+def pod(
+    name: str, on: str, gpus: str = "1", phase: str = "Running", **notes: str
+) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "team-a", "annotations": notes},
+        "spec": {
+            "nodeName": on,
+            "containers": [
+                {"name": "main", "image": "i", "resources": {"limits": {"nvidia.com/gpu": gpus}}}
+            ],
+        },
+        "status": {"phase": phase},
+    }
+
+
+def stored(api: FakeApi, name: str) -> tuple[dict[str, str], list[dict[str, str]]]:
+    """Labels and taints of a node."""
+    found = api.find("Node", name)
+    assert found is not None
+    return found["metadata"]["labels"], found["spec"].get("taints") or []
+
+
+def test_a_node_for_topology_jobs_is_labelled_and_tainted_and_read_as_such(arena, api):
+    api.add(node("n1", THEIRS))
+    assert arena("topology", "n1") == (0, "node/n1 labeled and tainted\n", "")
+    labels, taints = stored(api, "n1")
+    assert labels == {"kubernetes.io/hostname": "n1", TAINT: "true"}
+    assert taints == [THEIRS, OURS]
+    (seen,) = observed.cluster([api.find("Node", "n1")], source="").nodes
+    assert seen.dedicated
+
+
+def test_and_given_back_it_is_as_it_was(arena, api):
+    api.add(node("n1", THEIRS))
+    before = stored(api, "n1")
+    arena("topology", "n1")
+    assert arena("default", "n1") == (0, "node/n1 given back\n", "")
+    assert stored(api, "n1") == before
+
+
+def test_said_twice_nothing_is_written_again(arena, api):
+    api.add(node("n1"))
+    arena("topology", "n1", "--ack")
+    api.requests.clear()
+    assert arena("topology", "n1", "--ack") == (0, "node/n1 unchanged\n", "")
+    assert not [one for one in api.requests if not one.startswith("GET")]
+
+
+def test_acks_own_label_is_set_where_asked_for(arena, api):
+    api.add(node("n1"))
+    arena("topology", "n1")
+    assert ACK not in stored(api, "n1")[0]
+    arena("topology", "n1", "--ack")
+    assert stored(api, "n1")[0][ACK] == "topology"
+    arena("default", "n1", "--ack")
+    assert stored(api, "n1") == ({"kubernetes.io/hostname": "n1", ACK: "default"}, [])
+
+
+def test_a_half_marked_node_is_made_whole(arena, api):
+    api.add(node("labelled", **{TAINT: "true"}))
+    api.add(node("tainted", {**OURS, "effect": "PreferNoSchedule"}))
+    assert arena("topology", "labelled", "tainted")[0] == 0
+    for name in ("labelled", "tainted"):
+        assert stored(api, name) == ({"kubernetes.io/hostname": name, TAINT: "true"}, [OURS])
+
+
+def test_a_dry_run_checks_and_changes_nothing(arena, api):
+    api.add(node("n1"))
+    before = stored(api, "n1")
+    assert arena("topology", "n1", "--dry-run") == (
+        0,
+        "node/n1 labeled and tainted (dry run)\n",
+        "",
+    )
+    assert stored(api, "n1") == before
+
+
+def test_foreign_pods_with_gpus_stand_against_it_by_name_and_no_node_changes(arena, api):
+    api.add(node("n1"))
+    api.add(node("n2"))
+    api.add(pod("theirs", "n2"))
+    api.add(pod("odd", "n2", gpus="many"))
+    code, out, err = arena("topology", "n1", "n2")
+    assert (code, out) == (1, "")
+    assert err.splitlines() == [
+        "error: pods that arena-topo did not place hold GPUs there",
+        "  why:  team-a/odd on n2, team-a/theirs on n2",
+        "  try:  wait until they have ended, delete them, or say --force; nothing was changed",
+    ]
+    assert TAINT not in stored(api, "n1")[0]
+    assert arena("topology", "n1", "n2", "--force")[0] == 0
+    assert TAINT in stored(api, "n2")[0]
+
+
+def test_pods_that_hold_no_gpus_or_are_over_or_ours_do_not_stand_against_it(arena, api):
+    api.add(node("n1"))
+    api.add(pod("plain", "n1", gpus="0"))
+    api.add(pod("over", "n1", phase="Succeeded"))
+    api.add(pod("ours", "n1", **{FORMAT: "v1"}))
+    assert arena("topology", "n1")[0] == 0
+
+
+def test_a_node_is_not_given_back_under_workers_with_exactly_chosen_gpus(arena, api):
+    api.add(node("n1"))
+    arena("topology", "n1")
+    api.add(pod("worker", "n1", **{FORMAT: "v1"}))
+    code, _out, err = arena("default", "n1")
+    assert code == 1
+    assert "jobs hold exactly chosen GPUs there, which others could be given as well" in err
+    assert "team-a/worker on n1" in err
+    assert stored(api, "n1")[1] == [OURS]
+    with api.edit("Pod", "worker", "team-a") as seen:
+        seen["metadata"]["annotations"][GUARANTEE] = "node"
+    assert arena("default", "n1")[0] == 0
+
+
+def test_a_node_that_is_not_there_is_named_before_any_changes(arena, api):
+    api.add(node("n1"))
+    code, _out, err = arena("topology", "n1", "gone")
+    assert code == 1
+    assert err.startswith("error: there is no node gone in this cluster\n")
+    assert TAINT not in stored(api, "n1")[0]
+
+
+def test_a_taint_that_somebody_sets_at_the_same_moment_is_not_lost(arena, api):
+    api.add(node("n1"))
+    other = {"key": "upgrade", "effect": "NoExecute"}
+
+    def interfere() -> None:
+        with api.edit("Node", "n1") as seen:
+            seen["spec"]["taints"] = [other]
+
+    api.before("PATCH /api/v1/nodes/n1", interfere)
+    assert arena("topology", "n1")[0] == 0
+    assert stored(api, "n1")[1] == [other, OURS]
+
+
+def test_a_node_that_never_holds_still_is_given_up_on_in_one_line(arena, api):
+    api.add(node("n1"))
+
+    def interfere() -> None:
+        with api.edit("Node", "n1") as seen:
+            seen["metadata"]["labels"]["beat"] = seen["metadata"]["resourceVersion"]
+
+    api.before("PATCH /api/v1/nodes/n1", interfere, times=99)
+    code, out, err = arena("topology", "n1")
+    assert (code, out) == (1, "")
+    assert err.splitlines()[0] == "error: node n1 is being changed by somebody else all the time"
+
+
+def test_who_may_not_change_nodes_is_told_the_missing_right(arena, api):
+    api.add(node("n1"))
+    api.deny("patch nodes")
+    code, _out, err = arena("topology", "n1")
+    assert code == 4
+    assert 'resources: ["nodes"], verbs: ["patch"]' in err
+
+
+def test_nodes_are_listed_with_their_use_and_what_contradicts_it(arena, api):
+    api.add(node("both", OURS, **{TAINT: "true"}))
+    api.add(node("free"))
+    api.add(node("labelled", gpus=4, **{TAINT: "true"}))
+    api.add(node("plain", gpus=0))
+    api.add(node("tainted", OURS))
+    api.add(node("theirs", **{ACK: "topology"}))
+    code, out, _err = arena("list")
+    assert code == 0
+    assert out.splitlines() == [
+        "NODE      GPUS  USE       REMARK",
+        "both      8     topology",
+        "free      8     default",
+        "labelled  4     default   labelled but not tainted: other pods may come",
+        "tainted   8     default   tainted but not labelled: not taken for a topology node",
+        "theirs    8     topology",
+    ]
+    code, out, _err = arena("list", "-o", "json")
+    assert json.loads(out)["items"][2] == {
+        "name": "labelled",
+        "gpus": 4,
+        "use": "default",
+        "remark": "labelled but not tainted: other pods may come",
+    }
+
+
+words = st.text("ab/.-1", min_size=1, max_size=4)
+taint = st.fixed_dictionaries(
+    {"key": words | st.just(TAINT), "effect": st.sampled_from(["NoSchedule", "NoExecute"])},
+    optional={"value": st.sampled_from(["true", "x"])},
+)
+
+
+@given(
+    labels=st.dictionaries(words | st.just(TAINT), words, max_size=3),
+    taints=st.lists(taint, max_size=3),
+    use=st.sampled_from(Use),
+    ack=st.booleans(),
+)
+def test_a_patch_changes_what_is_ours_alone_and_once_is_enough(labels, taints, use, ack):
+    seen = {
+        "metadata": {"name": "n", "resourceVersion": "7", "labels": labels},
+        "spec": {"taints": taints},
+    }
+    steps = nodes.patch(seen, use, ack=ack)
+    changed = json.loads(json.dumps(seen))
+    for step in steps[1:]:
+        where, _, key = step["path"].strip("/").partition("/")
+        changed[where][key] = step["value"]
+    assert not nodes.patch(changed, use, ack=ack)
+
+    def others(one: dict[str, Any]) -> tuple[Any, Any]:
+        mine = {TAINT, ACK} if ack else {TAINT}
+        kept = {key: value for key, value in one["metadata"]["labels"].items() if key not in mine}
+        return kept, [each for each in one["spec"]["taints"] if each["key"] != TAINT]
+
+    assert others(changed) == others(seen)
+    assert (OURS in changed["spec"]["taints"]) == (use is Use.TOPOLOGY)
+    assert (TAINT in changed["metadata"]["labels"]) == (use is Use.TOPOLOGY)
+    if steps:
+        assert steps[0] == {"op": "test", "path": "/metadata/resourceVersion", "value": "7"}

@@ -1,0 +1,465 @@
+"""What becomes of workers that share a node: separate pods, fused ones, and pods that share IPC."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cube_mesh import HGX, PCIE, V100, cluster, node
+from hypothesis import given
+from hypothesis import strategies as st
+from oracle import brute_force
+
+from arena_topo.backends import Options
+from arena_topo.backends.local import engine as local
+from arena_topo.errors import InvalidJob
+from arena_topo.job import Device, EnvVar, MPIJob, PodShape, Quantity
+from arena_topo.manifests import HOST_STAGED, ApiVersion, parse_map
+from arena_topo.manifests import plan as build
+from arena_topo.manifests.shape import visible
+from arena_topo.solver import Placement, Unplaceable, place
+from arena_topo.topology import Cluster, Tier
+from arena_topo.workflow import plan, shape
+from arena_topo.workflow.planning import request_of
+
+
+def a_job(**said: Any) -> MPIJob:
+    plain = {
+        "name": "demo",
+        "command": "mpirun true",
+        "image": "i",
+        "workers": 4,
+        "gpus": 1,
+        "gputopology": True,
+        "pod_shape": PodShape.FUSED,
+    }
+    return MPIJob(**(plain | said))
+
+
+def of_shape(job: MPIJob) -> tuple[int, int]:
+    return job.workers, job.gpus
+
+
+# ---------------------------------------------------------------- fused
+
+
+def test_all_workers_of_a_node_become_one_pod():
+    assert of_shape(shape.fused(a_job(), cluster(node("a", V100)))) == (1, 4)
+
+
+def test_every_pod_has_the_same_number_of_workers():
+    """Six workers on 4 + 2 free GPUs: three pods of two, as one template makes all pods."""
+    world = cluster(node("a", HGX, 0b1111), node("b", HGX, 0b11))
+    assert of_shape(shape.fused(a_job(workers=6), world)) == (3, 2)
+
+
+def test_a_pod_is_never_larger_than_the_largest_node():
+    world = cluster(node("a", HGX), node("b", HGX))
+    assert of_shape(shape.fused(a_job(workers=16), world)) == (2, 8)
+    assert of_shape(shape.fused(a_job(workers=8, gpus=2), world)) == (2, 8)
+
+
+def test_pods_that_do_not_share_a_node_are_worth_more_than_fewer_broken_nodes():
+    """Pairs would fill a and b, three of them on a; two quads need not share any node."""
+    frees = {"a": 0b111111, "b": 0b11, "c": 0b1111, "d": 0b1111}
+    world = cluster(*(node(name, HGX, free) for name, free in frees.items()), beyond=12.5)
+    pairs = place(request_of(a_job(gpus=2), world), world)
+    assert set(pairs.nodes) == {"a", "b"}
+    job = shape.fused(a_job(workers=8), world)
+    assert of_shape(job) == (2, 4)
+    assert len(place(request_of(job, world), world).nodes) == 2
+
+
+def test_what_workers_ask_for_grows_with_them():
+    job = a_job(
+        cpu=Quantity.parse("500m"),
+        memory=Quantity.parse("1.5Gi"),
+        device=(Device.parse("rdma/shared=1"),),
+    )
+    made = shape.fused(job, cluster(node("a", V100, cpu=8.0, memory=1 << 40)))
+    assert (str(made.cpu), str(made.memory), str(made.device[0])) == (
+        "2000m",
+        "6Gi",
+        "rdma/shared=4",
+    )
+    assert made.total_gpus == job.total_gpus
+    assert replace(made, **{n: getattr(job, n) for n in CHANGED}) == job
+
+
+CHANGED = ("workers", "gpus", "cpu", "memory", "device")
+
+
+def test_what_a_larger_pod_asks_for_must_be_there():
+    """Four cores are left on each node; one pod of four workers would need eight."""
+    world = cluster(*(node(name, HGX, cpu=4.0) for name in "ab"))
+    assert of_shape(shape.fused(a_job(cpu=Quantity.parse("2")), world)) == (2, 2)
+
+
+@pytest.mark.parametrize("other", [PodShape.SEPARATE, PodShape.SHARED])
+def test_a_job_of_another_shape_stays_as_it_is(other: PodShape):
+    job = a_job(pod_shape=other)
+    assert shape.fused(job, cluster(node("a", V100))) is job
+
+
+def test_a_job_that_does_not_fit_is_refused_for_what_it_asked():
+    world = cluster(node("a", V100, 0b111))
+    assert of_shape(shape.fused(a_job(), world)) == (4, 1)
+    with pytest.raises(Unplaceable, match="4 workers x 1 GPU"):
+        plan(a_job(), None, namespace="default", cluster=world)
+
+
+def test_a_level_that_is_preferred_comes_before_larger_pods():
+    tiers = (Tier(name="leaf", bandwidth=12.5),)
+    rack = [node(f"near-{at}", HGX, 0b11, domains=("r",)) for at in range(2)]
+    far = [node(f"far-{at}", HGX, 0b1111, domains=(f"s{at}",)) for at in range(2)]
+    world = cluster(*rack, *far, tiers=tiers, beyond=12.5)
+    near = a_job(workers=4, topology_preferred="leaf", max_nodes=2)
+    made = shape.fused(replace(near, workers=8), cluster(*far, tiers=tiers, beyond=12.5))
+    assert of_shape(made) == (2, 4)
+    assert of_shape(shape.fused(near, cluster(*rack, tiers=tiers, beyond=12.5))) == (2, 2)
+    assert of_shape(shape.fused(near, world)) in {(1, 4), (2, 2)}
+
+
+def usable(placement: Placement) -> float:
+    """GB/s by the letter: the bandwidth, or the memory of a node that separate pods share."""
+    nodes = [one.node for one in placement.assignments]
+    shared = len(set(nodes)) < len(nodes)
+    return min(placement.bandwidth, HOST_STAGED) if shared else placement.bandwidth
+
+
+def every_shape(job: MPIJob, world: Cluster) -> dict[int, Placement]:
+    """The placement of each shape that fits, by the number of workers in a pod."""
+    found = {}
+    for each in range(1, job.workers + 1):
+        if job.workers % each == 0:
+            one = replace(job, workers=job.workers // each, gpus=job.gpus * each)
+            try:
+                found[each] = place(request_of(one, world), world)
+            except Unplaceable:
+                continue
+    return found
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> Cluster:
+    tiers = (Tier(name="spine", bandwidth=6.0), Tier(name="leaf", bandwidth=12.5))
+    nodes = [
+        node(
+            f"n{index}",
+            draw(st.sampled_from([V100, HGX, PCIE])),
+            draw(st.integers(0, 255)),
+            domains=(draw(st.sampled_from("st")), draw(st.sampled_from("uvw"))),
+        )
+        for index in range(draw(st.integers(1, 3)))
+    ]
+    nodes = [replace(one, domains=(one.domains[0], "".join(one.domains))) for one in nodes]
+    return cluster(*nodes, tiers=tiers, beyond=1.0)
+
+
+@given(worlds(), st.sampled_from([1, 2, 3, 4, 6, 8, 12]), st.sampled_from([1, 2, 4]))
+def test_the_shape_is_the_best_of_all_that_fit(world: Cluster, workers: int, gpus: int):
+    job = a_job(workers=workers, gpus=gpus)
+    made, found = shape.fused(job, world), every_shape(job, world)
+    if not found:
+        assert made == job
+        return
+    ranked = {}
+    for each, placement in found.items():
+        one = replace(job, workers=workers // each, gpus=gpus * each)
+        worth = brute_force(request_of(one, world), world)
+        assert worth is not None
+        ranked[each] = (worth[0], -usable(placement), worth, -each)
+    assert workers // made.workers == min(ranked, key=lambda each: ranked[each])
+
+
+@given(worlds(), st.sampled_from([2, 4, 8]))
+def test_fused_pods_can_never_use_less_than_separate_ones(world: Cluster, workers: int):
+    separate = every_shape(a_job(workers=workers), world).get(1)
+    if separate is not None:
+        made = shape.fused(a_job(workers=workers), world)
+        assert usable(place(request_of(made, world), world)) >= usable(separate)
+
+
+@pytest.mark.parametrize("api", list(ApiVersion))
+def test_slots_resources_and_map_of_a_fused_job_agree(api: ApiVersion):
+    world = cluster(node("a", V100), node("b", V100, 0b1111))
+    made = plan(
+        a_job(workers=12, gang=True, cpu=Quantity.parse("2")),
+        None,
+        namespace="default",
+        api=api,
+        cluster=cluster(*(replace(one, cpu=64.0) for one in world.nodes)),
+    )
+    job = made.objects[0]
+    pods, each = made.job.workers, made.job.gpus
+    assert (pods, each) == (3, 4)
+    spec = job["spec"]
+    worker = spec if "template" in spec else spec["mpiReplicaSpecs"]["Worker"]
+    (container,) = worker["template"]["spec"]["containers"]
+    assert worker["replicas"] == pods
+    assert container["resources"]["limits"]["cpu"] == "8"
+    assert "4" in container["resources"]["limits"].values()
+    labels = worker["template"]["metadata"]["labels"]
+    assert labels["pod-group.scheduling.sigs.k8s.io/min-available"] == str(pods)
+    assert labels["gpu-topology-replica"] == str(pods)
+    if api is not ApiVersion.V1ALPHA1:
+        assert spec["slotsPerWorker"] == each
+        assert spec["runPolicy"]["schedulingPolicy"]["minAvailable"] == pods
+    assert job["metadata"]["annotations"]["requestGPUsOfJobOwner"] == "12"
+    map_ = parse_map(job["metadata"]["annotations"]["arena-topo.io/placement"])
+    assert [len(gpus) for _index, _node, gpus in map_] == [each] * pods
+
+
+def test_the_forecast_is_that_of_the_shape_that_runs():
+    world = cluster(node("a", HGX))
+    said = {
+        one: plan(a_job(pod_shape=one, workers=8), None, namespace="n", cluster=world).forecast
+        for one in (PodShape.SEPARATE, PodShape.FUSED)
+    }
+    assert said[PodShape.SEPARATE].bus_bandwidth == said[PodShape.FUSED].bus_bandwidth == 240
+    assert said[PodShape.SEPARATE].usable == HOST_STAGED
+    assert said[PodShape.FUSED].usable == 240
+
+
+def test_the_local_engine_fuses_workers_as_well():
+    backend = local.open_backend(Options(backend="local", emulate="dgx-1-v100"))
+    made = plan(a_job(image="local"), backend, namespace="default")
+    assert of_shape(made.job) == (1, 4)
+    assert made.objects[0]["spec"]["slotsPerWorker"] == 4
+
+
+@given(st.integers(0, 10**6), st.integers(0, 999), st.sampled_from(["", "m", "k", "Gi", "e3"]))
+def test_a_quantity_times_a_number_is_exact(whole: int, part: int, suffix: str):
+    for text in (f"{whole}{suffix}", f"{whole}.{part}{suffix}"):
+        quantity = Quantity.parse(text)
+        assert quantity.times(3).amount == 3 * quantity.amount
+        assert quantity.times(3).text.endswith(suffix)
+    assert Quantity.parse(f"{whole}{suffix}").times(1).amount == Decimal(
+        Quantity.parse(f"{whole}{suffix}").amount
+    )
+
+
+# ---------------------------------------------------------------- mpirun's own number
+
+
+@pytest.mark.parametrize(
+    ("command", "number"),
+    [
+        ("mpirun -np 4 python train.py -n 9", 4),
+        ("cd /x && mpirun -n 8 --allow-run-as-root -x A=b python t.py", 8),
+        ("FOO=1 exec /usr/bin/mpiexec -np=4 p", 4),
+        ("mpirun --np 4 -mca btl ^openib p > log 2>&1", 4),
+        ("mpirun \\\n  -np 4 \\\n  python x", 4),
+        ("export A=1\nmpirun -c 3 x; echo done", 3),
+        ("(mpirun -np 5 x)", 5),
+        ("mpirun -np 4 --map-by slot -bind-to none x", 4),
+    ],
+)
+def test_the_number_of_ranks_is_read_where_the_command_says_it(command: str, number: int):
+    assert shape.ranks(command) == number
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "python train.py -np 4",
+        "mpirun python train.py",
+        "mpirun -np $RANKS x",
+        "mpirun -np 2 a : -np 3 b",
+        "mpirun -np 4 -H elsewhere:4 x",
+        "mpirun -np 4 --hostfile mine x",
+        "mpirun -np 8 --oversubscribe x",
+        "mpirun -np 8 --map-by slot:OVERSUBSCRIBE x",
+        "mpirun -np 4 --unheard-of x",
+        "mpirun -np 4 a; mpirun -np 2 b",
+        "mpirun -np 4 -n 5 x",
+        "mpirun -np 4",
+        'mpirun -np 4 "unclosed',
+        "bash -c 'mpirun -np 4 x'",
+        "# mpirun -np 4 x",
+        "mpirun -np \u0664 x",
+    ],
+)
+def test_a_number_of_ranks_that_is_in_doubt_is_not_read(command: str):
+    assert shape.ranks(command) is None
+
+
+@given(st.text(alphabet=" \n\t'\"\\;&|()<>#$=:-npmirunx04", max_size=40))
+def test_reading_a_command_never_fails(command: str):
+    shape.ranks(command)
+    shape.ranks("mpirun " + command)
+
+
+def planned(**said: Any) -> tuple[str, ...]:
+    world = cluster(node("a", V100))
+    job = a_job(**({"pod_shape": PodShape.SEPARATE} | said))
+    return plan(job, None, namespace="default", cluster=world).notes
+
+
+def test_more_ranks_than_slots_are_refused_with_the_number_that_fits():
+    with pytest.raises(InvalidJob) as refused:
+        planned(command="mpirun -np 8 x")
+    assert refused.value.message == "mpirun starts 8 ranks, but 4 workers x 1 GPU make 4 slots"
+    assert "-np 4" in (refused.value.hint or "")
+    with pytest.raises(InvalidJob):
+        planned(command="mpirun -np 8 x", pod_shape=PodShape.FUSED)
+
+
+def test_ranks_that_fill_the_slots_are_not_worth_a_word_in_any_shape():
+    for one in (PodShape.SEPARATE, PodShape.FUSED):
+        assert planned(command="mpirun -np 4 x", pod_shape=one) == ()
+
+
+def test_fewer_ranks_than_slots_are_noted_with_the_gpus_that_idle():
+    assert planned(command="mpirun -np 3 x") == (
+        "mpirun starts 3 ranks, but 4 workers x 1 GPU make 4 slots, so 1 GPU will be idle",
+    )
+
+
+def test_a_job_that_is_not_placed_is_only_told_of_its_ranks():
+    (many,) = planned(command="mpirun -np 9 x", gputopology=False)
+    assert many == (
+        "mpirun starts 9 ranks, but 4 workers x 1 GPU make 4 slots; Open MPI refuses that without"
+        " --oversubscribe"
+    )
+    assert planned(command="mpirun -np 9 x", gputopology=False, gpus=0) == ()
+
+
+# ---------------------------------------------------------------- shared
+
+
+@pytest.mark.parametrize(
+    ("workers", "seen"),
+    [
+        ("a/0,3;a/1,2;b/5", ((0, 3, 1, 2), (1, 2, 0, 3), (5,))),
+        ("a/0;a/;b/1", ((), (), (1,))),
+        ("a/0;b/1;a/2;a/3", ((0, 2, 3), (1,), (2, 0, 3), (3, 0, 2))),
+    ],
+)
+def test_workers_that_share_see_their_own_gpus_first_and_then_their_neighbours(
+    workers: str, seen: tuple[tuple[int, ...], ...]
+):
+    read = parse_map(workers)
+    assert visible(read, shared=True) == seen
+    assert visible(read, shared=False) == tuple(gpus for _index, _node, gpus in read)
+
+
+def objects(**said: Any) -> dict[str, Any]:
+    job = a_job(**({"pod_shape": PodShape.SHARED} | said))
+    made = build(
+        job, namespace="team-a", api=ApiVersion.V2BETA1, owner="USER", files={}, waiting="later"
+    )
+    return made.objects[0]["spec"]["mpiReplicaSpecs"]
+
+
+def test_only_workers_share_ipc_and_nothing_covers_their_shared_memory():
+    roles = objects()
+    worker, launcher = (roles[role]["template"]["spec"] for role in ("Worker", "Launcher"))
+    assert worker["hostIPC"] is True
+    assert "volumes" not in worker
+    assert "volumeMounts" not in worker["containers"][0]
+    assert "hostIPC" not in launcher
+    apart = objects(pod_shape=PodShape.SEPARATE)["Worker"]["template"]["spec"]
+    assert "hostIPC" not in apart
+    assert [one["name"] for one in apart["volumes"]] == ["dshm"]
+
+
+def test_pods_of_a_job_on_a_node_have_one_host_id_that_kubernetes_can_spell_out():
+    listed = objects()["Worker"]["template"]["spec"]["containers"][0]["env"]
+    said = {one["name"]: one for one in listed}
+    names = [one["name"] for one in listed]
+    assert said["ARENA_TOPO_NODE"]["valueFrom"] == {"fieldRef": {"fieldPath": "spec.nodeName"}}
+    assert said["NCCL_HOSTID"]["value"] == "$(ARENA_TOPO_NODE)/team-a/demo"
+    # $(NAME) stands for what is above it in the list alone.
+    assert names.index("ARENA_TOPO_NODE") < names.index("NCCL_HOSTID")
+    assert said["NCCL_CUMEM_ENABLE"]["value"] == "0"
+    mine = objects(env=(EnvVar(key="NCCL_CUMEM_ENABLE", value="1"),))
+    listed = mine["Worker"]["template"]["spec"]["containers"][0]["env"]
+    assert {"name": "NCCL_CUMEM_ENABLE", "value": "1"} in listed
+    launcher = objects()["Launcher"]["template"]["spec"]["containers"][0]["env"]
+    assert not [one for one in launcher if one["name"].startswith("NCCL_")]
+
+
+SHELLS = [
+    words
+    for words in (["sh"], ["dash"], ["bash", "--posix"], ["busybox", "sh"])
+    if shutil.which(words[0])
+]
+
+
+def started(shell: list[str], folder: Path, **environment: str) -> str:
+    """What a worker that shares tells its sshd, by the script that it really runs."""
+    (container,) = objects()["Worker"]["template"]["spec"]["containers"]
+    _sh, option, script = container["command"]
+    sshd = folder / "sshd"
+    sshd.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    sshd.chmod(0o755)
+    assert "exec /usr/sbin/sshd -De " in script
+    done = subprocess.run(
+        [*shell, option, script.replace("/usr/sbin/sshd", str(sshd))],
+        env={"PATH": os.environ["PATH"], "NCCL_HOSTID": "a/n/demo", "NCCL_CUMEM_ENABLE": "0"}
+        | environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    first, second, said = done.stdout.splitlines()
+    assert (first, second, done.stderr) == ("-De", "-o", "")
+    return said
+
+
+@pytest.mark.parametrize("shell", SHELLS, ids=" ".join)
+@pytest.mark.parametrize(
+    ("shown", "order"),
+    [("0,3,1,2", "0,3,1,2"), ("5,2,6", "1,0,2"), ("10,9", "1,0"), ("7", "0")],
+)
+def test_ranks_find_the_gpus_of_their_own_worker_first(
+    shell: list[str], shown: str, order: str, tmp_path: Path
+):
+    """CUDA numbers the GPUs that a container sees from 0 in the order of the bus."""
+    assert started(shell, tmp_path, NVIDIA_VISIBLE_DEVICES=shown) == (
+        "SetEnv=NCCL_HOSTID=a/n/demo NCCL_CUMEM_ENABLE=0 CUDA_DEVICE_ORDER=PCI_BUS_ID"
+        f" CUDA_VISIBLE_DEVICES={order}"
+    )
+
+
+@pytest.mark.parametrize("shell", SHELLS, ids=" ".join)
+@pytest.mark.parametrize("shown", [None, "", "void", "all", "GPU-8f1c,GPU-77aa", "0,x"])
+def test_where_the_runtime_names_the_gpus_itself_their_order_is_left_alone(
+    shell: list[str], shown: str | None, tmp_path: Path
+):
+    more = {} if shown is None else {"NVIDIA_VISIBLE_DEVICES": shown}
+    said = started(shell, tmp_path, **more)
+    assert said == "SetEnv=NCCL_HOSTID=a/n/demo NCCL_CUMEM_ENABLE=0"
+
+
+def test_devices_that_the_user_names_are_what_ranks_get(tmp_path: Path):
+    said = started(["sh"], tmp_path, NVIDIA_VISIBLE_DEVICES="0,1", CUDA_VISIBLE_DEVICES="1")
+    assert said.endswith(" CUDA_VISIBLE_DEVICES=1")
+
+
+@pytest.mark.parametrize("api", [ApiVersion.V1, ApiVersion.V1ALPHA1])
+def test_sharing_is_refused_where_no_sshd_can_tell_ranks_their_gpus(api: ApiVersion):
+    with pytest.raises(InvalidJob, match="--pod-shape shared needs MPIJob v2beta1") as refused:
+        plan(
+            a_job(pod_shape=PodShape.SHARED),
+            None,
+            namespace="n",
+            api=api,
+            cluster=cluster(node("a", V100)),
+        )
+    assert "--pod-shape fused" in (refused.value.hint or "")
+
+
+def test_sharing_that_joins_nothing_is_said_to_be_in_vain():
+    notes = planned(pod_shape=PodShape.SHARED)
+    assert [note for note in notes if note.startswith("--pod-shape shared does not join")]
+    apart = cluster(*(node(name, V100, 1) for name in "abcd"))
+    made = plan(a_job(pod_shape=PodShape.SHARED), None, namespace="n", cluster=apart)
+    assert not [note for note in made.notes if "--pod-shape" in note]

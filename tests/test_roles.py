@@ -1,0 +1,261 @@
+"""Each role that `install` prints: what it must be able to do, and not more."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from fake_api import FakeApi, kubeconfig
+
+from arena_topo import cli
+from arena_topo.backends import Options
+from arena_topo.backends.kubernetes import engine
+from arena_topo.backends.kubernetes.admin import Administration
+from arena_topo.backends.kubernetes.connection import Connection
+from arena_topo.errors import AccessDenied
+from arena_topo.manifests import install
+from arena_topo.manifests.install import Installation, Right
+
+SYSTEM = install.SYSTEM
+RBAC = "rbac.authorization.k8s.io"
+
+
+@pytest.fixture
+def api():
+    """A cluster with everything installed, and people with one role each."""
+    fake = FakeApi()
+    for one in install.objects(Installation(image="any", gang=True)):
+        fake.add(one)
+    for who, role, space in (
+        ("sub", install.SUBMITTER, "team-a"),
+        ("placer", install.SUBMITTER, "team-a"),
+        ("placer", install.SELF_PLACER, "team-a"),
+        ("placer", install.CLUSTER_READER, ""),
+        ("placer", "arena-topo-topology-reader", SYSTEM),
+        ("placer", "arena-topo-topology-reader", "kube-system"),
+    ):
+        fake.add(binding(who, role, space))
+    fake.tokens |= {"admin": "admin", "sub": "sub", "placer": "placer", "stranger": "stranger"}
+    for account in (install.CONTROLLER, install.AGENT):
+        fake.tokens[account] = f"system:serviceaccount:{SYSTEM}:{account}"
+    fake.rbac = True
+    yield fake
+    fake.close()
+
+
+def binding(who: str, role: str, space: str) -> dict[str, Any]:
+    own = space in {SYSTEM, "kube-system"}
+    return {
+        "apiVersion": f"{RBAC}/v1",
+        "kind": "RoleBinding" if space else "ClusterRoleBinding",
+        "metadata": {"name": f"{who}-{role}", **({"namespace": space} if space else {})},
+        "roleRef": {"apiGroup": RBAC, "kind": "Role" if own else "ClusterRole", "name": role},
+        "subjects": [{"apiGroup": RBAC, "kind": "User", "name": who}],
+    }
+
+
+@pytest.fixture
+def config(api, tmp_path):
+    """The kubeconfig of somebody."""
+
+    def made(who: str) -> str:
+        return kubeconfig(tmp_path / who, api.url, user={"token": who}, namespace="team-a")
+
+    return made
+
+
+@pytest.fixture
+def arena(config, capfd, monkeypatch):
+    """Run a command line as somebody; (exit code, stdout, stderr)."""
+
+    def run(who: str, *argv: str):
+        monkeypatch.setenv("KUBECONFIG", config(who))
+        capfd.readouterr()
+        code = cli.run(argv)
+        return code, *capfd.readouterr()
+
+    return run
+
+
+CTL, AGENT = install.CONTROLLER, install.AGENT
+TEAM, OTHER, NONE = "team-a", "default", ""
+
+MAY = [
+    # what everybody needs to plan and to know who starts what waits
+    *[(who, "get configmaps/cluster-view", SYSTEM) for who in ("stranger", "sub", "placer", CTL)],
+    ("stranger", f"get leases.coordination.k8s.io/{CTL}", SYSTEM),
+    (
+        "stranger",
+        "get mutatingadmissionpolicies.admissionregistration.k8s.io/arena-topo-placement",
+        NONE,
+    ),
+    ("stranger", "list deviceclasses.resource.k8s.io", NONE),
+    ("stranger", "list priorityclasses.scheduling.k8s.io", NONE),
+    # a submitter, in his namespace
+    *[
+        ("sub", f"{verb} mpijobs.kubeflow.org", TEAM)
+        for verb in ("create", "get", "list", "watch", "patch", "delete")
+    ],
+    ("sub", "get pods/log", TEAM),
+    ("sub", "list events", TEAM),
+    ("sub", "list resourcequotas", TEAM),
+    ("sub", "create configmaps", TEAM),
+    # who places himself
+    ("placer", "list nodes", NONE),
+    ("placer", "list pods", NONE),
+    ("placer", "list mpijobs.kubeflow.org", NONE),
+    ("placer", "list resourceslices.resource.k8s.io", NONE),
+    ("placer", "list resourceclaims.resource.k8s.io", NONE),
+    ("placer", "list configmaps", SYSTEM),
+    ("placer", "list configmaps", "kube-system"),
+    ("placer", "patch pods", TEAM),
+    ("placer", "create resourceclaims.resource.k8s.io", TEAM),
+    ("placer", "create resourceclaimtemplates.resource.k8s.io", TEAM),
+    # the controller, everywhere
+    *[(CTL, f"{verb} nodes", NONE) for verb in ("list", "watch")],
+    *[(CTL, f"{verb} pods", OTHER) for verb in ("list", "watch", "patch")],
+    *[(CTL, f"{verb} mpijobs.kubeflow.org", OTHER) for verb in ("list", "watch", "patch")],
+    *[(CTL, f"{verb} resourceclaims.resource.k8s.io", OTHER) for verb in ("create", "delete")],
+    (CTL, "list resourcequotas", OTHER),
+    *[(CTL, f"{verb} configmaps", SYSTEM) for verb in ("list", "create", "update", "patch")],
+    (CTL, "create leases.coordination.k8s.io", SYSTEM),
+    (CTL, f"update leases.coordination.k8s.io/{CTL}", SYSTEM),
+    (CTL, "list configmaps", "kube-system"),
+    # the agent
+    *[(AGENT, f"{verb} configmaps", SYSTEM) for verb in ("get", "create", "update")],
+    (AGENT, "list resourceslices.resource.k8s.io", NONE),
+]
+
+MAY_NOT = [
+    ("stranger", "list configmaps", SYSTEM),
+    ("stranger", "get configmaps/node-1-gpu-topology", SYSTEM),
+    ("stranger", f"update leases.coordination.k8s.io/{CTL}", SYSTEM),
+    ("stranger", "list pods", TEAM),
+    ("stranger", "create mpijobs.kubeflow.org", TEAM),
+    ("sub", "create mpijobs.kubeflow.org", OTHER),
+    ("sub", "list mpijobs.kubeflow.org", NONE),
+    ("sub", "create pods", TEAM),
+    ("sub", "patch pods", TEAM),
+    ("sub", "create pods/exec", TEAM),
+    ("sub", "list pods", NONE),
+    ("sub", "list nodes", NONE),
+    ("sub", "list secrets", TEAM),
+    ("sub", "update configmaps/cluster-view", SYSTEM),
+    ("placer", "patch pods", OTHER),
+    ("placer", "patch mpijobs.kubeflow.org", OTHER),
+    ("placer", "patch nodes", NONE),
+    ("placer", "get pods/log", OTHER),
+    ("placer", "update configmaps", SYSTEM),
+    ("placer", "list events", OTHER),
+    *[(CTL, f"{verb} pods", OTHER) for verb in ("create", "delete")],
+    *[(CTL, f"{verb} mpijobs.kubeflow.org", OTHER) for verb in ("create", "delete")],
+    *[(CTL, f"{verb} nodes", NONE) for verb in ("patch", "update")],
+    (CTL, "list secrets", OTHER),
+    (CTL, "list configmaps", OTHER),
+    (CTL, "update configmaps", "kube-system"),
+    (CTL, "update leases.coordination.k8s.io/another", SYSTEM),
+    (AGENT, "list configmaps", SYSTEM),
+    (AGENT, "create configmaps", "kube-system"),
+    (AGENT, "delete configmaps", SYSTEM),
+    (AGENT, "patch nodes", NONE),
+    (AGENT, "list pods", NONE),
+]
+
+
+def right(said: str) -> tuple[Right, str]:
+    """`get configmaps/cluster-view` as a right, and the name in it."""
+    verb, _, what = said.partition(" ")
+    resource, _, name = what.partition("/")
+    if name in {"log", "exec"}:
+        resource, name = what, ""
+    head, sub, tail = resource.partition("/")
+    plural, _, group = head.partition(".")
+    return Right(verb=verb, group=group, resource=plural + sub + tail), name
+
+
+def allowed(api: FakeApi, who: str, said: str, space: str) -> bool:
+    wanted, name = right(said)
+    user = api.tokens[who]
+    return api.allowed(user, wanted.verb, wanted.resource, wanted.group, space, name)
+
+
+@pytest.mark.parametrize(("who", "said", "space"), MAY)
+def test_a_role_may_do_what_it_is_for(api, who, said, space):
+    assert allowed(api, who, said, space)
+
+
+@pytest.mark.parametrize(("who", "said", "space"), MAY_NOT)
+def test_a_role_may_not_do_more(api, who, said, space):
+    assert not allowed(api, who, said, space)
+
+
+def test_with_the_option_for_ack_the_controller_may_write_there(api):
+    assert not allowed(api, CTL, "create configmaps", "kube-system")
+    for one in install.objects(Installation(image="any", ack=True)):
+        if one["kind"] == "Role" and one["metadata"]["namespace"] == "kube-system":
+            with api.edit("Role", one["metadata"]["name"], "kube-system") as stored:
+                stored["rules"] = one["rules"]
+    for verb in ("create", "update"):
+        assert allowed(api, CTL, f"{verb} configmaps", "kube-system")
+    assert not allowed(api, CTL, "delete configmaps", "kube-system")
+    assert not allowed(api, AGENT, "create configmaps", "kube-system")
+
+
+@pytest.mark.usefixtures("api")
+def test_who_asks_the_server_is_told_the_same(config):
+    """The reviews that `check` asks for, and the requests themselves."""
+    admin = Administration(engine.open_backend(Options(kubeconfig=config("sub"))))
+    for one in install.rights(install.SUBMITTER):
+        if one.group != "scheduling.k8s.io":
+            assert admin.allowed(one, "team-a"), str(one)
+    assert not admin.allowed(Right(verb="list", group="", resource="nodes", everywhere=True), "x")
+    connection = Connection(Options(kubeconfig=config("sub")))
+    assert connection.collect("/api/v1/namespaces/team-a/pods") == []
+    with pytest.raises(AccessDenied, match="not allowed to list nodes"):
+        connection.collect("/api/v1/nodes")
+
+
+# ---------------------------------------------------------------- as people do it
+
+
+def node(name: str) -> dict[str, Any]:
+    offers = {"cpu": "64", "memory": "256Gi", "nvidia.com/gpu": "8"}
+    labels = {"nvidia.com/gpu.product": "Tesla-V100-SXM2-16GB"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": labels},
+        "status": {
+            "capacity": offers,
+            "allocatable": offers,
+            "conditions": [{"type": "Ready", "status": "True"}],
+        },
+    }
+
+
+JOB = ("--name=demo", "--gpus=1", "--workers=2", "--image=IMAGE", "mpirun true")
+
+
+def test_a_submitter_submits_looks_at_and_deletes_a_job(arena, api, tmp_path):
+    file = tmp_path / "settings.json"
+    file.write_text("{}")
+    more = ("--config-file", f"{file}:/etc/settings.json", "--tensorboard", "--tensorboard-image=T")
+    assert arena("sub", "submit", "mpi", *more, *JOB)[0] == 0
+    assert api.find("MPIJob", "demo", "team-a")
+    assert api.find("Deployment", "demo-tensorboard", "team-a")
+    assert arena("sub", "get", "demo", "-e")[0] == 0
+    assert arena("sub", "list")[0] == 0
+    assert arena("sub", "delete", "demo")[0] == 0
+    code, _out, err = arena("sub", "submit", "mpi", "-n", "default", *JOB)
+    assert code == 4
+    assert "not allowed to create mpijobs in namespace default" in err
+
+
+def test_who_places_himself_reads_the_whole_cluster_and_no_more(arena, api):
+    api.add(node("node-1"))
+    code, out, err = arena("placer", "plan", "mpi", "--gputopology", *JOB)
+    assert code == 0, err
+    assert "node-1" in out
+    assert "not allowed" not in err
+    assert arena("placer", "topology", "show")[0] == 0
+    assert arena("placer", "nodes", "topology", "node-1")[0] == 4

@@ -1,0 +1,682 @@
+"""GPUs that DRA drivers publish, and the claims that hold them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kube_objects import (
+    bare,
+    claim,
+    config_map,
+    device,
+    group,
+    job,
+    node,
+    only,
+    pod,
+    resource_slice,
+    seen,
+    uuid,
+)
+
+from arena_topo.backends import observed
+from arena_topo.topology import (
+    GPU,
+    Knowledge,
+    Link,
+    LinkKind,
+    gpu_set,
+    members,
+    presets,
+)
+
+DRIVER = "gpu.nvidia.com"
+
+FORMAT = {"arena-topo.io/format": "v1"}
+
+
+def v1beta1(one: dict[str, Any]) -> dict[str, Any]:
+    """The same slice as that version has it: what is of a device is one level deeper."""
+    devices = [
+        {"name": told["name"], "basic": {key: told[key] for key in told if key != "name"}}
+        for told in one["spec"]["devices"]
+    ]
+    return one | {
+        "apiVersion": "resource.k8s.io/v1beta1",
+        "spec": one["spec"] | {"devices": devices},
+    }
+
+
+# Machines.
+
+
+def test_a_published_node_is_the_machine_that_its_product_and_count_make_it():
+    found = only(bare(), resource_slice())
+    assert found.machine.knowledge is Knowledge.ASSUMED
+    assert found.machine.model == "H100"
+    assert found.machine.link(0, 7) == Link(kind=LinkKind.NVLINK, lanes=18)
+    assert [gpu.uuid for gpu in found.machine.gpus] == [uuid("node-a", i) for i in range(8)]
+    assert (found.driver, found.resource) == (DRIVER, DRIVER)
+    assert members(found.free) == tuple(range(8))
+    assert found.allocatable == found.machine.everything
+    assert (found.hidden, found.shared, found.foreign) == (0, None, False)
+
+
+def test_every_version_of_the_api_says_the_same():
+    expected = seen(bare(), resource_slice())
+    assert seen(bare(), v1beta1(resource_slice())) == expected
+    v1beta2 = resource_slice() | {"apiVersion": "resource.k8s.io/v1beta2"}
+    assert seen(bare(), v1beta2) == expected
+
+
+def test_a_node_without_slices_has_no_driver():
+    assert only(node()).driver == ""
+
+
+def test_attributes_may_carry_the_name_of_their_driver_and_of_no_other():
+    mine, theirs = resource_slice(), resource_slice()
+    for told, prefix in ((mine, DRIVER), (theirs, "example.com")):
+        for one in told["spec"]["devices"]:
+            one["attributes"] = {
+                key if "/" in key else f"{prefix}/{key}": value
+                for key, value in one["attributes"].items()
+            }
+    assert seen(bare(), mine) == seen(bare(), resource_slice())
+    assert only(bare(), theirs).machine.gpus == ()
+
+
+@pytest.mark.parametrize("kind", ["mig", "vfio", "amdgpu-partition"])
+def test_parts_of_gpus_are_no_gpus(kind: str):
+    found = only(bare(), resource_slice(devices=[device("node-a", 0, type=kind)]))
+    assert found.machine.gpus == ()
+
+
+def test_a_node_of_slices_of_gpus_says_so():
+    parts = [
+        device("node-a", 0, type="mig", parentUUID="GPU-of-nobody", profile="1g.10gb")
+        | {"name": f"m{i}"}
+        for i in range(2)
+    ]
+    found = only(bare(), resource_slice(devices=parts))
+    assert found.shared == "MIG slices (1g.10gb)"
+
+
+def test_gpus_that_several_claims_may_have_at_once_are_shared():
+    devices = [device("node-a", i) | {"allowMultipleAllocations": True} for i in range(8)]
+    found = only(bare(), resource_slice(devices=devices))
+    assert found.shared == "GPUs are shared (allowMultipleAllocations)"
+
+
+def test_devices_that_are_no_gpus_are_nothing():
+    nic = {"name": "eth1", "attributes": {"dra.net/ifName": {"string": "eth1"}}}
+    channel = {
+        "name": "channel-0",
+        "attributes": {"type": {"string": "channel"}, "id": {"int": 0}},
+    }
+    found = seen(node(), resource_slice(devices=[nic, channel], driver="dra.net"))
+    assert found == seen(node())
+
+
+# Numbers.
+
+
+def test_the_attribute_index_is_the_number_whatever_the_name():
+    devices = [device("node-a", i, index=7 - i) for i in range(8)]
+    found = only(bare(), resource_slice(devices=devices))
+    assert [gpu.uuid for gpu in found.machine.gpus] == [uuid("node-a", 7 - i) for i in range(8)]
+
+
+def test_without_an_index_the_number_is_in_the_name():
+    devices = [device("node-a", i) for i in (3, 1, 0, 2, 10, 4, 5, 6, 7, 8, 9, 11)]
+    found = only(bare(), resource_slice(devices=devices))
+    assert [gpu.uuid for gpu in found.machine.gpus] == [uuid("node-a", i) for i in range(12)]
+
+
+def test_minor_numbers_that_run_against_the_bus_are_no_indexes():
+    addresses = {0: "0000:47:00.0", 1: "0000:4e:00.0", 2: "0000:07:00.0", 3: "0000:0f:00.0"}
+    devices = [
+        device("node-a", minor, **{"resource.kubernetes.io/pciBusID": address})
+        for minor, address in addresses.items()
+    ]
+    found = only(bare(), resource_slice(devices=devices))
+    assert [gpu.uuid for gpu in found.machine.gpus] == [uuid("node-a", i) for i in (2, 3, 0, 1)]
+
+
+def test_what_an_agent_has_seen_decides_over_names_and_addresses():
+    said = config_map()
+    said["data"]["uuids"] = json.dumps([uuid("node-a", i) for i in (4, 5, 6, 7, 0, 1, 2, 3)])
+    found = only(bare(), resource_slice(), said, claim("c", "gpu-4", "gpu-0"))
+    assert found.machine.gpus[0].uuid == uuid("node-a", 4)
+    assert members(found.free) == (1, 2, 3, 5, 6, 7)
+
+
+def test_a_gpu_that_is_lost_leaves_its_place_and_the_links_of_the_others():
+    devices = [device("node-a", i) for i in range(8) if i != 2]
+    found = only(bare(), resource_slice(devices=devices))
+    assert members(found.free) == (0, 1, 3, 4, 5, 6, 7)
+    assert found.machine.link(0, 7) == Link(kind=LinkKind.NVLINK, lanes=18)
+    assert found.machine.gpus[2] == GPU(index=2, model="H100")
+
+
+def test_the_last_gpu_that_is_lost_is_remembered_by_the_label():
+    devices = [device("node-a", i) for i in range(7)]
+    found = only(bare(labels={"nvidia.com/gpu.count": "8"}), resource_slice(devices=devices))
+    assert len(found.machine.gpus) == 8
+    assert members(found.free) == tuple(range(7))
+
+
+def test_two_gpus_of_one_number_are_counted_by_their_names():
+    devices = [device("node-a", i, index=0) for i in range(4)]
+    found = only(bare(), resource_slice(devices=devices))
+    assert [gpu.uuid for gpu in found.machine.gpus] == [uuid("node-a", i) for i in range(4)]
+
+
+def test_unknown_boards_are_joined_as_their_pcie_roots_and_numa_nodes_allow():
+    devices = [
+        device(
+            "node-a",
+            i,
+            productName="NVIDIA L40S",
+            **{"resource.kubernetes.io/pcieRoot": f"pci0000:{i // 2}", "numaNode": i // 4},
+        )
+        for i in range(8)
+    ]
+    found = only(bare(), resource_slice(devices=devices)).machine
+    assert found.knowledge is Knowledge.ASSUMED
+    assert [str(found.link(0, i)) for i in range(1, 8)] == [
+        "PHB",
+        "NODE",
+        "NODE",
+        *["SYS"] * 4,
+    ]
+    assert [gpu.numa for gpu in found.gpus] == [0, 0, 0, 0, 1, 1, 1, 1]
+
+
+def test_a_list_of_numa_nodes_is_its_first():
+    one = device("node-a", 0)
+    one["attributes"]["resource.kubernetes.io/numaNode"] = {"ints": [1, 2]}
+    assert only(bare(), resource_slice(devices=[one])).machine.gpus[0].numa == 1
+
+
+def test_boards_that_tell_nothing_have_unknown_links():
+    devices = [device("node-a", i, productName="NVIDIA L40S") for i in range(4)]
+    found = only(bare(), resource_slice(devices=devices)).machine
+    assert found.knowledge is Knowledge.UNKNOWN
+    assert {str(found.link(0, i)) for i in range(1, 4)} == {"SYS"}
+
+
+def test_equal_nodes_share_one_matrix():
+    found = seen(bare("a"), bare("b"), resource_slice("a"), resource_slice("b"))
+    one, other = found.nodes
+    assert one.machine.links is other.machine.links
+    assert one.machine.gpus != other.machine.gpus
+
+
+def test_an_nvlink_clique_is_a_domain_as_its_label_is():
+    def world(told: str | None, labelled: dict[str, str]) -> list[dict[str, Any]]:
+        more = {"productName": "NVIDIA GB200", "nvlinkClique": told}
+        return [
+            thing
+            for name in ("a", "b", "c", "d")
+            for thing in (
+                bare(name, labels={key: value for key, value in labelled.items() if name < "c"}),
+                resource_slice(
+                    name,
+                    devices=[
+                        device(name, i, **(more if name < "c" else {**more, "nvlinkClique": None}))
+                        for i in range(4)
+                    ],
+                ),
+            )
+        ]
+
+    by_attribute = seen(*world("f5ee.1", {}))
+    by_label = seen(*world(None, {"nvidia.com/gpu.clique": "f5ee.1"}))
+    assert by_attribute.tiers == by_label.tiers
+    assert [tier.name for tier in by_attribute.tiers] == ["nvlink"]
+    assert [one.domains for one in by_attribute.nodes] == [one.domains for one in by_label.nodes]
+    assert by_attribute.nodes[0].domains == ("f5ee.1",)
+    assert "nvidia.com/gpu.clique" not in by_attribute.nodes[0].labels
+
+
+# Pools.
+
+
+def test_a_pool_in_several_slices_is_one_machine():
+    halves = [
+        resource_slice(
+            name=f"slice-{half}",
+            devices=[device("node-a", half * 4 + i) for i in range(4)],
+            pool={"resourceSliceCount": 2},
+        )
+        for half in (0, 1)
+    ]
+    assert seen(bare(), *halves) == seen(bare(), resource_slice())
+
+
+def test_of_a_pool_only_the_newest_generation_counts():
+    old = resource_slice(name="old", devices=[device("node-a", i) for i in range(8)])
+    new = resource_slice(
+        name="new", devices=[device("node-a", i) for i in range(4)], pool={"generation": 2}
+    )
+    assert seen(bare(), old, new) == seen(bare(), new)
+    assert len(only(bare(), new, old).machine.gpus) == 4
+
+
+def test_gpus_of_a_pool_that_is_not_complete_wait_until_it_is():
+    half = resource_slice(pool={"resourceSliceCount": 2})
+    found = seen(bare(), half)
+    assert found.nodes[0].free == 0
+    assert found.nodes[0].allocatable == 0
+    assert found.notes == (
+        "node node-a: 1 of 2 ResourceSlices of gpu.nvidia.com are there; none of its GPUs can be"
+        " used until all are",
+    )
+
+
+def test_a_slice_that_is_listed_twice_counts_once():
+    assert seen(bare(), resource_slice(), resource_slice()) == seen(bare(), resource_slice())
+
+
+@pytest.mark.parametrize("where", [{"allNodes": True}, {"nodeSelector": {}}])
+def test_gpus_of_no_single_node_are_named_and_not_used(where: dict[str, Any]):
+    found = seen(bare(), resource_slice(None, **where))
+    assert found.nodes[0].machine.gpus == ()
+    assert found.notes == ("8 GPUs of gpu.nvidia.com belong to no single node; they are not used",)
+
+
+@pytest.mark.parametrize(
+    ("effect", "usable"), [("NoSchedule", False), ("NoExecute", False), ("None", True)]
+)
+def test_a_tainted_device_is_not_healthy(effect: str, *, usable: bool):
+    for shape in (dict, v1beta1):
+        told = resource_slice()
+        told["spec"]["devices"][3]["taints"] = [{"key": "gpu.nvidia.com/xid", "effect": effect}]
+        found = only(bare(), shape(told))
+        assert (3 in members(found.free)) is usable
+        assert (3 in members(found.allocatable or 0)) is usable
+
+
+def test_of_two_drivers_on_one_node_the_one_with_more_gpus_counts():
+    other = resource_slice(
+        name="other", driver="gpu.example.com", devices=[device("node-a", i) for i in range(2)]
+    )
+    found = seen(bare(), other, resource_slice())
+    assert found.nodes[0].driver == DRIVER
+    assert found.notes == (
+        "node node-a: gpu.nvidia.com and gpu.example.com both publish GPUs; those of"
+        " gpu.nvidia.com count",
+    )
+
+
+def test_more_gpus_than_a_machine_can_have_are_none_and_noted():
+    devices = [device("node-a", i) | {"name": f"x-{i}"} for i in range(65)]
+    found = seen(bare(), resource_slice(devices=devices))
+    assert found.nodes[0].machine.gpus == ()
+    assert found.notes == (
+        "node node-a: gpu.nvidia.com publishes 65 GPUs, but 64 are the most that one machine has;"
+        " it is taken for none",
+    )
+
+
+# What else says of the same node.
+
+
+def test_a_config_map_tells_the_links_and_slices_the_devices():
+    told = config_map(healthy=gpu_set(range(7)))
+    slices = resource_slice(
+        devices=[device("node-a", i, productName="Tesla V100-SXM2-16GB") for i in range(8)]
+    )
+    found = only(bare(), slices, told, claim("c", "gpu-0"))
+    assert found.machine.knowledge is Knowledge.MEASURED
+    assert found.machine.links == presets.machine("dgx-1-v100", "node-a").links
+    assert found.machine.model == "V100"
+    assert found.machine.gpus[5].uuid == uuid("node-a", 5)
+    assert members(found.free) == (1, 2, 3, 4, 5, 6)
+    assert found.driver == DRIVER
+
+
+def test_a_config_map_of_another_number_of_gpus_is_not_believed():
+    found = seen(
+        bare(), resource_slice(devices=[device("node-a", i) for i in range(4)]), config_map()
+    )
+    assert len(found.nodes[0].machine.gpus) == 4
+    assert found.notes == (
+        "configmap kube-system/node-a-gpu-topology describes 8 GPUs, but gpu.nvidia.com publishes"
+        " 4 of node node-a; what the driver says counts",
+    )
+
+
+def test_a_config_map_without_links_tells_health_alone():
+    told = config_map(healthy=gpu_set(range(6)))
+    del told["data"]["linkType"]
+    found = only(bare(), resource_slice(), told)
+    assert found.machine.link(0, 7) == Link(kind=LinkKind.NVLINK, lanes=18)
+    assert members(found.free) == tuple(range(6))
+
+
+def test_where_a_device_plugin_offers_gpus_slices_only_name_them():
+    found = seen(node(), resource_slice(), config_map(), claim("c", "gpu-6"))
+    (one,) = found.nodes
+    assert (one.driver, one.resource) == ("", "nvidia.com/gpu")
+    assert one.machine.gpus[5].uuid == uuid("node-a", 5)
+    assert members(one.free) == (0, 1, 2, 3, 4, 5, 7)
+    assert found.notes == (
+        "node node-a: a device plugin offers its GPUs, and gpu.nvidia.com publishes them too; the"
+        " device plugin's count",
+    )
+
+
+def test_a_device_plugin_that_offers_nothing_any_more_is_gone():
+    gone = {"cpu": "32", "nvidia.com/gpu": "0"}
+    found = only(node(allocatable=gone), resource_slice())
+    assert found.driver == DRIVER
+    assert members(found.free) == tuple(range(8))
+
+
+# Claims.
+
+
+def test_allocated_devices_are_in_use_whoever_has_them():
+    found = only(bare(), resource_slice(), claim("c", "gpu-0", "gpu-3"), claim("d", "gpu-5"))
+    assert members(found.free) == (1, 2, 4, 6, 7)
+    assert found.hidden == 0
+    assert found.foreign
+
+
+def test_a_claim_that_waits_holds_nothing():
+    assert members(only(bare(), resource_slice(), claim("c")).free) == tuple(range(8))
+
+
+def test_a_claim_holds_its_devices_until_the_scheduler_takes_them_back():
+    ended = pod("worker", gpus=0, phase="Succeeded", spec={"resourceClaims": [{"name": "gpus"}]})
+    going = claim("c", "gpu-0", users=["worker"], deletionTimestamp="2026-11-21T10:00:00Z")
+    assert members(only(bare(), resource_slice(), ended, going).free) == tuple(range(1, 8))
+    assert members(only(bare(), resource_slice(), going).free) == tuple(range(1, 8))
+
+
+def test_claims_of_pods_that_arena_topo_placed_are_not_foreign():
+    worker = pod("w", gpus=0, annotations=FORMAT | group("0"))
+    mine = claim("c", "gpu-0", users=["w"])
+    assert not only(bare(), resource_slice(), worker, mine).foreign
+    assert not only(bare(), resource_slice(), claim("c", "gpu-0", annotations=FORMAT)).foreign
+    assert only(bare(), resource_slice(), worker, claim("c", "gpu-0", users=["w", "x"])).foreign
+
+
+def test_looking_at_a_device_does_not_hold_it():
+    watching = claim("c", "gpu-0")
+    watching["status"]["allocation"]["devices"]["results"][0]["adminAccess"] = True
+    assert members(only(bare(), resource_slice(), watching).free) == tuple(range(8))
+
+
+def test_a_part_that_is_allocated_takes_its_gpu():
+    mig = device("node-a", 20, type="mig", uuid="MIG-1", parentUUID=uuid("node-a", 2))
+    vfio = device("node-a", 4, type="vfio", uuid="V") | {"name": "gpu-vfio-4"}
+    devices = [*(device("node-a", i) for i in range(8)), mig, vfio]
+    told = resource_slice(devices=devices)
+    assert members(only(bare(), told).free) == tuple(range(8))
+    found = only(bare(), told, claim("c", "gpu-20"), claim("d", "gpu-vfio-4"))
+    assert members(found.free) == (0, 1, 3, 5, 6, 7)
+    assert found.shared is None
+
+
+def test_a_device_that_is_gone_holds_nothing_of_the_others():
+    devices = [device("node-a", i) for i in range(8) if i != 2]
+    found = only(bare(), resource_slice(devices=devices), claim("c", "gpu-2"))
+    assert members(found.free) == (0, 1, 3, 4, 5, 6, 7)
+
+
+def test_devices_of_other_drivers_and_pools_are_others():
+    elsewhere = claim("c", "gpu-0", node="node-b")
+    network = claim("d", "gpu-1")
+    network["status"]["allocation"]["devices"]["results"][0]["driver"] = "dra.net"
+    assert members(only(bare(), resource_slice(), elsewhere, network).free) == tuple(range(8))
+
+
+def test_two_claims_that_share_a_device_hide_no_other():
+    found = only(bare(), resource_slice(), claim("c", "gpu-0"), claim("d", "gpu-0"))
+    assert (members(found.free), found.hidden) == (tuple(range(1, 8)), 0)
+
+
+def claiming(name: str, of: str | None, **more: Any) -> dict[str, Any]:
+    """A pod with one claim, made from a template where its own status names it."""
+    return pod(
+        name,
+        gpus=0,
+        spec={"resourceClaims": [{"name": "gpus", "resourceClaimTemplateName": "t"}]},
+        status={"resourceClaimStatuses": [{"name": "gpus", "resourceClaimName": of}]},
+        **more,
+    )
+
+
+def test_a_pod_is_not_counted_beside_its_claim():
+    found = only(bare(), resource_slice(), claiming("w", "c"), claim("c", "gpu-0", "gpu-1"))
+    assert (members(found.free), found.hidden) == ((2, 3, 4, 5, 6, 7), 0)
+
+
+def test_a_pod_is_not_counted_beside_the_claim_that_the_scheduler_made_of_its_limits():
+    extended = pod(
+        "w",
+        gpus=2,
+        status={"extendedResourceClaimStatus": {"resourceClaimName": "w-extended"}},
+    )
+    found = only(bare(), resource_slice(), extended, claim("w-extended", "gpu-0", "gpu-1"))
+    assert (members(found.free), found.hidden) == ((2, 3, 4, 5, 6, 7), 0)
+    unread = only(bare(), resource_slice(), extended)
+    assert (unread.free_count, unread.hidden) == (6, 2)
+
+
+def test_a_pod_whose_claim_could_not_be_read_may_have_any_gpu():
+    found = seen(bare(), resource_slice(), claiming("w", "c"))
+    assert found.nodes[0].free == 0
+    assert found.notes == (
+        "pod default/w has devices by ResourceClaim c, which could not be read; every GPU of node"
+        " node-a counts as in use",
+    )
+    assert only(node(), claiming("w", "c")).free_count == 8
+
+
+def test_a_template_of_which_no_claim_was_needed_holds_nothing():
+    assert only(bare(), resource_slice(), claiming("w", None)).free_count == 8
+
+
+# Records.
+
+REQUEST = "arena-topo.io/request"
+
+
+def asking(**said: int) -> dict[str, str]:
+    return {REQUEST: json.dumps(said)}
+
+
+def test_a_record_counts_until_the_claim_of_its_worker_is_allocated():
+    planned = job("j", "node-a/0,1;node-a/2,3", gpus=0, annotations=asking(workers=2, gpus=2))
+    waiting = [claim("j-worker-0"), claim("j-worker-1")]
+    found = only(bare(), resource_slice(), planned, *waiting)
+    assert (members(found.free), found.hidden) == ((4, 5, 6, 7), 0)
+    bound = [claim("j-worker-0", "gpu-0", "gpu-1"), claim("j-worker-1")]
+    found = only(bare(), resource_slice(), planned, *bound)
+    assert (members(found.free), found.hidden) == ((4, 5, 6, 7), 0)
+
+
+def test_what_a_worker_was_given_counts_and_not_what_was_planned_for_it():
+    planned = job("j", "node-a/0,1", gpus=0, annotations=asking(workers=1, gpus=2))
+    given = claim("made-of-a-template", "gpu-4", "gpu-5", users=["j-worker-0"])
+    found = only(bare(), resource_slice(), planned, given)
+    assert (members(found.free), found.hidden) == ((0, 1, 2, 3, 6, 7), 0)
+
+
+def test_a_claim_of_other_devices_leaves_the_record_as_it_is():
+    planned = job("j", "node-a/0,1", gpus=0, annotations=asking(workers=1, gpus=2))
+    network = claim("nic", "eth1", users=["j-worker-0"])
+    found = only(bare(), resource_slice(), planned, network)
+    assert members(found.free) == (2, 3, 4, 5, 6, 7)
+
+
+# What makes no sense.
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"devices": 3},
+        {"devices": [{"name": "gpu-0", "attributes": []}]},
+        {"pool": {"name": "p", "generation": "new"}},
+        {"pool": {"name": 3}},
+        {"driver": 3},
+        {"nodeName": ["node-a"]},
+    ],
+)
+def test_a_slice_that_makes_no_sense_is_a_note_and_spoils_nothing(spec: dict[str, Any]):
+    broken = resource_slice("node-b", **spec)
+    found = seen(bare(), resource_slice(), broken)
+    assert members(found.nodes[0].free) == tuple(range(8))
+    (note,) = found.notes
+    assert note.startswith("ResourceSlice node-b-slice makes no sense and is ignored: ")
+
+
+_NONSENSE = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-3, 99)
+    | st.sampled_from(["", "gpu", "node-a", "gpu-0"]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                [
+                    *("name", "driver", "pool", "generation", "resourceSliceCount", "nodeName"),
+                    *("devices", "basic", "attributes", "uuid", "type", "productName", "index"),
+                    *(
+                        "int",
+                        "string",
+                        "ints",
+                        "taints",
+                        "effect",
+                        "allocation",
+                        "results",
+                        "device",
+                    ),
+                    *("reservedFor", "resource", "ownerReferences", "kind", "annotations"),
+                ]
+            ),
+            inner,
+            max_size=5,
+        )
+    ),
+    max_leaves=25,
+)
+
+
+@given(
+    things=st.lists(
+        st.tuples(
+            st.sampled_from(["ResourceSlice", "ResourceClaim"]),
+            st.dictionaries(st.sampled_from(["metadata", "spec", "status"]), _NONSENSE),
+        ),
+        max_size=4,
+    )
+)
+def test_no_slice_or_claim_whatever_its_shape_stops_the_reader(
+    things: list[tuple[str, dict[str, Any]]],
+):
+    objects = []
+    for at, (kind, thing) in enumerate(things):
+        meta = thing.get("metadata")
+        named = {"name": f"x{at}", **(meta if isinstance(meta, dict) else {})}
+        objects.append({"kind": kind, **thing, "metadata": named})
+    assert [one.name for one in seen(*objects, bare(), resource_slice()).nodes] == ["node-a"]
+
+
+_DEVICES = st.sampled_from([f"gpu-{i}" for i in range(8)])
+
+
+@given(
+    held=st.lists(st.sets(_DEVICES, max_size=3), max_size=4),
+    order=st.randoms(use_true_random=False),
+)
+def test_what_is_free_is_what_no_claim_holds_in_any_order(held: list[set[str]], order: Any):
+    objects = [
+        bare(),
+        resource_slice(),
+        *(claim(f"c{at}", *sorted(names)) for at, names in enumerate(held)),
+    ]
+    order.shuffle(objects)
+    taken = {int(name[4:]) for names in held for name in names}
+    assert set(members(only(*objects).free)) == set(range(8)) - taken
+
+
+def test_projection_keeps_everything_that_is_read_of_slices_and_claims():
+    worker = claiming("w", "c")
+    worker["status"]["extendedResourceClaimStatus"] = {"resourceClaimName": "x"}
+    objects = [bare(), v1beta1(resource_slice()), claim("c", "gpu-0", users=["w"]), worker]
+    small = [observed.project(one["kind"], one) for one in objects]
+    assert seen(*small) == seen(*objects)
+    assert [observed.project(one["kind"], one) for one in small] == small
+
+
+# Captured entries (kubernetes-sigs/dra-driver-nvidia-gpu issues 744 and 719,
+# ROCm/k8s-gpu-dra-driver pull request 21), as far as they were shown there.
+
+
+def test_a_gb200_of_driver_25_3_is_read_with_its_index():
+    told = {
+        "name": "gpu-3",
+        "basic": {
+            "attributes": {
+                "architecture": {"string": "Blackwell"},
+                "brand": {"string": "Nvidia"},
+                "cudaComputeCapability": {"version": "10.0.0"},
+                "index": {"int": 3},
+                "minor": {"int": 3},
+                "productName": {"string": "NVIDIA GB200"},
+                "type": {"string": "gpu"},
+                "uuid": {"string": "GPU-0"},
+            }
+        },
+    }
+    found = only(bare(), resource_slice(devices=[told])).machine
+    assert found.gpus[3] == GPU(index=3, uuid="GPU-0", model="GB200")
+
+
+def test_an_a100_with_mig_is_not_the_one_without():
+    whole = {
+        "name": "gpu-1",
+        "attributes": {
+            "productName": {"string": "NVIDIA A100 80GB PCIe"},
+            "type": {"string": "gpu"},
+            "uuid": {"string": "GPU-13719f71-412c-d11e-b236-a262f530a4fc"},
+        },
+    }
+    part = {
+        "name": "gpu-0-mig-9-4-4",
+        "attributes": {
+            "parentUUID": {"string": "GPU-ddf64803-f421-0e5b-883e-cd752de16db7"},
+            "profile": {"string": "3g.40gb"},
+            "type": {"string": "mig"},
+        },
+    }
+    found = only(bare(), resource_slice(devices=[part, whole]))
+    assert members(found.free) == (1,)
+    assert found.machine.model == "A100"
+
+
+def test_a_partition_of_an_mi300x_is_no_gpu():
+    part = {
+        "name": "gpu-32-160",
+        "basic": {
+            "attributes": {
+                "cardIndex": {"int": 32},
+                "parentDeviceID": {"string": "7066866330502360227"},
+                "productName": {"string": "AMD_Instinct_MI300X_OAM"},
+                "resource.kubernetes.io/pcieRoot": {"string": "pci0003:00"},
+                "type": {"string": "amdgpu-partition"},
+            }
+        },
+    }
+    told = resource_slice(devices=[part], driver="gpu.amd.com")
+    assert seen(bare(), told) == seen(bare())
