@@ -27,13 +27,14 @@ from typing import TYPE_CHECKING, Any
 
 from arena_topo import manifests
 from arena_topo.backends import Backend
+from arena_topo.backends.kubernetes.status import is_launcher
 from arena_topo.backends.queue import MOST_TRIES, Queue, QueuedJob, Snapshot
 from arena_topo.errors import ArenaError, UsageError
 from arena_topo.job import NodeLoss
 from arena_topo.manifests import transition
 from arena_topo.workflow import fairness, gathering, heartbeat
 from arena_topo.workflow.gathering import Fate
-from arena_topo.workflow.starting import Starter
+from arena_topo.workflow.starting import Starter, over
 from arena_topo.workflow.submission import open_starter
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ class Controller:
     tell: Tell = lambda _: None
     clock: Callable[[], float] = time.monotonic
     _patience: dict[tuple[str, str, str], gathering.Patience] = field(default_factory=dict)
-    _missed: dict[tuple[str, str], float] = field(default_factory=dict)
+    _missed: dict[str, float] = field(default_factory=dict)
     _published: float | None = None
 
     def round(self) -> None:
@@ -126,14 +127,16 @@ class Controller:
         view = self.queue.read()
         if self.starter.withdraw(view.jobs, view.now):
             view = self.queue.read()
-        workers = self.upkeep.workers()
+        pods = self.upkeep.pods()
         self._forget(view)
         touched = False
         for job in view.jobs:
-            touched |= self._each(job, partial(self._tended, job, workers.get(job.key, []), view))
+            touched |= self._each(job, partial(self._tended, job, pods.get(job.key, []), view))
         if touched:
             view = self.queue.read()
         for job in fairness.order(view.jobs):
+            if not all(map(over, pods.get(job.key, ()))):
+                continue  # The pods of its last run have not ended yet.
             if self._each(job, partial(self._started, job, view)):
                 view = self.queue.read()
         self._publish(view)
@@ -158,7 +161,10 @@ class Controller:
         """See to a job that is resumed; whether anything that others may see was changed."""
         if job.suspender is not None and (job.suspended or self._fresh(job, pods)):
             return self._handed(job)
-        if job.suspended or job.state != "placed":
+        if job.suspended:
+            self._bury(pods, view)
+            return False
+        if job.state != "placed":
             return False
         for pod, patch in gathering.worker_places(job.manifest, pods):
             self.queue.bind(pod, patch)
@@ -190,7 +196,8 @@ class Controller:
     def _broken(self, job: QueuedJob, pods: Sequence[Object]) -> bool:
         """Take a gang back that cannot complete."""
         wanted = int(job.manifest["spec"]["mpiReplicaSpecs"]["Worker"].get("replicas", 1))
-        warnings = self.queue.warnings(job.manifest) if len(pods) < wanted else []
+        workers = sum(not is_launcher(pod) for pod in pods)
+        warnings = self.queue.warnings(job.manifest) if workers < wanted else []
         since = job.started or job.recorded or 0.0
         seen = gathering.standing(job.manifest, pods, warnings, now=self.queue.now(), since=since)
         if seen.fate is Fate.STARTED:
@@ -222,26 +229,39 @@ class Controller:
                 # MPI ends the job itself when it loses a rank; nothing brings it back.
                 return False
 
-    def _loss(self, pods: Sequence[Object], view: Snapshot) -> str | None:
+    def _bury(self, pods: Sequence[Object], view: Snapshot) -> None:
+        """Let go of pods of a gang that was taken back from a machine that does not answer.
+
+        Nobody else would: its kubelet never says that they have ended, and as long as they are
+        there the operator makes no others of their names.
+        """
         for pod in pods:
+            if pod["metadata"].get("deletionTimestamp") and self._lost_nodes([pod], view):
+                self.upkeep.bury(pod)
+
+    def _loss(self, pods: Sequence[Object], view: Snapshot) -> str | None:
+        workers = [pod for pod in pods if not is_launcher(pod)]
+        for pod in workers:
             status = pod.get("status") or {}
             if status.get("phase") == "Failed" and status.get("reason") in _EVICTED:
                 return f"{pod['metadata']['name']} was evicted: {status.get('message') or '?'}"
+        for name, why in self._lost_nodes(workers, view).items():
+            return f"node {name} is {why}"
+        return None
+
+    def _lost_nodes(self, pods: Sequence[Object], view: Snapshot) -> dict[str, str]:
+        """The nodes of these pods that have been of no use for a while, and why."""
         nodes: dict[str, str | None] = {
             node.name: node.unavailable for node in view.cluster().nodes
         }
-        used = {str(name) for pod in pods if (name := pod["spec"].get("nodeName"))}
-        for name in sorted(used):
+        lost = {}
+        for name in sorted({str(one) for pod in pods if (one := pod["spec"].get("nodeName"))}):
             why = nodes.get(name, "gone")
-            key = (name, why or "")
             if why is None:
-                for old in [old for old in self._missed if old[0] == name]:
-                    del self._missed[old]
-                continue
-            since = self._missed.setdefault(key, self.clock())
-            if self.clock() - since >= LOST_AFTER:
-                return f"node {name} is {why}"
-        return None
+                self._missed.pop(name, None)
+            elif self.clock() - self._missed.setdefault(name, self.clock()) >= LOST_AFTER:
+                lost[name] = why
+        return lost
 
     def _back(self, job: QueuedJob, reason: str, *, counts: bool = True) -> bool:
         """Suspend a gang whole; it waits for its turn again."""

@@ -157,6 +157,8 @@ class FakeApi(Store):
         self.collects_garbage = True
         self.graceful = False
         """Whether pods that are deleted stay on their node until a kubelet confirms."""
+        self.going: dict[str, tuple[Resource, Key]] = {}
+        """What waits for the end of all that it owns (foreground deletion), by uid."""
         self.now = 0.0
         self.skew = 0.0
         """Seconds by which the server's clock is ahead of this machine's."""
@@ -243,14 +245,18 @@ class FakeApi(Store):
         """The time as the Date header has it."""
         return formatdate(self.clock(), usegmt=True)
 
-    def service_account(self, name: str, namespace: str = "default") -> str:
-        """A token for a service account, which is stored if it is new."""
+    def service_account(
+        self, name: str, namespace: str = "default", *, node: str | None = None
+    ) -> str:
+        """A token for a service account, which is stored if it is new; for a pod of a node."""
         if not self.find("ServiceAccount", name, namespace):
             meta = {"name": name, "namespace": namespace}
             self.add({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": meta})
-        user = f"system:serviceaccount:{namespace}:{name}"
-        self.tokens[f"token-of-{namespace}-{name}"] = user
-        return f"token-of-{namespace}-{name}"
+        extra = {} if node is None else {"authentication.kubernetes.io/node-name": [node]}
+        token = f"token-of-{namespace}-{name}-{node or ''}"
+        user = fake_rbac.User(f"system:serviceaccount:{namespace}:{name}", **extra)
+        self.tokens[token] = user
+        return token
 
     # What tests do to the objects.
 
@@ -398,19 +404,22 @@ class FakeApi(Store):
         options: Object | None = None,
         *,
         dry: bool = False,
+        user: str = "admin",
     ) -> Object | None:
         """Delete an object, or mark it where something has to happen first: what is left of it."""
         resource, options = resolved(which), options or {}
         found = self.get(resource, space, name)
         meta = found["metadata"]
         self._preconditions(resource, meta, options.get("preconditions") or {})
+        fake_admission.validated(self, resource, None, found, "DELETE", user)
         if dry:
             return found
         policy = options.get("propagationPolicy")
         if policy == "Foreground" and self.collects_garbage:
             self.collect(meta["uid"])
-            if any(self._owned(meta["uid"])):
+            if self.owned.get(meta["uid"]):
                 kept = {*(meta.get("finalizers") or ()), "foregroundDeletion"}
+                self.going[meta["uid"]] = (resource, (space, name))
                 return self._mark(resource, (space, name), finalizers=sorted(kept))
         if meta.get("finalizers"):
             return self._mark(resource, (space, name))
@@ -448,31 +457,21 @@ class FakeApi(Store):
             self.store(resource, key, thing)
         return thing
 
-    def _owned(self, uid: str) -> Iterator[tuple[Resource, Key]]:
-        for name, table in self.tables.items():
-            for key, entry in list(table.items()):
-                owners = entry.thing["metadata"].get("ownerReferences") or ()
-                if any(owner.get("uid") == uid for owner in owners):
-                    yield RESOURCES[name], key
-
     def collect(self, uid: str) -> None:
         """Delete what an object owned that is gone, as the garbage collector does."""
-        for resource, key in list(self._owned(uid)):
-            if key in self.tables[resource.name]:
-                self.remove(resource, *key)
+        for name, key in sorted(self.owned.get(uid, ())):
+            if key in self.tables[name]:
+                self.remove(name, *key)
 
     def _finish_owners(self, meta: Object) -> None:
         """Let owners go that only waited for this one (foreground deletion)."""
         for owner in meta.get("ownerReferences") or ():
-            for name, table in self.tables.items():
-                for key, entry in list(table.items()):
-                    its = entry.thing["metadata"]
-                    if its["uid"] != owner.get("uid") or "deletionTimestamp" not in its:
-                        continue
-                    if not any(self._owned(its["uid"])):
-                        thing = copy.deepcopy(entry.thing)
-                        thing["metadata"]["finalizers"].remove("foregroundDeletion")
-                        self._settle(RESOURCES[name], key, thing)
+            uid = owner.get("uid")
+            if uid in self.going and not self.owned.get(uid):
+                resource, key = self.going.pop(uid)
+                thing = copy.deepcopy(self.get(resource, *key))
+                thing["metadata"]["finalizers"].remove("foregroundDeletion")
+                self._settle(resource, key, thing)
 
     def _settle(self, resource: Resource, key: Key, thing: Object) -> None:
         """Store an object, or drop it if it was to go and nothing holds it any more."""
@@ -606,7 +605,9 @@ class FakeApi(Store):
         if changed.get("spec") != found.get("spec") and "generation" in old:
             changed["metadata"]["generation"] = old["generation"] + 1
         if not dry and changed != found:
-            self._settle(resource, (old.get("namespace", "") if not resource.wide else "", name), changed)
+            self._settle(
+                resource, (old.get("namespace", "") if not resource.wide else "", name), changed
+            )
         return changed
 
     def bind(self, space: str, name: str, body: Object, *, dry: bool = False) -> None:
@@ -619,7 +620,11 @@ class FakeApi(Store):
             status = pod.setdefault("status", {})
             status["conditions"] = [
                 *(one for one in status.get("conditions", ()) if one["type"] != "PodScheduled"),
-                {"type": "PodScheduled", "status": "True", "lastTransitionTime": rfc3339(self.clock())},
+                {
+                    "type": "PodScheduled",
+                    "status": "True",
+                    "lastTransitionTime": rfc3339(self.clock()),
+                },
             ]
             self.store(RESOURCES["pods"], (space, name), pod)
 
@@ -642,7 +647,9 @@ class FakeApi(Store):
     def preferred(self, resource: Resource) -> str:
         return next(iter(self.versions_of(resource)), resource.versions[0])
 
-    def allowed(self, user: str, verb: str, resource: str, group: str, space: str, name: str) -> bool:
+    def allowed(
+        self, user: str, verb: str, resource: str, group: str, space: str, name: str
+    ) -> bool:
         """Whether a user may do something; `resource` may be `pods/log`."""
         where = f"{verb} {resource} {space}".strip()
         if any(rule.fullmatch(where) for rule in self.denied):

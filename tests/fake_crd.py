@@ -39,7 +39,9 @@ SPEC = {
         "launcherCreationPolicy mpiImplementation mpiReplicaSpecs runLauncherAsWorker runPolicy"
         " slotsPerWorker sshAuthMountPath".split()
     ),
-    "v1": frozenset("cleanPodPolicy mainContainer mpiReplicaSpecs runPolicy slotsPerWorker".split()),
+    "v1": frozenset(
+        "cleanPodPolicy mainContainer mpiReplicaSpecs runPolicy slotsPerWorker".split()
+    ),
     "v1alpha1": frozenset(
         "backoffLimit cleanPodPolicy gpus launcherOnMaster launcherResources mountsOnLauncher"
         " replicas template".split()

@@ -275,10 +275,12 @@ class Handler(StreamRequestHandler):
             case "DELETE" if not name:
                 # The real server calls it deletecollection: all of the namespace.
                 for one in fake.listing(resource, space, query):
-                    fake.remove(resource, space, one["metadata"]["name"], body, dry=dry)
+                    fake.remove(resource, space, one["metadata"]["name"], body, dry=dry, user=user)
                 answer = None
             case _:
-                answer = fake.remove(resource, space, name, {**query, **(body or {})}, dry=dry)
+                answer = fake.remove(
+                    resource, space, name, {**query, **(body or {})}, dry=dry, user=user
+                )
         if answer is None:
             return json.dumps(success).encode()
         return Entry(answer, 0).json(version=api, bare=False)

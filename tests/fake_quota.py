@@ -55,10 +55,11 @@ def quantity(text: Any) -> Decimal:
 
 def shown(value: Decimal, like: Any = "") -> str:
     """A number as a quantity, with the unit of another one where that is exact."""
+    value = Decimal(value)
     unit = re.sub(r"[+-]?[0-9.]+", "", str(like))
     for one in (unit, ""):
         if one and value and value % UNITS[one] == 0:
-            return f"{value / UNITS[one]:f}"  + one
+            return f"{value / UNITS[one]:f}" + one
     if value != value.to_integral_value():
         return f"{(value * 1000).to_integral_value():f}m"
     return f"{value.to_integral_value():f}"
@@ -126,7 +127,8 @@ def admit(api: FakeApi, resource: Resource, thing: Object, *, hand: bool) -> Non
     if resource.name == "pods" and not hand:
         _secure(api, thing, space)
     quotas = [
-        entry.thing for (inside, _), entry in sorted(api.tables["resourcequotas"].items())
+        entry.thing
+        for (inside, _), entry in sorted(api.tables["resourcequotas"].items())
         if inside == space and space
     ]
     if not quotas or hand:
@@ -140,11 +142,21 @@ def admit(api: FakeApi, resource: Resource, thing: Object, *, hand: bool) -> Non
             missing = sorted(
                 key
                 for key in hard
-                if key in {"cpu", "memory", "requests.cpu", "requests.memory", "limits.cpu",
-                           "limits.memory"} and key not in wanted
+                if key
+                in {
+                    "cpu",
+                    "memory",
+                    "requests.cpu",
+                    "requests.memory",
+                    "limits.cpu",
+                    "limits.memory",
+                }
+                and key not in wanted
             )
             if missing:
-                who = ",".join(one["name"] for one in (thing.get("spec") or {}).get("containers", ()))
+                who = ",".join(
+                    one["name"] for one in (thing.get("spec") or {}).get("containers", ())
+                )
                 said = "; ".join(f"{key} for: {who}" for key in missing)
                 raise forbidden(PODS, name, f"failed quota: {label}: must specify {said}")
         over = sorted(
@@ -231,7 +243,9 @@ def _baseline(spec: Object, *, restricted: bool) -> Iterator[str]:
             if bad := sorted(set(added) - BASELINE_CAPABILITIES):
                 extra[one["name"]] = bad
         if extra:
-            every = ", ".join(f'"{one}"' for one in sorted({c for bad in extra.values() for c in bad}))
+            every = ", ".join(
+                f'"{one}"' for one in sorted({c for bad in extra.values() for c in bad})
+            )
             yield (
                 f"non-default capabilities ({_these(list(extra))} must not include {every} in"
                 " securityContext.capabilities.add)"
@@ -262,16 +276,23 @@ def _restricted(spec: Object) -> Iterator[str]:
     if any(added.values()):
         every = ", ".join(f'"{one}"' for one in sorted({c for bad in added.values() for c in bad}))
         names = [name for name, bad in added.items() if bad]
-        said.append(
-            f"{_these(names)} must not include {every} in securityContext.capabilities.add"
-        )
+        said.append(f"{_these(names)} must not include {every} in securityContext.capabilities.add")
     if said:
         yield f"unrestricted capabilities ({'; '.join(said)})"
     bad = [
         one["name"]
         for one in spec.get("volumes") or ()
-        if not set(one) & {"configMap", "csi", "downwardAPI", "emptyDir", "ephemeral",
-                           "persistentVolumeClaim", "projected", "secret"}
+        if not set(one)
+        & {
+            "configMap",
+            "csi",
+            "downwardAPI",
+            "emptyDir",
+            "ephemeral",
+            "persistentVolumeClaim",
+            "projected",
+            "secret",
+        }
     ]
     if bad:
         quoted = ", ".join(f'"{name}"' for name in bad)

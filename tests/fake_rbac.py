@@ -14,6 +14,17 @@ RBAC = "rbac.authorization.k8s.io"
 MASTERS = "system:masters"
 
 
+class User(str):
+    """A name with what the server knows of its token besides, such as the node it is bound to."""
+
+    __slots__ = ("extra",)
+
+    def __new__(cls, name: str, **extra: list[str]) -> User:
+        user = super().__new__(cls, name)
+        user.extra = extra
+        return user
+
+
 def groups(api: FakeApi, user: str) -> list[str]:
     """The groups of a user, service accounts included."""
     found = list(api.groups.get(user, ()))

@@ -85,7 +85,10 @@ def _all() -> Iterator[Resource]:
     alpha = ("v1alpha2",)
     yield Resource(plural="podgroups", kind="PodGroup", group=group, versions=alpha, status=True)
     yield Resource(plural="workloads", kind="Workload", group=group, versions=alpha)
-    for group, version in (("scheduling.x-k8s.io", "v1alpha1"), ("scheduling.volcano.sh", "v1beta1")):
+    for group, version in (
+        ("scheduling.x-k8s.io", "v1alpha1"),
+        ("scheduling.volcano.sh", "v1beta1"),
+    ):
         yield Resource(
             plural="podgroups", kind="PodGroup", group=group, versions=(version,), custom=True
         )

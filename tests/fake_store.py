@@ -70,6 +70,8 @@ class Store:
         }
         self.changed: dict[str, int] = dict.fromkeys(RESOURCES, 0)
         self.changes: dict[str, list[Change]] = {name: [] for name in RESOURCES}
+        self.owned: dict[str, set[tuple[str, Key]]] = {}
+        """What names an owner, by the owner's uid."""
 
     def put(self, resource: Resource, key: Key, thing: Object) -> Entry:
         """Store an object under the next revision."""
@@ -94,6 +96,10 @@ class Store:
             del table[key]
         else:
             table[key] = entry
+        for one in _owners(before):
+            self.owned[one].discard((name, key))
+        for one in _owners(entry):
+            self.owned.setdefault(one, set()).add((name, key))
         self.past[name].setdefault(key, []).append((self.revision, entry))
         self.changed[name] = self.revision
         self.changes[name].append(Change(self.revision, key, before, entry))
@@ -207,6 +213,14 @@ class Store:
         return self.revision, asked == "0"
 
 
+def _owners(entry: Entry | None) -> list[str]:
+    if entry is None:
+        return []
+    return [
+        one["uid"] for one in entry.thing["metadata"].get("ownerReferences") or () if "uid" in one
+    ]
+
+
 def check_options(query: dict[str, str]) -> None:
     """Refuse list options that exclude each other, as `ValidateListOptions` does."""
     match, asked = query.get("resourceVersionMatch", ""), query.get("resourceVersion", "")
@@ -214,7 +228,9 @@ def check_options(query: dict[str, str]) -> None:
         return
     said = []
     if not asked:
-        said.append("Forbidden: resourceVersionMatch is forbidden unless resourceVersion is provided")
+        said.append(
+            "Forbidden: resourceVersionMatch is forbidden unless resourceVersion is provided"
+        )
     if query.get("continue"):
         said.append("Forbidden: resourceVersionMatch is forbidden when continue is provided")
     if match not in {"Exact", "NotOlderThan"}:

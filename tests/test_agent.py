@@ -253,9 +253,10 @@ def test_for_acks_readers_only_what_they_know_is_written(world):
     found = world.api.find("ConfigMap", NAME, "kube-system")
     assert set(found["data"]) == {"nodeName", "devices", "linkType"}
     assert len(world.writes()) == 2
+    asked = len(world.api.requests)
     world.hold(a_pod("other", "GPU-bb"))
     running.once()
-    assert len(world.writes()) == 3
+    assert [line.split()[0] for line in world.api.requests[asked:]] == ["PUT"]
     world.gpus("GPU-aa", "GPU-bb", "", "GPU-dd", code=6)
     running.once()
     found = world.api.find("ConfigMap", NAME, "kube-system")
@@ -354,6 +355,17 @@ def test_claimed_gpus_are_found_by_what_the_driver_publishes_of_them(world):
     read = [line for line in world.api.requests if "resourceslices" in line]
     assert len(read) == 1
     assert "fieldSelector=spec.nodeName%3Dnode-1" in read[0]
+
+
+def test_claimed_devices_of_other_kinds_are_looked_up_once(world):
+    claims = (claim("dra.net", "node-1", "mlx5-0"),)
+    world.hold(pod("train", container(claims=claims)), a_pod("other", "GPU-bb"))
+    running = world.agent()
+    for _ in range(3):
+        running.once()
+    assert world.allocations == {"default/other": [1]}
+    assert len([line for line in world.api.requests if "resourceslices" in line]) == 1
+    assert not [line for line in world.heard() if "mlx5" in line]
 
 
 def test_who_may_not_read_what_drivers_publish_still_tells_the_rest(world):
@@ -589,8 +601,12 @@ class Running:
             except BaseException as error:  # noqa: BLE001 - handed on
                 self._error = error
 
-        self._thread = threading.Thread(target=work)
+        self._thread = threading.Thread(target=work, daemon=True)
         self._thread.start()
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()
 
     def stop(self) -> None:
         self._event.set()
@@ -653,8 +669,10 @@ def test_an_error_of_a_gpu_is_looked_at_before_the_interval_is_over(world, monke
 
 def test_a_machine_without_gpus_is_no_place_to_wait(world):
     world.gpus(code=9)
+    running = Running(world.agent())
+    until(lambda: not running.alive)
     with pytest.raises(ArenaError, match="nvidia-smi lists no GPUs"):
-        world.agent().run(threading.Event())
+        running.stop()
 
 
 @pytest.mark.usefixtures("hasty")

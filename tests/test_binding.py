@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from arena_topo.backends import Options
 from arena_topo.backends.kubernetes.connection import Connection
 from arena_topo.errors import ArenaError, ClusterError, InvalidJob
-from arena_topo.job import BindingChoice, MPIJob, PodShape
+from arena_topo.job import BindingChoice, MPIJob, PodShape, Quantity
 from arena_topo.manifests import (
     ApiVersion,
     Binding,
@@ -118,15 +118,22 @@ CLAIMED = a_placement(("dra-1", (0, 3)), ("dra-1", (1, 2)), ("dra-2", (4, 7)), (
 DRIVEN = a_cluster(a_driven_node(1), a_driven_node(2))
 
 
-def rendered(job: MPIJob, api: ApiVersion = V2BETA1) -> Manifest:
+def rendered(job: MPIJob, api: ApiVersion = V2BETA1, cluster: Cluster | None = None) -> Manifest:
     """The MPIJob of a job as it waits: nothing pins it."""
-    made = plan(job, namespace="team-a", api=api, owner="USER", files={}, waiting="no room")
-    return made.objects[0]
+    said = {"namespace": "team-a", "owner": "USER", "files": {}, "waiting": "no room"}
+    return plan(job, api=api, cluster=cluster, **said).objects[0]
 
 
 def worker_of(mpijob: Manifest) -> Manifest:
     spec = mpijob["spec"]
     return spec["template"] if "template" in spec else spec["mpiReplicaSpecs"]["Worker"]["template"]
+
+
+def asked_of(mpijob: Manifest) -> Manifest:
+    """What each worker asks for."""
+    resources = worker_of(mpijob)["spec"]["containers"][0]["resources"]
+    assert resources["requests"] == resources["limits"]
+    return resources["limits"]
 
 
 def bound(placement: Placement, *nodes: Node, by: Mechanisms | None = None, **said: Any) -> Binding:
@@ -220,7 +227,7 @@ def test_each_worker_gets_its_gpus_where_it_takes_its_node_or_nobody_else_uses_i
     ours, others = a_node("a", dedicated=True), a_node("a")
 
     def found(placement: Placement, *nodes: Node) -> tuple[str, bool]:
-        answer = bound(placement, *nodes, by=by, gpus=len(placement.assignments[0].gpus))
+        answer = bound(placement, *nodes, by=by, gpus=len(placement.assignments[0].gpus) or 2)
         assert (answer.why is None) == (answer.guarantee is Guarantee.GPUS)
         assert answer.name == name
         return answer.guarantee.value, answer.inject
@@ -349,9 +356,9 @@ def test_gpus_of_a_driver_are_had_in_no_other_way_unless_its_class_stands_for_a_
     extended = replace(POLICIES, extended={DRIVER: "nvidia.com/gpu"})
     found = claiming(by=extended, binding=BindingChoice(choice))
     assert (found.name, found.guarantee, found.inject) == (choice, Guarantee.NODE, False)
-    mpijob = placed(rendered(a_job(workers=4)), CLAIMED, found)
-    container = worker_of(mpijob)["spec"]["containers"][0]
-    assert container["resources"]["limits"] == {"nvidia.com/gpu": "2"}
+    waiting = rendered(a_job(workers=4), cluster=DRIVEN)
+    assert asked_of(waiting) == {DRIVER: "2"}
+    assert asked_of(placed(waiting, CLAIMED, found)) == {"nvidia.com/gpu": "2"}
 
 
 def test_a_worker_that_takes_its_whole_node_gets_its_gpus_as_an_extended_resource_too():
@@ -499,6 +506,16 @@ def test_whatever_order_the_scheduler_takes_coloured_claims_give_out_the_chosen_
     assert set(taken) == {frozenset(uuid(node, gpu) for gpu in gpus) for node, gpus in groups}
 
 
+def test_the_claims_alone_decide_how_many_workers_each_node_gets():
+    """One more rule could only forbid what the claims ask for."""
+    for placement in (APART, a_placement(*[(node, (one,)) for node in "ab" for one in (0, 1)])):
+        job = a_job(workers=len(placement.assignments))
+        pod = worker_of(placed(rendered(job), placement, BINDINGS["coloured"]))["spec"]
+        assert set(pod["affinity"]) == {"nodeAffinity"}
+        assert "topologySpreadConstraints" not in pod
+        assert "schedulingGates" not in pod
+
+
 def test_a_gang_that_the_scheduler_holds_back_has_a_group_of_its_name_and_size():
     found = claiming(by=replace(POLICIES, gang=True), gang=True)
     assert found.gang
@@ -583,16 +600,7 @@ def test_a_job_that_somebody_else_starts_waits_at_its_gate_for_a_patch():
 
 def test_a_job_that_somebody_else_starts_on_nodes_of_a_driver_takes_its_claims_later():
     """No pod may ask for GPUs under the name of a driver: the server would refuse it."""
-    made = plan(
-        a_job(),
-        namespace="team-a",
-        api=V2BETA1,
-        owner="USER",
-        files={},
-        cluster=DRIVEN,
-        waiting="a queue decides",
-    )
-    worker = worker_of(gated(made.objects[0]))
+    worker = worker_of(gated(rendered(a_job(), cluster=DRIVEN)))
     assert worker["metadata"]["labels"]["arena-topo.io/claims"] == "per-worker"
     assert worker["spec"]["containers"][0]["resources"] == {"claims": [{"name": "gpus"}]}
 
@@ -745,6 +753,24 @@ def test_a_job_that_is_placed_again_is_as_if_it_had_never_been_elsewhere(
 def test_what_a_server_fills_in_does_not_keep_a_pin_on_the_job(binding: str, placement: str):
     pinned = placed(rendered(a_job()), PLACEMENTS[placement], BINDINGS[binding], kept=["NoExecute"])
     assert unplaced(with_defaults(pinned)) == with_defaults(rendered(a_job()))
+
+
+@pytest.mark.parametrize("binding", ["admission", "gates", "template", "gang"])
+def test_pins_that_replace_nothing_need_no_note_to_come_off(binding: str):
+    for placement in PLACEMENTS.values():
+        pinned = placed(rendered(a_job()), placement, BINDINGS[binding], kept=["NoSchedule"])
+        assert "arena-topo.io/unpinned" not in worker_of(pinned)["metadata"]["annotations"]
+
+
+def test_a_job_that_waited_asks_for_gpus_by_the_name_they_have_where_it_goes():
+    job = a_job(cpu=Quantity(text="4"))
+    nodes = [a_node(name, resource="aliyun.com/gpu") for name in ("a", "b")]
+    waiting = rendered(job, cluster=a_cluster(a_node("c")))
+    assert asked_of(waiting) == {"nvidia.com/gpu": "2", "cpu": "4"}
+    for offered in (POLICIES, NOTHING):
+        pinned = placed(waiting, APART, bound(APART, *nodes, by=offered))
+        assert asked_of(pinned) == {"aliyun.com/gpu": "2", "cpu": "4"}
+        assert unplaced(pinned) == waiting
 
 
 def test_what_a_queue_writes_into_a_pinned_job_outlives_the_pins():

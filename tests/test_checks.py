@@ -206,6 +206,22 @@ def half_marked(api: FakeApi) -> None:
         one["metadata"]["labels"][TAINT] = "true"
 
 
+def mixed(api: FakeApi) -> None:
+    with of(api, "Node", "n1", "") as one:
+        one["metadata"]["labels"][TAINT] = "true"
+        one["spec"] = {"taints": [{"key": TAINT, "value": "true", "effect": "NoSchedule"}]}
+    container = {"name": "main", "image": "i", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
+    api.add(
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": "theirs", "namespace": "default"},
+            "spec": {"nodeName": "n1", "containers": [container]},
+            "status": {"phase": "Running"},
+        }
+    )
+
+
 def restricted(api: FakeApi) -> None:
     with of(api, "Namespace", "team-a", "") as one:
         one["metadata"]["labels"] = {"pod-security.kubernetes.io/enforce": "restricted"}
@@ -267,6 +283,13 @@ def restricted(api: FakeApi) -> None:
             "warn",
             "n1 is labelled but not tainted: other pods may come",
             "arena-topo nodes topology n1, or nodes default n1",
+        ),
+        (
+            mixed,
+            "topology nodes",
+            "warn",
+            "pods that arena-topo did not place hold GPUs of node n1",
+            "kubectl get pods -A -o wide --field-selector spec.nodeName=n1",
         ),
         (
             restricted,
@@ -393,6 +416,13 @@ def test_whom_the_server_does_not_know_is_no_finding_but_an_error(
     code, found, err = check()
     assert (code, found) == (4, {})
     assert err.startswith("error: the API server does not know who is asking")
+
+
+def test_a_login_that_runs_out_half_way_is_an_error_too(check, api):
+    api.fail("deployments", status=401)
+    code, found, err = check()
+    assert (code, found) == (4, {})
+    assert "log in again" in err
 
 
 def test_a_cluster_out_of_reach_is_an_error(check, api):

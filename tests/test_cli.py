@@ -14,7 +14,7 @@ import pytest
 from arena_topo import cli, workflow
 from arena_topo.backends import Event, Instance, JobStatus, Phase
 from arena_topo.errors import AccessDenied, AlreadyExists, ClusterError, NotFound
-from arena_topo.manifests import ApiVersion
+from arena_topo.manifests import ApiVersion, Mechanisms
 from arena_topo.topology import Cluster, Node, NodeName, gpu_set, presets
 
 SCREENS = Path(__file__).parent / "screens"
@@ -32,8 +32,10 @@ class FakeBackend:
 
     name = "fake"
     look_every = 0.01
-    starts_waiting = False
+    starts_waiting = True
     binding = None
+    queue = None
+    upkeep = None
 
     def __init__(self, free=range(8)):
         machine = presets.machine("dgx-1-v100", "dgx-0")
@@ -55,6 +57,9 @@ class FakeBackend:
 
     def most_gpus(self):
         return 8
+
+    def mechanisms(self, _namespace):
+        return Mechanisms(admission=False, patches=False)
 
     def remarks(self, _job):
         return ()

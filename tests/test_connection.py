@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 import socket
@@ -562,6 +563,10 @@ class Canned:
         self._thread.start()
 
     def _serve(self) -> None:
+        with contextlib.suppress(OSError):  # closed before all was asked for
+            self._answer_all()
+
+    def _answer_all(self) -> None:
         for answer in self._answers:
             peer, _ = self._socket.accept()
             with peer, peer.makefile("rb") as file:
@@ -583,8 +588,10 @@ class Canned:
         return Connection(Options(kubeconfig=kubeconfig(folder / "config", self.url), **options))
 
     def close(self) -> None:
-        self._thread.join()
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
+        self._thread.join()
 
 
 @pytest.fixture

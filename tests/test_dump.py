@@ -12,9 +12,11 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from kube_objects import bare, claim, resource_slice
 
 from arena_topo.backends import dump, observed
 from arena_topo.errors import UsageError
+from arena_topo.topology import members
 
 NODE = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-a"}}
 POD = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "w", "namespace": "default"}}
@@ -371,3 +373,13 @@ def test_a_cut_dump_is_a_cluster_with_a_note(tmp_path: Path):
     cluster = observed.cluster(dump.read([str(path)]), source=str(path))
     assert [one.name for one in cluster.nodes] == ["node-a"]
     assert cluster.notes[0].startswith(f"{path}: line 1, column ")
+
+
+def test_a_dump_tells_of_claimed_gpus_as_a_server_does(tmp_path: Path):
+    objects = [bare(), resource_slice(), claim("c", "gpu-0", "gpu-3")]
+    typed = {"kind": "ResourceClaimList", "items": [dict(objects[2])]}
+    del typed["items"][0]["kind"]
+    mixed = {"kind": "List", "items": objects[:2]}
+    found = observed.cluster(read(tmp_path, json.dumps(mixed), yaml.safe_dump(typed)), source="t")
+    assert members(found.nodes[0].free) == (1, 2, 4, 5, 6, 7)
+    assert found.nodes[0].driver == "gpu.nvidia.com"

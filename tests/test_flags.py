@@ -58,7 +58,7 @@ def hear(monkeypatch, capfd):
         heard.more["image"], heard.more["fabric"] = image, fabric
         return Nowhere()
 
-    def submit(job, backend, *, namespace, api):
+    def submit(job, backend, *, namespace, api, **_more):
         del backend
         heard.job, heard.namespace = job, namespace
         heard.more["api"] = api

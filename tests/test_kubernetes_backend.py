@@ -125,7 +125,7 @@ def add_node(api: FakeApi, name: str) -> None:
     api.add({"kind": "Node", "metadata": {"name": name}, "status": status})
 
 
-def test_the_cluster_is_read_in_four_lists_and_two_discoveries(
+def test_the_cluster_is_read_in_six_lists_and_three_discoveries(
     api: FakeApi, backend: KubernetesBackend
 ):
     add_node(api, "node-0")
@@ -135,7 +135,7 @@ def test_the_cluster_is_read_in_four_lists_and_two_discoveries(
     assert cluster.nodes[0].machine.knowledge is Knowledge.MEASURED
     assert cluster.notes == ()
     assert cluster.source == "test"
-    assert len(api.requests) == 6
+    assert len(api.requests) == 9
 
 
 def rack(api: FakeApi, name: str, where: str) -> None:
@@ -174,7 +174,7 @@ def test_kueue_topologies_are_read_in_whatever_version_has_them(
         "d": ("2",),
     }
     assert cluster.notes == ()
-    assert len(api.requests) == 6 + more
+    assert len(api.requests) == 9 + more
 
 
 def test_kueue_without_topologies_is_no_news(api: FakeApi, backend: KubernetesBackend):

@@ -22,10 +22,12 @@ from arena_topo.job import (
     CleanPodPolicy,
     ConfigFile,
     Device,
+    Duration,
     EnvVar,
     HostPath,
     KeyValue,
     MPIJob,
+    PodShape,
     Quantity,
     SyncMode,
     Toleration,
@@ -192,6 +194,15 @@ SCENES: dict[str, tuple[MPIJob, dict[str, Any], tuple[ApiVersion, ...]]] = {
         OPERATORS,
     ),
     "topology-waiting": (a_topology_job(), {"waiting": "no free quad"}, OPERATORS),
+    "topology-shared": (
+        a_topology_job(
+            pod_shape=PodShape.SHARED,
+            ssh_auth_mount_path="/home/mpiuser/.ssh",
+            running_timeout=Duration(5400),
+        ),
+        {"waiting": "no free quad"},
+        (V2BETA1,),
+    ),
     "sync": (
         a_job(
             sync_mode=SyncMode.GIT,

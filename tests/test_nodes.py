@@ -165,11 +165,12 @@ def test_pods_that_hold_no_gpus_or_are_over_or_ours_do_not_stand_against_it(aren
 def test_a_node_is_not_given_back_under_workers_with_exactly_chosen_gpus(arena, api):
     api.add(node("n1"))
     arena("topology", "n1")
+    api.add(pod("theirs", "n1"))
     api.add(pod("worker", "n1", **{FORMAT: "v1"}))
     code, _out, err = arena("default", "n1")
     assert code == 1
     assert "jobs hold exactly chosen GPUs there, which others could be given as well" in err
-    assert "team-a/worker on n1" in err
+    assert "  why:  team-a/worker on n1\n" in err
     assert stored(api, "n1")[1] == [OURS]
     with api.edit("Pod", "worker", "team-a") as seen:
         seen["metadata"]["annotations"][GUARANTEE] = "node"

@@ -114,16 +114,22 @@ def test_a_job_that_does_not_fit_is_refused_for_what_it_asked():
         plan(a_job(), None, namespace="default", cluster=world)
 
 
+def test_a_job_that_has_to_wait_gets_the_shape_that_is_best_once_there_is_room():
+    """Or it would be made of separate pods, which it asked not to be."""
+    world = cluster(node("a", V100, 0b111), node("b", V100, 0b1))
+    assert of_shape(shape.fused(a_job(workers=8), world, later=True)) == (1, 8)
+    now = cluster(node("a", V100, 0b1111), node("b", V100, 0b1111))
+    assert of_shape(shape.fused(a_job(workers=8), now, later=True)) == (2, 4)
+    assert of_shape(shape.fused(a_job(workers=17), now, later=True)) == (17, 1)
+
+
 def test_a_level_that_is_preferred_comes_before_larger_pods():
     tiers = (Tier(name="leaf", bandwidth=12.5),)
-    rack = [node(f"near-{at}", HGX, 0b11, domains=("r",)) for at in range(2)]
+    rack = [node(f"near-{at}", PCIE, 0b11, domains=("r",)) for at in range(4)]
     far = [node(f"far-{at}", HGX, 0b1111, domains=(f"s{at}",)) for at in range(2)]
     world = cluster(*rack, *far, tiers=tiers, beyond=12.5)
-    near = a_job(workers=4, topology_preferred="leaf", max_nodes=2)
-    made = shape.fused(replace(near, workers=8), cluster(*far, tiers=tiers, beyond=12.5))
-    assert of_shape(made) == (2, 4)
-    assert of_shape(shape.fused(near, cluster(*rack, tiers=tiers, beyond=12.5))) == (2, 2)
-    assert of_shape(shape.fused(near, world)) in {(1, 4), (2, 2)}
+    assert of_shape(shape.fused(a_job(workers=8), world)) == (2, 4)
+    assert of_shape(shape.fused(a_job(workers=8, topology_preferred="leaf"), world)) == (4, 2)
 
 
 def usable(placement: Placement) -> float:

@@ -12,9 +12,11 @@ from arena_topo.backends import Options
 from arena_topo.backends.kubernetes import engine
 from arena_topo.backends.kubernetes.admin import Administration
 from arena_topo.backends.kubernetes.connection import Connection
+from arena_topo.backends.kubernetes.publishing import Report, Reports
 from arena_topo.errors import AccessDenied
-from arena_topo.manifests import install
+from arena_topo.manifests import install, values
 from arena_topo.manifests.install import Installation, Right
+from arena_topo.workflow.machines import publishing
 
 SYSTEM = install.SYSTEM
 RBAC = "rbac.authorization.k8s.io"
@@ -89,6 +91,11 @@ MAY = [
         "get mutatingadmissionpolicies.admissionregistration.k8s.io/arena-topo-placement",
         NONE,
     ),
+    (
+        "stranger",
+        "get mutatingadmissionpolicybindings.admissionregistration.k8s.io/arena-topo-placement",
+        NONE,
+    ),
     ("stranger", "list deviceclasses.resource.k8s.io", NONE),
     ("stranger", "list priorityclasses.scheduling.k8s.io", NONE),
     # a submitter, in his namespace
@@ -110,12 +117,15 @@ MAY = [
     ("placer", "list configmaps", "kube-system"),
     ("placer", "patch pods", TEAM),
     ("placer", "create resourceclaims.resource.k8s.io", TEAM),
+    ("placer", "create podgroups.scheduling.k8s.io", TEAM),
+    ("placer", "create workloads.scheduling.k8s.io", TEAM),
     ("placer", "create resourceclaimtemplates.resource.k8s.io", TEAM),
     # the controller, everywhere
     *[(CTL, f"{verb} nodes", NONE) for verb in ("list", "watch")],
     *[(CTL, f"{verb} pods", OTHER) for verb in ("list", "watch", "patch")],
     *[(CTL, f"{verb} mpijobs.kubeflow.org", OTHER) for verb in ("list", "watch", "patch")],
     *[(CTL, f"{verb} resourceclaims.resource.k8s.io", OTHER) for verb in ("create", "delete")],
+    (CTL, "create podgroups.scheduling.k8s.io", OTHER),
     (CTL, "list resourcequotas", OTHER),
     *[(CTL, f"{verb} configmaps", SYSTEM) for verb in ("list", "create", "update", "patch")],
     (CTL, "create leases.coordination.k8s.io", SYSTEM),
@@ -195,9 +205,8 @@ def test_with_the_option_for_ack_the_controller_may_write_there(api):
         if one["kind"] == "Role" and one["metadata"]["namespace"] == "kube-system":
             with api.edit("Role", one["metadata"]["name"], "kube-system") as stored:
                 stored["rules"] = one["rules"]
-    for verb in ("create", "update"):
+    for verb in ("create", "update", "delete"):
         assert allowed(api, CTL, f"{verb} configmaps", "kube-system")
-    assert not allowed(api, CTL, "delete configmaps", "kube-system")
     assert not allowed(api, AGENT, "create configmaps", "kube-system")
 
 
@@ -206,9 +215,10 @@ def test_who_asks_the_server_is_told_the_same(config):
     """The reviews that `check` asks for, and the requests themselves."""
     admin = Administration(engine.open_backend(Options(kubeconfig=config("sub"))))
     for one in install.rights(install.SUBMITTER):
-        if one.group != "scheduling.k8s.io":
-            assert admin.allowed(one, "team-a"), str(one)
+        assert admin.allowed(one, "team-a"), str(one)
     assert not admin.allowed(Right(verb="list", group="", resource="nodes", everywhere=True), "x")
+    # He may get pods; what is below them is asked for by itself.
+    assert not admin.allowed(Right(verb="get", group="", resource="pods/exec"), "team-a")
     connection = Connection(Options(kubeconfig=config("sub")))
     assert connection.collect("/api/v1/namespaces/team-a/pods") == []
     with pytest.raises(AccessDenied, match="not allowed to list nodes"):
@@ -259,3 +269,132 @@ def test_who_places_himself_reads_the_whole_cluster_and_no_more(arena, api):
     assert "not allowed" not in err
     assert arena("placer", "topology", "show")[0] == 0
     assert arena("placer", "nodes", "topology", "node-1")[0] == 4
+
+
+def test_a_job_of_somebody_who_may_only_submit_is_placed_by_the_controller(arena, api):
+    api.add(node("node-1"))
+    assert arena(CTL, "controller", "--once")[0] == 0
+    assert api.find("ConfigMap", install.VIEW, SYSTEM)
+    code, _out, err = arena("sub", "submit", "mpi", "--gputopology", *JOB)
+    assert code == 0, err
+    stored = api.find("MPIJob", "demo", "team-a")
+    assert stored is not None
+    assert stored["spec"]["runPolicy"]["suspend"] is True
+    code, _out, err = arena(CTL, "controller", "--once")
+    assert (code, err) == (0, "team-a/demo: started\n")
+    stored = api.find("MPIJob", "demo", "team-a")
+    assert stored is not None
+    assert stored["spec"]["runPolicy"]["suspend"] is False
+    assert stored["metadata"]["annotations"][values.MAP].startswith("node-1/")
+
+
+# ---------------------------------------------------------------- what policies add to the roles
+
+
+def config_map(node: str, name: str = "", **labels: str) -> dict[str, Any]:
+    """What is published of a node."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {
+            "name": name or f"{node}-gpu-topology",
+            "labels": {"ack.node.gpu.schedule": "topology", "nodename": node} | labels,
+        },
+        "data": {"nodeName": node},
+    }
+
+
+def refused(api: FakeApi, config: Any, who: str, space: str, body: dict[str, Any]) -> str | None:
+    """Let an account write a ConfigMap, or write it again; the refusal, None without one."""
+    connection = Connection(Options(kubeconfig=config(who)))
+    path = f"/api/v1/namespaces/{space}/configmaps"
+    name = body["metadata"]["name"]
+    try:
+        if api.find("ConfigMap", name, space):
+            connection.put(f"{path}/{name}", body)
+        else:
+            connection.post(path, body)
+    except AccessDenied as error:
+        return error.why or error.message
+    return None
+
+
+@pytest.fixture
+def on_node(api):
+    """Say on which node the pod of the agent runs, as its token does."""
+
+    def say(node: str | None) -> None:
+        key = "authentication.kubernetes.io/node-name"
+        api.extra[api.tokens[AGENT]] = {} if node is None else {key: [node]}
+
+    return say
+
+
+def test_an_agent_publishes_its_own_node_and_does_so_again(api, config, on_node):
+    on_node("n1")
+    assert refused(api, config, AGENT, SYSTEM, config_map("n1")) is None
+    assert refused(api, config, AGENT, SYSTEM, config_map("n1", other="label")) is None
+    machine = publishing("n1", preset="dgx-1-v100").machine
+    reports = Reports(Connection(Options(kubeconfig=config(AGENT))), "n1")
+    reports.read()
+    reports.write(Report(machine=machine, healthy=machine.everything), 1.0)
+    stored = api.find("ConfigMap", "n1-gpu-topology", SYSTEM)
+    assert stored is not None
+    assert "linkType" in stored["data"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        config_map("n2"),
+        config_map("n2", name="n1-gpu-topology"),
+        config_map("n1", name="n2-gpu-topology"),
+        config_map("n1", nodename="n2"),
+        config_map("n1") | {"data": {}},
+        config_map("n1", name=install.VIEW),
+    ],
+    ids=["another", "its name", "their name", "their label", "no data", "cluster-view"],
+)
+def test_an_agent_publishes_no_other_node(api, config, on_node, body):
+    on_node("n1")
+    said = refused(api, config, AGENT, SYSTEM, body)
+    assert said is not None
+    assert "the agent of node n1 may publish the topology of that node only" in said
+
+
+def test_an_agent_whose_token_does_not_say_where_it_runs_publishes_nothing(api, config, on_node):
+    on_node(None)
+    said = refused(api, config, AGENT, SYSTEM, config_map("n1"))
+    assert said is not None
+    assert "the token of the agent does not name its node" in said
+
+
+def test_the_policy_of_the_agent_is_for_the_agent_alone(api, config):
+    assert refused(api, config, "admin", SYSTEM, config_map("n2")) is None
+    assert refused(api, config, CTL, SYSTEM, config_map("n1", name=install.VIEW)) is None
+
+
+def test_in_kube_system_the_controller_writes_topology_and_nothing_else(api, config):
+    for one in install.objects(Installation(image="any", ack=True)):
+        name, space = one["metadata"]["name"], one["metadata"].get("namespace")
+        if one["kind"].startswith("ValidatingAdmissionPolicy") and name == CTL:
+            api.add(one)
+        if one["kind"] == "Role" and space == "kube-system" and name == CTL:
+            with api.edit("Role", name, space) as stored:
+                stored["rules"] = one["rules"]
+    plain = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "dns"}, "data": {}}
+    api.add(plain | {"metadata": {"name": "dns", "namespace": "kube-system"}})
+    taken = config_map("n1", name="dns")
+    connection = Connection(Options(kubeconfig=config(CTL)))
+    path = "/api/v1/namespaces/kube-system/configmaps"
+    assert refused(api, config, CTL, "kube-system", config_map("n1")) is None
+    assert refused(api, config, CTL, "kube-system", config_map("n1", more="x")) is None
+    for body in (plain, taken, {**plain, "metadata": {"name": "another"}}):
+        said = refused(api, config, CTL, "kube-system", body)
+        assert said is not None
+        assert "in kube-system the controller may write the topology of nodes only" in said
+    connection.delete(f"{path}/n1-gpu-topology")
+    with pytest.raises(AccessDenied):
+        connection.delete(f"{path}/dns")
+    # Elsewhere it is RBAC alone that limits it.
+    assert refused(api, config, CTL, SYSTEM, plain) is None

@@ -210,8 +210,11 @@ def test_boards_that_tell_nothing_have_unknown_links():
 
 
 def test_equal_nodes_share_one_matrix():
-    found = seen(bare("a"), bare("b"), resource_slice("a"), resource_slice("b"))
-    one, other = found.nodes
+    def unknown(name: str) -> dict[str, Any]:
+        devices = [device(name, i, productName="NVIDIA L40S") for i in range(4)]
+        return resource_slice(name, devices=devices)
+
+    one, other = seen(bare("a"), bare("b"), unknown("a"), unknown("b")).nodes
     assert one.machine.links is other.machine.links
     assert one.machine.gpus != other.machine.gpus
 
@@ -273,13 +276,17 @@ def test_gpus_of_a_pool_that_is_not_complete_wait_until_it_is():
     assert found.nodes[0].free == 0
     assert found.nodes[0].allocatable == 0
     assert found.notes == (
-        "node node-a: 1 of 2 ResourceSlices of gpu.nvidia.com are there; none of its GPUs can be"
-        " used until all are",
+        (
+            "node node-a: 1 of 2 ResourceSlices of gpu.nvidia.com are there; none of its GPUs can"
+            " be used until all are"
+        ),
     )
 
 
 def test_a_slice_that_is_listed_twice_counts_once():
-    assert seen(bare(), resource_slice(), resource_slice()) == seen(bare(), resource_slice())
+    half = resource_slice(pool={"resourceSliceCount": 2})
+    assert seen(bare(), half, half) == seen(bare(), half)
+    assert seen(bare(), half, half).nodes[0].free == 0
 
 
 @pytest.mark.parametrize("where", [{"allNodes": True}, {"nodeSelector": {}}])
@@ -308,8 +315,10 @@ def test_of_two_drivers_on_one_node_the_one_with_more_gpus_counts():
     found = seen(bare(), other, resource_slice())
     assert found.nodes[0].driver == DRIVER
     assert found.notes == (
-        "node node-a: gpu.nvidia.com and gpu.example.com both publish GPUs; those of"
-        " gpu.nvidia.com count",
+        (
+            "node node-a: gpu.nvidia.com and gpu.example.com both publish GPUs; those of"
+            " gpu.nvidia.com count"
+        ),
     )
 
 
@@ -318,8 +327,10 @@ def test_more_gpus_than_a_machine_can_have_are_none_and_noted():
     found = seen(bare(), resource_slice(devices=devices))
     assert found.nodes[0].machine.gpus == ()
     assert found.notes == (
-        "node node-a: gpu.nvidia.com publishes 65 GPUs, but 64 are the most that one machine has;"
-        " it is taken for none",
+        (
+            "node node-a: gpu.nvidia.com publishes 65 GPUs, but 64 are the most that one machine"
+            " has; it is taken for none"
+        ),
     )
 
 
@@ -340,14 +351,29 @@ def test_a_config_map_tells_the_links_and_slices_the_devices():
     assert found.driver == DRIVER
 
 
+def test_the_product_that_slices_tell_says_whether_links_go_through_a_switch():
+    told = config_map()
+    links = [["N-A" if i == j else "NV4" for j in range(4)] for i in range(4)]
+    told["data"] = {
+        "nodeName": "node-a",
+        "devices": json.dumps(dict.fromkeys("0123", "Healthy")),
+        "linkType": json.dumps(links),
+    }
+    for product, switched in (("Tesla V100-SXM3-32GB", True), ("NVIDIA A100-SXM4-40GB", False)):
+        devices = [device("node-a", i, productName=product) for i in range(4)]
+        assert only(bare(), resource_slice(devices=devices), told).machine.nvswitch is switched
+
+
 def test_a_config_map_of_another_number_of_gpus_is_not_believed():
     found = seen(
         bare(), resource_slice(devices=[device("node-a", i) for i in range(4)]), config_map()
     )
     assert len(found.nodes[0].machine.gpus) == 4
     assert found.notes == (
-        "configmap kube-system/node-a-gpu-topology describes 8 GPUs, but gpu.nvidia.com publishes"
-        " 4 of node node-a; what the driver says counts",
+        (
+            "configmap kube-system/node-a-gpu-topology describes 8 GPUs, but gpu.nvidia.com"
+            " publishes 4 of node node-a; what the driver says counts"
+        ),
     )
 
 
@@ -366,8 +392,10 @@ def test_where_a_device_plugin_offers_gpus_slices_only_name_them():
     assert one.machine.gpus[5].uuid == uuid("node-a", 5)
     assert members(one.free) == (0, 1, 2, 3, 4, 5, 7)
     assert found.notes == (
-        "node node-a: a device plugin offers its GPUs, and gpu.nvidia.com publishes them too; the"
-        " device plugin's count",
+        (
+            "node node-a: a device plugin offers its GPUs, and gpu.nvidia.com publishes them too;"
+            " the device plugin's count"
+        ),
     )
 
 
@@ -404,6 +432,10 @@ def test_claims_of_pods_that_arena_topo_placed_are_not_foreign():
     mine = claim("c", "gpu-0", users=["w"])
     assert not only(bare(), resource_slice(), worker, mine).foreign
     assert not only(bare(), resource_slice(), claim("c", "gpu-0", annotations=FORMAT)).foreign
+    owned = claim("c", "gpu-0", ownerReferences=[{"kind": "MPIJob", "name": "j"}])
+    assert not only(bare(), resource_slice(), owned).foreign
+    made = claim("c", "gpu-0", ownerReferences=[{"kind": "Pod", "name": "w"}])
+    assert not only(bare(), resource_slice(), worker, made).foreign
     assert only(bare(), resource_slice(), worker, claim("c", "gpu-0", users=["w", "x"])).foreign
 
 
@@ -474,8 +506,10 @@ def test_a_pod_whose_claim_could_not_be_read_may_have_any_gpu():
     found = seen(bare(), resource_slice(), claiming("w", "c"))
     assert found.nodes[0].free == 0
     assert found.notes == (
-        "pod default/w has devices by ResourceClaim c, which could not be read; every GPU of node"
-        " node-a counts as in use",
+        (
+            "pod default/w has devices by ResourceClaim c, which could not be read; every GPU of"
+            " node node-a counts as in use"
+        ),
     )
     assert only(node(), claiming("w", "c")).free_count == 8
 

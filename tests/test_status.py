@@ -388,3 +388,20 @@ def test_a_started_sidecar_does_not_keep_a_pod_in_init():
 )
 def test_times_are_read_as_the_server_writes_them(text: Any, value: float | None):
     assert seconds(text) == value
+
+
+def test_a_worker_at_its_gate_and_one_that_was_evicted_say_so():
+    scheduled = condition(
+        "PodScheduled",
+        "False",
+        reason="SchedulingGated",
+        message="Scheduling is blocked due to non-empty scheduling gates",
+    )
+    gated = pod("demo-worker-0", "Pending", conditions=[scheduled])
+    assert (
+        job_status(mpijob(), [gated]).reason == "demo-worker-0 waits at its gate to be given a node"
+    )
+    gone = pod("demo-worker-1", "Failed", reason="Evicted", message="The node was low on memory. ")
+    assert (
+        job_status(mpijob(), [gone]).reason == "demo-worker-1: Evicted: The node was low on memory."
+    )

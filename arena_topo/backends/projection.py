@@ -70,7 +70,7 @@ def _project_pod(one: Object) -> dict[str, Any]:
     meta, spec, status = of(one, "metadata"), of(one, "spec"), of(one, "status")
     small: dict[str, Any] = {
         "metadata": {
-            **texts(meta, ("name", "namespace")),
+            **texts(meta, ("name", "namespace", "deletionTimestamp")),
             "annotations": only(of(meta, "annotations"), _POD_ANNOTATIONS),
         },
         "spec": texts(spec, ("nodeName",)),
@@ -111,6 +111,7 @@ def _project_mpijob(one: Object) -> dict[str, Any]:
         },
         "spec": {
             **({} if replicas is None else {"replicas": replicas}),
+            **({"runPolicy": {"suspend": True}} if _is_suspended(one) else {}),
             "template": {
                 "metadata": {
                     "annotations": only(of(of(template, "metadata"), "annotations"), (GUARANTEE,))
@@ -125,6 +126,10 @@ def _project_mpijob(one: Object) -> dict[str, Any]:
             ],
         },
     }
+
+
+def _is_suspended(mpijob: Object) -> bool:
+    return of(of(mpijob, "spec"), "runPolicy").get("suspend") is True
 
 
 def _project_config_map(one: Object) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -497,10 +497,24 @@ class Claimed:
     foreign: set[str] = field(default_factory=set)
 
 
+def is_ours(claim: Object, pods: Collection[tuple[str, str]]) -> bool:
+    """Whether a claim that `project_claim` made is of a job of arena-topo.
+
+    It belongs to the MPIJob, or only pods that arena-topo placed (namespace, name) are to use it.
+    """
+    meta = claim["metadata"]
+    if FORMAT in meta["annotations"] or any(
+        owner.get("kind") == "MPIJob" for owner in meta["ownerReferences"]
+    ):
+        return True
+    users = {(meta.get("namespace", ""), name) for name in _users(claim)}
+    return bool(users) and all(user in pods for user in users)
+
+
 def claimed(
     claims: Iterable[Object],
     places: Mapping[Device, tuple[str, GPUSet]],
-    ours: set[tuple[str, str]],
+    ours: Collection[tuple[str, str]],
 ) -> Claimed:
     """What the allocations of claims that `project_claim` made hold.
 
@@ -510,13 +524,12 @@ def claimed(
     """
     found = Claimed()
     for claim in claims:
-        meta, status = claim["metadata"], claim["status"]
+        meta = claim["metadata"]
         namespace = meta.get("namespace", "")
         found.read.add((namespace, meta["name"]))
-        results = status["allocation"]["devices"]["results"]
-        users = {(namespace, name) for name in _users(meta, status)}
-        mine = FORMAT in meta["annotations"] or (bool(users) and users <= ours)
-        for result in results:
+        users = {(namespace, name) for name in _users(claim)}
+        mine = is_ours(claim, ours)
+        for result in claim["status"]["allocation"]["devices"]["results"]:
             place = places.get(
                 (result.get("driver", ""), result.get("pool", ""), result.get("device", ""))
             )
@@ -532,11 +545,11 @@ def claimed(
     return found
 
 
-def _users(meta: Object, status: Object) -> Iterator[str]:
+def _users(claim: Object) -> Iterator[str]:
     """The pods that a claim is for."""
-    for user in status["reservedFor"]:
+    for user in claim["status"]["reservedFor"]:
         if user.get("resource") == "pods" and "name" in user:
             yield user["name"]
-    for owner in meta["ownerReferences"]:
+    for owner in claim["metadata"]["ownerReferences"]:
         if owner.get("kind") == "Pod" and "name" in owner:
             yield owner["name"]

@@ -160,13 +160,24 @@ class Witnesses:
     kubelets: Mapping[str, published.Allocations] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Standing:
+    """A worker pod that has its node: where, with which GPUs, and whether it is on its way out."""
+
+    place: tuple[str, str] | None = None
+    ends: bool = False
+
+
+_RUNS = _Standing()
+
+
 def uses_of(
     pods: Iterable[Object], jobs: Iterable[Object], witnesses: Witnesses, notes: list[str]
 ) -> dict[str, Use]:
     """What these take of every node they are on; `notes` gets what of them is not understood."""
     uses: dict[str, Use] = defaultdict(Use)
     claims = witnesses.claims
-    settled = set(claims.holders)
+    settled = dict.fromkeys(claims.holders, _RUNS)
     for node, gpus in claims.gpus.items():
         uses[node].known.append((f"claims of GPUs of node {node}", gpus))
         uses[node].foreign |= node in claims.foreign
@@ -174,7 +185,10 @@ def uses_of(
         meta, spec = pod["metadata"], pod["spec"]
         over = pod["status"].get("phase") in OVER
         if over or "nodeName" in spec:
-            settled.add((meta.get("namespace", ""), meta["name"]))
+            settled[meta.get("namespace", ""), meta["name"]] = _Standing(
+                place=None if over else (spec["nodeName"], str(meta["annotations"].get(GPU_GROUP))),
+                ends="deletionTimestamp" in meta,
+            )
         if over or "nodeName" not in spec:
             continue
         use = uses[spec["nodeName"]]
@@ -300,9 +314,15 @@ def _device_ids(text: str) -> frozenset[int]:
 
 
 def _add_record(
-    job: Object, uses: dict[str, Use], settled: set[tuple[str, str]], notes: list[str]
+    job: Object,
+    uses: dict[str, Use],
+    settled: Mapping[tuple[str, str], _Standing],
+    notes: list[str],
 ) -> None:
     """Count the placement recorded on a job for those workers whose pods hold nothing yet.
+
+    A pod that ends, or one of a job that is suspended, may be of an earlier placement: then both
+    hold their GPUs.
 
     It holds no more than the job asks for, whatever is written in it.
     """
@@ -337,8 +357,12 @@ def _add_record(
             f" {len(workers[greedy[0]][2])} GPUs, but it asks for {each}; the others do not count"
         )
     exact = _guarantee(job) == "gpus"
+    suspended = of(of(job, "spec"), "runPolicy").get("suspend") is True
     for index, node, gpus in workers:
-        if (meta.get("namespace", ""), f"{meta['name']}-worker-{index}") in settled:
+        pod = settled.get((meta.get("namespace", ""), f"{meta['name']}-worker-{index}"))
+        if pod is not None and (
+            pod.place == (node, ",".join(map(str, gpus))) or not (pod.ends or suspended)
+        ):
             continue
         if exact and gpus:
             uses[node].known.append((who, gpu_set(gpus[:each])))
@@ -352,13 +376,14 @@ def _asked_for(job: Object) -> tuple[int | None, int]:
     Pods that claim their GPUs have no limits to say so; there it is what the job asked the solver
     for, which several workers in one pod share.
     """
-    template, said = job["spec"]["template"], request.asked(job)
-    replicas = job["spec"].get("replicas")
-    wanted = _number(said.get("workers", 1)) if said else None
-    workers = replicas if isinstance(replicas, int) and replicas >= 0 else wanted
-    each = gpu_count(template["spec"])
-    if not each and wanted:
-        each = -(-wanted * _number(said.get("gpus", 0)) // (workers or wanted))
+    workers, each = job["spec"].get("replicas"), gpu_count(job["spec"]["template"]["spec"])
+    if not isinstance(workers, int) or workers < 0:
+        workers = None
+    if (workers is None or not each) and (said := request.asked(job)):
+        wanted = _number(said.get("workers", 1))
+        workers = wanted if workers is None else workers
+        if workers and not each:
+            each = -(-wanted * _number(said.get("gpus", 0)) // workers)
     return workers, each
 
 

@@ -76,6 +76,18 @@ _NODE: dict[str, Callable[[Node], Any]] = {
 }
 """What of a node is kept as it is; its labels, machine and domains are columns of their own."""
 
+_NUMBER, _COUNT, _WORD = (int, float, type(None)), (int, type(None)), (str, type(None))
+_TYPES: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("free", "hidden", "machine"), (int,)),
+    **dict.fromkeys(("allocatable", "memory", "all_memory"), _COUNT),
+    **dict.fromkeys(("cpu", "all_cpu", "network"), _NUMBER),
+    **dict.fromkeys(("unavailable", "shared"), _WORD),
+    **dict.fromkeys(("resource", "driver"), (str,)),
+    **dict.fromkeys(("dedicated", "foreign"), (bool,)),
+    "taints": (list,),
+}
+"""What is in each column."""
+
 
 def encode(cluster: Cluster, *, observed_at: float) -> dict[str, Any]:
     """The `data`, and where it is large the `binaryData`, of the ConfigMap.
@@ -205,7 +217,6 @@ def _document(cluster: Cluster) -> dict[str, Any]:
         if kind not in kinds:
             kinds[kind] = machines.setdefault(_bare(node.machine), len(machines))
         of.append(kinds[kind])
-    levels = range(max((len(node.domains) for node in nodes), default=0))
     return {
         "nodes": [node.name for node in nodes],
         "machines": [_machine(one) for one in machines],
@@ -217,8 +228,7 @@ def _document(cluster: Cluster) -> dict[str, Any]:
         },
         "tiers": [[tier.name, tier.bandwidth] for tier in cluster.tiers],
         "domains": [
-            _column([node.domains[at] if at < len(node.domains) else None for node in nodes])
-            for at in levels
+            _column([node.domains[at] for node in nodes]) for at in range(len(cluster.tiers))
         ],
         "beyond": cluster.beyond,
         "guesses": dict(cluster.guesses),
@@ -277,41 +287,54 @@ def _column(values: Sequence[Any]) -> dict[str, Any]:
 
 def _cluster(document: Mapping[str, Any]) -> Cluster:
     names = document["nodes"]
+    if not isinstance(names, list) or not all(isinstance(one, str) for one in names):
+        raise TypeError("nodes are no names")
     size = len(names)
     machines = [_read_machine(one) for one in document["machines"]]
-    columns = {name: _values(document[name], size) for name in (*_NODE, "machine")}
+    columns = {name: _values(document[name], size, types) for name, types in _TYPES.items()}
     labels = {
-        key: names if "name" in column else _values(column, size)
+        key: names if "name" in column else _values(column, size, _WORD)
         for key, column in document["labels"].items()
     }
-    domains = [_values(column, size) for column in document["domains"]]
+    domains = [_values(column, size, (str,)) for column in document["domains"]]
+    if len(domains) != len(document["tiers"]):
+        raise ValueError("there are not as many domains as tiers")
     taints = _once(lambda told: tuple(Taint(key=k, value=v, effect=e) for k, v, e in told))
     paths = list(zip(*domains, strict=True)) if domains else [()] * size
     nodes = []
     for at, name in enumerate(names):
         told = {key: column[at] for key, column in columns.items()}
-        allocatable, limit = told.pop("allocatable"), told.pop("network")
+        machine, limit = machines[told.pop("machine")], told.pop("network")
+        for gpus in (told["free"], told["allocatable"] or 0):
+            if not 0 <= gpus <= machine.everything:
+                raise ValueError(f"node {name} has no GPUs {gpus:#x}")
         nodes.append(
             Node(
                 name=NodeName(name),
-                machine=replace(machines[told.pop("machine")], name=name),
+                machine=replace(machine, name=name),
                 labels={
                     key: column[at] for key, column in labels.items() if column[at] is not None
                 },
                 taints=taints(told.pop("taints")),
-                allocatable=None if allocatable is None else GPUSet(int(allocatable)),
-                domains=tuple(one for one in paths[at] if one is not None),
+                domains=paths[at],
                 network=math.inf if limit is None else float(limit),
                 **told,
             )
         )
     return Cluster(
         nodes=tuple(nodes),
-        tiers=tuple(Tier(name=name, bandwidth=rate) for name, rate in document["tiers"]),
+        tiers=tuple(map(_tier, document["tiers"])),
         beyond=float(document["beyond"]),
         guesses={str(key): str(value) for key, value in document["guesses"].items()},
         emulated=bool(document["emulated"]),
     )
+
+
+def _tier(told: Sequence[Any]) -> Tier:
+    name, rate = told
+    if not isinstance(told, list) or not isinstance(name, str):
+        raise TypeError("a tier is no name and bandwidth")
+    return Tier(name=name, bandwidth=float(rate))
 
 
 def _read_machine(told: Mapping[str, Any]) -> Machine:
@@ -340,18 +363,17 @@ def _links(rows: Iterable[Iterable[str | None]]) -> Matrix:
     return tuple(tuple(None if one is None else word(one) for one in row) for row in rows)
 
 
-def _values(column: Mapping[str, Any], size: int) -> Sequence[Any]:
-    """The value of each node; ValueError if there is not one for each."""
-    if "all" in column:
-        return [column["all"]] * size
-    if "of" in column:
-        distinct = column["of"]
-        found = [distinct[at] for at in column["at"]]
-    else:
-        found = column["each"]
-    if len(found) != size:
-        raise ValueError(f"a column has {len(found)} values for {size} nodes")
-    return found
+def _values(column: Mapping[str, Any], size: int, types: tuple[type, ...]) -> Sequence[Any]:
+    """The value of each node; TypeError or ValueError if not every node has one of these types."""
+    distinct: Sequence[Any] = [column["all"]] if "all" in column else column.get("of", ())
+    at: Sequence[int] = [0] * size if "all" in column else column.get("at", ())
+    if "each" in column:
+        distinct, at = column["each"], range(size)
+    if not all(isinstance(one, types) for one in distinct):
+        raise TypeError(f"a column of {types[0].__name__} has other values")
+    if len(at) != size:
+        raise ValueError(f"a column has {len(at)} values for {size} nodes")
+    return [distinct[one] for one in at]
 
 
 def _once(read: Callable[[Any], Any]) -> Callable[[Any], Any]:

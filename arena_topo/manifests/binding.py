@@ -39,20 +39,16 @@ class _No:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Case:
-    """A placement, and where it is to hold."""
+    """A placement, and where it is to hold; `nodes` are the chosen ones that are known."""
 
     job: MPIJob
     placement: Placement
     cluster: Cluster | None
     api: ApiVersion
     found: Mechanisms
+    nodes: dict[NodeName, Node]
     resource: str
     injects: bool
-
-    @property
-    def nodes(self) -> dict[NodeName, Node]:
-        """The chosen nodes that are known."""
-        return {one.name: one for one in _chosen(self.placement, self.cluster)}
 
     @property
     def driver(self) -> str:
@@ -98,6 +94,7 @@ def bind(
         cluster=cluster,
         api=api,
         found=mechanisms or Mechanisms(),
+        nodes={one.name: one for one in _chosen(placement, cluster)},
         resource=offered(job, placement, cluster, api),
         injects=not gated,
     )
@@ -130,7 +127,7 @@ def _order(case: _Case, *, known: bool) -> list[str]:
     if not case.injects:
         return ["claims"] if case.driver else ["gates"]
     first = ["claims"] if case.driver else []
-    if not known or case.api is ApiVersion.V1ALPHA1:
+    if not known:
         return [*first, "template"]
     gates = ["gates"] if case.found.patches else []
     admission = ["admission"] if case.found.admission is not False else []

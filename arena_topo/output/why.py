@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from arena_topo.output import align, duration, fold, one_line, table
-from arena_topo.workflow.drift import Difference, Sight
+from arena_topo.workflow.drift import Difference
 from arena_topo.workflow.why import Explanation, Holder, Waiting
 
 MOST_ROWS = 10
@@ -209,45 +209,4 @@ def difference_value(one: Difference) -> dict[str, Any]:
         "planned": one.planned,
         "seen": one.seen,
         "message": str(one),
-    }
-
-
-def sights(found: Sequence[Sight]) -> str:
-    """What each worker sees of its GPUs, a line each."""
-    rows = [
-        (
-            one.pod,
-            one.node,
-            ",".join(map(str, one.planned)) or "-",
-            ",".join(device.uuid for device in one.seen) or "-",
-            _agreement(one),
-        )
-        for one in found
-    ]
-    return align(table(("WORKER", "NODE", "PLANNED", "SEES", "VERDICT"), rows))
-
-
-def _agreement(one: Sight) -> str:
-    if one.agrees is None:
-        return one_line(one.trouble or "not known")
-    if one.agrees:
-        return "as planned" if one.uuids else "as many as planned"
-    if one.uuids:
-        return f"planned were {','.join(one.uuids)}"
-    return f"{len(one.planned)} were planned"
-
-
-def sight_value(one: Sight) -> dict[str, Any]:
-    """What one worker sees for JSON; `agrees` is null where it could not be asked."""
-    return {
-        "worker": one.worker,
-        "pod": one.pod,
-        "node": one.node,
-        "planned": list(one.planned),
-        "plannedUUIDs": list(one.uuids) or None,
-        "seen": [
-            {"index": device.index, "name": device.name, "uuid": device.uuid} for device in one.seen
-        ],
-        "agrees": one.agrees,
-        "trouble": one.trouble,
     }

@@ -55,6 +55,7 @@ class Table:
         self._layers: tuple[Layer, ...] | None = None
         self._ceiling: tuple[Layer, ...] | None = None
         self._values: dict[int, float] = {0: UNLIMITED}
+        self._shared: dict[tuple[GPUSet, int], tuple[tuple[int, ...], ...]] = {}
         self._best: dict[tuple[int, int], float] = {}
         self._worst: dict[tuple[int, int], float] = {}
         self._hidden: dict[tuple[int, int, int], float] = {}
@@ -167,6 +168,12 @@ class Table:
         first groups found, fast ones first). Groups, and the GPUs in each, stand so that the
         slowest link from one group to the next, round the circle, is the fastest there can be.
         """
+        found = self._shared.get((gpus, size))
+        if found is None:
+            found = self._shared[gpus, size] = self._share(gpus, size)
+        return found
+
+    def _share(self, gpus: GPUSet, size: int) -> tuple[tuple[int, ...], ...]:
         along = self.order(gpus)
         if size == 1 or size == len(along) or self.uniform:
             return tuple(along[start : start + size] for start in range(0, len(along), size))
@@ -415,6 +422,7 @@ def _circle(
     found = tuple(groups)
     for rest in itertools.permutations(others) if len(groups) <= ORDERED else [others]:
         for start in _turns(first):
+            paths: list[tuple[float, float, tuple[tuple[int, ...], ...]]]
             paths = [(UNLIMITED, 0.0, (start,))]
             for group in rest:
                 paths = [

@@ -86,6 +86,12 @@ class _Check:
         self.served: tuple[str, ...] = ()
         self.controlled: bool | None = None
         self._mechanisms: Mechanisms | None = None
+        self._cluster: Cluster | None = None
+
+    def cluster(self) -> Cluster:
+        if self._cluster is None:
+            self._cluster = self.admin.backend.cluster()
+        return self._cluster
 
     def mechanisms(self) -> Mechanisms:
         if self._mechanisms is None:
@@ -169,8 +175,11 @@ class _Check:
                 if found.patches or self.controlled
                 else "workers are pinned by their template alone: exact with one worker per node"
             )
-            what = "installed, but without effect" if stored else "not installed"
-            yield _warn(name, f"{what}: {without}", _INSTALL)
+            if stored:
+                fix = f"{_INSTALL.partition(' |')[0]} --diff"
+                yield _warn(name, f"installed, but without effect: {without}", fix)
+            else:
+                yield _warn(name, f"not installed: {without}", _INSTALL)
 
     def claims(self) -> Iterator[Finding]:
         found = self.mechanisms()
@@ -214,7 +223,7 @@ class _Check:
 
     def topology(self) -> Iterator[Finding]:
         name = "topology"
-        cluster = self.admin.backend.cluster()
+        cluster = self.cluster()
         nodes = [node for node in cluster.nodes if node.machine.gpus]
         if not nodes:
             yield _fail(name, "no node has GPUs", "kubectl describe nodes | grep gpu")
@@ -225,7 +234,7 @@ class _Check:
     def _links(self, cluster: Cluster) -> Iterator[Finding]:
         name = "topology"
         nodes = [node for node in cluster.nodes if node.machine.gpus and node.shared is None]
-        fix = f"{_INSTALL}, which runs an agent on each node; or: arena-topo topology publish NODE"
+        fix = f"arena-topo topology publish NODE, or an agent on each node: {_INSTALL}"
         doubts = (
             (Knowledge.UNKNOWN, "not known, and every path counts as the slowest"),
             (Knowledge.ASSUMED, "assumed from the GPU product and count"),
@@ -268,7 +277,15 @@ class _Check:
         if len(odd) > _SHOWN:
             rest = [one.node for one in odd[_SHOWN:]]
             yield _warn(name, f"so are {_some(rest, 'more node')}", "arena-topo nodes list")
-        if odd:
+        mixed = [str(one.name) for one in self.cluster().nodes if one.dedicated and one.foreign]
+        if mixed:
+            yield _warn(
+                name,
+                f"pods that arena-topo did not place hold GPUs of {_some(mixed, 'node')}: devices"
+                " are not injected there, and the guarantee is node",
+                "kubectl get pods -A -o wide --field-selector spec.nodeName=" + mixed[0],
+            )
+        if odd or mixed:
             return
         ours = [one.node for one in found if one.use == Use.TOPOLOGY]
         said = f"{_some(ours, 'node')} for topology jobs alone" if ours else "none"
@@ -351,7 +368,8 @@ class _Check:
         lease = self.admin.lease()
         renewed = seconds(((lease or {}).get("spec") or {}).get("renewTime"))
         self.controlled = False
-        if lease is None or renewed is None:
+        holder = ((lease or {}).get("spec") or {}).get("holderIdentity")
+        if renewed is None or not holder:
             yield _warn(
                 name,
                 "none: whoever submits a job that waits starts it, with --wait or resume",
@@ -367,7 +385,6 @@ class _Check:
             )
             return
         self.controlled = True
-        holder = (lease.get("spec") or {}).get("holderIdentity") or "somebody"
         yield _ok(name, f"{holder} is at work")
         view = self.admin.view()
         seen = seconds(((view or {}).get("data") or {}).get("observedAt"))

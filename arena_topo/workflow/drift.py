@@ -59,7 +59,7 @@ class Difference:
             case Kind.MISSING:
                 return f"{self.pod} is missing, planned on {self.planned}"
             case Kind.FOREIGN:
-                return f"{self.seen} on GPUs of {self.pod}, {self.planned}"
+                return f"{self.seen}, planned for {self.pod}"
 
 
 def compare(
@@ -81,7 +81,8 @@ def compare(
     for index, node, gpus in forecast.workers:
         one = workers.get(index)
         if one is None:
-            if status.phase is Phase.RUNNING:
+            # Without any worker the job is about to end: they are cleaned up together.
+            if status.phase is Phase.RUNNING and begun:
                 found.append(_missing(status, index, node, gpus))
             continue
         found += _of_pod(one, index, node, gpus, begun=begun)
@@ -99,7 +100,7 @@ def compare(
 
 
 def _place(node: str, gpus: Sequence[int]) -> str:
-    return f"{node} GPU {_list(gpus)}" if gpus else node
+    return f"GPU {_list(gpus)} of {node}" if gpus else node
 
 
 def _list(gpus: Sequence[int]) -> str:
@@ -192,7 +193,7 @@ def _of_others(status: JobStatus, sightings: Sightings, own: set[str]) -> Iterat
                     worker=index,
                     pod=f"{status.name}-worker-{index}",
                     planned=_place(node, gpus),
-                    seen=f"pod {given.who} has GPU {_list(tuple(taken))}",
+                    seen=f"pod {given.who} has {_place(node, tuple(taken))}",
                 )
 
 

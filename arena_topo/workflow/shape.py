@@ -18,23 +18,37 @@ from arena_topo.topology import Cluster
 from arena_topo.workflow import planning
 
 
-def fused(job: MPIJob, cluster: Cluster, backend: Backend | None = None) -> MPIJob:
+def fused(
+    job: MPIJob, cluster: Cluster, backend: Backend | None = None, *, later: bool = False
+) -> MPIJob:
     """The same job with fewer, larger workers, as `--pod-shape fused` runs it.
 
     Every number of workers that one pod can hold is placed. Of these the placement wins whose pods
     can use most, then the one that the solver prefers (`gang.Worth`), then the largest pods. The
-    job itself where its shape is another, or where it does not fit now. InvalidJob as for
-    `request_of`.
+    job itself where its shape is another. Where it does not fit now the job itself as well, or
+    with `later` the shape that is best on the cluster once it is empty, for a job that waits.
+    InvalidJob as for `request_of`.
     """
     if job.pod_shape is not PodShape.FUSED:
         return job
+    from arena_topo.solver.refusal import emptied  # noqa: PLC0415  only for refusals
     from arena_topo.workflow import tables  # noqa: PLC0415  only for placing
 
     tables.prepare(cluster)
-    index = Index(cluster)
-    largest = max((len(node.machine.gpus) for node in cluster.nodes), default=0)
     native = backend.binding if backend is not None else None
     separate = native is None or native.separate
+    found = _best(job, cluster, backend, separate=separate)
+    if found is None and later:
+        found = _best(job, emptied(cluster), backend, separate=separate)
+    return found or job
+
+
+def _best(
+    job: MPIJob, cluster: Cluster, backend: Backend | None, *, separate: bool
+) -> MPIJob | None:
+    """The best shape of a job on a cluster; None if it fits in none."""
+    index = Index(cluster)
+    largest = max((len(node.machine.gpus) for node in cluster.nodes), default=0)
     best: tuple[tuple[int, float, gang.Worth], MPIJob] | None = None
     for each in range(job.workers, 0, -1):
         if job.workers % each or each * job.gpus > largest:
@@ -46,7 +60,7 @@ def fused(job: MPIJob, cluster: Cluster, backend: Backend | None = None) -> MPIJ
         rank = (found.worth.reach, -_usable(found, separate=separate), found.worth)
         if best is None or rank < best[0]:
             best = rank, shape
-    return job if best is None else best[1]
+    return None if best is None else best[1]
 
 
 def _usable(found: gang.Found, *, separate: bool) -> float:

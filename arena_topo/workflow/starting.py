@@ -12,16 +12,18 @@ these requests leaves a suspended job that others may take over.
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from arena_topo import manifests
 from arena_topo.backends import quota
 from arena_topo.backends.queue import Queue, QueuedJob, Snapshot, queued, written
-from arena_topo.errors import ArenaError, ClusterError
+from arena_topo.errors import AccessDenied, ArenaError, ClusterError
 from arena_topo.job import MPIJob
 from arena_topo.manifests import Binding, Forecast, Manifest, Plan, transition
 from arena_topo.manifests.record import forecast_of
@@ -35,6 +37,9 @@ Place = Callable[[MPIJob, Cluster], Placement]
 
 _ROUNDS = 100
 """How often a starter yields before it gives up: every round, somebody else got GPUs."""
+
+GONE = 410
+"""The HTTP code for a revision that the server has forgotten."""
 
 _PAUSE = 0.05
 """Seconds, at most, that a starter that yielded waits the first time before it looks again."""
@@ -93,6 +98,14 @@ class Starter:
             self._known[namespace] = self.queue.mechanisms(namespace)
         return self._known[namespace]
 
+    def _stamp(self) -> str:
+        """When a record is written, by the server's clock, which knows whole seconds.
+
+        The fraction is drawn by lot: a record that was withdrawn and written again within a second
+        must not pass for the first, which its author has looked at.
+        """
+        return written(math.floor(self.queue.now()) + random.random())  # noqa: S311  no secret
+
     def decide(self, job: MPIJob, mine: QueuedJob, snapshot: Snapshot) -> Decision:
         """The best placement of a job that leaves an older waiting gang what is kept for it.
 
@@ -125,7 +138,7 @@ class Starter:
 
     def admit(self, plan: Plan, decision: Decision) -> Manifest:
         """Create a job as it was decided: suspended, with its placement recorded or waiting."""
-        at = written(self.queue.now()) if decision.placement is not None else None
+        at = self._stamp() if decision.placement is not None else None
         form = transition.suspended(
             manifests.unplaced(plan.objects[0]),
             decision.forecast,
@@ -137,8 +150,13 @@ class Starter:
     def start(self, job: MPIJob, stored: Manifest, decision: Decision | None) -> Outcome:
         """Bring a job that is suspended to run, or leave it waiting with the reason.
 
-        `decision` is what the record on it says, None if that is not known or there is none.
+        `decision` is what the record on it says, None for a job that was not created just now:
+        then it is solved again, and waits as long as pods of its last run are there. An operator
+        that sees it resumed before it has seen it suspended would keep them where they are.
         """
+        if decision is None and self.haunted(stored):
+            nothing = Decision(cluster=Cluster(nodes=()), refused=HAUNTED)
+            return Outcome(stored=stored, decision=nothing, resumed=False)
         if decision is None or decision.placement is None:
             found = self._renewed(job, stored, None)
             if found is None:
@@ -147,12 +165,17 @@ class Starter:
         for attempt in range(_ROUNDS):
             if decision.placement is None:
                 return Outcome(stored=stored, decision=decision, resumed=False)
-            snapshot = self.queue.read_at(stored)
-            if _fits(job, decision, snapshot.cluster(without={_key(stored)})):
+            snapshot = self._looked(stored)
+            if snapshot is not None and _fits(
+                job, decision, snapshot.cluster(without={_key(stored)})
+            ):
                 done = self._resumed(stored, decision)
                 if done is not None:
                     return done
-                stored = self._again(stored) or stored
+                again = self._again(stored)
+                if again is None or self._anothers(again, stored):
+                    return self.elsewhere(stored, decision)
+                stored = again
             found = self._renewed(job, stored, snapshot)
             if found is None:
                 return self.elsewhere(stored, decision)
@@ -164,6 +187,25 @@ class Starter:
             why="others submit faster than this program can look",
             hint=f"it waits, suspended: arena-topo resume {job.name}",
         )
+
+    def haunted(self, stored: Manifest) -> bool:
+        """Whether pods of a job's last run are there; False where they may not be listed."""
+        try:
+            return any(not over(pod) for pod in self.queue.pods(stored))
+        except AccessDenied:
+            return False
+
+    def _looked(self, stored: Manifest) -> Snapshot | None:
+        """All jobs as of the write of a record; None if the server has forgotten that revision.
+
+        Servers keep revisions for minutes: whoever slept so long records again.
+        """
+        try:
+            return self.queue.read_at(stored)
+        except ClusterError as error:
+            if error.status == GONE:
+                return None
+            raise
 
     def _renewed(
         self, job: MPIJob, stored: Manifest, snapshot: Snapshot | None
@@ -179,16 +221,30 @@ class Starter:
             if decision.placement is None:
                 patch = transition.waiting(stored, manifests.unplaced(stored), decision.refused)
             else:
-                at = written(self.queue.now())
+                at = self._stamp()
                 patch = transition.recording(stored, decision.forecast, at=at)
             changed = self.queue.change(stored, patch)
             if changed is not None:
                 return changed, decision
             again = self._again(stored)
-            if again is None:
+            if again is None or self._anothers(again, stored):
                 return None
             stored, snapshot = again, None
         return None
+
+    def _anothers(self, found: Manifest, ours: Manifest) -> bool:
+        """Whether another starter has just recorded a placement on the same job.
+
+        Then it is theirs to finish: two who take turns at one job would never be done.
+        """
+        mine, before = queued(found, {}), queued(ours, {})
+        return (
+            mine is not None
+            and before is not None
+            and mine.state == "placed"
+            and mine.recorded != before.recorded
+            and not fairness.abandoned(mine, self.queue.now())
+        )
 
     def _again(self, stored: Manifest) -> Manifest | None:
         """The job as it is now; None if it is gone or another one has its name."""
@@ -258,7 +314,7 @@ class Starter:
             if decision.placement is None:
                 patch = transition.clearing(stored, decision.refused)
             else:
-                at = written(self.queue.now())
+                at = self._stamp()
                 patch = transition.recording_in_place(stored, decision.forecast, at=at)
             changed = self.queue.change(stored, patch)
             if changed is not None:
@@ -268,7 +324,7 @@ class Starter:
                 if _fits(job, decision, seen.cluster(without={_key(changed)})):
                     return Outcome(stored=changed, decision=decision, resumed=True)
             again = self._again(stored)
-            if again is None:
+            if again is None or (changed is None and self._anothers(again, stored)):
                 return self.elsewhere(stored, decision)
             stored = again
             self.pause(random.uniform(0, _PAUSE * min(attempt + 1, 10)))  # noqa: S311  no secret
@@ -282,7 +338,7 @@ class Starter:
             raise ArenaError(f"the job {name} was deleted while it was being started")
         running = (found["spec"].get("runPolicy") or {}).get("suspend") is not True
         state = (found["metadata"].get("annotations") or {}).get(STATE)
-        refused = None if running else f"somebody else changed it meanwhile; it is {state} now"
+        refused = None if running else f"somebody else is at it as well; it is {state} now"
         nothing = Cluster(nodes=())
         base = decision or Decision(cluster=nothing)
         return Outcome(
@@ -310,6 +366,8 @@ class Starter:
         return tuple(freed)
 
 
+HAUNTED = "the pods of its last run have not ended yet"
+
 UNSEEN = (
     "the jobs of other namespaces may not be listed, so nobody can know that these GPUs are free;"
     " the controller starts it"
@@ -323,6 +381,11 @@ def pinned(stored: Manifest, placement: Placement, binding: Binding, cluster: Cl
     return manifests.placed(
         manifests.unplaced(stored), placement, binding, kept=keeping(placement, cluster)
     )
+
+
+def over(pod: Mapping[str, Any]) -> bool:
+    """Whether a pod has ended, and holds nothing any more."""
+    return (pod.get("status") or {}).get("phase") in {"Succeeded", "Failed"}
 
 
 def _key(stored: Manifest) -> tuple[str, str]:

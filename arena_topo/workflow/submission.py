@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from arena_topo import manifests
 from arena_topo.backends import Backend, JobStatus
+from arena_topo.backends.kubernetes.status import is_launcher
 from arena_topo.backends.queue import MOST_TRIES, Queue, QueuedJob, queued, suspender
 from arena_topo.errors import AccessDenied, ArenaError, InvalidJob, NotFound
 from arena_topo.job import MPIJob
@@ -158,7 +159,7 @@ class _Submission:
             return self._left_waiting(denied)
         if starter.withdraw(view.jobs, view.now):
             view = self.queue.read()
-        job = shape.fused(self.job, view.cluster(), self.backend)
+        job = shape.fused(self.job, view.cluster(), self.backend, later=True)
         mine = self._newcomer(job)
         bare = self._built(job, view.cluster(), None)
         owner = suspender(bare.objects[0])
@@ -265,6 +266,9 @@ class _Submission:
                 raise
         decision = Decision(cluster=cluster, refused=UNSEEN)
         planned = self._built(self.job, cluster, decision)
+        owner = suspender(planned.objects[0])
+        if owner is not None:
+            return self._handed_over(self.job, planned, owner)
         starter = open_starter(self.backend, self.queue)
         stored = starter.admit(planned, decision)
         created = self._completed(stored, planned)
@@ -348,7 +352,15 @@ def brought_together(
             note = f"{denied.message}: nobody sees whether all workers come together"
             return replace(outcome, notes=(*outcome.notes, note))
         if trouble is None:
-            return outcome
+            return (
+                outcome
+                if _gathers(queue, outcome.stored)
+                else starter.elsewhere(outcome.stored, outcome.decision)
+            )
+        owner = suspender(outcome.stored)
+        if owner is not None:
+            note = f"{trouble}; {owner} decides whether it goes on"
+            return replace(outcome, notes=(*outcome.notes, note))
         outcome = taken_back(starter, job, outcome, trouble, tell)
     return outcome
 
@@ -364,28 +376,28 @@ def taken_back(
     if back is None:
         return starter.elsewhere(stored, outcome.decision)
     tell(f"{trouble}: the gang was taken back whole (try {tries} of {MOST_TRIES})")
-    _left(queue, back)
+    _left(starter, back)
     if tries >= MOST_TRIES:
         refused = replace(outcome.decision, placement=None, binding=None, refused=trouble)
         return replace(outcome, stored=back, decision=refused, resumed=False)
     return starter.start(job, back, None)
 
 
-def _left(queue: Queue, stored: Manifest) -> None:
+def _left(starter: Starter, stored: Manifest) -> None:
     """Wait until the pods of a gang have let go of their GPUs, within reason."""
     end = time.monotonic() + _GONE
-    while time.monotonic() < end and queue.pods(stored):
+    while time.monotonic() < end and starter.haunted(stored):
         time.sleep(_LOOK)
 
 
 def _trouble(queue: Queue, job: MPIJob, stored: Manifest, *, until: Fate) -> str | None:
-    """Why a gang cannot come together; None once it has.
+    """Why a gang cannot come together; None once it has, or there is no more to wait for.
 
     Workers at their gates are sent on their way.
     """
     since, patience = queue.now(), gathering.Patience(limit=float(job.gang_timeout))
     bound_at, delay = None, _LOOK / 5
-    while True:
+    while _gathers(queue, stored):
         pods = queue.pods(stored)
         for pod, patch in gathering.worker_places(stored, pods):
             queue.bind(pod, patch)
@@ -407,6 +419,25 @@ def _trouble(queue: Queue, job: MPIJob, stored: Manifest, *, until: Fate) -> str
             return f"nothing moved for {limit}: {seen.reason}"
         time.sleep(delay)
         delay = min(2.0, delay * 1.5)
+    return None
+
+
+def _gathers(queue: Queue, stored: Manifest) -> bool:
+    """Whether a job is still on its way as it was resumed: not over, gone, or stopped by others.
+
+    The workers of a job that has ended are gone as well, and it must not be taken back for that.
+    """
+    meta = stored["metadata"]
+    found = queue.get(meta["namespace"], meta["name"])
+    if found is None or found["metadata"]["uid"] != meta["uid"]:
+        return False
+    mine, before = queued(found, {}), queued(stored, {})
+    return (
+        mine is not None
+        and before is not None
+        and not mine.suspended
+        and (mine.record, mine.recorded) == (before.record, before.recorded)
+    )
 
 
 def resume(
@@ -433,12 +464,13 @@ def resume(
                 why=f"it was submitted to a queue of {mine.suspender}",
                 hint=f"ask it why: arena-topo why {name}",
             )
-        outcome = starter.admitted(job, stored)
+        outcome = _begun(stored) if _seated(queue, stored) else starter.admitted(job, stored)
     elif not mine.suspended:
-        outcome = Outcome(stored=stored, decision=Decision(cluster=Cluster(nodes=())), resumed=True)
+        outcome = _begun(stored)
     else:
         view = queue.read()
         starter.withdraw([one for one in view.jobs if one.key != mine.key], view.now)
+        _left(starter, stored)
         released = queue.change(stored, transition.releasing(stored))
         if released is None:
             released = queue.get(namespace, name)
@@ -447,6 +479,21 @@ def resume(
         outcome = starter.start(job, released, None)
     until = Fate.STARTED if stay else Fate.BOUND
     return brought_together(starter, job, outcome, until=until, tell=tell)
+
+
+def _begun(stored: Manifest) -> Outcome:
+    """A job that was resumed before, by its record."""
+    return Outcome(stored=stored, decision=Decision(cluster=Cluster(nodes=())), resumed=True)
+
+
+def _seated(queue: Queue, stored: Manifest) -> bool:
+    """Whether some worker has its node already: then the others go where that record says."""
+    return any(
+        pod["spec"].get("nodeName")
+        and not is_launcher(pod)
+        and not pod["metadata"].get("deletionTimestamp")
+        for pod in queue.pods(stored)
+    )
 
 
 def suspend(backend: Backend, name: str, namespace: str) -> Manifest:
@@ -512,7 +559,7 @@ def replan(
     if back is None:
         raise ArenaError(f"{name} was changed by somebody else meanwhile", hint="try again")
     tell(f"{reason}: the gang was taken back whole")
-    _left(queue, back)
+    _left(starter, back)
     outcome = starter.start(job, back, None)
     until = Fate.STARTED if stay else Fate.BOUND
     return brought_together(starter, job, outcome, until=until, tell=tell)

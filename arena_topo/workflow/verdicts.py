@@ -41,7 +41,8 @@ def verdict(case: Case) -> Verdict:
     for code, row in TABLE:
         said = row(case)
         if said is not None:
-            return Verdict(code=code, what=said.what, why=said.why or None, hint=said.hint)
+            why = (said.why or "").strip() or None
+            return Verdict(code=code, what=said.what, why=why, hint=said.hint)
     raise AssertionError("the last row always applies")
 
 

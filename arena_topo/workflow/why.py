@@ -174,7 +174,7 @@ def _watched(backend: Backend) -> bool:
 
 def _looked(backend: Backend, facts: Facts, denied: list[Denied]) -> _Look:
     """Ask the solver and the queue about a waiting job, as far as they may be read."""
-    snapshot, cluster = _view(backend, facts, denied)
+    snapshot, cluster = _view(backend, denied)
     look = _Look(cluster=cluster, turn=_turn(facts, snapshot))
     if cluster is None:
         look.fit = Fit()
@@ -201,16 +201,12 @@ def _refused(refused: Unplaceable) -> Fit:
     )
 
 
-def _view(
-    backend: Backend, facts: Facts, denied: list[Denied]
-) -> tuple[Snapshot | None, Cluster | None]:
-    """The cluster without this job, with all that waits; else the cluster as anybody sees it."""
-    meta = facts.mpijob["metadata"]
+def _view(backend: Backend, denied: list[Denied]) -> tuple[Snapshot | None, Cluster | None]:
+    """The cluster with all that waits; else the cluster alone, as anybody may see it."""
     try:
         if backend.queue is not None:
             snapshot = backend.queue.read()
-            own = {(str(meta.get("namespace", "")), str(meta["name"]))}
-            return snapshot, snapshot.cluster(without=own)
+            return snapshot, snapshot.cluster()
     except ArenaError:
         # Whoever may not list nodes may still read what the controller publishes.
         pass

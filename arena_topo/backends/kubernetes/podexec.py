@@ -58,7 +58,7 @@ def execute(
     found = api.access
     deadline = time.monotonic() + timeout
     try:
-        socket = websocket.create_connection(
+        socket: Any = websocket.create_connection(
             f"ws{found.server.removeprefix('http')}{path}?{urlencode(query)}",
             timeout=min(CONNECT_TIMEOUT, timeout),
             header=[f"{key}: {value}" for key, value in found.headers.items()],
@@ -81,8 +81,10 @@ def execute(
     except (websocket.WebSocketException, OSError) as error:
         raise _broken(found.server, error, pod, timeout) from error
     finally:
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(websocket.WebSocketException, OSError):
             socket.close(timeout=1)
+        # It leaves its socket open where the server was the first to close.
+        socket.shutdown()
 
 
 def _trust(found: Access) -> dict[str, Any]:

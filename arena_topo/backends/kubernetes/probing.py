@@ -169,7 +169,8 @@ def _admitted(api: Connection, namespace: str, labels: Mapping[str, str]) -> Obj
 
 
 def _is_about_the_pod(status: int) -> bool:
-    return status in {400, FORBIDDEN, 409, 413, 422}
+    # 500 is what a webhook that cannot be called is told as.
+    return status in {400, FORBIDDEN, 409, 413, 422, 500}
 
 
 def _effects(answer: Object) -> _Tried:

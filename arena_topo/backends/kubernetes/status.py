@@ -273,11 +273,14 @@ def _failure(mpijob: Object, chief: Object | None, code: int | None) -> str:
 
 
 def _waits(pod: Object) -> str | None:
-    """Why a pod does not start, if it says so."""
+    """Why a pod does not start, or has been taken away, if it says so."""
     status = pod.get("status") or {}
+    name = pod["metadata"]["name"]
+    if status.get("phase") == "Failed" and status.get("reason"):
+        said = str(status.get("message") or "").strip()
+        return f"{name}: {status['reason']}" + (f": {said}" if said else "")
     if status.get("phase") != "Pending":
         return None
-    name = pod["metadata"]["name"]
     for kind in ("initContainerStatuses", "containerStatuses"):
         for container in status.get(kind) or ():
             waiting = (container.get("state") or {}).get("waiting") or {}
@@ -286,6 +289,8 @@ def _waits(pod: Object) -> str | None:
                 return f"{name}: {waiting['reason']}" + (f": {message}" if message else "")
     for condition in _conditions(pod):
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            if condition.get("reason") == "SchedulingGated":
+                return f"{name} waits at its gate to be given a node"
             return f"{name}: {condition.get('message') or condition.get('reason')}"
     return None
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from arena_topo.backends import view
 from arena_topo.backends.kubernetes.connection import CONFLICT, Connection
 from arena_topo.backends.kubernetes.queue import LEASE, SYSTEM
+from arena_topo.backends.kubernetes.writing import deletion, part
 from arena_topo.backends.queue import written
 from arena_topo.errors import AlreadyExists, ArenaError, ClusterError, NotFound
 from arena_topo.topology import Cluster, published
@@ -23,7 +24,6 @@ Object = dict[str, Any]
 LEASE_DURATION = 15.0
 """Seconds after which a Lease that nobody renewed is free (client-go, leaderelection defaults)."""
 
-_WORKERS = "training.kubeflow.org/job-role=worker"
 _JOB = "training.kubeflow.org/job-name"
 
 
@@ -119,13 +119,20 @@ class Upkeep:
         """The Lease of the controller of this identity."""
         return Lease(self._api, identity)
 
-    def workers(self) -> Mapping[tuple[str, str], list[Object]]:
-        """The workers of all jobs, by namespace and name of the job."""
+    def pods(self) -> Mapping[tuple[str, str], list[Object]]:
+        """The pods of all jobs that have not ended, by namespace and name of the job."""
         found: dict[tuple[str, str], list[Object]] = defaultdict(list)
-        for pod in self._api.collect("/api/v1/pods", None, labelSelector=_WORKERS):
+        for pod in self._api.collect("/api/v1/pods", None, labelSelector=_JOB):
             meta = pod["metadata"]
             found[meta["namespace"], (meta.get("labels") or {}).get(_JOB, "")].append(pod)
         return found
+
+    def bury(self, pod: Mapping[str, Any]) -> None:
+        """Take a pod off the books that is to end on a machine that does not answer."""
+        meta = pod["metadata"]
+        path = f"/api/v1/namespaces/{part(meta['namespace'])}/pods/{part(meta['name'])}"
+        with contextlib.suppress(NotFound):
+            self._api.delete(path, {**deletion(uid=meta["uid"]), "gracePeriodSeconds": 0})
 
     def publish_view(self, cluster: Cluster, *, now: float) -> None:
         """Let those who may not read the cluster see what is free, as of `now` (Unix seconds)."""

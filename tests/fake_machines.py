@@ -1,0 +1,366 @@
+"""The controllers of built-in objects, and the machines with their kubelets, on a fake API server."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any
+
+from fake_operators import JOBS, LABEL, PODS, SETS, condition, is_ready, is_true, owner_of, phase
+from fake_resources import RESOURCES, Key, Object, Refused, rfc3339
+
+if TYPE_CHECKING:
+    from fake_cluster import FakeCluster
+
+NODES = RESOURCES["nodes"]
+WAITS = "wait-for-workers"
+PULLS = {
+    "missing": (
+        "rpc error: code = NotFound desc = failed to pull and unpack image"
+        ' "{image}": failed to resolve reference "{image}": {image}: not found'
+    ),
+    "denied": (
+        "failed to pull and unpack image"
+        ' "{image}": failed to resolve reference "{image}": failed to authorize: failed to fetch'
+        " anonymous token: unexpected status from GET request: 401 Unauthorized"
+    ),
+    "forbidden": (
+        "failed to pull and unpack image"
+        ' "{image}": failed to resolve reference "{image}": unexpected status from HEAD request:'
+        " 403 Forbidden"
+    ),
+    "timeout": (
+        "failed to pull and unpack image"
+        ' "{image}": failed to resolve reference "{image}": dial tcp: i/o timeout'
+    ),
+}
+"""What containerd says of an image that cannot be had."""
+
+
+class Controllers:
+    """Jobs and StatefulSets: as much of them as launchers and v1alpha1 workers need."""
+
+    def __init__(self, cluster: FakeCluster) -> None:
+        self.cluster = cluster
+        self.api = cluster.api
+        self.done: dict[str, object] = {}
+
+    def step(self) -> None:
+        for key, entry in list(self.api.tables[JOBS.name].items()):
+            uid = entry.thing["metadata"]["uid"]
+            before = (entry.revision, self.cluster.print_of(uid))
+            if self.done.get(uid) == before or "deletionTimestamp" in entry.thing["metadata"]:
+                continue
+            self._job(key, entry.thing)
+            after = (self.api.tables[JOBS.name][key].revision, self.cluster.print_of(uid))
+            waits = not entry.thing["spec"].get("suspend") and not self.cluster.pods_of(entry.thing)
+            if before == after and not waits:
+                self.done[uid] = before
+        for key, entry in list(self.api.tables[SETS.name].items()):
+            if "deletionTimestamp" not in entry.thing["metadata"]:
+                self._set(key, entry.thing)
+
+    def _job(self, key: Key, job: Object) -> None:
+        changed = copy.deepcopy(job)
+        status, spec = changed.setdefault("status", {}), changed["spec"]
+        pods = self.cluster.pods_of(job)
+        live = [
+            one
+            for one in pods
+            if phase(one) in {"Pending", "Running"} and "deletionTimestamp" not in one["metadata"]
+        ]
+        now = rfc3339(self.api.clock())
+        if is_true(status, "Complete") or is_true(status, "Failed"):
+            return
+        if spec.get("suspend"):
+            for one in live:
+                self.api.remove(PODS, key[0], one["metadata"]["name"])
+            live = []
+            status.pop("startTime", None)
+            _conditioned(status, "Suspended", "True", "JobSuspended", "Job suspended", now)
+        else:
+            if condition(status, "Suspended"):
+                _conditioned(status, "Suspended", "False", "JobResumed", "Job resumed", now)
+            status.setdefault("startTime", now)
+            failed = sum(phase(one) == "Failed" for one in pods)
+            if any(phase(one) == "Succeeded" for one in pods):
+                status |= {"succeeded": 1, "completionTime": now}
+                _conditioned(status, "Complete", "True", "CompletionsReached", "", now)
+            elif failed > spec.get("backoffLimit", 6):
+                said = "Job has reached the specified backoff limit"
+                _conditioned(status, "Failed", "True", "BackoffLimitExceeded", said, now)
+            elif not live:
+                live = self._launch(key, job)
+            if failed:
+                status["failed"] = failed
+        if live:
+            status["active"] = len(live)
+        else:
+            status.pop("active", None)
+        if changed != self.api.tables[JOBS.name][key].thing:
+            self.api.store(JOBS, key, changed)
+
+    def _launch(self, key: Key, job: Object) -> list[Object]:
+        template = copy.deepcopy(job["spec"]["template"])
+        meta = template.get("metadata") or {}
+        labels = {"batch.kubernetes.io/job-name": key[1], "job-name": key[1]}
+        self.cluster.serial += 1
+        pod = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {
+                "name": f"{key[1]}-{self.cluster.serial:05x}",
+                "namespace": key[0],
+                "labels": {**(meta.get("labels") or {}), **labels},
+                "annotations": meta.get("annotations") or {},
+                "ownerReferences": owner_of(job, "batch/v1"),
+            },
+            "spec": template["spec"],
+        }
+        try:
+            return [self.api.create(PODS, key[0], pod)]
+        except Refused as error:
+            said = f"Error creating: {error.message}"
+            self.cluster.event(job, "FailedCreate", said, source="job-controller")
+            return []
+
+    def _set(self, key: Key, one: Object) -> None:
+        count, name = one["spec"]["replicas"], one["metadata"]["name"]
+        mine = {pod["metadata"]["name"]: pod for pod in self.cluster.pods_of(one)}
+        for pod in mine.values():
+            index = int(pod["metadata"]["name"].rpartition("-")[2])
+            gone = index >= count or phase(pod) in {"Failed", "Succeeded"}
+            if gone and "deletionTimestamp" not in pod["metadata"]:
+                self.api.remove(PODS, key[0], pod["metadata"]["name"])
+        for index in range(count):
+            if f"{name}-{index}" in mine:
+                continue
+            template = copy.deepcopy(one["spec"]["template"])
+            meta = template.get("metadata") or {}
+            own = {
+                "statefulset.kubernetes.io/pod-name": f"{name}-{index}",
+                "apps.kubernetes.io/pod-index": str(index),
+            }
+            pod = {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "metadata": {
+                    "name": f"{name}-{index}",
+                    "namespace": key[0],
+                    "labels": {**(meta.get("labels") or {}), **own},
+                    "annotations": meta.get("annotations") or {},
+                    "ownerReferences": owner_of(one, "apps/v1"),
+                },
+                "spec": template["spec"],
+            }
+            try:
+                self.api.create(PODS, key[0], pod)
+            except Refused as error:
+                said = (
+                    f"create Pod {name}-{index} in StatefulSet {name} failed error: {error.message}"
+                )
+                self.cluster.event(one, "FailedCreate", said, source="statefulset-controller")
+                break
+        ready = sum(is_ready(pod) for pod in self.cluster.pods_of(one))
+        status = {"replicas": len(mine), "readyReplicas": ready}
+        if one.get("status") != status:
+            self.api.store(SETS, key, {**copy.deepcopy(one), "status": status})
+
+
+def _conditioned(
+    status: Object, kind: str, value: str, reason: str, message: str, now: str
+) -> None:
+    old = condition(status, kind)
+    if old and old["status"] == value:
+        return
+    kept = [one for one in status.get("conditions") or () if one["type"] != kind]
+    new = {"type": kind, "status": value, "reason": reason, "message": message}
+    status["conditions"] = [*kept, {**new, "lastTransitionTime": now}]
+
+
+class Kubelets:
+    """What machines do with the pods that are bound to them."""
+
+    def __init__(self, cluster: FakeCluster) -> None:
+        self.cluster = cluster
+        self.api = cluster.api
+        self.since: dict[str, float] = {}
+        """When a kubelet first saw a pod, by uid."""
+
+    def step(self) -> None:
+        nodes = self.api.tables["nodes"]
+        for key, entry in list(self.api.tables["pods"].items()):
+            pod = entry.thing
+            node = (pod.get("spec") or {}).get("nodeName")
+            if not node:
+                continue
+            if ("", node) not in nodes:
+                # The pod garbage collector: nobody else will confirm its end.
+                self.api.remove(PODS, *key, {"gracePeriodSeconds": 0})
+            elif node in self.cluster.dead or not self.cluster.kubelets:
+                continue
+            elif "deletionTimestamp" in pod["metadata"]:
+                if not self.cluster.keeps_terminating:
+                    self.api.end_log(key[1], key[0])
+                    self.api.remove(PODS, *key, {"gracePeriodSeconds": 0})
+            elif phase(pod) == "Pending" or self._ends(key, pod):
+                changed = copy.deepcopy(pod)
+                self._sync(key, changed)
+                if changed != pod:
+                    self.api.store(PODS, key, changed)
+
+    def _sync(self, key: Key, pod: Object) -> None:
+        status, spec = pod.setdefault("status", {}), pod["spec"]
+        uid = pod["metadata"]["uid"]
+        now = self.api.clock()
+        if uid not in self.since:
+            self.since[uid] = now
+            status |= {"startTime": rfc3339(now), "hostIP": "10.0.0.1"}
+            for image in _images(spec):
+                said = f'Pulling image "{image}"'
+                self.cluster.event(pod, "Pulling", said, kind="Normal", source="kubelet")
+        for image in _images(spec):
+            outcome = self.cluster.images.get(image, 0.0)
+            if isinstance(outcome, str):
+                self._unpulled(pod, image, PULLS[outcome].format(image=image))
+                return
+            if now - self.since[uid] < outcome:
+                self._waiting(pod, "ContainerCreating", None)
+                return
+        if phase(pod) == "Pending":
+            if not self._initialised(key, pod):
+                return
+            self._run(key, pod, now)
+        else:
+            self.end(key, pod, self.cluster.exits.pop((key[0], self._job(pod)), 0))
+
+    @staticmethod
+    def _role(pod: Object) -> str:
+        labels = pod["metadata"].get("labels") or {}
+        return labels.get(f"{LABEL}/job-role") or labels.get("mpi_role_type") or ""
+
+    @staticmethod
+    def _job(pod: Object) -> str:
+        labels = pod["metadata"].get("labels") or {}
+        return labels.get(f"{LABEL}/job-name") or labels.get("mpi_job_name") or ""
+
+    def _waiting(self, pod: Object, reason: str, message: str | None) -> None:
+        state = {"reason": reason, **({"message": message} if message else {})}
+        pod["status"]["containerStatuses"] = [
+            {
+                "name": one["name"],
+                "image": one.get("image", ""),
+                "ready": False,
+                "restartCount": 0,
+                "state": {"waiting": state},
+            }
+            for one in pod["spec"]["containers"]
+        ]
+
+    def _unpulled(self, pod: Object, image: str, why: str) -> None:
+        before = (pod["status"].get("containerStatuses") or [{}])[0].get("state") or {}
+        if (before.get("waiting") or {}).get("reason") in {"ErrImagePull", "ImagePullBackOff"}:
+            said = f'Back-off pulling image "{image}": ErrImagePull: {why}'
+            self._waiting(pod, "ImagePullBackOff", said)
+            self.cluster.event(
+                pod, "BackOff", f'Back-off pulling image "{image}"', kind="Normal", source="kubelet"
+            )
+        else:
+            self._waiting(pod, "ErrImagePull", why)
+            said = f'Failed to pull image "{image}": {why}'
+            self.cluster.event(pod, "Failed", said, source="kubelet")
+
+    def _initialised(self, key: Key, pod: Object) -> bool:
+        """Whether all init containers are done; the launcher's waits for the workers."""
+        inits = pod["spec"].get("initContainers") or ()
+        statuses = []
+        for one in inits:
+            state: Object = {"terminated": {"exitCode": 0, "reason": "Completed"}}
+            missing = self._missing(key, pod) if one["name"] == WAITS else []
+            if missing:
+                late = self.api.clock() - self.since[pod["metadata"]["uid"]]
+                if late >= self.cluster.patience:
+                    said = f"not ready after {self.cluster.patience:g} s: {' '.join(missing)}\n"
+                    state = {"terminated": {"exitCode": 1, "reason": "Error", "message": said}}
+                else:
+                    state = {"running": {"startedAt": pod["status"]["startTime"]}}
+            statuses.append({"name": one["name"], "ready": not missing, "state": state})
+            if missing:
+                break
+        if inits:
+            pod["status"]["initContainerStatuses"] = statuses
+        if not statuses or statuses[-1]["ready"]:
+            return True
+        if "terminated" in statuses[-1]["state"]:
+            pod["status"]["phase"] = "Failed"
+        self._waiting(pod, "PodInitializing", None)
+        return False
+
+    def _missing(self, key: Key, pod: Object) -> list[str]:
+        job = self._job(pod)
+        waits = next(one for one in pod["spec"]["initContainers"] if one["name"] == WAITS)
+        words = [str(word) for word in waits.get("command") or ()]
+        count = int(words[words.index(job) + 1]) if job in words else 0
+        names = [f"{job}-worker-{index}" for index in range(count)]
+        pods = self.api.tables["pods"]
+        return [
+            name
+            for name in names
+            if (key[0], name) not in pods or not is_ready(pods[key[0], name].thing)
+        ]
+
+    def _run(self, key: Key, pod: Object, now: float) -> None:
+        status = pod["status"]
+        status["phase"] = "Running"
+        status["podIP"] = f"172.27.{len(self.since) // 250}.{len(self.since) % 250 + 1}"
+        ready = self.cluster.sshd or self._role(pod) != "worker"
+        status["containerStatuses"] = [
+            {
+                "name": one["name"],
+                "image": one.get("image", ""),
+                "ready": ready,
+                "started": True,
+                "restartCount": 0,
+                "state": {"running": {"startedAt": rfc3339(now)}},
+            }
+            for one in pod["spec"]["containers"]
+        ]
+        at = rfc3339(now)
+        for kind in ("Initialized", "ContainersReady", "Ready"):
+            value = "True" if ready or kind == "Initialized" else "False"
+            _conditioned(
+                status, kind, value, "" if value == "True" else "ContainersNotReady", "", at
+            )
+        self.api.logs.setdefault(key, self.cluster.new_log())
+        self.cluster.event(pod, "Started", "Container started", kind="Normal", source="kubelet")
+
+    def _ends(self, key: Key, pod: Object) -> bool:
+        """Whether a launcher that runs is due to end."""
+        if phase(pod) != "Running" or self._role(pod) != "launcher":
+            return False
+        if (key[0], self._job(pod)) in self.cluster.exits:
+            return True
+        lasts, uid = self.cluster.duration, pod["metadata"]["uid"]
+        return lasts is not None and self.api.clock() - self.since.get(uid, 0.0) >= lasts
+
+    def end(self, key: Key, pod: Object, code: int) -> None:
+        """Let the containers of a pod end with a code."""
+        now = rfc3339(self.api.clock())
+        status = pod["status"]
+        status["phase"] = "Failed" if code else "Succeeded"
+        for one in status.get("containerStatuses") or ():
+            started = ((one.get("state") or {}).get("running") or {}).get("startedAt", now)
+            ended = {
+                "exitCode": code,
+                "reason": "Error" if code else "Completed",
+                "startedAt": started,
+                "finishedAt": now,
+            }
+            one |= {"ready": False, "state": {"terminated": ended}}
+        for kind in ("ContainersReady", "Ready"):
+            _conditioned(status, kind, "False", "PodCompleted", "", now)
+        self.api.end_log(key[1], key[0])
+
+
+def _images(spec: Object) -> list[Any]:
+    found = [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]
+    return list(dict.fromkeys(one.get("image", "") for one in found))

@@ -1,0 +1,404 @@
+"""The controller: gangs start in their turn; what cannot complete gives its GPUs back."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+
+import pytest
+from fake_api import FakeApi, kubeconfig
+from fake_cluster import FakeCluster
+
+from arena_topo import controller, manifests, workflow
+from arena_topo.backends import Options
+from arena_topo.backends.kubernetes import engine as kubernetes
+from arena_topo.backends.kubernetes.queue import LEASE, SYSTEM
+from arena_topo.backends.kubernetes.upkeep import LEASE_DURATION, Lease
+from arena_topo.backends.local import engine as local
+from arena_topo.controller import LOST_AFTER, Controller
+from arena_topo.errors import UsageError
+from arena_topo.job import KeyValue, MPIJob, NodeLoss
+from arena_topo.manifests.values import GATE, MAP, STATE, TRIES
+from arena_topo.topology import presets, published
+from arena_topo.workflow import submission
+from arena_topo.workflow.submission import open_starter
+
+
+class World:
+    """A cluster of DGX-1 machines that lives by steps, and one controller."""
+
+    def __init__(self, api: FakeApi, config: str, nodes: int) -> None:
+        self.api, self.config = api, config
+        self.cluster = FakeCluster(api, kueue=True)
+        for index in range(nodes):
+            self.cluster.node(f"node-{index}")
+            machine = presets.machine("dgx-1-v100", f"node-{index}")
+            api.add(published.config_map(machine, machine.everything))
+        if api.find("Namespace", SYSTEM) is None:
+            api.add({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}})
+        self.backend = kubernetes.open_backend(Options(kubeconfig=config))
+        self.said: list[str] = []
+        self.time = 1000.0
+        self.controller = self.another()
+
+    def another(self) -> Controller:
+        queue = self.backend.queue
+        return Controller(
+            queue=queue,
+            upkeep=self.backend.upkeep,
+            starter=open_starter(self.backend, queue),
+            tell=self.said.append,
+            clock=lambda: self.time,
+        )
+
+    def submit(self, name: str, workers: int = 4, gpus: int = 1, **more: object) -> None:
+        job = MPIJob(
+            name=name,
+            command="mpirun true",
+            image="image",
+            workers=workers,
+            gpus=gpus,
+            gputopology=True,
+            gang=True,
+            **more,
+        )
+        with self.cluster.running():
+            workflow.submit(job, self.backend, namespace="default")
+
+    def rounds(self, count: int = 1) -> None:
+        for _ in range(count):
+            self.controller.round()
+            self.cluster.settle()
+
+    def later(self, seconds: float) -> None:
+        """Let time pass, for everybody."""
+        self.time += seconds
+        self.api.now = self.api.clock() + seconds
+
+    def job(self, name: str) -> dict:
+        found = self.api.find("MPIJob", name)
+        assert found is not None
+        return found
+
+    def state(self, name: str) -> str:
+        return self.job(name)["metadata"]["annotations"][STATE]
+
+    def runs(self, name: str) -> bool:
+        return self.job(name)["spec"]["runPolicy"].get("suspend") is not True
+
+    def nodes(self, name: str) -> set[str]:
+        return {pod["spec"].get("nodeName") for pod in self.cluster.workers(name)}
+
+    def reason(self, name: str) -> str | None:
+        return manifests.recorded(self.job(name)).reason
+
+
+@pytest.fixture
+def world(tmp_path):
+    with ExitStack() as stack:
+        api = FakeApi()
+        stack.callback(api.close)
+
+        def opened(nodes: int = 2) -> World:
+            config = kubeconfig(tmp_path / "config", api.url, user={"username": "alice"})
+            return World(api, config, nodes)
+
+        yield opened
+
+
+def test_a_waiting_gang_starts_once_there_is_room(world):
+    here = world(1)
+    here.submit("first", workers=8)
+    here.submit("second", workers=8)
+    assert here.state("second") == "waiting"
+    here.rounds()
+    assert not here.runs("second")
+    here.backend.delete("first", "default")
+    here.cluster.settle()
+    here.rounds(2)
+    assert here.runs("second")
+    assert here.nodes("second") == {"node-0"}
+    assert "default/second: started" in here.said
+
+
+def test_the_oldest_waiting_gang_comes_first_and_a_small_one_does_not_take_its_place(world):
+    here = world(1)
+    here.submit("first", workers=4)
+    here.later(2)
+    here.submit("large", workers=8)
+    here.later(2)
+    here.submit("small", workers=2)
+    assert [here.state(name) for name in ("first", "large", "small")] == [
+        "placed",
+        "waiting",
+        "waiting",
+    ]
+    assert "default/large waits longer" in here.reason("small")
+    here.rounds(2)
+    assert not here.runs("small")
+    here.backend.delete("first", "default")
+    here.cluster.settle()
+    here.rounds(2)
+    assert (here.runs("large"), here.runs("small")) == (True, False)
+
+
+def test_the_record_of_a_submitter_that_died_is_withdrawn_after_a_minute_and_its_job_started(
+    world,
+):
+    here = world(1)
+    queue = here.backend.queue
+
+    class Died(BaseException):
+        """The submitter is killed."""
+
+    def die() -> None:
+        raise Died
+
+    here.api.before("PATCH /apis/kubeflow.org", lambda: None)
+    job = MPIJob(
+        name="left", command="true", image="i", workers=2, gpus=1, gputopology=True, gang=True
+    )
+    starter = open_starter(here.backend, queue)
+    starter_resume = submission.Starter.start
+    try:
+        submission.Starter.start = lambda *_args, **_more: die()
+        with pytest.raises(Died):
+            workflow.submit(job, here.backend, namespace="default")
+    finally:
+        submission.Starter.start = starter_resume
+    assert starter.queue.read().job("default", "left").state == "placed"
+    here.rounds()
+    assert not here.runs("left")
+    here.later(61)
+    here.rounds(2)
+    assert here.runs("left")
+
+
+def test_a_worker_that_is_created_again_is_sent_to_its_place_from_the_gate(world):
+    here = world(2)
+    here.submit("job", workers=4)
+    placed = here.nodes("job")
+    here.api.remove("pods", "default", "job-worker-2", {})
+    here.cluster.settle()
+    gated = here.cluster.workers("job")[2]["spec"].get("schedulingGates")
+    assert gated == [{"name": GATE}]
+    here.rounds(2)
+    assert here.nodes("job") == placed
+
+
+@pytest.mark.parametrize("loss", ["cordoned", "silent"])
+def test_a_gang_that_loses_a_node_for_a_minute_is_placed_anew_as_a_whole(world, loss):
+    here = world(2)
+    here.submit("job", workers=4)
+    (node,) = here.nodes("job")
+    other = ({"node-0", "node-1"} - {node}).pop()
+    if loss == "cordoned":
+        here.cluster.cordon(node)
+    else:
+        here.cluster.lose(node)
+    here.rounds()
+    here.later(LOST_AFTER - 5)
+    here.rounds()
+    assert here.nodes("job") == {node}
+    here.later(10)
+    here.rounds(4)
+    assert here.runs("job")
+    assert here.nodes("job") == {other}, here.said
+    # That is nobody's fault, so it does not count as a try.
+    assert here.job("job")["metadata"]["annotations"][TRIES] == "0"
+
+
+def test_a_gang_whose_node_is_taken_out_of_the_cluster_goes_elsewhere(world):
+    here = world(2)
+    here.submit("job", workers=4)
+    (node,) = here.nodes("job")
+    here.cluster.remove_node(node)
+    for _ in range(8):
+        here.rounds()
+        here.later(20)
+    assert here.runs("job")
+    assert here.nodes("job") == {"node-0", "node-1"} - {node}
+
+
+def test_a_node_that_comes_back_within_a_minute_moves_nobody(world):
+    here = world(2)
+    here.submit("job", workers=4)
+    (node,) = here.nodes("job")
+    here.cluster.cordon(node)
+    here.rounds()
+    here.later(40)
+    here.cluster.cordon(node, on=False)
+    here.rounds()
+    here.cluster.cordon(node)
+    here.rounds()
+    here.later(40)
+    here.rounds()
+    assert here.nodes("job") == {node}
+    assert here.runs("job")
+
+
+def test_a_gang_that_is_to_be_held_when_it_loses_a_node_waits_for_a_person(world):
+    here = world(2)
+    here.submit("job", workers=4, on_node_loss=NodeLoss.HOLD)
+    (node,) = here.nodes("job")
+    here.cluster.cordon(node)
+    here.rounds()
+    here.later(LOST_AFTER + 1)
+    here.rounds(2)
+    assert here.state("job") == "held"
+    assert here.reason("job") == f"node {node} is cordoned"
+    assert here.cluster.workers("job") == []
+    here.rounds(2)
+    assert not here.runs("job")
+
+
+def test_a_gang_that_is_to_fail_when_it_loses_a_node_is_left_alone(world):
+    here = world(2)
+    here.submit("job", workers=4, on_node_loss=NodeLoss.FAIL)
+    (node,) = here.nodes("job")
+    here.cluster.cordon(node)
+    here.rounds()
+    here.later(LOST_AFTER + 1)
+    here.rounds(2)
+    assert here.nodes("job") == {node}
+
+
+def test_an_evicted_worker_moves_the_whole_gang_at_once(world):
+    here = world(2)
+    here.submit("job", workers=4)
+    here.cluster.evict("job-worker-1")
+    here.rounds(3)
+    assert here.runs("job")
+    assert all(pod["status"]["phase"] == "Running" for pod in here.cluster.workers("job"))
+    assert any("job-worker-1 was evicted" in line for line in here.said)
+
+
+def test_an_image_that_does_not_exist_gives_the_gpus_back_and_is_tried_three_times(world):
+    here = world(1)
+    here.cluster.images["image"] = "missing"
+    job = MPIJob(
+        name="job", command="c", image="image", workers=4, gpus=1, gputopology=True, gang=True
+    )
+    # Nobody waits for it but the controller.
+    with here.cluster.running():
+        together = submission.brought_together
+        try:
+            submission.brought_together = lambda _starter, _job, outcome, **_more: outcome
+            workflow.submit(job, here.backend, namespace="default")
+        finally:
+            submission.brought_together = together
+    for _ in range(12):
+        here.rounds()
+        here.later(30)
+    assert not here.runs("job")
+    assert here.cluster.workers("job") == []
+    assert here.job("job")["metadata"]["annotations"][TRIES] == "3"
+    assert "ErrImagePull" in here.reason("job") or "ImagePullBackOff" in here.reason("job")
+    # It is not in anybody's way either.
+    here.submit("next", workers=8)
+
+
+def test_a_gang_of_another_queue_is_placed_when_that_has_started_it_and_anew_each_time(world):
+    here = world(2)
+    label = KeyValue(key="kueue.x-k8s.io/queue-name", value="research")
+    here.submit("job", workers=4, label=(label,))
+    here.rounds()
+    assert not here.runs("job")
+    here.cluster.kueue.admit("job", selector={"kubernetes.io/hostname": "node-1"})
+    here.cluster.settle()
+    here.rounds(2)
+    assert here.nodes("job") == {"node-1"}
+    first = here.job("job")["metadata"]["annotations"]["arena-topo.io/recorded"]
+    here.cluster.kueue.evict("job")
+    here.cluster.settle()
+    here.rounds(2)
+    assert MAP not in here.job("job")["metadata"]["annotations"]
+    here.later(5)
+    here.cluster.kueue.admit("job", selector={"kubernetes.io/hostname": "node-0"})
+    here.cluster.settle()
+    here.rounds(2)
+    assert here.nodes("job") == {"node-0"}
+    assert here.job("job")["metadata"]["annotations"]["arena-topo.io/recorded"] != first
+    ours = [line for line in here.api.requests if line.startswith("PATCH") and "mpijobs" in line]
+    assert ours
+
+
+def test_what_goes_wrong_with_one_job_does_not_stop_the_others(world):
+    here = world(1)
+    here.submit("first", workers=8)
+    here.submit("denied", workers=2)
+    here.submit("fine", workers=2, priority="")
+    here.backend.delete("first", "default")
+    here.cluster.settle()
+    here.api.fail("PATCH .*/mpijobs/denied", status=500, times=50)
+    here.rounds(2)
+    assert not here.runs("denied")
+    assert here.runs("fine")
+    assert any("default/denied" in line for line in here.said)
+
+
+def test_everybody_may_read_what_is_free_and_no_name_of_a_job_is_in_it(world):
+    here = world(1)
+    here.submit("secret-project", workers=2)
+    here.rounds()
+    view = here.api.find("ConfigMap", "cluster-view", SYSTEM)
+    assert view is not None
+    text = json.dumps(view)
+    assert "node-0" in text
+    assert "secret-project" not in text
+    assert "alice" not in text
+
+
+def test_only_one_of_two_controllers_is_at_work(world):
+    here = world(1)
+    clocks = {"a": 0.0, "b": 0.0}
+    one = Lease(here.backend.api, "a", lambda: clocks["a"])
+    other = Lease(here.backend.api, "b", lambda: clocks["b"])
+    assert (one.held(), other.held()) == (True, False)
+    clocks["b"] += LEASE_DURATION - 1
+    assert (one.held(), other.held()) == (True, False)
+    # The first one stops: what counts is how long the second has seen no change.
+    clocks["b"] += LEASE_DURATION + 1
+    assert other.held()
+    assert not one.held()
+    other.release()
+    assert one.held()
+    lease = here.api.find("Lease", LEASE, SYSTEM)
+    assert lease["spec"]["holderIdentity"] == "a"
+
+
+def test_a_controller_ends_well_when_it_is_told_to_and_gives_its_lease_back(world):
+    here = world(1)
+    here.submit("first", workers=8)
+    here.submit("second", workers=8)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "arena_topo", "controller", "--kubeconfig", here.config],
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ,
+    )
+    try:
+        with here.cluster.running():
+            here.backend.delete("first", "default")
+            end = time.monotonic() + 60
+            while not here.runs("second") and time.monotonic() < end:
+                time.sleep(0.05)
+            process.send_signal(signal.SIGTERM)
+            _, said = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    assert process.returncode == 0, said
+    assert here.runs("second")
+    assert "default/second: started" in said
+    assert here.api.find("Lease", LEASE, SYSTEM)["spec"]["holderIdentity"] == ""
+
+
+def test_the_local_engine_needs_no_controller():
+    backend = local.open_backend(Options(backend="local", emulate="dgx-1-v100:1"))
+    with pytest.raises(UsageError, match="needs no controller"):
+        controller.run(backend)

@@ -1,0 +1,569 @@
+"""No two gangs ever get the same GPU, in whatever order their submitters' requests arrive.
+
+What is explored is the program itself, from `workflow.submit` down to its requests, against the
+fake API server without sockets: a model of either could be right where the original is wrong.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Container, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import pytest
+from cube_mesh import machine, matrix
+from fake_api import FakeApi, kubeconfig
+from interleaving import (
+    Actor,
+    Choose,
+    Killed,
+    Memory,
+    Step,
+    Wire,
+    at_random,
+    explore,
+    play,
+    scripted,
+    with_one_switch,
+)
+
+from arena_topo import manifests, workflow
+from arena_topo.backends import Options
+from arena_topo.backends.kubernetes import engine as kubernetes
+from arena_topo.backends.kubernetes.queue import KubernetesQueue
+from arena_topo.job import MPIJob
+from arena_topo.manifests import transition
+from arena_topo.manifests.values import FORECAST, MAP, STATE
+from arena_topo.topology import TAINT, published
+from arena_topo.workflow import fairness, starting, submission
+
+JOBS = "mpijobs.kubeflow.org"
+NOON = 1_900_000_000.0
+"""The server's clock at the start of everything."""
+
+SMALL = machine("small", "V100", matrix(4, {(0, 3): 2, (1, 2): 2, (0, 1): 1}))
+
+
+@pytest.fixture(autouse=True)
+def only_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody here makes pods, so that nobody waits for them; see tests/test_gathering.py."""
+    monkeypatch.setattr(submission, "brought_together", lambda _s, _j, outcome, **_: outcome)
+    # They are put in every order anyway.
+    monkeypatch.setattr(starting, "_PAUSE", 0.0)
+
+
+@dataclass(slots=True)
+class World:
+    """A cluster of small nodes, and the submitters that are let loose on it.
+
+    `dedicated`: GPUs are chosen one by one, which makes records exact; else they are counted.
+    """
+
+    api: FakeApi
+    config: str
+    memory: Memory
+    size: int
+    looks: Counter[str] = field(default_factory=Counter)
+
+    @classmethod
+    def build(cls, api: FakeApi, config: str, *, nodes: int = 1, dedicated: bool = True) -> World:
+        api.now = NOON
+        for index in range(nodes):
+            name = f"node-{index}"
+            offers = {"cpu": "64", "memory": "512Gi", "nvidia.com/gpu": "4"}
+            spec: dict[str, Any] = {}
+            labels = {}
+            if dedicated:
+                labels[TAINT] = "true"
+                spec["taints"] = [{"key": TAINT, "value": "true", "effect": "NoSchedule"}]
+            api.add(
+                {
+                    "apiVersion": "v1",
+                    "kind": "Node",
+                    "metadata": {"name": name, "labels": labels},
+                    "spec": spec,
+                    "status": {"capacity": offers, "allocatable": offers},
+                }
+            )
+            its = machine(name, "V100", SMALL.links)
+            api.add(published.config_map(its, its.everything))
+        return cls(api, config, Memory(api), 4 * nodes)
+
+    def backend(self, point: Callable[[Step], None], **how: Any) -> kubernetes.KubernetesBackend:
+        engine = kubernetes.open_backend(Options(kubeconfig=self.config))
+        engine.api._pool = Wire(self.api, point, **how)
+        return engine
+
+    def submitter(
+        self,
+        name: str,
+        *,
+        alone: bool = True,
+        each: Callable[[str], None] = lambda _: None,
+        **asked: Any,
+    ) -> Actor:
+        job = MPIJob(
+            name=name, command="mpirun true", image="x", gputopology=True, gang=True, **asked
+        )
+
+        def act(point: Callable[[Step], None]) -> Any:
+            return workflow.submit(
+                job, self.backend(point, alone=alone, each=each), namespace="default"
+            )
+
+        return Actor(name, act)
+
+    def resumer(self, name: str, job: str) -> Actor:
+        def act(point: Callable[[Step], None]) -> Any:
+            return submission.resume(self.backend(point, alone=False), job, "default")
+
+        return Actor(name, act)
+
+    def clock(self, seconds: float) -> Actor:
+        """Time that passes at some moment."""
+
+        def act(point: Callable[[Step], None]) -> None:
+            point(Step(f"{seconds:g} s pass", "*", None, True))
+            self.api.now += seconds
+
+        return Actor("clock", act)
+
+    # What is stored.
+
+    def jobs(self) -> dict[str, dict[str, Any]]:
+        return {key[1]: entry.thing for key, entry in self.api.tables[JOBS].items()}
+
+    def running(self) -> set[str]:
+        return {name for name, job in self.jobs().items() if not is_suspended(job)}
+
+    def check(self) -> None:
+        """What must hold after every request."""
+        holders: dict[tuple[str, int], str] = {}
+        counts: Counter[str] = Counter()
+        for name, job in self.jobs().items():
+            if is_suspended(job):
+                continue
+            notes = job["metadata"]["annotations"]
+            assert notes[STATE] == "placed", f"{name} runs, but it is {notes[STATE]}"
+            exact = json.loads(notes[FORECAST])["guarantee"] == "gpus"
+            each = gpus_of(job)
+            for _, node, gpus in manifests.parse_map(notes[MAP]):
+                counts[node] += each
+                assert not exact or len(gpus) == each, (name, notes[MAP])
+                for gpu in gpus if exact else ():
+                    other = holders.setdefault((node, gpu), name)
+                    assert other == name, f"GPU {gpu} of {node} is held by {other} and {name}"
+        for node, count in counts.items():
+            assert count <= 4, f"{count} GPUs of {node} are held, and it has 4"
+        assert not self.api.crashes, self.api.crashes[-1]
+
+    def check_end(self, *, lost: Container[str] = (), by_hand: bool = False) -> None:
+        """What must hold when nobody does anything any more.
+
+        `lost` are those who were killed; `by_hand`: records were also taken off on request.
+        """
+        for name, job in self.jobs().items():
+            notes = job["metadata"]["annotations"]
+            if is_suspended(job) and name not in lost:
+                assert notes[STATE] == "waiting", f"{name} is {notes[STATE]}, and nobody is at it"
+                assert MAP not in notes
+                assert json.loads(notes[FORECAST]).get("reason"), f"{name} waits, nobody knows why"
+        if not by_hand:
+            self.check_yields()
+
+    def check_yields(self) -> None:
+        """Whoever gave a record up had seen an older one in its way: of two, exactly one yields."""
+        past = self.api.past[JOBS]
+        for key, versions in past.items():
+            for (_, before), (_, after) in itertools.pairwise(versions):
+                if before is None or after is None or not is_suspended(before.thing):
+                    continue
+                was, now = (one.thing["metadata"]["annotations"] for one in (before, after))
+                gave_up = was.get(MAP) is not None and was.get(MAP) != now.get(MAP)
+                if not gave_up or "was to start it" in now.get(FORECAST, ""):
+                    continue
+                revision = written_at(versions, was[MAP], before.revision)
+                others = [
+                    entry.thing
+                    for other, entry in self.api.at(JOBS, revision).items()
+                    if other != key
+                ]
+                assert any(self.conflict(before.thing, other) for other in others), (
+                    f"{key[1]} gave up {was[MAP]} of revision {revision}, and nothing was in its"
+                    " way there"
+                )
+
+    @staticmethod
+    def conflict(one: dict[str, Any], other: dict[str, Any]) -> bool:
+        maps = [job["metadata"]["annotations"].get(MAP) for job in (one, other)]
+        if not all(maps):
+            return False
+        exact = all(
+            json.loads(job["metadata"]["annotations"][FORECAST])["guarantee"] == "gpus"
+            for job in (one, other)
+        )
+        mine, its = (manifests.parse_map(text) for text in maps)
+        if exact:
+            sets = [
+                {(node, gpu) for _, node, gpus in workers for gpu in gpus}
+                for workers in (mine, its)
+            ]
+            return bool(sets[0] & sets[1])
+        return bool({node for _, node, _ in mine} & {node for _, node, _ in its})
+
+
+def written_at(versions: list[Any], record: str, revision: int) -> int:
+    """At which revision a record was written that still stood at a later one."""
+    found = revision
+    for at, entry in reversed(versions):
+        if at > revision or entry is None:
+            continue
+        if entry.thing["metadata"]["annotations"].get(MAP) != record:
+            break
+        found = at
+    return found
+
+
+def is_suspended(job: dict[str, Any]) -> bool:
+    return job["spec"]["runPolicy"].get("suspend") is True
+
+
+def gpus_of(job: dict[str, Any]) -> int:
+    worker = job["spec"]["mpiReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]
+    return int(worker["resources"]["limits"]["nvidia.com/gpu"])
+
+
+@pytest.fixture
+def build(tmp_path) -> Iterator[Callable[..., World]]:
+    api = FakeApi()
+    config = kubeconfig(tmp_path / "config", api.url, user={"username": "alice"})
+    yield partial(World.build, api, config)
+    api.close()
+
+
+def orders(
+    world: World,
+    actors: Callable[[], list[Actor]],
+    end: Callable[[list[Actor]], None],
+    *,
+    kill: str | None = None,
+) -> int:
+    """Play all orders of these actors; how many there are."""
+
+    def run(choose: Choose) -> bool:
+        world.memory.restore()
+        mine = actors()
+        if play(mine, choose, world.check) is None:
+            return False
+        end(mine)
+        return True
+
+    return max(explore(run, kill=kill))
+
+
+def settled(world: World, actors: list[Actor], *, running: int) -> None:
+    """Nobody failed, nobody is lost, and as many run as can."""
+    for one in actors:
+        assert one.error is None, repr(one.error)
+    world.check_end()
+    assert set(world.jobs()) == {one.name for one in actors}
+    assert len(world.running()) == running, world.running()
+
+
+TAKES_ALL = {"workers": 2, "gpus": 2}
+
+
+def two(world: World, *, running: int, a: dict[str, int], b: dict[str, int]) -> int:
+    return orders(
+        world,
+        lambda: [world.submitter("a", **a), world.submitter("b", **b)],
+        lambda actors: settled(world, actors, running=running),
+    )
+
+
+def test_of_two_gangs_that_want_the_same_gpus_exactly_one_runs(build) -> None:
+    done = two(build(), running=1, a=TAKES_ALL, b=TAKES_ALL)
+    print("orders", done)
+    assert done > 20
+
+
+def test_two_gangs_that_fit_together_both_run_whatever_they_wanted_first(build) -> None:
+    done = two(build(), running=2, a={"workers": 2, "gpus": 1}, b={"workers": 1, "gpus": 2})
+    print("orders", done)
+    assert done > 20
+
+
+def test_gangs_that_overlap_in_part_share_nothing(build) -> None:
+    done = two(build(), running=1, a={"workers": 3, "gpus": 1}, b={"workers": 2, "gpus": 1})
+    print("orders", done)
+    assert done > 20
+
+
+def test_where_gpus_are_only_counted_no_node_is_given_more_than_it_has(build) -> None:
+    world = build(nodes=2, dedicated=False)
+    done = two(world, running=2, a={"workers": 3, "gpus": 1}, b={"workers": 4, "gpus": 1})
+    print("orders", done)
+    assert done > 20
+
+
+def stalled(world: World) -> int:
+    """All orders of two submitters, and of a minute that passes at some moment."""
+    return orders(
+        world,
+        lambda: [
+            world.submitter("a", **TAKES_ALL),
+            world.submitter("b", **TAKES_ALL),
+            world.clock(61),
+        ],
+        lambda actors: ended(world, actors),
+    )
+
+
+@pytest.mark.slow
+def test_a_stalled_submitter_whose_record_was_withdrawn_does_not_run(build) -> None:
+    done = stalled(build())
+    print("orders", done)
+    assert done > 100
+
+
+def ended(world: World, actors: list[Actor]) -> None:
+    """As `settled`, where how many run depends on who withdrew what."""
+    for one in actors:
+        assert one.error is None, repr(one.error)
+    world.check_end()
+
+
+def test_a_resume_beside_the_submitter_starts_the_job_once(build) -> None:
+    """All orders of a submitter with whoever resumes its job by hand."""
+    world = build()
+
+    def end(actors: list[Actor]) -> None:
+        submitter, resumer = actors
+        assert submitter.error is None, repr(submitter.error)
+        assert resumer.error is None or "Not found" in str(resumer.error), repr(resumer.error)
+        world.check_end(by_hand=True)
+        assert world.running() == {"a"}
+
+    done = orders(
+        world,
+        lambda: [world.submitter("a", alone=False, **TAKES_ALL), world.resumer("r", "a")],
+        end,
+    )
+    print("orders", done)
+    assert done > 20
+
+
+def test_a_record_that_is_withdrawn_at_once_does_no_harm(build, monkeypatch) -> None:
+    """Whoever is late solves again: the minute of grace is for peace, not for safety."""
+    monkeypatch.setattr(fairness, "STALE", -1.0)
+    world = build()
+    done = orders(
+        world,
+        lambda: [world.submitter("a", **TAKES_ALL), world.submitter("b", **TAKES_ALL)],
+        lambda actors: ended(world, actors),
+    )
+    assert done > 20
+
+
+REWRITTEN = "b aaaa rrrr bbb r a"
+"""`b` looks; `a` records and looks; `r` takes the record of `a` off, and looks; `b` records, looks
+and runs; `r` records for `a` what it found, the same again; `a` goes on."""
+
+
+def test_a_record_that_was_taken_off_and_written_again_is_not_the_one_that_was_looked_at(
+    build,
+) -> None:
+    world = build()
+    actors = [
+        world.submitter("a", alone=False, **TAKES_ALL),
+        world.submitter("b", **TAKES_ALL),
+        world.resumer("r", "a"),
+    ]
+    history = play(actors, scripted(REWRITTEN), world.check)
+    assert history is not None
+    assert [who for who, _ in history][: len(REWRITTEN.replace(" ", ""))] == list(
+        REWRITTEN.replace(" ", "")
+    )
+    assert not any(one.error for one in actors)
+    world.check_end(by_hand=True)
+    assert world.running() == {"b"}
+
+
+THREE = "abc"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dedicated", [True, False])
+def test_three_submitters_in_orders_with_one_switch_and_in_many_more_by_lot(
+    build, dedicated
+) -> None:
+    world = build(nodes=2, dedicated=dedicated)
+
+    def actors() -> list[Actor]:
+        return [
+            world.submitter("a", workers=3, gpus=1),
+            world.submitter("b", workers=2, gpus=2),
+            world.submitter("c", workers=3, gpus=1),
+        ]
+
+    choosers = [
+        with_one_switch([*THREE[first:], *THREE[:first]], at, to)
+        for first in range(3)
+        for at in range(8)
+        for to in THREE[:first] + THREE[first + 1 :]
+    ]
+    choosers += [at_random(seed) for seed in range(60)]
+    for choose in choosers:
+        world.memory.restore()
+        mine = actors()
+        assert play(mine, choose, world.check) is not None
+        for one in mine:
+            assert one.error is None, repr(one.error)
+        world.check_end()
+        assert set(world.jobs()) == set(THREE)
+        assert world.running()
+
+
+def test_clocks_of_clients_are_not_asked_and_those_of_servers_may_differ(
+    build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two API servers whose clocks are 5 s off, one to each side."""
+    world = build()
+
+    def never() -> float:
+        if threading.current_thread().name in {"a", "b"}:
+            raise AssertionError("a client looked at its own clock")
+        return NOON
+
+    monkeypatch.setattr(time, "time", never)
+
+    def submitter(name: str, skew: float) -> Actor:
+        def each(_: str) -> None:
+            world.api.skew = skew
+
+        return world.submitter(name, each=each, **TAKES_ALL)
+
+    done = orders(
+        world,
+        lambda: [submitter("a", -5), submitter("b", 5)],
+        lambda actors: settled(world, actors, running=1),
+    )
+    assert done > 20
+
+
+def afterwards(world: World) -> None:
+    """A minute after the submitter of `a` was killed others go on, and `a` is still of use."""
+    world.api.now += 61
+    engine = world.backend(lambda _: None)
+    before = world.running()
+    other = MPIJob(
+        name="c", command="mpirun true", image="x", gputopology=True, gang=True, workers=1, gpus=4
+    )
+    workflow.submit(other, engine, namespace="default")
+    world.check()
+    # Nobody is left who looks as if somebody were at it.
+    world.check_end()
+    if "a" in world.jobs():
+        submission.resume(engine, "a", "default")
+        world.check()
+        if before <= {"a"} and "c" not in world.running():
+            assert "a" in world.running(), "it is the oldest, and nobody has its GPUs"
+        engine.delete("a", "default")
+        world.check()
+    for name in sorted(set(world.jobs()) - world.running()):
+        submission.resume(engine, name, "default")
+        world.check()
+    assert len(world.running()) == 1
+    world.check_end()
+
+
+def test_whoever_is_killed_between_two_requests_stops_nobody(build) -> None:
+    world = build()
+
+    def end(actors: list[Actor]) -> None:
+        victim, other = actors
+        assert victim.dead or victim.error is None, repr(victim.error)
+        assert other.error is None, repr(other.error)
+        world.check_end(lost={"a"})
+        afterwards(world)
+
+    done = orders(
+        world,
+        lambda: [world.submitter("a", **TAKES_ALL), world.submitter("b", **TAKES_ALL)],
+        end,
+        kill="a",
+    )
+    print("orders", done)
+    assert done > 40
+
+
+def test_a_submitter_killed_after_each_of_its_requests_leaves_nothing_or_a_job_to_go_on_with(
+    build,
+) -> None:
+    world = build()
+    left = []
+    for last in range(1, 100):
+        world.memory.restore()
+        made: list[str] = []
+
+        def each(line: str, made: list[str] = made, last: int = last) -> None:
+            if len(made) == last:
+                raise Killed
+            made.append(line)
+
+        victim = world.submitter("a", each=each, **TAKES_ALL)
+        assert play([victim], at_random(0), world.check) is not None
+        if victim.result is not None:
+            break
+        left.append(sorted(world.running()) if "a" in world.jobs() else None)
+        world.check()
+        afterwards(world)
+    assert len(left) > 20
+    # Nothing, then a job that waits with its record, then one that runs.
+    assert None in left
+    assert [] in left
+    assert ["a"] in left
+
+
+def without_record(stored: Any, *, suspend: bool | None) -> Iterator[dict[str, Any]]:
+    yield {"op": "test", "path": "/metadata/uid", "value": stored["metadata"]["uid"]}
+    if suspend is not None:
+        yield {"op": "test", "path": transition.SUSPEND, "value": suspend}
+
+
+class TestWhatIsExploredIsEnoughToNotice:
+    """The protocol, broken in each of its parts; what the tests above say of it then."""
+
+    def test_a_submitter_that_does_not_yield(self, build, monkeypatch) -> None:
+        monkeypatch.setattr(starting, "_fits", lambda *_: True)
+        with pytest.raises(AssertionError, match=r"GPU 0 of node-0 is held by [ab] and [ab]"):
+            two(build(), running=1, a=TAKES_ALL, b=TAKES_ALL)
+
+    def test_a_look_at_the_newest_jobs_instead_of_those_at_the_write(
+        self, build, monkeypatch
+    ) -> None:
+        monkeypatch.setattr(KubernetesQueue, "read_at", lambda self, _: self.read())
+        with pytest.raises(AssertionError):
+            two(build(), running=1, a=TAKES_ALL, b=TAKES_ALL)
+
+    def test_a_resume_that_does_not_test_the_record(self, build, monkeypatch) -> None:
+        monkeypatch.setattr(transition, "_unchanged", without_record)
+        with pytest.raises(AssertionError, match="a runs, but it is waiting"):
+            stalled(build())
+
+    def test_records_that_can_be_told_apart_by_the_second_only(self, build, monkeypatch) -> None:
+        monkeypatch.setattr(starting.Starter, "_stamp", lambda _: "2030-03-17T17:46:40Z")
+        world = build()
+        actors = [
+            world.submitter("a", alone=False, **TAKES_ALL),
+            world.submitter("b", **TAKES_ALL),
+            world.resumer("r", "a"),
+        ]
+        with pytest.raises(AssertionError, match=r"GPU 0 of node-0 is held by a and b"):
+            play(actors, scripted(REWRITTEN), world.check)

@@ -1,0 +1,218 @@
+"""Who has which GPUs: what jobs have recorded, what kubelets gave, and what is not believed."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from kube_objects import config_map, group, job, node, only, pod, seen
+
+from arena_topo.backends import observed
+from arena_topo.topology import Knowledge, count, gpu_set, members, presets, published
+
+
+def asking(**said: Any) -> dict[str, str]:
+    return {"arena-topo.io/request": json.dumps(said)}
+
+
+@pytest.mark.parametrize("state", ["waiting", "held"])
+def test_a_record_that_a_waiting_job_has_left_behind_holds_nothing(state: str):
+    assert only(node(), job("a", "node-a/0,1", state=state)).free_count == 8
+
+
+def test_the_record_of_a_suspended_job_holds_its_gpus():
+    suspended = job(
+        "a", "node-a/0,1", status={"conditions": [{"type": "Suspended", "status": "True"}]}
+    )
+    suspended["spec"]["runPolicy"] = {"suspend": True}
+    assert members(only(node(), suspended).free) == (2, 3, 4, 5, 6, 7)
+
+
+def test_a_record_of_more_workers_than_the_job_has_holds_no_more():
+    greedy = job("a", "node-a/0,1;node-a/2,3;node-a/4,5", worker={"replicas": 1})
+    found = seen(node(), greedy)
+    assert members(found.nodes[0].free) == (2, 3, 4, 5, 6, 7)
+    assert found.notes == (
+        (
+            "MPIJob default/a: its recorded placement is of 3 workers, but it has 1; the others do"
+            " not count"
+        ),
+    )
+    unsaid = job("a", "node-a/0,1;node-a/2,3", annotations=asking(workers=1, gpus=2))
+    assert members(only(node(), unsaid).free) == (2, 3, 4, 5, 6, 7)
+
+
+def test_a_record_of_more_gpus_than_the_workers_ask_for_holds_no_more():
+    found = seen(node(), job("a", "node-a/0,1;node-a/2,3,4,5", worker={"replicas": 2}))
+    assert members(found.nodes[0].free) == (4, 5, 6, 7)
+    assert found.notes == (
+        (
+            "MPIJob default/a: its recorded placement gives worker 1 4 GPUs, but it asks for 2; the"
+            " others do not count"
+        ),
+    )
+
+
+def test_a_record_of_a_job_that_asks_for_no_gpus_holds_none():
+    found = seen(node(), job("a", "node-a/0,1", gpus=0))
+    assert found.nodes[0].free_count == 8
+    assert len(found.notes) == 1
+
+
+@pytest.mark.parametrize(
+    ("said", "replicas", "placement"),
+    [
+        ({"workers": 2, "gpus": 2}, 2, "node-a/0,1;node-a/2,3"),
+        ({"workers": 4, "gpus": 1}, 2, "node-a/0,1;node-a/2,3"),
+        ({"workers": 4}, 1, "node-a/"),
+    ],
+)
+def test_a_job_whose_pods_claim_their_gpus_has_asked_for_them_in_its_annotation(
+    said: dict[str, int], replicas: int, placement: str
+):
+    claiming = job(
+        "a", placement, gpus=0, worker={"replicas": replicas}, annotations=asking(**said)
+    )
+    found = seen(node(), claiming)
+    assert found.notes == ()
+    assert found.nodes[0].free_count == 8 - said.get("gpus", 0) * said["workers"]
+
+
+@pytest.mark.parametrize("said", [{"workers": "2"}, {"workers": 2, "gpus": -1}, {"workers": True}])
+def test_an_annotation_that_asks_for_nonsense_is_a_note(said: dict[str, Any]):
+    found = seen(node(), job("a", "node-a/0,1", gpus=0, annotations=asking(**said)))
+    (note,) = found.notes
+    assert note.startswith("MPIJob default/a: its recorded placement makes no sense: ")
+    assert found.nodes[0].free_count == 8
+
+
+def test_a_job_that_has_not_started_says_itself_what_is_guaranteed():
+    forecast = {"arena-topo.io/forecast": '{"guarantee": "node"}'}
+    found = only(node(), job("a", "node-a/0,1", annotations=forecast))
+    assert (count(found.free), found.hidden) == (8, 2)
+
+
+# What the kubelet gave.
+
+SEEN = 1_800_000_000.0
+LATER, EARLIER = "2027-01-15T07:59:00Z", "2027-01-15T08:01:00Z"
+"""Starts of pods before and after that: the agent has looked later, or earlier."""
+
+
+def looked(*, on: str = "node-a", **given: tuple[int, ...]) -> dict[str, Any]:
+    return published.config_map(
+        presets.machine("dgx-1-v100", on),
+        gpu_set(range(8)),
+        namespace="arena-topo-system",
+        observed_at=SEEN,
+        allocations={f"default/{name}": gpu_set(gpus) for name, gpus in given.items()},
+    )
+
+
+def test_what_the_kubelet_gave_to_a_foreign_pod_is_in_use():
+    foreign = pod("w", gpus=2, status={"startTime": LATER})
+    found = only(node(), foreign, looked(w=(1, 6)))
+    assert (members(found.free), found.hidden) == ((0, 2, 3, 4, 5, 7), 0)
+    assert found.foreign
+
+
+def test_what_a_foreign_pod_says_itself_counts_less_than_the_kubelets_word():
+    foreign = pod("w", gpus=2, annotations=group("0,3"), status={"startTime": LATER})
+    assert members(only(node(), foreign, looked(w=(1, 6))).free) == (0, 2, 3, 4, 5, 7)
+
+
+@pytest.mark.parametrize("status", [{"startTime": EARLIER}, {}, {"startTime": "soon"}])
+def test_what_was_seen_before_a_pod_started_is_of_another_pod(status: dict[str, str]):
+    foreign = pod("w", gpus=2, status=status)
+    found = only(node(), foreign, looked(w=(1, 6)))
+    assert (count(found.free), found.hidden) == (8, 2)
+
+
+def test_a_pod_that_holds_more_than_the_kubelet_was_seen_to_give_hides_the_rest():
+    found = only(node(), pod("w", gpus=3, status={"startTime": LATER}), looked(w=(1, 6)))
+    assert (count(found.free), found.hidden) == (6, 1)
+
+
+def test_a_pod_of_ours_has_the_gpus_it_was_promised():
+    ours = {**group("0,3"), "arena-topo.io/format": "v1"}
+    mine = pod("w", gpus=2, annotations=ours, status={"startTime": LATER})
+    assert members(only(node(), mine, looked(w=(1, 6))).free) == (1, 2, 4, 5, 6, 7)
+
+
+def test_a_pod_of_ours_that_was_promised_its_node_has_what_the_kubelet_gave():
+    ours = {
+        **group("0,3"),
+        "arena-topo.io/format": "v1",
+        "arena-topo.io/guarantee": "node",
+    }
+    mine = pod("w", gpus=2, annotations=ours, status={"startTime": LATER})
+    found = only(node(), mine, looked(w=(1, 6)))
+    assert (members(found.free), found.opaque, found.foreign) == ((0, 2, 3, 4, 5, 7), False, False)
+    late = pod("w", gpus=2, annotations=ours, status={"startTime": EARLIER})
+    assert only(node(), late, looked(w=(1, 6))).hidden == 2
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "said"),
+    [
+        ("allocations", "[1]", "data.allocations: is not an object such as"),
+        ("allocations", '{"default/w": [99]}', "data.allocations['default/w']: is not a list of"),
+        ("allocations", "x", "data.allocations: is not JSON"),
+        ("observedAt", "yesterday", "data.observedAt: does not say when the allocations were seen"),
+        ("uuids", '["a", "a"]', "data.uuids: names a GPU twice"),
+        ("uuids", "{}", "data.uuids: is not a list of UUIDs"),
+    ],
+)
+def test_what_an_agent_has_written_wrong_costs_nothing_else(key: str, text: str, said: str):
+    wrong = looked(w=(1, 6))
+    wrong["data"][key] = text
+    found = seen(node(), pod("w", gpus=2, status={"startTime": LATER}), wrong)
+    assert found.nodes[0].machine.knowledge is Knowledge.MEASURED
+    assert found.nodes[0].free_count == 6
+    (note,) = found.notes
+    assert note.startswith(f"configmap arena-topo-system/node-a-gpu-topology {said}")
+
+
+def test_uuids_that_an_agent_has_written_name_the_gpus():
+    told = looked()
+    told["data"]["uuids"] = json.dumps([f"GPU-{i}" for i in range(8)])
+    assert [gpu.uuid for gpu in only(node(), told).machine.gpus] == [f"GPU-{i}" for i in range(8)]
+    told["data"]["uuids"] = json.dumps(["GPU-0"])
+    assert {gpu.uuid for gpu in only(node(), told).machine.gpus} == {None}
+
+
+def test_nodes_whose_agents_have_looked_share_one_matrix():
+    one, other = seen(node("a"), node("b"), looked(on="a", w=(1,)), looked(on="b")).nodes
+    assert one.machine.links is other.machine.links
+
+
+def test_our_own_namespace_is_believed_before_acks():
+    theirs = config_map(healthy=gpu_set(range(4)))
+    for order in ((theirs, looked()), (looked(), theirs)):
+        found = seen(node(), *order)
+        assert members(found.nodes[0].free) == tuple(range(8))
+        assert found.notes == ()
+
+
+def test_an_agent_that_has_not_looked_for_long_is_a_note():
+    def notes(now: float | None, *others: dict[str, Any]) -> tuple[str, ...]:
+        objects = (node(), looked(), *others)
+        return observed.cluster(objects, source="test", now=now).notes
+
+    assert notes(SEEN + 600) == ()
+    assert notes(None) == ()
+    assert notes(SEEN + 3 * 3600) == (
+        (
+            "node node-a was last looked at 3 h ago, as configmap"
+            " arena-topo-system/node-a-gpu-topology says: is its agent at work?"
+        ),
+    )
+    newer = looked(on="node-b")
+    newer["data"]["observedAt"] = "2027-01-15T08:30:00Z"
+    assert notes(None, node("node-b"), newer) == (
+        (
+            "node node-a was last looked at 30 min ago, as configmap"
+            " arena-topo-system/node-a-gpu-topology says: is its agent at work?"
+        ),
+    )

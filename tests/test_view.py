@@ -1,0 +1,451 @@
+"""The ConfigMap by which those who may not list nodes and pods know a cluster."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import gzip
+import json
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cube_mesh import HGX, P100, PCIE, V100
+from fake_api import FakeApi, kubeconfig
+from hypothesis import given
+from hypothesis import strategies as st
+from kube_objects import claim, config_map, device, group, node, pod, resource_slice
+
+from arena_topo.backends import Options, observed, view
+from arena_topo.backends.kubernetes import engine as kubernetes
+from arena_topo.backends.kubernetes.engine import KubernetesBackend
+from arena_topo.errors import AccessDenied, ArenaError, UnreadableTopology
+from arena_topo.solver import Request, Unplaceable, place
+from arena_topo.topology import (
+    GPU,
+    NIC,
+    Cluster,
+    GPUSet,
+    Knowledge,
+    Link,
+    LinkKind,
+    Machine,
+    Node,
+    NodeName,
+    Taint,
+    Tier,
+    fabricfile,
+    gpu_set,
+)
+
+NOW = 1_800_000_000.0
+
+MEASURED = replace(
+    V100,
+    gpus=tuple(replace(gpu, numa=gpu.index // 4) for gpu in V100.gpus),
+    nics=(NIC(name="mlx5_0", attachment=(Link(kind=LinkKind.PIX),) * 8, speed=12.5),),
+    measured=((gpu_set([0, 1]), 18.5),),
+    bandwidth=tuple(tuple(float(i + j) for j in range(8)) for i in range(8)),
+    pcie_generation=3,
+)
+ODD = Machine(
+    name="odd",
+    gpus=(GPU(index=0, model="Model of one"), GPU(index=1, model=None, uuid="GPU-1")),
+    links=((None, Link(kind=LinkKind.NODE)), (Link(kind=LinkKind.NODE), None)),
+    knowledge=Knowledge.UNKNOWN,
+)
+NONE = Machine(name="none", gpus=(), links=())
+MACHINES = (V100, P100, HGX, PCIE, MEASURED, ODD, NONE)
+
+
+def taken(cluster: Cluster, *, now: float = NOW) -> Cluster:
+    """The cluster as it is after a trip through the ConfigMap."""
+    written = json.loads(json.dumps(view.encode(cluster, observed_at=NOW)))
+    return view.decode(written, now=now)
+
+
+def nameless(cluster: Cluster) -> Cluster:
+    """The cluster without what no view tells."""
+
+    def bare(one: Node) -> Node:
+        gpus = tuple(replace(gpu, uuid=None) for gpu in one.machine.gpus)
+        return replace(one, machine=replace(one.machine, name=one.name, gpus=gpus))
+
+    return replace(cluster, nodes=tuple(map(bare, cluster.nodes)), notes=(), source="")
+
+
+@st.composite
+def nodes(draw: st.DrawFn, index: int, levels: int) -> Node:
+    machine = draw(st.sampled_from(MACHINES))
+    free = draw(st.integers(0, machine.everything))
+    words = st.sampled_from(["", "a", "b", "c d", "é"])
+    return Node(
+        name=NodeName(f"node-{index}"),
+        machine=replace(machine, name=f"node-{index}"),
+        free=GPUSet(free),
+        hidden=draw(st.integers(0, max(0, free.bit_count()))),
+        allocatable=draw(st.none() | st.integers(0, machine.everything).map(GPUSet)),
+        cpu=draw(st.none() | st.floats(0, 256)),
+        memory=draw(st.none() | st.integers(0, 1 << 41)),
+        all_cpu=draw(st.none() | st.floats(0, 256)),
+        all_memory=draw(st.none() | st.integers(0, 1 << 41)),
+        labels={
+            **draw(st.dictionaries(words, words, max_size=3)),
+            **({"kubernetes.io/hostname": f"node-{index}"} if draw(st.booleans()) else {}),
+        },
+        taints=tuple(
+            Taint(key=key, value=value)
+            for key, value in draw(st.lists(st.tuples(words, words), max_size=2))
+        ),
+        unavailable=draw(st.sampled_from([None, "cordoned", "NotReady"])),
+        shared=draw(st.sampled_from([None, "MIG slices"])),
+        resource=draw(st.sampled_from(["nvidia.com/gpu", "aliyun.com/gpu"])),
+        driver=draw(st.sampled_from(["", "gpu.nvidia.com"])),
+        dedicated=draw(st.booleans()),
+        foreign=draw(st.booleans()),
+        domains=tuple(draw(st.sampled_from("xyz")) for _ in range(levels)),
+        network=draw(st.sampled_from([float("inf"), 1.25])),
+    )
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> Cluster:
+    levels = draw(st.integers(0, 2))
+    size = draw(st.integers(0, 7))
+    return Cluster(
+        nodes=tuple(draw(nodes(index, levels)) for index in range(size)),
+        tiers=tuple(Tier(name=f"t{at}", bandwidth=5.0 * (at + 1)) for at in range(levels)),
+        beyond=draw(st.sampled_from([1.25, 3.0])),
+        notes=("pod alice/secret makes no sense",),
+        source="admin@prod",
+        guesses=draw(st.sampled_from([{}, {"t0": "nothing says how fast it is"}])),
+        emulated=draw(st.booleans()),
+    )
+
+
+@given(cluster=clusters())
+def test_a_view_is_the_cluster_but_for_names_of_others(cluster: Cluster):
+    found = taken(cluster)
+    assert replace(found, notes=(), view=None) == nameless(cluster)
+    assert found.view == NOW
+
+
+@given(
+    cluster=clusters(),
+    request=st.builds(
+        Request,
+        workers=st.integers(1, 4),
+        gpus=st.integers(1, 4),
+        mix_models=st.booleans(),
+        max_nodes=st.sampled_from([None, 2]),
+    ),
+)
+def test_the_solver_places_on_a_view_as_on_the_cluster(cluster: Cluster, request: Request):
+    def answer(on: Cluster) -> object:
+        try:
+            return place(request, on).assignments
+        except Unplaceable as refusal:
+            return refusal.message
+
+    assert answer(taken(cluster)) == answer(cluster)
+
+
+def test_no_name_of_a_person_or_a_job_is_in_a_view():
+    objects = [
+        node(),
+        config_map(),
+        pod("alices-secret", annotations=group("x")),
+        pod("bobs", gpus=2, metadata={"namespace": "team-carol"}),
+        claim("daves", "gpu-0"),
+        resource_slice(devices=[device("node-a", i) for i in range(8)]),
+    ]
+    seen = observed.cluster(objects, source="erin@prod")
+    assert any("alices-secret" in note for note in seen.notes)
+    text = json.dumps(view.encode(seen, observed_at=NOW))
+    for name in ("alices", "bobs", "carol", "daves", "erin", "GPU-node-a"):
+        assert name not in text
+
+
+def test_a_view_says_its_age_and_who_is_to_be_asked_when_it_is_old():
+    cluster = Cluster(nodes=())
+    assert taken(cluster, now=NOW + 12).notes == (
+        "the cluster is shown as it was 12 s ago (configmap arena-topo-system/cluster-view)",
+    )
+    assert taken(cluster, now=NOW + 3600).notes == (
+        (
+            "the cluster is shown as it was 60 min ago (configmap arena-topo-system/cluster-view):"
+            " is the controller at work?"
+        ),
+    )
+    # A clock that is behind is no news.
+    assert "0 s ago" in taken(cluster, now=NOW - 5).notes[0]
+
+
+def many(size: int, *, unique: int = 3) -> Cluster:
+    """A cluster like large ones: one kind of machine, labels of every sort, pods everywhere."""
+    chance = random.Random(1)
+
+    def one(index: int) -> Node:
+        name = f"ip-10-{index // 256}-{chance.randrange(256)}-{index % 256}.compute.internal"
+        return Node(
+            name=NodeName(name),
+            machine=replace(HGX, name=name),
+            free=GPUSet(chance.getrandbits(8)),
+            cpu=chance.randrange(96000) / 1000,
+            memory=chance.randrange(1 << 40),
+            all_cpu=96.0,
+            all_memory=1 << 40,
+            labels={
+                "kubernetes.io/hostname": name,
+                "zone": f"zone-{index % 3}",
+                **{f"feature-{at}": str(index // 100 % 7) for at in range(20)},
+                **{f"id-{at}": f"{chance.getrandbits(128):032x}" for at in range(unique)},
+            },
+            domains=(f"spine-{index // 256}", f"leaf-{index // 16}"),
+        )
+
+    tiers = (Tier(name="spine", bandwidth=10.0), Tier(name="leaf", bandwidth=20.0))
+    return Cluster(nodes=tuple(map(one, range(size))), tiers=tiers)
+
+
+def test_ten_thousand_nodes_fit_in_a_config_map_without_labels_that_single_out_one():
+    cluster = many(10_000)
+    written = view.encode(cluster, observed_at=NOW)
+    assert set(written) == {"data", "binaryData"}
+    packed = base64.b64decode(written["binaryData"]["cluster.gz"])
+    assert len(packed) + 100 < 1 << 20
+    found = view.decode(written, now=NOW)
+    assert found.notes[1] == (
+        "configmap arena-topo-system/cluster-view leaves out 3 labels of nodes: id-0, id-1, id-2"
+    )
+    kept = [
+        replace(one, labels={key: value for key, value in one.labels.items() if key[:3] != "id-"})
+        for one in cluster.nodes
+    ]
+    assert found.nodes == tuple(kept)
+
+
+def test_what_does_not_fit_loses_the_labels_that_cost_most(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(view, "LARGEST_PLAIN", 0)
+    cluster = many(200, unique=1)
+    whole = view.encode(cluster, observed_at=NOW)["binaryData"]["cluster.gz"]
+    monkeypatch.setattr(view, "LARGEST", len(base64.b64decode(whole)) - 1)
+    found = view.decode(view.encode(cluster, observed_at=NOW), now=NOW)
+    assert "kubernetes.io/hostname" in found.nodes[0].labels
+    assert len(found.nodes[0].labels) == len(cluster.nodes[0].labels) - 2
+    assert len(found.nodes) == 200
+    monkeypatch.setattr(view, "LARGEST", 100)
+    with pytest.raises(ArenaError, match="a view of 200 nodes does not fit in a ConfigMap"):
+        view.encode(cluster, observed_at=NOW)
+
+
+def test_nodes_that_differ_in_uuids_are_written_as_one_kind():
+    def named(one: Node) -> Node:
+        gpus = tuple(replace(gpu, uuid=f"{one.name}-{gpu.index}") for gpu in one.machine.gpus)
+        return replace(one, machine=replace(one.machine, gpus=gpus))
+
+    cluster = Cluster(nodes=tuple(map(named, many(3).nodes)))
+    document = json.loads(view.encode(cluster, observed_at=NOW)["data"]["cluster"])
+    assert len(document["machines"]) == 1
+
+
+@pytest.mark.parametrize("name", ["free", "labels", "hidden"])
+def test_a_column_that_is_not_of_all_nodes_makes_no_sense(name: str):
+    document = json.loads(written()["data"]["cluster"])
+    document[name] = (
+        {"zone": {"of": ["a"], "at": [0]}} if name == "labels" else {"of": [0], "at": [0]}
+    )
+    with pytest.raises(UnreadableTopology, match="a column has 1 values for 2 nodes"):
+        view.decode(written(cluster=json.dumps(document)), now=NOW)
+
+
+def test_nodes_of_one_kind_share_their_matrix_when_read():
+    found = taken(many(3))
+    assert found.nodes[0].machine.links is found.nodes[2].machine.links
+
+
+def written(**more: Any) -> dict[str, Any]:
+    return {"data": view.encode(many(2), observed_at=NOW)["data"] | more}
+
+
+@pytest.mark.parametrize(
+    ("broken", "said"),
+    [
+        ({}, "data: is missing"),
+        (written(format="v2"), "data.format: 'v2' is not v1, which this version reads"),
+        (written(observedAt="now"), "data.observedAt: does not say when it was"),
+        (written(cluster="{"), "data.cluster: makes no sense: JSONDecodeError"),
+        (written(cluster="[]"), "data.cluster: makes no sense: TypeError"),
+        (written(cluster='{"nodes": []}'), "data.cluster: makes no sense: KeyError"),
+        (
+            {"data": {"format": "v1", "observedAt": "2027-01-15T08:00:00Z"}},
+            "binaryData.cluster.gz: makes no sense: KeyError",
+        ),
+        (
+            {
+                "data": {"format": "v1", "observedAt": "2027-01-15T08:00:00Z"},
+                "binaryData": {"cluster.gz": base64.b64encode(gzip.compress(b"{}")[:-9]).decode()},
+            },
+            "binaryData.cluster.gz: makes no sense: ValueError it is cut off, or too large",
+        ),
+    ],
+)
+def test_a_view_that_makes_no_sense_is_named_with_the_place(broken: dict[str, Any], said: str):
+    with pytest.raises(UnreadableTopology) as caught:
+        view.decode(broken, now=NOW)
+    assert caught.value.message.startswith(f"configmap arena-topo-system/cluster-view {said}")
+
+
+@given(data=st.data())
+def test_no_view_whatever_is_in_it_is_more_than_unreadable(data: st.DataObject):
+    document = json.loads(written()["data"]["cluster"])
+    odd = st.sampled_from(
+        [
+            *(None, 1, -1, "x", [], {}, [[]], ["a", "b"], [1, 2]),
+            *(
+                {"all": []},
+                {"all": -1},
+                {"all": 1 << 70},
+                {"all": 1},
+                {"all": "x"},
+                {"all": None},
+                {"all": True},
+            ),
+            *({"of": [1], "at": [9, 9]}, {"of": [1], "at": [0]}, {"each": [1]}, {"each": "ab"}),
+        ]
+    )
+    document[data.draw(st.sampled_from(sorted(document)))] = data.draw(odd)
+    try:
+        found = view.decode(written(cluster=json.dumps(document)), now=NOW)
+    except UnreadableTopology:
+        return
+    with contextlib.suppress(Unplaceable):
+        place(Request(workers=2, gpus=1), found)
+
+
+# From a server.
+
+
+@pytest.fixture
+def api() -> Iterator[FakeApi]:
+    fake = FakeApi()
+    yield fake
+    fake.close()
+
+
+def opened(api: FakeApi, tmp_path: Path, **more: Any) -> KubernetesBackend:
+    config = kubeconfig(tmp_path / "config", api.url, user={"username": "alice"})
+    return kubernetes.open_backend(Options(kubeconfig=config, **more))
+
+
+def store(api: FakeApi, cluster: Cluster) -> None:
+    api.add({"kind": "Namespace", "metadata": {"name": view.NAMESPACE}})
+    meta = {"name": view.NAME, "namespace": view.NAMESPACE}
+    made = view.encode(cluster, observed_at=api.clock() - 5)
+    api.add({"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, **made})
+
+
+@pytest.mark.parametrize("kind", ["nodes", "pods"])
+def test_who_may_not_list_the_cluster_sees_what_the_controller_saw(
+    api: FakeApi, tmp_path: Path, kind: str
+):
+    cluster = many(3)
+    store(api, cluster)
+    api.deny(f"list {kind}")
+    found = opened(api, tmp_path).cluster()
+    assert found.nodes == cluster.nodes
+    assert found.source == "test"
+    assert found.view is not None
+    assert found.notes[0].startswith("the cluster is shown as it was")
+
+
+def test_who_may_list_the_cluster_never_asks_for_the_view(api: FakeApi, tmp_path: Path):
+    store(api, many(3))
+    found = opened(api, tmp_path).cluster()
+    assert (found.nodes, found.view) == ((), None)
+    assert not [one for one in api.requests if "cluster-view" in one]
+
+
+def test_without_a_view_that_may_be_read_the_missing_role_is_named(api: FakeApi, tmp_path: Path):
+    api.deny("list nodes")
+    with pytest.raises(AccessDenied, match="not allowed to list nodes"):
+        opened(api, tmp_path).cluster()
+    store(api, many(3))
+    api.deny("get configmaps arena-topo-system")
+    with pytest.raises(AccessDenied, match="not allowed to list nodes") as caught:
+        opened(api, tmp_path).cluster()
+    assert caught.value.hint == (
+        'ask for a ClusterRole with: {apiGroups: [""], resources: ["nodes", "pods"],'
+        ' verbs: ["list"]}, {apiGroups: ["kubeflow.org"], resources: ["mpijobs"],'
+        ' verbs: ["list"]}, {apiGroups: ["resource.k8s.io"], resources: ["resourceslices",'
+        ' "resourceclaims"], verbs: ["list"]}; or for the controller, whose configmap'
+        " arena-topo-system/cluster-view says what is free without them"
+    )
+
+
+def test_a_fabric_file_joins_the_nodes_of_a_view(api: FakeApi, tmp_path: Path):
+    store(api, many(4))
+    api.deny("list pods")
+    levels = [{"name": "room", "label": "zone", "bandwidthGBps": 50}]
+    file = fabricfile.read({"levels": levels, "beyondGBps": 3}, where="net.yaml")
+    found = opened(api, tmp_path, fabric=file).cluster()
+    assert found.tiers == (Tier(name="room", bandwidth=50.0),)
+    assert [one.domains for one in found.nodes] == [
+        ("zone-0",),
+        ("zone-1",),
+        ("zone-2",),
+        ("zone-0",),
+    ]
+    assert found.beyond == 3.0
+
+
+# DRA, from a server.
+
+
+def test_gpus_that_a_driver_publishes_are_read_with_their_claims(api: FakeApi, tmp_path: Path):
+    api.add(node("node-a", gpus=0))
+    api.add(resource_slice())
+    api.add(claim("c", "gpu-0", "gpu-3"))
+    backend = opened(api, tmp_path)
+    (found,) = backend.cluster().nodes
+    assert (found.driver, found.free) == ("gpu.nvidia.com", 0b11110110)
+    before = len(api.requests)
+    backend.cluster()
+    assert not [one for one in api.requests[before:] if one == "GET /apis/resource.k8s.io"]
+
+
+def test_without_gpus_in_slices_nobody_looks_at_claims(api: FakeApi, tmp_path: Path):
+    api.add(node("node-a"))
+    nic = {"name": "eth1", "attributes": {"dra.net/ifName": {"string": "eth1"}}}
+    api.add(resource_slice(devices=[nic], driver="dra.net"))
+    assert opened(api, tmp_path).cluster().notes == ()
+    assert not [one for one in api.requests if "resourceclaims" in one]
+
+
+def test_slices_and_claims_that_may_not_be_listed_are_notes(api: FakeApi, tmp_path: Path):
+    api.add(node("node-a", gpus=0))
+    api.add(resource_slice())
+    claiming = pod("w", gpus=0, spec={"resourceClaims": [{"name": "g", "resourceClaimName": "c"}]})
+    api.add(claiming)
+    api.deny("list resourceclaims")
+    found = opened(api, tmp_path).cluster()
+    assert found.nodes[0].free == 0
+    assert found.notes == (
+        (
+            "not allowed to list resourceclaims: GPUs of nodes with pods that claim devices count"
+            " as in use"
+        ),
+        (
+            "pod default/w has devices by ResourceClaim c, which could not be read; every GPU of"
+            " node node-a counts as in use"
+        ),
+    )
+    api.deny("list resourceslices")
+    found = opened(api, tmp_path).cluster()
+    assert found.nodes[0].machine.gpus == ()
+    assert found.notes == (
+        "not allowed to list resourceslices: GPUs that only a DRA driver publishes are not seen",
+    )

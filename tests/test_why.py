@@ -1,0 +1,1182 @@
+"""Why a job waits, failed or runs: one verdict from what clusters really say, and what it rests on.
+
+The first part goes through the decision table, each row with the shapes that lead to it.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_api import FakeApi, kubeconfig
+from job_shapes import (
+    CREATED,
+    GATED,
+    NOW,
+    RUNNING,
+    SUSPENDED,
+    T0,
+    at,
+    condition,
+    ended,
+    event,
+    launcher,
+    mpijob,
+    node,
+    ours,
+    pinned,
+    pod,
+    runs,
+    unscheduled,
+    waits,
+    worker,
+)
+
+from arena_topo import cli
+from arena_topo.backends import JobStatus, Options, Phase
+from arena_topo.backends.kubernetes import engine as kubernetes
+from arena_topo.backends.kubernetes.facts import Denied, Facts
+from arena_topo.backends.kubernetes.status import job_status
+from arena_topo.manifests import Forecast
+from arena_topo.output import why as screens
+from arena_topo.solver import Reason
+from arena_topo.solver import Verdict as Fits
+from arena_topo.workflow.cases import Case, Code, Fit
+from arena_topo.workflow.complaints import standing
+from arena_topo.workflow.verdicts import TABLE, verdict
+from arena_topo.workflow.why import Explanation, Holder, explain
+
+SCREENS = Path(__file__).parent / "screens"
+SUSPEND = {"suspend": True}
+FAILED = condition("Failed", reason="BackoffLimitExceeded", message="Job has reached the limit")
+KUEUE = {"kueue.x-k8s.io/queue-name": "gpus"}
+
+
+def case(
+    job: dict[str, Any],
+    *pods: dict[str, Any],
+    events: tuple[dict[str, Any], ...] = (),
+    fit: Fit | None = None,
+    starts: bool | None = None,
+    **more: Any,
+) -> Case:
+    facts = Facts(
+        status=job_status(job, pods), mpijob=job, now=NOW, pods=pods, events=events, **more
+    )
+    return Case(status=facts.status, facts=facts, now=NOW, fit=fit, starts=starts)
+
+
+def waiting(**more: Any) -> dict[str, Any]:
+    reason = "4 workers x 2 GPUs cannot be placed now: 2 nodes (a, ...): not enough free GPUs"
+    return mpijob(
+        CREATED, SUSPENDED, notes=ours("waiting", **{"reason": reason, **more}), policy=SUSPEND
+    )
+
+
+def workload(*conditions: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "metadata": {"name": "mpijob-demo-1a2b3"},
+        "spec": {"queueName": "gpus"},
+        "status": {"conditions": list(conditions)},
+    }
+
+
+def queued(*conditions: dict[str, Any]) -> Case:
+    return case(
+        mpijob(CREATED, SUSPENDED, labels=KUEUE, policy=SUSPEND), workload=workload(*conditions)
+    )
+
+
+def refused(text: str, *, about: str = "MPIJob/demo", reason: str = "MPIJobFailed") -> Case:
+    """A job one of whose pods the API server refused to the operator."""
+    return case(mpijob(CREATED), events=(event(about, reason, text),))
+
+
+def local(phase: Phase, *, state: str = "placed", **more: Any) -> JobStatus:
+    return JobStatus(
+        uid="u",
+        name="demo",
+        namespace="default",
+        phase=phase,
+        created=T0,
+        forecast=Forecast(state=state),
+        **more,
+    )
+
+
+NO_FIT = Fit(
+    verdict=Fits.NOT_NOW,
+    message="4 workers x 2 GPUs cannot be placed now",
+    why="2 nodes (a, ...): not enough free GPUs",
+    nearest="fits when 2 more GPUs of node a are free",
+)
+SSHD = {"readinessProbe": {"exec": {"command": ["sh", "-c", "cat /etc/ssh/sshd_config"]}}}
+PLACED = ours("placed", map="a/0,3;a/1,2;b/0,3;b/1,2", binding="admission", guarantee="gpus")
+MAP = {"arena-topo.io/placement": "a/0,3;a/1,2;b/0,3;b/1,2"}
+GATE = "arena-topo.io/placement"
+
+# By the name of the row: the case, then the code, a part of the sentence and one of the cause.
+CASES: dict[str, tuple[Callable[[], Case], Code, str, str]] = {
+    "_deleting": (
+        lambda: case(mpijob(RUNNING, deletionTimestamp=at(590), finalizers=["example.com/books"])),
+        Code.DELETING,
+        "is being deleted",
+        "example.com/books",
+    ),
+    "_succeeded": (
+        lambda: case(mpijob(CREATED, condition("Succeeded")), launcher("Succeeded", **ended(0))),
+        Code.SUCCEEDED,
+        "ended well",
+        "",
+    ),
+    "_out_of_memory": (
+        lambda: case(
+            mpijob(FAILED),
+            launcher("Failed", **ended(1)),
+            worker(2, "Failed", node="a", **ended(137, reason="OOMKilled")),
+        ),
+        Code.OUT_OF_MEMORY,
+        "demo-worker-2 was killed",
+        "OOMKilled",
+    ),
+    # A kubelet-evicted worker stays Failed, and mpi-operator calls the job failed.
+    "_evicted": (
+        lambda: case(
+            mpijob(
+                condition("Failed", reason="MPIJobEvicted", message="1/4 workers are evicted"),
+                notes=PLACED,
+            ),
+            launcher(**runs()),
+            worker(
+                0,
+                "Failed",
+                node="a",
+                reason="Evicted",
+                message="The node was low on resource: ephemeral-storage. ",
+            ),
+        ),
+        Code.EVICTED,
+        "demo-worker-0 was evicted",
+        "low on resource: ephemeral-storage",
+    ),
+    "_node_lost": (
+        lambda: case(
+            mpijob(RUNNING, notes=PLACED),
+            launcher(**runs()),
+            worker(0, "Running", node="a", **runs(ready=False)),
+            worker(1, "Running", node="a", **runs(ready=False)),
+            nodes={"a": node("a", ready="Unknown")},
+        ),
+        Code.NODE_LOST,
+        "demo-worker-0 and 1 more have lost the node",
+        "node a is not ready: Kubelet stopped posting node status",
+    ),
+    "_rejected": (
+        lambda: case(
+            mpijob(CREATED, notes=PLACED),
+            worker(
+                0,
+                "Failed",
+                node="a",
+                reason="UnexpectedAdmissionError",
+                message="Allocate failed due to requested number of devices unavailable for"
+                " nvidia.com/gpu. Requested: 2, Available: 1, which is unexpected",
+            ),
+        ),
+        Code.REJECTED_BY_NODE,
+        "demo-worker-0 was not taken by the kubelet",
+        "Requested: 2, Available: 1",
+    ),
+    "_preempted": (
+        lambda: case(
+            mpijob(CREATED),
+            worker(0, conditions=[condition("PodScheduled", "False", reason="Unschedulable")]),
+            events=(
+                event(
+                    "Pod/demo-worker-0",
+                    "Preempted",
+                    "Preempted by pod 1f2e on node a",
+                    kind="Normal",
+                    uid="the-one-before",
+                ),
+            ),
+        ),
+        Code.PREEMPTED,
+        "make room for pods of higher priority",
+        "Preempted by pod 1f2e on node a",
+    ),
+    "_running_timeout": (
+        lambda: case(
+            mpijob(
+                condition(
+                    "Failed",
+                    reason="DeadlineExceeded",
+                    message="Job was active longer than specified deadline",
+                ),
+                policy={"activeDeadlineSeconds": 300},
+            )
+        ),
+        Code.RUNNING_TIMEOUT,
+        "ran longer than it may",
+        "300 s",
+    ),
+    "_no_way_in": (
+        lambda: case(
+            mpijob(FAILED),
+            launcher("Failed", **ended(255)),
+            log="ssh: connect to host demo-worker-1.demo.team-a.svc port 22: Connection refused\n"
+            "ORTE was unable to reliably start one or more daemons.\n",
+        ),
+        Code.NO_SSHD,
+        "cannot log in to a worker",
+        "demo-worker-1.demo.team-a.svc port 22: Connection refused",
+    ),
+    "_worker_failed": (
+        lambda: case(
+            mpijob(FAILED),
+            launcher("Failed", **ended(1, finished=61)),
+            worker(3, "Failed", node="b", **ended(139, finished=60)),
+        ),
+        Code.WORKER_FAILED,
+        "demo-worker-3 has ended before the launcher",
+        "exit code 139",
+    ),
+    "_launcher_failed": (
+        lambda: case(
+            mpijob(FAILED), launcher("Failed", **ended(3)), log="training\nValueError: no data\n\n"
+        ),
+        Code.LAUNCHER_FAILED,
+        "exit code 3",
+        "it last said: ValueError: no data",
+    ),
+    "_failed": (
+        lambda: case(mpijob(FAILED)),
+        Code.FAILED,
+        "has failed",
+        "Job has reached the limit",
+    ),
+    "_preempted_by_kueue": (
+        lambda: queued(
+            condition("QuotaReserved", "False", reason="Pending", message="waiting for quota"),
+            condition("Evicted", reason="Preempted", message="Preempted to accommodate a workload"),
+            condition(
+                "Preempted",
+                reason="InClusterQueue",
+                message="Preempted to accommodate a workload (UID: 9f) due to prioritization in"
+                " the ClusterQueue",
+            ),
+        ),
+        Code.PREEMPTED,
+        "Kueue has stopped the job to make room",
+        "prioritization in the ClusterQueue",
+    ),
+    "_kueue_quota": (
+        lambda: queued(
+            condition(
+                "QuotaReserved",
+                "False",
+                reason="Pending",
+                message="couldn't assign flavors to pod set worker: insufficient unused quota for"
+                " nvidia.com/gpu in flavor v100, 4 more needed",
+            )
+        ),
+        Code.KUEUE_QUOTA,
+        "queue gpus has no quota",
+        "nvidia.com/gpu in flavor v100, 4 more needed",
+    ),
+    "_kueue": (
+        lambda: queued(
+            condition(
+                "QuotaReserved", "False", reason="Inadmissible", message="LocalQueue is inactive"
+            )
+        ),
+        Code.SUSPENDED_BY_KUEUE,
+        "Kueue decides when it starts (queue gpus)",
+        "LocalQueue is inactive",
+    ),
+    "_kube_queue": (
+        lambda: case(mpijob(notes={"scheduling.x-k8s.io/suspend": "true"})),
+        Code.SUSPENDED_BY_KUBE_QUEUE,
+        "kube-queue decides",
+        "scheduling.x-k8s.io/suspend",
+    ),
+    "_other_manager": (
+        lambda: case(mpijob(policy={"managedBy": "kueue.x-k8s.io/multikueue"})),
+        Code.SUSPENDED_BY_MANAGER,
+        "kueue.x-k8s.io/multikueue runs the job",
+        "cannot be changed",
+    ),
+    "_user": (
+        lambda: case(mpijob(CREATED, SUSPENDED, notes=ours("held"), policy=SUSPEND)),
+        Code.SUSPENDED_BY_USER,
+        "somebody has suspended it",
+        "",
+    ),
+    "_never": (
+        lambda: case(waiting(), fit=replace(NO_FIT, verdict=Fits.NEVER, message="never")),
+        Code.NEVER_FITS,
+        "never",
+        "not enough free GPUs",
+    ),
+    "_taken_back": (
+        lambda: case(waiting(tries=3, reason="the image img:2 was not found"), fit=NO_FIT),
+        Code.TAKEN_BACK,
+        "started 3 times, and taken back",
+        "the image img:2 was not found",
+    ),
+    "_no_room": (
+        lambda: case(waiting(), fit=NO_FIT, starts=False),
+        Code.WAITING_FOR_GPUS,
+        "4 workers x 2 GPUs cannot be placed now",
+        "2 nodes (a, ...): not enough free GPUs",
+    ),
+    "_turn": (
+        lambda: case(waiting(), fit=Fit(verdict=Fits.PLACEABLE, behind="ml/big"), starts=True),
+        Code.WAITING_FOR_TURN,
+        "it fits, but ml/big waits longer",
+        "kept for ml/big",
+    ),
+    "_nobody": (
+        lambda: case(waiting(), fit=Fit(verdict=Fits.PLACEABLE), starts=False),
+        Code.NOBODY_STARTS,
+        "it fits now, and nobody starts it",
+        "controller",
+    ),
+    "_not_resumed": (
+        lambda: case(
+            mpijob(CREATED, SUSPENDED, notes=PLACED | ours("placed", recorded=at(500)))
+            | {"spec": {"runPolicy": SUSPEND}}
+        ),
+        Code.NOT_RESUMED,
+        "was never started",
+        "others may take its GPUs",
+    ),
+    "quota": (
+        lambda: refused(
+            'worker pod created failed: pods "demo-worker-3" is forbidden: exceeded quota: gpus,'
+            " requested: requests.nvidia.com/gpu=2, used: requests.nvidia.com/gpu=7,"
+            " limited: requests.nvidia.com/gpu=8"
+        ),
+        Code.QUOTA_EXCEEDED,
+        "quota gpus of namespace team-a has no room",
+        "requests.nvidia.com/gpu: a pod asks for 2, 7 of 8 are in use",
+    ),
+    "pod_security": (
+        lambda: refused(
+            'worker pod created failed: pods "demo-worker-0" is forbidden: violates PodSecurity'
+            ' "baseline:latest": host namespaces (hostIPC=true)'
+        ),
+        Code.POD_SECURITY,
+        "allows no such pods",
+        "baseline:latest: host namespaces (hostIPC=true)",
+    ),
+    "denied": (
+        lambda: refused(
+            "worker pod created failed: policy 'arena-topo-placement' with binding"
+            " 'arena-topo-placement' denied request: expression 'variables.entry' resulted in"
+            " error: index out of bounds: 5"
+        ),
+        Code.POLICY_DENIED,
+        "arena-topo-placement refuses its pods",
+        "index out of bounds: 5",
+    ),
+    "no_right": (
+        lambda: refused(
+            'worker pod created failed: pods is forbidden: User "system:serviceaccount:mpi-operator'
+            ':mpi-operator" cannot create resource "pods" in API group "" in the namespace'
+            ' "team-a"'
+        ),
+        Code.FORBIDDEN,
+        "system:serviceaccount:mpi-operator:mpi-operator may not create pods",
+        'cannot create resource "pods"',
+    ),
+    "refused": (
+        lambda: refused(
+            'Error creating: pods "demo-launcher-q2" is forbidden: error looking up service account'
+            ' team-a/trainer: serviceaccount "trainer" not found',
+            about="Job/demo-launcher",
+            reason="FailedCreate",
+        ),
+        Code.PODS_REFUSED,
+        "refuses its pods",
+        'serviceaccount "trainer" not found',
+    ),
+    "invalid": (
+        lambda: case(
+            mpijob(),
+            events=(
+                event(
+                    "MPIJob/demo",
+                    "ValidationError",
+                    "Found validation errors: spec.mpiReplicaSpecs[Worker].replicas: Invalid value",
+                ),
+            ),
+        ),
+        Code.INVALID_JOB,
+        "does not accept the job",
+        "spec.mpiReplicaSpecs[Worker].replicas",
+    ),
+    "image": (
+        lambda: case(
+            mpijob(CREATED),
+            worker(0, node="a", **waits("ImagePullBackOff", 'Back-off pulling image "img:1"')),
+            events=(
+                event(
+                    "Pod/demo-worker-0",
+                    "Failed",
+                    'Failed to pull image "registry/img:1": rpc error: code = NotFound desc ='
+                    " failed to pull and unpack image: registry/img:1: not found",
+                ),
+            ),
+        ),
+        Code.IMAGE_PULL,
+        "the image registry/img:1 cannot be pulled",
+        "demo-worker-0: Failed to pull image",
+    ),
+    "container": (
+        lambda: case(
+            mpijob(CREATED),
+            worker(
+                0,
+                node="a",
+                **waits("CreateContainerConfigError", 'configmap "settings" not found'),
+            ),
+        ),
+        Code.CONTAINER_ERROR,
+        "container mpi of demo-worker-0 cannot be made",
+        'CreateContainerConfigError: configmap "settings" not found',
+    ),
+    "volume": (
+        lambda: case(
+            mpijob(CREATED),
+            worker(0, node="a", **waits("ContainerCreating")),
+            events=(
+                event(
+                    "Pod/demo-worker-0",
+                    "FailedMount",
+                    'MountVolume.SetUp failed for volume "data" : persistentvolumeclaim not found',
+                ),
+            ),
+        ),
+        Code.VOLUME_MISSING,
+        "a volume cannot be mounted",
+        'demo-worker-0: MountVolume.SetUp failed for volume "data"',
+    ),
+    "policy": (
+        lambda: case(mpijob(CREATED, notes=PLACED), worker(0, gates=(GATE,), notes=MAP, **GATED)),
+        Code.POLICY_NOT_EFFECTIVE,
+        "demo-worker-0 waits at the gate: no policy has answered",
+        "arena-topo-placement",
+    ),
+    "gated": (
+        lambda: case(
+            mpijob(CREATED, notes=PLACED), worker(0, gates=(GATE,), **GATED), starts=False
+        ),
+        Code.GATED_NO_PATCHER,
+        "demo-worker-0 waits at the gate, and nobody names a node",
+        "no controller",
+    ),
+    "gated_elsewhere": (
+        lambda: case(
+            mpijob(CREATED), worker(0, gates=("kueue.x-k8s.io/topology",), **GATED), starts=False
+        ),
+        Code.GATED_BY_OTHERS,
+        "at the gate kueue.x-k8s.io/topology",
+        "",
+    ),
+    "pinned": (
+        lambda: case(
+            mpijob(CREATED, notes=PLACED),
+            worker(
+                0,
+                spec=pinned("gpu-7"),
+                **unscheduled(
+                    "0/3 nodes are available: 3 node(s) didn't satisfy plugin(s) [NodeAffinity]."
+                ),
+            ),
+            nodes={"gpu-7": None},
+        ),
+        Code.PINNED_NODE_GONE,
+        "demo-worker-0 may only run on node gpu-7",
+        "node gpu-7 does not exist any more; the scheduler says: 0/3 nodes are available",
+    ),
+    "unschedulable": (
+        lambda: case(
+            mpijob(CREATED),
+            worker(0, **unscheduled("0/2 nodes are available: 2 Insufficient nvidia.com/gpu.")),
+        ),
+        Code.UNSCHEDULABLE,
+        "demo-worker-0 has no node to run on",
+        "2 Insufficient nvidia.com/gpu",
+    ),
+    "no_scheduler": (
+        lambda: case(mpijob(CREATED), worker(0, spec={"schedulerName": "volcano"})),
+        Code.NO_SCHEDULER,
+        "scheduler volcano does not look at demo-worker-0",
+        "older than a minute",
+    ),
+    "no_sshd": (
+        lambda: case(
+            mpijob(CREATED),
+            launcher("Pending", node="a", **waits("PodInitializing")),
+            worker(0, "Running", node="a", **runs(ready=False)),
+            events=(
+                event(
+                    "Pod/demo-worker-0",
+                    "Unhealthy",
+                    "Readiness probe failed: dial tcp 10.0.0.9:22: connect: connection refused",
+                ),
+            ),
+        ),
+        Code.NO_SSHD,
+        "demo-worker-0 runs without an sshd that answers",
+        "dial tcp 10.0.0.9:22",
+    ),
+    "_operator": (
+        lambda: case(mpijob(), operators={"mpi-operator/mpi-operator": 0}),
+        Code.OPERATOR_NOT_RESPONDING,
+        "does nothing with the job",
+        "mpi-operator/mpi-operator has no ready pod",
+    ),
+    "_hidden": (
+        lambda: case(
+            mpijob(CREATED),
+            denied=(Denied(verb="list", resource="pods", namespace="team-a"),),
+        ),
+        Code.FORBIDDEN,
+        "not allowed to list pods in namespace team-a",
+        "",
+    ),
+    "_running": (
+        lambda: case(mpijob(RUNNING), launcher(**runs()), worker(0, "Running", node="a", **runs())),
+        Code.RUNNING,
+        "the job runs",
+        "",
+    ),
+    "_starting": (
+        lambda: case(mpijob(CREATED), worker(0, node="a", **waits("ContainerCreating"))),
+        Code.STARTING,
+        "it is starting",
+        "the launcher has not been created yet",
+    ),
+    "_unknown": (
+        lambda: Case(status=local(Phase.UNKNOWN, reason="it runs on another host"), now=NOW),
+        Code.UNKNOWN,
+        "nothing is known",
+        "it runs on another host",
+    ),
+}
+
+
+def first_row(found: Case) -> str:
+    """The row of the table that decides."""
+    return next(row.__name__ for _code, row in TABLE if row(found) is not None)
+
+
+@pytest.mark.parametrize("row", CASES)
+def test_each_cause_has_its_verdict(row: str):
+    build, code, what, why = CASES[row]
+    found = build()
+    said = verdict(found)
+    assert first_row(found) == row
+    assert said.code is code
+    assert what in said.what
+    assert why in (said.why or "")
+
+
+def test_no_row_of_the_table_is_out_of_reach_and_no_code_unused():
+    rows = [row.__name__ for _code, row in TABLE]
+    assert sorted(rows) == sorted(CASES)
+    assert len(set(rows)) == len(rows)
+    assert {code for code, _row in TABLE} == set(Code)
+
+
+@pytest.mark.parametrize("row", CASES)
+def test_verdicts_are_sentences_without_secrets_of_the_wire(row: str):
+    said = verdict(CASES[row][0]())
+    for text in filter(None, (said.what, said.why, said.hint)):
+        assert not text.endswith((" ", ":", ";")), text
+        assert "None" not in text
+        assert "{'" not in text
+
+
+# What looks like a cause and is none.
+
+
+def code(found: Case) -> Code:
+    return verdict(found).code
+
+
+def test_a_job_that_runs_is_not_explained_by_what_went_wrong_before():
+    late = event("Pod/demo-worker-0", "FailedScheduling", "0/2 nodes are available", when=2)
+    quota = "worker pod created failed: exceeded quota: gpus, requested: pods=1, used: pods=4"
+    pods = [launcher(**runs()), *(worker(i, "Running", node="a", **runs()) for i in range(4))]
+    found = case(mpijob(RUNNING), *pods, events=(late, event("MPIJob/demo", "MPIJobFailed", quota)))
+    assert code(found) is Code.RUNNING
+    assert found.events == ()
+
+
+def test_gated_workers_are_starting_where_a_controller_names_their_nodes():
+    pods = [worker(0, gates=(GATE,), **GATED)]
+    assert code(case(mpijob(CREATED, notes=PLACED), *pods, starts=True)) is Code.STARTING
+    assert code(case(mpijob(CREATED, notes=PLACED), *pods, starts=None)) is Code.GATED_NO_PATCHER
+
+
+def test_a_placement_recorded_a_moment_ago_is_about_to_start():
+    notes = PLACED | ours("placed", recorded=at(570))
+    fresh = mpijob(CREATED, SUSPENDED, notes=notes, policy=SUSPEND)
+    assert code(case(fresh)) is Code.STARTING
+    stale = mpijob(CREATED, SUSPENDED, notes=notes, policy=SUSPEND)
+    stale["metadata"]["annotations"]["arena-topo.io/recorded"] = at(530)
+    assert code(case(stale)) is Code.NOT_RESUMED
+
+
+def test_a_waiting_job_that_fits_starts_where_somebody_starts_it():
+    fits = Fit(verdict=Fits.PLACEABLE)
+    assert code(case(waiting(), fit=fits, starts=True)) is Code.STARTING
+    assert verdict(case(waiting(), fit=fits, starts=True)).what.endswith("about to be started")
+
+
+def test_the_way_out_of_waiting_depends_on_who_starts_jobs():
+    by_itself = verdict(case(waiting(), fit=NO_FIT, starts=True)).hint or ""
+    by_hand = verdict(case(waiting(), fit=NO_FIT, starts=False)).hint or ""
+    assert by_itself == "it starts by itself once they are free"
+    assert by_hand == "once they are free: arena-topo resume demo -n team-a"
+
+
+def test_where_the_cluster_may_not_be_read_the_recorded_reason_stands():
+    said = verdict(case(waiting(), fit=Fit()))
+    assert (said.code, said.why) == (
+        Code.WAITING_FOR_GPUS,
+        "4 workers x 2 GPUs cannot be placed now: 2 nodes (a, ...): not enough free GPUs",
+    )
+    nodes = Denied(verb="list", resource="nodes")
+    said = verdict(case(waiting(reason=None), fit=Fit(), denied=(nodes,)))
+    assert said.code is Code.FORBIDDEN
+    assert said.what == "it waits, and you are not allowed to list nodes"
+    rule = '{apiGroups: [""], resources: ["nodes"], verbs: ["list"]}'
+    assert said.hint == f"ask for the rule {rule}"
+
+
+def test_a_worker_that_ends_with_its_launcher_is_not_the_cause():
+    pods = [
+        launcher("Failed", **ended(3, finished=60)),
+        worker(0, "Failed", node="a", **ended(143, finished=70)),
+    ]
+    assert code(case(mpijob(FAILED), *pods)) is Code.LAUNCHER_FAILED
+
+
+def test_an_image_without_sshd_is_seen_in_the_workers_last_words():
+    message = (
+        'failed to create containerd task: exec: "/usr/sbin/sshd": stat /usr/sbin/sshd: no such'
+        " file or directory: unknown"
+    )
+    pods = [worker(0, "Failed", node="a", **ended(128, reason="StartError", message=message))]
+    said = verdict(case(mpijob(CREATED), *pods))
+    assert said.code is Code.NO_SSHD
+    assert "demo-worker-0: failed to create containerd task" in (said.why or "")
+
+
+def test_the_launcher_names_the_worker_that_never_answered():
+    waited = {
+        "initContainerStatuses": [
+            {
+                "name": "wait-for-workers",
+                "state": {
+                    "terminated": {
+                        "exitCode": 1,
+                        "reason": "Error",
+                        "message": "not ready after 600 s: demo-worker-2\n",
+                    }
+                },
+            }
+        ]
+    }
+    said = verdict(case(mpijob(FAILED), launcher("Failed", **waited)))
+    assert (said.code, said.why) == (Code.NO_SSHD, "not ready after 600 s: demo-worker-2")
+
+
+def test_a_probe_that_fails_is_only_sshds_where_it_asks_for_sshd():
+    slow = worker(0, "Running", node="a", **runs(ready=False))
+    assert code(case(mpijob(CREATED), slow)) is Code.STARTING
+    slow["spec"]["containers"][0] |= SSHD
+    assert code(case(mpijob(CREATED), slow)) is Code.NO_SSHD
+    young = worker(0, "Running", node="a", **runs(ready=False, since=570))
+    young["spec"]["containers"][0] |= SSHD
+    assert code(case(mpijob(CREATED), young)) is Code.STARTING
+
+
+@pytest.mark.parametrize(
+    ("there", "cause"),
+    [
+        (node("gpu-7", cordoned=True), "node gpu-7 is cordoned"),
+        (node("gpu-7", ready="Unknown"), "node gpu-7 is not ready: Kubelet stopped posting"),
+    ],
+)
+def test_a_pinned_node_that_takes_no_pods_is_named_with_the_cause(there: Any, cause: str):
+    held = worker(0, spec=pinned("gpu-7"), **unscheduled("0/3 nodes are available"))
+    found = case(mpijob(CREATED, notes=PLACED), held, nodes={"gpu-7": there})
+    said = verdict(found)
+    assert said.code is Code.PINNED_NODE_GONE
+    assert cause in (said.why or "")
+    assert said.hint == "arena-topo replan demo -n team-a"
+
+
+def test_a_pinned_node_that_is_well_leaves_it_to_the_scheduler():
+    held = worker(0, spec=pinned("gpu-7"), **unscheduled("0/3 nodes: Insufficient nvidia.com/gpu"))
+    found = case(mpijob(CREATED, notes=PLACED), held, nodes={"gpu-7": node("gpu-7")})
+    assert code(found) is Code.UNSCHEDULABLE
+    # A node that may not be looked at is not gone.
+    found = case(mpijob(CREATED, notes=PLACED), held, nodes={"gpu-7": {}})
+    assert code(found) is Code.UNSCHEDULABLE
+
+
+def test_a_quota_that_has_been_read_says_what_is_used_now():
+    text = (
+        'worker pod created failed: pods "demo-worker-3" is forbidden: exceeded quota: gpus,'
+        " requested: requests.nvidia.com/gpu=2, used: requests.nvidia.com/gpu=7,"
+        " limited: requests.nvidia.com/gpu=8"
+    )
+    gpus = {
+        "metadata": {"name": "gpus"},
+        "status": {
+            "used": {"requests.nvidia.com/gpu": "8"},
+            "hard": {"requests.nvidia.com/gpu": "12"},
+        },
+    }
+    found = case(
+        mpijob(CREATED), events=(event("MPIJob/demo", "MPIJobFailed", text),), quotas=(gpus,)
+    )
+    assert verdict(found).why == "requests.nvidia.com/gpu: a pod asks for 2, 8 of 12 are in use"
+
+
+def test_an_operator_has_a_minute_and_answers_after_a_resume_too():
+    young = mpijob(creationTimestamp=at(560))
+    assert code(case(young)) is Code.STARTING
+    resumed = mpijob(
+        CREATED,
+        SUSPENDED,
+        managedFields=[
+            {"manager": "arena-topo", "time": at(580)},
+            {"manager": "mpi-operator", "subresource": "status", "time": at(10)},
+        ],
+    )
+    assert code(case(resumed)) is Code.STARTING
+    # What the operator itself writes into the status is no change of the job.
+    resumed["metadata"]["managedFields"][0]["time"] = at(500)
+    resumed["metadata"]["managedFields"][1]["time"] = at(590)
+    assert code(case(resumed)) is Code.OPERATOR_NOT_RESPONDING
+
+
+@pytest.mark.parametrize(
+    ("found", "cause"),
+    [
+        ({}, "no Deployment of an MPI operator was found"),
+        (None, "whether it runs may not be read"),
+        ({"a/mpi-operator": 1}, "a/mpi-operator runs, but has written nothing"),
+    ],
+)
+def test_what_is_known_of_the_operator_is_said(found: Any, cause: str):
+    assert cause in (verdict(case(mpijob(), operators=found)).why or "")
+
+
+def test_v1alpha1_jobs_are_judged_by_their_launcher_status_and_statefulset():
+    old = mpijob()
+    old["apiVersion"] = "kubeflow.org/v1alpha1"
+    old["spec"] = {"replicas": 4, "template": {"spec": {"containers": [{}]}}}
+    old["status"] = {"launcherStatus": "Active", "workerReplicas": 4}
+    assert code(case(old)) is Code.STARTING
+    text = (
+        'create Pod demo-worker-2 in StatefulSet demo-worker failed error: pods "demo-worker-2" is'
+        " forbidden: exceeded quota: gpus, requested: pods=1, used: pods=2, limited: pods=2"
+    )
+    told = (event("StatefulSet/demo-worker", "FailedCreate", text),)
+    some = [worker(0, "Running", node="a", **runs()), worker(1, "Running", node="a", **runs())]
+    found = case(old, *some, events=told)
+    assert code(found) is Code.QUOTA_EXCEEDED
+    every = [worker(index, "Running", node="a", **runs()) for index in range(4)]
+    assert code(case(old, *every, events=told)) is Code.STARTING
+
+
+def test_several_pods_are_counted_and_the_first_is_named_in_natural_order():
+    gone = [worker(index, "Failed", node="a", reason="Evicted") for index in (10, 2, 3)]
+    said = verdict(case(mpijob(CREATED, notes=PLACED), *gone))
+    assert said.what == "demo-worker-2 and 2 more were evicted from the node"
+    assert said.hint == "arena-topo replan demo -n team-a"
+
+
+def test_a_local_job_has_verdicts_without_any_objects():
+    waits_here = local(Phase.PENDING, state="waiting", reason="no room")
+    fit = replace(NO_FIT, nearest=None)
+    assert code(Case(status=waits_here, now=NOW, fit=fit, starts=True)) is Code.WAITING_FOR_GPUS
+    failed = local(Phase.FAILED, exit_code=7, reason="the launcher ended with exit code 7")
+    said = verdict(Case(status=failed, now=NOW))
+    assert (said.code, said.hint) == (Code.LAUNCHER_FAILED, "arena-topo logs demo -n default")
+
+
+# Events that still hold.
+
+BOUND = worker(0, node="a", **waits("ContainerCreating"))
+UNBOUND = worker(0, **unscheduled("0/2 nodes are available"))
+PULLING = worker(0, node="a", **waits("ErrImagePull"))
+CRASHED = worker(0, "Running", node="a", **waits("CrashLoopBackOff"))
+WELL = worker(0, "Running", node="a", **runs())
+UNREADY = worker(0, "Running", node="a", **runs(ready=False))
+THROWN_OUT = worker(0, "Failed", node="a", reason="Evicted")
+
+
+@pytest.mark.parametrize(
+    ("reason", "kind", "holds", "passed"),
+    [
+        ("FailedScheduling", "Warning", UNBOUND, BOUND),
+        ("Failed", "Warning", PULLING, BOUND),
+        ("BackOff", "Warning", PULLING, BOUND),
+        ("BackOff", "Warning", CRASHED, WELL),
+        ("FailedMount", "Warning", BOUND, WELL),
+        ("FailedAttachVolume", "Warning", BOUND, UNBOUND),
+        ("FailedCreatePodSandBox", "Warning", BOUND, WELL),
+        ("Unhealthy", "Warning", UNREADY, WELL),
+        ("Evicted", "Warning", THROWN_OUT, WELL),
+        ("Pulling", "Normal", BOUND, WELL),
+        ("Preempted", "Normal", UNBOUND, WELL),
+        ("SomethingNew", "Warning", BOUND, WELL),
+    ],
+)
+def test_a_complaint_holds_as_long_as_the_pod_is_in_that_state(
+    reason: str, kind: str, holds: Any, passed: Any
+):
+    told = [event("Pod/demo-worker-0", reason, "text", kind=kind)]
+    world = {"wanted": 4, "now": NOW, "over": False}
+    assert [one.reason for one in standing(told, [holds], **world)] == [reason]
+    assert standing(told, [passed], **world) == ()
+
+
+def test_the_newest_of_a_complaint_counts_and_they_come_oldest_first():
+    told = [
+        event("Pod/demo-worker-1", "FailedScheduling", "0/1", when=300),
+        event("Pod/demo-worker-0", "FailedScheduling", "0/3", when=400),
+        event("Pod/demo-worker-0", "FailedScheduling", "0/2", when=200),
+    ]
+    pods = [UNBOUND, worker(1, **unscheduled("0/1"))]
+    found = standing(told, pods, wanted=4, now=NOW, over=False)
+    assert [(one.source, one.message, one.when) for one in found] == [
+        ("pod/demo-worker-1", "0/1", T0 + 300),
+        ("pod/demo-worker-0", "0/3", T0 + 400),
+    ]
+
+
+def test_events_of_a_pod_that_was_made_again_are_not_its_own():
+    told = [event("Pod/demo-worker-0", "FailedScheduling", "0/2", uid="the-one-before")]
+    assert standing(told, [UNBOUND], wanted=4, now=NOW, over=False) == ()
+
+
+def test_a_refusal_holds_until_the_pod_is_there():
+    text = 'worker pod created failed: pods "demo-worker-0" is forbidden: exceeded quota: q'
+    told = [event("MPIJob/demo", "MPIJobFailed", text)]
+    world = {"wanted": 4, "now": NOW, "over": False}
+    assert len(standing(told, [worker(1)], **world)) == 1
+    assert standing(told, [worker(0)], **world) == ()
+    launch = [event("Job/demo-launcher", "FailedCreate", "Error creating: forbidden: quota")]
+    assert len(standing(launch, [worker(0)], **world)) == 1
+    assert standing(launch, [launcher()], **world) == ()
+
+
+def test_complaints_about_quotas_and_jobs_pass_with_time():
+    for about in ("ResourceQuota/gpus", "MPIJob/demo"):
+        told = [event(about, "Odd", "something", when=400)]
+        world = {"wanted": 0, "over": False}
+        assert len(standing(told, [], now=T0 + 500, **world)) == 1
+        assert standing(told, [], now=T0 + 1000, **world) == ()
+
+
+# Asked of a cluster.
+
+
+@pytest.fixture
+def api() -> Iterator[FakeApi]:
+    fake = FakeApi()
+    fake.now = NOW
+    yield fake
+    fake.close()
+
+
+@pytest.fixture
+def backend(api: FakeApi, tmp_path: Path) -> Any:
+    config = kubeconfig(tmp_path / "config", api.url, user={"username": "alice"})
+    return kubernetes.open_backend(Options(kubeconfig=config))
+
+
+def busy(api: FakeApi) -> None:
+    """Two nodes, filled by a job of ours and a pod of others; three gangs wait, demo second."""
+    for name in ("gpu-1", "gpu-2"):
+        api.add(node(name))
+    api.add(node("gpu-3", cordoned=True))
+    train = mpijob(
+        CREATED,
+        RUNNING,
+        name="train",
+        notes=ours("placed", map=";".join(f"gpu-1/{2 * i},{2 * i + 1}" for i in range(4))),
+        policy={"activeDeadlineSeconds": 7200},
+    )
+    train["status"]["startTime"] = at(60)
+    api.add(train)
+    limits = {"resources": {"limits": {"nvidia.com/gpu": "7"}}}
+    api.add(
+        pod("notebook-0", "Running", node="gpu-2", spec={"containers": [{"name": "x", **limits}]})
+    )
+    api.add({"kind": "PriorityClass", "metadata": {"name": "high"}, "value": 1000})
+    for name, created, priority in (("big", 300, "high"), ("demo", 0, ""), ("late", 100, "")):
+        one = waiting()
+        one["metadata"] |= {"name": name, "uid": f"uid-{name}", "creationTimestamp": at(created)}
+        template = one["spec"]["mpiReplicaSpecs"]["Worker"]["template"]
+        template["spec"]["priorityClassName"] = priority
+        if name == "big":
+            one["metadata"]["namespace"] = "default"
+        api.add(one)
+
+
+def ask(backend: Any, name: str = "demo") -> Explanation:
+    return explain(backend, name, "team-a", now=time.time())
+
+
+def golden(name: str) -> str:
+    return (SCREENS / name).read_text(encoding="utf-8")
+
+
+def test_a_waiting_job_is_explained_by_nodes_holders_and_its_place_in_the_queue(
+    api: FakeApi, backend: Any
+):
+    busy(api)
+    found = ask(backend)
+    assert found.verdict.code is Code.WAITING_FOR_GPUS
+    assert {(one.reason, one.nodes, one.example) for one in found.refusals} == {
+        (Reason.BUSY, 2, "gpu-1"),
+        (Reason.UNAVAILABLE, 1, "gpu-3"),
+    }
+    assert found.holders == (
+        Holder(
+            name="train",
+            namespace="team-a",
+            gpus=8,
+            nodes=("gpu-1",),
+            since=T0 + 60,
+            left=7200 - 540,
+        ),
+    )
+    assert found.unnamed == 7
+    assert found.turn is not None
+    assert (found.turn.place, found.turn.of, found.turn.whole) == (2, 3, True)
+    assert [(one.namespace, one.name, one.gpus) for one in found.turn.ahead] == [
+        ("default", "big", 8)
+    ]
+    assert found.denied == ()
+
+
+@pytest.mark.parametrize(("width", "file"), [(80, "why-80.txt"), (200, "why-200.txt")])
+def test_the_explanation_on_a_screen(api: FakeApi, backend: Any, width: int, file: str):
+    busy(api)
+    assert screens.text(ask(backend), width=width) == golden(file)
+
+
+def test_the_explanation_in_a_pipe_is_not_wrapped(api: FakeApi, backend: Any):
+    busy(api)
+    assert screens.text(ask(backend)) == golden("why.txt")
+
+
+def test_the_explanation_as_json(api: FakeApi, backend: Any):
+    busy(api)
+    api.deny("list resourcequotas team-a")
+    text = json.dumps(screens.value(ask(backend)), indent=2, ensure_ascii=False) + "\n"
+    assert text == golden("why.json")
+
+
+def test_a_job_that_fits_behind_an_older_one_waits_for_its_turn(api: FakeApi, backend: Any):
+    api.add(node("gpu-1"))
+    old = waiting()
+    old["metadata"] |= {"name": "old", "uid": "uid-old", "creationTimestamp": at(-60)}
+    api.add(old)
+    api.add(waiting())
+    found = ask(backend)
+    assert found.verdict.code is Code.WAITING_FOR_TURN
+    assert "team-a/old" in found.verdict.what
+    assert ask(backend, "old").verdict.code is Code.NOBODY_STARTS
+    lease = {
+        "kind": "Lease",
+        "metadata": {"name": "arena-topo-controller", "namespace": "arena-topo-system"},
+        "spec": {"renewTime": at(595), "leaseDurationSeconds": 15},
+    }
+    api.add({"kind": "Namespace", "metadata": {"name": "arena-topo-system"}})
+    api.add(lease)
+    assert ask(backend, "old").verdict.code is Code.STARTING
+
+
+def test_a_job_larger_than_the_cluster_never_fits(api: FakeApi, backend: Any):
+    small = node("gpu-1", gpus=4)
+    small["metadata"]["labels"]["nvidia.com/gpu.count"] = "4"
+    api.add(small)
+    api.add(waiting())
+    found = ask(backend)
+    assert found.verdict.code is Code.NEVER_FITS
+    assert found.nearest is not None
+
+
+def test_whoever_may_read_nothing_but_the_job_still_gets_a_verdict(api: FakeApi, backend: Any):
+    busy(api)
+    for right in ("nodes", "pods", "events", "resourcequotas", "priorityclasses"):
+        api.deny(f"list {right}.*")
+    api.deny("list mpijobs")
+    api.deny("get .*arena-topo-system")
+    found = ask(backend)
+    assert found.verdict.code is Code.WAITING_FOR_GPUS
+    assert "not enough free GPUs" in (found.verdict.why or "")
+    assert [str(one) for one in found.denied] == [
+        "not allowed to list pods in namespace team-a",
+        "not allowed to list events in namespace team-a",
+        "not allowed to list resourcequotas in namespace team-a",
+        "not allowed to list mpijobs",
+        "not allowed to list priorityclasses",
+        "not allowed to list nodes",
+    ]
+    # Jobs of its own namespace may be listed, and only those are counted and named.
+    assert found.turn is not None
+    assert (found.turn.of, found.turn.whole) == (2, False)
+
+
+@pytest.mark.parametrize("kind", ["pods", "events", "resourcequotas", "workloads", "nodes"])
+def test_a_server_in_trouble_with_one_list_does_not_keep_the_rest_back(
+    api: FakeApi, backend: Any, kind: str
+):
+    busy(api)
+    api.kueue = ["v1beta2"]
+    api.fail(f"/{kind}", status=403, times=100)
+    found = ask(backend)
+    assert found.verdict.code is Code.WAITING_FOR_GPUS
+    assert kind in {one.resource for one in found.denied}
+
+
+def test_the_workload_of_a_job_is_found_by_its_uid(api: FakeApi, backend: Any):
+    api.kueue = ["v1beta2", "v1beta1"]
+    api.add(mpijob(CREATED, SUSPENDED, labels=KUEUE, policy=SUSPEND))
+    quota = condition(
+        "QuotaReserved", "False", reason="Pending", message="insufficient unused quota"
+    )
+    for age, name, uid in (
+        (0, "mpijob-demo-1a2b3", "0b5d6e2c-demo"),
+        (60, "mpijob-other-9", "other"),
+    ):
+        one = workload(quota) | {"kind": "Workload", "apiVersion": "kueue.x-k8s.io/v1beta2"}
+        one["metadata"] = {
+            "name": name,
+            "namespace": "team-a",
+            "creationTimestamp": at(age),
+            "labels": {"kueue.x-k8s.io/job-uid": uid},
+        }
+        api.add(one)
+    found = ask(backend)
+    assert found.verdict.code is Code.KUEUE_QUOTA
+    assert found.verdict.hint == "kubectl describe workload mpijob-demo-1a2b3 -n team-a"
+
+
+def test_the_launchers_log_is_read_where_workers_do_not_answer(api: FakeApi, backend: Any):
+    api.add(mpijob(CREATED))
+    api.add(launcher("Failed", **ended(255)))
+    with api.edit("MPIJob", "demo", "team-a") as job:
+        job["status"]["conditions"] = [CREATED, FAILED]
+    line = "ssh: connect to host demo-worker-0.demo.team-a.svc port 22: Connection refused"
+    api.write("demo-launcher-x7k2p", line, at="2026-11-21T07:01:00.000000000Z", namespace="team-a")
+    api.end_log("demo-launcher-x7k2p", "team-a")
+    found = ask(backend)
+    assert (found.verdict.code, found.verdict.why) == (Code.NO_SSHD, line)
+
+
+def test_a_node_that_is_gone_is_asked_for_by_name(api: FakeApi, backend: Any):
+    api.add(mpijob(CREATED, notes=PLACED))
+    api.add(worker(0, spec=pinned("gpu-7"), **unscheduled("0/3 nodes are available")))
+    api.add(worker(1, "Running", node="gpu-8", **runs()))
+    assert ask(backend).verdict.code is Code.PINNED_NODE_GONE
+    asked = [one for one in api.requests if "/nodes/" in one]
+    assert asked == ["GET /api/v1/nodes/gpu-7"]
+    api.deny("get nodes")
+    found = ask(backend)
+    assert found.verdict.code is Code.UNSCHEDULABLE
+    assert [str(one) for one in found.denied] == ["not allowed to get nodes"]
+
+
+def test_a_job_that_runs_is_explained_in_few_requests(api: FakeApi, backend: Any):
+    api.add(mpijob(CREATED, RUNNING, notes=PLACED))
+    api.add(launcher(**runs()))
+    for index in range(4):
+        api.add(worker(index, "Running", node="a", **runs()))
+    assert ask(backend).verdict.code is Code.RUNNING
+    # Discovery, the job, its pods by two labels, events, quotas.
+    assert len(api.requests) <= 6
+
+
+# On the command line.
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    code = cli.run(words)
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+def test_why_ends_well_whatever_is_the_matter(
+    api: FakeApi, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    busy(api)
+    config = kubeconfig(tmp_path / "config", api.url)
+    code, out, _ = run(capsys, "why", "demo", "-n", "team-a", "--kubeconfig", config)
+    assert (code, out) == (0, golden("why.txt"))
+    words = ("-n", "team-a", "--kubeconfig", config)
+    code, out, _ = run(capsys, "why", "demo", "-o", "json", *words)
+    assert (code, json.loads(out)["code"]) == (0, "WaitingForGPUs")
+    code, out, _ = run(capsys, "why", "demo", "-o", "yaml", *words)
+    assert code == 0
+    assert "code: WaitingForGPUs" in out
+
+
+def test_why_of_a_missing_job_has_the_text_that_arenas_sdk_looks_for(
+    api: FakeApi, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    config = kubeconfig(tmp_path / "config", api.url)
+    for command in (("why", "none"), ("get", "none", "--explain")):
+        code, _, err = run(capsys, *command, "-n", "team-a", "--kubeconfig", config)
+        assert code == 1
+        assert "Not found training job none in namespace team-a" in err
+
+
+def test_get_explains_below_its_screen_and_in_json(
+    api: FakeApi, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    busy(api)
+    words = ("-n", "team-a", "--kubeconfig", kubeconfig(tmp_path / "config", api.url))
+    code, plain, _ = run(capsys, "get", "demo", *words)
+    code, out, err = run(capsys, "get", "demo", "--explain", *words)
+    assert code == 0
+    assert err == ""
+    explained = "".join(f"  {line}".rstrip() + "\n" for line in golden("why.txt").splitlines())
+    head = [line for line in plain.splitlines() if not line.startswith("Duration")]
+    assert [line for line in out.splitlines() if not line.startswith("Duration")][
+        : len(head)
+    ] == head
+    assert out.endswith("\nWhy:\n" + explained)
+    _, out, _ = run(capsys, "get", "demo", "--explain", "-o", "json", *words)
+    assert json.loads(out)["explanation"]["queue"]["place"] == 2
+
+
+def test_get_explains_even_where_pods_may_not_be_listed(
+    api: FakeApi, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    api.add(mpijob(CREATED))
+    api.deny("list pods team-a")
+    words = ("-n", "team-a", "--kubeconfig", kubeconfig(tmp_path / "config", api.url))
+    code, out, _ = run(capsys, "get", "demo", "--explain", *words)
+    assert code == 0
+    assert "demo: PENDING, Forbidden" in out
+    assert run(capsys, "get", "demo", *words)[0] == 4
