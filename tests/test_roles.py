@@ -122,7 +122,7 @@ MAY = [
     ("placer", "create resourceclaimtemplates.resource.k8s.io", TEAM),
     # the controller, everywhere
     *[(CTL, f"{verb} nodes", NONE) for verb in ("list", "watch")],
-    *[(CTL, f"{verb} pods", OTHER) for verb in ("list", "watch", "patch")],
+    *[(CTL, f"{verb} pods", OTHER) for verb in ("list", "watch", "patch", "delete")],
     *[(CTL, f"{verb} mpijobs.kubeflow.org", OTHER) for verb in ("list", "watch", "patch")],
     *[(CTL, f"{verb} resourceclaims.resource.k8s.io", OTHER) for verb in ("create", "delete")],
     (CTL, "create podgroups.scheduling.k8s.io", OTHER),
@@ -157,7 +157,7 @@ MAY_NOT = [
     ("placer", "get pods/log", OTHER),
     ("placer", "update configmaps", SYSTEM),
     ("placer", "list events", OTHER),
-    *[(CTL, f"{verb} pods", OTHER) for verb in ("create", "delete")],
+    (CTL, "create pods", OTHER),
     *[(CTL, f"{verb} mpijobs.kubeflow.org", OTHER) for verb in ("create", "delete")],
     *[(CTL, f"{verb} nodes", NONE) for verb in ("patch", "update")],
     (CTL, "list secrets", OTHER),

@@ -146,7 +146,7 @@ def render(
     names = [f"mpijob/{api}.yaml.j2", "mpijob/configmaps.yaml.j2"]
     if job.tensorboard:
         names.append("mpijob/tensorboard.yaml.j2")
-    return tuple(one for name in names for one in _read(_templates().get_template(name), context))
+    return tuple(one for name in names for one in _read(templates().get_template(name), context))
 
 
 def _read(template: jinja2.Template, context: Mapping[str, Any]) -> list[Manifest]:
@@ -157,7 +157,8 @@ def _read(template: jinja2.Template, context: Mapping[str, Any]) -> list[Manifes
 
 
 @cache
-def _templates() -> jinja2.Environment:
+def templates() -> jinja2.Environment:
+    """The templates, every value of which is written as JSON; one that is missing names itself."""
     import jinja2
 
     def written(value: object) -> object:
