@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fake_cel import CelError, Lazy, evaluate
@@ -28,16 +29,28 @@ ATOMIC = (
             "nodeAffinity",
             "requiredDuringSchedulingIgnoredDuringExecution",
         ),
-        ".spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution,"
-        " .spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution"
-        ".nodeSelectorTerms",
+        (
+            ".spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution,"
+            " .spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution"
+            ".nodeSelectorTerms"
+        ),
     ),
 )
 """What ApplyConfiguration may not touch, and how the server names it."""
 
 
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """A write that policies look at: of what, which, by whom, and of which object."""
+
+    resource: Resource
+    operation: str
+    user: str
+    old: Object | None = None
+
+
 def _bound(
-    api: FakeApi, kind: str, resource: Resource, thing: Object, operation: str
+    api: FakeApi, kind: str, attempt: Attempt, thing: Object
 ) -> Iterator[tuple[Object, Object]]:
     """The (policy, binding) pairs that apply to a request, by name."""
     policies = api.tables[f"{kind}policies.{GROUP}"]
@@ -48,21 +61,17 @@ def _bound(
             continue
         where = found.thing["spec"].get("matchConstraints") or {}
         more = binding["spec"].get("matchResources") or {}
-        if _matched(api, where, resource, thing, operation) and (
-            not more or _matched(api, {"resourceRules": [{}], **more}, resource, thing, operation)
+        if _matched(api, where, attempt, thing) and (
+            not more or _matched(api, {"resourceRules": [{}], **more}, attempt, thing)
         ):
             yield found.thing, binding
 
 
-def _matched(
-    api: FakeApi, where: Object, resource: Resource, thing: Object, operation: str
-) -> bool:
+def _matched(api: FakeApi, where: Object, attempt: Attempt, thing: Object) -> bool:
     rules = where.get("resourceRules") or ()
-    if not any(_ruled(rule, resource, operation, thing) for rule in rules):
+    if not any(_ruled(rule, attempt, thing) for rule in rules):
         return False
-    if any(
-        _ruled(rule, resource, operation, thing) for rule in where.get("excludeResourceRules") or ()
-    ):
+    if any(_ruled(rule, attempt, thing) for rule in where.get("excludeResourceRules") or ()):
         return False
     if not label_selects(where.get("objectSelector"), thing["metadata"].get("labels") or {}):
         return False
@@ -73,38 +82,37 @@ def _matched(
     return label_selects(where.get("namespaceSelector"), labels)
 
 
-def _ruled(rule: Object, resource: Resource, operation: str, thing: Object) -> bool:
+def _ruled(rule: Object, attempt: Attempt, thing: Object) -> bool:
     def listed(key: str, value: str) -> bool:
         wanted = rule.get(key)
         return wanted is None or "*" in wanted or value in wanted
 
     names = rule.get("resourceNames")
     return (
-        listed("apiGroups", resource.group)
-        and listed("operations", operation)
-        and listed("resources", resource.plural)
+        listed("apiGroups", attempt.resource.group)
+        and listed("operations", attempt.operation)
+        and listed("resources", attempt.resource.plural)
         and (not names or thing["metadata"].get("name") in names)
     )
 
 
-def _scope(
-    api: FakeApi, policy: Object, resource: Resource, thing: Object | None, old: Any, what: Any
-) -> dict[str, Any]:
-    operation, user = what
-    either = thing if thing is not None else old
-    meta = either["metadata"]
+def _scope(api: FakeApi, policy: Object, attempt: Attempt, thing: Object | None) -> dict[str, Any]:
+    """What the expressions of a policy see."""
+    either = thing if thing is not None else attempt.old
+    assert either is not None
+    meta, user = either["metadata"], attempt.user
     request = {
-        "operation": operation,
+        "operation": attempt.operation,
         "name": meta.get("name", ""),
         "namespace": meta.get("namespace", ""),
-        "resource": {"group": resource.group, "resource": resource.plural},
+        "resource": {"group": attempt.resource.group, "resource": attempt.resource.plural},
         "userInfo": {
             "username": str(user),
             "groups": groups(api, user),
             "extra": getattr(user, "extra", None) or api.extra.get(user, {}),
         },
     }
-    scope: dict[str, Any] = {"object": thing, "oldObject": old, "request": request}
+    scope: dict[str, Any] = {"object": thing, "oldObject": attempt.old, "request": request}
     space = meta.get("namespace")
     if space and ("", space) in api.tables["namespaces"]:
         scope["namespaceObject"] = api.tables["namespaces"]["", space].thing
@@ -131,34 +139,25 @@ def _denial(policy: Object, binding: Object, why: str) -> Refused:
     return Refused(403, "Forbidden", f"{names} denied request: {why}")
 
 
-def mutated(
-    api: FakeApi,
-    resource: Resource,
-    thing: Object,
-    operation: str,
-    user: str,
-    old: Object | None = None,
-) -> Object:
+def mutated(api: FakeApi, attempt: Attempt, thing: Object) -> Object:
     """An object as the mutating policies leave it; 403 where one of them fails."""
-    if resource.group == GROUP:
+    if attempt.resource.group == GROUP:
         return thing
-    for policy, binding in list(_bound(api, "mutatingadmission", resource, thing, operation)):
+    for policy, binding in list(_bound(api, "mutatingadmission", attempt, thing)):
         try:
-            thing = _one(api, policy, resource, thing, old, (operation, user))
+            thing = _one(api, policy, attempt, thing)
         except CelError as error:
             if policy["spec"].get("failurePolicy", "Fail") == "Fail":
                 raise _denial(policy, binding, str(error)) from error
     return thing
 
 
-def _one(
-    api: FakeApi, policy: Object, resource: Resource, thing: Object, old: Any, what: Any
-) -> Object:
-    if not _applies(policy, _scope(api, policy, resource, thing, old, what)):
+def _one(api: FakeApi, policy: Object, attempt: Attempt, thing: Object) -> Object:
+    if not _applies(policy, _scope(api, policy, attempt, thing)):
         return thing
     for mutation in policy["spec"].get("mutations") or ():
         # Each mutation sees the object that the one before it made, and so do its variables.
-        now = _scope(api, policy, resource, thing, old, what)
+        now = _scope(api, policy, attempt, thing)
         if mutation["patchType"] == "JSONPatch":
             steps = _run(mutation["jsonPatch"]["expression"], now)
             try:
@@ -184,45 +183,38 @@ def _checked(change: Object) -> Object:
     return change
 
 
-def validated(
-    api: FakeApi,
-    resource: Resource,
-    thing: Object | None,
-    old: Object | None,
-    operation: str,
-    user: str,
-) -> None:
-    """Refuse what a validating policy denies."""
-    if resource.group == GROUP:
+def validated(api: FakeApi, attempt: Attempt, thing: Object | None) -> None:
+    """Refuse what a validating policy denies; `thing` is None for a deletion."""
+    either = thing if thing is not None else attempt.old
+    if attempt.resource.group == GROUP or either is None:
         return
-    either = thing if thing is not None else old
-    assert either is not None
-    for policy, binding in _bound(api, "validatingadmission", resource, either, operation):
-        scope = _scope(api, policy, resource, thing, old, (operation, user))
-        try:
-            if not _applies(policy, scope):
-                continue
-            for one in policy["spec"].get("validations") or ():
-                if not _run(one["expression"], scope):
-                    _deny(policy, binding, resource, either, one, scope)
-        except CelError as error:
-            if policy["spec"].get("failurePolicy", "Fail") == "Fail":
-                _deny(policy, binding, resource, either, {"message": str(error)}, scope)
+    for policy, binding in _bound(api, "validatingadmission", attempt, either):
+        why = _objection(policy, _scope(api, policy, attempt, thing))
+        if why and "Deny" in (binding["spec"].get("validationActions") or ["Deny"]):
+            said, reason = why
+            raise Refused(
+                {"Forbidden": 403, "Unauthorized": 401, "RequestEntityTooLarge": 413}.get(
+                    reason, 422
+                ),
+                reason,
+                f'{attempt.resource.name} "{either["metadata"]["name"]}" is forbidden:'
+                f" ValidatingAdmissionPolicy '{policy['metadata']['name']}' with binding"
+                f" '{binding['metadata']['name']}' denied request: {said}",
+            )
 
 
-def _deny(
-    policy: Object, binding: Object, resource: Resource, thing: Object, one: Object, scope: Any
-) -> None:
-    if "Deny" not in (binding["spec"].get("validationActions") or ["Deny"]):
-        return
-    said = one.get("message") or f"failed expression: {one.get('expression', '').strip()}"
-    if "messageExpression" in one:
-        said = _run(one["messageExpression"], scope)
-    reason = one.get("reason", "Invalid")
-    raise Refused(
-        {"Forbidden": 403, "Unauthorized": 401, "RequestEntityTooLarge": 413}.get(reason, 422),
-        reason,
-        f'{resource.name} "{thing["metadata"]["name"]}" is forbidden: ValidatingAdmissionPolicy'
-        f" '{policy['metadata']['name']}' with binding '{binding['metadata']['name']}' denied"
-        f" request: {said}",
-    )
+def _objection(policy: Object, scope: dict[str, Any]) -> tuple[str, str] | None:
+    """What a validating policy has against a request: (text, reason)."""
+    try:
+        if not _applies(policy, scope):
+            return None
+        for one in policy["spec"].get("validations") or ():
+            if not _run(one["expression"], scope):
+                said = one.get("message") or f"failed expression: {one['expression'].strip()}"
+                if "messageExpression" in one:
+                    said = _run(one["messageExpression"], scope)
+                return said, one.get("reason", "Invalid")
+    except CelError as error:
+        if policy["spec"].get("failurePolicy", "Fail") == "Fail":
+            return str(error), "Invalid"
+    return None

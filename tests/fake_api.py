@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from pathlib import Path
-from socketserver import ThreadingMixIn, TCPServer
+from socketserver import TCPServer, ThreadingMixIn
 from typing import Any
 
 import fake_admission
@@ -346,12 +346,13 @@ class FakeApi(Store):
         fake_crd.prune(self, resource, thing, version or self.preferred(resource))
         for mutate in self.mutators:
             mutate(resource, thing, "CREATE")
-        thing = fake_admission.mutated(self, resource, thing, "CREATE", user)
+        attempt = fake_admission.Attempt(resource, "CREATE", user)
+        thing = fake_admission.mutated(self, attempt, thing)
         if resource.name == "pods":
             fake_pods.admit_new(self, thing)
         else:
             fake_pods.check_devices(resource, thing)
-        fake_admission.validated(self, resource, thing, None, "CREATE", user)
+        fake_admission.validated(self, attempt, thing)
         fake_quota.admit(self, resource, thing, hand=hand)
         if (space, name) in self.tables[resource.name]:
             raise Refused(409, "AlreadyExists", f'{resource.name} "{name}" already exists')
@@ -411,7 +412,8 @@ class FakeApi(Store):
         found = self.get(resource, space, name)
         meta = found["metadata"]
         self._preconditions(resource, meta, options.get("preconditions") or {})
-        fake_admission.validated(self, resource, None, found, "DELETE", user)
+        attempt = fake_admission.Attempt(resource, "DELETE", user, found)
+        fake_admission.validated(self, attempt, None)
         if dry:
             return found
         policy = options.get("propagationPolicy")
@@ -493,11 +495,7 @@ class FakeApi(Store):
         space: str,
         name: str,
         thing: Object,
-        *,
-        sub: str = "",
-        dry: bool = False,
-        user: str = "admin",
-        version: str | None = None,
+        **how: Any,
     ) -> Object:
         """PUT: the whole object, of the version it was read at if it says one."""
         resource = resolved(which)
@@ -508,7 +506,7 @@ class FakeApi(Store):
                 name,
                 "metadata.resourceVersion: Invalid value: 0: must be specified for an update",
             )
-        return self._update(resource, found, copy.deepcopy(thing), sub, dry, user, version)
+        return self._update(resource, found, copy.deepcopy(thing), **how)
 
     def patch(
         self,
@@ -517,11 +515,7 @@ class FakeApi(Store):
         name: str,
         body: Any,
         kind: str,
-        *,
-        sub: str = "",
-        dry: bool = False,
-        user: str = "admin",
-        version: str | None = None,
+        **how: Any,
     ) -> Object:
         """PATCH with the content type `kind`."""
         resource = resolved(which)
@@ -545,17 +539,18 @@ class FakeApi(Store):
                 "the body of the request was in an unknown format - accepted media types include:"
                 f" {', '.join(types)}",
             )
-        return self._update(resource, found, changed, sub, dry, user, version)
+        return self._update(resource, found, changed, **how)
 
     def _update(
         self,
         resource: Resource,
         found: Object,
         changed: Object,
-        sub: str,
-        dry: bool,
-        user: str,
-        version: str | None,
+        *,
+        sub: str = "",
+        dry: bool = False,
+        user: str = "admin",
+        version: str | None = None,
     ) -> Object:
         old, name = found["metadata"], found["metadata"]["name"]
         meta = changed.setdefault("metadata", {})
@@ -580,6 +575,7 @@ class FakeApi(Store):
                 f"the name of the object ({meta['name']}) does not match the name on the URL"
                 f" ({name})",
             )
+        attempt = fake_admission.Attempt(resource, "UPDATE", user, found)
         if sub == "status":
             changed = {**copy.deepcopy(found), "status": changed.get("status", {})}
         else:
@@ -595,12 +591,12 @@ class FakeApi(Store):
             fake_crd.prune(self, resource, changed, version or self.preferred(resource))
             for mutate in self.mutators:
                 mutate(resource, changed, "UPDATE")
-            changed = fake_admission.mutated(self, resource, changed, "UPDATE", user, found)
+            changed = fake_admission.mutated(self, attempt, changed)
         if resource.name == "pods" and not sub:
             fake_pods.check_update(found, changed)
         if resource.name == "mpijobs.kubeflow.org":
             fake_crd.check_update(found, changed)
-        fake_admission.validated(self, resource, changed, found, "UPDATE", user)
+        fake_admission.validated(self, attempt, changed)
         changed.setdefault("kind", found.get("kind"))
         if changed.get("spec") != found.get("spec") and "generation" in old:
             changed["metadata"]["generation"] = old["generation"] + 1
@@ -647,14 +643,13 @@ class FakeApi(Store):
     def preferred(self, resource: Resource) -> str:
         return next(iter(self.versions_of(resource)), resource.versions[0])
 
-    def allowed(
-        self, user: str, verb: str, resource: str, group: str, space: str, name: str
-    ) -> bool:
-        """Whether a user may do something; `resource` may be `pods/log`."""
-        where = f"{verb} {resource} {space}".strip()
+    def allowed(self, user: str, *asked: str) -> bool:
+        """Whether a user may do something: verb, resource (or `pods/log`), group, space, name."""
+        what = fake_rbac.Asked(*asked)
+        where = f"{what.verb} {what.resource} {what.space}".strip()
         if any(rule.fullmatch(where) for rule in self.denied):
             return False
-        return not self.rbac or fake_rbac.allowed(self, user, verb, resource, group, space, name)
+        return not self.rbac or fake_rbac.granted(self, user, what) is not None
 
     def listing(self, which: Resource | str, space: str, query: dict[str, str]) -> list[Object]:
         """The objects of a list, as a request would get them."""

@@ -7,6 +7,7 @@ selection, and the string library that Kubernetes enables.
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
@@ -147,10 +148,13 @@ class _Parser:
     def primary(self) -> Code:
         kind, text = self.kind(), self.take()
         if kind == "number":
-            value: Any = float(text) if "." in text else int(text)
-            return lambda _: value
+            return _constant(float(text) if "." in text else int(text))
         if kind == "string":
             return _constant(_unquoted(text))
+        return self.word(text) if kind == "name" else self.bracketed(text)
+
+    def bracketed(self, text: str) -> Code:
+        """What begins with a bracket: an expression, a list or a map."""
         if text == "(":
             inner = self.expression()
             self.take(")")
@@ -160,8 +164,10 @@ class _Parser:
             return lambda scope: [item(scope) for item in items]
         if text == "{":
             return self.map_literal()
-        if kind != "name":
-            raise CelError(f"Syntax error: extraneous input '{text}'")
+        raise CelError(f"Syntax error: extraneous input '{text}'")
+
+    def word(self, text: str) -> Code:
+        """What begins with a name: a constant, a message, a call or a variable."""
         if text in {"true", "false", "null"}:
             return _constant({"true": True, "false": False}.get(text))
         if text in {"JSONPatch", "Object"}:
@@ -169,13 +175,13 @@ class _Parser:
                 self.take()
             self.take("{")
             return self.message()
-        if text == "has" and self.peek() == "(":
+        if self.kind() != "sign" or self.peek() != "(":
+            return lambda scope: _name(scope, text)
+        if text == "has":
             return self.has()
-        if self.kind() == "sign" and self.peek() == "(":
-            self.take("(")
-            arguments = self.items(")")
-            return lambda scope: _function(text, [one(scope) for one in arguments])
-        return lambda scope: _name(scope, text)
+        self.take("(")
+        arguments = self.items(")")
+        return lambda scope: _function(text, [one(scope) for one in arguments])
 
     def has(self) -> Code:
         self.take("(")
@@ -265,9 +271,7 @@ class _Parser:
             bodies = self.items(")")
             return _macro(name, target, names, bodies)
         arguments = self.items(")")
-        return lambda scope: _method(
-            name, _target(target, scope), [one(scope) for one in arguments]
-        )
+        return lambda scope: _method(name, target(scope), [one(scope) for one in arguments])
 
 
 def _constant(value: Any) -> Code:
@@ -281,7 +285,7 @@ def _unquoted(text: str) -> str:
     return re.sub(r"\\(.)", lambda found: escapes.get(found[1], found[1]), text[1:-1])
 
 
-class _JsonPatchLibrary:
+class _Library:
     """The name before `.escapeKey`."""
 
 
@@ -289,12 +293,8 @@ def _name(scope: Scope, name: str) -> Any:
     if name in scope:
         return scope[name]
     if name in {"jsonpatch", "cel", "optional"}:
-        return _JsonPatchLibrary
+        return _Library
     raise CelError(f"undeclared reference to '{name}' (in container '')")
-
-
-def _target(code: Code, scope: Scope) -> Any:
-    return code(scope)
 
 
 def _select(code: Code, name: str) -> Code:
@@ -356,6 +356,29 @@ def _binary(sign: str, left: Code, right: Code) -> Code:
     return lambda scope: _arithmetic(sign, left(scope), right(scope))
 
 
+def _divided(sign: str, one: Any, other: Any) -> Any:
+    if other == 0:
+        raise CelError("division by zero" if sign == "/" else "modulus by zero")
+    # Towards zero, as in Go.
+    whole = int(one / other)
+    if sign == "%":
+        return one - other * whole
+    return whole if isinstance(one, int) else one / other
+
+
+SIGNS: dict[str, Callable[[Any, Any], Any]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": lambda one, other: _divided("/", one, other),
+    "%": lambda one, other: _divided("%", one, other),
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+
 def _arithmetic(sign: str, one: Any, other: Any) -> Any:
     match sign:
         case "==":
@@ -366,137 +389,112 @@ def _arithmetic(sign: str, one: Any, other: Any) -> Any:
             return one in other
     if type(one) is not type(other):
         raise CelError("no such overload")
-    match sign:
-        case "+":
-            return one + other
-        case "-":
-            return one - other
-        case "*":
-            return one * other
-        case "/" | "%" if other == 0:
-            raise CelError("division by zero" if sign == "/" else "modulus by zero")
-        case "/":
-            return int(one / other) if isinstance(one, int) else one / other
-        case "%":
-            return one - other * int(one / other)
-        case "<":
-            return one < other
-        case "<=":
-            return one <= other
-        case ">":
-            return one > other
-    return one >= other
+    return SIGNS[sign](one, other)
+
+
+def _int(value: Any) -> int:
+    if isinstance(value, str) and not re.fullmatch(r"[+-]?\d+", value):
+        raise CelError("type conversion error from 'string' to 'int'")
+    return int(value)
+
+
+FUNCTIONS: dict[str, Callable[[Any], Any]] = {
+    "dyn": lambda value: value,
+    "size": len,
+    "int": _int,
+    "double": float,
+    "string": lambda value: str(value).lower() if isinstance(value, bool) else str(value),
+    "bool": lambda value: value in {True, "true", "t", "1"},
+    "type": lambda value: type(value).__name__,
+}
 
 
 def _function(name: str, given: list[Any]) -> Any:
-    value = given[0] if given else None
-    match name:
-        case "dyn":
-            return value
-        case "size":
-            return len(value)
-        case "int" if isinstance(value, str) and not re.fullmatch(r"[+-]?\d+", value):
-            raise CelError("type conversion error from 'string' to 'int'")
-        case "int":
-            return int(value)
-        case "double":
-            return float(value)
-        case "string":
-            return str(value).lower() if isinstance(value, bool) else str(value)
-        case "bool":
-            return value in {True, "true", "t", "1"}
-        case "type":
-            return type(value).__name__
-    raise CelError(f"undeclared reference to '{name}' (in container '')")
+    if name not in FUNCTIONS:
+        raise CelError(f"undeclared reference to '{name}' (in container '')")
+    return FUNCTIONS[name](*given)
+
+
+def _value(target: Any) -> Any:
+    if isinstance(target, _Absent):
+        raise CelError("optional.none() dereference")
+    return target
+
+
+def _flattened(target: list[Any]) -> list[Any]:
+    return [one for part in target for one in (part if isinstance(part, list) else [part])]
+
+
+METHODS: dict[str, Callable[..., Any]] = {
+    "orValue": lambda target, other: other if isinstance(target, _Absent) else target,
+    "hasValue": lambda target: not isinstance(target, _Absent),
+    "value": _value,
+    "size": len,
+    "join": lambda target, between="": between.join(target),
+    "flatten": _flattened,
+    "reverse": lambda target: target[::-1],
+}
+
+
+def _substring(text: str, start: int, end: int | None = None) -> str:
+    end = len(text) if end is None else end
+    if not 0 <= start <= end <= len(text):
+        raise CelError(f"index out of range: {end}")
+    return text[start:end]
+
+
+TEXTS: dict[str, Callable[..., Any]] = {
+    "split": lambda text, at, most=0: text.split(at, most - 1),
+    "contains": lambda text, other: other in text,
+    "startsWith": str.startswith,
+    "endsWith": str.endswith,
+    "matches": lambda text, pattern: re.search(pattern, text) is not None,
+    "replace": str.replace,
+    "substring": _substring,
+    "indexOf": str.find,
+    "lowerAscii": str.lower,
+    "upperAscii": str.upper,
+    "trim": str.strip,
+}
 
 
 def _method(name: str, target: Any, given: list[Any]) -> Any:
-    if target is _JsonPatchLibrary:
+    if target is _Library:
         if name == "escapeKey":
             return given[0].replace("~", "~0").replace("/", "~1")
         return given[0] if given else ABSENT
-    match name:
-        case "orValue":
-            return given[0] if isinstance(target, _Absent) else target
-        case "hasValue":
-            return not isinstance(target, _Absent)
-        case "value" if isinstance(target, _Absent):
-            raise CelError("optional.none() dereference")
-        case "value":
-            return target
-        case "size":
-            return len(target)
-        case "join":
-            return (given[0] if given else "").join(target)
-        case "flatten":
-            return [one for part in target for one in (part if isinstance(part, list) else [part])]
-        case "reverse":
-            return target[::-1]
+    if name in METHODS:
+        return METHODS[name](target, *given)
     if not isinstance(target, str):
         raise CelError("no such overload")
-    return _of_string(name, target, given)
-
-
-def _of_string(name: str, text: str, given: list[Any]) -> Any:
-    match name:
-        case "split":
-            return text.split(given[0]) if len(given) == 1 else text.split(given[0], given[1] - 1)
-        case "contains":
-            return given[0] in text
-        case "startsWith":
-            return text.startswith(given[0])
-        case "endsWith":
-            return text.endswith(given[0])
-        case "matches":
-            return re.search(given[0], text) is not None
-        case "replace":
-            return text.replace(given[0], given[1])
-        case "substring":
-            end = given[1] if len(given) > 1 else len(text)
-            if not 0 <= given[0] <= end <= len(text):
-                raise CelError(f"index out of range: {end}")
-            return text[given[0] : end]
-        case "indexOf":
-            return text.find(given[0])
-        case "lowerAscii":
-            return text.lower()
-        case "upperAscii":
-            return text.upper()
-        case "trim":
-            return text.strip()
-    raise CelError(f"undeclared reference to '{name}' (in container '')")
+    if name not in TEXTS:
+        raise CelError(f"undeclared reference to '{name}' (in container '')")
+    return TEXTS[name](target, *given)
 
 
 def _macro(name: str, target: Code, names: list[str], bodies: list[Code]) -> Code:
+    two, body = len(names) > 1, bodies[-1]
+
     def scopes(scope: Scope) -> Iterator[tuple[Any, Any, Scope]]:
         over = target(scope)
         pairs = list(over.items()) if isinstance(over, dict) else list(enumerate(over))
         for key, value in pairs:
-            if len(names) == 2:  # noqa: PLR2004  # macros of key and value
+            if two:
                 yield key, value, {**scope, names[0]: key, names[1]: value}
             else:
                 alone = key if isinstance(over, dict) else value
                 yield key, alone, {**scope, names[0]: alone}
-
-    body = bodies[-1]
 
     def chosen(scope: Scope) -> Iterator[tuple[Any, Any, Scope]]:
         for one in scopes(scope):
             if len(bodies) == 1 or bodies[0](one[2]):
                 yield one
 
-    def run(scope: Scope) -> Any:
-        match name:
-            case "all":
-                return all(body(one) for _, _, one in scopes(scope))
-            case "exists":
-                return any(body(one) for _, _, one in scopes(scope))
-            case "exists_one":
-                return sum(bool(body(one)) for _, _, one in scopes(scope)) == 1
-            case "filter":
-                return [value for _, value, one in scopes(scope) if body(one)]
-            case "transformMap":
-                return {key: body(one) for key, _, one in chosen(scope)}
-        return [body(one) for _, _, one in chosen(scope)]
-
-    return run
+    runs: dict[str, Code] = {
+        "all": lambda scope: all(body(one) for _, _, one in scopes(scope)),
+        "exists": lambda scope: any(body(one) for _, _, one in scopes(scope)),
+        "exists_one": lambda scope: sum(bool(body(one)) for _, _, one in scopes(scope)) == 1,
+        "filter": lambda scope: [value for _, value, one in scopes(scope) if body(one)],
+        "transformMap": lambda scope: {key: body(one) for key, _, one in chosen(scope)},
+    }
+    return runs.get(name, lambda scope: [body(one) for _, _, one in chosen(scope)])

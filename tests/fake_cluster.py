@@ -14,8 +14,8 @@ from typing import Any
 
 import fake_dra
 from fake_api import FakeApi, Log
-from fake_machines import Controllers, Kubelets
 from fake_kueue import Kueue
+from fake_machines import Controllers, Kubelets
 from fake_operators import PODS, Operator, phase
 from fake_resources import RESOURCES, Key, Object, rfc3339
 from fake_scheduler import Scheduler

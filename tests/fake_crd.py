@@ -11,7 +11,12 @@ from fake_resources import Object, Refused, Resource, invalid
 if TYPE_CHECKING:
     from fake_api import FakeApi
 
-POD_SPEC = frozenset(
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+POD_SPEC = _words(
     "activeDeadlineSeconds affinity automountServiceAccountToken containers dnsConfig dnsPolicy"
     " enableServiceLinks ephemeralContainers hostAliases hostIPC hostNetwork hostPID hostUsers"
     " hostname hostnameOverride imagePullSecrets initContainers nodeName nodeSelector os overhead"
@@ -19,7 +24,7 @@ POD_SPEC = frozenset(
     " restartPolicy runtimeClassName schedulerName schedulingGates securityContext serviceAccount"
     " serviceAccountName setHostnameAsFQDN shareProcessNamespace subdomain"
     " terminationGracePeriodSeconds tolerations topologySpreadConstraints volumes"
-    " workloadRef".split()
+    " workloadRef"
 )
 """The pod spec in mpi-operator's v2beta1 CRD, which knows no `schedulingGroup`."""
 
@@ -35,26 +40,24 @@ OLD_POD_SPEC = POD_SPEC - {
 """The pod spec in the CRD that arena ships (v1alpha1)."""
 
 SPEC = {
-    "v2beta1": frozenset(
+    "v2beta1": _words(
         "launcherCreationPolicy mpiImplementation mpiReplicaSpecs runLauncherAsWorker runPolicy"
-        " slotsPerWorker sshAuthMountPath".split()
+        " slotsPerWorker sshAuthMountPath"
     ),
-    "v1": frozenset(
-        "cleanPodPolicy mainContainer mpiReplicaSpecs runPolicy slotsPerWorker".split()
-    ),
-    "v1alpha1": frozenset(
+    "v1": _words("cleanPodPolicy mainContainer mpiReplicaSpecs runPolicy slotsPerWorker"),
+    "v1alpha1": _words(
         "backoffLimit cleanPodPolicy gpus launcherOnMaster launcherResources mountsOnLauncher"
-        " replicas template".split()
+        " replicas template"
     ),
 }
 RUN_POLICY = {
-    "v2beta1": frozenset(
+    "v2beta1": _words(
         "activeDeadlineSeconds backoffLimit cleanPodPolicy managedBy schedulingPolicy suspend"
-        " ttlSecondsAfterFinished".split()
+        " ttlSecondsAfterFinished"
     ),
-    "v1": frozenset(
+    "v1": _words(
         "activeDeadlineSeconds backoffLimit cleanPodPolicy schedulingPolicy suspend"
-        " ttlSecondsAfterFinished".split()
+        " ttlSecondsAfterFinished"
     ),
 }
 TEMPLATE_META = frozenset({"annotations", "finalizers", "labels", "name", "namespace"})

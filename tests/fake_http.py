@@ -11,6 +11,7 @@ import ssl
 import struct
 import time
 import traceback
+from dataclasses import dataclass
 from http import HTTPStatus
 from socketserver import StreamRequestHandler
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,26 @@ if TYPE_CHECKING:
 
 VERBS = {"POST": "create", "DELETE": "delete", "PATCH": "patch", "PUT": "update"}
 LOST = (BrokenPipeError, ConnectionError, TimeoutError, ValueError)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """A request for an object or a list, taken apart."""
+
+    resource: Resource
+    version: str
+    space: str
+    name: str
+    sub: str
+    query: dict[str, str]
+    body: Any
+    user: str
+
+    @property
+    def api(self) -> str:
+        """The apiVersion that answers carry."""
+        group = self.resource.group
+        return f"{group}/{self.version}" if group else self.version
 
 
 class Handler(StreamRequestHandler):
@@ -86,7 +107,7 @@ class Handler(StreamRequestHandler):
             self.answer(refused.status, refused.body, refused.headers)
         except LOST[:3]:
             raise
-        except Exception:
+        except Exception:  # noqa: BLE001
             # A mistake of the fake, or of a hook: said where a test can see it.
             fake.crashes.append(traceback.format_exc())
             self.answer(500, Refused(500, "InternalError", fake.crashes[-1]).body)
@@ -137,15 +158,14 @@ class Handler(StreamRequestHandler):
             raise Refused(401, "Unauthorized", "Unauthorized")
         wanted = self.headers.get("impersonate-user")
         if wanted:
-            self._check(user, "impersonate", "users", "", "", wanted)
+            self._check(user, fake_rbac.Asked("impersonate", "users", name=wanted))
         return wanted or user
 
-    def _check(
-        self, user: str, verb: str, resource: str, group: str, space: str, name: str
-    ) -> None:
+    def _check(self, user: str, asked: fake_rbac.Asked) -> None:
         with self.fake.lock:
-            if self.fake.allowed(user, verb, resource, group, space, name):
+            if self.fake.allowed(user, *asked):
                 return
+        verb, resource, group, space, name = asked
         where = f'in the namespace "{space}"' if space else "at the cluster scope"
         named = f' "{name}"' if name else ""
         plural = resource.partition("/")[0]
@@ -183,107 +203,93 @@ class Handler(StreamRequestHandler):
             self._missing()
             return
         name, sub = (*rest[1:], "", "")[:2]
-        self._object(resource, version, space, name, sub, query, body, user)
+        self._object(
+            Call(
+                resource=resource,
+                version=version,
+                space=space,
+                name=name,
+                sub=sub,
+                query=query,
+                body=body,
+                user=user,
+            )
+        )
 
     def _missing(self) -> None:
         self.send(404, b"404 page not found\n", {"Content-Type": "text/plain"})
 
-    def _object(
-        self,
-        resource: Resource,
-        version: str,
-        space: str,
-        name: str,
-        sub: str,
-        query: dict[str, str],
-        body: Any,
-        user: str,
-    ) -> None:
-        fake = self.fake
-        watch = query.get("watch") in {"true", "1"} and self.command == "GET"
+    def _object(self, call: Call) -> None:
+        fake, resource, space, name = self.fake, call.resource, call.space, call.name
+        watch = call.query.get("watch") in {"true", "1"} and self.command == "GET"
         verb = VERBS.get(self.command, "get" if name else ("watch" if watch else "list"))
         if verb == "delete" and not name:
             verb = "deletecollection"
-        plural = f"{resource.plural}/{sub}" if sub else resource.plural
-        self._check(user, verb, plural, resource.group, space, name)
-        if sub == "log":
-            self._log(space, name, query)
+        plural = f"{resource.plural}/{call.sub}" if call.sub else resource.plural
+        self._check(call.user, fake_rbac.Asked(verb, plural, resource.group, space, name))
+        if call.sub == "log":
+            self._log(space, name, call.query)
             return
         if not resource.wide and not space and (name or self.command != "GET"):
             said = "the server does not allow this method on the requested resource"
             raise Refused(405, "MethodNotAllowed", said)
         if watch:
-            self._watch(resource, version, space, query)
+            self._watch(call)
             return
-        api = f"{resource.group}/{version}" if resource.group else version
         with fake.lock:
             if verb == "get":
-                raw = fake.entry(resource, space, name).json(version=api, bare=False)
+                raw = fake.entry(resource, space, name).json(version=call.api, bare=False)
             elif verb == "list":
-                raw = self._list(resource, api, space, query)
+                raw = self._list(call)
             else:
-                raw = self._write(resource, version, space, name, sub, query, body, user, api)
+                raw = self._write(call)
         fake.run_hooks(f"{self.command} {self.path}", late=True)
         headers = {"Content-Type": "application/json"}
         self.send(201 if self.command == "POST" else 200, raw, headers)
 
-    def _list(self, resource: Resource, api: str, space: str, query: dict[str, str]) -> bytes:
-        meta, entries = self.fake.page(resource, space, query)
-        head = {"kind": f"{resource.kind}List", "apiVersion": api, "metadata": meta}
+    def _list(self, call: Call) -> bytes:
+        resource = call.resource
+        meta, entries = self.fake.page(resource, call.space, call.query)
+        head = {"kind": f"{resource.kind}List", "apiVersion": call.api, "metadata": meta}
         # Items of a list carry no kind of their own, except those of CRDs.
-        items = (one.json(version=api, bare=not resource.custom) for one in entries)
+        items = (one.json(version=call.api, bare=not resource.custom) for one in entries)
         return json.dumps(head).encode()[:-1] + b', "items": [' + b", ".join(items) + b"]}"
 
-    def _write(
-        self,
-        resource: Resource,
-        version: str,
-        space: str,
-        name: str,
-        sub: str,
-        query: dict[str, str],
-        body: Any,
-        user: str,
-        api: str,
-    ) -> bytes:
-        fake, dry = self.fake, query.get("dryRun") == "All"
-        more: dict[str, Any] = {"dry": dry, "user": user, "version": version}
+    def _write(self, call: Call) -> bytes:
+        fake, dry = self.fake, call.query.get("dryRun") == "All"
+        where, body, user = (call.resource, call.space, call.name), call.body, call.user
+        more: dict[str, Any] = {"dry": dry, "user": user, "version": call.version}
         success: Object = {"kind": "Status", "apiVersion": "v1", "status": "Success"}
         answer: Object | None
-        if isinstance(body, dict) and self.command in {"POST", "PUT"}:
-            self.said += fake_crd.unknown(
-                fake, resource, body, version, query.get("fieldValidation", "Warn")
-            )
+        if isinstance(body, dict) and self.command in {"POST", "PUT", "PATCH"}:
+            validation = call.query.get("fieldValidation", "Warn")
+            self.said += fake_crd.unknown(fake, call.resource, body, call.version, validation)
         match self.command:
-            case "POST" if sub == "binding":
-                fake.bind(space, name, body, dry=dry)
+            case "POST" if call.sub == "binding":
+                fake.bind(*where[1:], body, dry=dry)
                 return json.dumps({**success, "code": 201}).encode()
-            case "POST" if sub == "eviction":
-                fake.remove(resource, space, name, body.get("deleteOptions"), dry=dry)
+            case "POST" if call.sub == "eviction":
+                fake.remove(*where, body.get("deleteOptions"), dry=dry)
                 return json.dumps({**success, "code": 201}).encode()
             case "POST":
-                answer = fake.create(resource, space, body, **more)
+                answer = fake.create(call.resource, call.space, body, **more)
             case "PUT":
-                answer = fake.replace(resource, space, name, body, sub=sub, **more)
+                answer = fake.replace(*where, body, sub=call.sub, **more)
             case "PATCH":
                 kind = self.headers.get("content-type", "")
-                if isinstance(body, dict):
-                    self.said += fake_crd.unknown(
-                        fake, resource, body, version, query.get("fieldValidation", "Warn")
-                    )
-                answer = fake.patch(resource, space, name, body, kind, sub=sub, **more)
-            case "DELETE" if not name:
+                answer = fake.patch(*where, body, kind, sub=call.sub, **more)
+            case "DELETE" if not call.name:
                 # The real server calls it deletecollection: all of the namespace.
-                for one in fake.listing(resource, space, query):
-                    fake.remove(resource, space, one["metadata"]["name"], body, dry=dry, user=user)
+                for one in fake.listing(call.resource, call.space, call.query):
+                    name = one["metadata"]["name"]
+                    fake.remove(call.resource, call.space, name, body, dry=dry, user=user)
                 answer = None
             case _:
-                answer = fake.remove(
-                    resource, space, name, {**query, **(body or {})}, dry=dry, user=user
-                )
+                options = {**call.query, **(body or {})}
+                answer = fake.remove(*where, options, dry=dry, user=user)
         if answer is None:
             return json.dumps(success).encode()
-        return Entry(answer, 0).json(version=api, bare=False)
+        return Entry(answer, 0).json(version=call.api, bare=False)
 
     # Reviews and discovery.
 
@@ -347,8 +353,8 @@ class Handler(StreamRequestHandler):
 
     # Watches and logs.
 
-    def _watch(self, resource: Resource, version: str, space: str, query: dict[str, str]) -> None:
-        fake = self.fake
+    def _watch(self, call: Call) -> None:
+        fake, resource, space, query = self.fake, call.resource, call.space, call.query
         if query.get("resourceVersionMatch") and "sendInitialEvents" not in query:
             raise Refused(
                 422,
@@ -357,7 +363,7 @@ class Handler(StreamRequestHandler):
                 " resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
             )
         selects = selector(resource, query)
-        api = f"{resource.group}/{version}" if resource.group else version
+        api = call.api
         seconds = float(query.get("timeoutSeconds") or 1800)
         deadline = time.monotonic() + seconds
         bookmarks = query.get("allowWatchBookmarks") == "true"

@@ -1,4 +1,4 @@
-"""The controllers of built-in objects, and the machines with their kubelets, on a fake API server."""
+"""The controllers of built-in objects, and machines with their kubelets, for a fake API server."""
 
 from __future__ import annotations
 
@@ -76,18 +76,31 @@ class Controllers:
                 self.api.remove(PODS, key[0], one["metadata"]["name"])
             live = []
             status.pop("startTime", None)
-            _conditioned(status, "Suspended", "True", "JobSuspended", "Job suspended", now)
+            _conditioned(
+                status, "Suspended", "True", reason="JobSuspended", message="Job suspended", now=now
+            )
         else:
             if condition(status, "Suspended"):
-                _conditioned(status, "Suspended", "False", "JobResumed", "Job resumed", now)
+                _conditioned(
+                    status,
+                    "Suspended",
+                    "False",
+                    reason="JobResumed",
+                    message="Job resumed",
+                    now=now,
+                )
             status.setdefault("startTime", now)
             failed = sum(phase(one) == "Failed" for one in pods)
             if any(phase(one) == "Succeeded" for one in pods):
                 status |= {"succeeded": 1, "completionTime": now}
-                _conditioned(status, "Complete", "True", "CompletionsReached", "", now)
+                _conditioned(
+                    status, "Complete", "True", reason="CompletionsReached", message="", now=now
+                )
             elif failed > spec.get("backoffLimit", 6):
                 said = "Job has reached the specified backoff limit"
-                _conditioned(status, "Failed", "True", "BackoffLimitExceeded", said, now)
+                _conditioned(
+                    status, "Failed", "True", reason="BackoffLimitExceeded", message=said, now=now
+                )
             elif not live:
                 live = self._launch(key, job)
             if failed:
@@ -167,7 +180,7 @@ class Controllers:
 
 
 def _conditioned(
-    status: Object, kind: str, value: str, reason: str, message: str, now: str
+    status: Object, kind: str, value: str, *, reason: str, message: str, now: str
 ) -> None:
     old = condition(status, kind)
     if old and old["status"] == value:
@@ -328,7 +341,12 @@ class Kubelets:
         for kind in ("Initialized", "ContainersReady", "Ready"):
             value = "True" if ready or kind == "Initialized" else "False"
             _conditioned(
-                status, kind, value, "" if value == "True" else "ContainersNotReady", "", at
+                status,
+                kind,
+                value,
+                reason="" if value == "True" else "ContainersNotReady",
+                message="",
+                now=at,
             )
         self.api.logs.setdefault(key, self.cluster.new_log())
         self.cluster.event(pod, "Started", "Container started", kind="Normal", source="kubelet")
@@ -357,7 +375,7 @@ class Kubelets:
             }
             one |= {"ready": False, "state": {"terminated": ended}}
         for kind in ("ContainersReady", "Ready"):
-            _conditioned(status, kind, "False", "PodCompleted", "", now)
+            _conditioned(status, kind, "False", reason="PodCompleted", message="", now=now)
         self.api.end_log(key[1], key[0])
 
 

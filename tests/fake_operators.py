@@ -1,6 +1,6 @@
 """mpi-operator (v2beta1, v1alpha1) and training-operator (v1) on a fake API server.
 
-Written after mpi-operator's controller and what was recorded of it: what it creates, labels, retries and
+After mpi-operator's controller and what was recorded of it: what it creates, labels, retries and
 deletes, which conditions it sets, and what it syncs when a job resumes.
 """
 
@@ -339,27 +339,8 @@ class Operator:
             if is_true(status, "Suspended"):
                 status["startTime"] = rfc3339(self.api.clock())
             self._set(job, "Suspended", "False", "MPIJobResumed", "MPIJob resumed")
-        launcher = self.api.tables[JOBS.name].get((key[0], f"{name}-launcher"))
-        running = 0
-        counts = status["replicaStatuses"] = {"Worker": {}}
-        if launcher is not None:
-            done = launcher.thing.get("status") or {}
-            pods = self.cluster.pods_of(launcher.thing)
-            running = sum(phase(pod) == "Running" for pod in pods)
-            counts["Launcher"] = {"failed": done["failed"]} if done.get("failed") else {}
-            if is_true(done, "Complete"):
-                counts["Launcher"]["succeeded"] = 1
-                said = f"MPIJob {key[0]}/{name} successfully completed."
-                status.setdefault("completionTime", done["completionTime"])
-                self._set(job, "Succeeded", "True", "MPIJobSucceeded", said)
-                self.cluster.event(job, "MPIJobSucceeded", said, kind="Normal")
-            elif is_true(done, "Failed"):
-                failed = condition(done, "Failed") or {}
-                status.setdefault("completionTime", rfc3339(self.api.clock()))
-                self._set(job, "Failed", "True", failed["reason"], failed["message"])
-                self.cluster.event(job, failed["reason"], failed["message"])
-            elif running:
-                counts["Launcher"]["active"] = running
+        running = self._launcher_status(key, job)
+        counts = status["replicaStatuses"]
         phases = [phase(one) for one in workers]
         for word, what in (("Running", "active"), ("Failed", "failed"), ("Succeeded", "succeeded")):
             if phases.count(word):
@@ -378,6 +359,32 @@ class Operator:
         elif running and phases.count("Running") == len(workers):
             said = f"MPIJob {key[0]}/{name} is running."
             self._set(job, "Running", "True", "MPIJobRunning", said)
+
+    def _launcher_status(self, key: Key, job: Object) -> int:
+        """What the launcher's Job says, written on the MPIJob; how many of its pods run."""
+        status, name = job["status"], key[1]
+        launcher = self.api.tables[JOBS.name].get((key[0], f"{name}-launcher"))
+        counts = status["replicaStatuses"] = {"Worker": {}}
+        if launcher is None:
+            return 0
+        done = launcher.thing.get("status") or {}
+        pods = self.cluster.pods_of(launcher.thing)
+        running = sum(phase(pod) == "Running" for pod in pods)
+        counts["Launcher"] = {"failed": done["failed"]} if done.get("failed") else {}
+        if is_true(done, "Complete"):
+            counts["Launcher"]["succeeded"] = 1
+            said = f"MPIJob {key[0]}/{name} successfully completed."
+            status.setdefault("completionTime", done["completionTime"])
+            self._set(job, "Succeeded", "True", "MPIJobSucceeded", said)
+            self.cluster.event(job, "MPIJobSucceeded", said, kind="Normal")
+        elif is_true(done, "Failed"):
+            failed = condition(done, "Failed") or {}
+            status.setdefault("completionTime", rfc3339(self.api.clock()))
+            self._set(job, "Failed", "True", failed["reason"], failed["message"])
+            self.cluster.event(job, failed["reason"], failed["message"])
+        elif running:
+            counts["Launcher"]["active"] = running
+        return running
 
     # v1: the launcher is a pod.
 

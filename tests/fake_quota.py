@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from fake_resources import RESOURCES, Object, Resource, forbidden, invalid, rfc3339
+from fake_resources import RESOURCES, Object, Resource, forbidden
 
 if TYPE_CHECKING:
     from fake_api import FakeApi

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from fake_resources import Object
 
@@ -19,7 +19,7 @@ class User(str):
 
     __slots__ = ("extra",)
 
-    def __new__(cls, name: str, **extra: list[str]) -> User:
+    def __new__(cls, name: str, **extra: list[str]) -> Self:
         user = super().__new__(cls, name)
         user.extra = extra
         return user
@@ -73,35 +73,37 @@ def _role(api: FakeApi, kind: str, space: str, name: str) -> list[Object]:
     return [] if found is None else list(found.thing.get("rules") or ())
 
 
-def _covers(rule: Object, verb: str, resource: str, group: str, name: str) -> bool:
+class Asked(NamedTuple):
+    """What somebody wants to do; `resource` may be `pods/log`."""
+
+    verb: str
+    resource: str
+    group: str = ""
+    space: str = ""
+    name: str = ""
+
+
+def _covers(rule: Object, asked: Asked) -> bool:
     def any_of(key: str, *wanted: str) -> bool:
         listed = rule.get(key) or ()
         return "*" in listed or any(one in listed for one in wanted)
 
-    sub = resource.partition("/")[2]
-    kinds = (resource, f"*/{sub}") if sub else (resource,)
-    if not (any_of("verbs", verb) and any_of("apiGroups", group) and any_of("resources", *kinds)):
+    sub = asked.resource.partition("/")[2]
+    kinds = (asked.resource, f"*/{sub}") if sub else (asked.resource,)
+    if not any_of("verbs", asked.verb) or not any_of("apiGroups", asked.group):
         return False
     names = rule.get("resourceNames") or ()
-    return not names or (bool(name) and name in names)
+    return any_of("resources", *kinds) and (not names or asked.name in names)
 
 
-def granted(
-    api: FakeApi, user: str, verb: str, resource: str, group: str, space: str, name: str
-) -> str | None:
+def granted(api: FakeApi, user: str, asked: Asked) -> str | None:
     """Which binding lets a user do something; None if none does."""
     if MASTERS in groups(api, user):
         return f'group "{MASTERS}"'
-    for rule, said in _rules(api, user, space):
-        if _covers(rule, verb, resource, group, name):
+    for rule, said in _rules(api, user, asked.space):
+        if _covers(rule, asked):
             return said
     return None
-
-
-def allowed(
-    api: FakeApi, user: str, verb: str, resource: str, group: str, space: str, name: str
-) -> bool:
-    return granted(api, user, verb, resource, group, space, name) is not None
 
 
 def review(api: FakeApi, user: str, spec: Object) -> Object:
@@ -112,17 +114,16 @@ def review(api: FakeApi, user: str, spec: Object) -> Object:
     resource = asked.get("resource", "")
     if asked.get("subresource"):
         resource += f"/{asked['subresource']}"
-    what = (
-        user,
+    what = Asked(
         asked.get("verb", ""),
         resource,
         asked.get("group", ""),
         asked.get("namespace", ""),
         asked.get("name", ""),
     )
-    if not api.allowed(*what):
+    if not api.allowed(user, *what):
         return {"allowed": False}
-    said = granted(api, *what) if api.rbac else None
+    said = granted(api, user, what) if api.rbac else None
     subject = f'RBAC: allowed by {said} to User "{user}"' if said else ""
     return {"allowed": True, "reason": subject}
 

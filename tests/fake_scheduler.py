@@ -167,33 +167,24 @@ class Scheduler:
     ) -> tuple[list[str], bool]:
         """What a node has against a pod, and whether no preemption would change it."""
         name, spec = node["metadata"]["name"], pod["spec"]
-        labels = {HOSTNAME: name, **(node["metadata"].get("labels") or {})}
-        bears = spec.get("tolerations") or ()
-        if (node.get("spec") or {}).get("unschedulable") and not _tolerated(
-            {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}, bears
-        ):
-            return ["node(s) were unschedulable"], True
-        for taint in (node.get("spec") or {}).get("taints") or ():
-            if taint["effect"] != "PreferNoSchedule" and not _tolerated(taint, bears):
-                said = f"{{{taint['key']}: {taint.get('value', '')}}}"
-                return [f"node(s) had untolerated taint {said}"], True
-        if not _selected(spec, name, labels):
-            return ["node(s) didn't match Pod's node affinity/selector"], True
+        final = _refusal(spec, node)
+        bound = {fake_dra.node_of(claim) for claim in claims} - {None, name}
+        if final is None and bound:
+            final = "node(s) didn't match resource claim"
+        if final is not None:
+            return [final], True
         if not self._apart(pod, name):
             return ["node(s) didn't match pod anti-affinity rules"], False
         if not self._even(pod, name):
             return ["node(s) didn't match pod topology spread constraints"], False
         wanted, free = pod_requests(spec), self.free[name]
         short = sorted(key for key, value in wanted.items() if value and free[key] < value)
-        if short:
-            return [f"Insufficient {key}" for key in short], False
-        for claim in claims:
-            bound = fake_dra.node_of(claim)
-            if bound is not None and bound != name:
-                return ["node(s) didn't match resource claim"], True
-            if bound is None and fake_dra.fits(self.api, claim, name, held) is None:
-                return ["cannot allocate all claims"], False
-        return [], False
+        if not short and any(
+            fake_dra.node_of(claim) is None and fake_dra.fits(self.api, claim, name, held) is None
+            for claim in claims
+        ):
+            return ["cannot allocate all claims"], False
+        return [f"Insufficient {key}" for key in short], False
 
     def _apart(self, pod: Object, node: str) -> bool:
         anti = ((pod["spec"].get("affinity") or {}).get("podAntiAffinity") or {}).get(
@@ -244,6 +235,21 @@ class Scheduler:
         changed.setdefault("status", {})["conditions"] = [*others, said]
         self.api.store(PODS, key, changed)
         self.cluster.event(changed, "FailedScheduling", why, source="default-scheduler")
+
+
+def _refusal(spec: Object, node: Object) -> str | None:
+    """Why a node will not have a pod, however empty it is."""
+    name, its = node["metadata"]["name"], node.get("spec") or {}
+    bears = spec.get("tolerations") or ()
+    closed = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
+    if its.get("unschedulable") and not _tolerated(closed, bears):
+        return "node(s) were unschedulable"
+    for taint in its.get("taints") or ():
+        if taint["effect"] != "PreferNoSchedule" and not _tolerated(taint, bears):
+            return f"node(s) had untolerated taint {{{taint['key']}: {taint.get('value', '')}}}"
+    if not _selected(spec, name, {HOSTNAME: name, **(node["metadata"].get("labels") or {})}):
+        return "node(s) didn't match Pod's node affinity/selector"
+    return None
 
 
 def _waits(pod: Object) -> bool:

@@ -328,10 +328,7 @@ def label_selects(selector: Object | None, labels: dict[str, str]) -> bool:
     for key, value in (selector.get("matchLabels") or {}).items():
         if labels.get(key) != value:
             return False
-    for one in selector.get("matchExpressions") or ():
-        if not expression_holds(one, labels):
-            return False
-    return True
+    return all(expression_holds(one, labels) for one in selector.get("matchExpressions") or ())
 
 
 def expression_holds(one: Object, labels: dict[str, str]) -> bool:

@@ -138,6 +138,18 @@ def resource_slice(
     }
 
 
+def v1beta1(one: dict[str, Any]) -> dict[str, Any]:
+    """The same slice as that version has it: what is of a device is one level deeper."""
+    devices = [
+        {"name": told["name"], "basic": {key: told[key] for key in told if key != "name"}}
+        for told in one["spec"]["devices"]
+    ]
+    return one | {
+        "apiVersion": "resource.k8s.io/v1beta1",
+        "spec": one["spec"] | {"devices": devices},
+    }
+
+
 def claim(name: str, *devices: str, node: str = "node-a", **more: Any) -> dict[str, Any]:
     """A claim to which these devices of a node's pool are allocated; none is a claim that waits."""
     results = [

@@ -21,6 +21,7 @@ from fake_kubelet import Kubelet, claim, container, plugin, pod
 from arena_topo import cli
 from arena_topo.backends import Options
 from arena_topo.backends.health import Watch
+from arena_topo.backends.kubernetes import connection
 from arena_topo.backends.kubernetes.connection import Connection
 from arena_topo.errors import AccessDenied, ArenaError, ClusterError, UsageError
 from arena_topo.topology import gpu_set, published
@@ -625,6 +626,7 @@ def until(condition: Any) -> None:
 
 @pytest.fixture
 def hasty(monkeypatch):
+    monkeypatch.setattr(connection, "_FIRST_DELAY", 0.0005)
     monkeypatch.setattr(agent, "_FIRST_DELAY", 0.01)
     monkeypatch.setattr(agent, "_LAST_DELAY", 0.02)
 

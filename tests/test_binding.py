@@ -27,6 +27,7 @@ from arena_topo.manifests import (
     Mechanisms,
     bind,
     claims_of,
+    dropped,
     gated,
     placed,
     plan,
@@ -809,6 +810,31 @@ def test_terms_that_a_job_had_are_narrowed_to_each_node_and_not_dropped():
     terms = pinned["spec"]["affinity"]["nodeAffinity"][REQUIRED]["nodeSelectorTerms"]
     assert [one["matchExpressions"] for one in terms] == [IN_POOL["matchExpressions"]] * 2
     assert [one["matchFields"][0]["values"] for one in terms] == [["a"], ["b"]]
+
+
+@pytest.mark.parametrize(
+    ("binding", "field"),
+    [
+        ("admission", "schedulingGates"),
+        ("gates", "schedulingGates"),
+        ("claims", "schedulingGates"),
+        ("coloured", "resourceClaims"),
+        ("template", "affinity"),
+    ],
+)
+def test_pins_that_a_server_has_pruned_are_named(binding: str, field: str):
+    sent = placed(rendered(a_job()), APART, BINDINGS[binding])
+    assert dropped(sent, with_defaults(sent)) == ()
+    pruned = copy.deepcopy(sent)
+    del worker_of(pruned)["spec"][field]
+    assert dropped(sent, pruned) == (field,)
+
+
+def test_gates_and_claims_of_others_do_not_make_up_for_ours():
+    sent = placed(rendered(a_job()), APART, BINDINGS["gates"])
+    other = copy.deepcopy(sent)
+    worker_of(other)["spec"]["schedulingGates"] = [{"name": "other"}]
+    assert dropped(sent, other) == ("schedulingGates",)
 
 
 # A worker at its gate, on a server that refuses what a real one refuses

@@ -58,6 +58,9 @@ class FakeBackend:
     def most_gpus(self):
         return 8
 
+    def keeps_nodes(self):
+        return False
+
     def mechanisms(self, _namespace):
         return Mechanisms(admission=False, patches=False)
 

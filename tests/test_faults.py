@@ -194,7 +194,8 @@ def test_submit_leaves_nothing_half_whichever_request_goes_wrong(world, fault):
     lines = world.trace(*SUBMIT)
     world.run("delete", "a")
     wrong, codes = [], set()
-    for line in lines:
+    # Before the first write there is nothing that could stay behind.
+    for line in lines[lines.index("POST /apis/kubeflow.org/v2beta1/namespaces/default/mpijobs") :]:
         world.fail(line, **LOST[fault])
         code, _out, err = world.run(*SUBMIT)
         codes.add(code)
@@ -207,8 +208,6 @@ def test_submit_leaves_nothing_half_whichever_request_goes_wrong(world, fault):
         if left := half(world):
             wrong.append(f"{line}: {left}")
         if world.api.find("MPIJob", "a"):
-            if code == 0 and not line.startswith("GET"):
-                world.run("get", "a")
             assert world.run("delete", "a")[0] == 0
         if left := half(world):
             wrong.append(f"{line}: after delete {left}")

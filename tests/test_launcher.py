@@ -65,8 +65,8 @@ def test_what_the_user_tells_open_mpi_is_what_it_hears(api: ApiVersion, key: str
 
 def test_the_folder_of_the_ssh_keys_is_written_only_where_it_is_given():
     assert "sshAuthMountPath" not in spec_of()
-    given = spec_of(ssh_auth_mount_path="/home/mpiuser/.ssh")
-    assert given["sshAuthMountPath"] == "/home/mpiuser/.ssh"
+    given = spec_of(ssh_auth_mount_path="/home/me/.ssh")
+    assert given["sshAuthMountPath"] == "/home/me/.ssh"
 
 
 @pytest.mark.parametrize("api", [ApiVersion.V1, ApiVersion.V1ALPHA1])

@@ -197,7 +197,7 @@ SCENES: dict[str, tuple[MPIJob, dict[str, Any], tuple[ApiVersion, ...]]] = {
     "topology-shared": (
         a_topology_job(
             pod_shape=PodShape.SHARED,
-            ssh_auth_mount_path="/home/mpiuser/.ssh",
+            ssh_auth_mount_path="/home/me/.ssh",
             running_timeout=Duration(5400),
         ),
         {"waiting": "no free quad"},

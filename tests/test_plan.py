@@ -63,6 +63,11 @@ def test_a_plan_draws_the_machine_and_compares_with_schedulers_that_only_count(p
     assert (code, out) == (0, screen("plan-mesh.txt"))
 
 
+def test_fused_pods_are_drawn_with_their_ranks_and_what_they_can_use(plan):
+    code, out, _err = plan(TWO_DGX_1, 4, 1, "--pod-shape=fused")
+    assert (code, out) == (0, screen("plan-fused.txt"))
+
+
 def test_a_plan_in_ascii_has_no_other_character(plan):
     code, out, _err = plan(TWO_DGX_1, 4, 1, "--ascii")
     assert (code, out) == (0, screen("plan-mesh-ascii.txt"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,15 @@ import pytest
 from fake_api import FakeApi, kubeconfig
 from fake_resources import Refused, Resource
 
+from arena_topo import manifests
 from arena_topo.backends import Options
 from arena_topo.backends.kubernetes import engine
 from arena_topo.backends.local import engine as local
 from arena_topo.errors import AccessDenied, ClusterError, TimedOut
-from arena_topo.manifests import Mechanisms
+from arena_topo.job import MPIJob
+from arena_topo.manifests import ApiVersion, Mechanisms, install
+from arena_topo.solver import Assignment, Placement, Proof
+from arena_topo.topology import GPU, Cluster, Machine, Node, NodeName, flat
 
 INLINE, CLAIMS, GANG = (f"arena-topo.io/{one}" for one in ("inline-placement", "claims", "gang"))
 GATE = MAP = "arena-topo.io/placement"
@@ -175,6 +180,104 @@ def test_the_probe_is_admitted_where_pods_are_restricted_and_must_say_what_they_
     )
     found = asked(api, tmp_path)
     assert (found.admission, found.notes) == (True, ())
+
+
+# The policies that `install` prints, on a server that evaluates them
+
+
+def installed(api: FakeApi) -> None:
+    """Store the policies as an administrator would."""
+    policies = install.objects(install.Installation(image="any", gang=True))
+    for one in policies:
+        if one["kind"].startswith("MutatingAdmissionPolicy"):
+            api.add(one)
+
+
+def test_the_printed_policies_are_found_effective(api, tmp_path):
+    installed(api)
+    found = asked(api, tmp_path)
+    assert (found.admission, found.claims, found.notes) == (True, True, ())
+    assert found.gang is False
+    api.unserved -= {"scheduling.k8s.io", "podgroups.scheduling.k8s.io"}
+    assert asked(api, tmp_path).gang is True
+
+
+def test_workers_of_a_placed_template_get_their_places_from_the_printed_policies(api, tmp_path):
+    """Each worker its own entry of the map and its own claim; gates of others stay."""
+    installed(api)
+    gpus = tuple(
+        GPU(index=one, uuid=f"GPU-{one:08x}-0000-4000-8000-{one:012x}") for one in range(8)
+    )
+    machine = Machine(name="dra-1", gpus=gpus, links=flat(8))
+    driven = Node(
+        name=NodeName("dra-1"),
+        machine=machine,
+        free=machine.everything,
+        driver="gpu.nvidia.com",
+        resource="gpu.nvidia.com",
+    )
+    plain = replace(driven, name=NodeName("node-2"), driver="", resource="nvidia.com/gpu")
+    api.add(a_class("gpu.nvidia.com", WHOLE))
+    offers = asked(api, tmp_path)
+    for node, name in ((driven, "claims"), (plain, "admission")):
+        places = ((0, 3), (2, 1), (4, 7))
+        placement = Placement(
+            assignments=tuple(
+                Assignment(worker=index, node=node.name, gpus=chosen)
+                for index, chosen in enumerate(places)
+            ),
+            bandwidth=1.0,
+            worst=1.0,
+            tier="node",
+            proof=Proof(optimal=True, bound=1.0),
+        )
+        made = manifests.plan(
+            MPIJob(name=name, image="i", command="c", gpus=2, workers=3, gputopology=True),
+            namespace="team-a",
+            api=ApiVersion.V2BETA1,
+            owner="alice",
+            files={},
+            placement=placement,
+            cluster=Cluster(nodes=(node,)),
+            mechanisms=offers,
+        )
+        assert made.binding is not None
+        assert (made.binding.name, made.binding.coloured) == (name, False)
+        template = made.objects[0]["spec"]["mpiReplicaSpecs"]["Worker"]["template"]
+        template["spec"]["schedulingGates"].append({"name": "other"})
+        for index, chosen in enumerate(places):
+            pod = api.add(worker(name, index, template))
+            assert pod["spec"]["schedulingGates"] == [{"name": "other"}]
+            notes = pod["metadata"]["annotations"]
+            assert notes["topology.kubernetes.io/gpu-group"] == ",".join(map(str, chosen))
+            assert MAP not in notes
+            claims = [{"name": "gpus", "resourceClaimName": f"claims-worker-{index}"}]
+            assert pod["spec"].get("resourceClaims", []) == (claims if name == "claims" else [])
+            required = pod["spec"]["affinity"]["nodeAffinity"][
+                "requiredDuringSchedulingIgnoredDuringExecution"
+            ]
+            (field,) = required["nodeSelectorTerms"][0]["matchFields"]
+            assert field["values"] == [node.name]
+
+
+def worker(job: str, index: int, template: dict[str, Any]) -> dict[str, Any]:
+    """A worker as mpi-operator makes it."""
+    ours = {
+        "training.kubeflow.org/job-name": job,
+        "training.kubeflow.org/job-role": "worker",
+        "training.kubeflow.org/replica-index": str(index),
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": f"{job}-worker-{index}",
+            "namespace": "team-a",
+            "labels": template["metadata"]["labels"] | ours,
+            "annotations": template["metadata"]["annotations"],
+        },
+        "spec": template["spec"],
+    }
 
 
 # What is not allowed

@@ -9,7 +9,8 @@ from itertools import groupby
 from typing import Any
 
 import pytest
-from cube_mesh import HGX, P100, PCIE, V100, cluster, node
+from cube_mesh import HGX, P100, PCIE, V100, cluster, matrix, node
+from cube_mesh import machine as named
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -18,7 +19,8 @@ from arena_topo.backends import JobStatus, Phase
 from arena_topo.job import MPIJob, PodShape
 from arena_topo.manifests import Forecast, parse_map
 from arena_topo.solver import Placement, Request, Unplaceable, cost, place
-from arena_topo.topology import Cluster, LinkKind, Machine, Tier
+from arena_topo.solver.configurations import table as table_of
+from arena_topo.topology import Cluster, GPUSet, LinkKind, Machine, Tier, count
 from arena_topo.workflow import plan
 
 TIERS = (
@@ -97,22 +99,37 @@ def turns(group: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
             yield way[at:] + way[:at]
 
 
-@given(
-    st.sampled_from([V100, P100, PCIE]),
-    st.integers(0, 255),
-    st.sampled_from([(3, 1), (4, 1), (5, 1), (6, 1), (2, 2), (3, 2), (4, 2), (2, 3), (2, 4)]),
+LOPSIDED = replace(
+    named(
+        "lopsided",
+        "V100",
+        matrix(
+            8,
+            {
+                (one, other): (0, 0, 1, 2, 3)[(3 * one * one + other + one * other) % 5]
+                for one, other in itertools.combinations(range(8), 2)
+            },
+        ),
+    ),
+    nvswitch=False,
 )
-def test_ranks_of_a_node_follow_the_best_ring_through_their_gpus(
-    machine: Machine, free: int, size: tuple[int, int]
-):
+"""A machine without any symmetry, so that every order of its GPUs is worth something else."""
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+@pytest.mark.parametrize("machine", [V100, P100, PCIE, LOPSIDED], ids=lambda one: one.name)
+def test_ranks_of_a_node_follow_the_best_ring_through_their_gpus(machine: Machine, size: int):
     """No other order of the workers, nor of the GPUs along the ring of each, joins them better."""
-    placement = placed(cluster(node("a", machine, free)), *size)
-    first, *others = groups = [one.gpus for one in placement.assignments]
-    assert joints(machine, groups) == max(
-        joints(machine, order)
-        for rest in itertools.permutations(others)
-        for order in itertools.product(*map(turns, (first, *rest)))
-    )
+    table = table_of(machine.configuration)
+    for gpus in map(GPUSet, range(1, 256)):
+        if size < count(gpus) <= (5 if size == 1 else 8) and count(gpus) % size == 0:
+            first, *others = groups = table.split(gpus, size)
+            best = max(
+                joints(machine, order)
+                for rest in itertools.permutations(others)
+                for order in itertools.product(*map(turns, (first, *rest)))
+            )
+            assert joints(machine, groups) == best, groups
 
 
 def test_workers_of_two_gpus_lie_along_one_nvlink_ring_where_there_is_one():

@@ -43,6 +43,17 @@ def test_a_record_of_more_workers_than_the_job_has_holds_no_more():
     assert members(only(node(), unsaid).free) == (2, 3, 4, 5, 6, 7)
 
 
+@pytest.mark.parametrize("replicas", [-1, "two", None, [2]])
+def test_a_number_of_workers_that_makes_no_sense_is_the_one_that_was_asked_for(replicas: object):
+    odd = job(
+        "a",
+        "node-a/0,1;node-a/2,3",
+        worker={"replicas": replicas},
+        annotations=asking(workers=1, gpus=2),
+    )
+    assert members(only(node(), odd).free) == (2, 3, 4, 5, 6, 7)
+
+
 def test_a_record_of_more_gpus_than_the_workers_ask_for_holds_no_more():
     found = seen(node(), job("a", "node-a/0,1;node-a/2,3,4,5", worker={"replicas": 2}))
     assert members(found.nodes[0].free) == (4, 5, 6, 7)

@@ -245,11 +245,19 @@ def test_what_does_not_fit_loses_the_labels_that_cost_most(monkeypatch: pytest.M
 def test_nodes_that_differ_in_uuids_are_written_as_one_kind():
     def named(one: Node) -> Node:
         gpus = tuple(replace(gpu, uuid=f"{one.name}-{gpu.index}") for gpu in one.machine.gpus)
-        return replace(one, machine=replace(one.machine, gpus=gpus))
+        links = tuple(tuple(row) for row in one.machine.links)
+        return replace(one, machine=replace(one.machine, gpus=gpus, links=links))
 
     cluster = Cluster(nodes=tuple(map(named, many(3).nodes)))
     document = json.loads(view.encode(cluster, observed_at=NOW)["data"]["cluster"])
     assert len(document["machines"]) == 1
+
+
+def test_a_view_of_more_tiers_than_domains_makes_no_sense():
+    document = json.loads(written()["data"]["cluster"])
+    document["tiers"].append(["rack", 30.0])
+    with pytest.raises(UnreadableTopology, match="there are not as many domains as tiers"):
+        view.decode(written(cluster=json.dumps(document)), now=NOW)
 
 
 @pytest.mark.parametrize("name", ["free", "labels", "hidden"])

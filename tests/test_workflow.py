@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from worlds import WORLDS, KubernetesWorld, World
+from worlds import WORLDS, KubernetesWorld, World, living_world
 
 from arena_topo import workflow
 from arena_topo.backends import JobStatus, LogOptions, Options, Phase
@@ -21,16 +21,23 @@ from arena_topo.topology import Cluster, GPUSet, Node, NodeName, Taint, presets
 QUAD: dict[str, Any] = {"workers": 4, "gpus": 1, "gputopology": True, "gang": True}
 
 
-@pytest.fixture(params=["kubernetes-v2beta1", "local"])
+@pytest.fixture(params=[living_world, WORLDS["local"]], ids=["kubernetes", "local"])
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
-    with WORLDS[request.param](tmp_path) as opened:
+    with request.param(tmp_path) as opened:
         yield opened
 
 
 @pytest.fixture
 def cluster_world(tmp_path: Path) -> Iterator[KubernetesWorld]:
-    with WORLDS["kubernetes-v2beta1"](tmp_path) as opened:
+    with living_world(tmp_path) as opened:
         assert isinstance(opened, KubernetesWorld)
+        yield opened
+
+
+@pytest.fixture
+def still_world(tmp_path: Path) -> Iterator[World]:
+    """A cluster in which nothing happens unless the test does it."""
+    with WORLDS["kubernetes-v2beta1"](tmp_path) as opened:
         yield opened
 
 
@@ -172,19 +179,19 @@ def test_the_log_of_a_job_that_does_not_exist_fails_at_once(world):
         )
 
 
-def test_a_followed_log_says_why_it_waits(cluster_world):
-    submit(cluster_world, "demo")
+def test_a_followed_log_says_why_it_waits(still_world):
+    submit(still_world, "demo")
     told: list[str] = []
 
     def tell(reason: str) -> None:
         told.append(reason)
-        cluster_world.start("demo")
-        cluster_world.finish("demo")
+        still_world.start("demo")
+        still_world.finish("demo")
 
     options = LogOptions(follow=True)
     list(
         workflow.follow(
-            cluster_world.backend, "demo", "default", instance=None, options=options, tell=tell
+            still_world.backend, "demo", "default", instance=None, options=options, tell=tell
         )
     )
     assert len(told) == 1
@@ -312,9 +319,10 @@ def test_a_job_that_was_created_but_cannot_be_read_is_said_to_exist(cluster_worl
 
 def test_a_waiting_gang_asks_for_what_the_nodes_offer(cluster_world):
     """Whoever resumes it, its pods must be able to run there."""
-    for node in cluster_world.api.all("Node"):
-        offers = {"cpu": "64", "memory": "512Gi", "aliyun.com/gpu": "8"}
-        node["status"] = {"capacity": offers, "allocatable": offers}
+    offers = {"cpu": "64", "memory": "512Gi", "aliyun.com/gpu": "8"}
+    for name in ("node-0", "node-1"):
+        with cluster_world.api.edit("Node", name) as node:
+            node["status"] = {"capacity": offers, "allocatable": offers}
     for index in range(2):
         submit(cluster_world, f"busy-{index}", workers=8, gpus=1, gputopology=True)
     waiting = submit(cluster_world, "late", **QUAD).plan
@@ -332,10 +340,37 @@ def test_a_gang_that_waits_says_who_starts_it(world):
     )
 
 
-def test_a_queue_and_a_placement_exclude_each_other(world):
-    with pytest.raises(InvalidJob, match="--queue and --gputopology"):
-        submit(world, "demo", **QUAD, queue=True)
-    assert world.backend.jobs(None) == ()
+def test_a_queue_and_a_placement_exclude_each_other_where_nobody_has_queues(tmp_path):
+    with WORLDS["local"](tmp_path) as world:
+        with pytest.raises(InvalidJob, match="--queue and --gputopology"):
+            submit(world, "demo", **QUAD, queue=True)
+        assert world.backend.jobs(None) == ()
+
+
+def test_a_gang_for_kube_queue_waits_for_it_at_its_gates_and_holds_nothing(cluster_world):
+    done = submit(cluster_world, "demo", **QUAD, queue=True)
+    assert done.starter is not None
+    assert done.starter.startswith("kube-queue starts it")
+    assert done.status is not None
+    assert done.status.phase is Phase.QUEUING
+    assert submit(cluster_world, "next", workers=8, gpus=1, gputopology=True).starter is None
+
+
+def test_ordinary_jobs_keep_off_nodes_that_acks_label_keeps_for_topology_jobs(cluster_world):
+    with cluster_world.api.edit("Node", "node-0") as node:
+        node["metadata"]["labels"] = {"ack.node.gpu.schedule": "topology"}
+    for gpus in (1, 0):
+        plan = submit(cluster_world, f"plain-{gpus}", gpus=gpus).plan
+        pod = plan.objects[0]["spec"]["mpiReplicaSpecs"]["Worker"]["template"]["spec"]
+        away = {"key": "ack.node.gpu.schedule", "operator": "NotIn", "values": ["topology"]}
+        wanted = {
+            "nodeAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": {
+                    "nodeSelectorTerms": [{"matchExpressions": [away]}]
+                }
+            }
+        }
+        assert pod.get("affinity") == (wanted if gpus else None)
 
 
 @pytest.mark.parametrize("flag", ["required", "preferred"])

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fake_api import FakeApi, kubeconfig
+from fake_cluster import FakeCluster
 from fake_operator import FakeOperator
 
 from arena_topo import manifests
@@ -86,6 +87,40 @@ class KubernetesWorld:
 
     def finish(self, name: str, code: int = 0) -> None:
         self.operator.finish(name, code)
+
+
+class LivingWorld(KubernetesWorld):
+    """The Kubernetes engine over a cluster that acts by itself, as `submit` expects of one."""
+
+    def __init__(self, api: FakeApi, backend: Backend) -> None:
+        super().__init__(api, backend)
+        self.cluster = FakeCluster(api)
+
+    def start(self, name: str) -> None:
+        self._until(name, lambda phase: phase is Phase.RUNNING)
+
+    def finish(self, name: str, code: int = 0) -> None:
+        self.cluster.finish(name, code)
+        self._until(name, lambda phase: phase.over)
+
+    def _until(self, name: str, reached: Callable[[Phase], bool]) -> None:
+        deadline = time.monotonic() + 30
+        while not reached(self.backend.job(name, "default").phase):
+            assert time.monotonic() < deadline, self.backend.job(name, "default")
+            time.sleep(0.02)
+
+
+@contextmanager
+def living_world(folder: Path) -> Iterator[World]:
+    """A cluster with an operator, a scheduler and kubelets, all at work."""
+    api = FakeApi()
+    try:
+        config = kubeconfig(folder / "config", api.url, user={"username": "alice"})
+        world = LivingWorld(api, kubernetes.open_backend(Options(kubeconfig=config)))
+        with world.cluster.running():
+            yield world
+    finally:
+        api.close()
 
 
 def kubernetes_world(version: str) -> Callable[[Path], AbstractContextManager[World]]:

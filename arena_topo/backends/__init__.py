@@ -48,8 +48,8 @@ class Instance:
     """One pod of a job. Times are Unix seconds; None means not yet.
 
     `status` is what kubectl prints in its STATUS column. `worker` is the worker's index, None for
-    the launcher. `pending` says that the pod has no node yet or has not started there. `devices` are
-    the GPUs (indexes) that its annotation names, None where it names none.
+    the launcher. `pending` says that the pod has no node yet or has not started there. `devices`
+    are the GPUs (indexes) that its annotation names, None where it names none.
     """
 
     name: str
@@ -173,6 +173,9 @@ class Backend(Protocol):
 
     def most_gpus(self) -> int | None:
         """The most GPUs that any node has, in use or not; None where it may not be known."""
+
+    def keeps_nodes(self) -> bool:
+        """Whether ACK's label keeps some nodes for topology jobs; False where that is not known."""
 
     def apply(self, plan: Plan) -> tuple[str, ...]:
         """Make the plan's objects real, all or none; the names of what was created.

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
+from arena_topo.backends import slices
 from arena_topo.backends.usage import job_over
 from arena_topo.manifests.values import (
     FORMAT,
@@ -98,7 +99,12 @@ class Snapshot:
 
     def emptied(self) -> Cluster:
         """What would be free if all jobs of arena-topo had ended."""
-        return self.see(one for one in self.objects if not _is_ours(one))
+        pods = {_key(one) for one in self.objects if one["kind"] == "Pod" and _is_ours(one)}
+        return self.see(
+            one
+            for one in self.objects
+            if not (slices.is_ours(one, pods) if one["kind"] == "ResourceClaim" else _is_ours(one))
+        )
 
     def job(self, namespace: str, name: str) -> QueuedJob | None:
         """One of the jobs."""
@@ -196,8 +202,8 @@ class Queue(Protocol):
     def now(self) -> float:
         """The server's time (Unix seconds), as of its last answer."""
 
-    def suspends(self, plan: Plan, mpijob: Manifest) -> bool:
-        """Whether the operator's MPIJob can be created suspended: what a dry run says.
+    def lacks(self, plan: Plan, mpijob: Manifest) -> tuple[str, ...]:
+        """What of a suspended MPIJob the operator's CRD does not keep: what a dry run says.
 
         AlreadyExists if the name is taken.
         """

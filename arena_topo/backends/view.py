@@ -37,7 +37,7 @@ from arena_topo.topology import (
 )
 from arena_topo.topology.fabricfile import FabricFile
 
-NAME = "cluster-view"
+NAME = published.VIEW
 NAMESPACE = published.OWN_NAMESPACE
 
 _FORMAT = "v1"

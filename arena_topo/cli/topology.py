@@ -214,8 +214,8 @@ def topology_publish(
                 )
         _keep(target or node, everywhere, None if once else interval, pod_resources, ack=ack)
         return
-    for said, what in ((pod_resources, "--pod-resources"), (ack, "--ack")):
-        if said:
+    for given, what in ((pod_resources, "--pod-resources"), (ack, "--ack")):
+        if given:
             raise UsageError(
                 f"{what} goes with --watch or --once",
                 why="publish alone writes the links of one node, as somebody tells them",

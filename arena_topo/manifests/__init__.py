@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from arena_topo.manifests.binding import bind
     from arena_topo.manifests.claims import claims_of
     from arena_topo.manifests.gates import waits_at_gate, worker_patch
-    from arena_topo.manifests.pinning import gated, placed, unplaced
+    from arena_topo.manifests.pinning import dropped, gated, placed, unplaced
     from arena_topo.manifests.record import (
         HOST_STAGED,
         is_node_name,
@@ -62,6 +62,7 @@ __all__ = [
     "bind",
     "check",
     "claims_of",
+    "dropped",
     "gated",
     "is_node_name",
     "job_of",
@@ -85,7 +86,7 @@ _ROOMS = {
     "binding": ("bind",),
     "claims": ("claims_of",),
     "gates": ("waits_at_gate", "worker_patch"),
-    "pinning": ("gated", "placed", "unplaced"),
+    "pinning": ("dropped", "gated", "placed", "unplaced"),
     "record": ("HOST_STAGED", "is_node_name", "parse_map", "placement_map", "recorded"),
     "render": ("check", "render"),
     "request": ("job_of", "requested"),
@@ -114,18 +115,22 @@ def plan(
     waiting: str | None = None,
     binding: Binding | None = None,
     mechanisms: Mechanisms | None = None,
+    kept: bool = False,
 ) -> Plan:
     """Build every object of a job; with a placement, pinned as firmly as the template allows.
 
     `owner` is the user's name; `files` holds the text of each `--config-file`. A job that must
     wait is built suspended and unpinned. `binding` is for an engine that binds by itself; without
-    it, `bind` chooses by what `mechanisms` say that the cluster offers. InvalidJob if this version cannot express the job.
+    it, `bind` chooses by what `mechanisms` say that the cluster offers. `kept`: some nodes are kept
+    for topology jobs by ACK's label, so other GPU jobs go elsewhere. InvalidJob if this version
+    cannot express the job.
     """
     from arena_topo.manifests.binding import bind, keeping, offered  # noqa: PLC0415
     from arena_topo.manifests.claims import claims_of  # noqa: PLC0415
-    from arena_topo.manifests.pinning import placed  # noqa: PLC0415
+    from arena_topo.manifests.pinning import kept_off, placed  # noqa: PLC0415
     from arena_topo.manifests.record import annotated, forecast_of  # noqa: PLC0415
     from arena_topo.manifests.render import check, render  # noqa: PLC0415
+    from arena_topo.topology.published import SCHEDULE_LABEL  # noqa: PLC0415
 
     check(job, api)
     pinned = None if waiting is not None else placement
@@ -148,6 +153,8 @@ def plan(
         forecast = forecast_of(pinned, cluster, bound)
         first = placed(first, pinned, bound, kept=keeping(pinned, cluster))
         others += claims_of(first, pinned, bound, cluster)
+    elif kept and job.gpus and not any(one.key == SCHEDULE_LABEL for one in job.selector):
+        first = kept_off(first)
     if forecast is not None:
         first = annotated(first, forecast)
     return Plan(

@@ -39,7 +39,7 @@ from arena_topo.manifests.values import (
     Manifest,
 )
 from arena_topo.solver import Placement
-from arena_topo.topology import ORDINARY, PUBLISHED, TAINT, NodeName
+from arena_topo.topology import ORDINARY, PUBLISHED, TAINT, NodeName, published
 
 CLAIM = "gpus"
 """What pods call their claim; the admission policy writes it too."""
@@ -141,6 +141,37 @@ def unplaced(mpijob: Manifest) -> Manifest:
     for path, value in _remembered(notes.get(UNPINNED)).items():
         _write(bare, path, value)
     return bare
+
+
+def kept_off(mpijob: Manifest) -> Manifest:
+    """The same MPIJob, its workers kept off nodes that ACK's label keeps for topology jobs.
+
+    Their GPUs are handed out by placement, of which the kubelet knows nothing.
+    """
+    kept = deepcopy(mpijob)
+    affinity = _dict(worker_template(kept)["spec"], "affinity")
+    required = _dict(_dict(affinity, "nodeAffinity"), _REQUIRED)
+    away = {"key": published.SCHEDULE_LABEL, "operator": "NotIn", "values": ["topology"]}
+    required["nodeSelectorTerms"] = [
+        {**term, "matchExpressions": [*(term.get("matchExpressions") or ()), away]}
+        for term in required.get("nodeSelectorTerms") or [{}]
+    ]
+    return kept
+
+
+def dropped(sent: Manifest, stored: Manifest) -> tuple[str, ...]:
+    """The fields of the workers in which a server has not kept what was sent: pins without effect.
+
+    CRDs prune what they do not know; that of MPIJob v1alpha1 knows neither `schedulingGates` nor
+    `resourceClaims`, and without a gate workers run wherever they fit.
+    """
+    lost = []
+    for path in ("spec/schedulingGates", "spec/resourceClaims", "spec/affinity"):
+        ours, kept = (_read(one, f"Worker/{path}") for one in (sent, stored))
+        missing = [one for one in ours or () if one not in (kept or ())]
+        if missing:
+            lost.append(path.rpartition("/")[2])
+    return tuple(lost)
 
 
 def is_mapped(binding: Binding) -> bool:

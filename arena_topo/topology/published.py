@@ -45,6 +45,9 @@ NAMESPACE = "kube-system"
 OWN_NAMESPACE = "arena-topo-system"
 """Where our agents publish."""
 
+VIEW = "cluster-view"
+"""The ConfigMap there in which the controller tells what is free."""
+
 NAMESPACES = (OWN_NAMESPACE, NAMESPACE)
 """Where ConfigMaps of topology are believed, best first. Elsewhere anybody may write them, and
 could steer other people's jobs."""

@@ -15,7 +15,8 @@ from typing import Any
 from arena_topo import manifests
 from arena_topo.backends.kubernetes.status import is_launcher, worker_index
 from arena_topo.backends.queue import moment
-from arena_topo.manifests import Manifest
+from arena_topo.manifests import Manifest, shape
+from arena_topo.manifests.request import asked
 from arena_topo.manifests.values import GATE, MAP
 
 Object = Mapping[str, Any]
@@ -121,17 +122,13 @@ def born(pod: Object) -> float:
     return moment(pod["metadata"].get("creationTimestamp")) or 0.0
 
 
-def place_of(mpijob: Object, pod: Object) -> tuple[str, tuple[int, ...]] | None:
-    """Where the record of a job sends one of its workers; None if it does not say."""
+def _recorded(mpijob: Object) -> tuple[tuple[int, str, tuple[int, ...]], ...]:
+    """Where the record of a job sends its workers; nothing where it does not say, or nonsense."""
     record = (mpijob["metadata"].get("annotations") or {}).get(MAP)
-    index = worker_index(pod)
-    if not record or index is None:
-        return None
     try:
-        workers = manifests.parse_map(record)
+        return manifests.parse_map(record) if record else ()
     except ValueError:
-        return None
-    return workers[index][1:] if index < len(workers) else None
+        return ()
 
 
 def pulls(pods: Iterable[Object]) -> bool:
@@ -153,7 +150,8 @@ def _sign(pod: Object) -> tuple[str, str, bool, bool, tuple[str, ...]]:
         _phase(pod),
         bool(pod["spec"].get("nodeName")),
         bool(pod["spec"].get("schedulingGates")),
-        tuple(reason for reason, _ in _waits(pod)),
+        # Between two tries to fetch an image kubelets change from one of these words to the other.
+        tuple("image" if reason in _NO_IMAGE else reason for reason, _ in _waits(pod)),
     )
 
 
@@ -219,9 +217,13 @@ class Patience:
 
 def worker_places(mpijob: Manifest, pods: Iterable[Object]) -> list[tuple[Object, Manifest]]:
     """The patches that gated workers need to go where the record of their job sends them."""
+    workers = _recorded(mpijob)
+    shared = asked(mpijob).get("podShape") == "shared"
+    seen = shape.visible(workers, shared=shared)
     found = []
     for pod in gated(pods):
-        place = place_of(mpijob, pod)
-        if place is not None:
-            found.append((pod, manifests.worker_patch(dict(pod), place[0], place[1], place[1])))
+        index = worker_index(pod)
+        if index is not None and index < len(workers):
+            _, node, gpus = workers[index]
+            found.append((pod, manifests.worker_patch(dict(pod), node, gpus, seen[index])))
     return found

@@ -29,7 +29,16 @@ from arena_topo.solver import (
 )
 from arena_topo.solver.classes import Index
 from arena_topo.solver.configurations import has_nvlink
-from arena_topo.topology import TAINT, Cluster, Knowledge, Machine, Node, NodeName, Taint
+from arena_topo.topology import (
+    TAINT,
+    Cluster,
+    Knowledge,
+    Machine,
+    Node,
+    NodeName,
+    Taint,
+    published,
+)
 
 
 def plan(
@@ -50,7 +59,8 @@ def plan(
     shape.check(job)
     if not job.gputopology:
         check_size(job, backend, cluster)
-        return built(job, backend, namespace=namespace, api=api, cluster=cluster)
+        kept = _kept(job, backend, cluster)
+        return built(job, backend, namespace=namespace, api=api, cluster=cluster, kept=kept)
     if cluster is None:
         if backend is None:
             raise nothing_to_place_on()
@@ -89,6 +99,7 @@ def built(
     placement: Placement | None = None,
     waiting: str | None = None,
     binding: Binding | None = None,
+    kept: bool = False,
 ) -> Plan:
     """The plan of what was decided, with all that its submitter should know.
 
@@ -108,11 +119,21 @@ def built(
         waiting=waiting,
         binding=binding or (backend.binding if backend else None),
         mechanisms=_mechanisms(backend, namespace, placement if binding is None else None),
+        kept=kept,
     )
     remarks = backend.remarks(job) if backend else ()
     doubts = _doubts(placement, cluster) if placement and cluster else []
     short = _short(built)
     return replace(built, notes=(*built.notes, *remarks, *shape.remarks(built), *doubts, *short))
+
+
+def _kept(job: MPIJob, backend: Backend | None, cluster: Cluster | None) -> bool:
+    """Whether ACK's label keeps some nodes for topology jobs, which other jobs must avoid."""
+    if job.gpus < 1:
+        return False
+    if cluster is None:
+        return backend is not None and backend.keeps_nodes()
+    return any(node.labels.get(published.SCHEDULE_LABEL) == "topology" for node in cluster.nodes)
 
 
 def _mechanisms(

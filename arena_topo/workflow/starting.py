@@ -98,6 +98,12 @@ class Starter:
             self._known[namespace] = self.queue.mechanisms(namespace)
         return self._known[namespace]
 
+    def gateless(self, namespace: str) -> Starter:
+        """The same starter where workers cannot have a gate, so that templates alone hold."""
+        found = self.mechanisms(namespace)
+        known = replace(found, admission=False, patches=False, claims=False)
+        return replace(self, _known={**self._known, namespace: known})
+
     def _stamp(self) -> str:
         """When a record is written, by the server's clock, which knows whole seconds.
 
@@ -129,7 +135,12 @@ class Starter:
                 raise
             return Decision(cluster=whole, refused=refused.reason, nearest=refused.nearest)
         binding = manifests.bind(
-            job, placement, cluster, self.queue.api_version(), self.mechanisms(mine.namespace)
+            job,
+            placement,
+            cluster,
+            self.queue.api_version(),
+            self.mechanisms(mine.namespace),
+            gated=mine.suspender is not None,
         )
         return Decision(cluster=cluster, placement=placement, binding=binding)
 

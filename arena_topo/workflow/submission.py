@@ -166,12 +166,15 @@ class _Submission:
         if owner is not None:
             return self._handed_over(job, bare, owner)
         trial = transition.suspended(
-            manifests.unplaced(bare.objects[0]),
+            manifests.gated(manifests.unplaced(bare.objects[0])),
             Decision(cluster=view.cluster(), refused="").forecast,
             at=None,
             request=manifests.requested(job),
         )
-        if not self.queue.suspends(bare, trial):
+        lacks = self.queue.lacks(bare, trial)
+        if "schedulingGates" in lacks:
+            starter = starter.gateless(self.namespace)
+        if "suspend" in lacks:
             return self._unguarded(starter, job, mine)
         decision = starter.decide(job, mine, view)
         planned = self._built(job, decision.cluster, decision)
@@ -192,6 +195,8 @@ class _Submission:
     def _completed(self, stored: Manifest, planned: Plan) -> tuple[str, ...]:
         """Create what the job owns; the names of it all."""
         first, *others = planned.objects
+        # Claims are made when the placement they speak of stands.
+        others = [one for one in others if not one["kind"].startswith("ResourceClaim")]
         created = (manifests.object_name(first), *self.queue.own(stored, others))
         self.announce(created)
         return created
@@ -282,7 +287,7 @@ class _Submission:
             bare, waiting=waits, forecast=manifests.Forecast(state="waiting", reason=waits)
         )
         form = transition.handed_over(
-            manifests.gated(manifests.unplaced(bare.objects[0])),
+            manifests.gated(manifests.unplaced(bare.objects[0]), kept=("NoSchedule",)),
             manifests.Forecast(state="waiting", reason=waits),
             request=manifests.requested(job),
             suspend=job.queue,

@@ -23,7 +23,6 @@ from arena_topo.backends import (
     Publication,
     observed,
     slices,
-    view,
 )
 from arena_topo.backends.kubernetes import publishing
 from arena_topo.backends.kubernetes.connection import FORBIDDEN, Connection
@@ -39,7 +38,7 @@ from arena_topo.errors import (
 )
 from arena_topo.job import MPIJob
 from arena_topo.manifests import ApiVersion, Mechanisms, Plan, object_name
-from arena_topo.topology import Cluster, Machine, published
+from arena_topo.topology import Cluster, Machine, Node, published
 
 if TYPE_CHECKING:
     from arena_topo.backends.kubernetes.facts import Facts
@@ -72,7 +71,7 @@ _READER = (
     '{apiGroups: ["kubeflow.org"], resources: ["mpijobs"], verbs: ["list"]}, '
     '{apiGroups: ["resource.k8s.io"], resources: ["resourceslices", "resourceclaims"], '
     'verbs: ["list"]}; or for the controller, whose configmap '
-    f"{view.NAMESPACE}/{view.NAME} says what is free without them"
+    f"{published.OWN_NAMESPACE}/{published.VIEW} says what is free without them"
 )
 
 
@@ -97,6 +96,7 @@ class KubernetesBackend:
         self._options = options
         self.api = Connection(options)
         self._version: ApiVersion | None = None
+        self._seen: tuple[Node, ...] | None = None
         self._dra: tuple[str, ...] | None = None
         self.writer = Writer(self.api, self.api_version)
 
@@ -146,6 +146,8 @@ class KubernetesBackend:
 
     def _viewed(self) -> Cluster | None:
         """The cluster as the controller has published it; None where that cannot be had."""
+        from arena_topo.backends import view  # noqa: PLC0415  for the few who need it
+
         path = f"/api/v1/namespaces/{view.NAMESPACE}/configmaps/{view.NAME}"
         try:
             found = self.api.get(path)
@@ -238,12 +240,23 @@ class KubernetesBackend:
 
     def most_gpus(self) -> int | None:
         """The most GPUs that any node has; None if there are none, or nodes may not be listed."""
-        try:
-            seen = observed.cluster(self._listed("Node", "/api/v1/nodes"), source="")
-        except AccessDenied:
-            return None
         # A cluster without GPU nodes may add some once a pod asks for them.
-        return max((len(node.machine.gpus) for node in seen.nodes), default=0) or None
+        return max((len(node.machine.gpus) for node in self._nodes()), default=0) or None
+
+    def keeps_nodes(self) -> bool:
+        """Whether ACK's label keeps some nodes for topology jobs; False where that is not known."""
+        label = published.SCHEDULE_LABEL
+        return any(node.labels.get(label) == "topology" for node in self._nodes())
+
+    def _nodes(self) -> tuple[Node, ...]:
+        """The nodes, read once, whatever runs on them; none where they may not be listed."""
+        if self._seen is None:
+            try:
+                nodes = self._listed("Node", "/api/v1/nodes")
+            except AccessDenied:
+                nodes = []
+            self._seen = observed.cluster(nodes, source="").nodes
+        return self._seen
 
     def _links(self) -> list[Object]:
         found: list[Object] = []

@@ -49,7 +49,7 @@ def execute(
     NotFound if there is no such pod, AccessDenied where it is not allowed, TimedOut if the command
     does not end, ClusterError if it cannot be started or the connection breaks.
     """
-    import websocket  # noqa: PLC0415  heavy, and only to look into pods
+    import websocket
 
     path = f"/api/v1/namespaces/{namespace}/pods/{pod}/exec"
     query = [*(("command", word) for word in command), ("stdout", "true"), ("stderr", "true")]
@@ -113,7 +113,7 @@ def _proxy(found: Access) -> dict[str, Any]:
 
 def _heard(socket: Any, pod: str, command: Sequence[str], deadline: float) -> Done:
     """What arrives on the channels until the command has ended."""
-    from websocket import ABNF  # noqa: PLC0415  as above
+    from websocket import ABNF
 
     channels: dict[int, bytearray] = {number: bytearray() for number in (_STDOUT, _STDERR, _STATUS)}
     while True:
@@ -148,7 +148,7 @@ def _exit_code(status: bytes, pod: str, command: Sequence[str]) -> int:
 
 
 def _broken(server: str, error: Exception, pod: str, timeout: float) -> ClusterError | TimedOut:
-    import websocket  # noqa: PLC0415  heavy, and only to look into pods
+    import websocket
 
     if isinstance(error, websocket.WebSocketTimeoutException | TimeoutError):
         return TimedOut(f"a command in pod {pod} did not end within {timeout:g} s")

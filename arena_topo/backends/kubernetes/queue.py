@@ -11,8 +11,9 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from arena_topo import manifests
 from arena_topo.backends import observed
-from arena_topo.backends.kubernetes.connection import INVALID
+from arena_topo.backends.kubernetes.connection import CONFLICT, INVALID
 from arena_topo.backends.kubernetes.writing import part
 from arena_topo.backends.queue import (
     Snapshot,
@@ -20,7 +21,7 @@ from arena_topo.backends.queue import (
     queued,
     suspender,
 )
-from arena_topo.errors import AccessDenied, ArenaError, ClusterError, NotFound
+from arena_topo.errors import AccessDenied, ArenaError, ClusterError, NotFound, TimedOut
 from arena_topo.manifests import ApiVersion, Manifest, Plan
 from arena_topo.manifests.values import Mechanisms
 
@@ -37,6 +38,9 @@ SYSTEM = "arena-topo-system"
 
 LEASE = "arena-topo-controller"
 """The Lease that the controller at work renews."""
+
+SERVER_ERROR = 500
+"""HTTP codes from here on are the server's fault (RFC 9110, 15.6)."""
 
 _LIFE = 60.0
 """Seconds after which a Lease or a view that nobody renewed says that nobody is at work."""
@@ -110,15 +114,16 @@ class KubernetesQueue:
         """What a PriorityClass is worth; 0 where none of that name may be read."""
         return self._values().get(name, 0) if name else 0
 
-    def suspends(self, plan: Plan, mpijob: Manifest) -> bool:
-        """Whether the operator's MPIJob can be created suspended: what a dry run says.
+    def lacks(self, plan: Plan, mpijob: Manifest) -> tuple[str, ...]:
+        """What of a suspended MPIJob the operator's CRD does not keep: what a dry run says.
 
         AlreadyExists if the name is taken.
         """
         if self.api_version() is ApiVersion.V1ALPHA1:
-            return False
+            return ("suspend", "schedulingGates")
         seen, _ = self._engine.writer.create_job(plan, mpijob, dryRun="All")
-        return ((seen.get("spec") or {}).get("runPolicy") or {}).get("suspend") is True
+        kept = ((seen.get("spec") or {}).get("runPolicy") or {}).get("suspend") is True
+        return (*(() if kept else ("suspend",)), *manifests.dropped(mpijob, seen))
 
     def create(self, plan: Plan, mpijob: Manifest) -> Manifest:
         """Create the MPIJob of a plan in the form given; AlreadyExists if its name is taken."""
@@ -172,10 +177,12 @@ class KubernetesQueue:
         exact = {**patch, "metadata": {**patch.get("metadata", {}), "uid": meta["uid"]}}
         try:
             self._api.patch(path, exact, "strategic")
-        except NotFound:
+        except (NotFound, TimedOut):
             return False
         except ClusterError as error:
-            if error.status in {409, INVALID}:
+            # It is looked at again in a moment: the patch takes a gate off this very pod, so it
+            # can neither be done twice nor to another.
+            if error.status in {None, CONFLICT, INVALID} or error.status >= SERVER_ERROR:
                 return False
             raise
         return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,6 +13,9 @@ from arena_topo.errors import AlreadyExists, ArenaError, ClusterError, NotFound,
 from arena_topo.manifests import ApiVersion, Manifest, Plan, object_name
 
 Object = dict[str, Any]
+
+_LOOKS, _PAUSE = 50, 0.2
+"""How often, and seconds apart, one looks whether a claim has gone."""
 
 
 class Writer:
@@ -45,7 +49,17 @@ class Writer:
                 self._api.delete(
                     f"{path}/{one['metadata']['name']}", deletion(uid=left["metadata"]["uid"])
                 )
+                self._gone(f"{path}/{one['metadata']['name']}")
             self._create_owned(one, job)
+
+    def _gone(self, path: str) -> None:
+        """Wait for an object to go: a claim that was in use keeps a finalizer for a moment."""
+        for _ in range(_LOOKS):
+            try:
+                self._api.get(path)
+            except NotFound:
+                return
+            time.sleep(_PAUSE)
 
     def validate(self, plan: Plan) -> tuple[str, ...]:
         """Let the server check every object without storing any; its warnings."""

@@ -132,6 +132,10 @@ class LocalBackend:
         del namespace
         return Mechanisms()
 
+    def keeps_nodes(self) -> bool:
+        """No: the engine gives each GPU to one job at a time."""
+        return False
+
     def most_gpus(self) -> int | None:
         """The most GPUs that one of the machines has."""
         return max(len(node.machine.gpus) for node in seating.machines(self._emulate()).nodes)

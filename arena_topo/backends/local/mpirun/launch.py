@@ -121,9 +121,9 @@ def run(folder: Path, program: str, words: Sequence[str]) -> int:
 def agent(folder: Path, words: Sequence[str]) -> int:
     """Do what `ssh HOST COMMAND...` would: become the command, within the worker of that name."""
     rest = list(words)
-    # Options of ssh that mpirun passes (hydra says -x); none of them takes a value.
+    # Options of ssh that mpirun passes (hydra says -x), or the manifest (-o NAME=VALUE).
     while rest and rest[0].startswith("-"):
-        rest.pop(0)
+        del rest[: 2 if rest[0] == "-o" else 1]
     job = json.loads((folder / "pods.json").read_bytes())
     pod = pod_name(rest[0], job["slots"]) if rest else None
     if pod is None:

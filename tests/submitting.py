@@ -1,0 +1,85 @@
+"""A process that submits gangs one after another, and may be killed after any of its requests.
+
+python submitting.py KUBECONFIG NAME...         submit these; a line of JSON for each
+python submitting.py KUBECONFIG --die NAME      submit NAME-1, NAME-2, ... each in a process of
+                                                its own that ends without a word after so many
+                                                requests, until one of them comes through
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any
+
+from arena_topo import workflow
+from arena_topo.backends import Options
+from arena_topo.backends.kubernetes import engine as kubernetes
+from arena_topo.errors import ArenaError
+from arena_topo.job import MPIJob
+
+
+def submitted(config: str, name: str, last: int | None = None) -> dict[str, Any]:
+    """Submit one gang of two workers; what became of it."""
+    backend = kubernetes.open_backend(Options(kubeconfig=config))
+    if last is not None:
+        _die_after(backend, last)
+    job = MPIJob(
+        name=name,
+        command="mpirun true",
+        image="fine",
+        workers=2,
+        gpus=1,
+        gputopology=True,
+        gang=True,
+        gang_timeout=60,
+    )
+    try:
+        done = workflow.submit(job, backend, namespace="default")
+    except ArenaError as error:
+        return {"name": name, "error": f"{error.message} ({error.why})"}
+    return {"name": name, "waits": done.plan.waiting}
+
+
+def _die_after(backend: kubernetes.KubernetesBackend, last: int) -> None:
+    pool, made = backend.api._pool, 0
+    request = pool.request
+
+    def counted(*args: Any, **more: Any) -> Any:
+        nonlocal made
+        answer = request(*args, **more)
+        made += 1
+        if made == last:
+            os._exit(9)
+        return answer
+
+    pool.request = counted
+
+
+def dying(config: str, prefix: str) -> None:
+    """Submit in a process of its own that dies after 1, 2, 3, ... requests."""
+    for last in range(1, 1000):
+        child = os.fork()
+        if not child:
+            found = submitted(config, f"{prefix}-{last}", last)
+            sys.stdout.write(json.dumps(found) + "\n")
+            sys.stdout.flush()
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        if not status:
+            return
+
+
+def main() -> None:
+    config, *names = sys.argv[1:]
+    if names[0] == "--die":
+        dying(config, names[1])
+        return
+    for name in names:
+        sys.stdout.write(json.dumps(submitted(config, name)) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,172 @@
+"""Many processes at once against one API server over HTTP: no GPU is ever given twice."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cube_mesh import machine, matrix
+from fake_api import FakeApi, kubeconfig
+from fake_cluster import FakeCluster
+
+from arena_topo import manifests
+from arena_topo.backends import Options
+from arena_topo.backends.kubernetes import engine as kubernetes
+from arena_topo.manifests.values import FORECAST, GPU_GROUP, MAP, STATE
+from arena_topo.topology import TAINT, published
+from arena_topo.workflow import submission
+
+SUBMITTING = Path(__file__).with_name("submitting.py")
+LINKS = matrix(8, {(one, one + 1): 1 for one in range(0, 8, 2)})
+
+
+class Guarded(FakeApi):
+    """A server that looks after every write whether some GPU is now held twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.twice: list[str] = []
+        self.looks = 0
+
+    def store(self, resource: Any, key: Any, thing: dict[str, Any]) -> None:
+        super().store(resource, key, thing)
+        if resource.plural in {"mpijobs", "pods"}:
+            self.looks += 1
+            self._look()
+
+    def _look(self) -> None:
+        holders: dict[tuple[str, str], str] = {}
+        for (_, name), entry in self.tables["mpijobs.kubeflow.org"].items():
+            if entry.thing["spec"]["runPolicy"].get("suspend") is False:
+                for worker, node, gpus in workers_of(entry.thing):
+                    self._held(holders, node, gpus, f"{name}-worker-{worker}")
+        holders = {}
+        for (_, name), entry in self.tables["pods"].items():
+            spec, meta = entry.thing["spec"], entry.thing["metadata"]
+            over = entry.thing.get("status", {}).get("phase") in {"Succeeded", "Failed"}
+            gpus = (meta.get("annotations") or {}).get(GPU_GROUP)
+            if spec.get("nodeName") and gpus and not over:
+                self._held(holders, spec["nodeName"], tuple(gpus.split(",")), name)
+
+    def _held(
+        self, holders: dict[tuple[str, str], str], node: str, gpus: tuple[Any, ...], who: str
+    ) -> None:
+        for gpu in gpus:
+            other = holders.setdefault((node, str(gpu)), who)
+            if other != who:
+                self.twice.append(f"GPU {gpu} of {node}: {other} and {who}")
+
+
+def workers_of(job: dict[str, Any]) -> tuple[tuple[int, str, tuple[int, ...]], ...]:
+    return manifests.parse_map(job["metadata"]["annotations"][MAP])
+
+
+class World:
+    """Machines that are kept for arena-topo, so that GPUs are chosen one by one."""
+
+    def __init__(self, folder: Path, nodes: int) -> None:
+        self.api = Guarded()
+        self.cluster = FakeCluster(self.api)
+        for index in range(nodes):
+            name = f"node-{index}"
+            taint = {"key": TAINT, "value": "true", "effect": "NoSchedule"}
+            self.cluster.node(name, labels={TAINT: "true"}, taints=[taint])
+            its = machine(name, "V100", LINKS)
+            self.api.add(published.config_map(its, its.everything))
+        self.config = kubeconfig(folder / "config", self.api.url, user={"username": "alice"})
+
+    def backend(self) -> kubernetes.KubernetesBackend:
+        return kubernetes.open_backend(Options(kubeconfig=self.config))
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, str(SUBMITTING), self.config, *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def jobs(self) -> dict[str, dict[str, Any]]:
+        with self.api.lock:
+            found = {one["metadata"]["name"]: one for one in self.api.all("MPIJob")}
+            return json.loads(json.dumps(found))
+
+    def states(self) -> dict[str, set[str]]:
+        """The names of the jobs that run, and of those that wait; any other is a mistake."""
+        found: dict[str, set[str]] = {"run": set(), "wait": set(), "else": set()}
+        for name, job in self.jobs().items():
+            notes, suspended = job["metadata"]["annotations"], job["spec"]["runPolicy"]["suspend"]
+            waits = notes[STATE] == "waiting" and json.loads(notes[FORECAST]).get("reason")
+            runs = notes[STATE] == "placed" and not suspended
+            found["run" if runs else "wait" if waits and suspended else "else"].add(name)
+        return found
+
+
+@pytest.fixture
+def world(tmp_path, request) -> Iterator[World]:
+    world = World(tmp_path, request.param)
+    try:
+        with world.cluster.running():
+            yield world
+    finally:
+        world.api.close()
+    assert not world.api.crashes, world.api.crashes[-1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("world", [15], indirect=True)
+def test_eight_processes_place_two_hundred_gangs_where_sixty_have_room(world: World) -> None:
+    names = [f"gang-{index}" for index in range(200)]
+    processes = [world.start(*names[first::8]) for first in range(8)]
+    said: dict[str, Any] = {}
+    for one in processes:
+        out, err = one.communicate(timeout=300)
+        assert one.returncode == 0, err
+        said |= {line["name"]: line for line in map(json.loads, out.splitlines())}
+    assert world.api.twice == []
+    assert world.api.looks > 1000
+    assert not [line for line in said.values() if "error" in line]
+    states = world.states()
+    assert states["else"] == set()
+    assert states["run"] | states["wait"] == set(names)
+    assert len(states["run"]) == 60
+    # Everybody was told what is so.
+    assert {name for name, line in said.items() if line["waits"] is None} == states["run"]
+    held = [place for name in states["run"] for place in workers_of(world.jobs()[name])]
+    assert len(held) == 120
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("world", [3], indirect=True)
+def test_processes_that_are_killed_after_each_of_their_requests_lose_nothing(world: World) -> None:
+    """Two such processes beside one that goes on; then a minute passes, and all is tidied up."""
+    processes = [world.start("--die", "dead-a"), world.start("--die", "dead-b")]
+    processes.append(world.start(*(f"gang-{index}" for index in range(10))))
+    for one in processes:
+        _, err = one.communicate(timeout=300)
+        assert one.returncode == 0, err
+    assert world.api.twice == []
+    left = world.states()["else"]
+    assert left, "some were killed between their record and its use"
+    world.api.skew = 61.0
+    backend = world.backend()
+    for name in sorted(world.jobs()):
+        if name.startswith("dead"):
+            submission.resume(backend, name, "default")
+            assert world.states()["else"] == set(), "whoever comes first frees what was left"
+    assert world.api.twice == []
+    for name in sorted(name for name in world.jobs() if name.startswith("dead")):
+        backend.delete(name, "default")
+    for name in sorted(world.states()["wait"]):
+        submission.resume(backend, name, "default")
+    assert world.states() == {
+        "run": {f"gang-{index}" for index in range(10)},
+        "wait": set(),
+        "else": set(),
+    }
+    assert world.api.twice == []

@@ -1,0 +1,429 @@
+"""Gangs in a cluster that lives: they run whole, or wait whole and say why."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from fake_api import FakeApi, kubeconfig
+from fake_cluster import FakeCluster
+
+from arena_topo import manifests, workflow
+from arena_topo.backends import Options, Phase
+from arena_topo.backends.kubernetes import engine as kubernetes
+from arena_topo.errors import ArenaError, InvalidJob, NotFound
+from arena_topo.job import KeyValue, MPIJob
+from arena_topo.manifests.values import FORECAST, GATE, MAP, STATE, TRIES
+from arena_topo.topology import presets, published
+from arena_topo.workflow import gathering, submission
+
+
+@dataclass(slots=True)
+class World:
+    """Two machines with eight GPUs, an operator, a scheduler and kubelets, in a thread."""
+
+    api: FakeApi
+    cluster: FakeCluster
+    backend: kubernetes.KubernetesBackend
+    told: list[str] = field(default_factory=list)
+    suspensions: list[tuple[str, object]] = field(default_factory=list)
+    """What requests (not Kueue) have made of `suspend`: (job, value)."""
+
+    def __post_init__(self) -> None:
+        self.api.mutators.append(self._heard)
+
+    def _heard(self, resource: Any, thing: dict[str, Any], operation: str) -> None:
+        if resource.plural != "mpijobs" or operation != "UPDATE":
+            return
+        meta, new = thing["metadata"], thing["spec"]["runPolicy"].get("suspend")
+        stored = self.api.tables[resource.name][meta["namespace"], meta["name"]].thing
+        if stored["spec"]["runPolicy"].get("suspend") != new:
+            self.suspensions.append((meta["name"], new))
+
+    def submit(self, name: str = "gang", *, stay: bool = False, **asked: Any) -> Any:
+        job = MPIJob(
+            **{
+                "name": name,
+                "command": "mpirun true",
+                "image": "fine",
+                "workers": 4,
+                "gpus": 2,
+                "gputopology": True,
+                "gang": True,
+                **asked,
+            }
+        )
+        return workflow.submit(
+            job, self.backend, namespace="default", stay=stay, tell=self.told.append
+        )
+
+    def job(self, name: str = "gang") -> dict[str, Any]:
+        with self.api.lock:
+            found = self.api.tables["mpijobs.kubeflow.org"].get(("default", name))
+            assert found is not None
+            return json.loads(json.dumps(found.thing))
+
+    def notes(self, name: str = "gang") -> dict[str, str]:
+        return self.job(name)["metadata"]["annotations"]
+
+    def reason(self, name: str = "gang") -> str:
+        return str(json.loads(self.notes(name)[FORECAST]).get("reason"))
+
+    def pods(self, name: str = "gang") -> list[dict[str, Any]]:
+        with self.api.lock:
+            found = [
+                pod
+                for pod in self.api.all("Pod")
+                if pod["metadata"]["name"].startswith(f"{name}-worker-")
+                and not pod["metadata"].get("deletionTimestamp")
+            ]
+            return json.loads(json.dumps(found))
+
+    def nodes(self, name: str = "gang") -> list[str | None]:
+        """The node of each worker, by index."""
+        pods = sorted(self.pods(name), key=lambda pod: pod["metadata"]["name"])
+        return [pod["spec"].get("nodeName") for pod in pods]
+
+    def quiet(self, name: str = "gang") -> None:
+        """A gang that waits holds nothing: no pod, no record, no pin on its template."""
+        job = self.job(name)
+        assert job["spec"]["runPolicy"]["suspend"] is True
+        assert job["metadata"]["annotations"][STATE] in {"waiting", "held"}
+        assert MAP not in job["metadata"]["annotations"]
+        worker = job["spec"]["mpiReplicaSpecs"]["Worker"]["template"]
+        assert MAP not in worker["metadata"].get("annotations", {})
+        assert not worker["spec"].get("schedulingGates")
+        self.until(lambda: not self.pods(name))
+
+    def whole(self, name: str = "gang", workers: int = 4) -> None:
+        """A gang that runs: every worker is where the record says."""
+        job = self.job(name)
+        assert job["spec"]["runPolicy"]["suspend"] is False
+        places = manifests.parse_map(job["metadata"]["annotations"][MAP])
+        assert len(places) == workers
+        self.until(lambda: self.nodes(name) == [node for _, node, _ in places])
+
+    def until(self, reached: Callable[[], object]) -> None:
+        for _ in range(1000):
+            if reached():
+                return
+            threading.Event().wait(0.01)
+        raise AssertionError("it does not come to that")
+
+
+@pytest.fixture
+def world(tmp_path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    # A world where things take milliseconds is looked at that often.
+    monkeypatch.setattr(submission, "_LOOK", 0.02)
+    monkeypatch.setattr(submission, "_SETTLE", 0.3)
+    monkeypatch.setattr(gathering, "UNSCHEDULABLE", 1.0)
+    api = FakeApi()
+    cluster = FakeCluster(api, kueue=True)
+    for index in range(2):
+        cluster.node(f"node-{index}")
+        machine = presets.machine("dgx-1-v100", f"node-{index}")
+        api.add(published.config_map(machine, machine.everything))
+    config = kubeconfig(tmp_path / "config", api.url, user={"username": "alice"})
+    try:
+        with cluster.running():
+            yield World(api, cluster, kubernetes.open_backend(Options(kubeconfig=config)))
+    finally:
+        api.close()
+    assert not api.crashes, api.crashes[-1]
+
+
+def test_a_gang_that_fits_runs_where_it_was_placed(world: World) -> None:
+    done = world.submit(stay=True)
+    assert done.starter is None
+    world.whole()
+    assert done.status.phase is Phase.RUNNING
+    assert world.told == []
+
+
+def test_a_job_that_ends_before_anybody_looks_is_not_taken_back(world: World) -> None:
+    world.cluster.duration = 0.0
+    done = world.submit(gang_timeout=1)
+    assert done.status.phase is Phase.SUCCEEDED
+    assert world.job()["spec"]["runPolicy"]["suspend"] is False
+    assert world.told == []
+
+
+# Gangs that cannot complete
+
+
+def test_a_quota_that_is_one_gpu_short_lets_no_worker_start(world: World) -> None:
+    world.cluster.quota(gpus="7")
+    done = world.submit()
+    world.quiet()
+    assert world.reason() == (
+        "quota gpu-quota of the namespace leaves 7 requests.nvidia.com/gpu, and the gang needs 8"
+    )
+    assert "arena-topo resume gang" in done.starter
+    assert not any(kind["reason"] == "SuccessfulCreatePod" for kind in world.api.all("Event"))
+
+
+def test_a_quota_that_nobody_may_read_takes_the_gang_back_whole(world: World) -> None:
+    world.api.deny("list resourcequotas.*")
+    world.cluster.quota(gpus="7")
+    done = world.submit()
+    world.quiet()
+    assert "exceeded quota: gpu-quota" in world.reason()
+    assert world.notes()[TRIES] == "3"
+    assert len(world.told) == 3
+    assert "not tried again" in done.starter
+
+
+def test_a_foreign_pod_that_was_faster_sends_the_gang_to_another_node(world: World) -> None:
+    first: list[str] = []
+
+    def taken() -> None:
+        node = world.notes()[MAP].partition("/")[0]
+        first.append(node)
+        world.cluster.pod("foreign", node, gpus=8)
+
+    world.api.before("PATCH .*mpijobs/gang", taken)
+    world.submit(workers=2)
+    world.whole(workers=2)
+    assert first[0] not in world.nodes()
+    assert len(world.told) == 1
+    assert "Insufficient nvidia.com/gpu" in world.told[0]
+
+
+def test_a_foreign_pod_that_leaves_no_room_queues_the_gang_with_the_reason(world: World) -> None:
+    world.api.before("PATCH .*mpijobs/gang", lambda: world.cluster.pod("foreign", "node-0", gpus=1))
+    world.submit(gpus=4)
+    world.quiet()
+    assert "GPU" in world.reason()
+
+
+def test_workers_that_pod_security_refuses_queue_the_gang_with_the_reason(world: World) -> None:
+    with world.api.edit("Namespace", "default", "") as namespace:
+        namespace["metadata"]["labels"] = {"pod-security.kubernetes.io/enforce": "restricted"}
+    world.submit()
+    world.quiet()
+    assert 'violates PodSecurity "restricted:latest"' in world.reason()
+    assert world.notes()[TRIES] == "3"
+
+
+@pytest.mark.parametrize("why", ["missing", "denied", "forbidden"])
+def test_an_image_that_is_refused_releases_the_gang_at_once(world: World, why: str) -> None:
+    world.cluster.images["theirs"] = why
+    world.submit(image="theirs", gang_timeout=600)
+    world.quiet()
+    assert "theirs" in world.reason()
+    assert world.notes()[TRIES] == "3"
+
+
+def test_a_pull_that_goes_on_is_progress(world: World) -> None:
+    world.cluster.images["large"] = 2.5
+    world.submit(image="large", gang_timeout=1, stay=True)
+    world.whole()
+    assert world.told == []
+
+
+def test_a_registry_that_does_not_answer_releases_the_gang_after_its_timeout(world: World) -> None:
+    world.cluster.images["slow"] = "timeout"
+    world.submit(image="slow", gang_timeout=1, stay=True)
+    world.quiet()
+    assert world.reason().startswith("nothing moved for 1")
+    assert world.notes()[TRIES] == "3"
+
+
+def test_a_gang_that_was_tried_three_times_starts_again_when_somebody_asks(world: World) -> None:
+    world.cluster.images["theirs"] = "missing"
+    world.submit(image="theirs")
+    world.quiet()
+    world.cluster.images["theirs"] = 0.0
+    outcome = submission.resume(world.backend, "gang", "default")
+    assert outcome.resumed
+    world.whole()
+    assert TRIES not in world.notes()
+
+
+def test_whoever_watches_a_gang_notices_that_it_was_suspended(world: World) -> None:
+    world.cluster.operates = False
+    world.api.after(
+        "PATCH .*mpijobs/gang",
+        lambda: threading.Timer(0.1, submission.suspend, (other, "gang", "default")).start(),
+    )
+    other = kubernetes.open_backend(world.backend._options)
+    done = world.submit()
+    assert world.notes()[STATE] == "held"
+    assert done.plan.placement is None or done.status.phase is not Phase.RUNNING
+
+
+def test_whoever_watches_a_gang_notices_that_it_was_deleted(world: World) -> None:
+    world.cluster.operates = False
+    other = kubernetes.open_backend(world.backend._options)
+    world.api.after(
+        "PATCH .*mpijobs/gang",
+        lambda: threading.Timer(0.1, other.delete, ("gang", "default")).start(),
+    )
+    with pytest.raises(ArenaError, match="deleted while it was being started"):
+        world.submit()
+
+
+# The verbs
+
+
+def test_a_job_that_is_suspended_by_hand_holds_nothing_and_stays_so(world: World) -> None:
+    world.submit(gpus=4)
+    world.whole()
+    submission.suspend(world.backend, "gang", "default")
+    world.quiet()
+    assert world.notes()[STATE] == "held"
+    # Its GPUs are free, and its turn does not come.
+    assert world.submit("next", gpus=4).starter is None
+    world.whole("next")
+    submission.suspend(world.backend, "gang", "default")
+    assert world.notes()[STATE] == "held"
+
+
+def test_resume_places_a_held_job_on_what_is_free_then(world: World) -> None:
+    world.submit(workers=1, gpus=8)
+    before = world.nodes()
+    submission.suspend(world.backend, "gang", "default")
+    world.quiet()
+    world.cluster.pod("foreign", before[0], gpus=8)
+    assert submission.resume(world.backend, "gang", "default").resumed
+    world.whole(workers=1)
+    assert world.nodes() != before
+
+
+def test_resume_of_a_job_that_does_not_fit_leaves_it_waiting_with_the_reason(world: World) -> None:
+    world.submit(gpus=4)
+    world.submit("late", gpus=4)
+    outcome = submission.resume(world.backend, "late", "default")
+    assert not outcome.resumed
+    world.quiet("late")
+    assert outcome.decision.refused == world.reason("late")
+
+
+def test_resume_finishes_a_gang_that_was_left_at_its_gates(world: World) -> None:
+    """As after its submitter was killed while it patched the workers."""
+    world.api.fail("PATCH .*/pods/gang-worker-2", status=500, times=1)
+    with pytest.raises(ArenaError):
+        world.submit()
+    assert None in world.nodes()
+    assert submission.resume(world.backend, "gang", "default").resumed
+    world.whole()
+
+
+def test_replan_moves_a_running_gang_whole(world: World) -> None:
+    world.submit(workers=1, gpus=8)
+    [before] = world.nodes()
+    world.cluster.cordon(before)
+    outcome = submission.replan(world.backend, "gang", "default", tell=world.told.append)
+    assert outcome.resumed
+    world.whole(workers=1)
+    assert world.nodes() != [before]
+    assert "taken back whole" in world.told[0]
+
+
+def test_what_is_over_or_unknown_or_not_ours_is_not_suspended(world: World) -> None:
+    world.cluster.duration = 0.0
+    world.submit()
+    world.until(lambda: world.backend.job("gang", "default").phase is Phase.SUCCEEDED)
+    for verb in (submission.suspend, submission.resume, submission.replan):
+        with pytest.raises(InvalidJob):
+            verb(world.backend, "gang", "default")
+        with pytest.raises(NotFound):
+            verb(world.backend, "nobody", "default")
+
+
+# Jobs that another queue starts
+
+
+def kueue(world: World, **asked: Any) -> Any:
+    label = KeyValue(key="kueue.x-k8s.io/queue-name", value="team")
+    return world.submit(label=(label,), **asked)
+
+
+def test_a_job_of_kueue_goes_in_at_its_gates_without_a_record(world: World) -> None:
+    done = kueue(world)
+    assert done.starter.startswith("Kueue starts it")
+    notes = world.notes()
+    assert notes[STATE] == "waiting"
+    assert MAP not in notes
+    template = world.job()["spec"]["mpiReplicaSpecs"]["Worker"]["template"]
+    assert {"name": GATE} in template["spec"]["schedulingGates"]
+    with pytest.raises(InvalidJob, match="Kueue decides when gang starts"):
+        submission.resume(world.backend, "gang", "default")
+    with pytest.raises(InvalidJob, match="Kueue decides when gang runs"):
+        submission.suspend(world.backend, "gang", "default")
+    with pytest.raises(InvalidJob):
+        submission.replan(world.backend, "gang", "default")
+    assert world.suspensions == []
+
+
+def test_a_job_of_kueue_is_placed_anew_each_time_that_kueue_starts_it(world: World) -> None:
+    kueue(world, workers=1, gpus=8)
+    world.cluster.kueue.admit("gang")
+    submission.resume(world.backend, "gang", "default")
+    world.whole(workers=1)
+    [first] = world.nodes()
+    world.cluster.kueue.evict("gang")
+    world.until(lambda: not world.pods())
+    world.cluster.pod("foreign", first, gpus=8)
+    world.cluster.kueue.admit("gang")
+    submission.resume(world.backend, "gang", "default")
+    world.whole(workers=1)
+    assert world.nodes() != [first]
+    assert world.suspensions == []
+
+
+def test_a_job_of_kueue_goes_where_kueue_lets_it(world: World) -> None:
+    kueue(world, workers=1, gpus=2)
+    world.cluster.kueue.admit("gang", selector={"kubernetes.io/hostname": "node-1"})
+    submission.resume(world.backend, "gang", "default")
+    assert world.nodes() == ["node-1"]
+
+
+def test_resume_leaves_a_running_job_of_kueue_where_it_is(world: World) -> None:
+    kueue(world)
+    world.cluster.kueue.admit("gang")
+    submission.resume(world.backend, "gang", "default")
+    world.whole()
+    before = world.notes()[MAP]
+    submission.resume(world.backend, "gang", "default")
+    assert world.notes()[MAP] == before
+    world.whole()
+
+
+def test_a_job_of_kueue_that_cannot_complete_is_not_suspended_by_us(world: World) -> None:
+    world.cluster.images["theirs"] = "missing"
+    kueue(world, image="theirs")
+    world.cluster.kueue.admit("gang")
+    outcome = submission.resume(world.backend, "gang", "default")
+    assert world.suspensions == []
+    assert world.job()["spec"]["runPolicy"]["suspend"] is False
+    assert "Kueue decides" in outcome.notes[0]
+
+
+def test_what_kueue_has_suspended_holds_nothing_whatever_is_written_on_it(world: World) -> None:
+    kueue(world, workers=2, gpus=8)
+    world.cluster.kueue.admit("gang")
+    submission.resume(world.backend, "gang", "default")
+    world.whole(workers=2)
+    world.cluster.kueue.evict("gang")
+    world.until(lambda: not world.pods())
+    assert MAP in world.notes()
+    assert world.submit("next", gpus=4).starter is None
+    world.whole("next")
+
+
+def test_all_that_ran_had_gpus_of_their_own(world: World) -> None:
+    """Sixteen GPUs, five gangs of four: four run, one waits; then one ends and it is resumed."""
+    for index in range(5):
+        world.submit(f"gang-{index}", workers=2, gpus=2)
+    states = Counter(world.notes(f"gang-{index}")[STATE] for index in range(5))
+    assert states == {"placed": 4, "waiting": 1}
+    world.backend.delete("gang-1", "default")
+    world.until(lambda: not world.pods("gang-1"))
+    assert submission.resume(world.backend, "gang-4", "default").resumed
+    world.whole("gang-4", workers=2)
