@@ -431,11 +431,19 @@ class FakeApi(Store):
             seconds = options.get("gracePeriodSeconds", 30)
             return self._mark(resource, (space, name), deletionGracePeriodSeconds=seconds)
         self.drop(resource, (space, name))
+        if resource.plural == "namespaces":
+            self._empty(name)
         fake_quota.counted(self, resource, space)
         if self.collects_garbage and policy != "Orphan":
             self.collect(meta["uid"])
         self._finish_owners(meta)
         return None
+
+    def _empty(self, space: str) -> None:
+        """Drop all that a namespace held."""
+        for name, table in self.tables.items():
+            for key in [key for key in table if key[0] == space]:
+                self.drop(RESOURCES[name], key)
 
     @staticmethod
     def _preconditions(resource: Resource, meta: Object, wanted: Object) -> None:

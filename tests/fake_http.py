@@ -261,6 +261,8 @@ class Handler(StreamRequestHandler):
         more: dict[str, Any] = {"dry": dry, "user": user, "version": call.version}
         success: Object = {"kind": "Status", "apiVersion": "v1", "status": "Success"}
         answer: Object | None
+        if self.command != "DELETE" and body is None:
+            raise Refused(400, "BadRequest", "unexpected end of JSON input")
         if isinstance(body, dict) and self.command in {"POST", "PUT", "PATCH"}:
             validation = call.query.get("fieldValidation", "Warn")
             self.said += fake_crd.unknown(fake, call.resource, body, call.version, validation)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import fake_dra
@@ -124,7 +123,7 @@ class Scheduler:
         claims = fake_dra.claims_of(self.api, pod)
         if isinstance(claims, str):
             return None, claims
-        pinned = _pinned(pod)
+        pinned, wanted = _pinned(pod), pod_requests(pod["spec"])
         held = fake_dra.taken(self.api) if claims else set()
         against: Counter[str] = Counter()
         able, final = [], 0
@@ -133,14 +132,15 @@ class Scheduler:
                 against["node(s) didn't satisfy plugin(s) [NodeAffinity]"] += 1
                 final += 1
                 continue
-            reasons, unhelpful = self._against(pod, node, claims, held)
+            reasons, unhelpful = self._against(pod, node, claims, (wanted, held))
             if not reasons:
                 able.append(name)
             for reason in reasons:
                 against[reason] += 1
             final += bool(reasons) and unhelpful
         if able:
-            room = {name: self._room(name, pod) for name in able}
+            gpus = next((key for key in wanted if "/" in key), "nvidia.com/gpu")
+            room = {name: (self.free[name][gpus], self.free[name]["cpu"]) for name in able}
             most = max(room.values())
             return min(name for name in able if room[name] == most), ""
         if not nodes:
@@ -156,17 +156,15 @@ class Scheduler:
             f" 0/{total} nodes are available: {', '.join(rest)}."
         )
 
-    def _room(self, name: str, pod: Object) -> tuple[Decimal, Decimal]:
-        wanted = pod_requests(pod["spec"])
-        gpus = next((key for key in wanted if "/" in key), "nvidia.com/gpu")
-        free = self.free[name]
-        return Decimal(free[gpus]), Decimal(free["cpu"])
-
     def _against(
-        self, pod: Object, node: Object, claims: list[Object], held: Any
+        self, pod: Object, node: Object, claims: list[Object], asked: Any
     ) -> tuple[list[str], bool]:
-        """What a node has against a pod, and whether no preemption would change it."""
+        """What a node has against a pod, and whether no preemption would change it.
+
+        `asked`: what the pod requests, and the devices that are held.
+        """
         name, spec = node["metadata"]["name"], pod["spec"]
+        wanted, held = asked
         final = _refusal(spec, node)
         bound = {fake_dra.node_of(claim) for claim in claims} - {None, name}
         if final is None and bound:
@@ -177,7 +175,7 @@ class Scheduler:
             return ["node(s) didn't match pod anti-affinity rules"], False
         if not self._even(pod, name):
             return ["node(s) didn't match pod topology spread constraints"], False
-        wanted, free = pod_requests(spec), self.free[name]
+        free = self.free[name]
         short = sorted(key for key, value in wanted.items() if value and free[key] < value)
         if not short and any(
             fake_dra.node_of(claim) is None and fake_dra.fits(self.api, claim, name, held) is None

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from fake_api import FakeApi, kubeconfig
+from fake_cluster import FakeCluster
 
 from arena_topo import cli
 
@@ -230,9 +231,10 @@ def test_a_live_cluster_is_placed_on_by_the_fabric_file(arena: Run, net: str, tm
         config = kubeconfig(tmp_path / "config", api.url)
         plan, _err = planned(arena, 2, "--kubeconfig", config, "--fabric", net)
         assert (plan["nodes"], plan["tier"]) == (["gpu-0", "gpu-8"], "rack")
-        code, _out, err = arena(
-            "submit", "mpi", *gang(2), "--kubeconfig", config, "--fabric", net, "c"
-        )
+        with FakeCluster(api).running():
+            code, _out, err = arena(
+                "submit", "mpi", *gang(2), "--kubeconfig", config, "--fabric", net, "c"
+            )
         assert code == 0
         assert "200 GB/s between nodes, within one rack" in err
     finally:

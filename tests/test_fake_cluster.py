@@ -1,4 +1,4 @@
-"""The world around the fake API server does what operators, schedulers and kubelets were seen to do."""
+"""The world around the fake API server: operators, scheduler, kubelets, devices and Kueue."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from fake_api import FakeApi
 from fake_cluster import FakeCluster
-from fake_dra import device_class, resource_slice
 from fake_kueue import QUEUE
 from fake_operators import condition, is_ready
 from fake_resources import Refused
+from wire_objects import waits
 
 LABEL = "training.kubeflow.org"
 OLD = "v1alpha1"
@@ -92,14 +92,6 @@ def on(node: str) -> dict[str, Any]:
     field = {"key": "metadata.name", "operator": "In", "values": [node]}
     required = {"nodeSelectorTerms": [{"matchFields": [field]}]}
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
-
-
-def waits(world: FakeCluster, pod: str) -> str:
-    """Why a pod is not scheduled."""
-    one = world.api.find("Pod", pod) or {}
-    found = condition(one["status"], "PodScheduled") or {}
-    assert (found["status"], found["reason"]) == ("False", "Unschedulable")
-    return str(found["message"])
 
 
 # mpi-operator v2beta1.
@@ -238,9 +230,11 @@ def test_a_refused_worker_is_an_event_and_those_before_it_hold_their_gpus(api: F
     events = [(one["reason"], one["message"]) for one in api.all("Event")]
     assert (
         "MPIJobFailed",
-        'worker pod created failed: pods "j-worker-1" is forbidden: exceeded quota: gpu-quota,'
-        " requested: requests.nvidia.com/gpu=2, used: requests.nvidia.com/gpu=2, limited:"
-        " requests.nvidia.com/gpu=3",
+        (
+            'worker pod created failed: pods "j-worker-1" is forbidden: exceeded quota: gpu-quota,'
+            " requested: requests.nvidia.com/gpu=2, used: requests.nvidia.com/gpu=2, limited:"
+            " requests.nvidia.com/gpu=3"
+        ),
     ) in events
     # The operator tries again.
     with api.edit("ResourceQuota", "gpu-quota") as one:
@@ -269,6 +263,20 @@ def test_when_the_launcher_has_ended_workers_are_cleaned_as_asked(
     assert conditions(api)["Running"][0] == "False"
     assert len(world.workers("j")) == left
     assert api.find("MPIJob", "j")["status"]["completionTime"]
+
+
+def test_with_the_policy_running_a_failed_worker_outlives_suspension_and_keeps_its_name(
+    api: FakeApi, world
+):
+    mpijob(api, clean="Running")
+    world.settle()
+    world.evict("j-worker-1")
+    suspend(api)
+    world.settle()
+    assert world.phases() == {"j-worker-1": "Failed"}
+    suspend(api, on=False)
+    world.settle()
+    assert world.phases()["j-worker-1"] == "Failed"
 
 
 def test_a_launcher_is_tried_again_until_its_backoff_limit(api: FakeApi, world):
@@ -337,7 +345,7 @@ def test_pods_wait_where_their_pins_point_and_say_what_every_node_has_against_th
     mpijob(api, worker={"affinity": on("node-1")})
     world.settle()
     assert where(world) == [None, None]
-    assert waits(world, "j-worker-0") == (
+    assert waits(api, "j-worker-0") == (
         "0/3 nodes are available: 1 Insufficient nvidia.com/gpu, 2 node(s) didn't satisfy plugin(s)"
         " [NodeAffinity]. no new claims to deallocate, preemption: 0/3 nodes are available: 1 No"
         " preemption victims found for incoming pod, 2 Preemption is not helpful for scheduling."
@@ -356,7 +364,7 @@ def test_taints_cordons_and_selectors_keep_pods_away(api: FakeApi, world):
     with api.edit("Pod", "p") as one:
         one["spec"]["nodeSelector"] = {"kind": "a"}
     world.settle()
-    said = waits(world, "p")
+    said = waits(api, "p")
     assert "2 node(s) were unschedulable" in said
     assert "1 node(s) had untolerated taint {arena-topo.io/topology: true}" in said
     assert "1 node(s) didn't match Pod's node affinity/selector" in said
@@ -387,7 +395,7 @@ def test_spread_constraints_and_anti_affinity_hold(api: FakeApi, world):
         "whenUnsatisfiable": "DoNotSchedule",
         "labelSelector": selector,
     }
-    world.pod("theirs", "node-0", 4)
+    world.pod("theirs", "node-0", 3)
     mpijob(api, workers=6, worker={"topologySpreadConstraints": [rule]})
     world.settle()
     assert sorted(map(str, where(world))) == [f"node-{index // 2}" for index in range(6)]
@@ -423,7 +431,7 @@ def test_a_gang_is_bound_whole_or_not_at_all(api: FakeApi, world):
     )
     world.settle()
     assert {world.phases()[f"w{index}"] for index in range(4)} == {"Pending"}
-    assert "waiting for minCount pods from a gang to be scheduled" in waits(world, "w0")
+    assert "waiting for minCount pods from a gang to be scheduled" in waits(api, "w0")
     api.remove("pods", "default", "others")
     world.settle()
     assert {world.phases()[f"w{index}"] for index in range(4)} == {"Running"}
@@ -433,125 +441,6 @@ def test_without_the_feature_gate_the_scheduling_group_is_dropped(api: FakeApi):
     spec = {"containers": [{"name": "a"}], "schedulingGroup": {"podGroupName": "g"}}
     one = api.create("pods", "default", {"kind": "Pod", "metadata": {"name": "p"}, "spec": spec})
     assert "schedulingGroup" not in one["spec"]
-
-
-# Devices.
-
-
-def uuids(node: str) -> list[str]:
-    return [f"GPU-{node}-{index:04}" for index in range(4)]
-
-
-def request(chosen: list[str], count: int = 2) -> dict[str, Any]:
-    listed = ", ".join(f"'{one}'" for one in chosen)
-    return {
-        "deviceClassName": "gpu.nvidia.com",
-        "selectors": [
-            {"cel": {"expression": f"device.attributes['gpu.nvidia.com'].uuid in [{listed}]"}}
-        ],
-        "allocationMode": "ExactCount",
-        "count": count,
-    }
-
-
-@pytest.fixture
-def dra(api: FakeApi) -> FakeCluster:
-    cluster = FakeCluster(api)
-    api.add(device_class())
-    for node in ("dra-1", "dra-2"):
-        cluster.node(node, 0)
-        api.add(resource_slice(node, uuids(node)))
-    return cluster
-
-
-def claim(api: FakeApi, name: str, chosen: list[str]) -> None:
-    exactly = {"name": "gpu", "exactly": request(chosen)}
-    spec = {"devices": {"requests": [exactly]}}
-    meta = {"name": name, "namespace": "default"}
-    api.add(
-        {
-            "apiVersion": "resource.k8s.io/v1",
-            "kind": "ResourceClaim",
-            "metadata": meta,
-            "spec": spec,
-        }
-    )
-
-
-def claiming(api: FakeApi, name: str, **of: str) -> None:
-    spec = {
-        "containers": [{"name": "a", "resources": {"claims": [{"name": "gpus"}]}}],
-        "resourceClaims": [{"name": "gpus", **of}],
-    }
-    api.create("pods", "default", {"kind": "Pod", "metadata": {"name": name}, "spec": spec})
-
-
-def held(api: FakeApi) -> dict[str, list[str]]:
-    """The devices of each allocated claim."""
-    return {
-        one["metadata"]["name"]: [
-            f"{got['pool']}/{got['device']}"
-            for got in one["status"]["allocation"]["devices"]["results"]
-        ]
-        for one in api.all("ResourceClaim")
-        if (one.get("status") or {}).get("allocation")
-    }
-
-
-def test_a_claim_per_worker_gets_the_very_devices_and_keeps_them_for_the_next_pod(
-    api: FakeApi, dra: FakeCluster
-):
-    claiming(api, "w0", resourceClaimName="c0")
-    dra.settle()
-    assert waits(dra, "w0") == 'waiting for resourceclaim "c0": not found'
-    claim(api, "c0", [uuids("dra-2")[0], uuids("dra-2")[3]])
-    dra.settle()
-    assert held(api) == {"c0": ["dra-2/gpu-0", "dra-2/gpu-3"]}
-    assert api.find("Pod", "w0")["spec"]["nodeName"] == "dra-2"
-    # Somebody else who wants one of them waits.
-    claim(api, "c1", [uuids("dra-2")[3], uuids("dra-2")[1]])
-    claiming(api, "w1", resourceClaimName="c1")
-    dra.settle()
-    assert "cannot allocate all claims" in waits(dra, "w1")
-    api.remove("pods", "default", "w0")
-    dra.settle()
-    assert held(api) == {"c1": ["dra-2/gpu-1", "dra-2/gpu-3"]}
-
-
-def test_a_coloured_template_gives_whole_groups_and_a_plain_set_does_not(
-    api: FakeApi, dra: FakeCluster
-):
-    groups = ([0, 3], [1, 2])
-    colours = [
-        {
-            "name": f"c{number}",
-            **request([uuids(node)[gpu] for node in ("dra-1", "dra-2") for gpu in group]),
-        }
-        for number, group in enumerate(groups)
-    ]
-    devices = {"requests": [{"name": "gpu", "firstAvailable": colours}]}
-    api.add(
-        {
-            "apiVersion": "resource.k8s.io/v1",
-            "kind": "ResourceClaimTemplate",
-            "metadata": {"name": "coloured", "namespace": "default"},
-            "spec": {"spec": {"devices": devices}},
-        }
-    )
-    for index in range(5):
-        claiming(api, f"w{index}", resourceClaimTemplateName="coloured")
-    dra.settle()
-    assert sorted(held(api).values()) == [
-        [f"{node}/gpu-{gpu}" for gpu in group] for node in ("dra-1", "dra-2") for group in groups
-    ]
-    phases = dra.phases()
-    assert sorted(phases.values()) == ["Pending", "Running", "Running", "Running", "Running"]
-    # Their claims go with the pods.
-    for name, phase in phases.items():
-        if phase == "Running":
-            api.remove("pods", "default", name)
-    dra.settle()
-    assert len(held(api)) == 1
 
 
 # Kubelets and machines.
@@ -628,7 +517,7 @@ def test_on_a_lost_machine_nothing_ends_and_a_removed_one_takes_its_pods_along(a
     world.remove_node("node-1")
     world.settle()
     assert where(world) == [None, None]
-    assert "2 node(s) didn't satisfy plugin(s) [NodeAffinity]" in waits(world, "j-worker-0")
+    assert "2 node(s) didn't satisfy plugin(s) [NodeAffinity]" in waits(api, "j-worker-0")
 
 
 def test_a_preempted_pod_says_by_whom(api: FakeApi, world):

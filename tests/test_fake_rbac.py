@@ -55,27 +55,38 @@ JOBS = "/apis/kubeflow.org/v2beta1/namespaces/team-a/mpijobs"
 JOB = {"apiVersion": "kubeflow.org/v2beta1", "kind": "MPIJob", "metadata": {"name": "j"}}
 
 
-def test_nobody_may_do_anything_that_no_role_says(api: FakeApi, ask):
+def test_nobody_may_do_anything_that_no_role_says(ask):
     for path, said in (
         (
             "/api/v1/nodes",
-            'nodes is forbidden: User "alice" cannot list resource "nodes" in API group "" at the'
-            " cluster scope",
+            (
+                'nodes is forbidden: User "alice" cannot list resource "nodes" in'
+                ' API group "" at the'
+                " cluster scope"
+            ),
         ),
         (
             "/api/v1/namespaces/team-a/pods",
-            'pods is forbidden: User "alice" cannot list resource "pods" in API group "" in the'
-            ' namespace "team-a"',
+            (
+                'pods is forbidden: User "alice" cannot list resource "pods" in API group "" in the'
+                ' namespace "team-a"'
+            ),
         ),
         (
             f"{JOBS}/j",
-            'mpijobs.kubeflow.org "j" is forbidden: User "alice" cannot get resource "mpijobs" in'
-            ' API group "kubeflow.org" in the namespace "team-a"',
+            (
+                'mpijobs.kubeflow.org "j" is forbidden: User "alice" cannot get'
+                ' resource "mpijobs" in'
+                ' API group "kubeflow.org" in the namespace "team-a"'
+            ),
         ),
         (
             "/api/v1/namespaces/team-a/pods/p/log",
-            'pods "p" is forbidden: User "alice" cannot get resource "pods/log" in API group "" in'
-            ' the namespace "team-a"',
+            (
+                'pods "p" is forbidden: User "alice" cannot get resource "pods/log"'
+                ' in API group "" in'
+                ' the namespace "team-a"'
+            ),
         ),
     ):
         answer = ask("alice", "GET", path)
@@ -191,8 +202,11 @@ def test_impersonation_needs_a_right_of_its_own(api: FakeApi, tmp_path: Path):
     answer = live.call("GET", "/version")
     assert (answer.status, answer.said) == (
         403,
-        'users "bob" is forbidden: User "alice" cannot impersonate resource "users" in API group ""'
-        " at the cluster scope",
+        (
+            'users "bob" is forbidden: User "alice" cannot impersonate resource'
+            ' "users" in API group ""'
+            " at the cluster scope"
+        ),
     )
     api.add(role("act", {"apiGroups": [""], "resources": ["users"], "verbs": ["impersonate"]}))
     api.add(bound("act", "alice"))

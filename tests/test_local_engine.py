@@ -127,6 +127,7 @@ def submit(engine: LocalBackend, wanted: MPIJob, api: ApiVersion = ApiVersion.V2
         request=request,
         placement=placement,
         cluster=cluster,
+        binding=engine.binding,
     )
     assert engine.apply(plan) == (f"mpijob.kubeflow.org/{wanted.name}",)
     return engine.job(wanted.name, "default")
@@ -423,6 +424,7 @@ def test_a_plan_whose_gpus_were_taken_meanwhile_is_made_anew(engine):
                 files={},
                 request=request,
                 placement=place(request, engine.cluster()),
+                binding=engine.binding,
             )
         )
     assert plans[0].placement == plans[1].placement
@@ -448,6 +450,7 @@ def test_a_job_that_had_to_wait_gets_the_best_place_there_is_when_its_turn_comes
         files={},
         request=request,
         placement=poor,
+        binding=engine.binding,
     )
     engine.apply(plan)
     assert engine.job("pair", "default").phase is Phase.PENDING

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -362,3 +365,30 @@ def test_a_machine_without_mpi_says_how_to_get_one(tmp_path):
         "arena-topo: install one beside arena-topo: pip install 'arena-topo[mpi]',"
         " or put the folder of yours on the PATH\n"
     )
+
+
+@pytest.mark.parametrize(
+    "options", [[], ["-x"], ["-o", "ConnectionAttempts=10"], ["-x", "-o", "A=b", "-q"]], ids=str
+)
+def test_options_that_mpirun_hands_to_ssh_are_not_taken_for_the_host(
+    options: list[str], tmp_path: Path
+):
+    """Open MPI 5 is told PRTE_MCA_plm_ssh_args by the manifest."""
+    job = {"slots": {"demo-worker-0": 2}, "folder": str(tmp_path)}
+    (tmp_path / "pods.json").write_text(json.dumps(job))
+    pod = tmp_path / "pods" / "demo-worker-0"
+    pod.mkdir(parents=True)
+    (pod / "env").write_text(json.dumps({"ARENA_TOPO_POD": "demo-worker-0"}))
+    words = [*options, "demo-worker-0", "echo", "$ARENA_TOPO_POD"]
+    script = (
+        "import sys; from pathlib import Path\n"
+        "from arena_topo.backends.local.mpirun.launch import agent\n"
+        "sys.exit(agent(Path(sys.argv[1]), sys.argv[2:]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path), *words],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "demo-worker-0\n", "")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import random
 import subprocess
 import sys
 from collections.abc import Iterator
+from email.utils import formatdate
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +28,25 @@ LINKS = matrix(8, {(one, one + 1): 1 for one in range(0, 8, 2)})
 
 
 class Guarded(FakeApi):
-    """A server that looks after every write whether some GPU is now held twice."""
+    """A server that looks after every write whether some GPU is now held twice.
+
+    Its clock is 5 s off, now to one side and now to the other, and all jobs are of one age.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.twice: list[str] = []
         self.looks = 0
+        self.mutators.append(self._aged)
+        self._dice = random.Random(0)
+
+    @staticmethod
+    def _aged(resource: Any, thing: dict[str, Any], operation: str) -> None:
+        if resource.plural == "mpijobs" and operation == "CREATE":
+            thing["metadata"]["creationTimestamp"] = "2026-11-21T07:00:00Z"
+
+    def date(self) -> str:
+        return formatdate(self.clock() + self._dice.choice((-5, 5)), usegmt=True)
 
     def store(self, resource: Any, key: Any, thing: dict[str, Any]) -> None:
         super().store(resource, key, thing)
@@ -134,11 +149,17 @@ def test_eight_processes_place_two_hundred_gangs_where_sixty_have_room(world: Wo
     states = world.states()
     assert states["else"] == set()
     assert states["run"] | states["wait"] == set(names)
-    assert len(states["run"]) == 60
+    # Whoever yielded to one that yielded in its turn waits although there is room.
+    assert 50 <= len(states["run"]) <= 60
     # Everybody was told what is so.
     assert {name for name, line in said.items() if line["waits"] is None} == states["run"]
-    held = [place for name in states["run"] for place in workers_of(world.jobs()[name])]
+    backend = world.backend()
+    for name in sorted(states["wait"])[: 60 - len(states["run"])]:
+        assert submission.resume(backend, name, "default").resumed, name
+    held = [place for name in world.states()["run"] for place in workers_of(world.jobs()[name])]
     assert len(held) == 120
+    assert not submission.resume(backend, min(world.states()["wait"]), "default").resumed
+    assert world.api.twice == []
 
 
 @pytest.mark.slow

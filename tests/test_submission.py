@@ -306,7 +306,7 @@ def test_resume_of_a_job_that_does_not_fit_leaves_it_waiting_with_the_reason(wor
 
 def test_resume_finishes_a_gang_that_was_left_at_its_gates(world: World) -> None:
     """As after its submitter was killed while it patched the workers."""
-    world.api.fail("PATCH .*/pods/gang-worker-2", status=500, times=1)
+    world.api.fail("PATCH .*/pods/gang-worker-2", status=400)
     with pytest.raises(ArenaError):
         world.submit()
     assert None in world.nodes()

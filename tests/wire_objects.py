@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from clusters import Live
+from fake_api import FakeApi
+from fake_operators import condition
 
 GATE = "arena-topo.io/placement"
 
@@ -59,3 +61,11 @@ def made(live: Live, body: dict[str, Any], *, group: str = "v1") -> dict[str, An
 
 def names(body: dict[str, Any]) -> list[str]:
     return [one["metadata"]["name"] for one in body["items"]]
+
+
+def waits(api: FakeApi, pod: str) -> str:
+    """Why a pod is not scheduled."""
+    one = api.find("Pod", pod) or {}
+    found = condition(one["status"], "PodScheduled") or {}
+    assert (found["status"], found["reason"]) == ("False", "Unschedulable")
+    return str(found["message"])

@@ -51,7 +51,7 @@ def planned(backend: Backend, job: MPIJob, **more: Any) -> Plan:
         api=backend.api_version(),
         owner=backend.owner(),
         files={},
-        **more,
+        **{"binding": backend.binding, **more},
     )
 
 

@@ -337,8 +337,7 @@ def _left(case: _Case, binding: Binding) -> Binding | _No:
     it may give them away again.
     """
     for name, node in case.nodes.items():
-        known = node.machine.everything if node.allocatable is None else node.allocatable
-        if _is_kept(node) and known & ~node.free:
+        if overlooked(node):
             return _No(
                 why=f"jobs on node {name} were given GPUs that the kubelet does not know of, and"
                 " it would give them to these workers too",
@@ -346,6 +345,17 @@ def _left(case: _Case, binding: Binding) -> Binding | _No:
                 " say which GPUs each worker gets: arena-topo install",
             )
     return binding
+
+
+def overlooked(node: Node) -> bool:
+    """Whether containers of a node hold GPUs that its kubelet takes for free."""
+    known = node.machine.everything if node.allocatable is None else node.allocatable
+    return _is_kept(node) and bool(known & ~node.free)
+
+
+def leaves_choice(binding: Binding) -> bool:
+    """Whether the kubelet picks the GPUs of the workers, by its own books."""
+    return binding.name != "claims" and not binding.inject and binding.guarantee is Guarantee.NODE
 
 
 def _is_kept(node: Node) -> bool:

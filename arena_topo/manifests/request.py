@@ -7,6 +7,7 @@ is read from there: queues such as Kueue write their decisions into it.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -113,7 +114,7 @@ def _gpus(said: Mapping[str, Any], limits: Mapping[str, Any]) -> int:
 def _whole(value: Any) -> int:
     try:
         return int(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return 0
 
 
@@ -141,14 +142,33 @@ def _value(field: str, said: Any) -> Any:
     kind: Any = _KINDS.get(field) or type(default)
     try:
         return kind(said)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise InvalidJob(f"annotation {REQUEST}: {field} is {said!r}", why=str(error)) from error
 
 
 def _kinds() -> dict[str, Any]:
     from arena_topo.job import PlacementPolicy  # noqa: PLC0415 - beside what it is for
 
-    return {"policy": PlacementPolicy, "pack_above": float, "min_bandwidth": float}
+    return {
+        "policy": PlacementPolicy,
+        "pack_above": _finite,
+        "min_bandwidth": _finite,
+        "mix_models": _truth,
+    }
+
+
+def _truth(said: Any) -> bool:
+    if not isinstance(said, bool):
+        raise TypeError("it is neither true nor false")
+    return said
+
+
+def _finite(said: Any) -> float:
+    """A number that can be compared; JSON as Python reads it has NaN and infinities."""
+    value = float(said)
+    if not math.isfinite(value):
+        raise ValueError("it is no number")
+    return value
 
 
 _KINDS = _kinds()

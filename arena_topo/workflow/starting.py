@@ -15,8 +15,8 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -26,10 +26,11 @@ from arena_topo.backends.queue import Queue, QueuedJob, Snapshot, queued, writte
 from arena_topo.errors import AccessDenied, ArenaError, ClusterError
 from arena_topo.job import MPIJob
 from arena_topo.manifests import Binding, Forecast, Manifest, Plan, transition
+from arena_topo.manifests.binding import leaves_choice, overlooked
 from arena_topo.manifests.record import forecast_of
 from arena_topo.manifests.values import STATE, Mechanisms
 from arena_topo.solver import Placement, Unplaceable, Verdict
-from arena_topo.topology import Cluster, GPUSet, NodeName, count, gpu_set
+from arena_topo.topology import Cluster, GPUSet, Node, NodeName, gpu_set
 from arena_topo.workflow import fairness
 
 Place = Callable[[MPIJob, Cluster], Placement]
@@ -123,7 +124,7 @@ class Starter:
         held = fairness.reservation(mine, snapshot, self.fit)
         cluster = fairness.kept_from(mine, whole, held, now=snapshot.now)
         try:
-            placement = self.place(job, cluster)
+            return self._bound(job, mine, cluster)
         except Unplaceable as refused:
             if held is not None and self._ahead_matters(job, whole, cluster):
                 return Decision(
@@ -134,15 +135,43 @@ class Starter:
             if refused.verdict is not Verdict.NOT_NOW:
                 raise
             return Decision(cluster=whole, refused=refused.reason, nearest=refused.nearest)
-        binding = manifests.bind(
-            job,
-            placement,
-            cluster,
-            self.queue.api_version(),
-            self.mechanisms(mine.namespace),
-            gated=mine.suspender is not None,
-        )
-        return Decision(cluster=cluster, placement=placement, binding=binding)
+
+    def _bound(self, job: MPIJob, mine: QueuedJob, cluster: Cluster) -> Decision:
+        """The best placement that something holds; Unplaceable if there is none.
+
+        Where the kubelet would have to pick GPUs on a node whose GPUs we hand out ourselves, the
+        job goes elsewhere.
+        """
+        first: ArenaError | None = None
+        for _ in range(len(cluster.nodes) + 1):
+            try:
+                placement = self.place(job, cluster)
+            except Unplaceable:
+                if first is None:
+                    raise
+                why = f": {first.why}" if first.why else ""
+                return Decision(cluster=cluster, refused=first.message + why, nearest=first.hint)
+            try:
+                binding = manifests.bind(
+                    job,
+                    placement,
+                    cluster,
+                    self.queue.api_version(),
+                    self.mechanisms(mine.namespace),
+                    gated=mine.suspender is not None,
+                )
+            except ArenaError as unheld:
+                first = first or unheld
+                chosen = set(placement.nodes)
+                ours = [
+                    node.name for node in cluster.nodes if node.name in chosen and overlooked(node)
+                ]
+                if not ours:
+                    raise
+                cluster = _emptied_of(cluster, ours)
+            else:
+                return Decision(cluster=cluster, placement=placement, binding=binding)
+        raise AssertionError("every round takes a node away")
 
     def _ahead_matters(self, job: MPIJob, whole: Cluster, left: Cluster) -> bool:
         return whole is not left and self.fit(job, whole) is not None
@@ -406,32 +435,48 @@ def _key(stored: Manifest) -> tuple[str, str]:
 def _fits(job: MPIJob, decision: Decision, cluster: Cluster) -> bool:
     """Whether nobody else has, or has recorded before us, what a decision wants."""
     assert decision.placement is not None
+    assert decision.binding is not None
     nodes = {node.name: node for node in cluster.nodes}
-    wanted: Counter[NodeName] = Counter()
-    sets: dict[NodeName, GPUSet] = {}
+    workers: dict[NodeName, list[tuple[int, ...]]] = defaultdict(list)
     for one in decision.placement.assignments:
-        wanted[one.node] += job.gpus
-        sets[one.node] = GPUSet(sets.get(one.node, 0) | gpu_set(one.gpus))
-    workers = Counter(one.node for one in decision.placement.assignments)
-    for name, gpus in wanted.items():
-        node = nodes.get(name)
-        if node is None or node.unavailable is not None or node.shared is not None:
-            return False
-        if sets[name] & ~node.free or node.free_count < gpus:
-            return False
-        # Devices are chosen by us only where nobody's unknown devices can be among them.
-        if node.hidden and count(sets[name]) and _exact(decision):
-            return False
-        if node.cpu is not None and job.cpu and workers[name] * float(job.cpu.amount) > node.cpu:
-            return False
-        if (
-            node.memory is not None
-            and job.memory
-            and workers[name] * int(job.memory.amount) > node.memory
-        ):
-            return False
-    return True
+        workers[one.node].append(one.gpus)
+    return all(
+        name in nodes
+        and _has_room(nodes[name], job, len(sets))
+        and _lets_have(nodes[name], gpu_set(gpu for each in sets for gpu in each), decision.binding)
+        for name, sets in workers.items()
+    )
 
 
-def _exact(decision: Decision) -> bool:
-    return decision.binding is not None and decision.binding.inject
+def _has_room(node: Node, job: MPIJob, workers: int) -> bool:
+    """Whether a node can take so many workers, by numbers."""
+    if node.unavailable is not None or node.shared is not None:
+        return False
+    cpu = float(job.cpu.amount) if job.cpu else 0.0
+    memory = int(job.memory.amount) if job.memory else 0
+    return (
+        node.free_count >= workers * job.gpus
+        and (node.cpu is None or workers * cpu <= node.cpu)
+        and (node.memory is None or workers * memory <= node.memory)
+    )
+
+
+def _lets_have(node: Node, gpus: GPUSet, binding: Binding) -> bool:
+    """Whether these very GPUs of a node are free, as far as a binding goes by them."""
+    if gpus & ~node.free:
+        return False
+    # Devices are chosen by us only where nobody's unknown devices can be among them, and by the
+    # kubelet only where we have chosen none.
+    if binding.inject and gpus and node.opaque:
+        return False
+    return not (leaves_choice(binding) and overlooked(node))
+
+
+def _emptied_of(cluster: Cluster, names: Collection[NodeName]) -> Cluster:
+    """The cluster without the free GPUs of some nodes."""
+    return replace(
+        cluster,
+        nodes=tuple(
+            replace(node, free=GPUSet(0)) if node.name in names else node for node in cluster.nodes
+        ),
+    )

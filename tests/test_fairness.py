@@ -1,0 +1,376 @@
+"""Whose turn it is, what is kept for the first in the queue, and who may use it meanwhile."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from cube_mesh import HGX, V100, cluster, node
+
+from arena_topo import manifests
+from arena_topo.backends.queue import (
+    MOST_TRIES,
+    QueuedJob,
+    Snapshot,
+    moment,
+    queued,
+    suspender,
+    written,
+)
+from arena_topo.errors import InvalidJob
+from arena_topo.job import MPIJob, Quantity
+from arena_topo.manifests import ApiVersion
+from arena_topo.manifests.values import FORMAT, MAP, RECORDED, REQUEST, STATE, TRIES
+from arena_topo.topology import Cluster, GPUSet, count
+from arena_topo.workflow import fairness
+from arena_topo.workflow.planning import fit
+
+NOW = 1_900_000_000.0
+
+
+def a_job(name: str, workers: int = 2, gpus: int = 4, **more: Any) -> QueuedJob:
+    """A gang that waits since it was created at 0."""
+    asked = MPIJob(name=name, command="x", image="y", workers=workers, gpus=gpus, gputopology=True)
+    plan = manifests.plan(
+        asked, namespace="default", api=ApiVersion.V2BETA1, owner="a", files={}, waiting=""
+    )
+    manifest = plan.objects[0]
+    manifest["metadata"].setdefault("annotations", {})[REQUEST] = manifests.requested(asked)
+    values: dict[str, Any] = {
+        "namespace": "default",
+        "name": name,
+        "created": 0.0,
+        "priority": 0,
+        "state": "waiting",
+        "record": None,
+        "recorded": None,
+        "suspended": True,
+        "suspender": None,
+        "tries": 0,
+        "timeout": None,
+        "started": None,
+        "manifest": manifest,
+    }
+    return QueuedJob(**values | more)
+
+
+def runs(name: str, record: str, **more: Any) -> QueuedJob:
+    return a_job(name, state="placed", record=record, recorded=NOW, suspended=False, **more)
+
+
+def seen(jobs: Sequence[QueuedJob], emptied: Cluster) -> Snapshot:
+    """What is in the cluster if all of arena-topo had ended is all that is asked of it here."""
+    return Snapshot(jobs=tuple(jobs), now=NOW, objects=(), see=lambda _: emptied)
+
+
+TWO = cluster(node("node-0", HGX), node("node-1", HGX))
+
+
+def test_the_order_is_by_priority_then_age_then_name() -> None:
+    jobs = [
+        a_job("b", created=1.0),
+        a_job("a", created=1.0),
+        a_job("c", created=1.0, namespace="another"),
+        a_job("old", created=0.5),
+        a_job("urgent", created=9.0, priority=10),
+        a_job("idle", created=0.0, priority=-10),
+    ]
+    wanted = ["urgent", "old", "c", "a", "b", "idle"]
+    for order in itertools.permutations(jobs):
+        assert [one.name for one in fairness.order(order)] == wanted
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"state": "held"},
+        {"state": "placed"},
+        {"suspended": False},
+        {"suspender": "Kueue"},
+        {"tries": MOST_TRIES},
+    ],
+)
+def test_who_waits_for_somebody_else_is_not_in_the_queue(more: dict[str, Any]) -> None:
+    assert fairness.order([a_job("a", **more)]) == []
+    assert fairness.order([a_job("a")])
+
+
+def test_the_oldest_keeps_its_best_gpus_from_the_younger() -> None:
+    head, mine = a_job("head"), a_job("mine", created=1.0)
+    held = fairness.reservation(mine, seen([mine, head], TWO), fit)
+    assert held is not None
+    assert held.head.name == "head"
+    left = fairness.kept_from(mine, TWO, held, now=NOW)
+    # Both workers of the head on one node; the other is free for all.
+    [kept] = held.placement.nodes
+    assert {one.name: count(one.free) for one in left.nodes if one.name == kept} == {kept: 0}
+    assert sum(count(one.free) for one in left.nodes) == 8
+
+
+def test_only_the_first_keeps_anything() -> None:
+    first, second = a_job("first", 1, 8), a_job("second", 1, 8, created=1.0)
+    mine = a_job("mine", 1, 8, created=2.0)
+    held = fairness.reservation(mine, seen([first, second, mine], TWO), fit)
+    assert held is not None
+    assert held.head.name == "first"
+    assert len(held.placement.nodes) == 1
+
+
+@pytest.mark.parametrize(
+    "mine",
+    [
+        a_job("mine"),
+        a_job("mine", state="placed", record="node-0/0"),
+        a_job("mine", priority=1, created=5.0),
+    ],
+)
+def test_nothing_is_kept_from_whose_turn_it_is(mine: QueuedJob) -> None:
+    younger = a_job("younger", created=2.0)
+    assert fairness.reservation(mine, seen([mine, younger], TWO), fit) is None
+    assert fairness.kept_from(mine, TWO, None, now=NOW) is TWO
+
+
+def test_what_can_never_fit_or_makes_no_sense_keeps_nothing_from_others() -> None:
+    huge, broken = a_job("huge", workers=9, gpus=8), a_job("broken")
+    broken.manifest["metadata"]["annotations"][REQUEST] = '{"maxNodes":"many"}'
+    with pytest.raises(InvalidJob):
+        manifests.job_of(broken.manifest)
+    real = a_job("real", created=1.0)
+    mine = a_job("mine", created=2.0)
+    held = fairness.reservation(mine, seen([huge, broken, real, mine], TWO), fit)
+    assert held is not None
+    assert held.head.name == "real"
+
+
+def a_reservation(mine: QueuedJob, running: Sequence[QueuedJob]) -> fairness.Reservation:
+    head = a_job("head", workers=1, gpus=8)
+    one = cluster(node("node-0", HGX))
+    found = fairness.reservation(mine, seen([head, mine, *running], one), fit)
+    assert found is not None
+    return found
+
+
+HOLDER = "node-0/0,1,2,3"
+
+
+@pytest.mark.parametrize(
+    ("running", "until"),
+    [
+        ([], None),
+        ([runs("r", HOLDER, started=NOW - 100, timeout=600.0)], NOW + 500),
+        (
+            [
+                runs("r", HOLDER, started=NOW - 100, timeout=600.0),
+                runs("s", "node-0/4,5", started=NOW, timeout=900.0),
+            ],
+            NOW + 900,
+        ),
+        # Elsewhere, or not started yet: it holds none of these.
+        ([runs("r", "node-9/0", started=NOW, timeout=600.0)], None),
+        ([replace(runs("r", HOLDER, started=NOW, timeout=6.0), suspended=True)], None),
+        # Nobody knows when these end.
+        ([runs("r", HOLDER, started=NOW)], None),
+        ([runs("r", HOLDER, timeout=600.0)], None),
+        ([runs("r", HOLDER, started=NOW, timeout=6.0), runs("s", "node-0/7")], None),
+        ([runs("r", "no sense", started=NOW, timeout=600.0)], None),
+        # The kubelet picks its devices, so it may have any.
+        ([runs("r", "node-0/", started=NOW, timeout=600.0)], NOW + 600),
+    ],
+)
+def test_the_head_starts_when_the_last_of_those_before_it_must_have_ended(
+    running: Sequence[QueuedJob], until: float | None
+) -> None:
+    assert a_reservation(a_job("mine", created=1.0), running).until == until
+
+
+@pytest.mark.parametrize(
+    ("timeout", "uses"), [(499.0, True), (500.0, True), (501.0, False), (None, False)]
+)
+def test_who_ends_before_the_head_could_start_is_in_nobodys_way(
+    timeout: float | None, uses: object
+) -> None:
+    mine = a_job("mine", workers=1, gpus=4, created=1.0, timeout=timeout)
+    held = a_reservation(mine, [runs("r", HOLDER, started=NOW - 100, timeout=600.0)])
+    free = cluster(node("node-0", HGX, 0xF0))
+    left = fairness.kept_from(mine, free, held, now=NOW)
+    assert (left is free) is uses
+    assert (count(left.nodes[0].free) == 4) is uses
+
+
+def test_gpus_that_are_only_counted_are_kept_by_number() -> None:
+    opaque = cluster(node("node-0", V100, hidden=4, cpu=64.0, memory=1 << 40))
+    job = MPIJob(name="j", command="x", image="y", workers=1, gpus=2, gputopology=True)
+    placement = fit(job, opaque)
+    assert placement is not None
+    unknown = replace(
+        placement, assignments=tuple(replace(one, gpus=()) for one in placement.assignments)
+    )
+    left = fairness.without(opaque, unknown, job).nodes[0]
+    assert (left.hidden, left.free_count) == (6, 2)
+
+
+def test_cpu_and_memory_are_kept_as_well() -> None:
+    roomy = cluster(node("node-0", V100, cpu=10.0, memory=10 << 30))
+    job = MPIJob(
+        name="j",
+        command="x",
+        image="y",
+        workers=2,
+        gpus=2,
+        cpu=Quantity.parse("4"),
+        memory=Quantity.parse("4Gi"),
+        gputopology=True,
+    )
+    placement = fit(job, roomy)
+    assert placement is not None
+    left = fairness.without(roomy, placement, job).nodes[0]
+    assert (left.cpu, left.memory, count(left.free)) == (2.0, 2 << 30, 4)
+
+
+@pytest.mark.parametrize(
+    ("more", "wanted"),
+    [
+        ({"recorded": NOW - 61}, True),
+        ({"recorded": NOW - 59}, False),
+        ({"recorded": NOW + 5}, False),
+        ({"recorded": None}, True),
+        ({"recorded": NOW - 61, "suspended": False}, False),
+        ({"recorded": NOW - 61, "suspender": "Kueue"}, False),
+        ({"recorded": NOW - 61, "state": "held"}, False),
+        ({"recorded": NOW - 61, "state": "waiting"}, False),
+    ],
+)
+def test_a_record_is_left_behind_after_a_minute_of_the_servers_time(
+    more: dict[str, Any], wanted: object
+) -> None:
+    job = a_job("a", **{"state": "placed", "record": "node-0/0", **more})
+    assert fairness.abandoned(job, NOW) is wanted
+
+
+# What the queue reads
+
+
+def an_mpijob(**notes: str) -> dict[str, Any]:
+    return {
+        "metadata": {
+            "name": "j",
+            "namespace": "default",
+            "creationTimestamp": "2026-11-21T12:00:00Z",
+            "annotations": {FORMAT: "v1", STATE: "placed", MAP: "node-0/0", **notes},
+        },
+        "spec": {
+            "runPolicy": {"suspend": True, "activeDeadlineSeconds": 60},
+            "mpiReplicaSpecs": {"Worker": {"template": {"spec": {"priorityClassName": "high"}}}},
+        },
+    }
+
+
+def test_a_job_is_read_as_it_stands() -> None:
+    found = queued(an_mpijob(**{RECORDED: "2026-11-21T12:00:05.25Z", TRIES: "2"}), {"high": 7})
+    assert found is not None
+    assert (found.key, found.state, found.record) == (("default", "j"), "placed", "node-0/0")
+    assert found.recorded == found.created + 5.25
+    assert (found.priority, found.tries, found.timeout) == (7, 2, 60.0)
+    assert (found.suspended, found.suspender, found.stopped) == (True, None, False)
+
+
+@pytest.mark.parametrize("state", ["waiting", "held"])
+def test_a_map_counts_only_in_the_state_placed(state: str) -> None:
+    found = queued(an_mpijob(**{STATE: state}), {})
+    assert found is not None
+    assert found.record is None
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [(STATE, "running"), (STATE, ""), (FORMAT, None), (STATE, None)]
+)
+def test_what_is_not_ours_is_not_queued(key: str, value: str | None) -> None:
+    job = an_mpijob()
+    if value is None:
+        del job["metadata"]["annotations"][key]
+    else:
+        job["metadata"]["annotations"][key] = value
+    assert queued(job, {}) is None
+
+
+def test_what_is_over_or_going_is_not_queued() -> None:
+    going = an_mpijob()
+    going["metadata"]["deletionTimestamp"] = "2026-11-21T12:00:00Z"
+    over = an_mpijob() | {"status": {"conditions": [{"type": "Succeeded", "status": "True"}]}}
+    assert queued(going, {}) is None
+    assert queued(over, {}) is None
+
+
+def test_notes_that_make_no_sense_are_as_good_as_none() -> None:
+    found = queued(an_mpijob(**{RECORDED: "yesterday", TRIES: "-4"}), {})
+    assert found is not None
+    assert (found.recorded, found.tries, found.priority) == (None, 0, 0)
+    for text in (None, "", "x", 7, "2026-13-01T00:00:00Z"):
+        assert moment(text) is None
+
+
+def test_times_are_written_to_the_microsecond_and_read_back() -> None:
+    assert written(NOW + 0.123456) == "2030-03-17T17:46:40.123456Z"
+    assert moment(written(NOW + 0.123456)) == pytest.approx(NOW + 0.123456, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("label", "note", "manager", "who"),
+    [
+        (None, None, None, None),
+        (None, None, "kubeflow.org/mpi-operator", None),
+        ("kueue.x-k8s.io/queue-name", None, None, "Kueue"),
+        (None, None, "kueue.x-k8s.io/multikueue", "Kueue"),
+        (None, "scheduling.x-k8s.io/suspend", None, "kube-queue"),
+        (None, None, "example.com/own", "example.com/own"),
+    ],
+)
+def test_who_alone_may_suspend_a_job(
+    label: str | None, note: str | None, manager: str | None, who: str | None
+) -> None:
+    job = an_mpijob()
+    if label:
+        job["metadata"]["labels"] = {label: "team"}
+    if note:
+        job["metadata"]["annotations"][note] = "true"
+    if manager:
+        job["spec"]["runPolicy"]["managedBy"] = manager
+    assert suspender(job) == who
+
+
+def test_a_job_was_started_when_it_was_last_resumed() -> None:
+    job = an_mpijob()
+    job["status"] = {
+        "startTime": "2026-11-21T11:00:00Z",
+        "conditions": [
+            {
+                "type": "Suspended",
+                "status": "False",
+                "lastTransitionTime": "2026-11-21T12:30:00Z",
+            }
+        ],
+    }
+    found = queued(job, {})
+    assert found is not None
+    assert found.started == found.created + 1800
+    del job["status"]["conditions"]
+    found = queued(job, {})
+    assert found is not None
+    assert found.started == found.created - 3600
+
+
+def test_gpus_of_a_placement_are_taken_out_of_what_is_free() -> None:
+    job = MPIJob(name="j", command="x", image="y", workers=2, gpus=2, gputopology=True)
+    whole = cluster(node("node-0", V100), node("node-1", V100))
+    placement = fit(job, whole)
+    assert placement is not None
+    left = fairness.without(whole, placement, job)
+    taken = {one.node: GPUSet(0) for one in placement.assignments}
+    for one in placement.assignments:
+        for gpu in one.gpus:
+            taken[one.node] = GPUSet(taken[one.node] | 1 << gpu)
+    for before, after in zip(whole.nodes, left.nodes, strict=True):
+        assert after.free == before.free & ~taken.get(before.name, 0)

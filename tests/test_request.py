@@ -1,0 +1,215 @@
+"""What a job asked of the solver is written on it, and read back the same."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from arena_topo import manifests
+from arena_topo.errors import InvalidJob
+from arena_topo.job import (
+    BindingChoice,
+    Duration,
+    KeyValue,
+    MPIJob,
+    NodeLoss,
+    PlacementPolicy,
+    Quantity,
+    Toleration,
+)
+from arena_topo.manifests import ApiVersion
+from arena_topo.manifests.request import asked, job_of, requested
+from arena_topo.manifests.values import REQUEST
+
+PLACED = [
+    *("name", "workers", "gpus", "cpu", "memory", "gpu_model", "mix_models", "min_bandwidth"),
+    *("max_nodes", "topology_required", "topology_preferred", "policy", "pack_above", "binding"),
+    *("gang_timeout", "on_node_loss", "selector", "toleration", "priority", "running_timeout"),
+    *("gang", "gputopology"),
+]
+"""The fields that decide where a job goes and what is done about it later."""
+
+words = st.from_regex(r"[a-z]([-a-z0-9]{0,8}[a-z0-9])?", fullmatch=True)
+
+
+@st.composite
+def jobs(draw: st.DrawFn) -> MPIJob:
+    policy = draw(st.none() | st.sampled_from(PlacementPolicy))
+    share = st.floats(0, 1, allow_nan=False)
+    adaptive = policy is PlacementPolicy.ADAPTIVE
+    return MPIJob(
+        name=draw(words),
+        command="mpirun -np 2 python train.py",
+        image="registry/train:1",
+        workers=draw(st.integers(1, 4096)),
+        gpus=draw(st.integers(1, 16)),
+        cpu=draw(st.none() | st.sampled_from(["4", "500m", "0.5"]).map(Quantity.parse)),
+        memory=draw(st.none() | st.sampled_from(["8Gi", "512Mi", "1e9"]).map(Quantity.parse)),
+        gputopology=True,
+        gang=draw(st.booleans()),
+        gpu_model=draw(st.just("") | st.sampled_from(["V100", "A100-SXM4-80GB", "ä \"'{}"])),
+        mix_models=draw(st.booleans()),
+        min_bandwidth=draw(st.floats(0, 1e6, allow_nan=False)),
+        max_nodes=draw(st.integers(0, 64)),
+        topology_required=draw(st.just("") | st.sampled_from(["node", "leaf"])),
+        topology_preferred=draw(st.just("") | st.sampled_from(["node", "spine"])),
+        policy=policy,
+        pack_above=draw(st.none() | share) if adaptive else None,
+        binding=draw(st.sampled_from(BindingChoice)),
+        gang_timeout=Duration(draw(st.integers(1, 86400))),
+        on_node_loss=draw(st.sampled_from(NodeLoss)),
+        selector=tuple(
+            KeyValue(key=key, value=value)
+            for key, value in draw(st.dictionaries(words, words, max_size=3)).items()
+        ),
+        toleration=tuple(
+            Toleration(key=key, value=value, effect="NoSchedule", operator="Equal")
+            for key, value in draw(st.dictionaries(words, words, max_size=3)).items()
+        ),
+        priority=draw(st.just("") | words),
+        running_timeout=Duration(draw(st.integers(0, 86400))),
+    )
+
+
+def stored(job: MPIJob, api: ApiVersion = ApiVersion.V2BETA1) -> dict[str, Any]:
+    plan = manifests.plan(job, namespace="default", api=api, owner="alice", files={}, waiting="no")
+    found = json.loads(json.dumps(plan.objects[0]))
+    found["metadata"].setdefault("annotations", {})[REQUEST] = requested(job)
+    return found
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(jobs(), st.sampled_from([ApiVersion.V2BETA1, ApiVersion.V1]))
+def test_a_job_is_read_back_as_it_was_asked_for(job: MPIJob, api: ApiVersion) -> None:
+    found = job_of(stored(job, api))
+    for name in PLACED:
+        assert getattr(found, name) == getattr(job, name), name
+
+
+def test_only_what_is_no_default_is_written() -> None:
+    job = MPIJob(name="j", command="x", image="y", workers=4, gpus=2, gputopology=True)
+    assert requested(job) == '{"workers":4,"gpus":2}'
+
+
+def test_every_key_of_the_annotation_has_its_name() -> None:
+    job = MPIJob(
+        name="j",
+        command="x",
+        image="y",
+        workers=4,
+        gpus=2,
+        gputopology=True,
+        gpu_model="V100",
+        mix_models=True,
+        min_bandwidth=10,
+        max_nodes=2,
+        topology_required="leaf",
+        topology_preferred="node",
+        policy=PlacementPolicy.ADAPTIVE,
+        pack_above=0.25,
+        binding=BindingChoice.GATES,
+        gang_timeout=Duration(60),
+        on_node_loss=NodeLoss.HOLD,
+    )
+    assert json.loads(requested(job)) == {
+        "workers": 4,
+        "gpus": 2,
+        "model": "V100",
+        "mixModels": True,
+        "minBandwidthGBps": 10,
+        "maxNodes": 2,
+        "required": "leaf",
+        "preferred": "node",
+        "policy": "adaptive",
+        "packAbove": 0.25,
+        "binding": "gates",
+        "gangTimeout": 60,
+        "onNodeLoss": "hold",
+    }
+
+
+def test_what_a_queue_writes_into_the_template_counts() -> None:
+    job = MPIJob(name="j", command="x", image="y", workers=4, gpus=2, gputopology=True)
+    mpijob = stored(job)
+    worker = mpijob["spec"]["mpiReplicaSpecs"]["Worker"]
+    worker["replicas"] = 3
+    worker["template"]["spec"]["nodeSelector"] = {"flavor": "spot"}
+    worker["template"]["spec"]["tolerations"] = [{"key": "spot", "operator": "Exists"}]
+    found = job_of(mpijob)
+    assert found.workers == 3
+    assert found.selector == (KeyValue(key="flavor", value="spot"),)
+    assert found.toleration == (Toleration(key="spot", value="", effect="", operator="Exists"),)
+
+
+def test_a_job_that_says_nothing_of_itself_is_read_from_its_template() -> None:
+    job = MPIJob(name="j", command="x", image="y", workers=4, gpus=2, memory=Quantity.parse("1Gi"))
+    mpijob = stored(job)
+    del mpijob["metadata"]["annotations"][REQUEST]
+    found = job_of(mpijob)
+    assert (found.workers, found.gpus, found.gputopology) == (4, 2, True)
+    assert found.memory is not None
+    assert found.memory.amount == Decimal(1 << 30)
+
+
+nonsense = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=5)
+    | st.sampled_from(["-1", "1e999", "nan", "\x00"]),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3)
+    ),
+    max_leaves=5,
+)
+keys = st.sampled_from(
+    [
+        *("workers", "gpus", "model", "mixModels", "minBandwidthGBps", "maxNodes", "required"),
+        *("preferred", "policy", "packAbove", "binding", "podShape", "gangTimeout", "onNodeLoss"),
+    ]
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(said=st.dictionaries(keys, nonsense, max_size=4), alone=st.booleans())
+@example(said={"maxNodes": math.inf}, alone=True)
+@example(said={"workers": math.inf}, alone=True)
+@example(said={"gangTimeout": math.inf}, alone=False)
+@example(said={"minBandwidthGBps": math.nan}, alone=False)
+@example(said={"minBandwidthGBps": "nan"}, alone=False)
+@example(said={"policy": "adaptive", "packAbove": math.nan}, alone=False)
+@example(said={"mixModels": "no"}, alone=False)
+def test_an_annotation_that_makes_no_sense_stops_this_job_and_no_other(
+    said: Any, alone: Any
+) -> None:
+    """Others read it too, to see whose turn it is: nothing but InvalidJob may come of it.
+
+    `alone`: the template says nothing of the numbers, as of v1alpha1 and of claims.
+    """
+    mpijob = stored(MPIJob(name="j", command="x", image="y", workers=4, gpus=2, gputopology=True))
+    mpijob["metadata"]["annotations"][REQUEST] = json.dumps(said)
+    if alone:
+        worker = mpijob["spec"]["mpiReplicaSpecs"]["Worker"]
+        worker["template"]["spec"]["containers"][0].pop("resources")
+        del worker["replicas"]
+    with contextlib.suppress(InvalidJob):
+        found = job_of(mpijob)
+        assert 0 <= found.min_bandwidth < math.inf
+        assert found.pack_above is None or 0 <= found.pack_above <= 1
+        assert found.mix_models is (said.get("mixModels") is True)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", "7", '"x"', "[" * 100_000])
+def test_an_annotation_that_is_no_mapping_says_nothing(text: str) -> None:
+    mpijob = stored(MPIJob(name="j", command="x", image="y", workers=4, gpus=2, gputopology=True))
+    mpijob["metadata"]["annotations"][REQUEST] = text
+    assert asked(mpijob) == {}
+    assert job_of(mpijob).workers == 4

@@ -1,0 +1,275 @@
+"""The patches by which a job moves: what they test, what they make of it, and what they leave."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from cube_mesh import V100, cluster, node
+from fake_patch import json_patch
+from fake_resources import Refused
+
+from arena_topo import manifests
+from arena_topo.job import MPIJob
+from arena_topo.manifests import ApiVersion, Forecast, transition
+from arena_topo.manifests.record import forecast_of
+from arena_topo.manifests.values import (
+    FORECAST,
+    FORMAT,
+    MAP,
+    RECORDED,
+    REQUEST,
+    STATE,
+    TRIES,
+    Mechanisms,
+)
+from arena_topo.workflow import planning, starting
+
+NOON = "2026-11-21T12:00:00.123456Z"
+LATER = "2026-11-21T12:00:01.654321Z"
+JOB = MPIJob(
+    name="j", command="mpirun true", image="x", workers=2, gpus=2, gputopology=True, gang=True
+)
+CLUSTER = cluster(node("node-0", V100), node("node-1", V100))
+PLACEMENT = planning.placed(JOB, planning.request_of(JOB, CLUSTER), CLUSTER)
+BINDING = manifests.bind(
+    JOB, PLACEMENT, CLUSTER, ApiVersion.V2BETA1, Mechanisms(patches=True, admission=False)
+)
+PLACED = forecast_of(PLACEMENT, CLUSTER, BINDING)
+
+Object = dict[str, Any]
+
+
+def created(forecast: Forecast, at: str | None = None) -> Object:
+    """A job as the server stores it after it was created suspended."""
+    plan = manifests.plan(
+        JOB, namespace="default", api=ApiVersion.V2BETA1, owner="alice", files={}, waiting=""
+    )
+    form = transition.suspended(
+        manifests.unplaced(plan.objects[0]), forecast, at=at, request=manifests.requested(JOB)
+    )
+    stored = json.loads(json.dumps(form))
+    stored["metadata"] |= {"uid": "1-2-3", "resourceVersion": "7", "namespace": "default"}
+    return stored
+
+
+def waiting() -> Object:
+    return created(Forecast(state="waiting", reason="no room"))
+
+
+def placed() -> Object:
+    return created(PLACED, NOON)
+
+
+def running() -> Object:
+    return json_patch(placed(), transition.resuming(placed(), pinned()))
+
+
+def held() -> Object:
+    return json_patch(running(), transition.holding(running(), manifests.unplaced(running())))
+
+
+def pinned() -> Object:
+    return starting.pinned(placed(), PLACEMENT, BINDING, CLUSTER)
+
+
+def unpinned(stored: Object) -> Object:
+    return manifests.unplaced(stored)
+
+
+def notes(stored: Object) -> dict[str, str]:
+    return stored["metadata"]["annotations"]
+
+
+def suspend(stored: Object) -> object:
+    return stored["spec"]["runPolicy"].get("suspend")
+
+
+MOVES: dict[str, tuple[Callable[[], Object], Callable[[Object], transition.Patch]]] = {
+    "record": (waiting, lambda one: transition.recording(one, PLACED, at=LATER)),
+    "record-again": (placed, lambda one: transition.recording(one, PLACED, at=LATER)),
+    "record-in-place": (running, lambda one: transition.recording_in_place(one, PLACED, at=LATER)),
+    "resume": (placed, lambda one: transition.resuming(one, pinned())),
+    "withdraw": (placed, lambda one: transition.waiting(one, unpinned(one), "too slow")),
+    "take-back": (running, lambda one: transition.taking_back(one, unpinned(one), "broken", 2)),
+    "hold": (running, lambda one: transition.holding(one, unpinned(one))),
+    "release": (held, transition.releasing),
+    "clear": (running, lambda one: transition.clearing(one, "evicted")),
+}
+"""Every move: from what it starts, and its patch."""
+
+BY_OTHERS = {"record-in-place", "hold", "clear"}
+"""Moves of jobs whose suspension may be anything."""
+
+
+def other_uid(one: Object) -> None:
+    one["metadata"]["uid"] = "another"
+
+
+def other_state(one: Object) -> None:
+    notes(one)[STATE] = "held" if notes(one)[STATE] != "held" else "waiting"
+
+
+def other_suspension(one: Object) -> None:
+    one["spec"]["runPolicy"]["suspend"] = not suspend(one)
+
+
+def no_suspension(one: Object) -> None:
+    del one["spec"]["runPolicy"]["suspend"]
+
+
+def other_map(one: Object) -> None:
+    notes(one)[MAP] = "node-1/0,1;node-1/2,3"
+
+
+def other_time(one: Object) -> None:
+    notes(one)[RECORDED] = "2026-11-21T12:00:00.123457Z"
+
+
+@pytest.mark.parametrize("move", MOVES)
+@pytest.mark.parametrize(
+    "change", [other_uid, other_state, other_map, other_time, other_suspension, no_suspension]
+)
+def test_a_job_that_is_not_what_its_reader_saw_stays_as_it_is(
+    move: str, change: Callable[[Object], None]
+) -> None:
+    start, patch = MOVES[move]
+    seen, now = start(), start()
+    if change in {other_map, other_time} and MAP not in notes(seen):
+        # It has another state as well then, for which there is a test.
+        other_state(now)
+    change(now)
+    before = copy.deepcopy(now)
+    if change in {other_suspension, no_suspension} and move in BY_OTHERS:
+        json_patch(now, patch(seen))
+    else:
+        with pytest.raises(Refused) as refused:
+            json_patch(now, patch(seen))
+        assert refused.value.status == 422
+    assert now == before
+
+
+@pytest.mark.parametrize("move", MOVES)
+def test_every_move_leaves_a_job_that_is_whole(move: str) -> None:
+    start, patch = MOVES[move]
+    stored = start()
+    before = copy.deepcopy(stored)
+    after = json_patch(stored, patch(stored))
+    assert stored == before, "a patch is a value"
+    said = notes(after)
+    assert said[FORMAT] == "v1"
+    assert said[REQUEST] == notes(before)[REQUEST]
+    assert (said[STATE] == "placed") == (MAP in said) == (RECORDED in said)
+    assert manifests.recorded(after).state == said[STATE]
+    assert after["spec"]["mpiReplicaSpecs"]["Worker"]["replicas"] == 2
+
+
+def test_a_job_is_created_suspended_and_its_template_says_nothing_of_places() -> None:
+    assert suspend(placed()) is True
+    assert notes(placed())[MAP] == manifests.placement_map(PLACEMENT)
+    assert notes(placed())[RECORDED] == NOON
+    assert placed()["spec"]["mpiReplicaSpecs"] == waiting()["spec"]["mpiReplicaSpecs"]
+    assert MAP not in notes(waiting())
+    assert RECORDED not in notes(waiting())
+
+
+def test_resuming_is_one_step_with_the_template_and_the_record_tested() -> None:
+    patch = transition.resuming(placed(), pinned())
+    tested = [one["path"] for one in patch if one["op"] == "test"]
+    assert tested == [
+        "/metadata/uid",
+        "/metadata/annotations/arena-topo.io~1state",
+        "/metadata/annotations/arena-topo.io~1placement",
+        "/metadata/annotations/arena-topo.io~1recorded",
+        "/spec/runPolicy/suspend",
+    ]
+    assert [one["op"] for one in patch[: len(tested)]] == ["test"] * len(tested)
+    after = running()
+    assert suspend(after) is False
+    assert after["spec"]["mpiReplicaSpecs"] == pinned()["spec"]["mpiReplicaSpecs"]
+    assert notes(after) == notes(placed())
+
+
+def test_a_gang_that_is_taken_back_is_as_it_was_before_it_was_placed() -> None:
+    stored = running()
+    after = json_patch(stored, transition.taking_back(stored, unpinned(stored), "broken", 2))
+    assert suspend(after) is True
+    assert after["spec"] == waiting()["spec"]
+    assert notes(after)[TRIES] == "2"
+    assert transition.tries_of(after) == 2
+    assert json.loads(notes(after)[FORECAST]) == {"reason": "broken"}
+
+
+def test_a_withdrawn_record_leaves_a_job_that_waits_and_says_why() -> None:
+    after = json_patch(placed(), transition.waiting(placed(), unpinned(placed()), "too slow"))
+    assert suspend(after) is True
+    assert notes(after)[STATE] == "waiting"
+    assert manifests.recorded(after) == Forecast(state="waiting", reason="too slow")
+
+
+def test_holding_and_releasing_forget_how_often_it_was_tried() -> None:
+    stored = running()
+    notes(stored)[TRIES] = "2"
+    after = json_patch(stored, transition.holding(stored, unpinned(stored)))
+    assert notes(after)[STATE] == "held"
+    assert suspend(after) is True
+    assert TRIES not in notes(after)
+    notes(after)[TRIES] = "3"
+    released = json_patch(after, transition.releasing(after))
+    assert notes(released)[STATE] == "waiting"
+    assert TRIES not in notes(released)
+    assert suspend(released) is True
+
+
+@pytest.mark.parametrize("move", ["record-in-place", "clear"])
+@pytest.mark.parametrize("owner", [True, False, None])
+def test_jobs_of_other_queues_keep_the_suspension_that_they_have(move: str, owner: object) -> None:
+    start, patch = MOVES[move]
+    stored = start()
+    if owner is None:
+        no_suspension(stored)
+    else:
+        stored["spec"]["runPolicy"]["suspend"] = owner
+    steps = patch(stored)
+    assert not [one for one in steps if one["path"].startswith("/spec")]
+    assert suspend(json_patch(stored, steps)) is owner
+
+
+def test_a_job_that_is_handed_over_is_suspended_only_if_its_queue_does_not_do_that() -> None:
+    said = Forecast(state="waiting", reason="Kueue decides")
+    form = waiting()
+    for asked, left in ((True, True), (False, None)):
+        after = transition.handed_over(form, said, request="{}", suspend=asked)
+        assert suspend(after) is left
+        assert notes(after)[REQUEST] == "{}"
+        assert MAP not in notes(after)
+
+
+def test_a_job_without_annotations_gets_some() -> None:
+    stored = waiting()
+    del stored["metadata"]["annotations"]
+    after = json_patch(stored, transition.recording_in_place(stored, PLACED, at=NOON))
+    assert notes(after)[MAP] == notes(placed())[MAP]
+
+
+@pytest.mark.parametrize(
+    ("said", "tries"), [("0", 0), ("3", 3), ("", 0), ("-1", 0), ("many", 0), ("1.5", 0)]
+)
+def test_a_number_of_tries_that_makes_no_sense_is_none(said: str, tries: int) -> None:
+    stored = waiting()
+    notes(stored)[TRIES] = said
+    assert transition.tries_of(stored) == tries
+
+
+def test_only_jobs_with_our_format_and_a_state_of_ours_are_ours() -> None:
+    assert transition.is_ours(waiting())
+    for key, value in ((STATE, "else"), (STATE, None), (FORMAT, None)):
+        stored = waiting()
+        if value is None:
+            del notes(stored)[key]
+        else:
+            notes(stored)[key] = value
+        assert not transition.is_ours(stored)
