@@ -343,12 +343,20 @@ def test_the_variables_of_a_job_do_not_touch_other_commands(hear, monkeypatch, c
 def test_how_to_reach_an_engine_is_handed_on_whole(hear):
     heard = hear(
         *("--kubeconfig=/k", "--context", "c", "--backend", "local", "--emulate=dgx-1-v100:2"),
-        *("--request-timeout", "1m30s", "--arena-namespace=x", "--pprof", "--helm-binary=false"),
+        *(
+            "--request-timeout",
+            "1m30s",
+            "--timeout=2m",
+            "--arena-namespace=x",
+            "--pprof",
+            "--helm-binary=false",
+        ),
         *("logs", "j"),
     )
     options = heard.everywhere.options()
     assert (options.kubeconfig, options.context, options.backend) == ("/k", "c", "local")
     assert (options.emulate, options.request_timeout) == ("dgx-1-v100:2", 90.0)
+    assert options.deadline == 120.0
 
 
 @pytest.mark.parametrize(

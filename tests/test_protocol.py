@@ -41,7 +41,7 @@ from arena_topo.backends.kubernetes.queue import KubernetesQueue
 from arena_topo.backends.queue import QueuedJob
 from arena_topo.job import MPIJob
 from arena_topo.manifests import Plan, transition
-from arena_topo.manifests.values import FORECAST, MAP, STATE, Mechanisms
+from arena_topo.manifests.values import FORECAST, GPU_GROUP, MAP, STATE, Mechanisms
 from arena_topo.topology import TAINT, published
 from arena_topo.workflow import fairness, planning, starting, submission
 
@@ -579,6 +579,58 @@ def test_a_submitter_killed_after_each_of_its_requests_leaves_nothing_or_a_job_t
     assert None in left
     assert [] in left
     assert ["a"] in left
+
+
+@pytest.mark.parametrize(
+    ("place", "ends", "suspended", "counts"),
+    [
+        # (node of the worker's pod and its GPUs, it ends, its job is suspended) -> GPUs in use.
+        (("node-1", "0,1"), False, False, {"node-0": 0, "node-1": 2}),
+        (("node-1", "0,1"), True, False, {"node-0": 0, "node-1": 2}),
+        (("node-1", "0,1"), True, True, {"node-0": 0, "node-1": 2}),
+        # Where it is counts; it may have been sent elsewhere than planned.
+        (("node-0", "0,1"), False, False, {"node-0": 2, "node-1": 0}),
+        # It is of an earlier placement: it has its GPUs still, and the record has others.
+        (("node-0", "0,1"), True, False, {"node-0": 2, "node-1": 2}),
+        (("node-0", "0,1"), True, True, {"node-0": 2, "node-1": 2}),
+        (("node-0", "0,1"), False, True, {"node-0": 2, "node-1": 2}),
+        (("node-1", "2,3"), True, True, {"node-0": 0, "node-1": 4}),
+        # It has ended, and holds nothing.
+        (("node-0", None), False, False, {"node-0": 0, "node-1": 0}),
+        (("node-0", None), False, True, {"node-0": 0, "node-1": 2}),
+        (None, False, True, {"node-0": 0, "node-1": 2}),
+    ],
+)
+def test_a_record_counts_beside_pods_of_an_earlier_placement(
+    build, place: Any, ends: Any, suspended: Any, counts: dict[str, int]
+) -> None:
+    """A gang that is placed anew while its last pods end holds the GPUs of both."""
+    world = build(nodes=2)
+    engine = world.backend(lambda _: None)
+    job = MPIJob(name="a", command="x", image="y", workers=1, gpus=2, gputopology=True)
+    workflow.submit(job, engine, namespace="default")
+    with world.api.edit("MPIJob", "a") as stored:
+        stored["metadata"]["annotations"][MAP] = "node-1/0,1"
+        stored["spec"]["runPolicy"]["suspend"] = suspended
+    if place is not None:
+        node, gpus = place
+        template = stored["spec"]["mpiReplicaSpecs"]["Worker"]["template"]
+        notes = {**template["metadata"]["annotations"], GPU_GROUP: gpus or "0,1"}
+        meta = {"name": "a-worker-0", "annotations": notes}
+        if ends:
+            meta["deletionTimestamp"] = "2026-11-21T12:00:00Z"
+        spec = {key: value for key, value in template["spec"].items() if key != "schedulingGates"}
+        world.api.add(
+            {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "metadata": meta,
+                "spec": {**spec, "nodeName": node},
+                "status": {"phase": "Running" if gpus else "Failed"},
+            }
+        )
+    used = {one.name: 4 - one.free_count for one in engine.cluster().nodes}
+    assert used == counts
 
 
 def without_record(stored: Any, *, suspend: bool | None) -> Iterator[dict[str, Any]]:

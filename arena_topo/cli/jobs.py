@@ -23,7 +23,6 @@ from arena_topo.cli.options import (
     BackendName,
     Globals,
     OutputLost,
-    Seconds,
     put,
     say,
     show,
@@ -170,10 +169,6 @@ class Submission:
     wait: Annotated[
         bool, Flag(help="Wait for the end, and end with the launcher's exit code.", panel=_PANEL)
     ] = False
-    timeout: Annotated[
-        Seconds | None,
-        Flag(help="How long --wait waits; the job goes on.", panel=_PANEL, metavar="DURATION"),
-    ] = None
 
 
 @spread
@@ -190,9 +185,10 @@ def submit_mpi(job: MPIJob, how: Submission, offline: Offline, everywhere: Globa
             why="a job is created on the cluster as it is, not as a file says it was",
             hint="add --dry-run",
         )
-    if how.timeout is not None and not how.wait:
-        raise UsageError("--timeout needs --wait", hint="add --wait")
-    backend = engine(everywhere, image=job.image, fabric=network(offline.fabric))
+    begun = time.monotonic()
+    # The end of the job is waited for with patience; what is left of --timeout is for that.
+    asking = replace(everywhere, timeout=None) if how.wait else everywhere
+    backend = engine(asking, image=job.image, fabric=network(offline.fabric))
     namespace = namespace_of(everywhere, backend)
     made: list[str] = []
 
@@ -207,7 +203,7 @@ def submit_mpi(job: MPIJob, how: Submission, offline: Offline, everywhere: Globa
             backend,
             namespace=namespace,
             api=offline.api_version,
-            stay=how.wait,
+            stay=how.wait and everywhere.timeout is None,
             announce=announce,
             tell=say,
         )
@@ -221,7 +217,9 @@ def submit_mpi(job: MPIJob, how: Submission, offline: Offline, everywhere: Globa
     )
     _summarise(done, waits=how.wait)
     if how.wait:
-        _wait(backend, job.name, namespace, how.timeout)
+        limit = everywhere.timeout
+        left = None if limit is None else max(0.0, limit - (time.monotonic() - begun))
+        _wait(backend, job.name, namespace, left)
 
 
 def _announce(name: str, text: Callable[[], str]) -> None:

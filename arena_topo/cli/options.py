@@ -175,6 +175,14 @@ class Globals:
             metavar="DURATION",
         ),
     ] = _REQUEST_TIMEOUT
+    timeout: Annotated[
+        Seconds | None,
+        Flag(
+            help="Give up after this long in all; a job that was submitted goes on.",
+            panel=_GLOBAL_PANEL,
+            metavar="DURATION",
+        ),
+    ] = None
     loglevel: Annotated[
         LogLevel,
         Flag(help="With debug, mistakes of the program show where they are.", panel=_GLOBAL_PANEL),
@@ -193,6 +201,7 @@ class Globals:
             namespace=self.namespace or None,
             emulate=self.emulate or None,
             request_timeout=self.request_timeout,
+            deadline=self.timeout,
         )
 
 

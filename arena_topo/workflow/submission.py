@@ -15,7 +15,14 @@ from arena_topo import manifests
 from arena_topo.backends import Backend, JobStatus
 from arena_topo.backends.kubernetes.status import is_launcher
 from arena_topo.backends.queue import MOST_TRIES, Queue, QueuedJob, queued, suspender
-from arena_topo.errors import AccessDenied, ArenaError, InvalidJob, NotFound
+from arena_topo.errors import (
+    AccessDenied,
+    ArenaError,
+    ClusterError,
+    InvalidJob,
+    NotFound,
+    TimedOut,
+)
 from arena_topo.job import MPIJob
 from arena_topo.manifests import ApiVersion, Manifest, Plan, transition
 from arena_topo.manifests.values import STATE
@@ -353,9 +360,15 @@ def brought_together(
     while outcome.resumed:
         try:
             trouble = _trouble(queue, job, outcome.stored, until=until)
-        except AccessDenied as denied:
-            note = f"{denied.message}: nobody sees whether all workers come together"
+        except (AccessDenied, ClusterError) as blind:
+            note = f"{blind.message}: nobody sees whether all workers come together"
             return replace(outcome, notes=(*outcome.notes, note))
+        except TimedOut as late:
+            raise TimedOut(
+                f"whether all workers of {job.name} come together was not seen in time",
+                why=late.message,
+                hint=f"it goes on: arena-topo get {job.name}",
+            ) from late
         if trouble is None:
             return (
                 outcome
