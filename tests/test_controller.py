@@ -24,7 +24,7 @@ from arena_topo.controller import LOST_AFTER, Controller
 from arena_topo.errors import UsageError
 from arena_topo.job import KeyValue, MPIJob, NodeLoss
 from arena_topo.manifests.values import GATE, MAP, STATE, TRIES
-from arena_topo.topology import presets, published
+from arena_topo.topology import TAINT, presets, published
 from arena_topo.workflow import submission
 from arena_topo.workflow.submission import open_starter
 
@@ -32,11 +32,15 @@ from arena_topo.workflow.submission import open_starter
 class World:
     """A cluster of DGX-1 machines that lives by steps, and one controller."""
 
-    def __init__(self, api: FakeApi, config: str, nodes: int) -> None:
+    def __init__(self, api: FakeApi, config: str, nodes: int, *, dedicated: bool) -> None:
         self.api, self.config = api, config
         self.cluster = FakeCluster(api, kueue=True)
         for index in range(nodes):
-            self.cluster.node(f"node-{index}")
+            self.cluster.node(
+                f"node-{index}",
+                labels={TAINT: "true"} if dedicated else None,
+                taints=[{"key": TAINT, "effect": "NoSchedule"}] if dedicated else None,
+            )
             machine = presets.machine("dgx-1-v100", f"node-{index}")
             api.add(published.config_map(machine, machine.everything))
         if api.find("Namespace", SYSTEM) is None:
@@ -104,9 +108,9 @@ def world(tmp_path):
         api = FakeApi()
         stack.callback(api.close)
 
-        def opened(nodes: int = 2) -> World:
+        def opened(nodes: int = 2, *, dedicated: bool = False) -> World:
             config = kubeconfig(tmp_path / "config", api.url, user={"username": "alice"})
-            return World(api, config, nodes)
+            return World(api, config, nodes, dedicated=dedicated)
 
         yield opened
 
@@ -326,6 +330,24 @@ def test_a_gang_of_another_queue_is_placed_when_that_has_started_it_and_anew_eac
     assert here.job("job")["metadata"]["annotations"]["arena-topo.io/recorded"] != first
     ours = [line for line in here.api.requests if line.startswith("PATCH") and "mpijobs" in line]
     assert ours
+
+
+def test_the_kubelet_picks_no_gpus_where_we_have_shown_some_to_containers(world):
+    """Its books do not know of those, and it would give them away a second time."""
+    here = world(2, dedicated=True)
+    here.submit("shown", workers=2)
+    (node,) = here.nodes("shown")
+    environment = here.cluster.workers("shown")[0]["spec"]["containers"][0]["env"]
+    assert "NVIDIA_VISIBLE_DEVICES" in [one["name"] for one in environment]
+    label = KeyValue(key="kueue.x-k8s.io/queue-name", value="research")
+    for name in ("gated", "late"):
+        here.submit(name, workers=8 if name == "late" else 2, label=(label,))
+        here.cluster.kueue.admit(name)
+        here.cluster.settle()
+        here.rounds(2)
+    # Packed, it would be beside the other two; and a gang for which that leaves no room waits.
+    assert here.nodes("gated") == {"node-0", "node-1"} - {node}
+    assert here.nodes("late") == {None}
 
 
 def test_what_goes_wrong_with_one_job_does_not_stop_the_others(world):
