@@ -236,7 +236,10 @@ class Controller:
         there the operator makes no others of their names.
         """
         for pod in pods:
-            if pod["metadata"].get("deletionTimestamp") and self._lost_nodes([pod], view):
+            leaves = bool(pod["metadata"].get("deletionTimestamp"))
+            # One that failed is kept by `cleanPodPolicy: Running`, and its name with it.
+            failed = (pod.get("status") or {}).get("phase") == "Failed" and not is_launcher(pod)
+            if (leaves and self._lost_nodes([pod], view)) or (failed and not leaves):
                 self.upkeep.bury(pod)
 
     def _loss(self, pods: Sequence[Object], view: Snapshot) -> str | None:

@@ -22,7 +22,7 @@ from arena_topo.backends.kubernetes.upkeep import LEASE_DURATION, Lease
 from arena_topo.backends.local import engine as local
 from arena_topo.controller import LOST_AFTER, Controller
 from arena_topo.errors import UsageError
-from arena_topo.job import KeyValue, MPIJob, NodeLoss
+from arena_topo.job import CleanPodPolicy, KeyValue, MPIJob, NodeLoss
 from arena_topo.manifests.values import GATE, MAP, STATE, TRIES
 from arena_topo.topology import TAINT, presets, published
 from arena_topo.workflow import submission
@@ -272,10 +272,13 @@ def test_a_gang_that_is_to_fail_when_it_loses_a_node_is_left_alone(world):
     assert here.nodes("job") == {node}
 
 
-def test_an_evicted_worker_moves_the_whole_gang_at_once(world):
+@pytest.mark.parametrize("policy", list(CleanPodPolicy))
+def test_an_evicted_worker_moves_the_whole_gang_at_once(world, policy):
+    """The operator calls the job failed by then, and keeps the worker, or not, by the policy."""
     here = world(2)
-    here.submit("job", workers=4)
+    here.submit("job", workers=4, clean_task_policy=policy)
     here.cluster.evict("job-worker-1")
+    here.cluster.settle()
     here.rounds(3)
     assert here.runs("job")
     assert all(pod["status"]["phase"] == "Running" for pod in here.cluster.workers("job"))

@@ -338,26 +338,22 @@ def two(world: World, *, running: int, a: dict[str, int], b: dict[str, int]) -> 
 
 def test_of_two_gangs_that_want_the_same_gpus_exactly_one_runs(build) -> None:
     done = two(build(), running=1, a=TAKES_ALL, b=TAKES_ALL)
-    print("orders", done)
     assert done > 20
 
 
 def test_two_gangs_that_fit_together_both_run_whatever_they_wanted_first(build) -> None:
     done = two(build(), running=2, a={"workers": 2, "gpus": 1}, b={"workers": 1, "gpus": 2})
-    print("orders", done)
     assert done > 20
 
 
 def test_gangs_that_overlap_in_part_share_nothing(build) -> None:
     done = two(build(), running=1, a={"workers": 3, "gpus": 1}, b={"workers": 2, "gpus": 1})
-    print("orders", done)
     assert done > 20
 
 
 def test_where_gpus_are_only_counted_no_node_is_given_more_than_it_has(build) -> None:
     world = build(nodes=2, dedicated=False)
     done = two(world, running=2, a={"workers": 3, "gpus": 1}, b={"workers": 4, "gpus": 1})
-    print("orders", done)
     assert done > 20
 
 
@@ -377,7 +373,6 @@ def stalled(world: World) -> int:
 @pytest.mark.slow
 def test_a_stalled_submitter_whose_record_was_withdrawn_does_not_run(build) -> None:
     done = stalled(build())
-    print("orders", done)
     assert done > 100
 
 
@@ -404,7 +399,6 @@ def test_a_resume_beside_the_submitter_starts_the_job_once(build) -> None:
         lambda: [world.submitter("a", alone=False, **TAKES_ALL), world.resumer("r", "a")],
         end,
     )
-    print("orders", done)
     assert done > 20
 
 
@@ -452,7 +446,6 @@ def test_of_three_gangs_that_want_the_same_gpus_exactly_one_runs_in_every_order(
         lambda: [world.starter(name, **TAKES_ALL) for name in "abc"],
         lambda actors: settled(world, actors, running=1),
     )
-    print("orders", done)
     assert done > 1000
 
 
@@ -549,7 +542,6 @@ def test_whoever_is_killed_between_two_requests_stops_nobody(build) -> None:
         end,
         kill="a",
     )
-    print("orders", done)
     assert done > 40
 
 

@@ -120,9 +120,10 @@ def _project_mpijob(one: Object) -> dict[str, Any]:
             },
         },
         "status": {
-            **texts(status, ("launcherStatus",)),
+            **texts(status, ("launcherStatus", "completionTime")),
             "conditions": [
-                texts(condition, ("type", "status")) for condition in items(status, "conditions")
+                texts(condition, ("type", "status", "reason"))
+                for condition in items(status, "conditions")
             ],
         },
     }

@@ -43,6 +43,9 @@ _KIBI = 1024.0
 _SHORT = 15
 """Digits, with Ki too, that surely stand for less than that."""
 
+EVICTED = "MPIJobEvicted"
+"""Why mpi-operator calls a job failed of which a worker was evicted."""
+
 OVER = ("Succeeded", "Failed")
 """Phases in which a pod or a job holds nothing any more."""
 
@@ -64,10 +67,16 @@ def worker_replicas(mpijob: Object) -> object:
 
 
 def job_over(mpijob: Object) -> bool:
-    """Whether the operator says that the job has ended."""
+    """Whether the operator says that the job has ended, for good.
+
+    mpi-operator calls a job failed as soon as a worker is evicted, and goes on with it all the
+    same: it may be suspended and resumed (pkg/controller/mpi_job_controller.go, `isEvicted`).
+    """
     status = of(mpijob, "status")
     return status.get("launcherStatus") in OVER or any(
-        condition.get("type") in OVER and condition.get("status") == "True"
+        condition.get("type") in OVER
+        and condition.get("status") == "True"
+        and not (condition.get("reason") == EVICTED and not status.get("completionTime"))
         for condition in items(status, "conditions")
     )
 

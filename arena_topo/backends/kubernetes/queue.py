@@ -7,6 +7,7 @@ round, so exactly one of their authors yields (`workflow.starting`).
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -41,6 +42,12 @@ LEASE = "arena-topo-controller"
 
 SERVER_ERROR = 500
 """HTTP codes from here on are the server's fault (RFC 9110, 15.6)."""
+
+_CONFLICTS = 5
+"""How often a patch is sent that the server could not fit between the writes of others."""
+
+_NOT_VALID = " is invalid: "
+"""What answers to objects that break a rule have (apimachinery, errors.NewInvalid)."""
 
 _LIFE = 60.0
 """Seconds after which a Lease or a view that nobody renewed says that nobody is at work."""
@@ -143,14 +150,20 @@ class KubernetesQueue:
     ) -> Manifest | None:
         """Apply a JSON patch to a job; None if one of its tests failed, or the job is gone."""
         meta = stored["metadata"]
-        try:
-            return self._api.patch(self._path(meta["namespace"], meta["name"]), patch)
-        except NotFound:
-            return None
-        except ClusterError as error:
-            if error.status == INVALID:
+        for attempt in range(_CONFLICTS):
+            try:
+                return self._api.patch(self._path(meta["namespace"], meta["name"]), patch)
+            except NotFound:
                 return None
-            raise
+            except ClusterError as error:
+                # Of a result that is not valid the server names the object; of a test, nothing.
+                if error.status == INVALID and _NOT_VALID not in error.message:
+                    return None
+                # Others wrote to the job all the while: the tests say whether that matters.
+                if error.status != CONFLICT or attempt == _CONFLICTS - 1:
+                    raise
+            time.sleep(random.uniform(0, 0.1) * 2**attempt)  # noqa: S311  no secret
+        raise AssertionError("the last attempt returns or raises")
 
     def get(self, namespace: str, name: str) -> Manifest | None:
         """One MPIJob; None if there is none."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from arena_topo import manifests
 from arena_topo.backends import Instance, JobStatus, Phase
-from arena_topo.backends.usage import gpu_count, worker_template
+from arena_topo.backends.usage import gpu_count, job_over, worker_template
 from arena_topo.manifests.values import GPU_GROUP
 from arena_topo.topology import natural
 
@@ -181,7 +181,7 @@ def _phase(mpijob: Object, pods: list[Object], chief: Object | None) -> Phase:
     said = (mpijob.get("status") or {}).get("launcherStatus")
     if said == "Succeeded" or _has(mpijob, "Succeeded"):
         return Phase.SUCCEEDED
-    if said == "Failed" or _has(mpijob, "Failed"):
+    if said == "Failed" or (_has(mpijob, "Failed") and job_over(mpijob)):
         return Phase.FAILED
     if held := _held(mpijob, pods):
         return held
