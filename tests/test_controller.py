@@ -17,12 +17,12 @@ from fake_cluster import FakeCluster
 from arena_topo import controller, manifests, workflow
 from arena_topo.backends import Options
 from arena_topo.backends.kubernetes import engine as kubernetes
-from arena_topo.backends.kubernetes.queue import LEASE, SYSTEM
+from arena_topo.backends.kubernetes.queue import LEASE, SYSTEM, KubernetesQueue
 from arena_topo.backends.kubernetes.upkeep import LEASE_DURATION, Lease
 from arena_topo.backends.local import engine as local
 from arena_topo.controller import LOST_AFTER, Controller
-from arena_topo.errors import UsageError
-from arena_topo.job import CleanPodPolicy, KeyValue, MPIJob, NodeLoss
+from arena_topo.errors import InvalidJob, UsageError
+from arena_topo.job import CleanPodPolicy, ConfigFile, KeyValue, MPIJob, NodeLoss
 from arena_topo.manifests.values import GATE, MAP, STATE, TRIES
 from arena_topo.topology import TAINT, presets, published
 from arena_topo.workflow import submission
@@ -181,6 +181,44 @@ def test_the_record_of_a_submitter_that_died_is_withdrawn_after_a_minute_and_its
     here.later(61)
     here.rounds(2)
     assert here.runs("left")
+
+
+def test_a_job_whose_files_were_never_created_is_not_started_by_anybody(
+    world, monkeypatch, tmp_path
+):
+    here = world(1)
+
+    class Died(BaseException):
+        """The submitter is killed."""
+
+    def die(*_args: object) -> None:
+        raise Died
+
+    (tmp_path / "settings.yaml").write_text("a: 1")
+    files = (ConfigFile.parse(f"{tmp_path}/settings.yaml:/etc/settings.yaml"),)
+    with monkeypatch.context() as patched:
+        patched.setattr(KubernetesQueue, "own", die)
+        with pytest.raises(Died):
+            here.submit("half", workers=2, config_file=files)
+    here.later(61)
+    here.rounds(3)
+    assert not here.runs("half")
+    with pytest.raises(InvalidJob, match="half was not created completely"):
+        submission.resume(here.backend, "half", "default")
+    here.submit("next", workers=8)
+    assert here.runs("next")
+
+
+def test_a_waiting_job_whose_files_are_there_is_started(world, tmp_path):
+    here = world(1)
+    (tmp_path / "settings.yaml").write_text("a: 1")
+    files = (ConfigFile.parse(f"{tmp_path}/settings.yaml:/etc/settings.yaml"),)
+    here.submit("first", workers=8)
+    here.submit("second", workers=8, config_file=files)
+    here.backend.delete("first", "default")
+    here.cluster.settle()
+    here.rounds(2)
+    assert here.runs("second")
 
 
 def test_a_worker_that_is_created_again_is_sent_to_its_place_from_the_gate(world):

@@ -15,6 +15,7 @@ from arena_topo.backends import slices
 from arena_topo.backends.usage import job_over
 from arena_topo.manifests.values import (
     FORMAT,
+    INCOMPLETE,
     MAP,
     RECORDED,
     STATE,
@@ -49,6 +50,7 @@ class QueuedJob:
     `recorded` when that was, by the server's clock (Unix seconds). `suspender` names who alone may
     resume it, None where that is arena-topo. `timeout` is how many seconds it may run, None without
     a limit; `started` when it was resumed. `tries` counts the starts that could not complete.
+    `incomplete`: whoever submitted it has not created all that it owns.
     """
 
     namespace: str
@@ -61,6 +63,7 @@ class QueuedJob:
     suspended: bool
     suspender: str | None
     tries: int
+    incomplete: bool = False
     timeout: float | None
     started: float | None
     manifest: Manifest
@@ -151,6 +154,7 @@ def queued(mpijob: Object, priorities: Mapping[str, int]) -> QueuedJob | None:
         suspended=policy.get("suspend") is True,
         suspender=suspender(mpijob),
         tries=int(tries) if tries.isdigit() else 0,
+        incomplete=INCOMPLETE in notes,
         timeout=float(limit) if isinstance(limit, int) and limit > 0 else None,
         started=_started(mpijob),
         manifest=dict(mpijob),

@@ -19,6 +19,7 @@ from arena_topo.manifests.record import annotated
 from arena_topo.manifests.values import (
     FORECAST,
     FORMAT,
+    INCOMPLETE,
     MAP,
     RECORDED,
     REQUEST,
@@ -34,12 +35,17 @@ SUSPEND = "/spec/runPolicy/suspend"
 _TEMPLATES = ("Worker", "Launcher")
 
 
-def suspended(mpijob: Manifest, forecast: Forecast, *, at: str | None, request: str) -> Manifest:
+def suspended(
+    mpijob: Manifest, forecast: Forecast, *, at: str | None, request: str, incomplete: bool = False
+) -> Manifest:
     """The MPIJob as it is created: not running, with its state and, where it has one, its record.
 
     `mpijob` carries no pin. `at` is the server's time (RFC 3339) of a record, None without one.
+    `incomplete`: what it owns is created after it, and nobody else must start it before that.
     """
     notes = {REQUEST: request} | ({RECORDED: at} if at is not None else {})
+    if incomplete:
+        notes[INCOMPLETE] = "true"
     metadata = mpijob["metadata"]
     marked = mpijob | {
         "metadata": metadata | {"annotations": metadata.get("annotations", {}) | notes}
@@ -82,8 +88,14 @@ def resuming(stored: Mapping[str, Any], placed: Manifest) -> Patch:
     return [
         *_unchanged(stored, suspend=True),
         *_templates(stored, placed),
+        *([_removed(INCOMPLETE)] if INCOMPLETE in _annotations(stored) else []),
         {"op": "replace", "path": SUSPEND, "value": False},
     ]
+
+
+def completed(stored: Mapping[str, Any]) -> Patch:
+    """Say that everything is there that a waiting job owns."""
+    return [*_unchanged(stored, suspend=None), _removed(INCOMPLETE)]
 
 
 def waiting(stored: Mapping[str, Any], unpinned: Manifest, reason: str | None) -> Patch:

@@ -51,7 +51,12 @@ def rank(job: QueuedJob) -> tuple[int, float, str, str]:
 
 def waits(job: QueuedJob) -> bool:
     """Whether a job waits for a starter of arena-topo."""
-    return job.state == "waiting" and job.suspended and job.suspender is None and not job.stopped
+    return (
+        job.state == "waiting"
+        and job.suspended
+        and job.suspender is None
+        and not (job.stopped or job.incomplete)
+    )
 
 
 def abandoned(job: QueuedJob, now: float) -> bool:

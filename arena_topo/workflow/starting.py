@@ -184,6 +184,7 @@ class Starter:
             decision.forecast,
             at=at,
             request=manifests.requested(plan.job),
+            incomplete=any(map(_matters, plan.objects[1:])),
         )
         return self.queue.create(plan, form)
 
@@ -195,8 +196,7 @@ class Starter:
         that sees it resumed before it has seen it suspended would keep them where they are.
         """
         if decision is None and self.haunted(stored):
-            nothing = Decision(cluster=Cluster(nodes=()), refused=HAUNTED)
-            return Outcome(stored=stored, decision=nothing, resumed=False)
+            return self.haunting(stored)
         if decision is None or decision.placement is None:
             found = self._renewed(job, stored, None)
             if found is None:
@@ -227,6 +227,12 @@ class Starter:
             why="others submit faster than this program can look",
             hint=f"it waits, suspended: arena-topo resume {job.name}",
         )
+
+    @staticmethod
+    def haunting(stored: Manifest) -> Outcome:
+        """A job that waits for the end of its own pods."""
+        nothing = Decision(cluster=Cluster(nodes=()), refused=HAUNTED)
+        return Outcome(stored=stored, decision=nothing, resumed=False)
 
     def haunted(self, stored: Manifest) -> bool:
         """Whether pods of a job's last run are there; False where they may not be listed."""
@@ -421,6 +427,12 @@ def pinned(stored: Manifest, placement: Placement, binding: Binding, cluster: Cl
     return manifests.placed(
         manifests.unplaced(stored), placement, binding, kept=keeping(placement, cluster)
     )
+
+
+def _matters(owned: Manifest) -> bool:
+    """Whether pods need an object: not arena's books, and claims are made when they are due."""
+    books = owned["kind"] == "ConfigMap" and owned["metadata"]["name"].endswith("-mpijob")
+    return not books and not owned["kind"].startswith("ResourceClaim")
 
 
 def over(pod: Mapping[str, Any]) -> bool:

@@ -25,7 +25,7 @@ from arena_topo.errors import (
 )
 from arena_topo.job import MPIJob
 from arena_topo.manifests import ApiVersion, Manifest, Plan, transition
-from arena_topo.manifests.values import STATE
+from arena_topo.manifests.values import INCOMPLETE, STATE
 from arena_topo.solver import Placement, Unplaceable, Verdict
 from arena_topo.topology import Cluster
 from arena_topo.workflow import gathering, shape
@@ -44,6 +44,9 @@ images within a second or two."""
 
 _GONE = 30.0
 """Seconds to wait for the pods of a gang that was taken back: kubelets give them 30 s to end."""
+
+_PATIENCE = 60.0
+"""Seconds that a server may be in trouble before a gang that is gathering is left alone."""
 
 _LOOK = 0.25
 """Seconds between two looks at a gang that is gathering."""
@@ -192,6 +195,8 @@ class _Submission:
             if decision.placement is not None
             else Outcome(stored=stored, decision=decision, resumed=False)
         )
+        if not outcome.resumed and INCOMPLETE in outcome.stored["metadata"]["annotations"]:
+            self.queue.change(outcome.stored, transition.completed(outcome.stored))
         outcome = brought_together(
             starter, job, outcome, until=Fate.STARTED if self.stay else Fate.BOUND, tell=self.tell
         )
@@ -414,9 +419,19 @@ def _trouble(queue: Queue, job: MPIJob, stored: Manifest, *, until: Fate) -> str
     Workers at their gates are sent on their way.
     """
     since, patience = queue.now(), gathering.Patience(limit=float(job.gang_timeout))
-    bound_at, delay = None, _LOOK / 5
-    while _gathers(queue, stored):
-        pods = queue.pods(stored)
+    bound_at, delay, answered = None, _LOOK / 5, time.monotonic()
+    while True:
+        try:
+            if not _gathers(queue, stored):
+                return None
+            pods = queue.pods(stored)
+        except ClusterError as error:
+            # A gang left alone at its gates would hold GPUs for nothing.
+            if isinstance(error, AccessDenied) or time.monotonic() - answered > _PATIENCE:
+                raise
+            time.sleep(_LOOK)
+            continue
+        answered = time.monotonic()
         for pod, patch in gathering.worker_places(stored, pods):
             queue.bind(pod, patch)
         count = int(stored["spec"]["mpiReplicaSpecs"]["Worker"].get("replicas", 1))
@@ -437,7 +452,6 @@ def _trouble(queue: Queue, job: MPIJob, stored: Manifest, *, until: Fate) -> str
             return f"nothing moved for {limit}: {seen.reason}"
         time.sleep(delay)
         delay = min(2.0, delay * 1.5)
-    return None
 
 
 def _gathers(queue: Queue, stored: Manifest) -> bool:
@@ -473,6 +487,12 @@ def resume(
             f"there is nothing to resume about {name}",
             why="it is over, or was not submitted with --gputopology",
         )
+    if mine.incomplete:
+        raise InvalidJob(
+            f"{name} was not created completely",
+            why="whoever submitted it was stopped before its files were there",
+            hint=f"arena-topo delete {name}, and submit it again",
+        )
     starter = open_starter(backend, queue)
     job = manifests.job_of(stored)
     if mine.suspender is not None:
@@ -489,6 +509,8 @@ def resume(
         view = queue.read()
         starter.withdraw([one for one in view.jobs if one.key != mine.key], view.now)
         _left(starter, stored)
+        if starter.haunted(stored):
+            return starter.haunting(stored)
         released = queue.change(stored, transition.releasing(stored))
         if released is None:
             released = queue.get(namespace, name)
