@@ -20,7 +20,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -30,8 +30,9 @@ from arena_topo.backends import Backend
 from arena_topo.backends.kubernetes.status import is_launcher
 from arena_topo.backends.queue import MOST_TRIES, Queue, QueuedJob, Snapshot
 from arena_topo.errors import ArenaError, UsageError
-from arena_topo.job import NodeLoss
+from arena_topo.job import MPIJob, NodeLoss
 from arena_topo.manifests import transition
+from arena_topo.manifests.values import REQUEST
 from arena_topo.workflow import fairness, gathering, heartbeat
 from arena_topo.workflow.gathering import Fate
 from arena_topo.workflow.starting import Starter, over
@@ -48,6 +49,9 @@ PERIOD = 2.0
 
 VIEW_PERIOD = 15.0
 """Seconds between two looks at what is free that are published."""
+
+REASON_PERIOD = 30.0
+"""Seconds after which a gang that still waits is looked at anew, and why it waits is said again."""
 
 LOST_AFTER = 60.0
 """Seconds that a node of a gang may be cordoned, not ready or gone before the gang moves."""
@@ -110,7 +114,7 @@ def _rounds(controller: Controller, lease: Lease, stop: threading.Event, tell: T
 
 @dataclass(slots=True, kw_only=True)
 class Controller:
-    """One round after another on one cluster; what it remembers are only times."""
+    """One round after another on one cluster; what it remembers are times, and what saves work."""
 
     queue: Queue
     upkeep: Upkeep
@@ -121,6 +125,8 @@ class Controller:
     _patience: dict[tuple[str, str, str], gathering.Patience] = field(default_factory=dict)
     _missed: dict[str, float] = field(default_factory=dict)
     _published: float | None = None
+    _refused: dict[tuple[str, str, float], float] = field(default_factory=dict)
+    _before: tuple[object, ...] | None = None
 
     def round(self) -> None:
         """Look at everything once, and do what is to be done."""
@@ -134,11 +140,16 @@ class Controller:
             touched |= self._each(job, partial(self._tended, job, pods.get(job.key, []), view))
         if touched:
             view = self.queue.read()
+        now = _matters(view)
+        quiet = now == self._before
+        self._before = now
         for job in fairness.order(view.jobs):
             if not all(map(over, pods.get(job.key, ()))):
                 continue  # The pods of its last run have not ended yet.
+            if quiet and self._just_refused(job):
+                continue
             if self._each(job, partial(self._started, job, view)):
-                view = self.queue.read()
+                view, quiet, self._before = self.queue.read(), False, None
         self._publish(view)
 
     def _each(self, job: QueuedJob, act: Callable[[], bool]) -> bool:
@@ -154,6 +165,8 @@ class Controller:
         """Drop what is remembered of jobs that are gone or were placed anew."""
         there = {(*job.key, job.record or "") for job in view.jobs}
         self._patience = {key: one for key, one in self._patience.items() if key in there}
+        alive = {(*job.key, job.created) for job in view.jobs}
+        self._refused = {key: at for key, at in self._refused.items() if key in alive}
 
     # Gangs that run, or that another queue starts
 
@@ -283,13 +296,28 @@ class Controller:
     def _started(self, job: QueuedJob, view: Snapshot) -> bool:
         """Start a waiting gang if it fits now and nobody older needs the same GPUs."""
         asked = manifests.job_of(job.manifest)
+        if self._just_refused(job) and not self._fits(asked, job, view):
+            return False
         found = self.starter.decide(asked, job, view)
         if found.placement is None:
+            self._refused[*job.key, job.created] = self.clock()
             return self._reasoned(job, found.refused)
         outcome = self.starter.start(asked, job.manifest, None)
         if outcome.resumed:
             self.tell(f"{job.namespace}/{job.name}: started")
         return True
+
+    def _just_refused(self, job: QueuedJob) -> bool:
+        """Whether it was worked out a moment ago why this gang waits."""
+        at = self._refused.get((*job.key, job.created))
+        return at is not None and self.clock() - at < REASON_PERIOD
+
+    def _fits(self, asked: MPIJob, job: QueuedJob, view: Snapshot) -> bool:
+        """Whether a gang can be placed now: what `decide` goes by, without looking for reasons."""
+        held = fairness.reservation(job, view, self.starter.fit)
+        whole = view.cluster(without={job.key})
+        left = fairness.kept_from(job, whole, held, now=view.now)
+        return self.starter.fit(asked, left) is not None
 
     def _reasoned(self, job: QueuedJob, reason: str | None) -> bool:
         """Write down why a gang waits, where that is news."""
@@ -309,6 +337,23 @@ class Controller:
         if self.ack:
             self.upkeep.mirror()
         self._published = self.clock()
+
+
+def _matters(view: Snapshot) -> tuple[object, ...]:
+    """All that decides whether a waiting gang can start, but for what time does to it.
+
+    Time opens no way: a job that may pass the head of the queue is the less likely to end before
+    that starts, the later it is itself. What is written on a job of why it waits does not count.
+    """
+    jobs = tuple(
+        (
+            replace(job, manifest={}),
+            job.manifest["metadata"].get("generation"),
+            (job.manifest["metadata"].get("annotations") or {}).get(REQUEST),
+        )
+        for job in view.jobs
+    )
+    return view.objects, jobs
 
 
 _EVICTED = frozenset({"Evicted", "NodeLost", "Terminated", "Shutdown", "Preempting"})

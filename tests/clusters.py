@@ -148,6 +148,15 @@ class Live:
             else:
                 time.sleep(0.1)
 
+    @contextmanager
+    def alive(self) -> Iterator[None]:
+        """Let the cluster live by itself meanwhile, as a real one always does."""
+        if self.living is None:
+            yield
+            return
+        with self.living.running():
+            yield
+
     # Machines by hand, where no kubelet is.
 
     def play(self, stop: threading.Event) -> None:
@@ -205,6 +214,8 @@ def _fake(folder: Path) -> Iterator[Live]:
     try:
         meta = {"name": "arena-test"}
         api.add({"apiVersion": "v1", "kind": "Namespace", "metadata": meta})
+        # Its admin may do everything, and anybody else what roles allow.
+        api.rbac = True
         config = kubeconfig(
             folder / "live", api.url, user={"username": "admin"}, namespace="arena-test"
         )

@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from worlds import kubernetes_world
+
+from arena_topo import workflow
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "arena_topo"
 HEAVY = ["kubernetes", "networkx", "jinja2", "yaml", "rich", "urllib3", "pydantic", "numpy"]
+
+LOADED = """
+import sys
+from arena_topo.cli import main
+try:
+    main()
+except SystemExit as end:
+    assert not end.code, end.code
+print("LOADED", [name for name in {names!r} if name in sys.modules])
+"""
+"""Runs a command and says in the last line which of these modules it has loaded."""
 
 
 def test_each_layer_knows_only_the_layers_below_it():
@@ -38,21 +53,44 @@ def test_the_layers_in_the_docs_are_the_layers_that_are_enforced():
 
 @pytest.mark.parametrize("words", [["--help"], ["version"], ["submit", "mpi", "--help"]])
 def test_a_command_that_needs_no_cluster_loads_no_heavy_package(words):
-    script = (
-        "import sys; sys.argv[1:] = sys.argv[1:]\n"
-        "from arena_topo.cli import main\n"
-        "try:\n    main()\nexcept SystemExit as end:\n    assert not end.code, end.code\n"
-        f"loaded = [name for name in {HEAVY!r} if name in sys.modules]\n"
-        "print('LOADED', loaded)"
-    )
     done = subprocess.run(
-        [sys.executable, "-c", script, *words],
+        [sys.executable, "-c", LOADED.format(names=HEAVY), *words],
         capture_output=True,
         text=True,
         check=False,
         cwd=ROOT,
     )
     assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "LOADED []"
+
+
+PLACING = [
+    "arena_topo.solver",
+    "arena_topo.workflow.planning",
+    "arena_topo.workflow.submission",
+    "arena_topo.backends.observed",
+    *(name for name in HEAVY if name not in {"yaml", "urllib3"}),
+]
+"""What only those need who place jobs; a kubeconfig is YAML, and servers are asked by urllib3."""
+
+
+@pytest.mark.parametrize("words", [["get", "placed"], ["list"]])
+def test_looking_at_jobs_of_a_cluster_does_not_load_what_places_them(tmp_path, words):
+    with kubernetes_world("v2beta1")(tmp_path) as world:
+        job = world.job("placed", gputopology=True, gang=True, workers=2, gpus=1)
+        backend = world.backend
+        backend.apply(workflow.plan(job, backend, namespace="default"))
+        world.start("placed")
+        done = subprocess.run(
+            [sys.executable, "-c", LOADED.format(names=PLACING), *words],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=ROOT,
+            env={**os.environ, "KUBECONFIG": str(tmp_path / "config")},
+        )
+    assert done.returncode == 0, done.stderr
+    assert "RUNNING" in done.stdout
     assert done.stdout.splitlines()[-1] == "LOADED []"
 
 

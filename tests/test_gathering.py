@@ -76,8 +76,19 @@ def warning(message: str, at: float = NOW) -> dict[str, Any]:
     return {"message": message, "lastTimestamp": written(at), "type": "Warning"}
 
 
-def seen(*pods: dict[str, Any], warnings: Any = (), since: float = NOW - 5) -> gathering.Standing:
-    return standing(JOB, pods, warnings, now=NOW, since=since)
+def told(index: int, reason: str, message: str = "", **more: Any) -> dict[str, Any]:
+    """What a kubelet, or the scheduler, says of a worker."""
+    kind = "Warning" if reason.startswith(("Failed", "BackOff")) else "Normal"
+    about = {"kind": "Pod", "name": f"j-worker-{index}", "uid": f"u{index}", **more}
+    return {"involvedObject": about, "reason": reason, "message": message, "type": kind}
+
+
+def seen(*pods: dict[str, Any], events: Any = (), since: float = NOW - 5) -> gathering.Standing:
+    return standing(JOB, pods, events, now=NOW, since=since)
+
+
+def pulls(*pods: dict[str, Any], events: Any = ()) -> bool:
+    return gathering.pulls(pods, events, now=NOW)
 
 
 def test_all_workers_that_run_have_started() -> None:
@@ -169,15 +180,18 @@ def test_a_condition_without_a_time_is_as_of_now() -> None:
     ],
 )
 def test_a_worker_that_may_not_be_created_breaks_a_gang(message: str, broken: object) -> None:
-    found = seen(running(0), running(1), warnings=[warning(message)])
+    found = seen(running(0), running(1), events=[warning(message)])
     assert (found.fate is Fate.BROKEN) is broken
     assert not broken or found.reason == message
 
 
 def test_events_of_an_earlier_try_and_of_workers_that_came_in_the_end_do_not_count() -> None:
     refused = "is forbidden: exceeded quota"
-    assert seen(running(0), warnings=[warning(refused, NOW - 20)]).fate is Fate.GATHERING
-    assert seen(*map(running, range(3)), warnings=[warning(refused)]).fate is Fate.STARTED
+    assert seen(running(0), events=[warning(refused, NOW - 20)]).fate is Fate.GATHERING
+    assert seen(*map(running, range(3)), events=[warning(refused)]).fate is Fate.STARTED
+    # What is no warning refuses nothing, whatever it says.
+    normal = {**warning(refused), "type": "Normal"}
+    assert seen(running(0), events=[normal]).fate is Fate.GATHERING
     # Events are written to the second.
     found = standing(JOB, [], [warning(refused, NOW)], now=NOW + 1, since=NOW + 0.9)
     assert found.fate is Fate.BROKEN
@@ -185,7 +199,7 @@ def test_events_of_an_earlier_try_and_of_workers_that_came_in_the_end_do_not_cou
 
 def test_the_newest_refusal_is_the_one_that_is_told() -> None:
     events = [warning("is forbidden: first", NOW - 3), warning("is forbidden: second", NOW - 1)]
-    assert seen(warnings=events).reason == "is forbidden: second"
+    assert seen(events=events).reason == "is forbidden: second"
 
 
 # Patience
@@ -216,23 +230,111 @@ def test_every_step_of_a_gang_starts_it_anew() -> None:
 
 def test_a_pull_that_goes_on_is_progress_and_one_that_is_tried_again_is_not() -> None:
     patience = Patience(limit=10.0)
-    pulls = worker(0, node="n", waits=("ContainerCreating", ""))
-    assert gathering.pulls([pulls])
+    pod = worker(0, node="n", waits=("ContainerCreating", ""))
+    events = [told(0, "Scheduled"), told(0, "Pulling")]
+    assert pulls(pod, events=events)
     for now in range(0, 100, 9):
-        assert not patience.lost(seen(pulls), pulling=True, now=float(now))
+        assert not patience.lost(seen(pod), pulling=True, now=float(now))
     # Between two tries kubelets say one word, after each the other.
     patience = Patience(limit=10.0)
     lost = []
     for now, word in enumerate(["ErrImagePull", "ImagePullBackOff"] * 10):
         pod = worker(0, node="n", waits=(word, "dial tcp: i/o timeout"))
-        assert not gathering.pulls([pod])
+        assert not pulls(pod, events=events)
         lost.append(patience.lost(seen(pod), pulling=False, now=float(now)))
     assert lost.index(True) == 10
 
 
 def test_a_worker_without_a_node_pulls_nothing() -> None:
-    assert not gathering.pulls([worker(0, waits=("ContainerCreating", ""))])
-    assert not gathering.pulls([running(0), worker(1)])
+    events = [told(0, "Pulling")]
+    assert not pulls(worker(0, waits=("ContainerCreating", "")), events=events)
+    assert not pulls(running(0), worker(1), events=events)
+
+
+SCHEDULED = told(0, "Scheduled", "Successfully assigned default/j-worker-0 to n")
+MOUNT = told(0, "FailedMount", 'MountVolume.SetUp failed for volume "s": secret "s" not found')
+
+
+@pytest.mark.parametrize(
+    ("events", "pulling"),
+    [
+        ([SCHEDULED], False),
+        ([SCHEDULED, MOUNT], False),
+        ([SCHEDULED, told(0, "FailedCreatePodSandBox", "cni: no address")], False),
+        ([SCHEDULED, told(0, "Pulling")], True),
+        ([SCHEDULED, MOUNT, told(0, "Pulling")], True),
+        ([SCHEDULED, told(0, "Pulling"), told(0, "Pulled")], False),
+        ([SCHEDULED, told(0, "Pulling"), told(0, "Failed")], False),
+        ([SCHEDULED, told(0, "Pulling"), told(0, "Failed"), told(0, "BackOff")], False),
+        # The image of its init container, then its own.
+        ([told(0, "Pulling"), told(0, "Pulled"), told(0, "Created"), told(0, "Pulling")], True),
+        # That another worker pulls is progress of the other, while that one waits for it.
+        ([SCHEDULED, told(1, "Pulling")], False),
+        # The worker of that name before this one.
+        ([SCHEDULED, told(0, "Pulling", uid="before")], False),
+    ],
+)
+def test_what_a_worker_that_is_being_created_waits_for_is_told_by_its_events(
+    events: Any, pulling: object
+) -> None:
+    pod = worker(0, node="n", waits=("ContainerCreating", ""))
+    assert pulls(pod, running(1), events=events) is pulling
+
+
+def test_without_events_a_worker_that_is_being_created_is_taken_to_pull() -> None:
+    """Who may not read them sees none."""
+    pod = worker(0, node="n", waits=("ContainerCreating", ""))
+    assert pulls(pod)
+    # Those of the others are there: it has none because it is not looked after.
+    pod["metadata"]["creationTimestamp"] = written(NOW - 3599)
+    assert not pulls(pod, events=[told(1, "Started")])
+    # They are kept for an hour, and a pull may take longer than that.
+    pod["metadata"]["creationTimestamp"] = written(NOW - 3600)
+    assert pulls(pod, events=[told(1, "Started")])
+
+
+def test_a_launcher_that_waits_for_its_workers_pulls_nothing() -> None:
+    state = {"waiting": {"reason": "PodInitializing"}}
+    waits = launcher(phase="Pending", containerStatuses=[{"name": "mpi", "state": state}])
+    assert not pulls(waits)
+
+
+def test_a_volume_that_is_not_there_ends_patience_and_is_told() -> None:
+    patience = Patience(limit=10.0)
+    pod = worker(0, node="n", waits=("ContainerCreating", ""))
+    lost = []
+    for now in range(12):
+        stands = seen(pod, running(1), running(2), events=[SCHEDULED, MOUNT])
+        going = pulls(pod, running(1), running(2), events=[SCHEDULED, MOUNT])
+        lost.append(patience.lost(stands, pulling=going, now=float(now)))
+    assert lost.index(True) == 10
+    assert stands.fate is Fate.BOUND
+    assert stands.reason == (
+        'j-worker-0: FailedMount: MountVolume.SetUp failed for volume "s": secret "s" not found'
+    )
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [MOUNT, told(0, "Pulling")],
+        [MOUNT, told(0, "Pulled")],
+        [told(1, "FailedMount", "of one that runs")],
+        [told(0, "FailedMount", "of the one before", uid="before")],
+    ],
+)
+def test_a_trouble_that_is_over_or_of_others_is_not_told(events: Any) -> None:
+    pod = worker(0, node="n", waits=("ContainerCreating", ""))
+    assert seen(pod, running(1), running(2), events=events).reason == "2 of 3 workers run"
+
+
+@pytest.mark.parametrize(
+    "reason", ["FailedAttachVolume", "FailedCreatePodSandBox", "FailedPrepareDynamicResources"]
+)
+def test_whatever_keeps_a_worker_from_its_image_is_the_reason(reason: str) -> None:
+    pod = worker(0, node="n", waits=("ContainerCreating", ""))
+    found = seen(pod, running(1), running(2), events=[SCHEDULED, told(0, reason, "no\nluck")])
+    assert found.reason == f"j-worker-0: {reason}: no luck"
 
 
 # Workers at their gates

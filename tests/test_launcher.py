@@ -184,6 +184,21 @@ def test_the_wait_ends_once_every_worker_has_a_name(shell: list[str], tool: str,
 
 
 @pytest.mark.parametrize(("shell", "tool"), LOOKED_UP)
+def test_workers_are_found_by_the_service_of_mpi_operator_0_4(
+    shell: list[str], tool: str, tmp_path: Path
+):
+    """There the Service, and the subdomain of the workers, is called demo-worker."""
+    answers = "case NAME in demo-worker-?.demo-worker.team-a.svc) exit 0;; esac; exit 2"
+    done = waited(shell, tmp_path / "bin", 0, tool=tool, answers=answers)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    asked = (tmp_path / "bin" / "asked").read_text().split()
+    services = ("demo", "demo-worker")
+    assert asked == [
+        f"demo-worker-{index}.{service}.team-a.svc" for index in range(4) for service in services
+    ]
+
+
+@pytest.mark.parametrize(("shell", "tool"), LOOKED_UP)
 def test_a_wait_in_vain_names_the_workers_that_are_missing(
     shell: list[str], tool: str, tmp_path: Path
 ):

@@ -951,6 +951,19 @@ def test_what_is_whole_of_a_broken_record_is_still_read():
     )
 
 
+def test_a_record_says_that_it_is_not_confirmed_and_nothing_where_it_is():
+    told = {}
+    for sure in (True, False):
+        binding = Binding(name="admission", guarantee=Guarantee.NODE, confirmed=sure)
+        mpijob = planned(a_topology_job(), placement=PAIR, cluster=BOTH, binding=binding).objects[0]
+        found = recorded(mpijob)
+        assert found is not None
+        assert found.confirmed is sure
+        told[sure] = json.loads(mpijob["metadata"]["annotations"]["arena-topo.io/forecast"])
+    assert told[False] == told[True] | {"confirmed": False}
+    assert "confirmed" not in told[True]
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
@@ -1148,7 +1161,8 @@ def test_the_launcher_waits_for_every_worker_and_names_those_that_are_missing(tm
     assert refused.stderr == "not ready after 0 s: mpi-dist-worker-1 mpi-dist-worker-3\n"
     asked = (tmp_path / "asked").read_text().splitlines()
     assert asked[0] == "ahosts mpi-dist-worker-0.mpi-dist.team-a.svc"
-    assert len(asked) == 4
+    # Each by both names that its Service may have, unless the first is known.
+    assert len(asked) == 6
     assert scripted(waiting_command(1, "0"), tmp_path).returncode == 0
 
 

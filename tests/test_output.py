@@ -227,6 +227,39 @@ def test_a_placement_of_one_gpu_has_no_bandwidth():
     assert "bandwidth" not in output.placement(one, "demo", slots=1)
 
 
+@pytest.mark.parametrize(
+    ("binding", "doubt"),
+    [
+        ("admission", "whether a policy places workers could not be tried"),
+        ("claims", "whether workers get the claims that are meant for them could not be tried"),
+        ("gates", "whether workers may be patched could not be asked"),
+    ],
+)
+def test_a_binding_that_nobody_could_try_is_shown_as_unconfirmed(binding, doubt):
+    one = Forecast(state="placed", workers=((0, "n", (5,)),), binding=binding, guarantee="gpus")
+    assert "unconfirmed" not in output.placement(one, "demo", slots=1)
+    shown = output.placement(replace(one, confirmed=False), "demo", slots=1)
+    said = f"  Guarantee: gpus, by {binding}, unconfirmed: {doubt} (each worker gets these GPUs)\n"
+    assert said in shown
+
+
+def test_a_placement_that_is_not_confirmed_is_shown_whole():
+    status = mpi_dist(
+        Phase.RUNNING,
+        launcher(),
+        name="demo",
+        forecast=replace(PLACED, binding="admission", confirmed=False, emulated=False),
+    )
+    assert output.job(status, now=CREATED + 5) == screen("get-unconfirmed.txt")
+
+
+def test_json_says_of_every_guarantee_whether_it_is_confirmed():
+    waits = Forecast(state="waiting")
+    found = [PLACED, replace(PLACED, confirmed=False), waits]
+    values = [output.placement_value(one, slots=2)["confirmed"] for one in found]
+    assert values == [True, False, None]
+
+
 def test_a_bandwidth_that_is_not_proven_says_what_could_be_possible():
     found = Forecast(
         state="placed",

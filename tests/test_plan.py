@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -181,6 +182,18 @@ def test_one_gpu_has_no_bandwidth_to_compare(plan):
 def test_a_gpu_that_is_not_healthy_is_neither_free_nor_in_use():
     world = cluster(node("dgx-0", V100, 0b1111, allocatable=gpu_set((0, 1, 2, 3, 4, 5, 6))))
     assert "; 4 chosen, 3 in use, 1 broken" in shown(world, workers=1, gpus=4)
+
+
+def test_a_binding_that_nobody_could_try_is_said_to_be_unconfirmed():
+    found = proposed(cluster(node("dgx-0", V100)), workers=2, gpus=4)
+    assert found.plan is not None
+    assert found.plan.forecast is not None
+    assert screen_of.value(found)["confirmed"] is True
+    doubtful = replace(found.plan.forecast, binding="admission", confirmed=False)
+    found = replace(found, plan=replace(found.plan, forecast=doubtful))
+    said = "by admission, unconfirmed: whether a policy places workers could not be tried ("
+    assert said in screen_of.text(found, unicode=True, width=300)
+    assert screen_of.value(found)["confirmed"] is False
 
 
 # ---------------------------------------------------------------- for programs

@@ -291,7 +291,7 @@ def test_who_may_not_create_pods_learns_from_the_policy_itself_if_it_may_be_read
     assert asked(api, tmp_path).admission is False, "no binding, no effect"
     api.add(a_policy_binding(name))
     found = asked(api, tmp_path)
-    assert (found.admission, found.claims, found.notes) == (True, None, ())
+    assert (found.admission, found.claims, found.gang, found.notes) == (True, False, False, ())
 
 
 def test_a_policy_that_can_be_read_counts_for_the_format_it_says(api, tmp_path):
@@ -302,6 +302,45 @@ def test_a_policy_that_can_be_read_counts_for_the_format_it_says(api, tmp_path):
         api.add(a_policy("arena-topo-placement", **labels))
         api.add(a_policy_binding("arena-topo-placement"))
         assert asked(api, tmp_path).admission is False
+
+
+def test_who_may_not_create_pods_finds_each_of_the_printed_policies(api, tmp_path):
+    api.deny("create pods team-a")
+    installed(api)
+    found = asked(api, tmp_path)
+    assert (found.admission, found.claims, found.gang) == (True, True, False)
+    # The gang's works where there are PodGroups; elsewhere the server drops what it writes.
+    api.unserved -= {"scheduling.k8s.io", "podgroups.scheduling.k8s.io"}
+    assert asked(api, tmp_path).gang is True
+    for one in ("claims", "gang"):
+        key = ("", f"arena-topo-{one}")
+        del api.tables["mutatingadmissionpolicybindings.admissionregistration.k8s.io"][key]
+        found = asked(api, tmp_path)
+        assert (found.admission, getattr(found, one)) == (True, False), "no binding, no effect"
+
+
+def test_policies_of_another_format_and_those_that_may_not_be_read_do_not_count(api, tmp_path):
+    api.deny("create pods team-a")
+    installed(api)
+    with api.edit("MutatingAdmissionPolicy", "arena-topo-claims", "") as stored:
+        stored["metadata"]["labels"]["arena-topo.io/map-format"] = "v0"
+    assert asked(api, tmp_path).claims is False
+    api.rbac = True
+    rule = {"apiGroups": ["admissionregistration.k8s.io"], "resources": ["*"], "verbs": ["get"]}
+    reader(api, {**rule, "resourceNames": ["arena-topo-placement"]})
+    found = asked(api, tmp_path)
+    assert (found.admission, found.claims, found.gang) == (True, None, None)
+
+
+def reader(api: FakeApi, rule: dict[str, Any]) -> None:
+    """Let alice read things of no namespace."""
+    group = "rbac.authorization.k8s.io"
+    meta = {"name": "reader"}
+    one = {"apiVersion": f"{group}/v1", "metadata": meta}
+    api.add(one | {"kind": "ClusterRole", "rules": [rule]})
+    subject = {"apiGroup": group, "kind": "User", "name": "alice"}
+    role = {"apiGroup": group, "kind": "ClusterRole", "name": "reader"}
+    api.add(one | {"kind": "ClusterRoleBinding", "roleRef": role, "subjects": [subject]})
 
 
 def test_who_may_neither_try_nor_read_is_told_what_was_refused(api, tmp_path):

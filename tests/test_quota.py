@@ -135,10 +135,29 @@ def test_a_quota_for_some_pods_counts_for_those(
 
 
 def test_claims_are_counted_as_the_objects_that_they_are() -> None:
-    gang = a_gang(resourceClaims=[{"name": "gpus", "resourceClaimName": "c"}])
-    key = "count/resourceclaims.resource.k8s.io"
-    assert shortfall(gang, [a_quota(hard={key: "5"})]) is None
-    assert shortfall(gang, [a_quota(hard={key: "4"})]) is not None
+    request = {"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com", "count": 2}}
+    claim = {"kind": "ResourceClaim", "spec": {"devices": {"requests": [request]}}}
+    for key, enough in (
+        ("count/resourceclaims.resource.k8s.io", 3),
+        ("gpu.nvidia.com.deviceclass.resource.k8s.io/devices", 6),
+    ):
+        quota, short = a_quota(hard={key: str(enough)}), a_quota(hard={key: str(enough - 1)})
+        assert shortfall(a_gang(), [quota], claims=[claim] * 3) is None
+        assert key in str(shortfall(a_gang(), [short], claims=[claim] * 3))
+        # Those that it has count already, so they are not asked for again.
+        assert shortfall(a_gang(), [short], claims=[claim] * 3, held=[claim]) is None
+
+
+def test_of_a_claim_template_every_worker_takes_the_largest_alternative() -> None:
+    each = [{"deviceClassName": "gpu.nvidia.com", "count": count} for count in (1, 2)]
+    devices = {"requests": [{"name": "gpu", "firstAvailable": each}]}
+    template = {"kind": "ResourceClaimTemplate", "spec": {"spec": {"devices": devices}}}
+    gang = a_gang()
+    workers = gang["spec"]["mpiReplicaSpecs"]["Worker"]["replicas"]
+    key = "gpu.nvidia.com.deviceclass.resource.k8s.io/devices"
+    assert shortfall(gang, [a_quota(hard={key: f"{2 * workers}"})], claims=[template]) is None
+    short = [a_quota(hard={key: f"{2 * workers - 1}"})]
+    assert shortfall(gang, short, claims=[template]) is not None
 
 
 def test_quantities_of_the_gang_that_make_no_sense_are_left_to_the_server() -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import fake_dra
 import pytest
 from fake_api import FakeApi, kubeconfig
+from fake_cluster import FakeCluster
 
-from arena_topo import cli
+from arena_topo import cli, manifests
 from arena_topo.backends import Options
 from arena_topo.backends.kubernetes import engine
 from arena_topo.backends.kubernetes.admin import Administration
@@ -286,6 +288,45 @@ def test_a_job_of_somebody_who_may_only_submit_is_placed_by_the_controller(arena
     assert stored is not None
     assert stored["spec"]["runPolicy"]["suspend"] is False
     assert stored["metadata"]["annotations"][values.MAP].startswith("node-1/")
+
+
+def test_the_controller_gives_each_worker_its_own_claim_and_its_gang(arena, api):
+    """It may not create pods, and so not try the policies: what can be read of them counts."""
+    api.unserved -= {"scheduling.k8s.io", "podgroups.scheduling.k8s.io"}
+    api.unserved -= {"workloads.scheduling.k8s.io"}
+    cluster = FakeCluster(api)
+    cluster.node("dra-1", gpus=0)
+    api.add(fake_dra.device_class())
+    uuids = [f"GPU-{one:08x}-0000-4000-8000-{one:012x}" for one in range(8)]
+    api.add(fake_dra.resource_slice("dra-1", uuids))
+    job = ("--name=demo", "--gpus=2", "--workers=4", "--image=IMAGE", "--gang", "mpirun true")
+    assert arena(CTL, "controller", "--once")[0] == 0
+    code, _out, err = arena("sub", "submit", "mpi", "--gputopology", *job)
+    assert code == 0, err
+    code, _out, err = arena(CTL, "controller", "--once")
+    assert (code, err) == (0, "team-a/demo: started\n")
+    cluster.settle()
+    places = stored_places(api)
+    assert len(places) == 4
+    for index, gpus in enumerate(places):
+        name = f"demo-worker-{index}"
+        pod = api.find("Pod", name, "team-a")
+        assert pod is not None
+        assert pod["spec"]["resourceClaims"] == [{"name": "gpus", "resourceClaimName": name}]
+        assert pod["spec"]["schedulingGroup"] == {"podGroupName": "demo"}
+        claim = api.find("ResourceClaim", name, "team-a")
+        assert claim is not None
+        results = claim["status"]["allocation"]["devices"]["results"]
+        assert {one["device"] for one in results} == {f"gpu-{one}" for one in gpus}
+    assert api.find("PodGroup", "demo", "team-a")
+
+
+def stored_places(api: FakeApi) -> list[list[int]]:
+    """The GPUs of each worker, as the job says."""
+    stored = api.find("MPIJob", "demo", "team-a")
+    assert stored is not None
+    record = stored["metadata"]["annotations"][values.MAP]
+    return [list(gpus) for _, _, gpus in manifests.parse_map(record)]
 
 
 # ---------------------------------------------------------------- what policies add to the roles

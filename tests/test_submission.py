@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import fake_dra
 import pytest
 from fake_api import FakeApi, kubeconfig
 from fake_cluster import FakeCluster
@@ -19,9 +20,10 @@ from arena_topo.backends import Options, Phase
 from arena_topo.backends.kubernetes import engine as kubernetes
 from arena_topo.errors import ArenaError, ClusterError, InvalidJob, NotFound
 from arena_topo.job import KeyValue, MPIJob
+from arena_topo.manifests import install
 from arena_topo.manifests.values import FORECAST, GATE, MAP, STATE, TRIES
 from arena_topo.topology import presets, published
-from arena_topo.workflow import gathering, submission
+from arena_topo.workflow import assembling, gathering, submission
 
 
 @dataclass(slots=True)
@@ -120,8 +122,9 @@ class World:
 @pytest.fixture
 def world(tmp_path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     # A world where things take milliseconds is looked at that often.
-    monkeypatch.setattr(submission, "_LOOK", 0.02)
-    monkeypatch.setattr(submission, "_SETTLE", 0.3)
+    monkeypatch.setattr(assembling, "_LOOK", 0.02)
+    monkeypatch.setattr(assembling, "_SETTLE", 0.3)
+    monkeypatch.setattr(submission, "_AGAIN", 0.05)
     monkeypatch.setattr(gathering, "UNSCHEDULABLE", 1.0)
     api = FakeApi()
     cluster = FakeCluster(api, kueue=True)
@@ -449,3 +452,107 @@ def test_a_patch_that_breaks_a_rule_is_told_and_not_tried_again(world: World) ->
     with pytest.raises(ClusterError, match="is invalid: spec"):
         world.submit()
     assert sum(line.startswith("PATCH") for line in world.api.requests) == 1
+
+
+# What stays until it is done
+
+
+def test_a_gang_that_waits_is_started_by_the_command_that_waits_for_it(world: World) -> None:
+    world.submit("full", workers=2, gpus=8)
+    threading.Timer(0.5, lambda: world.backend.delete("full", "default")).start()
+    done = world.submit(stay=True)
+    world.whole()
+    assert done.starter is None
+    assert any("gang waits: " in line and "started once it fits" in line for line in world.told)
+
+
+def test_a_job_of_kueue_is_placed_by_the_command_that_waits_for_it(world: World) -> None:
+    label = KeyValue(key="kueue.x-k8s.io/queue-name", value="research")
+    threading.Timer(0.5, lambda: world.cluster.kueue.admit("gang")).start()
+    world.submit(stay=True, label=(label,))
+    world.whole()
+    assert world.suspensions == []
+
+
+def test_a_gang_that_its_quota_keeps_from_starting_keeps_nothing_from_others(world: World) -> None:
+    world.cluster.quota(gpus="9")
+    world.submit("blocked", workers=5)
+    assert "quota gpu-quota" in world.reason("blocked")
+    assert world.submit("small").starter is None
+    world.whole("small")
+
+
+def test_who_cannot_see_the_jobs_of_others_any_more_starts_nothing(world: World) -> None:
+    world.api.after("POST .*/mpijobs$", lambda: world.api.deny("list mpijobs"))
+    done = world.submit()
+    world.quiet()
+    assert "may not be listed" in world.reason()
+    assert done.starter is not None
+
+
+def test_on_v1alpha1_a_gang_does_not_take_its_own_pods_for_a_rival(tmp_path) -> None:
+    api = FakeApi()
+    api.versions = ["v1alpha1"]
+    cluster = FakeCluster(api)
+    cluster.node("node-0")
+    machine = presets.machine("dgx-1-v100", "node-0")
+    api.add(published.config_map(machine, machine.everything))
+    config = kubeconfig(tmp_path / "config", api.url, user={"username": "alice"})
+    backend = kubernetes.open_backend(Options(kubeconfig=config))
+    job = MPIJob(
+        name="gang", command="c", image="i", workers=4, gpus=2, gputopology=True, gang=True
+    )
+    # The operator is as quick as it can be.
+    api.after("POST .*/mpijobs$", cluster.settle)
+    with contextlib.closing(api):
+        done = workflow.submit(job, backend, namespace="default")
+        assert done.created[0] == "mpijob.kubeflow.org/gang"
+        made = [line for line in api.requests if line.startswith("POST") and "mpijobs" in line]
+        assert len(made) == 1
+    assert not api.crashes
+
+
+@pytest.fixture
+def claims(tmp_path) -> Iterator[World]:
+    """A machine whose GPUs a DRA driver publishes, and the policies that `install` prints."""
+    api = FakeApi()
+    cluster = FakeCluster(api, kueue=True)
+    cluster.node("dra-1", gpus=0)
+    api.add(fake_dra.device_class())
+    uuids = [f"GPU-{one:08x}-0000-4000-8000-{one:012x}" for one in range(8)]
+    api.add(fake_dra.resource_slice("dra-1", uuids))
+    wanted = install.objects(install.Installation(image="repository/name@sha256:" + "0" * 64))
+    for one in wanted:
+        if "MutatingAdmissionPolicy" in one["kind"]:
+            api.add(one)
+    config = kubeconfig(tmp_path / "config", api.url, user={"username": "alice"})
+    with contextlib.closing(api), cluster.running():
+        yield World(api, cluster, kubernetes.open_backend(Options(kubeconfig=config)))
+    assert not api.crashes, api.crashes[-1]
+
+
+DEVICES = "gpu.nvidia.com.deviceclass.resource.k8s.io/devices"
+
+
+@pytest.mark.parametrize("denied", ["nothing", "list resourcequotas.*"])
+def test_a_quota_of_claimed_gpus_that_is_one_short_leaves_no_claim(
+    claims: World, denied: str
+) -> None:
+    claims.api.deny(denied)
+    claims.cluster.quota(**{DEVICES: "7"})
+    done = claims.submit()
+    claims.quiet()
+    assert done.starter is not None
+    assert DEVICES in claims.reason()
+    assert claims.api.all("ResourceClaim") == []
+    assert claims.submit("small", workers=3).starter is None
+
+
+def test_a_job_of_kueue_gets_its_claims_when_it_is_placed(claims: World) -> None:
+    label = KeyValue(key="kueue.x-k8s.io/queue-name", value="research")
+    claims.submit(label=(label,))
+    claims.cluster.kueue.admit("gang")
+    claims.until(claims.pods)
+    submission.resume(claims.backend, "gang", "default")
+    claims.until(lambda: claims.nodes() == ["dra-1"] * 4)
+    assert len(claims.api.all("ResourceClaim")) == 4

@@ -120,6 +120,30 @@ PLACED = ours("placed", map="a/0,3;a/1,2;b/0,3;b/1,2", binding="admission", guar
 MAP = {"arena-topo.io/placement": "a/0,3;a/1,2;b/0,3;b/1,2"}
 GATE = "arena-topo.io/placement"
 
+
+def bereft(on_loss: str, *conditions: dict[str, Any]) -> Case:
+    """A gang that has lost a node, and is to do so much about it."""
+    notes = PLACED | {"arena-topo.io/request": json.dumps({"onNodeLoss": on_loss})}
+    return case(
+        mpijob(*conditions, notes=notes),
+        worker(0, "Running", node="a", **runs(ready=False)),
+        nodes={"a": node("a", ready="Unknown")},
+    )
+
+
+def test_a_gang_that_is_left_on_a_lost_node_is_said_to_hold_its_gpus():
+    found = verdict(bereft("fail", RUNNING))
+    assert (found.code, found.what) == (Code.NODE_LOST, "demo-worker-0 has lost the node")
+    assert found.why == (
+        "node a is not ready: Kubelet stopped posting node status; by --on-node-loss fail the gang"
+        " is left as it is, and holds its GPUs until MPI notices"
+    )
+    assert found.hint == "arena-topo replan demo -n team-a moves it"
+    # The controller sees to one that is to move, and one that is over holds nothing.
+    for other in (bereft("hold", RUNNING), bereft("fail", FAILED)):
+        assert "left as it is" not in (verdict(other).why or "")
+
+
 # By the name of the row: the case, then the code, a part of the sentence and one of the cause.
 CASES: dict[str, tuple[Callable[[], Case], Code, str, str]] = {
     "_deleting": (

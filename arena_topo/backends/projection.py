@@ -7,10 +7,17 @@ from typing import Any
 from arena_topo import manifests
 from arena_topo.backends import slices
 from arena_topo.backends.objects import Object, items, of, only, texts
-from arena_topo.backends.usage import ACK_ALLOCATION, OVER, worker_replicas, worker_template
+from arena_topo.backends.usage import (
+    ACK_ALLOCATION,
+    OVER,
+    REQUIRED,
+    worker_replicas,
+    worker_template,
+)
 from arena_topo.manifests.values import (
     FORECAST,
     FORMAT,
+    GATE,
     GPU_GROUP,
     GPU_VISIBLE,
     GUARANTEE,
@@ -76,7 +83,10 @@ def _project_pod(one: Object) -> dict[str, Any]:
         "spec": texts(spec, ("nodeName",)),
         "status": texts(status, ("phase",)),
     }
-    if "nodeName" in small["spec"] and small["status"].get("phase") not in OVER:
+    over = small["status"].get("phase") in OVER
+    if "nodeName" not in small["spec"] and not over and FORMAT in small["metadata"]["annotations"]:
+        small["spec"] |= _promise(spec)
+    if "nodeName" in small["spec"] and not over:
         small["spec"] |= only(spec, ("overhead", "resources")) | _containers(spec)
         # Without a start no kubelet has given it anything.
         small["status"] |= texts(status, ("startTime",))
@@ -87,6 +97,25 @@ def _project_pod(one: Object) -> dict[str, Any]:
             extended = of(status, "extendedResourceClaimStatus")
             small["status"]["extendedResourceClaimStatus"] = texts(extended, ("resourceClaimName",))
     return small
+
+
+def _promise(spec: Object) -> dict[str, Any]:
+    """Of a worker without a node: which nodes it is kept to, and what it will take there.
+
+    Nothing of one that waits at our gate, which no scheduler looks at before it has its place.
+    """
+    if any(gate.get("name") == GATE for gate in items(spec, "schedulingGates")):
+        return {}
+    required = of(of(of(spec, "affinity"), "nodeAffinity"), REQUIRED)
+    terms = [
+        {"matchFields": [only(one, ("key", "operator", "values")) for one in fields]}
+        for term in items(required, "nodeSelectorTerms")
+        if (fields := items(term, "matchFields")) or term
+    ]
+    if not terms:
+        return {}
+    affinity = {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": terms}}}
+    return {"affinity": affinity, **only(spec, ("overhead", "resources")), **_containers(spec)}
 
 
 def _claims(one: Object, key: str) -> list[dict[str, Any]]:

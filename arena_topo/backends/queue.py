@@ -6,12 +6,14 @@ of `Queue` is one request, or a few reads, so that the protocol can be stopped b
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from arena_topo.backends import slices
+from arena_topo.backends.objects import items, of
 from arena_topo.backends.usage import job_over
 from arena_topo.manifests.values import (
     FORMAT,
@@ -40,6 +42,10 @@ _OPERATOR = "kubeflow.org/mpi-operator"
 
 MOST_TRIES = 3
 """How often a gang that could not complete is tried before somebody must ask for it again."""
+
+
+_LONGEST = (1 << 63) - 1
+"""Seconds that a job may be given at most: the field is an int64."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,10 +100,16 @@ class Snapshot:
     see: Callable[[Iterable[Object]], Cluster]
     everything: bool = True
 
-    def cluster(self, *, without: Collection[tuple[str, str]] = ()) -> Cluster:
-        """What is free, the records of the jobs named (namespace, name) not counted."""
+    def cluster(self, *, without: Collection[tuple[str, str]] = (), pods: bool = True) -> Cluster:
+        """What is free, the records of the jobs named (namespace, name) not counted.
+
+        Nor, unless `pods`, their pods.
+        """
         return self.see(
-            one for one in self.objects if one["kind"] != "MPIJob" or _key(one) not in without
+            one
+            for one in self.objects
+            if not (one["kind"] == "MPIJob" and _key(one) in without)
+            and (pods or _job_of_pod(one) not in without)
         )
 
     def emptied(self) -> Cluster:
@@ -119,6 +131,14 @@ def _key(one: Object) -> tuple[str, str]:
     return str(meta.get("namespace", "")), str(meta.get("name", ""))
 
 
+def _job_of_pod(one: Object) -> tuple[str, str] | None:
+    """The job (namespace, name) that a pod which arena-topo placed belongs to, by its name."""
+    if one["kind"] != "Pod" or not _is_ours(one):
+        return None
+    namespace, name = _key(one)
+    return namespace, re.sub(r"-(worker-\d+|launcher(-\w+)?)$", "", name)
+
+
 def _is_ours(one: Object) -> bool:
     if one["kind"] == "MPIJob":
         return True
@@ -128,20 +148,23 @@ def _is_ours(one: Object) -> bool:
 def queued(mpijob: Object, priorities: Mapping[str, int]) -> QueuedJob | None:
     """An MPIJob as the queue sees it; None for one that is over, going, or not for the queue.
 
-    `priorities` are the values of PriorityClasses, by name; one that is missing counts as 0.
+    Nor is one for it that makes no sense as a job: its operator makes no pods of it, and what one
+    tenant writes must stop nobody else. `priorities` are the values of PriorityClasses, by name;
+    one that is missing counts as 0.
     """
-    meta = mpijob["metadata"]
-    notes = meta.get("annotations") or {}
+    meta = mpijob.get("metadata")
+    notes = meta.get("annotations") if isinstance(meta, Mapping) else None
+    # Most jobs of a large cluster may be of others.
+    if not isinstance(meta, Mapping) or not isinstance(notes, Mapping) or FORMAT not in notes:
+        return None
     state = notes.get(STATE)
-    if FORMAT not in notes or state not in {"waiting", "placed", "held"}:
+    pod = _pod_of_workers(mpijob)
+    if pod is None or state not in ("waiting", "placed", "held"):
         return None
     if meta.get("deletionTimestamp") or job_over(mpijob):
         return None
-    policy = (mpijob.get("spec") or {}).get("runPolicy") or {}
-    spec = mpijob.get("spec") or {}
-    worker = (spec.get("mpiReplicaSpecs") or {}).get("Worker") or spec
-    pod = (worker.get("template") or {}).get("spec") or {}
-    tries = str(notes.get(TRIES, "0"))
+    policy = of(of(mpijob, "spec"), "runPolicy")
+    tries = notes.get(TRIES, "")
     limit = policy.get("activeDeadlineSeconds")
     return QueuedJob(
         namespace=str(meta.get("namespace", "")),
@@ -153,11 +176,52 @@ def queued(mpijob: Object, priorities: Mapping[str, int]) -> QueuedJob | None:
         recorded=moment(notes.get(RECORDED)),
         suspended=policy.get("suspend") is True,
         suspender=suspender(mpijob),
-        tries=int(tries) if tries.isdigit() else 0,
+        tries=int(tries) if re.fullmatch(r"[0-9]{1,9}", tries) else 0,
         incomplete=INCOMPLETE in notes,
-        timeout=float(limit) if isinstance(limit, int) and limit > 0 else None,
+        timeout=float(limit) if isinstance(limit, int) and 0 < limit <= _LONGEST else None,
         started=_started(mpijob),
         manifest=dict(mpijob),
+    )
+
+
+def _pod_of_workers(mpijob: Object) -> Object | None:
+    """The pod that the workers of a job are made like; None if the job makes no sense as one.
+
+    A CRD checks the types of most that is written, and v1alpha1's of next to nothing; what may be
+    left out, none checks.
+    """
+    try:
+        meta, spec = of(mpijob, "metadata"), of(mpijob, "spec")
+        if not _are_texts(meta) or not isinstance(meta.get("name"), str):
+            return None
+        of(spec, "runPolicy")
+        items(of(mpijob, "status"), "conditions")
+        if "mpiReplicaSpecs" not in spec:
+            return _pod_of(spec)
+        roles = of(spec, "mpiReplicaSpecs")
+        # The other form beside it: which of them counts would be anybody's guess.
+        if "template" in spec or ("Launcher" in roles and _pod_of(of(roles, "Launcher")) is None):
+            return None
+        return _pod_of(of(roles, "Worker"))
+    except TypeError:
+        return None
+
+
+def _pod_of(role: Object) -> Object | None:
+    replicas = role.get("replicas")
+    if replicas is not None and (isinstance(replicas, bool) or not isinstance(replicas, int)):
+        return None
+    template = of(role, "template")
+    pod = of(template, "spec")
+    for one in items(pod, "containers"):
+        of(of(one, "resources"), "limits")
+        items(one, "env")
+    return pod if _are_texts(of(template, "metadata")) and pod.get("containers") else None
+
+
+def _are_texts(meta: Object) -> bool:
+    return all(
+        isinstance(one, str) for key in ("annotations", "labels") for one in of(meta, key).values()
     )
 
 
@@ -185,7 +249,7 @@ def moment(text: Any) -> float | None:
     """An RFC 3339 time as Unix seconds; None for nothing or nonsense."""
     try:
         return datetime.fromisoformat(text).timestamp()
-    except (TypeError, ValueError):
+    except (OverflowError, TypeError, ValueError):
         return None
 
 
@@ -219,7 +283,10 @@ class Queue(Protocol):
         """Create what a new job owns; if one fails, the job goes with all that was created."""
 
     def renew(self, stored: Manifest, objects: Sequence[Manifest]) -> None:
-        """Create what a job owns, in place of what it had under these names."""
+        """Create what a job owns, in place of what it had under these names; all or none."""
+
+    def claims(self, stored: Manifest) -> list[Manifest]:
+        """The ResourceClaims that a job owns by now; none where they may not be listed."""
 
     def change(self, stored: Object, patch: Sequence[Mapping[str, Any]]) -> Manifest | None:
         """Apply a JSON patch to a job; None if one of its tests failed, or the job is gone."""
@@ -236,8 +303,8 @@ class Queue(Protocol):
     def bind(self, pod: Object, patch: Mapping[str, Any]) -> bool:
         """Patch a gated pod with its place; False if it is gone or was changed meanwhile."""
 
-    def warnings(self, stored: Object) -> list[Manifest]:
-        """The warning events about a job and its pods, oldest first; none where not allowed."""
+    def events(self, stored: Object) -> list[Manifest]:
+        """The events about a job and its pods, oldest first; none where they may not be read."""
 
     def quotas(self, namespace: str) -> list[Manifest]:
         """The ResourceQuotas of a namespace; none where they may not be read."""

@@ -21,14 +21,25 @@ _PLAIN = {"cpu": "requests.cpu", "memory": "requests.memory"}
 """Other names of the same limits (kubernetes, resource-quotas)."""
 
 
-def shortfall(mpijob: Manifest, quotas: Iterable[Object]) -> str | None:
+def shortfall(
+    mpijob: Manifest,
+    quotas: Iterable[Object],
+    *,
+    claims: Iterable[Object] = (),
+    held: Iterable[Object] = (),
+) -> str | None:
     """What a namespace has too little of for all pods of an MPIJob; None if it is enough.
 
-    `mpijob` is the job as it would run. Quotas for some pods only (scopes) count if they speak of
-    the job's priority class or of pods without a deadline; quantities that make no sense are
-    passed over, as the server itself decides in the end.
+    `mpijob` is the job as it would run, `claims` are the claims or the claim template that it would
+    have, `held` the claims that it has and that count already. Quotas for some pods only (scopes)
+    count if they speak of the job's priority class or of pods without a deadline; quantities that
+    make no sense are passed over, as the server itself decides in the end.
     """
     wanted = _wanted(mpijob)
+    for name, value in _claimed(mpijob, claims).items():
+        wanted[name] += value
+    for name, value in _claimed(mpijob, held).items():
+        wanted[name] -= value
     classes = {
         str(of(of(one, "template"), "spec").get("priorityClassName") or "")
         for one in of(of(mpijob, "spec"), "mpiReplicaSpecs").values()
@@ -44,7 +55,7 @@ def shortfall(mpijob: Manifest, quotas: Iterable[Object]) -> str | None:
                 left = amount(limit) - amount(used.get(key))
             except ValueError:
                 continue
-            if asked and asked > left:
+            if asked > max(0.0, left):
                 return (
                     f"quota {quota['metadata']['name']} of the namespace leaves"
                     f" {max(0.0, left):g} {key}, and the gang needs {asked:g}"
@@ -62,9 +73,28 @@ def _wanted(mpijob: Manifest) -> dict[str, float]:
             total[key] += replicas
         for name, value in _of_pod(pod).items():
             total[name] += replicas * value
-        total["count/resourceclaims.resource.k8s.io"] += replicas * len(
-            items(pod, "resourceClaims")
-        )
+    return total
+
+
+def _claimed(mpijob: Manifest, claims: Iterable[Object]) -> dict[str, float]:
+    """What claims count for: themselves, and their devices by class (KEP-4840, quota of DRA)."""
+    worker = of(of(of(mpijob, "spec"), "mpiReplicaSpecs"), "Worker")
+    total: dict[str, float] = defaultdict(float)
+    for one in claims:
+        spec, times = of(one, "spec"), 1
+        if one.get("kind") == "ResourceClaimTemplate":
+            spec, times = of(spec, "spec"), int(worker.get("replicas", 1))
+        elif one.get("kind", "ResourceClaim") != "ResourceClaim":
+            continue
+        total["count/resourceclaims.resource.k8s.io"] += times
+        for request in items(of(spec, "devices"), "requests"):
+            # Of alternatives the largest counts, for each class.
+            most: dict[str, float] = {}
+            for each in items(request, "firstAvailable") or [of(request, "exactly")]:
+                name = str(each.get("deviceClassName"))
+                most[name] = max(most.get(name, 0.0), float(each.get("count", 1)))
+            for name, count in most.items():
+                total[f"{name}.deviceclass.resource.k8s.io/devices"] += times * count
     return total
 
 

@@ -12,7 +12,7 @@ import contextlib
 import json
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -23,10 +23,7 @@ from arena_topo.backends.slices import Claimed
 from arena_topo.job import Quantity
 from arena_topo.manifests import request
 from arena_topo.manifests.values import FORECAST, FORMAT, GPU_GROUP, GUARANTEE, MAP, STATE
-from arena_topo.topology import ORDINARY, PUBLISHED, GPUSet, count, gpu_set, published
-
-GPU_RESOURCES = (PUBLISHED, ORDINARY)
-"""What a GPU is called in requests; a node that offers both is asked for the first."""
+from arena_topo.topology import GPU_RESOURCES, GPUSet, count, gpu_set, published
 
 ACK_ALLOCATION = "gputopology.alibabacloud.com/allocation"
 """JSON of the ACK scheduler: `{"allocatedGPUs": {"0": ["0", "3"]}, ...}`, by container index
@@ -35,13 +32,13 @@ ACK_ALLOCATION = "gputopology.alibabacloud.com/allocation"
 _ALL = 1 << 20
 """More GPUs than any machine has: what a pod counts for that holds nobody knows how many."""
 
-_MOST = (1 << 63) - 1
-"""The largest number a quantity may stand for (kubernetes, apimachinery, resource.Quantity)."""
-
 _KIBI = 1024.0
 
 _SHORT = 15
 """Digits, with Ki too, that surely stand for less than that."""
+
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+"""Where a pod says which nodes it must be on."""
 
 EVICTED = "MPIJobEvicted"
 """Why mpi-operator calls a job failed of which a worker was evicted."""
@@ -136,13 +133,7 @@ def amount(quantity: Any) -> float:
 
 @lru_cache(maxsize=4096)
 def _parsed(text: str) -> float:
-    try:
-        found = Quantity.parse(text).amount
-    except ArithmeticError as error:
-        raise ValueError(f"{text[:80]!r} is out of range") from error
-    if found > _MOST:
-        raise ValueError(f"{text[:80]!r} is out of range")
-    return float(found)
+    return float(Quantity.parse(text).amount)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -171,10 +162,22 @@ class Witnesses:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Standing:
-    """A worker pod that has its node: where, with which GPUs, and whether it is on its way out."""
+    """A worker pod that has its node: where, with which GPUs, and whether it is on its way out.
 
-    place: tuple[str, str] | None = None
+    One that no scheduler has seen yet is only `promised` that place.
+    """
+
+    place: tuple[str, str | None] | None = None
     ends: bool = False
+    promised: bool = False
+
+    def stands_for(self, node: str, gpus: Iterable[int], *, suspended: bool) -> bool:
+        """Whether that worker of its job's record needs nothing beside what this pod holds."""
+        if self.place == (node, ",".join(map(str, sorted(gpus)))):
+            return True
+        if self.ends or suspended:
+            return False
+        return not self.promised or self.place == (node, None)
 
 
 _RUNS = _Standing()
@@ -193,14 +196,19 @@ def uses_of(
     for pod in pods:
         meta, spec = pod["metadata"], pod["spec"]
         over = pod["status"].get("phase") in OVER
-        if over or "nodeName" in spec:
+        node = spec["nodeName"] if "nodeName" in spec else None if over else _promised(pod)
+        if over or node is not None:
+            group = meta["annotations"].get(GPU_GROUP)
             settled[meta.get("namespace", ""), meta["name"]] = _Standing(
-                place=None if over else (spec["nodeName"], str(meta["annotations"].get(GPU_GROUP))),
+                place=None if over or node is None else (node, group),
                 ends="deletionTimestamp" in meta,
+                promised="nodeName" not in spec,
             )
-        if over or "nodeName" not in spec:
+        if over or node is None:
             continue
-        use = uses[spec["nodeName"]]
+        use = uses[node]
+        if "nodeName" not in spec:
+            pod = {**pod, "spec": {**spec, "nodeName": node}}  # noqa: PLW2901  as it will be
         for add, outcome in (
             (_add_gpus, "every GPU of node {} counts as in use"),
             (_add_cpu, "the CPU that it takes of node {} is not counted"),
@@ -213,11 +221,43 @@ def uses_of(
                     use.hidden += _ALL
                 notes.append(
                     f"{_who(pod)} asks for resources that make no sense: {error};"
-                    f" {outcome.format(spec['nodeName'])}"
+                    f" {outcome.format(node)}"
                 )
     for job in jobs:
         _add_record(job, uses, settled, notes)
     return uses
+
+
+def _promised(pod: Object) -> str | None:
+    """The one node that a worker of ours will get as soon as a scheduler looks at it.
+
+    Nobody can take that back any more: neither the end of its job nor that of its record keeps the
+    scheduler from it, until the operator has deleted the pod. None for one that may go to several
+    nodes (the workers of a template share their terms): it will be on one of them only, and counted
+    on each it would keep GPUs from others that nobody gets. None for one without GPUs to be counted
+    as well: two pods never get one claim's, whatever becomes of them.
+    """
+    spec = pod["spec"]
+    affinity = spec.get("affinity")
+    if affinity is None:
+        return None
+    terms = affinity["nodeAffinity"][REQUIRED]["nodeSelectorTerms"]
+    nodes = {_only_node(term["matchFields"]) for term in terms}
+    found = nodes.pop() if len(nodes) == 1 else None
+    try:
+        return found if found is not None and gpu_count(spec) else None
+    except (TypeError, ValueError):
+        # Whatever it asks for: whoever counts it says so.
+        return found
+
+
+def _only_node(fields: Sequence[Object]) -> str | None:
+    """The node that a node selector term is about; None if it is not about exactly one."""
+    names = [one.get("values") for one in fields if one.get("key") == "metadata.name"]
+    operators = {one.get("operator") for one in fields}
+    if len(names) != 1 or operators != {"In"} or not isinstance(names[0], list):
+        return None
+    return str(names[0][0]) if len(names[0]) == 1 else None
 
 
 def _add_cpu(pod: Object, use: Use, _witnesses: Witnesses, _notes: list[str]) -> None:
@@ -330,8 +370,8 @@ def _add_record(
 ) -> None:
     """Count the placement recorded on a job for those workers whose pods hold nothing yet.
 
-    A pod that ends, or one of a job that is suspended, may be of an earlier placement: then both
-    hold their GPUs.
+    A pod that ends, one that has not been scheduled, or one of a job that is suspended, may be of an
+    earlier placement: then both hold their GPUs.
 
     It holds no more than the job asks for, whatever is written in it.
     """
@@ -369,9 +409,7 @@ def _add_record(
     suspended = of(of(job, "spec"), "runPolicy").get("suspend") is True
     for index, node, gpus in workers:
         pod = settled.get((meta.get("namespace", ""), f"{meta['name']}-worker-{index}"))
-        if pod is not None and (
-            pod.place == (node, ",".join(map(str, gpus))) or not (pod.ends or suspended)
-        ):
+        if pod is not None and pod.stands_for(node, gpus, suspended=suspended):
             continue
         if exact and gpus:
             uses[node].known.append((who, gpu_set(gpus[:each])))
@@ -385,7 +423,11 @@ def _asked_for(job: Object) -> tuple[int | None, int]:
     Pods that claim their GPUs have no limits to say so; there it is what the job asked the solver
     for, which several workers in one pod share.
     """
-    workers, each = job["spec"].get("replicas"), gpu_count(job["spec"]["template"]["spec"])
+    spec = job["spec"]["template"]["spec"]
+    if not items(spec, "containers"):
+        # Its operator makes no pods of it, and nobody withdraws its record (`queue.queued`).
+        raise ValueError("its workers have no containers")
+    workers, each = job["spec"].get("replicas"), gpu_count(spec)
     if not isinstance(workers, int) or workers < 0:
         workers = None
     if (workers is None or not each) and (said := request.asked(job)):

@@ -203,7 +203,8 @@ def submit_mpi(job: MPIJob, how: Submission, offline: Offline, everywhere: Globa
             backend,
             namespace=namespace,
             api=offline.api_version,
-            stay=how.wait and everywhere.timeout is None,
+            stay=how.wait,
+            limit=everywhere.timeout,
             announce=announce,
             tell=say,
         )
@@ -401,6 +402,7 @@ def _summarise(done: Submitted, *, waits: bool) -> None:
 
 def _wait(backend: Backend, name: str, namespace: str, timeout: float | None) -> None:
     from arena_topo import workflow  # noqa: PLC0415 - the verbs load what they need
+    from arena_topo.workflow import submission  # noqa: PLC0415
 
     def changed(status: JobStatus) -> None:
         reason = f": {status.reason}" if status.reason else ""
@@ -408,7 +410,14 @@ def _wait(backend: Backend, name: str, namespace: str, timeout: float | None) ->
 
     try:
         with detaching(name, namespace):
-            status = workflow.wait(backend, name, namespace, timeout=timeout, tell=changed)
+            status = workflow.wait(
+                backend,
+                name,
+                namespace,
+                timeout=timeout,
+                tell=changed,
+                each=lambda: submission.tend(backend, name, namespace),
+            )
     except NotFound:
         raise ArenaError(f"the job {name} was deleted while it was waited for") from None
     if status.phase is Phase.FAILED:

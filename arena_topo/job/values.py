@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import Self
 
 
@@ -39,8 +39,13 @@ class EnvVar(KeyValue):
 
 
 _QUANTITY = re.compile(
-    r"\+?(?P<number>\d+\.?\d*|\.\d+)(?P<suffix>[KMGTPE]i|[numkMGTPE]|[eE][+-]?\d+)?"
+    r"\+?(?P<number>\d+\.?\d*|\.\d+)(?P<suffix>[KMGTPE]i|[numkMGTPE]|[eE][+-]?\d+)?", re.ASCII
 )
+_MOST = (1 << 63) - 1
+"""The largest number a quantity may stand for (kubernetes, apimachinery, resource.Quantity)."""
+_SHOWN = 80
+"""Characters of a text that is no quantity which a person needs to see."""
+
 _SCALE = {
     "": Decimal(1),
     "n": Decimal("1e-9"),
@@ -69,7 +74,9 @@ class Quantity:
 
     def __post_init__(self) -> None:
         if _QUANTITY.fullmatch(self.text) is None:
-            raise ValueError(f"{self.text!r} is not a quantity such as 500m, 2 or 4Gi")
+            raise ValueError(f"{self.text[:_SHOWN]!r} is not a quantity such as 500m, 2 or 4Gi")
+        if self.amount > _MOST:
+            raise ValueError(f"{self.text[:_SHOWN]!r} is out of range")
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -85,14 +92,16 @@ class Quantity:
         number, suffix = Decimal(found["number"]), found["suffix"] or ""
         try:
             return number * (_SCALE[suffix] if suffix in _SCALE else Decimal("1" + suffix))
-        except InvalidOperation as error:
-            raise ValueError(f"{self.text!r} is out of range") from error
+        except ArithmeticError as error:
+            raise ValueError(f"{self.text[:_SHOWN]!r} is out of range") from error
 
     def times(self, count: int) -> Self:
-        """So many times this amount, in the same unit."""
+        """So many times this amount, in the same unit; at most what a quantity may stand for."""
         found = _QUANTITY.fullmatch(self.text)
         if found is None:
             raise ValueError(f"{self.text!r} is not a quantity")
+        if self.amount * count > _MOST:
+            return type(self)(text=str(_MOST))
         number = f"{Decimal(found['number']) * count:f}"
         number = number.rstrip("0").rstrip(".") if "." in number else number
         return type(self)(text=number + (found["suffix"] or ""))

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from arena_topo.manifests.binding import bind
     from arena_topo.manifests.claims import claims_of
     from arena_topo.manifests.gates import waits_at_gate, worker_patch
-    from arena_topo.manifests.pinning import dropped, gated, placed, unplaced
+    from arena_topo.manifests.pinning import claims_gpus, dropped, gated, placed, unplaced
     from arena_topo.manifests.record import (
         HOST_STAGED,
         is_node_name,
@@ -61,6 +61,7 @@ __all__ = [
     "Plan",
     "bind",
     "check",
+    "claims_gpus",
     "claims_of",
     "dropped",
     "gated",
@@ -86,7 +87,7 @@ _ROOMS = {
     "binding": ("bind",),
     "claims": ("claims_of",),
     "gates": ("waits_at_gate", "worker_patch"),
-    "pinning": ("dropped", "gated", "placed", "unplaced"),
+    "pinning": ("claims_gpus", "dropped", "gated", "placed", "unplaced"),
     "record": ("HOST_STAGED", "is_node_name", "parse_map", "placement_map", "recorded"),
     "render": ("check", "render"),
     "request": ("job_of", "requested"),

@@ -174,6 +174,12 @@ def dropped(sent: Manifest, stored: Manifest) -> tuple[str, ...]:
     return tuple(lost)
 
 
+def claims_gpus(mpijob: Manifest) -> bool:
+    """Whether the workers of a job ask for GPUs by the name of a DRA driver: by claims alone."""
+    key = _gpu_key(worker_template(mpijob))
+    return key is not None and "/" not in key
+
+
 def is_mapped(binding: Binding) -> bool:
     """Whether the workers of a binding find their places in a map, through the policy."""
     return binding.name == "admission" or (binding.name == "claims" and not binding.coloured)

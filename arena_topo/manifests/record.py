@@ -7,7 +7,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from arena_topo.manifests.values import (
     FORECAST,
@@ -19,8 +19,10 @@ from arena_topo.manifests.values import (
     Guarantee,
     Manifest,
 )
-from arena_topo.solver import UNLIMITED, Placement
 from arena_topo.topology import Cluster
+
+if TYPE_CHECKING:
+    from arena_topo.solver import Placement
 
 HOST_STAGED = 2.25
 """GB/s of all-reduce bus bandwidth between separate pods of one node.
@@ -41,6 +43,8 @@ def forecast_of(placement: Placement, cluster: Cluster | None, binding: Binding)
 
     Where the kubelet picks the GPUs it may pick the worst, and that is what pods can count on.
     """
+    from arena_topo.solver import UNLIMITED  # noqa: PLC0415  readers of records need no solver
+
     exact = binding.guarantee is Guarantee.GPUS
     usable = placement.bandwidth if exact else min(placement.bandwidth, placement.worst)
     together = max(Counter(one.node for one in placement.assignments).values()) > 1
@@ -55,6 +59,7 @@ def forecast_of(placement: Placement, cluster: Cluster | None, binding: Binding)
         tier=placement.tier,
         binding=binding.name,
         guarantee=binding.guarantee.value,
+        confirmed=binding.confirmed,
         optimal=placement.proof.optimal,
         bound=None if math.isinf(placement.proof.bound) else placement.proof.bound,
         emulated=cluster is not None and cluster.emulated,
@@ -67,6 +72,7 @@ _RECORDED = {
     "tier": ("tier", str),
     "binding": ("binding", str),
     "guarantee": ("guarantee", str),
+    "confirmed": ("confirmed", bool),
     "optimal": ("optimal", bool),
     "boundGBps": ("bound", float),
     "emulated": ("emulated", bool),
@@ -78,9 +84,12 @@ _RECORDED = {
 def annotated(mpijob: Manifest, forecast: Forecast) -> Manifest:
     """The same MPIJob with the forecast written on it, for `recorded` to read back."""
     said = {key: getattr(forecast, name) for key, (name, _) in _RECORDED.items()}
-    kept = {key: value for key, value in said.items() if value is not None and value is not False}
-    if forecast.optimal is False:
-        kept["optimal"] = False
+    usual = {"emulated": False, "confirmed": True}
+    kept = {
+        key: value
+        for key, value in said.items()
+        if value is not None and (key not in usual or value is not usual[key])
+    }
     notes = {FORMAT: "v1", STATE: forecast.state}
     if forecast.workers:
         notes[MAP] = _map_text((node, gpus) for _, node, gpus in forecast.workers)

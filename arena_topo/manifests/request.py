@@ -14,9 +14,7 @@ from typing import Any
 from arena_topo.errors import InvalidJob
 from arena_topo.job import KeyValue, MPIJob, Quantity, Toleration
 from arena_topo.manifests.values import REQUEST, Manifest
-
-GPU_NAMES = ("aliyun.com/gpu", "nvidia.com/gpu")
-"""What a GPU is called in requests."""
+from arena_topo.topology import GPU_RESOURCES
 
 _KEYS = {
     "model": "gpu_model",
@@ -60,6 +58,15 @@ def job_of(mpijob: Manifest) -> MPIJob:
 
     InvalidJob names what of it makes no sense; annotations can be edited by anyone.
     """
+    try:
+        return _job_of(mpijob)
+    except (ArithmeticError, LookupError, AttributeError, TypeError, ValueError) as error:
+        meta = mpijob.get("metadata")
+        name = meta.get("name") if isinstance(meta, Mapping) else None
+        raise InvalidJob(f"MPIJob {name} makes no sense as a job", why=str(error)) from error
+
+
+def _job_of(mpijob: Manifest) -> MPIJob:
     name = str(mpijob["metadata"]["name"])
     said = asked(mpijob)
     spec = mpijob.get("spec") or {}
@@ -91,10 +98,7 @@ def job_of(mpijob: Manifest) -> MPIJob:
     for key, field in _KEYS.items():
         if key in said:
             fields[field] = _value(field, said[key])
-    try:
-        return MPIJob(**fields)
-    except (TypeError, ValueError) as error:
-        raise InvalidJob(f"MPIJob {name} makes no sense as a job", why=str(error)) from error
+    return MPIJob(**fields)
 
 
 def _command(replicas: Manifest, container: Manifest) -> str:
@@ -105,7 +109,7 @@ def _command(replicas: Manifest, container: Manifest) -> str:
 
 
 def _gpus(said: Mapping[str, Any], limits: Mapping[str, Any]) -> int:
-    for name in GPU_NAMES:
+    for name in GPU_RESOURCES:
         if name in limits:
             return _whole(limits[name])
     return _whole(said.get("gpus", 0))
@@ -119,10 +123,7 @@ def _whole(value: Any) -> int:
 
 
 def _quantity(text: Any) -> Quantity | None:
-    try:
-        return None if text is None else Quantity.parse(str(text))
-    except ValueError:
-        return None
+    return None if text is None else Quantity.parse(str(text))
 
 
 def _toleration(one: Mapping[str, Any]) -> Toleration:

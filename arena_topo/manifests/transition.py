@@ -12,7 +12,6 @@ that is all the mutual exclusion there is.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 from arena_topo.manifests.record import annotated
@@ -21,6 +20,7 @@ from arena_topo.manifests.values import (
     FORMAT,
     INCOMPLETE,
     MAP,
+    PROPOSED,
     RECORDED,
     REQUEST,
     STATE,
@@ -76,8 +76,17 @@ def recording(stored: Mapping[str, Any], forecast: Forecast, *, at: str) -> Patc
 
 
 def recording_in_place(stored: Mapping[str, Any], forecast: Forecast, *, at: str) -> Patch:
-    """Write a placement on a job whose suspension is somebody else's, and over."""
-    return [*_unchanged(stored, suspend=None), *_written(stored, forecast, at=at)]
+    """Propose a placement on a job that somebody else has resumed; nobody goes by it yet."""
+    return [
+        *_unchanged(stored, suspend=None),
+        *_written(stored, forecast, at=at),
+        _noted(PROPOSED, "true"),
+    ]
+
+
+def confirming(stored: Mapping[str, Any]) -> Patch:
+    """Let the workers of a job go where its record says."""
+    return [*_unchanged(stored, suspend=None), _removed(PROPOSED)]
 
 
 def resuming(stored: Mapping[str, Any], placed: Manifest) -> Patch:
@@ -148,16 +157,6 @@ def clearing(stored: Mapping[str, Any], reason: str | None = None) -> Patch:
     ]
 
 
-def with_tries(patch: Patch, tries: int) -> Patch:
-    """The same patch, and a note of how often the gang was taken back."""
-    return [*patch, _noted(TRIES, str(tries))]
-
-
-def unplanned(forecast: Forecast) -> Forecast:
-    """The forecast of a job as it waits, the reason kept."""
-    return replace(Forecast(state="waiting"), reason=forecast.reason)
-
-
 def _annotations(stored: Mapping[str, Any]) -> Mapping[str, Any]:
     return stored["metadata"].get("annotations") or {}
 
@@ -194,7 +193,7 @@ def _written(
     notes = annotated(empty, forecast)["metadata"]["annotations"]
     if at is not None:
         notes[RECORDED] = at
-    stale = [key for key in (MAP, RECORDED, FORECAST) if key not in notes]
+    stale = [key for key in (MAP, RECORDED, FORECAST, PROPOSED) if key not in notes]
     if not stored["metadata"].get("annotations"):
         yield {"op": "add", "path": "/metadata/annotations", "value": {}}
     for key, value in notes.items():

@@ -23,6 +23,8 @@ REQUEST = "arena-topo.io/request"
 """What the job asked of the solver, for whoever starts it later (JSON)."""
 TRIES = "arena-topo.io/tries"
 """How often the whole gang was taken back after a start that could not complete."""
+PROPOSED = "arena-topo.io/proposed"
+"""On a running job with a record that its author has not compared with others yet."""
 INCOMPLETE = "arena-topo.io/incomplete"
 """On a job that is being created: what it owns, such as its files, is not all there yet."""
 FORECAST = "arena-topo.io/forecast"
@@ -118,7 +120,8 @@ class Forecast:
 
     `state` is `waiting`, `placed` or `held`. Bandwidths are GB/s; None for a job of one GPU or
     without a placement. `workers` holds (index, node, GPU indexes); the indexes are empty where
-    the kubelet chooses.
+    the kubelet chooses. `confirmed` is False where the cluster could not be asked whether the
+    binding works, so that the guarantee is what it gives if it does.
     """
 
     state: str
@@ -128,6 +131,7 @@ class Forecast:
     tier: str | None = None
     binding: str | None = None
     guarantee: str | None = None
+    confirmed: bool = True
     optimal: bool | None = None
     bound: float | None = None
     emulated: bool = False

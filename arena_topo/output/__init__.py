@@ -39,6 +39,13 @@ HOLDS = {
 }
 """What each guarantee means for the workers."""
 
+UNCONFIRMED = {
+    "admission": "whether a policy places workers could not be tried",
+    "claims": "whether workers get the claims that are meant for them could not be tried",
+    "gates": "whether workers may be patched could not be asked",
+}
+"""What is not known of each binding where the cluster could not be asked whether it works."""
+
 # ---------------------------------------------------------------- Go's formats
 
 
@@ -332,14 +339,28 @@ def placement(
     if forecast.bus_bandwidth is not None:
         lines.append(f"  Bus bandwidth: {_bandwidth(forecast)}")
     if forecast.guarantee is not None:
-        holds = HOLDS.get(Guarantee(forecast.guarantee), "")
-        lines.append(f"  Guarantee: {forecast.guarantee}, by {forecast.binding} ({holds})")
+        lines.append(f"  {guarantee(forecast)}")
     if binding is not None and binding.why:
         lines.append(f"  Not firmer, because: {one_line(binding.why)}")
     if forecast.emulated:
         lines.append(f"  {EMULATED}")
     folded = [fold(line, width, indent="    ") for line in lines]
     return align(["Placement:", *workers(forecast, name, slots=slots), *folded])
+
+
+def guarantee(forecast: Forecast) -> str:
+    """How firmly a placement holds, by what, and whether it was seen that this works."""
+    by = str(forecast.binding)
+    if not forecast.confirmed:
+        doubt = UNCONFIRMED.get(by)
+        by += f", unconfirmed: {doubt}" if doubt else ", unconfirmed"
+    holds = HOLDS.get(Guarantee(forecast.guarantee), "")
+    return f"Guarantee: {forecast.guarantee}, by {by} ({holds})"
+
+
+def confirmed(forecast: Forecast | None) -> bool | None:
+    """Whether the mechanism behind a guarantee was seen to work; None without a guarantee."""
+    return None if forecast is None or forecast.guarantee is None else forecast.confirmed
 
 
 def _unplaced(forecast: Forecast, reason: str | None, width: int | None) -> str:
@@ -454,6 +475,7 @@ def placement_value(forecast: Forecast | None, *, slots: int) -> dict[str, Any] 
         "busBandwidthGBps": number(forecast.bus_bandwidth),
         "usableGBps": number(forecast.usable),
         "guarantee": forecast.guarantee,
+        "confirmed": confirmed(forecast),
         "binding": forecast.binding,
         "tier": forecast.tier,
         "nodes": list(dict.fromkeys(node for _index, node, _gpus in rows)),

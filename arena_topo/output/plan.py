@@ -9,13 +9,14 @@ from dataclasses import replace
 from typing import Any
 
 from arena_topo.job import MPIJob
-from arena_topo.manifests import Forecast, Guarantee
+from arena_topo.manifests import Forecast
 from arena_topo.output import (
     EMULATED,
-    HOLDS,
     align,
+    confirmed,
     drawing,
     fold,
+    guarantee,
     number,
     one_line,
     worker_value,
@@ -241,8 +242,7 @@ def _holding(proposal: Proposal, forecast: Forecast, width: int) -> str:
     """How firmly the plan holds, and what would do better."""
     lines = []
     if forecast.guarantee is not None:
-        holds = HOLDS[Guarantee(forecast.guarantee)]
-        lines.append(f"Guarantee: {forecast.guarantee}, by {forecast.binding} ({holds})")
+        lines.append(guarantee(forecast))
     binding = proposal.plan.binding if proposal.plan is not None else None
     if binding is not None and binding.why:
         lines.append(f"Not firmer, because {one_line(binding.why)}")
@@ -274,6 +274,7 @@ def value(proposal: Proposal) -> dict[str, Any]:
         "busBandwidthGBps": number(forecast.bus_bandwidth) if forecast else None,
         "usableGBps": number(forecast.usable) if forecast else None,
         "guarantee": forecast.guarantee if forecast else None,
+        "confirmed": confirmed(forecast),
         "binding": forecast.binding if forecast else None,
         "tier": forecast.tier if forecast else None,
         "nodes": list(dict.fromkeys(node for _index, node, _gpus in rows)),

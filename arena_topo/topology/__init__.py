@@ -173,6 +173,9 @@ ORDINARY = "nvidia.com/gpu"
 PUBLISHED = "aliyun.com/gpu"
 """The GPU resource of nodes whose topology ACK publishes."""
 
+GPU_RESOURCES = (PUBLISHED, ORDINARY)
+"""What a GPU is called in requests; a node that offers both is asked for the first."""
+
 TAINT = "arena-topo.io/topology"
 """The label and the taint of nodes that only placements of arena-topo use."""
 

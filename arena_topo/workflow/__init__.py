@@ -5,24 +5,29 @@ Nothing here prints: progress goes to the `tell` that the caller hands in, resul
 
 from __future__ import annotations
 
+import importlib
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 from arena_topo.backends import Backend, Instance, JobStatus, LogOptions, Options
-from arena_topo.errors import ClusterError, NotFound, TimedOut, UsageError
-from arena_topo.topology import Cluster
-from arena_topo.topology.fabricfile import FabricFile
-from arena_topo.workflow.planning import (
-    NO_TIERS,
-    borne,
-    check_size,
-    excluded,
-    nothing_to_place_on,
-    plan,
-    request_of,
-    shortfall,
-)
-from arena_topo.workflow.submission import Submitted, submit
+from arena_topo.errors import ArenaError, ClusterError, NotFound, TimedOut, UsageError
+
+if TYPE_CHECKING:
+    from arena_topo.topology import Cluster
+    from arena_topo.topology.fabricfile import FabricFile
+    from arena_topo.workflow.planning import (
+        NO_TIERS,
+        borne,
+        check_size,
+        excluded,
+        nothing_to_place_on,
+        plan,
+        request_of,
+        shortfall,
+    )
+    from arena_topo.workflow.submission import Submitted, submit
 
 __all__ = [
     "LOCAL_IMAGE",
@@ -43,6 +48,29 @@ __all__ = [
     "submit",
     "wait",
 ]
+
+_PLACING = {
+    "planning": (
+        "NO_TIERS",
+        "borne",
+        "check_size",
+        "excluded",
+        "nothing_to_place_on",
+        "plan",
+        "request_of",
+        "shortfall",
+    ),
+    "submission": ("Submitted", "submit"),
+}
+"""What comes from modules that load the solver, which those who only look do not need."""
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _PLACING.items():
+        if name in names:
+            return getattr(importlib.import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 LOCAL_IMAGE = "local"
 """The image name that means "whatever is installed on this machine"."""
@@ -139,9 +167,12 @@ def wait(
     *,
     timeout: float | None = None,
     tell: Callable[[JobStatus], None] = lambda _: None,
+    each: Callable[[], None] = lambda: None,
     clock: Clock = time.monotonic,
 ) -> JobStatus:
     """Wait until a job is over; `tell` hears of every change of phase or reason.
+
+    `each` is done at every look.
 
     TimedOut after `timeout` seconds; the job goes on. A server that does not answer for a while
     does not end the waiting.
@@ -156,6 +187,8 @@ def wait(
             time.sleep(backend.look_every)
             continue
         seen = clock()
+        with suppress(ArenaError):
+            each()
         if (job.phase, job.reason) != known:
             known = (job.phase, job.reason)
             tell(job)

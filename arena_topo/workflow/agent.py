@@ -25,10 +25,17 @@ from arena_topo.backends.health import Sight, Watch
 from arena_topo.backends.kubelet import SOCKET, Device, Holder, PodResources
 from arena_topo.backends.kubernetes.connection import Connection
 from arena_topo.backends.kubernetes.publishing import Object, Report, Reports, publish
-from arena_topo.backends.usage import GPU_RESOURCES
 from arena_topo.errors import ArenaError, NotFound, UnreadableTopology, UsageError
 from arena_topo.manifests import is_node_name
-from arena_topo.topology import GPUSet, Machine, count, gpu_set, members, published
+from arena_topo.topology import (
+    GPU_RESOURCES,
+    GPUSet,
+    Machine,
+    count,
+    gpu_set,
+    members,
+    published,
+)
 from arena_topo.workflow import machines
 from arena_topo.workflow.heartbeat import beat
 

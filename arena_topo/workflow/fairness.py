@@ -65,12 +65,22 @@ def abandoned(job: QueuedJob, now: float) -> bool:
         job.state == "placed"
         and job.suspended
         and job.suspender is None
-        and (job.recorded is None or now - job.recorded > STALE)
+        # Any tenant may write a time on its job, one to come as well.
+        and (job.recorded is None or abs(now - job.recorded) > STALE)
     )
 
 
-def reservation(mine: QueuedJob, snapshot: Snapshot, fit: Fit) -> Reservation | None:
-    """What an older gang keeps from this one; None where it is this one's turn."""
+def reservation(
+    mine: QueuedJob,
+    snapshot: Snapshot,
+    fit: Fit,
+    *,
+    blocked: Callable[[QueuedJob], bool] = lambda _: False,
+) -> Reservation | None:
+    """What an older gang keeps from this one; None where it is this one's turn.
+
+    One that is `blocked` by something else than GPUs, such as its quota, keeps nothing.
+    """
     emptied = None
     for head in order(snapshot.jobs):
         if head.key == mine.key or rank(head) > rank(mine):
@@ -82,7 +92,7 @@ def reservation(mine: QueuedJob, snapshot: Snapshot, fit: Fit) -> Reservation | 
         except ArenaError:
             continue
         # One that does not fit even then waits for others than arena-topo's jobs.
-        if placement is not None:
+        if placement is not None and not blocked(head):
             until = _freed(placement, snapshot.jobs)
             return Reservation(head=head, job=job, placement=placement, until=until)
     return None

@@ -17,7 +17,7 @@ from arena_topo.backends.kubernetes.status import is_launcher, worker_index
 from arena_topo.backends.queue import moment
 from arena_topo.manifests import Manifest, shape
 from arena_topo.manifests.request import asked
-from arena_topo.manifests.values import GATE, MAP
+from arena_topo.manifests.values import GATE, MAP, PROPOSED
 
 Object = Mapping[str, Any]
 
@@ -33,6 +33,19 @@ _REFUSED_IMAGE = re.compile(
 
 _NO_IMAGE = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"})
 _AT_ONCE = frozenset({"InvalidImageName", "ErrImageNeverPull"})
+_IMAGE = frozenset({"Pulling", "Pulled", "Failed", "BackOff", "ErrImageNeverPull"})
+"""Reasons of events by which a kubelet tells of an image (kubernetes, pkg/kubelet/events)."""
+_STUCK = frozenset(
+    {
+        "FailedMount",
+        "FailedAttachVolume",
+        "FailedCreatePodSandBox",
+        "FailedPrepareDynamicResources",
+    }
+)
+"""Why a kubelet has not come to the image of a pod yet (the same file)."""
+_KEPT = 3600.0
+"""Seconds that an API server keeps events (kube-apiserver, --event-ttl)."""
 _CREATION = re.compile(
     r"forbidden|denied|exceeded quota|violates PodSecurity|invalid", re.IGNORECASE
 )
@@ -66,14 +79,15 @@ class Standing:
 def standing(
     mpijob: Object,
     pods: Iterable[Object],
-    warnings: Iterable[Object],
+    events: Iterable[Object],
     *,
     now: float,
     since: float,
 ) -> Standing:
     """How a gang stands that was resumed at `since`; `now` is the server's time (Unix seconds).
 
-    `warnings` are events; those from before the gang was resumed tell of an earlier try.
+    `events` are those about the job and its pods, oldest first; those from before the gang was
+    resumed tell of an earlier try.
     """
     spec = mpijob["spec"]["mpiReplicaSpecs"]["Worker"]
     wanted = int(spec.get("replicas", 1))
@@ -85,13 +99,14 @@ def standing(
         and (index := worker_index(pod)) is not None
         and index < wanted
     }
+    told = tuple(events)
     signs = tuple(sorted(map(_sign, workers.values())))
     for pod in workers.values():
         broken = _broken(pod, now)
         if broken is not None:
             return Standing(fate=Fate.BROKEN, signs=signs, reason=broken)
     if len(workers) < wanted:
-        refused = _refused(warnings, since)
+        refused = _refused(told, since)
         if refused is not None:
             return Standing(fate=Fate.BROKEN, signs=signs, reason=refused)
         missing = f"{len(workers)} of {wanted} workers exist"
@@ -102,8 +117,9 @@ def standing(
         return Standing(fate=Fate.GATHERING, signs=signs, reason=waits)
     running = sum(_phase(pod) in {"Running", "Succeeded"} for pod in workers.values())
     if running < wanted:
-        runs = f"{running} of {wanted} workers run"
-        return Standing(fate=Fate.BOUND, signs=signs, reason=runs, running=running)
+        late = [pod for pod in workers.values() if _phase(pod) == "Pending"]
+        why = _stuck(late, told) or f"{running} of {wanted} workers run"
+        return Standing(fate=Fate.BOUND, signs=signs, reason=why, running=running)
     return Standing(fate=Fate.STARTED, signs=signs)
 
 
@@ -131,13 +147,47 @@ def _recorded(mpijob: Object) -> tuple[tuple[int, str, tuple[int, ...]], ...]:
         return ()
 
 
-def pulls(pods: Iterable[Object]) -> bool:
-    """Whether some worker has its node and fetches its image, which may take long."""
-    return any(
-        pod["spec"].get("nodeName")
-        and any(reason in {"ContainerCreating", "PodInitializing"} for reason, _ in _waits(pod))
-        for pod in pods
-    )
+def pulls(pods: Iterable[Object], events: Iterable[Object], *, now: float) -> bool:
+    """Whether some worker has its node and fetches its image, which may take long.
+
+    `events` are those about the job and its pods, oldest first; `now` is the server's time (Unix
+    seconds). Kubelets have one word for a pod that pulls and for one that lacks a volume or its
+    network; the events tell them apart. Without any, as for who may not read them, and of a pod
+    whose events have expired, that word is taken for a pull.
+    """
+    told = tuple(events)
+    return any(_pulls(pod, told, now) for pod in pods if not is_launcher(pod))
+
+
+def _pulls(pod: Object, events: tuple[Object, ...], now: float) -> bool:
+    creating = any(reason in {"ContainerCreating", "PodInitializing"} for reason, _ in _waits(pod))
+    if not creating or not pod["spec"].get("nodeName"):
+        return False
+    mine = [str(one.get("reason")) for one in events if _is_about(one, pod)]
+    if mine:
+        newest = next((reason for reason in reversed(mine) if reason in _IMAGE), None)
+        return newest == "Pulling"
+    return not events or now - born(pod) >= _KEPT
+
+
+def _stuck(pods: Iterable[Object], events: tuple[Object, ...]) -> str | None:
+    """What keeps a worker from its image, in the kubelet's words, where that is its last word."""
+    for pod in pods:
+        mine = [
+            one for one in events if one.get("reason") in _STUCK | _IMAGE and _is_about(one, pod)
+        ]
+        if mine and mine[-1]["reason"] in _STUCK and mine[-1].get("type") == "Warning":
+            said = " ".join(str(mine[-1].get("message") or "").split())
+            return f"{pod['metadata']['name']}: {mine[-1]['reason']}: {said}".removesuffix(": ")
+    return None
+
+
+def _is_about(event: Object, pod: Object) -> bool:
+    """Whether an event is about this very pod, and not about one of its name before it."""
+    about, meta = event.get("involvedObject") or {}, pod["metadata"]
+    if about.get("name") != meta["name"]:
+        return False
+    return not about.get("uid") or not meta.get("uid") or about["uid"] == meta["uid"]
 
 
 def _phase(pod: Object) -> str:
@@ -188,10 +238,12 @@ def _broken(pod: Object, now: float) -> str | None:
     return None
 
 
-def _refused(warnings: Iterable[Object], since: float) -> str | None:
+def _refused(events: Iterable[Object], since: float) -> str | None:
     """Why the operator could not create a worker, by the newest event since then."""
     found = None
-    for event in warnings:
+    for event in events:
+        if event.get("type") != "Warning":
+            continue
         message = str(event.get("message") or "")
         at = moment(event.get("lastTimestamp") or event.get("eventTime"))
         # Events know whole seconds.
@@ -217,6 +269,8 @@ class Patience:
 
 def worker_places(mpijob: Manifest, pods: Iterable[Object]) -> list[tuple[Object, Manifest]]:
     """The patches that gated workers need to go where the record of their job sends them."""
+    if PROPOSED in (mpijob["metadata"].get("annotations") or {}):
+        return []
     workers = _recorded(mpijob)
     shared = asked(mpijob).get("podShape") == "shared"
     seen = shape.visible(workers, shared=shared)

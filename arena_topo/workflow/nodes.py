@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from arena_topo.backends.usage import GPU_RESOURCES, OVER, gpu_count
+from arena_topo.backends.usage import OVER, gpu_count
 from arena_topo.errors import ArenaError, ClusterError
 from arena_topo.manifests.values import FORMAT, GUARANTEE, Guarantee
-from arena_topo.topology import TAINT, published
+from arena_topo.topology import GPU_RESOURCES, TAINT, published
 
 if TYPE_CHECKING:
     from arena_topo.backends.kubernetes.admin import Administration

@@ -23,7 +23,7 @@ from typing import Any
 from arena_topo import manifests
 from arena_topo.backends import quota
 from arena_topo.backends.queue import Queue, QueuedJob, Snapshot, queued, written
-from arena_topo.errors import AccessDenied, ArenaError, ClusterError
+from arena_topo.errors import AccessDenied, AlreadyExists, ArenaError, ClusterError
 from arena_topo.job import MPIJob
 from arena_topo.manifests import Binding, Forecast, Manifest, Plan, transition
 from arena_topo.manifests.binding import leaves_choice, overlooked
@@ -121,7 +121,7 @@ class Starter:
         whole = snapshot.cluster(without={mine.key})
         if not snapshot.everything:
             return Decision(cluster=whole, refused=UNSEEN)
-        held = fairness.reservation(mine, snapshot, self.fit)
+        held = fairness.reservation(mine, snapshot, self.fit, blocked=self.blocked)
         cluster = fairness.kept_from(mine, whole, held, now=snapshot.now)
         try:
             return self._bound(job, mine, cluster)
@@ -172,6 +172,18 @@ class Starter:
             else:
                 return Decision(cluster=cluster, placement=placement, binding=binding)
         raise AssertionError("every round takes a node away")
+
+    def blocked(self, job: QueuedJob) -> bool:
+        """Whether the quota of its namespace keeps a gang from starting, whatever GPUs are free.
+
+        By its pods, or by what was recorded when it was last tried: claims count in quotas as well,
+        and not every quota can be read.
+        """
+        forecast = manifests.recorded(job.manifest)
+        if forecast is not None and "quota" in (forecast.reason or ""):
+            return True
+        quotas = self.queue.quotas(job.namespace)
+        return bool(quotas) and quota.shortfall(job.manifest, quotas) is not None
 
     def _ahead_matters(self, job: MPIJob, whole: Cluster, left: Cluster) -> bool:
         return whole is not left and self.fit(job, whole) is not None
@@ -244,14 +256,16 @@ class Starter:
     def _looked(self, stored: Manifest) -> Snapshot | None:
         """All jobs as of the write of a record; None if the server has forgotten that revision.
 
-        Servers keep revisions for minutes: whoever slept so long records again.
+        Servers keep revisions for minutes: whoever slept so long records again. None too if the
+        jobs of others cannot be listed any more: who does not see them must not start anything.
         """
         try:
-            return self.queue.read_at(stored)
+            seen = self.queue.read_at(stored)
         except ClusterError as error:
             if error.status == GONE:
                 return None
             raise
+        return seen if seen.everything else None
 
     def _renewed(
         self, job: MPIJob, stored: Manifest, snapshot: Snapshot | None
@@ -305,16 +319,21 @@ class Starter:
         assert binding is not None
         placed = pinned(stored, placement, binding, decision.cluster)
         meta = stored["metadata"]
-        short = quota.shortfall(placed, self.queue.quotas(meta["namespace"]))
+        claims = manifests.claims_of(placed, placement, binding, decision.cluster)
+        held = self.queue.claims(stored) if claims else ()
+        quotas = self.queue.quotas(meta["namespace"])
+        short = quota.shortfall(placed, quotas, claims=claims, held=held)
+        if short is None and claims:
+            try:
+                self.queue.renew(stored, claims)
+            except (ClusterError, AlreadyExists) as error:
+                short = f"{error.message}{f': {error.why}' if error.why else ''}"
         if short is not None:
             back = self.queue.change(
                 stored, transition.waiting(stored, manifests.unplaced(stored), short)
             )
             refused = replace(decision, placement=None, binding=None, refused=short)
             return None if back is None else Outcome(stored=back, decision=refused, resumed=False)
-        claims = manifests.claims_of(placed, placement, binding, decision.cluster)
-        if claims:
-            self.queue.renew(stored, claims)
         changed = self.queue.change(stored, transition.resuming(stored, placed))
         if changed is None:
             return None
@@ -334,10 +353,19 @@ class Starter:
             stored = self.queue.create(plan, plan.objects[0])
             if decision.placement is None or not view.everything:
                 return plan, Outcome(stored=stored, decision=decision, resumed=True)
-            seen = self.queue.read_at(stored)
-            if _fits(job, decision, seen.cluster(without={_key(stored)})):
+            seen = self._looked(stored)
+            # Its own pods may be there by now.
+            if seen is not None and _fits(
+                job, decision, seen.cluster(without={_key(stored)}, pods=False)
+            ):
                 return plan, Outcome(stored=stored, decision=decision, resumed=True)
             self.queue.remove(stored)
+            left = self._again(stored)
+            if left is not None and "deletionTimestamp" not in left["metadata"]:
+                raise ClusterError(
+                    f"{job.name} runs on GPUs that another gang has, and could not be deleted",
+                    hint=f"delete it at once: arena-topo delete {job.name}",
+                )
             self.pause(random.uniform(0, _PAUSE * min(attempt + 1, 10)))  # noqa: S311  no secret
         raise ClusterError(
             f"the GPUs for {job.name} were taken {_ROUNDS} times in a row",
@@ -366,15 +394,31 @@ class Starter:
             if changed is not None:
                 if decision.placement is None:
                     return Outcome(stored=changed, decision=decision, resumed=False)
-                seen = self.queue.read_at(changed)
-                if _fits(job, decision, seen.cluster(without={_key(changed)})):
-                    return Outcome(stored=changed, decision=decision, resumed=True)
+                seen = self._looked(changed)
+                if seen is not None and _fits(job, decision, seen.cluster(without={_key(changed)})):
+                    done = self._confirmed(changed, decision)
+                    if done is not None:
+                        return done
             again = self._again(stored)
             if again is None or (changed is None and self._anothers(again, stored)):
                 return self.elsewhere(stored, decision)
             stored = again
             self.pause(random.uniform(0, _PAUSE * min(attempt + 1, 10)))  # noqa: S311  no secret
         raise ClusterError(f"the GPUs for {job.name} were taken {_ROUNDS} times in a row")
+
+    def _confirmed(self, stored: Manifest, decision: Decision) -> Outcome | None:
+        """Let a record count that conflicts with no older one; None if it is another's by now."""
+        placement, binding = decision.placement, decision.binding
+        assert placement is not None
+        assert binding is not None
+        placed = pinned(stored, placement, binding, decision.cluster)
+        claims = manifests.claims_of(placed, placement, binding, decision.cluster)
+        if claims:
+            self.queue.renew(stored, claims)
+        changed = self.queue.change(stored, transition.confirming(stored))
+        if changed is None:
+            return None
+        return Outcome(stored=changed, decision=decision, resumed=True)
 
     def elsewhere(self, stored: Manifest, decision: Decision | None) -> Outcome:
         """What somebody else made of a job meanwhile."""
@@ -402,9 +446,15 @@ class Starter:
         for one in jobs:
             if not fairness.abandoned(one, now):
                 continue
-            reason = "whoever was to start it did not; it waits for its turn"
-            patch = transition.waiting(one.manifest, manifests.unplaced(one.manifest), reason)
             try:
+                bare = manifests.unplaced(one.manifest)
+                if bare is one.manifest:
+                    reason = "whoever was to start it did not; it waits for its turn"
+                    patch = transition.waiting(one.manifest, bare, reason)
+                else:
+                    # Only what was resumed is pinned: somebody suspended it by other means.
+                    reason = "somebody suspended it, by other means than arena-topo"
+                    patch = transition.holding(one.manifest, bare, reason)
                 if self.queue.change(one.manifest, patch) is not None:
                     freed.append(one)
             except ArenaError:

@@ -18,38 +18,25 @@ from arena_topo.backends.queue import MOST_TRIES, Queue, QueuedJob, queued, susp
 from arena_topo.errors import (
     AccessDenied,
     ArenaError,
-    ClusterError,
     InvalidJob,
     NotFound,
-    TimedOut,
 )
 from arena_topo.job import MPIJob
 from arena_topo.manifests import ApiVersion, Manifest, Plan, transition
 from arena_topo.manifests.values import INCOMPLETE, STATE
 from arena_topo.solver import Placement, Unplaceable, Verdict
 from arena_topo.topology import Cluster
-from arena_topo.workflow import gathering, shape
+from arena_topo.workflow import fairness, gathering, shape
+from arena_topo.workflow.assembling import Tell, brought_together, left
 from arena_topo.workflow.gathering import Fate
 from arena_topo.workflow.planning import built, fit, placed, plan, request_of
 from arena_topo.workflow.starting import UNSEEN, Decision, Outcome, Starter
 
-Tell = Callable[[str], None]
-
 Announce = Callable[[Sequence[str]], None]
 """Hears the names of what was created, as soon as it is."""
 
-_SETTLE = 5.0
-"""Seconds after its last worker was bound in which a gang is still watched: registries refuse
-images within a second or two."""
-
-_GONE = 30.0
-"""Seconds to wait for the pods of a gang that was taken back: kubelets give them 30 s to end."""
-
-_PATIENCE = 60.0
-"""Seconds that a server may be in trouble before a gang that is gathering is left alone."""
-
-_LOOK = 0.25
-"""Seconds between two looks at a gang that is gathering."""
+_AGAIN = 3.0
+"""Seconds between two looks whether a gang that waits can be started."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,12 +64,14 @@ def submit(
     namespace: str,
     api: ApiVersion | None = None,
     stay: bool = False,
+    limit: float | None = None,
     announce: Announce = lambda _: None,
     tell: Tell = lambda _: None,
 ) -> Submitted:
     """Plan a job and make it real; a gang that does not fit now is created waiting.
 
-    With `stay` a gang is watched until all its workers run, else until all have their nodes.
+    A gang is watched until all its workers have their nodes. With `stay` it is watched until all
+    run, for at most `limit` seconds, and one that waits is started as soon as it fits.
     Unplaceable (NEVER) if it cannot fit whatever ends; AlreadyExists if the name is taken.
     """
     queue = backend.queue if job.gputopology else None
@@ -95,6 +84,7 @@ def submit(
         namespace=namespace,
         api=api or backend.api_version(),
         stay=stay,
+        end=None if limit is None else time.monotonic() + limit,
         announce=announce,
         tell=tell,
     ).submitted()
@@ -158,6 +148,7 @@ class _Submission:
     namespace: str
     api: ApiVersion
     stay: bool
+    end: float | None
     announce: Announce
     tell: Tell
 
@@ -197,12 +188,40 @@ class _Submission:
         )
         if not outcome.resumed and INCOMPLETE in outcome.stored["metadata"]["annotations"]:
             self.queue.change(outcome.stored, transition.completed(outcome.stored))
-        outcome = brought_together(
-            starter, job, outcome, until=Fate.STARTED if self.stay else Fate.BOUND, tell=self.tell
-        )
+        until = Fate.STARTED if self.stay else Fate.BOUND
+        while True:
+            outcome = brought_together(
+                starter, job, outcome, until=until, tell=self.tell, end=self.end
+            )
+            if outcome.resumed or not self.stay:
+                break
+            found = self._awaited(starter, job, outcome)
+            if found is None:
+                break
+            outcome = found
         if outcome.decision is not decision:
             planned = self._built(job, outcome.decision.cluster, outcome.decision)
         return self._told(planned, created, outcome)
+
+    def _awaited(self, starter: Starter, job: MPIJob, outcome: Outcome) -> Outcome | None:
+        """Stay until a gang that waits can be started; None if it is not for this command to do."""
+        if transition.tries_of(outcome.stored) >= MOST_TRIES or self.queue.watched():
+            return None
+        self.tell(f"{job.name} waits: {outcome.decision.refused}; it is started once it fits")
+        meta = outcome.stored["metadata"]
+        while self.end is None or time.monotonic() < self.end:
+            time.sleep(_AGAIN)
+            stored = self.queue.get(meta["namespace"], meta["name"])
+            mine = None if stored is None else queued(stored, {})
+            if stored is None or mine is None or not fairness.waits(mine):
+                return None
+            view = self.queue.read()
+            mine = view.job(*mine.key) or mine
+            if starter.decide(job, mine, view).placement is not None:
+                started = starter.start(job, stored, None)
+                if started.resumed:
+                    return started
+        return None
 
     def _completed(self, stored: Manifest, planned: Plan) -> tuple[str, ...]:
         """Create what the job owns; the names of it all."""
@@ -265,6 +284,8 @@ class _Submission:
             return f"It is not tried again before you say so: arena-topo resume {name}"
         if self.queue.watched():
             return "The controller starts it once it can."
+        if self.stay and (self.end is None or time.monotonic() < self.end):
+            return "This command starts it once it can."
         return (
             "It waits suspended and holds nothing. Nobody starts it by itself here (no controller):"
             f" arena-topo resume {name} starts it when it fits."
@@ -276,16 +297,17 @@ class _Submission:
         if not self.queue.watched():
             raise denied
         # Whether it can fit at all can be seen from what the controller publishes.
+        job = shape.fused(self.job, cluster, self.backend, later=True)
         try:
-            placed(self.job, request_of(self.job, cluster, self.backend), cluster)
+            placed(job, request_of(job, cluster, self.backend), cluster)
         except Unplaceable as refused:
             if refused.verdict is not Verdict.NOT_NOW:
                 raise
         decision = Decision(cluster=cluster, refused=UNSEEN)
-        planned = self._built(self.job, cluster, decision)
+        planned = self._built(job, cluster, decision)
         owner = suspender(planned.objects[0])
         if owner is not None:
-            return self._handed_over(self.job, planned, owner)
+            return self._handed_over(job, planned, owner)
         starter = open_starter(self.backend, self.queue)
         stored = starter.admit(planned, decision)
         created = self._completed(stored, planned)
@@ -294,6 +316,13 @@ class _Submission:
 
     def _handed_over(self, job: MPIJob, bare: Plan, owner: str) -> Submitted:
         """Create a gang that another queue starts: at its gates, and not placed before that."""
+        claims = self.queue.mechanisms(self.namespace).claims
+        if claims is False and manifests.claims_gpus(bare.objects[0]):
+            raise InvalidJob(
+                f"{owner} cannot start {job.name} on nodes whose GPUs are claimed",
+                why="its workers would need a claim each, and no policy gives them one",
+                hint="ask an administrator for: arena-topo install",
+            )
         waits = f"{owner} decides when it starts; then it is placed"
         planned = replace(
             bare, waiting=waits, forecast=manifests.Forecast(state="waiting", reason=waits)
@@ -306,10 +335,18 @@ class _Submission:
         )
         stored = self.queue.create(planned, form)
         created = self._completed(stored, planned)
+        watched = self.queue.watched()
+        if self.stay and not watched:
+            self.tell(f"{owner} decides when {job.name} starts; this command places it then")
+            outcome = self._admitted(job)
+            if outcome is not None:
+                return self._told(
+                    self._built(job, outcome.decision.cluster, outcome.decision), created, outcome
+                )
         status, unread = _seen(self.backend, job.name, self.namespace)
         places = (
             "the controller places it then."
-            if self.queue.watched()
+            if watched
             else f"its workers then wait at their gates until: arena-topo resume {job.name}"
         )
         return Submitted(
@@ -319,6 +356,25 @@ class _Submission:
             unread=unread,
             starter=f"{owner} starts it; {places}",
         )
+
+    def _admitted(self, job: MPIJob) -> Outcome | None:
+        """Stay until a gang was started by its queue, and place it; None if that takes too long."""
+        starter = open_starter(self.backend, self.queue)
+        while self.end is None or time.monotonic() < self.end:
+            time.sleep(_AGAIN)
+            found = self.queue.get(self.namespace, job.name)
+            mine = None if found is None else queued(found, {})
+            if found is None or mine is None:
+                return None
+            if mine.suspended or not gathering.gated(self.queue.pods(found)):
+                continue
+            outcome = starter.admitted(manifests.job_of(found), found)
+            if outcome.resumed and outcome.decision.placement is not None:
+                until = Fate.STARTED
+                return brought_together(
+                    starter, job, outcome, until=until, tell=self.tell, end=self.end
+                )
+        return None
 
     def _unguarded(self, starter: Starter, job: MPIJob, mine: QueuedJob) -> Submitted:
         """Create a gang where no operator can let it wait."""
@@ -335,6 +391,9 @@ class _Submission:
             return self._built(job, decision.cluster, decision)
 
         planned, outcome = starter.unguarded(job, mine, build)
+        claims = [one for one in planned.objects if one["kind"].startswith("ResourceClaim")]
+        if claims:
+            self.queue.renew(outcome.stored, claims)
         created = self._completed(outcome.stored, planned)
         status, unread = _seen(self.backend, job.name, self.namespace)
         note = (
@@ -351,125 +410,6 @@ def open_starter(backend: Backend, queue: Queue) -> Starter:
         return placed(job, request_of(job, cluster, backend), cluster)
 
     return Starter(queue=queue, place=place, fit=fit)
-
-
-def brought_together(
-    starter: Starter, job: MPIJob, outcome: Outcome, *, until: Fate, tell: Tell
-) -> Outcome:
-    """Watch a resumed gang until all its workers have their nodes, or run; else take it back.
-
-    A gang that is taken back is solved and started again, at most three times in all; then it
-    waits with the reason.
-    """
-    queue = starter.queue
-    while outcome.resumed:
-        try:
-            trouble = _trouble(queue, job, outcome.stored, until=until)
-        except (AccessDenied, ClusterError) as blind:
-            note = f"{blind.message}: nobody sees whether all workers come together"
-            return replace(outcome, notes=(*outcome.notes, note))
-        except TimedOut as late:
-            raise TimedOut(
-                f"whether all workers of {job.name} come together was not seen in time",
-                why=late.message,
-                hint=f"it goes on: arena-topo get {job.name}",
-            ) from late
-        if trouble is None:
-            return (
-                outcome
-                if _gathers(queue, outcome.stored)
-                else starter.elsewhere(outcome.stored, outcome.decision)
-            )
-        owner = suspender(outcome.stored)
-        if owner is not None:
-            note = f"{trouble}; {owner} decides whether it goes on"
-            return replace(outcome, notes=(*outcome.notes, note))
-        outcome = taken_back(starter, job, outcome, trouble, tell)
-    return outcome
-
-
-def taken_back(
-    starter: Starter, job: MPIJob, outcome: Outcome, trouble: str, tell: Tell
-) -> Outcome:
-    """Suspend a gang that cannot complete, whole, and start it again unless it was tried enough."""
-    queue, stored = starter.queue, outcome.stored
-    tries = transition.tries_of(stored) + 1
-    patch = transition.taking_back(stored, manifests.unplaced(stored), trouble, tries)
-    back = queue.change(stored, patch)
-    if back is None:
-        return starter.elsewhere(stored, outcome.decision)
-    tell(f"{trouble}: the gang was taken back whole (try {tries} of {MOST_TRIES})")
-    _left(starter, back)
-    if tries >= MOST_TRIES:
-        refused = replace(outcome.decision, placement=None, binding=None, refused=trouble)
-        return replace(outcome, stored=back, decision=refused, resumed=False)
-    return starter.start(job, back, None)
-
-
-def _left(starter: Starter, stored: Manifest) -> None:
-    """Wait until the pods of a gang have let go of their GPUs, within reason."""
-    end = time.monotonic() + _GONE
-    while time.monotonic() < end and starter.haunted(stored):
-        time.sleep(_LOOK)
-
-
-def _trouble(queue: Queue, job: MPIJob, stored: Manifest, *, until: Fate) -> str | None:
-    """Why a gang cannot come together; None once it has, or there is no more to wait for.
-
-    Workers at their gates are sent on their way.
-    """
-    since, patience = queue.now(), gathering.Patience(limit=float(job.gang_timeout))
-    bound_at, delay, answered = None, _LOOK / 5, time.monotonic()
-    while True:
-        try:
-            if not _gathers(queue, stored):
-                return None
-            pods = queue.pods(stored)
-        except ClusterError as error:
-            # A gang left alone at its gates would hold GPUs for nothing.
-            if isinstance(error, AccessDenied) or time.monotonic() - answered > _PATIENCE:
-                raise
-            time.sleep(_LOOK)
-            continue
-        answered = time.monotonic()
-        for pod, patch in gathering.worker_places(stored, pods):
-            queue.bind(pod, patch)
-        count = int(stored["spec"]["mpiReplicaSpecs"]["Worker"].get("replicas", 1))
-        warnings = queue.warnings(stored) if len(pods) <= count else []
-        seen = gathering.standing(stored, pods, warnings, now=queue.now(), since=since)
-        now = time.monotonic()
-        if seen.fate is Fate.BROKEN:
-            return seen.reason or "it cannot complete"
-        if seen.fate is Fate.STARTED:
-            return None
-        if seen.fate is Fate.BOUND:
-            bound_at = bound_at or now
-            # Once a worker runs, its image can be had; that of the others is the same.
-            if until is Fate.BOUND and (seen.running or now - bound_at > _SETTLE):
-                return None
-        if patience.lost(seen, pulling=gathering.pulls(pods), now=now):
-            limit = str(job.gang_timeout)
-            return f"nothing moved for {limit}: {seen.reason}"
-        time.sleep(delay)
-        delay = min(2.0, delay * 1.5)
-
-
-def _gathers(queue: Queue, stored: Manifest) -> bool:
-    """Whether a job is still on its way as it was resumed: not over, gone, or stopped by others.
-
-    The workers of a job that has ended are gone as well, and it must not be taken back for that.
-    """
-    meta = stored["metadata"]
-    found = queue.get(meta["namespace"], meta["name"])
-    if found is None or found["metadata"]["uid"] != meta["uid"]:
-        return False
-    mine, before = queued(found, {}), queued(stored, {})
-    return (
-        mine is not None
-        and before is not None
-        and not mine.suspended
-        and (mine.record, mine.recorded) == (before.record, before.recorded)
-    )
 
 
 def resume(
@@ -508,7 +448,7 @@ def resume(
     else:
         view = queue.read()
         starter.withdraw([one for one in view.jobs if one.key != mine.key], view.now)
-        _left(starter, stored)
+        left(starter, stored)
         if starter.haunted(stored):
             return starter.haunting(stored)
         released = queue.change(stored, transition.releasing(stored))
@@ -559,7 +499,7 @@ def suspend(backend: Backend, name: str, namespace: str) -> Manifest:
             return stored
         held = queue.change(stored, transition.holding(stored, manifests.unplaced(stored)))
         if held is not None:
-            return held
+            return _suspended(held)
         found = queue.get(namespace, name)
         if found is None:
             raise NotFound(f"Not found training job {name} in namespace {namespace}")
@@ -598,11 +538,33 @@ def replan(
     back = queue.change(stored, patch)
     if back is None:
         raise ArenaError(f"{name} was changed by somebody else meanwhile", hint="try again")
+    _suspended(back)
     tell(f"{reason}: the gang was taken back whole")
-    _left(starter, back)
+    left(starter, back)
     outcome = starter.start(job, back, None)
     until = Fate.STARTED if stay else Fate.BOUND
     return brought_together(starter, job, outcome, until=until, tell=tell)
+
+
+def _suspended(stored: Manifest) -> Manifest:
+    """A job that was just suspended; ArenaError if its operator's CRD knows no suspension."""
+    if (stored["spec"].get("runPolicy") or {}).get("suspend") is not True:
+        raise ArenaError(
+            f"{stored['metadata']['name']} cannot be suspended, and runs on",
+            why="the MPIJob of this cluster's operator knows no suspension",
+            hint="end it with: arena-topo delete",
+        )
+    return stored
+
+
+def tend(backend: Backend, name: str, namespace: str) -> None:
+    """Send workers of a running gang that were created again to their places from the gate."""
+    queue = backend.queue
+    stored = queue.get(namespace, name) if queue is not None else None
+    if queue is None or stored is None or queued(stored, {}) is None:
+        return
+    for pod, patch in gathering.worker_places(stored, queue.pods(stored)):
+        queue.bind(pod, patch)
 
 
 def _queue_of(backend: Backend, name: str, namespace: str) -> tuple[Queue, Manifest]:

@@ -23,6 +23,8 @@ from arena_topo.backends import Phase
 from arena_topo.backends.kubernetes.facts import PATIENCE
 from arena_topo.backends.kubernetes.status import KUBE_QUEUE, QUEUE_LABELS
 from arena_topo.backends.queue import MOST_TRIES, moment
+from arena_topo.job import NodeLoss
+from arena_topo.manifests.request import asked
 from arena_topo.manifests.values import RECORDED, TRIES
 from arena_topo.solver import Verdict as Fits
 from arena_topo.workflow import obstacles, symptoms
@@ -81,10 +83,14 @@ def _node_lost(case: Case) -> Said | None:
     lost = symptoms.lost(case.pods, case.facts.nodes if case.facts is not None else {})
     if not lost:
         return None
+    what, why = f"{symptoms.several(lost, 'has', 'have')} lost the node", next(iter(lost.values()))
+    if case.status.phase.over or asked(case.mpijob).get("onNodeLoss") != NodeLoss.FAIL:
+        return Said(what, why, case.again)
     return Said(
-        f"{symptoms.several(lost, 'has', 'have')} lost the node",
-        next(iter(lost.values())),
-        case.again,
+        what,
+        f"{why}; by --on-node-loss fail the gang is left as it is, and holds its GPUs until MPI"
+        " notices",
+        f"{case.command('replan')} moves it",
     )
 
 

@@ -21,15 +21,11 @@ from arena_topo.backends import (
     Options,
     Phase,
     Publication,
-    observed,
-    slices,
 )
-from arena_topo.backends.kubernetes import publishing
 from arena_topo.backends.kubernetes.connection import FORBIDDEN, Connection
 from arena_topo.backends.kubernetes.podlog import follow, log_query
 from arena_topo.backends.kubernetes.status import NO_PODS, job_status, seconds, when
 from arena_topo.backends.kubernetes.writing import Writer, arenas, deletion, part
-from arena_topo.backends.queue import Queue
 from arena_topo.errors import (
     AccessDenied,
     ArenaError,
@@ -45,6 +41,7 @@ if TYPE_CHECKING:
     from arena_topo.backends.kubernetes.podexec import Done
     from arena_topo.backends.kubernetes.seen import Sightings
     from arena_topo.backends.kubernetes.upkeep import Upkeep
+    from arena_topo.backends.queue import Queue
 
 Object = dict[str, Any]
 
@@ -162,6 +159,8 @@ class KubernetesBackend:
 
     def seen(self, found: list[Object], unread: list[str]) -> Cluster:
         """The cluster that these objects describe."""
+        from arena_topo.backends import observed  # noqa: PLC0415  to read the cluster
+
         seen = observed.cluster(
             found,
             source=self.api.access.context or self.api.access.server,
@@ -250,6 +249,8 @@ class KubernetesBackend:
 
     def _nodes(self) -> tuple[Node, ...]:
         """The nodes, read once, whatever runs on them; none where they may not be listed."""
+        from arena_topo.backends import observed  # noqa: PLC0415  to read the cluster
+
         if self._seen is None:
             try:
                 nodes = self._listed("Node", "/api/v1/nodes")
@@ -281,6 +282,8 @@ class KubernetesBackend:
         return found if any(_tells_devices(one) for one in found) else []
 
     def _of_drivers(self, kind: str, plural: str) -> list[Object]:
+        from arena_topo.backends import slices  # noqa: PLC0415  to read the cluster
+
         if self._dra is None:
             try:
                 group = self.api.get(f"/apis/{slices.GROUP}")
@@ -295,6 +298,8 @@ class KubernetesBackend:
 
     def _fabrics(self) -> list[Object]:
         """The Kueue topologies, where they count; without Kueue that takes one request."""
+        from arena_topo.backends import observed  # noqa: PLC0415  to read the cluster
+
         if self._options.fabric is not None:
             return []
         try:
@@ -313,6 +318,7 @@ class KubernetesBackend:
 
     def _listed(self, kind: str, path: str, **query: str) -> list[Object]:
         """All objects of a kind, each reduced to what `observed` reads as its page arrives."""
+        from arena_topo.backends import observed  # noqa: PLC0415  to read the cluster
 
         def keep(one: Object) -> Object:
             try:
@@ -343,7 +349,8 @@ class KubernetesBackend:
         """One job with its pods; NotFound if there is none."""
         version = self.api_version()
         mpijob = self._mpijob(name, namespace)
-        pods = self.pods_of(mpijob, version, namespace)
+        # Among them TensorBoard's, whose node answers too.
+        pods = self._labelled(mpijob, version, namespace)
         status = self._status(
             mpijob,
             pods,
@@ -374,8 +381,7 @@ class KubernetesBackend:
         mpijob = self._mpijob(name, namespace)
 
         def pods() -> Iterator[Object]:
-            found = self.pods_of(mpijob, version, namespace)
-            return (pod for pod in found if _belongs(pod, mpijob))
+            return iter(self.pods_of(mpijob, version, namespace))
 
         return facts.read(self.api, mpijob, version=version, pods=pods)
 
@@ -428,7 +434,12 @@ class KubernetesBackend:
         return job_status(mpijob, mine, tensorboard=tensorboard, ended=ended)
 
     def pods_of(self, mpijob: Object, version: ApiVersion, namespace: str) -> list[Object]:
-        """The pods of a job, by the labels of whoever made them."""
+        """The pods of a job: no TensorBoard, no earlier namesake's."""
+        found = self._labelled(mpijob, version, namespace)
+        return [pod for pod in found if _belongs(pod, mpijob)]
+
+    def _labelled(self, mpijob: Object, version: ApiVersion, namespace: str) -> list[Object]:
+        """The pods that carry a job's name in the labels of whoever made them."""
         name = mpijob["metadata"]["name"]
         path = f"/api/v1/namespaces/{part(namespace)}/pods"
         if _is_arenas(mpijob):
@@ -527,6 +538,8 @@ class KubernetesBackend:
 
         NotFound if there is no such node; ArenaError if its GPUs are others, or not whole.
         """
+        from arena_topo.backends.kubernetes import publishing  # noqa: PLC0415  its own command
+
         return publishing.publish(self.api, machine, dry_run=dry_run)
 
     def _quiet_events(self, job: JobStatus) -> tuple[Event, ...]:

@@ -32,6 +32,8 @@ from arena_topo.manifests.values import (
 Object = dict[str, Any]
 
 PLACEMENT_POLICY = "arena-topo-placement"
+CLAIMS_POLICY = "arena-topo-claims"
+GANG_POLICY = "arena-topo-gang"
 FORMAT_LABEL = "arena-topo.io/map-format"
 """Label of the policy that says which format of the map it reads."""
 
@@ -208,22 +210,58 @@ def _unasked(namespace: str, refused: _Refused) -> str:
 
 
 def _read(api: Connection, namespace: str, notes: list[str], refused: _Refused) -> _Tried:
-    """What the policies themselves say, for those few who may read them but not create pods."""
+    """What the policies themselves say, for who may read them but not create pods."""
+    try:
+        placing = _labels(api, PLACEMENT_POLICY)
+    except AccessDenied as error:
+        if error.status != FORBIDDEN:
+            raise
+        notes.append(_unasked(namespace, refused))
+        return _Tried()
+    return _Tried(
+        admission=placing is not None and placing.get(FORMAT_LABEL) == MAP_FORMAT,
+        claims=_stands(api, CLAIMS_POLICY),
+        # Where there are no PodGroups, the API server drops what that policy writes.
+        gang=_stands(api, GANG_POLICY) and _has_pod_groups(api),
+    )
+
+
+def _labels(api: Connection, name: str) -> Mapping[str, str] | None:
+    """The labels of a policy that is bound; None where it or its binding is not there."""
     for version in ("v1", "v1beta1"):
         root = f"{_ADMISSION}/{version}"
         try:
-            policy = api.get(f"{root}/mutatingadmissionpolicies/{PLACEMENT_POLICY}")
-            api.get(f"{root}/mutatingadmissionpolicybindings/{PLACEMENT_POLICY}")
+            policy = api.get(f"{root}/mutatingadmissionpolicies/{name}")
+            api.get(f"{root}/mutatingadmissionpolicybindings/{name}")
         except NotFound:
             continue
-        except AccessDenied as error:
-            if error.status != FORBIDDEN:
-                raise
-            notes.append(_unasked(namespace, refused))
-            return _Tried()
-        labels = policy["metadata"].get("labels") or {}
-        return _Tried(admission=labels.get(FORMAT_LABEL) == MAP_FORMAT)
-    return _Tried(admission=False, claims=False, gang=False)
+        return policy["metadata"].get("labels") or {}
+    return None
+
+
+def _stands(api: Connection, name: str) -> bool | None:
+    """Whether a policy that reads no map is bound; one that names another format is not ours."""
+    try:
+        labels = _labels(api, name)
+    except AccessDenied as error:
+        if error.status != FORBIDDEN:
+            raise
+        return None
+    return labels is not None and labels.get(FORMAT_LABEL, MAP_FORMAT) == MAP_FORMAT
+
+
+def _has_pod_groups(api: Connection) -> bool | None:
+    from arena_topo.manifests.claims import SCHEDULING  # noqa: PLC0415  only where it is read
+
+    try:
+        served = api.get(f"/apis/{SCHEDULING}")
+    except NotFound:
+        return False
+    except AccessDenied as error:
+        if error.status != FORBIDDEN:
+            raise
+        return None
+    return any(one.get("name") == "podgroups" for one in served.get("resources") or ())
 
 
 # Rights, classes and quotas

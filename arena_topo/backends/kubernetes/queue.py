@@ -7,9 +7,10 @@ round, so exactly one of their authors yields (`workflow.starting`).
 
 from __future__ import annotations
 
+import itertools
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from arena_topo import manifests
@@ -24,7 +25,8 @@ from arena_topo.backends.queue import (
 )
 from arena_topo.errors import AccessDenied, ArenaError, ClusterError, NotFound, TimedOut
 from arena_topo.manifests import ApiVersion, Manifest, Plan
-from arena_topo.manifests.values import Mechanisms
+from arena_topo.manifests.values import STATE, Mechanisms
+from arena_topo.topology import Cluster
 
 if TYPE_CHECKING:
     from arena_topo.backends.kubernetes.engine import KubernetesBackend
@@ -43,11 +45,12 @@ LEASE = "arena-topo-controller"
 SERVER_ERROR = 500
 """HTTP codes from here on are the server's fault (RFC 9110, 15.6)."""
 
-_CONFLICTS = 5
-"""How often a patch is sent that the server could not fit between the writes of others."""
+_STORM = 30.0
+"""Seconds for which a patch is sent again that found no gap between the writes of others."""
 
-_NOT_VALID = " is invalid: "
-"""What answers to objects that break a rule have (apimachinery, errors.NewInvalid)."""
+_TEST_FAILED = "the server rejected our request due to an error in our request"
+"""What a server says of a JSON patch whose test failed, and of nothing else (apimachinery,
+errors.NewGenericServerResponse for 422)."""
 
 _LIFE = 60.0
 """Seconds after which a Lease or a view that nobody renewed says that nobody is at work."""
@@ -88,8 +91,9 @@ class KubernetesQueue:
             small = []
             for one in self._api.collect(path, None, **query):
                 jobs.append(one)
-                # What its queue has suspended holds nothing, whatever is still written on it.
-                if suspender(one) is None or not _is_suspended(one):
+                # What its queue has suspended holds nothing, whatever is still written on it, and
+                # what waits neither: left out, looks for each of those that wait are one look.
+                if _is_placed(one) and (suspender(one) is None or not _is_suspended(one)):
                     small.append(_projected(one))
             listed = True
             return small
@@ -102,9 +106,26 @@ class KubernetesQueue:
             jobs=tuple(one for one in known if one is not None),
             now=self.now(),
             objects=tuple(found),
-            see=lambda objects: self._engine.seen([dict(one) for one in objects], unread),
+            see=self._looks(unread),
             everything=listed,
         )
+
+    def _looks(self, unread: list[str]) -> Callable[[Iterable[Mapping[str, Any]]], Cluster]:
+        """Makes clusters of objects of one snapshot; of the same objects only once.
+
+        A controller looks for every job, and most looks are alike.
+        """
+        known: dict[tuple[int, ...], tuple[Cluster, tuple[Mapping[str, Any], ...]]] = {}
+
+        def see(objects: Iterable[Mapping[str, Any]]) -> Cluster:
+            chosen = tuple(objects)
+            key = tuple(map(id, chosen))
+            if key not in known:
+                # With the objects themselves, so that no other may ever have their ids.
+                known[key] = self._engine.seen([dict(one) for one in chosen], unread), chosen
+            return known[key][0]
+
+        return see
 
     def _values(self) -> dict[str, int]:
         """What each PriorityClass is worth; nothing where they may not be listed."""
@@ -142,27 +163,50 @@ class KubernetesQueue:
         return self._engine.writer.own(stored, objects)
 
     def renew(self, stored: Manifest, objects: Sequence[Manifest]) -> None:
-        """Create what a job owns, in place of what it had under these names."""
+        """Create what a job owns, in place of what it had under these names; all or none."""
         self._engine.writer.renew(stored, objects)
+
+    def claims(self, stored: Manifest) -> list[Manifest]:
+        """The ResourceClaims that a job owns by now; none where they may not be listed."""
+        meta = stored["metadata"]
+
+        def keep(one: Object) -> Object | None:
+            owners = one["metadata"].get("ownerReferences") or ()
+            return one if any(owner.get("uid") == meta["uid"] for owner in owners) else None
+
+        path = f"/apis/resource.k8s.io/v1/namespaces/{part(meta['namespace'])}/resourceclaims"
+        try:
+            return self._api.collect(path, keep)
+        except (AccessDenied, NotFound):
+            return []
 
     def change(
         self, stored: Mapping[str, Any], patch: Sequence[Mapping[str, Any]]
     ) -> Manifest | None:
         """Apply a JSON patch to a job; None if one of its tests failed, or the job is gone."""
         meta = stored["metadata"]
-        for attempt in range(_CONFLICTS):
+        end = time.monotonic() + _STORM
+        for attempt in itertools.count():
             try:
                 return self._api.patch(self._path(meta["namespace"], meta["name"]), patch)
             except NotFound:
                 return None
             except ClusterError as error:
-                # Of a result that is not valid the server names the object; of a test, nothing.
-                if error.status == INVALID and _NOT_VALID not in error.message:
+                # Policies and validation answer 422 as well, and asking again would not help.
+                if error.status == INVALID and _TEST_FAILED in error.message:
                     return None
                 # Others wrote to the job all the while: the tests say whether that matters.
-                if error.status != CONFLICT or attempt == _CONFLICTS - 1:
+                if error.status != CONFLICT:
                     raise
-            time.sleep(random.uniform(0, 0.1) * 2**attempt)  # noqa: S311  no secret
+                if time.monotonic() > end:
+                    raise ClusterError(
+                        f"others wrote to the job {meta['name']} all the time",
+                        status=CONFLICT,
+                        why=error.message,
+                        hint=f"it is there: arena-topo get {meta['name']}, or resume it later",
+                    ) from error
+            longest = min(2.0, 0.1 * 2**attempt)
+            time.sleep(random.uniform(0, longest))  # noqa: S311  no secret
         raise AssertionError("the last attempt returns or raises")
 
     def get(self, namespace: str, name: str) -> Manifest | None:
@@ -200,8 +244,8 @@ class KubernetesQueue:
             raise
         return True
 
-    def warnings(self, stored: Mapping[str, Any]) -> list[Manifest]:
-        """The warning events about a job and its pods, oldest first; none where not allowed."""
+    def events(self, stored: Mapping[str, Any]) -> list[Manifest]:
+        """The events about a job and its pods, oldest first; none where they may not be read."""
         meta = stored["metadata"]
         prefix = f"{meta['name']}-"
 
@@ -210,7 +254,7 @@ class KubernetesQueue:
             name = str(about.get("name"))
             of_job = about.get("uid") == meta["uid"]
             mine = of_job or name == meta["name"] or name.startswith(prefix)
-            return one if mine and one.get("type") == "Warning" else None
+            return one if mine else None
 
         path = f"/api/v1/namespaces/{part(meta['namespace'])}/events"
         try:
@@ -231,21 +275,29 @@ class KubernetesQueue:
         return self._engine.mechanisms(namespace)
 
     def watched(self) -> bool:
-        """Whether a controller is at work: its Lease is renewed, or the view that it publishes."""
-        for path in (
-            f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases/{LEASE}",
-            f"/api/v1/namespaces/{SYSTEM}/configmaps/cluster-view",
-        ):
-            try:
-                found = self._api.get(path)
-            except ArenaError:
-                continue
-            said = (found.get("spec") or {}).get("renewTime") or (found.get("data") or {}).get(
-                "observedAt"
+        """Whether a controller is at work: its Lease is renewed; else, by the view it publishes."""
+        try:
+            lease = self._api.get(
+                f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases/{LEASE}"
             )
-            if (at := moment(said)) is not None and self.now() - at < _LIFE:
-                return True
-        return False
+        except NotFound:
+            return False
+        except ArenaError:
+            return self._is_fresh(self._viewed())
+        spec = lease.get("spec") or {}
+        # One that was stopped in good order has given its Lease back.
+        return bool(spec.get("holderIdentity")) and self._is_fresh(spec.get("renewTime"))
+
+    def _viewed(self) -> str | None:
+        path = f"/api/v1/namespaces/{SYSTEM}/configmaps/cluster-view"
+        try:
+            return (self._api.get(path).get("data") or {}).get("observedAt")
+        except ArenaError:
+            return None
+
+    def _is_fresh(self, said: str | None) -> bool:
+        at = moment(said)
+        return at is not None and self.now() - at < _LIFE
 
     def _path(self, namespace: str, name: str) -> str:
         return self._engine.job_path(name, namespace)
@@ -257,6 +309,11 @@ def _projected(one: Object) -> Object:
     except (AttributeError, KeyError, TypeError, ValueError):
         # `observed.cluster` says what is wrong with it.
         return {**one, "kind": "MPIJob"}
+
+
+def _is_placed(mpijob: Object) -> bool:
+    """Whether a placement is recorded on a job."""
+    return ((mpijob.get("metadata") or {}).get("annotations") or {}).get(STATE) == "placed"
 
 
 def _is_suspended(mpijob: Object) -> bool:

@@ -35,22 +35,35 @@ class Writer:
             raise
 
     def renew(self, job: Object, objects: Sequence[Manifest]) -> None:
-        """Create what a job owns, in place of what it had under these names."""
-        for one in objects:
-            path = path_of(one, job["metadata"]["namespace"])
-            try:
-                left = self._api.get(f"{path}/{one['metadata']['name']}")
-            except NotFound:
-                self._create_owned(one, job)
-                continue
-            if left.get("spec") == one.get("spec") and _owned_by(left, job):
-                continue
-            if _owned_by(left, job):
-                self._api.delete(
-                    f"{path}/{one['metadata']['name']}", deletion(uid=left["metadata"]["uid"])
+        """Create what a job owns, in place of what it had under these names; all or none."""
+        made = []
+        try:
+            for one in objects:
+                made.append(
+                    f"{path_of(one, job['metadata']['namespace'])}/{one['metadata']['name']}"
                 )
-                self._gone(f"{path}/{one['metadata']['name']}")
+                self._renew(one, job, made[-1])
+        except BaseException:
+            # Claims of a gang that does not start would use up the quota of others.
+            for path in made:
+                with contextlib.suppress(ArenaError), self._api.grace():
+                    left = self._api.get(path)
+                    if _owned_by(left, job):
+                        self._api.delete(path, deletion(uid=left["metadata"]["uid"]))
+            raise
+
+    def _renew(self, one: Manifest, job: Object, path: str) -> None:
+        try:
+            left = self._api.get(path)
+        except NotFound:
             self._create_owned(one, job)
+            return
+        if _owned_by(left, job):
+            if left.get("spec") == one.get("spec"):
+                return
+            self._api.delete(path, deletion(uid=left["metadata"]["uid"]))
+            self._gone(path)
+        self._create_owned(one, job)
 
     def _gone(self, path: str) -> None:
         """Wait for an object to go: a claim that was in use keeps a finalizer for a moment."""
@@ -124,8 +137,9 @@ class Writer:
                         "kind": job["kind"],
                         "name": job["metadata"]["name"],
                         "uid": job["metadata"]["uid"],
+                        # No blockOwnerDeletion: who may not write the finalizers of jobs may be
+                        # refused it (admission plugin OwnerReferencesPermissionEnforcement).
                         "controller": True,
-                        "blockOwnerDeletion": True,
                     }
                 ],
             },

@@ -1,0 +1,118 @@
+"""How much the controller does while gangs wait: what did not change is not worked out again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from fake_api import FakeApi
+from test_controller import World, world
+
+from arena_topo.controller import REASON_PERIOD
+from arena_topo.job import MPIJob
+from arena_topo.solver import Placement
+from arena_topo.topology import Cluster
+
+__all__ = ["world"]
+"""The fixture."""
+
+
+class Solved:
+    """Which jobs the controller of a world had the solver work on since it was asked last."""
+
+    def __init__(self, here: World) -> None:
+        self.names: list[str] = []
+        self.explained: list[str] = []
+        """Those of which it was to say why they do not fit."""
+        starter = here.controller.starter
+
+        def place(job: MPIJob, cluster: Cluster) -> Placement:
+            self.names.append(job.name)
+            self.explained.append(job.name)
+            return starter.place(job, cluster)
+
+        def fit(job: MPIJob, cluster: Cluster) -> Placement | None:
+            self.names.append(job.name)
+            return starter.fit(job, cluster)
+
+        here.controller.starter = replace(starter, place=place, fit=fit)
+
+    def since(self) -> set[str]:
+        names = set(self.names)
+        self.names.clear()
+        return names
+
+
+@pytest.fixture
+def crowded(world) -> World:
+    """One machine that is full, and three gangs that wait for it."""
+    here = world(1)
+    here.submit("first", workers=8)
+    for name in ("one", "two", "three"):
+        here.later(1)
+        here.submit(name, workers=8)
+    return here
+
+
+def written(api: FakeApi) -> list[str]:
+    """The requests since the last look that change jobs or pods."""
+    found = [one for one in api.requests if not one.startswith("GET")]
+    api.requests.clear()
+    return [one for one in found if "configmaps" not in one]
+
+
+def test_a_round_in_which_nothing_has_changed_solves_nothing_and_writes_nothing(crowded):
+    solved = Solved(crowded)
+    crowded.rounds()
+    assert solved.since() == {"one", "two", "three"}
+    written(crowded.api)
+    crowded.rounds(3)
+    assert solved.since() == set()
+    assert written(crowded.api) == []
+
+
+def test_a_gang_that_was_refused_starts_in_the_round_after_its_gpus_became_free(crowded):
+    crowded.rounds(2)
+    crowded.backend.delete("first", "default")
+    crowded.cluster.settle()
+    crowded.rounds()
+    assert [crowded.runs(name) for name in ("one", "two", "three")] == [True, False, False]
+
+
+def test_a_change_that_makes_no_room_is_looked_at_without_saying_again_why_gangs_wait(crowded):
+    crowded.rounds(2)
+    solved = Solved(crowded)
+    crowded.cluster.pod("theirs", "node-0", 0)
+    written(crowded.api)
+    crowded.rounds()
+    assert solved.since() == {"one", "two", "three"}
+    assert solved.explained == []
+    assert written(crowded.api) == []
+
+
+def test_a_gang_is_looked_at_anew_after_a_while_even_if_nothing_has_changed(crowded):
+    crowded.rounds(2)
+    solved = Solved(crowded)
+    crowded.time += REASON_PERIOD
+    crowded.rounds()
+    assert solved.since() == {"one", "two", "three"}
+    crowded.rounds()
+    assert solved.since() == set()
+
+
+def test_a_new_gang_of_the_name_of_one_that_was_refused_is_looked_at(crowded):
+    crowded.rounds(2)
+    crowded.backend.delete("three", "default")
+    crowded.later(2)
+    crowded.submit("three", workers=1)
+    solved = Solved(crowded)
+    crowded.rounds()
+    assert "three" in solved.since()
+
+
+def test_all_gangs_that_wait_are_looked_at_on_one_cluster(crowded):
+    view = crowded.backend.queue.read()
+    waiting = [job for job in view.jobs if job.state == "waiting"]
+    assert len(waiting) == 3
+    assert {id(view.cluster(without={job.key})) for job in waiting} == {id(view.cluster())}
+    assert view.cluster(without={("default", "first")}) is not view.cluster()
