@@ -5,6 +5,7 @@
     │  └─ InvalidJob            2  a field of the job is wrong (arena's own texts where it has one)
     ├─ UnreadableTopology       1  a matrix, ConfigMap or dump made no sense; says where
     ├─ solver.Unplaceable     3|5  no set of GPUs fits: not now (3), never on this cluster (5)
+    ├─ NotPossible              1  the job is in no state for what was asked of it
     ├─ NotFound                 1  the job or pod named does not exist
     ├─ AlreadyExists            1  the name is taken
     ├─ JobFailed                *  the job ended badly; carries the launcher's own exit code
@@ -48,6 +49,10 @@ class UnreadableTopology(ArenaError):
     def __init__(self, message: str, *, where: str | None = None, hint: str | None = None) -> None:
         super().__init__(f"{where}: {message}" if where else message, hint=hint)
         self.where = where
+
+
+class NotPossible(ArenaError):
+    """What was asked of a job cannot be done as it stands: it is over, or another's to decide."""
 
 
 class NotFound(ArenaError):

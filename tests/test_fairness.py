@@ -236,6 +236,9 @@ def test_cpu_and_memory_are_kept_as_well() -> None:
         ({"recorded": NOW - 61}, True),
         ({"recorded": NOW - 59}, False),
         ({"recorded": NOW + 5}, False),
+        ({"recorded": NOW + 59}, False),
+        ({"recorded": NOW + 61}, True),
+        ({"recorded": NOW + 1e9}, True),
         ({"recorded": None}, True),
         ({"recorded": NOW - 61, "suspended": False}, False),
         ({"recorded": NOW - 61, "suspender": "Kueue"}, False),
@@ -263,7 +266,14 @@ def an_mpijob(**notes: str) -> dict[str, Any]:
         },
         "spec": {
             "runPolicy": {"suspend": True, "activeDeadlineSeconds": 60},
-            "mpiReplicaSpecs": {"Worker": {"template": {"spec": {"priorityClassName": "high"}}}},
+            "mpiReplicaSpecs": {
+                "Worker": {
+                    "replicas": 1,
+                    "template": {
+                        "spec": {"priorityClassName": "high", "containers": [{"name": "w"}]}
+                    },
+                }
+            },
         },
     }
 
@@ -310,6 +320,70 @@ def test_notes_that_make_no_sense_are_as_good_as_none() -> None:
     assert (found.recorded, found.tries, found.priority) == (None, 0, 0)
     for text in (None, "", "x", 7, "2026-13-01T00:00:00Z"):
         assert moment(text) is None
+    for tries in ("\N{SUPERSCRIPT TWO}", "\N{ARABIC-INDIC DIGIT TWO}", "9" * 5000, " 2", "2.0"):
+        found = queued(an_mpijob(**{TRIES: tries}), {})
+        assert found is not None
+        assert found.tries == 0
+    endless = an_mpijob()
+    endless["spec"]["runPolicy"]["activeDeadlineSeconds"] = 10**400
+    found = queued(endless, {})
+    assert found is not None
+    assert found.timeout is None
+
+
+def at(job: dict[str, Any], path: str, value: object) -> dict[str, Any]:
+    """The job with something else in one place; `...` for nothing at all there."""
+    *parents, last = path.split("/")
+    inner: Any = job
+    for part in parents:
+        inner = inner[int(part)] if isinstance(inner, list) else inner.setdefault(part, {})
+    if value is ...:
+        del inner[last]
+    else:
+        inner[last] = value
+    return job
+
+
+WORKER = "spec/mpiReplicaSpecs/Worker"
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("spec", ...),
+        ("spec/mpiReplicaSpecs", None),
+        (WORKER, ...),
+        (WORKER, None),
+        (f"{WORKER}/template", ...),
+        (f"{WORKER}/template/spec", {}),
+        (f"{WORKER}/template/spec/containers", []),
+        (f"{WORKER}/template/spec/containers", ["image"]),
+        (f"{WORKER}/template/spec/containers", {"name": "w"}),
+        (f"{WORKER}/template/spec/containers/0/resources", "all"),
+        (f"{WORKER}/template/metadata", "x"),
+        (f"{WORKER}/replicas", "2"),
+        (f"{WORKER}/replicas", True),
+        ("spec/mpiReplicaSpecs/Launcher", {"replicas": 1}),
+        ("spec/runPolicy", "Never"),
+        ("spec/template", {"spec": {"containers": [{"name": "w"}]}}),
+        ("metadata/labels", ["a"]),
+        ("metadata/annotations/arena-topo.io~tries", 2),
+        ("status", {"conditions": "Failed"}),
+        ("status", {"conditions": ["Failed"]}),
+    ],
+)
+def test_what_makes_no_sense_as_a_job_is_not_queued(path: str, value: object) -> None:
+    """Any tenant may write it; it must stop nobody else's jobs."""
+    assert queued(at(an_mpijob(), path, value), {}) is None
+
+
+def test_the_form_of_v1alpha1_is_queued_too() -> None:
+    job = at(an_mpijob(), "spec/mpiReplicaSpecs", ...)
+    worker = {"spec": {"priorityClassName": "high", "containers": [{"name": "w"}]}}
+    found = queued(at(at(job, "spec/template", worker), "spec/replicas", 2), {"high": 7})
+    assert found is not None
+    assert found.priority == 7
+    assert queued(at(job, "spec/template/spec/containers", []), {}) is None
 
 
 def test_times_are_written_to_the_microsecond_and_read_back() -> None:

@@ -277,7 +277,6 @@ def test_everything_created_belongs_to_the_job(api: FakeApi, backend: Kubernetes
                 "name": "demo",
                 "uid": job["metadata"]["uid"],
                 "controller": True,
-                "blockOwnerDeletion": True,
             }
         ]
     backend.delete("demo", "default")
@@ -406,6 +405,9 @@ def test_pods_of_tensorboard_and_of_an_earlier_namesake_are_not_the_jobs(
     api.add({"kind": "Pod", "metadata": old})
     names = [one.name for one in backend.job("demo", "default").instances]
     assert names == ["demo-launcher-x7k2p", "demo-worker-0"]
+    # Whoever starts a gang anew waits for those of its last run, and for no others.
+    found = backend.queue.pods(api.find("MPIJob", "demo") or {})
+    assert sorted(one["metadata"]["name"] for one in found) == names
 
 
 def event(about: dict[str, Any], reason: str, message: str, at: float, **more: Any) -> Any:

@@ -11,8 +11,11 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from kube_objects import node
 
 from arena_topo import manifests
+from arena_topo.backends import observed
+from arena_topo.backends.queue import queued
 from arena_topo.errors import InvalidJob
 from arena_topo.job import (
     BindingChoice,
@@ -26,7 +29,7 @@ from arena_topo.job import (
 )
 from arena_topo.manifests import ApiVersion
 from arena_topo.manifests.request import asked, job_of, requested
-from arena_topo.manifests.values import REQUEST
+from arena_topo.manifests.values import MAP, REQUEST, STATE, TRIES
 
 PLACED = [
     *("name", "workers", "gpus", "cpu", "memory", "gpu_model", "mix_models", "min_bandwidth"),
@@ -213,3 +216,71 @@ def test_an_annotation_that_is_no_mapping_says_nothing(text: str) -> None:
     mpijob["metadata"]["annotations"][REQUEST] = text
     assert asked(mpijob) == {}
     assert job_of(mpijob).workers == 4
+
+
+# Whatever a tenant writes
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The ways to everything that is in a value."""
+    inner = value.items() if isinstance(value, dict) else []
+    if isinstance(value, list):
+        inner = enumerate(value)
+    return [
+        *([path] if path else []),
+        *(one for key, below in inner for one in places(below, (*path, key))),
+    ]
+
+
+odd = nonsense | st.sampled_from(
+    [
+        *("\N{SUPERSCRIPT TWO}", "1e99999999999999999999", "9e999999", "1" * 5000, "node-0/0,1"),
+        *([], {}, [{}], [None], {"containers": []}, {"": None}, 10**400, ...),
+    ]
+)
+
+
+@settings(max_examples=500, deadline=None)
+@given(data=st.data(), api=st.sampled_from(ApiVersion), often=st.integers(1, 3))
+def test_whatever_a_tenant_makes_of_a_job_stops_this_job_and_no_other(
+    data: st.DataObject, api: Any, often: Any
+) -> None:
+    """Others read it for their own sake: nothing but InvalidJob may come of it."""
+    job = MPIJob(
+        **{"name": "j", "command": "x", "image": "y", "workers": 2, "gpus": 2, "gputopology": True},
+        cpu=Quantity.parse("4"),
+        selector=(KeyValue(key="a", value="b"),),
+        toleration=(Toleration(key="a", value="b", effect="", operator="Equal"),),
+    )
+    mpijob = stored(job, api)
+    mpijob["metadata"]["annotations"] |= {STATE: "placed", TRIES: "1", MAP: "node-0/0,1;node-0/2,3"}
+    for _ in range(often):
+        *way, last = data.draw(st.sampled_from(places(mpijob)))
+        inner: Any = mpijob
+        for part in way:
+            inner = inner[part]
+        value = data.draw(odd)
+        if value is not ...:
+            inner[last] = value
+        elif isinstance(inner, dict):
+            del inner[last]
+    queued(mpijob, {})
+    cluster = observed.cluster([node("node-0"), mpijob], source="test")
+    assert cluster.nodes[0].free_count >= 4
+    with contextlib.suppress(InvalidJob):
+        assert job_of(mpijob).workers > 0
+
+
+@pytest.mark.parametrize("text", ["1e99999999999999999999", "9e999999", "1e400", "\u0661", "4 GB"])
+def test_a_job_whose_resources_are_no_quantities_is_no_job(text: str) -> None:
+    job = MPIJob(name="j", command="x", image="y", workers=4, gpus=2, gputopology=True)
+    mpijob = stored(job)
+    container = mpijob["spec"]["mpiReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]
+    container["resources"]["limits"]["cpu"] = text
+    with pytest.raises(InvalidJob, match="MPIJob j makes no sense as a job"):
+        job_of(mpijob)
+
+
+def test_a_multiple_of_a_quantity_is_at_most_what_a_quantity_may_be() -> None:
+    assert str(Quantity.parse("1.5Gi").times(3)) == "4.5Gi"
+    assert str(Quantity.parse("4E").times(4)) == str((1 << 63) - 1)

@@ -22,8 +22,9 @@ from arena_topo.errors import ArenaError, ClusterError, InvalidJob, NotFound
 from arena_topo.job import KeyValue, MPIJob
 from arena_topo.manifests import install
 from arena_topo.manifests.values import FORECAST, GATE, MAP, STATE, TRIES
+from arena_topo.solver import Unplaceable
 from arena_topo.topology import presets, published
-from arena_topo.workflow import assembling, gathering, submission
+from arena_topo.workflow import assembling, comparison, gathering, submission
 
 
 @dataclass(slots=True)
@@ -556,3 +557,17 @@ def test_a_job_of_kueue_gets_its_claims_when_it_is_placed(claims: World) -> None
     submission.resume(claims.backend, "gang", "default")
     claims.until(lambda: claims.nodes() == ["dra-1"] * 4)
     assert len(claims.api.all("ResourceClaim")) == 4
+
+
+def test_a_plan_leaves_what_is_kept_for_a_gang_that_waits_longer(world: World) -> None:
+    world.submit("busy", workers=1, gpus=8)
+    world.submit("large", workers=2, gpus=8)
+    job = MPIJob(name="new", command="c", image="i", workers=2, gpus=1, gputopology=True)
+    with pytest.raises(Unplaceable) as refused:
+        workflow.plan(job, world.backend, namespace="default")
+    kept = "GPUs are kept for default/large, which waits longer"
+    assert kept in refused.value.notes
+    proposal = comparison.propose(job, world.backend, namespace="default")
+    assert proposal.refused is not None
+    assert kept in proposal.notes
+    assert world.submit("small", workers=2, gpus=1).starter is not None

@@ -104,6 +104,145 @@ def test_a_job_that_has_not_started_says_itself_what_is_guaranteed():
     assert (count(found.free), found.hidden) == (8, 2)
 
 
+# Workers that will be on their node as soon as a scheduler looks at them.
+
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+
+
+def on(*nodes: str, **more: Any) -> dict[str, Any]:
+    terms = [
+        {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [one]}]}
+        for one in nodes
+    ]
+    return {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": terms}}}, **more}
+
+
+def promised(
+    name: str = "a-worker-0", *, gpus: int = 2, annotations: Any = None, **more: Any
+) -> dict[str, Any]:
+    notes = {"arena-topo.io/format": "v1", **(group("0,1") if annotations is None else annotations)}
+    spec = more.pop("spec", on("node-a"))
+    return pod(name, on=None, phase="Pending", gpus=gpus, annotations=notes, spec=spec, **more)
+
+
+def test_a_worker_that_no_scheduler_has_seen_yet_has_the_gpus_of_its_place():
+    """Its job may be gone, or suspended, and the operator slow to delete it."""
+    found = only(node(), promised(requests={"cpu": "2"}))
+    assert (members(found.free), found.hidden, found.cpu) == ((2, 3, 4, 5, 6, 7), 0, 30.0)
+    assert not found.foreign
+    ending = promised(metadata={"deletionTimestamp": "2026-11-21T12:00:00Z"})
+    assert members(only(node(), ending).free) == (2, 3, 4, 5, 6, 7)
+
+
+def test_a_worker_that_is_only_promised_its_node_has_as_many_gpus_as_it_asks_for():
+    notes = {"arena-topo.io/guarantee": "node"}
+    found = only(node(), promised(annotations=notes))
+    assert (count(found.free), found.hidden) == (8, 2)
+    planned = only(node(), promised(annotations={**notes, **group("0,1")}))
+    assert (count(planned.free), planned.hidden) == (8, 2)
+
+
+OTHERS = {"matchExpressions": [{"key": "metadata.name", "operator": "In", "values": ["node-a"]}]}
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {},
+        on("node-a", schedulingGates=[{"name": "arena-topo.io/placement"}]),
+        # Whichever it will be, it is one of them only.
+        on("node-a", "node-b"),
+        {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [OTHERS]}}}},
+        {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [{}]}}}},
+        {"affinity": {"nodeAffinity": {}}},
+    ],
+)
+def test_a_worker_that_is_promised_no_single_node_has_nothing_yet(spec: dict[str, Any]):
+    found = seen(node(), node("node-b"), promised(spec=spec))
+    assert found.notes == ()
+    assert [one.free_count for one in found.nodes] == [8, 8]
+
+
+def test_a_worker_at_the_gate_of_somebody_else_has_its_place_already():
+    spec = on("node-a", "node-a", schedulingGates=[{"name": "kueue.x-k8s.io/admission"}])
+    assert only(node(), promised(spec=spec)).free_count == 6
+
+
+def test_pods_of_others_without_a_node_and_workers_that_are_over_have_nothing():
+    theirs = promised()
+    del theirs["metadata"]["annotations"]["arena-topo.io/format"]
+    over = promised()
+    over["status"]["phase"] = "Failed"
+    assert only(node(), theirs).free_count == 8
+    assert only(node(), over).free_count == 8
+    assert only(node(), over, job("a", "node-a/0,1")).free_count == 8
+
+
+def test_a_worker_without_a_node_whose_resources_make_no_sense_takes_every_gpu_of_its_place():
+    odd = promised()
+    odd["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] = "many"
+    found = seen(node(), node("node-b"), odd)
+    assert [one.free_count for one in found.nodes] == [0, 8]
+    assert found.notes[0].startswith("pod default/a-worker-0 asks for resources that make no sense")
+
+
+@pytest.mark.parametrize(
+    ("record", "suspended", "ends", "counts"),
+    [
+        # The same place, whatever becomes of it: once.
+        ("node-a/1,0", False, False, [2, 0]),
+        ("node-a/1,0", True, True, [2, 0]),
+        # Another: it may be of an earlier placement, and be bound all the same.
+        ("node-a/2,3", False, False, [4, 0]),
+        ("node-b/0,1", False, False, [2, 2]),
+        ("node-b/0,1", True, True, [2, 2]),
+    ],
+)
+def test_a_record_counts_beside_a_worker_that_is_promised_another_place(
+    record: str, suspended: object, ends: object, counts: list[int]
+):
+    placed = job("a", record)
+    placed["spec"]["runPolicy"] = {"suspend": suspended}
+    meta = {"deletionTimestamp": "2026-11-21T12:00:00Z"} if ends else {}
+    found = seen(node(), node("node-b"), placed, promised(metadata=meta))
+    assert [8 - one.free_count for one in found.nodes] == counts
+    assert found.notes == ()
+
+
+def test_a_record_of_a_node_is_that_of_the_worker_that_is_promised_the_node():
+    notes = {"arena-topo.io/guarantee": "node"}
+    placed = job("a", "node-a/0,1", template=notes)
+    assert only(node(), placed, promised(annotations=notes)).hidden == 2
+
+
+def test_a_worker_that_claims_its_gpus_leaves_them_to_its_record():
+    claiming = promised(gpus=0)
+    assert only(node(), claiming).free_count == 8
+    assert only(node(), job("a", "node-a/0,1"), claiming).free_count == 6
+
+
+def test_what_is_kept_of_a_worker_without_a_node_is_kept_when_it_is_read_again():
+    once = observed.project("Pod", promised())
+    assert observed.project("Pod", once) == once
+    assert members(only(node(), once).free) == (2, 3, 4, 5, 6, 7)
+    gated = promised(spec=on("node-a", schedulingGates=[{"name": "arena-topo.io/placement"}]))
+    assert observed.project("Pod", gated)["spec"] == {}
+
+
+def test_the_record_of_a_job_whose_workers_have_no_containers_holds_nothing():
+    """Such a job never has pods, so nobody would ever withdraw it."""
+    empty = job("a", "node-a/0,1", annotations=asking(workers=1, gpus=2))
+    empty["spec"]["mpiReplicaSpecs"]["Worker"]["template"]["spec"]["containers"] = []
+    found = seen(node(), empty)
+    assert found.nodes[0].free_count == 8
+    assert found.notes == (
+        (
+            "MPIJob default/a: its recorded placement makes no sense: its workers have no"
+            " containers; only its pods are counted"
+        ),
+    )
+
+
 # What the kubelet gave.
 
 SEEN = 1_800_000_000.0

@@ -190,24 +190,25 @@ def uses_of(
     uses: dict[str, Use] = defaultdict(Use)
     claims = witnesses.claims
     settled = dict.fromkeys(claims.holders, _RUNS)
-    for node, gpus in claims.gpus.items():
-        uses[node].known.append((f"claims of GPUs of node {node}", gpus))
-        uses[node].foreign |= node in claims.foreign
+    for name, gpus in claims.gpus.items():
+        uses[name].known.append((f"claims of GPUs of node {name}", gpus))
+        uses[name].foreign |= name in claims.foreign
     for pod in pods:
         meta, spec = pod["metadata"], pod["spec"]
         over = pod["status"].get("phase") in OVER
-        node = spec["nodeName"] if "nodeName" in spec else None if over else _promised(pod)
+        promised = None if over or "nodeName" in spec else _promised(pod)
+        node = spec.get("nodeName", promised)
         if over or node is not None:
             group = meta["annotations"].get(GPU_GROUP)
             settled[meta.get("namespace", ""), meta["name"]] = _Standing(
                 place=None if over or node is None else (node, group),
                 ends="deletionTimestamp" in meta,
-                promised="nodeName" not in spec,
+                promised=promised is not None,
             )
         if over or node is None:
             continue
         use = uses[node]
-        if "nodeName" not in spec:
+        if promised is not None:
             pod = {**pod, "spec": {**spec, "nodeName": node}}  # noqa: PLW2901  as it will be
         for add, outcome in (
             (_add_gpus, "every GPU of node {} counts as in use"),
@@ -370,8 +371,8 @@ def _add_record(
 ) -> None:
     """Count the placement recorded on a job for those workers whose pods hold nothing yet.
 
-    A pod that ends, one that has not been scheduled, or one of a job that is suspended, may be of an
-    earlier placement: then both hold their GPUs.
+    A pod that ends, one that is only promised its node, or one of a job that is suspended, may be
+    of an earlier placement: then both hold their GPUs.
 
     It holds no more than the job asks for, whatever is written in it.
     """

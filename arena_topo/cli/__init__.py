@@ -19,6 +19,7 @@ from arena_topo.cli.options import (
     ArenaCommand,
     JobCommand,
     NamedCommand,
+    NodesCommand,
     ParserError,
     SubmitGroup,
     group,
@@ -74,8 +75,8 @@ def tree() -> Any:
     topology.command("publish", cls=ArenaCommand)(machines.topology_publish)
 
     nodes = group("Keep nodes for topology jobs alone, or give them back.")
-    nodes.command("topology", cls=ArenaCommand)(admin.nodes_topology)
-    nodes.command("default", cls=ArenaCommand)(admin.nodes_default)
+    nodes.command("topology", cls=NodesCommand)(admin.nodes_topology)
+    nodes.command("default", cls=NodesCommand)(admin.nodes_default)
     nodes.command("list", cls=ArenaCommand)(admin.nodes_list)
 
     root.add_typer(submit, name="submit")

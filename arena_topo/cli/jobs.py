@@ -197,7 +197,7 @@ def submit_mpi(job: MPIJob, how: Submission, offline: Offline, everywhere: Globa
         if how.output is None:
             _announce(job.name, lambda: "".join(f"{name} created\n" for name in names))
 
-    with detaching(job.name, namespace, when=lambda: bool(made)):
+    with detaching(backend, job.name, namespace, made=lambda: bool(made)):
         done = workflow.submit(
             job,
             backend,
@@ -390,6 +390,10 @@ def _summarise(done: Submitted, *, waits: bool) -> None:
             forecast, plan.job.name, slots=slots, binding=plan.binding, width=wrapped(sys.stderr)
         )
         say(table.rstrip("\n"))
+        from arena_topo.workflow import comparison  # noqa: PLC0415 - the verbs load what they need
+
+        if plan.waiting is None and (advice := comparison.advised(plan)) is not None:
+            say(output.fold(f"  advice: {advice}", wrapped(sys.stderr), indent="    "))
     if status is None:
         say(f"warning: the job {plan.job.name} was created, but cannot be read: {done.unread}")
     elif not waits and (trouble := output.trouble(status)) is not None:
@@ -409,7 +413,7 @@ def _wait(backend: Backend, name: str, namespace: str, timeout: float | None) ->
         say(f"The Job {name} is {status.phase}{reason}")
 
     try:
-        with detaching(name, namespace):
+        with detaching(backend, name, namespace):
             status = workflow.wait(
                 backend,
                 name,
@@ -430,20 +434,55 @@ def _wait(backend: Backend, name: str, namespace: str, timeout: float | None) ->
 
 @contextmanager
 def detaching(
-    name: str, namespace: str, *, when: Callable[[], bool] = lambda: True
+    backend: Backend, name: str, namespace: str, *, made: Callable[[], bool] = lambda: True
 ) -> Iterator[None]:
     """Let Ctrl-C end the waiting but not the job, and say how to come back to it."""
     try:
         yield
     except KeyboardInterrupt:
-        if not when():
-            raise
-        say(
-            f"The job {name} goes on."
-            f" Come back: {PROGRAM} logs -f {name} -n {namespace};"
-            f" end it: {PROGRAM} delete {name} -n {namespace}"
-        )
+        say(_left_behind(backend, name, namespace, made=made()))
         raise
+
+
+def _left_behind(backend: Backend, name: str, namespace: str, *, made: bool) -> str:
+    """What becomes of a job that nobody looks at any more; `made` says that it was created."""
+    end = f"end it: {PROGRAM} delete {name} -n {namespace}"
+    try:
+        status = backend.job(name, namespace)
+        waits = _waits(status, backend, f"{PROGRAM} resume {name} -n {namespace}")
+    except NotFound:
+        return f"The job {name} was deleted." if made else "Nothing was created."
+    except ArenaError as error:
+        if not made:
+            look = f"{PROGRAM} get {name} -n {namespace}"
+            return f"Whether {name} was created cannot be seen ({error.message}): {look}"
+        waits = None
+    else:
+        if not made:
+            # Somebody else's of the same name, or ours that was cut short.
+            return f"A job {name} is there, maybe not whole; {end}"
+    if waits is not None:
+        return f"The job {name} waits and holds nothing; {waits}; {end}"
+    return (
+        f"The job {name} goes on. Come back: {PROGRAM} logs -f {name} -n {namespace};"
+        f" {end}"
+    )
+
+
+def _waits(status: JobStatus, backend: Backend, resume: str) -> str | None:
+    """Who starts a job that waits for its GPUs; None for one that is on its way."""
+    forecast = status.forecast
+    if status.phase not in {Phase.PENDING, Phase.QUEUING, Phase.SUSPENDED}:
+        return None
+    if forecast is None or forecast.state not in {"waiting", "held"}:
+        return None
+    if status.phase is Phase.QUEUING:
+        return "its queue decides when it starts"
+    if backend.starts_waiting or backend.queue is None:
+        return "it starts by itself once it can"
+    if forecast.state == "waiting" and backend.queue.watched():
+        return "the controller starts it once it fits"
+    return f"{resume} starts it when it fits"
 
 
 @spread
@@ -582,7 +621,7 @@ def logs(
     pieces = workflow.follow(
         backend, name, namespace, instance=instance or None, options=options, tell=say
     )
-    with detaching(name, namespace):
+    with detaching(backend, name, namespace):
         for piece in pieces:
             put(piece)
 

@@ -27,7 +27,7 @@ from arena_topo.backends import Options
 from arena_topo.cli.pflag import Reader, boolean, for_parser, shell_command, truth
 from arena_topo.errors import ArenaError, UsageError
 from arena_topo.flag import Flag, flags_of, spelling
-from arena_topo.job import MPIJob
+from arena_topo.job import Duration, MPIJob
 
 PROGRAM = "arena-topo"
 
@@ -348,9 +348,21 @@ def _parser(kind: Any, long: str) -> Callable[[str], Any] | None:
         try:
             return read(text)
         except ValueError as error:
-            raise UsageError(f"{long} is invalid", why=str(error)) from error
+            why = f"{text!r} is negative" if _is_negative(kind, text) else str(error)
+            raise UsageError(f"{long} is invalid", why=why) from error
 
     return parsed
+
+
+def _is_negative(kind: Any, text: str) -> bool:
+    """Whether all that is wrong with a time span is its sign."""
+    if not (text.startswith("-") and kind in {Duration, Seconds}):
+        return False
+    try:
+        kind.parse(text[1:])
+    except ValueError:
+        return False
+    return True
 
 
 def _whole(text: str) -> int:
@@ -440,6 +452,17 @@ class NamedCommand(ArenaCommand):
         if not words:
             typer.echo(ctx.get_help())
             raise UsageError("not set job name,please set it")
+        return words
+
+
+class NodesCommand(ArenaCommand):
+    """A command about nodes, of which it takes at least one."""
+
+    def positional(self, ctx: Any, words: Sequence[str]) -> Sequence[str]:
+        """The names, of which there must be one."""
+        del ctx
+        if not words:
+            raise UsageError("which nodes?", hint=f"name them; {PROGRAM} nodes list shows them all")
         return words
 
 

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
 from arena_topo import output
+from arena_topo.backends import Phase
 from arena_topo.cli.jobs import Name, columns, engine, namespace_of, wrapped
 from arena_topo.cli.options import PROGRAM, Globals, say, show, spread
-from arena_topo.errors import ArenaError
+from arena_topo.errors import AccessDenied, ArenaError
 from arena_topo.flag import Flag
 
 if TYPE_CHECKING:
@@ -49,6 +50,9 @@ def resume(name: Name, everywhere: Globals, *, wait: _WaitFlag = False) -> None:
 
     backend = engine(everywhere)
     namespace = namespace_of(everywhere, backend)
+    if _runs(backend, name, namespace):
+        say(f"{name} runs already")
+        return
     _started(
         name,
         namespace,
@@ -72,6 +76,16 @@ def replan(name: Name, everywhere: Globals, *, wait: _WaitFlag = False) -> None:
         lambda: submission.replan(backend, name, namespace, stay=wait, tell=say),
         "placed anew",
     )
+
+
+def _runs(backend: Backend, name: str, namespace: str) -> bool:
+    """Whether a job runs whole; resuming helps one whose workers are not all there."""
+    try:
+        status = backend.job(name, namespace)
+    except AccessDenied:
+        # Who may not list pods can still resume.
+        return False
+    return status.phase is Phase.RUNNING and not any(one.pending for one in status.instances)
 
 
 def _started(

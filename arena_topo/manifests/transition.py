@@ -149,6 +149,15 @@ def releasing(stored: Mapping[str, Any]) -> Patch:
     ]
 
 
+def settled(stored: Mapping[str, Any]) -> Patch:
+    """Forget the tries of a gang that runs: the next trouble is another one."""
+    return [
+        {"op": "test", "path": "/metadata/uid", "value": stored["metadata"]["uid"]},
+        {"op": "test", "path": _path(TRIES), "value": _annotations(stored)[TRIES]},
+        _removed(TRIES),
+    ]
+
+
 def clearing(stored: Mapping[str, Any], reason: str | None = None) -> Patch:
     """Take the record off a job that somebody else starts and stops."""
     return [

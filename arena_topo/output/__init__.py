@@ -354,7 +354,7 @@ def guarantee(forecast: Forecast) -> str:
     if not forecast.confirmed:
         doubt = UNCONFIRMED.get(by)
         by += f", unconfirmed: {doubt}" if doubt else ", unconfirmed"
-    holds = HOLDS.get(Guarantee(forecast.guarantee), "")
+    holds = HOLDS.get(Guarantee(str(forecast.guarantee)), "")
     return f"Guarantee: {forecast.guarantee}, by {by} ({holds})"
 
 

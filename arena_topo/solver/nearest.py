@@ -576,4 +576,5 @@ def _freed(node: Node, more: int) -> Iterator[Node]:
 
 def _words(more: int, node: Node) -> str:
     gpus = "1 more GPU" if more == 1 else f"{more} more GPUs"
-    return f"{gpus} of node {node.name} {'is' if more == 1 else 'are'} free"
+    where = node.name if node.name.startswith("node") else f"node {node.name}"
+    return f"{gpus} of {where} {'is' if more == 1 else 'are'} free"

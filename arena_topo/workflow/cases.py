@@ -5,12 +5,14 @@ Pure values. `Case` holds all that is known of a job, in the words of whichever 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from arena_topo.backends import Event, JobStatus, Phase
 from arena_topo.backends.kubernetes.facts import Object
+from arena_topo.backends.queue import suspender
 from arena_topo.manifests.values import FORMAT, STATE
 from arena_topo.solver import Verdict as Fits
 from arena_topo.workflow.complaints import standing
@@ -46,6 +48,7 @@ class Code(StrEnum):
     WAITING_FOR_GPUS = "WaitingForGPUs"
     WAITING_FOR_TURN = "WaitingForTurn"
     NOBODY_STARTS = "NobodyStarts"
+    PODS_TERMINATING = "PodsTerminating"
     NOT_RESUMED = "NotResumed"
     QUOTA_EXCEEDED = "QuotaExceeded"
     POD_SECURITY = "PodSecurity"
@@ -138,6 +141,22 @@ class Case:
         return str(self.notes.get(STATE) or "") if FORMAT in self.notes else ""
 
     @property
+    def recorded_reason(self) -> str:
+        """Why it waits or is held, as whoever wrote its state said."""
+        forecast = self.status.forecast
+        return (forecast.reason if forecast is not None else None) or ""
+
+    @property
+    def owner(self) -> str | None:
+        """The queue that alone starts and stops it."""
+        return suspender(self.mpijob) if self.mpijob else None
+
+    @property
+    def nodes(self) -> Mapping[str, Object | None]:
+        """The nodes that were looked at; None for one that does not exist."""
+        return self.facts.nodes if self.facts is not None else {}
+
+    @property
     def pods(self) -> tuple[Object, ...]:
         """Its pods."""
         return self.facts.pods if self.facts is not None else ()
@@ -175,7 +194,7 @@ class Case:
     @property
     def again(self) -> str:
         """How to start the whole gang anew."""
-        if self.state and not self.status.phase.over:
+        if self.state and self.owner is None and not self.status.phase.over:
             return self.command("replan")
         return f"{self.command('delete')}, and submit it again"
 

@@ -14,6 +14,7 @@ from arena_topo.solver import Request, Unplaceable, Verdict, gang, unaware
 from arena_topo.solver.nearest import once_empty
 from arena_topo.solver.refusal import emptied
 from arena_topo.topology import Cluster
+from arena_topo.workflow.planning import seen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +88,8 @@ def propose(
     if not job.gputopology:
         plan = workflow.plan(job, backend, namespace=namespace, api=api, cluster=cluster)
         return Proposal(job=job, namespace=namespace, cluster=cluster, plan=plan)
+    if cluster is None and backend is not None:
+        cluster = seen(job, backend, namespace)
     cluster = _seen(backend, cluster)
     request = workflow.request_of(job, cluster, backend)
     found = Proposal(
@@ -154,6 +157,26 @@ def compare(request: Request, cluster: Cluster) -> Comparison:
     )
 
 
+def advised(plan: Plan) -> str | None:
+    """What fused pods could use of the very GPUs of a plan; None where it is no more.
+
+    Unlike the advice of `propose` it places nothing anew, as the job may hold its GPUs by now: the
+    same GPUs can be fused where each node has as many workers as the others.
+    """
+    placement, binding, forecast = plan.placement, plan.binding, plan.forecast
+    if placement is None or binding is None or forecast is None or forecast.usable is None:
+        return None
+    loads = set(Counter(one.node for one in placement.assignments).values())
+    if not binding.separate or plan.job.pod_shape is PodShape.FUSED or len(loads) > 1:
+        return None
+    [together] = loads
+    usable = forecast_of(placement, None, replace(binding, separate=False)).usable
+    if together == 1 or usable is None or usable <= forecast.usable:
+        return None
+    pods = len(placement.assignments) // together
+    return _said(plan.job, pods, together, usable=usable, instead=forecast.usable)
+
+
 def _fused(
     plan: Plan, job: MPIJob, backend: Backend | None, *, namespace: str, cluster: Cluster
 ) -> str | None:
@@ -178,11 +201,14 @@ def _fused(
     usable = other.forecast.usable if other.forecast is not None else None
     if usable is None or usable <= forecast.usable:
         return None
-    pods = other.job.workers
+    return _said(job, other.job.workers, together, usable=usable, instead=forecast.usable)
+
+
+def _said(job: MPIJob, pods: int, together: int, *, usable: float, instead: float) -> str:
     shape = f"{pods} pod{'s' * (pods != 1)} of {job.workers // pods} workers"
     return (
         f"--pod-shape fused ({shape}) would use {round(usable, 2):g} GB/s instead of"
-        f" {round(forecast.usable, 2):g}: up to {together} pods share a node here, and pods of one"
+        f" {round(instead, 2):g}: up to {together} pods share a node here, and pods of one"
         " node talk through its memory"
     )
 

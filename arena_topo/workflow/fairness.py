@@ -8,12 +8,14 @@ end before the head could start: then they are in nobody's way (backfilling as i
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from arena_topo import manifests
-from arena_topo.backends.queue import QueuedJob, Snapshot
+from arena_topo.backends import quota
+from arena_topo.backends.queue import Queue, QueuedJob, Snapshot
 from arena_topo.errors import ArenaError
 from arena_topo.job import MPIJob
 from arena_topo.solver import Placement
@@ -96,6 +98,38 @@ def reservation(
             until = _freed(placement, snapshot.jobs)
             return Reservation(head=head, job=job, placement=placement, until=until)
     return None
+
+
+def short_of_quota(queue: Queue, job: QueuedJob) -> bool:
+    """Whether the quota of its namespace keeps a gang from starting, whatever GPUs are free.
+
+    By its pods, or by what was recorded when it was last tried: claims count in quotas as well, and
+    not every quota can be read.
+    """
+    forecast = manifests.recorded(job.manifest)
+    if forecast is not None and "quota" in (forecast.reason or ""):
+        return True
+    quotas = queue.quotas(job.namespace)
+    return bool(quotas) and quota.shortfall(job.manifest, quotas) is not None
+
+
+def newcomer(job: MPIJob, *, namespace: str, priority: int) -> QueuedJob:
+    """A job that does not exist yet, as the last of its priority in the queue."""
+    return QueuedJob(
+        namespace=namespace,
+        name=job.name,
+        created=math.inf,
+        priority=priority,
+        state="waiting",
+        record=None,
+        recorded=None,
+        suspended=True,
+        suspender=None,
+        tries=0,
+        timeout=float(job.running_timeout) or None,
+        started=None,
+        manifest={},
+    )
 
 
 def kept_from(

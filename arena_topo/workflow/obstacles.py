@@ -145,9 +145,12 @@ def gated(case: Case) -> Said | None:
     held = symptoms.at_gate(case.pods)
     if not held or case.starts is True:
         return None
+    gone = "whoever submitted the job is gone"
+    if case.owner is not None:
+        gone = f"{case.owner} has started it"
     return Said(
         f"{symptoms.several(held, 'waits', 'wait')} at the gate, and nobody names a node",
-        "whoever submitted the job is gone, and no controller of arena-topo runs here",
+        f"{gone}, and no controller of arena-topo runs here",
         case.command("resume"),
     )
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from arena_topo import manifests
 from arena_topo.backends import Backend
-from arena_topo.errors import InvalidJob, UsageError
+from arena_topo.errors import AccessDenied, InvalidJob, UsageError
 from arena_topo.job import ConfigFile, MPIJob, Toleration
 from arena_topo.manifests import ApiVersion, Binding, Guarantee, Plan
 from arena_topo.manifests.values import Mechanisms
@@ -64,7 +65,7 @@ def plan(
     if cluster is None:
         if backend is None:
             raise nothing_to_place_on()
-        cluster = backend.cluster()
+        cluster = seen(job, backend, namespace)
     job = shape.fused(job, cluster, backend)
     request = request_of(job, cluster, backend)
     placement = placed(job, request, cluster)
@@ -77,6 +78,28 @@ def plan(
         request=request,
         placement=placement,
     )
+
+
+def seen(job: MPIJob, backend: Backend, namespace: str) -> Cluster:
+    """The cluster as a new job may use it: without what is kept for a gang that waits longer."""
+    from arena_topo.workflow import fairness  # noqa: PLC0415  only where there is a queue
+
+    queue = backend.queue
+    if queue is None:
+        return backend.cluster()
+    try:
+        view = queue.read()
+    except AccessDenied:
+        return backend.cluster()
+    cluster = view.cluster()
+    mine = fairness.newcomer(job, namespace=namespace, priority=queue.priority(job.priority))
+    blocked = partial(fairness.short_of_quota, queue)
+    held = fairness.reservation(mine, view, fit, blocked=blocked)
+    left = fairness.kept_from(mine, cluster, held, now=view.now)
+    if held is None or left is cluster:
+        return cluster
+    kept = f"GPUs are kept for {held.head.namespace}/{held.head.name}, which waits longer"
+    return replace(left, notes=(*left.notes, kept))
 
 
 def nothing_to_place_on() -> UsageError:

@@ -18,6 +18,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from arena_topo import manifests
@@ -121,7 +122,8 @@ class Starter:
         whole = snapshot.cluster(without={mine.key})
         if not snapshot.everything:
             return Decision(cluster=whole, refused=UNSEEN)
-        held = fairness.reservation(mine, snapshot, self.fit, blocked=self.blocked)
+        blocked = partial(fairness.short_of_quota, self.queue)
+        held = fairness.reservation(mine, snapshot, self.fit, blocked=blocked)
         cluster = fairness.kept_from(mine, whole, held, now=snapshot.now)
         try:
             return self._bound(job, mine, cluster)
@@ -172,18 +174,6 @@ class Starter:
             else:
                 return Decision(cluster=cluster, placement=placement, binding=binding)
         raise AssertionError("every round takes a node away")
-
-    def blocked(self, job: QueuedJob) -> bool:
-        """Whether the quota of its namespace keeps a gang from starting, whatever GPUs are free.
-
-        By its pods, or by what was recorded when it was last tried: claims count in quotas as well,
-        and not every quota can be read.
-        """
-        forecast = manifests.recorded(job.manifest)
-        if forecast is not None and "quota" in (forecast.reason or ""):
-            return True
-        quotas = self.queue.quotas(job.namespace)
-        return bool(quotas) and quota.shortfall(job.manifest, quotas) is not None
 
     def _ahead_matters(self, job: MPIJob, whole: Cluster, left: Cluster) -> bool:
         return whole is not left and self.fit(job, whole) is not None

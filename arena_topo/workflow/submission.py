@@ -6,7 +6,6 @@ came together in `gathering`; here are the verbs that people know.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +19,7 @@ from arena_topo.errors import (
     ArenaError,
     InvalidJob,
     NotFound,
+    NotPossible,
 )
 from arena_topo.job import MPIJob
 from arena_topo.manifests import ApiVersion, Manifest, Plan, transition
@@ -161,7 +161,8 @@ class _Submission:
         if starter.withdraw(view.jobs, view.now):
             view = self.queue.read()
         job = shape.fused(self.job, view.cluster(), self.backend, later=True)
-        mine = self._newcomer(job)
+        priority = self.queue.priority(job.priority)
+        mine = fairness.newcomer(job, namespace=self.namespace, priority=priority)
         bare = self._built(job, view.cluster(), None)
         owner = suspender(bare.objects[0])
         if owner is not None:
@@ -231,24 +232,6 @@ class _Submission:
         created = (manifests.object_name(first), *self.queue.own(stored, others))
         self.announce(created)
         return created
-
-    def _newcomer(self, job: MPIJob) -> QueuedJob:
-        """The job as the last in the queue, before it exists."""
-        return QueuedJob(
-            namespace=self.namespace,
-            name=job.name,
-            created=math.inf,
-            priority=self.queue.priority(job.priority),
-            state="waiting",
-            record=None,
-            recorded=None,
-            suspended=True,
-            suspender=None,
-            tries=0,
-            timeout=float(job.running_timeout) or None,
-            started=None,
-            manifest={},
-        )
 
     def _built(self, job: MPIJob, cluster: Cluster, decision: Decision | None) -> Plan:
         placement = decision.placement if decision is not None else None
@@ -417,18 +400,18 @@ def resume(
 ) -> Outcome:
     """Start a gang that waits or was held, if it fits; finish one that was left half-started.
 
-    InvalidJob for a job that somebody else suspends, or that is no gang of arena-topo; Unplaceable
-    if it can never fit.
+    NotPossible for a job that somebody else suspends, or that is no gang of arena-topo;
+    Unplaceable if it can never fit.
     """
     queue, stored = _queue_of(backend, name, namespace)
     mine = queued(stored, {})
     if mine is None:
-        raise InvalidJob(
+        raise NotPossible(
             f"there is nothing to resume about {name}",
-            why="it is over, or was not submitted with --gputopology",
+            why=_out_of_queue(backend, stored),
         )
     if mine.incomplete:
-        raise InvalidJob(
+        raise NotPossible(
             f"{name} was not created completely",
             why="whoever submitted it was stopped before its files were there",
             hint=f"arena-topo delete {name}, and submit it again",
@@ -437,7 +420,7 @@ def resume(
     job = manifests.job_of(stored)
     if mine.suspender is not None:
         if mine.suspended:
-            raise InvalidJob(
+            raise NotPossible(
                 f"{mine.suspender} decides when {name} starts",
                 why=f"it was submitted to a queue of {mine.suspender}",
                 hint=f"ask it why: arena-topo why {name}",
@@ -479,20 +462,20 @@ def _seated(queue: Queue, stored: Manifest) -> bool:
 def suspend(backend: Backend, name: str, namespace: str) -> Manifest:
     """Stop a job until somebody resumes it: its pods end, its GPUs are free for others.
 
-    InvalidJob for one that somebody else suspends, or that is over.
+    NotPossible for one that somebody else suspends, or that is over.
     """
     queue, stored = _queue_of(backend, name, namespace)
     owner = suspender(stored)
     if owner is not None:
-        raise InvalidJob(
+        raise NotPossible(
             f"{owner} decides when {name} runs",
             why=f"it was submitted to a queue of {owner}",
         )
     for _ in range(10):
         if queued(stored, {}) is None:
-            raise InvalidJob(
+            raise NotPossible(
                 f"{name} cannot be suspended",
-                why="it is over, or was not submitted with --gputopology",
+                why=_out_of_queue(backend, stored),
                 hint=f"end it with: arena-topo delete {name}",
             )
         if stored["metadata"]["annotations"][STATE] == "held":
@@ -518,17 +501,15 @@ def replan(
 ) -> Outcome:
     """Take a running gang back whole and start it on the best GPUs there are now.
 
-    InvalidJob for one that does not run, or whose start is somebody else's to decide.
+    NotPossible for one that does not run, or whose start is somebody else's to decide.
     """
     queue, stored = _queue_of(backend, name, namespace)
     mine = queued(stored, {})
     if mine is None or mine.suspender is not None:
         owner = None if mine is None else mine.suspender
-        raise InvalidJob(
+        raise NotPossible(
             f"{name} cannot be placed anew",
-            why=f"{owner} decides when it runs"
-            if owner
-            else "it is over, or was not submitted with --gputopology",
+            why=f"{owner} decides when it runs" if owner else _out_of_queue(backend, stored),
         )
     starter = open_starter(backend, queue)
     job = manifests.job_of(stored)
@@ -567,10 +548,21 @@ def tend(backend: Backend, name: str, namespace: str) -> None:
         queue.bind(pod, patch)
 
 
+def _out_of_queue(backend: Backend, stored: Manifest) -> str:
+    """Why a job is not for the queue (`queued` is None): what it is, or how it ended."""
+    meta = stored["metadata"]
+    if STATE not in (meta.get("annotations") or {}):
+        return "it was not submitted with --gputopology"
+    if meta.get("deletionTimestamp"):
+        return "it is being deleted"
+    phase = backend.job(meta["name"], meta["namespace"]).phase
+    return f"it has {phase}" if phase.over else "what is recorded of it cannot be read"
+
+
 def _queue_of(backend: Backend, name: str, namespace: str) -> tuple[Queue, Manifest]:
     queue = backend.queue
     if queue is None or queue.api_version() is ApiVersion.V1ALPHA1:
-        raise InvalidJob(
+        raise NotPossible(
             "jobs of this engine cannot be suspended or resumed",
             why="the local engine starts what waits by itself"
             if queue is None

@@ -13,6 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from arena_topo.backends import Event
 from arena_topo.backends.kubernetes.facts import Object, pinned_nodes
 from arena_topo.backends.kubernetes.status import is_launcher, seconds
+from arena_topo.backends.quota import shortfall
+from arena_topo.backends.usage import amount
 from arena_topo.manifests.values import GATE, MAP
 from arena_topo.topology import natural
 from arena_topo.workflow.complaints import IMAGE_REASONS, condition, condition_of, waits
@@ -35,6 +37,11 @@ _LOGIN = re.compile(
     r"|.*Permission denied \(publickey.*|Host key verification failed.*"
     r"|kex_exchange_identification: .*|not ready after \d+ s: .*"
 )
+_QUOTA = re.compile(
+    r"quota (?P<name>\S+) of the namespace leaves \S+ (?P<key>\S+), and the gang needs (?P<needs>\S+)"
+)
+"""How a shortfall is recorded (backends.quota)."""
+
 _NO_SSHD = re.compile(r"/sshd\b.*(no such file|not found|permission denied)", re.IGNORECASE)
 
 
@@ -136,6 +143,74 @@ def _gone(name: str, node: Object | None) -> str | None:
         return None
     said = str(ready.get("message") or ready.get("reason") or "").rstrip(".")
     return f"node {name} is not ready" + (f": {said}" if said else "")
+
+
+def cordoned(pods: Iterable[Object], nodes: Mapping[str, Object | None]) -> list[str]:
+    """The nodes of workers that take no new pods, while theirs run on."""
+    names = {node for pod in pods if not is_launcher(pod) and (node := _bound(pod)) is not None}
+    return [
+        name
+        for name in sorted(names, key=natural)
+        if ((nodes.get(name) or {}).get("spec") or {}).get("unschedulable")
+    ]
+
+
+def remaining(pods: Iterable[Object]) -> dict[str, str]:
+    """Pods that have not ended, and the node of each; empty for one without."""
+    return {
+        _name(pod): _bound(pod) or "" for pod in pods if _phase(pod) not in {"Succeeded", "Failed"}
+    }
+
+
+def overdue(pods: Iterable[Object], *, now: float, patience: float) -> bool:
+    """Whether some pod is still there so long (seconds) after it had to end."""
+    ends = [
+        at
+        for pod in pods
+        if _phase(pod) not in {"Succeeded", "Failed"}
+        and (at := seconds(pod["metadata"].get("deletionTimestamp"))) is not None
+    ]
+    return any(now - at > patience for at in ends)
+
+
+def missing_image(reason: str) -> bool:
+    """Whether the reason for which a gang was taken back is an image that cannot be had."""
+    return bool(set(re.findall(r"\w+", reason)) & IMAGE_REASONS)
+
+
+def short_of_quota(
+    mpijob: Object, quotas: Iterable[Object] | None, reason: str
+) -> tuple[str, str] | None:
+    """The quota that keeps a gang from starting, and what it leaves; None if there is room now.
+
+    `reason` is what was recorded when the gang was last tried. It knows the claims too, so what the
+    gang needs is taken from there; what is left is what the quota says now. Where quotas may not be
+    read (None) the record stands.
+    """
+    said = _QUOTA.fullmatch(reason)
+    if quotas is None:
+        return (said["name"], reason) if said else None
+    known = tuple(quotas)
+    found = shortfall(dict(mpijob), known)
+    if found is not None:
+        named = _QUOTA.fullmatch(found)
+        return (named["name"] if named else "?"), found
+    if said is None:
+        return None
+    status = next(
+        (_status(one) for one in known if one["metadata"].get("name") == said["name"]), {}
+    )
+    try:
+        hard, used = (amount((status.get(key) or {})[said["key"]]) for key in ("hard", "used"))
+        short = float(said["needs"]) > max(0.0, hard - used)
+    except (KeyError, ValueError):
+        return None
+    if not short:
+        return None
+    left = f"leaves {max(0.0, hard - used):g} {said['key']}"
+    return said["name"], (
+        f"quota {said['name']} of the namespace {left}, and the gang needs {said['needs']}"
+    )
 
 
 def rejected(pods: Iterable[Object]) -> Found:

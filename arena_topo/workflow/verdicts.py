@@ -21,18 +21,25 @@ from collections.abc import Callable
 
 from arena_topo.backends import Phase
 from arena_topo.backends.kubernetes.facts import PATIENCE
-from arena_topo.backends.kubernetes.status import KUBE_QUEUE, QUEUE_LABELS
+from arena_topo.backends.kubernetes.status import KUBE_QUEUE, QUEUE_LABELS, is_launcher
 from arena_topo.backends.queue import MOST_TRIES, moment
 from arena_topo.job import NodeLoss
 from arena_topo.manifests.request import asked
 from arena_topo.manifests.values import RECORDED, TRIES
 from arena_topo.solver import Verdict as Fits
-from arena_topo.workflow import obstacles, symptoms
+from arena_topo.topology import natural
+from arena_topo.workflow import obstacles, standings, symptoms
 from arena_topo.workflow.cases import Case, Code, Said, Verdict
 from arena_topo.workflow.complaints import condition_of
 from arena_topo.workflow.fairness import STALE
 
 MPI_OPERATOR = "kubeflow.org/mpi-operator"
+
+LOST_AFTER = 60.0
+"""Seconds after which the controller moves a gang off a node that it should not use."""
+
+MOST_NAMES = 4
+"""Pods that are named before the rest is counted."""
 
 
 Row = Callable[[Case], Said | None]
@@ -70,7 +77,7 @@ def _out_of_memory(case: Case) -> Said | None:
 
 def _evicted(case: Case) -> Said | None:
     gone = symptoms.evicted(case.pods)
-    if not gone:
+    if not gone or _taken(case):
         return None
     return Said(
         f"{symptoms.several(gone, 'was', 'were')} evicted from the node",
@@ -80,18 +87,39 @@ def _evicted(case: Case) -> Said | None:
 
 
 def _node_lost(case: Case) -> Said | None:
-    lost = symptoms.lost(case.pods, case.facts.nodes if case.facts is not None else {})
-    if not lost:
+    lost = symptoms.lost(case.pods, case.nodes)
+    if not lost or _taken(case):
         return None
     what, why = f"{symptoms.several(lost, 'has', 'have')} lost the node", next(iter(lost.values()))
-    if case.status.phase.over or asked(case.mpijob).get("onNodeLoss") != NodeLoss.FAIL:
+    if case.status.phase.over or not any(
+        str(pod["metadata"]["name"]) in lost and not is_launcher(pod) for pod in case.pods
+    ):
         return Said(what, why, case.again)
-    return Said(
-        what,
-        f"{why}; by --on-node-loss fail the gang is left as it is, and holds its GPUs until MPI"
-        " notices",
-        f"{case.command('replan')} moves it",
-    )
+    left = "the gang is left as it is, and holds its GPUs until MPI notices"
+    return Said(what, *_moved(case, why, left))
+
+
+def _taken(case: Case) -> bool:
+    """Whether the whole gang was taken back, so that what broke its pods is over."""
+    return case.suspended and not case.status.phase.over
+
+
+def _moved(case: Case, why: str, left: str) -> tuple[str, str]:
+    """Why a gang is where it should not stay, and who moves it; `left` is what else becomes of it.
+
+    Only the gangs that arena-topo has placed and started are moved by its controller.
+    """
+    chosen = asked(case.mpijob).get("onNodeLoss")
+    if case.state != "placed" or case.owner is not None:
+        return why, case.again
+    if chosen == NodeLoss.FAIL:
+        return f"{why}; by --on-node-loss fail {left}", f"{case.command('replan')} moves it"
+    if case.starts is not True:
+        return why, f"{case.command('replan')} moves it"
+    does = "moves the gang"
+    if chosen == NodeLoss.HOLD:
+        does = "suspends the gang, by --on-node-loss hold,"
+    return why, f"the controller {does} after {LOST_AFTER:g} s; {case.command('replan')} moves it now"
 
 
 def _rejected(case: Case) -> Said | None:
@@ -267,11 +295,31 @@ def _other_manager(case: Case) -> Said | None:
     )
 
 
+def _held_for(case: Case, pattern: str) -> Said | None:
+    """A gang that the controller has suspended, and why, where that is such a reason."""
+    why = case.recorded_reason
+    held = case.state == "held" and case.status.phase is Phase.SUSPENDED
+    if not held or re.search(pattern, why) is None:
+        return None
+    hint = f"{case.command('resume')} starts it on what is free then"
+    return Said("the controller has suspended it, by --on-node-loss hold", why, hint)
+
+
+def _held_for_node(case: Case) -> Said | None:
+    return _held_for(case, r"^node \S+ is ")
+
+
+def _held_for_pod(case: Case) -> Said | None:
+    return _held_for(case, r"^\S+ was evicted: ")
+
+
 def _user(case: Case) -> Said | None:
     if case.status.phase is not Phase.SUSPENDED:
         return None
     why = "" if case.state == "held" else "spec.runPolicy.suspend is true"
-    return Said("somebody has suspended it", why or None, case.command("resume"))
+    return Said(
+        "somebody has suspended it", case.recorded_reason or why or None, case.command("resume")
+    )
 
 
 # ---------------------------------------------------------------- 3. why it waits for GPUs
@@ -282,12 +330,63 @@ def _waits(case: Case) -> bool:
     return case.state == "waiting" and case.status.phase is Phase.PENDING and alone
 
 
+def _at_gates(case: Case) -> bool:
+    """Whether a queue has started it, and its workers are to be placed only now."""
+    started = case.owner is not None and not case.suspended
+    return case.state == "waiting" and case.status.phase is Phase.PENDING and started
+
+
 def _never(case: Case) -> Said | None:
-    if not _waits(case) or case.fit is None or case.fit.verdict is not Fits.NEVER:
+    if not (_waits(case) or _at_gates(case)) or case.fit is None or case.fit.verdict is not Fits.NEVER:
         return None
     return Said(
         case.fit.message, case.fit.why, f"{case.command('delete')}, and submit what can be placed"
     )
+
+
+def _no_image(case: Case) -> Said | None:
+    """A gang that was taken back for its image, and that nobody starts again by itself."""
+    tries = str(case.notes.get(TRIES) or "0")
+    again = case.starts is True and not (tries.isdigit() and int(tries) >= MOST_TRIES)
+    if not _waits(case) or again or not symptoms.missing_image(case.recorded_reason):
+        return None
+    return Said(
+        "it was taken back whole, as its image cannot be pulled",
+        case.recorded_reason,
+        f"{case.command('delete')}, and submit it with the right --image or --image-pull-secret;"
+        " resume does not change them",
+    )
+
+
+def _haunted(case: Case) -> Said | None:
+    """Nobody starts a gang whose old pods are still there."""
+    left = symptoms.remaining(case.pods)
+    if not _waits(case) or not left:
+        return None
+    names = sorted(left, key=natural)
+    shown = ", ".join(f"{one} on {left[one] or 'no node yet'}" for one in names[:MOST_NAMES])
+    more = len(names) - MOST_NAMES
+    lost = symptoms.lost(case.pods, case.nodes)
+    why = shown + (f" and {more} more" if more > 0 else "")
+    why += f"; {next(iter(lost.values()))}" if lost else ""
+    what = "it waits until the pods of its last run have ended"
+    if not lost and not symptoms.overdue(case.pods, now=case.now, patience=PATIENCE):
+        then = "it starts by itself then"
+        if case.starts is not True:
+            then = f"once they have ended: {case.command('resume')}"
+        return Said(what, why, then)
+    gone = [one for one in names if one in lost] or names
+    command = f"kubectl delete pod {' '.join(gone)} -n {case.status.namespace}"
+    command += " --grace-period=0 --force"
+    if case.starts is True and lost:
+        return Said(
+            what,
+            why,
+            f"restore the node; else the controller deletes them after {LOST_AFTER:g} s, as does:"
+            f" {command}",
+        )
+    then = "" if case.starts is True else f"; then: {case.command('resume')}"
+    return Said(what, why, f"restore the node, or, if it is gone for good: {command}{then}")
 
 
 def _taken_back(case: Case) -> Said | None:
@@ -301,8 +400,28 @@ def _taken_back(case: Case) -> Said | None:
     )
 
 
+def _short_of_quota(case: Case) -> Said | None:
+    """GPUs are free for it, or nobody can say; the quota of its namespace is not."""
+    if not _waits(case) or case.facts is None or case.fit is None or case.fit.behind is not None:
+        return None
+    if case.fit.verdict not in {Fits.PLACEABLE, None}:
+        return None
+    found = symptoms.short_of_quota(case.mpijob, case.facts.quotas, case.recorded_reason)
+    if found is None:
+        return None
+    name, why = found
+    then = "it starts by itself then"
+    if case.starts is not True:
+        then = f"then: {case.command('resume')}"
+    return Said(
+        f"the quota {name} of namespace {case.status.namespace} has no room for the gang",
+        why,
+        f"end other jobs of the namespace, or ask for more quota; {then}",
+    )
+
+
 def _no_room(case: Case) -> Said | None:
-    if not _waits(case) or case.fit is None:
+    if not (_waits(case) or _at_gates(case)) or case.fit is None:
         return None
     if case.fit.verdict is None:
         # Nobody could look. What was found when it was submitted is better than nothing.
@@ -400,7 +519,16 @@ def _hidden(case: Case) -> Said | None:
 def _running(case: Case) -> Said | None:
     if case.status.phase is not Phase.RUNNING:
         return None
-    return Said("the job runs", hint=f"{case.command('logs')} -f")
+    where = standings.where(case.status)
+    what = f"the job runs{f' on {where}' if where else ''}"
+    why = standings.why(case.status)
+    cordoned = symptoms.cordoned(case.pods, case.nodes)
+    if cordoned and case.state == "placed":
+        verb = "is" if len(cordoned) == 1 else "are"
+        trouble = f"{', '.join(cordoned)} {verb} cordoned"
+        trouble, hint = _moved(case, trouble, "the gang stays there")
+        return Said(what, f"{trouble}; {why}" if why else trouble, hint)
+    return Said(what, why, f"{case.command('logs')} -f")
 
 
 def _starting(case: Case) -> Said | None:
@@ -409,7 +537,18 @@ def _starting(case: Case) -> Said | None:
     if _placeable(case):
         return Said("it fits now, and is about to be started")
     if case.state == "placed" and case.suspended:
-        return Said("it has its GPUs, and is about to be started")
+        return Said(
+            "it has its GPUs; whoever placed it is about to start it",
+            hint=f"if that was stopped or killed: {case.command('resume')}",
+        )
+    if _at_gates(case):
+        return Said(
+            f"{case.owner} has started it; its workers wait at their gates to be placed",
+            case.recorded_reason or case.status.reason,
+            "the controller places them"
+            if case.starts is True
+            else f"{case.command('resume')} places them",
+        )
     return Said("it is starting", case.status.reason)
 
 
@@ -435,9 +574,14 @@ TABLE: tuple[tuple[Code, Row], ...] = (
     (Code.SUSPENDED_BY_KUEUE, _kueue),
     (Code.SUSPENDED_BY_KUBE_QUEUE, _kube_queue),
     (Code.SUSPENDED_BY_MANAGER, _other_manager),
+    (Code.NODE_LOST, _held_for_node),
+    (Code.EVICTED, _held_for_pod),
     (Code.SUSPENDED_BY_USER, _user),
     (Code.NEVER_FITS, _never),
+    (Code.IMAGE_PULL, _no_image),
     (Code.TAKEN_BACK, _taken_back),
+    (Code.PODS_TERMINATING, _haunted),
+    (Code.QUOTA_EXCEEDED, _short_of_quota),
     (Code.WAITING_FOR_GPUS, _no_room),
     (Code.WAITING_FOR_TURN, _turn),
     (Code.NOBODY_STARTS, _nobody),

@@ -315,11 +315,14 @@ class _Found:
 
 
 def _doubtful(pods: Iterable[Object]) -> list[str]:
-    """The nodes whose state may explain why a pod does not run there."""
+    """The nodes whose state may explain why a pod does not run there, or not for long.
+
+    Those of pods that are not ready come first.
+    """
     names: dict[str, None] = {}
-    for pod in pods:
+    for pod in sorted(pods, key=lambda one: _ready(one.get("status") or {})):
         spec, status = pod.get("spec") or {}, pod.get("status") or {}
-        if status.get("phase") == "Succeeded" or _ready(status):
+        if status.get("phase") == "Succeeded":
             continue
         bound = spec.get("nodeName")
         names |= dict.fromkeys([str(bound)] if bound else pinned_nodes(pod))

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 from arena_topo import manifests
 from arena_topo.backends import Instance, JobStatus, Phase
 from arena_topo.backends.usage import gpu_count, job_over, worker_template
-from arena_topo.manifests.values import GPU_GROUP
+from arena_topo.manifests.values import GPU_GROUP, Forecast
 from arena_topo.topology import natural
 
 Object = Mapping[str, Any]
@@ -32,6 +33,9 @@ KUBE_QUEUE = "scheduling.x-k8s.io/suspend"
 
 QUEUE_LABELS = ("kueue.x-k8s.io/queue-name",)
 """Labels that name the queue which decides when a job starts."""
+
+HANDED_OVER = "decides when it starts; then it is placed"
+"""How the reason ends that is recorded on a job which another queue starts."""
 
 NO_PODS = "the MPI operator has not created its pods yet"
 
@@ -82,7 +86,7 @@ def job_status(
         priority=spec.get("priorityClassName") or "N/A",
         request_gpus=_requested(mpijob, annotations, instances, spec),
         allocated_gpus=sum(one.gpus for one in instances if one.holds_gpus),
-        forecast=manifests.recorded(dict(mpijob)),
+        forecast=_forecast(mpijob, phase),
         reason=_reason(mpijob, phase, mine, chief, code),
         exit_code=code if phase.over else None,
         tensorboard=tensorboard,
@@ -124,6 +128,15 @@ def instance(pod: Object, *, chief: bool) -> Instance:
         uid=meta.get("uid", ""),
         devices=_devices(meta),
     )
+
+
+def _forecast(mpijob: Object, phase: Phase) -> Forecast | None:
+    """What is recorded of the placement; that its queue has not started it yet, only while so."""
+    found = manifests.recorded(dict(mpijob))
+    if found is None or phase is Phase.QUEUING:
+        return found
+    over = (found.reason or "").endswith(HANDED_OVER)
+    return replace(found, reason=None) if over else found
 
 
 def _devices(meta: Object) -> tuple[int, ...] | None:
@@ -234,9 +247,9 @@ def _reason(
         case Phase.FAILED:
             return _failure(mpijob, chief, code)
         case Phase.QUEUING:
-            return "suspended by a queue, which decides when it starts"
+            return "a queue decides when it starts"
         case Phase.SUSPENDED:
-            return "suspended; `arena-topo resume` starts it"
+            return "`arena-topo resume` starts it"
         case Phase.PENDING:
             return _wait(mpijob, pods, chief)
         case _:

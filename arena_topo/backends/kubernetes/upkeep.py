@@ -166,12 +166,14 @@ class Upkeep:
                 },
                 "data": one.get("data") or {},
             }
-        for body in wanted.values():
-            self._write(body)
-        for one in self._api.collect(target, None, labelSelector=f"{_MIRRORED}=true"):
-            if one["metadata"]["name"] not in wanted:
-                with contextlib.suppress(NotFound):
-                    self._api.delete(f"{target}/{one['metadata']['name']}")
+        listed = self._api.collect(target, None, labelSelector=f"{_MIRRORED}=true")
+        there = {one["metadata"]["name"]: one for one in listed}
+        for name, body in wanted.items():
+            if name not in there or not _same(there[name], body):
+                self._write(body)
+        for name in there.keys() - wanted.keys():
+            with contextlib.suppress(NotFound):
+                self._api.delete(f"{target}/{part(name)}")
         return len(wanted)
 
     def _write(self, body: Object) -> None:
@@ -184,14 +186,18 @@ class Upkeep:
             with contextlib.suppress(AlreadyExists):
                 self._api.post(path, body)
             return
-        same = all(found.get(key) == body.get(key) for key in ("data", "binaryData"))
-        if not same:
+        if not _same(found, body):
             fresh = {
                 **body,
                 "metadata": {**meta, "resourceVersion": found["metadata"]["resourceVersion"]},
             }
             with contextlib.suppress(NotFound):
                 self._api.put(f"{path}/{meta['name']}", fresh)
+
+
+def _same(found: Object, body: Object) -> bool:
+    """Whether a ConfigMap says already what it is to say."""
+    return all((found.get(key) or {}) == (body.get(key) or {}) for key in ("data", "binaryData"))
 
 
 _MIRRORED = "arena-topo.io/mirrored"
