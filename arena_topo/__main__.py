@@ -9,7 +9,6 @@ def main() -> None:
     try:
         import os  # noqa: PLC0415 - nothing is loaded before it can be interrupted
         import signal  # noqa: PLC0415
-        import sys  # noqa: PLC0415
 
         # Whoever started the program may have it ignore SIGINT.
         heeds = signal.getsignal(signal.SIGINT) is signal.default_int_handler

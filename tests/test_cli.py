@@ -172,6 +172,8 @@ def test_a_submitted_gang_shows_what_was_created_and_where_it_went(arena, world)
     code, out, err = arena("submit", "mpi", *GANG, "mpirun -np 4 true")
     assert (code, out) == (0, "mpijob.kubeflow.org/demo created\n")
     assert err == screen("submit.stderr.txt")
+    planned = json.loads(arena("plan", "mpi", *GANG, "-o", "json", "c")[1])
+    assert err.splitlines()[-1] == f"Advice: {planned['advice'][0]}"
     assert world.plans[0].job.command == "mpirun -np 4 true"
 
 
@@ -324,6 +326,48 @@ def test_waiting_too_long_ends_with_6_and_the_job_goes_on(arena):
     code, _out, err = arena("submit", "mpi", *GANG, "--wait", "--timeout=0s", "c")
     assert code == 6
     assert "try:  it goes on: arena-topo get demo -n default" in err
+
+
+@pytest.mark.parametrize(
+    ("created", "refusal", "said"),
+    [
+        (False, None, "Nothing was created."),
+        (True, None, "A job demo is there, maybe not whole; end it: arena-topo delete demo -n x"),
+        (
+            False,
+            ClusterError("no answer"),
+            "Whether demo was created cannot be seen (no answer): arena-topo get demo -n x",
+        ),
+    ],
+)
+def test_what_is_interrupted_while_it_is_created_says_what_is_there(
+    created, refusal, said, arena, world
+):
+    create = world.apply
+
+    def interrupted(plan):
+        if created:
+            create(plan)
+        world.refusal = refusal
+        raise KeyboardInterrupt
+
+    world.apply = interrupted
+    assert arena("submit", "mpi", *GANG, "-n", "x", "c") == (130, "", f"{said}\n")
+
+
+def test_resuming_what_runs_says_so_and_is_no_error(arena, world):
+    arena("submit", "mpi", *GANG, "c")
+    assert arena("resume", "demo") == (0, "", "demo runs already\n")
+    # One whose worker is not there yet is helped; here no queue can do that.
+    [launcher] = world.known["demo", "default"].instances
+    late = Instance(name="demo-worker-0", status="SchedulingGated", created=CREATED, pending=True)
+    world.ends["demo"] = [{}, {}]
+    world.known["demo", "default"] = replace(
+        world.known["demo", "default"], instances=(launcher, late)
+    )
+    code, out, err = arena("resume", "demo")
+    assert (code, out) == (1, "")
+    assert err.startswith("error: jobs of this engine cannot be suspended or resumed\n")
 
 
 def test_an_interrupted_wait_says_how_to_come_back(arena, world, monkeypatch):

@@ -7,8 +7,11 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import ExitStack
+from dataclasses import replace
+from typing import Never
 
 import pytest
 from fake_api import FakeApi, kubeconfig
@@ -20,12 +23,14 @@ from arena_topo.backends.kubernetes import engine as kubernetes
 from arena_topo.backends.kubernetes.queue import LEASE, SYSTEM, KubernetesQueue
 from arena_topo.backends.kubernetes.upkeep import LEASE_DURATION, Lease
 from arena_topo.backends.local import engine as local
-from arena_topo.controller import LOST_AFTER, Controller
-from arena_topo.errors import InvalidJob, UsageError
+from arena_topo.controller import LOST_AFTER, MOST_STARTS, PERIOD, RENEWAL, Controller
+from arena_topo.errors import NotPossible, UsageError
 from arena_topo.job import CleanPodPolicy, ConfigFile, KeyValue, MPIJob, NodeLoss
-from arena_topo.manifests.values import GATE, MAP, STATE, TRIES
-from arena_topo.topology import TAINT, presets, published
-from arena_topo.workflow import submission
+from arena_topo.manifests.values import GATE, MAP, PROPOSED, STATE, TRIES
+from arena_topo.solver import Placement
+from arena_topo.topology import TAINT, Cluster, presets, published
+from arena_topo.workflow import gathering, submission
+from arena_topo.workflow.starting import Starter
 from arena_topo.workflow.submission import open_starter
 
 
@@ -203,7 +208,7 @@ def test_a_job_whose_files_were_never_created_is_not_started_by_anybody(
     here.later(61)
     here.rounds(3)
     assert not here.runs("half")
-    with pytest.raises(InvalidJob, match="half was not created completely"):
+    with pytest.raises(NotPossible, match="half was not created completely"):
         submission.resume(here.backend, "half", "default")
     here.submit("next", workers=8)
     assert here.runs("next")
@@ -248,11 +253,36 @@ def test_a_gang_that_loses_a_node_for_a_minute_is_placed_anew_as_a_whole(world, 
     here.rounds()
     assert here.nodes("job") == {node}
     here.later(10)
-    here.rounds(4)
-    assert here.runs("job")
-    assert here.nodes("job") == {other}, here.said
+    here.rounds()
     # That is nobody's fault, so it does not count as a try.
     assert here.job("job")["metadata"]["annotations"][TRIES] == "0"
+    here.rounds(3)
+    assert here.runs("job")
+    assert here.nodes("job") == {other}, here.said
+
+
+def test_pods_that_end_on_a_cordoned_node_take_their_time_and_keep_their_gpus(world):
+    """Its kubelet answers: containers run there until it says that they have ended."""
+    here = world(2)
+    here.submit("job", workers=4)
+    (node,) = here.nodes("job")
+    here.cluster.keeps_terminating = True
+    here.cluster.cordon(node)
+    here.rounds()
+    here.later(LOST_AFTER + 1)
+    here.rounds()
+    here.later(LOST_AFTER + 1)
+    here.rounds(2)
+    assert not here.runs("job")
+    assert here.nodes("job") == {node}
+    assert [line for line in here.api.requests if line.startswith("DELETE")] == []
+    # What was cordoned for long may fall silent for a moment.
+    here.cluster.lose(node)
+    here.rounds()
+    assert here.nodes("job") == {node}
+    here.later(LOST_AFTER + 1)
+    here.rounds()
+    assert here.cluster.workers("job") == []
 
 
 def test_a_gang_whose_node_is_taken_out_of_the_cluster_goes_elsewhere(world):
@@ -299,15 +329,23 @@ def test_a_gang_that_is_to_be_held_when_it_loses_a_node_waits_for_a_person(world
     assert not here.runs("job")
 
 
-def test_a_gang_that_is_to_fail_when_it_loses_a_node_is_left_alone(world):
+@pytest.mark.parametrize("loss", ["cordoned", "evicted"])
+def test_a_gang_that_is_to_fail_when_it_loses_a_node_is_left_alone(world, loss):
     here = world(2)
     here.submit("job", workers=4, on_node_loss=NodeLoss.FAIL)
     (node,) = here.nodes("job")
-    here.cluster.cordon(node)
+    # The operator has not noticed yet.
+    here.cluster.operates = False
+    if loss == "cordoned":
+        here.cluster.cordon(node)
+    else:
+        here.cluster.evict("job-worker-1")
     here.rounds()
     here.later(LOST_AFTER + 1)
     here.rounds(2)
     assert here.nodes("job") == {node}
+    assert here.runs("job")
+    assert here.state("job") == "placed"
 
 
 @pytest.mark.parametrize("policy", list(CleanPodPolicy))
@@ -373,6 +411,49 @@ def test_a_gang_of_another_queue_is_placed_when_that_has_started_it_and_anew_eac
     assert ours
 
 
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_one_worker_of_a_running_gang_of_another_queue_joins_the_others_when_created_again(
+    world, nodes
+):
+    here = world(nodes)
+    label = KeyValue(key="kueue.x-k8s.io/queue-name", value="research")
+    here.submit("job", workers=6, label=(label,))
+    here.cluster.kueue.admit("job")
+    here.cluster.settle()
+    here.rounds(2)
+    record, places = here.job("job")["metadata"]["annotations"][MAP], here.nodes("job")
+    here.later(30)
+    here.api.remove("pods", "default", "job-worker-2", {})
+    here.cluster.settle()
+    here.rounds(3)
+    assert here.job("job")["metadata"]["annotations"][MAP] == record
+    assert here.nodes("job") == places
+    assert len(here.cluster.workers("job")) == 6
+
+
+def test_a_gang_of_another_queue_whose_author_died_before_it_looked_is_placed_anew(
+    world, monkeypatch
+):
+    here = world(1)
+    label = KeyValue(key="kueue.x-k8s.io/queue-name", value="research")
+    here.submit("job", workers=6, label=(label,))
+    here.cluster.kueue.admit("job")
+    here.cluster.settle()
+    with monkeypatch.context() as patched:
+        patched.setattr(Starter, "_looked", nonsense)
+        here.rounds()
+    notes = here.job("job")["metadata"]["annotations"]
+    assert PROPOSED in notes
+    here.later(30)
+    here.rounds(2)
+    assert here.job("job")["metadata"]["annotations"] == notes
+    assert here.nodes("job") == {None}
+    here.later(31)
+    here.rounds(2)
+    assert PROPOSED not in here.job("job")["metadata"]["annotations"]
+    assert here.nodes("job") == {"node-0"}
+
+
 def test_the_kubelet_picks_no_gpus_where_we_have_shown_some_to_containers(world):
     """Its books do not know of those, and it would give them away a second time."""
     here = world(2, dedicated=True)
@@ -405,6 +486,224 @@ def test_what_goes_wrong_with_one_job_does_not_stop_the_others(world):
     assert any("default/denied" in line for line in here.said)
 
 
+def nonsense(*_args: object, **_more: object) -> Never:
+    """What a job may lead to that nobody thought of."""
+    raise KeyError("evil")
+
+
+def test_a_running_job_that_makes_no_sense_does_not_stop_the_others_and_is_told_of_once(
+    world, monkeypatch
+):
+    here = world(2)
+    here.submit("evil", workers=8)
+    here.submit("first", workers=8)
+    here.submit("second", workers=8)
+    places = gathering.worker_places
+
+    def evil(mpijob: dict, pods: list) -> list:
+        return nonsense() if mpijob["metadata"]["name"] == "evil" else places(mpijob, pods)
+
+    monkeypatch.setattr(gathering, "worker_places", evil)
+    here.backend.delete("first", "default")
+    here.cluster.settle()
+    here.rounds(3)
+    assert here.runs("second")
+    assert [line for line in here.said if "evil" in line] == [
+        "warning: default/evil: KeyError: 'evil'"
+    ]
+
+
+def test_a_waiting_job_that_makes_no_sense_does_not_stop_the_others(world):
+    here = world(1)
+    here.submit("first", workers=8)
+    here.submit("evil", workers=4)
+    here.later(2)
+    here.submit("fine", workers=4)
+    here.backend.delete("first", "default")
+    here.cluster.settle()
+    starter = here.controller.starter
+
+    def place(job: MPIJob, cluster: Cluster) -> Placement:
+        return nonsense() if job.name == "evil" else starter.place(job, cluster)
+
+    here.controller.starter = replace(starter, place=place)
+    here.rounds()
+    assert not here.runs("evil")
+    assert here.runs("fine")
+    assert "warning: default/evil: KeyError: 'evil'" in here.said
+
+
+def test_a_record_left_behind_that_makes_no_sense_does_not_stop_the_others(world, monkeypatch):
+    here = world(1)
+    here.submit("first", workers=4)
+    for name in ("evil", "left"):
+        here.submit(name, workers=8)
+    for name in ("evil", "left"):
+        with here.api.edit("MPIJob", name) as one:
+            one["metadata"]["annotations"] |= {STATE: "placed", MAP: "node-9/0"}
+    unplaced = manifests.unplaced
+
+    def evil(mpijob: dict) -> dict:
+        return nonsense() if mpijob["metadata"]["name"] == "evil" else unplaced(mpijob)
+
+    monkeypatch.setattr(manifests, "unplaced", evil)
+    here.rounds()
+    assert (here.state("evil"), here.state("left")) == ("placed", "waiting")
+    assert "warning: default/evil: KeyError: 'evil'" in here.said
+
+
+class Stop(threading.Event):
+    """Ends the rounds after so many; nobody really waits between them."""
+
+    def __init__(self, world: World, rounds: int) -> None:
+        super().__init__()
+        self.world, self.left, self.waits = world, rounds, []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.waits.append(timeout)
+        self.world.later(timeout)
+        self.left -= 1
+        if not self.left:
+            self.set()
+        return self.is_set()
+
+
+def test_a_view_that_cannot_be_published_delays_nothing_and_is_told_of_once(world):
+    here = world(1)
+    here.submit("first", workers=8)
+    here.submit("second", workers=8)
+    here.backend.delete("first", "default")
+    here.cluster.settle()
+    here.api.fail("(POST|PUT) .*configmaps", status=403, times=1000)
+    stop = Stop(here, 12)
+    controller._rounds(here.controller, here.backend.upkeep.lease("a"), stop, here.said.append)
+    assert set(stop.waits) == {PERIOD}
+    assert here.runs("second")
+    assert len([line for line in here.said if "the published view" in line]) == 1
+
+
+def test_a_controller_whose_requests_fail_tries_often_enough_to_keep_its_lease(world):
+    here = world(1)
+    here.api.fail("GET .*/mpijobs", status=500, times=1000)
+    here.api.fail("GET .*/nodes", status=500, times=1000)
+    stop = Stop(here, 8)
+    controller._rounds(here.controller, here.backend.upkeep.lease("a"), stop, here.said.append)
+    assert PERIOD < max(stop.waits) < LEASE_DURATION / 2
+
+
+def test_a_round_ends_at_once_when_another_controller_has_the_lease(world):
+    here = world(2)
+    for name in ("a", "b", "c"):
+        here.submit(name, workers=16)
+    here.backend.delete("a", "default")
+    here.cluster.settle()
+    answers = iter([True] * 2)
+    here.controller.round(lambda: next(answers, False))
+    assert not here.runs("b")
+    here.rounds()
+    assert here.runs("b")
+
+
+def test_the_lease_is_renewed_within_a_long_round(world):
+    here = world(2)
+    for index in range(4):
+        here.submit(f"job-{index}", workers=2)
+    renewed: list[str] = []
+
+    def slow() -> None:
+        here.later(LEASE_DURATION)
+        renewed.append(here.api.find("Lease", LEASE, SYSTEM)["spec"]["renewTime"])
+
+    # Looking after each of them takes long.
+    for index in range(4):
+        with here.api.edit("Pod", f"job-{index}-worker-0") as pod:
+            pod["status"]["phase"] = "Pending"
+    here.cluster.operates = False
+    here.api.before("GET .*/events", slow, times=4)
+    stop = Stop(here, 1)
+    controller._rounds(here.controller, here.backend.upkeep.lease("a"), stop, here.said.append)
+    assert len(set(renewed)) == 4
+
+
+def test_a_round_starts_ten_gangs_at_most_and_reads_the_cluster_twice_for_each(world):
+    here = world(2)
+    here.submit("first", workers=16)
+    for index in range(12):
+        here.submit(f"job-{index:02}", workers=1)
+    here.backend.delete("first", "default")
+    here.cluster.settle()
+    here.api.requests.clear()
+    here.rounds()
+    reads = [line for line in here.api.requests if line.startswith("GET /api/v1/nodes")]
+    assert len(reads) <= 2 * MOST_STARTS + 1
+    assert sum(here.runs(f"job-{index:02}") for index in range(12)) == MOST_STARTS
+    here.rounds()
+    assert all(here.runs(f"job-{index:02}") for index in range(12))
+
+
+def test_policies_and_priorities_are_looked_at_anew_after_a_minute(world):
+    here = world(1)
+    opened: list[Starter] = []
+
+    def reopen() -> Starter:
+        opened.append(open_starter(here.backend, here.backend.queue))
+        return opened[-1]
+
+    here.controller.reopen = reopen
+    here.rounds()
+    here.later(RENEWAL - 1)
+    here.rounds()
+    assert opened == []
+    here.later(2)
+    here.rounds()
+    assert here.controller.starter is opened[0]
+    assert here.controller.queue is opened[0].queue
+    here.rounds()
+    assert len(opened) == 1
+
+
+def test_the_tries_of_a_gang_are_forgotten_once_it_has_started(world):
+    here = world(1)
+    here.submit("job", workers=4)
+    with here.api.edit("MPIJob", "job") as one:
+        one["metadata"]["annotations"][TRIES] = "2"
+    here.rounds()
+    assert TRIES not in here.job("job")["metadata"]["annotations"]
+    assert here.runs("job")
+
+
+@pytest.mark.parametrize("dated", [True, False])
+def test_a_worker_that_leaves_its_gate_late_is_not_called_unschedulable_at_once(world, dated):
+    """Its condition is as old as the pod, or has no date: it was false at the gate already."""
+    here = world(1)
+    here.submit("job", workers=4)
+    here.cluster.schedules = here.cluster.operates = False
+    old = here.job("job")["metadata"]["creationTimestamp"]
+    here.later(100)
+    with here.api.edit("Pod", "job-worker-2") as pod:
+        pod["spec"].pop("nodeName")
+        pod["status"] = {
+            "phase": "Pending",
+            "conditions": [
+                {
+                    "type": "PodScheduled",
+                    "status": "False",
+                    "reason": "Unschedulable",
+                    "message": "0/1 nodes are available",
+                    **({"lastTransitionTime": old} if dated else {}),
+                }
+            ],
+        }
+    here.rounds()
+    here.later(gathering.UNSCHEDULABLE - 2)
+    here.rounds()
+    assert here.runs("job")
+    here.later(3)
+    here.rounds()
+    assert not here.runs("job")
+    assert here.reason("job") == "job-worker-2: 0/1 nodes are available"
+
+
 def test_everybody_may_read_what_is_free_and_no_name_of_a_job_is_in_it(world):
     here = world(1)
     here.submit("secret-project", workers=2)
@@ -415,6 +714,30 @@ def test_everybody_may_read_what_is_free_and_no_name_of_a_job_is_in_it(world):
     assert "node-0" in text
     assert "secret-project" not in text
     assert "alice" not in text
+
+
+def test_links_are_copied_for_acks_tools_and_asked_for_one_by_one_only_where_they_differ(world):
+    here = world(1)
+    upkeep, names = here.backend.upkeep, [f"node-{index}" for index in range(3)]
+    for name in names:
+        machine = presets.machine("dgx-1-v100", name)
+        one = published.config_map(machine, machine.everything)
+        one["metadata"]["namespace"] = SYSTEM
+        here.api.add(one)
+    assert upkeep.mirror() == 3
+    copies = [here.api.find("ConfigMap", f"{name}-gpu-topology", "kube-system") for name in names]
+    assert all(copies)
+    here.api.requests.clear()
+    assert upkeep.mirror() == 3
+    assert len(here.api.requests) == 2
+    with here.api.edit("ConfigMap", f"{names[1]}-gpu-topology", "kube-system") as one:
+        one["data"] = {}
+    here.api.remove("configmaps", SYSTEM, f"{names[2]}-gpu-topology", {})
+    assert upkeep.mirror() == 2
+    found = [here.api.find("ConfigMap", f"{name}-gpu-topology", "kube-system") for name in names]
+    assert found[0] == copies[0]
+    assert found[1]["data"] == copies[1]["data"]
+    assert found[2] is None
 
 
 def test_only_one_of_two_controllers_is_at_work(world):
@@ -465,3 +788,12 @@ def test_the_local_engine_needs_no_controller():
     backend = local.open_backend(Options(backend="local", emulate="dgx-1-v100:1"))
     with pytest.raises(UsageError, match="needs no controller"):
         controller.run(backend)
+
+
+def test_an_operator_whose_jobs_cannot_wait_needs_no_controller(world):
+    here = world(1)
+    here.api.versions = ["v1alpha1"]
+    backend = kubernetes.open_backend(Options(kubeconfig=here.config))
+    with pytest.raises(UsageError, match="needs no controller") as caught:
+        controller.run(backend, once=True)
+    assert "v1alpha1" in caught.value.why

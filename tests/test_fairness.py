@@ -367,7 +367,7 @@ WORKER = "spec/mpiReplicaSpecs/Worker"
         ("spec/runPolicy", "Never"),
         ("spec/template", {"spec": {"containers": [{"name": "w"}]}}),
         ("metadata/labels", ["a"]),
-        ("metadata/annotations/arena-topo.io~tries", 2),
+        ("metadata/annotations/tries", 2),
         ("status", {"conditions": "Failed"}),
         ("status", {"conditions": ["Failed"]}),
     ],

@@ -373,6 +373,15 @@ def test_what_is_no_time_span_is_refused(text):
         Seconds.parse(text)
 
 
+@pytest.mark.parametrize("flag", ["--gang-timeout", "--request-timeout", "--timeout"])
+def test_a_time_span_that_is_only_negative_is_called_that(flag, hear):
+    heard = hear("submit", "mpi", "--gputopology", f"{flag}=-5m", "c")
+    assert heard.code == 2
+    assert heard.errors == f"error: {flag} is invalid\n  why:  '-5m' is negative\n"
+    heard = hear("submit", "mpi", "--gputopology", f"{flag}=-five", "c")
+    assert "expected a time such as" in heard.errors
+
+
 def leaves(command, path=()):
     commands = getattr(command, "commands", None)
     if commands is None:
@@ -446,9 +455,7 @@ def test_a_duration_is_read_as_go_writes_it_and_never_shortened(text, seconds, s
     assert Duration.parse(shown) == found
 
 
-@pytest.mark.parametrize(
-    "text", ["", "10", "-3s", "+3s", "1d", "s", "1h2", "5 s", "1.5", "\u0663s"]
-)
+@pytest.mark.parametrize("text", ["", "10", "-3", "+3s", "1d", "s", "1h2", "5 s", "1.5", "\u0663s"])
 def test_a_duration_without_a_unit_or_with_a_sign_is_refused(text, hear):
     heard = hear("submit", "mpi", f"--gang-timeout={text}", "c")
     assert heard.code == 2

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from arena_topo.backends.queue import written
-from arena_topo.manifests.values import GATE, MAP
+from arena_topo.manifests.values import GATE, MAP, PROPOSED
 from arena_topo.workflow import gathering
 from arena_topo.workflow.gathering import Fate, Patience, standing
 
@@ -319,6 +319,7 @@ def test_a_volume_that_is_not_there_ends_patience_and_is_told() -> None:
     [
         [MOUNT, told(0, "Pulling")],
         [MOUNT, told(0, "Pulled")],
+        [MOUNT, told(0, "Failed", "pull: 429")],
         [told(1, "FailedMount", "of one that runs")],
         [told(0, "FailedMount", "of the one before", uid="before")],
     ],
@@ -367,3 +368,11 @@ def test_a_worker_without_a_number_stays_at_its_gate() -> None:
     pod = worker(0, gates=(GATE,))
     pod["metadata"] |= {"labels": {}, "name": "stranger"}
     assert gathering.worker_places(JOB, [pod]) == []
+
+
+def test_a_record_that_nobody_has_compared_with_others_yet_sends_no_worker_anywhere() -> None:
+    at_gate = [worker(index, gates=(GATE,)) for index in range(3)]
+    assert len(gathering.worker_places(JOB, at_gate)) == 3
+    notes = {**JOB["metadata"]["annotations"], PROPOSED: "true"}
+    proposed = {**JOB, "metadata": {**JOB["metadata"], "annotations": notes}}
+    assert gathering.worker_places(proposed, at_gate) == []

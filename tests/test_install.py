@@ -117,6 +117,19 @@ def test_every_flag_reaches_the_manifests(arena):
     assert out == (GOLDENS / "install-policies-and-roles.yaml").read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize("text", ["pool=gpu=big", "pool=-gpu", "pool=a b", f"pool={'x' * 64}"])
+def test_a_label_that_no_node_can_have_is_not_selected_by(text, arena):
+    code, out, err = arena("install", "--image", IMAGE, f"--agent-selector={text}")
+    value = text.removeprefix("pool=")
+    assert (code, out) == (2, "")
+    assert err == (
+        f"error: --agent-selector {text} is invalid\n"
+        f"  why:  {value!r} is not the value of a label\n"
+        "  try:  repeat --agent-selector for more labels\n"
+    )
+    assert arena("install", "--image", IMAGE, "--agent-selector=pool=")[0] == 0
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_every_field_is_one_that_kubernetes_knows(name):
     from kubernetes import client  # noqa: PLC0415 - a second opinion, slow to import

@@ -126,6 +126,16 @@ def test_a_half_marked_node_is_made_whole(arena, api):
         assert stored(api, name) == ({"kubernetes.io/hostname": name, TAINT: "true"}, [OURS])
 
 
+@pytest.mark.parametrize("use", ["topology", "default"])
+@pytest.mark.usefixtures("api")
+def test_no_node_at_all_is_asked_for(use, arena):
+    assert arena(use, "--dry-run") == (
+        2,
+        "",
+        "error: which nodes?\n  try:  name them; arena-topo nodes list shows them all\n",
+    )
+
+
 def test_a_dry_run_checks_and_changes_nothing(arena, api):
     api.add(node("n1"))
     before = stored(api, "n1")

@@ -247,7 +247,12 @@ def test_whatever_a_tenant_makes_of_a_job_stops_this_job_and_no_other(
 ) -> None:
     """Others read it for their own sake: nothing but InvalidJob may come of it."""
     job = MPIJob(
-        **{"name": "j", "command": "x", "image": "y", "workers": 2, "gpus": 2, "gputopology": True},
+        name="j",
+        command="x",
+        image="y",
+        workers=2,
+        gpus=2,
+        gputopology=True,
         cpu=Quantity.parse("4"),
         selector=(KeyValue(key="a", value="b"),),
         toleration=(Toleration(key="a", value="b", effect="", operator="Equal"),),

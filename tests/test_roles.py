@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import Any
 
 import fake_dra
@@ -273,11 +276,32 @@ def test_who_places_himself_reads_the_whole_cluster_and_no_more(arena, api):
     assert arena("placer", "nodes", "topology", "node-1")[0] == 4
 
 
+@contextmanager
+def at_work(api: FakeApi) -> Iterator[None]:
+    """A controller that holds its Lease, unlike one that ends after its first round."""
+    renewed = datetime.fromtimestamp(api.clock(), UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    api.add(
+        {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": {"name": CTL, "namespace": SYSTEM},
+            "spec": {
+                "holderIdentity": "one",
+                "leaseDurationSeconds": 15,
+                "renewTime": renewed,
+            },
+        }
+    )
+    yield
+    del api.tables["leases.coordination.k8s.io"][SYSTEM, CTL]
+
+
 def test_a_job_of_somebody_who_may_only_submit_is_placed_by_the_controller(arena, api):
     api.add(node("node-1"))
     assert arena(CTL, "controller", "--once")[0] == 0
     assert api.find("ConfigMap", install.VIEW, SYSTEM)
-    code, _out, err = arena("sub", "submit", "mpi", "--gputopology", *JOB)
+    with at_work(api):
+        code, _out, err = arena("sub", "submit", "mpi", "--gputopology", *JOB)
     assert code == 0, err
     stored = api.find("MPIJob", "demo", "team-a")
     assert stored is not None
@@ -301,7 +325,8 @@ def test_the_controller_gives_each_worker_its_own_claim_and_its_gang(arena, api)
     api.add(fake_dra.resource_slice("dra-1", uuids))
     job = ("--name=demo", "--gpus=2", "--workers=4", "--image=IMAGE", "--gang", "mpirun true")
     assert arena(CTL, "controller", "--once")[0] == 0
-    code, _out, err = arena("sub", "submit", "mpi", "--gputopology", *job)
+    with at_work(api):
+        code, _out, err = arena("sub", "submit", "mpi", "--gputopology", *job)
     assert code == 0, err
     code, _out, err = arena(CTL, "controller", "--once")
     assert (code, err) == (0, "team-a/demo: started\n")

@@ -32,6 +32,13 @@ def test_fewer_workers_or_the_gpus_of_a_node():
     )
 
 
+def test_a_node_that_is_named_node_is_not_called_that_twice():
+    world = cluster(node("node-3", V100, 0b11))
+    assert said(world, workers=4, gpus=1) == (
+        "fits now with --workers 2; or when 2 more GPUs of node-3 are free"
+    )
+
+
 def test_two_more_gpus_are_counted():
     world = cluster(node("a", V100, 0b11), node("b", HGX, 0b111111))
     assert said(world, workers=1, gpus=8) == (

@@ -18,7 +18,7 @@ from fake_cluster import FakeCluster
 from arena_topo import manifests, workflow
 from arena_topo.backends import Options, Phase
 from arena_topo.backends.kubernetes import engine as kubernetes
-from arena_topo.errors import ArenaError, ClusterError, InvalidJob, NotFound
+from arena_topo.errors import ArenaError, ClusterError, NotFound, NotPossible
 from arena_topo.job import KeyValue, MPIJob
 from arena_topo.manifests import install
 from arena_topo.manifests.values import FORECAST, GATE, MAP, STATE, TRIES
@@ -334,9 +334,14 @@ def test_what_is_over_or_unknown_or_not_ours_is_not_suspended(world: World) -> N
     world.cluster.duration = 0.0
     world.submit()
     world.until(lambda: world.backend.job("gang", "default").phase is Phase.SUCCEEDED)
+    world.submit("plain", gputopology=False, gang=False)
     for verb in (submission.suspend, submission.resume, submission.replan):
-        with pytest.raises(InvalidJob):
+        with pytest.raises(NotPossible) as over:
             verb(world.backend, "gang", "default")
+        assert (over.value.exit_code, over.value.why) == (1, "it has SUCCEEDED")
+        with pytest.raises(NotPossible) as ordinary:
+            verb(world.backend, "plain", "default")
+        assert ordinary.value.why == "it was not submitted with --gputopology"
         with pytest.raises(NotFound):
             verb(world.backend, "nobody", "default")
 
@@ -357,11 +362,11 @@ def test_a_job_of_kueue_goes_in_at_its_gates_without_a_record(world: World) -> N
     assert MAP not in notes
     template = world.job()["spec"]["mpiReplicaSpecs"]["Worker"]["template"]
     assert {"name": GATE} in template["spec"]["schedulingGates"]
-    with pytest.raises(InvalidJob, match="Kueue decides when gang starts"):
+    with pytest.raises(NotPossible, match="Kueue decides when gang starts"):
         submission.resume(world.backend, "gang", "default")
-    with pytest.raises(InvalidJob, match="Kueue decides when gang runs"):
+    with pytest.raises(NotPossible, match="Kueue decides when gang runs"):
         submission.suspend(world.backend, "gang", "default")
-    with pytest.raises(InvalidJob):
+    with pytest.raises(NotPossible):
         submission.replan(world.backend, "gang", "default")
     assert world.suspensions == []
 

@@ -42,7 +42,10 @@ from arena_topo.backends import JobStatus, Options, Phase
 from arena_topo.backends.kubernetes import engine as kubernetes
 from arena_topo.backends.kubernetes.facts import Denied, Facts
 from arena_topo.backends.kubernetes.status import job_status
+from arena_topo.controller import LOST_AFTER
 from arena_topo.manifests import Forecast
+from arena_topo.output import job as job_screen
+from arena_topo.output import trouble
 from arena_topo.output import why as screens
 from arena_topo.solver import Reason
 from arena_topo.solver import Verdict as Fits
@@ -109,12 +112,37 @@ def local(phase: Phase, *, state: str = "placed", **more: Any) -> JobStatus:
     )
 
 
+def held_because(reason: str, *pods: dict[str, Any]) -> Case:
+    """A job that the controller has suspended until somebody resumes it."""
+    notes = ours("held", reason=reason)
+    return case(mpijob(CREATED, SUSPENDED, notes=notes, policy=SUSPEND), *pods)
+
+
+def leaving(index: int, *, since: float = 590) -> dict[str, Any]:
+    """A worker of the last run that is to end."""
+    meta = {"deletionTimestamp": at(since)}
+    one = worker(index, "Running", node="a", **runs())
+    return one | {"metadata": one["metadata"] | meta}
+
+
+def quota(hard: int, used: int, key: str = "requests.nvidia.com/gpu") -> dict[str, Any]:
+    return {
+        "metadata": {"name": "gpus", "namespace": "team-a"},
+        "status": {"hard": {key: str(hard)}, "used": {key: str(used)}},
+    }
+
+
 NO_FIT = Fit(
     verdict=Fits.NOT_NOW,
     message="4 workers x 2 GPUs cannot be placed now",
     why="2 nodes (a, ...): not enough free GPUs",
     nearest="fits when 2 more GPUs of node a are free",
 )
+FITS = Fit(verdict=Fits.PLACEABLE)
+NO_IMAGE = (
+    'demo-worker-0: ErrImagePull: Failed to pull image "registry/img:1": registry/img:1: not found'
+)
+SHORT = "quota gpus of the namespace leaves 1 requests.nvidia.com/gpu, and the gang needs 8"
 SSHD = {"readinessProbe": {"exec": {"command": ["sh", "-c", "cat /etc/ssh/sshd_config"]}}}
 PLACED = ours("placed", map="a/0,3;a/1,2;b/0,3;b/1,2", binding="admission", guarantee="gpus")
 MAP = {"arena-topo.io/placement": "a/0,3;a/1,2;b/0,3;b/1,2"}
@@ -335,6 +363,18 @@ CASES: dict[str, tuple[Callable[[], Case], Code, str, str]] = {
         "kueue.x-k8s.io/multikueue runs the job",
         "cannot be changed",
     ),
+    "_held_for_node": (
+        lambda: held_because("node node-1 is cordoned"),
+        Code.NODE_LOST,
+        "the controller has suspended it, by --on-node-loss hold",
+        "node node-1 is cordoned",
+    ),
+    "_held_for_pod": (
+        lambda: held_because("demo-worker-0 was evicted: low on resource: memory"),
+        Code.EVICTED,
+        "the controller has suspended it",
+        "demo-worker-0 was evicted: low on resource: memory",
+    ),
     "_user": (
         lambda: case(mpijob(CREATED, SUSPENDED, notes=ours("held"), policy=SUSPEND)),
         Code.SUSPENDED_BY_USER,
@@ -346,6 +386,24 @@ CASES: dict[str, tuple[Callable[[], Case], Code, str, str]] = {
         Code.NEVER_FITS,
         "never",
         "not enough free GPUs",
+    ),
+    "_no_image": (
+        lambda: case(waiting(tries=1, reason=NO_IMAGE), fit=FITS, starts=False),
+        Code.IMAGE_PULL,
+        "taken back whole, as its image cannot be pulled",
+        "registry/img:1: not found",
+    ),
+    "_haunted": (
+        lambda: case(waiting(), leaving(0), leaving(1), fit=FITS, starts=False),
+        Code.PODS_TERMINATING,
+        "waits until the pods of its last run have ended",
+        "demo-worker-0 on a, demo-worker-1 on a",
+    ),
+    "_short_of_quota": (
+        lambda: case(waiting(reason=SHORT), fit=FITS, starts=False, quotas=(quota(8, 7),)),
+        Code.QUOTA_EXCEEDED,
+        "the quota gpus of namespace team-a has no room for the gang",
+        SHORT,
     ),
     "_taken_back": (
         lambda: case(waiting(tries=3, reason="the image img:2 was not found"), fit=NO_FIT),
@@ -843,6 +901,224 @@ def test_a_local_job_has_verdicts_without_any_objects():
     assert (said.code, said.hint) == (Code.LAUNCHER_FAILED, "arena-topo logs demo -n default")
 
 
+def test_a_quota_that_has_room_again_does_not_keep_a_gang_any_more():
+    more = {"fit": FITS, "starts": False}
+    assert code(case(waiting(reason=SHORT), quotas=(quota(16, 8),), **more)) is Code.NOBODY_STARTS
+    assert code(case(waiting(), quotas=(quota(8, 1),), **more)) is Code.QUOTA_EXCEEDED
+    # What may not be read may still be so.
+    unread = verdict(case(waiting(reason=SHORT), quotas=None, **more))
+    assert (unread.code, unread.why) == (Code.QUOTA_EXCEEDED, SHORT)
+    # Nobody knows what is free, but somebody found the quota too small.
+    assert code(case(waiting(reason=SHORT), quotas=None, fit=Fit())) is Code.QUOTA_EXCEEDED
+    assert code(case(waiting(reason=SHORT), quotas=None, fit=NO_FIT)) is Code.WAITING_FOR_GPUS
+
+
+def test_a_quota_for_claims_is_held_against_what_it_leaves_now():
+    key = "gpu.nvidia.com.deviceclass.resource.k8s.io/devices"
+    reason = f"quota gpus of the namespace leaves 0 {key}, and the gang needs 8"
+    more = {"fit": FITS, "starts": True}
+    said = verdict(case(waiting(reason=reason), quotas=(quota(8, 3, key),), **more))
+    assert said.code is Code.QUOTA_EXCEEDED
+    assert said.why == f"quota gpus of the namespace leaves 5 {key}, and the gang needs 8"
+    assert (said.hint or "").endswith("it starts by itself then")
+    assert code(case(waiting(reason=reason), quotas=(quota(8, 0, key),), **more)) is Code.STARTING
+
+
+def test_old_pods_that_end_in_time_are_waited_for():
+    old = [leaving(0), leaving(1)]
+    by_hand = verdict(case(waiting(), *old, fit=FITS, starts=False))
+    assert by_hand.hint == "once they have ended: arena-topo resume demo -n team-a"
+    by_itself = verdict(case(waiting(), *old, fit=FITS, starts=True))
+    assert by_itself.hint == "it starts by itself then"
+    over = [worker(0, "Succeeded", node="a", **ended(0))]
+    assert code(case(waiting(), *over, fit=FITS, starts=False)) is Code.NOBODY_STARTS
+
+
+def test_old_pods_on_a_lost_node_can_be_deleted_by_hand():
+    dead = {"a": node("a", ready="Unknown")}
+    delete = "kubectl delete pod demo-worker-0 demo-worker-1 -n team-a --grace-period=0 --force"
+    found = case(waiting(), leaving(0), leaving(1), fit=FITS, starts=False, nodes=dead)
+    said = verdict(found)
+    assert said.code is Code.PODS_TERMINATING
+    assert "node a is not ready: Kubelet stopped posting node status" in (said.why or "")
+    assert said.hint == (
+        f"restore the node, or, if it is gone for good: {delete};"
+        " then: arena-topo resume demo -n team-a"
+    )
+    said = verdict(replace(found, starts=True))
+    assert f"the controller deletes them {LOST_AFTER:g} s after it was lost" in (said.hint or "")
+    assert delete in (said.hint or "")
+    # A node may look well and still not answer.
+    late = case(waiting(), leaving(0, since=500), leaving(1), fit=FITS, starts=False)
+    assert delete in (verdict(late).hint or "")
+
+
+def test_a_gang_that_was_taken_back_is_not_told_that_it_lost_a_node_or_a_pod():
+    dead = {"a": node("a", ready="Unknown")}
+    notes = ours("held", reason="node a is Unknown")
+    held = mpijob(CREATED, SUSPENDED, notes=notes, policy=SUSPEND)
+    said = verdict(case(held, leaving(0), nodes=dead))
+    assert (said.code, said.why) == (Code.NODE_LOST, "node a is Unknown")
+    assert (said.hint or "").startswith("arena-topo resume demo")
+    gone = worker(0, "Failed", node="a", reason="Evicted")
+    assert code(case(waiting(), gone, fit=FITS, starts=False)) is Code.NOBODY_STARTS
+
+
+def test_a_suspension_by_other_means_is_told_with_its_reason():
+    reason = "somebody suspended it, by other means than arena-topo"
+    said = verdict(held_because(reason))
+    assert (said.code, said.why) == (Code.SUSPENDED_BY_USER, reason)
+
+
+def on_node(there: dict[str, Any], *, loss: str | None = None, starts: bool) -> Case:
+    """A gang that runs on one node, which is in such a state."""
+    notes = ours("placed", map="a/0,3", binding="admission", guarantee="gpus")
+    if loss is not None:
+        notes["arena-topo.io/request"] = json.dumps({"workers": 1, "gpus": 2, "onNodeLoss": loss})
+    pods = [launcher(**runs()), worker(0, "Running", node="a", **runs())]
+    return case(mpijob(CREATED, RUNNING, notes=notes), *pods, starts=starts, nodes={"a": there})
+
+
+MOVES = "arena-topo replan demo -n team-a moves it"
+HELD_AFTER = f"suspends the gang, by --on-node-loss hold, after {LOST_AFTER:g} s"
+
+
+@pytest.mark.parametrize(
+    ("there", "code", "cause"),
+    [
+        (node("a", cordoned=True), Code.RUNNING, "a is cordoned"),
+        (node("a", ready="Unknown"), Code.NODE_LOST, "node a is not ready"),
+    ],
+)
+def test_a_job_that_runs_on_a_node_that_is_no_good_is_told_who_moves_it(
+    there: Any, code: Code, cause: str
+):
+    for loss, starts, hint in (
+        (None, False, MOVES),
+        (None, True, f"the controller moves the gang after {LOST_AFTER:g} s; {MOVES} now"),
+        (
+            "hold",
+            True,
+            f"the controller {HELD_AFTER}; {MOVES} now",
+        ),
+        ("fail", True, MOVES),
+    ):
+        said = verdict(on_node(there, loss=loss, starts=starts))
+        assert (said.code, said.hint) == (code, hint)
+        assert cause in (said.why or "")
+        assert ("by --on-node-loss fail" in (said.why or "")) == (loss == "fail")
+    well = verdict(on_node(node("a"), starts=False))
+    assert (well.code, well.hint) == (Code.RUNNING, "arena-topo logs demo -n team-a -f")
+
+
+def test_a_job_of_another_queue_is_not_promised_to_be_moved():
+    found = on_node(node("a", cordoned=True), starts=True)
+    found.mpijob["metadata"]["labels"] = KUEUE
+    assert verdict(found).hint == "arena-topo delete demo -n team-a, and submit it again"
+
+
+def test_a_missing_image_is_tried_again_only_by_a_controller_and_not_for_ever():
+    once = waiting(tries=1, reason=NO_IMAGE)
+    assert code(case(once, fit=FITS, starts=True)) is Code.STARTING
+    said = verdict(case(waiting(tries=3, reason=NO_IMAGE), fit=FITS, starts=True))
+    assert said.code is Code.IMAGE_PULL
+    assert said.hint == (
+        "arena-topo delete demo -n team-a, and submit it with the right --image or"
+        " --image-pull-secret; resume does not change them"
+    )
+    # A program that is not found is no image.
+    other = waiting(tries=3, reason="demo-worker-0: StartError: sshd: not found")
+    assert code(case(other, fit=FITS, starts=True)) is Code.TAKEN_BACK
+
+
+def test_a_job_that_runs_says_where_with_which_bandwidth_and_how_firmly():
+    forecast = Forecast(
+        state="placed",
+        workers=((0, "b", (0, 3)), (1, "a", (1, 2)), (2, "b", (4, 5))),
+        bus_bandwidth=21.83,
+        usable=2.25,
+        tier="leaf",
+        optimal=True,
+        binding="gates",
+        guarantee="gpus",
+    )
+    runs_there = replace(local(Phase.RUNNING), forecast=forecast)
+    said = verdict(Case(status=runs_there, now=NOW))
+    assert said.what == "the job runs on a (GPUs 1,2), b (GPUs 0,3; 4,5)"
+    assert said.why == (
+        "21.83 GB/s of bus bandwidth between nodes, within one leaf, the best that there was;"
+        " pods of this shape can use 2.25 GB/s; each worker has these GPUs, by gates"
+    )
+    # The recorded GPUs are not those that the kubelet picks.
+    many = tuple((index, f"n{index}", (0, 3)) for index in range(7))
+    forecast = replace(
+        forecast, workers=many, guarantee="node", confirmed=False, optimal=False, usable=None
+    )
+    said = verdict(Case(status=replace(runs_there, forecast=forecast), now=NOW))
+    assert said.what == "the job runs on n0, n1, n2, n3 and 3 more nodes"
+    assert said.why == (
+        "21.83 GB/s of bus bandwidth between nodes, within one leaf; each worker has its node, and"
+        " the kubelet picked the GPUs, by gates, unconfirmed"
+    )
+    plain = case(mpijob(RUNNING), launcher(**runs()), worker(0, "Running", node="a", **runs()))
+    assert (verdict(plain).what, verdict(plain).why) == ("the job runs on a", None)
+
+
+def test_a_submitter_that_was_killed_is_thought_of_at_once():
+    notes = PLACED | ours("placed", recorded=at(570))
+    said = verdict(case(mpijob(CREATED, SUSPENDED, notes=notes, policy=SUSPEND)))
+    assert (said.code, said.what, said.hint) == (
+        Code.STARTING,
+        "it has its GPUs; whoever placed it is about to start it",
+        "if that was stopped or killed: arena-topo resume demo -n team-a",
+    )
+
+
+@pytest.mark.parametrize("starts", [True, False])
+def test_a_job_that_its_queue_has_started_waits_at_its_gates(*, starts: bool):
+    notes = ours("waiting", reason="Kueue decides when it starts; then it is placed")
+    job = mpijob(CREATED, notes=notes, labels=KUEUE, policy={"suspend": False})
+    pods = [worker(index, gates=(GATE,), **GATED) for index in range(4)]
+    said = verdict(case(job, *pods, fit=FITS, starts=starts))
+    assert "decides when it starts" not in (said.why or "")
+    if starts:
+        assert (said.code, said.hint) == (Code.STARTING, "the controller places them")
+        assert said.what == "Kueue has started it; its workers wait at their gates to be placed"
+    else:
+        assert (said.code, said.hint) == (
+            Code.GATED_NO_PATCHER,
+            "arena-topo resume demo -n team-a",
+        )
+        assert said.why == "Kueue has started it, and no controller of arena-topo runs here"
+    assert code(case(job, *pods, fit=NO_FIT, starts=starts)) is Code.WAITING_FOR_GPUS
+
+
+def test_what_was_recorded_before_its_queue_started_a_job_is_not_shown_any_more():
+    notes = ours("waiting", reason="Kueue decides when it starts; then it is placed")
+    held = job_status(mpijob(CREATED, SUSPENDED, notes=notes, labels=KUEUE, policy=SUSPEND), [])
+    assert "none yet: Kueue decides when it starts" in job_screen(held, now=NOW)
+    pods = [worker(index, gates=(GATE,), **GATED) for index in range(4)]
+    started = job_status(
+        mpijob(CREATED, notes=notes, labels=KUEUE, policy={"suspend": False}), pods
+    )
+    shown = job_screen(started, now=NOW)
+    assert "Kueue decides" not in shown
+    assert "none yet: demo-worker-0 waits at its gate to be given a node" in shown
+
+
+def test_a_heading_does_not_say_the_same_twice():
+    for phase, head in (
+        (Phase.RUNNING, "demo: RUNNING\n"),
+        (Phase.SUCCEEDED, "demo: SUCCEEDED\n"),
+        (Phase.PENDING, "demo: PENDING, Starting\n"),
+    ):
+        found = Case(status=local(phase), now=NOW)
+        told = Explanation(status=found.status, verdict=verdict(found), now=NOW)
+        assert screens.text(told).startswith(head)
+    held = job_status(mpijob(notes=ours("held"), policy=SUSPEND), [])
+    assert trouble(held) == "The Job demo is SUSPENDED: `arena-topo resume` starts it"
+
+
 # Events that still hold.
 
 BOUND = worker(0, node="a", **waits("ContainerCreating"))
@@ -1032,7 +1308,7 @@ def test_a_job_that_fits_behind_an_older_one_waits_for_its_turn(api: FakeApi, ba
     lease = {
         "kind": "Lease",
         "metadata": {"name": "arena-topo-controller", "namespace": "arena-topo-system"},
-        "spec": {"renewTime": at(595), "leaseDurationSeconds": 15},
+        "spec": {"holderIdentity": "one", "renewTime": at(595), "leaseDurationSeconds": 15},
     }
     api.add({"kind": "Namespace", "metadata": {"name": "arena-topo-system"}})
     api.add(lease)
@@ -1122,9 +1398,10 @@ def test_a_node_that_is_gone_is_asked_for_by_name(api: FakeApi, backend: Any):
     api.add(mpijob(CREATED, notes=PLACED))
     api.add(worker(0, spec=pinned("gpu-7"), **unscheduled("0/3 nodes are available")))
     api.add(worker(1, "Running", node="gpu-8", **runs()))
+    api.add(node("gpu-8"))
     assert ask(backend).verdict.code is Code.PINNED_NODE_GONE
     asked = [one for one in api.requests if "/nodes/" in one]
-    assert asked == ["GET /api/v1/nodes/gpu-7"]
+    assert asked == ["GET /api/v1/nodes/gpu-7", "GET /api/v1/nodes/gpu-8"]
     api.deny("get nodes")
     found = ask(backend)
     assert found.verdict.code is Code.UNSCHEDULABLE
@@ -1136,9 +1413,34 @@ def test_a_job_that_runs_is_explained_in_few_requests(api: FakeApi, backend: Any
     api.add(launcher(**runs()))
     for index in range(4):
         api.add(worker(index, "Running", node="a", **runs()))
+    api.add(node("a"))
     assert ask(backend).verdict.code is Code.RUNNING
-    # Discovery, the job, its pods by two labels, events, quotas.
-    assert len(api.requests) <= 6
+    # Discovery, the job, its pods by two labels, events, quotas, its node.
+    assert len(api.requests) <= 7
+
+
+@pytest.mark.parametrize(
+    ("there", "code"),
+    [(node("a", cordoned=True), Code.RUNNING), (node("a", ready="Unknown"), Code.NODE_LOST)],
+)
+def test_the_nodes_of_a_job_that_runs_are_looked_at(
+    api: FakeApi, backend: Any, there: Any, code: Code
+):
+    api.add(there)
+    api.add(mpijob(CREATED, RUNNING, notes=PLACED))
+    api.add(launcher(**runs()))
+    for index in range(4):
+        api.add(worker(index, "Running", node="a", **runs()))
+    said = ask(backend).verdict
+    assert (said.code, said.hint) == (code, MOVES)
+    lease = {
+        "kind": "Lease",
+        "metadata": {"name": "arena-topo-controller", "namespace": "arena-topo-system"},
+        "spec": {"holderIdentity": "one", "renewTime": at(595), "leaseDurationSeconds": 15},
+    }
+    api.add({"kind": "Namespace", "metadata": {"name": "arena-topo-system"}})
+    api.add(lease)
+    assert (ask(backend).verdict.hint or "").startswith("the controller moves the gang")
 
 
 # On the command line.

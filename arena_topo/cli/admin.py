@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from arena_topo.manifests.install import Installation
 
 _PANEL = "Options"
+_LABEL = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?", re.ASCII)
+"""The value of a label (kubernetes, apimachinery, validation.IsValidLabelValue)."""
 
 _NodeNames = Annotated[list[str], typer.Argument(metavar="NODE...", show_default=False)]
 _AckFlag = Annotated[
@@ -121,6 +124,13 @@ def install(
         return
     from arena_topo.manifests import install as installing  # noqa: PLC0415 - loads Jinja
 
+    for one in agent_selector:
+        if not _LABEL.fullmatch(one.value):
+            raise UsageError(
+                f"--agent-selector {one} is invalid",
+                why=f"{one.value!r} is not the value of a label",
+                hint="repeat --agent-selector for more labels",
+            )
     wanted = installing.Installation(
         image=image,
         controller=not without_controller,

@@ -7,8 +7,7 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
@@ -18,6 +17,7 @@ import typer
 
 from arena_topo import output
 from arena_topo.backends import Backend, JobStatus, LogOptions, Phase
+from arena_topo.cli.detaching import detaching
 from arena_topo.cli.options import (
     PROGRAM,
     BackendName,
@@ -393,7 +393,7 @@ def _summarise(done: Submitted, *, waits: bool) -> None:
         from arena_topo.workflow import comparison  # noqa: PLC0415 - the verbs load what they need
 
         if plan.waiting is None and (advice := comparison.advised(plan)) is not None:
-            say(output.fold(f"  advice: {advice}", wrapped(sys.stderr), indent="    "))
+            say(output.fold(f"Advice: {advice}", wrapped(sys.stderr)))
     if status is None:
         say(f"warning: the job {plan.job.name} was created, but cannot be read: {done.unread}")
     elif not waits and (trouble := output.trouble(status)) is not None:
@@ -430,59 +430,6 @@ def _wait(backend: Backend, name: str, namespace: str, timeout: float | None) ->
             exit_code=status.exit_code or 1,
             hint=f"{PROGRAM} logs {name} -n {namespace}",
         )
-
-
-@contextmanager
-def detaching(
-    backend: Backend, name: str, namespace: str, *, made: Callable[[], bool] = lambda: True
-) -> Iterator[None]:
-    """Let Ctrl-C end the waiting but not the job, and say how to come back to it."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        say(_left_behind(backend, name, namespace, made=made()))
-        raise
-
-
-def _left_behind(backend: Backend, name: str, namespace: str, *, made: bool) -> str:
-    """What becomes of a job that nobody looks at any more; `made` says that it was created."""
-    end = f"end it: {PROGRAM} delete {name} -n {namespace}"
-    try:
-        status = backend.job(name, namespace)
-        waits = _waits(status, backend, f"{PROGRAM} resume {name} -n {namespace}")
-    except NotFound:
-        return f"The job {name} was deleted." if made else "Nothing was created."
-    except ArenaError as error:
-        if not made:
-            look = f"{PROGRAM} get {name} -n {namespace}"
-            return f"Whether {name} was created cannot be seen ({error.message}): {look}"
-        waits = None
-    else:
-        if not made:
-            # Somebody else's of the same name, or ours that was cut short.
-            return f"A job {name} is there, maybe not whole; {end}"
-    if waits is not None:
-        return f"The job {name} waits and holds nothing; {waits}; {end}"
-    return (
-        f"The job {name} goes on. Come back: {PROGRAM} logs -f {name} -n {namespace};"
-        f" {end}"
-    )
-
-
-def _waits(status: JobStatus, backend: Backend, resume: str) -> str | None:
-    """Who starts a job that waits for its GPUs; None for one that is on its way."""
-    forecast = status.forecast
-    if status.phase not in {Phase.PENDING, Phase.QUEUING, Phase.SUSPENDED}:
-        return None
-    if forecast is None or forecast.state not in {"waiting", "held"}:
-        return None
-    if status.phase is Phase.QUEUING:
-        return "its queue decides when it starts"
-    if backend.starts_waiting or backend.queue is None:
-        return "it starts by itself once it can"
-    if forecast.state == "waiting" and backend.queue.watched():
-        return "the controller starts it once it fits"
-    return f"{resume} starts it when it fits"
 
 
 @spread

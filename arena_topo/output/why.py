@@ -16,11 +16,14 @@ MOST_ROWS = 10
 def text(found: Explanation, *, width: int | None = None) -> str:
     """The verdict, then what it rests on; sentences are wrapped at `width` columns."""
     said, status = found.verdict, found.status
-    lines = [f"{status.name}: {status.phase.value}, {said.code.value}", f"  {said.what}"]
+    # Where the code is the status again, once is enough.
+    same = said.code.value.upper() == status.phase.value
+    head = status.phase.value if same else f"{status.phase.value}, {said.code.value}"
+    lines = [f"{status.name}: {head}", f"  {said.what}"]
     lines += [f"  why:  {one_line(said.why)}"] if said.why else []
     lines += [f"  try:  {one_line(said.hint)}"] if said.hint else []
-    head = "".join(f"{fold(line, width, indent='        ')}\n" for line in lines)
-    blocks = [head, *_nodes(found), *_holders(found), *_turn(found, width)]
+    first = "".join(f"{fold(line, width, indent='        ')}\n" for line in lines)
+    blocks = [first, *_nodes(found), *_holders(found), *_turn(found, width)]
     blocks += [*_nearest(found, width), *_events(found, width), *_denied(found, width)]
     return "\n".join(blocks)
 

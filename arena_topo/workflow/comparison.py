@@ -10,6 +10,7 @@ from arena_topo.backends import Backend
 from arena_topo.errors import ArenaError, UsageError
 from arena_topo.job import MPIJob, PodShape
 from arena_topo.manifests import ApiVersion, Plan
+from arena_topo.manifests.record import forecast_of
 from arena_topo.solver import Request, Unplaceable, Verdict, gang, unaware
 from arena_topo.solver.nearest import once_empty
 from arena_topo.solver.refusal import emptied

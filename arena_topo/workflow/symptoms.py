@@ -38,7 +38,8 @@ _LOGIN = re.compile(
     r"|kex_exchange_identification: .*|not ready after \d+ s: .*"
 )
 _QUOTA = re.compile(
-    r"quota (?P<name>\S+) of the namespace leaves \S+ (?P<key>\S+), and the gang needs (?P<needs>\S+)"
+    r"quota (?P<name>\S+) of the namespace leaves \S+ (?P<key>\S+),"
+    r" and the gang needs (?P<needs>\S+)"
 )
 """How a shortfall is recorded (backends.quota)."""
 

@@ -5,7 +5,8 @@ and the first that applies is the verdict. In that order:
 
 1. how it ended or what broke it: deleted, succeeded, out of memory, evicted, ...
 2. who holds it on purpose: Kueue and its quota, kube-queue, another manager, its user
-3. why it waits for GPUs: never fits, given up, not now, an older gang's turn, nobody starts it
+3. why it waits for GPUs: never fits, given up, its old pods, quota, not now, an older gang's turn,
+   nobody starts it
 4. why its pods are not made: quota, PodSecurity, policies, rights
 5. why its pods do not run: image, container, volume, gate, pinned node, scheduler, sshd
 6. who does not answer: the operator, or the API server (missing rights)
@@ -19,16 +20,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from arena_topo.backends import Phase
+from arena_topo.backends import JobStatus, Phase
 from arena_topo.backends.kubernetes.facts import PATIENCE
 from arena_topo.backends.kubernetes.status import KUBE_QUEUE, QUEUE_LABELS, is_launcher
 from arena_topo.backends.queue import MOST_TRIES, moment
 from arena_topo.job import NodeLoss
 from arena_topo.manifests.request import asked
-from arena_topo.manifests.values import RECORDED, TRIES
+from arena_topo.manifests.values import RECORDED, TRIES, Guarantee
 from arena_topo.solver import Verdict as Fits
 from arena_topo.topology import natural
-from arena_topo.workflow import obstacles, standings, symptoms
+from arena_topo.workflow import obstacles, symptoms
 from arena_topo.workflow.cases import Case, Code, Said, Verdict
 from arena_topo.workflow.complaints import condition_of
 from arena_topo.workflow.fairness import STALE
@@ -119,7 +120,10 @@ def _moved(case: Case, why: str, left: str) -> tuple[str, str]:
     does = "moves the gang"
     if chosen == NodeLoss.HOLD:
         does = "suspends the gang, by --on-node-loss hold,"
-    return why, f"the controller {does} after {LOST_AFTER:g} s; {case.command('replan')} moves it now"
+    return (
+        why,
+        f"the controller {does} after {LOST_AFTER:g} s; {case.command('replan')} moves it now",
+    )
 
 
 def _rejected(case: Case) -> Said | None:
@@ -337,7 +341,11 @@ def _at_gates(case: Case) -> bool:
 
 
 def _never(case: Case) -> Said | None:
-    if not (_waits(case) or _at_gates(case)) or case.fit is None or case.fit.verdict is not Fits.NEVER:
+    if (
+        not (_waits(case) or _at_gates(case))
+        or case.fit is None
+        or case.fit.verdict is not Fits.NEVER
+    ):
         return None
     return Said(
         case.fit.message, case.fit.why, f"{case.command('delete')}, and submit what can be placed"
@@ -382,8 +390,8 @@ def _haunted(case: Case) -> Said | None:
         return Said(
             what,
             why,
-            f"restore the node; else the controller deletes them after {LOST_AFTER:g} s, as does:"
-            f" {command}",
+            f"restore the node; else the controller deletes them {LOST_AFTER:g} s after it was"
+            f" lost; by hand: {command}",
         )
     then = "" if case.starts is True else f"; then: {case.command('resume')}"
     return Said(what, why, f"restore the node, or, if it is gone for good: {command}{then}")
@@ -516,12 +524,59 @@ def _hidden(case: Case) -> Said | None:
 # ---------------------------------------------------------------- 7. it runs, or starts
 
 
+_SURE = {
+    Guarantee.GPUS: "each worker has these GPUs",
+    Guarantee.NODE: "each worker has its node, and the kubelet picked the GPUs",
+    Guarantee.ADVISORY: "nothing enforces the plan",
+}
+
+
+def _where(status: JobStatus) -> str:
+    """The nodes of the workers, with their GPUs where those are sure to be the recorded ones."""
+    found = status.forecast
+    recorded = found.workers if found is not None else ()
+    sure = found is not None and found.guarantee == Guarantee.GPUS
+    nodes: dict[str, list[str]] = {}
+    for _index, node, gpus in sorted(recorded):
+        nodes.setdefault(node, []).extend([",".join(map(str, gpus))] if gpus and sure else [])
+    if not nodes:
+        workers = [one for one in status.instances if not one.chief and one.node]
+        nodes = {str(one.node): [] for one in workers}
+    shown = [
+        f"{name} (GPUs {'; '.join(sets)})" if (sets := nodes[name]) else name
+        for name in sorted(nodes, key=natural)
+    ]
+    more = len(shown) - MOST_NAMES
+    return ", ".join(shown[:MOST_NAMES]) + (f" and {more} more nodes" if more > 0 else "")
+
+
+def _worth(status: JobStatus) -> str | None:
+    """What the solver expected of the place of a job, and how firmly it holds."""
+    found = status.forecast
+    if found is None or not found.workers:
+        return None
+    said = []
+    if found.bus_bandwidth is not None:
+        tier = {None: "", "node": " inside one node", "beyond": " between nodes"}.get(
+            found.tier, f" between nodes, within one {found.tier}"
+        )
+        best = ", the best that there was" if found.optimal else ""
+        said.append(f"{found.bus_bandwidth:.4g} GB/s of bus bandwidth{tier}{best}")
+        if found.usable is not None and found.usable != found.bus_bandwidth:
+            said.append(f"pods of this shape can use {found.usable:.4g} GB/s")
+    if found.guarantee in set(Guarantee):
+        by = f", by {found.binding}" if found.binding else ""
+        doubt = "" if found.confirmed else ", unconfirmed"
+        said.append(f"{_SURE[Guarantee(found.guarantee)]}{by}{doubt}")
+    return "; ".join(said) or None
+
+
 def _running(case: Case) -> Said | None:
     if case.status.phase is not Phase.RUNNING:
         return None
-    where = standings.where(case.status)
+    where = _where(case.status)
     what = f"the job runs{f' on {where}' if where else ''}"
-    why = standings.why(case.status)
+    why = _worth(case.status)
     cordoned = symptoms.cordoned(case.pods, case.nodes)
     if cordoned and case.state == "placed":
         verb = "is" if len(cordoned) == 1 else "are"

@@ -24,7 +24,7 @@ from arena_topo.manifests.values import GATE, MAP, STATE
 from arena_topo.solver import Refusal, Request, Unplaceable, place
 from arena_topo.solver import Verdict as Fits
 from arena_topo.topology import Cluster, count
-from arena_topo.workflow import fairness, planning, tables
+from arena_topo.workflow import fairness, planning, symptoms, tables
 from arena_topo.workflow.cases import Case, Fit, Verdict
 from arena_topo.workflow.complaints import condition
 from arena_topo.workflow.verdicts import verdict
@@ -143,13 +143,17 @@ def _of_cluster(backend: Backend, facts: Facts) -> Explanation:
         for one in (pod.get("spec") or {}).get("schedulingGates") or ()
     )
     denied = list(facts.denied)
+    placed = notes.get(STATE) == "placed" and not facts.status.phase.over
+    troubled = placed and bool(
+        symptoms.lost(facts.pods, facts.nodes) or symptoms.cordoned(facts.pods, facts.nodes)
+    )
     look = _looked(backend, facts, denied) if waits else _Look()
     case = Case(
         status=facts.status,
         facts=replace(facts, denied=tuple(denied)),
         now=facts.now,
         fit=look.fit,
-        starts=_watched(backend) if waits or gated else None,
+        starts=_watched(backend) if waits or gated or troubled else None,
     )
     holders, unnamed = _held_by(facts, look)
     return Explanation(

@@ -280,8 +280,6 @@ class KubernetesQueue:
             lease = self._api.get(
                 f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases/{LEASE}"
             )
-        except NotFound:
-            return False
         except ArenaError:
             return self._is_fresh(self._viewed())
         spec = lease.get("spec") or {}
