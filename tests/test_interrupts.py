@@ -32,7 +32,16 @@ def full(tmp_path):
 
 
 def test_an_interrupted_wait_for_gpus_says_who_starts_the_job(full):
-    line = [sys.executable, "-m", "arena_topo", f"--kubeconfig={full}", "submit", "mpi", "--wait"]
+    line = [
+        sys.executable,
+        "-m",
+        "arena_topo",
+        f"--kubeconfig={full}",
+        "submit",
+        "mpi",
+        "--wait",
+        "--timeout=30s",
+    ]
     with subprocess.Popen(
         [*line, *GANG, "c"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     ) as waits:

@@ -1,0 +1,199 @@
+"""The rounds of the controller: nothing stops them, they stay short, and only one leads."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from typing import Never
+
+from test_controller import World, world
+
+from arena_topo import controller, manifests
+from arena_topo.backends.kubernetes.queue import LEASE, SYSTEM
+from arena_topo.backends.kubernetes.upkeep import LEASE_DURATION
+from arena_topo.controller import MOST_STARTS, PERIOD, RENEWAL
+from arena_topo.job import MPIJob
+from arena_topo.manifests.values import MAP, STATE
+from arena_topo.solver import Placement
+from arena_topo.topology import Cluster
+from arena_topo.workflow import gathering
+from arena_topo.workflow.starting import Starter
+from arena_topo.workflow.submission import open_starter
+
+__all__ = ["world"]
+"""The fixture."""
+
+
+def nonsense(*_args: object, **_more: object) -> Never:
+    """What a job may lead to that nobody thought of."""
+    raise KeyError("evil")
+
+
+def test_a_running_job_that_makes_no_sense_does_not_stop_the_others_and_is_told_of_once(
+    world, monkeypatch
+):
+    here = world(2)
+    here.submit("evil", workers=8)
+    here.submit("first", workers=8)
+    here.submit("second", workers=8)
+    places = gathering.worker_places
+
+    def evil(mpijob: dict, pods: list) -> list:
+        return nonsense() if mpijob["metadata"]["name"] == "evil" else places(mpijob, pods)
+
+    monkeypatch.setattr(gathering, "worker_places", evil)
+    here.backend.delete("first", "default")
+    here.cluster.settle()
+    here.rounds(3)
+    assert here.runs("second")
+    assert [line for line in here.said if "evil" in line] == [
+        "warning: default/evil: KeyError: 'evil'"
+    ]
+
+
+def test_a_waiting_job_that_makes_no_sense_does_not_stop_the_others(world):
+    here = world(1)
+    here.submit("first", workers=8)
+    here.submit("evil", workers=4)
+    here.later(2)
+    here.submit("fine", workers=4)
+    here.backend.delete("first", "default")
+    here.cluster.settle()
+    starter = here.controller.starter
+
+    def place(job: MPIJob, cluster: Cluster) -> Placement:
+        return nonsense() if job.name == "evil" else starter.place(job, cluster)
+
+    here.controller.starter = replace(starter, place=place)
+    here.rounds()
+    assert not here.runs("evil")
+    assert here.runs("fine")
+    assert "warning: default/evil: KeyError: 'evil'" in here.said
+
+
+def test_a_record_left_behind_that_makes_no_sense_does_not_stop_the_others(world, monkeypatch):
+    here = world(1)
+    here.submit("first", workers=4)
+    for name in ("evil", "left"):
+        here.submit(name, workers=8)
+    for name in ("evil", "left"):
+        with here.api.edit("MPIJob", name) as one:
+            one["metadata"]["annotations"] |= {STATE: "placed", MAP: "node-9/0"}
+    unplaced = manifests.unplaced
+
+    def evil(mpijob: dict) -> dict:
+        return nonsense() if mpijob["metadata"]["name"] == "evil" else unplaced(mpijob)
+
+    monkeypatch.setattr(manifests, "unplaced", evil)
+    here.rounds()
+    assert (here.state("evil"), here.state("left")) == ("placed", "waiting")
+    assert "warning: default/evil: KeyError: 'evil'" in here.said
+
+
+class Stop(threading.Event):
+    """Ends the rounds after so many; nobody really waits between them."""
+
+    def __init__(self, world: World, rounds: int) -> None:
+        super().__init__()
+        self.world, self.left, self.waits = world, rounds, []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.waits.append(timeout)
+        self.world.later(timeout)
+        self.left -= 1
+        if not self.left:
+            self.set()
+        return self.is_set()
+
+
+def test_a_view_that_cannot_be_published_delays_nothing_and_is_told_of_once(world):
+    here = world(1)
+    here.submit("first", workers=8)
+    here.submit("second", workers=8)
+    here.backend.delete("first", "default")
+    here.cluster.settle()
+    here.api.fail("(POST|PUT) .*configmaps", status=403, times=1000)
+    stop = Stop(here, 12)
+    controller._rounds(here.controller, here.backend.upkeep.lease("a"), stop, here.said.append)
+    assert set(stop.waits) == {PERIOD}
+    assert here.runs("second")
+    assert len([line for line in here.said if "the published view" in line]) == 1
+
+
+def test_a_controller_whose_requests_fail_tries_often_enough_to_keep_its_lease(world):
+    here = world(1)
+    here.api.fail("GET .*/nodes", status=400, times=1000)
+    stop = Stop(here, 8)
+    controller._rounds(here.controller, here.backend.upkeep.lease("a"), stop, here.said.append)
+    assert PERIOD < max(stop.waits) < LEASE_DURATION / 2
+
+
+def test_a_round_ends_at_once_when_another_controller_has_the_lease(world):
+    here = world(2)
+    for name in ("a", "b", "c"):
+        here.submit(name, workers=16)
+    here.backend.delete("a", "default")
+    here.cluster.settle()
+    answers = iter([True] * 2)
+    here.controller.round(lambda: next(answers, False))
+    assert not here.runs("b")
+    here.rounds()
+    assert here.runs("b")
+
+
+def test_the_lease_is_renewed_within_a_long_round(world):
+    here = world(2)
+    for index in range(4):
+        here.submit(f"job-{index}", workers=2)
+    renewed: list[str] = []
+
+    def slow() -> None:
+        here.later(LEASE_DURATION)
+        renewed.append(here.api.find("Lease", LEASE, SYSTEM)["spec"]["renewTime"])
+
+    # Looking after each of them takes long.
+    for index in range(4):
+        with here.api.edit("Pod", f"job-{index}-worker-0") as pod:
+            pod["status"]["phase"] = "Pending"
+    here.cluster.operates = False
+    here.api.before("GET .*/events", slow, times=4)
+    stop = Stop(here, 1)
+    controller._rounds(here.controller, here.backend.upkeep.lease("a"), stop, here.said.append)
+    assert len(set(renewed)) == 4
+
+
+def test_a_round_starts_ten_gangs_at_most_and_reads_the_cluster_twice_for_each(world):
+    here = world(2)
+    here.submit("first", workers=16)
+    for index in range(12):
+        here.submit(f"job-{index:02}", workers=1)
+    here.backend.delete("first", "default")
+    here.cluster.settle()
+    here.api.requests.clear()
+    here.rounds()
+    reads = [line for line in here.api.requests if line.startswith("GET /api/v1/nodes")]
+    assert len(reads) <= 2 * MOST_STARTS + 1
+    assert sum(here.runs(f"job-{index:02}") for index in range(12)) == MOST_STARTS
+    here.rounds()
+    assert all(here.runs(f"job-{index:02}") for index in range(12))
+
+
+def test_policies_and_priorities_are_looked_at_anew_after_a_minute(world):
+    here = world(1)
+    opened: list[Starter] = []
+
+    def reopen() -> Starter:
+        opened.append(open_starter(here.backend, here.backend.queue))
+        return opened[-1]
+
+    here.controller.reopen = reopen
+    here.rounds()
+    here.later(RENEWAL - 1)
+    here.rounds()
+    assert opened == []
+    here.later(2)
+    here.rounds()
+    assert here.controller.starter is opened[0]
+    assert here.controller.queue is opened[0].queue
+    here.rounds()
+    assert len(opened) == 1
