@@ -209,6 +209,22 @@ def test_a_record_counts_beside_a_worker_that_is_promised_another_place(
     assert found.notes == ()
 
 
+@pytest.mark.parametrize(
+    ("suspended", "labels", "used"),
+    [
+        (True, {"kueue.x-k8s.io/queue-name": "q"}, 0),
+        (False, {"kueue.x-k8s.io/queue-name": "q"}, 2),
+        (True, {}, 2),
+    ],
+)
+def test_what_its_own_queue_has_suspended_holds_nothing(
+    suspended: object, labels: dict[str, str], used: int
+):
+    placed = job("a", "node-a/0,1", metadata={"labels": labels})
+    placed["spec"]["runPolicy"] = {"suspend": suspended}
+    assert 8 - only(node(), placed).free_count == used
+
+
 def test_a_record_of_a_node_is_that_of_the_worker_that_is_promised_the_node():
     notes = {"arena-topo.io/guarantee": "node"}
     placed = job("a", "node-a/0,1", template=notes)

@@ -7,6 +7,7 @@ from typing import Any
 from arena_topo import manifests
 from arena_topo.backends import slices
 from arena_topo.backends.objects import Object, items, of, only, texts
+from arena_topo.backends.queue import suspender
 from arena_topo.backends.usage import (
     ACK_ALLOCATION,
     OVER,
@@ -133,10 +134,13 @@ def _containers(spec: Object) -> dict[str, Any]:
 def _project_mpijob(one: Object) -> dict[str, Any]:
     meta, status = of(one, "metadata"), of(one, "status")
     template, replicas = worker_template(one), worker_replicas(one)
+    # What its own queue has suspended holds nothing, whatever is still written on it.
+    stopped = _is_suspended(one) and suspender(one) is not None
+    notes = [key for key in _JOB_ANNOTATIONS if not (stopped and key == STATE)]
     return {
         "metadata": {
             **texts(meta, ("name", "namespace", "deletionTimestamp")),
-            "annotations": only(of(meta, "annotations"), _JOB_ANNOTATIONS),
+            "annotations": only(of(meta, "annotations"), notes),
         },
         "spec": {
             **({} if replicas is None else {"replicas": replicas}),
