@@ -21,7 +21,7 @@ from arena_topo.backends.kubernetes.queue import LEASE, SYSTEM, KubernetesQueue
 from arena_topo.backends.kubernetes.upkeep import LEASE_DURATION, Lease
 from arena_topo.backends.local import engine as local
 from arena_topo.controller import LOST_AFTER, Controller
-from arena_topo.errors import ClusterError, InvalidJob, UsageError
+from arena_topo.errors import ClusterError, NotPossible, UsageError
 from arena_topo.job import CleanPodPolicy, ConfigFile, KeyValue, MPIJob, NodeLoss
 from arena_topo.manifests.values import GATE, MAP, PROPOSED, STATE, TRIES
 from arena_topo.topology import TAINT, presets, published
