@@ -454,10 +454,20 @@ def test_a_storm_of_other_writes_is_sat_out(world: World) -> None:
 def test_a_patch_that_breaks_a_rule_is_told_and_not_tried_again(world: World) -> None:
     said = 'MPIJob.kubeflow.org "gang" is invalid: spec.runPolicy.suspend: Invalid value'
     status = {"kind": "Status", "reason": "Invalid", "message": said}
+    world.api.fail("PATCH .*mpijobs/gang", status=422, times=1, body=json.dumps(status).encode())
+    assert world.submit().starter is not None
+    world.quiet()
+    assert world.reason() == said
+    assert sum(line.startswith("PATCH") for line in world.api.requests) == 2
+
+
+def test_a_policy_that_is_against_every_patch_is_told_at_once(world: World) -> None:
+    said = 'mpijobs.kubeflow.org "gang" is forbidden: ValidatingAdmissionPolicy denied request'
+    status = {"kind": "Status", "reason": "Invalid", "message": said}
     world.api.fail("PATCH .*mpijobs/gang", status=422, times=9, body=json.dumps(status).encode())
-    with pytest.raises(ClusterError, match="is invalid: spec"):
+    with pytest.raises(ClusterError, match="denied request"):
         world.submit()
-    assert sum(line.startswith("PATCH") for line in world.api.requests) == 1
+    assert sum(line.startswith("PATCH") for line in world.api.requests) == 2
 
 
 # What stays until it is done

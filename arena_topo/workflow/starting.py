@@ -40,8 +40,8 @@ Place = Callable[[MPIJob, Cluster], Placement]
 _ROUNDS = 100
 """How often a starter yields before it gives up: every round, somebody else got GPUs."""
 
-GONE = 410
-"""The HTTP code for a revision that the server has forgotten."""
+GONE, INVALID = 410, 422
+"""The HTTP codes for a revision that the server has forgotten, and for what breaks a rule."""
 
 _PAUSE = 0.05
 """Seconds, at most, that a starter that yielded waits the first time before it looks again."""
@@ -318,16 +318,22 @@ class Starter:
                 self.queue.renew(stored, claims)
             except (ClusterError, AlreadyExists) as error:
                 short = f"{error.message}{f': {error.why}' if error.why else ''}"
-        if short is not None:
-            back = self.queue.change(
-                stored, transition.waiting(stored, manifests.unplaced(stored), short)
-            )
-            refused = replace(decision, placement=None, binding=None, refused=short)
-            return None if back is None else Outcome(stored=back, decision=refused, resumed=False)
-        changed = self.queue.change(stored, transition.resuming(stored, placed))
-        if changed is None:
-            return None
-        return Outcome(stored=changed, decision=decision, resumed=True)
+        if short is None:
+            try:
+                changed = self.queue.change(stored, transition.resuming(stored, placed))
+            except ClusterError as error:
+                if error.status != INVALID:
+                    raise
+                # A policy or a rule is against this very job, and would be the next time.
+                short = error.message
+            else:
+                done = Outcome(stored=changed or stored, decision=decision, resumed=True)
+                return None if changed is None else done
+        back = self.queue.change(
+            stored, transition.waiting(stored, manifests.unplaced(stored), short)
+        )
+        refused = replace(decision, placement=None, binding=None, refused=short)
+        return None if back is None else Outcome(stored=back, decision=refused, resumed=False)
 
     def unguarded(
         self, job: MPIJob, mine: QueuedJob, build: Callable[[Decision], Plan]
