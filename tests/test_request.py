@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 import math
 from decimal import Decimal
@@ -264,7 +265,8 @@ def test_whatever_a_tenant_makes_of_a_job_stops_this_job_and_no_other(
         inner: Any = mpijob
         for part in way:
             inner = inner[part]
-        value = data.draw(odd)
+        # A later step must not write into the sample that other cases draw as well.
+        value = copy.deepcopy(data.draw(odd))
         if value is not ...:
             inner[last] = value
         elif isinstance(inner, dict):
