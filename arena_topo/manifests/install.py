@@ -24,7 +24,7 @@ from arena_topo.topology import published
 SYSTEM = published.OWN_NAMESPACE
 """The namespace of the controller, the agent, and what they publish."""
 
-VIEW = "cluster-view"
+VIEW = published.VIEW
 """The ConfigMap there by which everybody may plan."""
 
 CONTROLLER = "arena-topo-controller"

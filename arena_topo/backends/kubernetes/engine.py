@@ -25,7 +25,7 @@ from arena_topo.backends import (
 from arena_topo.backends.kubernetes.connection import FORBIDDEN, Connection
 from arena_topo.backends.kubernetes.podlog import follow, log_query
 from arena_topo.backends.kubernetes.status import NO_PODS, job_status, seconds, when
-from arena_topo.backends.kubernetes.writing import Writer, arenas, deletion, part
+from arena_topo.backends.kubernetes.writing import GROUP, PLURAL, Writer, arenas, deletion, part
 from arena_topo.errors import (
     AccessDenied,
     ArenaError,
@@ -44,9 +44,6 @@ if TYPE_CHECKING:
     from arena_topo.backends.queue import Queue
 
 Object = dict[str, Any]
-
-GROUP = "kubeflow.org"
-PLURAL = "mpijobs"
 
 ARENA_SELECTOR = "app=mpijob"
 """Label of everything that arena's chart creates."""

@@ -23,6 +23,7 @@ from arena_topo.backends.kubernetes.status import (
     seconds,
     when,
 )
+from arena_topo.backends.kubernetes.writing import GROUP
 from arena_topo.errors import AccessDenied, ArenaError, NotFound
 from arena_topo.manifests.values import STATE
 
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 Object = Mapping[str, Any]
 _Read = TypeVar("_Read")
 
-GROUP = "kubeflow.org"
 KUEUE = "kueue.x-k8s.io"
 JOB_UID = "kueue.x-k8s.io/job-uid"
 """Label of a Kueue Workload: the uid of the job that it stands for."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from arena_topo import manifests
 from arena_topo.backends import observed
 from arena_topo.backends.kubernetes.connection import CONFLICT, INVALID
-from arena_topo.backends.kubernetes.writing import part
+from arena_topo.backends.kubernetes.writing import GROUP, PLURAL, part
 from arena_topo.backends.queue import (
     Snapshot,
     moment,
@@ -24,22 +24,19 @@ from arena_topo.backends.queue import (
     suspender,
 )
 from arena_topo.errors import AccessDenied, ArenaError, ClusterError, NotFound, TimedOut
-from arena_topo.manifests import ApiVersion, Manifest, Plan
+from arena_topo.manifests import ApiVersion, Manifest, Plan, install
 from arena_topo.manifests.values import STATE, Mechanisms
-from arena_topo.topology import Cluster
+from arena_topo.topology import Cluster, published
 
 if TYPE_CHECKING:
     from arena_topo.backends.kubernetes.engine import KubernetesBackend
 
 Object = dict[str, Any]
 
-GROUP = "kubeflow.org"
-PLURAL = "mpijobs"
-
-SYSTEM = "arena-topo-system"
+SYSTEM = published.OWN_NAMESPACE
 """The namespace of the controller and of what it publishes."""
 
-LEASE = "arena-topo-controller"
+LEASE = install.CONTROLLER
 """The Lease that the controller at work renews."""
 
 SERVER_ERROR = 500
@@ -287,7 +284,7 @@ class KubernetesQueue:
         return bool(spec.get("holderIdentity")) and self._is_fresh(spec.get("renewTime"))
 
     def _viewed(self) -> str | None:
-        path = f"/api/v1/namespaces/{SYSTEM}/configmaps/cluster-view"
+        path = f"/api/v1/namespaces/{SYSTEM}/configmaps/{published.VIEW}"
         try:
             return (self._api.get(path).get("data") or {}).get("observedAt")
         except ArenaError:

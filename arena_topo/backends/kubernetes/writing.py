@@ -14,6 +14,10 @@ from arena_topo.manifests import ApiVersion, Manifest, Plan, object_name
 
 Object = dict[str, Any]
 
+GROUP = "kubeflow.org"
+PLURAL = "mpijobs"
+"""Where MPIJobs are, in every version."""
+
 _LOOKS, _PAUSE = 50, 0.2
 """How often, and seconds apart, one looks whether a claim has gone."""
 
