@@ -288,13 +288,6 @@ def served(folder: Path, **size: int) -> Iterator[Served]:
             process.kill()
 
 
-@pytest.fixture(autouse=True)
-def _installed(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory):
-    """Modules are compiled once, as in every installation, whatever the environment says."""
-    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
-    monkeypatch.setenv("PYTHONPYCACHEPREFIX", str(tmp_path_factory.mktemp("compiled")))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """One process: wall and CPU time in seconds."""
