@@ -606,6 +606,9 @@ def test_a_controller_ends_well_when_it_is_told_to_and_gives_its_lease_back(worl
     assert here.runs("second")
     assert "default/second: started" in said
     assert here.api.find("Lease", LEASE, SYSTEM)["spec"]["holderIdentity"] == ""
+    # What it published is fresh, but nobody is told any more that it is at work.
+    assert here.api.find("ConfigMap", "cluster-view", SYSTEM) is not None
+    assert not here.backend.queue.watched()
 
 
 def test_the_local_engine_needs_no_controller():

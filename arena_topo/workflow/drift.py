@@ -217,8 +217,9 @@ def of(backend: Backend, status: JobStatus) -> tuple[Difference, ...]:
     runs = status.phase in {Phase.PENDING, Phase.RUNNING} and bool(status.instances)
     if forecast is None or forecast.state != "placed" or not runs:
         return ()
-    looks = status.phase is Phase.RUNNING and isinstance(backend, _Seeing)
-    return compare(status, backend.sightings(status) if looks else None)  # type: ignore[attr-defined]
+    if status.phase is Phase.RUNNING and isinstance(backend, _Seeing):
+        return compare(status, backend.sightings(status))
+    return compare(status, None)
 
 
 # ---------------------------------------------------------------- a look into the workers

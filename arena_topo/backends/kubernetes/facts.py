@@ -11,6 +11,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from arena_topo.backends import JobStatus, LogOptions, Phase
@@ -226,7 +227,7 @@ class _Reader:
             found = self._may(
                 "list",
                 "mpijobs",
-                lambda path=path: self._api.collect(path),  # type: ignore[misc]
+                partial(self._api.collect, path),
                 group=GROUP,
                 everywhere=everywhere,
             )
