@@ -9,8 +9,8 @@ import pytest
 
 from arena_topo import cli, workflow
 from arena_topo.backends import JobStatus, Phase
-from arena_topo.cli import jobs
-from arena_topo.cli.options import ALIASES, ArenaCommand, ArenaGroup, Globals, JobCommand, Seconds
+from arena_topo.cli.commands import ALIASES, ArenaCommand, ArenaGroup, JobCommand
+from arena_topo.cli.options import Globals, Seconds
 from arena_topo.flag import Flag, spelling
 from arena_topo.job import Duration, MPIJob
 from arena_topo.manifests import ApiVersion, Plan
@@ -74,7 +74,8 @@ def hear(monkeypatch, capfd):
         heard.more["instance"] = instance
         return iter(())
 
-    monkeypatch.setattr(jobs, "engine", engine)
+    for module in ("jobs", "submit"):
+        monkeypatch.setattr(f"arena_topo.cli.{module}.engine", engine)
     monkeypatch.setattr(workflow, "submit", submit)
     monkeypatch.setattr(workflow, "follow", follow)
     for variable in ("ARENA_GANG", "ARENA_NAMESPACE", "ARENA_TOPO_NAMESPACE"):

@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import typer
 
 from arena_topo import __version__, output
-from arena_topo.cli import admin, cluster, jobs, queue, why
-from arena_topo.cli import topology as machines
-from arena_topo.cli.options import (
-    PROGRAM,
+from arena_topo.cli.commands import (
+    COMPLETE_VARIABLE,
     ArenaCommand,
+    ArenaGroup,
     JobCommand,
     NamedCommand,
     NodesCommand,
-    ParserError,
     SubmitGroup,
     group,
-    say,
 )
+from arena_topo.cli.options import PROGRAM, ParserError, say
 from arena_topo.errors import ArenaError, UsageError
 
 INTERRUPTED = 130
@@ -35,72 +35,109 @@ _RARELY = (100_000, 20, 20)
 _SURPLUS = re.compile(r"Got unexpected extra argument\S* \((.*)\)")
 """What the parser says of words that no command takes."""
 
-_ORDER = (
-    "submit",
-    "plan",
-    "get",
-    "why",
-    "list",
-    "logs",
-    "suspend",
-    "resume",
-    "replan",
-    "delete",
-    "topology",
-    "check",
-    "install",
-    "nodes",
-    "controller",
-    "whoami",
-    "version",
-    "completion",
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A command: the function that does it, in a module of this package, and its kind."""
+
+    module: str
+    function: str
+    kind: type[ArenaCommand] = ArenaCommand
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """A group of commands and its summary."""
+
+    summary: str
+    commands: Mapping[str, Leaf | Branch]
+    kind: type[ArenaGroup] = ArenaGroup
+
+
+ROOT = Branch(
+    "Submit MPI training jobs, each worker placed on the best-linked GPUs.",
+    {
+        "submit": Branch(
+            "Submit a job.", {"mpi": Leaf("submit", "submit_mpi", JobCommand)}, SubmitGroup
+        ),
+        "plan": Branch(
+            "Show where a job would go, without submitting it.",
+            {"mpi": Leaf("submit", "plan_mpi", JobCommand)},
+            SubmitGroup,
+        ),
+        "get": Leaf("jobs", "get", NamedCommand),
+        "why": Leaf("why", "why", NamedCommand),
+        "list": Leaf("jobs", "list_jobs"),
+        "logs": Leaf("jobs", "logs", NamedCommand),
+        "suspend": Leaf("queue", "suspend", NamedCommand),
+        "resume": Leaf("queue", "resume", NamedCommand),
+        "replan": Leaf("queue", "replan", NamedCommand),
+        "delete": Leaf("jobs", "delete", NamedCommand),
+        "topology": Branch(
+            "Show and publish how GPUs are linked.",
+            {
+                "presets": Leaf("topology", "topology_presets"),
+                "show": Leaf("topology", "topology_show"),
+                "discover": Leaf("topology", "topology_discover"),
+                "publish": Leaf("topology", "topology_publish"),
+            },
+        ),
+        "check": Leaf("admin", "check"),
+        "install": Leaf("admin", "install"),
+        "nodes": Branch(
+            "Keep nodes for topology jobs alone, or give them back.",
+            {
+                "topology": Leaf("admin", "nodes_topology", NodesCommand),
+                "default": Leaf("admin", "nodes_default", NodesCommand),
+                "list": Leaf("admin", "nodes_list"),
+            },
+        ),
+        "controller": Leaf("queue", "controller"),
+        "whoami": Leaf("cluster", "whoami"),
+        "version": Leaf("cluster", "version"),
+        "completion": Leaf("cluster", "completion"),
+    },
 )
+"""The whole tree, in the order of the help: people submit first and ask for the version last."""
+
+
+class _Commands(Mapping[str, Any]):
+    """The commands of a group; each is imported and made when it is first asked for."""
+
+    def __init__(self, branch: Branch) -> None:
+        self._of = branch.commands
+        self._made: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._made:
+            self._made[name] = _made(self._of[name], name)
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._of)
+
+    def __len__(self) -> int:
+        return len(self._of)
 
 
 def tree() -> Any:
     """The command that all sub-commands hang on."""
+    return _made(ROOT, PROGRAM)
+
+
+def _made(one: Leaf | Branch, name: str) -> Any:
+    if isinstance(one, Leaf):
+        app = typer.Typer(
+            rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False
+        )
+        module = importlib.import_module(f"{__name__}.{one.module}")
+        app.command(name, cls=one.kind)(getattr(module, one.function))
+        return typer.main.get_command(app)
     # Typer prepares its answers to shells only where completion is switched on.
-    root = group(
-        "Submit MPI training jobs, each worker placed on the best-linked GPUs.",
-        completes=cluster.COMPLETE_VARIABLE in os.environ,
-    )
-    submit = group("Submit a job.", SubmitGroup)
-    submit.command("mpi", cls=JobCommand)(jobs.submit_mpi)
-    plan = group("Show where a job would go, without submitting it.", SubmitGroup)
-    plan.command("mpi", cls=JobCommand)(jobs.plan_mpi)
-    topology = group("Show and publish how GPUs are linked.")
-    topology.command("presets", cls=ArenaCommand)(machines.topology_presets)
-    topology.command("show", cls=ArenaCommand)(machines.topology_show)
-    topology.command("discover", cls=ArenaCommand)(machines.topology_discover)
-    topology.command("publish", cls=ArenaCommand)(machines.topology_publish)
-
-    nodes = group("Keep nodes for topology jobs alone, or give them back.")
-    nodes.command("topology", cls=NodesCommand)(admin.nodes_topology)
-    nodes.command("default", cls=NodesCommand)(admin.nodes_default)
-    nodes.command("list", cls=ArenaCommand)(admin.nodes_list)
-
-    root.add_typer(submit, name="submit")
-    root.add_typer(plan, name="plan")
-    root.command("get", cls=NamedCommand)(jobs.get)
-    root.command("why", cls=NamedCommand)(why.why)
-    root.command("list", cls=ArenaCommand)(jobs.list_jobs)
-    root.command("logs", cls=NamedCommand)(jobs.logs)
-    root.command("suspend", cls=NamedCommand)(queue.suspend)
-    root.command("resume", cls=NamedCommand)(queue.resume)
-    root.command("replan", cls=NamedCommand)(queue.replan)
-    root.command("delete", cls=NamedCommand)(jobs.delete)
-    root.add_typer(topology, name="topology")
-    root.command("check", cls=ArenaCommand)(admin.check)
-    root.command("install", cls=ArenaCommand)(admin.install)
-    root.add_typer(nodes, name="nodes")
-    root.command("controller", cls=ArenaCommand)(queue.controller)
-    root.command("whoami", cls=ArenaCommand)(cluster.whoami)
-    root.command("version", cls=ArenaCommand)(cluster.version)
-    root.command("completion", cls=ArenaCommand)(cluster.completion)
-    command: Any = typer.main.get_command(root)
-    # Typer lists commands before groups; people submit first and ask for the version last.
-    command.commands = {name: command.commands[name] for name in _ORDER}
-    return command
+    completes = one is ROOT and COMPLETE_VARIABLE in os.environ
+    made: Any = typer.main.get_command(group(one.summary, one.kind, completes=completes))
+    made.name, made.commands = name, _Commands(one)
+    return made
 
 
 def main() -> NoReturn:

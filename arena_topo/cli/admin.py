@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from arena_topo import output
-from arena_topo.cli.jobs import Document, PlanFormat, columns, engine, namespace_of
+from arena_topo.cli.arguments import PANEL, Document, PlanFormat
+from arena_topo.cli.opening import engine, namespace_of
 from arena_topo.cli.options import PROGRAM, Globals, say, show, spread
+from arena_topo.cli.terminal import columns
 from arena_topo.errors import UsageError
 from arena_topo.flag import Flag
 from arena_topo.job import KeyValue
@@ -20,18 +22,17 @@ if TYPE_CHECKING:
     from arena_topo.backends.kubernetes.admin import Administration
     from arena_topo.manifests.install import Installation
 
-_PANEL = "Options"
 _LABEL = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?", re.ASCII)
 """The value of a label (kubernetes, apimachinery, validation.IsValidLabelValue)."""
 
 _NodeNames = Annotated[list[str], typer.Argument(metavar="NODE...", show_default=False)]
 _AckFlag = Annotated[
-    bool, Flag(help="Set ACK's own label, ack.node.gpu.schedule, as well.", panel=_PANEL)
+    bool, Flag(help="Set ACK's own label, ack.node.gpu.schedule, as well.", panel=PANEL)
 ]
-_DryRunFlag = Annotated[bool, Flag(help="Check everything, and change nothing.", panel=_PANEL)]
-_ForceFlag = Annotated[bool, Flag(help="Do it whatever pods hold GPUs of the nodes.", panel=_PANEL)]
+_DryRunFlag = Annotated[bool, Flag(help="Check everything, and change nothing.", panel=PANEL)]
+_ForceFlag = Annotated[bool, Flag(help="Do it whatever pods hold GPUs of the nodes.", panel=PANEL)]
 _FormatFlag = Annotated[
-    PlanFormat, Flag(help="How to show it.", name="--output", short="-o", panel=_PANEL)
+    PlanFormat, Flag(help="How to show it.", name="--output", short="-o", panel=PANEL)
 ]
 
 
@@ -43,7 +44,7 @@ def install(
         str,
         Flag(
             help="The image of arena-topo, by its digest.",
-            panel=_PANEL,
+            panel=PANEL,
             metavar="REPOSITORY/NAME@DIGEST",
         ),
     ] = "",
@@ -51,28 +52,28 @@ def install(
         bool,
         Flag(
             help="Show what applying would change in the cluster; exit code 1 if anything.",
-            panel=_PANEL,
+            panel=PANEL,
         ),
     ] = False,
     remove: Annotated[
         bool,
         Flag(
             help="Print what is installed, for kubectl delete -f -; refused while jobs need it.",
-            panel=_PANEL,
+            panel=PANEL,
         ),
     ] = False,
     without_controller: Annotated[
-        bool, Flag(help="Nobody starts jobs that wait but their submitters.", panel=_PANEL)
+        bool, Flag(help="Nobody starts jobs that wait but their submitters.", panel=PANEL)
     ] = False,
     without_agent: Annotated[
-        bool, Flag(help="Nobody looks at the GPUs of nodes; links are assumed.", panel=_PANEL)
+        bool, Flag(help="Nobody looks at the GPUs of nodes; links are assumed.", panel=PANEL)
     ] = False,
     gang_scheduling: Annotated[
         bool,
         Flag(
             help="The cluster has the PodGroups of scheduling.k8s.io (GangScheduling): join the"
             " workers of gangs to theirs.",
-            panel=_PANEL,
+            panel=PANEL,
         ),
     ] = False,
     ack: Annotated[
@@ -80,7 +81,7 @@ def install(
         Flag(
             help="Let the controller publish topology in kube-system too, in the format of ACK that"
             " arena top node reads.",
-            panel=_PANEL,
+            panel=PANEL,
         ),
     ] = False,
     runtime_class: Annotated[
@@ -88,7 +89,7 @@ def install(
         Flag(
             help="The RuntimeClass by which the agent sees the GPUs, often nvidia; else the"
             " default runtime.",
-            panel=_PANEL,
+            panel=PANEL,
             metavar="NAME",
         ),
     ] = "",
@@ -97,7 +98,7 @@ def install(
         Flag(
             help="Nodes that the agent runs on; repeat for more labels, all of which they have."
             " Else nodes with a label that tells of GPUs.",
-            panel=_PANEL,
+            panel=PANEL,
             metavar="KEY=VALUE",
         ),
     ] = (),
@@ -105,12 +106,12 @@ def install(
         tuple[str, ...],
         Flag(
             help="A Secret of namespace arena-topo-system by which the image is pulled.",
-            panel=_PANEL,
+            panel=PANEL,
             metavar="NAME",
         ),
     ] = (),
     output_format: Annotated[
-        Document, Flag(help="How to print it.", name="--output", short="-o", panel=_PANEL)
+        Document, Flag(help="How to print it.", name="--output", short="-o", panel=PANEL)
     ] = Document.YAML,
 ) -> None:
     """Print what an administrator applies once: policies, roles, controller, node agent."""

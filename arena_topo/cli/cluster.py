@@ -10,15 +10,12 @@ from typing import Annotated
 import typer
 
 from arena_topo import __version__
-from arena_topo.cli.jobs import engine
+from arena_topo.cli.arguments import PANEL
+from arena_topo.cli.commands import COMPLETE_VARIABLE
+from arena_topo.cli.opening import engine
 from arena_topo.cli.options import PROGRAM, Globals, show, spread
 from arena_topo.errors import UsageError
 from arena_topo.flag import Flag
-
-_PANEL = "Options"
-
-COMPLETE_VARIABLE = "_ARENA_TOPO_COMPLETE"
-"""Set by the completion scripts when they ask the program for words."""
 
 SHELLS = ("bash", "zsh", "fish", "powershell")
 
@@ -27,7 +24,7 @@ SHELLS = ("bash", "zsh", "fish", "powershell")
 def version(
     everywhere: Globals,
     *,
-    short: Annotated[bool, Flag(help="Only the version.", panel=_PANEL)] = False,
+    short: Annotated[bool, Flag(help="Only the version.", panel=PANEL)] = False,
 ) -> None:
     """Show the version of the program."""
     del everywhere

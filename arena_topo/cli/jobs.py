@@ -1,435 +1,24 @@
-"""The commands about jobs: submit, plan, get, list, logs, delete."""
+"""The commands about jobs that are there: get, list, logs, delete."""
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from typing import Annotated, Any
 
 import typer
 
 from arena_topo import output
-from arena_topo.backends import Backend, JobStatus, LogOptions, Phase
+from arena_topo.backends import LogOptions
+from arena_topo.cli.arguments import PANEL, Format, Kind, Name, Names, TypeFlag
 from arena_topo.cli.detaching import detaching
-from arena_topo.cli.options import (
-    PROGRAM,
-    BackendName,
-    Globals,
-    OutputLost,
-    put,
-    say,
-    show,
-    spread,
-    tell,
-)
-from arena_topo.errors import AccessDenied, ArenaError, JobFailed, NotFound, UsageError
+from arena_topo.cli.opening import engine, missing, namespace_of
+from arena_topo.cli.options import Globals, put, say, show, spread
+from arena_topo.cli.terminal import wrapped
+from arena_topo.errors import AccessDenied, ArenaError, NotFound, UsageError
 from arena_topo.flag import Flag
-from arena_topo.job import MPIJob
-from arena_topo.manifests import ApiVersion, Plan
-
-if TYPE_CHECKING:
-    from arena_topo.topology import Cluster
-    from arena_topo.topology.fabricfile import FabricFile
-    from arena_topo.workflow import Submitted
-
-_PANEL = "Options"
-
-Name = Annotated[str, typer.Argument(metavar="JOB", show_default=False)]
-Names = Annotated[list[str], typer.Argument(metavar="JOB...", show_default=False)]
-
-
-class Format(StrEnum):
-    """How `get` and `list` show jobs."""
-
-    WIDE = "wide"
-    JSON = "json"
-    YAML = "yaml"
-    NAME = "name"
-
-    @classmethod
-    def parse(cls, text: str) -> Format:
-        """Read a format; ValueError carries arena's text."""
-        if text not in set(cls):
-            raise ValueError(f"unknown output format,only support:[{'|'.join(cls)}], got {text!r}")
-        return cls(text)
-
-
-class Document(StrEnum):
-    """How manifests are printed."""
-
-    YAML = "yaml"
-    JSON = "json"
-    NAME = "name"
-
-
-class PlanFormat(StrEnum):
-    """How `plan` shows a placement."""
-
-    WIDE = "wide"
-    JSON = "json"
-    YAML = "yaml"
-
-
-class DryRun(StrEnum):
-    """Who looks at a job that is not created."""
-
-    CLIENT = "client"
-    SERVER = "server"
-
-
-_KINDS: Mapping[str, tuple[str, str]] = {
-    "tf": ("tfjob", "Tensorflow"),
-    "mpi": ("mpijob", "MPI"),
-    "py": ("pytorchjob", "Pytorch"),
-    "horovod": ("horovodjob", "Horovod"),
-    "volcano": ("volcanojob", "Volcano"),
-    "et": ("etjob", "ElasticTraining"),
-    "spark": ("sparkjob", "Spark"),
-    "dp": ("deepspeedjob", "DeepSpeed"),
-    "rj": ("rayjob", "RayJob"),
-}
-
-
-class Kind(StrEnum):
-    """What `--type` means: jobs of arena-topo, or jobs of a kind that it never has."""
-
-    MPI = "mpijob"
-    OTHER = "other"
-
-    @classmethod
-    def parse(cls, text: str) -> Kind:
-        """Read a type by any of arena's names for it; ValueError lists the types."""
-        wanted = text.lower()
-        if wanted in {"mpijob", "mpi", "mj"}:
-            return cls.MPI
-        if any(
-            wanted in {short, *(name.lower() for name in names)} for short, names in _KINDS.items()
-        ):
-            return cls.OTHER
-        known = ",".join(f"{short}({names[1]})" for short, names in _KINDS.items())
-        raise ValueError(f"unsupport job type,arena only supports: [{known}], got {text!r}")
-
-
-TypeFlag = Annotated[
-    Kind | None,
-    Flag(help="Kind of job.", name="--type", short="-T", panel=_PANEL, metavar="KIND"),
-]
-FabricFlag = Annotated[
-    str,
-    Flag(
-        help="Take the levels of the network and their speed from this file; - is stdin.",
-        panel=_PANEL,
-        metavar="FILE",
-    ),
-]
-FormatFlag = Annotated[Format, Flag(help="How to show it.", short="-o", panel=_PANEL)]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Offline:
-    """What `plan` and `submit --dry-run` share."""
-
-    state: Annotated[
-        tuple[str, ...],
-        Flag(
-            help="Place on the cluster in this dump of kubectl get -o json; repeat for more.",
-            panel=_PANEL,
-            metavar="FILE",
-        ),
-    ] = ()
-    fabric: FabricFlag = ""
-    api_version: Annotated[
-        ApiVersion | None,
-        Flag(help="Version of the MPIJob to write; else what the cluster serves.", panel=_PANEL),
-    ] = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Submission:
-    """How a job is submitted: the options that are not about the job."""
-
-    dry_run: Annotated[
-        DryRun | None,
-        Flag(
-            help="Print what would be created, and create nothing.",
-            panel=_PANEL,
-            metavar="[=client|server]",
-        ),
-    ] = None
-    output: Annotated[
-        Document | None, Flag(help="How to print the objects.", short="-o", panel=_PANEL)
-    ] = None
-    wait: Annotated[
-        bool, Flag(help="Wait for the end, and end with the launcher's exit code.", panel=_PANEL)
-    ] = False
-
-
-@spread
-def submit_mpi(job: MPIJob, how: Submission, offline: Offline, everywhere: Globals) -> None:
-    """Submit an MPI job; with --gputopology each worker gets the best-linked GPUs."""
-    from arena_topo import workflow  # noqa: PLC0415 - the verbs load what they need
-
-    if how.dry_run is not None:
-        _preview(job, how, offline, everywhere)
-        return
-    if offline.state:
-        raise UsageError(
-            "--state is only for --dry-run and plan",
-            why="a job is created on the cluster as it is, not as a file says it was",
-            hint="add --dry-run",
-        )
-    begun = time.monotonic()
-    # The end of the job is waited for with patience; what is left of --timeout is for that.
-    asking = replace(everywhere, timeout=None) if how.wait else everywhere
-    backend = engine(asking, image=job.image, fabric=network(offline.fabric))
-    namespace = namespace_of(everywhere, backend)
-    made: list[str] = []
-
-    def announce(names: Sequence[str]) -> None:
-        made.extend(names)
-        if how.output is None:
-            _announce(job.name, lambda: "".join(f"{name} created\n" for name in names))
-
-    with detaching(backend, job.name, namespace, made=lambda: bool(made)):
-        done = workflow.submit(
-            job,
-            backend,
-            namespace=namespace,
-            api=offline.api_version,
-            stay=how.wait,
-            limit=everywhere.timeout,
-            announce=announce,
-            tell=say,
-        )
-    if how.output is not None:
-        document = how.output
-        _announce(job.name, lambda: _printed(done.plan, document))
-    say(f"The Job {job.name} has been submitted successfully")
-    say(
-        f"You can run `{PROGRAM} get {job.name} --type mpijob -n {namespace}`"
-        " to check the job status"
-    )
-    _summarise(done, waits=how.wait)
-    if how.wait:
-        limit = everywhere.timeout
-        left = None if limit is None else max(0.0, limit - (time.monotonic() - begun))
-        _wait(backend, job.name, namespace, left)
-
-
-def _announce(name: str, text: Callable[[], str]) -> None:
-    """Print what was created; the job is there even where nobody can read that."""
-    try:
-        show(text())
-    except (OutputLost, BrokenPipeError) as error:
-        say(f"warning: the job {name} was created, but not its output: {error}")
-
-
-def _preview(job: MPIJob, how: Submission, offline: Offline, everywhere: Globals) -> None:
-    if how.dry_run is DryRun.SERVER and offline.state:
-        raise UsageError(
-            "--dry-run=server and --state exclude each other",
-            why="a dump has no server that could look at the objects",
-            hint="use --dry-run=client",
-        )
-    if how.wait:
-        raise UsageError("--wait and --dry-run exclude each other", hint="leave one of them out")
-    plan, backend = _planned(job, offline, everywhere)
-    if how.dry_run is DryRun.SERVER:
-        if backend is None:
-            raise UsageError("--dry-run=server needs a cluster", hint="set KUBECONFIG")
-        for warning in backend.validate(plan):
-            say(f"warning: {warning}")
-    show(_printed(plan, how.output or Document.YAML))
-    say(f"Nothing was created; only `{PROGRAM} submit` guards against other submitters.")
-
-
-@spread
-def plan_mpi(
-    job: MPIJob,
-    offline: Offline,
-    everywhere: Globals,
-    *,
-    count_only: Annotated[
-        bool,
-        Flag(help="Only count how many such gangs fit; choose no GPUs.", panel=_PANEL),
-    ] = False,
-    plain: Annotated[
-        bool, Flag(help="Draw with ASCII characters only.", name="--ascii", panel=_PANEL)
-    ] = False,
-    output_format: Annotated[
-        PlanFormat, Flag(help="How to show it.", name="--output", short="-o", panel=_PANEL)
-    ] = PlanFormat.WIDE,
-) -> None:
-    """Show where the workers of an MPI job would go and how good that is; create nothing."""
-    from arena_topo.output import plan as plans  # noqa: PLC0415 - reads the solver
-    from arena_topo.workflow import comparison  # noqa: PLC0415 - the verbs load what they need
-
-    cluster, backend, namespace = _world(job, offline, everywhere)
-    if count_only and job.gputopology:
-        counts = comparison.count_only(job, backend, cluster)
-        if output_format is PlanFormat.WIDE:
-            show(plans.counted(counts, job))
-        else:
-            show(_data(plans.counted_value(counts, job, namespace=namespace), output_format))
-        if counts.refused is not None:
-            raise counts.refused
-        return
-    proposal = comparison.propose(
-        job, backend, namespace=namespace, api=offline.api_version, cluster=cluster
-    )
-    if proposal.plan is not None:
-        tell(proposal.notes)
-    if output_format is not PlanFormat.WIDE:
-        show(_data(plans.value(proposal), output_format))
-    elif proposal.plan is not None and proposal.plan.placement is not None:
-        show(plans.text(proposal, unicode=draws(plain=plain), width=columns()))
-    if proposal.refused is not None:
-        raise proposal.refused
-    if proposal.verdict is None:
-        say(f"The job {job.name} is not placed: add --gputopology.")
-
-
-def _data(value: Mapping[str, Any], output_format: PlanFormat) -> str:
-    if output_format is PlanFormat.YAML:
-        return output.to_yaml(value)
-    return output.to_json(value) + "\n"
-
-
-def draws(*, plain: bool) -> bool:
-    """Whether drawings may use Unicode: nobody asked for ASCII, and locale and output take it."""
-    encoding = (sys.stdout.encoding if sys.stdout else None) or "utf-8"
-    return not plain and not _plain_locale() and encoding.lower().startswith("utf")
-
-
-def _plain_locale() -> bool:
-    """Whether the locale is said to be C or POSIX; Python writes UTF-8 there all the same."""
-    character = os.environ.get("LC_CTYPE", "")
-    if character == "C.UTF-8":
-        # Python itself puts this where the locale is C (PEP 538).
-        character = ""
-    said = os.environ.get("LC_ALL") or character or os.environ.get("LANG", "")
-    return said in {"C", "POSIX"}
-
-
-def columns() -> int:
-    """Columns of the terminal, at least 60; 100 where the output is no terminal."""
-    if sys.stdout is None or not sys.stdout.isatty():
-        return 100
-    return max(60, shutil.get_terminal_size().columns)
-
-
-def wrapped(stream: TextIO | None) -> int | None:
-    """Columns to wrap sentences at: those of a terminal; None where the output is none."""
-    return columns() if stream is not None and stream.isatty() else None
-
-
-def _planned(job: MPIJob, offline: Offline, everywhere: Globals) -> tuple[Plan, Backend | None]:
-    from arena_topo import workflow  # noqa: PLC0415 - the verbs load what they need
-
-    cluster, backend, namespace = _world(job, offline, everywhere)
-    plan = workflow.plan(
-        job, backend, namespace=namespace, api=offline.api_version, cluster=cluster
-    )
-    tell(plan.notes)
-    return plan, backend
-
-
-def _world(
-    job: MPIJob, offline: Offline, everywhere: Globals
-) -> tuple[Cluster | None, Backend | None, str]:
-    """The cluster of a dump, if one is given; else the engine, if there is one; the namespace."""
-    from arena_topo import workflow  # noqa: PLC0415 - the verbs load what they need
-
-    for flag, said in (
-        ("--emulate", bool(everywhere.emulate)),
-        (f"--backend {everywhere.backend}", everywhere.backend is not BackendName.AUTO),
-    ):
-        if offline.state and said:
-            raise UsageError(
-                f"--state and {flag} exclude each other",
-                why="a dump is placed on as it is, and no engine is asked",
-                hint="leave one of them out",
-            )
-    fabric = network(offline.fabric, offline.state)
-    cluster = workflow.read_state(offline.state, fabric) if offline.state else None
-    # Objects can be made without a cluster; only placing needs one.
-    offline_only = cluster is not None or workflow.nowhere(everywhere.options(), job.image)
-    backend = None if offline_only else engine(everywhere, image=job.image, fabric=fabric)
-    namespace = namespace_of(everywhere, backend) if backend else everywhere.namespace or "default"
-    return cluster, backend, namespace
-
-
-def _printed(plan: Plan, document: Document) -> str:
-    from arena_topo import manifests  # noqa: PLC0415 - loads YAML
-
-    if document is Document.NAME:
-        return "".join(f"{manifests.object_name(one)}\n" for one in plan.objects)
-    text = (
-        manifests.to_json(plan.objects)
-        if document is Document.JSON
-        else manifests.to_yaml(plan.objects)
-    )
-    return text if text.endswith("\n") else text + "\n"
-
-
-def _summarise(done: Submitted, *, waits: bool) -> None:
-    plan, status = done.plan, done.status
-    tell((*plan.notes, *done.notes))
-    # What was recorded, not what was planned: an engine may have had to decide anew.
-    forecast = (status.forecast if status else None) or plan.forecast
-    if forecast is not None and forecast.workers:
-        slots = max(1, plan.job.gpus)
-        table = output.placement(
-            forecast, plan.job.name, slots=slots, binding=plan.binding, width=wrapped(sys.stderr)
-        )
-        say(table.rstrip("\n"))
-        from arena_topo.workflow import comparison  # noqa: PLC0415 - the verbs load what they need
-
-        if plan.waiting is None and (advice := comparison.advised(plan)) is not None:
-            say(output.fold(f"Advice: {advice}", wrapped(sys.stderr)))
-    if status is None:
-        say(f"warning: the job {plan.job.name} was created, but cannot be read: {done.unread}")
-    elif not waits and (trouble := output.trouble(status)) is not None:
-        say(output.fold(trouble, wrapped(sys.stderr)))
-    if done.nearest is not None:
-        say(output.fold(f"  try:  {done.nearest}", wrapped(sys.stderr), indent="        "))
-    if done.starter is not None:
-        say(output.fold(f"  {done.starter}", wrapped(sys.stderr)))
-
-
-def _wait(backend: Backend, name: str, namespace: str, timeout: float | None) -> None:
-    from arena_topo import workflow  # noqa: PLC0415 - the verbs load what they need
-    from arena_topo.workflow import submission  # noqa: PLC0415
-
-    def changed(status: JobStatus) -> None:
-        reason = f": {status.reason}" if status.reason else ""
-        say(f"The Job {name} is {status.phase}{reason}")
-
-    try:
-        with detaching(backend, name, namespace):
-            status = workflow.wait(
-                backend,
-                name,
-                namespace,
-                timeout=timeout,
-                tell=changed,
-                each=lambda: submission.tend(backend, name, namespace),
-            )
-    except NotFound:
-        raise ArenaError(f"the job {name} was deleted while it was waited for") from None
-    if status.phase is Phase.FAILED:
-        raise JobFailed(
-            f"the job {name} failed",
-            exit_code=status.exit_code or 1,
-            hint=f"{PROGRAM} logs {name} -n {namespace}",
-        )
 
 
 @spread
@@ -439,16 +28,14 @@ def get(
     *,
     kind: TypeFlag = None,
     events: Annotated[
-        bool, Flag(help="Show what happened to the job and its pods.", short="-e", panel=_PANEL)
+        bool, Flag(help="Show what happened to the job and its pods.", short="-e", panel=PANEL)
     ] = False,
-    gpus: Annotated[
-        bool, Flag(help="Show the GPUs of each pod.", short="-g", panel=_PANEL)
-    ] = False,
-    explain: Annotated[bool, Flag(help="Say why it is as it is, as `why` does.", panel=_PANEL)] = (
+    gpus: Annotated[bool, Flag(help="Show the GPUs of each pod.", short="-g", panel=PANEL)] = False,
+    explain: Annotated[bool, Flag(help="Say why it is as it is, as `why` does.", panel=PANEL)] = (
         False
     ),
     output_format: Annotated[
-        Format, Flag(help="How to show it.", name="--output", short="-o", panel=_PANEL)
+        Format, Flag(help="How to show it.", name="--output", short="-o", panel=PANEL)
     ] = Format.WIDE,
 ) -> None:
     """Show one job: its state, its pods, where they run and why."""
@@ -501,10 +88,10 @@ def list_jobs(
     *,
     kind: TypeFlag = None,
     all_namespaces: Annotated[
-        bool, Flag(help="Show the jobs of all namespaces.", short="-A", panel=_PANEL)
+        bool, Flag(help="Show the jobs of all namespaces.", short="-A", panel=PANEL)
     ] = False,
     output_format: Annotated[
-        Format, Flag(help="How to show it.", name="--output", short="-o", panel=_PANEL)
+        Format, Flag(help="How to show it.", name="--output", short="-o", panel=PANEL)
     ] = Format.WIDE,
 ) -> None:
     """List the jobs, newest first."""
@@ -529,24 +116,24 @@ def logs(
     *,
     follow: Annotated[
         bool,
-        Flag(help="Wait for the pod, and go on until it ends.", short="-f", panel=_PANEL),
+        Flag(help="Wait for the pod, and go on until it ends.", short="-f", panel=PANEL),
     ] = False,
     since: Annotated[
         str,
-        Flag(help="Only what is newer than this, such as 1h30m.", panel=_PANEL, metavar="DURATION"),
+        Flag(help="Only what is newer than this, such as 1h30m.", panel=PANEL, metavar="DURATION"),
     ] = "",
     since_time: Annotated[
-        str, Flag(help="Only what is newer than this moment.", panel=_PANEL, metavar="RFC3339")
+        str, Flag(help="Only what is newer than this moment.", panel=PANEL, metavar="RFC3339")
     ] = "",
     tail: Annotated[
-        int, Flag(help="Only so many of the last lines; -1 shows all.", short="-t", panel=_PANEL)
+        int, Flag(help="Only so many of the last lines; -1 shows all.", short="-t", panel=PANEL)
     ] = -1,
-    timestamps: Annotated[bool, Flag(help="Start each line with its time.", panel=_PANEL)] = False,
+    timestamps: Annotated[bool, Flag(help="Start each line with its time.", panel=PANEL)] = False,
     instance: Annotated[
-        str, Flag(help="Pod to read; else the launcher.", short="-i", panel=_PANEL, metavar="POD")
+        str, Flag(help="Pod to read; else the launcher.", short="-i", panel=PANEL, metavar="POD")
     ] = "",
     container: Annotated[
-        str, Flag(help="Container to read.", short="-c", panel=_PANEL, metavar="NAME")
+        str, Flag(help="Container to read.", short="-c", panel=PANEL, metavar="NAME")
     ] = "",
     kind: TypeFlag = None,
 ) -> None:
@@ -605,7 +192,7 @@ def delete(
     *,
     kind: TypeFlag = None,
     ignore_not_found: Annotated[
-        bool, Flag(help="Do not mind jobs that are not there.", panel=_PANEL)
+        bool, Flag(help="Do not mind jobs that are not there.", panel=PANEL)
     ] = False,
 ) -> None:
     """Delete jobs and all that belongs to them."""
@@ -629,44 +216,3 @@ def delete(
             say(f"The training job {name} has been deleted successfully")
     if code:
         raise typer.Exit(code)
-
-
-def missing(name: str, namespace: str) -> NotFound:
-    """The error of a job that is not there."""
-    # Programs built on arena look for the first part of this text.
-    return NotFound(
-        f"Not found training job {name} in namespace {namespace},"
-        f"please use '{PROGRAM} submit' to create it."
-    )
-
-
-def network(file: str, state: tuple[str, ...] = ()) -> FabricFile | None:
-    """The network as `--fabric` describes it; None without one. `state` are the dumps read too."""
-    if not file:
-        return None
-    if file == "-" and "-" in state:
-        raise UsageError("--fabric and --state cannot both be standard input")
-    from arena_topo import workflow  # noqa: PLC0415 - the verbs load what they need
-
-    return workflow.read_fabric(file)
-
-
-def engine(
-    everywhere: Globals, *, image: str | None = None, fabric: FabricFile | None = None
-) -> Backend:
-    """Open the engine that the options ask for, and say so where nobody asked for a local one.
-
-    `fabric` says what joins the nodes of its cluster.
-    """
-    from arena_topo import workflow  # noqa: PLC0415 - the verbs load what they need
-
-    options = replace(everywhere.options(), fabric=fabric)
-    backend = workflow.open_backend(options, image=image)
-    if options.backend == "auto" and backend.name == "local":
-        say("No Kubernetes cluster is configured: using this machine (--backend local).")
-    return backend
-
-
-def namespace_of(everywhere: Globals, backend: Backend) -> str:
-    """The namespace asked for, else the engine's own."""
-    return everywhere.namespace or backend.default_namespace()

@@ -7,13 +7,11 @@ completion. Nothing here depends on which click Typer brings along.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import inspect
 import math
-import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
@@ -21,10 +19,8 @@ from types import UnionType
 from typing import Annotated, Any, ClassVar, Self, get_args, get_origin, get_type_hints
 
 import typer
-from typer.core import TyperCommand, TyperGroup
 
 from arena_topo.backends import Options
-from arena_topo.cli.pflag import Reader, boolean, for_parser, shell_command, truth
 from arena_topo.errors import ArenaError, UsageError
 from arena_topo.flag import Flag, flags_of, spelling
 from arena_topo.job import Duration, MPIJob
@@ -35,14 +31,7 @@ PROGRAM = "arena-topo"
 # Typer uses (its own since 0.26, the package before).
 ParserError: type[Any] = typer.BadParameter.__bases__[0]
 
-ALIASES = {"ls": "list", "log": "logs", "del": "delete", "mpijob": "mpi", "mj": "mpi"}
-"""Short names of commands, arena's own; they work but are not listed."""
-
-_GLOBAL_PANEL = "Global options"
-_NO_LIMIT = 1000
-"""Characters of a summary; the formatter wraps what is longer than a line."""
-_SAID = "arena_topo.said"
-"""Where groups leave the options said before the sub-command, in the meta of the context."""
+GLOBAL_PANEL = "Global options"
 
 
 def say(text: str) -> None:
@@ -138,32 +127,32 @@ class Globals:
         str,
         Flag(
             help="Namespace of the job; else that of the context, else default.",
-            panel=_GLOBAL_PANEL,
+            panel=GLOBAL_PANEL,
             short="-n",
             metavar="NAME",
         ),
     ] = ""
     context: Annotated[
-        str, Flag(help="Context of the kubeconfig.", panel=_GLOBAL_PANEL, metavar="NAME")
+        str, Flag(help="Context of the kubeconfig.", panel=GLOBAL_PANEL, metavar="NAME")
     ] = ""
     kubeconfig: Annotated[
-        str, Flag(help="Path of the kubeconfig.", panel=_GLOBAL_PANEL, metavar="PATH")
+        str, Flag(help="Path of the kubeconfig.", panel=GLOBAL_PANEL, metavar="PATH")
     ] = ""
     config: Annotated[
-        str, Flag(help="The same as --kubeconfig.", panel=_GLOBAL_PANEL, metavar="PATH")
+        str, Flag(help="The same as --kubeconfig.", panel=GLOBAL_PANEL, metavar="PATH")
     ] = ""
     backend: Annotated[
         BackendName,
         Flag(
             help="Where jobs run: auto is kubernetes where one is configured, else local.",
-            panel=_GLOBAL_PANEL,
+            panel=GLOBAL_PANEL,
         ),
     ] = BackendName.AUTO
     emulate: Annotated[
         str,
         Flag(
             help="Let the local engine pretend these machines, such as dgx-1-v100:2.",
-            panel=_GLOBAL_PANEL,
+            panel=GLOBAL_PANEL,
             metavar="PRESET[:COUNT]",
         ),
     ] = ""
@@ -171,7 +160,7 @@ class Globals:
         Seconds,
         Flag(
             help="How long one call to the API server may take.",
-            panel=_GLOBAL_PANEL,
+            panel=GLOBAL_PANEL,
             metavar="DURATION",
         ),
     ] = _REQUEST_TIMEOUT
@@ -179,13 +168,13 @@ class Globals:
         Seconds | None,
         Flag(
             help="Give up after this long in all; a job that was submitted goes on.",
-            panel=_GLOBAL_PANEL,
+            panel=GLOBAL_PANEL,
             metavar="DURATION",
         ),
     ] = None
     loglevel: Annotated[
         LogLevel,
-        Flag(help="With debug, mistakes of the program show where they are.", panel=_GLOBAL_PANEL),
+        Flag(help="With debug, mistakes of the program show where they are.", panel=GLOBAL_PANEL),
     ] = LogLevel.INFO
     arena_namespace: Annotated[str, Flag(help="Not used.", hidden=True)] = ""
     pprof: Annotated[bool, Flag(help="Not used.", hidden=True)] = False
@@ -216,13 +205,13 @@ def _flag_of(hint: Any) -> Flag | None:
     return next((one for one in get_args(hint)[1:] if isinstance(one, Flag)), None)
 
 
-_RENAMED = {"--allNamespaces": "--all-namespaces", **dict(_renamed(MPIJob))}
+RENAMED = {"--allNamespaces": "--all-namespaces", **dict(_renamed(MPIJob))}
 
 # To arena these variables are something else: the path of its own configuration file.
 _ARENAS_OWN = frozenset({"ARENA_CONFIG"})
 
 
-def _environment(record: type[object]) -> dict[str, tuple[str, ...]]:
+def environment(record: type[object]) -> dict[str, tuple[str, ...]]:
     """Which variables stand for which field when its flag is not given, best first."""
     hints = get_type_hints(record)
     return {
@@ -387,194 +376,3 @@ def _member(kind: type[StrEnum], text: str) -> StrEnum:
             return one
     *some, last = (one.value for one in kind if one.value)
     raise ValueError(f"expected {', '.join(some)} or {last}, got {text!r}")
-
-
-# ---------------------------------------------------------------- the commands of the tree
-
-
-def _from_environment(
-    params: Iterable[Any], variables: Mapping[str, tuple[str, ...]], given: set[str]
-) -> Iterator[tuple[str, str, str]]:
-    """(parameter, value, variable) for what the line leaves open and the environment says."""
-    for param in params:
-        for variable in variables.get(param.name, ()) if param.name not in given else ():
-            text = os.environ.get(variable, "")
-            if text:
-                yield param.name, truth(variable, text) if boolean(param) else text, variable
-                break
-
-
-class ArenaCommand(TyperCommand):
-    """A command whose words are read as pflag reads them."""
-
-    launches: ClassVar[bool] = False
-    variables: ClassVar[Mapping[str, tuple[str, ...]]] = _environment(Globals)
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the line, with what groups and the environment say, and let Typer fill it in."""
-        if ctx.resilient_parsing:  # completion hands over lines that are not finished
-            return super().parse_args(ctx, args)
-        params = self.get_params(ctx)
-        line = Reader(params, renamed=_RENAMED, launches=self.launches).read(args)
-        if line.help:
-            return super().parse_args(ctx, ["--help"])
-        for warning in line.warnings:
-            say(warning)
-        given = (*ctx.meta.get(_SAID, ()), *line.given)
-        known = {name for name, _value in given}
-        ambient = list(_from_environment(params, self.variables, known))
-        variables = {name: variable for name, _value, variable in ambient}
-        options = for_parser(params, [*(one[:2] for one in ambient), *given])
-        try:
-            return super().parse_args(ctx, [*options, "--", *self.positional(ctx, line.words)])
-        except UsageError as error:
-            said = error.message.partition(" ")[0]
-            for param in params:
-                if said in param.opts and param.name in variables:
-                    error.hint = f"{variables[param.name]} is set in the environment"
-            raise
-
-    def positional(self, ctx: Any, words: Sequence[str]) -> Sequence[str]:
-        """The words that Typer gets."""
-        del ctx
-        return words
-
-    def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the options grouped by panel, in the order of their declaration."""
-        _write_panels(self.get_params(ctx), ctx, formatter)
-
-
-class NamedCommand(ArenaCommand):
-    """A command about a job; without a name it shows its help and ends with arena's words."""
-
-    def positional(self, ctx: Any, words: Sequence[str]) -> Sequence[str]:
-        """The names, of which there must be one."""
-        if not words:
-            typer.echo(ctx.get_help())
-            raise UsageError("not set job name,please set it")
-        return words
-
-
-class NodesCommand(ArenaCommand):
-    """A command about nodes, of which it takes at least one."""
-
-    def positional(self, ctx: Any, words: Sequence[str]) -> Sequence[str]:
-        """The names, of which there must be one."""
-        del ctx
-        if not words:
-            raise UsageError("which nodes?", hint=f"name them; {PROGRAM} nodes list shows them all")
-        return words
-
-
-class JobCommand(ArenaCommand):
-    """A command that takes all of a job: its flags, and the command to run as words."""
-
-    launches = True
-    variables: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        **_environment(MPIJob),
-        **_environment(Globals),
-    }
-
-    def positional(self, ctx: Any, words: Sequence[str]) -> Sequence[str]:
-        """The command as one shell string."""
-        del ctx
-        return [shell_command(words)] if words else []
-
-
-class ArenaGroup(TyperGroup):
-    """A group of commands: shows its help when called alone, knows aliases, suggests names."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Keep the options said before the sub-command for the sub-command to read."""
-        if ctx.resilient_parsing:
-            return super().parse_args(ctx, args)
-        line = Reader(self.get_params(ctx), renamed=_RENAMED, leading=True).read(args)
-        if line.help or not line.words:
-            return super().parse_args(ctx, ["--help"])
-        for warning in line.warnings:
-            say(warning)
-        ctx.meta[_SAID] = (*ctx.meta.get(_SAID, ()), *line.given)
-        return super().parse_args(ctx, list(line.words))
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """A command by its name or by arena's short name for it."""
-        return super().get_command(ctx, cmd_name) or super().get_command(
-            ctx, ALIASES.get(cmd_name, cmd_name)
-        )
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command that the first word names; UsageError suggests another."""
-        if not ctx.resilient_parsing and self.get_command(ctx, args[0]) is None:
-            raise self.unknown(ctx, args[0])
-        return super().resolve_command(ctx, args)
-
-    def unknown(self, ctx: Any, name: str) -> UsageError:
-        """What to say of a command that there is not."""
-        names = [*self.list_commands(ctx), *ALIASES]
-        near = difflib.get_close_matches(name, names, n=1)
-        return UsageError(
-            f'unknown command "{name}" for "{ctx.command_path}"',
-            hint=f"did you mean {near[0]}?" if near else f"{ctx.command_path} --help",
-        )
-
-    def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the commands, each with its whole summary, then the options."""
-        shown = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, one.get_short_help_str(_NO_LIMIT)) for name, one in shown])
-        _write_panels(self.get_params(ctx), ctx, formatter)
-
-
-OTHER_KINDS = frozenset(
-    {
-        *("tf", "tfjob", "tensorflow", "py", "pytorch", "pytorchjob", "horovod", "horovodjob"),
-        *("volcano", "volcanojob", "et", "etjob", "elastictraining", "spark", "sparkjob"),
-        *("dp", "deepspeed", "deepspeedjob", "ray", "rayjob", "rj", "cron", "serve"),
-    }
-)
-"""Kinds of jobs that arena knows and arena-topo does not."""
-
-
-class SubmitGroup(ArenaGroup):
-    """`submit`: only MPI jobs; the other kinds of arena get an answer of their own."""
-
-    def unknown(self, ctx: Any, name: str) -> UsageError:
-        """What to say of another kind of job."""
-        if name.lower() in OTHER_KINDS:
-            return UsageError(
-                f"cannot submit {name} jobs: only MPI jobs are supported",
-                hint=f"{ctx.command_path} mpi --name NAME --image IMAGE 'COMMAND'",
-            )
-        return super().unknown(ctx, name)
-
-
-def _write_panels(params: Iterable[Any], ctx: Any, formatter: Any) -> None:
-    panels: dict[str, list[tuple[str, str]]] = {}
-    everywhere: list[tuple[str, str]] = []
-    for param in params:
-        record = param.get_help_record(ctx)
-        if record is None or param.param_type_name != "option":
-            continue
-        panel = getattr(param, "rich_help_panel", None) or _GLOBAL_PANEL
-        (everywhere if panel == _GLOBAL_PANEL else panels.setdefault(panel, [])).append(record)
-    for title, records in (*panels.items(), (_GLOBAL_PANEL, everywhere)):
-        with formatter.section(title):
-            formatter.write_dl(records)
-
-
-def group(text: str, cls: type[ArenaGroup] = ArenaGroup, *, completes: bool = False) -> typer.Typer:
-    """Start a group of commands that also takes the global options."""
-
-    def take(everywhere: Globals) -> None:
-        # Read again, and used, by the sub-command.
-        del everywhere
-
-    return typer.Typer(
-        cls=cls,
-        callback=spread(take),
-        help=text,
-        rich_markup_mode=None,
-        pretty_exceptions_enable=False,
-        add_completion=completes,
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 from arena_topo import output
 from arena_topo.backends import Phase
-from arena_topo.cli.jobs import Name, columns, engine, namespace_of, wrapped
+from arena_topo.cli.arguments import PANEL, Name
+from arena_topo.cli.opening import engine, namespace_of
 from arena_topo.cli.options import PROGRAM, Globals, say, show, spread
+from arena_topo.cli.terminal import columns, wrapped
 from arena_topo.errors import AccessDenied, ArenaError
 from arena_topo.flag import Flag
 
@@ -17,11 +19,10 @@ if TYPE_CHECKING:
     from arena_topo.backends import Backend
     from arena_topo.workflow.starting import Outcome
 
-_PANEL = "Options"
 
 _WaitFlag = Annotated[
     bool,
-    Flag(help="Stay until all workers run, not only until they have their nodes.", panel=_PANEL),
+    Flag(help="Stay until all workers run, not only until they have their nodes.", panel=PANEL),
 ]
 
 
@@ -118,10 +119,10 @@ def controller(
     ack: Annotated[
         bool,
         Flag(
-            help="Publish the links of GPUs in kube-system too, as ACK's tools read.", panel=_PANEL
+            help="Publish the links of GPUs in kube-system too, as ACK's tools read.", panel=PANEL
         ),
     ] = False,
-    once: Annotated[bool, Flag(help="Look at the queue once, and end.", panel=_PANEL)] = False,
+    once: Annotated[bool, Flag(help="Look at the queue once, and end.", panel=PANEL)] = False,
 ) -> None:
     """Start waiting jobs in their turn, and look after those that run; runs until it is stopped.
 

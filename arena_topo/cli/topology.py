@@ -13,16 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from arena_topo import output
-from arena_topo.cli.jobs import (
-    Document,
-    DryRun,
-    FabricFlag,
-    PlanFormat,
-    columns,
-    draws,
-    engine,
-    network,
-)
+from arena_topo.cli.arguments import PANEL, Document, DryRun, FabricFlag, PlanFormat
+from arena_topo.cli.opening import engine, network
 from arena_topo.cli.options import (
     PROGRAM,
     BackendName,
@@ -33,6 +25,7 @@ from arena_topo.cli.options import (
     spread,
     tell,
 )
+from arena_topo.cli.terminal import columns, draws
 from arena_topo.errors import UsageError
 from arena_topo.flag import Flag
 from arena_topo.manifests import Manifest
@@ -40,15 +33,14 @@ from arena_topo.manifests import Manifest
 if TYPE_CHECKING:
     from arena_topo.topology import Cluster, Machine, Node
 
-_PANEL = "Options"
 _AGENT = "Agent"
 _INTERVAL = Seconds(15)
 
 _FormatFlag = Annotated[
-    PlanFormat, Flag(help="How to show it.", name="--output", short="-o", panel=_PANEL)
+    PlanFormat, Flag(help="How to show it.", name="--output", short="-o", panel=PANEL)
 ]
 _PlainFlag = Annotated[
-    bool, Flag(help="Draw with ASCII characters only.", name="--ascii", panel=_PANEL)
+    bool, Flag(help="Draw with ASCII characters only.", name="--ascii", panel=PANEL)
 ]
 _SourceFlag = Annotated[
     str,
@@ -56,7 +48,7 @@ _SourceFlag = Annotated[
         help="Read the machine from this file: the output of nvidia-smi topo -m, XML of NCCL or"
         " hwloc, or what topology show -o json has printed; - is standard input.",
         name="--from",
-        panel=_PANEL,
+        panel=PANEL,
         metavar="FILE",
     ),
 ]
@@ -85,7 +77,7 @@ def topology_show(
         tuple[str, ...],
         Flag(
             help="Look at this dump of kubectl get -o json; repeat for more.",
-            panel=_PANEL,
+            panel=PANEL,
             metavar="FILE",
         ),
     ] = (),
@@ -136,7 +128,7 @@ def topology_publish(
         str,
         Flag(
             help="Publish that the node is such a machine, see topology presets.",
-            panel=_PANEL,
+            panel=PANEL,
             metavar="PRESET",
         ),
     ] = "",
@@ -144,7 +136,7 @@ def topology_publish(
         str,
         Flag(
             help="The node, as an alternative to naming it first; else $NODE_NAME, else this host.",
-            panel=_PANEL,
+            panel=PANEL,
             metavar="NODE",
         ),
     ] = "",
@@ -152,13 +144,13 @@ def topology_publish(
         DryRun | None,
         Flag(
             help="Print what would be written, and write nothing.",
-            panel=_PANEL,
+            panel=PANEL,
             metavar="[=client|server]",
         ),
     ] = None,
     output_format: Annotated[
         Document | None,
-        Flag(help="How to print the object.", name="--output", short="-o", panel=_PANEL),
+        Flag(help="How to print the object.", name="--output", short="-o", panel=PANEL),
     ] = None,
     watch: Annotated[
         bool,

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from arena_topo import output
 from arena_topo.backends import Backend, JobStatus
-from arena_topo.cli.jobs import Name, PlanFormat, engine, missing, namespace_of, wrapped
+from arena_topo.cli.arguments import PANEL, Name, PlanFormat
+from arena_topo.cli.opening import engine, missing, namespace_of
 from arena_topo.cli.options import Globals, show, spread
+from arena_topo.cli.terminal import wrapped
 from arena_topo.errors import NotFound
 from arena_topo.flag import Flag
 
 if TYPE_CHECKING:
     from arena_topo.workflow.drift import Difference
     from arena_topo.workflow.why import Explanation
-
-_PANEL = "Options"
 
 
 @spread
@@ -27,7 +27,7 @@ def why(
     everywhere: Globals,
     *,
     output_format: Annotated[
-        PlanFormat, Flag(help="How to show it.", name="--output", short="-o", panel=_PANEL)
+        PlanFormat, Flag(help="How to show it.", name="--output", short="-o", panel=PANEL)
     ] = PlanFormat.WIDE,
 ) -> None:
     """Say why a job waits, failed or runs where it does: one verdict, its cause, what to try."""

@@ -1,0 +1,108 @@
+"""What many commands take: the names of jobs, their kind, how to show them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from arena_topo.flag import Flag
+
+PANEL = "Options"
+"""Where the help shows what only some commands take."""
+
+
+Name = Annotated[str, typer.Argument(metavar="JOB", show_default=False)]
+
+Names = Annotated[list[str], typer.Argument(metavar="JOB...", show_default=False)]
+
+
+class Format(StrEnum):
+    """How `get` and `list` show jobs."""
+
+    WIDE = "wide"
+    JSON = "json"
+    YAML = "yaml"
+    NAME = "name"
+
+    @classmethod
+    def parse(cls, text: str) -> Format:
+        """Read a format; ValueError carries arena's text."""
+        if text not in set(cls):
+            raise ValueError(f"unknown output format,only support:[{'|'.join(cls)}], got {text!r}")
+        return cls(text)
+
+
+class Document(StrEnum):
+    """How manifests are printed."""
+
+    YAML = "yaml"
+    JSON = "json"
+    NAME = "name"
+
+
+class PlanFormat(StrEnum):
+    """How `plan` shows a placement."""
+
+    WIDE = "wide"
+    JSON = "json"
+    YAML = "yaml"
+
+
+class DryRun(StrEnum):
+    """Who looks at a job that is not created."""
+
+    CLIENT = "client"
+    SERVER = "server"
+
+
+_KINDS: Mapping[str, tuple[str, str]] = {
+    "tf": ("tfjob", "Tensorflow"),
+    "mpi": ("mpijob", "MPI"),
+    "py": ("pytorchjob", "Pytorch"),
+    "horovod": ("horovodjob", "Horovod"),
+    "volcano": ("volcanojob", "Volcano"),
+    "et": ("etjob", "ElasticTraining"),
+    "spark": ("sparkjob", "Spark"),
+    "dp": ("deepspeedjob", "DeepSpeed"),
+    "rj": ("rayjob", "RayJob"),
+}
+
+
+class Kind(StrEnum):
+    """What `--type` means: jobs of arena-topo, or jobs of a kind that it never has."""
+
+    MPI = "mpijob"
+    OTHER = "other"
+
+    @classmethod
+    def parse(cls, text: str) -> Kind:
+        """Read a type by any of arena's names for it; ValueError lists the types."""
+        wanted = text.lower()
+        if wanted in {"mpijob", "mpi", "mj"}:
+            return cls.MPI
+        if any(
+            wanted in {short, *(name.lower() for name in names)} for short, names in _KINDS.items()
+        ):
+            return cls.OTHER
+        known = ",".join(f"{short}({names[1]})" for short, names in _KINDS.items())
+        raise ValueError(f"unsupport job type,arena only supports: [{known}], got {text!r}")
+
+
+TypeFlag = Annotated[
+    Kind | None,
+    Flag(help="Kind of job.", name="--type", short="-T", panel=PANEL, metavar="KIND"),
+]
+
+FabricFlag = Annotated[
+    str,
+    Flag(
+        help="Take the levels of the network and their speed from this file; - is stdin.",
+        panel=PANEL,
+        metavar="FILE",
+    ),
+]
+
+FormatFlag = Annotated[Format, Flag(help="How to show it.", short="-o", panel=PANEL)]
