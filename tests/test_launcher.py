@@ -97,11 +97,10 @@ def test_a_gang_is_its_workers_so_that_a_launcher_that_waits_for_them_holds_up_n
     assert not [key for key in labels if key.startswith("pod-group.")]
 
 
-@pytest.mark.parametrize("api", list(ApiVersion))
+@pytest.mark.parametrize("api", OPERATORS)
 def test_a_running_timeout_is_a_deadline_of_the_job_in_seconds(api: ApiVersion):
     spec = spec_of(api, running_timeout=Duration.parse("1h30m"))
-    policy = spec if api is ApiVersion.V1ALPHA1 else spec["runPolicy"]
-    assert policy["activeDeadlineSeconds"] == 5400
+    assert spec["runPolicy"]["activeDeadlineSeconds"] == 5400
     assert "activeDeadlineSeconds" not in yaml.safe_dump(spec_of(api))
 
 

@@ -32,6 +32,7 @@ from arena_topo.job import (
     SyncMode,
     Toleration,
 )
+from arena_topo.job.syntax import is_name
 from arena_topo.manifests import (
     HOST_STAGED,
     ApiVersion,
@@ -590,9 +591,25 @@ def test_text_that_no_manifest_can_hold_is_refused_by_flag():
         planned(a_job(env=(EnvVar(key="A", value=os.fsdecode(b"\xff")),)))
 
 
-def test_a_key_that_kubernetes_would_refuse_for_its_length_is_refused():
-    with pytest.raises(InvalidJob, match="--label: the key"):
-        planned(a_job(label=(KeyValue(key="k" * 2000, value="v"),)))
+@pytest.mark.parametrize("name", ["my settings.json", "..data", "ä.conf", "n" * 254])
+def test_a_config_file_that_no_config_map_can_name_is_refused_with_the_way_out(name: str):
+    file = ConfigFile(source=f"/tmp/{name}")
+    with pytest.raises(InvalidJob, match="no file of --config-file can be called") as caught:
+        planned(a_job(config_file=(file,)), files={file: "x"})
+    assert caught.value.hint == f"give it another name there: /tmp/{name}:/tmp/NAME"
+
+
+def test_config_files_that_no_config_map_can_hold_are_refused_by_their_folder():
+    # The name counts as well, and what counts are bytes: "ä" has two.
+    first, second = (ConfigFile(source=f"/a/{one}", target=f"/etc/{one}") for one in "xy")
+    files = {first: "ä" * (1 << 18), second: "z" * ((1 << 19) - 2)}
+    planned(a_job(config_file=tuple(files)), files=files)
+    files[second] += "z"
+    with pytest.raises(InvalidJob, match="files of --config-file in /etc are too large") as caught:
+        planned(a_job(config_file=tuple(files)), files=files)
+    assert caught.value.why == (
+        "they have 1048577 bytes, and Kubernetes keeps at most 1048576 together"
+    )
 
 
 def test_nodes_that_name_their_gpus_differently_cannot_share_a_job():
@@ -1002,6 +1019,15 @@ TEXT = st.text(
 )
 
 
+WORD = st.from_regex(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,20}[A-Za-z0-9])?", fullmatch=True) | (
+    st.sampled_from(["no", "1e3", "0x1F", "y", "null", "2024-01-01", "0o17", "1_000", "0b1"])
+)
+"""What a label may hold, and what YAML takes for something else."""
+
+TOKEN = TEXT.map(lambda text: "".join(text.split())).filter(bool)
+"""Text without blanks."""
+
+
 def leaves(value: Any) -> set[str]:
     if isinstance(value, dict):
         return set().union(*(leaves(one) for pair in value.items() for one in pair), set())
@@ -1014,25 +1040,23 @@ def leaves(value: Any) -> set[str]:
 @given(data=st.data())
 def test_any_text_in_any_flag_comes_back_unchanged(api: ApiVersion, data: st.DataObject):
     words = {
-        name: data.draw(TEXT, label=name)
-        for name in (
-            "image",
-            "working_dir",
-            "shell",
-            "image_pull_policy",
-            "scheduler",
-            "priority",
-            "sync_source",
-            "sync_image",
-            "tensorboard_image",
-            "logdir",
-            "model_name",
-            "model_source",
+        name: data.draw(kind, label=name)
+        for kind, names in (
+            (TEXT, ("working_dir", "scheduler", "sync_source", "logdir", "model_source")),
+            (TOKEN, ("image", "shell", "sync_image", "tensorboard_image")),
+            (WORD, ("model_name",)),
+            (WORD.map(str.lower).filter(is_name), ("priority", "service_account")),
         )
+        for name in names
     }
     drawn = {
-        name: data.draw(TEXT, label=name)
-        for name in ("key", "env", "label", "note", "node", "secret", "claim", "file", "taint")
+        name: data.draw(kind, label=name)
+        for kind, names in (
+            (TEXT, ("env", "note", "claim", "file")),
+            (WORD, ("key", "label", "node", "taint")),
+            (WORD.map(str.lower).filter(is_name), ("secret",)),
+        )
+        for name in names
     }
     command = data.draw(TEXT.filter(str.strip), label="command")
     pair = KeyValue(key=drawn["key"], value=drawn["node"])

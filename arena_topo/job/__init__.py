@@ -1,6 +1,7 @@
 """MPIJob: everything a person can ask for, one declaration per flag.
 
     values      the small values of its fields, each read from the text that is typed
+    syntax      what Kubernetes takes as a name, a label or a variable
 
 The fields carry arena's names, defaults and error texts (arena v0.15.5, `pkg/argsbuilder`). What
 arena drops in silence, such as an environment variable without `=`, is an error here that names it.
@@ -15,6 +16,7 @@ from typing import Annotated
 
 from arena_topo.errors import InvalidJob
 from arena_topo.flag import Flag, flags_of, spelling
+from arena_topo.job import syntax
 from arena_topo.job.values import (
     Claim,
     ConfigFile,
@@ -38,7 +40,9 @@ __all__ = [
     "Duration",
     "EnvVar",
     "HostPath",
+    "ImagePullPolicy",
     "KeyValue",
+    "MPIImplementation",
     "MPIJob",
     "NodeLoss",
     "PlacementPolicy",
@@ -55,6 +59,14 @@ class CleanPodPolicy(StrEnum):
     NONE = "None"
     RUNNING = "Running"
     ALL = "All"
+
+
+class ImagePullPolicy(StrEnum):
+    """When nodes pull the image."""
+
+    ALWAYS = "Always"
+    IF_NOT_PRESENT = "IfNotPresent"
+    NEVER = "Never"
 
 
 class PlacementPolicy(StrEnum):
@@ -94,6 +106,14 @@ class NodeLoss(StrEnum):
     FAIL = "fail"
 
 
+class MPIImplementation(StrEnum):
+    """Whose mpirun the image has: the operator writes the list of hosts in its format."""
+
+    OPENMPI = "OpenMPI"
+    INTEL = "Intel"
+    MPICH = "MPICH"
+
+
 class SyncMode(StrEnum):
     """How the code gets into the containers before they start."""
 
@@ -107,6 +127,9 @@ NAME_LIMIT = 49
 
 WORKING_DIR = "/root"
 """Where containers start unless told otherwise (arena's default)."""
+
+_MOST = (1 << 31) - 1
+"""The largest whole number in an MPIJob (its schema says int32)."""
 
 _SHARE_MEMORY = Quantity(text="2Gi")
 _GANG_TIMEOUT = Duration(600)
@@ -139,6 +162,22 @@ class MPIJob:
     ] = None
     memory: Annotated[
         Quantity | None, Flag(help="Memory of each worker.", panel=_RESOURCES, metavar="QUANTITY")
+    ] = None
+    launcher_cpu: Annotated[
+        Quantity | None,
+        Flag(
+            help="CPU of the launcher; else that of a worker.",
+            panel=_RESOURCES,
+            metavar="QUANTITY",
+        ),
+    ] = None
+    launcher_memory: Annotated[
+        Quantity | None,
+        Flag(
+            help="Memory of the launcher; else that of a worker.",
+            panel=_RESOURCES,
+            metavar="QUANTITY",
+        ),
     ] = None
     share_memory: Annotated[
         Quantity,
@@ -337,8 +376,17 @@ class MPIJob:
         Flag(help="Secret to pull the image with; repeat for more.", panel=_POD, metavar="NAME"),
     ] = ()
     image_pull_policy: Annotated[
-        str, Flag(help="When to pull the image.", panel=_POD, metavar="POLICY")
-    ] = "Always"
+        ImagePullPolicy,
+        Flag(help="When to pull the image: Always, IfNotPresent, Never.", panel=_POD),
+    ] = ImagePullPolicy.ALWAYS
+    service_account: Annotated[
+        str,
+        Flag(help="Service account of the pods; else default.", panel=_POD, metavar="NAME"),
+    ] = ""
+    mpi_implementation: Annotated[
+        MPIImplementation,
+        Flag(help="Whose mpirun the image has: OpenMPI, Intel, MPICH.", panel=_POD),
+    ] = MPIImplementation.OPENMPI
     ssh_auth_mount_path: Annotated[
         str,
         Flag(
@@ -442,6 +490,15 @@ class MPIJob:
             at_least=0,
         ),
     ] = _UNLIMITED
+    ttl_after_finished: Annotated[
+        Duration | None,
+        Flag(
+            help="Delete the job this long after its end; else it is kept.",
+            panel=_LIFE,
+            metavar="DURATION",
+            at_least=0,
+        ),
+    ] = None
     retry: Annotated[
         int, Flag(help="How often a failed launcher starts again.", panel=_LIFE, at_least=0)
     ] = 0
@@ -481,11 +538,14 @@ class MPIJob:
         for name in names:
             if names.count(name) > 1:
                 raise InvalidJob(f"your PVC name: {name} is repeated, please check it")
+        syntax.check(self)
 
     def _check(self, field: str, flag: Flag, default: object) -> None:
         value, name = getattr(self, field), spelling(field, flag)
         if flag.at_least is not None and value is not None and value < flag.at_least:
             raise InvalidJob(f"{name} is invalid", why=f"{value:g} is less than {flag.at_least}")
+        if isinstance(value, int) and value > _MOST:
+            raise InvalidJob(f"{name} is invalid", why=f"{value} is more than {_MOST}")
         if flag.needs and value != default and not getattr(self, flag.needs):
             needed = spelling(flag.needs, flags_of(MPIJob)[flag.needs])
             raise InvalidJob(f"{name} needs {needed}", hint=f"add {needed}")

@@ -135,12 +135,22 @@ class Device:
             raise ValueError(
                 f"please use '--gpus {quantity}' instead of '--device nvidia.com/gpu={quantity}'"
             )
+        if name in {"cpu", "memory"}:
+            raise ValueError(
+                f"please use '--{name} {quantity}' instead of '--device {name}={quantity}'"
+            )
+        if "/" not in name and not name.startswith("hugepages-") and name != "ephemeral-storage":
+            # What has no vendor must be one of the resources that Kubernetes itself knows.
+            raise ValueError(f"device '{name}' has no vendor before it, refer to amd.com/gpu=1")
         try:
-            return cls(name=name, quantity=Quantity.parse(quantity))
+            device = cls(name=name, quantity=Quantity.parse(quantity))
         except ValueError as error:
             raise ValueError(
                 f"device value '{quantity}' is not a valid quantity, refer to amd.com/gpu=1"
             ) from error
+        if "/" in name and device.quantity.amount % 1:
+            raise ValueError(f"device value '{quantity}' is no whole number of devices")
+        return device
 
     def __str__(self) -> str:
         return f"{self.name}={self.quantity}"
@@ -230,7 +240,8 @@ class ConfigFile:
 class Toleration:
     """What taint the pods bear; empty key with `Exists` bears all.
 
-    `--toleration all`, or `--toleration KEY=VALUE:EFFECT,OPERATOR`.
+    `--toleration all`, or `--toleration KEY=VALUE:EFFECT,OPERATOR`, of which KEY is enough: arena's
+    guide shows that form (docs/training/mpijob/toleration.md), though its code drops it (v0.15.5).
     """
 
     key: str = ""
@@ -244,7 +255,8 @@ class Toleration:
         if text == "all":
             return cls(operator="Exists")
         found = re.fullmatch(
-            r"(?P<key>[^=:,]+)(=(?P<value>[^=:,]*))?:(?P<effect>[^,:]*)(,(?P<operator>\w+))?", text
+            r"(?P<key>[^=:,\s]+)(=(?P<value>[^=:,]*))?(:(?P<effect>[^,:]*)(,(?P<operator>\w+))?)?",
+            text,
         )
         form = f"expected 'all' or KEY=VALUE:EFFECT,OPERATOR, got {text!r}"
         if found is None:
@@ -252,15 +264,14 @@ class Toleration:
         operator = found["operator"] or ("Exists" if found["value"] is None else "Equal")
         if operator not in {"Equal", "Exists"}:
             raise ValueError(f"{form}: the operator is Equal or Exists")
-        if found["effect"] not in {"", "NoSchedule", "PreferNoSchedule", "NoExecute"}:
+        effect = found["effect"] or ""
+        if effect not in {"", "NoSchedule", "PreferNoSchedule", "NoExecute"}:
             raise ValueError(
                 f"{form}: the effect is NoSchedule, PreferNoSchedule, NoExecute or empty"
             )
         if operator == "Exists" and found["value"]:
             raise ValueError(f"{form}: the operator Exists takes no value")
-        return cls(
-            key=found["key"], operator=operator, value=found["value"] or "", effect=found["effect"]
-        )
+        return cls(key=found["key"], operator=operator, value=found["value"] or "", effect=effect)
 
     def __str__(self) -> str:
         if not self.key:

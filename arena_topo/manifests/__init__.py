@@ -130,7 +130,7 @@ def plan(
     from arena_topo.manifests.claims import claims_of  # noqa: PLC0415
     from arena_topo.manifests.pinning import kept_off, placed  # noqa: PLC0415
     from arena_topo.manifests.record import annotated, forecast_of  # noqa: PLC0415
-    from arena_topo.manifests.render import check, render  # noqa: PLC0415
+    from arena_topo.manifests.render import check, remarks, render  # noqa: PLC0415
     from arena_topo.topology.published import SCHEDULE_LABEL  # noqa: PLC0415
 
     check(job, api)
@@ -168,5 +168,5 @@ def plan(
         binding=bound,
         forecast=forecast,
         waiting=waiting,
-        notes=cluster.notes if cluster is not None else (),
+        notes=(*remarks(job, api), *(cluster.notes if cluster is not None else ())),
     )

@@ -14,7 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 from arena_topo.errors import InvalidJob
 from arena_topo.flag import flags_of, spelling
-from arena_topo.job import ConfigFile, Duration, MPIJob, PodShape, SyncMode, Toleration
+from arena_topo.job import (
+    ConfigFile,
+    Duration,
+    MPIImplementation,
+    MPIJob,
+    PodShape,
+    Quantity,
+    SyncMode,
+    Toleration,
+)
 from arena_topo.manifests.text import as_json, to_yaml
 from arena_topo.manifests.values import GPU_GROUP, GPU_VISIBLE, ApiVersion, Manifest
 from arena_topo.manifests.volumes import by_role, digest, folders, logs, mounted
@@ -33,9 +42,6 @@ whose GPUs were known to be free are waited for as long as their gang may make n
 
 HOSTFILE = "/etc/mpi/hostfile"
 """Where the operators of v1 and v2beta1 put the list of workers in launchers."""
-
-LONGEST_KEY = 253 + 1 + 63
-"""Characters that a key of a label or annotation may have: prefix, slash, name (Kubernetes)."""
 
 
 def check(job: MPIJob, api: ApiVersion) -> None:
@@ -58,13 +64,16 @@ def check(job: MPIJob, api: ApiVersion) -> None:
     if job.sync_mode is not SyncMode.NONE and not job.sync_image:
         raise InvalidJob(
             f"--sync-mode {job.sync_mode} needs --sync-image",
-            hint=f"name an image with {job.sync_mode} in it that your cluster can pull",
+            hint=f"name an image with {job.sync_mode} in it that your cluster can pull, here or"
+            " once and for all in the settings: sync-image",
         )
     _check_launching(job, api)
+    _check_life(job, api)
     if job.tensorboard and not job.tensorboard_image:
         raise InvalidJob(
             "--tensorboard needs --tensorboard-image",
-            hint="name an image with TensorBoard in it that your cluster can pull",
+            hint="name an image with TensorBoard in it that your cluster can pull, here or once and"
+            " for all in the settings: tensorboard-image",
         )
     for flag, pairs in (
         ("--label", job.label),
@@ -72,11 +81,6 @@ def check(job: MPIJob, api: ApiVersion) -> None:
         ("--selector", job.selector),
     ):
         for pair in pairs:
-            if len(pair.key) > LONGEST_KEY:
-                raise InvalidJob(
-                    f"{flag}: the key {pair.key[:40]}... is too long",
-                    why=f"it has {len(pair.key)} characters, and a key may have {LONGEST_KEY}",
-                )
             if pair.key.startswith("arena-topo.io/") or pair.key in {GPU_GROUP, GPU_VISIBLE}:
                 raise InvalidJob(
                     f"{flag}: {pair.key} is written by arena-topo alone",
@@ -99,6 +103,12 @@ def _check_launching(job: MPIJob, api: ApiVersion) -> None:
         raise InvalidJob("--ssh-auth-mount-path is invalid", why=f"{path!r} is no absolute path")
     if api is ApiVersion.V2BETA1:
         return
+    if job.mpi_implementation is not MPIImplementation.OPENMPI:
+        raise InvalidJob(
+            f"--mpi-implementation {job.mpi_implementation} needs MPIJob v2beta1",
+            why=f"the operator of MPIJob {api} writes the list of hosts for Open MPI alone",
+            hint="leave it out, and give mpirun a list of hosts in its own format",
+        )
     if path:
         raise InvalidJob(
             "--ssh-auth-mount-path needs MPIJob v2beta1",
@@ -112,6 +122,38 @@ def _check_launching(job: MPIJob, api: ApiVersion) -> None:
             " sees are its own",
             hint="use --pod-shape fused: one pod for the workers of a node",
         )
+
+
+def _check_life(job: MPIJob, api: ApiVersion) -> None:
+    """Refuse what the version that arena installs has no field for: its CRD would drop it."""
+    if api is not ApiVersion.V1ALPHA1:
+        return
+    if job.running_timeout:
+        raise InvalidJob(
+            "--running-timeout needs MPIJob v1 or v2beta1",
+            why=f"MPIJob {api} has no field for a deadline",
+            hint="leave it out, and let the command end itself: timeout 1h mpirun ...",
+        )
+    if job.ttl_after_finished is not None:
+        raise InvalidJob(
+            "--ttl-after-finished needs MPIJob v1 or v2beta1",
+            why=f"MPIJob {api} has no field for it, so nobody would delete the job",
+            hint="leave it out, and delete the job later",
+        )
+
+
+def remarks(job: MPIJob, api: ApiVersion) -> tuple[str, ...]:
+    """What one version of MPIJob does otherwise than the flags say; nothing that `check` refuses.
+
+    The launcher's account: mpi-operator v1alpha1, `newLauncher` in `mpi_job_controller.go`.
+    """
+    if job.service_account and api is ApiVersion.V1ALPHA1:
+        said = (
+            f"only the workers run as {job.service_account}: the operator of MPIJob {api} makes"
+            " a service account of its own for the launcher"
+        )
+        return (said,)
+    return ()
 
 
 # What the objects look like
@@ -166,7 +208,7 @@ def templates() -> jinja2.Environment:
         return value if isinstance(value, jinja2.Undefined) else as_json(value)
 
     return jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_folder()),
+        loader=jinja2.FileSystemLoader(template_folder()),
         undefined=jinja2.StrictUndefined,
         finalize=written,
         trim_blocks=True,
@@ -176,7 +218,7 @@ def templates() -> jinja2.Environment:
     )
 
 
-def _folder() -> Path:
+def template_folder() -> Path:
     """The templates of the installed package, or of the checkout that the package is run from."""
     from pathlib import Path  # noqa: PLC0415
 
@@ -211,7 +253,7 @@ def _context(
     if job.model_source:
         notes["modelSource"] = job.model_source
     annotations = notes | {one.key: one.value for one in job.annotation if one.key not in notes}
-    environment = _environment(job)
+    environment, worker = _environment(job), _compute(job)
     shared = job.pod_shape is PodShape.SHARED
     volumes = [
         one for one in mounted(job, namespace) if not (shared and one.flag == "--share-memory")
@@ -229,11 +271,15 @@ def _context(
         "selector": {one.key: one.value for one in job.selector},
         "tolerations": [_toleration(one) for one in job.toleration],
         "host_network": job.host_network and annotations.get("k8s.aliyun.com/eni") != "true",
-        "compute": _compute(job),
+        # Init containers ask for what their pod has anyway, so that they add nothing to it.
+        "compute": {"both": worker, "worker": worker, "launcher": _launcher_compute(job)},
+        "launcher_resources": _limits(_launcher_compute(job))
+        if job.launcher_cpu or job.launcher_memory
+        else {},
         "env": {
             "both": _variables(environment),
             "worker": _joined(job, namespace, environment) if shared else _variables(environment),
-            "launcher": _variables(_launching(api) | environment),
+            "launcher": _variables(_launching(job, api) | environment),
         },
         "sync_env": _variables(environment | _sync(job)),
         "volumes": by_role(volumes, lambda one: one.volume),
@@ -295,13 +341,15 @@ def _variables(environment: Mapping[str, str]) -> list[dict[str, str]]:
     return [{"name": name, "value": environment[name]} for name in sorted(environment)]
 
 
-def _launching(api: ApiVersion) -> dict[str, str]:
+def _launching(job: MPIJob, api: ApiVersion) -> dict[str, str]:
     """What the launcher of Open MPI 5, PRRTE, needs to hear to find and reach the workers.
 
     Operators say it to Open MPI 4 only: OMPI_MCA_orte_default_hostfile, _keep_fqdn_hostnames,
     plm_rsh_args, plm_rsh_agent (kubeflow/mpi-operator issue 842). PRRTE reads PRTE_MCA_ and has no
     rsh component; its names are those registered in prte_mca_params.c and plm_ssh_component.c.
     """
+    if job.mpi_implementation is not MPIImplementation.OPENMPI:
+        return {}
     hosts = {"PRTE_MCA_prte_default_hostfile": HOSTFILE}
     if api is ApiVersion.V2BETA1:
         return hosts | {
@@ -345,8 +393,20 @@ def _sync(job: MPIJob) -> dict[str, str]:
 
 
 def _compute(job: MPIJob) -> dict[str, str]:
-    asked = {"cpu": job.cpu, "memory": job.memory}
+    return _quantities(cpu=job.cpu, memory=job.memory)
+
+
+def _launcher_compute(job: MPIJob) -> dict[str, str]:
+    return _quantities(cpu=job.launcher_cpu or job.cpu, memory=job.launcher_memory or job.memory)
+
+
+def _quantities(**asked: Quantity | None) -> dict[str, str]:
     return {name: quantity.text for name, quantity in asked.items() if quantity is not None}
+
+
+def _limits(asked: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """Requests and limits of a container; none of either if it asks for nothing."""
+    return {"requests": dict(asked), "limits": dict(asked)} if asked else {}
 
 
 def _resources(job: MPIJob, resource: str) -> dict[str, dict[str, str]]:
@@ -354,9 +414,9 @@ def _resources(job: MPIJob, resource: str) -> dict[str, dict[str, str]]:
     if job.gpus:
         worker[resource] = str(job.gpus)
     if job.rdma:
-        worker["rdma/hca"] = "1"
+        worker.setdefault("rdma/hca", "1")
     worker |= _compute(job)
-    return {"both": worker, "worker": worker, "launcher": _compute(job)}
+    return {"both": worker, "worker": worker, "launcher": _launcher_compute(job)}
 
 
 def _flags(job: MPIJob) -> dict[str, Any]:

@@ -162,13 +162,33 @@ def _key(folder: str) -> str:
     return digest(folder)[:15]
 
 
+_MOST = 1 << 20
+"""Bytes that a ConfigMap may hold (Kubernetes, `MaxSecretSize`, which counts for both)."""
+
+
 def folders(job: MPIJob, files: Mapping[ConfigFile, str]) -> list[dict[str, Any]]:
-    """The config files grouped by their folder: a ConfigMap is mounted over a whole folder."""
+    """The config files grouped by their folder: a ConfigMap is mounted over a whole folder.
+
+    InvalidJob for two files at one path, and for names and sizes that no ConfigMap can have.
+    """
     grouped: dict[str, dict[str, str]] = {}
     for one in dict.fromkeys(job.config_file):
         folder, name = _place(one)
         held = grouped.setdefault(folder, {})
         if name in held:
             raise InvalidJob(f"two files would be put at {folder}/{name}", why=f"one is {one}")
+        if re.fullmatch(r"(?!\.\.)[-._a-zA-Z0-9]{1,253}", name) is None:
+            raise InvalidJob(
+                f"no file of --config-file can be called {name!r} in the containers",
+                why="Kubernetes allows letters, digits, '-', '_' and '.'",
+                hint=f"give it another name there: {one.source}:{folder.rstrip('/')}/NAME",
+            )
         held[name] = files[one]
+        size = sum(len(text.encode()) for pair in held.items() for text in pair)
+        if size > _MOST:
+            raise InvalidJob(
+                f"the files of --config-file in {folder} are too large",
+                why=f"they have {size} bytes, and Kubernetes keeps at most {_MOST} together",
+                hint="put them on a volume, and mount that with --data",
+            )
     return [{"key": _key(folder), "files": held} for folder, held in grouped.items()]

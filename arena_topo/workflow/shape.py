@@ -78,6 +78,9 @@ def merged(job: MPIJob, each: int) -> MPIJob:
         gpus=job.gpus * each,
         cpu=None if job.cpu is None else job.cpu.times(each),
         memory=None if job.memory is None else job.memory.times(each),
+        # A launcher has what a worker has unless told otherwise, and it does not grow.
+        launcher_cpu=job.launcher_cpu or job.cpu,
+        launcher_memory=job.launcher_memory or job.memory,
         device=tuple(replace(one, quantity=one.quantity.times(each)) for one in job.device),
     )
 

@@ -9,7 +9,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from arena_topo.backends.kubernetes.connection import Connection
-from arena_topo.errors import AlreadyExists, ArenaError, ClusterError, NotFound, UsageError
+from arena_topo.errors import (
+    AccessDenied,
+    AlreadyExists,
+    ArenaError,
+    ClusterError,
+    InvalidJob,
+    NotFound,
+    UsageError,
+)
 from arena_topo.manifests import ApiVersion, Manifest, Plan, object_name
 
 Object = dict[str, Any]
@@ -28,6 +36,7 @@ class Writer:
     def __init__(self, api: Connection, served: Callable[[], ApiVersion]) -> None:
         self._api = api
         self._served = served
+        self._priorities: set[str] = set()
 
     def own(self, job: Object, objects: Sequence[Manifest]) -> tuple[str, ...]:
         """Create what a new job owns; if one fails, the job goes with all that was created."""
@@ -79,14 +88,43 @@ class Writer:
             time.sleep(_PAUSE)
 
     def validate(self, plan: Plan) -> tuple[str, ...]:
-        """Let the server check every object without storing any; its warnings."""
+        """Let the server check every object without storing any; its warnings.
+
+        AlreadyExists if the job's name is taken, and nothing else is wrong.
+        """
         first, *others = plan.objects
-        _, warnings = self.create_job(plan, first, dryRun="All")
+        taken: AlreadyExists | None = None
+        warnings: tuple[str, ...] = ()
+        try:
+            _, warnings = self.create_job(plan, first, dryRun="All")
+        except AlreadyExists as error:
+            taken = error
         for one in others:
             # What an earlier job has left behind, `own` clears away.
             with contextlib.suppress(AlreadyExists):
                 warnings += self._api.post(path_of(one, plan.namespace), one, dryRun="All")[1]
+        if taken is not None:
+            raise taken
         return warnings
+
+    def stored(self, plan: Plan) -> tuple[Manifest | None, ...]:
+        """What is there under the names of a plan's objects, in their order; None: nothing.
+
+        Nothing either is what belongs to an earlier job of this name, or to somebody else.
+        """
+        found: list[Manifest | None] = []
+        for one in plan.objects:
+            path = f"{path_of(one, plan.namespace)}/{part(one['metadata']['name'])}"
+            try:
+                there: Manifest | None = self._api.get(path)
+            except NotFound:
+                there = None
+            job = found[0] if found else there
+            if job is None:
+                return (None,) * len(plan.objects)
+            mine = there is job or there is None or _owned_by(there, job)
+            found.append(there if mine else None)
+        return tuple(found)
 
     def remove(self, job: Object) -> None:
         """Delete this very job, quietly: the first error is the one to tell."""
@@ -100,9 +138,10 @@ class Writer:
     ) -> tuple[Object, tuple[str, ...]]:
         """Create the MPIJob of a plan: what was stored, and warnings about it.
 
-        AlreadyExists if its name is taken.
+        AlreadyExists if its name is taken; InvalidJob if its priority class does not exist.
         """
         name = plan.job.name
+        self._check_priority(plan.job.priority)
         try:
             return self._api.post(path_of(first, plan.namespace), first, **query)
         except AlreadyExists as error:
@@ -112,6 +151,22 @@ class Writer:
             ) from error
         except NotFound as error:
             raise self._unserved(plan, error) from error
+
+    def _check_priority(self, name: str) -> None:
+        """Refuse a priority class that does not exist: the operator could make no pods."""
+        if not name or name in self._priorities:
+            return
+        try:
+            self._api.get(f"/apis/scheduling.k8s.io/v1/priorityclasses/{part(name)}")
+        except AccessDenied:
+            # Whoever may not look may still use it.
+            pass
+        except NotFound as error:
+            raise InvalidJob(
+                f"the priority {name} doesn't exist. Please check with `kubectl get pc` to get a"
+                " valid priority"
+            ) from error
+        self._priorities.add(name)
 
     def _unserved(self, plan: Plan, error: NotFound) -> ArenaError:
         """What a 404 to a creation means: no such namespace, no such version, or no operator."""
