@@ -7,15 +7,31 @@ completion. Nothing here depends on which click Typer brings along.
 from __future__ import annotations
 
 import difflib
-import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from arena_topo.cli.options import GLOBAL_PANEL, PROGRAM, RENAMED, Globals, environment, say, spread
-from arena_topo.cli.pflag import Reader, boolean, for_parser, shell_command, truth
+from arena_topo.cli.options import (
+    GLOBAL_PANEL,
+    PROGRAM,
+    RENAMED,
+    Colour,
+    Globals,
+    LogLevel,
+    display,
+    environment,
+    listen,
+    say,
+    spread,
+)
+from arena_topo.cli.pflag import Reader, for_parser, shell_command
+from arena_topo.cli.settings import LINE, Layer, Value, from_environment, in_force, merged, set_in
+from arena_topo.cli.settings import read as settings
+from arena_topo.cli.terminal import COLOUR
 from arena_topo.errors import UsageError
 from arena_topo.job import MPIJob
 
@@ -25,28 +41,27 @@ ALIASES = {"ls": "list", "log": "logs", "del": "delete", "mpijob": "mpi", "mj": 
 COMPLETE_VARIABLE = "_ARENA_TOPO_COMPLETE"
 """Set by the completion scripts when they ask the program for words."""
 
-_NO_LIMIT = 1000
-"""Characters of a summary; the formatter wraps what is longer than a line."""
+_COMMAND = "arena_topo.command"
+"""Where the command of a job file is left, in the meta of the context."""
+_DASH = "arena_topo.dash"
+"""Where a command leaves how many words stood before `--`."""
 _SAID = "arena_topo.said"
 """Where groups leave the options said before the sub-command, in the meta of the context."""
-
-
-def _fromenvironment(
-    params: Iterable[Any], variables: Mapping[str, tuple[str, ...]], given: set[str]
-) -> Iterator[tuple[str, str, str]]:
-    """(parameter, value, variable) for what the line leaves open and the environment says."""
-    for param in params:
-        for variable in variables.get(param.name, ()) if param.name not in given else ():
-            text = os.environ.get(variable, "")
-            if text:
-                yield param.name, truth(variable, text) if boolean(param) else text, variable
-                break
+_WARNINGS = "arena_topo.warnings"
+"""Where they leave what to warn of."""
+_VALUES = "arena_topo.values"
+"""Where a command leaves what counts, and where that comes from."""
+_ABOUT = re.compile(r"there is no (context|cluster|user|profile) ")
+"""What errors say of an entry that the options name."""
 
 
 class ArenaCommand(TyperCommand):
     """A command whose words are read as pflag reads them."""
 
     launches: ClassVar[bool] = False
+    named: ClassVar[int] = 0
+    reads_jobs: ClassVar[bool] = False
+    needs_settings: ClassVar[bool] = True
     variables: ClassVar[Mapping[str, tuple[str, ...]]] = environment(Globals)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -54,24 +69,65 @@ class ArenaCommand(TyperCommand):
         if ctx.resilient_parsing:  # completion hands over lines that are not finished
             return super().parse_args(ctx, args)
         params = self.get_params(ctx)
-        line = Reader(params, renamed=RENAMED, launches=self.launches).read(args)
+        line = Reader(params, renamed=RENAMED, launches=self.launches, named=self.named).read(args)
         if line.help:
-            return super().parse_args(ctx, ["--help"])
-        for warning in line.warnings:
-            say(warning)
-        given = (*ctx.meta.get(_SAID, ()), *line.given)
-        known = {name for name, _value in given}
-        ambient = list(_fromenvironment(params, self.variables, known))
-        variables = {name: variable for name, _value, variable in ambient}
-        options = for_parser(params, [*(one[:2] for one in ambient), *given])
+            display(ctx.get_help() + "\n")
+            ctx.exit()
+        layers = tuple(self._layers(ctx, params, (*ctx.meta.get(_SAID, ()), *line.given)))
+        in_force.set(layers)
+        values = merged(params, layers)
+        _listen(values)
+        for warning in (*ctx.meta.get(_WARNINGS, ()), *line.warnings):
+            say(warning, LogLevel.WARN)
+        ctx.meta[_VALUES], ctx.meta[_DASH] = values, line.dash
+        options = for_parser(params, ((one.name, one.text) for one in values))
         try:
             return super().parse_args(ctx, [*options, "--", *self.positional(ctx, line.words)])
         except UsageError as error:
-            said = error.message.partition(" ")[0]
-            for param in params:
-                if said in param.opts and param.name in variables:
-                    error.hint = f"{variables[param.name]} is set in the environment"
+            _blame(error, params, values)
             raise
+
+    def invoke(self, ctx: Any) -> Any:
+        """Do it; an error about an option says where that was set, if not on the line."""
+        try:
+            return super().invoke(ctx)
+        except UsageError as error:
+            _blame(error, self.get_params(ctx), ctx.meta.get(_VALUES, ()))
+            raise
+
+    def extra_layers(self, ctx: Any, given: Sequence[tuple[str, str]]) -> Iterable[Layer]:
+        """What else than the line, the environment and settings says something; none here.
+
+        `given` are the options of the line. It goes before the environment.
+        """
+        del ctx, given
+        return ()
+
+    def _layers(
+        self, ctx: Any, params: Sequence[Any], given: tuple[tuple[str, str], ...]
+    ) -> Iterator[Layer]:
+        """Every source of options, firmest first."""
+        above = [
+            Layer(LINE, given),
+            *self.extra_layers(ctx, given),
+            *from_environment(params, self.variables, {name for name, _ in given}),
+        ]
+        yield from above
+        name, origin = "", ""
+        for one in merged(params, above):
+            if one.name == "profile":
+                name, origin = one.text, one.origin
+        try:
+            found = settings()
+            profile, _ = found.profile(name, origin)
+            known = partial(of_jobs, ctx) if self.reads_jobs else None
+            below = tuple(found.layers(params, profile, known))
+        except UsageError as error:
+            if self.needs_settings:
+                raise
+            say(f"warning: {error.message}; settings are left out", LogLevel.WARN)
+        else:
+            yield from below
 
     def positional(self, ctx: Any, words: Sequence[str]) -> Sequence[str]:
         """The words that Typer gets."""
@@ -83,15 +139,73 @@ class ArenaCommand(TyperCommand):
         _write_panels(self.get_params(ctx), ctx, formatter)
 
 
+def _listen(values: Iterable[Value]) -> None:
+    """Tell as much as the options say; what makes no sense is refused a moment later."""
+    said = {one.name: one.text for one in values}
+    level = said.get("loglevel", LogLevel.INFO)
+    if level in set(LogLevel):
+        listen(LogLevel(level), quiet=said.get("quiet") == "true")
+    if said.get("color") in set(Colour):
+        COLOUR.set(said["color"])
+
+
+def _blame(error: UsageError, params: Iterable[Any], values: Iterable[Value]) -> None:
+    """Say where the value stands that an error is about, unless that is the line."""
+    about = _ABOUT.search(error.message)
+    flag = f"--{about[1]}" if about else error.message.partition(" ")[0]
+    origins = {one.name: one.origin for one in values}
+    for param in params:
+        if flag in param.opts and param.name in origins:
+            where = set_in(flag.lstrip("-"), origins[param.name])
+            if where and where not in (error.hint or ""):
+                error.hint = f"{error.hint}; {where}" if error.hint else where
+
+
+def of_jobs(ctx: Any) -> Iterator[Any]:
+    """Every option that the commands about a job's request have."""
+    root = ctx.find_root().command
+    for verb in ("submit", "plan"):
+        yield from root.get_command(ctx, verb).get_command(ctx, "mpi").get_params(ctx)
+
+
+class SteadyCommand(ArenaCommand):
+    """A command that works whatever the files of settings say."""
+
+    needs_settings = False
+
+
+class ConfigCommand(ArenaCommand):
+    """`config`: checks what the files say of jobs as well."""
+
+    reads_jobs = True
+
+
 class NamedCommand(ArenaCommand):
     """A command about a job; without a name it shows its help and ends with arena's words."""
 
     def positional(self, ctx: Any, words: Sequence[str]) -> Sequence[str]:
         """The names, of which there must be one."""
         if not words:
-            typer.echo(ctx.get_help())
+            display(ctx.get_help() + "\n")
             raise UsageError("not set job name,please set it")
         return words
+
+
+class ExecCommand(NamedCommand):
+    """A command about a job that runs a command in it: the words after the name."""
+
+    launches = True
+    named = 1
+
+    def positional(self, ctx: Any, words: Sequence[str]) -> Sequence[str]:
+        """The name, then the command; UsageError, in arena's words, where `--` comes first."""
+        if words and ctx.meta.get(_DASH) == 0:
+            raise UsageError(
+                f"expected '{ctx.info_name} JOB_NAME [ARG1] [ARG2] ... [ARGN]'.\n"
+                f"JOB_NAME is required argument for the {ctx.info_name} command",
+                hint=f"{ctx.command_path} JOB -- COMMAND",
+            )
+        return super().positional(ctx, words)
 
 
 class NodesCommand(ArenaCommand):
@@ -109,19 +223,36 @@ class JobCommand(ArenaCommand):
     """A command that takes all of a job: its flags, and the command to run as words."""
 
     launches = True
+    reads_jobs = True
     variables: ClassVar[Mapping[str, tuple[str, ...]]] = {
         **environment(MPIJob),
         **environment(Globals),
     }
 
+    def extra_layers(self, ctx: Any, given: Sequence[tuple[str, str]]) -> Iterable[Layer]:
+        """What the job file says, if there is one."""
+        path = dict(given).get("file")
+        if not path:
+            return ()
+        from arena_topo.cli import jobfile  # noqa: PLC0415 - only for files
+
+        job = jobfile.read(path, self.get_params(ctx), given)
+        ctx.meta[_COMMAND] = job.command
+        return job.layers
+
     def positional(self, ctx: Any, words: Sequence[str]) -> Sequence[str]:
-        """The command as one shell string."""
-        del ctx
-        return [shell_command(words)] if words else []
+        """The command as one shell string: that of the line, else that of the job file."""
+        if words:
+            return [shell_command(words)]
+        command = ctx.meta.get(_COMMAND)
+        return [] if command is None else [command]
 
 
 class ArenaGroup(TyperGroup):
     """A group of commands: shows its help when called alone, knows aliases, suggests names."""
+
+    summaries: ClassVar[Mapping[str, str]] = {}
+    """What each command does, so that none is made only to be listed."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Keep the options said before the sub-command for the sub-command to read."""
@@ -129,9 +260,10 @@ class ArenaGroup(TyperGroup):
             return super().parse_args(ctx, args)
         line = Reader(self.get_params(ctx), renamed=RENAMED, leading=True).read(args)
         if line.help or not line.words:
-            return super().parse_args(ctx, ["--help"])
-        for warning in line.warnings:
-            say(warning)
+            display(ctx.get_help() + "\n")
+            ctx.exit()
+        # The sub-command passes them on, once it knows how much is to be told.
+        ctx.meta[_WARNINGS] = (*ctx.meta.get(_WARNINGS, ()), *line.warnings)
         ctx.meta[_SAID] = (*ctx.meta.get(_SAID, ()), *line.given)
         return super().parse_args(ctx, list(line.words))
 
@@ -154,6 +286,10 @@ class ArenaGroup(TyperGroup):
 
     def unknown(self, ctx: Any, name: str) -> UsageError:
         """What to say of a command that there is not."""
+        if ctx.parent is None and name in NOT_CARRIED_OVER:
+            return UsageError(
+                f"arena's command {name} is not carried over", hint=NOT_CARRIED_OVER[name]
+            )
         names = [*self.list_commands(ctx), *ALIASES]
         near = difflib.get_close_matches(name, names, n=1)
         return UsageError(
@@ -163,11 +299,21 @@ class ArenaGroup(TyperGroup):
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the commands, each with its whole summary, then the options."""
-        shown = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
         with formatter.section("Commands"):
-            formatter.write_dl([(name, one.get_short_help_str(_NO_LIMIT)) for name, one in shown])
+            # A summary that is cut off to the width of a line says nothing.
+            formatter.write_dl([(name, self.summaries[name]) for name in self.commands])
         _write_panels(self.get_params(ctx), ctx, formatter)
 
+
+_ONLY_MPI = f"{PROGRAM} knows MPI jobs only; keep arena for this"
+
+NOT_CARRIED_OVER = {
+    "logviewer": f"{PROGRAM} logs JOB shows what it links to",
+    **dict.fromkeys(
+        ("cron", "evaluate", "llm", "model", "scalein", "scaleout", "serve"), _ONLY_MPI
+    ),
+}
+"""Commands of arena that are not here, and what to do instead."""
 
 OTHER_KINDS = frozenset(
     {
@@ -220,5 +366,6 @@ def group(text: str, cls: type[ArenaGroup] = ArenaGroup, *, completes: bool = Fa
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
         add_completion=completes,
-        context_settings={"help_option_names": ["-h", "--help"]},
+        # Lines of help are as long as reads well; in a pipe they are as long as anywhere.
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
     )

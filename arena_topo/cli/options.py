@@ -9,9 +9,11 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import math
+import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
@@ -20,7 +22,8 @@ from typing import Annotated, Any, ClassVar, Self, get_args, get_origin, get_typ
 
 import typer
 
-from arena_topo.backends import Options
+from arena_topo.backends import REQUESTS, Options
+from arena_topo.cli.terminal import laid_out, tinted
 from arena_topo.errors import ArenaError, UsageError
 from arena_topo.flag import Flag, flags_of, spelling
 from arena_topo.job import Duration, MPIJob
@@ -34,10 +37,33 @@ ParserError: type[Any] = typer.BadParameter.__bases__[0]
 GLOBAL_PANEL = "Global options"
 
 
-def say(text: str) -> None:
-    """Tell the person something that is not data: one line or more on stderr."""
-    sys.stderr.write(text + "\n")
-    sys.stderr.flush()
+def listen(level: LogLevel, *, quiet: bool = False) -> None:
+    """Let through what is at least so grave; who wants quiet hears of nothing below a warning.
+
+    With `debug` the requests to the API server are told as well.
+    """
+    _Loudness.least = max(level, LogLevel.WARN, key=_GRAVITY.index) if quiet else level
+    if level is LogLevel.DEBUG or _Loudness.told is not None:
+        _Loudness.overhear(attach=level is LogLevel.DEBUG)
+
+
+def hears(level: LogLevel) -> bool:
+    """Whether what is so grave is let through."""
+    return _GRAVITY.index(level) >= _GRAVITY.index(_Loudness.least)
+
+
+def say(text: str, level: LogLevel | None = None) -> None:
+    """Tell the person something that is not data: one line or more on stderr.
+
+    How grave it is says `level`, else the text: `error:`, `warning:`, or `info`.
+    """
+    if not hears(level or _gravity(text)):
+        return
+    if sys.stderr is None:  # closed by the caller: `2>&-`
+        return
+    with suppress(OSError):  # nobody is left to be told
+        sys.stderr.write(tinted(laid_out(text, sys.stderr), sys.stderr) + "\n")
+        sys.stderr.flush()
 
 
 def tell(notes: Iterable[str]) -> None:
@@ -53,6 +79,11 @@ def show(text: str) -> None:
     put(text.encode(sys.stdout.encoding or "utf-8", "backslashreplace") if sys.stdout else b"")
 
 
+def display(screen: str) -> None:
+    """Hand over what is laid out for people, in colours where stdout takes them."""
+    show(tinted(screen, sys.stdout))
+
+
 def put(data: bytes) -> None:
     """Hand over bytes on stdout; OutputLost if nobody can take them."""
     if sys.stdout is None:  # closed by the caller: `>&-`
@@ -64,7 +95,13 @@ def put(data: bytes) -> None:
     except BrokenPipeError:
         raise
     except OSError as error:
+        forget_output()
         raise OutputLost("cannot write the output", why=error.strerror) from error
+
+
+def forget_output() -> None:
+    """Let what is still buffered for stdout go nowhere, so that Python does not try at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class OutputLost(ArenaError):
@@ -104,6 +141,47 @@ class LogLevel(StrEnum):
         return cls(text)
 
 
+_GRAVITY = tuple(LogLevel)
+_SAYS = re.compile(r"^(error|warning): ", re.MULTILINE)
+
+
+def _gravity(text: str) -> LogLevel:
+    found = _SAYS.search(text)
+    return {"error": LogLevel.ERROR, "warning": LogLevel.WARN}[found[1]] if found else LogLevel.INFO
+
+
+class _Loudness:
+    """What is let through just now, and who listens to the requests."""
+
+    least = LogLevel.INFO
+    told: Any = None
+
+    @classmethod
+    def overhear(cls, *, attach: bool) -> None:
+        """Pass on what the package logs, or stop doing so."""
+        import logging  # noqa: PLC0415 - only for who debugs
+
+        class Told(logging.Handler):
+            def emit(self, record: logging.LogRecord) -> None:
+                say(f"debug: {record.getMessage()}", LogLevel.DEBUG)
+
+        logger = logging.getLogger(REQUESTS)
+        if cls.told is not None:
+            logger.removeHandler(cls.told)
+        cls.told = Told() if attach else None
+        if cls.told is not None:
+            logger.addHandler(cls.told)
+        logger.setLevel(logging.DEBUG if attach else logging.NOTSET)
+
+
+class Colour(StrEnum):
+    """Whether output is coloured; `auto` asks the environment and the terminal."""
+
+    AUTO = "auto"
+    ALWAYS = "always"
+    NEVER = "never"
+
+
 class BackendName(StrEnum):
     """Which engine runs the jobs."""
 
@@ -141,6 +219,47 @@ class Globals:
     config: Annotated[
         str, Flag(help="The same as --kubeconfig.", panel=GLOBAL_PANEL, metavar="PATH")
     ] = ""
+    cluster: Annotated[
+        str,
+        Flag(
+            help="Cluster of the kubeconfig, instead of the context's.",
+            panel=GLOBAL_PANEL,
+            metavar="NAME",
+        ),
+    ] = ""
+    user: Annotated[
+        str,
+        Flag(
+            help="User of the kubeconfig, instead of the context's.",
+            panel=GLOBAL_PANEL,
+            metavar="NAME",
+        ),
+    ] = ""
+    as_: Annotated[
+        str,
+        Flag(
+            help="Act as this user, where the cluster lets you.",
+            panel=GLOBAL_PANEL,
+            name="--as",
+            metavar="NAME",
+        ),
+    ] = ""
+    as_group: Annotated[
+        tuple[str, ...],
+        Flag(
+            help="Act as a member of this group; may be given again.",
+            panel=GLOBAL_PANEL,
+            metavar="GROUP",
+        ),
+    ] = ()
+    profile: Annotated[
+        str,
+        Flag(
+            help="Take what the settings file says under this name.",
+            panel=GLOBAL_PANEL,
+            metavar="NAME",
+        ),
+    ] = ""
     backend: Annotated[
         BackendName,
         Flag(
@@ -172,11 +291,41 @@ class Globals:
             metavar="DURATION",
         ),
     ] = None
+    prometheus_address: Annotated[
+        str,
+        Flag(
+            help="Prometheus that knows how busy the GPUs are; else that of the cluster.",
+            panel=GLOBAL_PANEL,
+            metavar="URL",
+        ),
+    ] = ""
+    color: Annotated[
+        Colour,
+        Flag(help="Colour what is shown; auto does so on a terminal.", panel=GLOBAL_PANEL),
+    ] = Colour.AUTO
+    quiet: Annotated[
+        bool,
+        Flag(
+            help="Print only the essential: names, warnings and errors.",
+            panel=GLOBAL_PANEL,
+            short="-q",
+        ),
+    ] = False
     loglevel: Annotated[
         LogLevel,
-        Flag(help="With debug, mistakes of the program show where they are.", panel=GLOBAL_PANEL),
+        Flag(
+            help="How much is told on stderr; debug shows each request to the API server.",
+            panel=GLOBAL_PANEL,
+        ),
     ] = LogLevel.INFO
-    arena_namespace: Annotated[str, Flag(help="Not used.", hidden=True)] = ""
+    arena_namespace: Annotated[
+        str,
+        Flag(
+            help="Where arena keeps its configuration; whoami reads its administrators there.",
+            panel=GLOBAL_PANEL,
+            metavar="NAME",
+        ),
+    ] = "arena-system"
     pprof: Annotated[bool, Flag(help="Not used.", hidden=True)] = False
     trace: Annotated[bool, Flag(help="Not used.", hidden=True)] = False
     helm_binary: Annotated[bool, Flag(help="Not used.", hidden=True)] = False
@@ -187,7 +336,12 @@ class Globals:
             backend=str(self.backend),
             kubeconfig=self.kubeconfig or self.config or None,
             context=self.context or None,
+            cluster=self.cluster or None,
+            user=self.user or None,
+            impersonate=self.as_ or None,
+            impersonate_groups=self.as_group,
             namespace=self.namespace or None,
+            prometheus_address=self.prometheus_address or None,
             emulate=self.emulate or None,
             request_timeout=self.request_timeout,
             deadline=self.timeout,
@@ -207,8 +361,17 @@ def _flag_of(hint: Any) -> Flag | None:
 
 RENAMED = {"--allNamespaces": "--all-namespaces", **dict(_renamed(MPIJob))}
 
-# To arena these variables are something else: the path of its own configuration file.
-_ARENAS_OWN = frozenset({"ARENA_CONFIG"})
+# To arena ARENA_CONFIG is the path of its own configuration file. The others it never had; a site
+# may use names as plain as ARENA_USER for something else.
+_NOT_OURS = frozenset(
+    f"ARENA_{name}" for name in ("CONFIG", "CLUSTER", "USER", "AS", "PROFILE", "COLOR", "QUIET")
+)
+
+
+_PREFIXES = ("ARENA_TOPO_", "ARENA_")
+
+# Arena reads this one too (pkg/prometheus/metric.go).
+_PLAIN = {"prometheus_address": ("PROMETHEUS_ADDRESS",)}
 
 
 def environment(record: type[object]) -> dict[str, tuple[str, ...]]:
@@ -217,9 +380,10 @@ def environment(record: type[object]) -> dict[str, tuple[str, ...]]:
     return {
         name: tuple(
             variable
-            for variable in (f"ARENA_TOPO_{name.upper()}", f"ARENA_{name.upper()}")
-            if variable not in _ARENAS_OWN
+            for variable in (f"{prefix}{name.rstrip('_').upper()}" for prefix in _PREFIXES)
+            if variable not in _NOT_OURS
         )
+        + _PLAIN.get(name, ())
         for name in flags_of(record)
         if get_origin(hints[name]) is not tuple
     }

@@ -1,8 +1,8 @@
 """Access -> Connection: JSON over HTTP with one API server, and errors that people can act on.
 
-Certificates, tokens, passwords and proxies of a kubeconfig are used over urllib3 directly.
-Credential plugins and in-cluster configuration go through the `kubernetes` package, which takes
-a third of a second to import and is imported only then.
+Certificates, tokens, passwords, plugins and proxies of a kubeconfig are used over urllib3 directly.
+Auth providers go through the `kubernetes` package, which takes a third of a second to import and is
+imported only then.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import itertools
 import json
 import logging
 import math
+import os
 import random
 import re
 import socket
@@ -22,10 +23,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, Literal
-from urllib.parse import urlencode
+from urllib.parse import unquote, urlencode, urlsplit
 
 from arena_topo import __version__
-from arena_topo.backends import Options
+from arena_topo.backends import REQUESTS, Options
 from arena_topo.backends.kubernetes.failures import (
     CONFLICT,
     FORBIDDEN,
@@ -42,6 +43,7 @@ from arena_topo.backends.kubernetes.kubeconfig import (
     Access,
     configured,
     present,
+    proxy_of_environment,
     resolve,
 )
 from arena_topo.errors import AccessDenied, ClusterError, TimedOut, UsageError
@@ -97,6 +99,8 @@ _HEADERS = {
     "user-agent": f"arena-topo/{__version__}",
 }
 
+_requests = logging.getLogger(REQUESTS)
+
 _REDIRECT = 300
 _ERRORS = 400
 _OVERLOADED = 429
@@ -108,7 +112,18 @@ def access(options: Options) -> Access:
     found = resolve(options)
     if found.plugin is None:
         return found
-    return _in_pod() if found.plugin == IN_CLUSTER else _asked(found)
+    if found.plugin == IN_CLUSTER:
+        return _in_pod(found)
+    if found.exec is not None:
+        from arena_topo.backends.kubernetes import credentials  # noqa: PLC0415  only plugins
+
+        return credentials.asked(found)
+    if options.cluster or options.user:
+        raise UsageError(
+            f"user {found.identity!r} has an auth-provider, which --cluster and --user cannot have",
+            hint="name a --context",
+        )
+    return _asked(found)
 
 
 class _Heard(logging.Handler):
@@ -157,24 +172,24 @@ def _asked(found: Access) -> Access:
     return replace(found, headers={**found.headers, **headers}, certificate=certificate)
 
 
-def _in_pod() -> Access:
-    """The credentials that a pod finds inside itself."""
-    from kubernetes.client.configuration import Configuration
-    from kubernetes.config import ConfigException, load_incluster_config
-
-    settings = Configuration()
-    load: Callable[..., None] = load_incluster_config
+def _in_pod(found: Access) -> Access:
+    """The credentials that a pod finds inside itself, on behalf of whoever `found` names."""
+    host = os.environ.get("KUBERNETES_SERVICE_HOST", "")
+    port = os.environ.get("KUBERNETES_SERVICE_PORT") or "443"
+    server = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
+    authority, namespace = SERVICE_ACCOUNT / "ca.crt", SERVICE_ACCOUNT / "namespace"
     try:
-        load(client_configuration=settings)
-    except ConfigException as error:
+        token = (SERVICE_ACCOUNT / "token").read_text(encoding="utf-8").strip()
+        named = namespace.read_text(encoding="utf-8").strip() if present(namespace) else None
+    except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{IN_CLUSTER} cannot be used: {error}") from error
-    namespace = SERVICE_ACCOUNT / "namespace"
-    return Access(
-        server=settings.host.rstrip("/"),
-        namespace=namespace.read_text(encoding="utf-8").strip() if present(namespace) else None,
-        headers=_headers(settings),
-        ca_file=settings.ssl_ca_cert,
-        plugin=IN_CLUSTER,
+    return replace(
+        found,
+        server=server,
+        namespace=named,
+        headers={**found.headers, "authorization": f"Bearer {token}"},
+        ca_file=str(authority) if present(authority) else None,
+        proxy=proxy_of_environment(server),
     )
 
 
@@ -210,6 +225,20 @@ class Connection:
     def grace(self, seconds: float = 5.0) -> Iterator[None]:
         """Let the requests inside have this much time even past the deadline: to tidy up."""
         end, self._end = self._end, max(self._end, time.monotonic() + seconds)
+        try:
+            yield
+        finally:
+            self._end = end
+
+    @property
+    def left(self) -> float:
+        """Seconds until the deadline; infinite without one."""
+        return self._end - time.monotonic()
+
+    @contextlib.contextmanager
+    def within(self, seconds: float) -> Iterator[None]:
+        """Give the requests inside no more than this much time, all together."""
+        end, self._end = self._end, min(self._end, time.monotonic() + seconds)
         try:
             yield
         finally:
@@ -397,18 +426,22 @@ class Connection:
         silence: float | None = None,
     ) -> urllib3.BaseHTTPResponse:
         """The answer to a request, tried as long as it may be; its Date is kept."""
+        import urllib3
+
         url = self.access.server + path + ("?" + urlencode(query) if query else "")
 
         def send() -> urllib3.BaseHTTPResponse:
-            headers = {**_HEADERS, **self.access.headers}
+            headers = urllib3.HTTPHeaderDict(_HEADERS)
+            for name, value in self.access.sent:
+                headers.add(name, value)
             if body is not None:
                 headers["content-type"] = content
             data = None if body is None else json.dumps(body).encode()
             return self._tried(method, url, data, headers, stream=stream, silence=silence)
 
         response = send()
-        if response.status == UNKNOWN_CALLER and self.access.plugin:
-            # The plugin's token has run out; it is asked for a new one once, never in a loop.
+        if response.status == UNKNOWN_CALLER and (self.access.plugin or self.access.rotates):
+            # The token has run out; a new one is asked for once, never in a loop.
             response.drain_conn()
             self.access = access(self._options)
             self._pool = _pool(self.access)
@@ -441,6 +474,7 @@ class Connection:
             reading = silence if stream else left
             delay = min(_LAST_DELAY, _FIRST_DELAY * 2**attempt)
             delay *= random.uniform(0.5, 1.0)  # noqa: S311  # no secret
+            begun = time.monotonic()
             try:
                 response = self._pool.request(
                     method,
@@ -453,7 +487,9 @@ class Connection:
                     ),
                     preload_content=not stream,
                 )
+                log(method, url, str(response.status), begun)
             except urllib3.exceptions.HTTPError as error:
+                log(method, url, type(error).__name__, begun)
                 passes = method == "GET" and (
                     isinstance(error, urllib3.exceptions.ProtocolError)
                     or (limited and isinstance(error, urllib3.exceptions.ReadTimeoutError))
@@ -486,6 +522,15 @@ class Connection:
         return f"--request-timeout is {self._timeout:g} s"
 
 
+def log(method: str, url: str, outcome: str, begun: float) -> None:
+    """Tell who debugs of one try; its headers and bodies hold secrets, and stay out."""
+    if _requests.isEnabledFor(logging.DEBUG):
+        path = urlsplit(url).path
+        watch = "?watch=1" if "watch=1" in url else ""
+        spent = round((time.monotonic() - begun) * 1000)
+        _requests.debug("%s %s%s %s %d ms", method, path, watch, outcome, spent)
+
+
 def _warnings(response: urllib3.BaseHTTPResponse) -> tuple[str, ...]:
     """The texts of Warning headers: `299 - "unknown field ..."`."""
     said = ", ".join(response.headers.getlist("warning"))
@@ -511,7 +556,10 @@ def _pool(found: Access) -> urllib3.PoolManager:
             # The kubeconfig asks for it; a warning on every request would say nothing new.
             urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
     if found.proxy:
-        return urllib3.ProxyManager(found.proxy, **settings)
+        login = urllib3.util.parse_url(found.proxy).auth
+        # urllib3 leaves out what an address says of who logs in.
+        known = urllib3.make_headers(proxy_basic_auth=unquote(login)) if login else None
+        return urllib3.ProxyManager(found.proxy, proxy_headers=known, **settings)
     return urllib3.PoolManager(**settings)
 
 
@@ -530,6 +578,8 @@ def tls(found: Access) -> ssl.SSLContext:
         context = ssl.create_default_context(cafile=found.ca_file, cadata=found.ca)
     except (ssl.SSLError, ValueError) as error:
         raise UsageError(f"{where}: certificate-authority is no PEM certificate") from error
+    except OSError as error:
+        raise UsageError(f"{found.ca_file}: cannot be read", why=error.strerror) from error
     # Python 3.13 asks for extensions that the CAs of many clusters do not have.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     if not found.verify:
@@ -543,6 +593,10 @@ def tls(found: Access) -> ssl.SSLContext:
         except ssl.SSLError as error:
             raise UsageError(
                 f"{where}: client-certificate and client-key do not belong together, or are no PEM"
+            ) from error
+        except OSError as error:
+            raise UsageError(
+                f"{where}: client-certificate or client-key cannot be read", why=error.strerror
             ) from error
     return context
 

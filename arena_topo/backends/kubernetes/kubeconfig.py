@@ -20,6 +20,9 @@ from arena_topo.errors import UsageError
 
 IN_CLUSTER = "the pod's service account"
 
+PROVIDER = "auth-provider"
+"""A credential plugin of the kind that kubectl had until 1.25."""
+
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where a pod finds its own token, certificate authority and namespace."""
 
@@ -29,16 +32,22 @@ class Access:
     """Where an API server is, and how to prove who asks.
 
     `ca` is PEM text; `certificate` names PEM files of a client's certificate and key, or holds
-    them. `plugin` is set where the credentials have to be asked of somebody: the command of a
-    credential plugin, or the pod's service account. `files` are the kubeconfig, as in KUBECONFIG.
+    them. `groups` are those to act as a member of; whom to act as stands in `headers`. `plugin` is
+    set where the credentials have to be asked of somebody: the command of a credential plugin, of
+    which `exec` is all that the kubeconfig says, or the pod's service account. `rotates` says that
+    the token stands in a file of its own, which others renew. `files` are the kubeconfig, as in
+    KUBECONFIG; `cluster` and `identity` are the entries of it that count.
     """
 
     server: str = ""
     files: str = ""
     context: str | None = None
+    cluster: str | None = None
     namespace: str | None = None
     user: str | None = None
+    identity: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    groups: tuple[str, ...] = ()
     ca: str | None = field(default=None, repr=False)
     ca_file: str | None = None
     certificate: tuple[str | bytes, str | bytes] | None = field(default=None, repr=False)
@@ -46,11 +55,18 @@ class Access:
     server_name: str | None = None
     proxy: str | None = field(default=None, repr=False)
     plugin: str | None = None
+    rotates: bool = False
+    exec: Mapping[str, Any] | None = field(default=None, repr=False)
+
+    @property
+    def sent(self) -> tuple[tuple[str, str], ...]:
+        """The headers of a request; the one of groups comes once for each."""
+        return (*self.headers.items(), *(("impersonate-group", one) for one in self.groups))
 
 
 def configured(options: Options) -> bool:
     """Whether there is a cluster to talk to: a kubeconfig, or a pod's service account."""
-    if options.kubeconfig or options.context:
+    if options.kubeconfig or options.context or options.cluster or options.user:
         return True
     return _in_cluster() or any(present(path) for path in _paths(options))
 
@@ -61,12 +77,15 @@ def resolve(options: Options) -> Access:
     Credentials of a plugin are not asked for yet. UsageError names the file and the key that is
     wrong.
     """
+    if options.impersonate_groups and not options.impersonate:
+        raise UsageError("--as-group needs --as", hint="say whom to act as: --as NAME")
     paths = [path for path in _paths(options) if present(path)]
+    named = options.context or options.cluster or options.user
     if not paths:
         if options.kubeconfig:
             raise UsageError(f"{options.kubeconfig}: there is no such kubeconfig")
-        if _in_cluster():
-            return Access(plugin=IN_CLUSTER)
+        if _in_cluster() and not named:
+            return _acting(Access(plugin=IN_CLUSTER), options)
         raise UsageError(
             "no Kubernetes cluster is configured",
             why=f"{os.pathsep.join(map(str, _paths(options)))} does not exist",
@@ -74,23 +93,45 @@ def resolve(options: Options) -> Access:
         )
     config = _Kubeconfig.read(paths)
     name = options.context or config.current
-    if not name:
-        if not config.contexts and _in_cluster():
-            return Access(plugin=IN_CLUSTER)
+    if not name and not options.cluster:
+        if not config.contexts and not named and _in_cluster():
+            return _acting(Access(plugin=IN_CLUSTER), options)
         raise UsageError(
             f"{config.where}: current-context is not set",
             why=_there_are(config.contexts),
             hint="give --context NAME",
         )
-    return config.access(name)
+    return _acting(config.access(name, options), options)
+
+
+def read_from(options: Options) -> tuple[tuple[str, bool], ...]:
+    """The kubeconfig files that would be looked into, firmest first, and whether each is there."""
+    return tuple((str(path), present(path)) for path in _paths(options))
+
+
+def _acting(found: Access, options: Options) -> Access:
+    """The same access, on behalf of whom the options name."""
+    if not options.impersonate:
+        return found
+    return replace(
+        found,
+        user=options.impersonate,
+        headers={**found.headers, "impersonate-user": options.impersonate},
+        groups=options.impersonate_groups or found.groups,
+    )
 
 
 def _paths(options: Options) -> list[Path]:
     if options.kubeconfig:
-        return [Path(options.kubeconfig).expanduser()]
+        return [_path(options.kubeconfig)]
     named = os.environ.get("KUBECONFIG", "")
-    paths = [Path(part).expanduser() for part in named.split(os.pathsep) if part]
-    return paths or [Path("~/.kube/config").expanduser()]
+    paths = [_path(part) for part in named.split(os.pathsep) if part]
+    return paths or [_path("~/.kube/config")]
+
+
+def _path(text: str) -> Path:
+    """The path with ~ filled in; it stays as it is where the user has no home."""
+    return Path(os.path.expanduser(text))  # noqa: PTH111 - Path's own raises an error there
 
 
 def present(path: Path) -> bool:
@@ -133,7 +174,7 @@ class _Entry:
         name = self.text(key)
         if name is None:
             return None
-        path = self.path.parent / Path(name).expanduser()
+        path = self.path.parent / _path(name)
         if not path.is_file():
             raise self.fault(key, f"names {path}, which does not exist")
         return str(path)
@@ -174,19 +215,22 @@ class _Kubeconfig:
     def where(self) -> str:
         return os.pathsep.join(map(str, self.paths))
 
-    def access(self, name: str) -> Access:
-        context = self.contexts.get(name)
-        if context is None:
-            import difflib  # noqa: PLC0415  only for the hint
-
-            close = difflib.get_close_matches(name, self.contexts, n=1)
-            raise UsageError(
-                f"{self.where}: there is no context {name!r}",
-                why=_there_are(self.contexts),
-                hint=f"did you mean --context {close[0]}?" if close else None,
-            )
-        cluster = self._named(context, "cluster", self.clusters)
-        user = self._named(context, "user", self.users, optional=True)
+    def access(self, name: str, options: Options) -> Access:
+        context = (
+            self._chosen(name, "context", self.contexts)
+            if name
+            else _Entry("", {}, self.paths[0], "context")
+        )
+        cluster = (
+            self._chosen(options.cluster, "cluster", self.clusters)
+            if options.cluster
+            else self._named(context, "cluster", self.clusters)
+        )
+        user = (
+            self._chosen(options.user, "user", self.users)
+            if options.user
+            else self._named(context, "user", self.users, optional=True)
+        )
         if cluster is None:
             raise context.fault("cluster", "is missing")
         server = cluster.text("server")
@@ -197,9 +241,11 @@ class _Kubeconfig:
         found = Access(
             server=server.rstrip("/"),
             files=self.where,
-            context=name,
+            context=name or None,
+            cluster=cluster.name,
             namespace=context.text("namespace"),
             user=user.name if user else None,
+            identity=user.name if user else None,
             server_name=cluster.text("tls-server-name"),
             verify=cluster.value.get("insecure-skip-tls-verify") is not True,
         )
@@ -208,11 +254,23 @@ class _Kubeconfig:
             found,
             ca=ca.decode("latin-1") if ca else None,
             ca_file=None if ca else cluster.file("certificate-authority"),
-            proxy=cluster.text("proxy-url") or _proxy_of_environment(server),
+            proxy=cluster.text("proxy-url") or proxy_of_environment(server),
         )
         if user is None:
             return found
         return _identified(found, user)
+
+    def _chosen(self, name: str, kind: str, entries: dict[str, _Entry]) -> _Entry:
+        if name in entries:
+            return entries[name]
+        import difflib  # noqa: PLC0415  only for the hint
+
+        close = difflib.get_close_matches(name, entries, n=1)
+        raise UsageError(
+            f"{self.where}: there is no {kind} {name!r}",
+            why=_there_are(entries),
+            hint=f"did you mean --{kind} {close[0]}?" if close else None,
+        )
 
     def _named(
         self, context: _Entry, kind: str, entries: dict[str, _Entry], *, optional: bool = False
@@ -263,15 +321,24 @@ def _identified(found: Access, user: _Entry) -> Access:
     """Add a user's token, password, certificate and impersonation, or who has to be asked."""
     name = user.text("as")
     headers = {"impersonate-user": name} if name else {}
-    found = replace(found, headers=headers, user=name or user.name)
-    for key in ("exec", "auth-provider"):
-        if asked := user.value.get(key):
-            command = asked.get("command") if isinstance(asked, dict) else None
-            return replace(found, plugin=str(command or key))
+    if name and (uid := user.text("as-uid")):
+        headers["impersonate-uid"] = uid
+    groups = user.value.get("as-groups") or []
+    if not isinstance(groups, list) or not all(isinstance(one, str) for one in groups):
+        raise user.fault("as-groups", "is no list of texts")
+    found = replace(found, headers=headers, groups=tuple(groups), user=name or user.name)
+    if asked := user.value.get("exec"):
+        return replace(found, plugin=_command(user, asked), exec=asked)
+    if user.value.get("auth-provider"):
+        return replace(found, plugin=PROVIDER)
     token = user.text("token")
     if token_file := user.file("tokenFile"):
         # It is rotated in place, so it is newer than a token written beside it.
-        token = Path(token_file).read_text(encoding="utf-8").strip()
+        found = replace(found, rotates=True)
+        try:
+            token = Path(token_file).read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise user.fault("tokenFile", f"names {token_file}, which cannot be read") from error
     if token:
         headers["authorization"] = f"Bearer {token}"
     elif login := user.text("username"):
@@ -288,7 +355,15 @@ def _identified(found: Access, user: _Entry) -> Access:
     return replace(found, headers=headers)
 
 
-def _proxy_of_environment(server: str) -> str | None:
+def _command(user: _Entry, asked: object) -> str:
+    """The command of a plugin; one with a slash is relative to the kubeconfig (kubectl's rule)."""
+    command = asked.get("command") if isinstance(asked, dict) else None
+    if not isinstance(command, str) or not command:
+        raise user.fault("exec.command", "is missing")
+    return str(user.path.parent.absolute() / _path(command)) if os.sep in command else command
+
+
+def proxy_of_environment(server: str) -> str | None:
     """The proxy that HTTPS_PROXY and NO_PROXY give, by Go's rule that loopback never has one."""
     scheme, _, rest = server.partition("://")
     names = (f"{scheme}_proxy", f"{scheme}_proxy".upper(), "all_proxy", "ALL_PROXY")

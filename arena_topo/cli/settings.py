@@ -1,0 +1,401 @@
+"""Where values come from: the line, the environment, profiles, files; the firmest source wins.
+
+    flags on the line > the hook of a command > ARENA_TOPO_* > ARENA_* > profile
+      > the user's file > the site's file > arena's own file
+
+Files of settings are TOML; their keys are flags without the dashes in front, `[submit]` has those
+of jobs, `[profile.NAME]` and `[profile.NAME.submit]` count when that profile is asked for: by
+--profile, ARENA_TOPO_PROFILE, or `default-profile` in a file.
+
+    user    $XDG_CONFIG_HOME/arena-topo/config.toml, else ~/.config/arena-topo/config.toml
+    site    /etc/arena-topo/config.toml
+    arena   the file of ARENA_CONFIG if it is there, else ~/.arena/config: lines of key=value
+            (arena v0.15.5, pkg/apis/config/arenaconfig.go and pkg/util/config/loader.go)
+
+ARENA_TOPO_SETTINGS names other files than the user's and the site's, as PATH does.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from arena_topo.cli.options import Globals
+from arena_topo.cli.pflag import boolean, truth
+from arena_topo.errors import UsageError
+from arena_topo.flag import flags_of, spelling
+from arena_topo.job import MPIJob
+
+LINE = "the command line"
+"""The origin of what was typed."""
+
+SITE = "/etc/arena-topo/config.toml"
+
+SECTION = "submit"
+"""The table of what only jobs have."""
+
+_PROFILE = "profile"
+
+_DEFAULT = "default-profile"
+"""The key that chooses a profile; TOML lets no key be a text and a table at once."""
+
+_VARIABLE = "ARENA_TOPO_SETTINGS"
+
+_ARENAS = {
+    "namespace": "namespace",
+    "imagePullSecrets": "image_pull_secret",
+    "prometheus_address": "prometheus_address",
+}
+"""Keys of arena's file -> fields. Its other keys are for arena alone."""
+
+BY_KEY = frozenset({"env", "label", "annotation", "selector"})
+"""The repeatable fields whose values have keys: sources are merged key by key."""
+
+_SAME = {"config": "kubeconfig"}
+"""Fields that are another's second name."""
+
+_INSTEAD = {"name": "generate_name", "generate_name": "name"}
+"""Fields that each stand in for the other: only one of them counts, that of the firmer source."""
+
+_SOMEWHERE_ELSE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG})
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """What one source says: (field, text as typed), in order. `origin` names it to a person."""
+
+    origin: str
+    given: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """One value that counts, and where it comes from."""
+
+    name: str
+    text: str
+    origin: str
+
+
+in_force: ContextVar[tuple[Layer, ...]] = ContextVar("in_force", default=())
+"""The layers of the command that is running, firmest first."""
+
+
+def merged(params: Iterable[Any], layers: Sequence[Layer]) -> tuple[Value, ...]:
+    """What counts of layers that are given firmest first, in the order of a command line.
+
+    An option that takes one value has that of the firmest layer that gives it. A repeatable one has
+    all values of that layer, except that KEY=VALUE flags are merged by key.
+    """
+    known = {param.name: bool(getattr(param, "multiple", False)) for param in params}
+    found: list[Value] = []
+    settled: set[str] = set()
+    keys: set[tuple[str, str]] = set()
+    for layer in layers:
+        fresh = [
+            Value(name, text, layer.origin)
+            for name, text in ((_SAME.get(name, name), text) for name, text in layer.given)
+            if name in known
+            and name not in settled
+            and (name not in BY_KEY or (name, text.partition("=")[0]) not in keys)
+        ]
+        found[:0] = fresh
+        for one in fresh:
+            if one.name in BY_KEY:
+                keys.add((one.name, one.text.partition("=")[0]))
+            else:
+                settled |= {one.name, _INSTEAD.get(one.name, one.name)}
+    return tuple(found)
+
+
+def from_environment(
+    params: Iterable[Any], variables: Mapping[str, tuple[str, ...]], given: Container[str] = ()
+) -> Iterator[Layer]:
+    """What variables say, a layer for each: the first of a field's variables that is not empty.
+
+    UsageError names one that makes no sense, unless its field is `given` anyway.
+    """
+    for param in params:
+        for variable in variables.get(param.name, ()) if param.name not in given else ():
+            text = os.environ.get(variable, "")
+            if text:
+                value = truth(variable, text) if boolean(param) else text
+                yield Layer(variable, ((param.name, value),))
+                break
+
+
+# ---------------------------------------------------------------- files
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file of settings: where it is, what it says, and whether it is there."""
+
+    path: str
+    says: Mapping[str, Any]
+    there: bool = True
+
+    def table(self, *names: str) -> Mapping[str, Any]:
+        """A table by the path of its keys, empty if there is none; UsageError if it is a value."""
+        found = self.says
+        for depth, name in enumerate(names):
+            found = found.get(name, {})
+            if not isinstance(found, Mapping):
+                raise UsageError(
+                    f"{self.path}: {'.'.join(names[: depth + 1])} is no table",
+                    hint=f"[{'.'.join(names[: depth + 1])}] starts one",
+                )
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All files: those of arena-topo, firmest first, and arena's own."""
+
+    files: tuple[File, ...]
+    arena: File
+
+    def profile(self, said: str = "", origin: str = "") -> tuple[str, str]:
+        """The name of the profile and who chose it: `said`, or the files; ("", "") for none.
+
+        UsageError if no file has it.
+        """
+        name = said
+        for one in self.files:
+            if not name and _DEFAULT in one.says:
+                name, origin = _text(one, _DEFAULT, one.says[_DEFAULT]), one.path
+        known = sorted({name for one in self.files for name in one.table(_PROFILE)})
+        if name and name not in known:
+            raise UsageError(
+                f"there is no profile {name!r}",
+                why=f"there are: {', '.join(known)}" if known else "no file of settings has one",
+                hint="; ".join(filter(None, (nearest(name, known), set_in(_PROFILE, origin))))
+                or None,
+            )
+        return name, origin
+
+    def layers(
+        self, params: Sequence[Any], profile: str, known: Callable[[], Iterable[Any]] | None = None
+    ) -> Iterator[Layer]:
+        """What the files say of these options, firmest first.
+
+        `known` are all options that `[submit]` may have, asked for only where it has one that is
+        not among `params`; None if the command does not read that table. UsageError names the file
+        and the key that is wrong.
+        """
+        named = _options(params)
+        for where in ((_PROFILE, profile), ()) if profile else ((),):
+            for one in self.files:
+                if known is not None:
+                    table = one.table(*where, SECTION)
+                    yield from _layer(one, (*where, SECTION), table, named, known)
+                everywhere = {
+                    key: value
+                    for key, value in one.table(*where).items()
+                    if key not in {SECTION, *(() if where else (_PROFILE, _DEFAULT))}
+                }
+                yield from _layer(one, where, everywhere, _options(params, _GLOBAL), None)
+        yield from self._of_arena({param.name for param in params})
+
+    def _of_arena(self, fields: set[str]) -> Iterator[Layer]:
+        given = tuple(
+            (_ARENAS[key], text.strip())
+            for key, value in self.arena.says.items()
+            if _ARENAS.get(key) in fields
+            for text in (value.split(",") if key == "imagePullSecrets" else (value,))
+            if text.strip()
+        )
+        if given:
+            yield Layer(self.arena.path, given)
+
+
+def read() -> Settings:
+    """Read the files that are there. UsageError names the file that cannot be read, and the line.
+
+    A home folder that is not there, or that may not be looked into, has no files.
+    """
+    named = os.environ.get(_VARIABLE)
+    if named is None:
+        paths = [*_users(), SITE]
+        files = [_read(path, _toml, needed=False) for path in paths]
+    else:
+        files = [_read(path, _toml, needed=True) for path in named.split(os.pathsep) if path]
+    return Settings(tuple(files), _arenas())
+
+
+def _arenas() -> File:
+    path = os.environ.get("ARENA_CONFIG", "")
+    if path:
+        found = _read(path, _lines, needed=False)
+        if found.there:
+            return found
+    return _read("~/.arena/config", _lines, needed=False)
+
+
+def _users() -> Iterator[str]:
+    """Where the user's file is; nowhere without a home folder."""
+    base = Path(os.environ.get("XDG_CONFIG_HOME", ""))
+    if not base.is_absolute():  # the XDG specification says to ignore relative paths
+        base = Path(at_home("~/.config"))
+    if base.is_absolute():
+        yield str(base / "arena-topo" / "config.toml")
+
+
+def at_home(text: str) -> str:
+    """A path with ~ filled in; it stays as it is where the user has no home folder."""
+    return os.path.expanduser(text)  # noqa: PTH111 - Path's own raises an error there
+
+
+def _read(
+    path: str, understood: Callable[[str, bytes], Mapping[str, Any]], *, needed: bool
+) -> File:
+    path = at_home(path)
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        hidden = error.errno == errno.EACCES and not os.path.lexists(path)
+        if not needed and (hidden or error.errno in _SOMEWHERE_ELSE):
+            return File(path, {}, there=False)
+        raise UsageError(
+            f"{path}: cannot be read",
+            why=error.strerror,
+            hint=f"it is named in {_VARIABLE}" if needed else None,
+        ) from error
+    return File(path, understood(path, data))
+
+
+def _toml(path: str, data: bytes) -> Mapping[str, Any]:
+    import tomllib  # noqa: PLC0415 - only where there is a file
+
+    try:
+        return tomllib.loads(data.decode())
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}: is no text in UTF-8") from error
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(
+            f"{path}: is no TOML",
+            why=str(error),
+            hint='a setting is a line such as context = "lab"',
+        ) from error
+
+
+def _lines(path: str, data: bytes) -> Mapping[str, str]:
+    """Arena's format, read as arena reads it; what is a comment has no key that counts."""
+    del path
+    found = {}
+    for line in data.decode("utf-8", "replace").splitlines():
+        key, equals, value = line.partition("=")
+        if equals:
+            found[key.strip()] = value.strip().strip("\"'")
+    return found
+
+
+# ---------------------------------------------------------------- keys and values
+
+
+def _options(params: Iterable[Any], names: Iterable[str] | None = None) -> dict[str, Any]:
+    """Options by the key that sets them."""
+    return {
+        text.removeprefix("--"): param
+        for param in params
+        if param.param_type_name == "option" and (names is None or param.name in names)
+        for text in param.opts
+        if text.startswith("--") and param.name != "help"
+    }
+
+
+_GLOBAL = frozenset(name for name, flag in flags_of(Globals).items() if not flag.hidden) - {
+    _PROFILE
+}
+
+
+def _layer(
+    file: File,
+    where: tuple[str, ...],
+    table: Mapping[str, Any],
+    options: Mapping[str, Any],
+    known: Callable[[], Iterable[Any]] | None,
+) -> Iterator[Layer]:
+    """The layer of one table; none where it says nothing of these options."""
+    origin = f"{file.path} [{'.'.join(where)}]" if where else file.path
+    given: list[tuple[str, str]] = []
+    for key, value in table.items():
+        param = options.get(key)
+        if param is None:
+            if known is None or key not in (others := _options(known())):
+                raise _unknown(origin, key, {**options, **({} if known is None else others)}, known)
+            continue
+        given += ((param.name, text) for text in _texts(origin, key, value, param))
+    if given:
+        yield Layer(origin, tuple(given))
+
+
+def _unknown(origin: str, key: str, options: Mapping[str, Any], known: object) -> UsageError:
+    hint = nearest(key, options)
+    if known is None and any(
+        key == spelling(name, flag).removeprefix("--") for name, flag in flags_of(MPIJob).items()
+    ):
+        hint = f"flags of jobs stand in the table [{SECTION}]"
+    return UsageError(
+        f"{origin}: there is no setting {key!r}",
+        hint=hint or "keys are flags without the dashes in front",
+    )
+
+
+def _texts(origin: str, key: str, value: object, param: Any) -> Iterator[str]:
+    """A value of TOML as it would be typed."""
+    several = bool(getattr(param, "multiple", False))
+    if several and isinstance(value, list):
+        for one in value:
+            yield _text_of(origin, key, one)
+    elif several and isinstance(value, dict) and param.name in BY_KEY:
+        for name, one in value.items():
+            yield f"{name}={_text_of(origin, key, one)}"
+    elif boolean(param):
+        if not isinstance(value, bool | str):
+            raise _wrong(origin, key, "true or false", value)
+        yield truth(f"{origin}: {key}", value) if isinstance(value, str) else str(value).lower()
+    else:
+        yield _text_of(origin, key, value)
+
+
+def _text_of(origin: str, key: str, value: object) -> str:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise _wrong(origin, key, "a text or a number", value)
+    return str(value)
+
+
+def _wrong(origin: str, key: str, wanted: str, value: object) -> UsageError:
+    kinds = {bool: "true or false", list: "a list", dict: "a table", str: "a text"}
+    kind = kinds.get(type(value), "a number" if isinstance(value, int | float) else "a time")
+    return UsageError(
+        f"{origin}: {key} is no setting of this kind", why=f"expected {wanted}, got {kind}"
+    )
+
+
+def _text(file: File, key: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise _wrong(file.path, key, "a text", value)
+    return value
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """`did you mean` for a name that is not known; None where nothing is near."""
+    import difflib  # noqa: PLC0415 - only for the hint
+
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f"did you mean {near[0]}?" if near else None
+
+
+def set_in(key: str, origin: str) -> str | None:
+    """Where a wrong value stands; None where that is the line, which the person sees."""
+    if origin in {"", LINE}:
+        return None
+    if origin in os.environ:
+        return f"{origin} is set in the environment"
+    return f"{key} is set in {origin}"

@@ -1,0 +1,651 @@
+"""Settings: which source wins, what files may say, and how `config view` shows where it is from."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, get_args, get_origin, get_type_hints
+
+import pytest
+import yaml
+from fake_api import kubeconfig
+
+from arena_topo import cli
+from arena_topo.cli import settings
+from arena_topo.cli.options import Globals, environment
+from arena_topo.errors import UsageError
+from arena_topo.flag import flags_of, spelling
+from arena_topo.job import EnvVar, KeyValue, MPIJob
+from arena_topo.output.configuration import safe
+
+DOCS = Path(__file__).parent.parent / "docs" / "configuration.md"
+
+HERE = ("--backend=local", "--emulate=dgx-1-v100:1")
+
+JOB = ("submit", "mpi", "--dry-run", *HERE)
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(capfd: pytest.CaptureFixture[str]) -> Run:
+    def run_one(*argv: str) -> tuple[int, str, str]:
+        code = cli.run(argv)
+        shown = capfd.readouterr()
+        return code, shown.out, shown.err
+
+    return run_one
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the site's file is, instead of /etc."""
+    path = tmp_path / "site.toml"
+    monkeypatch.setattr(settings, "SITE", str(path))
+    return path
+
+
+@pytest.fixture
+def user(site: Path) -> Path:
+    """Where the user's file is."""
+    del site
+    folder = Path(os.environ["HOME"]) / ".config" / "arena-topo"
+    folder.mkdir(parents=True)
+    return folder / "config.toml"
+
+
+@pytest.fixture
+def arenas(site: Path) -> Path:
+    """Where arena's own file is."""
+    del site
+    folder = Path(os.environ["HOME"]) / ".arena"
+    folder.mkdir()
+    return folder / "config"
+
+
+@pytest.fixture
+def setting(run: Run) -> Callable[..., Any]:
+    """What counts for one setting, and where that comes from."""
+
+    def read(name: str, *argv: str) -> tuple[Any, list[str]]:
+        code, out, err = run("config", "view", "--resolved", "-o", "json", *argv)
+        assert code == 0, err
+        found = {one["name"]: one for one in json.loads(out)["settings"]}
+        return found[name]["value"], found[name]["origins"]
+
+    return read
+
+
+def manifest(run: Run, *argv: str) -> dict[str, Any]:
+    """The MPIJob that a command line would create."""
+    code, out, err = run(*JOB, "-o", "yaml", *argv, "train")
+    assert code == 0, err
+    return next(one for one in yaml.safe_load_all(out) if one and one["kind"] == "MPIJob")
+
+
+def launcher(thing: dict[str, Any]) -> dict[str, Any]:
+    return thing["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]
+
+
+# ---------------------------------------------------------------- which source wins
+
+
+def test_each_source_gives_way_to_the_next(
+    user: Path, site: Path, arenas: Path, setting: Any, monkeypatch: pytest.MonkeyPatch
+):
+    config = kubeconfig(user.parent / "kube", "http://x", namespace="of-context")
+    monkeypatch.setenv("KUBECONFIG", config)
+    assert setting("namespace") == ("of-context", ["context test"])
+    arenas.write_text("namespace=of-arena\n")
+    assert setting("namespace") == ("of-arena", [str(arenas)])
+    site.write_text('namespace = "of-site"\n[profile.lab]\nnamespace = "of-site-profile"\n')
+    assert setting("namespace") == ("of-site", [str(site)])
+    user.write_text('namespace = "of-user"\n')
+    assert setting("namespace") == ("of-user", [str(user)])
+    monkeypatch.setenv("ARENA_TOPO_PROFILE", "lab")
+    assert setting("namespace") == ("of-site-profile", [f"{site} [profile.lab]"])
+    user.write_text('namespace = "of-user"\n[profile.lab]\nnamespace = "of-user-profile"\n')
+    assert setting("namespace") == ("of-user-profile", [f"{user} [profile.lab]"])
+    monkeypatch.setenv("ARENA_NAMESPACE", "of-arenas-variable")
+    assert setting("namespace") == ("of-arenas-variable", ["ARENA_NAMESPACE"])
+    monkeypatch.setenv("ARENA_TOPO_NAMESPACE", "of-variable")
+    assert setting("namespace") == ("of-variable", ["ARENA_TOPO_NAMESPACE"])
+    assert setting("namespace", "-n", "of-line") == ("of-line", ["the command line"])
+
+
+def test_flags_of_jobs_stand_in_a_table_of_their_own_and_reach_the_manifest(user: Path, run: Run):
+    user.write_text(
+        textwrap.dedent(
+            """
+            namespace = "team-a"
+            [submit]
+            image = "horovod:1"
+            working-dir = "/work"
+            workers = 3
+            hostIPC = true
+            [profile.small.submit]
+            workers = 1
+            """
+        )
+    )
+    job = manifest(run, "--name=x")
+    assert job["metadata"]["namespace"] == "team-a"
+    assert job["spec"]["mpiReplicaSpecs"]["Worker"]["replicas"] == 3
+    container = launcher(job)["containers"][0]
+    assert (container["image"], container["workingDir"]) == ("horovod:1", "/work")
+    assert launcher(job)["hostIPC"] is True
+    assert "hostIPC" not in launcher(manifest(run, "--name=x", "--hostIPC=false"))
+    small = manifest(run, "--name=x", "--profile", "small")
+    assert small["spec"]["mpiReplicaSpecs"]["Worker"]["replicas"] == 1
+
+
+def test_settings_of_jobs_do_not_touch_other_commands(user: Path, run: Run):
+    user.write_text('[submit]\nname = "x"\nimage = "i"\ngpus = 1\n')
+    assert run("list", *HERE)[0] == 0
+
+
+def test_values_with_keys_are_merged_by_key_and_others_replaced(
+    user: Path, site: Path, run: Run, setting: Any
+):
+    site.write_text(
+        '[submit]\nenv = {A = "site", B = "site", C = 1}\ntoleration = ["all"]\n'
+        'image-pull-secret = ["of-site"]\n'
+    )
+    user.write_text('[submit]\nenv = ["B=user"]\nimage-pull-secret = ["one", "two"]\n')
+    job = manifest(run, "--name=x", "--image=i", "-e", "C=line", "-e", "D=line")
+    said = {one["name"]: one.get("value") for one in launcher(job)["containers"][0]["env"]}
+    assert {key: said[key] for key in "ABCD"} == {
+        "A": "site",
+        "B": "user",
+        "C": "line",
+        "D": "line",
+    }
+    assert launcher(job)["imagePullSecrets"] == [{"name": "one"}, {"name": "two"}]
+    assert setting("submit.toleration") == (["all"], [f"{site} [submit]"])
+    assert setting("submit.env")[1] == [f"{user} [submit]", f"{site} [submit]"]
+
+
+def test_the_fields_that_are_merged_are_those_whose_values_have_keys():
+    hints = get_type_hints(MPIJob)
+    keyed = {
+        name
+        for name, hint in hints.items()
+        if get_origin(hint) is tuple and get_args(hint)[0] in {EnvVar, KeyValue}
+    }
+    assert keyed == settings.BY_KEY
+
+
+def test_a_profile_is_chosen_by_flag_then_variable_then_file(
+    user: Path, site: Path, setting: Any, monkeypatch: pytest.MonkeyPatch
+):
+    profiles = "".join(f'[profile.{name}]\nnamespace = "{name}"\n' for name in "abcd")
+    site.write_text('default-profile = "a"\n' + profiles)
+    assert setting("namespace")[0] == "a"
+    user.write_text('default-profile = "b"\n')
+    assert setting("namespace")[0] == "b"
+    assert setting("profile") == ("b", [str(user)])
+    monkeypatch.setenv("ARENA_TOPO_PROFILE", "c")
+    assert setting("namespace")[0] == "c"
+    assert setting("namespace", "--profile=d")[0] == "d"
+
+
+def test_what_arena_calls_config_is_one_setting_with_kubeconfig(user: Path, setting: Any):
+    user.write_text('kubeconfig = "/of/user"\n')
+    assert setting("kubeconfig", "--config=/of/line") == ("/of/line", ["the command line"])
+
+
+def test_arenas_file_is_read_as_arena_reads_it(
+    arenas: Path, setting: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    arenas.write_text(
+        "# namespace=commented\n"
+        "namespace = team-a\n"
+        "imagePullSecrets=one, two\n"
+        "prometheus_address=http://prometheus:9090\n"
+        "something of arena's=1\n"
+        "no setting at all\n"
+    )
+    assert setting("namespace")[0] == "team-a"
+    assert setting("submit.image-pull-secret")[0] == ["one", "two"]
+    assert setting("prometheus-address")[0] == "http://prometheus:9090"
+    named = tmp_path / "named"
+    monkeypatch.setenv("ARENA_CONFIG", str(named))
+    assert setting("namespace")[0] == "team-a"
+    named.write_text("namespace=of-the-named\n")
+    assert setting("namespace") == ("of-the-named", [str(named)])
+
+
+def test_arenas_pull_secrets_give_way_to_those_of_the_line(arenas: Path, run: Run):
+    arenas.write_text("imagePullSecrets=one,two\n")
+    job = manifest(run, "--name=x", "--image=i")
+    assert launcher(job)["imagePullSecrets"] == [{"name": "one"}, {"name": "two"}]
+    job = manifest(run, "--name=x", "--image=i", "--image-pull-secret=three")
+    assert launcher(job)["imagePullSecrets"] == [{"name": "three"}]
+
+
+def test_prometheus_is_also_found_under_arenas_variable(
+    setting: Any, site: Path, monkeypatch: pytest.MonkeyPatch
+):
+    site.write_text('prometheus-address = "http://of-site"\n')
+    monkeypatch.setenv("PROMETHEUS_ADDRESS", "http://of-variable")
+    assert setting("prometheus-address") == ("http://of-variable", ["PROMETHEUS_ADDRESS"])
+
+
+def test_other_files_may_be_named_and_the_first_wins(
+    user: Path, site: Path, setting: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    site.write_text("no TOML at all")
+    user.write_text("neither this")
+    one, two = tmp_path / "one.toml", tmp_path / "two.toml"
+    one.write_text('namespace = "one"\n')
+    two.write_text('namespace = "two"\ncontext = "two"\nbackend = "local"\n')
+    monkeypatch.setenv("ARENA_TOPO_SETTINGS", f"{one}{os.pathsep}{two}")
+    assert setting("namespace")[0] == "one"
+    assert setting("context")[0] == "two"
+    monkeypatch.setenv("ARENA_TOPO_SETTINGS", "")
+    assert setting("context") == (None, ["default"])
+
+
+def test_the_users_folder_of_settings_may_be_elsewhere(
+    user: Path, setting: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    user.write_text('namespace = "at-home"\n')
+    folder = tmp_path / "xdg" / "arena-topo"
+    folder.mkdir(parents=True)
+    (folder / "config.toml").write_text('namespace = "elsewhere"\n')
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "xdg"))
+    assert setting("namespace")[0] == "elsewhere"
+    # The XDG specification says to ignore relative paths.
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", "xdg")
+    assert setting("namespace")[0] == "at-home"
+
+
+# ---------------------------------------------------------------- what is wrong
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            'namespac = "x"',
+            "error: {file}: there is no setting 'namespac'\n  try:  did you mean namespace?\n",
+        ),
+        (
+            "gpus = 1",
+            (
+                "error: {file}: there is no setting 'gpus'\n"
+                "  try:  flags of jobs stand in the table [submit]\n"
+            ),
+        ),
+        (
+            'profile = "lab"',
+            "error: {file}: profile is no table\n  try:  [profile] starts one\n",
+        ),
+        (
+            "namespace = [1]",
+            (
+                "error: {file}: namespace is no setting of this kind\n"
+                "  why:  expected a text or a number, got a list\n"
+            ),
+        ),
+        (
+            "namespace = true",
+            (
+                "error: {file}: namespace is no setting of this kind\n"
+                "  why:  expected a text or a number, got true or false\n"
+            ),
+        ),
+        (
+            "quiet = 1",
+            (
+                "error: {file}: quiet is no setting of this kind\n"
+                "  why:  expected true or false, got a number\n"
+            ),
+        ),
+        (
+            'quiet = "maybe"',
+            "error: {file}: quiet is invalid\n  why:  expected true or false, got 'maybe'\n",
+        ),
+        (
+            'timeout = "soon"',
+            (
+                "error: --timeout is invalid\n"
+                "  why:  expected a time such as 30s, 10m or 1h30m, got 'soon'\n"
+                "  try:  timeout is set in {file}\n"
+            ),
+        ),
+        (
+            'default-profile = "lob"\n[profile.lab]\n',
+            (
+                "error: there is no profile 'lob'\n  why:  there are: lab\n"
+                "  try:  did you mean lab?; profile is set in {file}\n"
+            ),
+        ),
+        (
+            'default-profile = "lab"\n[profile.lab]\nprofile = "x"\n',
+            (
+                "error: {file} [profile.lab]: there is no setting 'profile'\n"
+                "  try:  keys are flags without the dashes in front\n"
+            ),
+        ),
+        (
+            "namespace = unquoted",
+            (
+                "error: {file}: is no TOML\n  why:  Invalid value (at line 1, column 13)\n"
+                '  try:  a setting is a line such as context = "lab"\n'
+            ),
+        ),
+    ],
+)
+def test_a_file_that_says_something_wrong_is_named_with_its_key(
+    text: str, said: str, user: Path, run: Run
+):
+    user.write_text(text)
+    assert run("list", *HERE) == (2, "", said.format(file=user))
+
+
+def test_what_is_wrong_with_a_job_names_the_table(user: Path, run: Run):
+    user.write_text("[submit]\ngpus = -1\n")
+    code, _, err = run(*JOB, "--name=x", "--image=i", "train")
+    assert (code, err) == (
+        2,
+        (
+            f"error: --gpus is invalid\n  why:  -1 is less than 0\n"
+            f"  try:  gpus is set in {user} [submit]\n"
+        ),
+    )
+    user.write_text("[submit]\ngpu = 1\n")
+    code, _, err = run(*JOB, "--name=x", "--image=i", "train")
+    assert (code, err) == (
+        2,
+        f"error: {user} [submit]: there is no setting 'gpu'\n  try:  did you mean gpus?\n",
+    )
+
+
+def test_what_only_submit_has_is_no_mistake_when_planning(user: Path, run: Run):
+    user.write_text("[submit]\nwait = true\n")
+    code, _, err = run(
+        "plan", "mpi", *HERE, "--name=x", "--image=i", "--gputopology", "--gpus=1", "train"
+    )
+    assert code == 0, err
+
+
+def test_a_file_that_cannot_be_read_is_named(user: Path, run: Run):
+    user.mkdir()
+    assert run("list", *HERE) == (
+        2,
+        "",
+        f"error: {user}: cannot be read\n  why:  Is a directory\n",
+    )
+
+
+def test_a_file_that_is_named_must_be_there(
+    site: Path, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    del site
+    missing = tmp_path / "missing.toml"
+    monkeypatch.setenv("ARENA_TOPO_SETTINGS", str(missing))
+    assert run("list", *HERE) == (
+        2,
+        "",
+        (
+            f"error: {missing}: cannot be read\n  why:  No such file or directory\n"
+            "  try:  it is named in ARENA_TOPO_SETTINGS\n"
+        ),
+    )
+
+
+def test_a_variable_that_makes_no_sense_is_nothing_to_who_says_otherwise(
+    site: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+):
+    del site
+    monkeypatch.setenv("ARENA_TOPO_QUIET", "maybe")
+    assert run("list", *HERE) == (
+        2,
+        "",
+        "error: ARENA_TOPO_QUIET is invalid\n  why:  expected true or false, got 'maybe'\n",
+    )
+    assert run("list", *HERE, "--quiet=false")[0] == 0
+
+
+def test_an_unknown_profile_without_any_file_says_so(site: Path, run: Run):
+    del site
+    assert run("list", *HERE, "--profile=lab") == (
+        2,
+        "",
+        "error: there is no profile 'lab'\n  why:  no file of settings has one\n",
+    )
+
+
+@pytest.mark.parametrize("command", [("version",), ("completion", "bash")])
+def test_what_needs_no_settings_works_with_broken_ones(
+    command: tuple[str, ...], user: Path, run: Run
+):
+    user.write_text("no TOML at all")
+    code, out, err = run(*command)
+    assert code == 0
+    assert out
+    assert err == f"warning: {user}: is no TOML; settings are left out\n"
+
+
+@pytest.mark.parametrize("command", [("--help",), ("submit", "mpi", "--help"), ("list", "-h")])
+def test_help_is_shown_with_broken_settings(command: tuple[str, ...], user: Path, run: Run):
+    user.write_text("no TOML at all")
+    code, out, err = run(*command)
+    assert (code, err) == (0, "")
+    assert out.startswith("Usage: ")
+
+
+@pytest.mark.parametrize("home", [None, "", "/nowhere", "{file}"])
+def test_without_a_home_or_with_a_strange_one_there_are_no_settings(
+    home: str | None, tmp_path: Path
+):
+    file = tmp_path / "file"
+    file.write_text("")
+    variables = {"PATH": os.environ["PATH"], "XDG_STATE_HOME": str(tmp_path)}
+    if home is not None:
+        variables["HOME"] = home.format(file=file)
+    done = subprocess.run(
+        [sys.executable, "-m", "arena_topo", "list", *HERE],
+        env=variables,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_folder_that_may_not_be_looked_into_has_no_settings(
+    site: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+):
+    del site
+
+    def refused(*_args: Any) -> Any:
+        raise PermissionError(13, "Permission denied")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_bytes", refused)
+        patch.setattr(os.path, "lexists", lambda _path: False)
+        assert settings.read().files[0].there is False
+        patch.setattr(os.path, "lexists", lambda _path: True)
+        with pytest.raises(UsageError, match="cannot be read"):
+            settings.read()
+    assert run("version")[0] == 0
+
+
+# ---------------------------------------------------------------- config view
+
+
+VIEW = """\
+FILE                              STATE
+~/.config/arena-topo/config.toml  read
+{site}  not there
+~/.arena/config                   not there
+
+Profile:  lab (chosen by the command line)
+
+SETTING            VALUE                         FROM
+context            test                          ~/.config/arena-topo/config.toml
+request-timeout    10s                           ~/.config/arena-topo/config.toml [profile.lab]
+submit.env         A=1, API_TOKEN=***            ~/.config/arena-topo/config.toml [submit]
+submit.sync-source https://***@git.example/repo  ~/.config/arena-topo/config.toml [submit]
+
+Backend:     kubernetes
+Kubeconfig:  {kubeconfig}
+Context:     test
+Cluster:     fake
+User:        alice
+Acting as:   bob in devs, ops
+Server:      http://***@x:1
+Namespace:   default
+"""
+
+
+def squeezed(text: str) -> str:
+    """The text with each run of blanks as one: columns are as wide as the paths of this machine."""
+    return "\n".join(" ".join(line.split()) for line in text.splitlines())
+
+
+def test_the_view_shows_files_settings_and_the_cluster_without_secrets(
+    user: Path, site: Path, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    user.write_text(
+        textwrap.dedent(
+            """
+            context = "test"
+            [submit]
+            env = {A = 1, API_TOKEN = "very-secret"}
+            sync-source = "https://me:very-secret@git.example/repo"
+            [profile.lab]
+            request-timeout = "10s"
+            """
+        )
+    )
+    config = kubeconfig(
+        tmp_path / "kube", "http://me:very-secret@x:1", user={"token": "very-secret"}
+    )
+    monkeypatch.setenv("KUBECONFIG", f"{tmp_path}/missing{os.pathsep}{config}")
+    argv = ("--profile=lab", "--as=bob", "--as-group=devs", "--as-group=ops")
+    code, out, err = run("config", "view", *argv)
+    assert (code, err) == (0, "")
+    assert squeezed(out) == squeezed(VIEW.format(site=site, kubeconfig=config))
+    for resolved in ((), ("--resolved",)):
+        for form in ("wide", "json", "yaml"):
+            code, out, err = run("config", "view", *argv, *resolved, "-o", form)
+            assert (code, err) == (0, "")
+            assert "very-secret" not in out
+            assert out.endswith("\n")
+
+
+def test_every_setting_is_in_the_resolved_view_with_its_default(site: Path, run: Run):
+    del site
+    code, out, _ = run("config", "view", "--resolved", "-o", "yaml")
+    assert code == 0
+    found = {one["name"]: one for one in yaml.safe_load(out)["settings"]}
+    for record, table in ((Globals, ""), (MPIJob, "submit.")):
+        for name, flag in flags_of(record).items():
+            key = table + spelling(name, flag).removeprefix("--")
+            assert (key in found) is not flag.hidden, key
+    assert found["request-timeout"] == {
+        "name": "request-timeout",
+        "value": "30s",
+        "origins": ["default"],
+    }
+    assert found["submit.gang"]["value"] == "false"
+    assert found["submit.env"]["value"] == []
+
+
+def test_the_view_says_why_no_cluster_is_reached_and_asks_none(
+    site: Path, run: Run, tmp_path: Path
+):
+    del site
+    config = kubeconfig(tmp_path / "kube", "http://127.0.0.1:1")
+    code, out, _ = run("config", "view", "--kubeconfig", config, "--context=tset")
+    assert code == 0
+    assert f"Trouble:     {config}: there is no context 'tset'\n" in out
+    code, out, _ = run("config", "view", "--kubeconfig", config)
+    assert code == 0
+    assert "Server:      http://127.0.0.1:1\n" in out
+
+
+def test_a_context_that_is_not_there_is_blamed_on_the_file_that_names_it(
+    user: Path, run: Run, tmp_path: Path
+):
+    user.write_text('context = "lab"\n')
+    config = kubeconfig(tmp_path / "kube", "http://127.0.0.1:1")
+    assert run("list", "--kubeconfig", config) == (
+        2,
+        "",
+        (
+            f"error: {config}: there is no context 'lab'\n  why:  there are: test\n"
+            f"  try:  context is set in {user}\n"
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("A=1", "A=1"),
+        ("AWS_SECRET_ACCESS_KEY=x", "AWS_SECRET_ACCESS_KEY=***"),
+        ("password=x", "password=***"),
+        ("https://git.example/a@b", "https://git.example/a@b"),
+        ("http://u:p@proxy:3128", "http://***@proxy:3128"),
+    ],
+)
+def test_secrets_are_covered_up(text: str, shown: str):
+    assert safe(text) == shown
+
+
+# ---------------------------------------------------------------- the start, the page
+
+
+def test_toml_is_read_only_where_there_is_a_file(tmp_path: Path):
+    code = """if True:
+        import sys
+        from arena_topo import cli
+        cli.run(["version"])
+        print("tomllib" in sys.modules)
+    """
+    file = tmp_path / "config.toml"
+    file.write_text('namespace = "x"\n')
+    for named, loaded in (("", "False"), (str(file), "True")):
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={"PATH": os.environ["PATH"], "ARENA_TOPO_SETTINGS": named},
+        )
+        assert done.stdout.splitlines()[-1] == loaded
+
+
+def test_the_page_names_every_global_setting_and_its_variable():
+    text = DOCS.read_text(encoding="utf-8")
+    variables = environment(Globals)
+    for name, flag in flags_of(Globals).items():
+        if flag.hidden:
+            continue
+        key = spelling(name, flag).removeprefix("--")
+        assert f"| `{key}` |" in text, key
+        for variable in variables.get(name, ()):
+            assert f"`{variable}`" in text, variable
+
+
+def test_the_example_on_the_page_can_be_read(
+    user: Path, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    page = DOCS.read_text(encoding="utf-8")
+    user.write_text(page.partition("```toml\n")[2].partition("```")[0])
+    monkeypatch.setenv("KUBECONFIG", kubeconfig(tmp_path / "kube", "http://x"))
+    code, out, err = run("config", "view")
+    assert (code, err) == (0, "")
+    assert "submit.image" in out
+    for profile in ("lab", "prod"):
+        assert run("config", "view", "--profile", profile)[0] == 0
