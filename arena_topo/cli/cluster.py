@@ -1,15 +1,15 @@
-"""The commands about the program: version, whoami, completion."""
+"""The commands about the program: version, whoami, the schema of job files, completion."""
 
 from __future__ import annotations
 
 import json
-import os
-import sys
-from typing import Annotated
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Annotated, Any
 
 import typer
 
-from arena_topo import __version__
+from arena_topo import __version__, output
 from arena_topo.cli.arguments import PANEL
 from arena_topo.cli.commands import COMPLETE_VARIABLE
 from arena_topo.cli.opening import engine
@@ -20,32 +20,94 @@ from arena_topo.flag import Flag
 SHELLS = ("bash", "zsh", "fish", "powershell")
 
 
+class VersionFormat(StrEnum):
+    """How `version` shows what it knows."""
+
+    WIDE = "wide"
+    JSON = "json"
+    YAML = "yaml"
+
+
+class IdentityFormat(StrEnum):
+    """How `whoami` shows a name; arena knows JSON alone."""
+
+    JSON = "json"
+    YAML = "yaml"
+
+
 @spread
 def version(
     everywhere: Globals,
     *,
     short: Annotated[bool, Flag(help="Only the version.", panel=PANEL)] = False,
+    verbose: Annotated[
+        bool,
+        Flag(
+            help="Also the versions of the packages it works with, and where its templates are.",
+            short="-v",
+            panel=PANEL,
+        ),
+    ] = False,
+    output_format: Annotated[
+        VersionFormat, Flag(help="How to show it.", name="--output", short="-o", panel=PANEL)
+    ] = VersionFormat.WIDE,
 ) -> None:
     """Show the version of the program."""
-    del everywhere
-    show(f"{PROGRAM}: v{__version__}\n")
-    if not short:
-        import platform  # noqa: PLC0415 - only here
+    known: dict[str, Any] = {"version": f"v{__version__}"}
+    if not short and not everywhere.quiet:
+        from arena_topo.cli import build  # noqa: PLC0415 - reads what pip has installed
 
-        show(f"  PythonVersion: {platform.python_version()}\n")
-        show(f"  Platform: {sys.platform}/{os.uname().machine}\n")
+        known |= build.facts(verbose=verbose)
+    if output_format is VersionFormat.JSON:
+        show(output.to_json(known) + "\n")
+    elif output_format is VersionFormat.YAML:
+        show(output.to_yaml(known))
+    else:
+        show(_lines(known))
+
+
+def _lines(known: Mapping[str, Any]) -> str:
+    """What is known in arena's layout, its keys as arena writes them."""
+    lines = [f"{PROGRAM}: {known['version']}"]
+    for key, value in list(known.items())[1:]:
+        title = key[0].upper() + key[1:]
+        if isinstance(value, Mapping):
+            lines += [f"  {title}:", *(f"    {name}: {one}" for name, one in value.items())]
+        else:
+            lines.append(f"  {title}: {value}")
+    return "\n".join(lines) + "\n"
 
 
 @spread
-def whoami(everywhere: Globals) -> None:
+def whoami(
+    everywhere: Globals,
+    *,
+    output_format: Annotated[
+        IdentityFormat, Flag(help="How to show it.", name="--output", short="-o", panel=PANEL)
+    ] = IdentityFormat.JSON,
+) -> None:
     """Show the name that jobs are submitted under."""
     import hashlib  # noqa: PLC0415 - only here
 
-    name = engine(everywhere).owner()
+    backend = engine(everywhere)
+    name = backend.owner()
     # An identifier that arena derives in the same way, not a secret.
     identity = hashlib.md5(name.encode(), usedforsecurity=False).hexdigest()
-    shown = {"Name": name, "Id": identity, "IsAdminUser": False}
-    show(json.dumps(shown, separators=(",", ":"), ensure_ascii=False) + "\n")
+    administrator = name in backend.administrators(everywhere.arena_namespace)
+    shown = {"Name": name, "Id": identity, "IsAdminUser": administrator}
+    if output_format is IdentityFormat.YAML:
+        show(output.to_yaml(shown))
+    else:
+        show(json.dumps(shown, separators=(",", ":"), ensure_ascii=False) + "\n")
+
+
+@spread
+def config_schema(everywhere: Globals) -> None:
+    """Print the JSON schema of job files (submit mpi -f), for editors."""
+    from arena_topo.cli import jobschema  # noqa: PLC0415 - only here
+
+    del everywhere
+    show(jobschema.text())
 
 
 @spread

@@ -1,0 +1,43 @@
+"""The commands about data: the volume claims that --data can mount."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+from arena_topo import output
+from arena_topo.cli.arguments import PANEL, Format
+from arena_topo.cli.opening import engine, namespace_of
+from arena_topo.cli.options import Globals, display, say, show, spread
+from arena_topo.flag import Flag
+
+
+@spread
+def data_list(
+    everywhere: Globals,
+    *,
+    all_namespaces: Annotated[
+        bool, Flag(help="Show the claims of all namespaces.", short="-A", panel=PANEL)
+    ] = False,
+    output_format: Annotated[
+        Format, Flag(help="How to show it.", name="--output", short="-o", panel=PANEL)
+    ] = Format.WIDE,
+) -> None:
+    """List the volume claims that --data can mount: the bound ones."""
+    from arena_topo.output import data  # noqa: PLC0415 - its own command
+
+    backend = engine(everywhere)
+    namespace = None if all_namespaces else namespace_of(everywhere, backend)
+    found = backend.volumes(namespace)
+    if output_format is Format.NAME or (everywhere.quiet and output_format is Format.WIDE):
+        show("".join(f"{data.RESOURCE}/{one.name}\n" for one in found))
+    elif output_format is Format.WIDE:
+        display(data.volumes(found, now=time.time(), namespaces=all_namespaces))
+    else:
+        values = [data.value(one) for one in found]
+        text = output.to_json(values) if output_format is Format.JSON else output.to_yaml(values)
+        show(text)
+    if backend.name == "local":
+        say("This machine has no volume claims: jobs see its folders as they are.")
+    elif not found:
+        say("No bound volume claims" + (f" in namespace {namespace}." if namespace else "."))

@@ -1,0 +1,166 @@
+"""The command that lists jobs: list."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+from arena_topo import output
+from arena_topo.backends import Backend, JobStatus, Phase
+from arena_topo.backends.selectors import LabelSelector
+from arena_topo.cli import stopping
+from arena_topo.cli.arguments import PANEL, Format, Kind, TypeFlag
+from arena_topo.cli.opening import engine, namespace_of
+from arena_topo.cli.options import Globals, display, say, show, spread
+from arena_topo.errors import UsageError
+from arena_topo.flag import Flag
+from arena_topo.workflow import listing
+from arena_topo.workflow.listing import Order
+
+Jobs = tuple[JobStatus, ...]
+
+GONE = "GONE"
+"""What a watched list says of a job that was deleted, or is no longer as was asked for."""
+
+
+class Phases(frozenset[Phase]):
+    """States of jobs, written with commas between them."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, text: str) -> Phases:
+        """Read states in any case; ValueError lists them."""
+        try:
+            return cls(Phase(one.strip().upper()) for one in text.split(","))
+        except ValueError:
+            raise ValueError(f"expected {', '.join(Phase)}, got {text!r}") from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Which jobs are listed, and in which order."""
+
+    all_namespaces: Annotated[
+        bool, Flag(help="Show the jobs of all namespaces.", short="-A", panel=PANEL)
+    ] = False
+    status: Annotated[
+        tuple[Phases, ...],
+        Flag(
+            help="Only jobs with one of these states, such as RUNNING,PENDING; may be given again.",
+            panel=PANEL,
+            metavar="STATUS[,STATUS]",
+        ),
+    ] = ()
+    selector: Annotated[
+        LabelSelector | None,
+        Flag(
+            help="Only jobs with these labels, such as team=vision or 'tier in (a,b)'.",
+            short="-l",
+            panel=PANEL,
+            metavar="LABELS",
+        ),
+    ] = None
+    mine: Annotated[bool, Flag(help="Only jobs that you submitted.", panel=PANEL)] = False
+    sort_by: Annotated[
+        Order,
+        Flag(
+            help="The order: age has the newest first, gpus the largest, status those that wait.",
+            panel=PANEL,
+        ),
+    ] = Order.AGE
+
+
+@spread
+def list_jobs(
+    wanted: Wanted,
+    everywhere: Globals,
+    *,
+    kind: TypeFlag = None,
+    watch: Annotated[
+        bool,
+        Flag(
+            help="Go on showing them; in a pipe, a line for each job that changes.",
+            short="-w",
+            panel=PANEL,
+        ),
+    ] = False,
+    no_headers: Annotated[bool, Flag(help="Leave out the names of the columns.", panel=PANEL)] = (
+        False
+    ),
+    output_format: Annotated[
+        Format, Flag(help="How to show it.", name="--output", short="-o", panel=PANEL)
+    ] = Format.WIDE,
+) -> None:
+    """List the jobs, newest first."""
+    if watch and output_format is not Format.WIDE:
+        raise UsageError(
+            f"--watch and --output {output_format} exclude each other",
+            why="what changes is told as lines of the list",
+            hint="leave out one of them",
+        )
+    # What is watched is looked at for as long as --timeout allows, each time with patience.
+    backend = engine(replace(everywhere, timeout=None) if watch else everywhere)
+    stopping.limit(everywhere.timeout)
+    namespace = None if wanted.all_namespaces else namespace_of(everywhere, backend)
+    selector = listing.selection(backend, str(wanted.selector or ""), mine=wanted.mine)
+    phases = {phase for some in wanted.status for phase in some}
+
+    def look() -> Jobs:
+        if kind is Kind.OTHER:
+            return ()
+        found = listing.found(backend, namespace, selector)
+        return listing.listed(found, phases=phases, order=wanted.sort_by)
+
+    namespaces, headers = wanted.all_namespaces, not no_headers
+    if watch:
+        _watch(backend, look, namespaces=namespaces, headers=headers, limit=everywhere.timeout)
+        return
+    jobs = look()
+    if output_format is Format.NAME or (everywhere.quiet and output_format is Format.WIDE):
+        show("".join(f"{output.RESOURCE}/{one.name}\n" for one in jobs))
+    elif output_format is Format.WIDE:
+        display(output.jobs(jobs, now=time.time(), namespaces=namespaces, headers=headers))
+        if any(one.forecast is not None and one.forecast.emulated for one in jobs):
+            say(output.EMULATED)
+    else:
+        values = [output.job_value(one, now=time.time()) for one in jobs]
+        if output_format is Format.JSON:
+            show(output.to_json(values))
+        else:
+            show(output.to_yaml([output.for_yaml(one) for one in values]))
+
+
+def _watch(
+    backend: Backend,
+    look: Callable[[], Jobs],
+    *,
+    namespaces: bool,
+    headers: bool,
+    limit: float | None,
+) -> None:
+    from arena_topo.cli.watching import watch  # noqa: PLC0415 - only for who stays
+
+    def table(jobs: Jobs, now: float, *, headers: bool = headers) -> str:
+        return output.jobs(jobs, now=now, namespaces=namespaces, headers=headers)
+
+    def changes(before: Jobs | None, jobs: Jobs, now: float) -> str:
+        if before is None:
+            return table(jobs, now)
+        known = {one.uid: listing.signs(one) for one in before}
+        changed = tuple(one for one in jobs if known.get(one.uid) != listing.signs(one))
+        there = {one.uid for one in jobs}
+        gone = (one for one in before if one.uid not in there)
+        places = {one.uid: f"{one.namespace}  " if namespaces else "" for one in before}
+        rest = "".join(f"{places[one.uid]}{one.name}  {GONE}\n" for one in gone)
+        return table(changed, now, headers=False) + rest
+
+    watch(
+        look,
+        draw=lambda jobs, now, _columns: table(jobs, now),
+        changes=changes,
+        every=backend.look_every,
+        limit=limit,
+    )
