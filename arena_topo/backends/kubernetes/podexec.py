@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlencode, urlsplit
 
-from arena_topo.backends.kubernetes.connection import CONNECT_TIMEOUT, tls
+from arena_topo.backends.kubernetes.connection import CONNECT_TIMEOUT, log, tls
 from arena_topo.backends.kubernetes.failures import refusal
 from arena_topo.errors import ClusterError, TimedOut
 
@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from arena_topo.backends.kubernetes.connection import Access, Connection
 
 PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
-_STDOUT, _STDERR, _STATUS = 1, 2, 3
+
+STDIN, STDOUT, STDERR, STATUS, SIZE, CLOSED = 0, 1, 2, 3, 4, 255
+"""Channels; on SIZE goes the terminal's, on CLOSED (v5 only) the number of one that has ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,19 +51,42 @@ def execute(
     NotFound if there is no such pod, AccessDenied where it is not allowed, TimedOut if the command
     does not end, ClusterError if it cannot be started or the connection breaks.
     """
-    import websocket
-
-    path = f"/api/v1/namespaces/{namespace}/pods/{pod}/exec"
     query = [*(("command", word) for word in command), ("stdout", "true"), ("stderr", "true")]
     if container is not None:
         query.append(("container", container))
-    found = api.access
     deadline = time.monotonic() + timeout
+    socket = connect(api, namespace, pod, query, timeout=min(CONNECT_TIMEOUT, timeout))
     try:
-        socket: Any = websocket.create_connection(
+        return _heard(socket, pod, command, deadline)
+    except _errors() as error:
+        if _late(error):
+            raise TimedOut(f"a command in pod {pod} did not end within {timeout:g} s") from error
+        raise broken(api.access.server, pod, str(error)) from error
+    finally:
+        close(socket)
+
+
+def connect(
+    api: Connection,
+    namespace: str,
+    pod: str,
+    query: Sequence[tuple[str, str]],
+    *,
+    timeout: float,
+) -> Any:
+    """A `websocket.WebSocket` to a command in a pod, which `query` describes, in so many seconds.
+
+    NotFound if there is no such pod, AccessDenied where it is not allowed, TimedOut, ClusterError.
+    """
+    import websocket
+
+    path = f"/api/v1/namespaces/{namespace}/pods/{pod}/exec"
+    found, begun, outcome = api.access, time.monotonic(), "failed"
+    try:
+        opened = websocket.create_connection(
             f"ws{found.server.removeprefix('http')}{path}?{urlencode(query)}",
-            timeout=min(CONNECT_TIMEOUT, timeout),
-            header=[f"{key}: {value}" for key, value in found.headers.items()],
+            timeout=timeout,
+            header=[f"{key}: {value}" for key, value in found.sent],
             subprotocols=list(PROTOCOLS),
             # A browser's header, which some API servers refuse.
             suppress_origin=True,
@@ -71,20 +96,44 @@ def execute(
             **_proxy(found),
         )
     except websocket.WebSocketBadStatusException as error:
+        outcome = str(error.status_code)
         # The right to run commands is to create pods/exec, whatever method carries it.
         body = error.resp_body or b""
         raise refusal("POST", path, error.status_code, None, body) from error
-    except (websocket.WebSocketException, OSError) as error:
-        raise _broken(found.server, error, pod, timeout) from error
-    try:
-        return _heard(socket, pod, command, deadline)
-    except (websocket.WebSocketException, OSError) as error:
-        raise _broken(found.server, error, pod, timeout) from error
+    except _errors() as error:
+        if _late(error):
+            raise TimedOut(f"pod {pod} did not take a command within {timeout:g} s") from error
+        raise broken(found.server, pod, str(error)) from error
+    else:
+        outcome = str(opened.status)
+        return opened
     finally:
-        with contextlib.suppress(websocket.WebSocketException, OSError):
-            socket.close(timeout=1)
-        # It leaves its socket open where the server was the first to close.
-        socket.shutdown()
+        log("GET", path, outcome, begun)
+
+
+def close(socket: Any) -> None:
+    """Let go of a connection, whatever state it is in."""
+    with contextlib.suppress(*_errors()):
+        socket.close(timeout=1)
+    # It leaves its socket open where the server was the first to close.
+    socket.shutdown()
+
+
+def broken(server: str, pod: str, why: str) -> ClusterError:
+    """The error of a connection that broke."""
+    return ClusterError(f"{server} broke the connection to pod {pod}", why=why or None)
+
+
+def _errors() -> tuple[type[Exception], ...]:
+    import websocket
+
+    return websocket.WebSocketException, OSError
+
+
+def _late(error: Exception) -> bool:
+    import websocket
+
+    return isinstance(error, websocket.WebSocketTimeoutException | TimeoutError)
 
 
 def _trust(found: Access) -> dict[str, Any]:
@@ -115,7 +164,7 @@ def _heard(socket: Any, pod: str, command: Sequence[str], deadline: float) -> Do
     """What arrives on the channels until the command has ended."""
     from websocket import ABNF
 
-    channels: dict[int, bytearray] = {number: bytearray() for number in (_STDOUT, _STDERR, _STATUS)}
+    channels: dict[int, bytearray] = {number: bytearray() for number in (STDOUT, STDERR, STATUS)}
     while True:
         socket.settimeout(max(0.001, deadline - time.monotonic()))
         opcode, data = socket.recv_data()
@@ -123,11 +172,11 @@ def _heard(socket: Any, pod: str, command: Sequence[str], deadline: float) -> Do
             break
         if data and data[0] in channels:
             channels[data[0]] += data[1:]
-    code = _exit_code(bytes(channels[_STATUS]), pod, command)
-    return Done(code=code, stdout=bytes(channels[_STDOUT]), stderr=bytes(channels[_STDERR]))
+    code = exit_code(bytes(channels[STATUS]), pod, command)
+    return Done(code=code, stdout=bytes(channels[STDOUT]), stderr=bytes(channels[STDERR]))
 
 
-def _exit_code(status: bytes, pod: str, command: Sequence[str]) -> int:
+def exit_code(status: bytes, pod: str, command: Sequence[str]) -> int:
     """The exit code in a Status; ClusterError if the command did not run to its end."""
     try:
         said = json.loads(status)
@@ -145,11 +194,3 @@ def _exit_code(status: bytes, pod: str, command: Sequence[str]) -> int:
         f"`{' '.join(command)}` cannot be run in pod {pod}",
         why=str(said.get("message") or said.get("reason") or "") or None,
     )
-
-
-def _broken(server: str, error: Exception, pod: str, timeout: float) -> ClusterError | TimedOut:
-    import websocket
-
-    if isinstance(error, websocket.WebSocketTimeoutException | TimeoutError):
-        return TimedOut(f"a command in pod {pod} did not end within {timeout:g} s")
-    return ClusterError(f"{server} broke the connection to pod {pod}", why=str(error) or None)

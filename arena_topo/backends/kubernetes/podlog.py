@@ -43,14 +43,19 @@ def log_query(options: LogOptions, pod: Object) -> dict[str, str]:
 
 def main_container(pod: Object) -> str | None:
     """The container a person means: the init container that runs now, else the main one."""
-    spec, status = pod.get("spec") or {}, pod.get("status") or {}
+    status = pod.get("status") or {}
     for one in status.get("initContainerStatuses") or ():
         state = one.get("state") or {}
         if "running" in state and not one.get("started"):
             return str(one["name"])
         if (state.get("terminated") or {}).get("exitCode"):
             return str(one["name"])
-    names = [str(one.get("name")) for one in spec.get("containers") or ()]
+    return default_container(pod)
+
+
+def default_container(pod: Object) -> str | None:
+    """The main container: what the pod says is, else arena's, else the first; None without any."""
+    names = [str(one.get("name")) for one in (pod.get("spec") or {}).get("containers") or ()]
     annotations = pod["metadata"].get("annotations") or {}
     chosen = annotations.get("kubectl.kubernetes.io/default-container")
     if chosen in names:

@@ -1,0 +1,135 @@
+"""The terminal and the streams of this process, while a command elsewhere has the use of them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import stat
+import sys
+import termios
+import tty
+from collections.abc import Iterator
+from typing import Any
+
+from arena_topo.errors import ArenaError
+
+STDIN, STDOUT, STDERR = 0, 1, 2
+
+SHELL = ("sh", "-c", "if command -v bash >/dev/null 2>&1; then exec bash; fi; exec sh")
+"""What runs on a terminal when no command is named: bash, or what else there is."""
+
+PLAIN_SHELL = ("sh",)
+"""What runs without a terminal when no command is named (arena's default everywhere)."""
+
+
+def is_terminal() -> bool:
+    """Whether stdin and stdout are a terminal, which a command could have."""
+    return _open(sys.__stdin__) and _open(sys.__stdout__) and all(map(os.isatty, (STDIN, STDOUT)))
+
+
+def offers_input(*, shell: bool) -> bool:
+    """Whether stdin is worth passing on to a command that has no terminal.
+
+    Not the null device, and not a terminal, which others (a pager) may be reading from, unless a
+    shell is to take its commands from it.
+    """
+    if not _open(sys.__stdin__):
+        return False
+    if os.isatty(STDIN):
+        return shell
+    found = os.fstat(STDIN)
+    return not (
+        stat.S_ISCHR(found.st_mode) and found.st_rdev == os.stat(os.devnull).st_rdev  # noqa: PTH116
+    )
+
+
+def _open(stream: Any) -> bool:
+    # The number of a stream that was closed may be that of another file by now.
+    return stream is not None
+
+
+def write(descriptor: int, data: bytes) -> None:
+    """Write all of it to stdout or stderr; BrokenPipeError, or ArenaError if nobody can take it."""
+    if not _open(sys.__stdout__ if descriptor == STDOUT else sys.__stderr__):
+        if descriptor == STDERR:
+            return
+        raise ArenaError("cannot write the output", why="standard output is closed")
+    rest = memoryview(data)
+    while rest:
+        try:
+            rest = rest[os.write(descriptor, rest) :]
+        except BlockingIOError:
+            select.select([], [descriptor], [])
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise ArenaError("cannot write the output", why=error.strerror) from error
+
+
+def size() -> tuple[int, int]:
+    """Columns and rows of the terminal."""
+    found = os.get_terminal_size(STDOUT)
+    return found.columns, found.lines
+
+
+@contextlib.contextmanager
+def kept() -> Iterator[None]:
+    """Give the terminal back as it was, whatever a command does to it, even if it was killed."""
+    if not _open(sys.__stdin__) or not os.isatty(STDIN):
+        yield
+        return
+    before = termios.tcgetattr(STDIN)
+    group = _foreground()
+    try:
+        yield
+    finally:
+        # From the background, where a shell that was killed has left us, this would stop us.
+        ignored = signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+        with contextlib.suppress(OSError, termios.error):
+            if group is not None and group == os.getpgrp():
+                os.tcsetpgrp(STDIN, group)
+            termios.tcsetattr(STDIN, termios.TCSADRAIN, before)
+        signal.signal(signal.SIGTTOU, ignored)
+
+
+def _foreground() -> int | None:
+    try:
+        return os.tcgetpgrp(STDIN)
+    except OSError:
+        return None
+
+
+@contextlib.contextmanager
+def raw() -> Iterator[int]:
+    """Let every key through as it is; yields what becomes readable when the size has changed.
+
+    However this ends, the terminal is as it was. After the process was stopped and goes on, keys
+    are let through again. Only for the main thread.
+    """
+    heard, ring = os.pipe()
+    for end in (heard, ring):
+        os.set_blocking(end, False)
+
+    def resumed(_number: int, _frame: object) -> None:
+        with contextlib.suppress(termios.error):
+            tty.setraw(STDIN, termios.TCSANOW)
+
+    def resized(_number: int, _frame: object) -> None:
+        """Only for the wake-up: without a handler there is none."""
+
+    before: dict[int, Any] = {}
+    previous = signal.set_wakeup_fd(ring, warn_on_full_buffer=False)
+    try:
+        with kept():
+            for heeded, handler in ((signal.SIGCONT, resumed), (signal.SIGWINCH, resized)):
+                before[heeded] = signal.signal(heeded, handler)
+            tty.setraw(STDIN, termios.TCSADRAIN)
+            yield heard
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(previous)
+        os.close(heard)
+        os.close(ring)

@@ -1,0 +1,171 @@
+"""What every engine does with a command in a pod."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from worlds import WORLDS, World
+
+from arena_topo.backends import JobStatus
+from arena_topo.errors import ArenaError, NotFound, NotPossible
+from arena_topo.workflow import attaching
+
+
+@pytest.fixture(params=WORLDS)
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+    with WORLDS[request.param](tmp_path) as opened:
+        yield opened
+
+
+def running(world: World, name: str = "demo") -> JobStatus:
+    world.backend.apply(world.plan(world.job(name, workers=2, gpus=2)))
+    world.start(name)
+    return world.backend.job(name, "default")
+
+
+def attach(world: World, job: JobStatus, *command: str, **more: Any) -> int:
+    return attaching.attach(world.backend, job, command, **more)
+
+
+def test_a_command_has_both_outputs_and_ends_with_its_own_code(world: World, capfd: Any):
+    job = running(world)
+    capfd.readouterr()
+    assert attach(world, job, "sh", "-c", "echo out; echo err >&2; exit 7") == 7
+    assert capfd.readouterr() == ("out\n", "err\n")
+    assert attach(world, job, "true") == 0
+
+
+def test_words_reach_the_command_as_they_are(world: World, capfd: Any):
+    job = running(world)
+    words = ("", "two  words", "a'b\"c", "$HOME", "*", "ünï", "-n", "--", "x\ny")
+    capfd.readouterr()
+    assert attach(world, job, "printf", "<%s>", *words) == 0
+    assert capfd.readouterr().out == "".join(f"<{one}>" for one in words)
+
+
+def test_a_signal_that_ends_the_command_is_its_code(world: World):
+    assert attach(world, running(world), "sh", "-c", "kill -9 $$") == 137
+
+
+def test_the_launcher_is_meant_unless_another_pod_is_named(world: World, capfd: Any):
+    job = running(world)
+    heard: list[str] = []
+    attach(world, job, "sh", "-c", "echo $HOSTNAME", tell=heard.append)
+    attach(
+        world,
+        job,
+        "sh",
+        "-c",
+        "echo $HOSTNAME",
+        instance="demo-worker-1",
+        container="mpi",
+        tell=heard.append,
+    )
+    assert job.chief is not None
+    assert capfd.readouterr().out.split() == [job.chief.name, "demo-worker-1"]
+    assert heard == [
+        f"Hello! Arena attach the container mpi of instance {job.chief.name}",
+        "Hello! Arena attach the container mpi of instance demo-worker-1",
+    ]
+
+
+def test_without_a_command_a_shell_reads_its_commands(world: World, capfd: Any):
+    job = running(world)
+    reading, writing = os.pipe()
+    os.write(writing, b"echo in the shell\nexit 3\n")
+    os.close(writing)
+    before = os.dup(0)
+    os.dup2(reading, 0)
+    try:
+        assert attach(world, job) == 3
+    finally:
+        os.dup2(before, 0)
+        os.close(before)
+        os.close(reading)
+    assert capfd.readouterr().out == "in the shell\n"
+
+
+def test_pods_and_containers_that_are_not_there_are_named(world: World):
+    job = running(world)
+    with pytest.raises(NotFound, match="invalid instance name demo-worker-7 in job demo") as caught:
+        attach(world, job, "true", instance="demo-worker-7")
+    assert caught.value.hint in {"did you mean demo-worker-0?", "did you mean demo-worker-1?"}
+    with pytest.raises(NotFound, match="container nope is not valid for instance demo-worker-0"):
+        attach(world, job, "true", instance="demo-worker-0", container="nope")
+
+
+def test_a_pod_that_has_ended_is_not_gone_into(world: World):
+    running(world)
+    world.finish("demo", 3)
+    with pytest.raises(NotPossible) as caught:
+        attach(world, world.backend.job("demo", "default"), "true")
+    assert caught.value.message == (
+        "cannot exec into a container in a completed Instance; current phase is Failed"
+    )
+    assert (caught.value.hint or "").startswith("arena-topo logs demo -i demo-launcher")
+
+
+def test_a_program_that_is_not_there_is_an_error_with_its_name(world: World):
+    with pytest.raises(ArenaError, match="`no-such-program` cannot be run in") as caught:
+        attach(world, running(world), "no-such-program")
+    assert caught.value.exit_code == 1
+
+
+def test_a_job_that_has_to_wait_says_why(world: World):
+    """On the local engine two such jobs do not fit; on clusters nothing makes their pods here."""
+    plan = world.plan(world.job("long", workers=16, gpus=1))
+    world.backend.apply(plan)
+    if world.backend.name == "local":
+        world.start("long")
+        world.backend.apply(world.plan(world.job("demo", workers=16, gpus=1)))
+    job = world.backend.job("demo" if world.backend.name == "local" else "long", "default")
+    with pytest.raises(NotPossible) as caught:
+        attach(world, job, "true")
+    if world.backend.name == "local":
+        assert caught.value.message == "container mpi of instance demo-launcher is not running"
+        assert caught.value.why
+    else:
+        assert caught.value.message == (
+            "can not attach the training job long, because it has no instances"
+        )
+
+
+def test_the_gpus_of_a_local_worker_are_those_of_what_is_run_in_it(tmp_path: Path, capfd: Any):
+    with WORLDS["local"](tmp_path) as world:
+        job = running(world)
+        attach(world, job, "sh", "-c", "echo $CUDA_VISIBLE_DEVICES", instance="demo-worker-1")
+        given = next(gpus for index, _, gpus in job.forecast.workers if index == 1)
+        assert capfd.readouterr().out == ",".join(map(str, given)) + "\n"
+
+
+def test_what_runs_in_a_local_job_ends_with_it(tmp_path: Path):
+    with WORLDS["local"](tmp_path) as world:
+        job = running(world)
+        line = [sys.executable, "-m", "arena_topo", "--backend=local", "attach", "demo", "--"]
+        with subprocess.Popen([*line, "sh", "-c", "echo in; sleep 600"], stdout=-1) as inside:
+            assert inside.stdout.readline() == b"in\n"
+            world.backend.delete("demo", "default")
+            assert inside.wait() == 143
+        with pytest.raises(NotFound):
+            attach(world, job, "true")
+
+
+def test_who_is_told_to_end_does_not_leave_a_command_behind(tmp_path: Path):
+    with WORLDS["local"](tmp_path) as world:
+        running(world)
+        line = [sys.executable, "-m", "arena_topo", "--backend=local", "attach", "demo", "--"]
+        with subprocess.Popen([*line, "sh", "-c", "echo $$; exec sleep 600"], stdout=-1) as inside:
+            pid = int(inside.stdout.readline())
+            inside.terminate()
+            assert inside.wait() == 143
+        deadline = time.monotonic() + 20
+        while Path(f"/proc/{pid}").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
