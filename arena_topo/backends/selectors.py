@@ -1,0 +1,81 @@
+"""Label selectors as Kubernetes reads them (apimachinery, pkg/labels/selector.go).
+
+An API server selects by itself; engines without one select by `LabelSelector.matches`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Self
+
+_KEY = r"(?P<key>[A-Za-z0-9](?:[A-Za-z0-9_./-]*[A-Za-z0-9])?)"
+_VALUE = r"(?:[A-Za-z0-9](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?)?"
+_REQUIREMENT = re.compile(
+    rf"\s*(?:!\s*(?P<absent>{_KEY.replace('key', 'no')})"
+    rf"|{_KEY}(?:\s*(?P<sign>==|=|!=)\s*(?P<value>{_VALUE})"
+    rf"|\s+(?P<word>in|notin)\s*\((?P<values>\s*{_VALUE}\s*(?:,\s*{_VALUE}\s*)*)\))?)\s*",
+    re.ASCII,
+)
+Requirement = tuple[str, frozenset[str] | None, bool]
+
+_FORM = "expected labels such as team=vision, team in (vision,speech), owner or !owner"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelSelector:
+    """What the labels of an object must be, all of it; without requirements anything is selected.
+
+    A requirement is a key, the values that are wanted (None: any), and whether all that is turned
+    round.
+    """
+
+    text: str
+    requirements: tuple[Requirement, ...]
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read a selector as kubectl takes it; ValueError shows the form."""
+        found: list[Requirement] = []
+        at = 0
+        while at < len(text) or not found:
+            one = _REQUIREMENT.match(text, at)
+            if one is None or (one.end() < len(text) and text[one.end()] != ","):
+                raise ValueError(f"{_FORM}, got {text!r}")
+            found.append(_requirement(one))
+            at = one.end() + 1
+            if at == len(text):  # a comma, and nothing after it
+                raise ValueError(f"{_FORM}, got {text!r}")
+        return cls(text=text, requirements=tuple(found))
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        """Whether an object with these labels is selected."""
+        return all(
+            (key in labels and (values is None or labels[key] in values)) is not turned
+            for key, values, turned in self.requirements
+        )
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def every(*texts: str) -> str:
+    """The selector of what all of these select; empty ones select anything."""
+    return ",".join(filter(None, texts))
+
+
+def either(key: str, values: Iterable[str]) -> str:
+    """The selector of what has one of these values."""
+    return f"{key} in ({','.join(sorted(values))})"
+
+
+def _requirement(one: re.Match[str]) -> Requirement:
+    if one["absent"] is not None:
+        return one["absent"], None, True
+    if one["sign"]:
+        return one["key"], frozenset({one["value"]}), one["sign"] == "!="
+    if one["word"]:
+        values = frozenset(value.strip() for value in one["values"].split(","))
+        return one["key"], values, one["word"] == "notin"
+    return one["key"], None, False

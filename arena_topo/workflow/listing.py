@@ -1,0 +1,86 @@
+"""Which of the jobs a list shows, and in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from enum import StrEnum
+from typing import Any
+
+from arena_topo.backends import Backend, JobStatus, Phase
+from arena_topo.backends.selectors import every
+from arena_topo.errors import AccessDenied
+
+OWNER_LABEL = "arena.kubeflow.org/uid"
+"""Arena's label on each job: the MD5 of the name of whoever submitted it."""
+
+FORBIDDEN = 403
+
+
+class Order(StrEnum):
+    """What jobs are sorted by."""
+
+    AGE = "age"
+    NAME = "name"
+    STATUS = "status"
+    GPUS = "gpus"
+    NAMESPACE = "namespace"
+
+
+def selection(backend: Backend, selector: str, *, mine: bool) -> str:
+    """The selector of jobs that have these labels and, for `mine`, were submitted by the caller."""
+    if not mine:
+        return selector
+    from arena_topo.manifests.volumes import digest  # noqa: PLC0415  only to name the owner
+
+    return every(selector, f"{OWNER_LABEL}={digest(backend.owner())}")
+
+
+def found(backend: Backend, namespace: str | None, selector: str = "") -> tuple[JobStatus, ...]:
+    """The jobs of a namespace or, for None, of all; AccessDenied has arena's words."""
+    try:
+        return backend.jobs(namespace, selector)
+    except AccessDenied as error:
+        if error.status != FORBIDDEN:
+            raise
+        where = f"namespace {namespace}" if namespace else "all namespaces"
+        raise AccessDenied(
+            f"the user has no privileges to list the training jobs in {where}",
+            status=error.status,
+            why=error.why or error.message,
+            hint=error.hint,
+        ) from error
+
+
+def listed(
+    jobs: Iterable[JobStatus], *, phases: Collection[Phase] = (), order: Order = Order.AGE
+) -> tuple[JobStatus, ...]:
+    """The jobs in these phases (none: in any), sorted; equals stay as they come, newest first.
+
+    By age the newest is first, by GPUs the job that requests the most, by status the one that
+    waits.
+    """
+    kept = [one for one in jobs if not phases or one.phase in phases]
+    return tuple(sorted(kept, key=_KEYS[order]))
+
+
+def signs(job: JobStatus) -> Any:
+    """What of a job makes a change worth a new line in a list."""
+    place = None if job.chief is None or job.chief.pending else job.chief.node_ip
+    return job.phase, job.request_gpus, job.allocated_gpus, place
+
+
+_PHASES = {phase: place for place, phase in enumerate(Phase)}
+
+_KEYS: dict[Order, Callable[[JobStatus], Any]] = {
+    Order.AGE: lambda one: -one.created,
+    Order.NAME: lambda one: _natural(one.name),
+    Order.STATUS: lambda one: _PHASES[one.phase],
+    Order.GPUS: lambda one: -one.request_gpus,
+    Order.NAMESPACE: lambda one: _natural(one.namespace),
+}
+
+
+def _natural(name: str) -> Any:
+    from arena_topo.topology import natural  # noqa: PLC0415  only to sort by names
+
+    return natural(name)

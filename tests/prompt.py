@@ -1,0 +1,65 @@
+"""The program as it is typed at a prompt, against every engine with a world around it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from worlds import WORLDS, World
+
+from arena_topo import cli
+from arena_topo.manifests import Plan
+
+AGO = 3700
+"""Seconds since the first job of a cluster, roughly; those of the local engine are new."""
+
+
+def relabelled(plan: Plan, labels: Mapping[str, str]) -> Plan:
+    """The plan of a job that carries other labels too."""
+    mpijob, *others = plan.objects
+    meta = {**mpijob["metadata"], "labels": {**mpijob["metadata"]["labels"], **labels}}
+    return replace(plan, objects=({**mpijob, "metadata": meta}, *others))
+
+
+@dataclass
+class Prompt:
+    """A prompt in a world; `flags` are what every command line needs to find it."""
+
+    world: World
+    flags: tuple[str, ...]
+    capfd: Any
+
+    def __call__(self, *line: str) -> tuple[int, str, str]:
+        """Run a command line; (exit code, stdout, stderr)."""
+        self.capfd.readouterr()
+        code = cli.run([*self.flags, *line])
+        return code, *self.capfd.readouterr()
+
+    def applied(self, name: str, **more: Any) -> None:
+        """Create a job without the command line."""
+        self.world.backend.apply(self.world.plan(self.world.job(name, **more)))
+
+    def finished(self, name: str, code: int = 0, **more: Any) -> None:
+        """Create a job, and let it run and end."""
+        self.applied(name, **more)
+        self.world.start(name)
+        self.world.finish(name, code)
+
+
+@contextmanager
+def opened(which: str, folder: Path, capfd: Any) -> Iterator[Prompt]:
+    """A prompt in one of the worlds."""
+    with WORLDS[which](folder) as world:
+        flags = (
+            ("--backend=local", "--emulate=dgx-1-v100:2")
+            if which == "local"
+            else (f"--kubeconfig={folder / 'config'}",)
+        )
+        if which != "local":
+            # Its clock goes on by itself with each job, and must stay in the past.
+            world.api.now = time.time() - AGO
+        yield Prompt(world, flags, capfd)
