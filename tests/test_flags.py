@@ -11,6 +11,7 @@ from arena_topo import cli, workflow
 from arena_topo.backends import JobStatus, Phase
 from arena_topo.cli.commands import ALIASES, ArenaCommand, ArenaGroup, JobCommand
 from arena_topo.cli.options import Globals, Seconds
+from arena_topo.cli.root import tree
 from arena_topo.flag import Flag, spelling
 from arena_topo.job import Duration, MPIJob
 from arena_topo.manifests import ApiVersion, Plan
@@ -151,6 +152,8 @@ EXAMPLES = {
     "workers": "5",
     "cpu": "500m",
     "memory": "4Gi",
+    "launcher_cpu": "250m",
+    "launcher_memory": "512Mi",
     "share_memory": "8Gi",
     "device": "amd.com/gpu=1",
     "min_bandwidth": "12.5",
@@ -163,6 +166,9 @@ EXAMPLES = {
     "data": "claim:/data",
     "data_dir": "/host:/container",
     "config_file": "a.conf:/etc/a.conf",
+    "ttl_after_finished": "24h",
+    "mpi_implementation": "Intel",
+    "image_pull_policy": "IfNotPresent",
     "retry": "4",
     "clean_task_policy": "Running",
 }
@@ -383,6 +389,16 @@ def test_a_time_span_that_is_only_negative_is_called_that(flag, hear):
     assert "expected a time such as" in heard.errors
 
 
+def test_a_word_that_looks_like_the_value_of_a_switch_is_doubted_aloud(hear):
+    doubted = hear("submit", "mpi", "--queue", "team", "mpirun train")
+    assert doubted.code == 0
+    assert "warning: 'team' is read as the start of the command: --queue takes no value" in (
+        doubted.errors
+    )
+    for plain in (["mpirun train"], ["true-ish"], ["--", "mpirun", "train"]):
+        assert "warning" not in hear("submit", "mpi", "--queue", *plain).errors
+
+
 def leaves(command, path=()):
     commands = getattr(command, "commands", None)
     if commands is None:
@@ -395,7 +411,7 @@ def leaves(command, path=()):
 
 def test_every_command_reads_its_words_as_pflag_does_and_takes_the_global_flags():
     taken = {one.name for one in fields(Globals)}
-    found = dict(leaves(cli.tree()))
+    found = dict(leaves(tree()))
     assert len(found) >= 11
     for path, command in found.items():
         assert isinstance(command, ArenaCommand), path
@@ -405,7 +421,7 @@ def test_every_command_reads_its_words_as_pflag_does_and_takes_the_global_flags(
 
 
 def test_no_option_of_a_command_hides_another():
-    for path, command in leaves(cli.tree()):
+    for path, command in leaves(tree()):
         spelled = [text for param in command.params for text in param.opts]
         assert len(spelled) == len(set(spelled)), path
 
@@ -481,3 +497,12 @@ def test_the_help_shows_durations_and_choices_with_their_defaults(hear):
 
 def test_a_choice_that_changes_nothing_needs_no_other_flag(hear):
     assert hear("submit", "mpi", "--pod-shape=separate", "--binding=auto", "c").code == 0
+
+
+def test_a_summary_in_the_tree_is_the_promise_of_its_command():
+    for path, command in leaves(tree()):
+        above = tree()
+        for name in path[:-1]:
+            above = above.commands[name]
+        promise = " ".join(command.help.split("\n\n")[0].split())
+        assert above.summaries[path[-1]] == promise, path

@@ -13,6 +13,7 @@ import yaml
 from fake_api import FakeApi, kubeconfig
 
 from arena_topo import cli
+from arena_topo.cli import root
 from arena_topo.errors import UsageError
 from arena_topo.manifests import install, object_name, values
 from arena_topo.manifests.install import Installation
@@ -287,7 +288,7 @@ def test_the_image_of_the_dockerfile_has_the_user_that_the_controller_runs_as():
 @pytest.mark.parametrize("kind", ["DaemonSet", "Deployment"])
 def test_the_pods_run_commands_that_there_are(kind):
     words = container(kind)["args"]
-    command = cli.tree()
+    command = root.tree()
     while words and words[0] in getattr(command, "commands", {}):
         command, words = command.commands[words[0]], words[1:]
     assert not hasattr(command, "commands")

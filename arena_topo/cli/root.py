@@ -1,0 +1,288 @@
+"""The command tree: what there is, in which module, of which kind."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import typer
+
+from arena_topo.cli.commands import (
+    COMPLETE_VARIABLE,
+    ArenaCommand,
+    ArenaGroup,
+    ConfigCommand,
+    ExecCommand,
+    JobCommand,
+    NamedCommand,
+    NodesCommand,
+    SteadyCommand,
+    SubmitGroup,
+    group,
+)
+from arena_topo.cli.options import PROGRAM
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A command: its summary, the function that does it in a module of this package, its kind.
+
+    The summary is the first paragraph of the function's docstring; it stands here so that no module
+    is imported only to be listed.
+    """
+
+    summary: str
+    module: str
+    function: str
+    kind: type[ArenaCommand] = ArenaCommand
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """A group of commands and its summary."""
+
+    summary: str
+    commands: Mapping[str, Leaf | Branch]
+    kind: type[ArenaGroup] = ArenaGroup
+
+
+ROOT = Branch(
+    "Submit MPI training jobs, each worker placed on the best-linked GPUs.",
+    {
+        "submit": Branch(
+            "Submit a job.",
+            {
+                "mpi": Leaf(
+                    "Submit an MPI job; with --gputopology each worker gets the best-linked GPUs.",
+                    "submit",
+                    "submit_mpi",
+                    JobCommand,
+                )
+            },
+            SubmitGroup,
+        ),
+        "plan": Branch(
+            "Show where a job would go, without submitting it.",
+            {
+                "mpi": Leaf(
+                    "Show where the workers of an MPI job would go and how good that is; create"
+                    " nothing.",
+                    "submit",
+                    "plan_mpi",
+                    JobCommand,
+                )
+            },
+            SubmitGroup,
+        ),
+        "get": Leaf(
+            "Show one job: its state, its pods, where they run and why.", "get", "get", NamedCommand
+        ),
+        "why": Leaf(
+            "Say why a job waits, failed or runs where it does: one verdict, its cause, what to"
+            " try.",
+            "why",
+            "why",
+            NamedCommand,
+        ),
+        "list": Leaf("List the jobs, newest first.", "joblist", "list_jobs"),
+        "logs": Leaf(
+            "Show the log of a job's launcher, or of another of its pods.",
+            "jobs",
+            "logs",
+            NamedCommand,
+        ),
+        "attach": Leaf(
+            "Run a command in a job's launcher, or in another of its pods; else a shell.",
+            "attach",
+            "attach",
+            ExecCommand,
+        ),
+        "suspend": Leaf(
+            "Stop jobs until they are resumed; their GPUs are free for others meanwhile.",
+            "queue",
+            "suspend",
+            NamedCommand,
+        ),
+        "resume": Leaf(
+            "Start jobs that wait, were suspended, or were left half-started; placed anew, in"
+            " order.",
+            "queue",
+            "resume",
+            NamedCommand,
+        ),
+        "wait": Leaf(
+            "Wait until jobs are over, or run, have their nodes, have succeeded, or are gone.",
+            "wait",
+            "wait",
+            NamedCommand,
+        ),
+        "replan": Leaf(
+            "Stop a running job and start it again on the best GPUs there are now.",
+            "queue",
+            "replan",
+            NamedCommand,
+        ),
+        "delete": Leaf("Delete jobs and all that belongs to them.", "jobs", "delete", NamedCommand),
+        "prune": Leaf(
+            "Delete jobs that have SUCCEEDED or FAILED and are old enough; no others, whatever"
+            " their age.",
+            "prune",
+            "prune",
+        ),
+        "top": Branch(
+            "Show who uses which GPUs.",
+            {
+                "node": Leaf(
+                    "Show the nodes: their GPUs, who has which, and what the free ones are good"
+                    " for.",
+                    "top",
+                    "top_node",
+                ),
+                "job": Leaf(
+                    "Show the jobs by the GPUs that they ask for; with a job, what its GPUs do.",
+                    "top",
+                    "top_job",
+                ),
+            },
+        ),
+        "topology": Branch(
+            "Show and publish how GPUs are linked.",
+            {
+                "presets": Leaf(
+                    "List the machines that are known by name.", "topology", "topology_presets"
+                ),
+                "show": Leaf(
+                    "Show how the GPUs of a machine are linked; without one, how the nodes of the"
+                    " cluster are.",
+                    "topology",
+                    "topology_show",
+                ),
+                "discover": Leaf(
+                    "Show how the GPUs of this machine are linked, as NVML or nvidia-smi tells it.",
+                    "topology",
+                    "topology_discover",
+                ),
+                "publish": Leaf(
+                    "Write down in the cluster how the GPUs of a node are linked, for every"
+                    " submitter to read.",
+                    "topology",
+                    "topology_publish",
+                ),
+            },
+        ),
+        "check": Leaf(
+            "Check what a cluster and you need for jobs to be placed; with a job, what its workers"
+            " see.",
+            "admin",
+            "check",
+        ),
+        "install": Leaf(
+            "Print what an administrator applies once: policies, roles, controller, node agent.",
+            "admin",
+            "install",
+        ),
+        "nodes": Branch(
+            "Keep nodes for topology jobs alone, or give them back.",
+            {
+                "topology": Leaf(
+                    "Keep nodes for topology jobs alone, whose workers then get exactly the GPUs"
+                    " chosen.",
+                    "admin",
+                    "nodes_topology",
+                    NodesCommand,
+                ),
+                "default": Leaf(
+                    "Give nodes back to all jobs.", "admin", "nodes_default", NodesCommand
+                ),
+                "list": Leaf(
+                    "List the nodes with GPUs and who may use them.", "admin", "nodes_list"
+                ),
+            },
+        ),
+        "controller": Leaf(
+            "Start waiting jobs in their turn, and look after those that run; runs until it is"
+            " stopped.",
+            "queue",
+            "controller",
+        ),
+        "data": Branch(
+            "Show the data that jobs can mount.",
+            {
+                "list": Leaf(
+                    "List the volume claims that --data can mount: the bound ones.",
+                    "data",
+                    "data_list",
+                )
+            },
+        ),
+        "whoami": Leaf("Show the name that jobs are submitted under.", "cluster", "whoami"),
+        "config": Branch(
+            "Show the settings, and where each comes from.",
+            {
+                "view": Leaf(
+                    "Show what the files of settings say; nothing is asked of any server.",
+                    "configuration",
+                    "config_view",
+                    ConfigCommand,
+                ),
+                "schema": Leaf(
+                    "Print the JSON schema of job files (submit mpi -f), for editors.",
+                    "cluster",
+                    "config_schema",
+                    SteadyCommand,
+                ),
+            },
+        ),
+        "version": Leaf("Show the version of the program.", "cluster", "version", SteadyCommand),
+        "completion": Leaf(
+            "Print the completion script for bash, zsh, fish or powershell.",
+            "cluster",
+            "completion",
+            SteadyCommand,
+        ),
+    },
+)
+"""The whole tree, in the order of the help: people submit first and ask for the version last."""
+
+
+class _Commands(Mapping[str, Any]):
+    """The commands of a group; each is imported and made when it is first asked for."""
+
+    def __init__(self, branch: Branch) -> None:
+        self._of = branch.commands
+        self._made: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._made:
+            self._made[name] = _made(self._of[name], name)
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._of)
+
+    def __len__(self) -> int:
+        return len(self._of)
+
+
+def tree() -> Any:
+    """The command that all sub-commands hang on."""
+    return _made(ROOT, PROGRAM)
+
+
+def _made(one: Leaf | Branch, name: str) -> Any:
+    if isinstance(one, Leaf):
+        app = typer.Typer(
+            rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False
+        )
+        module = importlib.import_module(f"arena_topo.cli.{one.module}")
+        app.command(name, cls=one.kind)(getattr(module, one.function))
+        return typer.main.get_command(app)
+    # Typer prepares its answers to shells only where completion is switched on.
+    completes = one is ROOT and COMPLETE_VARIABLE in os.environ
+    made: Any = typer.main.get_command(group(one.summary, one.kind, completes=completes))
+    made.name, made.commands = name, _Commands(one)
+    made.summaries = {name: below.summary for name, below in one.commands.items()}
+    return made
