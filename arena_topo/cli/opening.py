@@ -2,24 +2,45 @@
 
 from __future__ import annotations
 
+import difflib
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from arena_topo.backends import Backend
+from arena_topo.cli import stopping
 from arena_topo.cli.options import PROGRAM, Globals, say
-from arena_topo.errors import NotFound, UsageError
+from arena_topo.errors import ArenaError, NotFound, UsageError
 
 if TYPE_CHECKING:
     from arena_topo.topology.fabricfile import FabricFile
 
 
-def missing(name: str, namespace: str) -> NotFound:
-    """The error of a job that is not there."""
-    # Programs built on arena look for the first part of this text.
+_GLANCE = 3.0
+"""Seconds that looking for jobs of similar names may take."""
+
+
+def missing(name: str, namespace: str, backend: Backend | None = None) -> NotFound:
+    """The error of a job that is not there; with its engine, it suggests one that is."""
+    near = None if backend is None else alike(name, namespace, backend)
+    # Arena's Python SDK looks for the whole of this text, down to the name of the program.
     return NotFound(
         f"Not found training job {name} in namespace {namespace},"
-        f"please use '{PROGRAM} submit' to create it."
+        "please use 'arena submit' to create it.",
+        hint=near or f"{PROGRAM} list shows the jobs that are there, with -A in all namespaces",
     )
+
+
+def alike(name: str, namespace: str, backend: Backend) -> str | None:
+    """A hint at the job whose name is most like this one, where the jobs may be listed."""
+    names: list[str] = []
+    with stopping.briefly(_GLANCE), suppress(ArenaError):
+        names = [one.name for one in backend.jobs(namespace)]
+    # Of names that were generated, people remember the beginning.
+    near = difflib.get_close_matches(name, names, n=1) or [
+        one for one in names if one.startswith(f"{name}-")
+    ]
+    return f"did you mean {near[0]}?" if near else None
 
 
 def network(file: str, state: tuple[str, ...] = ()) -> FabricFile | None:
@@ -42,6 +63,7 @@ def engine(
     """
     from arena_topo import workflow  # noqa: PLC0415 - the verbs load what they need
 
+    stopping.limit(everywhere.timeout)
     options = replace(everywhere.options(), fabric=fabric)
     backend = workflow.open_backend(options, image=image)
     if options.backend == "auto" and backend.name == "local":

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from arena_topo import output
 from arena_topo.backends import Phase
-from arena_topo.cli.arguments import PANEL, Name
-from arena_topo.cli.opening import engine, namespace_of
-from arena_topo.cli.options import PROGRAM, Globals, say, show, spread
-from arena_topo.cli.terminal import columns, wrapped
-from arena_topo.errors import AccessDenied, ArenaError
+from arena_topo.cli.arguments import PANEL, Name, Names
+from arena_topo.cli.detaching import coming_back, detaching
+from arena_topo.cli.opening import engine, missing, namespace_of
+from arena_topo.cli.options import PROGRAM, Globals, LogLevel, say, show, spread
+from arena_topo.cli.terminal import wrapped
+from arena_topo.errors import AccessDenied, ArenaError, NotFound
 from arena_topo.flag import Flag
 
 if TYPE_CHECKING:
@@ -33,34 +36,65 @@ class NotNow(ArenaError):
 
 
 @spread
-def suspend(name: Name, everywhere: Globals) -> None:
-    """Stop a job until it is resumed; its GPUs are free for others meanwhile."""
+def suspend(names: Names, everywhere: Globals) -> None:
+    """Stop jobs until they are resumed; their GPUs are free for others meanwhile."""
     from arena_topo.workflow import submission  # noqa: PLC0415 - the verbs load what they need
 
     backend = engine(everywhere)
     namespace = namespace_of(everywhere, backend)
-    submission.suspend(backend, name, namespace)
-    show(f"{output.RESOURCE}/{name} suspended\n")
-    say(f"It holds nothing now. Start it again: {PROGRAM} resume {name} -n {namespace}")
+
+    def stop(name: str) -> None:
+        try:
+            submission.suspend(backend, name, namespace)
+        except NotFound:
+            raise missing(name, namespace, backend) from None
+        show(_changed(name, "suspended", everywhere))
+        say(f"It holds nothing now. Start it again: {PROGRAM} resume {name} -n {namespace}")
+
+    _each(names, stop)
 
 
 @spread
-def resume(name: Name, everywhere: Globals, *, wait: _WaitFlag = False) -> None:
-    """Start a job that waits, was suspended, or was left half-started; placed anew."""
+def resume(names: Names, everywhere: Globals, *, wait: _WaitFlag = False) -> None:
+    """Start jobs that wait, were suspended, or were left half-started; placed anew, in order."""
     from arena_topo.workflow import submission  # noqa: PLC0415 - the verbs load what they need
 
     backend = engine(everywhere)
     namespace = namespace_of(everywhere, backend)
-    if _runs(backend, name, namespace):
-        say(f"{name} runs already")
-        return
-    _started(
-        name,
-        namespace,
-        backend,
-        lambda: submission.resume(backend, name, namespace, stay=wait, tell=say),
-        "resumed",
-    )
+
+    def start(name: str) -> None:
+        try:
+            if _runs(backend, name, namespace):
+                say(f"{name} runs already")
+                return
+            _started(
+                name,
+                namespace,
+                backend,
+                lambda: submission.resume(backend, name, namespace, stay=wait, tell=say),
+                _changed(name, "resumed", everywhere),
+            )
+        except NotFound:
+            raise missing(name, namespace, backend) from None
+
+    _each(names, start)
+
+
+def _each(names: Sequence[str], act: Callable[[str], None]) -> None:
+    """Act on every job, also where it failed with another; the first failure is the exit code."""
+    failed: list[ArenaError] = []
+    for name in dict.fromkeys(names):
+        try:
+            act(name)
+        except ArenaError as error:
+            failed.append(error)
+            say(output.complaint(error), LogLevel.ERROR)
+    if failed:
+        raise typer.Exit(failed[0].exit_code)
+
+
+def _changed(name: str, how: str, everywhere: Globals) -> str:
+    return f"{output.RESOURCE}/{name}{'' if everywhere.quiet else f' {how}'}\n"
 
 
 @spread
@@ -70,13 +104,16 @@ def replan(name: Name, everywhere: Globals, *, wait: _WaitFlag = False) -> None:
 
     backend = engine(everywhere)
     namespace = namespace_of(everywhere, backend)
-    _started(
-        name,
-        namespace,
-        backend,
-        lambda: submission.replan(backend, name, namespace, stay=wait, tell=say),
-        "placed anew",
-    )
+    try:
+        _started(
+            name,
+            namespace,
+            backend,
+            lambda: submission.replan(backend, name, namespace, stay=wait, tell=say),
+            _changed(name, "placed anew", everywhere),
+        )
+    except NotFound:
+        raise missing(name, namespace, backend) from None
 
 
 def _runs(backend: Backend, name: str, namespace: str) -> bool:
@@ -93,14 +130,15 @@ def _started(
     name: str, namespace: str, backend: Backend, start: Callable[[], Outcome], done: str
 ) -> None:
     """Start a job and say where it runs; NotNow where it has to wait."""
-    outcome = start()
+    with detaching(backend, name, namespace):
+        outcome = start()
     if not outcome.resumed:
         raise NotNow(
             f"{name} has to wait",
             why=outcome.decision.refused,
             hint=outcome.decision.nearest or f"{PROGRAM} why {name} -n {namespace}",
         )
-    show(f"{output.RESOURCE}/{name} {done}\n")
+    show(done)
     status = backend.job(name, namespace)
     if status.forecast is not None and status.forecast.workers:
         slots = max(1, status.request_gpus // len(status.forecast.workers))
@@ -109,7 +147,7 @@ def _started(
         )
         say(table.rstrip("\n"))
     for note in outcome.notes:
-        say(output.fold(f"note: {note}", columns()))
+        say(f"note: {note}")
 
 
 @spread
@@ -131,4 +169,5 @@ def controller(
     from arena_topo import controller as loop  # noqa: PLC0415 - for this command only
 
     backend = engine(everywhere)
-    loop.run(backend, ack=ack, once=once, tell=say)
+    with coming_back(f"{PROGRAM} controller; all it knows is written on the jobs"):
+        loop.run(backend, ack=ack, once=once, tell=say)

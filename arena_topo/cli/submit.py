@@ -2,32 +2,39 @@
 
 from __future__ import annotations
 
-import sys
+import random
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import wraps
 from typing import TYPE_CHECKING, Annotated, Any
 
 from arena_topo import output
-from arena_topo.backends import Backend, JobStatus, Phase
-from arena_topo.cli.arguments import PANEL, Document, DryRun, FabricFlag, PlanFormat
+from arena_topo.backends import Backend
+from arena_topo.cli import stopping
+from arena_topo.cli.arguments import PANEL, Document, DryRun, FabricFlag, FileFlag, PlanFormat
 from arena_topo.cli.detaching import detaching
 from arena_topo.cli.opening import engine, namespace_of, network
 from arena_topo.cli.options import (
     PROGRAM,
     BackendName,
     Globals,
+    LogLevel,
     OutputLost,
+    display,
     say,
     show,
     spread,
     tell,
 )
-from arena_topo.cli.terminal import columns, draws, wrapped
-from arena_topo.errors import ArenaError, JobFailed, NotFound, UsageError
+from arena_topo.cli.progress import staying, summarise, wait_for_end
+from arena_topo.cli.terminal import columns, draws
+from arena_topo.errors import AlreadyExists, UsageError
 from arena_topo.flag import Flag
 from arena_topo.job import MPIJob
-from arena_topo.manifests import ApiVersion, Plan
+from arena_topo.manifests import ApiVersion, Manifest, Plan
 
 if TYPE_CHECKING:
     from arena_topo.topology import Cluster
@@ -36,8 +43,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offline:
-    """What `plan` and `submit --dry-run` share."""
+    """What `plan` and `submit` share; all but `file` only matters where nothing is created."""
 
+    file: FileFlag = ""
+    generate_name: Annotated[
+        str,
+        Flag(
+            help="Instead of --name: this, and five random characters after it.",
+            panel=PANEL,
+            metavar="PREFIX",
+        ),
+    ] = ""
     state: Annotated[
         tuple[str, ...],
         Flag(
@@ -51,6 +67,16 @@ class Offline:
         ApiVersion | None,
         Flag(help="Version of the MPIJob to write; else what the cluster serves.", panel=PANEL),
     ] = None
+
+
+class Exists(StrEnum):
+    """What `submit` makes of a job that has the name already."""
+
+    FAIL = "fail"
+    OK = "ok"
+    """The very same request is as good as submitted; another one is an error."""
+    REPLACE = "replace"
+    """It is deleted for the new one, whatever it was submitted with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,16 +94,58 @@ class Submission:
     output: Annotated[
         Document | None, Flag(help="How to print the objects.", short="-o", panel=PANEL)
     ] = None
+    exists: Annotated[
+        Exists,
+        Flag(
+            help="If a job has the name: ok takes the same request as done, replace deletes it.",
+            panel=PANEL,
+        ),
+    ] = Exists.FAIL
     wait: Annotated[
         bool, Flag(help="Wait for the end, and end with the launcher's exit code.", panel=PANEL)
     ] = False
 
 
+_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
+"""What Kubernetes itself makes names of (apimachinery, pkg/util/rand): no words come of it."""
+
+_RANDOM = 5
+"""Characters after a prefix, as in `generateName` of Kubernetes."""
+
+_DRAWS = 10
+"""How many generated names are tried: even where a million jobs share a prefix, one is free."""
+
+
+def _named(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a job a name of its own where only a prefix is given."""
+
+    @wraps(command)
+    def named(**values: Any) -> None:
+        if prefix := values.get("generate_name"):
+            if values.get("name"):
+                raise UsageError(
+                    "--name and --generate-name exclude each other", hint="leave one of them out"
+                )
+            values["name"] = _drawn(prefix)
+        command(**values)
+
+    return named
+
+
+def _drawn(prefix: str) -> str:
+    return prefix + "".join(random.choices(_ALPHABET, k=_RANDOM))  # noqa: S311  no secret
+
+
+@_named
 @spread
 def submit_mpi(job: MPIJob, how: Submission, offline: Offline, everywhere: Globals) -> None:
     """Submit an MPI job; with --gputopology each worker gets the best-linked GPUs."""
-    from arena_topo import workflow  # noqa: PLC0415 - the verbs load what they need
-
+    if how.exists is not Exists.FAIL and offline.generate_name:
+        raise UsageError(
+            f"--exists {how.exists} and --generate-name exclude each other",
+            why="a generated name is one that no job has",
+            hint="leave one of them out",
+        )
     if how.dry_run is not None:
         _preview(job, how, offline, everywhere)
         return
@@ -87,42 +155,132 @@ def submit_mpi(job: MPIJob, how: Submission, offline: Offline, everywhere: Globa
             why="a job is created on the cluster as it is, not as a file says it was",
             hint="add --dry-run",
         )
-    begun = time.monotonic()
     # The end of the job is waited for with patience; what is left of --timeout is for that.
     asking = replace(everywhere, timeout=None) if how.wait else everywhere
     backend = engine(asking, image=job.image, fabric=network(offline.fabric))
-    namespace = namespace_of(everywhere, backend)
-    made: list[str] = []
-
-    def announce(names: Sequence[str]) -> None:
-        made.extend(names)
-        if how.output is None:
-            _announce(job.name, lambda: "".join(f"{name} created\n" for name in names))
-
-    with detaching(backend, job.name, namespace, made=lambda: bool(made)):
-        done = workflow.submit(
-            job,
-            backend,
-            namespace=namespace,
-            api=offline.api_version,
-            stay=how.wait,
-            limit=everywhere.timeout,
-            announce=announce,
-            tell=say,
-        )
-    if how.output is not None:
-        document = how.output
-        _announce(job.name, lambda: _printed(done.plan, document))
-    say(f"The Job {job.name} has been submitted successfully")
-    say(
-        f"You can run `{PROGRAM} get {job.name} --type mpijob -n {namespace}`"
-        " to check the job status"
+    order = _Order(
+        how=how,
+        everywhere=everywhere,
+        backend=backend,
+        namespace=namespace_of(everywhere, backend),
+        api=offline.api_version,
+        end=None if everywhere.timeout is None else time.monotonic() + everywhere.timeout,
     )
-    _summarise(done, waits=how.wait)
-    if how.wait:
-        limit = everywhere.timeout
-        left = None if limit is None else max(0.0, limit - (time.monotonic() - begun))
-        _wait(backend, job.name, namespace, left)
+    stopping.limit(everywhere.timeout)
+    for draw in range(1, _DRAWS + 1):
+        try:
+            order.carry_out(job)
+        except AlreadyExists:
+            if not offline.generate_name or draw == _DRAWS:
+                raise
+            job = replace(job, name=_drawn(offline.generate_name))
+        else:
+            return
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Order:
+    """How one job is submitted, and to whom; `end` is when that must be done (monotonic)."""
+
+    how: Submission
+    everywhere: Globals
+    backend: Backend
+    namespace: str
+    api: ApiVersion | None
+    end: float | None
+
+    def carry_out(self, job: MPIJob) -> None:
+        """Submit a job, or find it submitted; AlreadyExists if another has its name."""
+        from arena_topo.workflow import again  # noqa: PLC0415 - the verbs load what they need
+
+        made: list[str] = []
+        done: Submitted | None = None
+        there: Sequence[Manifest] = ()
+        with detaching(self.backend, job.name, self.namespace, made=lambda: bool(made)):
+            if self.how.exists is Exists.REPLACE:
+                again.cleared(
+                    job,
+                    self.backend,
+                    namespace=self.namespace,
+                    api=self.api,
+                    limit=self._left(),
+                    tell=say,
+                )
+            elif self.how.exists is Exists.OK:
+                there = self._same(job)
+            if not there:
+                try:
+                    done = self._submitted(job, made)
+                except AlreadyExists:
+                    # Somebody may have submitted the same between our look and now.
+                    there = self._same(job) if self.how.exists is Exists.OK else ()
+                    if not there:
+                        raise
+        if done is not None:
+            self._tell(job, done)
+        else:
+            self._tell_unchanged(job, there)
+        if self.how.wait:
+            wait_for_end(self.backend, job.name, self.namespace, timeout=self._left(), done=done)
+
+    def _same(self, job: MPIJob) -> tuple[Manifest, ...]:
+        from arena_topo.workflow import again  # noqa: PLC0415 - the verbs load what they need
+
+        return again.same(job, self.backend, namespace=self.namespace, api=self.api)
+
+    def _submitted(self, job: MPIJob, made: list[str]) -> Submitted:
+        from arena_topo import workflow  # noqa: PLC0415 - the verbs load what they need
+
+        def announce(names: Sequence[str]) -> None:
+            made.extend(names)
+            if self._names_only:
+                _announce(job.name, lambda: f"{output.RESOURCE}/{job.name}\n")
+            elif self.how.output is None:
+                _announce(job.name, lambda: "".join(f"{name} created\n" for name in names))
+            stays.begin()
+
+        with staying(job.name) as stays:
+            return workflow.submit(
+                job,
+                self.backend,
+                namespace=self.namespace,
+                api=self.api,
+                stay=self.how.wait,
+                limit=self._left(),
+                announce=announce,
+                tell=stays.tell,
+                sees=stays.see,
+            )
+
+    @property
+    def _names_only(self) -> bool:
+        """Whether stdout gets the name of the job and nothing else."""
+        quiet = self.everywhere.quiet and self.how.output is None
+        return quiet or self.how.output is Document.NAME
+
+    def _left(self) -> float | None:
+        """Seconds that are left of --timeout."""
+        return None if self.end is None else max(0.0, self.end - time.monotonic())
+
+    def _tell(self, job: MPIJob, done: Submitted) -> None:
+        document = self.how.output
+        if document is not None and not self._names_only:
+            _announce(job.name, lambda: _printed(done.plan.objects, document))
+        say(f"The Job {job.name} has been submitted successfully")
+        say(
+            f"You can run `{PROGRAM} get {job.name} --type mpijob -n {self.namespace}`"
+            " to check the job status"
+        )
+        summarise(done, waits=self.how.wait)
+
+    def _tell_unchanged(self, job: MPIJob, there: Sequence[Manifest]) -> None:
+        if self._names_only:
+            show(f"{output.RESOURCE}/{job.name}\n")
+        elif self.how.output is None:
+            show(f"{output.RESOURCE}/{job.name} unchanged\n")
+        else:
+            show(_printed(there, self.how.output))
+        say(f"The Job {job.name} is there already, with the very same request")
 
 
 def _announce(name: str, text: Callable[[], str]) -> None:
@@ -130,7 +288,8 @@ def _announce(name: str, text: Callable[[], str]) -> None:
     try:
         show(text())
     except (OutputLost, BrokenPipeError) as error:
-        say(f"warning: the job {name} was created, but not its output: {error}")
+        lost = f"warning: the job {name} was created, but not its output: {error}"
+        say(lost, LogLevel.WARN)
 
 
 def _preview(job: MPIJob, how: Submission, offline: Offline, everywhere: Globals) -> None:
@@ -143,15 +302,35 @@ def _preview(job: MPIJob, how: Submission, offline: Offline, everywhere: Globals
     if how.wait:
         raise UsageError("--wait and --dry-run exclude each other", hint="leave one of them out")
     plan, backend = _planned(job, offline, everywhere)
+    taken = None
+    if backend is not None and how.exists is not Exists.FAIL:
+        taken = _taken(job, how.exists, backend, plan)
     if how.dry_run is DryRun.SERVER:
         if backend is None:
             raise UsageError("--dry-run=server needs a cluster", hint="set KUBECONFIG")
-        for warning in backend.validate(plan):
-            say(f"warning: {warning}")
-    show(_printed(plan, how.output or Document.YAML))
+        with suppress(AlreadyExists) if taken else nullcontext():
+            for warning in backend.validate(plan):
+                say(f"warning: {warning}", LogLevel.WARN)
+    show(_printed(plan.objects, how.output or Document.YAML))
+    if taken:
+        say(taken)
     say(f"Nothing was created; only `{PROGRAM} submit` guards against other submitters.")
 
 
+def _taken(job: MPIJob, exists: Exists, backend: Backend, plan: Plan) -> str | None:
+    """What would become of the job that has the name; None if there is none."""
+    from arena_topo.workflow import again  # noqa: PLC0415 - the verbs load what they need
+
+    if exists is Exists.REPLACE:
+        if backend.stored(plan)[0] is None:
+            return None
+        return f"The job {job.name} that is there would be deleted, and this one take its place."
+    if not again.same(job, backend, namespace=plan.namespace, api=plan.api):
+        return None
+    return f"The Job {job.name} is there already, with the very same request: nothing would change."
+
+
+@_named
 @spread
 def plan_mpi(
     job: MPIJob,
@@ -191,7 +370,7 @@ def plan_mpi(
     if output_format is not PlanFormat.WIDE:
         show(_data(plans.value(proposal), output_format))
     elif proposal.plan is not None and proposal.plan.placement is not None:
-        show(plans.text(proposal, unicode=draws(plain=plain), width=columns()))
+        display(plans.text(proposal, unicode=draws(plain=plain), width=columns()))
     if proposal.refused is not None:
         raise proposal.refused
     if proposal.verdict is None:
@@ -240,67 +419,10 @@ def _world(
     return cluster, backend, namespace
 
 
-def _printed(plan: Plan, document: Document) -> str:
+def _printed(objects: Sequence[Manifest], document: Document) -> str:
     from arena_topo import manifests  # noqa: PLC0415 - loads YAML
 
     if document is Document.NAME:
-        return "".join(f"{manifests.object_name(one)}\n" for one in plan.objects)
-    text = (
-        manifests.to_json(plan.objects)
-        if document is Document.JSON
-        else manifests.to_yaml(plan.objects)
-    )
+        return "".join(f"{manifests.object_name(one)}\n" for one in objects)
+    text = manifests.to_json(objects) if document is Document.JSON else manifests.to_yaml(objects)
     return text if text.endswith("\n") else text + "\n"
-
-
-def _summarise(done: Submitted, *, waits: bool) -> None:
-    plan, status = done.plan, done.status
-    tell((*plan.notes, *done.notes))
-    # What was recorded, not what was planned: an engine may have had to decide anew.
-    forecast = (status.forecast if status else None) or plan.forecast
-    if forecast is not None and forecast.workers:
-        slots = max(1, plan.job.gpus)
-        table = output.placement(
-            forecast, plan.job.name, slots=slots, binding=plan.binding, width=wrapped(sys.stderr)
-        )
-        say(table.rstrip("\n"))
-        from arena_topo.workflow import comparison  # noqa: PLC0415 - the verbs load what they need
-
-        if plan.waiting is None and (advice := comparison.advised(plan)) is not None:
-            say(output.fold(f"Advice: {advice}", wrapped(sys.stderr)))
-    if status is None:
-        say(f"warning: the job {plan.job.name} was created, but cannot be read: {done.unread}")
-    elif not waits and (trouble := output.trouble(status)) is not None:
-        say(output.fold(trouble, wrapped(sys.stderr)))
-    if done.nearest is not None:
-        say(output.fold(f"  try:  {done.nearest}", wrapped(sys.stderr), indent="        "))
-    if done.starter is not None:
-        say(output.fold(f"  {done.starter}", wrapped(sys.stderr)))
-
-
-def _wait(backend: Backend, name: str, namespace: str, timeout: float | None) -> None:
-    from arena_topo import workflow  # noqa: PLC0415 - the verbs load what they need
-    from arena_topo.workflow import submission  # noqa: PLC0415
-
-    def changed(status: JobStatus) -> None:
-        reason = f": {status.reason}" if status.reason else ""
-        say(f"The Job {name} is {status.phase}{reason}")
-
-    try:
-        with detaching(backend, name, namespace):
-            status = workflow.wait(
-                backend,
-                name,
-                namespace,
-                timeout=timeout,
-                tell=changed,
-                each=lambda: submission.tend(backend, name, namespace),
-            )
-    except NotFound:
-        raise ArenaError(f"the job {name} was deleted while it was waited for") from None
-    if status.phase is Phase.FAILED:
-        raise JobFailed(
-            f"the job {name} failed",
-            exit_code=status.exit_code or 1,
-            hint=f"{PROGRAM} logs {name} -n {namespace}",
-        )

@@ -67,11 +67,13 @@ def submit(
     limit: float | None = None,
     announce: Announce = lambda _: None,
     tell: Tell = lambda _: None,
+    sees: Tell = lambda _: None,
 ) -> Submitted:
     """Plan a job and make it real; a gang that does not fit now is created waiting.
 
     A gang is watched until all its workers have their nodes. With `stay` it is watched until all
-    run, for at most `limit` seconds, and one that waits is started as soon as it fits.
+    run, for at most `limit` seconds, and one that waits is started as soon as it fits. `tell` hears
+    what happens, `sees` at every look what there is still to wait for.
     Unplaceable (NEVER) if it cannot fit whatever ends; AlreadyExists if the name is taken.
     """
     queue = backend.queue if job.gputopology else None
@@ -87,6 +89,7 @@ def submit(
         end=None if limit is None else time.monotonic() + limit,
         announce=announce,
         tell=tell,
+        sees=sees,
     ).submitted()
 
 
@@ -151,6 +154,7 @@ class _Submission:
     end: float | None
     announce: Announce
     tell: Tell
+    sees: Tell
 
     def submitted(self) -> Submitted:
         starter = open_starter(self.backend, self.queue)
@@ -192,7 +196,7 @@ class _Submission:
         until = Fate.STARTED if self.stay else Fate.BOUND
         while True:
             outcome = brought_together(
-                starter, job, outcome, until=until, tell=self.tell, end=self.end
+                starter, job, outcome, until=until, tell=self.tell, sees=self.sees, end=self.end
             )
             if outcome.resumed or not self.stay:
                 break
@@ -355,7 +359,7 @@ class _Submission:
             if outcome.resumed and outcome.decision.placement is not None:
                 until = Fate.STARTED
                 return brought_together(
-                    starter, job, outcome, until=until, tell=self.tell, end=self.end
+                    starter, job, outcome, until=until, tell=self.tell, sees=self.sees, end=self.end
                 )
         return None
 

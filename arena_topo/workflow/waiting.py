@@ -1,0 +1,248 @@
+"""Waiting for jobs: what one can wait for, and when that is reached, or out of reach for good."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from arena_topo.backends import Backend, JobStatus, Phase
+from arena_topo.errors import ArenaError, NotFound, TimedOut
+from arena_topo.workflow.looking import Clock, looks
+
+_FEW = 3
+"""So many jobs are asked for one by one; more are read with one list of their namespace."""
+
+
+class Goal(StrEnum):
+    """What can be waited for."""
+
+    FINISHED = "finished"
+    """The job is over, well or badly."""
+    SUCCEEDED = "succeeded"
+    RUNNING = "running"
+    """The job runs with all its workers, or has succeeded already."""
+    PLACED = "placed"
+    """All workers have their nodes, or their placement is recorded."""
+    DELETED = "deleted"
+
+
+class Standing(StrEnum):
+    """How far a job is from a goal."""
+
+    REACHED = "reached"
+    OPEN = "open"
+    LOST = "lost"
+    """It can never be reached any more."""
+
+
+class UnknownJob(NotFound):
+    """One of the jobs to wait for is not there."""
+
+    def __init__(self, name: str, namespace: str) -> None:
+        super().__init__(f"Not found training job {name} in namespace {namespace}")
+        self.name = name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How waiting for one job ended; `status` is None for a job that is not there any more."""
+
+    name: str
+    standing: Standing
+    status: JobStatus | None
+
+
+def standing(goal: Goal, status: JobStatus | None) -> Standing:
+    """How far a job is from a goal; `status` is None for one that is not there any more.
+
+    A suspended job can be resumed, so it loses no goal. One that failed may have run before that,
+    but that is not what anybody waits for: it will never run again.
+    """
+    if status is None:
+        return Standing.REACHED if goal is Goal.DELETED else Standing.LOST
+    if _has(goal, status):
+        return Standing.REACHED
+    lost = status.phase.over and goal is not Goal.DELETED
+    return Standing.LOST if lost else Standing.OPEN
+
+
+def _has(goal: Goal, status: JobStatus) -> bool:
+    match goal:
+        case Goal.FINISHED:
+            return status.phase.over
+        case Goal.SUCCEEDED:
+            return status.phase is Phase.SUCCEEDED
+        case Goal.RUNNING:
+            whole = not any(one.pending for one in status.instances)
+            return status.phase is Phase.SUCCEEDED or (status.phase is Phase.RUNNING and whole)
+        case Goal.PLACED:
+            return status.phase is Phase.SUCCEEDED or _placed(status)
+        case Goal.DELETED:
+            return False
+
+
+def _placed(status: JobStatus) -> bool:
+    if status.forecast is not None:
+        return status.forecast.state == "placed"
+    workers = [one for one in status.instances if one.worker is not None]
+    return bool(workers) and all(one.node for one in workers)
+
+
+def wait(
+    backend: Backend,
+    name: str,
+    namespace: str,
+    *,
+    timeout: float | None = None,
+    tell: Callable[[JobStatus], None] = lambda _: None,
+    seen: Callable[[JobStatus], None] = lambda _: None,
+    each: Callable[[], None] = lambda: None,
+    clock: Clock = time.monotonic,
+) -> JobStatus:
+    """Wait until a job is over; `tell` hears of every change of phase or reason, `seen` of all.
+
+    `each` is done at every look. NotFound if the job is not there, or is deleted meanwhile.
+    TimedOut after `timeout` seconds; the job goes on. A server that does not answer for a while
+    does not end the waiting.
+    """
+    (end,) = wait_all(
+        backend,
+        [name],
+        namespace,
+        goal=Goal.FINISHED,
+        timeout=timeout,
+        tell=tell,
+        seen=seen,
+        each=each,
+        clock=clock,
+    )
+    if end.status is None:
+        raise UnknownJob(name, namespace)
+    return end.status
+
+
+def wait_all(
+    backend: Backend,
+    names: Sequence[str],
+    namespace: str,
+    *,
+    goal: Goal,
+    timeout: float | None = None,
+    tell: Callable[[JobStatus], None] = lambda _: None,
+    ended: Callable[[Ending], None] = lambda _: None,
+    seen: Callable[[JobStatus], None] = lambda _: None,
+    each: Callable[[], None] = lambda: None,
+    clock: Clock = time.monotonic,
+) -> tuple[Ending, ...]:
+    """Wait until jobs of a namespace have reached a goal, or one has lost it; how they ended.
+
+    Without those that were still on their way when another lost the goal for them all. `tell` hears
+    of every change of phase or reason, `ended` of each job that is done with, `seen` of each look.
+    UnknownJob if one is not there to begin with, unless it is to be deleted. TimedOut after
+    `timeout` seconds names those that are left and where they stand; they go on. A server that
+    does not answer for a while does not end the waiting.
+    """
+    watch = _Watch(names=tuple(dict.fromkeys(names)), goal=goal, tell=tell, ended=ended, seen=seen)
+    end = None if timeout is None else clock() + timeout
+
+    def in_time(_: object = None) -> None:
+        if end is not None and clock() >= end:
+            raise watch.late(timeout or 0.0, namespace) from None
+
+    for _ in looks(
+        lambda: watch.look(backend, namespace),
+        every=backend.look_every,
+        blind=in_time,
+        clock=clock,
+        end=end,
+    ):
+        with suppress(ArenaError):
+            each()
+        if watch.settled:
+            break
+        in_time()
+    return tuple(watch.ends[name] for name in watch.names if name in watch.ends)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Watch:
+    """What is known by now of the jobs that are waited for."""
+
+    names: tuple[str, ...]
+    goal: Goal
+    tell: Callable[[JobStatus], None]
+    ended: Callable[[Ending], None]
+    seen: Callable[[JobStatus], None]
+    known: dict[str, JobStatus] = field(default_factory=dict)
+    ends: dict[str, Ending] = field(default_factory=dict)
+
+    @property
+    def left(self) -> tuple[str, ...]:
+        """The jobs that have neither reached the goal nor lost it."""
+        return tuple(name for name in self.names if name not in self.ends)
+
+    @property
+    def settled(self) -> bool:
+        """Whether there is nothing left to wait for."""
+        return not self.left or any(one.standing is Standing.LOST for one in self.ends.values())
+
+    def look(self, backend: Backend, namespace: str) -> None:
+        """Look at every job that is left."""
+        left = self.left
+        listed: Mapping[str, JobStatus] | None = None
+        if len(left) > _FEW:
+            listed = {one.name: one for one in backend.jobs(namespace)}
+        for name in left:
+            self._see(name, _status(backend, name, namespace, listed), namespace)
+
+    def _see(self, name: str, found: JobStatus | None, namespace: str) -> None:
+        before = self.known.get(name)
+        if before is None and found is None and self.goal is not Goal.DELETED:
+            raise UnknownJob(name, namespace)
+        if before is not None and found is not None and before.uid != found.uid:
+            # Another job has the name by now; the one that was waited for is gone.
+            found = None
+        if found is not None:
+            self.known[name] = found
+            self.seen(found)
+            if before is None or (before.phase, before.reason) != (found.phase, found.reason):
+                self.tell(found)
+        now = standing(self.goal, found)
+        if now is not Standing.OPEN:
+            self.ends[name] = Ending(name=name, standing=now, status=found)
+            self.ended(self.ends[name])
+
+    def late(self, timeout: float, namespace: str) -> TimedOut:
+        """That there is no more time, and where the jobs stand that are left."""
+        left, spent = self.left, f"{round(timeout, 1):g}"
+        some = [self.known[name] for name in left if name in self.known]
+        come_back = f"arena-topo get {left[0]} -n {namespace}"
+        if len(self.names) == 1:
+            last = some[0] if some else None
+            is_ = f"still {last.phase}" if last else "out of sight"
+            return TimedOut(
+                f"job {left[0]} is {is_} after {spent} s",
+                why=last.reason if last else None,
+                hint=f"it goes on: {come_back}",
+            )
+        stand = {one.name: f"{one.phase}{f' ({one.reason})' if one.reason else ''}" for one in some}
+        return TimedOut(
+            f"{len(left)} of {len(self.names)} jobs are not {self.goal} after {spent} s",
+            why="; ".join(f"{name} is {stand.get(name, 'out of sight')}" for name in left),
+            hint=f"they go on: {come_back}",
+        )
+
+
+def _status(
+    backend: Backend, name: str, namespace: str, listed: Mapping[str, JobStatus] | None
+) -> JobStatus | None:
+    """A job as it is now; None if there is none."""
+    if listed is not None:
+        return listed.get(name)
+    try:
+        return backend.job(name, namespace)
+    except NotFound:
+        return None

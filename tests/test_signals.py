@@ -1,0 +1,365 @@
+"""Signals to the program as a process: what ends, with what code and words, what stays behind."""
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from proxy import Proxy
+from worlds import living_world, local_world
+
+from arena_topo.backends import Phase
+from arena_topo.cli import stopping
+from arena_topo.errors import NotFound
+
+CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
+
+
+class Place:
+    """The program on one engine, as processes; on a cluster through a proxy."""
+
+    def __init__(self, world, words, proxy=None):
+        self.world, self.words, self.proxy = world, words, proxy
+        self.backend = world.backend
+
+    def start(self, *arguments, **more):
+        return subprocess.Popen(
+            [sys.executable, "-m", "arena_topo", *self.words, *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            bufsize=1,
+            **more,
+        )
+
+    def submit(self, name="demo", *flags):
+        job = self.world.job(name)
+        with self.start(
+            "submit", "mpi", f"--name={name}", "--image=local", *flags, job.command
+        ) as one:
+            said = one.communicate()
+        assert one.returncode == 0, said
+        return job
+
+    def there(self, name="demo"):
+        with contextlib.suppress(NotFound):
+            return self.backend.job(name, "default")
+        return None
+
+
+@pytest.fixture(params=["local", "living"])
+def place(request, tmp_path):
+    if request.param == "local":
+        with local_world(tmp_path) as world:
+            yield Place(world, ["--backend=local", "--emulate=dgx-1-v100:2"])
+    else:
+        yield from cluster(tmp_path)
+
+
+@pytest.fixture
+def living(tmp_path):
+    yield from cluster(tmp_path)
+
+
+def cluster(folder):
+    with living_world(folder) as world:
+        proxy = Proxy(folder / "config")
+        yield Place(world, [f"--kubeconfig={proxy.kubeconfig(folder / 'proxied')}"], proxy)
+        proxy.close()
+
+
+def interrupted(process, number=signal.SIGINT):
+    """Send a signal; the exit code, and what was said after it."""
+    process.send_signal(number)
+    out, err = process.communicate(timeout=30)
+    assert "Traceback" not in out + err
+    return process.returncode, err
+
+
+def heard(process, text):
+    """Read stderr up to a line that holds a text."""
+    for line in process.stderr:
+        if text in line:
+            return
+    raise AssertionError(f"it ended without saying {text!r}")
+
+
+# ---------------------------------------------------------------- commands that wait
+
+
+GOES_ON = (
+    "The job demo goes on. Come back: arena-topo logs -f demo -n default;"
+    " end it: arena-topo delete demo -n default\n"
+)
+
+
+@pytest.mark.parametrize("number", CODES)
+def test_a_signal_ends_the_waiting_of_submit_and_not_the_job(place, number):
+    job = place.world.job("demo")
+    line = ["submit", "mpi", "--wait", "--name=demo", "--image=local", job.command]
+    with place.start(*line) as waits:
+        heard(waits, "is RUNNING")
+        assert interrupted(waits, number) == (CODES[number], GOES_ON)
+    assert place.there().phase is Phase.RUNNING
+
+
+@pytest.mark.parametrize("number", CODES)
+def test_a_signal_ends_a_log_that_is_followed_and_not_the_job(place, number):
+    place.submit()
+    place.world.start("demo")
+    place.world.say("demo", "hello")
+    with place.start("logs", "-f", "demo") as follows:
+        assert follows.stdout.readline() == "hello\n"
+        assert interrupted(follows, number) == (CODES[number], GOES_ON)
+    assert place.there().phase is Phase.RUNNING
+
+
+@pytest.mark.parametrize("number", CODES)
+def test_a_signal_ends_wait_which_says_with_what_it_goes_on(place, number):
+    place.submit()
+    with place.start("wait", "demo", "--for=succeeded") as waits:
+        heard(waits, "The Job demo is")
+        code, said = interrupted(waits, number)
+    assert code == CODES[number]
+    assert said.endswith(
+        "Nothing else was ended. Come back: arena-topo wait demo --for succeeded -n default\n"
+    )
+
+
+def test_ctrl_c_ends_a_job_that_is_watched_and_only_that(place):
+    place.submit()
+    place.world.start("demo")
+    with place.start("get", "demo", "--watch") as watches:
+        assert watches.stdout.readline()
+        assert interrupted(watches)[0] == 130
+    assert place.there().phase is Phase.RUNNING
+
+
+def test_ctrl_c_ends_a_resume_that_waits_for_its_workers(living):
+    living.world.cluster.sshd = False
+    gang = ("--gputopology", "--gpus=2", "--image=i")
+    with living.start("submit", "mpi", "--name=demo", *gang, "c") as one:
+        one.communicate()
+    living.world.cluster.images.update(dict.fromkeys(("node-0", "node-1"), 600.0))
+    with living.start("suspend", "demo") as one:
+        one.communicate()
+    with living.start("resume", "demo", "--wait") as resumes:
+        until(lambda: living.there().phase is Phase.PENDING and living.there().instances)
+        code, said = interrupted(resumes)
+    assert code == 130
+    assert "arena-topo delete demo -n default\n" in said
+
+
+def test_ctrl_c_ends_the_controller_which_gives_its_lease_back(living):
+    space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "arena-topo-system"}}
+    living.world.api.add(space)
+    with living.start("controller") as works:
+        heard(works, "this controller is at work")
+        code, said = interrupted(works)
+    assert code == 130
+    assert "Come back: arena-topo controller; all it knows is written on the jobs\n" in said
+    lease = living.world.api.find("Lease", "arena-topo-controller", "arena-topo-system")
+    assert not lease["spec"].get("holderIdentity")
+
+
+def until(reached):
+    end = time.monotonic() + 30
+    while not reached():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+# ---------------------------------------------------------------- before and while it is created
+
+
+@pytest.mark.parametrize("number", CODES)
+@pytest.mark.parametrize("gang", [(), ("--gputopology", "--gpus=2")], ids=["plain", "gang"])
+def test_a_submit_that_is_stopped_before_it_creates_leaves_nothing(living, gang, number):
+    living.proxy.slow("GET|selfsubjectreviews", 600, times=100)
+    with living.start("submit", "mpi", "--name=demo", "--image=i", *gang, "c") as submits:
+        until(lambda: living.proxy.requests)
+        code, said = interrupted(submits, number)
+    assert code == CODES[number]
+    # The server does not even answer to that.
+    assert (
+        said
+        == "Whether demo was created cannot be seen (no answer): arena-topo get demo -n default\n"
+    )
+    assert living.there() is None
+
+
+def test_a_submit_that_is_stopped_before_it_creates_says_so_where_that_can_be_seen(living):
+    living.proxy.slow("GET /api/v1/nodes", 600)
+    line = ["submit", "mpi", "--name=demo", "--image=i", "--gputopology", "--gpus=2", "c"]
+    with living.start(*line) as submits:
+        until(lambda: any("/nodes" in one for one in living.proxy.requests))
+        assert interrupted(submits) == (130, "Nothing was created.\n")
+    assert living.there() is None
+
+
+@pytest.mark.parametrize("number", CODES)
+@pytest.mark.parametrize("gang", [(), ("--gputopology", "--gpus=2")], ids=["plain", "gang"])
+def test_a_submit_that_is_stopped_between_the_job_and_its_files_takes_the_job_back(
+    living, tmp_path, gang, number
+):
+    file = tmp_path / "train.yaml"
+    file.write_text("lr: 1\n", encoding="utf-8")
+    living.proxy.slow("POST .*/configmaps", 600)
+    line = ["submit", "mpi", "--name=demo", "--image=i", *gang, f"--config-file={file}:/etc/a", "c"]
+    with living.start(*line) as submits:
+        until(lambda: any("POST" in one and "/configmaps" in one for one in living.proxy.requests))
+        code, said = interrupted(submits, number)
+    assert (code, said) == (CODES[number], "Nothing was created.\n")
+    assert living.there() is None
+
+
+def test_a_gang_whose_submit_is_stopped_before_its_start_waits_whole(living):
+    living.proxy.slow("PATCH .*/mpijobs/demo", 600)
+    line = ["submit", "mpi", "--name=demo", "--image=i", "--gputopology", "--gpus=2", "c"]
+    with living.start(*line) as submits:
+        until(lambda: any("PATCH" in one for one in living.proxy.requests))
+        code, said = interrupted(submits)
+    assert code == 130
+    assert said.endswith("end it: arena-topo delete demo -n default\n")
+    with living.start("resume", "demo") as resumes:
+        out, err = resumes.communicate()
+    assert (resumes.returncode, out) == (0, "mpijob.kubeflow.org/demo resumed\n"), err
+
+
+def test_a_job_of_this_machine_is_made_whole_or_not_at_all(tmp_path):
+    program = """
+import os, signal, sys
+from arena_topo.backends.local import ledger
+written = ledger._written
+def interrupt(path, text):
+    written(path, text)
+    if path.name == "submission.json":
+        os.kill(os.getpid(), signal.SIGTERM)
+ledger._written = interrupt
+from arena_topo.__main__ import main
+main()
+"""
+    line = [sys.executable, "-c", program, "--backend=local", "submit", "mpi", "--name=demo"]
+    done = subprocess.run(
+        [*line, "--image=local", "true"], capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+    assert (done.returncode, done.stdout) == (143, "")
+    assert done.stderr.endswith("Nothing was created.\n")
+    state = Path(os.environ["XDG_STATE_HOME"]) / "arena-topo" / "jobs"
+    assert [one for one in state.rglob("*") if one.is_file()] == []
+
+
+# ---------------------------------------------------------------- at once
+
+
+@pytest.mark.parametrize("number", CODES)
+def test_a_second_signal_does_not_wait_for_anything(living, number):
+    living.proxy.slow("POST .*/configmaps", 600)
+    with living.start("submit", "mpi", "--name=demo", "--image=i", "c") as submits:
+        until(lambda: any("POST" in one and "/configmaps" in one for one in living.proxy.requests))
+        # Taking the job back is what the first signal waits for.
+        living.proxy.slow("DELETE", 600)
+        submits.send_signal(number)
+        until(lambda: any("DELETE" in one for one in living.proxy.requests))
+        assert interrupted(submits, number) == (CODES[number], "")
+
+
+def test_a_server_that_does_not_answer_holds_nobody_who_wants_to_leave(living):
+    living.submit()
+    with living.start("wait", "demo", "--request-timeout=0") as waits:
+        heard(waits, "The Job demo is")
+        living.proxy.slow(".", 600, times=100)
+        count = len(living.proxy.requests)
+        until(lambda: len(living.proxy.requests) > count)
+        assert interrupted(waits)[0] == 130
+
+
+def test_a_log_whose_server_hangs_is_left_with_the_words_that_need_no_answer(living):
+    living.submit()
+    living.world.start("demo")
+    living.world.cluster.api.find("MPIJob", "demo")
+    with living.start("logs", "-f", "demo", "--request-timeout=0") as follows:
+        until(lambda: any("/log?" in one for one in living.proxy.requests))
+        living.proxy.slow(".", 600, times=100)
+        assert interrupted(follows) == (130, GOES_ON)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_who_has_the_program_ignore_a_signal_is_heeded(local_place, number):
+    local_place.submit()
+
+    def ignoring():
+        signal.signal(number, signal.SIG_IGN)
+
+    with local_place.start("wait", "demo", preexec_fn=ignoring) as waits:
+        heard(waits, "The Job demo is")
+        waits.send_signal(number)
+        local_place.world.start("demo")
+        local_place.world.finish("demo", 0)
+        assert waits.communicate()[0] == "mpijob.kubeflow.org/demo succeeded\n"
+    assert waits.returncode == 0
+
+
+@pytest.fixture
+def local_place(tmp_path):
+    with local_world(tmp_path) as world:
+        yield Place(world, ["--backend=local", "--emulate=dgx-1-v100:2"])
+
+
+def test_a_terminal_that_was_closed_is_no_mistake(local_place):
+    local_place.submit()
+    with local_place.start("wait", "demo") as waits:
+        heard(waits, "The Job demo is")
+        waits.stderr.close()
+        waits.stdout.close()
+        waits.send_signal(signal.SIGHUP)
+        assert waits.wait() == 129
+
+
+# ---------------------------------------------------------------- moments
+
+
+def test_a_block_is_left_when_its_time_is_over_and_the_limit_goes_on_after_it():
+    stopping.limit(0.1)
+    with stopping.briefly(0.05):
+        time.sleep(600)
+    with pytest.raises(stopping.OutOfTime):
+        time.sleep(600)
+
+
+def test_a_block_that_ends_in_time_is_left_by_no_alarm():
+    with stopping.briefly(600):
+        pass
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
+def test_other_threads_have_no_limit():
+    seen = []
+
+    def work():
+        stopping.limit(0.0)
+        with stopping.briefly(0.0):
+            seen.append(signal.getitimer(signal.ITIMER_REAL))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == [(0.0, 0.0)]
+
+
+def test_every_word_of_how_to_come_back_is_a_command_that_works(place):
+    place.submit()
+    place.world.start("demo")
+    with place.start("wait", "demo") as waits:
+        heard(waits, "The Job demo is")
+        _, said = interrupted(waits)
+    words = re.search("Come back: arena-topo (.*)", said)[1].split()
+    place.world.finish("demo", 0)
+    with place.start(*words) as again:
+        assert again.communicate()[0] == "mpijob.kubeflow.org/demo succeeded\n"
