@@ -36,7 +36,7 @@ from arena_topo.topology import (
 )
 from arena_topo.topology.fabricfile import FabricFile
 
-__all__ = ["KUEUE", "ago", "cluster", "project"]
+__all__ = ["KUEUE", "Survey", "ago", "cluster", "project", "survey"]
 
 KUEUE = "kueue.x-k8s.io"
 """The API group of the `Topology` that tells of the network."""
@@ -46,6 +46,15 @@ _COUNT = "nvidia.com/gpu.count"
 
 _LONGEST_NAME = 63
 """Characters of a name that are shown; DNS labels have no more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Survey:
+    """A cluster, and what it was made from: who uses which node, and what claims hold."""
+
+    cluster: Cluster
+    uses: Mapping[str, Use]
+    claims: slices.Claimed
 
 
 def cluster(
@@ -65,6 +74,17 @@ def cluster(
     domains as the cluster has tiers. `notes` of the cluster name whatever is not understood and say
     what becomes of it, each thing by itself.
     """
+    return survey(objects, source=source, file=file, now=now).cluster
+
+
+def survey(
+    objects: Iterable[Object | Damage],
+    *,
+    source: str,
+    file: FabricFile | None = None,
+    now: float | None = None,
+) -> Survey:
+    """Build the cluster as `cluster` does, and keep what it was made from."""
     notes: list[str] = []
     found: dict[str, list[Object]] = {kind: [] for kind in PROJECTIONS}
     for at, one in enumerate(objects, start=1):
@@ -113,7 +133,7 @@ def cluster(
         file=file,
     )
     notes += joined.notes
-    return Cluster(
+    seen = Cluster(
         nodes=tuple(
             _node(nodes[name], known[name], joined, uses.get(name, Use()), notes)
             for name in sorted(nodes, key=natural)
@@ -124,6 +144,7 @@ def cluster(
         notes=tuple(map(_shown, notes)),
         source=source,
     )
+    return Survey(cluster=seen, uses=uses, claims=witnesses.claims)
 
 
 def _ours(pods: Iterable[Object]) -> set[tuple[str, str]]:

@@ -488,13 +488,15 @@ def _links(numbered: Mapping[int, _Gpu], size: int) -> Matrix:
 class Claimed:
     """What claims hold: GPUs by node, the pods that hold them, and the claims that were read.
 
-    `foreign` are nodes on which somebody else's claims hold GPUs.
+    `foreign` are nodes on which somebody else's claims hold GPUs. `given` are the GPUs that pods
+    have by their claims, each on its own node.
     """
 
     gpus: dict[str, GPUSet] = field(default_factory=dict)
     holders: set[tuple[str, str]] = field(default_factory=set)
     read: set[tuple[str, str]] = field(default_factory=set)
     foreign: set[str] = field(default_factory=set)
+    given: dict[tuple[str, str], GPUSet] = field(default_factory=dict)
 
 
 def is_ours(claim: Object, pods: Collection[tuple[str, str]]) -> bool:
@@ -540,6 +542,8 @@ def claimed(
             found.gpus[node] = GPUSet(found.gpus.get(node, 0) | gpus)
             if not mine:
                 found.foreign.add(node)
+            for user in users:
+                found.given[user] = GPUSet(found.given.get(user, 0) | gpus)
             # A worker's own claim has its name.
             found.holders |= users | {(namespace, meta["name"])}
     return found

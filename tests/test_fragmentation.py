@@ -1,0 +1,490 @@
+"""What the free GPUs are good for: against everything tried by hand on small clusters."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import oracle
+import pytest
+from cube_mesh import HGX, PCIE, V100, cluster, machine, matrix, node
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from arena_topo.output import fragmentation as screen
+from arena_topo.solver import Request
+from arena_topo.solver.configurations import Table, table
+from arena_topo.solver.refusal import emptied
+from arena_topo.topology import (
+    Cluster,
+    GPUSet,
+    Link,
+    LinkKind,
+    Machine,
+    Node,
+    Tier,
+    count,
+    flat,
+    gpu_set,
+    members,
+)
+from arena_topo.workflow import fragmentation
+from arena_topo.workflow.fragmentation import Alike, Gang, Kind, certain, disjoint, look
+
+HERE = Path(__file__).parent
+
+FOUR = machine("four", "V100", matrix(4, {(0, 1): 2, (2, 3): 2, (0, 2): 1, (1, 3): 1}))
+BRIDGED = machine("bridged", "A6000", matrix(3, {(0, 1): 4}))
+MESH = machine("mesh", "V100", flat(4, Link(kind=LinkKind.NVLINK, lanes=2)))
+SWITCH = machine("switch", "A100", flat(4, Link(kind=LinkKind.NVLINK, lanes=12)))
+SINGLE = machine("single", "V100", flat(1))
+MACHINES = (FOUR, BRIDGED, MESH, SWITCH, SINGLE, machine("tree", "V100", matrix(4, {})))
+
+
+@st.composite
+def meshes(draw: st.DrawFn, most: int = 6) -> Machine:
+    size = draw(st.integers(1, most))
+    pairs = list(itertools.combinations(range(size), 2))
+    lanes = draw(st.fixed_dictionaries({pair: st.integers(0, 2) for pair in pairs}))
+    return machine("m", "V100", matrix(size, lanes))
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> Cluster:
+    """Up to five nodes of up to four GPUs in two tiers, some opaque, some out of service."""
+    nodes = []
+    for index in range(draw(st.integers(1, 5))):
+        of = draw(st.sampled_from(MACHINES))
+        free = draw(st.integers(0, of.everything))
+        hidden = draw(st.integers(0, max(0, count(GPUSet(free)) - 1)) | st.just(0))
+        spine = draw(st.sampled_from("ab"))
+        leaf = f"{spine}{draw(st.sampled_from('12'))}"
+        nodes.append(
+            node(
+                f"n{index}",
+                of,
+                free,
+                hidden=hidden,
+                unavailable=draw(st.sampled_from([None, None, None, "cordoned"])),
+                domains=(spine, leaf),
+                network=draw(st.sampled_from([float("inf"), float("inf"), 6.0])),
+            )
+        )
+    tiers = (Tier(name="spine", bandwidth=5.0), Tier(name="leaf", bandwidth=12.5))
+    return cluster(*nodes, tiers=tiers, beyond=1.25)
+
+
+# ---------------------------------------------------------------- the same by trying everything
+
+
+def packed(of: Table, free: GPUSet, size: int, speed: float) -> int:
+    """The most disjoint sets, by choosing any set and going on with the rest."""
+    return max(
+        (
+            1 + packed(of, GPUSet(free & ~chosen), size, speed)
+            for chosen in map(gpu_set, itertools.combinations(members(free), size))
+            if of.value(chosen) >= speed
+        ),
+        default=0,
+    )
+
+
+def consistent(free: GPUSet, hidden: int) -> list[GPUSet]:
+    """The sets that may be free."""
+    left = count(free) - hidden
+    return [gpu_set(some) for some in itertools.combinations(members(free), left)]
+
+
+def sure(one: Node, size: int, speed: float) -> int:
+    of = table(one.machine.configuration)
+    return min(packed(of, free, size, speed) for free in consistent(one.free, one.hidden))
+
+
+def gangs(of: Cluster, gang: Gang) -> int:
+    """The most gangs at once in the compact shape, at least as fast as `full`."""
+    speed = gang.full if gang.full is not None else 0.0
+    nodes = [one for one in of.nodes if one.unavailable is None]
+    if gang.workers == 1:
+        return sum(sure(one, gang.gpus, speed) for one in nodes)
+    able = frozenset(at for at, one in enumerate(nodes) if sure(one, gang.gpus, speed))
+
+    def most(left: frozenset[int]) -> int:
+        return max(
+            (
+                1 + most(left - set(some))
+                for some in itertools.combinations(sorted(left), gang.workers)
+                if oracle.joined([nodes[at] for at in some], of)[1] >= speed
+            ),
+            default=0,
+        )
+
+    return most(able)
+
+
+def kinds(of: Cluster) -> dict[tuple[str | None, str], Cluster]:
+    found: dict[tuple[str | None, str], list[Node]] = {}
+    for one in of.nodes:
+        found.setdefault((one.machine.model, one.resource), []).append(one)
+    return {key: replace(of, nodes=tuple(some)) for key, some in found.items()}
+
+
+@given(clusters())
+def test_gangs_are_those_that_fit_when_everything_is_tried(world: Cluster):
+    apart = kinds(world)
+    report = look(world)
+    assert {(one.model, one.resource) for one in report.kinds} == set(apart)
+    for kind in report.kinds:
+        mine = apart[kind.model, kind.resource]
+        assert kind.total == sum(len(one.machine.gpus) for one in mine.nodes)
+        for gang in kind.gangs:
+            assert gang.size == gang.workers * gang.gpus
+            request = Request(workers=gang.workers, gpus=gang.gpus)
+            full = oracle.brute_force(request, emptied(mine))
+            assert (gang.whole_empty > 0) == (full is not None)
+            if full is not None:
+                assert gang.full == (None if gang.size == 1 else -full[1])
+                assert gang.whole == gangs(mine, gang)
+                assert gang.whole_empty == gangs(emptied(mine), gang)
+            pieces = oracle.brute_force(Request(workers=gang.size, gpus=1), mine)
+            assert gang.fits == (pieces is not None)
+            if pieces is not None:
+                assert gang.best == (None if gang.size == 1 else -pieces[1])
+                assert gang.nodes == pieces[3]
+
+
+@given(meshes(), st.data())
+def test_disjoint_sets_are_as_many_as_there_are(of: Machine, data: st.DataObject):
+    shape = table(of.configuration)
+    free = GPUSet(data.draw(st.integers(0, of.everything)))
+    size = data.draw(st.integers(2, max(2, len(of.gpus))))
+    speed = data.draw(st.sampled_from([9.0, 12.0, 20.0, 40.0, 80.0, 500.0]))
+    assert disjoint(shape, free, size, speed) == packed(shape, free, size, speed)
+
+
+@given(meshes(5), st.data())
+def test_what_is_certain_holds_whichever_gpus_are_hidden(of: Machine, data: st.DataObject):
+    shape = table(of.configuration)
+    free = GPUSet(data.draw(st.integers(0, of.everything)))
+    hidden = data.draw(st.integers(0, count(free)))
+    size = data.draw(st.integers(2, 4))
+    speed = data.draw(st.sampled_from([9.0, 12.0, 20.0, 40.0]))
+    one = node("n", of, free, hidden=hidden)
+    assert certain(shape, free, hidden, size, speed) == sure(one, size, speed)
+
+
+TWELVE = machine("twelve", "V100", matrix(12, {(i, j): 1 for i in range(5) for j in range(i)}))
+
+
+@given(st.integers(0, TWELVE.everything), st.integers(0, 4), st.sampled_from([2, 3, 4]))
+@example(TWELVE.everything, 1, 2)
+@example(TWELVE.everything, 2, 2)
+def test_on_large_machines_no_more_is_called_certain_than_there_is(
+    bits: int, hidden: int, size: int
+):
+    free = GPUSet(bits)
+    hidden = min(hidden, count(free))
+    shape = table(TWELVE.configuration)
+    speed = shape.best(TWELVE.everything, size)
+    least = min(disjoint(shape, some, size, speed) for some in consistent(free, hidden))
+    assert certain(shape, free, hidden, size, speed) <= least
+    if not hidden:
+        assert certain(shape, free, 0, size, speed) == least
+
+
+@given(clusters())
+def test_every_node_is_told_of_once_and_as_it_is(world: Cluster):
+    by_name = {one.name: one for one in world.nodes}
+    told = []
+    for kind in look(world).kinds:
+        for alike in kind.alike:
+            for name in alike.names:
+                told.append(name)
+                one = by_name[name]
+                assert (alike.gpus, alike.free) == (len(one.machine.gpus), one.free_count)
+                assert (alike.opaque, alike.unavailable) == (one.hidden > 0, one.unavailable)
+                assert alike.stranded == stranded(one)
+                for sets in alike.sets:
+                    assert_sets(sets, one)
+                assert alike.lacking == lacking(one, kind.missing)
+    assert sorted(told) == sorted(by_name)
+
+
+@given(clusters())
+def test_numbers_of_gpus_add_up(world: Cluster):
+    kinds = look(world).kinds
+    free = sum(one.free_count for one in world.nodes if one.unavailable is None)
+    idle = sum(one.free_count for one in world.nodes if one.unavailable is not None)
+    assert sum(one.free for one in kinds) == free
+    assert sum(one.away for one in kinds) == idle
+    for kind in kinds:
+        working = [one for one in kind.alike if one.unavailable is None]
+        assert kind.stranded == sum(one.stranded * len(one.names) for one in working)
+        for sets in kind.sets:
+            mine = [(some, len(one.names)) for one in working for some in one.sets]
+            of_size = [(some, many) for some, many in mine if some.size == sets.size]
+            assert sets.whole == sum(some.whole * many for some, many in of_size)
+            assert sets.broken == sum(some.broken * many for some, many in of_size)
+
+
+def assert_sets(sets: fragmentation.Sets, one: Node) -> None:
+    of = table(one.machine.configuration)
+    whole = one.machine.everything
+    full = of.best(whole, sets.size)
+    assert sets.most == packed(of, whole, sets.size, full)
+    assert sets.whole == sure(one, sets.size, full)
+    assert 0 <= sets.broken <= sets.most - sets.whole
+    if not one.hidden:
+        used = packed(of, GPUSet(whole & ~one.free), sets.size, full)
+        assert sets.broken == max(0, sets.most - sets.whole - used)
+
+
+def stranded(one: Node) -> int:
+    of = table(one.machine.configuration)
+    gpus = range(len(one.machine.gpus))
+
+    def fastest(gpu: int, others: Any) -> float:
+        return max((of.value(gpu_set((gpu, other))) for other in others if other != gpu), default=0)
+
+    return max(
+        sum(fastest(gpu, members(free)) < fastest(gpu, gpus) for gpu in members(free))
+        for free in consistent(one.free, one.hidden)
+    )
+
+
+def lacking(one: Node, missing: Gang | None) -> int | None:
+    """How many GPUs must become free, by freeing any so many."""
+    if missing is None:
+        return None
+    of, whole = table(one.machine.configuration), one.machine.everything
+    speed = missing.full or 0.0
+    if not packed(of, whole, missing.gpus, speed):
+        return None
+    if sure(one, missing.gpus, speed):
+        return 0
+    busy = members(GPUSet(whole & ~one.free))
+    if one.hidden:
+        # Which of them are in use nobody knows, so all of them must be free to be sure.
+        needed = [
+            len(some) + one.hidden
+            for many in range(len(busy) + 1)
+            for some in itertools.combinations(busy, many)
+            if packed(of, GPUSet(one.free | gpu_set(some)), missing.gpus, speed)
+        ]
+        return (
+            max(1, min(missing.gpus, *needed, missing.gpus))
+            if not of.uniform
+            else max(1, missing.gpus - one.free_count)
+        )
+    return min(
+        len(some)
+        for many in range(len(busy) + 1)
+        for some in itertools.combinations(busy, many)
+        if packed(of, GPUSet(one.free | gpu_set(some)), missing.gpus, speed)
+    )
+
+
+@given(clusters(), st.data())
+def test_a_gpu_that_becomes_free_never_makes_it_worse(world: Cluster, data: st.DataObject):
+    at = data.draw(st.integers(0, len(world.nodes) - 1))
+    one = world.nodes[at]
+    busy = members(GPUSet(one.machine.everything & ~one.free))
+    if not busy or one.hidden:
+        return
+    more = replace(one, free=GPUSet(one.free | 1 << data.draw(st.sampled_from(busy))))
+    better = replace(world, nodes=(*world.nodes[:at], more, *world.nodes[at + 1 :]))
+    for now, then in zip(look(world).kinds, look(better).kinds, strict=True):
+        for before, after in zip(now.gangs, then.gangs, strict=True):
+            assert after.whole >= before.whole
+            assert after.counted >= before.counted
+            assert (after.best or 0) >= (before.best or 0)
+            assert after.whole_empty == before.whole_empty
+
+
+# ---------------------------------------------------------------- what a person is told
+
+
+def only(*nodes: Node, **more: Any) -> Kind:
+    [kind] = look(cluster(*nodes, **more)).kinds
+    return kind
+
+
+def gang(kind: Kind, size: int) -> Gang:
+    return next(one for one in kind.gangs if one.size == size)
+
+
+def alike(kind: Kind, name: str) -> Alike:
+    return next(one for one in kind.alike if name in one.names)
+
+
+def test_twenty_free_gpus_without_a_gang_of_eight_name_the_nodes_that_come_nearest():
+    kind = only(
+        node("node-7", V100, 0b01111111),
+        node("node-8", V100, 0b00111111),
+        node("node-9", V100, 0b11111110),
+    )
+    assert kind.free == 20
+    assert screen.verdict(kind) == (
+        "20 of 24 GPUs are free, but no gang of 8 gets full speed (120 GB/s):"
+        " node-7 and node-9 come nearest and lack 1 GPU each"
+    )
+
+
+def test_the_page_about_observing_shows_what_is_shown():
+    page = (HERE.parent / "docs" / "observing.md").read_text(encoding="utf-8")
+    frees = {"node-7": 0b01111111, "node-8": 0b00111111, "node-9": 0b11111110}
+    text = screen.screen(look(cluster(*(node(name, V100, bits) for name, bits in frees.items()))))
+    assert f"$ arena-topo top node --frag\n{text.partition('WHOLE: ')[0].rstrip()}\n" in page
+
+
+def test_a_single_gpu_of_each_nvlink_pair_is_stranded():
+    kind = only(node("n", machine("bridges", "A6000", matrix(4, {(0, 1): 4, (2, 3): 4})), 0b0101))
+    assert kind.stranded == 2
+    assert next((one.size, one.whole, one.broken) for one in kind.sets) == (2, 0, 2)
+
+
+def test_a_gpu_that_never_had_a_bridge_is_not_stranded():
+    kind = only(node("n", BRIDGED, 0b111))
+    assert kind.stranded == 0
+    assert only(node("n", BRIDGED, 0b110)).stranded == 1
+
+
+def test_behind_an_nvswitch_any_two_gpus_are_a_pair():
+    kind = only(node("n", HGX, 0b10000001))
+    assert kind.stranded == 0
+    assert gang(kind, 2).whole == 1
+    assert gang(kind, 2).full == 240.0
+
+
+def test_a_job_across_two_quads_breaks_both():
+    together = alike(only(node("n", V100, 0b11110000)), "n")
+    across = alike(only(node("n", V100, 0b11001100)), "n")
+    quads = [next(some for some in one.sets if some.size == 4) for one in (together, across)]
+    assert [(some.whole, some.broken) for some in quads] == [(1, 0), (0, 2)]
+
+
+def test_gpus_of_a_cordoned_node_are_idle_but_not_free():
+    kind = only(node("a", V100), node("b", V100, unavailable="cordoned"))
+    assert (kind.free, kind.away) == (8, 8)
+    assert gang(kind, 8).whole == 1
+    assert gang(kind, 8).whole_empty == 2
+    assert [(one.size, one.whole) for one in kind.sets] == [(2, 4), (4, 2), (8, 1)]
+    text = screen.screen(look(cluster(node("a", V100), node("b", V100, unavailable="cordoned"))))
+    assert "8 more GPUs are idle on nodes where no job can start." in text
+    assert "b (cordoned)" in text
+    assert "\n1      8/8   4/0    2/0    1/0     0         all that take jobs\n" in text
+
+
+def test_a_speed_that_is_assumed_is_called_so():
+    unknown = machine("m", None, V100.links)
+    assert only(node("n", unknown)).assumed
+    assert not only(node("n", V100)).assumed
+    assert not only(node("n", machine("tree", None, matrix(4, {})))).assumed
+
+
+def test_shared_gpus_are_no_gangs_but_are_told_of():
+    report = look(cluster(node("a", V100), node("b", V100, shared="MIG slices")))
+    assert (report.shared, report.shared_nodes) == (8, 1)
+    assert [one.total for one in report.kinds] == [8]
+    assert "1 more node shares GPUs or cuts them up: no gang gets those." in screen.screen(report)
+
+
+def test_gpu_models_are_looked_at_apart_the_largest_first():
+    report = look(cluster(node("a", V100), node("b", HGX), node("c", HGX)))
+    assert [(one.model, one.total) for one in report.kinds] == [("A100", 16), ("V100", 8)]
+
+
+def test_gangs_of_several_nodes_keep_within_what_is_as_near_as_on_the_empty_cluster():
+    tiers = (Tier(name="leaf", bandwidth=25.0),)
+    racks = [
+        node(f"n{index}", V100, None if index in (0, 2) else 0, domains=(f"r{index // 2}",))
+        for index in range(4)
+    ]
+    kind = only(*racks, tiers=tiers, beyond=1.25)
+    sixteen = gang(kind, 16)
+    assert (sixteen.workers, sixteen.gpus, sixteen.full) == (2, 8, 25.0)
+    # Two whole machines are free, but in two racks.
+    assert (sixteen.whole, sixteen.whole_empty, sixteen.counted) == (0, 2, 1)
+    assert (sixteen.best, sixteen.nodes, sixteen.tier) == (1.25, 2, "beyond")
+
+
+def test_a_slow_card_keeps_a_node_out_of_gangs_of_several():
+    tiers = (Tier(name="leaf", bandwidth=25.0),)
+    slow = [node(f"n{at}", V100, domains=("r",), network=2.0 if at < 2 else 9e9) for at in range(5)]
+    sixteen = gang(only(*slow, tiers=tiers), 16)
+    assert (sixteen.full, sixteen.whole) == (25.0, 1)
+    assert sixteen.counted == 2
+
+
+def test_gpus_that_may_be_in_use_are_lacking_too():
+    kind = only(node("n", V100, 0b01111111, hidden=1), node("m", V100, 0b00000011))
+    # Whichever of the seven is in use may be one of the only free quad.
+    assert kind.missing == gang(kind, 4)
+    assert alike(kind, "n").lacking == 1
+    assert alike(kind, "m").lacking == 2
+
+
+def test_what_nobody_names_is_counted_at_its_worst():
+    known = only(node("n", V100, 0b00001111))
+    doubtful = only(node("n", V100, 0b11111111, hidden=4))
+    assert gang(known, 4).whole == 1
+    assert (gang(doubtful, 4).whole, gang(doubtful, 4).counted) == (0, 1)
+    assert alike(doubtful, "n").opaque
+
+
+def test_a_cluster_that_is_full_or_empty_says_so():
+    assert screen.verdict(only(node("n", V100, 0))) == "no GPU is free, of 8"
+    assert screen.verdict(only(node("n", V100))) == (
+        "8 of 8 GPUs are free, and gangs of up to 8 get full speed"
+    )
+
+
+def test_a_cluster_without_gpus_has_a_sentence():
+    assert look(cluster()).kinds == ()
+    assert screen.screen(look(cluster())) == "No node has GPUs that a gang could get.\n"
+
+
+def broken_thousand() -> Cluster:
+    """1,000 machines with all sorts of free sets."""
+    return cluster(
+        *(
+            node(f"node-{index}", PCIE if index % 10 == 0 else V100, (index * 37) % 256)
+            for index in range(1000)
+        )
+    )
+
+
+def test_a_thousand_nodes_of_many_sorts_fit_on_a_screen():
+    text = screen.screen(look(broken_thousand()), width=80)
+    assert text == (HERE / "screens" / "top-node-frag-1000.txt").read_text(encoding="utf-8")
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_the_document_of_a_report_is_whole():
+    report = look(cluster(node("a", V100, 0b01111111), node("b", V100, 0b11110000)))
+    value = screen.value(report, emulated=True)
+    assert value["kind"] == "FragmentationReport"
+    [kind] = value["kinds"]
+    assert kind["verdict"] == screen.verdict(report.kinds[0])
+    assert kind["gangs"][2] == {
+        "size": 4,
+        "workers": 1,
+        "gpusPerWorker": 4,
+        "fullGBps": 80,
+        "whole": 2,
+        "wholeEmpty": 4,
+        "counted": 2,
+        "bestGBps": 80,
+        "bestNodes": 1,
+        "bestTier": "node",
+    }
+    assert [(one["names"], one["lacking"]) for one in kind["nodes"]] == [(["a"], 1), (["b"], 4)]
+    assert kind["sets"][0] == {"size": 2, "whole": 5, "broken": 1, "most": 8}
+
+
+@pytest.mark.parametrize("size", [2, 4, 8])
+def test_gangs_by_number_are_never_fewer_than_gangs_at_full_speed(size: int):
+    for bits in range(256):
+        one = gang(only(node("n", V100, bits)), size)
+        assert one.whole <= one.counted

@@ -1,0 +1,219 @@
+"""The commands `top node` and `top job`: a command line in; exact stdout and exit code out."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from arena_nodes import asking, document, mixed, screen, seen
+from fake_api import FakeApi, kubeconfig
+from kube_objects import group, node, pod
+
+from arena_topo import cli
+from arena_topo.backends import view
+from arena_topo.cli import top as commands
+from arena_topo.topology import presets, published
+
+
+@pytest.fixture
+def dump(tmp_path: Path) -> str:
+    path = tmp_path / "state.json"
+    path.write_text(json.dumps({"kind": "List", "items": mixed()}))
+    return str(path)
+
+
+def run(capfd: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    capfd.readouterr()
+    code = cli.run(words)
+    return code, *capfd.readouterr()
+
+
+def test_a_dump_can_be_looked_at(dump: str, capfd: pytest.CaptureFixture[str]):
+    assert run(capfd, "top", "node", f"--state={dump}") == (0, screen("top-node-mixed.txt"), "")
+
+
+def test_documents_of_a_dump(dump: str, capfd: pytest.CaptureFixture[str]):
+    code, out, _ = run(capfd, "top", "node", f"--state={dump}", "-d", "-o=json")
+    assert code == 0
+    assert out == screen("top-node.json")
+    code, out, _ = run(capfd, "top", "node", f"--state={dump}", "-o", "yaml")
+    assert yaml.safe_load(out) == document("top-node.json")
+
+
+def test_modes_and_names_choose_nodes(dump: str, capfd: pytest.CaptureFixture[str]):
+    _, out, _ = run(capfd, "top", "node", f"--state={dump}", "-m=t", "-o", "json")
+    value = json.loads(out)
+    assert [one["name"] for one in value["gpuTopologyNodes"]] == ["node-a"]
+    assert value["normalNodes"] == value["gpuExclusiveNodes"] == []
+    _, out, _ = run(capfd, "top", "node", "m1", "node-b", f"--state={dump}")
+    assert [line.split()[0] for line in out.splitlines()] == ["NAME", "m1", "node-b"]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("nod-a",), 1, ("not found nodes", "no node nod-a", "did you mean node-a?")),
+        (("-m", "share"), 1, ("not found nodes", "there is exclusive, none, topology")),
+        (("-m", "x"), 2, ("unknown node type,only supports:[n(none)|e(exclusive)",)),
+        (("--frag", "-d"), 2, ("--frag and --details exclude each other",)),
+        (("--refresh",), 2, ("--state and --refresh exclude each other",)),
+        (("--metric",), 2, ("--state and --metric exclude each other",)),
+        (("-o", "name"), 2, ("--output is invalid",)),
+    ],
+)
+def test_what_cannot_be_shown_is_refused(
+    words: tuple[str, ...],
+    code: int,
+    said: tuple[str, ...],
+    dump: str,
+    capfd: pytest.CaptureFixture[str],
+):
+    found, out, err = run(capfd, "top", "node", f"--state={dump}", *words)
+    assert (found, out) == (code, "")
+    assert all(one in err for one in said), err
+
+
+def test_fragmentation_of_a_dump_by_kind(dump: str, capfd: pytest.CaptureFixture[str]):
+    code, out, _ = run(capfd, "top", "node", "--frag", f"--state={dump}")
+    assert (code, out) == (0, screen("top-node-frag.txt"))
+    _, out, _ = run(capfd, "top", "node", "--frag", "node-a", f"--state={dump}", "-o", "json")
+    [kind] = json.loads(out)["kinds"]
+    assert (kind["totalGPUs"], kind["freeGPUs"]) == (4, 2)
+
+
+LOCAL = ("--backend", "local", "--emulate", "dgx-1-v100:2")
+
+
+def test_the_emulated_machines_say_so_everywhere(capfd: pytest.CaptureFixture[str]):
+    for more in ((), ("-d",), ("--frag",)):
+        code, out, _ = run(capfd, *LOCAL, "top", "node", *more)
+        assert code == 0
+        assert "EMULATED" in out
+    _, out, _ = run(capfd, *LOCAL, "top", "node", "-o", "json")
+    assert all(one["emulated"] for one in json.loads(out)["gpuTopologyNodes"])
+    _, out, _ = run(capfd, *LOCAL, "top", "node", "--frag", "-o", "json")
+    assert json.loads(out)["emulated"]
+
+
+def test_without_jobs_the_table_of_jobs_is_a_header_and_a_total(capfd: pytest.CaptureFixture[str]):
+    code, out, _ = run(capfd, *LOCAL, "top", "job")
+    assert code == 0
+    assert out.endswith("\n\nTotal Allocated/Requested GPUs of Training Jobs: 0/0\n")
+    assert run(capfd, *LOCAL, "top", "job", "-o", "json")[1] == "[]"
+
+
+def test_a_job_that_is_not_there_is_missed_in_arenas_words(capfd: pytest.CaptureFixture[str]):
+    code, _, err = run(capfd, *LOCAL, "top", "job", "nope")
+    assert code == 1
+    assert "Not found training job nope in namespace default" in err
+
+
+def test_refreshing_jobs_needs_the_name_of_one(capfd: pytest.CaptureFixture[str]):
+    code, _, err = run(capfd, *LOCAL, "top", "job", "-r")
+    assert code == 2
+    assert "you must specify the job name when using `-r` flag" in err
+
+
+def test_a_refreshed_screen_in_a_pipe_is_repeated_with_arenas_line_of_time(tmp_path: Path):
+    command = [sys.executable, "-m", "arena_topo", *LOCAL, "top", "node", "-r"]
+    environment = {**os.environ, "HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stdout is not None
+        lines = []
+        while len([one for one in lines if one.startswith("-" * 25 + " 20")]) < 2:
+            lines.append(process.stdout.readline())
+            assert lines[-1], "it ended"
+        process.send_signal(2)
+        assert process.wait(timeout=20) in {0, 130}
+    half = len(lines) // 2
+    assert lines[: half - 1] == lines[half:-1]
+    assert lines[-1].endswith(" " + "-" * 37 + "\n")
+
+
+def test_refreshing_ends_when_its_time_is_over(capfd: pytest.CaptureFixture[str]):
+    code, out, err = run(capfd, *LOCAL, "top", "node", "-r", "--timeout", "1s", "-o", "json")
+    assert code == 6
+    assert "--timeout" in err
+    assert json.loads(out.splitlines()[0])["gpuTopologyNodes"]
+
+
+def test_the_same_note_is_not_told_again_at_every_look(capfd: pytest.CaptureFixture[str]):
+    heard = commands._once(set())
+    heard("nothing is measured")
+    heard("nothing is measured")
+    assert capfd.readouterr().err == "note: nothing is measured\n"
+
+
+# ---------------------------------------------------------------- a cluster
+
+
+@pytest.fixture
+def api() -> Iterator[FakeApi]:
+    server = FakeApi()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def configured(api: FakeApi, tmp_path: Path) -> tuple[str, ...]:
+    for one in mixed():
+        api.add(one)
+    return "--kubeconfig", kubeconfig(tmp_path / "config", api.url, user={"username": "alice"})
+
+
+def test_a_cluster_and_its_dump_look_the_same(
+    configured: tuple[str, ...], capfd: pytest.CaptureFixture[str]
+):
+    code, out, err = run(capfd, *configured, "top", "node")
+    assert (code, out, err) == (0, screen("top-node-mixed.txt"), "")
+    assert run(capfd, *configured, "top", "node", "-o", "json")[1] == screen("top-node.json")
+
+
+def test_who_may_not_look_is_told_what_is_missing(
+    api: FakeApi, configured: tuple[str, ...], capfd: pytest.CaptureFixture[str]
+):
+    api.deny("list nodes")
+    code, out, err = run(capfd, *configured, "top", "node")
+    assert (code, out) == (4, "")
+    assert 'resources: ["nodes", "pods"], verbs: ["list"]' in err
+
+
+def test_who_may_not_look_sees_what_the_controller_has_seen(
+    api: FakeApi, configured: tuple[str, ...], capfd: pytest.CaptureFixture[str]
+):
+    machine = presets.machine("dgx-1-v100", "node-x")
+    objects = [
+        node("node-x"),
+        published.config_map(machine, machine.everything),
+        pod("p", on="node-x", gpus=3),
+    ]
+    encoded = view.encode(seen(*objects).cluster, observed_at=time.time() - 60)
+    name, namespace = view.NAME, view.NAMESPACE
+    api.add({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
+    api.add({"kind": "ConfigMap", "metadata": {"name": name, "namespace": namespace}, **encoded})
+    api.deny("list nodes")
+    code, out, err = run(capfd, *configured, "top", "node")
+    assert code == 0
+    assert out.splitlines()[1].split() == ["node-x", "N/A", "<none>", "Ready", "8", "3"]
+    assert "the cluster is shown as it was" in err
+    code, out, _ = run(capfd, *configured, "top", "node", "-o", "json")
+    [found] = json.loads(out)["gpuTopologyNodes"]
+    assert (found["allocatedGPUs"], found["instances"]) == (3, [])
+    assert run(capfd, *configured, "top", "node", "--frag")[0] == 0
+
+
+def test_a_device_without_a_number_is_a_note_and_no_traceback(
+    api: FakeApi, configured: tuple[str, ...], capfd: pytest.CaptureFixture[str]
+):
+    api.add(asking("odd", "node-a", 1, annotations=group("x,y")))
+    code, out, err = run(capfd, *configured, "top", "node", "-d", "node-a")
+    assert code == 0
+    assert "odd" in out
+    assert "makes no sense" in err
