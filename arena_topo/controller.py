@@ -80,9 +80,10 @@ _SAID_AGAIN = 600.0
 def run(
     backend: Backend, *, ack: bool = False, once: bool = False, tell: Tell = lambda _: None
 ) -> None:
-    """Do rounds until SIGTERM or SIGINT, as long as the Lease is ours; UsageError if there is none.
+    """Do rounds until SIGTERM, as long as the Lease is ours; UsageError if there is none.
 
-    `once` does a single round, whoever has the Lease.
+    SIGTERM lets the round end in good order. Ctrl-C ends it where it is, which loses nothing
+    either, and gives the Lease back too. `once` does a single round, whoever has the Lease.
     """
     upkeep, queue = backend.upkeep, backend.queue
     if upkeep is None or queue is None:
@@ -114,8 +115,7 @@ def run(
     def ended(_number: int, _frame: FrameType | None) -> None:
         stop.set()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, ended)
+    signal.signal(signal.SIGTERM, ended)
     identity = f"{os.environ.get('POD_NAME') or socket.gethostname()}_{uuid.uuid4()}"
     lease = upkeep.lease(identity)
     try:

@@ -29,11 +29,13 @@ from typing import Any
 
 import fake_admission
 import fake_crd
+import fake_exec
 import fake_pods
 import fake_quota
 import fake_rbac
 from fake_http import Handler
 from fake_patch import json_patch, merged, strategic
+from fake_prometheus import FakePrometheus
 from fake_resources import (
     NAME,
     RESOURCES,
@@ -148,6 +150,9 @@ class FakeApi(Store):
         """What the server knows of users besides: {user: {key: values}}."""
         self.tokens: dict[str, str] = {}
         self.logs: dict[Key, Log] = {}
+        self.execs = fake_exec.Execs()
+        self.behind: dict[Key, FakePrometheus] = {}
+        """What answers behind services, by namespace and name."""
         self.requests: list[str] = []
         self.crashes: list[str] = []
         """Tracebacks of mistakes inside the server, which its clients see as 500."""
@@ -182,8 +187,7 @@ class FakeApi(Store):
         self._server = Server(("127.0.0.1", 0), Connected)
         if tls:
             self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
-        scheme = "https" if tls else "http"
-        self.url = f"{scheme}://127.0.0.1:{self._server.server_address[1]}"
+        self.url = f"http{'s' if tls else ''}://127.0.0.1:{self._server.server_address[1]}"
         self._thread = threading.Thread(
             target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
         )
@@ -344,6 +348,8 @@ class FakeApi(Store):
         if resource.status and not hand:
             thing.pop("status", None)
         fake_crd.prune(self, resource, thing, version or self.preferred(resource))
+        if not hand:
+            fake_crd.check(resource, thing, version or self.preferred(resource))
         for mutate in self.mutators:
             mutate(resource, thing, "CREATE")
         attempt = fake_admission.Attempt(resource, "CREATE", user)
@@ -597,6 +603,7 @@ class FakeApi(Store):
                 "resourceVersion": old["resourceVersion"],
             }
             fake_crd.prune(self, resource, changed, version or self.preferred(resource))
+            fake_crd.check(resource, changed, version or self.preferred(resource))
             for mutate in self.mutators:
                 mutate(resource, changed, "UPDATE")
             changed = fake_admission.mutated(self, attempt, changed)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import fake_crd
+import fake_exec
 import fake_pods
 import fake_rbac
 from fake_resources import RESOURCES, Object, Refused, Resource
@@ -225,10 +226,21 @@ class Handler(StreamRequestHandler):
         verb = VERBS.get(self.command, "get" if name else ("watch" if watch else "list"))
         if verb == "delete" and not name:
             verb = "deletecollection"
+        if call.sub == "exec":
+            # The right is to create, since 1.35 also for those who upgrade a GET.
+            verb = "create"
         plural = f"{resource.plural}/{call.sub}" if call.sub else resource.plural
         self._check(call.user, fake_rbac.Asked(verb, plural, resource.group, space, name))
         if call.sub == "log":
             self._log(space, name, call.query)
+            return
+        if call.sub == "proxy":
+            self._proxy(call)
+            return
+        if call.sub == "exec":
+            with fake.lock:
+                pod = fake.get(resource, space, name)
+            fake_exec.serve(self, fake.execs, pod)
             return
         if not resource.wide and not space and (name or self.command != "GET"):
             said = "the server does not allow this method on the requested resource"
@@ -246,6 +258,19 @@ class Handler(StreamRequestHandler):
         fake.run_hooks(f"{self.command} {self.path}", late=True)
         headers = {"Content-Type": "application/json"}
         self.send(201 if self.command == "POST" else 200, raw, headers)
+
+    def _proxy(self, call: Call) -> None:
+        """Pass a request on to what is behind a service: `http:NAME:PORT`."""
+        name, _, port = call.name.removeprefix("http:").partition(":")
+        with self.fake.lock:
+            service = self.fake.get(call.resource, call.space, name)
+        ports = [str(one["port"]) for one in service["spec"]["ports"]]
+        behind = self.fake.behind.get((call.space, name))
+        if port not in ports or behind is None:
+            said = f'no endpoints available for service "{call.name}"'
+            raise Refused(503, "ServiceUnavailable", said)
+        assert urlsplit(self.path).path.endswith("/proxy/api/v1/query")
+        self.answer(200, behind.answer(call.query["query"]))
 
     def _list(self, call: Call) -> bytes:
         resource = call.resource

@@ -48,7 +48,7 @@ BASELINE_CAPABILITIES = {
 
 def quantity(text: Any) -> Decimal:
     """A Kubernetes quantity as a number."""
-    found = re.fullmatch(r"([+-]?[0-9.]+)([A-Za-z]*)", str(text))
+    found = re.fullmatch(r"([+-]?[0-9.]+(?:[eE][+-]?[0-9]+)?)([A-Za-z]*)", str(text))
     assert found, text
     return Decimal(found[1]) * UNITS[found[2]]
 

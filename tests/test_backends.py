@@ -149,7 +149,7 @@ def test_a_job_that_does_not_exist_is_said_in_arenas_words(backend: Backend):
         backend.job("nope", "default")
     assert caught.value.message == (
         "Not found training job nope in namespace default,"
-        "please use 'arena-topo submit' to create it."
+        "please use 'arena submit' to create it."
     )
     with pytest.raises(NotFound) as caught:
         backend.delete("nope", "default")

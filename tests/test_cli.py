@@ -61,6 +61,9 @@ class FakeBackend:
     def keeps_nodes(self):
         return False
 
+    def metrics(self, _namespace=None, **_more):
+        return ()
+
     def mechanisms(self, _namespace):
         return Mechanisms(admission=False, patches=False)
 
@@ -118,12 +121,16 @@ class FakeBackend:
             self.known[name, namespace] = replace(status, **changes.pop(0))
         return status
 
-    def jobs(self, namespace):
+    def jobs(self, namespace, _selector=""):
         return tuple(one for key, one in self.known.items() if namespace in {None, key[1]})
 
     def delete(self, name, namespace):
         if self.known.pop((name, namespace), None) is None:
             raise NotFound("no such job")
+
+    def administrators(self, namespace):
+        del namespace
+        return frozenset()
 
     def log(self, job, instance, options):
         del job, options
@@ -418,7 +425,8 @@ def test_a_missing_job_gets_the_text_that_arenas_sdk_looks_for(kind, arena):
     assert (code, out) == (1, "")
     assert err == (
         "error: Not found training job ghost in namespace ns1,"
-        "please use 'arena-topo submit' to create it.\n"
+        "please use 'arena submit' to create it.\n"
+        "  try:  arena-topo list shows the jobs that are there, with -A in all namespaces\n"
     )
 
 
@@ -484,7 +492,8 @@ def test_deleting_goes_on_after_a_job_that_is_not_there(arena, world):
     assert (code, out) == (1, "")
     assert err == (
         "error: Not found training job ghost in namespace default,"
-        "please use 'arena-topo submit' to create it.\n"
+        "please use 'arena submit' to create it.\n"
+        "  try:  arena-topo list shows the jobs that are there, with -A in all namespaces\n"
         "The training job demo has been deleted successfully\n"
     )
     assert not world.known

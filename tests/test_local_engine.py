@@ -22,7 +22,7 @@ from arena_topo.backends.local.engine import LocalBackend, open_backend, search_
 from arena_topo.backends.local.supervisor import TIMES
 from arena_topo.errors import AlreadyExists, ArenaError, NotFound, UsageError
 from arena_topo.examples import allreduce
-from arena_topo.job import Claim, EnvVar, MPIJob
+from arena_topo.job import Claim, Duration, EnvVar, MPIImplementation, MPIJob, Quantity
 from arena_topo.manifests import ApiVersion
 from arena_topo.solver import Policy, Reason, Request, Unplaceable, place
 from arena_topo.topology import NodeName
@@ -351,6 +351,29 @@ def test_what_is_only_for_containers_is_said_in_the_log(engine):
         " NCCL_SOCKET_IFNAME=none0\n"
         "mine\n"
     )
+
+
+def test_what_only_operators_see_to_is_said_by_flag(engine):
+    asked = job(
+        "demo",
+        "true",
+        launcher_cpu=Quantity.parse("1"),
+        launcher_memory=Quantity.parse("1Gi"),
+        service_account="trainer",
+        mpi_implementation=MPIImplementation.MPICH,
+        running_timeout=Duration(60),
+        ttl_after_finished=Duration(0),
+    )
+    containers, times = engine.remarks(asked)
+    assert containers == (
+        "not used on this machine, where there are no containers: --launcher-cpu,"
+        " --launcher-memory, --service-account, --mpi-implementation"
+    )
+    assert times == (
+        "not used on this machine, where no operator keeps the time of a job: --running-timeout,"
+        " --ttl-after-finished"
+    )
+    assert engine.remarks(job("demo", "true")) == ()
 
 
 # ---------------------------------------------------------------------------- the queue

@@ -8,7 +8,7 @@ Engines are imported when they are opened, so that a command pays only for its o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
@@ -17,10 +17,17 @@ from arena_topo.manifests import ApiVersion, Binding, Forecast, Manifest, Mechan
 
 if TYPE_CHECKING:
     from arena_topo.backends.kubernetes.upkeep import Upkeep
+    from arena_topo.backends.metrics import GpuSample
+    from arena_topo.backends.occupancy import Occupancy
     from arena_topo.backends.queue import Queue
+    from arena_topo.backends.volume import Volume
     from arena_topo.job import MPIJob
     from arena_topo.topology import Cluster, Machine
     from arena_topo.topology.fabricfile import FabricFile
+
+
+REQUESTS = "arena_topo.requests"
+"""The logger that is told of each request to an API server: method, path, status, milliseconds."""
 
 
 class Phase(StrEnum):
@@ -132,6 +139,10 @@ class LogOptions:
     container: str | None = None
 
 
+def unheard(_text: str) -> None:
+    """Take what nobody wants to be told."""
+
+
 class Backend(Protocol):
     """What every engine can do. Jobs are named by name and namespace; all reads are fresh."""
 
@@ -165,6 +176,9 @@ class Backend(Protocol):
     def cluster(self) -> Cluster:
         """All nodes with what is free on them now."""
 
+    def nodes(self) -> Occupancy:
+        """All nodes with the pods on their GPUs, and the cluster of the same moment."""
+
     def mechanisms(self, namespace: str) -> Mechanisms:
         """What the engine offers for making placements hold in a namespace, found by trying it."""
 
@@ -186,20 +200,68 @@ class Backend(Protocol):
     def validate(self, plan: Plan) -> tuple[str, ...]:
         """Check the plan's objects as `apply` would, without creating any; warnings about them."""
 
+    def stored(self, plan: Plan) -> tuple[Manifest | None, ...]:
+        """What is there under the names of a plan's objects, in their order; None: nothing.
+
+        Nor does it tell of what an earlier job of this name has left.
+        """
+
     def job(self, name: str, namespace: str) -> JobStatus:
         """One job; NotFound if there is none."""
 
-    def jobs(self, namespace: str | None) -> tuple[JobStatus, ...]:
-        """All jobs of a namespace, or of all namespaces (None), newest first."""
+    def jobs(self, namespace: str | None, selector: str = "") -> tuple[JobStatus, ...]:
+        """All jobs of a namespace, or of all namespaces (None), newest first.
 
-    def delete(self, name: str, namespace: str) -> None:
-        """Delete a job and all that belongs to it; NotFound if there is none."""
+        `selector` keeps those with certain labels; it is one that `LabelSelector` can read.
+        """
+
+    def delete(self, name: str, namespace: str, *, uid: str | None = None) -> None:
+        """Delete a job and all that belongs to it; NotFound if there is none.
+
+        With a `uid` only that very job: another that has its name by now is NotFound too.
+        """
 
     def log(self, job: JobStatus, instance: str, options: LogOptions) -> Iterator[bytes]:
         """The log of one pod in pieces; with `follow` until the pod ends."""
 
+    def attach(
+        self,
+        job: JobStatus,
+        instance: str,
+        command: Sequence[str],
+        *,
+        container: str | None = None,
+        terminal: bool = False,
+        tell: Callable[[str], None] = unheard,
+    ) -> int:
+        """Run a command in a pod, on the standard streams of this process; its exit code.
+
+        With `terminal` stdin and stdout are one, which the command gets for its own. Before it
+        starts, `tell` hears which container that is. NotFound if there is no such pod or container,
+        NotPossible if it does not run, ClusterError if the connection to it breaks.
+        """
+
+    def metrics(
+        self,
+        namespace: str | None = None,
+        *,
+        pods: Collection[str] = (),
+        tell: Callable[[str], None] = unheard,
+    ) -> tuple[GpuSample, ...]:
+        """What GPUs do now, by node and index: all, or those of a namespace or of some pods.
+
+        Never an error, and bounded in time: none where nothing measures, or that cannot be asked,
+        and then `tell` hears why.
+        """
+
     def events(self, job: JobStatus) -> tuple[Event, ...]:
         """What happened to the job and its pods, oldest first."""
+
+    def volumes(self, namespace: str | None) -> tuple[Volume, ...]:
+        """The bound volume claims of a namespace, or of all (None), by namespace and name."""
+
+    def administrators(self, namespace: str) -> frozenset[str]:
+        """Who is an administrator to the arena of this namespace; none where that is not known."""
 
     def publish(self, machine: Machine, *, dry_run: bool = False) -> Publication:
         """Write down the links of the node that the machine is named after, for all to read.
@@ -213,13 +275,21 @@ class Options:
     """How to reach an engine: everything a person may say about it on the command line.
 
     `request_timeout` (seconds, 0: none) is for each request, `deadline` (seconds, None: none) for
-    all of them together. `fabric` says what joins its nodes, whatever their labels say.
+    all of them together. `cluster` and `user` are entries of the kubeconfig that stand in for those
+    of the context; `impersonate` and `impersonate_groups` are whom to act as. `prometheus_address`
+    is the URL of the Prometheus that knows of GPUs. `fabric` says what joins its nodes, whatever
+    their labels say.
     """
 
     backend: str = "auto"
     kubeconfig: str | None = None
     context: str | None = None
+    cluster: str | None = None
+    user: str | None = None
+    impersonate: str | None = None
+    impersonate_groups: tuple[str, ...] = ()
     namespace: str | None = None
+    prometheus_address: str | None = None
     emulate: str | None = None
     request_timeout: float = 30.0
     deadline: float | None = None

@@ -11,7 +11,7 @@ import typer
 from arena_topo import output
 from arena_topo.cli.arguments import PANEL, Document, PlanFormat
 from arena_topo.cli.opening import engine, namespace_of
-from arena_topo.cli.options import PROGRAM, Globals, say, show, spread
+from arena_topo.cli.options import PROGRAM, Globals, display, say, show, spread
 from arena_topo.cli.terminal import columns
 from arena_topo.errors import UsageError
 from arena_topo.flag import Flag
@@ -211,7 +211,7 @@ def check(
     found = checks.check(admin, namespace)
     if output_format is PlanFormat.WIDE:
         wide = columns() if sys.stdout is not None and sys.stdout.isatty() else None
-        show(shown.report(found, width=wide))
+        display(shown.report(found, width=wide))
     else:
         show(_data(shown.report_value(found), output_format))
     if not found.passed:
@@ -224,7 +224,7 @@ def _inspect(job: str, namespace: str, backend: Backend, output_format: PlanForm
 
     found = inspection.inspect(backend, job, namespace)
     if output_format is PlanFormat.WIDE:
-        show(shown.inspection(found))
+        display(shown.inspection(found))
     else:
         show(_data(shown.inspection_value(found), output_format))
     if not found.passed:
@@ -288,7 +288,7 @@ def nodes_list(everywhere: Globals, *, output_format: _FormatFlag = PlanFormat.W
 
     found = nodes.standings(_admin(engine(everywhere)).nodes())
     if output_format is PlanFormat.WIDE:
-        show(shown.standings(found))
+        display(shown.standings(found))
     else:
         show(_data(shown.standings_value(found), output_format))
 

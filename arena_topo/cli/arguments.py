@@ -96,6 +96,16 @@ TypeFlag = Annotated[
     Flag(help="Kind of job.", name="--type", short="-T", panel=PANEL, metavar="KIND"),
 ]
 
+FileFlag = Annotated[
+    str,
+    Flag(
+        help="Take the job from this YAML or JSON file; - is stdin. Flags on the line win.",
+        short="-f",
+        panel=PANEL,
+        metavar="FILE",
+    ),
+]
+
 FabricFlag = Annotated[
     str,
     Flag(

@@ -10,7 +10,7 @@ from arena_topo import output
 from arena_topo.cli import settings
 from arena_topo.cli.arguments import PANEL, PlanFormat
 from arena_topo.cli.commands import JobCommand
-from arena_topo.cli.options import Globals, Seconds, show, spread
+from arena_topo.cli.options import Globals, Seconds, display, show, spread
 from arena_topo.errors import UsageError
 from arena_topo.flag import Flag, flags_of, spelling
 from arena_topo.job import MPIJob
@@ -61,7 +61,7 @@ def config_view(
         reached=reached,
     )
     if output_format is PlanFormat.WIDE:
-        show(configuration(answer, home=settings.at_home("~")))
+        display(configuration(answer, home=settings.at_home("~")))
     elif output_format is PlanFormat.JSON:
         show(output.to_json(configuration_value(answer)) + "\n")
     else:

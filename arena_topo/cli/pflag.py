@@ -29,12 +29,16 @@ _WITHOUT_VALUE = {"--dry-run": "client"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """A command line taken apart: (parameter, value) in order, then words; what to warn of."""
+    """A command line taken apart: (parameter, value) in order, then words; what to warn of.
+
+    `dash` is how many words stood before `--`, None where there is none.
+    """
 
     given: tuple[tuple[str, str], ...]
     words: tuple[str, ...]
     warnings: tuple[str, ...] = ()
     help: bool = False
+    dash: int | None = None
 
 
 class Reader:
@@ -42,7 +46,8 @@ class Reader:
 
     `params` are the options of the command as Typer knows them; `renamed` are old spellings.
     With `leading` it stops at the first word, as a group does. With `launches` the words are a
-    command to run, and options among them that were not quoted are refused.
+    command to run, after the first so many (`named`), and options among them that were not quoted
+    are refused.
     """
 
     def __init__(
@@ -52,16 +57,19 @@ class Reader:
         renamed: Mapping[str, str],
         launches: bool = False,
         leading: bool = False,
+        named: int = 0,
     ) -> None:
         self._renamed = renamed
         self._options = {
             text: param for param in params for text in param.opts if text.startswith("-")
         }
-        self._launches, self._leading = launches, leading
+        self._launches, self._leading, self._named = launches, leading, named
+        self._dash: int | None = None
         self._given: list[tuple[str, str]] = []
         self._words: list[str] = []
         self._warnings: list[str] = []
         self._since_word: str | None = None  # an option that came after the first bare word
+        self._doubt: tuple[str, str] | None = None  # a word that may be meant as a flag's value
         self._help = False
 
     def read(self, arguments: Sequence[str]) -> Line:
@@ -71,6 +79,7 @@ class Reader:
         while queue and not self._help:
             argument = queue.popleft()
             if argument == "--":
+                self._dash = len(self._words)
                 self._words += queue
                 break
             if argument.startswith("-") and argument != "-":
@@ -84,26 +93,36 @@ class Reader:
                     break
                 self._word(argument, before)
             before = argument
+        if self._doubt is not None and len(self._words) > 1:
+            word, flag = self._doubt
+            self._warnings.append(
+                f"warning: {word!r} is read as the start of the command: {flag} takes no value"
+            )
         return Line(
             given=tuple(self._given),
             words=tuple(self._words),
             warnings=tuple(self._warnings),
             help=self._help,
+            dash=self._dash,
         )
 
     @property
     def _started_bare(self) -> bool:
-        return bool(self._launches and self._words and not re.search(r"\s", self._words[0]))
+        command = self._words[self._named :]
+        return bool(self._launches and command and not re.search(r"\s", command[0]))
 
     def _word(self, word: str, before: str) -> None:
         if self._since_word is not None:
             raise self._unquoted(self._since_word)
         flag = self._options.get(before)
-        if flag is not None and boolean(flag) and word.lower() in {"true", "false"}:
-            self._warnings.append(
-                f"warning: {word!r} after {before} is read as a word of its own;"
-                f" write {before}={word} to set it"
-            )
+        if flag is not None and boolean(flag):
+            if word.lower() in {"true", "false"}:
+                self._warnings.append(
+                    f"warning: {word!r} after {before} is read as a word of its own;"
+                    f" write {before}={word} to set it"
+                )
+            elif self._launches and len(self._words) == self._named and not re.search(r"\s", word):
+                self._doubt = (word, before)
         self._words.append(word)
 
     def _long(self, argument: str, queue: deque[str]) -> None:
@@ -171,7 +190,7 @@ class Reader:
     def _unquoted(self, option: str, guess: str | None = None) -> UsageError:
         advice = "quote the whole command, or put -- before it"
         return UsageError(
-            f"{option} stands after the start of the command, {self._words[0]!r}",
+            f"{option} stands after the start of the command, {self._words[self._named]!r}",
             why="it could be meant for the command or for arena-topo",
             hint=f"{advice}; or {guess}" if guess else advice,
         )

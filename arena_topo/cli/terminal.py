@@ -1,16 +1,92 @@
-"""What the terminal can show: how wide it is, and which characters it takes."""
+"""What a stream can show: how wide it is, which characters and colours it takes, what may move."""
 
 from __future__ import annotations
 
 import os
-import shutil
+import re
 import sys
+from contextvars import ContextVar
 from typing import TextIO
 
+COLOUR: ContextVar[str] = ContextVar("colour", default="auto")
+"""What `--color` says: auto, always or never; set as soon as the command line is read."""
 
-def draws(*, plain: bool) -> bool:
-    """Whether drawings may use Unicode: nobody asked for ASCII, and locale and output take it."""
-    encoding = (sys.stdout.encoding if sys.stdout else None) or "utf-8"
+_MESSAGE = re.compile(r"(?:error|warning|note):|The Job |  why:  ")
+"""How the lines begin that are sentences."""
+
+_NARROW = 60
+"""Columns that drawings need."""
+
+_USUAL = 100
+"""Columns of drawings where the output is no terminal."""
+
+
+def colours(stream: TextIO | None, choice: str | None = None) -> bool:
+    """Whether to colour what is written there: `choice` (else `--color`) first, then customs.
+
+    NO_COLOR (no-color.org) wins over CLICOLOR=0 and TERM=dumb (bixense.com/clicolors), these over
+    FORCE_COLOR (force-color.org) and CLICOLOR_FORCE, and these over being a terminal.
+    """
+    wish = COLOUR.get() if choice is None else choice
+    if wish != "auto":
+        return str(wish) == "always"
+    if os.environ.get("NO_COLOR"):
+        return False
+    if os.environ.get("CLICOLOR") == "0" or os.environ.get("TERM") == "dumb":
+        return False
+    for variable in ("FORCE_COLOR", "CLICOLOR_FORCE"):
+        if said := os.environ.get(variable):
+            return said != "0"
+    return moves(stream)
+
+
+def tinted(text: str, stream: TextIO | None) -> str:
+    """A finished screen, in colours where the stream takes them."""
+    if not colours(stream):
+        return text
+    from arena_topo.output import colour  # noqa: PLC0415 - only where there are colours
+
+    return colour.painted(text)
+
+
+def laid_out(text: str, stream: TextIO | None) -> str:
+    """Messages wrapped at the terminal; tables, and what is to be copied, stay as they are."""
+    wide = wrapped(stream)
+    if wide is None or max(map(len, text.split("\n"))) <= wide:
+        return text
+    return "\n".join(_folded(line, wide) for line in text.split("\n"))
+
+
+def _folded(line: str, wide: int) -> str:
+    found = _MESSAGE.match(line)
+    if found is None:
+        return line
+    from arena_topo.output import fold  # noqa: PLC0415 - only for long lines
+
+    return fold(line, wide, indent=" " * (found.end() if line.startswith(" ") else 2))
+
+
+def moves(stream: TextIO | None) -> bool:
+    """Whether what was written there can be written over: a terminal, and not a dumb one."""
+    return _is_terminal(stream) and os.environ.get("TERM", "dumb") not in {"", "dumb", "unknown"}
+
+
+def reflows() -> bool:
+    """Whether the terminal breaks lines anew when it becomes narrower, as most do.
+
+    xterm, the console of Linux and GNU screen cut them; each says in the environment that it is it.
+    """
+    terminal = os.environ.get("TERM", "")
+    return not (os.environ.get("XTERM_VERSION") or os.environ.get("STY") or terminal == "linux")
+
+
+def draws(*, plain: bool = False, stream: TextIO | None = None) -> bool:
+    """Whether drawings may use Unicode: nobody asked for ASCII, and locale and output take it.
+
+    `stream` is where they go, standard output unless said otherwise.
+    """
+    stream = stream or sys.stdout
+    encoding = (stream.encoding if stream else None) or "utf-8"
     return not plain and not _plain_locale() and encoding.lower().startswith("utf")
 
 
@@ -25,12 +101,30 @@ def _plain_locale() -> bool:
 
 
 def columns() -> int:
-    """Columns of the terminal, at least 60; 100 where the output is no terminal."""
-    if sys.stdout is None or not sys.stdout.isatty():
-        return 100
-    return max(60, shutil.get_terminal_size().columns)
+    """Columns for drawings on standard output: at least 60; 100 where it is no terminal."""
+    wide = wrapped(sys.stdout)
+    return _USUAL if wide is None else max(_NARROW, wide)
 
 
 def wrapped(stream: TextIO | None) -> int | None:
-    """Columns to wrap sentences at: those of a terminal; None where the output is none."""
-    return columns() if stream is not None and stream.isatty() else None
+    """Columns to wrap sentences at: those of a terminal, or COLUMNS; None where it is none."""
+    if stream is None or not _is_terminal(stream):
+        return None
+    said = os.environ.get("COLUMNS", "")
+    return int(said) if said.isdigit() and int(said) else window(stream)[0]
+
+
+def window(stream: TextIO) -> tuple[int, int]:
+    """Columns and rows of a terminal now; 80 and 24 for one that does not say."""
+    try:
+        columns, rows = os.get_terminal_size(stream.fileno())
+    except (OSError, ValueError):
+        columns, rows = 0, 0
+    return columns or 80, rows or 24
+
+
+def _is_terminal(stream: TextIO | None) -> bool:
+    try:
+        return stream is not None and stream.isatty()
+    except ValueError:  # it is closed
+        return False

@@ -20,6 +20,7 @@ from arena_topo.cli.options import (
     BackendName,
     Globals,
     Seconds,
+    display,
     say,
     show,
     spread,
@@ -65,7 +66,7 @@ def topology_presets(everywhere: Globals, *, output_format: _FormatFlag = PlanFo
         value = {"apiVersion": "arena-topo/v1", "kind": "PresetList", "items": known}
         show(_data(value, output_format))
         return
-    show(output.machines((name, presets.machine(name, name)) for name in presets.names()))
+    display(output.machines((name, presets.machine(name, name)) for name in presets.names()))
 
 
 @spread

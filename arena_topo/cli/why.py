@@ -11,7 +11,7 @@ from arena_topo import output
 from arena_topo.backends import Backend, JobStatus
 from arena_topo.cli.arguments import PANEL, Name, PlanFormat
 from arena_topo.cli.opening import engine, missing, namespace_of
-from arena_topo.cli.options import Globals, show, spread
+from arena_topo.cli.options import Globals, display, show, spread
 from arena_topo.cli.terminal import wrapped
 from arena_topo.errors import NotFound
 from arena_topo.flag import Flag
@@ -37,7 +37,7 @@ def why(
     namespace = namespace_of(everywhere, backend)
     found = explained(backend, name, namespace, time.time())
     if output_format is PlanFormat.WIDE:
-        show(explanations.text(found, width=wrapped(sys.stdout)))
+        display(explanations.text(found, width=wrapped(sys.stdout)))
     elif output_format is PlanFormat.JSON:
         show(output.to_json(explanations.value(found)) + "\n")
     else:
@@ -51,7 +51,7 @@ def explained(backend: Backend, name: str, namespace: str, now: float) -> Explan
     try:
         return explain(backend, name, namespace, now=now)
     except NotFound:
-        raise missing(name, namespace) from None
+        raise missing(name, namespace, backend) from None
 
 
 def drifted(backend: Backend, status: JobStatus) -> Sequence[Difference]:

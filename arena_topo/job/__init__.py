@@ -558,7 +558,9 @@ class MPIJob:
 
 def _check_name(name: str) -> None:
     if not name:
-        raise InvalidJob('required flag(s) "name" not set', hint="add --name NAME")
+        raise InvalidJob(
+            'required flag(s) "name" not set', hint="add --name NAME or --generate-name PREFIX"
+        )
     if len(name) > NAME_LIMIT:
         raise InvalidJob(
             f"the len {len(name)} of name {name} is too long, it should be less than {NAME_LIMIT}"

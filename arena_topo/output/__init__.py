@@ -2,6 +2,9 @@
 
     drawing     machines and the network between them
     plan        a proposed placement and what it is measured against
+    progress    how a job is getting on, in few words
+    colour      colours for screens that are finished
+    live        a screen that is renewed in its place
 
 Layouts and keys are arena's (v0.15.5), down to Go's way of aligning columns and writing JSON: other
 programs read them. What is ours comes after what is arena's. Nothing here prints or looks at the
@@ -22,6 +25,7 @@ from arena_topo.errors import ArenaError
 from arena_topo.manifests import Binding, Forecast, Guarantee
 
 if TYPE_CHECKING:
+    from arena_topo.backends.metrics import GpuSample
     from arena_topo.topology import Machine
 
 TRAINER = "mpijob"
@@ -183,27 +187,29 @@ def job(
     *,
     now: float,
     gpus: bool = False,
+    samples: Sequence[GpuSample] = (),
     events: Sequence[Event] | None = None,
     width: int | None = None,
 ) -> str:
     """One job in arena's wide layout, with its placement after its instances.
 
-    Sentences are wrapped at `width` columns, tables never.
+    With `gpus` also what its GPUs do, as `samples` say. Sentences are wrapped at `width` columns,
+    tables never.
     """
-    blocks = [_head(status, now), _instances(status, now)]
+    blocks = [head(status, now), _instances(status, now)]
     if status.forecast is not None and status.forecast.workers:
         blocks.append(
             placement(
                 status.forecast,
                 status.name,
-                slots=_slots(status.forecast, status),
+                slots=slots_of(status.forecast, status),
                 width=width,
             )
         )
     elif status.forecast is not None:
         blocks.append(_unplaced(status.forecast, status.reason, width))
     if gpus and status.phase is not Phase.SUCCEEDED and status.request_gpus > 0:
-        blocks.append(_gpus(status))
+        blocks.append(_gpus(status, samples))
     if status.tensorboard:
         blocks.append(
             f"Tensorboard:\n  Your tensorboard will be available on: \n  {status.tensorboard}\n"
@@ -213,14 +219,15 @@ def job(
     return "\n".join(blocks)
 
 
-def _head(status: JobStatus, now: float) -> str:
+def head(status: JobStatus, now: float) -> str:
+    """The first lines about a job: its name, how it stands, and since when."""
     fields = [
         ("Name", status.name),
         ("Status", status.phase.value),
         ("Namespace", status.namespace),
         ("Priority", status.priority),
         ("Trainer", TRAINER.upper()),
-        ("Duration", duration(_seconds(status, now))),
+        ("Duration", duration(lasted(status, now))),
         ("CreateTime", clock(status.created)),
         ("EndTime", clock(status.finished) if status.finished and status.phase.over else ""),
     ]
@@ -241,18 +248,20 @@ def _instances(status: JobStatus, now: float) -> str:
         (
             one.name,
             one.status,
-            duration(_age(one, now)),
+            duration(age_of(one, now)),
             _truth(one.chief),
             str(one.gpus),
-            _where(one, one.node),
+            place_of(one, one.node),
         )
-        for one in _sorted(status.instances)
+        for one in in_order(status.instances)
     ]
     header = ("NAME", "STATUS", "AGE", "IS_CHIEF", "GPU(Requested)", "NODE")
     return align(["Instances:", *table(header, rows, indent="  ")])
 
 
-def _gpus(status: JobStatus) -> str:
+def _gpus(status: JobStatus, samples: Sequence[GpuSample]) -> str:
+    from arena_topo.output import measured  # noqa: PLC0415 - only for those who ask
+
     header = (
         "INSTANCE",
         "NODE(IP)",
@@ -261,10 +270,12 @@ def _gpus(status: JobStatus) -> str:
         "GPU(DutyCycle)",
         "GPU Memory(Used/Total)",
     )
-    rows = [
-        (one.name, _where(one, one.node_ip), str(one.gpus), NOTHING, NOTHING, NOTHING)
-        for one in _sorted(status.instances)
-    ]
+    rows = []
+    for one in in_order(status.instances):
+        pod = (one.name, place_of(one, one.node_ip), str(one.gpus))
+        for cells in measured.cells(status, one, samples):
+            rows.append((*pod, *cells))
+            pod = ("", "", "")
     total = f"  Allocated/Requested GPUs of Job: {status.allocated_gpus}/{status.request_gpus}"
     return align(["GPUs:", *table(header, rows, indent="  "), "", total])
 
@@ -412,7 +423,7 @@ def ranks(index: int, slots: int, *, last: int | None = None) -> str:
     return str(first) if first == end else f"{first}-{end}"
 
 
-def _slots(forecast: Forecast, status: JobStatus) -> int:
+def slots_of(forecast: Forecast, status: JobStatus) -> int:
     """Ranks of each worker: one for each of its GPUs."""
     # Workers that claim their GPUs request none of their containers.
     known = {len(gpus) for _index, _node, gpus in forecast.workers if gpus}
@@ -421,18 +432,23 @@ def _slots(forecast: Forecast, status: JobStatus) -> int:
     return max(1, status.request_gpus // max(1, len(forecast.workers)))
 
 
-def job_value(status: JobStatus, *, now: float) -> dict[str, Any]:
-    """One job as arena's JSON object, with the key `placement` last (None without one)."""
+def job_value(
+    status: JobStatus, *, now: float, samples: Sequence[GpuSample] = ()
+) -> dict[str, Any]:
+    """One job as arena's JSON object, with the key `placement` last (None without one).
+
+    `samples` say what its GPUs do.
+    """
     return {
         "uuid": status.uid,
         "name": status.name,
         "namespace": status.namespace,
-        "duration": f"{int(_seconds(status, now))}s",
+        "duration": f"{int(lasted(status, now))}s",
         "status": status.phase.value,
         "trainer": TRAINER,
         "tensorboard": status.tensorboard,
         "chiefName": status.chief.name if status.chief else "",
-        "instances": [_instance_value(one, now) for one in _sorted(status.instances)],
+        "instances": [_instance_value(one, now, samples) for one in in_order(status.instances)],
         "priority": status.priority,
         "requestGPUs": status.request_gpus,
         "allocatedGPUs": status.allocated_gpus,
@@ -442,22 +458,27 @@ def job_value(status: JobStatus, *, now: float) -> dict[str, Any]:
         "modelSource": status.model_source,
         "placement": placement_value(
             status.forecast,
-            slots=1 if status.forecast is None else _slots(status.forecast, status),
+            slots=1 if status.forecast is None else slots_of(status.forecast, status),
         ),
     }
 
 
-def _instance_value(one: Instance, now: float) -> dict[str, Any]:
+def _instance_value(one: Instance, now: float, samples: Sequence[GpuSample]) -> dict[str, Any]:
+    measures: dict[str, Any] = {}
+    if samples:
+        from arena_topo.output import measured  # noqa: PLC0415 - only where there are some
+
+        measures = measured.value(samples, one.name)
     return {
         "ip": one.ip,
         "status": one.status,
         "name": one.name,
-        "age": f"{int(_age(one, now))}s",
-        "node": _where(one, one.node),
-        "nodeIP": _where(one, one.node_ip),
+        "age": f"{int(age_of(one, now))}s",
+        "node": place_of(one, one.node),
+        "nodeIP": place_of(one, one.node_ip),
         "chief": one.chief,
         "requestGPUs": one.gpus,
-        "gpuMetrics": {},
+        "gpuMetrics": measures,
         "creationTimestamp": int(one.created),
     }
 
@@ -512,8 +533,13 @@ def for_yaml(value: Mapping[str, Any]) -> dict[str, Any]:
 # ---------------------------------------------------------------- many jobs
 
 
-def jobs(statuses: Iterable[JobStatus], *, now: float, namespaces: bool = False) -> str:
-    """Arena's list of jobs, in the order given; with `namespaces` a first column names them."""
+def jobs(
+    statuses: Iterable[JobStatus], *, now: float, namespaces: bool = False, headers: bool = True
+) -> str:
+    """Arena's list of jobs, in the order given; with `namespaces` a first column names them.
+
+    Without `headers` the first line is a job.
+    """
     header = ("NAME", "STATUS", "TRAINER", "DURATION", "GPU(Requested)", "GPU(Allocated)", "NODE")
     rows = []
     for one in statuses:
@@ -522,13 +548,14 @@ def jobs(statuses: Iterable[JobStatus], *, now: float, namespaces: bool = False)
             one.name,
             one.phase.value,
             TRAINER.upper(),
-            duration(_seconds(one, now)),
+            duration(lasted(one, now)),
             str(one.request_gpus),
             str(one.allocated_gpus) if counted else NOTHING,
-            _where(one.chief, one.chief.node_ip) if one.chief else NOTHING,
+            place_of(one.chief, one.chief.node_ip) if one.chief else NOTHING,
         )
         rows.append((one.namespace, *row) if namespaces else row)
-    return align(table(("NAMESPACE", *header) if namespaces else header, rows))
+    lines = table(("NAMESPACE", *header) if namespaces else header, rows)
+    return align(lines if headers else lines[1:])
 
 
 # ---------------------------------------------------------------- machines
@@ -597,23 +624,27 @@ def _words(machine: Machine) -> list[list[str]]:
 # ---------------------------------------------------------------- shared by the above
 
 
-def _sorted(instances: Iterable[Instance]) -> list[Instance]:
+def in_order(instances: Iterable[Instance]) -> list[Instance]:
+    """The pods by name, numbers in it as numbers."""
     from arena_topo.topology import natural  # noqa: PLC0415 - only where there is much to sort
 
     return sorted(instances, key=lambda one: natural(one.name))
 
 
-def _seconds(status: JobStatus, now: float) -> float:
+def lasted(status: JobStatus, now: float) -> float:
+    """Seconds from a job's creation to its end, or to now."""
     return (now if status.finished is None else status.finished) - status.created
 
 
-def _age(one: Instance, now: float) -> float:
+def age_of(one: Instance, now: float) -> float:
+    """Seconds that a pod has run, or waited if it has not."""
     if one.pending or one.started is None:
         return now - one.created
     return (now if one.finished is None else one.finished) - one.started
 
 
-def _where(one: Instance, place: str | None) -> str:
+def place_of(one: Instance, place: str | None) -> str:
+    """A place of a pod, its node or an address, where it has one already."""
     return NOTHING if one.pending or not place else place
 
 

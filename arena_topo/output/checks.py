@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from arena_topo.workflow.nodes import Standing
 
 
+_COMMANDS = ("arena-topo ", "kubectl ", "helm ")
+"""How a fix begins that is a command line."""
+
+
 def report(found: Report, *, width: int | None = None) -> str:
     """Each prerequisite in a row, and below it what to do where it is not as it should be.
 
@@ -27,8 +31,10 @@ def report(found: Report, *, width: int | None = None) -> str:
     for head, one, (_name, _outcome, said) in zip(others, found.findings, rows, strict=True):
         lines.append(fold(head.ljust(start) + said, width, indent=" " * start))
         if one.fix:
+            fix = f"{' ' * start}fix: {one_line(one.fix)}"
             # A command line is copied: it is never broken.
-            lines.append(f"{' ' * start}fix: {one_line(one.fix)}")
+            copied = one.fix.startswith(_COMMANDS)
+            lines.append(fix if copied else fold(fix, width, indent=" " * (start + 5)))
     return "\n".join(lines) + "\n"
 
 

@@ -165,14 +165,12 @@ def _bandwidths(
         return "Bus bandwidth: none, as one GPU talks to nobody\n"
     rated = _rate(ours, placement.tier, cluster)
     place = f"{_where(placement.tier, cluster)}; {_proof(placement)}"
-    lines = [f"  this placement\t{rated}\t{_ratio(ours, ours)}\t{place}"]
+    rows = [(f"  this placement\t{rated}\t{_ratio(ours, ours)}", place)]
     comparison = proposal.comparison
     if comparison is not None:
-        lines.append(
-            "  best, were all GPUs free"
-            f"\t{_rate(comparison.best_empty, comparison.tier_empty, cluster)}"
-            f"\t{_ratio(comparison.best_empty, ours)}\t"
-        )
+        rated = _rate(comparison.best_empty, comparison.tier_empty, cluster)
+        ratio = _ratio(comparison.best_empty, ours)
+        rows.append((f"  best, were all GPUs free\t{rated}\t{ratio}", ""))
         for name, other in (
             ("first fit by index", comparison.first_fit),
             ("spread, emptiest first", comparison.spread),
@@ -181,8 +179,13 @@ def _bandwidths(
             place = "" if other is None else _loads(other, cluster)
             tier = None if other is None else other.tier
             rated = _rate(rate, tier, cluster)
-            lines.append(f"  {name}\t{rated}\t{_ratio(rate, ours)}\t{place}")
-    said = ["Bus bandwidth of an all-reduce among the GPUs chosen:", *align(lines).splitlines()]
+            rows.append((f"  {name}\t{rated}\t{_ratio(rate, ours)}", place))
+    heads = align(f"{head}\t" for head, _place in rows).splitlines()
+    said = ["Bus bandwidth of an all-reduce among the GPUs chosen:"]
+    said += [
+        fold(head + place, width, indent=" " * len(head))
+        for head, (_head, place) in zip(heads, rows, strict=True)
+    ]
     if forecast.usable is not None and forecast.usable < ours and proposal.plan is not None:
         why = shortfall(proposal.plan)
         use = f"Of {number(ours)} GB/s these pods can use {number(forecast.usable)}"

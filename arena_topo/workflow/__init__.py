@@ -8,11 +8,10 @@ from __future__ import annotations
 import importlib
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from arena_topo.backends import Backend, Instance, JobStatus, LogOptions, Options
-from arena_topo.errors import ArenaError, ClusterError, NotFound, TimedOut, UsageError
+from arena_topo.errors import NotFound, UsageError
 
 if TYPE_CHECKING:
     from arena_topo.topology import Cluster
@@ -28,10 +27,12 @@ if TYPE_CHECKING:
         shortfall,
     )
     from arena_topo.workflow.submission import Submitted, submit
+    from arena_topo.workflow.waiting import wait
 
 __all__ = [
     "LOCAL_IMAGE",
     "NO_TIERS",
+    "NoSuchJob",
     "Submitted",
     "borne",
     "check_size",
@@ -49,7 +50,7 @@ __all__ = [
     "wait",
 ]
 
-_PLACING = {
+_ROOMS = {
     "planning": (
         "NO_TIERS",
         "borne",
@@ -61,12 +62,13 @@ _PLACING = {
         "shortfall",
     ),
     "submission": ("Submitted", "submit"),
+    "waiting": ("wait",),
 }
-"""What comes from modules that load the solver, which those who only look do not need."""
+"""What comes from modules that not everybody needs; most of them load the solver."""
 
 
 def __getattr__(name: str) -> Any:
-    for module, names in _PLACING.items():
+    for module, names in _ROOMS.items():
         if name in names:
             return getattr(importlib.import_module(f"{__name__}.{module}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -74,11 +76,6 @@ def __getattr__(name: str) -> Any:
 
 LOCAL_IMAGE = "local"
 """The image name that means "whatever is installed on this machine"."""
-
-PATIENCE = 60.0
-"""Seconds that a job may be out of sight, its server not answering, before waiting for it ends."""
-
-Clock = Callable[[], float]
 
 
 def open_backend(options: Options, *, image: str | None = None) -> Backend:
@@ -160,56 +157,8 @@ def read_fabric(path: str) -> FabricFile:
     return fabricfile.read(data, where=name)
 
 
-def wait(
-    backend: Backend,
-    name: str,
-    namespace: str,
-    *,
-    timeout: float | None = None,
-    tell: Callable[[JobStatus], None] = lambda _: None,
-    each: Callable[[], None] = lambda: None,
-    clock: Clock = time.monotonic,
-) -> JobStatus:
-    """Wait until a job is over; `tell` hears of every change of phase or reason.
-
-    `each` is done at every look.
-
-    TimedOut after `timeout` seconds; the job goes on. A server that does not answer for a while
-    does not end the waiting.
-    """
-    started, known, seen = clock(), None, clock()
-    while True:
-        try:
-            job = backend.job(name, namespace)
-        except (ClusterError, TimedOut) as error:
-            if not _passing(error) or clock() - seen > PATIENCE:
-                raise
-            time.sleep(backend.look_every)
-            continue
-        seen = clock()
-        with suppress(ArenaError):
-            each()
-        if (job.phase, job.reason) != known:
-            known = (job.phase, job.reason)
-            tell(job)
-        if job.phase.over:
-            return job
-        if timeout is not None and clock() - started >= timeout:
-            raise TimedOut(
-                f"job {name} is still {job.phase} after {timeout:g} s",
-                why=job.reason,
-                hint=f"it goes on: arena-topo get {name} -n {namespace}",
-            )
-        time.sleep(backend.look_every)
-
-
-def _passing(error: ClusterError | TimedOut) -> bool:
-    """Whether asking again may help: no answer, or a server in trouble."""
-    return isinstance(error, TimedOut) or error.status is None or error.status >= SERVER_ERROR
-
-
-SERVER_ERROR = 500
-"""HTTP codes from here on are the server's fault, not the caller's (RFC 9110, 15.6)."""
+class NoSuchJob(NotFound):
+    """The job whose log is wanted is not there."""
 
 
 def follow(
@@ -250,7 +199,7 @@ def _existing(backend: Backend, name: str, namespace: str) -> JobStatus:
     try:
         return backend.job(name, namespace)
     except NotFound as missing:
-        raise NotFound(
+        raise NoSuchJob(
             "training job not found,please use 'arena-topo list' to make sure job is existed",
             why=missing.message,
         ) from None

@@ -41,17 +41,18 @@ def brought_together(
     *,
     until: Fate,
     tell: Tell,
+    sees: Tell = lambda _: None,
     end: float | None = None,
 ) -> Outcome:
     """Watch a resumed gang until all its workers have their nodes, or run; else take it back.
 
     A gang that is taken back is solved and started again, at most three times in all; then it
-    waits with the reason.
+    waits with the reason. `sees` hears at every look what there is still to wait for.
     """
     queue = starter.queue
     while outcome.resumed:
         try:
-            trouble = _trouble(queue, job, outcome.stored, until=until, end=end)
+            trouble = _trouble(queue, job, outcome.stored, until=until, sees=sees, end=end)
         except (AccessDenied, ClusterError) as blind:
             note = f"{blind.message}: nobody sees whether all workers come together"
             return replace(outcome, notes=(*outcome.notes, note))
@@ -101,7 +102,13 @@ def left(starter: Starter, stored: Manifest) -> None:
 
 
 def _trouble(
-    queue: Queue, job: MPIJob, stored: Manifest, *, until: Fate, end: float | None = None
+    queue: Queue,
+    job: MPIJob,
+    stored: Manifest,
+    *,
+    until: Fate,
+    sees: Tell,
+    end: float | None = None,
 ) -> str | None:
     """Why a gang cannot come together; None once it has, or there is no more to wait for.
 
@@ -128,6 +135,7 @@ def _trouble(
         events = queue.events(stored) if unsettled else []
         seen = gathering.standing(stored, pods, events, now=queue.now(), since=since)
         now = time.monotonic()
+        sees(seen.reason or "")
         if end is not None and now > end:
             return None
         if seen.fate is Fate.BROKEN:

@@ -10,7 +10,7 @@ import contextlib
 import re
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +21,10 @@ from arena_topo.backends import (
     Options,
     Phase,
     Publication,
+    selectors,
+    unheard,
 )
-from arena_topo.backends.kubernetes.connection import FORBIDDEN, Connection
+from arena_topo.backends.kubernetes.connection import CONFLICT, FORBIDDEN, Connection
 from arena_topo.backends.kubernetes.podlog import follow, log_query
 from arena_topo.backends.kubernetes.status import NO_PODS, job_status, seconds, when
 from arena_topo.backends.kubernetes.writing import GROUP, PLURAL, Writer, arenas, deletion, part
@@ -33,7 +35,7 @@ from arena_topo.errors import (
     NotFound,
 )
 from arena_topo.job import MPIJob
-from arena_topo.manifests import ApiVersion, Mechanisms, Plan, object_name
+from arena_topo.manifests import ApiVersion, Manifest, Mechanisms, Plan, object_name
 from arena_topo.topology import Cluster, Machine, Node, published
 
 if TYPE_CHECKING:
@@ -41,7 +43,10 @@ if TYPE_CHECKING:
     from arena_topo.backends.kubernetes.podexec import Done
     from arena_topo.backends.kubernetes.seen import Sightings
     from arena_topo.backends.kubernetes.upkeep import Upkeep
+    from arena_topo.backends.metrics import GpuSample
+    from arena_topo.backends.occupancy import Occupancy
     from arena_topo.backends.queue import Queue
+    from arena_topo.backends.volume import Volume
 
 Object = dict[str, Any]
 
@@ -54,6 +59,9 @@ NAME_LABELS = {
     ApiVersion.V1ALPHA1: ("mpi_job_name",),
 }
 """Where each version's operators write a pod's job."""
+
+_FEW = 32
+"""Jobs up to which their pods are asked for by name: the names are part of an address."""
 
 _NO_CRD = "the MPI operator is not installed: this cluster serves no MPIJob"
 _INSTALL = (
@@ -166,17 +174,43 @@ class KubernetesBackend:
         )
         return replace(seen, notes=(*unread, *seen.notes))
 
+    def nodes(self) -> Occupancy:
+        """All nodes with the pods on their GPUs, and the cluster as `cluster` tells it.
+
+        Of a cluster that only the controller may look at, without the pods.
+        """
+        from arena_topo.backends import occupancy  # noqa: PLC0415  only to look at nodes
+
+        try:
+            found, unread = self.objects(project=occupancy.project)
+        except AccessDenied as error:
+            seen = self._viewed() if error.status == FORBIDDEN else None
+            if seen is None:
+                raise
+            return occupancy.viewed(seen)
+        return occupancy.survey(
+            found,
+            source=self.api.access.context or self.api.access.server,
+            file=self._options.fabric,
+            now=self.api.server_time or time.time(),
+            notes=tuple(unread),
+        )
+
     def objects(
-        self, records: Callable[[], list[Object]] | None = None
+        self,
+        records: Callable[[], list[Object]] | None = None,
+        *,
+        project: Callable[[str, Object], Object] | None = None,
     ) -> tuple[list[Object], list[str]]:
         """Everything that says what is free, and a note for what may not be read.
 
-        `records` reads the MPIJobs, where that has to be done in some way of its own.
+        `records` reads the MPIJobs, where that has to be done in some way of its own; `project`
+        keeps of nodes and pods what is asked for, where that is more than `observed` reads.
         """
         try:
             found = [
-                *self._listed("Node", "/api/v1/nodes"),
-                *self._listed("Pod", "/api/v1/pods"),
+                *self._listed("Node", "/api/v1/nodes", project),
+                *self._listed("Pod", "/api/v1/pods", project),
             ]
         except AccessDenied as error:
             raise AccessDenied(
@@ -313,13 +347,21 @@ class KubernetesBackend:
     def _records(self) -> list[Object]:
         return self._listed("MPIJob", f"/apis/{GROUP}/{self.api_version()}/{PLURAL}")
 
-    def _listed(self, kind: str, path: str, **query: str) -> list[Object]:
+    def _listed(
+        self,
+        kind: str,
+        path: str,
+        project: Callable[[str, Object], Object] | None = None,
+        **query: str,
+    ) -> list[Object]:
         """All objects of a kind, each reduced to what `observed` reads as its page arrives."""
         from arena_topo.backends import observed  # noqa: PLC0415  to read the cluster
 
+        kept = project or observed.project
+
         def keep(one: Object) -> Object:
             try:
-                return observed.project(kind, one)
+                return kept(kind, one)
             except (AttributeError, KeyError, TypeError, ValueError):
                 # `observed.cluster` says what is wrong with it.
                 return {**one, "kind": kind}
@@ -341,6 +383,10 @@ class KubernetesBackend:
         AlreadyExists if the job's name is taken.
         """
         return self.writer.validate(plan)
+
+    def stored(self, plan: Plan) -> tuple[Manifest | None, ...]:
+        """What is there under the names of a plan's objects, in their order; None: nothing."""
+        return self.writer.stored(plan)
 
     def job(self, name: str, namespace: str) -> JobStatus:
         """One job with its pods; NotFound if there is none."""
@@ -367,7 +413,7 @@ class KubernetesBackend:
         except NotFound as error:
             raise NotFound(
                 f"Not found training job {name} in namespace {namespace},"
-                "please use 'arena-topo submit' to create it."
+                "please use 'arena submit' to create it."
             ) from error
 
     def facts(self, name: str, namespace: str) -> Facts:
@@ -396,15 +442,60 @@ class KubernetesBackend:
         container = podlog.main_container(self.api.get(path))
         return podexec.execute(self.api, namespace, pod, command, container=container)
 
-    def jobs(self, namespace: str | None) -> tuple[JobStatus, ...]:
+    def attach(
+        self,
+        job: JobStatus,
+        instance: str,
+        command: Sequence[str],
+        *,
+        container: str | None = None,
+        terminal: bool = False,
+        tell: Callable[[str], None] = unheard,
+    ) -> int:
+        """Run a command in a container of a pod, on this process's streams; its exit code."""
+        from arena_topo.backends.kubernetes import podattach  # noqa: PLC0415  its own command
+
+        return podattach.attach(
+            self.api, job, instance, command, container=container, terminal=terminal, tell=tell
+        )
+
+    def metrics(
+        self,
+        namespace: str | None = None,
+        *,
+        pods: Collection[str] = (),
+        tell: Callable[[str], None] = unheard,
+    ) -> tuple[GpuSample, ...]:
+        """What GPUs do now, as a Prometheus has it; none where there is none, told why."""
+        from arena_topo.backends.kubernetes import prometheus  # noqa: PLC0415  only to measure
+
+        return prometheus.gpus(self.api, self._options, namespace=namespace, pods=pods, tell=tell)
+
+    def volumes(self, namespace: str | None) -> tuple[Volume, ...]:
+        """The bound volume claims; AccessDenied says what right is missing."""
+        from arena_topo.backends.kubernetes import volumes  # noqa: PLC0415  its own command
+
+        return volumes.bound(self.api, namespace)
+
+    def administrators(self, namespace: str) -> frozenset[str]:
+        """The names in the ConfigMap of arena; none where it may not be read."""
+        from arena_topo.backends.kubernetes import volumes  # noqa: PLC0415  its own command
+
+        return volumes.administrators(self.api, namespace)
+
+    def jobs(self, namespace: str | None, selector: str = "") -> tuple[JobStatus, ...]:
         """All jobs of a namespace, or of all (None), newest first, in three requests or fewer."""
         version = self.api_version()
         space = f"/namespaces/{part(namespace)}" if namespace else ""
-        mpijobs = self.api.collect(f"/apis/{GROUP}/{version}{space}/{PLURAL}")
+        selected = {"labelSelector": selector} if selector else {}
+        mpijobs = self.api.collect(f"/apis/{GROUP}/{version}{space}/{PLURAL}", None, **selected)
         pods: dict[tuple[str, str], dict[str, Object]] = defaultdict(dict)
+        names = {one["metadata"]["name"] for one in mpijobs}
 
-        def gather(selector: str, label: str) -> None:
-            for pod in self.api.collect(f"/api/v1{space}/pods", labelSelector=selector):
+        def gather(wanted: str, label: str) -> None:
+            if selector and len(names) <= _FEW:
+                wanted = selectors.every(wanted, selectors.either(label, names))
+            for pod in self.api.collect(f"/api/v1{space}/pods", labelSelector=wanted):
                 meta = pod["metadata"]
                 job = (meta.get("labels") or {}).get(label, "")
                 pods[meta.get("namespace", ""), job].setdefault(meta["name"], pod)
@@ -486,13 +577,18 @@ class KubernetesBackend:
                 return f"http://{hosts[0]}:{port['nodePort']}"
         return ""
 
-    def delete(self, name: str, namespace: str) -> None:
-        """Delete the MPIJob; what it owns follows. NotFound if there is none."""
+    def delete(self, name: str, namespace: str, *, uid: str | None = None) -> None:
+        """Delete the MPIJob, or the one with this uid; what it owns follows. NotFound if none."""
         version = self.api_version()
+        gone = f"Not found training job {name} in namespace {namespace}"
         try:
-            self.api.delete(self.job_path(name, namespace), deletion())
+            self.api.delete(self.job_path(name, namespace), deletion(uid=uid))
         except NotFound as error:
-            raise NotFound(f"Not found training job {name} in namespace {namespace}") from error
+            raise NotFound(gone) from error
+        except ClusterError as error:
+            if uid is None or error.status != CONFLICT:
+                raise
+            raise NotFound(gone) from error
         if version is ApiVersion.V1ALPHA1:
             # Arena itself does not always make the job its owner.
             path = f"/api/v1/namespaces/{part(namespace)}/configmaps/{part(arenas(name))}"

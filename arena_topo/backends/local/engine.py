@@ -9,13 +9,13 @@ import sys
 import time
 import uuid
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from datetime import UTC, datetime
 from io import BytesIO
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from arena_topo.backends import (
     Event,
@@ -25,20 +25,32 @@ from arena_topo.backends import (
     Options,
     Phase,
     Publication,
+    unheard,
 )
 from arena_topo.backends.local import processes, seating, supervisor
-from arena_topo.backends.local.ledger import Broken, Entry, Ledger, Record, Submission, state_folder
+from arena_topo.backends.local.absent import Clusterless
+from arena_topo.backends.local.ledger import (
+    Broken,
+    Entry,
+    Ledger,
+    Record,
+    Submission,
+    not_found,
+    state_folder,
+)
 from arena_topo.backends.local.supervisor import TIMES, launcher_name, worker_name
+from arena_topo.backends.selectors import LabelSelector
 from arena_topo.errors import AlreadyExists, ArenaError, InvalidJob, NotFound, UsageError
 from arena_topo.job import MPIJob
-from arena_topo.manifests import ApiVersion, Forecast, Mechanisms, Plan
+from arena_topo.manifests import ApiVersion, Forecast, Manifest, Mechanisms, Plan
 from arena_topo.solver import Placement, Request, Unplaceable, Verdict
 from arena_topo.topology import Cluster, Machine
 
-ADDRESS = "127.0.0.1"
+if TYPE_CHECKING:
+    from arena_topo.backends.metrics import GpuSample
+    from arena_topo.backends.occupancy import Occupancy
 
-OWN_SOFTWARE = "local"
-"""The image that means what is installed on this machine."""
+ADDRESS = "127.0.0.1"
 
 _FOLLOW = 0.05
 """Seconds between looks at a log that is followed."""
@@ -48,17 +60,6 @@ _CHUNK = 1 << 16
 _PATIENCE = 2 * (processes.GRACE + processes.INSIST) + 4
 """Seconds a supervisor gets to end its job before `delete` does it itself: it may have to end a
 launcher first and then the rest."""
-
-_ONLY_ON_CLUSTERS = (
-    "data",
-    "data_dir",
-    "config_file",
-    "sync_mode",
-    "tensorboard",
-    "rdma",
-    "device",
-)
-"""What a job may ask of its containers, of which there are none here."""
 
 
 def open_backend(options: Options) -> LocalBackend:
@@ -89,7 +90,7 @@ def _taken(name: str) -> AlreadyExists:
     )
 
 
-class LocalBackend:
+class LocalBackend(Clusterless):
     """Jobs on this machine, for one user."""
 
     name = "local"
@@ -126,6 +127,12 @@ class LocalBackend:
         known = seating.less(free, seating.held(self._entries(None)))
         notes = tuple(f"{one.message}; its GPUs count as free" for one in self._ledger.broken())
         return replace(known, notes=(*known.notes, *notes))
+
+    def nodes(self) -> Occupancy:
+        """The machines, and which pods have which of their GPUs."""
+        from arena_topo.backends.local import occupants  # noqa: PLC0415  only to look at nodes
+
+        return occupants.occupancy(self.cluster(), self.jobs(None), address=ADDRESS)
 
     def mechanisms(self, namespace: str) -> Mechanisms:
         """Nothing: the engine itself makes placements hold."""
@@ -169,15 +176,6 @@ class LocalBackend:
             self._note_beginning(entry)
         return (f"mpijob.kubeflow.org/{name}",)
 
-    def remarks(self, job: MPIJob) -> tuple[str, ...]:
-        """What of a job is not used on this machine."""
-        unused = [f"--{name.replace('_', '-')}" for name in _ONLY_ON_CLUSTERS if getattr(job, name)]
-        if job.image != OWN_SOFTWARE:
-            unused.insert(0, f"the image {job.image}")
-        if not unused:
-            return ()
-        return (f"not used on this machine, where there are no containers: {', '.join(unused)}",)
-
     def validate(self, plan: Plan) -> tuple[str, ...]:
         """Check that the job can run here and its name is free, without creating anything."""
         _check(plan.job)
@@ -185,6 +183,12 @@ class LocalBackend:
         if self._ledger.read(folder) is not None:
             raise _taken(plan.job.name)
         return ()
+
+    def stored(self, plan: Plan) -> tuple[Manifest | None, ...]:
+        """What was submitted under the names of a plan's objects, in their order; None: nothing."""
+        found = self._ledger.manifests(plan.job.name, plan.namespace)
+        there = {(one["kind"], one["metadata"]["name"]): one for one in found}
+        return tuple(there.get((one["kind"], one["metadata"]["name"])) for one in plan.objects)
 
     def _submission(self, plan: Plan) -> Submission:
         try:
@@ -242,7 +246,7 @@ class LocalBackend:
             ),
         )
 
-    def delete(self, name: str, namespace: str) -> None:
+    def delete(self, name: str, namespace: str, *, uid: str | None = None) -> None:
         """End all processes of a job and remove its files; NotFound if there is none.
 
         ArenaError names processes that cannot be ended; the job is removed all the same.
@@ -250,12 +254,16 @@ class LocalBackend:
         try:
             entry = self._ledger.entry(name, namespace)
         except Broken as error:
-            uid = error.uid
-            if uid is not None:
-                processes.end(lambda: processes.of_job(uid))
+            known = error.uid
+            if uid is not None and uid != known:
+                raise not_found(name, namespace) from None
+            if known is not None:
+                processes.end(lambda: processes.of_job(known))
             with self._ledger.lock():
                 self._ledger.discard(error.folder)
             return
+        if uid is not None and uid != entry.submission.uid:
+            raise not_found(name, namespace)
         ours = entry.submission.host == seating.host()
         left = _stop(entry) if ours else frozenset()
         with self._ledger.lock():
@@ -280,9 +288,7 @@ class LocalBackend:
         try:
             entry = self._ledger.entry(name, namespace)
         except NotFound as missing:
-            raise NotFound(
-                f"{missing.message},please use 'arena-topo submit' to create it."
-            ) from None
+            raise NotFound(f"{missing.message},please use 'arena submit' to create it.") from None
         except Broken as error:
             return _broken(error)
         alive = self._alive(entry)
@@ -295,10 +301,21 @@ class LocalBackend:
         """What a job asked of the solver; None where its GPUs are only counted."""
         return self._ledger.entry(name, namespace).submission.request
 
-    def jobs(self, namespace: str | None) -> tuple[JobStatus, ...]:
+    def jobs(self, namespace: str | None, selector: str = "") -> tuple[JobStatus, ...]:
         """All jobs of a namespace, or of all namespaces (None), newest first."""
-        found = [self._status(entry) for entry in reversed(self._entries(namespace))]
+        entries = reversed(self._entries(namespace))
+        if selector:
+            wanted = LabelSelector.parse(selector)
+            return tuple(self._status(one) for one in entries if wanted.matches(self._labels(one)))
+        found = [self._status(entry) for entry in entries]
         return (*found, *map(_broken, self._ledger.broken(namespace)))
+
+    def _labels(self, entry: Entry) -> Mapping[str, str]:
+        try:
+            found: Mapping[str, str] = self._ledger.manifest(entry)["metadata"].get("labels") or {}
+        except (OSError, ValueError, LookupError):  # somebody deletes it at this moment
+            return {}
+        return found
 
     def events(self, job: JobStatus) -> tuple[Event, ...]:
         """What happened to the job and its pods, oldest first."""
@@ -328,6 +345,44 @@ class LocalBackend:
         return alive.record.phase.over or (
             # A launcher that failed may start again as long as the job is not over.
             pod is not None and pod.finished is not None and not instance.endswith("-launcher")
+        )
+
+    def attach(
+        self,
+        job: JobStatus,
+        instance: str,
+        command: Sequence[str],
+        *,
+        container: str | None = None,
+        terminal: bool = False,
+        tell: Callable[[str], None] = unheard,
+    ) -> int:
+        """Run a command as a pod would, on this process's streams; its exit code."""
+        from arena_topo.backends.local import attaching  # noqa: PLC0415  its own command
+
+        entry = self._ledger.entry(job.name, job.namespace)
+        return attaching.attach(
+            entry, instance, command, container=container, terminal=terminal, tell=tell
+        )
+
+    def metrics(
+        self,
+        namespace: str | None = None,
+        *,
+        pods: Collection[str] = (),
+        tell: Callable[[str], None] = unheard,
+    ) -> tuple[GpuSample, ...]:
+        """What this machine's GPUs do now; nothing is known of emulated ones."""
+        if self._emulate() is not None:
+            return ()
+        from arena_topo.backends.local import measuring  # noqa: PLC0415  only to measure
+
+        found = measuring.gpus(self.jobs(None), tell=tell)
+        return tuple(
+            one
+            for one in found
+            if (namespace is None or one.namespace in {"", namespace})
+            and (not pods or one.pod in pods)
         )
 
     def publish(self, machine: Machine, *, dry_run: bool = False) -> Publication:

@@ -218,7 +218,7 @@ class Ledger:
         """One job; NotFound if there is none."""
         found = self.read(self.folder(name, namespace))
         if found is None:
-            raise _not_found(name, namespace)
+            raise not_found(name, namespace)
         return found
 
     def entries(self, namespace: str | None = None) -> tuple[Entry, ...]:
@@ -264,6 +264,19 @@ class Ledger:
             raise Broken(folder, f"its folder {folder} cannot be read: {error}") from error
         raise Broken(folder, f"{folder} was written by another version of arena-topo")
 
+    def manifests(self, name: str, namespace: str) -> tuple[Manifest, ...]:
+        """The objects of a job, as a cluster would have them; none if there is no such job."""
+        folder = self.folder(name, namespace)
+        if self.read(folder) is None:
+            return ()
+        try:
+            with _opened(folder) as opened:
+                return tuple(_loaded(opened, "manifest.json"))
+        except (FileNotFoundError, NotADirectoryError):
+            return ()
+        except (OSError, ValueError, TypeError) as error:
+            raise Broken(folder, f"its folder {folder} cannot be read: {error}") from error
+
     def create(
         self,
         submission: Submission,
@@ -299,7 +312,7 @@ class Ledger:
 
         NotFound if the job was removed, also where another has its name now.
         """
-        missing = _not_found(entry.submission.name, entry.submission.namespace)
+        missing = not_found(entry.submission.name, entry.submission.namespace)
         with self._writing():
             try:
                 with _opened(entry.folder) as opened:
@@ -389,7 +402,8 @@ class Ledger:
             ) from error
 
 
-def _not_found(name: str, namespace: str) -> NotFound:
+def not_found(name: str, namespace: str) -> NotFound:
+    """The error of a job that is not there."""
     return NotFound(f"Not found training job {name} in namespace {namespace}")
 
 

@@ -1,0 +1,186 @@
+"""What a command that stays with a job shows on stderr until it is over.
+
+On a terminal that is one screen, which leaves nothing behind but how it ended; elsewhere it is a
+line for each change.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from typing import TYPE_CHECKING
+
+from arena_topo import output
+from arena_topo.backends import Backend, JobStatus, Phase
+from arena_topo.cli.detaching import detaching
+from arena_topo.cli.options import PROGRAM, LogLevel, hears, say, tell
+from arena_topo.cli.terminal import draws, moves, wrapped
+from arena_topo.cli.watching import Sight, live
+from arena_topo.errors import ArenaError, JobFailed, NotFound
+from arena_topo.manifests import Binding, Forecast
+from arena_topo.output import progress
+
+if TYPE_CHECKING:
+    from arena_topo.workflow import Submitted
+
+
+class Staying:
+    """Who stays until a job has its GPUs and its workers have come together."""
+
+    def __init__(self, name: str, stack: ExitStack) -> None:
+        self._name, self._stack = name, stack
+        self._lives, self._begun = False, time.monotonic()
+        self._what = "is created"
+
+    def begin(self) -> None:
+        """The job is there: from now on a terminal shows that it is waited for."""
+        if not self._lives and _lives():
+            self._lives = True
+            self._stack.enter_context(live(sys.stderr, self._screen))
+
+    def tell(self, text: str) -> None:
+        """Something happened to it."""
+        self._what = "waits"
+        _fold(text)
+
+    def see(self, text: str) -> None:
+        """What there is still to wait for."""
+        self._what = f"is starting: {text}" if text else "is starting"
+
+    def _screen(self, columns: int) -> str:
+        since = output.duration(time.monotonic() - self._begun)
+        return f"{_turn()} {output.fold(f'{self._name} {self._what}, {since}', columns - 2)}"
+
+
+@contextmanager
+def staying(name: str) -> Iterator[Staying]:
+    """Show on a terminal what is waited for until the end of the block."""
+    with ExitStack() as stack:
+        yield Staying(name, stack)
+
+
+def summarise(done: Submitted, *, waits: bool) -> None:
+    """Say where the workers of a job that was submitted go, or why it waits."""
+    plan, status = done.plan, done.status
+    tell((*plan.notes, *done.notes))
+    # What was recorded, not what was planned: an engine may have had to decide anew.
+    forecast = (status.forecast if status else None) or plan.forecast
+    if forecast is not None and forecast.workers:
+        _placement(forecast, plan.job.name, slots=max(1, plan.job.gpus), binding=plan.binding)
+        from arena_topo.workflow import comparison  # noqa: PLC0415 - the verbs load what they need
+
+        if plan.waiting is None and (advice := comparison.advised(plan)) is not None:
+            _fold(f"Advice: {advice}")
+    if status is None:
+        warning = f"warning: the job {plan.job.name} was created, but cannot be read: {done.unread}"
+        say(warning, LogLevel.WARN)
+    elif not waits and (trouble := output.trouble(status)) is not None:
+        _fold(trouble)
+    if done.nearest is not None:
+        _fold(f"  try:  {done.nearest}", indent="        ")
+    if done.starter is not None:
+        _fold(f"  {done.starter}")
+
+
+def _placement(
+    forecast: Forecast, name: str, *, slots: int, binding: Binding | None = None
+) -> None:
+    width = wrapped(sys.stderr)
+    table = output.placement(forecast, name, slots=slots, binding=binding, width=width)
+    say(table.rstrip("\n"))
+
+
+def _fold(line: str, *, indent: str = "  ") -> None:
+    say(output.fold(line, wrapped(sys.stderr), indent=indent))
+
+
+def wait_for_end(
+    backend: Backend,
+    name: str,
+    namespace: str,
+    *,
+    timeout: float | None,
+    done: Submitted | None = None,
+) -> None:
+    """Show how a job gets to its end; JobFailed with the launcher's exit code if it fails.
+
+    `done` is what `summarise` has told of it already.
+    """
+    from arena_topo.workflow import submission  # noqa: PLC0415 - the verbs load what they need
+
+    known = done and ((done.status and done.status.forecast) or done.plan.forecast)
+    told = [known.workers if known else ()]
+
+    def placed(status: JobStatus) -> None:
+        # A gang that waited, or was taken back, has its GPUs only now.
+        forecast = status.forecast
+        if forecast is not None and forecast.workers and forecast.workers != told[0]:
+            told[0] = forecast.workers
+            _placement(forecast, name, slots=output.slots_of(forecast, status))
+
+    try:
+        with detaching(backend, name, namespace):
+            status = _waited(
+                backend,
+                name,
+                namespace,
+                timeout=timeout,
+                each=lambda: submission.tend(backend, name, namespace),
+                placed=placed,
+            )
+    except NotFound:
+        raise ArenaError(f"the job {name} was deleted while it was waited for") from None
+    if status.phase is Phase.FAILED:
+        raise JobFailed(
+            f"the job {name} failed",
+            exit_code=status.exit_code or 1,
+            hint=f"{PROGRAM} logs {name} -n {namespace}",
+        )
+
+
+def _waited(
+    backend: Backend,
+    name: str,
+    namespace: str,
+    *,
+    timeout: float | None,
+    each: Callable[[], None],
+    placed: Callable[[JobStatus], None],
+) -> JobStatus:
+    from arena_topo import workflow  # noqa: PLC0415 - the verbs load what they need
+
+    latest: list[JobStatus] = []
+    sight = Sight()
+
+    def seen(status: JobStatus) -> None:
+        sight.caught()
+        latest[:] = [status]
+        placed(status)
+
+    def told(status: JobStatus) -> None:
+        if not shows or status.phase.over:
+            _fold(progress.news(status))
+
+    def screen(columns: int) -> str:
+        if not latest:
+            return f"{_turn()} {name}"
+        text = progress.screen(latest[0], now=time.time(), width=columns - 2)
+        return "\n".join(filter(None, [f"{_turn()} {text.rstrip()}", sight.remark()]))
+
+    shows = _lives()
+    with live(sys.stderr, screen) if shows else nullcontext():
+        return workflow.wait(
+            backend, name, namespace, timeout=timeout, tell=told, seen=seen, each=each
+        )
+
+
+def _lives() -> bool:
+    return hears(LogLevel.INFO) and sys.stderr is not None and moves(sys.stderr)
+
+
+def _turn() -> str:
+    from arena_topo.output.live import turning  # noqa: PLC0415 - only on a terminal
+
+    return turning(unicode=draws(stream=sys.stderr))

@@ -1,0 +1,162 @@
+"""Watching: a live screen on a terminal, elsewhere a line for each change."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TextIO, TypeVar
+
+from arena_topo.cli.options import LogLevel, say, show
+from arena_topo.cli.terminal import colours, draws, moves, reflows, tinted, window
+from arena_topo.errors import TimedOut
+from arena_topo.output import duration
+
+if TYPE_CHECKING:
+    from arena_topo.output.live import Screen, Surface
+
+Found = TypeVar("Found")
+
+_OUT_OF_SIGHT = 5.0
+"""Seconds after which a screen says that it is old."""
+
+
+def watch(
+    look: Callable[[], Found],
+    *,
+    draw: Callable[[Found, float, int | None], str] | None,
+    changes: Callable[[Found | None, Found, float], str],
+    over: Callable[[Found], bool] = lambda _: False,
+    every: float,
+    limit: float | None = None,
+) -> Found:
+    """Look `every` so many seconds until it is `over`, and show on stdout what is seen.
+
+    On a terminal that is one screen, `draw(found, now, columns)`, renewed in its place; the last
+    one stays. Elsewhere, and without `draw`, it is the text of `changes(before, found, now)`, with
+    its newlines, where that is not empty. `now` is Unix seconds. TimedOut after `limit` seconds.
+    """
+    if draw is None or sys.stdout is None or not moves(sys.stdout):
+        return _told(look, changes=changes, over=over, every=every, limit=limit)
+    from arena_topo.workflow.looking import looks  # noqa: PLC0415 - only for who stays
+
+    end, sight = Deadline(limit), Sight()
+    first = look()
+    seen = [first]
+
+    def screen(columns: int) -> str:
+        text = draw(seen[0], time.time(), columns)
+        return "\n".join(filter(None, [text.rstrip("\n"), sight.remark()])) + "\n"
+
+    def blind(why: str | None) -> None:
+        sight.blind(why)
+        end.heed()
+
+    with live(sys.stdout, screen) as shown:
+        shown.keep()
+        if over(first):
+            return first
+        time.sleep(end.within(every))
+        for found in looks(look, every=every, blind=blind, end=end.at):
+            seen[0] = found
+            sight.caught()
+            if over(found):
+                break
+            end.heed()
+    return seen[0]
+
+
+def _told(
+    look: Callable[[], Found],
+    *,
+    changes: Callable[[Found | None, Found, float], str],
+    over: Callable[[Found], bool],
+    every: float,
+    limit: float | None,
+) -> Found:
+    from arena_topo.workflow.looking import looks  # noqa: PLC0415 - only for who stays
+
+    def blind(why: str | None) -> None:
+        if why is not None and sight.lost is None:
+            say(f"warning: nothing is seen just now: {why}", LogLevel.WARN)
+        sight.blind(why)
+        end.heed()
+
+    end, sight = Deadline(limit), Sight()
+    before: Found | None = None
+    for found in looks(look, every=every, blind=blind, end=end.at):
+        text = changes(before, found, time.time())
+        if text:
+            show(text)
+        if over(found):
+            return found
+        before = found
+        end.heed()
+    raise AssertionError("there is always another look")
+
+
+class Deadline:
+    """When nobody watches any longer."""
+
+    def __init__(self, limit: float | None) -> None:
+        self._limit = limit
+        self.at = None if limit is None else time.monotonic() + limit
+
+    def heed(self) -> None:
+        """TimedOut if it has come."""
+        if self.at is not None and time.monotonic() >= self.at:
+            raise TimedOut(
+                f"{self._limit:g} s are over, and so is watching", hint="allow more with --timeout"
+            )
+
+    def within(self, pause: float) -> float:
+        """As much of a pause as there is time for."""
+        return pause if self.at is None else min(pause, max(0.0, self.at - time.monotonic()))
+
+
+class Sight:
+    """Whether what is shown is as it is now."""
+
+    def __init__(self) -> None:
+        self._at = time.monotonic()
+        self.lost: str | None = None
+
+    def caught(self) -> None:
+        """It was seen just now."""
+        self._at = time.monotonic()
+
+    def blind(self, why: str | None) -> None:
+        """Nothing is seen, and why; None once something is again."""
+        self.lost = why
+
+    def remark(self) -> str:
+        """What to say of it: how old it is, if it is."""
+        old = time.monotonic() - self._at
+        if old < _OUT_OF_SIGHT:
+            return ""
+        why = self.lost or "no answer yet"
+        return f"warning: this is what was seen {duration(old)} ago: {why}"
+
+
+@contextmanager
+def live(stream: TextIO, draw: Callable[[int], str]) -> Iterator[Screen]:
+    """Show `draw(columns)` at the same place of a terminal until the end of the block."""
+    from arena_topo.output.live import shown  # noqa: PLC0415 - loads rich
+
+    with shown(surface(stream), draw) as screen:
+        yield screen
+
+
+def surface(stream: TextIO) -> Surface:
+    """What a terminal takes."""
+    from arena_topo.output.live import Surface  # noqa: PLC0415 - loads rich
+
+    return Surface(
+        stream=stream,
+        # What is drawn over must be counted: only the terminal itself knows.
+        size=lambda: window(stream),
+        unicode=draws(stream=stream),
+        reflows=reflows(),
+        paint=(lambda text: tinted(text, stream)) if colours(stream) else None,
+    )

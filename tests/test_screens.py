@@ -1,0 +1,517 @@
+"""What people see: on terminals of every size and kind, and where there is no terminal."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from fake_api import FakeApi, kubeconfig
+from fake_cluster import FakeCluster
+from fake_terminal import FakeTerminal, Running
+
+from arena_topo.output import live
+from arena_topo.topology import presets, published
+
+CODES = re.compile(r"\x1b\[[0-9;]*m")
+TERMINAL = {"TERM": "xterm-256color", "LANG": "C.UTF-8"}
+SPINNERS = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+HIDES = {"?25l", "?1049h", "?47h"}
+"""What hides the cursor, and what goes to another screen."""
+
+
+def test_the_fake_terminal_does_as_terminals_do():
+    screen = FakeTerminal(10, 3)
+    screen.feed("one\r\ntwo\r\nthree is long")
+    assert screen.text == "one\ntwo\nthree is l\nong"
+    assert screen.visible == "two\nthree is l\nong"
+    screen.resize(5, 3)
+    assert screen.text == "one\ntwo\nthree\n is l\nong"
+    screen.resize(20, 3)
+    screen.feed("\r\x1b[1A\x1b[Jnew")
+    assert screen.text == "one\nnew"
+    stiff = FakeTerminal(10, 3, reflows=False)
+    stiff.feed("0123456789")
+    stiff.resize(5, 3)
+    assert stiff.text == "0123456789"
+
+
+# ---------------------------------------------------------------- a cluster, and a job on it
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    """A living cluster of two machines, whose kubeconfig is in `env`."""
+    api = FakeApi()
+    one = FakeCluster(api)
+    for index in range(2):
+        one.node(f"node-{index}", 8)
+        machine = presets.machine("dgx-1-v100", f"node-{index}")
+        api.add(published.config_map(machine, machine.everything))
+    config = kubeconfig(tmp_path / "config", api.url, user={"username": "alice"})
+    one.env = {**TERMINAL, "KUBECONFIG": str(config), "HOME": str(tmp_path)}
+    with one.running():
+        yield one
+    api.close()
+
+
+class Machine:
+    """This machine with a job on it, which waits for a file with its exit code."""
+
+    def __init__(self, home: Path, workers: int) -> None:
+        emulated = {"ARENA_TOPO_BACKEND": "local", "ARENA_TOPO_EMULATE": "dgx-1-v100:2"}
+        self.env = {**TERMINAL, **emulated, "HOME": str(home)}
+        self.code = home / "code"
+        script = f"while [ ! -s {self.code} ]; do sleep 0.05; done; exit $(cat {self.code})"
+        self.submit = ["submit", "mpi", "--name=demo", "--image=local", f"--workers={workers}"]
+        self.submit += ["--gpus=1", "--gputopology"]
+        self.script = script
+
+    def start(self) -> None:
+        done = arena(self, *self.submit, self.script)
+        assert done.returncode == 0, done.stderr
+        runs(self)
+
+    def finish(self, _name: str = "demo", code: int = 0) -> None:
+        self.code.write_text(f"{code}\n")
+
+
+def arena(cluster, *words, **env):
+    return subprocess.run(
+        [sys.executable, "-m", "arena_topo", *words],
+        env={"PATH": os.environ["PATH"], "TZ": "UTC", **cluster.env, **env},
+        capture_output=True,
+        check=False,
+        encoding="utf-8",
+        timeout=60,
+    )
+
+
+def submitted(cluster, name="demo", workers=2):
+    job = [f"--name={name}", "--image=i", f"--workers={workers}", "--gpus=1"]
+    done = arena(cluster, "submit", "mpi", *job, "c")
+    assert done.returncode == 0, done.stderr
+
+
+def runs(cluster, name="demo"):
+    end = time.monotonic() + 20
+    while json.loads(arena(cluster, "get", name, "-o", "json").stdout)["status"] != "RUNNING":
+        assert time.monotonic() < end
+
+
+@pytest.fixture
+def running(tmp_path):
+    """A job of two workers that runs on this machine."""
+    one = Machine(tmp_path, 2)
+    one.start()
+    yield one
+    one.finish()
+
+
+# ---------------------------------------------------------------- get --watch
+
+
+def test_a_watched_job_is_renewed_in_its_place_and_stays_at_the_end(running):
+    watch = Running(["get", "demo", "--watch"], running.env, columns=200, rows=40)
+    watch.until("Status:      RUNNING")
+    watch.during(2.5)
+    running.finish("demo")
+    assert watch.end() == 0
+    text = watch.screen.text
+    assert text.count("Name:") == text.count("Instances:") == 1
+    shown = arena(running, "get", "demo").stdout
+    assert text == "\n".join(line.rstrip() for line in shown.splitlines()).rstrip()
+    assert "Status:      SUCCEEDED" in text
+    assert not HIDES & set(watch.screen.codes)
+    assert "32m" in watch.screen.codes, "it is coloured"
+
+
+@pytest.mark.parametrize("reflows", [True, False])
+def test_a_terminal_that_changes_its_size_is_drawn_anew(running, reflows):
+    env = running.env if reflows else {**running.env, "XTERM_VERSION": "XTerm(390)"}
+    watch = Running(["get", "demo", "-w"], env, columns=100, rows=60, reflows=reflows)
+    watch.screen.feed("what was there before\r\n")
+    watch.until("GPU(Requested)  NODE")
+    watch.resize(44, 50)
+    text = watch.until(lambda screen: "GP…" in screen.text and screen.text.endswith("place"))
+    assert text.count("Name:") == text.count("Instances:") == 1
+    watch.resize(120, 40)
+    text = watch.until(lambda screen: "NODE\n" in screen.text and screen.text.endswith("place"))
+    assert text.count("Name:") == text.count("Instances:") == 1
+    assert text.startswith("what was there before\nName:        demo\n")
+    watch.program.sendintr()
+    assert watch.end() == 130
+
+
+def test_what_does_not_fit_is_counted_while_it_is_live_and_whole_at_the_end(tmp_path):
+    machine = Machine(tmp_path, 12)
+    machine.start()
+    watch = Running(["get", "demo", "-w"], machine.env, columns=100, rows=14)
+    watch.until(lambda screen: re.search(r"^\.\.\. [0-9]+ more$", screen.text, re.MULTILINE))
+    watch.during(1.5)
+    assert "demo-worker-11" not in watch.screen.text
+    assert watch.screen.text.count("Name:") == 1
+    machine.finish()
+    assert watch.end() == 0
+    assert "more" not in watch.screen.text
+    assert watch.screen.text.count("Name:") == 1
+    assert "demo-worker-11" in watch.screen.text
+
+
+def test_an_interrupted_watch_leaves_its_last_screen_and_says_how_to_come_back(running):
+    watch = Running(["get", "demo", "-w"], running.env, columns=100, rows=30)
+    watch.until("Status:      RUNNING")
+    watch.program.sendintr()
+    assert watch.end() == 130
+    text = watch.screen.text
+    assert text.count("Name:") == 1
+    assert "^C" not in text
+    assert "\nThe job demo goes on. Come back: arena-topo logs -f demo -n default; end it" in text
+
+
+def test_who_is_stopped_and_goes_on_draws_below_what_came_between(running):
+    watch = Running(["get", "demo", "-w"], running.env, columns=100, rows=60)
+    watch.until("Status:      RUNNING")
+    os.kill(watch.program.pid, signal.SIGSTOP)
+    watch.during(0.3)
+    watch.screen.feed("\r\n[1]+ Stopped\r\n")
+    os.kill(watch.program.pid, signal.SIGCONT)
+    text = watch.until(lambda screen: screen.text.count("Name:") == 2)
+    assert "[1]+ Stopped\nName:" in text
+    watch.during(1.5)
+    assert watch.screen.text.count("Name:") == 2
+    watch.program.sendintr()
+    assert watch.end() == 130
+
+
+LINE = r"[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9:]{8}  "
+
+
+@pytest.mark.parametrize("term", ["dumb", None])
+def test_a_terminal_that_cannot_go_back_gets_a_line_for_each_change(running, term):
+    env = {key: value for key, value in running.env.items() if key != "TERM"}
+    watch = Running(["get", "demo", "-w"], env | ({"TERM": term} if term else {}))
+    watch.until("RUNNING")
+    running.finish("demo")
+    assert watch.end() == 0
+    lines = watch.screen.text.splitlines()
+    assert re.fullmatch(LINE + "RUNNING  3 of 3 pods run", lines[0])
+    assert re.fullmatch(LINE + "SUCCEEDED  after [0-9]+s", lines[-1])
+    assert watch.screen.codes == []
+
+
+def test_in_a_pipe_a_watched_job_is_a_line_for_each_change(cluster):
+    cluster.images["i"] = 1.5
+    submitted(cluster)
+    cluster.duration = 1.0
+    done = arena(cluster, "get", "demo", "--watch")
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = [re.sub(LINE, "", line) for line in done.stdout.splitlines()]
+    assert lines[0] == "PENDING  0 of 3 pods run  3 of 3 pods are starting"
+    assert lines[-1].startswith("SUCCEEDED  after ")
+    assert len(lines) == len(set(lines))
+    assert arena(cluster, "get", "demo", "-w").stdout.count("\n") == 1, "it is over already"
+
+
+def test_nothing_is_told_of_a_job_to_which_nothing_happens(running):
+    line = [sys.executable, "-m", "arena_topo", "get", "demo", "-w"]
+    env = {"PATH": os.environ["PATH"], "TZ": "UTC", **running.env}
+    with subprocess.Popen(line, env=env, stdout=subprocess.PIPE, text=True) as watch:
+        first = watch.stdout.readline()
+        time.sleep(1.5)
+        running.finish()
+        rest = watch.stdout.read()
+    assert watch.returncode == 0
+    assert "RUNNING  3 of 3 pods run" in first
+    (last,) = [one for one in rest.splitlines() if "RUNNING" not in one]
+    assert "SUCCEEDED" in last
+    assert rest.count("\n") <= 2, "at most the end of some pods, and of the job"
+
+
+def test_a_watched_job_as_json_is_a_document_for_each_change_on_a_line_of_its_own(cluster):
+    cluster.images["i"] = 1.5
+    submitted(cluster)
+    cluster.duration = 1.0
+    done = arena(cluster, "get", "demo", "-w", "-o", "json")
+    assert done.returncode == 0
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [one["status"] for one in found][:: len(found) - 1] == ["PENDING", "SUCCEEDED"]
+    now = json.loads(arena(cluster, "get", "demo", "-o", "json").stdout)
+    assert list(found[-1]) == list(now)
+    names = arena(cluster, "get", "demo", "-w", "-o", "name").stdout
+    assert names == "mpijob.kubeflow.org/demo\n"
+
+
+def test_a_watched_job_that_fails_is_shown_and_no_failure_of_the_watching(running):
+    running.finish("demo", 7)
+    done = arena(running, "get", "demo", "-w")
+    assert done.returncode == 0
+    assert "FAILED" in done.stdout
+
+
+def test_a_job_that_is_deleted_while_it_is_watched_is_an_error(cluster):
+    submitted(cluster)
+    runs(cluster)
+    watch = Running(["get", "demo", "-w"], cluster.env, columns=100)
+    watch.until("Status:      RUNNING")
+    arena(cluster, "delete", "demo")
+    assert watch.end() == 1
+    assert "error: the job demo was deleted while it was watched" in watch.screen.text
+
+
+def test_watching_ends_when_its_time_is_over(running):
+    done = arena(running, "get", "demo", "-w", "--timeout=1500ms")
+    assert done.returncode == 6
+    assert done.stderr == (
+        "error: 1.5 s are over, and so is watching\n  try:  allow more with --timeout\n"
+    )
+    assert done.stdout.count("RUNNING") == 1
+
+
+def test_a_screen_says_how_old_it_is_when_the_server_does_not_answer(cluster):
+    submitted(cluster)
+    runs(cluster)
+    watch = Running(
+        ["get", "demo", "-w", "--request-timeout=1s"], cluster.env, columns=160, rows=30
+    )
+    watch.until("Status:      RUNNING")
+    with cluster.api.lock:
+        text = watch.until("warning: this is what was seen")
+        assert text.count("Name:") == 1
+    watch.until(lambda screen: "warning" not in screen.text)
+    watch.program.sendintr()
+    assert watch.end() == 130
+
+
+def test_nobody_needs_rich_to_watch_in_a_pipe(running):
+    running.finish("demo")
+    program = (
+        "import sys; from arena_topo import cli; code = cli.run(sys.argv[1:]);"
+        "print('rich' in sys.modules); sys.exit(code)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, "get", "demo", "-w"],
+        env={"PATH": os.environ["PATH"], **running.env},
+        capture_output=True,
+        check=True,
+        text=True,
+    )
+    assert done.stdout.splitlines()[-1] == "False"
+
+
+# ---------------------------------------------------------------- submit --wait
+
+
+SUBMIT = ["submit", "mpi", "--name=demo", "--image=i", "--workers=4", "--gpus=2", "--wait"]
+
+
+def test_waiting_for_a_job_leaves_nothing_on_the_terminal_but_how_it_went(cluster):
+    cluster.images["i"] = 2.0
+    submit = Running([*SUBMIT, "c"], cluster.env, columns=100, rows=40)
+    text = submit.until("demo is PENDING")
+    assert re.search(rf"^[{SPINNERS}] demo is PENDING, .*0 of 5 pods run", text, re.MULTILINE)
+    text = submit.until("demo is RUNNING")
+    assert "demo-worker-3        Running" in text
+    cluster.finish("demo")
+    assert submit.end() == 0
+    assert submit.screen.text.splitlines() == [
+        "mpijob.kubeflow.org/demo created",
+        "configmap/demo-mpijob created",
+        "The Job demo has been submitted successfully",
+        "You can run `arena-topo get demo --type mpijob -n default` to check the job status",
+        "The Job demo is SUCCEEDED",
+    ]
+    assert not HIDES & set(submit.screen.codes)
+
+
+def test_waiting_ends_with_the_code_of_the_launcher(cluster):
+    submit = Running([*SUBMIT, "c"], cluster.env, columns=100, rows=40)
+    submit.until("demo is RUNNING")
+    cluster.finish("demo", 7)
+    assert submit.end() == 7
+    assert submit.screen.text.splitlines()[-2:] == [
+        "error: the job demo failed",
+        "  try:  arena-topo logs demo -n default",
+    ]
+    assert not set(SPINNERS) & set(submit.screen.text)
+
+
+def test_an_interrupt_while_waiting_restores_the_terminal(cluster):
+    submit = Running([*SUBMIT, "c"], cluster.env, columns=100, rows=40)
+    submit.until("demo is RUNNING")
+    submit.program.sendintr()
+    assert submit.end() == 130
+    assert "The job demo goes on. Come back: arena-topo logs -f demo" in submit.screen.text
+    assert not set(SPINNERS) & set(submit.screen.text)
+    assert not HIDES & set(submit.screen.codes)
+
+
+def test_a_gang_that_waits_says_so_and_is_placed_before_the_eyes(cluster):
+    for index in range(2):
+        cluster.pod(f"theirs-{index}", f"node-{index}", 8)
+    submit = Running([*SUBMIT, "--gputopology", "c"], cluster.env, columns=120, rows=40)
+    text = submit.until(lambda screen: re.search(r"demo waits, [1-9]", screen.text))
+    assert "demo waits: 4 workers x 2 GPUs cannot be placed now: " in text
+    cluster.evict("theirs-1")
+    submit.until("demo is RUNNING")
+    cluster.finish("demo")
+    assert submit.end() == 0
+    text = submit.screen.text
+    assert text.count("demo waits") == 1
+    assert text.count("Placement:") == 1
+    assert "  6-7    node-1" in text
+    assert text.endswith("The Job demo is SUCCEEDED")
+
+
+def test_where_a_job_goes_that_others_start_is_told_once_it_is_known(tmp_path):
+    machine = Machine(tmp_path, 16)
+    machine.start()
+    line = [sys.executable, "-m", "arena_topo", "submit", "mpi", "--name=later", "--image=local"]
+    line += ["--workers=2", "--gpus=2", "--gputopology", "--wait", "true"]
+    env = {"PATH": os.environ["PATH"], "TZ": "UTC", **machine.env}
+    with subprocess.Popen(line, env=env, stderr=subprocess.PIPE, text=True) as submit:
+        for said in submit.stderr:
+            if "The Job later is PENDING" in said:
+                machine.finish()
+                break
+        rest = submit.stderr.read()
+    assert submit.returncode == 0
+    assert rest.count("Placement:\n  RANKS  NODE") == 1
+    assert rest.index("  2-3    dgx-1-v100-0") < rest.index("The Job later is SUCCEEDED")
+
+
+def test_what_goes_into_a_pipe_stays_out_of_the_screen(monkeypatch):
+    outer, inner = os.openpty()
+    piped = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", piped)
+    with os.fdopen(inner, "w", encoding="utf-8") as stream, os.fdopen(outer, "rb"):
+        surface = live.Surface(stream=stream, size=lambda: (80, 24))
+        with live.shown(surface, lambda _columns: "live"):
+            sys.stdout.write("data\n")
+    assert piped.getvalue() == "data\n"
+
+
+def test_in_a_pipe_waiting_is_a_line_for_each_change(cluster):
+    cluster.images["i"], cluster.duration = 1.0, 5.0
+    done = arena(cluster, *SUBMIT, "c")
+    assert done.returncode == 0
+    assert "\x1b" not in done.stdout + done.stderr
+    assert done.stderr.splitlines()[2] == "The Job demo is PENDING: 5 of 5 pods are starting"
+    assert done.stderr.splitlines()[-2:] == [
+        "The Job demo is RUNNING",
+        "The Job demo is SUCCEEDED",
+    ]
+
+
+def test_only_the_output_is_in_the_pipe_when_the_screen_is_on_a_terminal(cluster):
+    cluster.images["i"], cluster.duration = 1.0, 1.0
+    program = " ".join([sys.executable, "-m", "arena_topo", *SUBMIT, "c"])
+    path = Path(cluster.env["HOME"]) / "out"
+    submit = Running.of(["sh", "-c", f"{program} > {path}"], cluster.env, columns=100, rows=30)
+    submit.until("demo is PENDING")
+    assert submit.end() == 0
+    assert path.read_text() == "mpijob.kubeflow.org/demo created\nconfigmap/demo-mpijob created\n"
+    assert submit.screen.text.endswith("The Job demo is SUCCEEDED")
+
+
+def test_without_unicode_nothing_but_ascii_is_drawn(cluster):
+    cluster.images["i"] = 1.0
+    submit = Running([*SUBMIT, "c"], {**cluster.env, "LANG": "C"}, columns=60, rows=12)
+    text = submit.until(
+        lambda screen: re.search(r"^[|/\\-] demo is PEND", screen.text, re.MULTILINE)
+    )
+    assert text.isascii()
+    cluster.finish("demo")
+    assert submit.end() == 0
+
+
+def test_who_wants_quiet_waits_without_a_screen(cluster):
+    cluster.images["i"], cluster.duration = 1.0, 1.0
+    submit = Running([*SUBMIT, "-q", "c"], cluster.env, columns=100)
+    assert submit.end() == 0
+    assert submit.screen.text == "mpijob.kubeflow.org/demo"
+    assert submit.screen.codes == []
+
+
+# ---------------------------------------------------------------- screens that do not move
+
+
+def test_no_line_is_broken_by_a_terminal_of_80_columns(running):
+    job = ["--name=j", "--image=local", "--workers=4", "--gpus=2", "--gputopology"]
+    for words in (
+        ["plan", "mpi", *job, "c"],
+        ["get", "demo"],
+        ["why", "demo"],
+        ["list"],
+        ["topology", "show"],
+        ["topology", "show", "dgx-1-v100-0"],
+        ["top", "node", "--frag"],
+        ["submit", "mpi", "--help"],
+    ):
+        shown = Running(words, running.env, columns=80, rows=300)
+        assert shown.end() == 0
+        assert not any(shown.screen.soft), f"{words}\n{shown.screen.text}"
+
+
+LONG = "a-name-that-is-as-long-as-a-name-may-be-for-a-job"
+
+
+def test_nothing_is_cut_in_a_pipe_however_narrow_the_terminal(cluster):
+    submitted(cluster, LONG)
+    for words in (["list"], ["list", "-A"], ["get", LONG], ["get", LONG, "-e"]):
+        narrow = arena(cluster, *words, COLUMNS="30").stdout
+        assert LONG in narrow
+        assert "…" not in narrow
+        assert "..." not in narrow
+    assert len(max(arena(cluster, "list", COLUMNS="30").stdout.splitlines(), key=len)) > 100
+
+
+def test_colours_are_only_added_never_moved(running):
+    for words in (["list"], ["get", "demo"], ["topology", "presets"], ["get", "none"]):
+        plain = arena(running, *words, "--color=never", FORCE_COLOR="1")
+        painted = arena(running, *words, "--color=always", NO_COLOR="1")
+        assert "\x1b" not in plain.stdout + plain.stderr
+        assert "\x1b" in painted.stdout + painted.stderr
+        said = [CODES.sub("", one) for one in (painted.stdout, painted.stderr)]
+        ages = r"\b[0-9]+s( *)\b"
+        assert [re.sub(ages, "", one) for one in said] == [
+            re.sub(ages, "", one) for one in (plain.stdout, plain.stderr)
+        ]
+    assert "\x1b" not in arena(running, "list").stdout
+    assert "\x1b" not in arena(running, "get", "demo", "-o", "json", "--color=always").stdout
+
+
+def test_a_terminal_has_colours_unless_it_says_no(running):
+    for more, expected in (({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)):
+        shown = Running(["list"], {**running.env, **more}, columns=100)
+        assert shown.end() == 0
+        assert bool(shown.screen.codes) is expected
+
+
+@pytest.mark.parametrize(("columns", "widest"), [(60, 58), (80, 78), (120, 118), (200, 118)])
+def test_help_is_as_wide_as_the_terminal_up_to_what_reads_well(columns, widest):
+    shown = Running(["submit", "mpi", "--help"], TERMINAL, columns=columns, rows=200)
+    assert shown.end() == 0
+    found = max(map(len, shown.screen.text.splitlines()))
+    assert widest - 12 <= found <= max(widest, 78)
+
+
+def test_help_in_a_pipe_does_not_depend_on_any_terminal(tmp_path):
+    shown = [
+        subprocess.run(
+            [sys.executable, "-m", "arena_topo", "get", "--help"],
+            env={"PATH": os.environ["PATH"], "HOME": str(tmp_path), **env},
+            capture_output=True,
+            check=True,
+            stdin=subprocess.DEVNULL,
+        ).stdout
+        for env in ({}, {"TERM": "dumb"}, TERMINAL)
+    ]
+    assert shown[0] == shown[1] == shown[2]

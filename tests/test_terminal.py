@@ -1,0 +1,257 @@
+"""What a terminal takes: its colours, its width and its height."""
+
+from __future__ import annotations
+
+import os
+import re
+import termios
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+from arena_topo.backends import Instance, JobStatus, Phase
+from arena_topo.cli import terminal
+from arena_topo.output import checks, colour, live, progress
+from arena_topo.workflow.checks import Finding, Outcome, Report
+
+SCREENS = Path(__file__).parent / "screens"
+CODES = re.compile(r"\x1b\[[0-9;]*m")
+
+
+# ---------------------------------------------------------------- whether there are colours
+
+
+class Stream:
+    """Somewhere to write."""
+
+    encoding = "utf-8"
+
+    def __init__(self, *, tty: bool) -> None:
+        self.tty = tty
+
+    def isatty(self) -> bool:
+        return self.tty
+
+
+CUSTOMS = [
+    # The surest first: each wins over all that come after it.
+    ({"choice": "always"}, True),
+    ({"choice": "never"}, False),
+    ({"NO_COLOR": "1"}, False),
+    ({"CLICOLOR": "0"}, False),
+    ({"TERM": "dumb"}, False),
+    ({"FORCE_COLOR": "1"}, True),
+    ({"CLICOLOR_FORCE": "1"}, True),
+]
+
+
+def coloured(monkeypatch, said, *, tty):
+    for name in ("NO_COLOR", "CLICOLOR", "FORCE_COLOR", "CLICOLOR_FORCE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    said = dict(said)
+    choice = said.pop("choice", "auto")
+    for name, value in said.items():
+        monkeypatch.setenv(name, value)
+    return terminal.colours(Stream(tty=tty), choice)
+
+
+@pytest.mark.parametrize("tty", [True, False])
+@pytest.mark.parametrize("place", range(len(CUSTOMS)))
+def test_the_surest_word_about_colours_wins_over_all_after_it(monkeypatch, place, tty):
+    said, expected = CUSTOMS[place]
+    for others, _ in CUSTOMS[place:]:
+        both = {**others, **said}
+        assert coloured(monkeypatch, both, tty=tty) is expected, both
+
+
+@pytest.mark.parametrize("tty", [True, False])
+def test_without_a_word_a_terminal_has_colours_and_nothing_else_has(monkeypatch, tty):
+    assert coloured(monkeypatch, {}, tty=tty) is tty
+    assert coloured(monkeypatch, {"NO_COLOR": "", "FORCE_COLOR": ""}, tty=tty) is tty
+    assert coloured(monkeypatch, {"FORCE_COLOR": "0"}, tty=tty) is False
+    monkeypatch.delenv("FORCE_COLOR")
+    monkeypatch.delenv("TERM")
+    assert terminal.colours(Stream(tty=True), "auto") is False
+
+
+# ---------------------------------------------------------------- what is coloured
+
+
+@pytest.mark.parametrize("path", sorted(SCREENS.glob("*.txt")), ids=lambda path: path.name)
+def test_a_screen_without_its_colours_is_the_plain_screen(path):
+    plain = path.read_text("utf-8")
+    assert CODES.sub("", colour.painted(plain)) == plain
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.text(st.characters(exclude_characters="\x1b\r")),
+            st.sampled_from(
+                ["NAME  STATUS", "---- ------", "Status: RUNNING", "error: x", "a  RUNNING", ""]
+            ),
+        )
+    )
+)
+def test_no_text_is_changed_by_colours(lines):
+    text = "\n".join(lines)
+    assert CODES.sub("", colour.painted(text)) == text
+
+
+def marked(text):
+    """Colours in words that a person can read."""
+    names = {"1": "bold", "2": "dim", "31": "red", "32": "green", "33": "yellow", "36": "cyan"}
+    names["1;31"], names["1;33"] = "bold red", "bold yellow"
+    painted = colour.painted(text)
+    return re.sub(r"\x1b\[([0-9;]+)m(.*?)\x1b\[0m", lambda it: f"<{names[it[1]]}:{it[2]}>", painted)
+
+
+def test_states_are_coloured_where_they_stand_and_not_where_they_are_mentioned():
+    screen = (
+        "Name:    demo\n"
+        "Status:  FAILED\n"
+        "\n"
+        "Instances:\n"
+        "  NAME      STATUS            NODE\n"
+        "  ----      ------            ----\n"
+        "  worker-0  Running           a\n"
+        "  worker-1  ImagePullBackOff  b\n"
+        "  worker-2  Init:0/1          Running\n"
+        "  it is not Running on a\n"
+        "\n"
+        "  note      Running\n"
+        "The node was not Running when it was FAILED\n"
+    )
+    assert marked(screen) == (
+        "Name:    demo\n"
+        "Status:  <red:FAILED>\n"
+        "\n"
+        "<bold:Instances:>\n"
+        "  <bold:NAME      STATUS            NODE>\n"
+        "  <dim:----      ------            ---->\n"
+        "  worker-0  <green:Running>           a\n"
+        "  worker-1  <red:ImagePullBackOff>  b\n"
+        "  worker-2  <yellow:Init:0/1>          Running\n"
+        "  it is not Running on a\n"
+        "\n"
+        "  note      Running\n"
+        "The node was not Running when it was FAILED\n"
+    )
+
+
+def test_messages_are_coloured_by_their_first_word():
+    said = (
+        "error: no\n  why:  it is PENDING\n  try:  get\nwarning: w\nnote: n\nThe Job a is RUNNING"
+    )
+    assert marked(said) == (
+        "<bold red:error:> no\n"
+        "  <bold:why:>  it is PENDING\n"
+        "  <bold:try:>  get\n"
+        "<bold yellow:warning:> w\n"
+        "<cyan:note:> n\n"
+        "The Job a is <green:RUNNING>"
+    )
+
+
+@pytest.mark.parametrize("phase", Phase)
+def test_every_phase_has_a_colour(phase):
+    assert colour.tone(phase.value) is not None
+
+
+# ---------------------------------------------------------------- what fits
+
+
+def test_lines_are_cut_at_the_width_and_at_the_height():
+    text = "".join(f"{index} {'x' * index}\n" for index in range(30))
+    assert live.cut(text, 12, 4, unicode=True) == ["0 ", "1 x", "2 xx", "... 27 more"]
+    assert live.cut(text, 12, 30, unicode=True)[11:13] == ["11 xxxxxxxx…", "12 xxxxxxxx…"]
+    assert live.cut(text, 12, 30, unicode=False)[11] == "11 xxxxxx..."
+    assert len(live.cut(text, 12, 30, unicode=True)) == 30
+
+
+@given(st.text(st.characters(codec="utf-8", exclude_categories=["C"])), st.integers(1, 40))
+def test_no_line_is_wider_than_the_terminal(line, columns):
+    for unicode in (True, False):
+        found = live.clipped(line, columns, unicode=unicode)
+        assert cell_len(found) <= max(columns, 1 if unicode else 3)
+        assert found == line or cell_len(line) > columns
+
+
+def status(count, running):
+    pods = tuple(
+        Instance(
+            name=f"demo-worker-{index}",
+            status="Running" if index < running else "Pending",
+            created=0.0,
+            started=1.0 if index < running else None,
+            pending=index >= running,
+            node="node-0",
+        )
+        for index in range(count)
+    )
+    return JobStatus(
+        uid="u", name="demo", namespace="default", phase=Phase.PENDING, created=0.0, instances=pods
+    )
+
+
+def test_of_many_pods_only_those_are_shown_that_do_not_run():
+    assert progress.screen(status(64, 62), now=5.0) == (
+        "demo is PENDING, 5s, 62 of 64 pods run\n"
+        "  NAME            STATUS   AGE  NODE\n"
+        "  ----            ------   ---  ----\n"
+        "  demo-worker-62  Pending  5s   N/A\n"
+        "  demo-worker-63  Pending  5s   N/A\n"
+    )
+    assert progress.screen(status(64, 64), now=5.0) == "demo is PENDING, 5s, 64 of 64 pods run\n"
+    assert "demo-worker-0 " in progress.screen(status(4, 4), now=5.0)
+
+
+def test_sentences_are_wrapped_at_the_terminal_they_are_written_to(monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    outer, inner = os.openpty()
+    with os.fdopen(inner, "w", encoding="utf-8") as stream, os.fdopen(outer, "rb"):
+        for columns, rows in ((50, 10), (200, 60)):
+            termios.tcsetwinsize(stream, (rows, columns))
+            assert terminal.wrapped(stream) == columns
+            assert terminal.window(stream) == (columns, rows)
+        said = (
+            "error: one two three four five\n  why:  one two three four five\n  try:  a b c d e f g"
+        )
+        monkeypatch.setenv("COLUMNS", "20")
+        assert terminal.laid_out(said, stream) == (
+            "error: one two three\n"
+            "  four five\n"
+            "  why:  one two\n"
+            "        three four\n"
+            "        five\n"
+            "  try:  a b c d e f g"
+        )
+        assert terminal.window(stream) == (200, 60)
+        termios.tcsetwinsize(stream, (0, 0))
+        assert terminal.window(stream) == (80, 24)
+    assert terminal.laid_out(said, Stream(tty=False)) == said
+    assert terminal.wrapped(Stream(tty=False)) is None
+    assert terminal.wrapped(None) is None
+
+
+def test_a_fix_is_wrapped_unless_it_is_a_command_to_be_copied():
+    report = Report(
+        namespace="default",
+        findings=(
+            Finding(name="a", outcome=Outcome.WARN, found="x", fix="ask one of those who know"),
+            Finding(name="b", outcome=Outcome.FAIL, found="y", fix="kubectl get pods of all"),
+        ),
+    )
+    assert checks.report(report, width=30) == (
+        "CHECK  RESULT  FOUND\n"
+        "a      warn    x\n"
+        "               fix: ask one of\n"
+        "                    those who\n"
+        "                    know\n"
+        "b      fail    y\n"
+        "               fix: kubectl get pods of all\n"
+    )
