@@ -285,6 +285,18 @@ def test_an_ordinary_job_needs_no_cluster_to_be_planned():
     assert (plan.api, plan.placement) == (ApiVersion.V2BETA1, None)
 
 
+@pytest.mark.parametrize("typed", ["settings.ini", "./settings.ini", "~/settings.ini"])
+def test_a_config_file_is_read_however_its_path_is_typed(typed, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "settings.ini").write_text("depth = 3")
+    for target, name in (("/etc/config/depth.ini", "depth.ini"), (None, "settings.ini")):
+        files = (ConfigFile(source=typed, target=target),)
+        job = MPIJob(name="demo", command="true", image="i", config_file=files)
+        plan = workflow.plan(job, None, namespace="default")
+        assert {name: "depth = 3"} in [one.get("data") for one in plan.objects]
+
+
 def test_a_config_file_that_cannot_be_read_is_named(tmp_path):
     missing = tmp_path / "missing.yaml"
     with pytest.raises(InvalidJob, match=r"missing\.yaml"):

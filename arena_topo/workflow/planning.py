@@ -365,9 +365,10 @@ def _read_files(job: MPIJob) -> dict[ConfigFile, str]:
     """The text of every `--config-file`; InvalidJob names the one that cannot be read."""
     texts = {}
     for one in job.config_file:
-        path = Path(one.source).expanduser().absolute()
+        # Path would raise for an unknown `~user`.
+        path = Path(os.path.expanduser(one.source))  # noqa: PTH111 - see above
         try:
-            texts[replace(one, source=str(path))] = path.read_text(encoding="utf-8")
+            texts[one] = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
             raise InvalidJob(f"cannot read --config-file {one.source}", why=reason) from error
