@@ -129,6 +129,9 @@ class Log:
 class FakeApi(Store):
     """The server, and the hands that its world has: add, change and look at what it stores."""
 
+    rewrites: Callable[[bytes], bytes] | None = None
+    """What becomes of the body of each answer on its way out."""
+
     def __init__(self, *, tls: ssl.SSLContext | None = None) -> None:
         super().__init__()
         self.versions = ["v2beta1"]

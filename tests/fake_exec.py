@@ -48,6 +48,10 @@ class Execs:
         self.chosen: list[str] = []
         self.deaf = False
         """Whether pings stay without an answer, and everything else too."""
+        self.stuffed = False
+        """Whether nothing at all is taken from who asks, so that connections fill up."""
+        self.eager = False
+        """Whether the consent leaves only with the first frame, over TLS in one record."""
         self.running: list[subprocess.Popen[bytes]] = []
         self.connections: list[socket.socket] = []
         self.ended = threading.Event()
@@ -89,16 +93,19 @@ def serve(handler: Handler, execs: Execs, pod: Object) -> None:
     execs.asked.append(query)
     execs.chosen.append(chosen)
     digest = hashlib.sha1(handler.headers["sec-websocket-key"].encode() + _MAGIC).digest()
-    handler.wfile.write(
+    consent = (
         b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
         + f"Sec-WebSocket-Protocol: {chosen}\r\nSec-WebSocket-Accept: ".encode()
         + base64.b64encode(digest)
         + b"\r\n\r\n"
     )
-    handler.wfile.flush()
+    if not execs.eager:
+        handler.wfile.write(consent)
+        handler.wfile.flush()
+        consent = b""
     execs.connections.append(handler.connection)
     try:
-        _Session(handler.connection, execs, pod, query).run()
+        _Session(handler.connection, execs, pod, query, consent).run()
     finally:
         execs.connections.remove(handler.connection)
         execs.ended.set()
@@ -109,9 +116,15 @@ class _Session:
     """One command, and the two sides of its streams."""
 
     def __init__(
-        self, connection: socket.socket, execs: Execs, pod: Object, query: list[tuple[str, str]]
+        self,
+        connection: socket.socket,
+        execs: Execs,
+        pod: Object,
+        query: list[tuple[str, str]],
+        held: bytes,
     ) -> None:
         self._connection, self._execs, self._pod = connection, execs, pod
+        self._held = held
         self._command = [value for key, value in query if key == "command"]
         self._asked = {key for key, value in query if value == "true"}
         self._in = bytearray()
@@ -202,8 +215,9 @@ class _Session:
         try:
             while outputs and not self._gone:
                 writes = [self._input] if self._typed and self._input is not None else []
+                heard = [] if self._execs.stuffed else [self._connection]
                 ready, writable, _ = select.select(
-                    [self._connection, *outputs], writes, [], 0 if self._pending() else None
+                    [*heard, *outputs], writes, [], 0 if self._pending() else None
                 )
                 if self._connection in ready or self._pending():
                     self._hear(tty=tty)
@@ -310,7 +324,8 @@ class _Session:
         else:
             head += bytes([127]) + struct.pack(">Q", size)
         try:
-            self._connection.sendall(head + payload)
+            self._connection.sendall(self._held + head + payload)
+            self._held = b""
         except OSError:
             self._gone = True
 

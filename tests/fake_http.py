@@ -497,6 +497,7 @@ class Handler(StreamRequestHandler):
         self.send(status, json.dumps(body).encode(), headers)
 
     def send(self, status: int, body: bytes, headers: dict[str, str]) -> None:
+        body = body if self.fake.rewrites is None else self.fake.rewrites(body)
         headers = {**headers, "Content-Length": str(len(body))}
         texts = [*self.said, *(self.fake.warnings if self.command != "GET" else ())]
         if texts:

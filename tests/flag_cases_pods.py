@@ -80,7 +80,7 @@ CASES: Mapping[str, tuple[Case, ...]] = {
     ),
     "label": (
         Case(
-            said={"label": (pair("team=nlp"), pair("release=mine"))},
+            said={"label": (pair("team=nlp"),)},
             changes={
                 "job:metadata.labels.team": "nlp",
                 "pods:metadata.labels.team": "nlp",

@@ -135,6 +135,52 @@ def test_a_kubeconfig_named_on_the_line_is_not_merged_with_others(
         files.resolve(Options(kubeconfig=config, context="a"))
 
 
+@pytest.mark.parametrize("named", ["{0}/gone", "{0}/gone:{0}/gone-too", "{0}", "{0}/pipe"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("list",),
+        ("get", "x"),
+        ("wait", "x", "--for=deleted"),
+        ("prune", "--yes", "--since=1s"),
+        ("delete", "x"),
+        ("whoami",),
+        ("top", "node"),
+        ("submit", "mpi", "--name=x", "--image=local", "--dry-run", "true"),
+    ],
+    ids=" ".join,
+)
+def test_who_names_a_kubeconfig_that_is_not_there_does_not_mean_this_machine(
+    named: str,
+    words: tuple[str, ...],
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+):
+    os.mkfifo(tmp_path / "pipe")
+    said = named.format(tmp_path)
+    monkeypatch.setenv("KUBECONFIG", said)
+    assert cli.run(words) == 2
+    shown = capfd.readouterr()
+    assert (shown.out, shown.err) == (
+        "",
+        (
+            f"error: KUBECONFIG names no file that is there\n  why:  it is {said}\n"
+            "  try:  unset it, or --backend local\n"
+        ),
+    )
+    assert cli.run(["list", "--backend=local"]) == 0
+
+
+@pytest.mark.parametrize("named", ["/dev/null", "{0}/empty", "{0}/gone:{0}/empty", "", ":"])
+def test_a_kubeconfig_that_is_there_and_empty_means_no_cluster(
+    named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "empty").touch()
+    monkeypatch.setenv("KUBECONFIG", named.format(tmp_path))
+    assert files.configured(Options()) is False
+
+
 def test_who_has_no_home_folder_has_no_kubeconfig_there(monkeypatch: pytest.MonkeyPatch):
     def nobody(_uid: int) -> Any:
         raise KeyError

@@ -168,7 +168,7 @@ def test_dashes_before_the_job_are_answered_in_arenas_words(place: Place, capsys
     assert (code, err) == (
         2,
         (
-            "error: expected 'attach JOB_NAME [ARG1] [ARG2] ... [ARGN]'.\n"
+            "error: expected 'attach JOB_NAME [ARG1] [ARG2] ... [ARGN]'. "
             "JOB_NAME is required argument for the attach command\n"
             "  try:  arena-topo attach JOB -- COMMAND\n"
         ),
@@ -483,9 +483,11 @@ def test_a_server_that_gives_no_sign_of_life_is_given_up(
     monkeypatch.setattr(podattach, "PING", 0.02)
     monkeypatch.setattr(podattach, "SILENCE", 0.3)
     place.api.execs.deaf = True
-    job = place.world.backend.job("demo", "default")
+    # A backend with a deadline: what is not given up ends all the same.
+    backend = engine.open_backend(Options(kubeconfig=place.config, deadline=WAIT))
+    job = backend.job("demo", "default")
     with pytest.raises(ClusterError, match="broke the connection to pod demo-worker-0") as caught:
-        place.world.backend.attach(job, "demo-worker-0", ["sleep", "600"])
+        backend.attach(job, "demo-worker-0", ["sleep", "600"])
     assert caught.value.why == "silent for 0.3 s"
 
 

@@ -148,8 +148,7 @@ def test_a_job_that_does_not_exist_is_said_in_arenas_words(backend: Backend):
     with pytest.raises(NotFound) as caught:
         backend.job("nope", "default")
     assert caught.value.message == (
-        "Not found training job nope in namespace default,"
-        "please use 'arena submit' to create it."
+        "Not found training job nope in namespace default,please use 'arena submit' to create it."
     )
     with pytest.raises(NotFound) as caught:
         backend.delete("nope", "default")

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from worlds import WORLDS, World
 
-from arena_topo.backends import JobStatus
+from arena_topo.backends import JobStatus, LogOptions
 from arena_topo.errors import ArenaError, NotFound, NotPossible
-from arena_topo.workflow import attaching
+from arena_topo.workflow import attaching, follow
 
 
 @pytest.fixture(params=WORLDS)
@@ -99,6 +99,16 @@ def test_pods_and_containers_that_are_not_there_are_named(world: World):
     assert caught.value.hint in {"did you mean demo-worker-0?", "did you mean demo-worker-1?"}
     with pytest.raises(NotFound, match="container nope is not valid for instance demo-worker-0"):
         attach(world, job, "true", instance="demo-worker-0", container="nope")
+
+
+def test_of_an_instance_that_is_named_without_its_job_the_whole_name_is_suggested(world: World):
+    job, said = running(world), "invalid instance name worker-1 in job demo"
+    with pytest.raises(NotFound, match=said) as attaching_to:
+        attach(world, job, "true", instance="worker-1")
+    log = follow(world.backend, "demo", "default", instance="worker-1", options=LogOptions())
+    with pytest.raises(NotFound, match=said) as reading:
+        next(log)
+    assert attaching_to.value.hint == reading.value.hint == "did you mean demo-worker-1?"
 
 
 def test_a_pod_that_has_ended_is_not_gone_into(world: World):

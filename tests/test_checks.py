@@ -124,6 +124,8 @@ def test_where_all_is_in_order_nothing_needs_to_be_done(check):
         "topology nodes": ["ok"],
         "pod security": ["ok"],
         "rights to submit": ["ok"],
+        "rights to list data": ["ok"],
+        "rights to attach": ["ok"],
         "rights to place": ["ok"],
     }
     assert [fix for seen in found.values() for _, _, fix in seen if fix] == []
@@ -389,6 +391,35 @@ def test_a_submitter_with_a_controller_passes(check, limited):
     assert found["rights to submit"][0][0] == "ok"
     assert not [name for name, seen in found.items() if any(one[0] == "fail" for one in seen)]
     assert code == 0
+
+
+def test_what_lists_data_and_what_runs_commands_in_pods_is_told_apart(check, limited):
+    _code, found, _err = check()
+    assert found["rights to list data"] == [
+        (
+            "warn",
+            "not allowed to list persistentvolumeclaims: data list shows nothing",
+            (
+                "kubectl create rolebinding arena-topo-submitter -n team-a"
+                " --clusterrole=arena-topo-submitter --user=YOU"
+            ),
+        )
+    ]
+    assert found["rights to attach"] == [
+        (
+            "warn",
+            "not allowed to create pods/exec, get pods/exec: neither attach nor check JOB",
+            (
+                "kubectl create rolebinding arena-topo-attach -n team-a"
+                " --clusterrole=arena-topo-attach --user=YOU"
+            ),
+        )
+    ]
+    bound(limited, install.SUBMITTER, "team-a")
+    found = check()[1]
+    assert (found["rights to list data"][0][0], found["rights to attach"][0][0]) == ("ok", "warn")
+    bound(limited, install.ATTACH, "team-a")
+    assert check()[1]["rights to attach"][0][0] == "ok"
 
 
 def test_without_a_controller_somebody_must_read_the_cluster(check, limited):

@@ -33,6 +33,7 @@ class FakeBackend:
     name = "fake"
     look_every = 0.01
     starts_waiting = True
+    pausing = None
     binding = None
     queue = None
     upkeep = None
@@ -49,7 +50,8 @@ class FakeBackend:
     def default_namespace(self):
         return "default"
 
-    def owner(self):
+    def owner(self, *, tell=None):
+        del tell
         return "kubernetes-admin"
 
     def api_version(self):
@@ -614,7 +616,14 @@ def test_completion_answers_the_script_of_bash():
 
 def test_a_refusal_of_the_api_server_keeps_its_exit_code(arena, world):
     world.refusal = AccessDenied("not allowed to get mpijobs", status=403, hint="ask")
-    assert arena("get", "x") == (4, "", "error: not allowed to get mpijobs\n  try:  ask\n")
+    assert arena("get", "x") == (
+        4,
+        "",
+        (
+            "error: the user has no privileges to get the training job in namespace default\n"
+            "  why:  not allowed to get mpijobs\n  try:  ask\n"
+        ),
+    )
     world.refusal = ClusterError("no answer", why="connection refused")
     assert arena("get", "x") == (1, "", "error: no answer\n  why:  connection refused\n")
 

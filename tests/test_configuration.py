@@ -20,7 +20,7 @@ from arena_topo.cli import settings
 from arena_topo.cli.options import Globals, environment
 from arena_topo.errors import UsageError
 from arena_topo.flag import flags_of, spelling
-from arena_topo.job import EnvVar, KeyValue, MPIJob
+from arena_topo.job import BY_KEY, EnvVar, KeyValue, MPIJob
 from arena_topo.output.configuration import safe
 
 DOCS = Path(__file__).parent.parent / "docs" / "configuration.md"
@@ -177,7 +177,7 @@ def test_the_fields_that_are_merged_are_those_whose_values_have_keys():
         for name, hint in hints.items()
         if get_origin(hint) is tuple and get_args(hint)[0] in {EnvVar, KeyValue}
     }
-    assert keyed == settings.BY_KEY
+    assert keyed == BY_KEY
 
 
 def test_a_profile_is_chosen_by_flag_then_variable_then_file(
@@ -285,7 +285,18 @@ def test_the_users_folder_of_settings_may_be_elsewhere(
         ),
         (
             'profile = "lab"',
-            "error: {file}: profile is no table\n  try:  [profile] starts one\n",
+            (
+                "error: {file}: profile is no table\n"
+                "  try:  default-profile chooses one; [profile.NAME] starts one\n"
+            ),
+        ),
+        (
+            'submit = "x"',
+            "error: {file}: submit is no table\n  try:  [submit] starts one\n",
+        ),
+        (
+            "namespace = " + "[" * 200_000,
+            "error: {file}: is nested too deeply\n",
         ),
         (
             "namespace = [1]",
@@ -366,6 +377,22 @@ def test_what_is_wrong_with_a_job_names_the_table(user: Path, run: Run):
         2,
         f"error: {user} [submit]: there is no setting 'gpu'\n  try:  did you mean gpus?\n",
     )
+
+
+@pytest.mark.parametrize("table", ["submit", "profile.lab.submit"])
+def test_a_slip_in_the_table_of_jobs_is_one_for_every_command(table: str, user: Path, run: Run):
+    user.write_text(f'default-profile = "lab"\n[profile.lab]\n[{table}]\ngpu = 1\n')
+    said = f"error: {user} [{table}]: there is no setting 'gpu'\n  try:  did you mean gpus?\n"
+    for line in (("list",), ("get", "demo"), ("top", "node"), ("prune", "--since=1h")):
+        assert run(*line, *HERE) == (2, "", said)
+    for line in (("version",), ("completion", "bash"), ("list", "--help")):
+        assert run(*line)[::2] == (0, "")
+
+
+def test_the_table_of_jobs_says_nothing_of_options_with_the_same_names(user: Path, run: Run):
+    user.write_text('[submit]\noutput = "name"\nlabel = {a = "b"}\nwait = true\n')
+    code, out, err = run("list", *HERE)
+    assert (code, out[:4]) == (0, "NAME"), err
 
 
 def test_what_only_submit_has_is_no_mistake_when_planning(user: Path, run: Run):
@@ -452,7 +479,7 @@ def test_without_a_home_or_with_a_strange_one_there_are_no_settings(
     if home is not None:
         variables["HOME"] = home.format(file=file)
     done = subprocess.run(
-        [sys.executable, "-m", "arena_topo", "list", *HERE],
+        [sys.executable, "-m", "arena_topo", "list", "-q", *HERE],
         env=variables,
         capture_output=True,
         text=True,
@@ -470,7 +497,7 @@ def test_a_folder_that_may_not_be_looked_into_has_no_settings(
         raise PermissionError(13, "Permission denied")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "read_bytes", refused)
+        patch.setattr(settings.reading, "regular", refused)
         patch.setattr(os.path, "lexists", lambda _path: False)
         assert settings.read().files[0].there is False
         patch.setattr(os.path, "lexists", lambda _path: True)

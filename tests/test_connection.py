@@ -15,6 +15,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
@@ -362,12 +363,71 @@ def test_a_refused_connection_is_said_at_once(api: FakeApi, connect):
     assert caught.value.exit_code == 1
 
 
+def test_a_limit_of_months_leaves_time_for_an_answer(api: FakeApi, connect):
+    # As milliseconds in a C int this is a tenth of a second.
+    api.fail("/version", delay=0.4)
+    assert connect(request_timeout=(2**32 + 100) / 1000).get("/version")["major"]
+
+
 def test_a_server_that_does_not_answer_times_out(api: FakeApi, connect):
     api.fail("/version", delay=0.5)
     with pytest.raises(TimedOut, match="did not answer in time") as caught:
         connect(request_timeout=0.05).get("/version")
     assert "--request-timeout is 0.05 s" in (caught.value.hint or "")
     assert caught.value.exit_code == 6
+
+
+@dataclass(slots=True)
+class Dripping:
+    """Answers one request a byte each twentieth of a second, after a first part at once."""
+
+    url: str
+    sent: int = 0
+
+
+@contextlib.contextmanager
+def dripping(answer: bytes, at_once: int) -> Iterator[Dripping]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        one = Dripping(f"http://127.0.0.1:{server.getsockname()[1]}")
+
+        def drip() -> None:
+            # Until the one who listens is gone.
+            with contextlib.suppress(OSError):
+                peer, _ = server.accept()
+                with peer:
+                    peer.recv(65536)
+                    peer.sendall(answer[:at_once])
+                    for one.sent in range(at_once, len(answer)):
+                        time.sleep(0.05)
+                        peer.sendall(answer[one.sent : one.sent + 1])
+
+        thread = threading.Thread(target=drip, daemon=True)
+        thread.start()
+        yield one
+        thread.join()
+
+
+@pytest.mark.parametrize("at_once", [0, 60], ids=["from the head on", "in the body"])
+@pytest.mark.parametrize("limits", [{"request_timeout": 1.0}, {"deadline": 1.0}])
+def test_an_answer_that_drips_ends_with_the_time_of_its_call(
+    tmp_path: Path, at_once: int, limits: dict[str, float]
+):
+    answer = whole({"items": ["x" * 200]})
+    with dripping(answer, at_once) as server:
+        connection = Connection(
+            Options(kubeconfig=kubeconfig(tmp_path / "c", server.url), **limits)
+        )
+        with pytest.raises(TimedOut, match=r"in time|took too long"):
+            connection.get("/api/v1/nodes/a")
+    assert server.sent < len(answer) / 2
+
+
+def test_what_is_read_as_it_comes_may_take_longer_than_a_call(tmp_path: Path):
+    answer = chunked(b"two", b"lines")
+    with dripping(answer, len(answer) - 30) as server:
+        config = kubeconfig(tmp_path / "c", server.url)
+        connection = Connection(Options(kubeconfig=config, request_timeout=0.5))
+        assert b"".join(connection.stream("/api/v1/namespaces/x/pods/y/log")) == b"twolines"
 
 
 def test_an_unknown_host_is_named(tmp_path: Path):
@@ -457,6 +517,19 @@ def test_refusals_say_verb_resource_and_namespace_and_offer_the_rule(api: FakeAp
     assert caught.value.exit_code == 4
     with pytest.raises(AccessDenied, match="not allowed to get pods/log in namespace default"):
         connect().get("/api/v1/namespaces/default/pods/w/log")
+
+
+@pytest.mark.parametrize("path", ["/apis/kubeflow.org/v2beta1", "/apis/kueue.x-k8s.io", "/version"])
+def test_the_right_to_see_what_a_server_offers_is_asked_for_by_its_path(
+    canned, tmp_path: Path, path: str
+):
+    answer = whole({"kind": "Status", "message": "forbidden"}, status="403 Forbidden")
+    with pytest.raises(AccessDenied) as caught:
+        canned(answer).connect(tmp_path).get(path)
+    assert caught.value.message == f"not allowed to get {path}"
+    assert caught.value.hint == (
+        f'ask for this rule in a ClusterRole: {{nonResourceURLs: ["{path}"], verbs: ["get"]}}'
+    )
 
 
 def test_statuses_become_errors_with_the_servers_words(api: FakeApi, connect):

@@ -128,6 +128,20 @@ def test_levels_of_a_fabric_file_can_be_required(arena: Run, state: str, net: st
     assert "fits now with --topology-required row, or with --workers 2" in err
 
 
+def test_a_level_of_a_fabric_file_that_joins_no_nodes_is_preferred_in_vain_and_said_to_be(
+    arena: Run, state: str, tmp_path: Path
+):
+    path = tmp_path / "more.yaml"
+    path.write_text(FABRIC.replace("levels:\n", "levels:\n  - {name: hall, label: site/hall}\n"))
+    line = ("--state", state, "--fabric", str(path))
+    plan, err = planned(arena, 2, *line, "--topology-preferred=hall")
+    assert plan["nodes"] == ["gpu-0", "gpu-8"]
+    assert "--topology-preferred hall is left out: this cluster has no such level" in err
+    code, _out, err = arena("plan", "mpi", *gang(2), *line, "--topology-preferred=hell", "c")
+    assert code == 2
+    assert "did you mean hall?" in err
+
+
 def test_a_fabric_file_may_come_from_standard_input(
     arena: Run, state: str, monkeypatch: pytest.MonkeyPatch
 ):

@@ -380,6 +380,21 @@ def test_what_is_no_time_span_is_refused(text):
         Seconds.parse(text)
 
 
+@pytest.mark.parametrize("text", ["2562048h", "99999999999999", "9" * 400, f"{'9' * 400}ms"])
+@pytest.mark.parametrize("flag", ["--timeout", "--request-timeout"])
+def test_a_time_span_longer_than_any_clock_is_refused(hear, flag, text):
+    heard = hear("list", flag, text)
+    assert heard.code == 2
+    why = f"expected at most 2562047h, got {text!r}"
+    assert heard.errors.split() == f"error: {flag} is invalid why: {why}".split()
+
+
+def test_the_longest_time_span_is_one_that_clocks_take(hear, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for flag in ("--timeout", "--request-timeout"):
+        assert hear("list", "--backend=local", flag, "2562047h").code == 0
+
+
 @pytest.mark.parametrize("flag", ["--gang-timeout", "--request-timeout", "--timeout"])
 def test_a_time_span_that_is_only_negative_is_called_that(flag, hear):
     heard = hear("submit", "mpi", "--gputopology", f"{flag}=-5m", "c")

@@ -53,12 +53,13 @@ def meshes(draw: st.DrawFn, most: int = 6) -> Machine:
 
 @st.composite
 def clusters(draw: st.DrawFn) -> Cluster:
-    """Up to five nodes of up to four GPUs in two tiers, some opaque, some out of service."""
+    """Up to five nodes of up to four GPUs in two tiers, some opaque, some out of order."""
     nodes = []
     for index in range(draw(st.integers(1, 5))):
         of = draw(st.sampled_from(MACHINES))
         free = draw(st.integers(0, of.everything))
         hidden = draw(st.integers(0, max(0, count(GPUSet(free)) - 1)) | st.just(0))
+        well = free | draw(st.integers(0, of.everything))
         spine = draw(st.sampled_from("ab"))
         leaf = f"{spine}{draw(st.sampled_from('12'))}"
         nodes.append(
@@ -67,7 +68,8 @@ def clusters(draw: st.DrawFn) -> Cluster:
                 of,
                 free,
                 hidden=hidden,
-                unavailable=draw(st.sampled_from([None, None, None, "cordoned"])),
+                allocatable=draw(st.sampled_from([None, GPUSet(well)])),
+                unavailable=draw(st.sampled_from([None, None, None, "cordoned", "NotReady"])),
                 domains=(spine, leaf),
                 network=draw(st.sampled_from([float("inf"), float("inf"), 6.0])),
             )
@@ -258,6 +260,8 @@ def lacking(one: Node, missing: Gang | None) -> int | None:
     if missing is None:
         return None
     of, whole = table(one.machine.configuration), one.machine.everything
+    if one.allocatable is not None:
+        whole = one.allocatable
     speed = missing.full or 0.0
     if not packed(of, whole, missing.gpus, speed):
         return None
@@ -423,6 +427,37 @@ def test_gpus_that_may_be_in_use_are_lacking_too():
     assert kind.missing == gang(kind, 4)
     assert alike(kind, "n").lacking == 1
     assert alike(kind, "m").lacking == 2
+
+
+def test_a_node_with_a_gpu_out_of_order_does_not_come_near_what_needs_them_all():
+    nodes = (
+        node("b", HGX, 0b00001111, allocatable=GPUSet(0b01111111)),
+        node("d", HGX, 0b00000111),
+        node("e", HGX, 0b11110000),
+    )
+    kind = only(*nodes)
+    assert (alike(kind, "b").lacking, alike(kind, "e").lacking) == (None, 4)
+    assert screen.verdict(kind).endswith(": e comes nearest and lacks 4 GPUs")
+    # The best quad of b has a GPU out of order: another one is waited for.
+    quad = only(
+        node("b", V100, 0b00000111, allocatable=GPUSet(0b11110111)), node("c", V100, 0b00000001)
+    )
+    assert quad.missing == gang(quad, 4)
+    assert alike(quad, "b").lacking == 4
+
+
+def test_each_node_where_no_job_can_start_says_its_own_reason():
+    text = screen.screen(
+        look(
+            cluster(
+                node("a", V100),
+                node("b", V100, unavailable="cordoned"),
+                node("c", V100, unavailable="NotReady"),
+            )
+        )
+    )
+    assert "b (cordoned)" in text
+    assert "c (NotReady)" in text
 
 
 def test_what_nobody_names_is_counted_at_its_worst():

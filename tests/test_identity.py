@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import re
+import ssl
 import subprocess
 import sys
 import zipfile
@@ -19,6 +20,7 @@ from worlds import WORLDS
 from arena_topo import __version__, cli
 
 ROOT = Path(__file__).parents[1]
+TLS = Path(__file__).parent / "tls"
 ALICE = "6384e2b2184bcbf58eccf10ca7a6563c"
 """md5 of alice, which is arena's identifier of a user."""
 
@@ -94,6 +96,50 @@ def test_arena_may_live_in_another_namespace(arena, api):
     administered(api, "alice", "kube-ai")
     assert arena("whoami") == (0, line(admin=False), "")
     assert arena("whoami", "--arena-namespace", "kube-ai") == (0, line(admin=True), "")
+
+
+def test_whoami_tells_no_name_that_the_server_does_not_know(arena, api):
+    api.tokens = {"another": "bob"}
+    code, out, err = arena("whoami")
+    assert (code, out) == (4, "")
+    assert err.startswith("error: the API server does not know who is asking\n")
+
+
+def test_whoami_tells_no_name_without_an_answer(arena, api):
+    api.close()
+    code, out, err = arena("whoami")
+    assert (code, out) == (1, "")
+    assert "does not accept connections" in err
+
+
+def test_whoami_tells_no_name_of_a_server_that_is_not_trusted(arena, tmp_path):
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(TLS / "server.pem", TLS / "server.key")
+    fake = FakeApi(tls=context)
+    config = kubeconfig(tmp_path / "tls", fake.url, user={"token": "secret"})
+    code, out, err = arena("whoami", f"--kubeconfig={config}")
+    fake.close()
+    assert (code, out) == (1, "")
+    assert "cannot be trusted" in err
+
+
+@pytest.mark.parametrize("status", [403, 404])
+def test_a_server_that_tells_nobody_who_asks_leaves_the_name_of_the_kubeconfig(
+    arena, api, status: int
+):
+    api.fail("selfsubjectreviews", status=status, times=9)
+    assert arena("whoami") == (
+        0,
+        line(admin=False),
+        (
+            "warning: the API server does not tell who is asking: alice is the kubeconfig's name"
+            " for it\n"
+        ),
+    )
+    # Who submits is not bothered with that.
+    job = ("submit", "mpi", "--name=x", "--image=i", "true")
+    code, _out, err = arena(*job)
+    assert (code, "warning" in err) == (0, False), err
 
 
 @pytest.mark.usefixtures("api")

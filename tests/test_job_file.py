@@ -5,16 +5,20 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import os
 import re
 import shlex
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import jsonschema
+import prompt
 import pytest
 import typer
 import yaml
@@ -359,6 +363,16 @@ WRONG = {
         "1: launcher_cpu is not known",
         "did you mean launcher-cpu?",
     ),
+    "a key of both vocabularies in neither's spelling": (
+        "name: a\nworkingDir: /a",
+        "2: workingDir is not known",
+        "did you mean working-dir?",
+    ),
+    "the same in arena's file": (
+        "version: 0.1.0\nworkingDir: /a",
+        "2: workingDir is not known",
+        "did you mean working_dir?",
+    ),
     "nothing near": (
         "zzz: 2",
         "1: zzz is not known",
@@ -673,6 +687,77 @@ def test_a_file_that_cannot_be_opened_is_an_error(tmp_path, monkeypatch, path, w
     with pytest.raises(UsageError) as caught:
         asked("-f", path)
     assert caught.value.message == f"{path}: cannot be read: {why}"
+    assert caught.value.hint is None
+
+
+@pytest.mark.parametrize("folder", ["", "jobs/", "./"])
+def test_of_a_file_that_is_not_there_one_beside_it_with_a_similar_name_is_suggested(
+    tmp_path, monkeypatch, folder
+):
+    monkeypatch.chdir(tmp_path)
+    Path("jobs").mkdir()
+    for name in ("train.yaml", "jobs/train.yaml"):
+        Path(name).write_text("name: a\n")
+    with pytest.raises(UsageError) as caught:
+        asked("-f", f"{folder}trian.yaml")
+    assert caught.value.hint == f"did you mean {folder}train.yaml?"
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (os.mkfifo, "is no regular file"),
+        (lambda path: path.symlink_to("/dev/zero"), "is no regular file"),
+        (lambda path: path.write_text("command: |\n" + "  'a' b\n" * 500_000), "is larger than"),
+        (
+            lambda path: path.write_text(
+                "env:\n" + "".join(f"  A{n}: b\n" for n in range(200_000))
+            ),
+            "is larger than",
+        ),
+        (lambda path: path.symlink_to("/dev/null"), "the file is empty"),
+    ],
+    ids=["fifo", "endless", "command", "variables", "nothing"],
+)
+def test_what_is_no_file_or_has_no_end_is_refused_before_it_is_read(
+    tmp_path, monkeypatch, made, said
+):
+    monkeypatch.chdir(tmp_path)
+    made(Path("job.yaml"))
+    with pytest.raises(UsageError, match=rf"^job\.yaml: {said}"):
+        asked("-f", "job.yaml")
+
+
+@pytest.mark.parametrize("where", ["/dev/fd/{0}", "/proc/self/fd/{0}"])
+def test_what_a_shell_hands_over_is_a_file_too(where):
+    def hand(data: bytes) -> Read:
+        reader, writer = os.pipe()
+
+        def write() -> None:
+            # Whoever has read enough closes its end.
+            with suppress(BrokenPipeError), os.fdopen(writer, "wb") as pipe:
+                pipe.write(data)
+
+        writing = threading.Thread(target=write)
+        writing.start()
+        try:
+            return asked("-f", where.format(reader))
+        finally:
+            os.close(reader)
+            writing.join()
+
+    assert hand(json.dumps(LEAST).encode()).job == asked(*typed(LEAST)).job
+    with pytest.raises(UsageError, match="is larger than 1 MiB"):
+        hand(b"#" * (3 << 20))
+
+
+def test_standard_input_is_not_read_without_end_either(monkeypatch):
+    monkeypatch.setattr(sys, "stdin", Stdin("#" * (2 << 20)))
+    with pytest.raises(UsageError, match=r"^standard input: is larger than 1 MiB$"):
+        asked("-f", "-")
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(UsageError, match=r"^standard input: cannot be read: it is closed$"):
+        asked("-f", "-")
 
 
 @given(st.text(max_size=60) | st.binary(max_size=60))
@@ -731,17 +816,86 @@ def blocks(kind: str) -> list[str]:
     return found
 
 
-def test_the_two_examples_of_the_page_are_the_same_job(told):
-    own, _editor, arenas = blocks("yaml")
-    assert told(own) == told(arenas)
-    assert told(own).namespace == "vision"
-    assert told(own).job.ttl_after_finished == Duration(7 * 86400)
+ANYWHERE = "plan mpi -f job.yaml --emulate dgx-1-v100:2"
+
+
+def joined(one: Any, other: Any) -> Any:
+    """Two files as one: mappings and lists have what is in both, else the second wins."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        both = {key: joined(one[key], other[key]) for key in one.keys() & other.keys()}
+        return {**one, **other, **both}
+    return one + other if isinstance(one, list) and isinstance(other, list) else other
+
+
+def examples() -> dict[str, str]:
+    """The jobs of the page: the first of each vocabulary, and with what its site adds."""
+    own, more, _editor, arenas, more_of_arenas = blocks("yaml")
+
+    def both(*texts: str) -> str:
+        # Every value as its text, as job files are read.
+        loaded = [yaml.load(text, Loader=yaml.BaseLoader) for text in texts]
+        return json.dumps(joined(*loaded)).replace('"true"', "true").replace('"false"', "false")
+
+    return {
+        "own": own,
+        "arena": arenas,
+        "own, on a site": both(own, more),
+        "arena, on a site": both(arenas, more_of_arenas),
+    }
+
+
+def test_the_examples_of_the_page_are_the_same_job_in_both_vocabularies(told):
+    page = examples()
+    assert told(page["own"]) == told(page["arena"])
+    assert told(page["own, on a site"]) == told(page["arena, on a site"])
+    assert told(page["own, on a site"]).namespace == "vision"
+    assert told(page["own"]).job.ttl_after_finished == Duration(7 * 86400)
+
+
+@pytest.mark.parametrize("configured", [False, True])
+@pytest.mark.parametrize("name", ["own", "arena"])
+def test_the_first_examples_of_the_page_can_be_planned_anywhere_as_they_stand(
+    name, configured, tmp_path, monkeypatch, capfd
+):
+    assert blocks("bash")[0] == f"arena-topo {ANYWHERE}\n"
+    monkeypatch.chdir(tmp_path)
+    Path("job.yaml").write_text(examples()[name])
+    if configured:
+        monkeypatch.setenv("KUBECONFIG", str(tmp_path / "of-a-cluster"))
+    code = cli.run(shlex.split(ANYWHERE))
+    out, err = capfd.readouterr()
+    assert code == 0, err
+    assert "bert: 4 workers x 2 GPUs can be placed now, on one node" in out
+    assert "note: --topology-preferred leaf is left out: this cluster has no such level" in err
+
+
+@pytest.mark.parametrize("name", ["own, on a site", "arena, on a site"])
+def test_the_examples_of_the_page_can_be_submitted_on_a_site_that_has_what_they_need(
+    name, tmp_path, capfd
+):
+    (tmp_path / "job.yaml").write_text(examples()[name])
+    with prompt.opened("kubernetes-v2beta1", tmp_path, capfd) as arena:
+        line = ("submit", "mpi", "-f", str(tmp_path / "job.yaml"), "--dry-run", "-o", "json")
+        assert arena(*line)[0] != 0
+        api = arena.world.api
+        api.add({"kind": "PriorityClass", "metadata": {"name": "high"}, "value": 7})
+        for node in ("node-0", "node-1"):
+            with api.edit("Node", node) as one:
+                one["metadata"].setdefault("labels", {})["pool"] = "training"
+        code, out, err = arena(*line)
+    assert code == 0, err
+    found = json.loads(out)
+    mpijob = found["items"][0] if "items" in found else found
+    assert mpijob["metadata"]["namespace"] == "vision"
+    worker = mpijob["spec"]["mpiReplicaSpecs"]["Worker"]
+    assert worker["replicas"] == 4
+    assert worker["template"]["spec"]["priorityClassName"] == "high"
 
 
 def test_the_command_lines_of_the_page_can_be_read(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("job.yaml").write_text(blocks("yaml")[0])
-    lines = [shlex.split(line, comments=True) for line in blocks("bash")[0].splitlines()]
+    lines = [shlex.split(line, comments=True) for line in blocks("bash")[1].splitlines()]
     found = [asked(*words[3:]).job for words in lines]
     assert [words[:3] for words in lines] == [
         ["arena-topo", verb, "mpi"] for verb in ("plan", *["submit"] * 4)
@@ -937,7 +1091,7 @@ def test_the_schema_is_one():
 
 
 def test_the_schema_takes_the_examples_of_the_page():
-    for text in (blocks("yaml")[0], blocks("yaml")[2]):
+    for text in (blocks("yaml")[at] for at in (0, 1, 3)):
         CHECKER.validate(yaml.load(text, Loader=Editor))
 
 

@@ -17,6 +17,7 @@ from arena_topo.job.syntax import is_key, is_name, is_word
 WORDS = "at most 63 letters, digits, '-', '_' and '.', with a letter or digit at both ends"
 KEYS = f"{WORDS}, after a DNS name and '/' if need be: team or example.com/team"
 NAMES = "at most 253 lower case letters, digits, '-' and '.', with a letter or digit at both ends"
+VARIABLE = "letters, digits, '_', '-' and '.', no digit and no '..' first, and not '.' alone"
 IMAGE = "the name of an image, such as registry.example.com/team/train:1"
 SHELL = "a program such as sh or bash"
 
@@ -64,13 +65,22 @@ def bears(**said: str) -> tuple[Toleration]:
             {"env": (EnvVar(key="1ST", value="x"),)},
             "--env",
             "'1ST' is no name of a variable",
-            "letters, digits, '_', '-' and '.', and no digit first",
+            VARIABLE,
         ),
         (
             {"env": (EnvVar(key="PATH ", value="x"),)},
             "--env",
             "'PATH ' is no name of a variable",
-            "letters, digits, '_', '-' and '.', and no digit first",
+            VARIABLE,
+        ),
+        *(
+            (
+                {"env": (EnvVar(key=key, value="x"),)},
+                "--env",
+                f"{key!r} is no name of a variable",
+                VARIABLE,
+            )
+            for key in (".", "..", "..a", "...")
         ),
         (
             {"image_pull_secret": ("ok", "Not_ok")},
@@ -106,6 +116,7 @@ def test_what_no_cluster_takes_is_refused_by_flag_with_the_form_that_it_takes(
         {"annotation": pair("Example.com/Note", "any {text}: at all\n")},
         {"toleration": bears(operator="Exists")},
         {"env": (EnvVar(key="my.var-1", value=""), EnvVar(key="_X", value="a b"))},
+        {"env": (EnvVar(key=".a", value="x"), EnvVar(key="a..", value="x"))},
         {"image": "registry:5000/team/image@sha256:0123"},
         {"scheduler": "My_Scheduler"},
         {"image_pull_secret": ("",)},
@@ -177,6 +188,13 @@ def test_a_word_has_a_letter_or_digit_at_both_ends_and_at_most_63_characters(tex
     legal = set("aZ9-_.")
     ends = not text or {text[0], text[-1]} <= set("aZ9")
     assert is_word(text) == (set(text) <= legal and ends and len(text) <= 63)
+
+
+@pytest.mark.parametrize("length", [253, 254])
+def test_a_name_has_at_most_253_characters(length: int):
+    name = f"{'a.' * 120}{'b' * (length - 240)}"
+    assert is_name(name) == (length == 253)
+    assert is_key(f"{name}/k") == (length == 253)
 
 
 @given(st.text("a9-.", max_size=12))

@@ -73,11 +73,17 @@ def foreign(name: str = "theirs") -> dict[str, Any]:
 def test_the_owner_is_whom_the_server_sees_else_the_kubeconfigs_user(api: FakeApi, tmp_path: Path):
     config = kubeconfig(tmp_path / "config", api.url, user={"username": "carol"})
     assert kubernetes.open_backend(Options(kubeconfig=config)).owner() == "carol"
-    api.fail("selfsubjectreviews", status=403)
+    api.fail("selfsubjectreviews", status=403, times=2)
     config = kubeconfig(tmp_path / "config", api.url)
     assert kubernetes.open_backend(Options(kubeconfig=config)).owner() == "alice"
+    heard: list[str] = []
+    assert kubernetes.open_backend(Options(kubeconfig=config)).owner(tell=heard.append) == "alice"
+    assert heard == [
+        "the API server does not tell who is asking: alice is the kubeconfig's name for it"
+    ]
     api.close()
-    assert kubernetes.open_backend(Options(kubeconfig=config)).owner() == "alice"
+    with pytest.raises(ClusterError):
+        kubernetes.open_backend(Options(kubeconfig=config)).owner()
 
 
 def test_the_namespace_is_the_flags_else_the_contexts_else_default(api: FakeApi, tmp_path: Path):
@@ -240,13 +246,14 @@ def test_a_cluster_without_the_operator_can_still_be_looked_at(
 
 
 @pytest.mark.parametrize("kind", ["nodes", "pods"])
-def test_a_cluster_that_may_not_be_read_names_the_role_that_is_missing(
+def test_a_cluster_that_may_not_be_read_names_the_rule_that_is_missing(
     api: FakeApi, backend: KubernetesBackend, kind: str
 ):
     api.deny(f"list {kind}")
     with pytest.raises(AccessDenied, match=f"not allowed to list {kind}") as caught:
         backend.cluster()
-    assert 'resources: ["nodes", "pods"], verbs: ["list"]' in (caught.value.hint or "")
+    rule = f'{{apiGroups: [""], resources: ["{kind}"], verbs: ["list"]}}'
+    assert (caught.value.hint or "").startswith(f"ask for this rule in a ClusterRole: {rule}; or")
     assert caught.value.exit_code == 4
 
 

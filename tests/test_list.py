@@ -165,10 +165,36 @@ def test_a_quiet_list_has_only_names(one_arena):
 
 
 def test_no_jobs_are_a_header_and_in_json_an_empty_array(arena):
-    assert arena("list") == (0, HEADER, "")
+    assert arena("list")[:2] == (0, HEADER)
     assert arena("list", "-o", "json") == (0, "[]", "")
+    assert arena("list", "-o", "yaml") == (0, "[]\n", "")
+    assert arena("list", "-o", "name") == (0, "", "")
     assert arena("list", "--no-headers") == (0, "", "")
-    assert arena("list", "-T", "tfjob") == (0, HEADER, "")
+    assert arena("list", "-T", "tfjob")[:2] == (0, HEADER)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ((), "No jobs in namespace default; -A shows those of all namespaces."),
+        (("-n", "tema"), "No jobs in namespace tema; -A shows those of all namespaces."),
+        (("-A",), "No jobs in any namespace."),
+        (("-A", "--mine"), "No such jobs in any namespace."),
+        (("-l", "a=b"), "No such jobs in namespace default; -A shows those of all namespaces."),
+        (("--status=FAILED", "-A"), "No such jobs in any namespace."),
+        (("-T", "tfjob", "-A"), "No such jobs in any namespace."),
+        (("-T", "mpijob", "-A"), "No jobs in any namespace."),
+    ],
+)
+def test_of_an_empty_list_is_said_where_was_looked(one_arena, line, said):
+    assert one_arena("list", *line)[2] == f"{said}\n"
+    assert one_arena("list", *line, "--loglevel=warn")[2] == ""
+    assert one_arena("list", *line, "-q")[2] == ""
+
+
+def test_of_a_list_with_jobs_nothing_is_said(one_arena):
+    one_arena.applied("demo")
+    assert one_arena("list")[2] == ""
 
 
 @pytest.mark.parametrize("flag", ["-A", "--all-namespaces", "--allNamespaces"])
@@ -200,6 +226,36 @@ def test_who_may_not_list_is_told_so_in_arenas_words(one_arena, line, where, wha
     assert first == f"error: the user has no privileges to list the training jobs in {where}"
     assert what in why
     assert what in hint
+
+
+@pytest.mark.parametrize("line", [(), ("-o", "json"), ("-w",), ("--explain",), ("-n", "team")])
+@pytest.mark.parametrize("rule", ["get mpijobs.*", "list pods.*"])
+def test_who_may_not_get_a_job_is_told_so_in_arenas_words(one_arena, line, rule):
+    one_arena.world.api.add({"kind": "Namespace", "metadata": {"name": "team"}})
+    one_arena.applied("demo")
+    with one_arena.world.api.edit("MPIJob", "demo") as demo:
+        theirs = {**demo, "metadata": {"name": "demo", "namespace": "team"}}
+    one_arena.world.api.add(theirs)
+    one_arena.world.api.deny(rule)
+    code, out, err = one_arena("get", "demo", *line)
+    if rule == "list pods.*" and "--explain" in line:
+        # That explains what it can without them.
+        assert code == 0
+        return
+    where = "team" if "team" in line else "default"
+    said = err.splitlines()
+    assert (code, out) == (4, "")
+    assert f"error: the user has no privileges to get the training job in namespace {where}" in said
+    assert any(rule.split()[1].removesuffix(".*") in line for line in said if "try:" in line)
+
+
+@pytest.mark.parametrize("line", [(), ("-A",)])
+def test_whom_the_server_does_not_know_lacks_no_right_but_a_login(one_arena, line):
+    one_arena.world.api.fail("mpijobs", status=401)
+    code, out, err = one_arena("list", *line)
+    assert (code, out) == (4, "")
+    assert err.startswith("error: the API server does not know who is asking\n")
+    assert "privileges" not in err
 
 
 def test_a_cluster_without_mpijobs_is_no_cluster_without_jobs(one_arena):
@@ -276,11 +332,32 @@ def test_in_a_pipe_a_watched_list_tells_each_job_that_changes(arena):
         ]:
             assert said[1] in {"first", "second"}
         arena.world.backend.delete("second", "default")
-        assert watching.stdout.readline() == "default  second  GONE\n"
+        assert watching.stdout.readline() == "default    second  GONE\n"
         watching.send_signal(signal.SIGINT)
         assert watching.stdout.read() == ""
         assert "Traceback" not in watching.stderr.read()
     assert watching.returncode == 130
+
+
+def test_in_a_pipe_later_lines_stand_under_the_columns_of_the_first(one_arena):
+    one_arena.applied("a-long-name")
+    with follow(one_arena) as watching:
+        header = watching.stdout.readline()
+        first = watching.stdout.readline()
+        one_arena.applied("b")
+        second = watching.stdout.readline()
+        one_arena.applied("a-name-that-is-longer-still")
+        third = watching.stdout.readline()
+        one_arena.applied("c")
+        fourth = watching.stdout.readline()
+        one_arena.world.backend.delete("b", "default")
+        gone = watching.stdout.readline()
+        watching.send_signal(signal.SIGINT)
+        watching.communicate()
+    assert header.index("STATUS") == first.index("PENDING") == second.index("PENDING")
+    # A cell that is wider pushes the others, and stays the measure from then on.
+    assert third.index("PENDING") > second.index("PENDING")
+    assert fourth.index("PENDING") == third.index("PENDING") == gone.index("GONE")
 
 
 def test_watching_ends_when_its_time_is_over(one_arena):

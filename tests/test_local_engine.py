@@ -921,8 +921,9 @@ def test_the_log_of_a_worker_that_never_started_is_empty(engine, options):
 
 def test_the_log_of_an_unknown_pod_is_not_found(engine):
     submit(engine, job("demo", "exit 0"))
-    with pytest.raises(NotFound, match="invalid instance name ghost in job demo"):
+    with pytest.raises(NotFound, match="invalid instance name ghost in job demo") as caught:
         log(engine, "demo", "ghost")
+    assert caught.value.hint is None
 
 
 # ---------------------------------------------------------------------------- machines

@@ -342,22 +342,61 @@ def test_the_config_map_is_the_one_that_arena_deletes_jobs_by():
 
 
 @pytest.mark.parametrize("api", ALL)
-def test_labels_and_annotations_of_the_user_reach_job_and_pods_but_never_replace_ours(
+def test_labels_and_annotations_of_the_user_reach_job_and_pods_beside_ours(
     api: ApiVersion,
 ):
     job = a_topology_job(
-        label=(KeyValue(key="team", value="nlp"), KeyValue(key="release", value="x")),
+        label=(KeyValue(key="team", value="nlp"), KeyValue(key="app", value="mpijob")),
         annotation=(
             KeyValue(key="note", value="hi"),
-            KeyValue(key="requestGPUsOfJobOwner", value="0"),
+            KeyValue(key="requestGPUsOfJobOwner", value="4"),
         ),
     )
     mpijob = planned(job, api).objects[0]
     for one in (mpijob, *templates(mpijob).values()):
         assert one["metadata"]["labels"]["team"] == "nlp"
-        assert one["metadata"]["labels"]["release"] == "mpi-dist"
+        assert one["metadata"]["labels"]["app"] == "mpijob"
         assert one["metadata"]["annotations"]["note"] == "hi"
         assert one["metadata"]["annotations"]["requestGPUsOfJobOwner"] == "4"
+
+
+OURS = [
+    *("app", "createdBy", "release", "heritage", "chart", "arena.kubeflow.org/uid", "modelName"),
+    *("gpu-topology", "gpu-topology-replica", "pod-group.scheduling.sigs.k8s.io/name"),
+]
+NOTES = [
+    *("arena.kubeflow.org/username", "requestGPUsOfJobOwner", "scheduling.x-k8s.io/suspend"),
+    "modelSource",
+]
+
+
+@pytest.mark.parametrize(
+    ("flag", "key"), [*(("label", key) for key in OURS), *(("annotation", key) for key in NOTES)]
+)
+@pytest.mark.parametrize("api", ALL)
+def test_what_would_replace_a_label_or_an_annotation_of_ours_is_refused_and_not_dropped(
+    flag: str, key: str, api: ApiVersion
+):
+    more = {"model_name": "m", "model_source": "s3://m", "gang": True, "queue": True}
+    pair = KeyValue(key=key, value="mine")
+    with pytest.raises(InvalidJob) as refused:
+        planned(a_topology_job(**more, **{flag: (pair,)}), api)
+    assert refused.value.message == f"--{flag}: {key} is written by arena-topo alone"
+    assert refused.value.why
+    assert refused.value.hint == "leave it out, or use a name of your own"
+
+
+@pytest.mark.parametrize("whose", ["", "USER", "somebody"])
+def test_nobody_says_by_an_annotation_whose_a_job_is(whose: str):
+    pair = KeyValue(key="arena.kubeflow.org/username", value=whose)
+    with pytest.raises(InvalidJob, match="username is written by arena-topo alone"):
+        planned(a_job(annotation=(pair,)), V1)
+
+
+def test_a_label_that_is_ours_in_other_jobs_alone_is_anybodys():
+    for key in ("modelName", "gpu-topology", "pod-group.scheduling.sigs.k8s.io/name"):
+        pair = KeyValue(key=key, value="mine")
+        assert planned(a_job(label=(pair,)), V1).objects[0]["metadata"]["labels"][key] == "mine"
 
 
 @pytest.mark.parametrize("key", ["arena-topo.io/state", "topology.kubernetes.io/gpu-group"])

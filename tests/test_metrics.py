@@ -23,6 +23,7 @@ from arena_topo.backends.kubernetes import engine, prometheus
 from arena_topo.backends.local import measuring
 from arena_topo.backends.metrics import GpuSample
 from arena_topo.output import measured
+from arena_topo.workflow.measuring import of_job
 
 MIB = 1 << 20
 LABELS = ("kubernetes.io/service-name", "prometheus-server")
@@ -162,7 +163,7 @@ _LABELS = st.dictionaries(
     st.sampled_from([*metrics.POD_LABELS, *metrics.NAMESPACE_LABELS, "gpu", "device", "node"]),
     _TEXT | st.sampled_from(["0", "nvidia3", "-1", "1.5"]),
 )
-_VALUE = st.sampled_from(["1", "NaN", "+Inf", "x", None, "1e400"])
+_VALUE = st.sampled_from(["1", "NaN", "+Inf", "x", None, "1e400", "1e308", "-1", 10**400, "101"])
 
 
 @given(
@@ -185,7 +186,75 @@ def test_no_answer_is_too_odd_to_be_read(results: list[Any]):
     assert keys == sorted(set(keys))
     for one in found:
         for value in (one.duty_cycle, one.memory_used, one.memory_total):
-            assert value is None or 0 <= value < float("inf")
+            assert value is None or 0 <= value <= 1 << 50
+        assert one.duty_cycle is None or one.duty_cycle <= 100
+
+
+def odd(name: Any, value: Any, **labels: Any) -> dict[str, Any]:
+    known = {"node_name": "n", "minor_number": "0", "pod_name": "p", "namespace_name": "s"}
+    return {"metric": {**known, "__name__": name, **labels}, "value": [0, value]}
+
+
+@pytest.mark.parametrize(
+    "series",
+    [
+        [odd("nvidia_gpu_duty_cycle", "3", minor_number="1" * 5_000)],
+        [odd("nvidia_gpu_duty_cycle", "3", minor_number=["1"])],
+        [odd(["nvidia_gpu_duty_cycle"], "3")],
+        [odd({"a": 1}, "3")],
+        [odd("nvidia_gpu_duty_cycle", value) for value in ("NaN", "1e308", "-1", "100.5")],
+        [odd("nvidia_gpu_memory_used_bytes", value) for value in ("NaN", "-1", "1e16", 10**400)],
+        [odd("DCGM_FI_DEV_FB_USED", "1e10")],
+    ],
+)
+def test_what_no_gpu_can_do_is_left_out(series: list[Any]):
+    for one in metrics.samples(series):
+        assert (one.duty_cycle, one.memory_used, one.memory_total) == (None, None, None)
+
+
+def test_what_adds_up_to_more_than_any_gpu_has_is_left_out():
+    most = str(float(1 << 50))
+    series = [odd("nvidia_gpu_memory_used_bytes", most, container_name=name) for name in ("a", "b")]
+    series += [odd("DCGM_FI_DEV_FB_USED", "1e9"), odd("DCGM_FI_DEV_FB_FREE", "1e9")]
+    (one,) = metrics.samples(series)
+    assert (one.memory_used, one.memory_total) == (1e9 * MIB, None)
+
+
+@pytest.mark.parametrize(
+    "words", [("get", "demo", "-o", "json"), ("get", "demo", "-g"), ("top", "job", "demo")]
+)
+def test_a_strange_prometheus_stops_no_command(
+    shown, words: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    said = {"pod_name": "demo-worker-0", "namespace_name": "default", "node_name": "node-0"}
+    for name in metrics.SERIES:
+        for value in ("1e308", "NaN", "-5"):
+            for index in ("2", "9" * 5_000):
+                for container in ("a", "b"):
+                    labels = {"minor_number": index, "container_name": container, **said}
+                    shown.fake.add(name, value, **labels)
+    code = cli.run([f"--kubeconfig={tmp_path / 'config'}", *words])
+    out, err = capsys.readouterr()
+    assert (code, "mistake" in err) == (0, False), err
+    assert max(map(len, out.splitlines())) < 200
+
+
+def test_an_answer_that_is_nested_without_end_is_a_note(
+    api, tmp_path, served: tuple[FakePrometheus, Served]
+):
+    fake, server = served
+    fake.broken = b"[" * 200_000
+    heard: list[str] = []
+    found = opened(api, tmp_path, prometheus_address=server.url).metrics(tell=heard.append)
+    assert (found, len(heard)) == ((), 1)
+    assert heard[0].startswith("what GPUs do is not known: ")
+
+
+def test_a_service_that_makes_no_sense_is_a_note(api, tmp_path):
+    service(api, FakePrometheus(), "prom", {"port": "web"})
+    heard: list[str] = []
+    assert opened(api, tmp_path).metrics(tell=heard.append) == ()
+    assert heard == ["what GPUs do is not known: Prometheus gave an answer that makes no sense"]
 
 
 # What is asked.
@@ -464,7 +533,7 @@ def test_every_engine_tells_what_its_gpus_do_or_nothing(
         world.backend.apply(world.plan(world.job("demo", workers=2, gpus=2)))
         world.start("demo")
         status = world.backend.job("demo", "default")
-        assert metrics.of_job(world.backend, status) == ()
+        assert of_job(world.backend, status) == ()
         if which == "local":
             # Nobody measures what does not exist.
             assert world.backend.metrics() == ()
@@ -478,7 +547,8 @@ def test_every_engine_tells_what_its_gpus_do_or_nothing(
         # Of a few pods Prometheus is asked, of many for all, to choose from.
         for longest in (2000, 0):
             monkeypatch.setattr(metrics, "_LONGEST_FILTER", longest)
-            found = metrics.of_job(world.backend, status)
+            # Each of them a command: that there was none is remembered for one.
+            found = of_job(opened(world.api, tmp_path), status)
             assert [(one.node, one.pod) for one in found] == [("node-0", "demo-worker-1")]
 
 

@@ -350,6 +350,14 @@ def test_counting_ends_with_the_codes_of_a_plan(plan, workers, code, verdict):
     assert ("error:" in err) == (code != 0)
 
 
+def test_counting_minds_the_word_for_a_level_as_planning_does(plan):
+    for more in ([], ["--count-only"]):
+        code, out, err = plan(TWO_DGX_1, 3, 1, "--topology-preferred=nods", *more)
+        assert (code, out) == (2, "")
+        assert "error: --topology-preferred nods: this cluster has no such level" in err
+        assert "did you mean node?" in err
+
+
 @pytest.mark.parametrize("limit", ["min-bandwidth=500", "max-nodes=1", "topology-required=node"])
 def test_counting_refuses_what_numbers_cannot_tell(plan, limit):
     """Eight pairs of neighbours never reach 500 GB/s, however many there are."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from collections import Counter
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -15,17 +16,20 @@ from cube_mesh import HGX, PCIE, V100, cluster, node
 from hypothesis import given
 from hypothesis import strategies as st
 from oracle import brute_force
+from worlds import WORLDS
 
+from arena_topo import workflow
 from arena_topo.backends import Options
 from arena_topo.backends.local import engine as local
 from arena_topo.errors import InvalidJob
-from arena_topo.job import Device, EnvVar, MPIJob, PodShape, Quantity
-from arena_topo.manifests import HOST_STAGED, ApiVersion, parse_map
+from arena_topo.job import Device, EnvVar, KeyValue, MPIJob, PodShape, Quantity
+from arena_topo.manifests import HOST_STAGED, ApiVersion, Plan, job_of, parse_map
 from arena_topo.manifests import plan as build
 from arena_topo.manifests.shape import visible
-from arena_topo.solver import Placement, Unplaceable, place
+from arena_topo.solver import Placement, Reason, Request, Unplaceable, place
+from arena_topo.solver.gang import value
 from arena_topo.topology import Cluster, Tier
-from arena_topo.workflow import plan, shape
+from arena_topo.workflow import again, plan, shape
 from arena_topo.workflow.planning import request_of
 
 
@@ -92,7 +96,49 @@ def test_what_workers_ask_for_grows_with_them():
     assert replace(made, **{n: getattr(job, n) for n in CHANGED}) == job
 
 
-CHANGED = ("workers", "gpus", "cpu", "memory", "device")
+CHANGED = ("workers", "gpus", "cpu", "memory", "launcher_cpu", "launcher_memory", "device")
+
+
+SMALL: dict[str, Any] = {
+    "workers": 4,
+    "gpus": 1,
+    "gputopology": True,
+    "pod_shape": PodShape.FUSED,
+    "cpu": Quantity.parse("1"),
+}
+
+
+def launcher_of(api: ApiVersion, **said: Any) -> Any:
+    """What the launcher of a fused job asks for, where the objects of a version say it."""
+    world = cluster(node("a", V100, cpu=64.0, memory=1 << 40))
+    asked = {"cpu": Quantity.parse("2"), "memory": Quantity.parse("1Gi")} | said
+    made = plan(a_job(**asked), None, namespace="n", api=api, cluster=world)
+    assert of_shape(made.job) == (1, 4)
+    spec = made.objects[0]["spec"]
+    if api is ApiVersion.V1ALPHA1:
+        return spec["launcherResources"].get("limits")
+    (container,) = spec["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]["containers"]
+    return container["resources"]["limits"]
+
+
+@pytest.mark.parametrize("api", [ApiVersion.V2BETA1, ApiVersion.V1])
+def test_the_launcher_keeps_the_size_of_one_worker_when_workers_are_fused(api: ApiVersion):
+    assert launcher_of(api) == {"cpu": "2", "memory": "1Gi"}
+    assert launcher_of(api, launcher_cpu=Quantity.parse("1")) == {"cpu": "1", "memory": "1Gi"}
+
+
+def test_a_fused_job_of_v1alpha1_is_the_same_request_when_it_is_submitted_again(tmp_path: Path):
+    with WORLDS["kubernetes-v1alpha1"](tmp_path) as world:
+        job = world.job("demo", **SMALL)
+        workflow.submit(job, world.backend, namespace="default")
+        found = again.same(job, world.backend, namespace="default")
+    assert found[0]["spec"]["launcherResources"] == {}
+
+
+def test_the_launcher_of_v1alpha1_is_given_nothing_by_fusing_unless_something_is_asked():
+    assert launcher_of(ApiVersion.V1ALPHA1) is None
+    asked = launcher_of(ApiVersion.V1ALPHA1, launcher_cpu=Quantity.parse("1"))
+    assert asked == {"cpu": "1", "memory": "1Gi"}
 
 
 def test_what_a_larger_pod_asks_for_must_be_there():
@@ -335,6 +381,108 @@ def test_a_job_that_is_not_placed_is_only_told_of_its_ranks():
         " --oversubscribe"
     )
     assert planned(command="mpirun -np 9 x", gputopology=False, gpus=0) == ()
+
+
+# ---------------------------------------------------------------- on the network of the node
+
+
+def nodes_used(made: Plan) -> list[str]:
+    assert made.placement is not None
+    return sorted(one.node for one in made.placement.assignments)
+
+
+def on_host(api: ApiVersion | None, *, free: str = "abcd", **said: Any) -> Plan:
+    """The plan of four workers on the network of their nodes, each of which could hold them all."""
+    world = cluster(*(node(name, V100) for name in free))
+    asked = {"pod_shape": PodShape.SEPARATE, "host_network": True} | said
+    return plan(a_job(**asked), None, namespace="n", api=api, cluster=world)
+
+
+@pytest.mark.parametrize("api", [None, ApiVersion.V2BETA1])
+def test_workers_with_sshd_on_the_network_of_their_node_get_a_node_each(api: ApiVersion | None):
+    made = on_host(api)
+    assert nodes_used(made) == ["a", "b", "c", "d"]
+    (said,) = made.notes
+    assert said.startswith("--hostNetwork: no two workers share a node, as sshd has its port there")
+    assert "--pod-shape fused" in said
+
+
+@pytest.mark.parametrize("api", [ApiVersion.V1, ApiVersion.V1ALPHA1])
+def test_workers_that_are_reached_without_sshd_may_share_a_node_and_its_network(api: ApiVersion):
+    made = on_host(api)
+    assert len(set(nodes_used(made))) == 1
+    assert made.notes == ()
+
+
+def test_workers_with_a_network_card_of_their_own_may_share_a_node():
+    made = on_host(None, annotation=(KeyValue.parse("k8s.aliyun.com/eni=true"),))
+    assert len(set(nodes_used(made))) == 1
+    assert made.notes == ()
+
+
+def test_pods_of_fused_workers_get_a_node_each_on_its_network():
+    made = on_host(None, pod_shape=PodShape.FUSED, free="a")
+    assert (of_shape(made.job), nodes_used(made)) == ((1, 4), ["a"])
+    world = cluster(node("a", V100, 0b1111), node("b", V100, 0b11))
+    six = a_job(workers=6, host_network=True)
+    # Pairs of workers would put two pods on a.
+    assert of_shape(shape.fused(replace(six, host_network=False), world)) == (3, 2)
+    assert shape.fused(six, world) == six
+    assert of_shape(shape.fused(six, world, api=ApiVersion.V1)) == (3, 2)
+    wide = cluster(*(node(name, V100, 0b11) for name in "abc"))
+    assert of_shape(shape.fused(six, wide)) == (3, 2)
+
+
+def test_too_few_nodes_for_workers_on_their_network_are_refused_with_what_helps():
+    with pytest.raises(Unplaceable) as refused:
+        on_host(None, free="ab")
+    assert refused.value.refusals[0].reason is Reason.PER_NODE
+    assert refused.value.nearest is not None
+    assert "with --pod-shape fused, or without --hostNetwork" in refused.value.nearest
+    fused = on_host(None, free="ab", pod_shape=PodShape.FUSED)
+    assert len(set(nodes_used(fused))) == len(nodes_used(fused))
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+def test_workers_that_may_meet_on_a_node_and_its_network_are_told_so(workers: int):
+    (said,) = on_host(None, gputopology=False, workers=workers).notes
+    if workers == 1:
+        assert said.startswith("--hostNetwork: the sshd of the worker has its port on the node")
+    else:
+        assert said.endswith("--gputopology gives each a node of its own")
+    assert on_host(ApiVersion.V1, gputopology=False, workers=workers).notes == ()
+
+
+@pytest.mark.parametrize("api", [ApiVersion.V2BETA1, ApiVersion.V1])
+def test_whoever_starts_a_job_later_keeps_its_workers_apart_as_well(api: ApiVersion):
+    world = cluster(*(node(name, V100) for name in "abcd"))
+    job = a_job(pod_shape=PodShape.SEPARATE, host_network=True)
+    made = build(job, namespace="n", api=api, owner="USER", files={}, waiting="later")
+    found = request_of(job_of(made.objects[0]), world)
+    assert found.per_node == (1 if api is ApiVersion.V2BETA1 else None)
+
+
+def test_the_local_engine_runs_no_sshd_that_could_be_in_the_way():
+    backend = local.open_backend(Options(backend="local", emulate="dgx-1-v100"))
+    job = a_job(image="local", host_network=True, pod_shape=PodShape.SEPARATE)
+    made = plan(job, backend, namespace="default")
+    assert len(set(nodes_used(made))) == 1
+
+
+@pytest.mark.parametrize("per_node", [1, 2, 3])
+@given(world=worlds(), workers=st.integers(1, 5), gpus=st.sampled_from([1, 2]))
+def test_the_best_placement_with_few_workers_on_a_node_is_the_best_of_all_such(
+    per_node: int, world: Cluster, workers: int, gpus: int
+):
+    asked = Request(workers=workers, gpus=gpus, per_node=per_node)
+    wanted = brute_force(asked, world)
+    found = value(asked, world)
+    assert (found is None) is (wanted is None)
+    if found is None or wanted is None:
+        return
+    assert (found.reach, found.bandwidth, found.distance, found.nodes) == wanted[:4]
+    loads = Counter(one.node for one in place(asked, world).assignments)
+    assert max(loads.values()) <= per_node
 
 
 # ---------------------------------------------------------------- shared

@@ -35,6 +35,8 @@ def api():
         fake.add(one)
     for who, role, space in (
         ("sub", install.SUBMITTER, "team-a"),
+        ("runner", install.SUBMITTER, "team-a"),
+        ("runner", install.ATTACH, "team-a"),
         ("placer", install.SUBMITTER, "team-a"),
         ("placer", install.SELF_PLACER, "team-a"),
         ("placer", install.CLUSTER_READER, ""),
@@ -42,7 +44,7 @@ def api():
         ("placer", "arena-topo-topology-reader", "kube-system"),
     ):
         fake.add(binding(who, role, space))
-    fake.tokens |= {"admin": "admin", "sub": "sub", "placer": "placer", "stranger": "stranger"}
+    fake.tokens |= {who: who for who in ("admin", "sub", "runner", "placer", "stranger")}
     for account in (install.CONTROLLER, install.AGENT):
         fake.tokens[account] = f"system:serviceaccount:{SYSTEM}:{account}"
     fake.rbac = True
@@ -103,6 +105,7 @@ MAY = [
     ),
     ("stranger", "list deviceclasses.resource.k8s.io", NONE),
     ("stranger", "list priorityclasses.scheduling.k8s.io", NONE),
+    ("stranger", "get priorityclasses.scheduling.k8s.io", NONE),
     # a submitter, in his namespace
     *[
         ("sub", f"{verb} mpijobs.kubeflow.org", TEAM)
@@ -111,7 +114,10 @@ MAY = [
     ("sub", "get pods/log", TEAM),
     ("sub", "list events", TEAM),
     ("sub", "list resourcequotas", TEAM),
-    ("sub", "create configmaps", TEAM),
+    *[("sub", f"{verb} configmaps", TEAM) for verb in ("create", "get", "delete")],
+    ("sub", "list persistentvolumeclaims", TEAM),
+    # who may run commands in pods as well
+    *[("runner", f"{verb} pods/exec", TEAM) for verb in ("create", "get")],
     # who places himself
     ("placer", "list nodes", NONE),
     ("placer", "list pods", NONE),
@@ -151,7 +157,10 @@ MAY_NOT = [
     ("sub", "list mpijobs.kubeflow.org", NONE),
     ("sub", "create pods", TEAM),
     ("sub", "patch pods", TEAM),
-    ("sub", "create pods/exec", TEAM),
+    *[("sub", f"{verb} pods/exec", TEAM) for verb in ("create", "get")],
+    ("sub", "list persistentvolumeclaims", OTHER),
+    ("runner", "create pods/exec", OTHER),
+    ("runner", "create pods", TEAM),
     ("sub", "list pods", NONE),
     ("sub", "list nodes", NONE),
     ("sub", "list secrets", TEAM),
@@ -266,6 +275,57 @@ def test_a_submitter_submits_looks_at_and_deletes_a_job(arena, api, tmp_path):
     assert "not allowed to create mpijobs in namespace default" in err
 
 
+def test_a_submitter_has_the_rights_of_every_command_about_his_jobs(arena, api):
+    cluster = FakeCluster(api)
+    cluster.node("node-1", gpus=8)
+    api.add(
+        {
+            "apiVersion": "scheduling.k8s.io/v1",
+            "kind": "PriorityClass",
+            "metadata": {"name": "high"},
+            "value": 100,
+        }
+    )
+    api.add(
+        {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "metadata": {"name": "imagenet", "namespace": "team-a"},
+            "status": {"phase": "Bound"},
+        }
+    )
+    assert arena(CTL, "controller", "--once")[0] == 0
+    submit = ("submit", "mpi", "--priority=high", "--exists=ok", *JOB)
+    code, _out, err = arena("sub", *submit)
+    assert code == 0, err
+    cluster.settle()
+    code, out, err = arena("sub", *submit)
+    assert (code, "unchanged" in out + err) == (0, True), err
+    for words, said in (
+        (("data", "list"), "imagenet"),
+        (("top", "job", "demo"), "demo"),
+        (("top", "node"), "node-1"),
+        (("get", "demo"), "demo-worker-1"),
+        (("wait", "demo", "--for=running"), "demo"),
+        (("whoami",), "sub"),
+    ):
+        code, out, err = arena("sub", *words)
+        assert (code, said in out) == (0, True), (words, out, err)
+        assert "not allowed" not in err or words[0] == "top", (words, err)
+
+
+def test_who_runs_commands_in_pods_has_a_role_of_his_own(arena, api):
+    cluster = FakeCluster(api)
+    cluster.node("node-1", gpus=8)
+    assert arena("runner", "submit", "mpi", *JOB)[0] == 0
+    cluster.settle()
+    code, out, err = arena("runner", "attach", "demo", "-i", "demo-worker-0", "--", "echo", "hi")
+    assert (code, out) == (0, "hi\n"), err
+    code, _out, err = arena("sub", "attach", "demo", "-i", "demo-worker-0", "--", "echo", "hi")
+    assert code == 4
+    assert "not allowed to create pods/exec in namespace team-a" in err
+
+
 def test_who_places_himself_reads_the_whole_cluster_and_no_more(arena, api):
     api.add(node("node-1"))
     code, out, err = arena("placer", "plan", "mpi", "--gputopology", *JOB)
@@ -312,6 +372,22 @@ def test_a_job_of_somebody_who_may_only_submit_is_placed_by_the_controller(arena
     assert stored is not None
     assert stored["spec"]["runPolicy"]["suspend"] is False
     assert stored["metadata"]["annotations"][values.MAP].startswith("node-1/")
+
+
+def test_a_mistyped_level_is_found_before_a_job_is_left_to_the_controller(arena, api):
+    api.add(node("node-1"))
+    assert arena(CTL, "controller", "--once")[0] == 0
+    with at_work(api):
+        wrong = ("--gputopology", "--topology-preferred=leef")
+        code, _out, err = arena("sub", "submit", "mpi", *wrong, *JOB)
+        assert (code, api.find("MPIJob", "demo", "team-a")) == (2, None)
+        assert "did you mean leaf?" in err
+        right = ("--gputopology", "--topology-preferred=leaf")
+        code, _out, err = arena("sub", "submit", "mpi", *right, *JOB)
+    assert code == 0
+    assert "note: --topology-preferred leaf is left out: this cluster has no such level" in err
+    code, _out, err = arena(CTL, "controller", "--once")
+    assert (code, err) == (0, "team-a/demo: started\n")
 
 
 def test_the_controller_gives_each_worker_its_own_claim_and_its_gang(arena, api):

@@ -173,7 +173,35 @@ def test_an_interrupted_watch_leaves_its_last_screen_and_says_how_to_come_back(r
     text = watch.screen.text
     assert text.count("Name:") == 1
     assert "^C" not in text
-    assert "\nThe job demo goes on. Come back: arena-topo logs -f demo -n default; end it" in text
+    assert "\nThe job demo goes on. Come back: arena-topo get demo -w -n default; end it" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ["get", "demo", "-w"],
+            [
+                "The job demo goes on. Come back: arena-topo get demo -w -n default;",
+                "  end it: arena-topo delete demo -n default",
+            ],
+        ),
+        (
+            ["wait", "demo", "--for", "succeeded"],
+            [
+                "The job demo goes on. Come back:",
+                "  arena-topo wait demo --for succeeded -n default",
+            ],
+        ),
+    ],
+)
+def test_how_to_come_back_is_wrapped_around_commands_that_stay_whole(running, words, said):
+    one = Running(words, running.env, columns=70, rows=40)
+    one.until("RUNNING")
+    one.program.sendintr()
+    assert one.end() == 130
+    assert one.screen.text.replace("^C", "").splitlines()[-len(said) :] == said
+    assert not any(one.screen.soft)
 
 
 def test_who_is_stopped_and_goes_on_draws_below_what_came_between(running):
@@ -370,6 +398,26 @@ def test_a_gang_that_waits_says_so_and_is_placed_before_the_eyes(cluster):
     assert text.endswith("The Job demo is SUCCEEDED")
 
 
+@pytest.mark.parametrize("verb", ["resume", "replan"])
+def test_what_a_job_waits_for_that_is_started_again_is_shown_in_its_place(cluster, verb):
+    gang = ["--name=demo", "--image=i", "--workers=2", "--gpus=2", "--gputopology"]
+    assert arena(cluster, "submit", "mpi", *gang, "c").returncode == 0
+    runs(cluster)
+    if verb == "resume":
+        assert arena(cluster, "suspend", "demo").returncode == 0
+    cluster.sshd = False
+    cluster.images["i"] = 600.0
+    again = Running([verb, "demo", "--wait"], cluster.env, columns=100, rows=40)
+    again.until(lambda screen: re.search(r"^\S demo is starting: ", screen.visible, re.MULTILINE))
+    assert sum("demo is starting" in one for one in again.screen.lines) == 1
+    again.program.sendintr()
+    assert again.end() == 130
+    text = again.screen.text
+    assert "The job demo goes on. Come back: arena-topo logs -f demo -n default;" in text
+    assert "demo is starting" not in text
+    assert not set(SPINNERS) & set(text)
+
+
 def test_where_a_job_goes_that_others_start_is_told_once_it_is_known(tmp_path):
     machine = Machine(tmp_path, 16)
     machine.start()
@@ -458,6 +506,15 @@ def test_no_line_is_broken_by_a_terminal_of_80_columns(running):
         shown = Running(words, running.env, columns=80, rows=300)
         assert shown.end() == 0
         assert not any(shown.screen.soft), f"{words}\n{shown.screen.text}"
+
+
+@pytest.mark.parametrize("words", [["top", "node"], ["list", "-w", "--timeout", "1"]])
+def test_odd_sizes_in_the_environment_change_nothing_on_a_terminal(running, words):
+    odd = {**running.env, "COLUMNS": "²", "LINES": "²"}
+    shown = Running(words, odd, columns=100, rows=30)
+    assert shown.end() == (6 if "-w" in words else 0), shown.screen.text
+    assert "NAME " in shown.screen.text
+    assert "Traceback" not in shown.screen.text
 
 
 LONG = "a-name-that-is-as-long-as-a-name-may-be-for-a-job"

@@ -11,12 +11,14 @@ import time
 from pathlib import Path
 
 import pytest
-from proxy import Proxy
+from proxy import Proxy, Trouble
 from worlds import living_world, local_world
 
 from arena_topo.backends import Phase
+from arena_topo.backends.tidying import undisturbed
 from arena_topo.cli import stopping
 from arena_topo.errors import NotFound
+from arena_topo.output import EMULATED
 
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
 
@@ -120,6 +122,40 @@ def test_a_signal_ends_a_log_that_is_followed_and_not_the_job(place, number):
     assert place.there().phase is Phase.RUNNING
 
 
+TOPS = [("top", "node", "-r"), ("top", "job", "demo", "-r")]
+AT_ONCE = 5
+"""Seconds that an interrupted command may take on a busy machine; its requests could take 30."""
+
+
+@pytest.mark.parametrize("words", TOPS, ids=" ".join)
+def test_an_interrupt_ends_a_top_that_refreshes_without_another_word(place, words):
+    place.submit()
+    place.world.start("demo")
+    with place.start(*words) as top:
+        first = top.stdout.readline()
+        top.send_signal(signal.SIGINT)
+        rest, err = top.communicate(timeout=AT_ONCE)
+    # What is left to read is the rest of the first screen.
+    assert first not in rest
+    assert (top.returncode, err) in {(130, ""), (130, f"{EMULATED}\n")}
+
+
+@pytest.mark.parametrize("words", TOPS, ids=" ".join)
+def test_an_interrupt_ends_a_top_whose_server_hangs_without_another_word(living, words):
+    living.submit()
+    living.world.start("demo")
+    with living.start(*words) as top:
+        assert top.stdout.readline()
+        hangs = Trouble(match=".", times=1000, delay=600)
+        living.proxy.troubles.append(hangs)
+        while hangs.times == 1000:
+            assert top.poll() is None
+            time.sleep(0.05)
+        top.send_signal(signal.SIGINT)
+        _, err = top.communicate(timeout=AT_ONCE)
+    assert (top.returncode, err) == (130, "")
+
+
 @pytest.mark.parametrize("number", CODES)
 def test_a_signal_ends_wait_which_says_with_what_it_goes_on(place, number):
     place.submit()
@@ -128,8 +164,38 @@ def test_a_signal_ends_wait_which_says_with_what_it_goes_on(place, number):
         code, said = interrupted(waits, number)
     assert code == CODES[number]
     assert said.endswith(
-        "Nothing else was ended. Come back: arena-topo wait demo --for succeeded -n default\n"
+        "The job demo goes on. Come back: arena-topo wait demo --for succeeded -n default\n"
     )
+
+
+def test_a_signal_ends_the_waiting_for_several_jobs_and_says_that_they_go_on(local_place):
+    for name in ("one", "two"):
+        local_place.submit(name)
+        local_place.world.start(name)
+    with local_place.start("wait", "one", "two") as waits:
+        heard(waits, "The Job one is")
+        heard(waits, "The Job two is")
+        assert interrupted(waits) == (
+            130,
+            "The jobs go on. Come back: arena-topo wait one two --for finished -n default\n",
+        )
+
+
+def test_a_signal_ends_the_waiting_for_a_job_that_does_not_go_on_by_itself(living):
+    gang = ("--gputopology", "--gpus=2")
+    with living.start("submit", "mpi", "--name=demo", *gang, "--image=i", "c") as one:
+        one.communicate()
+    with living.start("suspend", "demo") as one:
+        one.communicate()
+    with living.start("wait", "demo") as waits:
+        heard(waits, "It holds nothing now")
+        assert interrupted(waits) == (
+            130,
+            (
+                "The job demo waits and holds nothing; arena-topo resume demo -n default starts it"
+                " when it fits. Come back: arena-topo wait demo --for finished -n default\n"
+            ),
+        )
 
 
 def test_ctrl_c_ends_a_job_that_is_watched_and_only_that(place):
@@ -137,8 +203,23 @@ def test_ctrl_c_ends_a_job_that_is_watched_and_only_that(place):
     place.world.start("demo")
     with place.start("get", "demo", "--watch") as watches:
         assert watches.stdout.readline()
-        assert interrupted(watches)[0] == 130
+        assert interrupted(watches) == (
+            130,
+            (
+                "The job demo goes on. Come back: arena-topo get demo -w -n default;"
+                " end it: arena-topo delete demo -n default\n"
+            ),
+        )
     assert place.there().phase is Phase.RUNNING
+
+
+def test_who_comes_back_to_a_watched_job_sees_as_much_of_it_as_before(local_place):
+    local_place.submit()
+    local_place.world.start("demo")
+    with local_place.start("get", "demo", "-w", "-g", "--explain", "-o=json") as watches:
+        assert watches.stdout.readline()
+        _, said = interrupted(watches)
+    assert "Come back: arena-topo get demo -w -g --explain -o json -n default;" in said
 
 
 def test_ctrl_c_ends_a_resume_that_waits_for_its_workers(living):
@@ -255,6 +336,94 @@ main()
     assert [one for one in state.rglob("*") if one.is_file()] == []
 
 
+# ---------------------------------------------------------------- when its time is over
+
+
+TIMED = ("submit", "mpi", "--name=demo", "--image=i", "--workers=1", "--timeout=2")
+
+
+def test_a_submit_whose_time_is_over_takes_half_a_job_back_that_is_slow_to_go(living):
+    living.proxy.slow("POST .*/configmaps", 600)
+    living.proxy.slow("DELETE", 1.5)
+    with living.start(*TIMED, "c") as submits:
+        _, said = submits.communicate(timeout=30)
+    assert submits.returncode == 6
+    assert said.startswith("error: ")
+    assert living.there() is None
+
+
+def test_a_submit_whose_time_is_over_asks_again_a_server_that_has_no_time_to_delete(living):
+    living.proxy.slow("POST .*/configmaps", 600)
+    living.proxy.fail("DELETE", status=429, reason="TooManyRequests", retry_after=1)
+    with living.start(*TIMED, "c") as submits:
+        submits.communicate(timeout=30)
+    assert submits.returncode == 6
+    assert len([one for one in living.proxy.requests if one.startswith("DELETE")]) == 2
+    assert living.there() is None
+
+
+def test_the_alarm_that_stops_a_submit_leaves_it_time_to_tidy_up(living):
+    # With --wait no request knows of the end: only the alarm does.
+    living.proxy.slow("POST .*/configmaps", 600)
+    living.proxy.slow("DELETE", 1.5)
+    with living.start(*TIMED, "--wait", "--request-timeout=0", "c") as submits:
+        _, said = submits.communicate(timeout=30)
+    assert (submits.returncode, said) == (
+        6,
+        "Nothing was created.\nerror: --timeout is over\n  try:  allow more with --timeout\n",
+    )
+    assert living.there() is None
+
+
+def test_tidying_up_after_a_server_that_is_deaf_has_an_end(living):
+    living.proxy.slow("POST .*/configmaps", 600)
+    living.proxy.slow("DELETE", 600)
+    with living.start(*TIMED, "--wait", "--request-timeout=0", "c") as submits:
+        _, said = submits.communicate(timeout=30)
+    assert submits.returncode == 6
+    assert said.startswith("A job demo is there, maybe not whole; end it: arena-topo delete demo")
+
+
+def test_a_signal_just_before_the_end_of_the_time_leaves_room_to_tidy_up(living):
+    living.proxy.slow("POST .*/configmaps", 600)
+    living.proxy.slow("DELETE", 3)
+    with living.start(*TIMED, "c") as submits:
+        until(lambda: any("POST" in one and "/configmaps" in one for one in living.proxy.requests))
+        assert interrupted(submits)[0] == 130
+    assert living.there() is None
+
+
+def test_an_alarm_rings_after_tidying_up_and_not_while_it_lasts():
+    stopping.limit(0.0)
+    begun = time.monotonic()
+    try:
+        with undisturbed(600):
+            # The alarm was due after half a second.
+            time.sleep(0.8)
+            tidied = True
+        with pytest.raises(stopping.OutOfTime):
+            time.sleep(600)
+    finally:
+        stopping.unlimited()
+    assert tidied
+    assert time.monotonic() - begun < 60
+
+
+def test_tidying_up_is_left_when_its_own_time_is_over():
+    stopping.limit(0.0)
+    try:
+        with pytest.raises(stopping.OutOfTime), undisturbed(0.7):
+            time.sleep(600)
+    finally:
+        stopping.unlimited()
+
+
+def test_tidying_up_without_an_alarm_sets_none():
+    with undisturbed(600):
+        assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
 # ---------------------------------------------------------------- at once
 
 
@@ -288,6 +457,27 @@ def test_a_log_whose_server_hangs_is_left_with_the_words_that_need_no_answer(liv
         until(lambda: any("/log?" in one for one in living.proxy.requests))
         living.proxy.slow(".", 600, times=100)
         assert interrupted(follows) == (130, GOES_ON)
+
+
+@pytest.mark.parametrize("words", [("get", "-w"), ("logs", "-f"), ("replan",)])
+def test_of_a_job_that_nobody_saw_it_is_not_said_that_it_goes_on(living, words):
+    living.submit()
+    living.proxy.requests.clear()
+    living.proxy.slow("/mpijobs/demo", 600, times=100)
+    with living.start(*words, "demo", "--request-timeout=0") as looks:
+        until(lambda: any("/mpijobs/demo" in one for one in living.proxy.requests))
+        code, said = interrupted(looks)
+    assert (code, said) == (
+        130,
+        "Whether demo is there cannot be seen (no answer): arena-topo get demo -n default\n",
+    )
+
+
+def test_of_a_job_that_is_not_there_it_is_said_that_it_is_not(living):
+    living.proxy.slow("/mpijobs/demo", 600)
+    with living.start("get", "demo", "-w", "--request-timeout=0") as looks:
+        until(lambda: any("/mpijobs/demo" in one for one in living.proxy.requests))
+        assert interrupted(looks) == (130, "There is no job demo in namespace default.\n")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
@@ -327,10 +517,13 @@ def test_a_terminal_that_was_closed_is_no_mistake(local_place):
 
 def test_a_block_is_left_when_its_time_is_over_and_the_limit_goes_on_after_it():
     stopping.limit(0.1)
-    with stopping.briefly(0.05):
-        time.sleep(600)
-    with pytest.raises(stopping.OutOfTime):
-        time.sleep(600)
+    try:
+        with stopping.briefly(0.05):
+            time.sleep(600)
+        with pytest.raises(stopping.OutOfTime):
+            time.sleep(600)
+    finally:
+        stopping.unlimited()
 
 
 def test_a_block_that_ends_in_time_is_left_by_no_alarm():

@@ -148,7 +148,7 @@ def test_at_most_three_changes_of_the_request_are_named():
 def test_cpu_that_is_gone_is_no_matter_of_gpus():
     world = cluster(node("a", V100, 0b11, cpu=2.0, all_cpu=64.0))
     assert said(world, workers=4, gpus=1, cpu=1.0) == (
-        "fits now with --workers 2; or when no other job runs on a"
+        "fits now with --workers 2; or when a is free of other jobs"
     )
 
 
@@ -203,10 +203,23 @@ def test_of_many_nodes_that_must_become_free_three_are_named():
     )
 
 
-def test_a_node_that_is_down_is_waited_for():
-    world = cluster(node("a", V100), node("b", V100, unavailable="cordoned"))
+@pytest.mark.parametrize(
+    ("unavailable", "well"),
+    [("cordoned", "uncordoned"), ("NotReady", "ready"), ("Unknown", "ready")],
+)
+def test_a_node_that_is_down_is_waited_for(unavailable: str, well: str):
+    world = cluster(node("a", V100), node("b", V100, unavailable=unavailable))
     assert said(world, workers=2, gpus=8) == (
-        "fits now with --workers 1, or with --gpus 4; or when b is ready"
+        f"fits now with --workers 1, or with --gpus 4; or when b is {well}"
+    )
+
+
+def test_what_must_become_of_each_node_reads_one_way():
+    world = cluster(
+        node("n0", V100, 0b1), node("n1", V100, 0b1), node("n2", V100, unavailable="cordoned")
+    )
+    assert said(world, workers=3, gpus=8).endswith(
+        "when n0 and n1 are free of other jobs, and n2 is uncordoned"
     )
 
 

@@ -278,6 +278,22 @@ def test_requested_gpus_are_arenas_annotation_else_the_pods_else_the_template():
     assert job_status(v1alpha1, []).request_gpus == 6
 
 
+@pytest.mark.parametrize(
+    "said",
+    ["99999999999999999999", "2147483648", "9" * 5000, "0", "-1", "²", "٣", "8 GPUs", 4.5, []],
+)
+def test_an_annotation_that_no_job_could_ask_for_is_not_believed(said: Any):
+    annotated = mpijob()
+    annotated["metadata"]["annotations"] = {"requestGPUsOfJobOwner": said}
+    assert job_status(annotated, []).request_gpus == 4
+
+
+@pytest.mark.parametrize("label", ["²", "9" * 5000, "one"])
+def test_an_index_that_is_no_number_is_none(label: str):
+    odd = pod("demo-other", metadata={"labels": {"training.kubeflow.org/replica-index": label}})
+    assert instance(odd, chief=False).worker is None
+
+
 def test_gpus_are_held_from_the_binding_to_the_end_under_either_name():
     def holds(one: dict[str, Any]) -> bool:
         return instance(one, chief=False).holds_gpus

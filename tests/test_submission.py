@@ -330,20 +330,27 @@ def test_replan_moves_a_running_gang_whole(world: World) -> None:
     assert "taken back whole" in world.told[0]
 
 
-def test_what_is_over_or_unknown_or_not_ours_is_not_suspended(world: World) -> None:
-    world.cluster.duration = 0.0
+def test_what_is_over_or_unknown_is_not_suspended_nor_what_is_not_ours_replanned(
+    world: World,
+) -> None:
+    lasts, world.cluster.duration = world.cluster.duration, 0.0
     world.submit()
     world.until(lambda: world.backend.job("gang", "default").phase is Phase.SUCCEEDED)
+    world.cluster.duration = lasts
     world.submit("plain", gputopology=False, gang=False)
     for verb in (submission.suspend, submission.resume, submission.replan):
         with pytest.raises(NotPossible) as over:
             verb(world.backend, "gang", "default")
         assert (over.value.exit_code, over.value.why) == (1, "it has SUCCEEDED")
-        with pytest.raises(NotPossible) as ordinary:
-            verb(world.backend, "plain", "default")
-        assert ordinary.value.why == "it was not submitted with --gputopology"
+        assert "arena-topo delete gang -n default" in over.value.hint
         with pytest.raises(NotFound):
             verb(world.backend, "nobody", "default")
+    with pytest.raises(NotPossible) as ordinary:
+        submission.replan(world.backend, "plain", "default")
+    assert ordinary.value.why == "it was not submitted with --gputopology"
+    assert ordinary.value.hint == (
+        "arena-topo suspend plain and arena-topo resume plain start it again"
+    )
 
 
 # Jobs that another queue starts

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 import yaml
+from proxy import Proxy, Trouble
 from worlds import WORLDS, living_world
 
 from arena_topo import cli
@@ -186,6 +187,20 @@ def test_what_others_submitted_cannot_be_compared(living):
     assert "why:  what it was submitted with is not known: there is no ConfigMap" in living.err
 
 
+def test_who_may_not_compare_hears_which_right_that_takes_and_is_not_told_to_delete(living):
+    living.submit("--workers=2")
+    first = living.uid()
+    living.world.api.deny("get configmaps default")
+    again = living.submit("--workers=2", "--exists=ok")
+    assert (again.code, again.out) == (4, "")
+    assert "error: not allowed to get configmaps in namespace default\n" in again.err
+    assert '{apiGroups: [""], resources: ["configmaps"], verbs: ["get"]}' in again.err
+    assert "delete" not in again.err
+    assert "replace" not in again.err
+    assert living.uid() == first
+    assert living.submit("--workers=2", "--exists=ok", name="another").code == 0
+
+
 def test_what_arena_itself_submitted_cannot_be_compared(living):
     api = living.world.api
     living.submit("--workers=2")
@@ -264,6 +279,68 @@ def test_replace_waits_no_longer_than_it_may_and_then_nothing_was_created(living
     )
     with pytest.raises(NotFound):
         living.backend.job("demo", "default")
+
+
+def taken(living):
+    """A function by which somebody else takes the name of the job; the uids of theirs."""
+    api, uids = living.world.api, []
+
+    def take():
+        theirs = json.loads(json.dumps(api.find("MPIJob", "demo") or before))
+        for name in ("uid", "resourceVersion", "creationTimestamp"):
+            theirs["metadata"].pop(name, None)
+        if api.find("MPIJob", "demo"):
+            api.remove("mpijobs", "default", "demo")
+        uids.append(api.add(theirs)["metadata"]["uid"])
+
+    before = json.loads(json.dumps(api.find("MPIJob", "demo")))
+    return take, uids
+
+
+def test_a_job_that_has_taken_the_name_before_the_old_one_is_deleted_stays(living):
+    living.submit()
+    take, uids = taken(living)
+    living.world.api.before("DELETE .*/mpijobs/demo", take)
+    late = living.submit("--exists=replace", "--timeout=20s")
+    assert late.code == 1, late.err
+    assert "is already exist" in late.err
+    assert [living.uid()] == uids
+
+
+def test_a_job_that_takes_the_name_once_the_old_one_is_deleted_is_not_waited_for(living):
+    living.submit()
+    take, uids = taken(living)
+    living.world.api.after("DELETE .*/mpijobs/demo", take)
+    late = living.submit("--exists=replace", "--timeout=20s")
+    assert late.code == 1
+    assert "is already exist" in late.err
+    assert [living.uid()] == uids
+
+
+def test_one_answer_that_does_not_come_does_not_end_the_waiting_for_the_old_job(living, tmp_path):
+    living.submit("--workers=2")
+    proxy = Proxy(tmp_path / "config")
+    living.words = [f"--kubeconfig={proxy.kubeconfig(tmp_path / 'proxied')}"]
+    slow = Trouble(match="GET .*/mpijobs/demo", delay=20)
+    living.world.api.before("DELETE .*/mpijobs/demo", lambda: proxy.troubles.append(slow))
+    again = living.submit("--exists=replace", "--workers=3", "--request-timeout=1")
+    proxy.close()
+    assert again.code == 0, again.err
+    assert again.out.startswith("mpijob.kubeflow.org/demo created\n")
+    assert "what is left of it cannot be seen (" in again.err
+    assert slow.times == 0
+
+
+def test_who_cannot_see_what_is_left_of_the_old_job_hears_how_long_that_took(living, tmp_path):
+    living.submit("--workers=2")
+    proxy = Proxy(tmp_path / "config")
+    living.words = [f"--kubeconfig={proxy.kubeconfig(tmp_path / 'proxied')}"]
+    deaf = Trouble(match="GET", delay=600, times=999)
+    living.world.api.before("DELETE .*/mpijobs/demo", lambda: proxy.troubles.append(deaf))
+    again = living.submit("--exists=replace", "--request-timeout=0.5", "--timeout=3")
+    proxy.close()
+    assert again.code == 6
+    assert "but what is left of it was not seen after 3 s\n  why:  " in again.err
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,32 @@ def test_nobody_is_told_of_a_reader_that_has_gone(words, home):
     assert "roken pipe" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    "words",
+    [["list", "-w"], ["get", "demo", "-w"], ["top", "node", "-r"]],
+    ids=" ".join,
+)
+def test_who_watches_for_a_reader_that_has_gone_stops_though_nothing_happens(words, tmp_path):
+    env = surroundings(tmp_path)
+    asleep = ["submit", "mpi", *JOB, *MACHINES, "sleep 600"]
+    assert run(*asleep, env=env).returncode == 0
+    try:
+        watching = subprocess.Popen(
+            [*PROGRAM, *words, *MACHINES], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        assert watching.stdout is not None
+        assert watching.stdout.readline()
+        watching.stdout.close()
+        try:
+            assert watching.wait(20) == 1
+        finally:
+            watching.kill()
+            _, said = watching.communicate()
+        assert b"roken" not in said
+    finally:
+        run("delete", "demo", *MACHINES, env=env)
+
+
 @pytest.mark.parametrize("words", LOOKING.values(), ids=LOOKING)
 def test_output_that_cannot_be_written_is_an_error(words, home):
     with Path("/dev/full").open("w") as full:

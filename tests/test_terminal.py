@@ -238,6 +238,19 @@ def test_sentences_are_wrapped_at_the_terminal_they_are_written_to(monkeypatch):
     assert terminal.wrapped(None) is None
 
 
+ODD = ["²", "-5", "0", "1e2", "eighty", "", "9" * 30, "65536", "٤٠"]
+"""What no terminal is so wide as; the last is 40 in Arabic digits."""
+
+
+@pytest.mark.parametrize("said", ODD)
+def test_a_number_of_columns_that_no_terminal_has_counts_for_none(monkeypatch, said):
+    monkeypatch.setenv("COLUMNS", said)
+    outer, inner = os.openpty()
+    with os.fdopen(inner, "w", encoding="utf-8") as stream, os.fdopen(outer, "rb"):
+        termios.tcsetwinsize(stream, (10, 50))
+        assert terminal.wrapped(stream) == 50
+
+
 def test_a_fix_is_wrapped_unless_it_is_a_command_to_be_copied():
     report = Report(
         namespace="default",

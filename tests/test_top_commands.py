@@ -14,10 +14,13 @@ import pytest
 import yaml
 from arena_nodes import asking, document, mixed, screen, seen
 from fake_api import FakeApi, kubeconfig
+from fake_terminal import Running
 from kube_objects import group, node, pod
+from worlds import KubernetesWorld
 
 from arena_topo import cli
-from arena_topo.backends import view
+from arena_topo.backends import Options, view
+from arena_topo.backends.kubernetes import engine
 from arena_topo.cli import top as commands
 from arena_topo.topology import presets, published
 
@@ -93,10 +96,13 @@ LOCAL = ("--backend", "local", "--emulate", "dgx-1-v100:2")
 
 def test_the_emulated_machines_say_so_everywhere(capfd: pytest.CaptureFixture[str]):
     for more in ((), ("-d",), ("--frag",)):
-        code, out, _ = run(capfd, *LOCAL, "top", "node", *more)
+        code, out, err = run(capfd, *LOCAL, "top", "node", *more)
         assert code == 0
-        assert "EMULATED" in out
-    _, out, _ = run(capfd, *LOCAL, "top", "node", "-o", "json")
+        # What programs read of arena's tables holds nothing else.
+        own = more == ("--frag",)
+        assert ("EMULATED" in out, "EMULATED" in err) == (own, not own)
+    _, out, err = run(capfd, *LOCAL, "top", "node", "-o", "json")
+    assert err == ""
     assert all(one["emulated"] for one in json.loads(out)["gpuTopologyNodes"])
     _, out, _ = run(capfd, *LOCAL, "top", "node", "--frag", "-o", "json")
     assert json.loads(out)["emulated"]
@@ -121,6 +127,32 @@ def test_refreshing_jobs_needs_the_name_of_one(capfd: pytest.CaptureFixture[str]
     assert "you must specify the job name when using `-r` flag" in err
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("-i", "demo-worker-0"), "you must specify the job name when using `-i` flag"),
+        (("demo", "-A"), "JOB and --all-namespaces exclude each other"),
+        (("demo", "-A", "-n", "zzz"), "JOB and --all-namespaces exclude each other"),
+    ],
+)
+def test_flags_that_would_mean_nothing_to_top_job_are_refused(
+    words: tuple[str, ...], said: str, capfd: pytest.CaptureFixture[str]
+):
+    code, out, err = run(capfd, *LOCAL, "top", "job", *words)
+    assert (code, out) == (2, "")
+    assert said in err
+
+
+def test_a_job_whose_name_is_mistyped_is_guessed(
+    api: FakeApi, configured: tuple[str, ...], capfd: pytest.CaptureFixture[str]
+):
+    world = KubernetesWorld(api, engine.open_backend(Options(kubeconfig=configured[1])))
+    world.backend.apply(world.plan(world.job("resnet", workers=1, gpus=1, gputopology=False)))
+    code, _, err = run(capfd, *configured, "top", "job", "resnit")
+    assert code == 1
+    assert "did you mean resnet?" in err
+
+
 def test_a_refreshed_screen_in_a_pipe_is_repeated_with_arenas_line_of_time(tmp_path: Path):
     command = [sys.executable, "-m", "arena_topo", *LOCAL, "top", "node", "-r"]
     environment = {**os.environ, "HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path)}
@@ -132,6 +164,7 @@ def test_a_refreshed_screen_in_a_pipe_is_repeated_with_arenas_line_of_time(tmp_p
             assert lines[-1], "it ended"
         process.send_signal(2)
         assert process.wait(timeout=20) in {0, 130}
+    # What there is to say once is said before, elsewhere.
     half = len(lines) // 2
     assert lines[: half - 1] == lines[half:-1]
     assert lines[-1].endswith(" " + "-" * 37 + "\n")
@@ -142,6 +175,35 @@ def test_refreshing_ends_when_its_time_is_over(capfd: pytest.CaptureFixture[str]
     assert code == 6
     assert "--timeout" in err
     assert json.loads(out.splitlines()[0])["gpuTopologyNodes"]
+
+
+@pytest.mark.parametrize("words", [("node",), ("job", "demo")])
+def test_refreshing_ends_in_time_where_nobody_answers(
+    words: tuple[str, ...],
+    api: FakeApi,
+    configured: tuple[str, ...],
+    capfd: pytest.CaptureFixture[str],
+):
+    api.fail(".", delay=30.0, times=99)
+    code, out, err = run(capfd, *configured, "top", *words, "-r", "--timeout", "1s")
+    assert (code, out) == (6, "")
+    assert "--timeout is over" in err
+
+
+@pytest.mark.parametrize("rows", [24, 60])
+def test_what_changes_is_seen_of_a_node_on_a_terminal_of_24_rows(rows: int, tmp_path: Path):
+    environment = {"HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path), "TERM": "xterm"}
+    words = ["--backend=local", "--emulate=dgx-1-v100:1", "top", "node", "-d", "-r"]
+    shown = Running(words, environment, columns=100, rows=rows)
+    text = shown.until("Unhealthy GPUs: 0")
+    shown.during(0.5)
+    shown.program.sendintr()
+    assert shown.end() == 130
+    assert text.count("Name: ") == 1
+    assert text.count("GPU7   idle") == 1
+    assert "more" not in text
+    assert ("LinkTypeMatrix:" in text) == (rows == 60)
+    assert ("Links and addresses are left out" in text) == (rows == 24)
 
 
 def test_the_same_note_is_not_told_again_at_every_look(capfd: pytest.CaptureFixture[str]):
@@ -182,7 +244,7 @@ def test_who_may_not_look_is_told_what_is_missing(
     api.deny("list nodes")
     code, out, err = run(capfd, *configured, "top", "node")
     assert (code, out) == (4, "")
-    assert 'resources: ["nodes", "pods"], verbs: ["list"]' in err
+    assert 'ClusterRole: {apiGroups: [""], resources: ["nodes"], verbs: ["list"]}; or for' in err
 
 
 def test_who_may_not_look_sees_what_the_controller_has_seen(

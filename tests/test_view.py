@@ -377,21 +377,25 @@ def test_who_may_list_the_cluster_never_asks_for_the_view(api: FakeApi, tmp_path
     assert not [one for one in api.requests if "cluster-view" in one]
 
 
-def test_without_a_view_that_may_be_read_the_missing_role_is_named(api: FakeApi, tmp_path: Path):
-    api.deny("list nodes")
-    with pytest.raises(AccessDenied, match="not allowed to list nodes"):
+@pytest.mark.parametrize("denied", [["nodes"], ["pods"], ["nodes", "pods"]])
+def test_without_a_view_that_may_be_read_the_missing_rule_is_named(
+    api: FakeApi, tmp_path: Path, denied: list[str]
+):
+    for one in denied:
+        api.deny(f"list {one}")
+    with pytest.raises(AccessDenied, match=f"not allowed to list {denied[0]}"):
         opened(api, tmp_path).cluster()
     store(api, many(3))
     api.deny("get configmaps arena-topo-system")
-    with pytest.raises(AccessDenied, match="not allowed to list nodes") as caught:
-        opened(api, tmp_path).cluster()
-    assert caught.value.hint == (
-        'ask for a ClusterRole with: {apiGroups: [""], resources: ["nodes", "pods"],'
-        ' verbs: ["list"]}, {apiGroups: ["kubeflow.org"], resources: ["mpijobs"],'
-        ' verbs: ["list"]}, {apiGroups: ["resource.k8s.io"], resources: ["resourceslices",'
-        ' "resourceclaims"], verbs: ["list"]}; or for the controller, whose configmap'
-        " arena-topo-system/cluster-view says what is free without them"
-    )
+    for look in (opened(api, tmp_path).cluster, opened(api, tmp_path).nodes):
+        with pytest.raises(AccessDenied, match=f"not allowed to list {denied[0]}") as caught:
+            look()
+        resources = json.dumps(denied)
+        assert caught.value.hint == (
+            f'ask for this rule in a ClusterRole: {{apiGroups: [""], resources: {resources},'
+            ' verbs: ["list"]}; or for the controller, whose configmap'
+            " arena-topo-system/cluster-view says what is free without it"
+        )
 
 
 def test_a_fabric_file_joins_the_nodes_of_a_view(api: FakeApi, tmp_path: Path):

@@ -1,5 +1,6 @@
 """Waiting for jobs: what is reached, what never will be, and what is said meanwhile."""
 
+import re
 import subprocess
 import sys
 import threading
@@ -7,14 +8,17 @@ import time
 from contextlib import contextmanager
 
 import pytest
-from proxy import Proxy
+from fake_api import rfc3339
+from proxy import Proxy, Trouble
 from worlds import WORLDS, living_world
 
 from arena_topo import cli
 from arena_topo.backends import Instance, JobStatus, Phase
 from arena_topo.backends.kubernetes import engine as kubernetes
 from arena_topo.cli import options
+from arena_topo.errors import ClusterError
 from arena_topo.manifests import Forecast
+from arena_topo.workflow import waiting
 from arena_topo.workflow.waiting import Goal, Standing, standing
 
 REACHED, OPEN, LOST = Standing.REACHED, Standing.OPEN, Standing.LOST
@@ -267,7 +271,7 @@ def test_time_that_is_over_names_where_each_job_stands(line):
     assert line.out == "mpijob.kubeflow.org/two succeeded\n"
     assert line.err.endswith(
         "error: 1 of 2 jobs are not finished after 1 s\n  why:  one is RUNNING\n"
-        "  try:  they go on: arena-topo get one -n default\n"
+        "  try:  it goes on: arena-topo get one -n default\n"
     )
 
 
@@ -289,7 +293,7 @@ def test_a_gang_is_placed_when_it_has_its_nodes(living):
     assert living.code == 6
     assert living.err.splitlines()[-2:] == [
         living.err.splitlines()[-2],
-        "  try:  it goes on: arena-topo get demo -n default",
+        "  try:  arena-topo resume demo -n default starts it when it fits",
     ]
 
 
@@ -301,6 +305,115 @@ def test_who_waits_for_a_gang_that_nobody_starts_hears_how_to_start_it(living):
     assert "arena-topo resume demo -n default starts it when it fits\n" in living.err
     living("wait", "demo", "--for=deleted", "--timeout=1s")
     assert "starts it when it fits" not in living.err
+
+
+# ---------------------------------------------------------------- what to do when time is over
+
+
+def test_a_suspended_job_does_not_go_on_before_it_is_resumed(living):
+    living("submit", "mpi", "--name=demo", "--gputopology", "--gpus=2", "--image=i", "c")
+    living("suspend", "demo")
+    living("wait", "demo", "--timeout=0.5s")
+    assert living.code == 6
+    assert living.err.splitlines()[-1] == (
+        "  try:  arena-topo resume demo -n default starts it when it fits"
+    )
+
+
+def test_a_job_that_others_suspended_is_resumed_by_whoever_may(living):
+    living.submit("demo")
+    living.world.api.find("MPIJob", "demo")["spec"].setdefault("runPolicy", {})["suspend"] = True
+    living("wait", "demo", "--timeout=0.5s")
+    assert living.code == 6
+    assert living.err.splitlines()[-1] == (
+        "  try:  arena-topo resume demo -n default starts it when it fits"
+    )
+
+
+def test_a_job_that_the_controller_starts_is_left_to_it(living):
+    gang = ("--gputopology", "--gpus=8", "--workers=2", "--image=i")
+    living("submit", "mpi", "--name=first", *gang, "c")
+    living("submit", "mpi", "--name=demo", *gang, "c")
+    now = rfc3339(time.time())
+    lease = {"holderIdentity": "one", "renewTime": now}
+    meta = {"name": "arena-topo-controller", "namespace": "arena-topo-system"}
+    space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "arena-topo-system"}}
+    living.world.api.add(space)
+    living.world.api.add({"kind": "Lease", "metadata": meta, "spec": lease})
+    living("wait", "demo", "--timeout=0.5s")
+    assert living.code == 6
+    assert living.err.splitlines()[-1] == (
+        "  try:  the controller starts it once it fits: arena-topo get demo -n default"
+    )
+
+
+@pytest.mark.parametrize("over", [False, True])
+def test_a_job_that_nobody_deletes_is_not_deleted_by_waiting(line, over):
+    line.submit("demo")
+    line.world.start("demo")
+    if over:
+        line.world.finish("demo", 3)
+    line("wait", "demo", "--for=deleted", "--timeout=0.5s")
+    assert line.code == 6
+    assert line.err.splitlines()[-1] == (
+        "  try:  delete it if nobody has: arena-topo delete demo -n default"
+    )
+
+
+def test_each_kind_of_job_that_is_left_has_its_own_next_step(living):
+    gang = ("--gputopology", "--gpus=1", "--image=i")
+    for name in ("one", "two", "three"):
+        living("submit", "mpi", f"--name={name}", *gang, "c")
+    living("suspend", "one", "three")
+    living("wait", "one", "two", "three", "--timeout=0.5s")
+    assert living.code == 6
+    assert living.err.splitlines()[-1] == (
+        "  try:  one, three: arena-topo resume one three -n default starts them when they fit;"
+        " two: it goes on: arena-topo get two -n default"
+    )
+
+
+def test_the_error_of_what_is_done_at_each_look_does_not_end_the_waiting(line):
+    line.submit("demo")
+    looks = []
+
+    def each():
+        looks.append(len(looks))
+        if len(looks) == 1:
+            line.world.start("demo")
+            line.world.finish("demo", 0)
+        raise ClusterError("this is not for you", status=500)
+
+    status = waiting.wait(line.world.backend, "demo", "default", timeout=20.0, each=each)
+    assert status.phase is Phase.SUCCEEDED
+    assert len(looks) >= 2
+
+
+# ---------------------------------------------------------------- who may not list
+
+
+def test_who_may_not_list_jobs_waits_for_many_by_looking_at_each(faulty):
+    names = [f"job-{index}" for index in range(5)]
+    for name in names:
+        faulty("submit", "mpi", f"--name={name}", "--image=i", "c")
+        faulty.world.start(name)
+        faulty.world.finish(name, 0)
+    faulty.proxy.fail("GET .*/mpijobs($|[?])", status=403, reason="Forbidden", times=99)
+    faulty("wait", *names)
+    assert faulty.code == 0, faulty.err
+    assert len(faulty.out.splitlines()) == 5
+
+
+def test_who_may_not_list_is_refused_the_list_once_and_not_at_each_look(faulty):
+    names = [f"job-{index}" for index in range(4)]
+    for name in names:
+        faulty("submit", "mpi", f"--name={name}", "--image=i", "c")
+        faulty.world.start(name)
+    faulty.proxy.fail("GET .*/mpijobs($|[?])", status=403, reason="Forbidden", times=99)
+    faulty.proxy.requests.clear()
+    faulty("wait", *names, "--timeout=1s")
+    assert faulty.code == 6
+    assert len([one for one in faulty.proxy.requests if re.search("/mpijobs($|[?])", one)]) == 1
 
 
 # ---------------------------------------------------------------- a server in trouble
@@ -346,6 +459,45 @@ def test_a_server_that_hangs_holds_no_command_beyond_its_time(faulty, words):
     assert faulty.code == 6
     assert "error: " in faulty.err
     assert "Traceback" not in faulty.err
+
+
+def test_a_watched_job_that_nobody_saw_may_be_there_or_not(faulty):
+    faulty.proxy.slow(".", 600, times=1000)
+    faulty("get", "demo", "--watch", "--timeout=1s", "--request-timeout=0")
+    assert (faulty.code, faulty.err) == (
+        6,
+        (
+            "Whether demo is there cannot be seen (no answer): arena-topo get demo -n default\n"
+            "error: --timeout is over\n  try:  allow more with --timeout\n"
+        ),
+    )
+
+
+def test_a_job_to_wait_for_that_nobody_saw_does_not_go_on(faulty):
+    faulty.proxy.slow(".", 600, times=1000)
+    faulty("wait", "demo", "--timeout=1s", "--request-timeout=0.3s")
+    assert (faulty.code, faulty.err) == (
+        6,
+        (
+            f"warning: nothing is seen just now: {faulty.proxy.url} did not answer in time\n"
+            "error: job demo is out of sight after 1 s\n"
+            "  try:  see whether it is there: arena-topo get demo -n default\n"
+        ),
+    )
+
+
+def test_each_spell_in_which_nothing_is_seen_is_told_once(faulty):
+    faulty.submit("demo")
+    for skip in (3, 20):
+        hangs = Trouble(match="GET .*/mpijobs/demo", times=2, delay=600, skip=skip)
+        faulty.proxy.troubles.append(hangs)
+    faulty("wait", "demo", "--timeout=4s", "--request-timeout=0.3s")
+    assert faulty.code == 6
+    said = [line for line in faulty.err.splitlines() if line.startswith("warning: ")]
+    assert (
+        said
+        == [f"warning: nothing is seen just now: {faulty.proxy.url} did not answer in time"] * 2
+    )
 
 
 def test_a_log_that_falls_silent_ends_with_the_time_of_the_command(faulty):

@@ -899,6 +899,8 @@ def test_a_local_job_has_verdicts_without_any_objects():
     failed = local(Phase.FAILED, exit_code=7, reason="the launcher ended with exit code 7")
     said = verdict(Case(status=failed, now=NOW))
     assert (said.code, said.hint) == (Code.LAUNCHER_FAILED, "arena-topo logs demo -n default")
+    # The verdict says what the engine gives as the reason, and nothing twice.
+    assert (said.what, said.why) == ("the launcher ended with exit code 7", None)
 
 
 def test_a_quota_that_has_room_again_does_not_keep_a_gang_any_more():

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_api import kubeconfig
 from worlds import WORLDS, KubernetesWorld, World, living_world
 
 from arena_topo import workflow
@@ -15,8 +17,10 @@ from arena_topo.backends import JobStatus, LogOptions, Options, Phase
 from arena_topo.errors import AlreadyExists, InvalidJob, NotFound, TimedOut, UsageError
 from arena_topo.job import ConfigFile, Device, KeyValue, MPIJob, Toleration
 from arena_topo.manifests import ApiVersion, Guarantee
+from arena_topo.manifests.values import REQUEST
 from arena_topo.solver import Unplaceable, Verdict
 from arena_topo.topology import Cluster, GPUSet, Node, NodeName, Taint, presets
+from arena_topo.workflow import submission, why
 
 QUAD: dict[str, Any] = {"workers": 4, "gpus": 1, "gputopology": True, "gang": True}
 
@@ -308,6 +312,16 @@ def test_without_a_cluster_local_images_run_on_this_machine(image):
     assert workflow.open_backend(Options(emulate="dgx-1-v100"), image=image).name == "local"
 
 
+def test_who_asks_for_emulated_machines_means_no_cluster(tmp_path, monkeypatch):
+    kubeconfig(tmp_path / "config", "http://localhost:1", user={"username": "alice"})
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+    assert workflow.open_backend(Options()).name == "kubernetes"
+    emulated = Options(emulate="dgx-1-v100")
+    assert workflow.open_backend(emulated).name == "local"
+    with pytest.raises(UsageError, match="no cluster is meant by --emulate"):
+        workflow.open_backend(emulated, image="horovod:0.20")
+
+
 def test_without_a_cluster_other_images_do_not_run_by_accident():
     with pytest.raises(UsageError) as refused:
         workflow.open_backend(Options(), image="tensorflow")
@@ -385,12 +399,59 @@ def test_ordinary_jobs_keep_off_nodes_that_acks_label_keeps_for_topology_jobs(cl
         assert pod.get("affinity") == (wanted if gpus else None)
 
 
-@pytest.mark.parametrize("flag", ["required", "preferred"])
-def test_a_level_that_the_cluster_does_not_have_is_a_mistake_that_lists_those_it_has(flag):
-    with pytest.raises(InvalidJob, match=f"--topology-{flag} leaf") as refused:
-        planned(dgx("a"), **{f"topology_{flag}": "leaf"})
+def test_a_required_level_that_the_cluster_does_not_have_is_a_mistake_that_lists_those_it_has():
+    with pytest.raises(InvalidJob, match="--topology-required leaf") as refused:
+        planned(dgx("a"), topology_required="leaf")
     assert refused.value.why == "it knows node, beyond"
     assert refused.value.hint == "name the levels with --fabric FILE"
+
+
+@pytest.mark.parametrize(
+    ("word", "hint"), [("leef", "did you mean leaf?"), ("q", "name the levels with --fabric FILE")]
+)
+def test_a_preferred_level_that_nobody_knows_is_a_mistake(word: str, hint: str):
+    with pytest.raises(InvalidJob, match=f"--topology-preferred {word}") as refused:
+        planned(dgx("a"), topology_preferred=word)
+    assert (refused.value.why, refused.value.hint) == ("it knows node, beyond", hint)
+
+
+@pytest.mark.parametrize("word", ["nvlink", "leaf", "spine", "zone", "region"])
+def test_a_preferred_level_that_this_cluster_has_not_is_left_out_with_a_note(world, word: str):
+    job = world.job("demo", **QUAD, topology_preferred=word)
+    note = (
+        f"--topology-preferred {word} is left out: this cluster has no such level; it knows"
+        " node, beyond"
+    )
+    made = workflow.plan(job, world.backend, namespace="default")
+    assert made.placement is not None
+    assert note in made.notes
+    done = workflow.submit(job, world.backend, namespace="default")
+    assert note in done.plan.notes
+    assert done.status.forecast is not None
+    assert done.status.forecast.state == "placed"
+
+
+def test_a_preferred_level_that_nobody_knows_keeps_a_job_from_being_created(world):
+    with pytest.raises(InvalidJob, match="--topology-preferred leef"):
+        submit(world, "demo", **QUAD, topology_preferred="leef")
+    assert world.backend.jobs(None) == ()
+
+
+def test_a_level_that_only_the_submitter_of_a_job_knew_stops_nobody_who_reads_it_again(
+    cluster_world,
+):
+    """Who starts it later was not given the same file of levels."""
+    for index in range(2):
+        submit(cluster_world, f"busy-{index}", workers=8, gpus=1, gputopology=True)
+    submit(cluster_world, "late", **QUAD, topology_preferred="zone")
+    with cluster_world.api.edit("MPIJob", "late") as late:
+        said = json.loads(late["metadata"]["annotations"][REQUEST])
+        late["metadata"]["annotations"][REQUEST] = json.dumps({**said, "preferred": "row"})
+    found = why.explain(cluster_world.backend, "late", "default", now=0.0)
+    assert "not enough free GPUs" in str(found.refusals[0].reason.value)
+    cluster_world.backend.delete("busy-0", "default")
+    outcome = submission.resume(cluster_world.backend, "late", "default")
+    assert outcome.decision.placement is not None
 
 
 def test_the_local_engine_is_not_told_of_a_fabric_file_that_it_does_not_take(tmp_path):

@@ -143,6 +143,19 @@ def unheard(_text: str) -> None:
     """Take what nobody wants to be told."""
 
 
+class Pausing(Protocol):
+    """Suspending and resuming jobs, by an engine that has no queue.
+
+    NotFound if there is no such job, NotPossible for one that is over.
+    """
+
+    def suspend(self, name: str, namespace: str) -> None:
+        """End a job's pods, and hold it; nothing happens to one that is held already."""
+
+    def resume(self, name: str, namespace: str) -> bool:
+        """Let a job that is held wait for its turn again, or start; False if it was not held."""
+
+
 class Backend(Protocol):
     """What every engine can do. Jobs are named by name and namespace; all reads are fresh."""
 
@@ -161,14 +174,18 @@ class Backend(Protocol):
         """Where gangs wait for GPUs and placements are recorded; None if the engine sees to it."""
 
     @property
+    def pausing(self) -> Pausing | None:
+        """How jobs are suspended where there is no queue; None where there is."""
+
+    @property
     def upkeep(self) -> Upkeep | None:
         """What only the controller does; None if the engine needs none."""
 
     def default_namespace(self) -> str:
         """The namespace of jobs when the user names none."""
 
-    def owner(self) -> str:
-        """The name of the user that jobs are submitted for."""
+    def owner(self, *, tell: Callable[[str], None] = unheard) -> str:
+        """The name of the user that jobs are submitted for; `tell` hears where that is a guess."""
 
     def api_version(self) -> ApiVersion:
         """The MPIJob version to write; ClusterError if the engine serves none."""
@@ -275,7 +292,8 @@ class Options:
     """How to reach an engine: everything a person may say about it on the command line.
 
     `request_timeout` (seconds, 0: none) is for each request, `deadline` (seconds, None: none) for
-    all of them together. `cluster` and `user` are entries of the kubeconfig that stand in for those
+    all of them together; who is `repeating` asks again by itself, so each request is given up after
+    its own time. `cluster` and `user` are entries of the kubeconfig that stand in for those
     of the context; `impersonate` and `impersonate_groups` are whom to act as. `prometheus_address`
     is the URL of the Prometheus that knows of GPUs. `fabric` says what joins its nodes, whatever
     their labels say.
@@ -293,4 +311,5 @@ class Options:
     emulate: str | None = None
     request_timeout: float = 30.0
     deadline: float | None = None
+    repeating: bool = False
     fabric: FabricFile | None = None

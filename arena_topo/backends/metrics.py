@@ -7,18 +7,16 @@ labels differ, and a Prometheus may rename them again: whatever names a pod, a n
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
-
-from arena_topo.backends import unheard
-
-if TYPE_CHECKING:
-    from arena_topo.backends import Backend, JobStatus
+from typing import Any
 
 MIB = 1 << 20
+
+_PERCENT = 100.0
+_BYTES = float(1 << 50)
+"""Bytes that no GPU has: thousands of times what any has today."""
 
 SERIES: Mapping[str, tuple[str, float]] = {
     "nvidia_gpu_duty_cycle": ("duty_cycle", 1.0),
@@ -40,6 +38,16 @@ NAMESPACE_LABELS = ("exported_namespace", "namespace_name", "pod_namespace", "na
 _NODE_LABELS = ("node_name", "node", "kubernetes_node", "exported_node", "Hostname", "instance")
 _INDEX_LABELS = ("minor_number", "gpu", "index", "device")
 _UUID_LABELS = ("uuid", "UUID")
+
+_CONTAINER_LABELS = {
+    "exported_pod": "exported_container",
+    "pod_name": "container_name",
+    "pod": "container",
+}
+"""Where series name the container of the pod that they name in such a label."""
+
+_PARTS = ("GPU_I_ID", "vgpu")
+"""Labels of the parts of one GPU: a MIG instance and a virtual GPU of dcgm-exporter."""
 
 _EXPORTER = re.compile(r"dcgm-exporter|gpu-exporter|nvidia-smi-exporter")
 """Names of pods that measure GPUs: a GPU that nobody uses is not theirs."""
@@ -66,24 +74,6 @@ class GpuSample:
     memory_total: float | None = None
 
 
-def of_job(
-    backend: Backend, status: JobStatus, *, tell: Callable[[str], None] = unheard
-) -> tuple[GpuSample, ...]:
-    """What the GPUs of a job's pods do; none where it holds none. `tell` hears why none is known.
-
-    Nothing is asked for a job that has no pod with a GPU.
-    """
-    pods = [one.name for one in status.instances if one.node and not one.finished]
-    if not pods or not status.request_gpus or status.phase.over:
-        return ()
-    mine = set(pods)
-    return tuple(
-        one
-        for one in backend.metrics(status.namespace, pods=pods, tell=tell)
-        if one.pod in mine and one.namespace in {"", status.namespace}
-    )
-
-
 def query(pods: Collection[str] = ()) -> str:
     """The PromQL for all known series, or for those of some pods."""
     names = f'__name__=~"{"|".join(SERIES)}"'
@@ -95,66 +85,107 @@ def query(pods: Collection[str] = ()) -> str:
 
 @dataclass(slots=True)
 class _Measured:
-    """What was heard of one GPU of one pod so far; the firmer exporter's word first."""
+    """What was heard of one GPU of one pod so far, by series and by who shares the GPU."""
 
     labels: Mapping[str, str]
-    values: dict[str, dict[str, float]] = field(default_factory=dict)
+    values: dict[str, dict[tuple[str, ...], float]] = field(default_factory=dict)
 
-    def add(self, series: str, value: float) -> None:
-        what, unit = SERIES[series]
-        known = self.values.setdefault(series.partition("_")[0], {})
-        if what == "duty_cycle":
-            known[what] = max(known.get(what, 0.0), value * unit)
-        else:
-            # Several series of one GPU are shares of it.
-            known[what] = known.get(what, 0.0) + value * unit
+    def add(self, labels: Mapping[str, str], value: float) -> None:
+        shares = self.values.setdefault(labels["__name__"], {})
+        # Whoever else measures the same share tells the same of it.
+        share = _share(labels)
+        shares[share] = max(shares.get(share, 0.0), value)
+        if _rank(labels) < _rank(self.labels):
+            self.labels = labels
 
     def value(self, what: str) -> float | None:
+        """The word of the firmer exporter."""
         for exporter in ("nvidia", "DCGM"):
-            known = self.values.get(exporter, {})
+            known = dict(self._of(exporter))
             if what == "memory_total" and what not in known and {"memory_used", "free"} <= {*known}:
-                return known["memory_used"] + known["free"] + known.get("reserved", 0.0)
-            if what in known:
+                known[what] = known["memory_used"] + known["free"] + known.get("reserved", 0.0)
+            if what in known and _sensible(what, known[what]):
                 return known[what]
         return None
+
+    def _of(self, exporter: str) -> Iterator[tuple[str, float]]:
+        for series, shares in self.values.items():
+            what, unit = SERIES[series]
+            if series.partition("_")[0] == exporter:
+                several = max if what == "duty_cycle" else sum
+                yield what, unit * several(shares.values())
 
 
 def samples(results: Iterable[Any], *, namespace: str | None = None) -> tuple[GpuSample, ...]:
     """The samples in the `result` of a Prometheus vector, by node and GPU.
 
-    What is no vector of known series is left out; only GPUs of a namespace where one is named.
+    What is no vector of known series is left out, and so is what is no percentage, or is no number
+    of bytes that a GPU could have; only GPUs of a namespace where one is named. A
+    GPU that several exporters measure, or one that several jobs of Prometheus scrape, counts once:
+    it is known by its uuid, or where none is told by node and index.
     """
-    found: dict[tuple[str, int, str, str], _Measured] = {}
-    for labels, value in _readable(results):
+    told = [
+        (labels, value, (_node(labels), index))
+        for labels, value in _readable(results)
+        if (index := _index(labels)) is not None
+    ]
+    uuids = {place: uuid for labels, _, place in told if (uuid := _first(labels, _UUID_LABELS))}
+    found: dict[tuple[object, str, str], _Measured] = {}
+    for labels, value, place in told:
         space, pod = _holder(labels)
-        index = _index(labels)
-        if index is None or (namespace is not None and space not in {"", namespace}):
+        gpu = _first(labels, _UUID_LABELS) or uuids.get(place) or place
+        found.setdefault((gpu, space, pod), _Measured(labels)).add(labels, value)
+    held = {who for who, _, pod in found if pod}
+    shown: dict[tuple[str, int, str, str], GpuSample] = {}
+    for (who, space, pod), one in found.items():
+        # Not every exporter knows who has a GPU; whoever does is heard.
+        unheld = not pod and who in held
+        if unheld or (namespace is not None and space not in {"", namespace}):
             continue
-        key = (_node(labels), index, space, pod)
-        found.setdefault(key, _Measured(labels)).add(labels["__name__"], value)
-    return tuple(
-        GpuSample(
-            node=node,
-            index=index,
+        sample = GpuSample(
+            node=_node(one.labels),
+            index=_index(one.labels) or 0,
             namespace=space,
             pod=pod,
-            uuid=_first(one.labels, _UUID_LABELS),
+            uuid=who if isinstance(who, str) else "",
             duty_cycle=one.value("duty_cycle"),
             memory_used=one.value("memory_used"),
             memory_total=one.value("memory_total"),
         )
-        for (node, index, space, pod), one in sorted(found.items())
-    )
+        shown.setdefault((sample.node, sample.index, space, pod), sample)
+    return tuple(one for _, one in sorted(shown.items()))
+
+
+def _rank(labels: Mapping[str, str]) -> int:
+    """How well labels name the node: less is better."""
+    every = enumerate(_NODE_LABELS)
+    return next((rank for rank, name in every if labels.get(name)), len(_NODE_LABELS))
+
+
+def _share(labels: Mapping[str, str]) -> tuple[str, ...]:
+    """What of a GPU a series is about, where it is cut up or several containers have it."""
+    named = next((name for name in POD_LABELS if labels.get(name)), None)
+    own = named == "pod" and _EXPORTER.search(str(labels["pod"]))
+    container = "" if own else str(labels.get(_CONTAINER_LABELS[named or "pod_name"], ""))
+    return container, *(str(labels.get(name, "")) for name in _PARTS)
 
 
 def _readable(results: Iterable[Any]) -> Iterable[tuple[Mapping[str, str], float]]:
     for one in results:
         try:
-            labels, value = one["metric"], float(one["value"][1])
-        except (TypeError, KeyError, IndexError, ValueError):
+            said = one["metric"].items()
+            labels = {name: text for name, text in said if isinstance(text, str)}
+            what, unit = SERIES[labels["__name__"]]
+            value = float(one["value"][1])
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
             continue
-        if isinstance(labels, dict) and labels.get("__name__") in SERIES and math.isfinite(value):
+        if _sensible(what, value * unit):
             yield labels, value
+
+
+def _sensible(what: str, value: float) -> bool:
+    """Whether a value can be what a GPU does; NaN is not."""
+    return 0 <= value <= (_PERCENT if what == "duty_cycle" else _BYTES)
 
 
 def _first(labels: Mapping[str, str], names: Iterable[str]) -> str:
@@ -171,7 +202,7 @@ def _holder(labels: Mapping[str, str]) -> tuple[str, str]:
 
 def _index(labels: Mapping[str, str]) -> int | None:
     for name in _INDEX_LABELS:
-        number = re.fullmatch(r"(?:nvidia)?([0-9]+)", str(labels.get(name) or ""))
+        number = re.fullmatch(r"(?:nvidia)?([0-9]{1,4})", labels.get(name, ""))
         if number:
             return int(number[1])
     return None

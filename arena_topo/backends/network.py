@@ -46,7 +46,8 @@ _RDMA_NAMES = frozenset(
 class Network:
     """How nodes reach each other: as in `Cluster`, with an entry of `domains` for every node.
 
-    `limits` are GB/s of the nodes whose own network is slower than what joins them.
+    `limits` are GB/s of the nodes whose own network is slower than what joins them. `unused` are
+    the levels of a file that join no nodes.
     """
 
     tiers: tuple[Tier, ...]
@@ -55,6 +56,7 @@ class Network:
     limits: Mapping[NodeName, float]
     guesses: Mapping[str, str]
     notes: tuple[str, ...]
+    unused: frozenset[str]
 
 
 def rdma_resource(offers: Iterable[str]) -> str | None:
@@ -99,6 +101,7 @@ def joining(
         else:
             found = fabric.from_labels(labels, rdma=rates, nvlink=reach)
         notes += found.notes
+    used = {tier.name for tier in found.tiers}
     domains = dict(found.domains)
     alone = [name for name in machines if name not in domains]
     taken = {one for path in set(domains.values()) for one in path} if alone else set()
@@ -111,6 +114,9 @@ def joining(
         limits=found.limits,
         guesses=_guesses(found, {rdma[name] for name in rates}),
         notes=tuple(notes),
+        unused=frozenset(one.name for one in file.levels if one.name not in used)
+        if file is not None
+        else frozenset(),
     )
 
 

@@ -139,6 +139,7 @@ def survey(
             for name in sorted(nodes, key=natural)
         ),
         tiers=joined.tiers,
+        unused=joined.unused,
         beyond=joined.beyond,
         guesses=joined.guesses,
         notes=tuple(map(_shown, notes)),

@@ -173,6 +173,7 @@ def rejoined(cluster: Cluster, file: FabricFile) -> Cluster:
             for node in cluster.nodes
         ),
         tiers=joined.tiers,
+        unused=joined.unused,
         beyond=joined.beyond,
         guesses=joined.guesses,
         notes=(*cluster.notes, *joined.notes),

@@ -65,6 +65,7 @@ def run(arguments: Sequence[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         code = stopping.code()
     except stopping.OutOfTime:
+        stopping.unlimited()
         late = TimedOut("--timeout is over", hint="allow more with --timeout")
         say(output.complaint(late), LogLevel.ERROR)
         code = late.exit_code

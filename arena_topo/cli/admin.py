@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from arena_topo import output
-from arena_topo.cli.arguments import PANEL, Document, PlanFormat
+from arena_topo.cli.arguments import PANEL, Document, PlanFormat, PlanFormatFlag, document
 from arena_topo.cli.opening import engine, namespace_of
 from arena_topo.cli.options import PROGRAM, Globals, display, say, show, spread
 from arena_topo.cli.terminal import columns
@@ -31,9 +30,6 @@ _AckFlag = Annotated[
 ]
 _DryRunFlag = Annotated[bool, Flag(help="Check everything, and change nothing.", panel=PANEL)]
 _ForceFlag = Annotated[bool, Flag(help="Do it whatever pods hold GPUs of the nodes.", panel=PANEL)]
-_FormatFlag = Annotated[
-    PlanFormat, Flag(help="How to show it.", name="--output", short="-o", panel=PANEL)
-]
 
 
 @spread
@@ -196,7 +192,7 @@ def check(
     job: Annotated[str, typer.Argument(metavar="[JOB]", show_default=False)],
     everywhere: Globals,
     *,
-    output_format: _FormatFlag = PlanFormat.WIDE,
+    output_format: PlanFormatFlag = PlanFormat.WIDE,
 ) -> None:
     """Check what a cluster and you need for jobs to be placed; with a job, what its workers see."""
     backend = engine(everywhere)
@@ -213,7 +209,7 @@ def check(
         wide = columns() if sys.stdout is not None and sys.stdout.isatty() else None
         display(shown.report(found, width=wide))
     else:
-        show(_data(shown.report_value(found), output_format))
+        show(document(shown.report_value(found), output_format))
     if not found.passed:
         raise typer.Exit(1)
 
@@ -226,15 +222,9 @@ def _inspect(job: str, namespace: str, backend: Backend, output_format: PlanForm
     if output_format is PlanFormat.WIDE:
         display(shown.inspection(found))
     else:
-        show(_data(shown.inspection_value(found), output_format))
+        show(document(shown.inspection_value(found), output_format))
     if not found.passed:
         raise typer.Exit(1)
-
-
-def _data(value: object, output_format: PlanFormat) -> str:
-    if output_format is PlanFormat.YAML:
-        return output.to_yaml(value)
-    return output.to_json(value) + "\n"
 
 
 @spread
@@ -281,7 +271,7 @@ def _dedicate(
 
 
 @spread
-def nodes_list(everywhere: Globals, *, output_format: _FormatFlag = PlanFormat.WIDE) -> None:
+def nodes_list(everywhere: Globals, *, output_format: PlanFormatFlag = PlanFormat.WIDE) -> None:
     """List the nodes with GPUs and who may use them."""
     from arena_topo.output import checks as shown  # noqa: PLC0415 - only here
     from arena_topo.workflow import nodes  # noqa: PLC0415 - the verbs load what they need
@@ -290,7 +280,7 @@ def nodes_list(everywhere: Globals, *, output_format: _FormatFlag = PlanFormat.W
     if output_format is PlanFormat.WIDE:
         display(shown.standings(found))
     else:
-        show(_data(shown.standings_value(found), output_format))
+        show(document(shown.standings_value(found), output_format))
 
 
 def _admin(backend: Backend) -> Administration:

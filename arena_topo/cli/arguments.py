@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from arena_topo import output
 from arena_topo.flag import Flag
 
 PANEL = "Options"
@@ -33,6 +34,13 @@ class Format(StrEnum):
         if text not in set(cls):
             raise ValueError(f"unknown output format,only support:[{'|'.join(cls)}], got {text!r}")
         return cls(text)
+
+
+class Told(StrEnum):
+    """How a command tells what it did to jobs."""
+
+    WIDE = "wide"
+    NAME = "name"
 
 
 class Document(StrEnum):
@@ -115,4 +123,24 @@ FabricFlag = Annotated[
     ),
 ]
 
-FormatFlag = Annotated[Format, Flag(help="How to show it.", short="-o", panel=PANEL)]
+OUTPUT = Flag(help="How to show it.", name="--output", short="-o", panel=PANEL)
+"""The flag of every format in which something is shown."""
+
+FormatFlag = Annotated[Format, OUTPUT]
+
+ToldFlag = Annotated[Told, OUTPUT]
+
+PlanFormatFlag = Annotated[PlanFormat, OUTPUT]
+
+
+def document(value: object, output_format: PlanFormat) -> str:
+    """A value for programs, in JSON or YAML; the last line has an end."""
+    if output_format is PlanFormat.YAML:
+        return output.to_yaml(value)
+    return output.to_json(value) + "\n"
+
+
+EverywhereFlag = Annotated[
+    bool,
+    Flag(help="In all namespaces, not only in one.", short="-A", panel=PANEL),
+]

@@ -12,6 +12,7 @@ from arena_topo.cli.arguments import PANEL, Kind, Name, TypeFlag
 from arena_topo.cli.opening import engine, missing, namespace_of
 from arena_topo.cli.options import Globals, LogLevel, say, spread
 from arena_topo.errors import NotFound
+from arena_topo.escaping import one_line
 from arena_topo.flag import Flag
 
 _Words = Annotated[list[str], typer.Argument(metavar="[-- COMMAND...]", show_default=False)]
@@ -67,7 +68,7 @@ def attach(
 
 
 def _tell(text: str) -> None:
-    say(text, LogLevel.WARN if text.startswith("warning:") else LogLevel.INFO)
+    say(one_line(text), LogLevel.WARN if text.startswith("warning:") else LogLevel.INFO)
 
 
 def _words(words: Sequence[str]) -> tuple[str, ...]:

@@ -10,10 +10,10 @@ from typing import Annotated, Any
 import typer
 
 from arena_topo import __version__, output
-from arena_topo.cli.arguments import PANEL
+from arena_topo.cli.arguments import OUTPUT, PANEL
 from arena_topo.cli.commands import COMPLETE_VARIABLE
 from arena_topo.cli.opening import engine
-from arena_topo.cli.options import PROGRAM, Globals, show, spread
+from arena_topo.cli.options import PROGRAM, Globals, LogLevel, say, show, spread
 from arena_topo.errors import UsageError
 from arena_topo.flag import Flag
 
@@ -48,9 +48,7 @@ def version(
             panel=PANEL,
         ),
     ] = False,
-    output_format: Annotated[
-        VersionFormat, Flag(help="How to show it.", name="--output", short="-o", panel=PANEL)
-    ] = VersionFormat.WIDE,
+    output_format: Annotated[VersionFormat, OUTPUT] = VersionFormat.WIDE,
 ) -> None:
     """Show the version of the program."""
     known: dict[str, Any] = {"version": f"v{__version__}"}
@@ -82,15 +80,13 @@ def _lines(known: Mapping[str, Any]) -> str:
 def whoami(
     everywhere: Globals,
     *,
-    output_format: Annotated[
-        IdentityFormat, Flag(help="How to show it.", name="--output", short="-o", panel=PANEL)
-    ] = IdentityFormat.JSON,
+    output_format: Annotated[IdentityFormat, OUTPUT] = IdentityFormat.JSON,
 ) -> None:
     """Show the name that jobs are submitted under."""
     import hashlib  # noqa: PLC0415 - only here
 
     backend = engine(everywhere)
-    name = backend.owner()
+    name = backend.owner(tell=lambda text: say(f"warning: {text}", LogLevel.WARN))
     # An identifier that arena derives in the same way, not a secret.
     identity = hashlib.md5(name.encode(), usedforsecurity=False).hexdigest()
     administrator = name in backend.administrators(everywhere.arena_namespace)

@@ -7,10 +7,11 @@ completion. Nothing here depends on which click Typer brings along.
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -29,7 +30,16 @@ from arena_topo.cli.options import (
     spread,
 )
 from arena_topo.cli.pflag import Reader, for_parser, shell_command
-from arena_topo.cli.settings import LINE, Layer, Value, from_environment, in_force, merged, set_in
+from arena_topo.cli.settings import (
+    LINE,
+    Layer,
+    Value,
+    from_environment,
+    in_force,
+    merged,
+    set_in,
+    sound,
+)
 from arena_topo.cli.settings import read as settings
 from arena_topo.cli.terminal import COLOUR
 from arena_topo.errors import UsageError
@@ -37,6 +47,9 @@ from arena_topo.job import MPIJob
 
 ALIASES = {"ls": "list", "log": "logs", "del": "delete", "mpijob": "mpi", "mj": "mpi"}
 """Short names of commands, arena's own; they work but are not listed."""
+
+HELP = "help"
+"""The command before the name of another that shows its help; every program of cobra's has it."""
 
 COMPLETE_VARIABLE = "_ARENA_TOPO_COMPLETE"
 """Set by the completion scripts when they ask the program for words."""
@@ -71,8 +84,7 @@ class ArenaCommand(TyperCommand):
         params = self.get_params(ctx)
         line = Reader(params, renamed=RENAMED, launches=self.launches, named=self.named).read(args)
         if line.help:
-            display(ctx.get_help() + "\n")
-            ctx.exit()
+            _help(ctx, line.given)
         layers = tuple(self._layers(ctx, params, (*ctx.meta.get(_SAID, ()), *line.given)))
         in_force.set(layers)
         values = merged(params, layers)
@@ -103,6 +115,10 @@ class ArenaCommand(TyperCommand):
         del ctx, given
         return ()
 
+    def amiss(self, error: UsageError) -> None:
+        """What becomes of something wrong in the files of settings: the command ends."""
+        raise error
+
     def _layers(
         self, ctx: Any, params: Sequence[Any], given: tuple[tuple[str, str], ...]
     ) -> Iterator[Layer]:
@@ -117,16 +133,21 @@ class ArenaCommand(TyperCommand):
         for one in merged(params, above):
             if one.name == "profile":
                 name, origin = one.text, one.origin
+        odd: list[str] = []
         try:
-            found = settings()
+            found = settings(self.amiss, odd.append)
             profile, _ = found.profile(name, origin)
-            known = partial(of_jobs, ctx) if self.reads_jobs else None
-            below = tuple(found.layers(params, profile, known))
+            # A slip in a table that is for other commands is one all the same.
+            known = partial(of_jobs, ctx) if self.needs_settings else None
+            below = tuple(found.layers(params, profile, known, of_jobs=self.reads_jobs))
         except UsageError as error:
             if self.needs_settings:
                 raise
             say(f"warning: {error.message}; settings are left out", LogLevel.WARN)
         else:
+            if self.needs_settings:
+                warnings = (f"warning: {one}" for one in dict.fromkeys(odd))
+                ctx.meta[_WARNINGS] = (*ctx.meta.get(_WARNINGS, ()), *warnings)
             yield from below
 
     def positional(self, ctx: Any, words: Sequence[str]) -> Sequence[str]:
@@ -137,6 +158,16 @@ class ArenaCommand(TyperCommand):
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the options grouped by panel, in the order of their declaration."""
         _write_panels(self.get_params(ctx), ctx, formatter)
+
+
+def _help(ctx: Any, given: Iterable[tuple[str, str]]) -> NoReturn:
+    """Show the help of a command, coloured as the line says, and end."""
+    for name, text in (*ctx.meta.get(_SAID, ()), *given):
+        if name == "color" and text in set(Colour):
+            COLOUR.set(text)
+    display(ctx.get_help() + "\n")
+    ctx.exit()
+    raise AssertionError("exit does not come back")
 
 
 def _listen(values: Iterable[Value]) -> None:
@@ -175,9 +206,20 @@ class SteadyCommand(ArenaCommand):
 
 
 class ConfigCommand(ArenaCommand):
-    """`config`: checks what the files say of jobs as well."""
+    """`config`: reads what the files say of jobs as well; says itself what is wrong in them."""
 
     reads_jobs = True
+
+    def amiss(self, error: UsageError) -> None:
+        """Nothing yet: the command looks again."""
+        del error
+
+    def _layers(
+        self, ctx: Any, params: Sequence[Any], given: tuple[tuple[str, str], ...]
+    ) -> Iterator[Layer]:
+        for one in super()._layers(ctx, params, given):
+            said = one.origin == LINE or one.origin in os.environ
+            yield one if said else sound(one, params, self.amiss)
 
 
 class NamedCommand(ArenaCommand):
@@ -201,7 +243,7 @@ class ExecCommand(NamedCommand):
         """The name, then the command; UsageError, in arena's words, where `--` comes first."""
         if words and ctx.meta.get(_DASH) == 0:
             raise UsageError(
-                f"expected '{ctx.info_name} JOB_NAME [ARG1] [ARG2] ... [ARGN]'.\n"
+                f"expected '{ctx.info_name} JOB_NAME [ARG1] [ARG2] ... [ARGN]'. "
                 f"JOB_NAME is required argument for the {ctx.info_name} command",
                 hint=f"{ctx.command_path} JOB -- COMMAND",
             )
@@ -260,8 +302,9 @@ class ArenaGroup(TyperGroup):
             return super().parse_args(ctx, args)
         line = Reader(self.get_params(ctx), renamed=RENAMED, leading=True).read(args)
         if line.help or not line.words:
-            display(ctx.get_help() + "\n")
-            ctx.exit()
+            _help(ctx, line.given)
+        if ctx.parent is None and line.words[0] == HELP:
+            return self.parse_args(ctx, [*args[: -len(line.words)], *line.words[1:], "--help"])
         # The sub-command passes them on, once it knows how much is to be told.
         ctx.meta[_WARNINGS] = (*ctx.meta.get(_WARNINGS, ()), *line.warnings)
         ctx.meta[_SAID] = (*ctx.meta.get(_SAID, ()), *line.given)

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 from arena_topo import output
 from arena_topo.cli import settings
-from arena_topo.cli.arguments import PANEL, PlanFormat
+from arena_topo.cli.arguments import PANEL, PlanFormat, PlanFormatFlag
 from arena_topo.cli.commands import JobCommand
-from arena_topo.cli.options import Globals, Seconds, display, show, spread
+from arena_topo.cli.options import Globals, LogLevel, Seconds, display, say, show, spread
 from arena_topo.errors import UsageError
 from arena_topo.flag import Flag, flags_of, spelling
 from arena_topo.job import MPIJob
@@ -33,23 +33,27 @@ def config_view(
     resolved: Annotated[
         bool, Flag(help="Show every setting as it counts here, and its origin.", panel=PANEL)
     ] = False,
-    output_format: Annotated[
-        PlanFormat, Flag(help="How to show it.", name="--output", short="-o", panel=PANEL)
-    ] = PlanFormat.WIDE,
+    output_format: PlanFormatFlag = PlanFormat.WIDE,
 ) -> None:
     """Show what the files of settings say; nothing is asked of any server."""
     from arena_topo.cli.root import tree  # noqa: PLC0415 - the tree knows this command
 
     submit = tree().commands["submit"].commands["mpi"]
     params = list(submit.params)
-    found = settings.read()
+    wrong: dict[str, UsageError] = {}
+
+    def amiss(error: UsageError) -> None:
+        wrong.setdefault(error.message, error)
+
+    found = settings.read(amiss)
     above = [
         *(one for one in settings.in_force.get() if one.origin == settings.LINE),
         *settings.from_environment(params, JobCommand.variables),
     ]
     chosen = next((one for one in settings.merged(params, above) if one.name == "profile"), None)
     profile = found.profile(*((chosen.text, chosen.origin) if chosen else ("", "")))
-    below = found.layers(params, profile[0], lambda: params)
+    layers = found.layers(params, profile[0], lambda: params)
+    below = [settings.sound(one, params, amiss) for one in layers]
     reached = _reached(everywhere)
     listed = tuple(_settings(params, [*(above if resolved else ()), *below]))
     if resolved:
@@ -66,6 +70,11 @@ def config_view(
         show(output.to_json(configuration_value(answer)) + "\n")
     else:
         show(output.to_yaml(configuration_value(answer)))
+    problems = list(wrong.values())
+    for one in problems[:-1]:
+        say(output.complaint(one), LogLevel.ERROR)
+    if problems:
+        raise problems[-1]
 
 
 def _key(param: Any) -> str:
@@ -128,12 +137,12 @@ def _reached(everywhere: Globals) -> Reached:
 
     options = everywhere.options()
     backend = options.backend
-    if backend == "auto":
-        backend = "kubernetes" if kubeconfig.configured(options) else "local"
-    if backend == "local":
-        return Reached(backend=backend, namespace=options.namespace or "default")
     files = tuple(path for path, there in kubeconfig.read_from(options) if there)
     try:
+        if backend == "auto":
+            backend = "kubernetes" if kubeconfig.configured(options) else "local"
+        if backend == "local":
+            return Reached(backend=backend, namespace=options.namespace or "default")
         access = kubeconfig.resolve(options)
     except UsageError as error:
         return Reached(backend=backend, kubeconfig=files, trouble=error.message)

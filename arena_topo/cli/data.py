@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated
 
 from arena_topo import output
-from arena_topo.cli.arguments import PANEL, Format
+from arena_topo.cli.arguments import EverywhereFlag, Format, FormatFlag
 from arena_topo.cli.opening import engine, namespace_of
 from arena_topo.cli.options import Globals, display, say, show, spread
-from arena_topo.flag import Flag
 
 
 @spread
 def data_list(
     everywhere: Globals,
     *,
-    all_namespaces: Annotated[
-        bool, Flag(help="Show the claims of all namespaces.", short="-A", panel=PANEL)
-    ] = False,
-    output_format: Annotated[
-        Format, Flag(help="How to show it.", name="--output", short="-o", panel=PANEL)
-    ] = Format.WIDE,
+    all_namespaces: EverywhereFlag = False,
+    output_format: FormatFlag = Format.WIDE,
 ) -> None:
     """List the volume claims that --data can mount: the bound ones."""
     from arena_topo.output import data  # noqa: PLC0415 - its own command

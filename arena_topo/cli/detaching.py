@@ -5,93 +5,137 @@ The same is said after any other signal, and when `--timeout` is over.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
-from arena_topo.backends import Backend, JobStatus, Phase
+from arena_topo import output
+from arena_topo.backends import Backend, JobStatus
 from arena_topo.cli import stopping
 from arena_topo.cli.options import PROGRAM, say
+from arena_topo.cli.terminal import wrapped
 from arena_topo.errors import ArenaError, NotFound
+from arena_topo.escaping import one_line
 
 _GLANCE = 0.6
 """Seconds that the last look at a job may take: people expect Ctrl-C to end things at once."""
 
+_GLUE = "\N{NO-BREAK SPACE}"
+"""What holds the words of a command together while the text around it is wrapped."""
+
+
+def advise(text: str, *commands: str, indent: str = "  ") -> None:
+    """Say a text, wrapped on a terminal; the commands in it stay whole, for people to copy."""
+    for command in commands:
+        text = text.replace(command, command.replace(" ", _GLUE))
+    say(output.fold(text, wrapped(sys.stderr), indent=indent).replace(_GLUE, " "))
+
 
 @contextmanager
-def coming_back(command: str) -> Iterator[None]:
-    """Let Ctrl-C end a command that only looks, and say with what it goes on."""
+def coming_back(
+    command: str, left: Callable[[], str] = lambda: "Nothing else was ended."
+) -> Iterator[None]:
+    """Let Ctrl-C end a command that only looks, and say with what it goes on.
+
+    `left` says what becomes of what was looked at.
+    """
     try:
         yield
     except (KeyboardInterrupt, stopping.OutOfTime):
-        say(f"Nothing else was ended. Come back: {command}")
+        advise(f"{left()} Come back: {command}", command.partition(";")[0])
         raise
 
 
 @contextmanager
 def detaching(
-    backend: Backend, name: str, namespace: str, *, made: Callable[[], bool] = lambda: True
+    backend: Backend,
+    name: str,
+    namespace: str,
+    *,
+    there: Callable[[], bool],
+    creates: bool = False,
+    back: str | None = None,
 ) -> Iterator[None]:
-    """Let Ctrl-C end the waiting but not the job, and say how to come back to it."""
+    """Let Ctrl-C end the waiting but not the job, and say how to come back to it.
+
+    `there` says whether it is known by then that there is such a job, `creates` that the command
+    makes it, `back` what to type to go on (else: follow the log).
+    """
     try:
         yield
     except (KeyboardInterrupt, stopping.OutOfTime):
-        there = made()
-        text = _unseen(name, namespace) if there else _doubtful(name, namespace, "no answer")
+        job = _Left(
+            name=name,
+            namespace=namespace,
+            back=back,
+            there=there(),
+            creates=creates,
+        )
+        said = job.blind("no answer")
         with stopping.briefly(_GLANCE):
-            text = _left_behind(backend, name, namespace, made=there)
-        say(text)
+            said = job.seen(backend)
+        advise(*said)
         raise
 
 
-def _unseen(name: str, namespace: str) -> str:
-    """What to say of a job that was created, and that is not in sight."""
-    back = f"{PROGRAM} logs -f {name} -n {namespace}"
-    return f"The job {name} goes on. Come back: {back}; {_end(name, namespace)}"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Left:
+    """A job that nobody looks at any more; its texts come with the commands in them."""
 
+    name: str
+    namespace: str
+    back: str | None
+    there: bool
+    creates: bool
 
-def _doubtful(name: str, namespace: str, why: str) -> str:
-    """What to say of a job that may have been created or not."""
-    look = f"{PROGRAM} get {name} -n {namespace}"
-    return f"Whether {name} was created cannot be seen ({why}): {look}"
+    def blind(self, why: str) -> tuple[str, ...]:
+        """What to say of it where it is not in sight."""
+        if self.there:
+            return self._on_its_way()
+        look = self._command("get")
+        is_there = "was created" if self.creates else "is there"
+        return f"Whether {self.name} {is_there} cannot be seen ({one_line(why)}): {look}", look
 
-
-def _end(name: str, namespace: str) -> str:
-    return f"end it: {PROGRAM} delete {name} -n {namespace}"
-
-
-def _left_behind(backend: Backend, name: str, namespace: str, *, made: bool) -> str:
-    """What becomes of a job that nobody looks at any more; `made` says that it was created."""
-    end = _end(name, namespace)
-    try:
-        status = backend.job(name, namespace)
-        waits = starter(status, backend)
-    except NotFound:
-        return f"The job {name} was deleted." if made else "Nothing was created."
-    except ArenaError as error:
-        if not made:
-            return _doubtful(name, namespace, error.message)
-        waits = None
-    else:
-        if not made:
+    def seen(self, backend: Backend) -> tuple[str, ...]:
+        """What becomes of it, as far as that can be seen."""
+        doubtful = self.creates and not self.there
+        end = self._command("delete")
+        try:
+            status = backend.job(self.name, self.namespace)
+            waits = None if doubtful else _waits(backend, status)
+        except NotFound:
+            return (self._gone(),)
+        except ArenaError as error:
+            return self.blind(error.message)
+        if doubtful:
             # Somebody else's of the same name, or ours that was cut short.
-            return f"A job {name} is there, maybe not whole; {end}"
-    if waits is not None:
-        return f"The job {name} waits and holds nothing; {waits}; {end}"
-    return _unseen(name, namespace)
+            return f"A job {self.name} is there, maybe not whole; end it: {end}", end
+        if waits is None:
+            return self._on_its_way()
+        back = f" Come back: {self.back};" if self.back else ""
+        said = f"The job {self.name} waits and holds nothing; {waits}{'.' if back else ';'}{back}"
+        resume = self._command("resume")
+        return f"{said} end it: {end}", resume, self.back or end, end
+
+    def _gone(self) -> str:
+        if self.there:
+            return f"The job {self.name} was deleted."
+        if self.creates:
+            return "Nothing was created."
+        return f"There is no job {self.name} in namespace {self.namespace}."
+
+    def _on_its_way(self) -> tuple[str, ...]:
+        back, end = self.back or self._command("logs -f"), self._command("delete")
+        return f"The job {self.name} goes on. Come back: {back}; end it: {end}", back, end
+
+    def _command(self, verb: str) -> str:
+        return f"{PROGRAM} {verb} {self.name} -n {self.namespace}"
 
 
-def starter(status: JobStatus, backend: Backend) -> str | None:
+def _waits(backend: Backend, status: JobStatus) -> str | None:
     """Who starts a job that waits for its GPUs; None for one that is on its way."""
-    resume = f"{PROGRAM} resume {status.name} -n {status.namespace}"
-    forecast = status.forecast
-    if status.phase not in {Phase.PENDING, Phase.QUEUING, Phase.SUSPENDED}:
-        return None
-    if forecast is None or forecast.state not in {"waiting", "held"}:
-        return None
-    if status.phase is Phase.QUEUING:
-        return "its queue decides when it starts"
-    if backend.starts_waiting or backend.queue is None:
-        return "it starts by itself once it can"
-    if forecast.state == "waiting" and backend.queue.watched():
-        return "the controller starts it once it fits"
-    return f"{resume} starts it when it fits"
+    from arena_topo.workflow import waiting  # noqa: PLC0415 - only for who is left
+
+    start = waiting.start_of(status, backend)
+    return None if start is None else waiting.starting(start, [status.name], status.namespace)

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 from arena_topo import output
 from arena_topo.backends import Backend, Event, JobStatus
 from arena_topo.cli import stopping, why
-from arena_topo.cli.arguments import PANEL, Format, Kind, Name, TypeFlag
+from arena_topo.cli.arguments import PANEL, Format, FormatFlag, Kind, Name, TypeFlag
 from arena_topo.cli.opening import engine, missing, namespace_of
-from arena_topo.cli.options import Globals, display, say, show, spread
+from arena_topo.cli.options import PROGRAM, Globals, display, say, show, spread
 from arena_topo.cli.terminal import wrapped
 from arena_topo.errors import AccessDenied, ArenaError, NotFound
+from arena_topo.escaping import one_line
 from arena_topo.flag import Flag
 from arena_topo.output import progress
 
@@ -88,11 +89,11 @@ def get(
             panel=PANEL,
         ),
     ] = False,
-    output_format: Annotated[
-        Format, Flag(help="How to show it.", name="--output", short="-o", panel=PANEL)
-    ] = Format.WIDE,
+    output_format: FormatFlag = Format.WIDE,
 ) -> None:
     """Show one job: its state, its pods, where they run and why."""
+    if everywhere.quiet and output_format is Format.WIDE:
+        output_format = Format.NAME
     # What is watched is looked at for as long as --timeout allows, each time with patience.
     backend = engine(replace(everywhere, timeout=None) if watch else everywhere)
     stopping.limit(everywhere.timeout)
@@ -126,10 +127,14 @@ def _look(
     *,
     tell: Callable[[str], None] | None = None,
 ) -> Seen:
-    now = time.time()
-    found = why.explained(backend, name, namespace, now) if parts.explain else None
+    from arena_topo.workflow.listing import privileged  # noqa: PLC0415 - the verbs are loaded late
+
+    now, may = time.time(), f"get the training job in namespace {namespace}"
+    with privileged(may):
+        found = why.explained(backend, name, namespace, now) if parts.explain else None
     try:
-        status = backend.job(name, namespace)
+        with privileged(may):
+            status = backend.job(name, namespace)
     except NotFound:
         raise missing(name, namespace, backend) from None
     except AccessDenied:
@@ -159,13 +164,13 @@ def _samples(
     """What the GPUs do, for those who ask, and once for programs, which arena tells it too."""
     if not parts.gpus and (tell is None or output_format is Format.WIDE):
         return ()
-    from arena_topo.backends import metrics  # noqa: PLC0415 - only for who measures
+    from arena_topo.workflow import measuring  # noqa: PLC0415 - only for who measures
 
     def note(text: str) -> None:
         if parts.gpus and tell is not None:
-            tell(f"note: {text}")
+            tell(f"note: {one_line(text)}")
 
-    return metrics.of_job(backend, status, tell=note)
+    return measuring.of_job(backend, status, tell=note)
 
 
 # ---------------------------------------------------------------- for as long as it goes on
@@ -205,7 +210,8 @@ def _watch(
             return ""
         return _change(seen, now, output_format)
 
-    with detaching(backend, name, namespace):
+    back = _line(name, namespace, parts, output_format)
+    with detaching(backend, name, namespace, there=lambda: bool(known), back=back):
         watch(
             look,
             draw=draw if output_format is Format.WIDE else None,
@@ -214,6 +220,15 @@ def _watch(
             every=backend.look_every,
             limit=limit,
         )
+
+
+def _line(name: str, namespace: str, parts: Parts, output_format: Format) -> str:
+    """What to type to go on watching."""
+    asked = [("-e", parts.events), ("-g", parts.gpus), ("--explain", parts.explain)]
+    flags = ["-w", *(flag for flag, said in asked if said)]
+    if output_format is not Format.WIDE:
+        flags.append(f"-o {output_format}")
+    return f"{PROGRAM} get {name} {' '.join(flags)} -n {namespace}"
 
 
 def _signs(seen: Seen, output_format: Format) -> Any:

@@ -15,14 +15,14 @@ from __future__ import annotations
 
 import difflib
 import json
+import os
 import re
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, NoReturn
 
+from arena_topo.cli import reading
 from arena_topo.cli.jobkeys import (
     ARENA,
     BRANCH,
@@ -39,6 +39,7 @@ from arena_topo.cli.jobkeys import (
 )
 from arena_topo.cli.options import PROGRAM
 from arena_topo.cli.pflag import boolean, shell_command, truth
+from arena_topo.cli.reading import STDIN
 from arena_topo.cli.settings import Layer
 from arena_topo.errors import UsageError
 from arena_topo.flag import flags_of, spelling
@@ -46,8 +47,6 @@ from arena_topo.job import WORKING_DIR, KeyValue, MPIJob
 
 Node = Any
 """A node of PyYAML's, which is loaded only where there is a file."""
-
-STDIN = "-"
 
 _NAMES = frozenset({"name", "generate_name"})
 
@@ -97,14 +96,25 @@ def _text(path: str, name: str) -> str:
     from arena_topo.backends.dump import encoding  # noqa: PLC0415 - only for files
 
     try:
-        data = sys.stdin.buffer.read() if path == STDIN else Path(path).read_bytes()
+        data = reading.handed(path, name)
     except (OSError, ValueError) as error:  # a NUL in the path is a ValueError
         why = getattr(error, "strerror", None) or str(error)
-        raise UsageError(f"{name}: cannot be read: {why}", hint=_FORM) from error
+        raise UsageError(f"{name}: cannot be read: {why}", hint=_beside(path)) from error
     try:
         return data.decode(encoding(data))
     except UnicodeDecodeError as error:
         raise UsageError(f"{name}: is not UTF-8 text", hint=_FORM) from error
+
+
+def _beside(path: str) -> str | None:
+    """A hint at the file of that folder whose name is most like this one; None where none is."""
+    folder, name = os.path.split(path)
+    try:
+        names = [one.name for one in os.scandir(folder or ".") if one.is_file()]
+    except (OSError, ValueError):
+        return None
+    near = difflib.get_close_matches(name, [one for one in names if one != name], n=1)
+    return f"did you mean {os.path.join(folder, near[0])}?" if near else None  # noqa: PTH118
 
 
 def _composed(text: str, name: str) -> Node:
@@ -553,7 +563,8 @@ class _File:
                 why="a file says what the job is, not how it is submitted",
                 hint=f"say --{key} on the command line",
             )
-        plain = {_plain(one): one for one in names}
+        # Where both vocabularies have a key, the last one counts: that in whose words the rest is.
+        plain = {_plain(one): one for one in (names if self._arena else reversed(names))}
         near = [_plain(key)] if _plain(key) in plain else []
         near = near or difflib.get_close_matches(_plain(key), plain, n=1)
         hint = f"did you mean {plain[near[0]]}?" if near else _FORM

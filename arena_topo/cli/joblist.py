@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -11,7 +11,7 @@ from arena_topo import output
 from arena_topo.backends import Backend, JobStatus, Phase
 from arena_topo.backends.selectors import LabelSelector
 from arena_topo.cli import stopping
-from arena_topo.cli.arguments import PANEL, Format, Kind, TypeFlag
+from arena_topo.cli.arguments import PANEL, EverywhereFlag, Format, FormatFlag, Kind, TypeFlag
 from arena_topo.cli.opening import engine, namespace_of
 from arena_topo.cli.options import Globals, display, say, show, spread
 from arena_topo.errors import UsageError
@@ -43,9 +43,7 @@ class Phases(frozenset[Phase]):
 class Wanted:
     """Which jobs are listed, and in which order."""
 
-    all_namespaces: Annotated[
-        bool, Flag(help="Show the jobs of all namespaces.", short="-A", panel=PANEL)
-    ] = False
+    all_namespaces: EverywhereFlag = False
     status: Annotated[
         tuple[Phases, ...],
         Flag(
@@ -90,9 +88,7 @@ def list_jobs(
     no_headers: Annotated[bool, Flag(help="Leave out the names of the columns.", panel=PANEL)] = (
         False
     ),
-    output_format: Annotated[
-        Format, Flag(help="How to show it.", name="--output", short="-o", panel=PANEL)
-    ] = Format.WIDE,
+    output_format: FormatFlag = Format.WIDE,
 ) -> None:
     """List the jobs, newest first."""
     if watch and output_format is not Format.WIDE:
@@ -125,12 +121,22 @@ def list_jobs(
         display(output.jobs(jobs, now=time.time(), namespaces=namespaces, headers=headers))
         if any(one.forecast is not None and one.forecast.emulated for one in jobs):
             say(output.EMULATED)
+        if headers and not jobs:
+            say(_none(namespace, narrowed=bool(kind is Kind.OTHER or phases or selector)))
     else:
         values = [output.job_value(one, now=time.time()) for one in jobs]
         if output_format is Format.JSON:
             show(output.to_json(values))
         else:
             show(output.to_yaml([output.for_yaml(one) for one in values]))
+
+
+def _none(namespace: str | None, *, narrowed: bool) -> str:
+    """What to say of an empty list, which that of a mistyped namespace is as well."""
+    what = "No such jobs" if narrowed else "No jobs"
+    if namespace is None:
+        return f"{what} in any namespace."
+    return f"{what} in namespace {namespace}; -A shows those of all namespaces."
 
 
 def _watch(
@@ -143,23 +149,30 @@ def _watch(
 ) -> None:
     from arena_topo.cli.watching import watch  # noqa: PLC0415 - only for who stays
 
-    def table(jobs: Jobs, now: float, *, headers: bool = headers) -> str:
-        return output.jobs(jobs, now=now, namespaces=namespaces, headers=headers)
+    least: tuple[int, ...] = ()
+
+    def beneath(lines: Sequence[str]) -> str:
+        """The lines under those before: no column becomes narrower."""
+        nonlocal least
+        least = output.widths(lines, least)
+        return output.align(lines, least)
 
     def changes(before: Jobs | None, jobs: Jobs, now: float) -> str:
         if before is None:
-            return table(jobs, now)
+            return beneath(output.job_lines(jobs, now=now, namespaces=namespaces)[not headers :])
         known = {one.uid: listing.signs(one) for one in before}
         changed = tuple(one for one in jobs if known.get(one.uid) != listing.signs(one))
         there = {one.uid for one in jobs}
         gone = (one for one in before if one.uid not in there)
-        places = {one.uid: f"{one.namespace}  " if namespaces else "" for one in before}
-        rest = "".join(f"{places[one.uid]}{one.name}  {GONE}\n" for one in gone)
-        return table(changed, now, headers=False) + rest
+        ends = [(one.namespace, one.name, GONE)[not namespaces :] for one in gone]
+        lines = output.job_lines(changed, now=now, namespaces=namespaces)[1:]
+        return beneath([*lines, *("\t".join(one) for one in ends)])
 
     watch(
         look,
-        draw=lambda jobs, now, _columns: table(jobs, now),
+        draw=lambda jobs, now, _columns: output.jobs(
+            jobs, now=now, namespaces=namespaces, headers=headers
+        ),
         changes=changes,
         every=backend.look_every,
         limit=limit,

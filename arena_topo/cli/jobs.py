@@ -9,11 +9,11 @@ from typing import Annotated
 import typer
 
 from arena_topo import output
-from arena_topo.backends import LogOptions
-from arena_topo.cli.arguments import PANEL, Kind, Name, Names, TypeFlag
+from arena_topo.backends import JobStatus, LogOptions
+from arena_topo.cli.arguments import PANEL, Kind, Name, Names, Told, ToldFlag, TypeFlag
 from arena_topo.cli.detaching import detaching
 from arena_topo.cli.opening import alike, engine, missing, namespace_of
-from arena_topo.cli.options import Globals, LogLevel, put, say, spread
+from arena_topo.cli.options import Globals, LogLevel, put, say, show, spread
 from arena_topo.errors import ArenaError, NotFound, UsageError
 from arena_topo.flag import Flag
 
@@ -61,10 +61,17 @@ def logs(
     namespace = namespace_of(everywhere, backend)
     if kind is Kind.OTHER:
         raise missing(name, namespace)
+    known: list[JobStatus] = []
     pieces = workflow.follow(
-        backend, name, namespace, instance=instance or None, options=options, tell=say
+        backend,
+        name,
+        namespace,
+        instance=instance or None,
+        options=options,
+        tell=say,
+        seen=known.append,
     )
-    with detaching(backend, name, namespace):
+    with detaching(backend, name, namespace, there=lambda: bool(known)):
         try:
             for piece in pieces:
                 put(piece)
@@ -107,8 +114,10 @@ def delete(
     ignore_not_found: Annotated[
         bool, Flag(help="Do not mind jobs that are not there.", panel=PANEL)
     ] = False,
+    output_format: ToldFlag = Told.WIDE,
 ) -> None:
     """Delete jobs and all that belongs to them."""
+    names_only = output_format is Told.NAME or everywhere.quiet
     backend = engine(everywhere)
     namespace = namespace_of(everywhere, backend)
     code = 0
@@ -126,6 +135,9 @@ def delete(
             say(output.complaint(error), LogLevel.ERROR)
             code = code or error.exit_code
         else:
-            say(f"The training job {name} has been deleted successfully")
+            if names_only:
+                show(f"{output.RESOURCE}/{name}\n")
+            else:
+                say(f"The training job {name} has been deleted successfully")
     if code:
         raise typer.Exit(code)

@@ -55,19 +55,25 @@ def network(file: str, state: tuple[str, ...] = ()) -> FabricFile | None:
 
 
 def engine(
-    everywhere: Globals, *, image: str | None = None, fabric: FabricFile | None = None
+    everywhere: Globals,
+    *,
+    image: str | None = None,
+    fabric: FabricFile | None = None,
+    repeating: bool = False,
 ) -> Backend:
     """Open the engine that the options ask for, and say so where nobody asked for a local one.
 
-    `fabric` says what joins the nodes of its cluster.
+    `fabric` says what joins the nodes of its cluster; who is `repeating` looks again by itself
+    where a request is not answered, and says so.
     """
     from arena_topo import workflow  # noqa: PLC0415 - the verbs load what they need
 
     stopping.limit(everywhere.timeout)
-    options = replace(everywhere.options(), fabric=fabric)
+    options = replace(everywhere.options(), fabric=fabric, repeating=repeating)
     backend = workflow.open_backend(options, image=image)
     if options.backend == "auto" and backend.name == "local":
-        say("No Kubernetes cluster is configured: using this machine (--backend local).")
+        why = "--emulate" if options.emulate else "No Kubernetes cluster is configured"
+        say(f"{why}: using this machine (--backend local).")
     return backend
 
 

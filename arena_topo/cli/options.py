@@ -1,7 +1,7 @@
-"""Flag -> typer.Option; spread(); the options that every command takes; the kinds of commands.
+"""What every command has: options of its own (spread), those of all (Globals), and two streams.
 
-`pflag` reads the words; Typer fills in the commands and keeps the tree, the help and the
-completion. Nothing here depends on which click Typer brings along.
+A `Flag` becomes a `typer.Option` here; what is said to people goes through `say`, data through
+`show`.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import typer
 from arena_topo.backends import REQUESTS, Options
 from arena_topo.cli.terminal import laid_out, tinted
 from arena_topo.errors import ArenaError, UsageError
+from arena_topo.escaping import escaped, one_line
 from arena_topo.flag import Flag, flags_of, spelling
 from arena_topo.job import Duration, MPIJob
 
@@ -55,15 +56,21 @@ def hears(level: LogLevel) -> bool:
 def say(text: str, level: LogLevel | None = None) -> None:
     """Tell the person something that is not data: one line or more on stderr.
 
-    How grave it is says `level`, else the text: `error:`, `warning:`, or `info`.
+    How grave it is says `level`, else the text: `error:`, `warning:`, or `info`. What a terminal
+    would obey is escaped.
     """
     if not hears(level or _gravity(text)):
         return
     if sys.stderr is None:  # closed by the caller: `2>&-`
         return
     with suppress(OSError):  # nobody is left to be told
-        sys.stderr.write(tinted(laid_out(text, sys.stderr), sys.stderr) + "\n")
+        sys.stderr.write(tinted(laid_out(escaped(text), sys.stderr), sys.stderr) + "\n")
         sys.stderr.flush()
+
+
+def remark(text: str) -> None:
+    """Tell the person one thing, on one line, whatever is in it."""
+    say(one_line(text))
 
 
 def tell(notes: Iterable[str]) -> None:
@@ -71,21 +78,28 @@ def tell(notes: Iterable[str]) -> None:
     from arena_topo.output.notes import shortened  # noqa: PLC0415 - only where there are some
 
     for note in shortened(notes):
-        say(f"note: {note}")
+        say(f"note: {one_line(note)}")
 
 
 def show(text: str) -> None:
-    """Hand over data, as it is, on stdout; OutputLost if nobody can take it."""
-    put(text.encode(sys.stdout.encoding or "utf-8", "backslashreplace") if sys.stdout else b"")
+    """Hand over text on stdout; OutputLost if nobody can take it.
+
+    What a terminal would obey is escaped; documents have escaped it in their own way.
+    """
+    _hand_over(escaped(text))
 
 
 def display(screen: str) -> None:
     """Hand over what is laid out for people, in colours where stdout takes them."""
-    show(tinted(screen, sys.stdout))
+    _hand_over(tinted(escaped(screen), sys.stdout))
+
+
+def _hand_over(text: str) -> None:
+    put(text.encode(sys.stdout.encoding or "utf-8", "backslashreplace") if sys.stdout else b"")
 
 
 def put(data: bytes) -> None:
-    """Hand over bytes on stdout; OutputLost if nobody can take them."""
+    """Hand over bytes, as they are, on stdout; OutputLost if nobody can take them."""
     if sys.stdout is None:  # closed by the caller: `>&-`
         raise OutputLost("cannot write the output", why="standard output is closed")
     try:
@@ -113,16 +127,22 @@ class Seconds(float):
 
     __slots__ = ()
     _UNITS: ClassVar[Mapping[str, float]] = {"h": 3600, "m": 60, "s": 1, "ms": 1e-3}
+    _MOST_HOURS: ClassVar[int] = 2562047
+    """What Go's time.Duration can hold (int64 nanoseconds), and so can Python's clocks."""
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read a span; ValueError shows the form."""
+        """Read a span; ValueError shows the form, or how long it may be."""
         if re.fullmatch(r"[0-9]+(\.[0-9]+)?", text):
-            return cls(text)
-        parts = re.findall(r"([0-9]+(?:\.[0-9]+)?)(ms|h|m|s)", text)
-        if not parts or "".join(number + unit for number, unit in parts) != text:
-            raise ValueError(f"expected a time such as 30s, 10m or 1h30m, got {text!r}")
-        return cls(sum(float(number) * cls._UNITS[unit] for number, unit in parts))
+            span = cls(text)
+        else:
+            parts = re.findall(r"([0-9]+(?:\.[0-9]+)?)(ms|h|m|s)", text)
+            if not parts or "".join(number + unit for number, unit in parts) != text:
+                raise ValueError(f"expected a time such as 30s, 10m or 1h30m, got {text!r}")
+            span = cls(sum(float(number) * cls._UNITS[unit] for number, unit in parts))
+        if span > cls._MOST_HOURS * 3600:
+            raise ValueError(f"expected at most {cls._MOST_HOURS}h, got {text!r}")
+        return span
 
 
 class LogLevel(StrEnum):
@@ -163,7 +183,7 @@ class _Loudness:
 
         class Told(logging.Handler):
             def emit(self, record: logging.LogRecord) -> None:
-                say(f"debug: {record.getMessage()}", LogLevel.DEBUG)
+                say(f"debug: {one_line(record.getMessage())}", LogLevel.DEBUG)
 
         logger = logging.getLogger(REQUESTS)
         if cls.told is not None:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from contextlib import ExitStack, nullcontext
+from typing import TYPE_CHECKING, Self
 
 from arena_topo import output
 from arena_topo.backends import Backend, JobStatus, Phase
@@ -19,6 +19,7 @@ from arena_topo.cli.options import PROGRAM, LogLevel, hears, say, tell
 from arena_topo.cli.terminal import draws, moves, wrapped
 from arena_topo.cli.watching import Sight, live
 from arena_topo.errors import ArenaError, JobFailed, NotFound
+from arena_topo.escaping import one_line
 from arena_topo.manifests import Binding, Forecast
 from arena_topo.output import progress
 
@@ -27,12 +28,23 @@ if TYPE_CHECKING:
 
 
 class Staying:
-    """Who stays until a job has its GPUs and its workers have come together."""
+    """Who stays until a job has its GPUs and its workers have come together.
 
-    def __init__(self, name: str, stack: ExitStack) -> None:
-        self._name, self._stack = name, stack
+    What is waited for is shown on a terminal until the end of the block.
+    """
+
+    def __init__(self, name: str, what: str) -> None:
+        """Begin with what the job is at first."""
+        self._name, self._what, self._stack = name, what, ExitStack()
         self._lives, self._begun = False, time.monotonic()
-        self._what = "is created"
+        self.heard = False
+        """Whether anything was told of it."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_wrong: object) -> None:
+        self._stack.close()
 
     def begin(self) -> None:
         """The job is there: from now on a terminal shows that it is waited for."""
@@ -42,23 +54,17 @@ class Staying:
 
     def tell(self, text: str) -> None:
         """Something happened to it."""
-        self._what = "waits"
-        _fold(text)
+        self._what, self.heard = "waits", True
+        _fold(one_line(text))
 
     def see(self, text: str) -> None:
         """What there is still to wait for."""
-        self._what = f"is starting: {text}" if text else "is starting"
+        self.heard = True
+        self._what = f"is starting: {one_line(text)}" if text else "is starting"
 
     def _screen(self, columns: int) -> str:
         since = output.duration(time.monotonic() - self._begun)
         return f"{_turn()} {output.fold(f'{self._name} {self._what}, {since}', columns - 2)}"
-
-
-@contextmanager
-def staying(name: str) -> Iterator[Staying]:
-    """Show on a terminal what is waited for until the end of the block."""
-    with ExitStack() as stack:
-        yield Staying(name, stack)
 
 
 def summarise(done: Submitted, *, waits: bool) -> None:
@@ -75,7 +81,7 @@ def summarise(done: Submitted, *, waits: bool) -> None:
             _fold(f"Advice: {advice}")
     if status is None:
         warning = f"warning: the job {plan.job.name} was created, but cannot be read: {done.unread}"
-        say(warning, LogLevel.WARN)
+        say(one_line(warning), LogLevel.WARN)
     elif not waits and (trouble := output.trouble(status)) is not None:
         _fold(trouble)
     if done.nearest is not None:
@@ -121,7 +127,7 @@ def wait_for_end(
             _placement(forecast, name, slots=output.slots_of(forecast, status))
 
     try:
-        with detaching(backend, name, namespace):
+        with detaching(backend, name, namespace, there=lambda: True):
             status = _waited(
                 backend,
                 name,

@@ -7,14 +7,13 @@ import re
 import sys
 import time
 from collections.abc import Sequence
-from enum import StrEnum
 from typing import Annotated, Self, TextIO
 
 import typer
 
 from arena_topo import output
 from arena_topo.backends import JobStatus
-from arena_topo.cli.arguments import PANEL
+from arena_topo.cli.arguments import PANEL, EverywhereFlag, Told, ToldFlag
 from arena_topo.cli.opening import engine, namespace_of
 from arena_topo.cli.options import Globals, LogLevel, say, show, spread
 from arena_topo.cli.pflag import truth
@@ -44,13 +43,6 @@ class Age(Duration):
         return cls(span + int(days or 0) * 86400)
 
 
-class PruneFormat(StrEnum):
-    """How `prune` tells what it deletes."""
-
-    WIDE = "wide"
-    NAME = "name"
-
-
 @spread
 def prune(
     everywhere: Globals,
@@ -64,16 +56,12 @@ def prune(
             metavar="DURATION",
         ),
     ] = None,
-    all_namespaces: Annotated[
-        bool, Flag(help="Delete in all namespaces.", short="-A", panel=PANEL)
-    ] = False,
+    all_namespaces: EverywhereFlag = False,
     dry_run: Annotated[bool, Flag(help="Only show what would be deleted.", panel=PANEL)] = False,
     yes: Annotated[
         bool, Flag(help="Do not ask; needed where nobody can be asked.", short="-y", panel=PANEL)
     ] = False,
-    output_format: Annotated[
-        PruneFormat, Flag(help="How to show it.", name="--output", short="-o", panel=PANEL)
-    ] = PruneFormat.WIDE,
+    output_format: ToldFlag = Told.WIDE,
 ) -> None:
     """Delete jobs that have SUCCEEDED or FAILED and are old enough; no others, whatever their age.
 
@@ -96,7 +84,7 @@ def prune(
     backend = engine(everywhere)
     namespace = None if all_namespaces else namespace_of(everywhere, backend)
     now = time.time()
-    names = output_format is PruneFormat.NAME or everywhere.quiet
+    names = output_format is Told.NAME or everywhere.quiet
     doomed = pruning.stale(backend, namespace, since=since, now=now)
     if not doomed:
         if not names:

@@ -10,12 +10,14 @@ import typer
 
 from arena_topo import output
 from arena_topo.backends import Phase
-from arena_topo.cli.arguments import PANEL, Name, Names
+from arena_topo.cli.arguments import PANEL, Name, Names, Told, ToldFlag
 from arena_topo.cli.detaching import coming_back, detaching
 from arena_topo.cli.opening import engine, missing, namespace_of
-from arena_topo.cli.options import PROGRAM, Globals, LogLevel, say, show, spread
+from arena_topo.cli.options import PROGRAM, Globals, LogLevel, remark, say, show, spread
+from arena_topo.cli.progress import Staying
 from arena_topo.cli.terminal import wrapped
 from arena_topo.errors import AccessDenied, ArenaError, NotFound
+from arena_topo.escaping import one_line
 from arena_topo.flag import Flag
 
 if TYPE_CHECKING:
@@ -36,10 +38,11 @@ class NotNow(ArenaError):
 
 
 @spread
-def suspend(names: Names, everywhere: Globals) -> None:
+def suspend(names: Names, everywhere: Globals, *, output_format: ToldFlag = Told.WIDE) -> None:
     """Stop jobs until they are resumed; their GPUs are free for others meanwhile."""
     from arena_topo.workflow import submission  # noqa: PLC0415 - the verbs load what they need
 
+    brief = output_format is Told.NAME or everywhere.quiet
     backend = engine(everywhere)
     namespace = namespace_of(everywhere, backend)
 
@@ -48,17 +51,24 @@ def suspend(names: Names, everywhere: Globals) -> None:
             submission.suspend(backend, name, namespace)
         except NotFound:
             raise missing(name, namespace, backend) from None
-        show(_changed(name, "suspended", everywhere))
+        show(_changed(name, "suspended", brief=brief))
         say(f"It holds nothing now. Start it again: {PROGRAM} resume {name} -n {namespace}")
 
     _each(names, stop)
 
 
 @spread
-def resume(names: Names, everywhere: Globals, *, wait: _WaitFlag = False) -> None:
+def resume(
+    names: Names,
+    everywhere: Globals,
+    *,
+    wait: _WaitFlag = False,
+    output_format: ToldFlag = Told.WIDE,
+) -> None:
     """Start jobs that wait, were suspended, or were left half-started; placed anew, in order."""
     from arena_topo.workflow import submission  # noqa: PLC0415 - the verbs load what they need
 
+    brief = output_format is Told.NAME or everywhere.quiet
     backend = engine(everywhere)
     namespace = namespace_of(everywhere, backend)
 
@@ -66,13 +76,17 @@ def resume(names: Names, everywhere: Globals, *, wait: _WaitFlag = False) -> Non
         try:
             if _runs(backend, name, namespace):
                 say(f"{name} runs already")
+                if brief:
+                    show(_changed(name, "", brief=True))
                 return
             _started(
                 name,
                 namespace,
                 backend,
-                lambda: submission.resume(backend, name, namespace, stay=wait, tell=say),
-                _changed(name, "resumed", everywhere),
+                lambda stays: submission.resume(
+                    backend, name, namespace, stay=wait, tell=stays.tell, sees=stays.see
+                ),
+                _changed(name, "resumed", brief=brief),
             )
         except NotFound:
             raise missing(name, namespace, backend) from None
@@ -93,8 +107,8 @@ def _each(names: Sequence[str], act: Callable[[str], None]) -> None:
         raise typer.Exit(failed[0].exit_code)
 
 
-def _changed(name: str, how: str, everywhere: Globals) -> str:
-    return f"{output.RESOURCE}/{name}{'' if everywhere.quiet else f' {how}'}\n"
+def _changed(name: str, how: str, *, brief: bool) -> str:
+    return f"{output.RESOURCE}/{name}{'' if brief else f' {how}'}\n"
 
 
 @spread
@@ -109,8 +123,10 @@ def replan(name: Name, everywhere: Globals, *, wait: _WaitFlag = False) -> None:
             name,
             namespace,
             backend,
-            lambda: submission.replan(backend, name, namespace, stay=wait, tell=say),
-            _changed(name, "placed anew", everywhere),
+            lambda stays: submission.replan(
+                backend, name, namespace, stay=wait, tell=stays.tell, sees=stays.see
+            ),
+            _changed(name, "placed anew", brief=everywhere.quiet),
         )
     except NotFound:
         raise missing(name, namespace, backend) from None
@@ -127,11 +143,13 @@ def _runs(backend: Backend, name: str, namespace: str) -> bool:
 
 
 def _started(
-    name: str, namespace: str, backend: Backend, start: Callable[[], Outcome], done: str
+    name: str, namespace: str, backend: Backend, start: Callable[[Staying], Outcome], done: str
 ) -> None:
     """Start a job and say where it runs; NotNow where it has to wait."""
-    with detaching(backend, name, namespace):
-        outcome = start()
+    stays = Staying(name, "is to start")
+    with detaching(backend, name, namespace, there=lambda: stays.heard), stays:
+        stays.begin()
+        outcome = start(stays)
     if not outcome.resumed:
         raise NotNow(
             f"{name} has to wait",
@@ -147,7 +165,7 @@ def _started(
         )
         say(table.rstrip("\n"))
     for note in outcome.notes:
-        say(f"note: {note}")
+        say(f"note: {one_line(note)}")
 
 
 @spread
@@ -170,4 +188,4 @@ def controller(
 
     backend = engine(everywhere)
     with coming_back(f"{PROGRAM} controller; all it knows is written on the jobs"):
-        loop.run(backend, ack=ack, once=once, tell=say)
+        loop.run(backend, ack=ack, once=once, tell=remark)

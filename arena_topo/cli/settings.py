@@ -21,15 +21,17 @@ import errno
 import os
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from arena_topo.backends import unheard
+from arena_topo.cli import reading
 from arena_topo.cli.options import Globals
 from arena_topo.cli.pflag import boolean, truth
 from arena_topo.errors import UsageError
 from arena_topo.flag import flags_of, spelling
-from arena_topo.job import MPIJob
+from arena_topo.job import BY_KEY, MPIJob
 
 LINE = "the command line"
 """The origin of what was typed."""
@@ -52,9 +54,6 @@ _ARENAS = {
     "prometheus_address": "prometheus_address",
 }
 """Keys of arena's file -> fields. Its other keys are for arena alone."""
-
-BY_KEY = frozenset({"env", "label", "annotation", "selector"})
-"""The repeatable fields whose values have keys: sources are merged key by key."""
 
 _SAME = {"config": "kubeconfig"}
 """Fields that are another's second name."""
@@ -134,11 +133,15 @@ def from_environment(
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file of settings: where it is, what it says, and whether it is there."""
+    """A file of settings: where it is, what it says, and whether it is there (None: broken).
+
+    A slip in the site's file is not to stop everybody: its unknown keys are only warned of.
+    """
 
     path: str
     says: Mapping[str, Any]
-    there: bool = True
+    there: bool | None = True
+    site: bool = False
 
     def table(self, *names: str) -> Mapping[str, Any]:
         """A table by the path of its keys, empty if there is none; UsageError if it is a value."""
@@ -146,19 +149,31 @@ class File:
         for depth, name in enumerate(names):
             found = found.get(name, {})
             if not isinstance(found, Mapping):
+                named = ".".join(names[: depth + 1])
+                chooses = f"{_DEFAULT} chooses one; " if named == _PROFILE else ""
+                starts = f"[{named}.NAME]" if named == _PROFILE else f"[{named}]"
                 raise UsageError(
-                    f"{self.path}: {'.'.join(names[: depth + 1])} is no table",
-                    hint=f"[{'.'.join(names[: depth + 1])}] starts one",
+                    f"{self.path}: {named} is no table", hint=f"{chooses}{starts} starts one"
                 )
         return found
 
 
+def refused(error: UsageError) -> None:
+    """What becomes of something wrong in a file, as a rule: the command ends."""
+    raise error
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """All files: those of arena-topo, firmest first, and arena's own."""
+    """All files: those of arena-topo, firmest first, and arena's own.
+
+    `amiss` hears what is wrong in them, which is then left out; `warn` what may be.
+    """
 
     files: tuple[File, ...]
     arena: File
+    amiss: Callable[[UsageError], None] = refused
+    warn: Callable[[str], None] = unheard
 
     def profile(self, said: str = "", origin: str = "") -> tuple[str, str]:
         """The name of the profile and who chose it: `said`, or the files; ("", "") for none.
@@ -168,38 +183,55 @@ class Settings:
         name = said
         for one in self.files:
             if not name and _DEFAULT in one.says:
-                name, origin = _text(one, _DEFAULT, one.says[_DEFAULT]), one.path
-        known = sorted({name for one in self.files for name in one.table(_PROFILE)})
+                try:
+                    name, origin = _text(one, _DEFAULT, one.says[_DEFAULT]), one.path
+                except UsageError as error:
+                    self.amiss(error)
+        known = sorted({name for one in self.files for name in self._table(one, _PROFILE)})
         if name and name not in known:
-            raise UsageError(
+            wrong = UsageError(
                 f"there is no profile {name!r}",
                 why=f"there are: {', '.join(known)}" if known else "no file of settings has one",
                 hint="; ".join(filter(None, (nearest(name, known), set_in(_PROFILE, origin))))
                 or None,
             )
+            self.amiss(wrong)
+            return "", ""
         return name, origin
 
+    def _table(self, file: File, *names: str) -> Mapping[str, Any]:
+        try:
+            return file.table(*names)
+        except UsageError as error:
+            self.amiss(error)
+            return {}
+
     def layers(
-        self, params: Sequence[Any], profile: str, known: Callable[[], Iterable[Any]] | None = None
+        self,
+        params: Sequence[Any],
+        profile: str,
+        known: Callable[[], Iterable[Any]] | None = None,
+        *,
+        of_jobs: bool = True,
     ) -> Iterator[Layer]:
         """What the files say of these options, firmest first.
 
         `known` are all options that `[submit]` may have, asked for only where it has one that is
-        not among `params`; None if the command does not read that table. UsageError names the file
-        and the key that is wrong.
+        not among `params`; None if nobody minds its keys. Only where `params` are `of_jobs` does
+        that table say something of them. UsageError names the file and the key that is wrong.
         """
-        named = _options(params)
+        named = _options(params) if of_jobs else {}
         for where in ((_PROFILE, profile), ()) if profile else ((),):
             for one in self.files:
+                table = self._table(one, *where, SECTION)
                 if known is not None:
-                    table = one.table(*where, SECTION)
-                    yield from _layer(one, (*where, SECTION), table, named, known)
+                    yield from self._layer(one, (*where, SECTION), table, named, known)
                 everywhere = {
                     key: value
-                    for key, value in one.table(*where).items()
+                    for key, value in self._table(one, *where).items()
                     if key not in {SECTION, *(() if where else (_PROFILE, _DEFAULT))}
                 }
-                yield from _layer(one, where, everywhere, _options(params, _GLOBAL), None)
+                yield from self._layer(one, where, everywhere, _options(params, _GLOBAL), None)
         yield from self._of_arena({param.name for param in params})
 
     def _of_arena(self, fields: set[str]) -> Iterator[Layer]:
@@ -213,28 +245,94 @@ class Settings:
         if given:
             yield Layer(self.arena.path, given)
 
+    def _layer(
+        self,
+        file: File,
+        where: tuple[str, ...],
+        table: Mapping[str, Any],
+        options: Mapping[str, Any],
+        known: Callable[[], Iterable[Any]] | None,
+    ) -> Iterator[Layer]:
+        """The layer of one table; none where it says nothing of these options."""
+        origin = f"{file.path} [{'.'.join(where)}]" if where else file.path
+        given: list[tuple[str, str]] = []
+        for key, value in table.items():
+            param = options.get(key)
+            if param is None:
+                others = {} if known is None else _options(known())
+                if key not in others:
+                    wrong = _unknown(origin, key, {**options, **others}, known)
+                    if file.site:
+                        self.warn(f"{wrong.message}, which is left out; {wrong.hint}")
+                    else:
+                        self.amiss(wrong)
+                continue
+            try:
+                given += [(param.name, text) for text in _texts(origin, key, value, param)]
+            except UsageError as error:
+                self.amiss(error)
+        if given:
+            yield Layer(origin, tuple(given))
 
-def read() -> Settings:
-    """Read the files that are there. UsageError names the file that cannot be read, and the line.
+
+def read(
+    amiss: Callable[[UsageError], None] = refused, warn: Callable[[str], None] = unheard
+) -> Settings:
+    """Read the files that are there; `amiss` hears which cannot be read, and in which line.
 
     A home folder that is not there, or that may not be looked into, has no files.
     """
     named = os.environ.get(_VARIABLE)
     if named is None:
-        paths = [*_users(), SITE]
-        files = [_read(path, _toml, needed=False) for path in paths]
+        files = [_tried(path, _toml, amiss) for path in _users()]
+        files.append(replace(_tried(SITE, _toml, amiss), site=True))
     else:
-        files = [_read(path, _toml, needed=True) for path in named.split(os.pathsep) if path]
-    return Settings(tuple(files), _arenas())
+        paths = [path for path in named.split(os.pathsep) if path]
+        files = [_tried(path, _toml, amiss, needed=True) for path in paths]
+    return Settings(tuple(files), _arenas(amiss), amiss, warn)
 
 
-def _arenas() -> File:
+def _arenas(amiss: Callable[[UsageError], None]) -> File:
     path = os.environ.get("ARENA_CONFIG", "")
     if path:
-        found = _read(path, _lines, needed=False)
+        found = _tried(path, _lines, amiss)
         if found.there:
             return found
-    return _read("~/.arena/config", _lines, needed=False)
+    return _tried("~/.arena/config", _lines, amiss)
+
+
+def _tried(
+    path: str,
+    understood: Callable[[str, bytes], Mapping[str, Any]],
+    amiss: Callable[[UsageError], None],
+    *,
+    needed: bool = False,
+) -> File:
+    try:
+        return _read(path, understood, needed=needed)
+    except UsageError as error:
+        amiss(error)
+        return File(at_home(path), {}, there=None)
+
+
+def sound(layer: Layer, params: Iterable[Any], amiss: Callable[[UsageError], None]) -> Layer:
+    """What of a layer its options can read; `amiss` hears what they cannot."""
+    known = {param.name: param for param in params}
+    given = []
+    for field, text in layer.given:
+        param = known.get(field)
+        if param is None or boolean(param):
+            given.append((field, text))
+            continue
+        try:
+            param.type(text, param, None)
+        except UsageError as error:
+            long = next(one for one in param.opts if one.startswith("--")).removeprefix("--")
+            error.hint = "; ".join(filter(None, (error.hint, set_in(long, layer.origin))))
+            amiss(error)
+        else:
+            given.append((field, text))
+    return Layer(layer.origin, tuple(given))
 
 
 def _users() -> Iterator[str]:
@@ -256,7 +354,7 @@ def _read(
 ) -> File:
     path = at_home(path)
     try:
-        data = Path(path).read_bytes()
+        data = reading.regular(path)
     except OSError as error:
         hidden = error.errno == errno.EACCES and not os.path.lexists(path)
         if not needed and (hidden or error.errno in _SOMEWHERE_ELSE):
@@ -282,6 +380,8 @@ def _toml(path: str, data: bytes) -> Mapping[str, Any]:
             why=str(error),
             hint='a setting is a line such as context = "lab"',
         ) from error
+    except RecursionError as error:
+        raise UsageError(f"{path}: is nested too deeply") from error
 
 
 def _lines(path: str, data: bytes) -> Mapping[str, str]:
@@ -312,27 +412,6 @@ def _options(params: Iterable[Any], names: Iterable[str] | None = None) -> dict[
 _GLOBAL = frozenset(name for name, flag in flags_of(Globals).items() if not flag.hidden) - {
     _PROFILE
 }
-
-
-def _layer(
-    file: File,
-    where: tuple[str, ...],
-    table: Mapping[str, Any],
-    options: Mapping[str, Any],
-    known: Callable[[], Iterable[Any]] | None,
-) -> Iterator[Layer]:
-    """The layer of one table; none where it says nothing of these options."""
-    origin = f"{file.path} [{'.'.join(where)}]" if where else file.path
-    given: list[tuple[str, str]] = []
-    for key, value in table.items():
-        param = options.get(key)
-        if param is None:
-            if known is None or key not in (others := _options(known())):
-                raise _unknown(origin, key, {**options, **({} if known is None else others)}, known)
-            continue
-        given += ((param.name, text) for text in _texts(origin, key, value, param))
-    if given:
-        yield Layer(origin, tuple(given))
 
 
 def _unknown(origin: str, key: str, options: Mapping[str, Any], known: object) -> UsageError:

@@ -20,6 +20,9 @@ _SIGNALLED = 128
 _SLACK = 0.5
 """Seconds that a command has beyond `--timeout` to say by itself that it is over."""
 
+_TIDYING = 6.0
+"""Seconds after which a command ends that is still tidying up: more than the grace for that."""
+
 
 class Stopped(KeyboardInterrupt):
     """A signal asks the program to end, with this exit code."""
@@ -71,11 +74,12 @@ def code() -> int:
 def limit(seconds: float | None) -> None:
     """Let OutOfTime end the command soon after so many seconds, whatever it waits for then.
 
-    Who keeps to its time by itself is never met by it. Nothing happens in other threads than the
-    first, where Python lets nobody heed signals.
+    Who keeps to its time by itself is never met by it, and who tidies up then has a moment for it
+    (`backends.tidying`). Nothing happens in other threads than the first, where Python lets nobody
+    heed signals.
     """
     if seconds is not None and _first_thread():
-        _alarm(seconds + _SLACK, OutOfTime)
+        _alarm(seconds + _SLACK, OutOfTime, again=_TIDYING)
 
 
 def unlimited() -> None:
@@ -91,7 +95,7 @@ def briefly(seconds: float) -> Iterator[None]:
         yield
         return
     before, begun = signal.getsignal(signal.SIGALRM), time.monotonic()
-    left, _ = _alarm(seconds, _Enough)
+    left, again = _alarm(seconds, _Enough)
     try:
         try:
             yield
@@ -103,16 +107,16 @@ def briefly(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
         if left:
             spent = time.monotonic() - begun
-            signal.setitimer(signal.ITIMER_REAL, max(0.001, left - spent))
+            signal.setitimer(signal.ITIMER_REAL, max(0.001, left - spent), again)
 
 
-def _alarm(seconds: float, kind: type[BaseException]) -> tuple[float, float]:
+def _alarm(seconds: float, kind: type[BaseException], *, again: float = 0.0) -> tuple[float, float]:
     def ring(_number: int, _frame: FrameType | None) -> None:
         raise kind
 
     before = signal.setitimer(signal.ITIMER_REAL, 0)
     signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, max(0.001, seconds))
+    signal.setitimer(signal.ITIMER_REAL, max(0.001, seconds), again)
     return before
 
 

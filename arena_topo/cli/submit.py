@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -14,7 +14,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 from arena_topo import output
 from arena_topo.backends import Backend
 from arena_topo.cli import stopping
-from arena_topo.cli.arguments import PANEL, Document, DryRun, FabricFlag, FileFlag, PlanFormat
+from arena_topo.cli.arguments import (
+    PANEL,
+    Document,
+    DryRun,
+    FabricFlag,
+    FileFlag,
+    PlanFormat,
+    PlanFormatFlag,
+    document,
+)
 from arena_topo.cli.detaching import detaching
 from arena_topo.cli.opening import engine, namespace_of, network
 from arena_topo.cli.options import (
@@ -29,9 +38,10 @@ from arena_topo.cli.options import (
     spread,
     tell,
 )
-from arena_topo.cli.progress import staying, summarise, wait_for_end
+from arena_topo.cli.progress import Staying, summarise, wait_for_end
 from arena_topo.cli.terminal import columns, draws
 from arena_topo.errors import AlreadyExists, UsageError
+from arena_topo.escaping import one_line
 from arena_topo.flag import Flag
 from arena_topo.job import MPIJob
 from arena_topo.manifests import ApiVersion, Manifest, Plan
@@ -196,7 +206,9 @@ class _Order:
         made: list[str] = []
         done: Submitted | None = None
         there: Sequence[Manifest] = ()
-        with detaching(self.backend, job.name, self.namespace, made=lambda: bool(made)):
+        with detaching(
+            self.backend, job.name, self.namespace, there=lambda: bool(made), creates=True
+        ):
             if self.how.exists is Exists.REPLACE:
                 again.cleared(
                     job,
@@ -239,7 +251,7 @@ class _Order:
                 _announce(job.name, lambda: "".join(f"{name} created\n" for name in names))
             stays.begin()
 
-        with staying(job.name) as stays:
+        with Staying(job.name, "is created") as stays:
             return workflow.submit(
                 job,
                 self.backend,
@@ -289,7 +301,7 @@ def _announce(name: str, text: Callable[[], str]) -> None:
         show(text())
     except (OutputLost, BrokenPipeError) as error:
         lost = f"warning: the job {name} was created, but not its output: {error}"
-        say(lost, LogLevel.WARN)
+        say(one_line(lost), LogLevel.WARN)
 
 
 def _preview(job: MPIJob, how: Submission, offline: Offline, everywhere: Globals) -> None:
@@ -310,7 +322,7 @@ def _preview(job: MPIJob, how: Submission, offline: Offline, everywhere: Globals
             raise UsageError("--dry-run=server needs a cluster", hint="set KUBECONFIG")
         with suppress(AlreadyExists) if taken else nullcontext():
             for warning in backend.validate(plan):
-                say(f"warning: {warning}", LogLevel.WARN)
+                say(f"warning: {one_line(warning)}", LogLevel.WARN)
     show(_printed(plan.objects, how.output or Document.YAML))
     if taken:
         say(taken)
@@ -344,9 +356,7 @@ def plan_mpi(
     plain: Annotated[
         bool, Flag(help="Draw with ASCII characters only.", name="--ascii", panel=PANEL)
     ] = False,
-    output_format: Annotated[
-        PlanFormat, Flag(help="How to show it.", name="--output", short="-o", panel=PANEL)
-    ] = PlanFormat.WIDE,
+    output_format: PlanFormatFlag = PlanFormat.WIDE,
 ) -> None:
     """Show where the workers of an MPI job would go and how good that is; create nothing."""
     from arena_topo.output import plan as plans  # noqa: PLC0415 - reads the solver
@@ -358,7 +368,7 @@ def plan_mpi(
         if output_format is PlanFormat.WIDE:
             show(plans.counted(counts, job))
         else:
-            show(_data(plans.counted_value(counts, job, namespace=namespace), output_format))
+            show(document(plans.counted_value(counts, job, namespace=namespace), output_format))
         if counts.refused is not None:
             raise counts.refused
         return
@@ -368,19 +378,13 @@ def plan_mpi(
     if proposal.plan is not None:
         tell(proposal.notes)
     if output_format is not PlanFormat.WIDE:
-        show(_data(plans.value(proposal), output_format))
+        show(document(plans.value(proposal), output_format))
     elif proposal.plan is not None and proposal.plan.placement is not None:
         display(plans.text(proposal, unicode=draws(plain=plain), width=columns()))
     if proposal.refused is not None:
         raise proposal.refused
     if proposal.verdict is None:
         say(f"The job {job.name} is not placed: add --gputopology.")
-
-
-def _data(value: Mapping[str, Any], output_format: PlanFormat) -> str:
-    if output_format is PlanFormat.YAML:
-        return output.to_yaml(value)
-    return output.to_json(value) + "\n"
 
 
 def _planned(job: MPIJob, offline: Offline, everywhere: Globals) -> tuple[Plan, Backend | None]:
@@ -414,7 +418,9 @@ def _world(
     cluster = workflow.read_state(offline.state, fabric) if offline.state else None
     # Objects can be made without a cluster; only placing needs one.
     offline_only = cluster is not None or workflow.nowhere(everywhere.options(), job.image)
-    backend = None if offline_only else engine(everywhere, image=job.image, fabric=fabric)
+    # Nothing runs, so that any image will do on machines that do not exist.
+    image = None if everywhere.emulate else job.image
+    backend = None if offline_only else engine(everywhere, image=image, fabric=fabric)
     namespace = namespace_of(everywhere, backend) if backend else everywhere.namespace or "default"
     return cluster, backend, namespace
 

@@ -17,6 +17,9 @@ _MESSAGE = re.compile(r"(?:error|warning|note):|The Job |  why:  ")
 _NARROW = 60
 """Columns that drawings need."""
 
+_MOST_COLUMNS = 0xFFFF
+"""Columns that a terminal can have: `struct winsize` counts them in 16 bits (ioctl_tty(2))."""
+
 _USUAL = 100
 """Columns of drawings where the output is no terminal."""
 
@@ -107,11 +110,15 @@ def columns() -> int:
 
 
 def wrapped(stream: TextIO | None) -> int | None:
-    """Columns to wrap sentences at: those of a terminal, or COLUMNS; None where it is none."""
+    """Columns to wrap sentences at: those of a terminal, or COLUMNS; None where it is none.
+
+    A COLUMNS that is no number from 1 to 65535, the most that a terminal can have, counts for none.
+    """
     if stream is None or not _is_terminal(stream):
         return None
-    said = os.environ.get("COLUMNS", "")
-    return int(said) if said.isdigit() and int(said) else window(stream)[0]
+    said = re.fullmatch(r"0*([1-9][0-9]{0,4})", os.environ.get("COLUMNS", ""))
+    wide = int(said[1]) if said else 0
+    return wide if 0 < wide <= _MOST_COLUMNS else window(stream)[0]
 
 
 def window(stream: TextIO) -> tuple[int, int]:

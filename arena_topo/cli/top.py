@@ -14,16 +14,27 @@ import typer
 
 from arena_topo import output
 from arena_topo.backends import Backend, JobStatus
-from arena_topo.cli.arguments import PANEL, FabricFlag, Kind, PlanFormat, TypeFlag
+from arena_topo.cli import stopping
+from arena_topo.cli.arguments import (
+    PANEL,
+    EverywhereFlag,
+    FabricFlag,
+    Kind,
+    PlanFormat,
+    PlanFormatFlag,
+    TypeFlag,
+)
 from arena_topo.cli.opening import engine, missing, namespace_of, network
-from arena_topo.cli.options import Globals, say, show, spread, tell
-from arena_topo.cli.terminal import tinted, wrapped
+from arena_topo.cli.options import PROGRAM, Globals, display, say, show, spread, tell
+from arena_topo.cli.terminal import window, wrapped
 from arena_topo.errors import NotFound, UsageError
+from arena_topo.escaping import escaped_in_quotes, one_line
 from arena_topo.flag import Flag
 
 if TYPE_CHECKING:
     from arena_topo.backends.metrics import GpuSample
     from arena_topo.backends.occupancy import Occupancy
+    from arena_topo.topology.fabricfile import FabricFile
 
 REFRESH = 2.0
 """Seconds between two looks with --refresh (arena's)."""
@@ -43,9 +54,6 @@ class _Mode:
 _Refresh = Annotated[
     bool,
     Flag(help="Go on showing it, every two seconds.", short="-r", panel=PANEL),
-]
-_Format = Annotated[
-    PlanFormat, Flag(help="How to show it.", name="--output", short="-o", panel=PANEL)
 ]
 
 
@@ -101,12 +109,12 @@ def top_node(
     *,
     names: Annotated[list[str], typer.Argument(metavar="[NODE...]", show_default=False)] = (),  # type: ignore[assignment]
     refresh: _Refresh = False,
-    output_format: _Format = PlanFormat.WIDE,
+    output_format: PlanFormatFlag = PlanFormat.WIDE,
 ) -> None:
     """Show the nodes: their GPUs, who has which, and what the free ones are good for."""
     _check(what, refresh=refresh)
     described = network(what.fabric, what.state)
-    backend = None if what.state else engine(_patient(everywhere, refresh), fabric=described)
+    backend = None if what.state else _opened(everywhere, refresh=refresh, fabric=described)
 
     def look() -> _Sight:
         from arena_topo.output import top  # noqa: PLC0415 - only to look at nodes
@@ -116,25 +124,29 @@ def top_node(
         if what.frag:
             found = overview.only(found, names)
         else:
-            found = replace(found, nodes=overview.chosen(found, names, _mode(what)))
+            # What `_Mode` parses are the modes of nodes themselves.
+            mode: Any = what.gpu_mode
+            found = replace(found, nodes=overview.chosen(found, names, mode))
         samples: tuple[GpuSample, ...] = ()
         if what.metric and backend is not None:
             samples = backend.metrics(tell=heard)
         return _Sight(found=found, samples=top.by_node(samples))
 
-    def screen(sight: _Sight, width: int | None) -> str:
-        return _nodes_screen(sight, what, named=bool(names), width=width)
+    def screen(sight: _Sight, width: int | None, rows: int | None = None) -> str:
+        return _nodes_screen(sight, what, named=bool(names), width=width, rows=rows)
 
     heard = _once(set())
     first = look()
     tell(first.found.cluster.notes)
+    if output_format is PlanFormat.WIDE and not what.frag and first.found.cluster.emulated:
+        say(output.EMULATED)
     if refresh:
         value = partial(_nodes_value, what=what)
         _refresh(first, look, screen, value, output_format, limit=everywhere.timeout)
     elif output_format is PlanFormat.WIDE:
-        show(tinted(screen(first, wrapped(sys.stdout)), sys.stdout))
+        display(screen(first, wrapped(sys.stdout)))
     else:
-        show(_data(_nodes_value(first, what), output_format))
+        show(_arenas(_nodes_value(first, what), output_format))
 
 
 def _check(what: Nodes, *, refresh: bool) -> None:
@@ -163,11 +175,10 @@ def _check(what: Nodes, *, refresh: bool) -> None:
         )
 
 
-def _mode(what: Nodes) -> Any:
-    return what.gpu_mode
-
-
-def _nodes_screen(sight: _Sight, what: Nodes, *, named: bool, width: int | None) -> str:
+def _nodes_screen(
+    sight: _Sight, what: Nodes, *, named: bool, width: int | None, rows: int | None
+) -> str:
+    """The nodes for people; where there are only so many `rows`, details without what stays."""
     from arena_topo.output import top  # noqa: PLC0415 - only to look at nodes
 
     found = sight.found
@@ -176,11 +187,13 @@ def _nodes_screen(sight: _Sight, what: Nodes, *, named: bool, width: int | None)
         from arena_topo.workflow import fragmentation  # noqa: PLC0415 - only for --frag
 
         text = shown.screen(fragmentation.look(found.cluster), width=width)
-    elif what.details:
-        text = top.details(found.nodes, sight.samples)
-    else:
-        text = top.nodes(found.nodes, named=named)
-    return text + (f"{output.EMULATED}\n" if found.cluster.emulated else "")
+        return text + (f"{output.EMULATED}\n" if found.cluster.emulated else "")
+    if not what.details:
+        return top.nodes(found.nodes, named=named)
+    text = top.details(found.nodes, sight.samples)
+    if rows is not None and text.count("\n") > rows:
+        return top.details(found.nodes, sight.samples, brief=True)
+    return text
 
 
 def _nodes_value(sight: _Sight, what: Nodes) -> dict[str, Any]:
@@ -212,20 +225,17 @@ def top_job(
     name: Annotated[str, typer.Argument(metavar="[JOB]", show_default=False)],
     everywhere: Globals,
     *,
-    all_namespaces: Annotated[
-        bool, Flag(help="Show the jobs of all namespaces.", short="-A", panel=PANEL)
-    ] = False,
+    all_namespaces: EverywhereFlag = False,
     kind: TypeFlag = None,
     instance: Annotated[
         str, Flag(help="With a job, only this pod of it.", short="-i", panel=PANEL, metavar="POD")
     ] = "",
     refresh: _Refresh = False,
-    output_format: _Format = PlanFormat.WIDE,
+    output_format: PlanFormatFlag = PlanFormat.WIDE,
 ) -> None:
     """Show the jobs by the GPUs that they ask for; with a job, what its GPUs do."""
-    if refresh and not name:
-        raise UsageError("you must specify the job name when using `-r` flag")
-    backend = engine(_patient(everywhere, refresh))
+    _check_job(name, all_namespaces=all_namespaces, instance=instance, refresh=refresh)
+    backend = _opened(everywhere, refresh=refresh)
     namespace = namespace_of(everywhere, backend)
     heard = _once(set())
 
@@ -244,10 +254,10 @@ def top_job(
             samples=backend.metrics(within, tell=heard) if measured else (),
         )
 
-    def screen(seen: _Jobs, width: int | None) -> str:
+    def screen(seen: _Jobs, width: int | None, rows: int | None = None) -> str:
         from arena_topo.output import topjob  # noqa: PLC0415 - only here
 
-        del width
+        del width, rows
         now = time.time()
         if name:
             [status] = seen.statuses
@@ -255,14 +265,31 @@ def top_job(
         return topjob.jobs(seen.statuses, now=now, namespaces=all_namespaces)
 
     first = look()
+    emulated = any(one.forecast is not None and one.forecast.emulated for one in first.statuses)
+    if emulated and output_format is PlanFormat.WIDE:
+        say(output.EMULATED)
     if refresh:
         _refresh(first, look, screen, _jobs_value, output_format, limit=everywhere.timeout)
     elif output_format is PlanFormat.WIDE:
-        show(tinted(screen(first, wrapped(sys.stdout)), sys.stdout))
-        if any(one.forecast is not None and one.forecast.emulated for one in first.statuses):
-            say(output.EMULATED)
+        display(screen(first, wrapped(sys.stdout)))
     else:
-        show(_data(_jobs_value(first), output_format))
+        show(_arenas(_jobs_value(first), output_format))
+
+
+def _check_job(name: str, *, all_namespaces: bool, instance: str, refresh: bool) -> None:
+    if refresh and not name:
+        raise UsageError("you must specify the job name when using `-r` flag")
+    if instance and not name:
+        raise UsageError(
+            "you must specify the job name when using `-i` flag",
+            hint=f"{PROGRAM} top job JOB --instance {instance}",
+        )
+    if name and all_namespaces:
+        raise UsageError(
+            "JOB and --all-namespaces exclude each other",
+            why="jobs of several namespaces may have this name",
+            hint=f"{PROGRAM} top job {name} --namespace NAMESPACE",
+        )
 
 
 def _job(
@@ -272,18 +299,18 @@ def _job(
     instance: str,
     heard: Callable[[str], None],
 ) -> _Jobs:
-    from arena_topo.backends import metrics  # noqa: PLC0415 - only here
+    from arena_topo.workflow import measuring  # noqa: PLC0415 - only here
 
     try:
         status = backend.job(name, namespace)
     except NotFound:
-        raise missing(name, namespace) from None
+        raise missing(name, namespace, backend) from None
     if instance and instance not in {one.name for one in status.instances}:
         raise NotFound(
             f"invalid instance name {instance} in job {name}",
             hint=", ".join(one.name for one in status.instances) or None,
         )
-    return _Jobs(statuses=(status,), samples=metrics.of_job(backend, status, tell=heard))
+    return _Jobs(statuses=(status,), samples=measuring.of_job(backend, status, tell=heard))
 
 
 def _jobs_value(seen: _Jobs) -> list[dict[str, Any]]:
@@ -306,15 +333,17 @@ def _jobs_value(seen: _Jobs) -> list[dict[str, Any]]:
 # ---------------------------------------------------------------- again and again
 
 
-def _patient(everywhere: Globals, refresh: bool) -> Globals:  # noqa: FBT001 - the flag as it came
-    """What is shown again and again is looked at each time anew, however long that goes on."""
-    return replace(everywhere, timeout=None) if refresh else everywhere
+def _opened(everywhere: Globals, *, refresh: bool, fabric: FabricFile | None = None) -> Backend:
+    """The engine; with `refresh` each look has patience of its own, and all have `--timeout`."""
+    backend = engine(replace(everywhere, timeout=None) if refresh else everywhere, fabric=fabric)
+    stopping.limit(everywhere.timeout)
+    return backend
 
 
 def _refresh(
     first: Any,
     look: Callable[[], Any],
-    screen: Callable[[Any, int | None], str],
+    screen: Callable[[Any, int | None, int | None], str],
     value: Callable[[Any], Any],
     output_format: PlanFormat,
     *,
@@ -330,15 +359,20 @@ def _refresh(
 
     def text(_before: Any, seen: Any, now: float) -> str:
         if output_format is PlanFormat.JSON:
-            return json.dumps(value(seen), ensure_ascii=False) + "\n"
+            return escaped_in_quotes(json.dumps(value(seen), ensure_ascii=False)) + "\n"
         if output_format is PlanFormat.YAML:
             return "---\n" + output.to_yaml(value(seen))
-        return f"{screen(seen, None)}{'-' * 25} {output.clock(now)} {'-' * 37}\n"
+        return f"{screen(seen, None, None)}{'-' * 25} {output.clock(now)} {'-' * 37}\n"
 
-    wide = output_format is PlanFormat.WIDE
+    terminal = sys.stdout
+
+    def draw(seen: Any, _now: float, width: int | None) -> str:
+        # One row is left to whatever is written next, one to how old this is.
+        return screen(seen, width, window(terminal)[1] - 2)
+
     watch(
         again,
-        draw=(lambda seen, _now, width: screen(seen, width)) if wide else None,
+        draw=draw if output_format is PlanFormat.WIDE else None,
         changes=text,
         every=REFRESH,
         limit=limit,
@@ -351,12 +385,12 @@ def _once(said: set[str]) -> Callable[[str], None]:
     def heard(text: str) -> None:
         if text not in said:
             said.add(text)
-            say(f"note: {text}")
+            say(f"note: {one_line(text)}")
 
     return heard
 
 
-def _data(value: dict[str, Any] | list[dict[str, Any]], output_format: PlanFormat) -> str:
+def _arenas(value: dict[str, Any] | list[dict[str, Any]], output_format: PlanFormat) -> str:
     """Arena's JSON has no newline at its end, and some keys of jobs are other words in YAML."""
     if output_format is PlanFormat.JSON:
         return output.to_json(value)

@@ -7,13 +7,20 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from arena_topo import output
-from arena_topo.cli.arguments import PANEL, Document, DryRun, FabricFlag, PlanFormat
+from arena_topo.cli.arguments import (
+    PANEL,
+    Document,
+    DryRun,
+    FabricFlag,
+    PlanFormat,
+    PlanFormatFlag,
+    document,
+)
 from arena_topo.cli.opening import engine, network
 from arena_topo.cli.options import (
     PROGRAM,
@@ -21,6 +28,7 @@ from arena_topo.cli.options import (
     Globals,
     Seconds,
     display,
+    remark,
     say,
     show,
     spread,
@@ -37,9 +45,6 @@ if TYPE_CHECKING:
 _AGENT = "Agent"
 _INTERVAL = Seconds(15)
 
-_FormatFlag = Annotated[
-    PlanFormat, Flag(help="How to show it.", name="--output", short="-o", panel=PANEL)
-]
 _PlainFlag = Annotated[
     bool, Flag(help="Draw with ASCII characters only.", name="--ascii", panel=PANEL)
 ]
@@ -56,7 +61,9 @@ _SourceFlag = Annotated[
 
 
 @spread
-def topology_presets(everywhere: Globals, *, output_format: _FormatFlag = PlanFormat.WIDE) -> None:
+def topology_presets(
+    everywhere: Globals, *, output_format: PlanFormatFlag = PlanFormat.WIDE
+) -> None:
     """List the machines that are known by name."""
     from arena_topo.topology import presets  # noqa: PLC0415 - reads the matrices
 
@@ -64,7 +71,7 @@ def topology_presets(everywhere: Globals, *, output_format: _FormatFlag = PlanFo
     if output_format is not PlanFormat.WIDE:
         known = [output.machine_value(presets.machine(name, name)) for name in presets.names()]
         value = {"apiVersion": "arena-topo/v1", "kind": "PresetList", "items": known}
-        show(_data(value, output_format))
+        show(document(value, output_format))
         return
     display(output.machines((name, presets.machine(name, name)) for name in presets.names()))
 
@@ -85,7 +92,7 @@ def topology_show(
     fabric: FabricFlag = "",
     *,
     plain: _PlainFlag = False,
-    output_format: _FormatFlag = PlanFormat.WIDE,
+    output_format: PlanFormatFlag = PlanFormat.WIDE,
 ) -> None:
     """Show how the GPUs of a machine are linked; without one, how the nodes of the cluster are."""
     if source:
@@ -110,7 +117,10 @@ def topology_show(
 
 @spread
 def topology_discover(
-    everywhere: Globals, *, plain: _PlainFlag = False, output_format: _FormatFlag = PlanFormat.WIDE
+    everywhere: Globals,
+    *,
+    plain: _PlainFlag = False,
+    output_format: PlanFormatFlag = PlanFormat.WIDE,
 ) -> None:
     """Show how the GPUs of this machine are linked, as NVML or nvidia-smi tells it."""
     from arena_topo.workflow import machines  # noqa: PLC0415 - the verbs load what they need
@@ -252,7 +262,9 @@ def _keep(
             why="an agent writes of its own node, which the host's name may not tell",
             hint="set NODE_NAME to spec.nodeName by the downward API, or say --node",
         )
-    agent = Agent(Connection(everywhere.options()), name, say=say, socket=socket or SOCKET, ack=ack)
+    agent = Agent(
+        Connection(everywhere.options()), name, say=remark, socket=socket or SOCKET, ack=ack
+    )
     if interval is None:
         agent.once()
     else:
@@ -294,14 +306,14 @@ def _show_machine(machine: Machine, *, plain: bool, output_format: PlanFormat) -
     if output_format is PlanFormat.WIDE:
         show(_drawn(machine, plain=plain))
     else:
-        show(_data(output.machine_value(machine), output_format))
+        show(document(output.machine_value(machine), output_format))
 
 
 def _show_node(node: Node, cluster: Cluster, *, plain: bool, output_format: PlanFormat) -> None:
     from arena_topo.output import fabric  # noqa: PLC0415 - only where nodes are shown
 
     if output_format is not PlanFormat.WIDE:
-        show(_data(fabric.node_value(node, cluster), output_format))
+        show(document(fabric.node_value(node, cluster), output_format))
         return
     from arena_topo.topology import GPUSet  # noqa: PLC0415 - only for drawings
 
@@ -343,17 +355,11 @@ def _show_fabric(cluster: Cluster, *, plain: bool, output_format: PlanFormat) ->
         drawn = drawing.fabric(cluster, unicode=draws(plain=plain), width=columns())
         show(drawn + _emulated(cluster))
     else:
-        show(_data(fabric.value(cluster), output_format))
+        show(document(fabric.value(cluster), output_format))
 
 
 def _emulated(cluster: Cluster) -> str:
     return f"{output.EMULATED}\n" if cluster.emulated else ""
-
-
-def _data(value: Mapping[str, Any], output_format: PlanFormat) -> str:
-    if output_format is PlanFormat.YAML:
-        return output.to_yaml(value)
-    return output.to_json(value) + "\n"
 
 
 def _manifest(manifest: Manifest, document: Document) -> str:

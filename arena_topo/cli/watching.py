@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, TextIO, TypeVar
 from arena_topo.cli.options import LogLevel, say, show
 from arena_topo.cli.terminal import colours, draws, moves, reflows, tinted, window
 from arena_topo.errors import TimedOut
+from arena_topo.escaping import one_line
 from arena_topo.output import duration
 
 if TYPE_CHECKING:
@@ -35,7 +37,8 @@ def watch(
 
     On a terminal that is one screen, `draw(found, now, columns)`, renewed in its place; the last
     one stays. Elsewhere, and without `draw`, it is the text of `changes(before, found, now)`, with
-    its newlines, where that is not empty. `now` is Unix seconds. TimedOut after `limit` seconds.
+    its newlines, where that is not empty. `now` is Unix seconds. TimedOut after `limit` seconds,
+    BrokenPipeError once nobody reads stdout any more, whether or not there is something to say.
     """
     if draw is None or sys.stdout is None or not moves(sys.stdout):
         return _told(look, changes=changes, over=over, every=every, limit=limit)
@@ -79,13 +82,13 @@ def _told(
 
     def blind(why: str | None) -> None:
         if why is not None and sight.lost is None:
-            say(f"warning: nothing is seen just now: {why}", LogLevel.WARN)
+            say(f"warning: nothing is seen just now: {one_line(why)}", LogLevel.WARN)
         sight.blind(why)
         end.heed()
 
     end, sight = Deadline(limit), Sight()
     before: Found | None = None
-    for found in looks(look, every=every, blind=blind, end=end.at):
+    for found in looks(look, every=every, blind=blind, end=end.at, pause=read_meanwhile):
         text = changes(before, found, time.time())
         if text:
             show(text)
@@ -94,6 +97,20 @@ def _told(
         before = found
         end.heed()
     raise AssertionError("there is always another look")
+
+
+def read_meanwhile(seconds: float) -> None:
+    """Wait; BrokenPipeError as soon as whoever reads stdout through a pipe has gone."""
+    try:
+        out = sys.stdout.fileno()
+    except (AttributeError, OSError, ValueError):  # closed, or no file at all
+        time.sleep(seconds)
+        return
+    gone = select.poll()
+    # What nobody asks for is told all the same: POLLERR and POLLHUP (poll(2)).
+    gone.register(out, 0)
+    if gone.poll(seconds * 1000):
+        raise BrokenPipeError("nobody reads standard output")
 
 
 class Deadline:
@@ -136,7 +153,7 @@ class Sight:
         if old < _OUT_OF_SIGHT:
             return ""
         why = self.lost or "no answer yet"
-        return f"warning: this is what was seen {duration(old)} ago: {why}"
+        return f"warning: this is what was seen {duration(old)} ago: {one_line(why)}"
 
 
 @contextmanager

@@ -5,16 +5,16 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from arena_topo import output
 from arena_topo.backends import Backend, JobStatus
-from arena_topo.cli.arguments import PANEL, Name, PlanFormat
+from arena_topo.cli.arguments import Name, PlanFormat, PlanFormatFlag, document
 from arena_topo.cli.opening import engine, missing, namespace_of
 from arena_topo.cli.options import Globals, display, show, spread
 from arena_topo.cli.terminal import wrapped
 from arena_topo.errors import NotFound
-from arena_topo.flag import Flag
+from arena_topo.escaping import one_line
 
 if TYPE_CHECKING:
     from arena_topo.workflow.drift import Difference
@@ -26,9 +26,7 @@ def why(
     name: Name,
     everywhere: Globals,
     *,
-    output_format: Annotated[
-        PlanFormat, Flag(help="How to show it.", name="--output", short="-o", panel=PANEL)
-    ] = PlanFormat.WIDE,
+    output_format: PlanFormatFlag = PlanFormat.WIDE,
 ) -> None:
     """Say why a job waits, failed or runs where it does: one verdict, its cause, what to try."""
     from arena_topo.output import why as explanations  # noqa: PLC0415 - reads the solver
@@ -38,10 +36,8 @@ def why(
     found = explained(backend, name, namespace, time.time())
     if output_format is PlanFormat.WIDE:
         display(explanations.text(found, width=wrapped(sys.stdout)))
-    elif output_format is PlanFormat.JSON:
-        show(output.to_json(explanations.value(found)) + "\n")
     else:
-        show(output.to_yaml(explanations.value(found)))
+        show(document(explanations.value(found), output_format))
 
 
 def explained(backend: Backend, name: str, namespace: str, now: float) -> Explanation:
@@ -82,7 +78,7 @@ def blocks(
 ) -> Iterator[str]:
     """The same as text to go below the screen of `get`."""
     if drift:
-        line = output.one_line(f"Drift: {'; '.join(map(str, drift))}")
+        line = one_line(f"Drift: {'; '.join(map(str, drift))}")
         yield output.fold(line, width) + "\n"
     if found is not None:
         from arena_topo.output import why as explanations  # noqa: PLC0415 - reads the solver

@@ -30,6 +30,7 @@ from arena_topo.job.values import (
 )
 
 __all__ = [
+    "BY_KEY",
     "NAME_LIMIT",
     "WORKING_DIR",
     "BindingChoice",
@@ -51,6 +52,9 @@ __all__ = [
     "SyncMode",
     "Toleration",
 ]
+
+BY_KEY = frozenset({"env", "label", "annotation", "selector"})
+"""The repeatable fields whose values are KEY=VALUE, in any order: what counts is each key's."""
 
 
 class CleanPodPolicy(StrEnum):

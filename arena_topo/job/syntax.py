@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 _WORD = r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 _NAME = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
-_PLAIN_VARIABLE = r"[-._a-zA-Z][-._a-zA-Z0-9]*"
+_PLAIN_VARIABLE = r"(?!\.\.|\.\Z)[-._a-zA-Z][-._a-zA-Z0-9]*"
+"""IsEnvVarName: what would be a path upwards is none either."""
 
 _LONGEST_NAME = 253
 """Characters of a DNS subdomain (RFC 1123)."""
@@ -28,6 +29,7 @@ _NAME_FORM = (
     "at most 253 lower case letters, digits, '-' and '.', with a letter or digit at both ends"
 )
 _KEY_FORM = f"{_WORD_FORM}, after a DNS name and '/' if need be: team or example.com/team"
+_VARIABLE_FORM = "letters, digits, '_', '-' and '.', no digit and no '..' first, and not '.' alone"
 _IMAGE_FORM = "the name of an image, such as registry.example.com/team/train:1"
 _SHELL_FORM = "a program such as sh or bash"
 
@@ -74,7 +76,7 @@ def check(job: MPIJob) -> None:
             legal,
             "--env",
             f"{_short(variable.key)} is no name of a variable",
-            "letters, digits, '_', '-' and '.', and no digit first",
+            _VARIABLE_FORM,
         )
     for flag, names in (
         ("--image-pull-secret", job.image_pull_secret),

@@ -40,6 +40,7 @@ FORMAT_LABEL = "arena-topo.io/map-format"
 """Label of the placement policy: the format of the map that it reads."""
 
 SUBMITTER = "arena-topo-submitter"
+ATTACH = "arena-topo-attach"
 SELF_PLACER = "arena-topo-self-placer"
 CLUSTER_READER = "arena-topo-cluster-reader"
 

@@ -24,6 +24,7 @@ from arena_topo.job import (
     SyncMode,
     Toleration,
 )
+from arena_topo.manifests.shape import on_host_network, one_per_node
 from arena_topo.manifests.text import as_json, to_yaml
 from arena_topo.manifests.values import GPU_GROUP, GPU_VISIBLE, ApiVersion, Manifest
 from arena_topo.manifests.volumes import by_role, digest, folders, logs, mounted
@@ -75,17 +76,7 @@ def check(job: MPIJob, api: ApiVersion) -> None:
             hint="name an image with TensorBoard in it that your cluster can pull, here or once and"
             " for all in the settings: tensorboard-image",
         )
-    for flag, pairs in (
-        ("--label", job.label),
-        ("--annotation", job.annotation),
-        ("--selector", job.selector),
-    ):
-        for pair in pairs:
-            if pair.key.startswith("arena-topo.io/") or pair.key in {GPU_GROUP, GPU_VISIBLE}:
-                raise InvalidJob(
-                    f"{flag}: {pair.key} is written by arena-topo alone",
-                    why="jobs would be placed by what it says",
-                )
+    _check_ours(job)
     for name, value in _flags(job).items():
         texts = value if isinstance(value, list) else [value]
         if any(re.search(r"[\ud800-\udfff\0]", str(text)) for text in texts):
@@ -94,6 +85,26 @@ def check(job: MPIJob, api: ApiVersion) -> None:
                 why="it holds bytes that are not UTF-8, or a NUL, and a manifest cannot",
             )
     mounted(job, "")
+
+
+_OWNER = frozenset({"arena.kubeflow.org/uid", "arena.kubeflow.org/username"})
+"""What says whose a job is: only who submits it knows."""
+
+
+def _check_ours(job: MPIJob) -> None:
+    """Refuse labels and annotations that are ours to write: they would be dropped, or be forged."""
+    labels = _labels(job, "") | _worker_labels(job, topology=job.gputopology)
+    for flag, pairs, ours, why in (
+        ("--label", job.label, labels, "the pods of the job are found by it"),
+        ("--annotation", job.annotation, _annotations(job, ""), "the job is shown by what it says"),
+        ("--selector", job.selector, {}, ""),
+    ):
+        for pair in pairs:
+            said = f"{flag}: {pair.key} is written by arena-topo alone"
+            if pair.key.startswith("arena-topo.io/") or pair.key in {GPU_GROUP, GPU_VISIBLE}:
+                raise InvalidJob(said, why="jobs would be placed by what it says")
+            if pair.key in _OWNER & ours.keys() or pair.value != ours.get(pair.key, pair.value):
+                raise InvalidJob(said, why=why, hint="leave it out, or use a name of your own")
 
 
 def _check_launching(job: MPIJob, api: ApiVersion) -> None:
@@ -147,13 +158,35 @@ def remarks(job: MPIJob, api: ApiVersion) -> tuple[str, ...]:
 
     The launcher's account: mpi-operator v1alpha1, `newLauncher` in `mpi_job_controller.go`.
     """
+    said = []
     if job.service_account and api is ApiVersion.V1ALPHA1:
-        said = (
+        said.append(
             f"only the workers run as {job.service_account}: the operator of MPIJob {api} makes"
             " a service account of its own for the launcher"
         )
-        return (said,)
-    return ()
+    if one_per_node(job, api):
+        said.append(_on_nodes(job))
+    return tuple(said)
+
+
+def _on_nodes(job: MPIJob) -> str:
+    """What becomes of workers whose sshd is on the network of their node."""
+    taken = "where the node itself or another job listens there, it fails"
+    if job.gputopology:
+        shape = "pods" if job.pod_shape is PodShape.FUSED else "workers"
+        more = "" if job.pod_shape is PodShape.FUSED or job.workers == 1 else _FUSED
+        return (
+            f"--hostNetwork: no two {shape} share a node, as sshd has its port there; {taken}{more}"
+        )
+    if job.workers == 1:
+        return f"--hostNetwork: the sshd of the worker has its port on the node; {taken}"
+    return (
+        "--hostNetwork: of workers that meet on a node all but one fail, as their sshd have the"
+        " same port there; --gputopology gives each a node of its own"
+    )
+
+
+_FUSED = ". --pod-shape fused makes one pod of the workers of a node"
 
 
 # What the objects look like
@@ -231,27 +264,9 @@ def _context(
     job: MPIJob, namespace: str, api: ApiVersion, owner: str, *, topology: bool
 ) -> dict[str, Any]:
     """What the templates say of a job, whether it is placed or not."""
-    ours = {
-        "app": "mpijob",
-        "chart": f"mpijob-{CHART}",
-        "release": job.name,
-        "heritage": "Helm",
-        "createdBy": "MPIJob",
-        "arena.kubeflow.org/uid": digest(owner),
-    }
-    if job.model_name:
-        ours["modelName"] = job.model_name
-    workers = _worker_labels(job, topology=topology)
-    theirs = {one.key: one.value for one in job.label if one.key not in ours | workers}
-    labels = ours | theirs
-    notes = {
-        "arena.kubeflow.org/username": owner,
-        "requestGPUsOfJobOwner": str(job.total_gpus),
-    }
-    if job.queue:
-        notes["scheduling.x-k8s.io/suspend"] = "true"
-    if job.model_source:
-        notes["modelSource"] = job.model_source
+    ours, workers = _labels(job, owner), _worker_labels(job, topology=topology)
+    labels = ours | {one.key: one.value for one in job.label if one.key not in ours | workers}
+    notes = _annotations(job, owner)
     annotations = notes | {one.key: one.value for one in job.annotation if one.key not in notes}
     environment, worker = _environment(job), _compute(job)
     shared = job.pod_shape is PodShape.SHARED
@@ -270,7 +285,7 @@ def _context(
         "annotations": annotations,
         "selector": {one.key: one.value for one in job.selector},
         "tolerations": [_toleration(one) for one in job.toleration],
-        "host_network": job.host_network and annotations.get("k8s.aliyun.com/eni") != "true",
+        "host_network": on_host_network(job),
         # Init containers ask for what their pod has anyway, so that they add nothing to it.
         "compute": {"both": worker, "worker": worker, "launcher": _launcher_compute(job)},
         "launcher_resources": _limits(_launcher_compute(job))
@@ -292,7 +307,32 @@ def _context(
     }
 
 
+def _labels(job: MPIJob, owner: str) -> dict[str, str]:
+    """The labels of ours that all objects of a job have."""
+    labels = {
+        "app": "mpijob",
+        "chart": f"mpijob-{CHART}",
+        "release": job.name,
+        "heritage": "Helm",
+        "createdBy": "MPIJob",
+        "arena.kubeflow.org/uid": digest(owner),
+    }
+    return labels | ({"modelName": job.model_name} if job.model_name else {})
+
+
+def _annotations(job: MPIJob, owner: str) -> dict[str, str]:
+    """The annotations of ours that job and pods have."""
+    notes = {
+        "arena.kubeflow.org/username": owner,
+        "requestGPUsOfJobOwner": str(job.total_gpus),
+    }
+    if job.queue:
+        notes["scheduling.x-k8s.io/suspend"] = "true"
+    return notes | ({"modelSource": job.model_source} if job.model_source else {})
+
+
 def _worker_labels(job: MPIJob, *, topology: bool) -> dict[str, str]:
+    """The labels of ours that workers have besides."""
     labels = {}
     if job.gang:
         labels["pod-group.scheduling.sigs.k8s.io/name"] = f"mpijob-{job.name}"

@@ -4,6 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from arena_topo.job import MPIJob
+from arena_topo.manifests.values import ApiVersion
+
+
+def on_host_network(job: MPIJob) -> bool:
+    """Whether the job asks for the network of its nodes, and gets no network card of its own."""
+    eni = {one.key: one.value for one in job.annotation}.get("k8s.aliyun.com/eni") == "true"
+    return job.host_network and not eni
+
+
+def one_per_node(job: MPIJob, api: ApiVersion) -> bool:
+    """Whether no two workers of a job can run on one node, whatever room it has.
+
+    Workers of MPIJob v2beta1 run sshd, all on the port of their image; on the network of the node
+    only one of them gets it (kubeflow/mpi-operator issue 593). Others are reached through the API.
+    """
+    return api is ApiVersion.V2BETA1 and on_host_network(job)
+
 
 def visible(
     workers: Iterable[tuple[int, str, tuple[int, ...]]], *, shared: bool

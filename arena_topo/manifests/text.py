@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any
 
+from arena_topo.escaping import escaped_in_quotes
 from arena_topo.manifests.values import Manifest
 
 
@@ -17,23 +18,23 @@ def to_json(objects: Iterable[Manifest]) -> str:
     document = (
         listed[0] if len(listed) == 1 else {"apiVersion": "v1", "kind": "List", "items": listed}
     )
-    return json.dumps(document, indent=4, ensure_ascii=False, allow_nan=False) + "\n"
+    text = json.dumps(document, indent=4, ensure_ascii=False, allow_nan=False)
+    return escaped_in_quotes(text) + "\n"
 
 
 def to_yaml(objects: Iterable[Mapping[str, Any]]) -> str:
     """The objects as YAML documents that YAML 1.1 and 1.2 readers take for the same values."""
     import yaml
 
-    return str(
-        yaml.dump_all(
-            list(objects),
-            Dumper=_dumper(),
-            sort_keys=False,
-            default_flow_style=False,
-            allow_unicode=True,
-            width=1 << 30,
-        )
+    text: str = yaml.dump_all(
+        list(objects),
+        Dumper=_dumper(),
+        sort_keys=False,
+        default_flow_style=False,
+        allow_unicode=True,
+        width=1 << 30,
     )
+    return escaped_in_quotes(text)
 
 
 _BARE = re.compile(r"-{0,2}[A-Za-z/][\w./:@=,+%^()$~-]*( [\w./:@=,+%^()$~-]+)*", re.ASCII)

@@ -140,6 +140,28 @@ def holding(stored: Mapping[str, Any], unpinned: Manifest, reason: str | None = 
     ]
 
 
+def stopping(stored: Mapping[str, Any]) -> Patch:
+    """Suspend a job that is not placed by arena-topo, as it is."""
+    spec = stored["spec"]
+    policy = spec.get("runPolicy")
+    if policy is None:
+        # What is not there cannot be tested, but what it would be in can.
+        test: dict[str, Any] = {"op": "test", "path": "/spec", "value": spec}
+        step: dict[str, Any] = {"op": "add", "path": "/spec/runPolicy", "value": {"suspend": True}}
+    else:
+        named = "suspend" in policy
+        path, value = (SUSPEND, False) if named else ("/spec/runPolicy", policy)
+        test = {"op": "test", "path": path, "value": value}
+        step = {"op": "add", "path": SUSPEND, "value": True}
+    return [*_same(stored), test, step]
+
+
+def going(stored: Mapping[str, Any]) -> Patch:
+    """Let a job go on that is not placed by arena-topo."""
+    test = {"op": "test", "path": SUSPEND, "value": True}
+    return [*_same(stored), test, {"op": "replace", "path": SUSPEND, "value": False}]
+
+
 def releasing(stored: Mapping[str, Any]) -> Patch:
     """Let a job that was held wait for its GPUs again."""
     return [
@@ -152,7 +174,7 @@ def releasing(stored: Mapping[str, Any]) -> Patch:
 def settled(stored: Mapping[str, Any]) -> Patch:
     """Forget the tries of a gang that runs: the next trouble is another one."""
     return [
-        {"op": "test", "path": "/metadata/uid", "value": stored["metadata"]["uid"]},
+        *_same(stored),
         {"op": "test", "path": _path(TRIES), "value": _annotations(stored)[TRIES]},
         _removed(TRIES),
     ]
@@ -164,6 +186,11 @@ def clearing(stored: Mapping[str, Any], reason: str | None = None) -> Patch:
         *_unchanged(stored, suspend=None),
         *_written(stored, Forecast(state="waiting", reason=reason), at=None),
     ]
+
+
+def _same(stored: Mapping[str, Any]) -> Patch:
+    """The test that it is this very job."""
+    return [{"op": "test", "path": "/metadata/uid", "value": stored["metadata"]["uid"]}]
 
 
 def _annotations(stored: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -184,7 +211,7 @@ def _removed(key: str) -> dict[str, Any]:
 
 def _unchanged(stored: Mapping[str, Any], *, suspend: bool | None) -> Iterator[dict[str, Any]]:
     """The tests that the job is what its reader saw: object, record and suspension."""
-    yield {"op": "test", "path": "/metadata/uid", "value": stored["metadata"]["uid"]}
+    yield from _same(stored)
     notes = _annotations(stored)
     for key in (STATE, MAP, RECORDED):
         # A path that is not there cannot be tested: the state tells whether there is a record.

@@ -17,11 +17,12 @@ import json
 import textwrap
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import groupby
+from itertools import groupby, zip_longest
 from typing import TYPE_CHECKING, Any
 
 from arena_topo.backends import Event, Instance, JobStatus, Phase
 from arena_topo.errors import ArenaError
+from arena_topo.escaping import escaped_in_quotes, one_line
 from arena_topo.manifests import Binding, Forecast, Guarantee
 
 if TYPE_CHECKING:
@@ -53,19 +54,27 @@ UNCONFIRMED = {
 # ---------------------------------------------------------------- Go's formats
 
 
-def align(lines: Iterable[str]) -> str:
+def align(lines: Iterable[str], least: Sequence[int] = ()) -> str:
     r"""Align tab-separated cells as Go's tabwriter does, and join the lines.
 
-    A column is as wide as the run of neighbouring lines that have it; what follows the last tab of
-    a line belongs to no column and is never padded.
+    A column is as wide as the run of neighbouring lines that have it, and no narrower than `least`
+    says; what follows the last tab of a line belongs to no column and is never padded.
     """
     rows = [line.split("\t") for line in lines]
     done = [""] * len(rows)
-    _align(rows, done, 0, len(rows), 0)
+    _align(rows, done, 0, len(rows), 0, least=least)
     return "".join(f"{text}{row[-1]}\n" for text, row in zip(done, rows, strict=True))
 
 
-def _align(rows: list[list[str]], done: list[str], start: int, end: int, column: int) -> None:
+def _align(
+    rows: list[list[str]],
+    done: list[str],
+    start: int,
+    end: int,
+    column: int,
+    *,
+    least: Sequence[int],
+) -> None:
     at = start
     while at < end:
         stop = at
@@ -74,17 +83,27 @@ def _align(rows: list[list[str]], done: list[str], start: int, end: int, column:
         if stop == at:
             at += 1
             continue
-        width = max(len(row[column]) for row in rows[at:stop]) + _PADDING
+        width = max(0, *least[column : column + 1], *(len(row[column]) for row in rows[at:stop]))
         for index in range(at, stop):
-            done[index] += rows[index][column].ljust(width)
-        _align(rows, done, at, stop, column + 1)
+            done[index] += rows[index][column].ljust(width + _PADDING)
+        _align(rows, done, at, stop, column + 1, least=least)
         at = stop
 
 
+def widths(lines: Iterable[str], least: Sequence[int] = ()) -> tuple[int, ...]:
+    """How wide each column of such lines is, or has to be for those before: `least`."""
+    rows = [[len(cell) for cell in line.split("\t")[:-1]] for line in lines]
+    return tuple(max(column) for column in zip_longest(least, *rows, fillvalue=0))
+
+
 def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, indent: str = "") -> list[str]:
-    """A header and its rows as lines for `align`; with an indent also arena's row of dashes."""
+    """A header and its rows as lines for `align`; with an indent also arena's row of dashes.
+
+    Each cell is one line, whatever is in it.
+    """
     dashes = [indent + "\t".join("-" * len(word) for word in header)] if indent else []
-    return [indent + "\t".join(header), *dashes, *(indent + "\t".join(row) for row in rows)]
+    body = (indent + "\t".join(map(one_line, row)) for row in rows)
+    return [indent + "\t".join(header), *dashes, *body]
 
 
 def to_json(value: Any) -> str:
@@ -93,7 +112,7 @@ def to_json(value: Any) -> str:
     # These five stand only inside strings, so the text may be replaced as a whole.
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
-    return text
+    return escaped_in_quotes(text)
 
 
 def to_yaml(value: Any) -> str:
@@ -132,7 +151,7 @@ def to_yaml(value: Any) -> str:
         default_flow_style=False,
         width=float("inf"),
     )
-    return dumped
+    return escaped_in_quotes(dumped)
 
 
 def duration(seconds: float) -> str:
@@ -167,16 +186,21 @@ def number(value: float | None) -> int | float | None:
 
 def complaint(error: ArenaError) -> str:
     """What went wrong, why, and what to try, one line each; first what is odd in the cluster."""
-    lines = [f"error: {error.message}"]
+    lines = [f"error: {_sentence(error.message)}"]
     if error.notes:
         from arena_topo.output.notes import shortened  # noqa: PLC0415 - only where there are some
 
-        lines = [*(f"note: {note}" for note in shortened(error.notes)), *lines]
+        lines = [*(f"note: {one_line(note)}" for note in shortened(error.notes)), *lines]
     if error.why:
-        lines.append(f"  why:  {error.why}")
+        lines.append(f"  why:  {_sentence(error.why)}")
     if error.hint:
-        lines.append(f"  try:  {error.hint}")
+        lines.append(f"  try:  {_sentence(error.hint)}")
     return "\n".join(lines)
+
+
+def _sentence(text: str) -> str:
+    """What is on one line already stays to the letter: some texts are arena's, or to be copied."""
+    return text if text.isprintable() else one_line(text)
 
 
 # ---------------------------------------------------------------- one job
@@ -212,7 +236,8 @@ def job(
         blocks.append(_gpus(status, samples))
     if status.tensorboard:
         blocks.append(
-            f"Tensorboard:\n  Your tensorboard will be available on: \n  {status.tensorboard}\n"
+            "Tensorboard:\n  Your tensorboard will be available on: \n"
+            f"  {one_line(status.tensorboard)}\n"
         )
     if events is not None:
         blocks.append(_events(events, now))
@@ -240,7 +265,7 @@ def head(status: JobStatus, now: float) -> str:
         )
         if value
     ]
-    return align(f"{label}:\t{value}" for label, value in fields)
+    return align(f"{label}:\t{one_line(value)}" for label, value in fields)
 
 
 def _instances(status: JobStatus, now: float) -> str:
@@ -289,8 +314,8 @@ def _events(events: Sequence[Event], now: float) -> str:
     by_source = sorted(events, key=lambda event: natural(event.source))
     for source, group in groupby(by_source, key=lambda event: event.source):
         lines += [
-            f"  {source}\t{one.kind}\t{duration(now - one.when)}"
-            f"\t[{one.reason}] {one_line(one.message)}"
+            f"  {one_line(source)}\t{one_line(one.kind)}\t{duration(now - one.when)}"
+            f"\t[{one_line(one.reason)}] {one_line(one.message)}"
             for one in group
         ]
         lines.append("")
@@ -540,6 +565,14 @@ def jobs(
 
     Without `headers` the first line is a job.
     """
+    lines = job_lines(statuses, now=now, namespaces=namespaces)
+    return align(lines if headers else lines[1:])
+
+
+def job_lines(
+    statuses: Iterable[JobStatus], *, now: float, namespaces: bool = False
+) -> Sequence[str]:
+    """The header of that list and a line for each job, to be aligned."""
     header = ("NAME", "STATUS", "TRAINER", "DURATION", "GPU(Requested)", "GPU(Allocated)", "NODE")
     rows = []
     for one in statuses:
@@ -554,8 +587,7 @@ def jobs(
             place_of(one.chief, one.chief.node_ip) if one.chief else NOTHING,
         )
         rows.append((one.namespace, *row) if namespaces else row)
-    lines = table(("NAMESPACE", *header) if namespaces else header, rows)
-    return align(lines if headers else lines[1:])
+    return table(("NAMESPACE", *header) if namespaces else header, rows)
 
 
 # ---------------------------------------------------------------- machines
@@ -650,9 +682,3 @@ def place_of(one: Instance, place: str | None) -> str:
 
 def _truth(value: bool) -> str:  # noqa: FBT001 - the value is what is printed
     return "true" if value else "false"
-
-
-def one_line(text: str) -> str:
-    """The text on one line, with nothing in it that a terminal would obey."""
-    flat = " ".join(text.split())
-    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in flat)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from arena_topo.output import NOTHING, align, fold, one_line, table
+from arena_topo.escaping import one_line
+from arena_topo.output import NOTHING, align, fold, table
 
 if TYPE_CHECKING:
     from arena_topo.workflow.checks import Report
@@ -84,12 +85,12 @@ def inspection(found: Inspection) -> str:
             one.node,
             ",".join(map(str, one.planned)) or NOTHING,
             found.outcome(one).value,
-            one_line(one.trouble or _seen(one)),
+            one.trouble or _seen(one),
         )
         for one in found.sights
     ]
     lines = align(table(("WORKER", "NODE", "PLANNED", "RESULT", "SEES"), rows)).splitlines()
-    lines += [f"Drift: {one}" for one in found.differences]
+    lines += [f"Drift: {one_line(str(one))}" for one in found.differences]
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 

@@ -52,9 +52,12 @@ class Reached:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration:
-    """All that is set: `files` are (path, whether it is there), `profile` is (name, who chose)."""
+    """All that is set: `profile` is (name, who chose).
 
-    files: tuple[tuple[str, bool], ...]
+    `files` are (path, whether it is there); None is for one that is there and cannot be read.
+    """
+
+    files: tuple[tuple[str, bool | None], ...]
     profile: tuple[str, str]
     settings: tuple[Setting, ...]
     reached: Reached
@@ -98,8 +101,8 @@ def configuration(found: Configuration, *, home: str = "") -> str:
     return "\n".join(blocks)
 
 
-def _state(there: bool) -> str:  # noqa: FBT001 - the value is what is printed
-    return "read" if there else "not there"
+def _state(there: bool | None) -> str:  # noqa: FBT001 - the value is what is printed
+    return "broken" if there is None else "read" if there else "not there"
 
 
 def _lines(found: Reached, short: Callable[[str], str]) -> list[tuple[str, str]]:
@@ -126,7 +129,7 @@ def configuration_value(found: Configuration) -> dict[str, Any]:
     return {
         "apiVersion": "arena-topo/v1",
         "kind": "Configuration",
-        "files": [{"path": path, "read": there} for path, there in found.files],
+        "files": [{"path": path, "read": bool(there)} for path, there in found.files],
         "profile": {"name": name, "origin": origin} if name else None,
         "settings": [_value(one) for one in found.settings],
         "cluster": {

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from arena_topo.backends.volume import Volume
-from arena_topo.output import align, duration, one_line, table
+from arena_topo.output import align, duration, table
 
 RESOURCE = "persistentvolumeclaim"
 
@@ -18,8 +18,8 @@ def volumes(found: Sequence[Volume], *, now: float, namespaces: bool = False) ->
         row = [
             one.name,
             ",".join(one.modes),
-            one_line(one.description),
-            one_line(one.owner),
+            one.description,
+            one.owner,
             "<unknown>" if one.created is None else duration(now - one.created),
         ]
         rows.append([row[0], one.namespace, *row[1:]] if namespaces else row)

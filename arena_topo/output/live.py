@@ -17,6 +17,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TextIO
 
+from arena_topo.escaping import escaped
+
 if TYPE_CHECKING:
     from rich.console import ConsoleRenderable
     from rich.live import Live
@@ -88,7 +90,7 @@ class Screen:
         if self._over and not self._keeps:
             return ("",)
         encoding = self._surface.stream.encoding or "utf-8"
-        text = self._draw(columns).encode(encoding, "backslashreplace").decode(encoding)
+        text = escaped(self._draw(columns)).encode(encoding, "backslashreplace").decode(encoding)
         if self._over:
             return tuple(text.rstrip("\n").split("\n"))
         # The last row is left to whatever is written next.
@@ -202,8 +204,12 @@ def _frame(screen: Screen, surface: Surface) -> Live:
             _theirs, *others = super().process_renderables(renderables)
             return [Back(rows) if rows else Control(), *others]
 
+    # Rich need not look for a size: it reads COLUMNS and LINES, and stumbles over odd ones.
+    columns, rows = surface.size()
     console = Cursored(
         file=surface.stream,
+        width=columns,
+        height=rows,
         force_terminal=True,
         force_interactive=True,
         force_jupyter=False,

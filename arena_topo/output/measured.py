@@ -30,7 +30,7 @@ def cells(
     mine = of_pod(samples, pod.name)
     if not mine:
         return [(_given(status, pod), output.NOTHING, output.NOTHING)]
-    return [(str(one.index), _percent(one.duty_cycle), _memory(one)) for one in mine]
+    return [(str(one.index), percent(one.duty_cycle), _memory(one)) for one in mine]
 
 
 def value(samples: Iterable[GpuSample], pod: str) -> dict[str, dict[str, Any]]:
@@ -54,7 +54,8 @@ def _given(status: JobStatus, pod: Instance) -> str:
     return ",".join(map(str, known)) or output.NOTHING
 
 
-def _percent(share: float | None) -> str:
+def percent(share: float | None) -> str:
+    """A share as arena shows it; N/A where nobody knows it."""
     return output.NOTHING if share is None else f"{share:.1f}%"
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from arena_topo.escaping import one_line
 from arena_topo.job import MPIJob
 from arena_topo.manifests import Forecast
 from arena_topo.output import (
@@ -18,7 +19,6 @@ from arena_topo.output import (
     fold,
     guarantee,
     number,
-    one_line,
     worker_value,
     workers,
 )

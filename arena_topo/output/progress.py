@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from arena_topo.backends import JobStatus
+from arena_topo.escaping import one_line
 from arena_topo.output import (
     MOST_ROWS,
     age_of,
@@ -12,7 +13,6 @@ from arena_topo.output import (
     fold,
     in_order,
     lasted,
-    one_line,
     place_of,
     table,
     trouble,

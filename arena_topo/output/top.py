@@ -20,7 +20,8 @@ from arena_topo.backends.occupancy import (
     NodePod,
     NodeStatus,
 )
-from arena_topo.output.topjob import percent
+from arena_topo.escaping import one_line
+from arena_topo.output.measured import percent
 from arena_topo.topology import Knowledge, count, gpu_set
 
 if TYPE_CHECKING:
@@ -47,6 +48,11 @@ _KEYS = {
     Mode.NORMAL: "normalNodes",
 }
 """Where each class of nodes stands in documents, in the order of Go's maps."""
+
+_LEFT_OUT = "Links and addresses are left out: the terminal is too small."
+
+_Blocks = tuple[list[str], list[str], list[str]]
+"""The lines about a node's pods, about the links between its GPUs, and about the GPUs."""
 
 _FLOAT_DIGITS = 9
 """Digits that tell any two numbers of 32 bits apart."""
@@ -195,23 +201,34 @@ def _core(one: NodeStatus) -> tuple[int, int]:
 # ---------------------------------------------------------------- nodes in detail
 
 
-def details(statuses: Iterable[NodeStatus], samples: Samples | None = None) -> str:
-    """All about each node, class by class, with what was measured of its GPUs."""
-    lines: list[str] = []
+def details(
+    statuses: Iterable[NodeStatus], samples: Samples | None = None, *, brief: bool = False
+) -> str:
+    """All about each node, class by class, with what was measured of its GPUs.
+
+    `brief` leaves out what does not change, says so in the first line, and puts the GPUs before
+    the pods that have them.
+    """
+    lines = [_LEFT_OUT] if brief else []
     for one in _ordered(statuses):
-        lines += ["", *_head(one), *_BLOCKS[one.mode](one, (samples or {}).get(one.name, {})), ""]
+        measured = (samples or {}).get(one.name, {})
+        pods, links, gpus = _BLOCKS[one.mode](one, measured)
+        if brief:
+            lines += ["", *_head(one)[:2], *gpus, *pods]
+        else:
+            lines += ["", *_head(one), *pods, *links, *gpus, ""]
     return output.align(lines)
 
 
 def _head(one: NodeStatus) -> list[str]:
     return [
-        f"Name:    {one.name}",
-        f"Status:  {one.status}",
-        f"Role:    {one.role or _NONE}",
+        f"Name:    {one_line(one.name)}",
+        f"Status:  {one_line(one.status)}",
+        f"Role:    {one_line(one.role or _NONE)}",
         f"Type:    {one.mode.label}",
-        f"Address: {one.ip}",
+        f"Address: {one_line(one.ip)}",
         "Description:",
-        *(f"  {line}" for line in _description(one)),
+        *(f"  {one_line(line)}" for line in _description(one)),
     ]
 
 
@@ -231,17 +248,18 @@ def _description(one: NodeStatus) -> list[str]:
     return [told[node.machine.knowledge], f"Pods get them by {how}."]
 
 
-def _normal(one: NodeStatus, samples: Mapping[int, GpuSample]) -> list[str]:
+def _normal(one: NodeStatus, samples: Mapping[int, GpuSample]) -> _Blocks:
     del one, samples
-    return []
+    return [], [], []
 
 
-def _topology(one: NodeStatus, samples: Mapping[int, GpuSample]) -> list[str]:
-    lines = []
+def _topology(one: NodeStatus, samples: Mapping[int, GpuSample]) -> _Blocks:
+    pods: list[str] = []
     if one.pods:
         header = ("NAMESPACE", "NAME", "GPU(Requested)", "GPU(Allocated)")
         rows = [(pod.namespace, pod.name, str(pod.gpus), _devices(pod)) for pod in one.pods]
-        lines += ["Instances:", *output.table(header, rows, indent="  ")]
+        pods += ["Instances:", *output.table(header, rows, indent="  ")]
+    lines = []
     names = [f"GPU{gpu.index}" for gpu in one.node.machine.gpus]
     matrices = [("LinkTypeMatrix:", _links(one))]
     matrices.append(("BandwidthMatrix:", [[_go(rate) for rate in row] for row in _rates(one)]))
@@ -250,7 +268,7 @@ def _topology(one: NodeStatus, samples: Mapping[int, GpuSample]) -> list[str]:
         lines += ["\t".join([f"  {name}", *row]) for name, row in zip(names, matrix, strict=True)]
     if one.node.machine.bandwidth is None:
         lines.append("  Computed from the links, GB/s; nobody has measured them.")
-    return [*lines, *_gpus(one, samples)]
+    return pods, lines, _gpus(one, samples)
 
 
 def _gpus(one: NodeStatus, samples: Mapping[int, GpuSample]) -> list[str]:
@@ -308,7 +326,7 @@ def _gib(value: float | None) -> str:
     return output.NOTHING if value is None else f"{value / _GIB:.1f} GiB"
 
 
-def _exclusive(one: NodeStatus, samples: Mapping[int, GpuSample]) -> list[str]:
+def _exclusive(one: NodeStatus, samples: Mapping[int, GpuSample]) -> _Blocks:
     lines = []
     if one.pods:
         header = ["NAMESPACE", "NAME", "STATUS", "GPU(Requested)"]
@@ -318,7 +336,7 @@ def _exclusive(one: NodeStatus, samples: Mapping[int, GpuSample]) -> list[str]:
             row = [pod.namespace, pod.name, pod.status, str(pod.gpus)]
             rows.append([*row, *([_seen_on(pod, samples)] if samples else [])])
         lines += ["Instances:", *output.table(header, rows, indent="  ")]
-    return [*lines, *(_measured(one, samples) if samples else _summary(one, wide=True))]
+    return lines, [], _measured(one, samples) if samples else _summary(one, wide=True)
 
 
 def _seen_on(pod: NodePod, samples: Mapping[int, GpuSample]) -> str:
@@ -331,12 +349,12 @@ def _seen_on(pod: NodePod, samples: Mapping[int, GpuSample]) -> str:
     return ",".join(f"gpu{index}" for index in mine) or output.NOTHING
 
 
-def _share(one: NodeStatus, samples: Mapping[int, GpuSample]) -> list[str]:
+def _share(one: NodeStatus, samples: Mapping[int, GpuSample]) -> _Blocks:
     if not one.capacity.get(SHARE_MEMORY):
         return _sliced(one)
     core = bool(_core(one)[1])
     gpus = [str(gpu) for gpu in range(int(one.total))]
-    lines = []
+    pods = []
     if one.pods:
         header = ["NAMESPACE", "NAME", "GPU_MEM(Requested)", "GPU_MEM(Allocated)"]
         header += ["GPU_CORE(Requested)", "GPU_CORE(Allocated)"] if core else []
@@ -353,9 +371,9 @@ def _share(one: NodeStatus, samples: Mapping[int, GpuSample]) -> list[str]:
                 cores = [f"gpu{gpu}({share.core_of[gpu]})" for gpu in gpus if gpu in share.core_of]
                 row += [str(share.core), ",".join(cores)]
             rows.append(row)
-        lines += ["Instances:", *output.table(header, rows, indent="  ")]
+        pods = ["Instances:", *output.table(header, rows, indent="  ")]
     if samples:
-        return [*lines, *_measured(one, samples)]
+        return pods, [], _measured(one, samples)
     header = ["INDEX", "MEMORY(Total)", "MEMORY(Allocated)"]
     header += ["CORE(Total)", "CORE(Allocated)"] if core else []
     rows = []
@@ -367,17 +385,17 @@ def _share(one: NodeStatus, samples: Mapping[int, GpuSample]) -> list[str]:
             most, some = device["totalGPUCore"], device["allocatedGPUCore"]
             row += [str(most), f"{some}({100 * some / most if most else 0.0:.1f}%)"]
         rows.append(row)
-    lines += ["GPUs:", *output.table(header, rows, indent="  "), *_summary(one)]
+    lines = ["GPUs:", *output.table(header, rows, indent="  "), *_summary(one)]
     taken_memory, all_memory = _memory(one)
     lines.append(f"  Total GPU Memory: {all_memory:.1f} GiB")
     lines.append(f"  Allocated GPU Memory: {taken_memory:.1f} GiB")
     if core:
         taken_core, all_core = _core(one)
         lines += [f"  Total GPU Core: {all_core}", f"  Allocated GPU Core: {taken_core}"]
-    return lines
+    return pods, [], lines
 
 
-def _sliced(one: NodeStatus) -> list[str]:
+def _sliced(one: NodeStatus) -> _Blocks:
     """A node whose GPUs are cut up or handed out several times: what it offers, who asks for it."""
     lines = []
     if one.pods:
@@ -393,8 +411,8 @@ def _sliced(one: NodeStatus) -> list[str]:
         header = ("NAMESPACE", "NAME", "STATUS", "REQUESTED")
         lines += ["Instances:", *output.table(header, rows, indent="  ")]
     rows_of = [(name, _go(most), _go(some)) for name, (most, some) in one.slices.items()]
-    lines += ["Slices:", *output.table(("RESOURCE", "TOTAL", "ALLOCATED"), rows_of, indent="  ")]
-    return [*lines, *_summary(one)]
+    slices = ["Slices:", *output.table(("RESOURCE", "TOTAL", "ALLOCATED"), rows_of, indent="  ")]
+    return lines, [], [*slices, *_summary(one)]
 
 
 _BLOCKS = {

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING
 
 from arena_topo import output
 from arena_topo.backends import Instance, JobStatus, Phase
-from arena_topo.manifests import Guarantee
+from arena_topo.escaping import one_line
+from arena_topo.output import measured
 from arena_topo.topology import natural
 
 if TYPE_CHECKING:
     from arena_topo.backends.metrics import GpuSample
-
-_MIB = float(1 << 20)
 
 
 def by_requested(statuses: Iterable[JobStatus]) -> list[JobStatus]:
@@ -64,9 +63,6 @@ def job(
 
     Without samples what a GPU does is N/A, and its index too where nobody knows it.
     """
-    measured: dict[str, list[GpuSample]] = {}
-    for sample in samples:
-        measured.setdefault(sample.pod, []).append(sample)
     header = (
         *("NAME", "STATUS", "GPU(Request)", "NODE", "GPU(DeviceIndex)", "GPU(DutyCycle)"),
         "GPU_MEMORY(Used/Total)",
@@ -76,26 +72,13 @@ def job(
         "  " + "\t".join(header),
         "  " + "\t".join([*("-" * len(word) for word in header[:-1]), "-" * 15]),
     ]
-    forecast = status.forecast
-    placed = {index: gpus for index, _, gpus in forecast.workers} if forecast is not None else {}
+    told = tuple(samples)
     for one in sorted(status.instances, key=lambda some: natural(some.name)):
         if instance not in {"", one.name}:
             continue
-        row = [one.name, one.status, str(one.gpus), _host(one)]
-        mine = sorted(measured.get(one.name, ()), key=lambda sample: sample.index)
-        if not mine:
-            known = one.devices or (placed.get(one.worker, ()) if one.worker is not None else ())
-            exact = forecast is not None and forecast.guarantee == Guarantee.GPUS
-            gpus = ",".join(map(str, known)) if known and exact and not one.pending else ""
-            rest = [gpus or output.NOTHING, output.NOTHING, output.NOTHING]
-            lines.append("  " + "\t".join([*row, *rest]))
-        for at, sample in enumerate(mine):
-            used, total = sample.memory_used, sample.memory_total
-            memory = output.NOTHING
-            if used is not None and total is not None:
-                memory = f"{used / _MIB:.1f}/{total / _MIB:.1f}(MiB)"
-            rest = [str(sample.index), percent(sample.duty_cycle), memory]
-            lines.append("  " + "\t".join([*(row if at == 0 else [""] * len(row)), *rest]))
+        row = [one.name, one_line(one.status), str(one.gpus), one_line(_host(one))]
+        for at, cells in enumerate(measured.cells(status, one, told)):
+            lines.append("  " + "\t".join([*(row if at == 0 else [""] * len(row)), *cells]))
     total_line = f"  Allocated/Requested GPUs of Job: {status.allocated_gpus}/{status.request_gpus}"
     head = output.head(replace(status, model_name="", model_version="", model_source=""), now)
     return head + output.align(["", "Instances:", *lines, "", "GPUs:", total_line])
@@ -107,8 +90,3 @@ def _lasted(status: JobStatus, now: float) -> float:
 
 def _host(one: Instance) -> str:
     return output.NOTHING if one.pending or not one.node_ip else one.node_ip
-
-
-def percent(value: float | None) -> str:
-    """A share as arena shows it; N/A where nobody knows it."""
-    return output.NOTHING if value is None else f"{value:.1f}%"

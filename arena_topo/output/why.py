@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from arena_topo.output import align, duration, fold, one_line, table
+from arena_topo.escaping import one_line
+from arena_topo.output import align, duration, fold, table
 from arena_topo.workflow.drift import Difference
 from arena_topo.workflow.why import Explanation, Holder, Waiting
 
@@ -19,7 +20,7 @@ def text(found: Explanation, *, width: int | None = None) -> str:
     # Where the code is the status again, once is enough.
     same = said.code.value.upper() == status.phase.value
     head = status.phase.value if same else f"{status.phase.value}, {said.code.value}"
-    lines = [f"{status.name}: {head}", f"  {said.what}"]
+    lines = [f"{status.name}: {head}", f"  {one_line(said.what)}"]
     lines += [f"  why:  {one_line(said.why)}"] if said.why else []
     lines += [f"  try:  {one_line(said.hint)}"] if said.hint else []
     first = "".join(f"{fold(line, width, indent='        ')}\n" for line in lines)
@@ -93,7 +94,7 @@ def _turn(found: Explanation, width: int | None) -> Iterator[str]:
     if turn.ahead:
         shown = "; ".join(_ahead(one, found.now) for one in turn.ahead[:MOST_ROWS])
         more = len(turn.ahead) - MOST_ROWS
-        lines.append(f"  ahead of it: {shown}{f'; and {more} more' if more > 0 else ''}")
+        lines.append(f"  ahead of it: {one_line(shown)}{f'; and {more} more' if more > 0 else ''}")
     yield "".join(f"{fold(line, width, indent='    ')}\n" for line in lines)
 
 
@@ -111,11 +112,12 @@ def _nearest(found: Explanation, width: int | None) -> Iterator[str]:
 def _events(found: Explanation, width: int | None) -> Iterator[str]:
     if not found.events:
         return
-    lines = ["Events that still hold:"]
+    lines: list[str] = []
     for one in found.events[-MOST_ROWS:]:
         age = duration(found.now - one.when)
-        lines.append(f"  {one.source}, {age} ago: [{one.reason}] {one_line(one.message)}")
-    yield "".join(f"{fold(line, width, indent='    ')}\n" for line in lines)
+        lines.append(one_line(f"{one.source}, {age} ago: [{one.reason}] {one.message}"))
+    folded = (f"{fold(f'  {line}', width, indent='    ')}\n" for line in lines)
+    yield "".join(["Events that still hold:\n", *folded])
 
 
 def _denied(found: Explanation, width: int | None) -> Iterator[str]:
@@ -123,9 +125,9 @@ def _denied(found: Explanation, width: int | None) -> Iterator[str]:
         return
     lines = ["Not looked at:"]
     for one in found.denied:
-        lines.append(f"  {one}")
+        lines.append(f"  {one_line(str(one))}")
         if one.why is None:
-            lines.append(f"    ask for: {one.rule}")
+            lines.append(f"    ask for: {one_line(one.rule)}")
     yield "".join(f"{fold(line, width, indent='      ')}\n" for line in lines)
 
 

@@ -52,6 +52,7 @@ class Reason(Enum):
     RESOURCES = "not enough free CPU or memory"
     BANDWIDTH = "no placement reaches the bandwidth asked for"
     MAX_NODES = "no placement on so few nodes holds all workers"
+    PER_NODE = "one worker at most, as each would run sshd on the network of the node"
     LEVEL = "no domain of the level asked for holds all workers"
     ROOM = "room for some of the workers, not for all"
 
@@ -71,6 +72,7 @@ class Request:
     `workers` pods of `gpus` GPUs each. `cpu` (cores) and `memory` (bytes) are per worker.
     `excluded` names nodes that the job may not use, each with the reason.
     `min_bandwidth` is GB/s of all-reduce bus bandwidth; `max_nodes` bounds how far it may spread.
+    `per_node` is the most workers that may share a node, however much room it has.
     `required` names the level that all nodes must share (`node`, a tier of the cluster, `beyond`);
     `preferred` the level that they share if that is possible at all, before any bandwidth.
     `pack_above` is the share of GPUs in use above which the adaptive policy packs.
@@ -85,6 +87,7 @@ class Request:
     excluded: Mapping[NodeName, Reason] = field(default_factory=dict)
     min_bandwidth: float = 0.0
     max_nodes: int | None = None
+    per_node: int | None = None
     required: str | None = None
     preferred: str | None = None
     policy: Policy = Policy.PACK

@@ -122,6 +122,7 @@ def _together(
             (request.model, "without --gpu-model", {"model": None}),
             (not request.mix_models, "with --mix-models", {"mix_models": True}),
             (request.max_nodes, "without --max-nodes", {"max_nodes": None}),
+            (request.per_node, "without --hostNetwork", {"per_node": None}),
             (request.required, "without --topology-required", {"required": None}),
             (request.cpu, "without --cpu", {"cpu": 0.0}),
             (request.memory, "without --memory", {"memory": 0}),
@@ -215,6 +216,8 @@ def _distance(request: Request, cluster: Cluster, best: Best) -> Iterator[Change
         if found is not None:
             most = _fewest(request, cluster, best, found.nodes)
             yield f"with --max-nodes {most}", replace(request, max_nodes=most)
+    if request.per_node is not None:
+        yield from _apart(request, cluster, best)
     if request.required is None:
         return
     for level in _beyond(request.required, cluster):
@@ -222,6 +225,24 @@ def _distance(request: Request, cluster: Cluster, best: Best) -> Iterator[Change
         if best(changed, cluster) is not None:
             yield f"with --topology-required {level}", changed
             return
+
+
+def _apart(request: Request, cluster: Cluster, best: Best) -> Iterator[Change]:
+    """Fewer, larger workers, or none on the network of its node, where few of them share one."""
+    for each in range(2, request.workers + 1):
+        fused = replace(
+            request,
+            workers=request.workers // each,
+            gpus=request.gpus * each,
+            cpu=request.cpu * each,
+            memory=request.memory * each,
+        )
+        if request.workers % each == 0 and best(fused, cluster) is not None:
+            yield "with --pod-shape fused", fused
+            break
+    shared = replace(request, per_node=None)
+    if best(shared, cluster) is not None:
+        yield "without --hostNetwork", shared
 
 
 _GI, _MI = 1 << 30, 1 << 20
@@ -503,9 +524,10 @@ def made_well(node: Node) -> Node:
 
 
 def _becoming(nodes: Sequence[Node], *, emptied: bool) -> str:
-    """What must become of these nodes: `all GPUs of a, b and c are free and d is ready`."""
+    """What must become of these nodes: `all GPUs of a and b are free, and c is uncordoned`."""
     ordered = sorted(nodes, key=lambda node: natural(node.name))
-    down = [node.name for node in ordered if node.unavailable is not None]
+    held = [node.name for node in ordered if node.unavailable == "cordoned"]
+    down = [node.name for node in ordered if node.unavailable not in {None, "cordoned"}]
     ill = [
         node.name
         for node in ordered
@@ -513,17 +535,18 @@ def _becoming(nodes: Sequence[Node], *, emptied: bool) -> str:
         and node.unavailable is None
         and _without_gpu_jobs(node).free != node.machine.everything
     ]
-    busy = [node.name for node in ordered if node.name not in {*down, *ill}]
+    busy = [node.name for node in ordered if node.name not in {*held, *down, *ill}]
     parts = []
     if busy and emptied:
-        parts.append(f"no other job runs on {_names(busy)}")
+        parts.append(f"{_names(busy)} {'is' if len(busy) == 1 else 'are'} free of other jobs")
     elif busy:
         parts.append(f"all GPUs of {_names(busy)} are free")
     if ill:
         parts.append(f"all GPUs of {_names(ill)} are free and healthy")
-    if down:
-        parts.append(f"{_names(down)} {'is' if len(down) == 1 else 'are'} ready")
-    return " and ".join(parts)
+    for some, well in ((held, "uncordoned"), (down, "ready")):
+        if some:
+            parts.append(f"{_names(some)} {'is' if len(some) == 1 else 'are'} {well}")
+    return ", and ".join(parts)
 
 
 def _names(names: Sequence[str]) -> str:

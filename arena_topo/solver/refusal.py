@@ -96,12 +96,14 @@ def _scarce(request: Request, index: Index) -> Reason:
         limits.append((Reason.BANDWIDTH, replace(request, min_bandwidth=0.0)))
     if request.max_nodes is not None:
         limits.append((Reason.MAX_NODES, replace(request, max_nodes=None)))
+    if request.per_node is not None:
+        limits.append((Reason.PER_NODE, replace(request, per_node=None)))
     if request.required is not None:
         limits.append((Reason.LEVEL, replace(request, required=None)))
     for reason, without in limits:
         if best(without, index) is not None:
             return reason
-    loosest = replace(request, min_bandwidth=0.0, max_nodes=None, required=None)
+    loosest = replace(request, min_bandwidth=0.0, max_nodes=None, per_node=None, required=None)
     if len(limits) > 1 and best(loosest, index) is not None:
         return limits[0][0]
     return Reason.ROOM

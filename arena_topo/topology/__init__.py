@@ -249,14 +249,16 @@ class Cluster:
     """All nodes, and the network between them.
 
     `tiers` runs from coarse to near and matches `Node.domains`; `beyond` (GB/s) joins nodes that
-    share no tier. `notes` are things worth telling a person, such as a ConfigMap that made no
-    sense. `guesses` say what the bandwidth of a tier (or of `beyond`) rests on where nobody gave
-    it; they matter to jobs on several nodes. `emulated`: the GPUs do not exist. `view` is when
-    (Unix seconds) somebody else looked at it for us; None where this was read from the nodes.
+    share no tier. `unused` are levels that a person named and that join no nodes. `notes` are
+    things worth telling a person, such as a ConfigMap that made no sense. `guesses` say what the
+    bandwidth of a tier (or of `beyond`) rests on where nobody gave it; they matter to jobs on
+    several nodes. `emulated`: the GPUs do not exist. `view` is when (Unix seconds) somebody else
+    looked at it for us; None where this was read from the nodes.
     """
 
     nodes: tuple[Node, ...]
     tiers: tuple[Tier, ...] = ()
+    unused: frozenset[str] = frozenset()
     beyond: float = UNKNOWN_NETWORK
     notes: tuple[str, ...] = ()
     emulated: bool = False

@@ -145,6 +145,9 @@ _WORDS: Mapping[str, str] = {
 }
 """The word for each label that is known."""
 
+WORDS = frozenset({"node", "beyond", *_WORDS.values()})
+"""Every word for a level that some cluster has by itself; --fabric may name others."""
+
 _MACHINES = (
     "kubernetes.io/hostname",
     "cloud.google.com/gce-topology-host",

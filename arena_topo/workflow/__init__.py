@@ -92,12 +92,7 @@ def open_backend(options: Options, *, image: str | None = None) -> Backend:
 
         return kubernetes.open_backend(options)
     if options.backend == "auto" and image not in {None, "", LOCAL_IMAGE}:
-        raise UsageError(
-            f"no Kubernetes cluster is configured, and image {image} cannot run on this machine",
-            why="no --kubeconfig, KUBECONFIG, ~/.kube/config or in-cluster account was found",
-            hint="set KUBECONFIG, or run the command outside its image with --backend local; to try"
-            " it without a cluster or GPUs: --image local --emulate dgx-1-v100:2",
-        )
+        raise _outside_its_image(image, emulated=bool(options.emulate))
     if options.fabric is not None:
         raise UsageError(
             "--fabric is not for the local engine",
@@ -109,16 +104,37 @@ def open_backend(options: Options, *, image: str | None = None) -> Backend:
     return local.open_backend(options)
 
 
+def _outside_its_image(image: str | None, *, emulated: bool) -> UsageError:
+    """The error of a job that would run on this machine without its image, and nobody said so."""
+    if emulated:
+        return UsageError(
+            f"image {image} cannot run on this machine, and no cluster is meant by --emulate",
+            hint="run the command outside its image with --backend local, or plan it",
+        )
+    return UsageError(
+        f"no Kubernetes cluster is configured, and image {image} cannot run on this machine",
+        why="no --kubeconfig, KUBECONFIG, ~/.kube/config or in-cluster account was found",
+        hint="set KUBECONFIG, or run the command outside its image with --backend local; to try"
+        " it without a cluster or GPUs: --image local --emulate dgx-1-v100:2",
+    )
+
+
 def nowhere(options: Options, image: str) -> bool:
     """Whether `auto` finds no engine that a job of this image could run on."""
     return (
-        options.backend == "auto" and image not in {"", LOCAL_IMAGE} and _engine(options) == "local"
+        options.backend == "auto"
+        and not options.emulate
+        and image not in {"", LOCAL_IMAGE}
+        and _engine(options) == "local"
     )
 
 
 def _engine(options: Options) -> str:
     if options.backend != "auto":
         return options.backend
+    if options.emulate:
+        # Who asks for machines that do not exist does not mean those of a cluster.
+        return "local"
     from arena_topo.backends.kubernetes import kubeconfig  # noqa: PLC0415  only for `auto`
 
     if options.kubeconfig or options.context or kubeconfig.configured(options):
@@ -169,12 +185,15 @@ def follow(
     instance: str | None,
     options: LogOptions,
     tell: Callable[[str], None] = lambda _: None,
+    seen: Callable[[JobStatus], None] = lambda _: None,
 ) -> Iterator[bytes]:
     """The log of one pod of a job, the launcher's unless another is named.
 
-    With `options.follow` it waits for the pod (`tell` hears why) and ends with it.
+    With `options.follow` it waits for the pod (`tell` hears why) and ends with it. `seen` hears of
+    the job once it was found.
     """
     job = _existing(backend, name, namespace)
+    seen(job)
     told = None
     while True:
         chosen = _instance(job, instance, follow=options.follow)
@@ -211,10 +230,9 @@ def _instance(job: JobStatus, named: str | None, *, follow: bool) -> Instance | 
         for one in job.instances:
             if one.name == named:
                 return one
-        raise NotFound(
-            f"invalid instance name {named} in job {job.name},please use"
-            f" 'arena-topo get {job.name}' to make sure instance name"
-        )
+        from arena_topo.workflow.attaching import unknown  # noqa: PLC0415  only to suggest one
+
+        raise unknown(named, job)
     if job.chief is not None:
         return job.chief
     if follow and not job.phase.over:

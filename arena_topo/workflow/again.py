@@ -22,7 +22,7 @@ from arena_topo.errors import (
     NotFound,
     TimedOut,
 )
-from arena_topo.job import MPIJob, PodShape
+from arena_topo.job import BY_KEY, MPIJob, PodShape
 from arena_topo.manifests import ApiVersion, Manifest, Plan
 from arena_topo.manifests.values import INCOMPLETE
 from arena_topo.solver import Unplaceable, Verdict
@@ -39,9 +39,6 @@ _LOOK = 0.2
 _PATIENCE = 300.0
 """Seconds to wait for the end of the pods of a job that was deleted, where nobody says how long."""
 
-_BY_KEY = frozenset({"env", "label", "annotation", "selector"})
-"""Flags whose values are KEY=VALUE, in any order."""
-
 _SHOWN = 60
 """Characters of a value that a person needs to see."""
 
@@ -51,15 +48,10 @@ def same(
 ) -> tuple[Manifest, ...]:
     """The job of this name and its files, where it was submitted with the very same request.
 
-    Empty if there is none. AlreadyExists says what is different, or why that cannot be told.
+    Empty if there is none. AlreadyExists says what is different, or why that cannot be told;
+    AccessDenied which right that takes.
     """
-    try:
-        found = _found(job, backend, namespace, api)
-    except AccessDenied as denied:
-        if "configmaps" not in denied.message:
-            raise
-        why = f"what it was submitted with may not be read: {denied.message}"
-        raise _taken(job.name, why) from denied
+    found = _found(job, backend, namespace, api)
     if found is None:
         return ()
     if unknown := found.unknown():
@@ -143,7 +135,7 @@ def _found(job: MPIJob, backend: Backend, namespace: str, api: ApiVersion | None
         mpijob = found.stored[0]
         if mpijob is None:
             return None
-        fused = _as_fused(job, mpijob)
+        fused = _as_fused(job, mpijob, plan.api)
         if fused is not job:
             plan = planning.built(fused, backend, namespace=namespace, api=api, cluster=None)
             found = _Found(plan=plan, stored=backend.stored(plan))
@@ -155,7 +147,7 @@ def _found(job: MPIJob, backend: Backend, namespace: str, api: ApiVersion | None
         time.sleep(_LOOK)
 
 
-def _as_fused(job: MPIJob, mpijob: Manifest) -> MPIJob:
+def _as_fused(job: MPIJob, mpijob: Manifest, api: ApiVersion) -> MPIJob:
     """The request in the shape that its workers were fused to when it was submitted."""
     if job.pod_shape is not PodShape.FUSED:
         return job
@@ -164,7 +156,7 @@ def _as_fused(job: MPIJob, mpijob: Manifest) -> MPIJob:
     there = worker.get("replicas")
     if not isinstance(there, int) or there < 1 or job.workers % there or there == job.workers:
         return job
-    return shape.merged(job, job.workers // there)
+    return shape.merged(job, job.workers // there, api)
 
 
 def _age(mpijob: Manifest, backend: Backend) -> float:
@@ -189,7 +181,7 @@ def _flags(books: Manifest) -> Mapping[str, Any]:
 def _differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> Iterator[str]:
     for name in dict.fromkeys([*here, *there]):
         theirs, ours = there.get(name), here.get(name)
-        if name in _BY_KEY:
+        if name in BY_KEY:
             yield from _by_key(name, _pairs(theirs), _pairs(ours))
         elif isinstance(theirs, list) or isinstance(ours, list):
             yield from _by_value(name, theirs or [], ours or [])
@@ -261,25 +253,36 @@ def cleared(
         backend.delete(job.name, namespace, uid=status.uid)
     tell(f"The training job {job.name} has been deleted successfully")
     patience = _PATIENCE if limit is None else limit
-    end, told = time.monotonic() + patience, "it is still there"
+    begun = time.monotonic()
+    end = begun + patience
+    seen: str | None = None
+    blind: str | None = None
+    told: str | None = "it is still there"
     while True:
         try:
             left = _left(backend, job.name, namespace, status.uid, stored)
-        except TimedOut:
-            left, end = told, time.monotonic()
-        except ClusterError as error:
-            left = f"what is left of it cannot be seen ({error.message})"
-        if left is None:
-            return True
-        if time.monotonic() >= end:
+        except (ClusterError, TimedOut) as error:
+            # One answer that does not come says nothing about those after it. The time of all
+            # requests together ends just before `end`; that is no news of what was seen.
+            if seen is None or end - time.monotonic() > _LOOK:
+                blind = error.message
+        else:
+            if left is None:
+                return True
+            seen, blind = left, None
+        now = time.monotonic()
+        if now >= end:
+            last = seen or "what is left of it was not seen"
             raise TimedOut(
-                f"the old job {job.name} is deleted, but {left} after {round(patience, 1):g} s",
+                f"the old job {job.name} is deleted, but {last} after {round(now - begun, 1):g} s",
+                why=blind,
                 hint="nothing was created; submit it again later",
             )
-        if left != told:
-            told = left
-            tell(f"{left}; {job.name} is submitted once that is gone")
-        time.sleep(_LOOK)
+        news = seen if blind is None else f"what is left of it cannot be seen ({blind})"
+        if news != told and end - now > _LOOK:
+            told = news
+            tell(f"{news}; {job.name} is submitted once that is gone")
+        time.sleep(min(_LOOK, end - now))
 
 
 def checked(
@@ -302,12 +305,10 @@ def checked(
 def _left(
     backend: Backend, name: str, namespace: str, uid: str, stored: Manifest | None
 ) -> str | None:
-    """What is still there of a job that was deleted; None if nothing is."""
-    try:
-        if backend.job(name, namespace).uid == uid:
-            return "it is still there"
-    except NotFound:
-        pass
+    """What is still there of a job that was deleted; None if nothing is to be waited for."""
+    with suppress(NotFound):
+        # Whoever has taken the name since keeps it, however long one waits for the old pods.
+        return "it is still there" if backend.job(name, namespace).uid == uid else None
     queue = backend.queue
     if queue is None or stored is None:
         return None

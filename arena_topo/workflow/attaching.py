@@ -28,6 +28,21 @@ def attach(
     return backend.attach(job, chosen, command, container=container, terminal=terminal, tell=tell)
 
 
+def unknown(named: str, job: JobStatus) -> NotFound:
+    """What to say, in arena's words, of an instance that a job has not, with the one most like it.
+
+    Who leaves out the name of the job means what is left.
+    """
+    names = [one.name for one in job.instances]
+    near = [one for one in names if one.endswith(f"-{named}")]
+    near = near or difflib.get_close_matches(named, names, n=1)
+    return NotFound(
+        f"invalid instance name {named} in job {job.name},please use"
+        f" 'arena-topo get {job.name}' to make sure instance name",
+        hint=f"did you mean {near[0]}?" if near else None,
+    )
+
+
 def _instance(job: JobStatus, named: str | None) -> str:
     names = [one.name for one in job.instances]
     if not names:
@@ -39,12 +54,7 @@ def _instance(job: JobStatus, named: str | None) -> str:
     if named is not None:
         if named in names:
             return named
-        near = difflib.get_close_matches(named, names, n=1)
-        raise NotFound(
-            f"invalid instance name {named} in job {job.name},please use"
-            f" 'arena-topo get {job.name}' to make sure instance name",
-            hint=f"did you mean {near[0]}?" if near else None,
-        )
+        raise unknown(named, job)
     if job.chief is not None:
         return job.chief.name
     if len(names) == 1:

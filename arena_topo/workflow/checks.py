@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 
 from arena_topo.backends.kubernetes.admin import GANG_GROUPS, Administration
 from arena_topo.backends.kubernetes.status import seconds
-from arena_topo.errors import AccessDenied, ArenaError, TimedOut
+from arena_topo.errors import AccessDenied, ArenaError, TimedOut, UsageError
 from arena_topo.manifests import install
 from arena_topo.manifests.install import (
+    ATTACH,
     CLAIMS_POLICY,
     CLUSTER_READER,
     FORMAT_LABEL,
@@ -318,12 +319,8 @@ class _Check:
             yield _ok(name, f"{level or 'none'} in namespace {self.namespace}")
 
     def submitting(self) -> Iterator[Finding]:
-        missing = self._missing(SUBMITTER)
-        name = "rights to submit"
-        grant = (
-            f"kubectl create rolebinding {SUBMITTER} -n {self.namespace}"
-            f" --clusterrole={SUBMITTER} --user=YOU"
-        )
+        missing = [one for one in self._missing(SUBMITTER) if one.resource != _CLAIMS]
+        name, grant = "rights to submit", self._grant(SUBMITTER)
         needed = [one for one in missing if one.resource == "mpijobs"]
         if needed:
             yield _fail(name, f"not allowed to {_said(needed)}", grant)
@@ -332,6 +329,29 @@ class _Check:
             yield _warn(name, f"not allowed to {_said(rest)}", grant)
         if not missing:
             yield _ok(name, f"all that submit, get, logs and delete need in {self.namespace}")
+
+    def listing(self) -> Iterator[Finding]:
+        name = "rights to list data"
+        missing = [one for one in self._missing(SUBMITTER) if one.resource == _CLAIMS]
+        if missing:
+            found = f"not allowed to {_said(missing)}: data list shows nothing"
+            yield _warn(name, found, self._grant(SUBMITTER))
+        else:
+            yield _ok(name, f"data list shows the claims of {self.namespace}")
+
+    def attaching(self) -> Iterator[Finding]:
+        name = "rights to attach"
+        missing = self._missing(ATTACH)
+        if missing:
+            found = f"not allowed to {_said(missing)}: neither attach nor check JOB"
+            yield _warn(name, found, self._grant(ATTACH))
+        else:
+            yield _ok(name, f"attach and check JOB run commands in the pods of {self.namespace}")
+
+    def _grant(self, role: str) -> str:
+        return (
+            f"kubectl create rolebinding {role} -n {self.namespace} --clusterrole={role} --user=YOU"
+        )
 
     def placing(self) -> Iterator[Finding]:
         name = "rights to place"
@@ -396,6 +416,8 @@ class _Check:
             )
 
 
+_CLAIMS = "persistentvolumeclaims"
+
 _PRESENT = frozenset({"", "apps", "batch", "kubeflow.org", "resource.k8s.io"})
 """Groups that matter on every cluster; rights on Kueue and PodGroups only where they are."""
 
@@ -419,6 +441,8 @@ def check(admin: Administration, namespace: str) -> Report:
         ("topology nodes", work.nodes),
         ("pod security", work.security),
         ("rights to submit", work.submitting),
+        ("rights to list data", work.listing),
+        ("rights to attach", work.attaching),
         ("rights to place", work.placing),
     )
     findings = [_ok("API server", version)]
@@ -435,7 +459,7 @@ def _tried(name: str, look: Callable[[], Iterable[Finding]]) -> Iterator[Finding
         if error.status == _UNKNOWN_CALLER:
             raise
         yield Finding(name=name, outcome=Outcome.UNKNOWN, found=error.message, fix=error.hint)
-    except TimedOut:
+    except (TimedOut, UsageError):
         raise
     except ArenaError as error:
         yield _fail(name, error.message, error.hint)

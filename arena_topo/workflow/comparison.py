@@ -15,7 +15,7 @@ from arena_topo.solver import Request, Unplaceable, Verdict, gang, unaware
 from arena_topo.solver.nearest import once_empty
 from arena_topo.solver.refusal import emptied
 from arena_topo.topology import Cluster
-from arena_topo.workflow.planning import seen
+from arena_topo.workflow.planning import check_preferred, seen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +92,7 @@ def propose(
     if cluster is None and backend is not None:
         cluster = seen(job, backend, namespace)
     cluster = _seen(backend, cluster)
-    request = workflow.request_of(job, cluster, backend)
+    request = workflow.request_of(job, cluster, backend, api=api)
     found = Proposal(
         job=job,
         namespace=namespace,
@@ -125,6 +125,7 @@ def count_only(job: MPIJob, backend: Backend | None, cluster: Cluster | None = N
                 hint=f"leave out {flag}, or --count-only",
             )
     cluster = _seen(backend, cluster)
+    check_preferred(job, cluster, backend)
     found = unaware.counts(workflow.request_of(job, cluster, backend), cluster)
     if found.gangs:
         return Counted(counts=found)

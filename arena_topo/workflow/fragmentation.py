@@ -82,8 +82,8 @@ class Alike:
     `stranded` GPUs of each are free, but no other free GPU is joined to them as fast as their best
     neighbour. `opaque`: which GPUs are free is not known, so these are the worst numbers. `lacking`
     is how many more GPUs of one such node must become free until it takes a worker of
-    `Kind.missing` at full speed; None if it never does, or no gang is missing. `unavailable` says
-    why no job can start there.
+    `Kind.missing` at full speed; None if its healthy GPUs never do, or no gang is missing.
+    `unavailable` says why no job can start there.
     """
 
     names: tuple[str, ...]
@@ -243,12 +243,13 @@ class _Kind:
         """The nodes, those that are equally well off together, the largest and freest first."""
         told: dict[tuple[object, ...], list[str]] = defaultdict(list)
         shown: dict[tuple[object, ...], Alike] = {}
-        known: dict[int, Alike] = {}
+        known: dict[tuple[object, ...], Alike] = {}
         for one, node in _members(self.now):
-            # Nodes of a class are alike, and a class is one object.
-            found = known.get(id(one))
+            # A class is one object, and its nodes differ only in what no job asks for.
+            like = (id(one), node.unavailable, node.allocatable)
+            found = known.get(like)
             if found is None:
-                found = known[id(one)] = _described(one, node, missing)
+                found = known[like] = _described(one, node, missing)
             key: tuple[object, ...] = (
                 *(found.gpus, found.free, found.sets, found.stranded, found.opaque),
                 *(found.unavailable, found.lacking),
@@ -315,7 +316,7 @@ def _described(one: NodeClass, node: Node, missing: Gang | None) -> Alike:
         stranded=_stranded(shape, one.free, one.hidden),
         opaque=one.hidden > 0,
         unavailable=node.unavailable,
-        lacking=None if missing is None else _lacking(one, missing),
+        lacking=None if missing is None else _lacking(one, _healthy(node), missing),
     )
 
 
@@ -408,11 +409,19 @@ FEW = 5_000
 """Sets that are gone through to see what a node lacks; beyond, numbers alone must do."""
 
 
-def _lacking(one: NodeClass, gang: Gang) -> int | None:
-    """How many GPUs must become free until a node takes a worker of a gang at its full speed."""
+def _healthy(node: Node) -> GPUSet:
+    """The GPUs of a node that work, whoever uses them."""
+    every = node.machine.everything
+    return every if node.allocatable is None else GPUSet(every & (node.allocatable | node.free))
+
+
+def _lacking(one: NodeClass, healthy: GPUSet, gang: Gang) -> int | None:
+    """How many GPUs must become free until a node takes a worker of a gang at its full speed.
+
+    None if even all its `healthy` GPUs together do not.
+    """
     shape, speed = one.table, gang.full or UNLIMITED
-    whole = GPUSet((1 << shape.size) - 1)
-    if shape.size < gang.gpus or shape.best(whole, gang.gpus) < speed:
+    if count(healthy) < gang.gpus or shape.best(healthy, gang.gpus) < speed:
         return None
     if certain(shape, one.free, one.hidden, gang.gpus, speed):
         return 0
@@ -420,7 +429,11 @@ def _lacking(one: NodeClass, gang: Gang) -> int | None:
     if shape.uniform or math.comb(shape.size, gang.gpus) > FEW:
         return max(1, short)
     nearest = min(
-        (count(GPUSet(some & ~one.free)) for some in _fast(shape, gang.gpus, speed)),
+        (
+            count(GPUSet(some & ~one.free))
+            for some in _fast(shape, gang.gpus, speed)
+            if not some & ~healthy
+        ),
         default=short,
     )
     return max(1, min(gang.gpus, nearest + one.hidden))

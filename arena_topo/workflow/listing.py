@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from typing import Any
 
@@ -37,14 +38,21 @@ def selection(backend: Backend, selector: str, *, mine: bool) -> str:
 
 def found(backend: Backend, namespace: str | None, selector: str = "") -> tuple[JobStatus, ...]:
     """The jobs of a namespace or, for None, of all; AccessDenied has arena's words."""
-    try:
+    where = f"namespace {namespace}" if namespace else "all namespaces"
+    with privileged(f"list the training jobs in {where}"):
         return backend.jobs(namespace, selector)
+
+
+@contextmanager
+def privileged(what: str) -> Iterator[None]:
+    """Say in arena's words that the caller has no right to do this."""
+    try:
+        yield
     except AccessDenied as error:
         if error.status != FORBIDDEN:
             raise
-        where = f"namespace {namespace}" if namespace else "all namespaces"
         raise AccessDenied(
-            f"the user has no privileges to list the training jobs in {where}",
+            f"the user has no privileges to {what}",
             status=error.status,
             why=error.why or error.message,
             hint=error.hint,

@@ -26,12 +26,13 @@ def looks(
     blind: Callable[[str | None], None] = lambda _: None,
     clock: Clock = time.monotonic,
     end: float | None = None,
+    pause: Callable[[float], None] = time.sleep,
 ) -> Iterator[Found]:
     """What is seen at each look, `every` so many seconds; it ends with whoever asks.
 
     A server that does not answer for a while does not end the looking: `blind` hears why nothing
     is seen, and None once something is again. ClusterError or TimedOut if that takes too long.
-    No pause goes on beyond `end`, which is a time of the clock.
+    No pause goes on beyond `end`, which is a time of the clock; `pause` waits so many seconds.
     """
     seen, sees = clock(), True
     while True:
@@ -47,7 +48,7 @@ def looks(
                 blind(None)
             seen, sees = clock(), True
             yield found
-        time.sleep(every if end is None else min(every, max(0.0, end - clock())))
+        pause(every if end is None else min(every, max(0.0, end - clock())))
 
 
 def _passing(error: ClusterError | TimedOut) -> bool:

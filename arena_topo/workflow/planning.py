@@ -5,8 +5,9 @@ Nothing here writes. `plan`, `submit` and those who start waiting jobs all place
 
 from __future__ import annotations
 
+import difflib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -66,8 +67,9 @@ def plan(
         if backend is None:
             raise nothing_to_place_on()
         cluster = seen(job, backend, namespace)
-    job = shape.fused(job, cluster, backend)
-    request = request_of(job, cluster, backend)
+    check_preferred(job, cluster, backend)
+    job = shape.fused(job, cluster, backend, api=api)
+    request = request_of(job, cluster, backend, api=api)
     placement = placed(job, request, cluster)
     return built(
         job,
@@ -130,10 +132,11 @@ def built(
     """
     from arena_topo.workflow import shape  # noqa: PLC0415  it plans in its turn
 
+    api = version(backend, api)
     built = manifests.plan(
         job,
         namespace=namespace,
-        api=api or (backend.api_version() if backend else ApiVersion.V2BETA1),
+        api=api,
         owner=backend.owner() if backend else _user(),
         files=_read_files(job),
         request=request,
@@ -144,10 +147,15 @@ def built(
         mechanisms=_mechanisms(backend, namespace, placement if binding is None else None),
         kept=kept,
     )
-    remarks = backend.remarks(job) if backend else ()
+    remarks = (*_unsuspended(job, api), *(backend.remarks(job) if backend else ()))
     doubts = _doubts(placement, cluster) if placement and cluster else []
-    short = _short(built)
-    return replace(built, notes=(*built.notes, *remarks, *shape.remarks(built), *doubts, *short))
+    more = (*remarks, *_left_out(job, cluster), *shape.remarks(built), *doubts, *_short(built))
+    return replace(built, notes=(*built.notes, *more))
+
+
+def version(backend: Backend | None, api: ApiVersion | None = None) -> ApiVersion:
+    """The MPIJob version that jobs are written in: the one given, else what the engine takes."""
+    return api or (backend.api_version() if backend else ApiVersion.V2BETA1)
 
 
 def _kept(job: MPIJob, backend: Backend | None, cluster: Cluster | None) -> bool:
@@ -271,10 +279,19 @@ def placed(job: MPIJob, request: Request, cluster: Cluster) -> Placement:
     return gang.placement(request, index, found)
 
 
-def request_of(job: MPIJob, cluster: Cluster, backend: Backend | None = None) -> Request:
+def request_of(
+    job: MPIJob,
+    cluster: Cluster,
+    backend: Backend | None = None,
+    *,
+    api: ApiVersion | None = None,
+) -> Request:
     """Translate a job into what the solver needs to know of it; `backend` is whose cluster it is.
 
-    InvalidJob if the job contradicts itself, or names what this cluster has not.
+    `api` is the version that the job is written in, if not the engine's. A preferred level that
+    this cluster has not is left out: whoever reads a job again may know fewer levels than its
+    submitter did, for whom `check_preferred` is. InvalidJob if the job contradicts itself, or
+    requires a level that is not there.
     """
     if job.gpus < 1:
         raise InvalidJob("--gputopology needs GPUs", hint="add --gpus N")
@@ -284,11 +301,9 @@ def request_of(job: MPIJob, cluster: Cluster, backend: Backend | None = None) ->
             why="there is no kube-queue that could start the job",
             hint="leave one of them out; what does not fit waits anyway",
         )
-    for flag, level in (
-        ("--topology-required", job.topology_required),
-        ("--topology-preferred", job.topology_preferred),
-    ):
-        _check_level(flag, level, cluster, backend)
+    words = gang.distances(cluster)
+    if job.topology_required and job.topology_required not in words:
+        raise _no_such_level("--topology-required", job.topology_required, cluster, backend)
     return Request(
         workers=job.workers,
         gpus=job.gpus,
@@ -299,25 +314,78 @@ def request_of(job: MPIJob, cluster: Cluster, backend: Backend | None = None) ->
         excluded=excluded(job, cluster),
         min_bandwidth=job.min_bandwidth,
         max_nodes=job.max_nodes or None,
+        per_node=1 if _one_per_node(job, backend, api) else None,
         required=job.topology_required or None,
-        preferred=job.topology_preferred or None,
+        preferred=job.topology_preferred if job.topology_preferred in words else None,
         policy=Policy(job.policy.value) if job.policy else Policy.PACK,
         pack_above=PACK_ABOVE if job.pack_above is None else job.pack_above,
     )
 
 
-def _check_level(flag: str, level: str, cluster: Cluster, backend: Backend | None) -> None:
-    words = list(gang.distances(cluster))
-    if level and level not in words:
-        described = len(words) > len(NO_TIERS) or (backend is not None and backend.name == "local")
-        raise InvalidJob(
-            f"{flag} {level}: this cluster has no such level",
-            why=f"it knows {', '.join(words)}",
-            # The local engine takes no fabric file.
-            hint=f"use one of these, or leave out {flag}"
-            if described
-            else "name the levels with --fabric FILE",
+def _one_per_node(job: MPIJob, backend: Backend | None, api: ApiVersion | None) -> bool:
+    """Whether no two workers of a job can run on one node of this engine."""
+    if not job.host_network or (backend is not None and backend.binding is not None):
+        # What an engine that binds by itself runs is no pods with sshd.
+        return False
+    from arena_topo.manifests.shape import one_per_node  # noqa: PLC0415  only for such jobs
+
+    return one_per_node(job, version(backend, api))
+
+
+def check_preferred(job: MPIJob, cluster: Cluster, backend: Backend | None = None) -> None:
+    """Refuse, with InvalidJob, to prefer a level that nobody knows: a word that was mistyped.
+
+    One that other clusters have is only left out: a level is preferred wherever it can be had.
+    """
+    from arena_topo.topology.fabric import WORDS  # noqa: PLC0415  only for submitters
+
+    level, known = job.topology_preferred, WORDS | cluster.unused
+    if level and level not in {*gang.distances(cluster), *known}:
+        raise _no_such_level("--topology-preferred", level, cluster, backend, known)
+
+
+def _unsuspended(job: MPIJob, api: ApiVersion) -> Iterator[str]:
+    """That a queue may not decide when a job starts, though it is to."""
+    if job.queue and api is ApiVersion.V1ALPHA1:
+        yield (
+            f"--queue is an annotation only, since MPIJob {api} cannot be suspended: an operator"
+            " that does not know it starts the job at once"
         )
+
+
+def _left_out(job: MPIJob, cluster: Cluster | None) -> Iterator[str]:
+    """That a preferred level is not there."""
+    level = job.topology_preferred
+    if level and cluster is not None and level not in (words := gang.distances(cluster)):
+        yield (
+            f"--topology-preferred {level} is left out: this cluster has no such level; it knows"
+            f" {', '.join(words)}"
+        )
+
+
+def _no_such_level(
+    flag: str,
+    level: str,
+    cluster: Cluster,
+    backend: Backend | None,
+    known: Iterable[str] = (),
+) -> InvalidJob:
+    """The mistake of naming a level that is not there; `known` are others that could be meant."""
+    words = list(gang.distances(cluster))
+    near = difflib.get_close_matches(level, [*words, *known], n=1)
+    described = len(words) > len(NO_TIERS) or (backend is not None and backend.name == "local")
+    if near:
+        hint = f"did you mean {near[0]}?"
+    elif described:
+        # The local engine takes no fabric file.
+        hint = f"use one of these, or leave out {flag}"
+    else:
+        hint = "name the levels with --fabric FILE"
+    return InvalidJob(
+        f"{flag} {level}: this cluster has no such level",
+        why=f"it knows {', '.join(words)}",
+        hint=hint,
+    )
 
 
 NO_TIERS = ("node", "beyond")

@@ -11,7 +11,7 @@ from dataclasses import replace
 from arena_topo.backends import Backend
 from arena_topo.errors import InvalidJob
 from arena_topo.job import MPIJob, PodShape
-from arena_topo.manifests import HOST_STAGED, Plan
+from arena_topo.manifests import HOST_STAGED, ApiVersion, Plan
 from arena_topo.solver import gang
 from arena_topo.solver.classes import Index
 from arena_topo.topology import Cluster
@@ -19,7 +19,12 @@ from arena_topo.workflow import planning
 
 
 def fused(
-    job: MPIJob, cluster: Cluster, backend: Backend | None = None, *, later: bool = False
+    job: MPIJob,
+    cluster: Cluster,
+    backend: Backend | None = None,
+    *,
+    api: ApiVersion | None = None,
+    later: bool = False,
 ) -> MPIJob:
     """The same job with fewer, larger workers, as `--pod-shape fused` runs it.
 
@@ -27,7 +32,7 @@ def fused(
     can use most, then the one that the solver prefers (`gang.Worth`), then the largest pods. The
     job itself where its shape is another. Where it does not fit now the job itself as well, or
     with `later` the shape that is best on the cluster once it is empty, for a job that waits.
-    InvalidJob as for `request_of`.
+    `api` and InvalidJob as for `request_of`.
     """
     if job.pod_shape is not PodShape.FUSED:
         return job
@@ -35,26 +40,25 @@ def fused(
     from arena_topo.workflow import tables  # noqa: PLC0415  only for placing
 
     tables.prepare(cluster)
-    native = backend.binding if backend is not None else None
-    separate = native is None or native.separate
-    found = _best(job, cluster, backend, separate=separate)
+    api = planning.version(backend, api)
+    found = _best(job, cluster, backend, api)
     if found is None and later:
-        found = _best(job, emptied(cluster), backend, separate=separate)
+        found = _best(job, emptied(cluster), backend, api)
     return found or job
 
 
-def _best(
-    job: MPIJob, cluster: Cluster, backend: Backend | None, *, separate: bool
-) -> MPIJob | None:
+def _best(job: MPIJob, cluster: Cluster, backend: Backend | None, api: ApiVersion) -> MPIJob | None:
     """The best shape of a job on a cluster; None if it fits in none."""
+    native = backend.binding if backend is not None else None
+    separate = native is None or native.separate
     index = Index(cluster)
     largest = max((len(node.machine.gpus) for node in cluster.nodes), default=0)
     best: tuple[tuple[int, float, gang.Worth], MPIJob] | None = None
     for each in range(job.workers, 0, -1):
         if job.workers % each or each * job.gpus > largest:
             continue
-        shape = merged(job, each)
-        found = gang.best(planning.request_of(shape, cluster, backend), index)
+        shape = merged(job, each, api)
+        found = gang.best(planning.request_of(shape, cluster, backend, api=api), index)
         if found is None:
             continue
         rank = (found.worth.reach, -_usable(found, separate=separate), found.worth)
@@ -70,17 +74,19 @@ def _usable(found: gang.Found, *, separate: bool) -> float:
     return min(bandwidth, HOST_STAGED) if several else bandwidth
 
 
-def merged(job: MPIJob, each: int) -> MPIJob:
+def merged(job: MPIJob, each: int, api: ApiVersion) -> MPIJob:
     """The same job with every so many workers made one; `each` divides their number."""
+    # A launcher has what a worker has unless told otherwise, and it does not grow. That of
+    # v1alpha1 is given nothing of its own unless something is asked for it.
+    alike = api is not ApiVersion.V1ALPHA1 or job.launcher_cpu or job.launcher_memory
     return replace(
         job,
         workers=job.workers // each,
         gpus=job.gpus * each,
         cpu=None if job.cpu is None else job.cpu.times(each),
         memory=None if job.memory is None else job.memory.times(each),
-        # A launcher has what a worker has unless told otherwise, and it does not grow.
-        launcher_cpu=job.launcher_cpu or job.cpu,
-        launcher_memory=job.launcher_memory or job.memory,
+        launcher_cpu=job.launcher_cpu or job.cpu if alike else None,
+        launcher_memory=job.launcher_memory or job.memory if alike else None,
         device=tuple(replace(one, quantity=one.quantity.times(each)) for one in job.device),
     )
 

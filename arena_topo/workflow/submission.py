@@ -14,6 +14,7 @@ from arena_topo import manifests
 from arena_topo.backends import Backend, JobStatus
 from arena_topo.backends.kubernetes.status import is_launcher
 from arena_topo.backends.queue import MOST_TRIES, Queue, QueuedJob, queued, suspender
+from arena_topo.backends.usage import job_over
 from arena_topo.errors import (
     AccessDenied,
     ArenaError,
@@ -26,10 +27,10 @@ from arena_topo.manifests import ApiVersion, Manifest, Plan, transition
 from arena_topo.manifests.values import INCOMPLETE, STATE
 from arena_topo.solver import Placement, Unplaceable, Verdict
 from arena_topo.topology import Cluster
-from arena_topo.workflow import fairness, gathering, shape
+from arena_topo.workflow import fairness, gathering, ordinary, shape
 from arena_topo.workflow.assembling import Tell, brought_together, left
 from arena_topo.workflow.gathering import Fate
-from arena_topo.workflow.planning import built, fit, placed, plan, request_of
+from arena_topo.workflow.planning import built, check_preferred, fit, placed, plan, request_of
 from arena_topo.workflow.starting import UNSEEN, Decision, Outcome, Starter
 
 Announce = Callable[[Sequence[str]], None]
@@ -116,7 +117,7 @@ def _applied(
             namespace=namespace,
             api=api,
             cluster=cluster,
-            request=request_of(job, cluster, backend),
+            request=request_of(job, cluster, backend, api=api),
             waiting=refused.reason,
         )
     created = backend.apply(decided)
@@ -164,7 +165,8 @@ class _Submission:
             return self._left_waiting(denied)
         if starter.withdraw(view.jobs, view.now):
             view = self.queue.read()
-        job = shape.fused(self.job, view.cluster(), self.backend, later=True)
+        check_preferred(self.job, view.cluster(), self.backend)
+        job = shape.fused(self.job, view.cluster(), self.backend, api=self.api, later=True)
         priority = self.queue.priority(job.priority)
         mine = fairness.newcomer(job, namespace=self.namespace, priority=priority)
         bare = self._built(job, view.cluster(), None)
@@ -245,7 +247,7 @@ class _Submission:
             namespace=self.namespace,
             api=self.api,
             cluster=cluster,
-            request=request_of(job, cluster, self.backend),
+            request=request_of(job, cluster, self.backend, api=self.api),
             placement=placement,
             binding=decision.binding if decision is not None else None,
             waiting=None if placement is not None else (decision.refused if decision else "") or "",
@@ -284,9 +286,10 @@ class _Submission:
         if not self.queue.watched():
             raise denied
         # Whether it can fit at all can be seen from what the controller publishes.
-        job = shape.fused(self.job, cluster, self.backend, later=True)
+        check_preferred(self.job, cluster, self.backend)
+        job = shape.fused(self.job, cluster, self.backend, api=self.api, later=True)
         try:
-            placed(job, request_of(job, cluster, self.backend), cluster)
+            placed(job, request_of(job, cluster, self.backend, api=self.api), cluster)
         except Unplaceable as refused:
             if refused.verdict is not Verdict.NOT_NOW:
                 raise
@@ -400,19 +403,36 @@ def open_starter(backend: Backend, queue: Queue) -> Starter:
 
 
 def resume(
-    backend: Backend, name: str, namespace: str, *, stay: bool = False, tell: Tell = lambda _: None
+    backend: Backend,
+    name: str,
+    namespace: str,
+    *,
+    stay: bool = False,
+    tell: Tell = lambda _: None,
+    sees: Tell = lambda _: None,
 ) -> Outcome:
     """Start a gang that waits or was held, if it fits; finish one that was left half-started.
 
-    NotPossible for a job that somebody else suspends, or that is no gang of arena-topo;
-    Unplaceable if it can never fit.
+    A job that arena-topo does not place goes on as it is; a note says so of one that was not held.
+
+    `tell` hears what happens, `sees` at every look what there is still to wait for.
+    NotPossible for a job that somebody else suspends, or that is over; Unplaceable if it can never
+    fit.
     """
+    if backend.pausing is not None:
+        held = backend.pausing.resume(name, namespace)
+        return ordinary.resumed(backend, name, namespace, held=held, stay=stay, sees=sees)
     queue, stored = _queue_of(backend, name, namespace)
     mine = queued(stored, {})
     if mine is None:
+        why = _out_of_queue(backend, stored)
+        if why is None:
+            held = ordinary.resume(queue, stored)
+            return ordinary.resumed(backend, name, namespace, held=held, stay=stay, sees=sees)
         raise NotPossible(
             f"there is nothing to resume about {name}",
-            why=_out_of_queue(backend, stored),
+            why=why,
+            hint=f"{ordinary.delete(stored)}, and submit it again",
         )
     if mine.incomplete:
         raise NotPossible(
@@ -424,11 +444,7 @@ def resume(
     job = manifests.job_of(stored)
     if mine.suspender is not None:
         if mine.suspended:
-            raise NotPossible(
-                f"{mine.suspender} decides when {name} starts",
-                why=f"it was submitted to a queue of {mine.suspender}",
-                hint=f"ask it why: arena-topo why {name}",
-            )
+            raise ordinary.not_ours(stored, mine.suspender, "starts")
         outcome = _begun(stored) if _seated(queue, stored) else starter.admitted(job, stored)
     elif not mine.suspended:
         outcome = _begun(stored)
@@ -445,7 +461,7 @@ def resume(
             raise NotFound(f"Not found training job {name} in namespace {namespace}")
         outcome = starter.start(job, released, None)
     until = Fate.STARTED if stay else Fate.BOUND
-    return brought_together(starter, job, outcome, until=until, tell=tell)
+    return brought_together(starter, job, outcome, until=until, tell=tell, sees=sees)
 
 
 def _begun(stored: Manifest) -> Outcome:
@@ -463,30 +479,38 @@ def _seated(queue: Queue, stored: Manifest) -> bool:
     )
 
 
-def suspend(backend: Backend, name: str, namespace: str) -> Manifest:
+def suspend(backend: Backend, name: str, namespace: str) -> None:
     """Stop a job until somebody resumes it: its pods end, its GPUs are free for others.
 
     NotPossible for one that somebody else suspends, or that is over.
     """
+    if backend.pausing is not None:
+        backend.pausing.suspend(name, namespace)
+        return
     queue, stored = _queue_of(backend, name, namespace)
     owner = suspender(stored)
     if owner is not None:
-        raise NotPossible(
-            f"{owner} decides when {name} runs",
-            why=f"it was submitted to a queue of {owner}",
-        )
+        raise ordinary.not_ours(stored, owner, "runs")
     for _ in range(10):
-        if queued(stored, {}) is None:
+        mine = queued(stored, {})
+        why = _out_of_queue(backend, stored) if mine is None else None
+        if why is not None:
             raise NotPossible(
                 f"{name} cannot be suspended",
-                why=_out_of_queue(backend, stored),
-                hint=f"end it with: arena-topo delete {name}",
+                why=why,
+                hint=f"{ordinary.delete(stored)} removes it",
             )
-        if stored["metadata"]["annotations"][STATE] == "held":
-            return stored
-        held = queue.change(stored, transition.holding(stored, manifests.unplaced(stored)))
+        if mine.state == "held" if mine is not None else ordinary.is_suspended(stored):
+            return
+        patch = (
+            transition.stopping(stored)
+            if mine is None
+            else transition.holding(stored, manifests.unplaced(stored))
+        )
+        held = queue.change(stored, patch)
         if held is not None:
-            return _suspended(held)
+            _suspended(held)
+            return
         found = queue.get(namespace, name)
         if found is None:
             raise NotFound(f"Not found training job {name} in namespace {namespace}")
@@ -502,6 +526,7 @@ def replan(
     reason: str = "placed anew on request",
     stay: bool = False,
     tell: Tell = lambda _: None,
+    sees: Tell = lambda _: None,
 ) -> Outcome:
     """Take a running gang back whole and start it on the best GPUs there are now.
 
@@ -511,14 +536,19 @@ def replan(
     mine = queued(stored, {})
     if mine is None or mine.suspender is not None:
         owner = None if mine is None else mine.suspender
+        why = f"{owner} decides when it runs" if owner else _out_of_queue(backend, stored)
+        verbs = " and ".join(f"arena-topo {verb} {name}" for verb in ("suspend", "resume"))
         raise NotPossible(
             f"{name} cannot be placed anew",
-            why=f"{owner} decides when it runs" if owner else _out_of_queue(backend, stored),
+            why=why or "it was not submitted with --gputopology",
+            hint=f"{ordinary.delete(stored)}, and submit it again"
+            if why
+            else f"{verbs} start it again",
         )
     starter = open_starter(backend, queue)
     job = manifests.job_of(stored)
     if mine.suspended:
-        return resume(backend, name, namespace, stay=stay, tell=tell)
+        return resume(backend, name, namespace, stay=stay, tell=tell, sees=sees)
     patch = transition.taking_back(stored, manifests.unplaced(stored), reason, mine.tries)
     back = queue.change(stored, patch)
     if back is None:
@@ -528,7 +558,7 @@ def replan(
     left(starter, back)
     outcome = starter.start(job, back, None)
     until = Fate.STARTED if stay else Fate.BOUND
-    return brought_together(starter, job, outcome, until=until, tell=tell)
+    return brought_together(starter, job, outcome, until=until, tell=tell, sees=sees)
 
 
 def _suspended(stored: Manifest) -> Manifest:
@@ -537,7 +567,7 @@ def _suspended(stored: Manifest) -> Manifest:
         raise ArenaError(
             f"{stored['metadata']['name']} cannot be suspended, and runs on",
             why="the MPIJob of this cluster's operator knows no suspension",
-            hint="end it with: arena-topo delete",
+            hint=f"end it with: {ordinary.delete(stored)}",
         )
     return stored
 
@@ -552,13 +582,13 @@ def tend(backend: Backend, name: str, namespace: str) -> None:
         queue.bind(pod, patch)
 
 
-def _out_of_queue(backend: Backend, stored: Manifest) -> str:
-    """Why a job is not for the queue (`queued` is None): what it is, or how it ended."""
+def _out_of_queue(backend: Backend, stored: Manifest) -> str | None:
+    """Why a job is not for the queue (`queued` is None) nor ordinary: it is over, or broken."""
     meta = stored["metadata"]
-    if STATE not in (meta.get("annotations") or {}):
-        return "it was not submitted with --gputopology"
     if meta.get("deletionTimestamp"):
         return "it is being deleted"
+    if STATE not in (meta.get("annotations") or {}) and not job_over(stored):
+        return None
     phase = backend.job(meta["name"], meta["namespace"]).phase
     return f"it has {phase}" if phase.over else "what is recorded of it cannot be read"
 
@@ -568,9 +598,10 @@ def _queue_of(backend: Backend, name: str, namespace: str) -> tuple[Queue, Manif
     if queue is None or queue.api_version() is ApiVersion.V1ALPHA1:
         raise NotPossible(
             "jobs of this engine cannot be suspended or resumed",
-            why="the local engine starts what waits by itself"
+            why="the local engine knows no queue"
             if queue is None
             else "MPIJob v1alpha1 knows no suspension",
+            hint=f"arena-topo delete {name} -n {namespace} ends it; submit it again later",
         )
     stored = queue.get(namespace, name)
     if stored is None:

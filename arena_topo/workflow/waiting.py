@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Literal
 
 from arena_topo.backends import Backend, JobStatus, Phase
-from arena_topo.errors import ArenaError, NotFound, TimedOut
+from arena_topo.errors import AccessDenied, ArenaError, NotFound, TimedOut
 from arena_topo.workflow.looking import Clock, looks
 
 _FEW = 3
@@ -36,6 +37,45 @@ class Standing(StrEnum):
     OPEN = "open"
     LOST = "lost"
     """It can never be reached any more."""
+
+
+class Start(StrEnum):
+    """Who starts a job that waits and holds nothing."""
+
+    QUEUE = "its queue decides when it starts"
+    ITSELF = "it starts by itself once it can"
+    CONTROLLER = "the controller starts it once it fits"
+    RESUME = "resume starts it when it fits"
+    """Nobody does before a person says so."""
+
+
+def start_of(status: JobStatus, backend: Backend) -> Start | None:
+    """Who starts a job that holds nothing; None for one that is on its way or over."""
+    if status.phase is Phase.SUSPENDED:
+        return Start.RESUME
+    forecast = status.forecast if status.phase in {Phase.PENDING, Phase.QUEUING} else None
+    if forecast is None or forecast.state not in {"waiting", "held"}:
+        return None
+    if status.phase is Phase.QUEUING:
+        return Start.QUEUE
+    if backend.starts_waiting or backend.queue is None:
+        return Start.ITSELF
+    if forecast.state == "waiting" and backend.queue.watched():
+        return Start.CONTROLLER
+    return Start.RESUME
+
+
+def starting(start: Start, names: Sequence[str], namespace: str) -> str:
+    """Who starts these jobs, in a phrase with the command for it, if there is one."""
+    if start is not Start.RESUME:
+        return str(start)
+    them = "it when it fits" if len(names) == 1 else "them when they fit"
+    return f"{command('resume', *names, namespace=namespace)} starts {them}"
+
+
+def command(verb: str, *names: str, namespace: str) -> str:
+    """What a person types about some jobs."""
+    return f"arena-topo {verb} {' '.join(names)} -n {namespace}"
 
 
 class UnknownJob(NotFound):
@@ -104,9 +144,9 @@ def wait(
 ) -> JobStatus:
     """Wait until a job is over; `tell` hears of every change of phase or reason, `seen` of all.
 
-    `each` is done at every look. NotFound if the job is not there, or is deleted meanwhile.
-    TimedOut after `timeout` seconds; the job goes on. A server that does not answer for a while
-    does not end the waiting.
+    `each` is done at every look; an error of it ends nothing. NotFound if the job is not there, or
+    is deleted meanwhile. TimedOut after `timeout` seconds; the job goes on. A server that does not
+    answer for a while does not end the waiting.
     """
     (end,) = wait_all(
         backend,
@@ -133,29 +173,46 @@ def wait_all(
     timeout: float | None = None,
     tell: Callable[[JobStatus], None] = lambda _: None,
     ended: Callable[[Ending], None] = lambda _: None,
+    waits: Callable[[JobStatus, Start | None], None] = lambda _status, _start: None,
     seen: Callable[[JobStatus], None] = lambda _: None,
+    blind: Callable[[str | None], None] = lambda _: None,
     each: Callable[[], None] = lambda: None,
     clock: Clock = time.monotonic,
 ) -> tuple[Ending, ...]:
     """Wait until jobs of a namespace have reached a goal, or one has lost it; how they ended.
 
     Without those that were still on their way when another lost the goal for them all. `tell` hears
-    of every change of phase or reason, `ended` of each job that is done with, `seen` of each look.
-    UnknownJob if one is not there to begin with, unless it is to be deleted. TimedOut after
-    `timeout` seconds names those that are left and where they stand; they go on. A server that
-    does not answer for a while does not end the waiting.
+    of every change of phase or reason, `ended` of each job that is done with, `seen` of each look,
+    `waits` of who starts a job that holds nothing, or that it does no more. UnknownJob if one is
+    not there to begin with, unless it is to be deleted. TimedOut after `timeout` seconds names
+    those that are left, where they stand, and what to do about them. A server that does not answer
+    for a while does not end the waiting: `blind` hears at each look why nothing is seen, and None
+    once something is again.
     """
-    watch = _Watch(names=tuple(dict.fromkeys(names)), goal=goal, tell=tell, ended=ended, seen=seen)
+    watch = _Watch(
+        names=tuple(dict.fromkeys(names)),
+        goal=goal,
+        tell=tell,
+        ended=ended,
+        waits=waits,
+        seen=seen,
+    )
     end = None if timeout is None else clock() + timeout
 
-    def in_time(_: object = None) -> None:
+    def unseen(why: str | None) -> None:
+        in_time()
+        # The time of all requests together ends just before this does; that is no news.
+        if end is None or end - clock() > backend.look_every:
+            blind(why)
+
+    def in_time() -> None:
         if end is not None and clock() >= end:
             raise watch.late(timeout or 0.0, namespace) from None
 
     for _ in looks(
         lambda: watch.look(backend, namespace),
         every=backend.look_every,
-        blind=in_time,
+        blind=unseen,
         clock=clock,
         end=end,
     ):
@@ -175,9 +232,13 @@ class _Watch:
     goal: Goal
     tell: Callable[[JobStatus], None]
     ended: Callable[[Ending], None]
+    waits: Callable[[JobStatus, Start | None], None]
     seen: Callable[[JobStatus], None]
     known: dict[str, JobStatus] = field(default_factory=dict)
+    starts: dict[str, Start] = field(default_factory=dict)
     ends: dict[str, Ending] = field(default_factory=dict)
+    lists: bool = True
+    """Whether the jobs of the namespace may be listed."""
 
     @property
     def left(self) -> tuple[str, ...]:
@@ -193,12 +254,16 @@ class _Watch:
         """Look at every job that is left."""
         left = self.left
         listed: Mapping[str, JobStatus] | None = None
-        if len(left) > _FEW:
-            listed = {one.name: one for one in backend.jobs(namespace)}
+        if len(left) > _FEW and self.lists:
+            try:
+                listed = {one.name: one for one in backend.jobs(namespace)}
+            except AccessDenied:
+                # Who may not list may still look at each of them.
+                self.lists = False
         for name in left:
-            self._see(name, _status(backend, name, namespace, listed), namespace)
+            self._see(backend, name, _status(backend, name, namespace, listed), namespace)
 
-    def _see(self, name: str, found: JobStatus | None, namespace: str) -> None:
+    def _see(self, backend: Backend, name: str, found: JobStatus | None, namespace: str) -> None:
         before = self.known.get(name)
         if before is None and found is None and self.goal is not Goal.DELETED:
             raise UnknownJob(name, namespace)
@@ -210,30 +275,81 @@ class _Watch:
             self.seen(found)
             if before is None or (before.phase, before.reason) != (found.phase, found.reason):
                 self.tell(found)
+            if before is None or _held_by(before) != _held_by(found):
+                self._learn(backend, found)
         now = standing(self.goal, found)
         if now is not Standing.OPEN:
             self.ends[name] = Ending(name=name, standing=now, status=found)
             self.ended(self.ends[name])
 
+    def _learn(self, backend: Backend, found: JobStatus) -> None:
+        """Find out who starts a job, while there is time to ask."""
+        start = None
+        with suppress(ArenaError):
+            start = start_of(found, backend) if self.goal is not Goal.DELETED else None
+        if start is not None:
+            self.starts[found.name] = start
+            self.waits(found, start)
+        elif self.starts.pop(found.name, None) is not None:
+            self.waits(found, None)
+
     def late(self, timeout: float, namespace: str) -> TimedOut:
-        """That there is no more time, and where the jobs stand that are left."""
+        """That there is no more time, where the jobs stand that are left, and what to do."""
         left, spent = self.left, f"{round(timeout, 1):g}"
         some = [self.known[name] for name in left if name in self.known]
-        come_back = f"arena-topo get {left[0]} -n {namespace}"
+        hint = self._next(left, namespace)
         if len(self.names) == 1:
             last = some[0] if some else None
             is_ = f"still {last.phase}" if last else "out of sight"
             return TimedOut(
                 f"job {left[0]} is {is_} after {spent} s",
                 why=last.reason if last else None,
-                hint=f"it goes on: {come_back}",
+                hint=hint,
             )
         stand = {one.name: f"{one.phase}{f' ({one.reason})' if one.reason else ''}" for one in some}
         return TimedOut(
             f"{len(left)} of {len(self.names)} jobs are not {self.goal} after {spent} s",
             why="; ".join(f"{name} is {stand.get(name, 'out of sight')}" for name in left),
-            hint=f"they go on: {come_back}",
+            hint=hint,
         )
+
+    def _next(self, left: Sequence[str], namespace: str) -> str:
+        """What becomes of the jobs that are left, and what to do about them."""
+        groups: dict[_Lot, list[str]] = {}
+        for name in left:
+            groups.setdefault(self._lot(name), []).append(name)
+        phrases = {lot: _phrase(lot, names, namespace) for lot, names in groups.items()}
+        if len(phrases) == 1:
+            return next(iter(phrases.values()))
+        return "; ".join(f"{', '.join(groups[lot])}: {said}" for lot, said in phrases.items())
+
+    def _lot(self, name: str) -> _Lot:
+        if name not in self.known:
+            return "unseen"
+        return "stays" if self.goal is Goal.DELETED else self.starts.get(name, "goes on")
+
+
+def _held_by(status: JobStatus) -> tuple[Phase, str | None]:
+    """What decides who starts a job."""
+    return status.phase, None if status.forecast is None else status.forecast.state
+
+
+_Lot = Start | Literal["unseen", "stays", "goes on"]
+"""What becomes of a job that nobody waits for any more."""
+
+
+def _phrase(lot: _Lot, names: Sequence[str], namespace: str) -> str:
+    one = len(names) == 1
+    look = command("get", names[0], namespace=namespace)
+    if lot == "unseen":
+        return f"see whether {'it is' if one else 'they are'} there: {look}"
+    if lot == "stays":
+        them = "it" if one else "them"
+        return f"delete {them} if nobody has: {command('delete', *names, namespace=namespace)}"
+    if lot == "goes on":
+        return f"{'it goes' if one else 'they go'} on: {look}"
+    said = starting(lot, names, namespace)
+    return said if lot is Start.RESUME else f"{said}: {look}"
 
 
 def _status(

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from arena_topo.backends.kubernetes.connection import Connection
+from arena_topo.backends.kubernetes.writing import part
 from arena_topo.errors import ClusterError, NotFound
 from arena_topo.manifests import Manifest
 from arena_topo.manifests.install import CONTROLLER, SYSTEM, VIEW, Right
@@ -77,7 +78,7 @@ class Administration:
 
     def namespace(self, name: str) -> Object | None:
         """A namespace; None if there is none."""
-        return self._maybe(f"/api/v1/namespaces/{name}")
+        return self._maybe(f"/api/v1/namespaces/{part(name)}")
 
     def _maybe(self, path: str) -> Object | None:
         try:
@@ -134,7 +135,7 @@ class Administration:
     def topologies(self, namespace: str) -> list[Object]:
         """The ConfigMaps of a namespace that publish the links of a node."""
         return self._api.collect(
-            f"/api/v1/namespaces/{namespace}/configmaps",
+            f"/api/v1/namespaces/{part(namespace)}/configmaps",
             labelSelector=f"{published.SCHEDULE_LABEL}=topology",
         )
 
@@ -183,9 +184,10 @@ class Administration:
         return self._api.collect("/api/v1/nodes", keep)
 
     def node(self, name: str) -> Object:
-        """One node; NotFound if there is none."""
+        """One node; NotFound if there is none, UsageError if none can be called so."""
+        path = f"/api/v1/nodes/{part(name)}"
         try:
-            return self._api.get(f"/api/v1/nodes/{name}")
+            return self._api.get(path)
         except NotFound as error:
             raise NotFound(
                 f"there is no node {name} in this cluster",
@@ -195,14 +197,14 @@ class Administration:
 
     def pods_on(self, node: str) -> list[Object]:
         """The pods that are bound to a node, in all namespaces."""
-        return self._api.collect("/api/v1/pods", fieldSelector=f"spec.nodeName={node}")
+        return self._api.collect("/api/v1/pods", fieldSelector=f"spec.nodeName={part(node)}")
 
     def patch_node(
         self, name: str, steps: Iterable[Mapping[str, Any]], *, dry_run: bool = False
     ) -> Object:
         """Change a node by a JSON patch; ClusterError with status 422 where a `test` fails."""
         query = {"dryRun": "All"} if dry_run else {}
-        return self._api.patch(f"/api/v1/nodes/{name}", list(steps), "json", **query)
+        return self._api.patch(f"/api/v1/nodes/{part(name)}", list(steps), "json", **query)
 
 
 def overtaken(error: ClusterError) -> bool:

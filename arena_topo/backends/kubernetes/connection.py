@@ -8,6 +8,7 @@ imported only then.
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import itertools
 import json
 import logging
@@ -27,6 +28,7 @@ from urllib.parse import unquote, urlencode, urlsplit
 
 from arena_topo import __version__
 from arena_topo.backends import REQUESTS, Options
+from arena_topo.backends.kubernetes.bounded import bound
 from arena_topo.backends.kubernetes.failures import (
     CONFLICT,
     FORBIDDEN,
@@ -34,6 +36,7 @@ from arena_topo.backends.kubernetes.failures import (
     INVALID,
     UNKNOWN_CALLER,
     cause,
+    parsed,
     refusal,
     unreachable,
 )
@@ -42,10 +45,12 @@ from arena_topo.backends.kubernetes.kubeconfig import (
     SERVICE_ACCOUNT,
     Access,
     configured,
+    is_token,
     present,
     proxy_of_environment,
     resolve,
 )
+from arena_topo.backends.tidying import undisturbed
 from arena_topo.errors import AccessDenied, ClusterError, TimedOut, UsageError
 
 if TYPE_CHECKING:
@@ -92,6 +97,8 @@ _FIRST_DELAY = 0.1
 _LAST_DELAY = 5.0
 _GRACE = 10.0
 """Seconds that a watch may be silent beyond the end that it was given."""
+_LONGEST = (1 << 31) / 1000
+"""Seconds that poll(2) can wait for: its milliseconds are a C int, and Python cuts off the rest."""
 _PIECE = 1 << 16
 _HEADERS = {
     "accept": "application/json, */*",
@@ -117,13 +124,19 @@ def access(options: Options) -> Access:
     if found.exec is not None:
         from arena_topo.backends.kubernetes import credentials  # noqa: PLC0415  only plugins
 
-        return credentials.asked(found)
+        return credentials.asked(found, patience=_patience(options))
     if options.cluster or options.user:
         raise UsageError(
             f"user {found.identity!r} has an auth-provider, which --cluster and --user cannot have",
             hint="name a --context",
         )
     return _asked(found)
+
+
+def _patience(options: Options) -> float | None:
+    """Seconds that a plugin may take which cannot ask anybody; None is no limit."""
+    limits = [options.request_timeout or math.inf, options.deadline or math.inf]
+    return min(limits) if min(limits) < _LONGEST else None
 
 
 class _Heard(logging.Handler):
@@ -180,6 +193,8 @@ def _in_pod(found: Access) -> Access:
     authority, namespace = SERVICE_ACCOUNT / "ca.crt", SERVICE_ACCOUNT / "namespace"
     try:
         token = (SERVICE_ACCOUNT / "token").read_text(encoding="utf-8").strip()
+        if not is_token(token):
+            raise UsageError(f"{IN_CLUSTER} cannot be used: its token is none")
         named = namespace.read_text(encoding="utf-8").strip() if present(namespace) else None
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{IN_CLUSTER} cannot be used: {error}") from error
@@ -208,7 +223,8 @@ class Connection:
     off, others only where it said that it did not take them (429). Without a deadline that is at
     most five times and within the request timeout (seconds; 0 is no limit, as in kubectl). With
     one (`Options.deadline`, seconds from here on for all requests together) each try may take the
-    request timeout, and tries go on until the deadline; TimedOut once it has passed.
+    request timeout, and tries go on until the deadline (who is `Options.repeating` asks again by
+    itself: its tries too are within the request timeout); TimedOut once it has passed.
     """
 
     def __init__(self, options: Options) -> None:
@@ -223,10 +239,14 @@ class Connection:
 
     @contextlib.contextmanager
     def grace(self, seconds: float = 5.0) -> Iterator[None]:
-        """Let the requests inside have this much time even past the deadline: to tidy up."""
+        """Let the requests inside have this much time even past the deadline: to tidy up.
+
+        The alarm that ends a command waits for them as long.
+        """
         end, self._end = self._end, max(self._end, time.monotonic() + seconds)
         try:
-            yield
+            with undisturbed(seconds):
+                yield
         finally:
             self._end = end
 
@@ -315,16 +335,25 @@ class Connection:
         asked = {**query, "limit": str(limit)} if limit else dict(query)
         while True:
             page, _ = self._json("GET", path, asked)
-            for one in page.get("items") or ():
+            for one in self._items(path, page):
                 kept = keep(one) if keep else one
                 if kept is not None:
                     found.append(kept)
             meta = page.get("metadata") or {}
+            if not isinstance(meta, dict):
+                raise self._no_server(f"the list of {path} has no metadata")
             if not meta.get("continue"):
                 return found, str(meta.get("resourceVersion") or "")
             # The token knows its revision; the server refuses to be told it twice.
             asked = {key: value for key, value in asked.items() if key not in _REVISION}
             asked["continue"] = meta["continue"]
+
+    def _items(self, path: str, page: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """The objects in a page of a list; ClusterError where they are none."""
+        found = page.get("items") or []
+        if not isinstance(found, list) or not all(map(_is_object, found)):
+            raise self._no_server(f"the list of {path} holds what is no object")
+        return found
 
     def watch(
         self, path: str, *, resource_version: str, timeout: float, **query: str
@@ -345,7 +374,7 @@ class Connection:
             "timeoutSeconds": str(seconds),
         }
         rest = b""
-        for piece in self._streamed(path, asked, silence=seconds + _GRACE):
+        for piece in self.streamed(path, asked, silence=seconds + _GRACE):
             *lines, rest = (rest + piece).split(b"\n")
             for line in lines:
                 yield self._event(path, line)
@@ -355,7 +384,7 @@ class Connection:
             event = json.loads(line)
             kind, thing = str(event["type"]), dict(event["object"])
             status = int(thing.get("code") or 0) if kind == "ERROR" else 0
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise self._no_server(f"a watch of {path} sent no event") from error
         if kind == "ERROR":
             raise refusal("GET", path, status, thing.get("reason"), json.dumps(thing).encode())
@@ -366,12 +395,12 @@ class Connection:
 
         ClusterError if the connection breaks in between.
         """
-        return self._streamed(path, query, silence=None)
+        return self.streamed(path, query, silence=None)
 
-    def _streamed(
+    def streamed(
         self, path: str, query: Mapping[str, str], *, silence: float | None
     ) -> Iterator[bytes]:
-        """The body of a GET; it breaks as well after so many seconds of silence."""
+        """The same; it breaks as well after so many seconds of silence."""
         from urllib3.exceptions import HTTPError
 
         response = self._answer("GET", path, query, None, stream=True, silence=silence)
@@ -399,10 +428,7 @@ class Connection:
         response = self._answer(method, path, query, body, content=content)
         if response.status >= _REDIRECT:
             raise refusal(method, path, response.status, response.reason, response.data)
-        try:
-            answer = json.loads(response.data)
-        except ValueError:
-            answer = None
+        answer = parsed(response.data)
         if not isinstance(answer, dict):
             raise self._no_server(f"{method} {path} returned no JSON object")
         return answer, _warnings(response)
@@ -465,7 +491,9 @@ class Connection:
         import urllib3
 
         limited = math.isfinite(self._end)
-        until = self._end if limited else time.monotonic() + self._timeout
+        until = time.monotonic() + self._timeout
+        if limited:
+            until = min(self._end, until) if self._options.repeating else self._end
         for attempt in itertools.count(1):
             left = until - time.monotonic()
             if limited and left <= 0:
@@ -483,7 +511,7 @@ class Connection:
                     headers=headers,
                     timeout=urllib3.Timeout(
                         connect=min(CONNECT_TIMEOUT, left),
-                        read=reading if reading is not None and math.isfinite(reading) else None,
+                        read=reading if reading is not None and reading < _LONGEST else None,
                     ),
                     preload_content=not stream,
                 )
@@ -503,7 +531,7 @@ class Connection:
                     method == "GET" and response.status in _PASSING
                 )
                 wait = response.headers.get("retry-after", "").strip()
-                delay = float(wait) if wait.isdigit() else delay
+                delay = float(wait) if wait.isdecimal() else delay
                 if not overloaded or not self._again(attempt, delay, until):
                     return response
                 response.drain_conn()
@@ -556,11 +584,48 @@ def _pool(found: Access) -> urllib3.PoolManager:
             # The kubeconfig asks for it; a warning on every request would say nothing new.
             urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
     if found.proxy:
-        login = urllib3.util.parse_url(found.proxy).auth
+        return bound(_through(found.proxy, settings))
+    return bound(urllib3.PoolManager(**settings))
+
+
+def _through(proxy: str, settings: dict[str, Any]) -> urllib3.PoolManager:
+    """The pool behind a proxy; UsageError, without its address, if there can be none."""
+    import urllib3
+
+    try:
+        scheme, login, host, *_ = urllib3.util.parse_url(proxy)
+    except urllib3.exceptions.LocationParseError:
+        scheme = login = host = None
+    if scheme in {"http", "https"} and host:
         # urllib3 leaves out what an address says of who logs in.
         known = urllib3.make_headers(proxy_basic_auth=unquote(login)) if login else None
-        return urllib3.ProxyManager(found.proxy, proxy_headers=known, **settings)
-    return urllib3.PoolManager(**settings)
+        return urllib3.ProxyManager(proxy, proxy_headers=known, **settings)
+    if scheme not in {"socks5", "socks5h"} or not host:
+        raise UsageError(
+            "the proxy to the API server has no address that can be used",
+            why="it is like http://HOST:PORT, https://HOST:PORT or socks5://HOST:PORT",
+            hint="see HTTPS_PROXY, proxy-url",
+        )
+    if importlib.util.find_spec("socks") is None:
+        raise socks_missing("PySocks")
+    from urllib3.contrib.socks import SOCKSProxyManager
+
+    # As with kubectl the proxy finds the host; urllib3's name for that is socks5h.
+    return SOCKSProxyManager(f"socks5h{proxy[len(scheme) :]}", **settings)
+
+
+def socks_missing(package: str) -> UsageError:
+    """The error of a SOCKS proxy without what speaks to such proxies."""
+    return UsageError(
+        f"the proxy to the API server is a SOCKS proxy, and {package} is missing",
+        hint="pip install 'arena-topo[socks]'",
+    )
+
+
+def _is_object(one: object) -> bool:
+    """Whether something is an object of Kubernetes, as every list holds them."""
+    meta = one.get("metadata") if isinstance(one, dict) else None
+    return isinstance(meta, dict) and isinstance(meta.get("name"), str)
 
 
 def _keepalive() -> Iterator[tuple[int, int, int]]:

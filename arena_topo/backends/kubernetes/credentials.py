@@ -15,7 +15,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from arena_topo.errors import AccessDenied, UsageError
+from arena_topo.backends.kubernetes.kubeconfig import is_token
+from arena_topo.errors import AccessDenied, TimedOut, UsageError
+from arena_topo.escaping import brief
 
 if TYPE_CHECKING:
     from arena_topo.backends.kubernetes.kubeconfig import Access
@@ -25,11 +27,12 @@ _VERSIONS = tuple(f"client.authentication.k8s.io/{one}" for one in ("v1", "v1bet
 _MODES = ("Never", "IfAvailable", "Always")
 
 
-def asked(found: Access) -> Access:
+def asked(found: Access, *, patience: float | None = None) -> Access:
     """The same access with what the command of its user answers.
 
-    The command may talk to the person where there is a terminal. UsageError if it cannot be
-    started, AccessDenied if it gives nothing.
+    The command may talk to the person where there is a terminal, and then takes as long as the
+    person does, such as in a browser; else `patience` seconds. UsageError if it cannot be started,
+    AccessDenied if it gives nothing, TimedOut if it takes longer.
     """
     wanted = found.exec or {}
     command, version = found.plugin or "", str(wanted.get("apiVersion") or "")
@@ -47,29 +50,44 @@ def asked(found: Access) -> Access:
             stdin=None if talks else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=None if talks else subprocess.PIPE,
+            timeout=None if talks else patience,
             check=False,
         )
+    except subprocess.TimeoutExpired as error:
+        raise TimedOut(
+            f"the credential plugin of user {found.identity!r} did not answer in {patience:g} s",
+            why=_late(error.stderr),
+            hint=f"allow more with --request-timeout, or run it by hand: {found.plugin}",
+        ) from error
     except OSError as error:
         raise UsageError(
             f"the credential plugin of user {found.identity!r} cannot be started",
             why=f"{command}: {error.strerror}",
-            hint=" ".join(str(wanted.get("installHint") or "").split()) or "is it in PATH?",
+            hint=brief(str(wanted.get("installHint") or "")) or "is it in PATH?",
         ) from error
     said = (done.stderr or b"").decode("utf-8", "replace").strip()
     if done.returncode:
         raise _nothing(found, said or f"it ended with code {done.returncode}")
     try:
         status = json.loads(done.stdout)["status"]
-        token = str(status.get("token") or "")
+        token = str(status.get("token") or "").strip()
         certificate = str(status.get("clientCertificateData") or "")
         key = str(status.get("clientKeyData") or "")
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise _nothing(found, said or "it printed no ExecCredential") from error
     if not token and not (certificate and key):
         raise _nothing(found, said or "its ExecCredential has no token and no certificate")
+    if not is_token(token):
+        raise _nothing(found, "its token has characters that no token has")
     headers = {"authorization": f"Bearer {token}"} if token else {}
     pair = (certificate.encode(), key.encode()) if certificate and key else found.certificate
     return replace(found, headers={**found.headers, **headers}, certificate=pair)
+
+
+def _late(said: bytes | None) -> str:
+    """What kept the command, as far as it says so."""
+    text = brief((said or b"").decode("utf-8", "replace"))
+    return text or "it may wait for somebody, and there is no terminal on which it could ask"
 
 
 def _talks(found: Access, mode: str) -> bool:
@@ -119,6 +137,6 @@ def _authority(found: Access) -> str | None:
 def _nothing(found: Access, why: str) -> AccessDenied:
     return AccessDenied(
         f"the credential plugin of user {found.identity!r} gave no credentials",
-        why=" ".join(why.split()),
+        why=brief(why),
         hint=f"run it by hand: {found.plugin}",
     )

@@ -25,12 +25,12 @@ from arena_topo.backends import (
     unheard,
 )
 from arena_topo.backends.kubernetes.connection import CONFLICT, FORBIDDEN, Connection
+from arena_topo.backends.kubernetes.failures import unlisted
 from arena_topo.backends.kubernetes.podlog import follow, log_query
 from arena_topo.backends.kubernetes.status import NO_PODS, job_status, seconds, when
 from arena_topo.backends.kubernetes.writing import GROUP, PLURAL, Writer, arenas, deletion, part
 from arena_topo.errors import (
     AccessDenied,
-    ArenaError,
     ClusterError,
     NotFound,
 )
@@ -41,6 +41,7 @@ from arena_topo.topology import Cluster, Machine, Node, published
 if TYPE_CHECKING:
     from arena_topo.backends.kubernetes.facts import Facts
     from arena_topo.backends.kubernetes.podexec import Done
+    from arena_topo.backends.kubernetes.prometheus import Prometheus
     from arena_topo.backends.kubernetes.seen import Sightings
     from arena_topo.backends.kubernetes.upkeep import Upkeep
     from arena_topo.backends.metrics import GpuSample
@@ -67,13 +68,9 @@ _NO_CRD = "the MPI operator is not installed: this cluster serves no MPIJob"
 _INSTALL = (
     "an administrator installs a release of it: https://github.com/kubeflow/mpi-operator/releases"
 )
-_READER = (
-    "ask for a ClusterRole with: "
-    '{apiGroups: [""], resources: ["nodes", "pods"], verbs: ["list"]}, '
-    '{apiGroups: ["kubeflow.org"], resources: ["mpijobs"], verbs: ["list"]}, '
-    '{apiGroups: ["resource.k8s.io"], resources: ["resourceslices", "resourceclaims"], '
-    'verbs: ["list"]}; or for the controller, whose configmap '
-    f"{published.OWN_NAMESPACE}/{published.VIEW} says what is free without them"
+_VIEWED = (
+    "or for the controller, whose configmap"
+    f" {published.OWN_NAMESPACE}/{published.VIEW} says what is free without it"
 )
 
 
@@ -91,6 +88,7 @@ class KubernetesBackend:
 
     name = "kubernetes"
     binding = None
+    pausing = None
     look_every = 2.0
     starts_waiting = False
 
@@ -100,21 +98,32 @@ class KubernetesBackend:
         self._version: ApiVersion | None = None
         self._seen: tuple[Node, ...] | None = None
         self._dra: tuple[str, ...] | None = None
+        self._prometheus: Prometheus | None = None
         self.writer = Writer(self.api, self.api_version)
 
     def default_namespace(self) -> str:
         """The namespace of -n, else of the context, else `default`."""
         return self._options.namespace or self.api.access.namespace or "default"
 
-    def owner(self) -> str:
-        """The user as the API server sees it, else as the kubeconfig calls it."""
+    def owner(self, *, tell: Callable[[str], None] = unheard) -> str:
+        """The user as the API server sees it; where it tells nobody, as the kubeconfig calls it.
+
+        `tell` hears of the latter. AccessDenied if the server does not know who is asking.
+        """
         review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
-        with contextlib.suppress(ArenaError):
+        try:
             answer, _ = self.api.post("/apis/authentication.k8s.io/v1/selfsubjectreviews", review)
-            name = ((answer.get("status") or {}).get("userInfo") or {}).get("username")
-            if name:
-                return str(name)
-        return self.api.access.user or "unknown"
+        except NotFound:  # before Kubernetes 1.28
+            answer = {}
+        except AccessDenied as error:
+            if error.status != FORBIDDEN:
+                raise
+            answer = {}
+        if name := ((answer.get("status") or {}).get("userInfo") or {}).get("username"):
+            return str(name)
+        name = self.api.access.user or "unknown"
+        tell(f"the API server does not tell who is asking: {name} is the kubeconfig's name for it")
+        return name
 
     def api_version(self) -> ApiVersion:
         """The best MPIJob version that is served; ClusterError if there is none."""
@@ -140,11 +149,23 @@ class KubernetesBackend:
         try:
             found, unread = self.objects()
         except AccessDenied as error:
-            seen = self._viewed() if error.status == FORBIDDEN else None
-            if seen is None:
-                raise
-            return seen
+            return self._viewed_instead(error)
         return self.seen(found, unread)
+
+    def _viewed_instead(self, error: AccessDenied) -> Cluster:
+        """What the controller has published; without that the error, and what to ask for."""
+        seen = self._viewed() if error.status == FORBIDDEN else None
+        if seen is not None:
+            return seen
+        if error.status != FORBIDDEN:
+            raise error
+        also: AccessDenied | None = None
+        try:
+            # Who may not list nodes is told at once whether that is all.
+            self.api.get("/api/v1/pods", limit="1")
+        except AccessDenied as denied:
+            also = denied
+        raise unlisted(error, also, _VIEWED) from error
 
     def _viewed(self) -> Cluster | None:
         """The cluster as the controller has published it; None where that cannot be had."""
@@ -184,10 +205,7 @@ class KubernetesBackend:
         try:
             found, unread = self.objects(project=occupancy.project)
         except AccessDenied as error:
-            seen = self._viewed() if error.status == FORBIDDEN else None
-            if seen is None:
-                raise
-            return occupancy.viewed(seen)
+            return occupancy.viewed(self._viewed_instead(error))
         return occupancy.survey(
             found,
             source=self.api.access.context or self.api.access.server,
@@ -207,18 +225,10 @@ class KubernetesBackend:
         `records` reads the MPIJobs, where that has to be done in some way of its own; `project`
         keeps of nodes and pods what is asked for, where that is more than `observed` reads.
         """
-        try:
-            found = [
-                *self._listed("Node", "/api/v1/nodes", project),
-                *self._listed("Pod", "/api/v1/pods", project),
-            ]
-        except AccessDenied as error:
-            raise AccessDenied(
-                error.message,
-                status=error.status,
-                why=error.why,
-                hint=_READER if error.status == FORBIDDEN else error.hint,
-            ) from error
+        found = [
+            *self._listed("Node", "/api/v1/nodes", project),
+            *self._listed("Pod", "/api/v1/pods", project),
+        ]
         unread = []
         optional: tuple[tuple[Callable[[], list[Object]], str], ...] = (
             (self._links, "the links of GPUs are taken from node labels"),
@@ -469,7 +479,9 @@ class KubernetesBackend:
         """What GPUs do now, as a Prometheus has it; none where there is none, told why."""
         from arena_topo.backends.kubernetes import prometheus  # noqa: PLC0415  only to measure
 
-        return prometheus.gpus(self.api, self._options, namespace=namespace, pods=pods, tell=tell)
+        if self._prometheus is None:
+            self._prometheus = prometheus.Prometheus(self.api, self._options)
+        return self._prometheus.gpus(namespace=namespace, pods=pods, tell=tell)
 
     def volumes(self, namespace: str | None) -> tuple[Volume, ...]:
         """The bound volume claims; AccessDenied says what right is missing."""

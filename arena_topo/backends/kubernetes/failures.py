@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import errno
 import json
+import logging
 import re
+from typing import Any
 
+from arena_topo.backends import REQUESTS
 from arena_topo.errors import (
     AccessDenied,
     AlreadyExists,
@@ -14,6 +17,9 @@ from arena_topo.errors import (
     NotFound,
     TimedOut,
 )
+from arena_topo.escaping import MOST, brief
+
+_said = logging.getLogger(REQUESTS)
 
 UNKNOWN_CALLER = 401
 FORBIDDEN = 403
@@ -78,14 +84,37 @@ _PATH = re.compile(
 _VERBS = {"POST": "create", "DELETE": "delete", "PATCH": "patch", "PUT": "update"}
 
 
+def unlisted(error: AccessDenied, also: AccessDenied | None, instead: str) -> AccessDenied:
+    """The same error of a list that is needed, with a rule for all such lists that are denied."""
+    hint = error.hint or ""
+    if also is not None and also.message != error.message:
+        hint = hint.replace('resources: ["nodes"]', 'resources: ["nodes", "pods"]')
+    return AccessDenied(
+        error.message, status=error.status, why=error.why, hint=f"{hint}; {instead}"
+    )
+
+
+def parsed(body: bytes) -> Any:
+    """The JSON in an answer; None where it is none, or deeper than any that is meant."""
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _shortened(message: str) -> str:
+    """A message as far as people read it; who debugs is told the whole."""
+    if len(message) <= MOST:
+        return message
+    _said.debug("the API server says: %s", message)
+    return brief(message)
+
+
 def refusal(method: str, path: str, status: int, reason: str | None, body: bytes) -> ArenaError:
     """The error that an answer of the API server means; its message is kept, never a raw body."""
-    try:
-        said = json.loads(body)
-    except ValueError:
-        said = None
+    said = parsed(body)
     said = said if isinstance(said, dict) and said.get("kind") == "Status" else {}
-    message = str(said.get("message") or "") or None
+    message = _shortened(str(said.get("message") or "")) or None
     target = _PATH.fullmatch(path)
     what = target["resource"] if target else path
     if target and target["sub"]:
@@ -99,15 +128,19 @@ def refusal(method: str, path: str, status: int, reason: str | None, body: bytes
             hint="log in again, or name another --context",
         )
     if status == FORBIDDEN:
-        group = (target["group"] if target else None) or ""
         space = target["namespace"] if target else None
         where = f" in namespace {space}" if space else ""
+        if target:
+            rule = f'apiGroups: ["{target["group"] or ""}"], resources: ["{what}"]'
+        else:
+            # What the server offers at all; its rights have HTTP's verbs.
+            verb, rule = method.lower(), f'nonResourceURLs: ["{path}"]'
         return AccessDenied(
             f"not allowed to {verb} {what}{where}",
             status=status,
             why=message,
             hint=f"ask for this rule in a {'Role' if space else 'ClusterRole'}: "
-            f'{{apiGroups: ["{group}"], resources: ["{what}"], verbs: ["{verb}"]}}',
+            f'{{{rule}, verbs: ["{verb}"]}}',
         )
     if status == ABSENT:
         return NotFound(message or f"the API server has no {what}")

@@ -20,6 +20,8 @@ from arena_topo.errors import UsageError
 
 IN_CLUSTER = "the pod's service account"
 
+_NO_HEADER = "has characters that no request can carry"
+
 PROVIDER = "auth-provider"
 """A credential plugin of the kind that kubectl had until 1.25."""
 
@@ -65,10 +67,23 @@ class Access:
 
 
 def configured(options: Options) -> bool:
-    """Whether there is a cluster to talk to: a kubeconfig, or a pod's service account."""
+    """Whether there is a cluster to talk to: a kubeconfig, or a pod's service account.
+
+    UsageError where KUBECONFIG names files and none of them is there: who names a cluster does not
+    mean this machine. One that is there and empty, such as /dev/null, says that there is none.
+    """
     if options.kubeconfig or options.context or options.cluster or options.user:
         return True
-    return _in_cluster() or any(present(path) for path in _paths(options))
+    if _in_cluster() or any(present(path) for path in _paths(options)):
+        return True
+    named = os.environ.get("KUBECONFIG", "")
+    if named.strip(os.pathsep) and not any(_empty(path) for path in _paths(options)):
+        raise UsageError(
+            "KUBECONFIG names no file that is there",
+            why=f"it is {named}",
+            hint="unset it, or --backend local",
+        )
+    return False
 
 
 def resolve(options: Options) -> Access:
@@ -109,10 +124,24 @@ def read_from(options: Options) -> tuple[tuple[str, bool], ...]:
     return tuple((str(path), present(path)) for path in _paths(options))
 
 
+def is_token(text: str) -> bool:
+    """Whether a text can be a bearer token (RFC 6750, 2.1, and whatever else is visible ASCII)."""
+    return text.isascii() and text.isprintable()
+
+
+def _is_header(text: str) -> bool:
+    """Whether a header can carry a text: one line of Latin-1."""
+    return not any(one < " " or one == "\x7f" or one > "\xff" for one in text)
+
+
 def _acting(found: Access, options: Options) -> Access:
     """The same access, on behalf of whom the options name."""
     if not options.impersonate:
         return found
+    said = {"--as": [options.impersonate], "--as-group": options.impersonate_groups}
+    for flag, names in said.items():
+        if not all(map(_is_header, names)):
+            raise UsageError(f"{flag} {_NO_HEADER}")
     return replace(
         found,
         user=options.impersonate,
@@ -138,6 +167,14 @@ def present(path: Path) -> bool:
     """Whether a file is there and says something."""
     try:
         return path.is_file() and path.stat().st_size > 0
+    except OSError:
+        return False
+
+
+def _empty(path: Path) -> bool:
+    """Whether a file is there and says nothing."""
+    try:
+        return path.is_char_device() or (path.is_file() and path.stat().st_size == 0)
     except OSError:
         return False
 
@@ -169,6 +206,12 @@ class _Entry:
         if not isinstance(value, str):
             raise self.fault(key, "is no text")
         return value
+
+    def header(self, key: str) -> str | None:
+        text = self.text(key)
+        if text is not None and not _is_header(text):
+            raise self.fault(key, _NO_HEADER)
+        return text
 
     def file(self, key: str) -> str | None:
         name = self.text(key)
@@ -319,26 +362,22 @@ def _entries(path: Path, document: Mapping[str, Any], kind: str) -> Iterator[_En
 
 def _identified(found: Access, user: _Entry) -> Access:
     """Add a user's token, password, certificate and impersonation, or who has to be asked."""
-    name = user.text("as")
+    name = user.header("as")
     headers = {"impersonate-user": name} if name else {}
-    if name and (uid := user.text("as-uid")):
+    if name and (uid := user.header("as-uid")):
         headers["impersonate-uid"] = uid
     groups = user.value.get("as-groups") or []
     if not isinstance(groups, list) or not all(isinstance(one, str) for one in groups):
         raise user.fault("as-groups", "is no list of texts")
+    if not all(map(_is_header, groups)):
+        raise user.fault("as-groups", _NO_HEADER)
     found = replace(found, headers=headers, groups=tuple(groups), user=name or user.name)
     if asked := user.value.get("exec"):
         return replace(found, plugin=_command(user, asked), exec=asked)
     if user.value.get("auth-provider"):
         return replace(found, plugin=PROVIDER)
-    token = user.text("token")
-    if token_file := user.file("tokenFile"):
-        # It is rotated in place, so it is newer than a token written beside it.
-        found = replace(found, rotates=True)
-        try:
-            token = Path(token_file).read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise user.fault("tokenFile", f"names {token_file}, which cannot be read") from error
+    token, rotates = _token(user)
+    found = replace(found, rotates=rotates)
     if token:
         headers["authorization"] = f"Bearer {token}"
     elif login := user.text("username"):
@@ -353,6 +392,22 @@ def _identified(found: Access, user: _Entry) -> Access:
     if certificate and private:
         found = replace(found, certificate=(certificate, private))
     return replace(found, headers=headers)
+
+
+def _token(user: _Entry) -> tuple[str, bool]:
+    """A user's token, or nothing, and whether it stands in a file of its own."""
+    key, token = "token", user.text("token") or ""
+    if token_file := user.file("tokenFile"):
+        # It is rotated in place, so it is newer than a token written beside it.
+        key = "tokenFile"
+        try:
+            token = Path(token_file).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise user.fault(key, f"names {token_file}, which cannot be read") from error
+    token = token.strip()
+    if not is_token(token):
+        raise user.fault(key, "has characters that no token has")
+    return token, key == "tokenFile"
 
 
 def _command(user: _Entry, asked: object) -> str:

@@ -216,7 +216,17 @@ class _Talk:
         link, ended = self._link, math.inf
         if resized is not None:
             self._resize()
-        while link.open and time.monotonic() < ended:
+        while True:
+            # Even before the first `select`, which sees nothing of what came in one TLS record with
+            # the server's consent.
+            for channel, data in link.received():
+                self._take(channel, data)
+            link.flush()
+            if self._status and ended == math.inf:
+                ended = time.monotonic() + _FAREWELL
+            self._keep_alive()
+            if not link.open or time.monotonic() >= ended:
+                break
             reads: list[Any] = [link.socket]
             if resized is not None:
                 reads.append(resized)
@@ -230,12 +240,6 @@ class _Talk:
                 self._resize()
             if console.STDIN in ready:
                 feeds = self._feed()
-            for channel, data in link.received():
-                self._take(channel, data)
-            link.flush()
-            if self._status and ended == math.inf:
-                ended = time.monotonic() + _FAREWELL
-            self._keep_alive()
         if not self._status:
             raise podexec.broken(link.server, link.pod, "it was closed before the command ended")
         return podexec.exit_code(bytes(self._status), link.pod, self._command)
@@ -338,7 +342,7 @@ class _Link:
         taken = 0
         while self.open and taken < _PER_TURN:
             try:
-                # More than a TLS record: none is left where `select` does not see it.
+                # More than a TLS record: nothing of one is left where `select` does not see it.
                 data = self.socket.recv(_PIECE)
             except _NOT_YET:
                 break

@@ -8,6 +8,7 @@ pkg/util/remotecommand/constants.go; `v5.channel.k8s.io` since 1.30, `v4` before
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import time
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlencode, urlsplit
 
-from arena_topo.backends.kubernetes.connection import CONNECT_TIMEOUT, log, tls
+from arena_topo.backends.kubernetes.connection import CONNECT_TIMEOUT, log, socks_missing, tls
 from arena_topo.backends.kubernetes.failures import refusal
 from arena_topo.errors import ClusterError, TimedOut
 
@@ -93,7 +94,7 @@ def connect(
             redirect_limit=0,
             enable_multithread=False,
             sslopt=_trust(found),
-            **_proxy(found),
+            **_proxy(found, timeout),
         )
     except websocket.WebSocketBadStatusException as error:
         outcome = str(error.status_code)
@@ -127,7 +128,11 @@ def broken(server: str, pod: str, why: str) -> ClusterError:
 def _errors() -> tuple[type[Exception], ...]:
     import websocket
 
-    return websocket.WebSocketException, OSError
+    if importlib.util.find_spec("python_socks") is None:
+        return websocket.WebSocketException, OSError
+    import python_socks  # noqa: PLC0415  not everybody has it
+
+    return websocket.WebSocketException, OSError, python_socks.ProxyError
 
 
 def _late(error: Exception) -> bool:
@@ -145,7 +150,7 @@ def _trust(found: Access) -> dict[str, Any]:
     return trust
 
 
-def _proxy(found: Access) -> dict[str, Any]:
+def _proxy(found: Access, timeout: float) -> dict[str, Any]:
     if not found.proxy:
         # What is not said here would be taken from the environment, which `access` has read.
         return {"http_no_proxy": ["*"]}
@@ -155,6 +160,12 @@ def _proxy(found: Access) -> dict[str, Any]:
         "http_proxy_port": split.port or (443 if split.scheme == "https" else 80),
         "proxy_type": "http",
     }
+    if split.scheme.startswith("socks"):
+        if importlib.util.find_spec("python_socks") is None:
+            raise socks_missing("python-socks")
+        # As with kubectl the proxy finds the host.
+        settings |= {"http_proxy_port": split.port or 1080, "proxy_type": "socks5h"}
+        settings["http_proxy_timeout"] = timeout
     if split.username:
         settings["http_proxy_auth"] = (unquote(split.username), unquote(split.password or ""))
     return settings

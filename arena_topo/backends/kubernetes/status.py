@@ -24,6 +24,9 @@ Object = Mapping[str, Any]
 REQUESTED_GPUS = "requestGPUsOfJobOwner"
 """Annotation by which arena keeps workers x GPUs."""
 
+_MOST_GPUS = 2**31 - 1
+"""Replicas are an int32, and arena reads its annotation into an int: nobody means more."""
+
 ROLE_LABELS = ("training.kubeflow.org/job-role", "mpi-job-role", "mpi_role_type")
 INDEX_LABEL = "training.kubeflow.org/replica-index"
 _LAUNCHER_ROLES = frozenset({"launcher", "master"})
@@ -159,7 +162,7 @@ def worker_index(pod: Object) -> int | None:
     label = (pod["metadata"].get("labels") or {}).get(INDEX_LABEL, "")
     if found:
         return int(found[1])
-    return int(label) if label.isdigit() else None
+    return int(label) if re.fullmatch(r"[0-9]{1,10}", label) else None
 
 
 def _rank(pod: Object) -> tuple[bool, object]:
@@ -226,7 +229,7 @@ def _requested(
     mpijob: Object, annotations: Object, instances: tuple[Instance, ...], spec: Object
 ) -> int:
     said = str(annotations.get(REQUESTED_GPUS, ""))
-    if said.isdigit() and int(said) > 0:
+    if re.fullmatch(r"[0-9]{1,10}", said) and 0 < int(said) <= _MOST_GPUS:
         return int(said)
     if seen := sum(one.gpus for one in instances):
         return seen

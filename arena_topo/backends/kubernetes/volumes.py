@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from arena_topo.backends import objects
 from arena_topo.backends.kubernetes.status import seconds
+from arena_topo.backends.kubernetes.writing import part
 from arena_topo.backends.volume import Volume
 from arena_topo.errors import AccessDenied, ArenaError, ClusterError
 
@@ -23,9 +24,9 @@ _ADMINISTRATORS = "adminUsers"
 def bound(api: Connection, namespace: str | None) -> tuple[Volume, ...]:
     """The bound claims of a namespace, or of all (None), that nobody is deleting; by name.
 
-    AccessDenied says which right is missing.
+    AccessDenied says which right is missing; UsageError is for what no namespace is called.
     """
-    space = f"/namespaces/{namespace}" if namespace else ""
+    space = f"/namespaces/{part(namespace)}" if namespace else ""
     try:
         found = [_volume(one) for one in api.collect(f"/api/v1{space}/persistentvolumeclaims")]
     except AccessDenied as error:
@@ -57,9 +58,13 @@ def _volume(claim: dict[str, Any]) -> Volume | None:
 
 
 def administrators(api: Connection, namespace: str) -> frozenset[str]:
-    """The names that arena takes for administrators; none where that may not be read."""
+    """The names that arena takes for administrators; none where that may not be read.
+
+    UsageError is for what no namespace is called.
+    """
+    path = f"/api/v1/namespaces/{part(namespace)}/configmaps/{_CONFIG}"
     try:
-        found = api.get(f"/api/v1/namespaces/{namespace}/configmaps/{_CONFIG}")
+        found = api.get(path)
         listed = objects.of(found, "data").get(_ADMINISTRATORS)
     except (ArenaError, TypeError):
         return frozenset()

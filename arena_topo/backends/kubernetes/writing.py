@@ -58,11 +58,12 @@ class Writer:
                 self._renew(one, job, made[-1])
         except BaseException:
             # Claims of a gang that does not start would use up the quota of others.
-            for path in made:
-                with contextlib.suppress(ArenaError), self._api.grace():
-                    left = self._api.get(path)
-                    if _owned_by(left, job):
-                        self._api.delete(path, deletion(uid=left["metadata"]["uid"]))
+            with self._api.grace():
+                for path in made:
+                    with contextlib.suppress(ArenaError):
+                        left = self._api.get(path)
+                        if _owned_by(left, job):
+                            self._api.delete(path, deletion(uid=left["metadata"]["uid"]))
             raise
 
     def _renew(self, one: Manifest, job: Object, path: str) -> None:

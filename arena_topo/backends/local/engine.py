@@ -47,6 +47,7 @@ from arena_topo.solver import Placement, Request, Unplaceable, Verdict
 from arena_topo.topology import Cluster, Machine
 
 if TYPE_CHECKING:
+    from arena_topo.backends.local.pausing import LocalPausing
     from arena_topo.backends.metrics import GpuSample
     from arena_topo.backends.occupancy import Occupancy
 
@@ -109,8 +110,9 @@ class LocalBackend(Clusterless):
         """The namespace of jobs when the user names none."""
         return self._options.namespace or "default"
 
-    def owner(self) -> str:
+    def owner(self, *, tell: Callable[[str], None] = unheard) -> str:
         """The name of the user that jobs are submitted for."""
+        del tell
         try:
             return getpass.getuser()
         except (OSError, KeyError):
@@ -232,6 +234,20 @@ class LocalBackend(Clusterless):
             return replace(queued, forecast=waiting, reason=refused.reason)
         return replace(queued, forecast=forecast, reason="starting")
 
+    def _begin_again(self, entry: Entry, others: tuple[Entry, ...]) -> Record:
+        job, folder = entry.submission, entry.folder
+        record = self._first_record(folder, job, others, None)
+        return replace(record, supervisor=_spawn(folder, folder, job.uid, self._environment))
+
+    @property
+    def pausing(self) -> LocalPausing:
+        """How jobs are suspended and resumed."""
+        from arena_topo.backends.local.pausing import LocalPausing  # noqa: PLC0415  own commands
+
+        return LocalPausing(
+            ledger=self._ledger, alive=self._alive, stop=_stop, begin=self._begin_again
+        )
+
     def _note_beginning(self, entry: Entry) -> None:
         forecast = entry.record.forecast
         placed = forecast.state == "placed"
@@ -342,9 +358,13 @@ class LocalBackend(Clusterless):
         if alive is None:
             return True
         pod = alive.record.pods.get(instance)
-        return alive.record.phase.over or (
-            # A launcher that failed may start again as long as the job is not over.
-            pod is not None and pod.finished is not None and not instance.endswith("-launcher")
+        return (
+            alive.record.phase.over
+            or alive.record.phase is Phase.SUSPENDED
+            or (
+                # A launcher that failed may start again as long as the job is not over.
+                pod is not None and pod.finished is not None and not instance.endswith("-launcher")
+            )
         )
 
     def attach(
@@ -443,6 +463,8 @@ def _check(job: MPIJob) -> None:
 def _instances(entry: Entry) -> Iterator[Instance]:
     """The pods of a job; they stay listed after its end, with the GPUs that they had."""
     job = entry.submission
+    if entry.record.phase is Phase.SUSPENDED:
+        return
     nodes = {index: node for index, node, _ in entry.record.forecast.workers}
     for index in (None, *range(job.workers)):
         name = launcher_name(job.name) if index is None else worker_name(job.name, index)

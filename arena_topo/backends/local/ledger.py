@@ -9,6 +9,7 @@
         record                              where the job stands (see Record)
         events                              what happened, one JSON object a line
         alive                               locked by the supervisor for as long as it lives
+        held                                there while the job is suspended, or is to be
         pods/POD/{log,times,env}            output, when it was written, environment
 
 Records and everything else are replaced as wholes, so that a reader never sees half a file, and a
@@ -102,7 +103,7 @@ class Entry:
     @property
     def waiting(self) -> bool:
         """Whether the job is in the queue."""
-        return not self.record.phase.over and self.record.forecast.state != "placed"
+        return not self.record.phase.over and self.record.forecast.state == "waiting"
 
     @property
     def holding(self) -> bool:
@@ -203,6 +204,20 @@ class Ledger:
         finally:
             os.close(descriptor)
         return False
+
+    def hold(self, entry: Entry) -> None:
+        """Mark a job to be held once it is ended; the caller holds the lock and has seen it."""
+        with self._writing():
+            (entry.folder / "held").touch(mode=0o600)
+
+    def let_go(self, entry: Entry) -> None:
+        """Take the mark of `hold` off again."""
+        with self._writing():
+            (entry.folder / "held").unlink(missing_ok=True)
+
+    def is_held(self, entry: Entry) -> bool:
+        """Whether a job is to be held once it is ended."""
+        return (entry.folder / "held").exists()
 
     def holds(self, entry: Entry) -> bool:
         """Whether the job is still there; True where the disk does not say."""

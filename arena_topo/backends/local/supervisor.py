@@ -26,7 +26,7 @@ from typing import Any
 
 from arena_topo.backends import Event, Phase
 from arena_topo.backends.local import mpirun, processes, seating
-from arena_topo.backends.local.ledger import Entry, Ledger, PodRecord, Submission
+from arena_topo.backends.local.ledger import Entry, Ledger, PodRecord, Record, Submission
 from arena_topo.errors import ArenaError, NotFound
 from arena_topo.job import WORKING_DIR
 from arena_topo.manifests import Forecast, Manifest
@@ -144,7 +144,7 @@ def pod_environment(
 
 
 class _Stopped(Exception):
-    """The job was deleted, or the machine is going down."""
+    """The job was deleted or suspended, or the machine is going down."""
 
 
 class Supervisor:
@@ -167,7 +167,8 @@ class Supervisor:
             self._wait_for_turn()
             outcome = self._run()
         except _Stopped:
-            outcome = self._over(None, "stopped")
+            held = self._ledger.is_held(self._entry)
+            outcome = _held(self._entry.record) if held else self._over(None, "stopped")
         except (ArenaError, OSError) as error:
             # The log says it too: that is where a person looks first.
             self._tell_log(str(error))
@@ -396,7 +397,7 @@ class Supervisor:
         }
         while True:
             try:
-                self._write(pods=pods, finished=now, **outcome)
+                self._write(**{"pods": pods, "finished": now, **outcome})
             except _Stopped:
                 return
             except ArenaError:
@@ -432,7 +433,7 @@ class Supervisor:
             self._reap()
 
     def _check_folder(self) -> None:
-        if not self._ledger.holds(self._entry):
+        if not self._ledger.holds(self._entry) or self._ledger.is_held(self._entry):
             raise _Stopped
 
     def _sample(self) -> None:
@@ -502,16 +503,19 @@ def living(ledger: Ledger, entries: Sequence[Entry]) -> tuple[Entry, ...]:
 
 def dead(ledger: Ledger, entry: Entry) -> bool:
     """Whether a job is not over but has nobody left to bring it to its end."""
-    if entry.record.phase.over or entry.submission.host != seating.host():
+    settled = entry.record.phase.over or entry.record.phase is Phase.SUSPENDED
+    if settled or entry.submission.host != seating.host():
         return False
     supervisor = entry.record.supervisor
     return not (supervisor and processes.alive(supervisor)) and not ledger.kept(entry)
 
 
 def bury(ledger: Ledger, entry: Entry) -> Entry:
-    """End what is left of a job whose supervisor is gone, and write it down as failed."""
+    """End what is left of a job whose supervisor is gone; it has failed, if it is not held."""
     left = processes.end(lambda: processes.of_job(entry.submission.uid), grace=0.0)
     remove_scratch(entry)
+    if ledger.is_held(entry):
+        return ledger.write(entry, replace(entry.record, **_held(entry.record)))
     supervisor = entry.record.supervisor
     restarted = supervisor is not None and supervisor.boot != processes.boot()
     reason = "the machine was restarted" if restarted else "the process that ran the job was killed"
@@ -532,6 +536,20 @@ def bury(ledger: Ledger, entry: Entry) -> Entry:
             },
         ),
     )
+
+
+def _held(record: Record) -> dict[str, Any]:
+    """What changes in the record of a job that is held: nothing of it is left but what it asks."""
+    return {
+        "phase": Phase.SUSPENDED,
+        "forecast": Forecast(state="held", emulated=record.forecast.emulated),
+        "reason": "`arena-topo resume` starts it",
+        "supervisor": None,
+        "finished": None,
+        "exit_code": None,
+        "scratch": None,
+        "pods": {},
+    }
 
 
 def remove_scratch(entry: Entry) -> None:

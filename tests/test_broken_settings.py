@@ -1,0 +1,139 @@
+"""Files of settings that are wrong: who is stopped by them, and how one finds what it is."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from arena_topo import cli
+from arena_topo.cli import settings
+
+HERE = ("--backend=local", "--emulate=dgx-1-v100:1")
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(capfd: pytest.CaptureFixture[str]) -> Run:
+    def run_one(*argv: str) -> tuple[int, str, str]:
+        code = cli.run(argv)
+        shown = capfd.readouterr()
+        return code, shown.out, shown.err
+
+    return run_one
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the site's file is, instead of /etc."""
+    path = tmp_path / "site.toml"
+    monkeypatch.setattr(settings, "SITE", str(path))
+    return path
+
+
+@pytest.fixture
+def user(site: Path) -> Path:
+    """Where the user's file is."""
+    del site
+    folder = Path(os.environ["HOME"]) / ".config" / "arena-topo"
+    folder.mkdir(parents=True)
+    return folder / "config.toml"
+
+
+def test_an_unknown_key_in_the_sites_file_warns_and_the_rest_counts(
+    site: Path, user: Path, run: Run
+):
+    site.write_text('namespac = "a"\nrequest-timeout = "9s"\n[submit]\ngpu = 1\nworkers = 3\n')
+    user.write_text('namespace = "mine"\n')
+    warned = (
+        f"warning: {site}: there is no setting 'namespac', which is left out;"
+        " did you mean namespace?\n"
+    )
+    in_table = (
+        f"warning: {site} [submit]: there is no setting 'gpu', which is left out;"
+        " did you mean gpus?\n"
+    )
+    code, _, err = run("list", "-q", *HERE)
+    assert (code, sorted(err.splitlines(keepends=True))) == (0, sorted([warned, in_table]))
+    _code, out, _err = run("config", "view", "-o", "json", "-q", *HERE)
+    found = {one["name"]: one for one in json.loads(out)["settings"]}
+    assert found["request-timeout"] == {
+        "name": "request-timeout",
+        "value": "9s",
+        "origins": [str(site)],
+    }
+    code, out, err = run(
+        "submit", "mpi", "--dry-run", *HERE, "-o", "yaml", "--name=x", "--image=i", "train"
+    )
+    assert (code, "replicas: 3" in out) == (0, True), err
+    warnings = [one for one in err.splitlines(keepends=True) if one.startswith("warning: ")]
+    assert sorted(warnings) == sorted([warned, in_table])
+    user.write_text('namespac = "a"\n')
+    assert run("list", *HERE)[0] == 2
+
+
+@pytest.mark.parametrize("kind", ["fifo", "endless", "large", "nothing"])
+def test_settings_that_are_no_file_or_have_no_end_are_refused_at_once(
+    kind: str, user: Path, run: Run
+):
+    said = {"large": "is larger than 1 MiB"}.get(kind, "is no regular file")
+    if kind == "fifo":
+        os.mkfifo(user)
+    elif kind == "large":
+        user.write_bytes(b"#" * (1 << 20) + b"\n")
+    else:
+        user.symlink_to({"endless": "/dev/zero", "nothing": "/dev/null"}[kind])
+    wanted = (0, "") if kind == "nothing" else (2, f"error: {user}: {said}\n")
+    assert run("list", "-q", *HERE)[::2] == wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("no TOML at all", "is no TOML"),
+        ('namespac = "x"', "there is no setting 'namespac'"),
+        ('submit = "x"', "submit is no table"),
+        ("[submit]\ngpu = 1", "there is no setting 'gpu'"),
+        ('profile = "lab"', "profile is no table"),
+        ('default-profile = "lob"', "there is no profile 'lob'"),
+        ("default-profile = 1", "default-profile is no setting of this kind"),
+        ('timeout = "soon"', "--timeout is invalid"),
+        ("quiet = 1", "quiet is no setting of this kind"),
+        ('[submit]\ngpus = "many"', "--gpus is invalid"),
+    ],
+)
+def test_the_view_shows_the_rest_of_a_file_that_is_wrong_and_says_what(
+    text: str, said: str, user: Path, site: Path, run: Run
+):
+    user.write_text(f'cluster = "mine"\n{text}\n')
+    site.write_text('request-timeout = "9s"\n')
+    for words in ((), ("--resolved",)):
+        code, out, err = run("config", "view", *HERE, *words)
+        assert code == 2
+        assert err.count(said) == err.count("error: ") == 1, err
+        assert str(user) in err
+        assert "9s" in out
+        assert ("mine" in out) == ("no TOML" not in text)
+        assert ("broken" in out) == ("no TOML" in text)
+
+
+def test_the_view_says_everything_that_is_wrong(user: Path, run: Run):
+    user.write_text('namespac = "x"\ntimeout = "soon"\nquiet = 1\n')
+    code, out, err = run("config", "view", "-o", "json")
+    assert code == 2
+    assert json.loads(out)["settings"] == []
+    assert err.count("error: ") == 3
+
+
+def test_the_view_shows_a_variable_that_names_no_kubeconfig(
+    site: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+):
+    del site
+    monkeypatch.setenv("KUBECONFIG", "/nowhere/config")
+    code, out, _err = run("config", "view")
+    assert code == 0
+    assert "KUBECONFIG names no file that is there" in out

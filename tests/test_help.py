@@ -1,0 +1,86 @@
+"""`help COMMAND` is `COMMAND --help`, as in every program of cobra's; and its colours."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from arena_topo import cli
+from arena_topo.cli.root import tree
+
+
+def answer(capfd: pytest.CaptureFixture[str], *line: str) -> tuple[int, str, str]:
+    capfd.readouterr()
+    code = cli.run(line)
+    return code, *capfd.readouterr()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (),
+        ("submit",),
+        ("submit", "mpi"),
+        ("submit", "mj"),
+        ("list",),
+        ("ls",),
+        ("top", "node"),
+        ("attach",),
+        ("version",),
+        ("list", "and", "more"),
+    ],
+)
+def test_help_before_a_command_shows_its_help(words, capfd):
+    code, out, err = answer(capfd, "help", *words)
+    assert (code, err) == (0, "")
+    assert out == answer(capfd, *words, "--help")[1]
+    assert out.startswith("Usage: ")
+    assert answer(capfd, "-n", "team", "help", *words) == (0, out, "")
+
+
+@pytest.mark.parametrize(
+    "words", [("foo",), ("submit", "foo"), ("logviewer",), ("submit", "tfjob")]
+)
+def test_help_of_a_command_that_there_is_not_is_the_error_of_that_command(words, capfd):
+    code, out, err = answer(capfd, "help", *words)
+    assert (code, out) == (2, "")
+    assert err == answer(capfd, *words)[2]
+
+
+def test_help_of_help_is_the_programs(capfd):
+    assert answer(capfd, "help", "help") == answer(capfd, "help") == answer(capfd, "--help")
+
+
+def test_a_group_has_no_help_command_and_a_job_may_be_called_help(capfd):
+    assert answer(capfd, "submit", "help")[0] == 2
+    code, _out, err = answer(capfd, "get", "help", "--backend=local")
+    assert (code, "Not found training job help" in err) == (1, True)
+    assert "help" not in tree().commands
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ("--color", "{0}", "--help"),
+        ("list", "--color", "{0}", "--help"),
+        ("--color", "{0}", "list", "--help"),
+        ("--color", "{0}", "help", "top", "node"),
+        ("--color", "{0}"),
+    ],
+)
+def test_help_has_the_colours_that_the_line_asks_for(line, tmp_path: Path):
+    def shown(choice: str, **more: str) -> str:
+        return subprocess.run(
+            [sys.executable, "-m", "arena_topo", *(word.format(choice) for word in line)],
+            env={"PATH": os.environ["PATH"], "HOME": str(tmp_path), **more},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+
+    assert "\x1b" in shown("always")
+    assert "\x1b" not in shown("never", FORCE_COLOR="1")

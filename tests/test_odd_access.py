@@ -1,0 +1,326 @@
+"""Kubeconfigs, plugins and servers as people really have them: odd, and never a mistake of ours."""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_api import FakeApi, kubeconfig
+from test_top_commands import run
+
+from arena_topo.backends import Options
+from arena_topo.backends.kubernetes import connection, credentials, podexec
+from arena_topo.backends.kubernetes import kubeconfig as files
+from arena_topo.backends.kubernetes.connection import Connection
+from arena_topo.errors import AccessDenied, ArenaError, NotFound, TimedOut, UsageError
+
+SECRET = "s3cr3t"
+NO_HEADER = "has characters that no request can carry"
+
+
+@pytest.fixture
+def api() -> Iterator[FakeApi]:
+    with closing(FakeApi()) as one:
+        yield one
+
+
+@pytest.fixture(autouse=True)
+def _no_proxies(monkeypatch: pytest.MonkeyPatch):
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.lower(), raising=False)
+
+
+# ---------------------------------------------------------------- what a header cannot carry
+
+
+@pytest.mark.parametrize("ending", ["\n", "\r\n", "  \n\n", " "])
+def test_a_token_that_ends_with_its_line_is_that_token(api: FakeApi, tmp_path: Path, ending: str):
+    api.tokens = {"t0ken": "bob"}
+    config = kubeconfig(tmp_path / "config", api.url, user={"token": f"t0ken{ending}"})
+    Connection(Options(kubeconfig=config)).get("/version")
+
+
+SAID: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    ({"token": "{}"}, {}, "users[alice].user.token has characters that no token has"),
+    ({"as": "{}"}, {}, f"users[alice].user.as {NO_HEADER}"),
+    ({"as": "x", "as-uid": "{}"}, {}, f"users[alice].user.as-uid {NO_HEADER}"),
+    ({"as": "x", "as-groups": ["{}"]}, {}, f"users[alice].user.as-groups {NO_HEADER}"),
+    ({}, {"impersonate": "{}"}, f"--as {NO_HEADER}"),
+    ({}, {"impersonate": "x", "impersonate_groups": ("{}",)}, f"--as-group {NO_HEADER}"),
+]
+
+
+def odd_ones(user: dict[str, Any]) -> str:
+    """What a name must not hold; a token no Latin-1 either. No YAML holds half a character."""
+    return "\n\r\0\x7f☃" + ("é" if "token" in user else "") + ("" if user else "\ud800")
+
+
+@pytest.mark.parametrize(
+    ("odd", "user", "options", "said"),
+    [(odd, *one) for one in SAID for odd in odd_ones(one[0])],
+)
+def test_what_no_header_can_carry_is_refused_and_never_shown(
+    tmp_path: Path, odd: str, user: dict[str, Any], options: dict[str, Any], said: str
+):
+    value = f"{SECRET}{odd}{SECRET}"
+    filled = json.loads(json.dumps(user).replace('"{}"', json.dumps(value)))
+    chosen = {
+        key: tuple(value if one == "{}" else one for one in given)
+        if isinstance(given, tuple)
+        else given.replace("{}", value)
+        for key, given in options.items()
+    }
+    config = kubeconfig(tmp_path / "config", "http://127.0.0.1:1", user=filled)
+    with pytest.raises(UsageError) as caught:
+        Connection(Options(kubeconfig=config, **chosen))
+    assert caught.value.message.endswith(said)
+    assert SECRET not in f"{caught.value.message}{caught.value.why}{caught.value.hint}"
+
+
+def test_a_file_with_an_odd_token_is_named(tmp_path: Path):
+    (tmp_path / "token").write_text(f"{SECRET}\n{SECRET}\n")
+    config = kubeconfig(tmp_path / "config", "http://x", user={"tokenFile": "token"})
+    with pytest.raises(UsageError, match=r"tokenFile has characters that no token has"):
+        files.resolve(Options(kubeconfig=config))
+
+
+def test_the_command_line_ends_with_2_for_a_name_that_no_header_can_carry(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
+    config = kubeconfig(tmp_path / "config", "http://127.0.0.1:1")
+    code, out, err = run(capfd, "list", "--kubeconfig", config, "--as", f"{SECRET}\nx")
+    assert (code, out, err) == (2, "", f"error: --as {NO_HEADER}\n")
+
+
+# ---------------------------------------------------------------- proxies
+
+
+class Socks:
+    """A SOCKS5 proxy (RFC 1928) that leads to one server; it keeps the names it was asked for."""
+
+    def __init__(self, url: str) -> None:
+        host, port = url.rpartition("/")[2].split(":")
+        self._target = (host, int(port))
+        self.asked: list[str] = []
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.port = self._socket.getsockname()[1]
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        with suppress(OSError):
+            while True:
+                peer, _ = self._socket.accept()
+                threading.Thread(target=self._relay, args=(peer,), daemon=True).start()
+
+    def _relay(self, peer: socket.socket) -> None:
+        _, methods = peer.recv(2)
+        peer.recv(methods)
+        peer.sendall(b"\x05\x00")
+        _, _, _, kind = peer.recv(4)
+        name = peer.recv(peer.recv(1)[0]).decode() if kind == 3 else "an address"
+        self.asked.append(f"{name}:{struct.unpack('!H', peer.recv(2))[0]}")
+        server = socket.create_connection(self._target)
+        peer.sendall(b"\x05\x00\x00\x01" + bytes(6))
+        threading.Thread(target=self._pump, args=(server, peer), daemon=True).start()
+        self._pump(peer, server)
+        server.close()
+        peer.close()
+
+    @staticmethod
+    def _pump(source: socket.socket, sink: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(1 << 16):
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def through(tmp_path: Path, url: str, proxy: str) -> Options:
+    path = kubeconfig(tmp_path / "config", url, cluster={"proxy-url": proxy})
+    return Options(kubeconfig=path)
+
+
+def test_a_socks_proxy_finds_the_host_itself(api: FakeApi, tmp_path: Path):
+    with closing(Socks(api.url)) as proxy:
+        options = through(tmp_path, "http://api.test:6443", f"socks5://127.0.0.1:{proxy.port}")
+        Connection(options).get("/version")
+        assert proxy.asked == ["api.test:6443"]
+
+
+def test_a_socks_proxy_leads_to_pods_too(api: FakeApi, tmp_path: Path):
+    with closing(Socks(api.url)) as proxy:
+        options = through(tmp_path, "http://api.test:6443", f"socks5://127.0.0.1:{proxy.port}")
+        with pytest.raises(NotFound):
+            podexec.execute(Connection(options), "default", "none", ["true"])
+        assert proxy.asked == ["api.test:6443"]
+
+
+def test_a_socks_proxy_without_what_speaks_to_it_is_a_usage_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setitem(sys.modules, "socks", None)
+    with pytest.raises(UsageError, match="SOCKS proxy, and PySocks is missing") as caught:
+        Connection(through(tmp_path, "http://x", f"socks5://me:{SECRET}@127.0.0.1:1080"))
+    assert caught.value.hint == "pip install 'arena-topo[socks]'"
+    assert SECRET not in caught.value.message
+
+
+@pytest.mark.parametrize(
+    "proxy",
+    [
+        "ftp://me:{}@h:1",
+        "socks4://me:{}@h:1",
+        "http://me:{}@[::1",
+        "{}",
+        "http://",
+        "http://me:{}@h:x",
+    ],
+)
+def test_a_proxy_that_cannot_be_used_is_a_usage_error_without_its_password(
+    tmp_path: Path, proxy: str, capfd: pytest.CaptureFixture[str]
+):
+    options = through(tmp_path, "http://127.0.0.1:1", proxy.replace("{}", SECRET))
+    code, out, err = run(capfd, "list", "--kubeconfig", str(options.kubeconfig))
+    assert (code, out) == (2, "")
+    assert "the proxy to the API server has no address that can be used" in err
+    assert SECRET not in err
+
+
+# ---------------------------------------------------------------- plugins without an end
+
+
+def plugin(folder: Path, body: str) -> dict[str, Any]:
+    script = folder / "plugin"
+    script.write_text(f"#!{sys.executable}\nimport sys, time\n{body}\n")
+    script.chmod(0o700)
+    return {
+        "exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": str(script)},
+    }
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        ("time.sleep(60)", "it may wait for somebody, and there is no terminal on which"),
+        ("print('open the browser', file=sys.stderr, flush=True); time.sleep(60)", "open the brow"),
+    ],
+)
+def test_a_plugin_that_cannot_ask_anybody_has_the_time_of_a_request(
+    tmp_path: Path, body: str, why: str
+):
+    config = kubeconfig(tmp_path / "config", "http://127.0.0.1:1", user=plugin(tmp_path, body))
+    begun = time.monotonic()
+    with pytest.raises(
+        TimedOut, match=r"plugin of user 'alice' did not answer in 0\.5 s"
+    ) as caught:
+        Connection(Options(kubeconfig=config, request_timeout=0.5))
+    assert time.monotonic() - begun < 30
+    assert (caught.value.why or "").startswith(why)
+    assert "--request-timeout" in (caught.value.hint or "")
+
+
+def test_a_plugin_has_no_more_time_than_the_whole_command(tmp_path: Path):
+    user = plugin(tmp_path, "time.sleep(60)")
+    config = kubeconfig(tmp_path / "config", "http://127.0.0.1:1", user=user)
+    with pytest.raises(TimedOut, match=r"did not answer in 0\.5 s"):
+        Connection(Options(kubeconfig=config, request_timeout=0, deadline=0.5))
+
+
+def test_a_plugin_that_may_ask_somebody_has_no_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    body = """time.sleep(1); print('{"status": {"token": "t"}}')"""
+    config = kubeconfig(tmp_path / "config", "http://x", user=plugin(tmp_path, body))
+    for stream in (sys.stdin, sys.stderr):
+        monkeypatch.setattr(stream, "isatty", lambda: True)
+    found = credentials.asked(files.resolve(Options(kubeconfig=config)), patience=0.1)
+    assert found.headers["authorization"] == "Bearer t"
+
+
+def test_a_plugin_with_an_odd_token_gives_no_credentials(tmp_path: Path):
+    body = f"""print('{{"status": {{"token": "{SECRET}\\\\nx"}}}}')"""
+    config = kubeconfig(tmp_path / "config", "http://x", user=plugin(tmp_path, body))
+    with pytest.raises(AccessDenied, match="gave no credentials") as caught:
+        connection.access(Options(kubeconfig=config))
+    assert caught.value.why == "its token has characters that no token has"
+
+
+# ---------------------------------------------------------------- odd servers
+
+DEEP = b"[" * 200_000
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"items":[null,5,{"metadata":null}]}',
+        b'{"items":[{}]}',
+        b'{"items":[[]]}',
+        b'{"items":{"metadata":{}}}',
+        b'{"items":5}',
+        b'{"items":[],"metadata":5}',
+        b'{"items":[{"metadata":{}}]}',
+        b'{"items":[{"metadata":{"name":5}}]}',
+        DEEP,
+        b'{"items":' + DEEP,
+        b"5",
+        b"\xff",
+    ],
+)
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["list"],
+        ["top", "node"],
+        ["top", "job"],
+        ["topology", "show"],
+        ["data", "list"],
+        ["nodes", "list"],
+        ["prune", "--since", "1s", "--dry-run"],
+        ["controller", "--once"],
+    ],
+    ids=" ".join,
+)
+def test_a_list_of_what_is_no_object_is_no_answer_of_an_api_server(
+    api: FakeApi,
+    tmp_path: Path,
+    body: bytes,
+    words: list[str],
+    capfd: pytest.CaptureFixture[str],
+):
+    config = kubeconfig(tmp_path / "config", api.url)
+    api.fail(r"/(mpijobs|nodes|pods|persistentvolumeclaims)\b", status=200, body=body, times=99)
+    code, _, err = run(capfd, *words, "--kubeconfig", config)
+    assert code == 1
+    assert f"error: {api.url} does not answer like a Kubernetes API server\n" in err
+
+
+@pytest.mark.parametrize("status", [200, 400, 404, 500])
+def test_json_without_a_bottom_is_no_answer(api: FakeApi, tmp_path: Path, status: int):
+    config = kubeconfig(tmp_path / "config", api.url)
+    api.fail("version", status=status, body=DEEP, times=9)
+    with pytest.raises(ArenaError):
+        Connection(Options(kubeconfig=config, request_timeout=1)).get("/version")
+
+
+@pytest.mark.parametrize("names", [("python_socks",), ("socks", "python_socks")])
+def test_who_has_no_socks_proxy_needs_nothing_for_it(
+    api: FakeApi, tmp_path: Path, names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+):
+    for name in names:
+        monkeypatch.setitem(sys.modules, name, None)
+    config = kubeconfig(tmp_path / "config", api.url)
+    with pytest.raises(NotFound):
+        podexec.execute(Connection(Options(kubeconfig=config)), "default", "none", ["true"])
