@@ -241,8 +241,8 @@ def _instance(job: JobStatus, named: str | None, *, follow: bool) -> Instance | 
         return job.instances[0]
     if not job.instances:
         raise NotFound(f"not found instances of the job {job.name}", why=job.reason)
-    names = "\n".join(one.name for one in job.instances)
+    names = ", ".join(one.name for one in job.instances)
     raise UsageError(
-        f"There is {len(job.instances)} instances have been found:\n\n{names}\n\n"
-        "please use '-i' or '--instance' to filter."
+        f"There is {len(job.instances)} instances have been found: {names};"
+        " please use '-i' or '--instance' to filter."
     )
