@@ -113,6 +113,8 @@ class Served:
                 """Say nothing."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        # Clients may leave before they are answered.
+        self._server.handle_error = lambda *_: None
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
         threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
 

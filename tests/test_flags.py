@@ -69,7 +69,7 @@ def hear(monkeypatch, capfd):
         plan = Plan(job=job, namespace=namespace, api=ApiVersion.V2BETA1, objects=())
         return Submitted(plan=plan, created=(), status=status)
 
-    def follow(backend, name, namespace, *, instance, options, tell):
+    def follow(backend, name, namespace, *, instance, options, tell, **_more):
         del backend, name, tell
         heard.log, heard.namespace = options, namespace
         heard.more["instance"] = instance
