@@ -229,7 +229,8 @@ class _Order:
                     if not there:
                         raise
         if done is not None:
-            self._tell(job, done)
+            with detaching(self.backend, job.name, self.namespace, there=lambda: True):
+                self._tell(job, done)
         else:
             self._tell_unchanged(job, there)
         if self.how.wait:
