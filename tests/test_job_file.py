@@ -109,7 +109,7 @@ LEAST = {"name": "a", "image": "i", "command": "c"}
 
 EXAMPLES: dict[str, str | list[str]] = {
     "name": "bert",
-    "image": "registry.example.com/bert:1",
+    "image": "team/bert:1",
     "gpus": "2",
     "workers": "3",
     "cpu": "500m",
