@@ -18,7 +18,7 @@ WORDS = "at most 63 letters, digits, '-', '_' and '.', with a letter or digit at
 KEYS = f"{WORDS}, after a DNS name and '/' if need be: team or example.com/team"
 NAMES = "at most 253 lower case letters, digits, '-' and '.', with a letter or digit at both ends"
 VARIABLE = "letters, digits, '_', '-' and '.', no digit and no '..' first, and not '.' alone"
-IMAGE = "the name of an image, such as team/team/train:1"
+IMAGE = "the name of an image, such as team/train:1"
 SHELL = "a program such as sh or bash"
 
 

@@ -30,7 +30,7 @@ _NAME_FORM = (
 )
 _KEY_FORM = f"{_WORD_FORM}, after a DNS name and '/' if need be: team or example.com/team"
 _VARIABLE_FORM = "letters, digits, '_', '-' and '.', no digit and no '..' first, and not '.' alone"
-_IMAGE_FORM = "the name of an image, such as team/team/train:1"
+_IMAGE_FORM = "the name of an image, such as team/train:1"
 _SHELL_FORM = "a program such as sh or bash"
 
 
