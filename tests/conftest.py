@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import ssl
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import clusters
 import pytest
+from fake_api import FakeApi
 from hypothesis import HealthCheck, settings
+
+from arena_topo import cli
+from arena_topo.cli import settings as settings_files
+
+TLS = Path(__file__).parent / "tls"
 
 settings.register_profile(
     "default", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=60
@@ -50,3 +57,53 @@ def _nobodys_machine(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.T
     monkeypatch.setenv("XDG_CACHE_HOME", str(home / "cache"))
     monkeypatch.setenv("TZ", "UTC")
     monkeypatch.setenv("LANG", "C.UTF-8")
+    monkeypatch.setattr(settings_files, "SITE", str(home / "site.toml"))
+
+
+@pytest.fixture
+def run(capfd: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Run a command line in this process: its exit code, stdout and stderr."""
+
+    def run_one(*argv: str) -> tuple[int, str, str]:
+        code = cli.run(argv)
+        shown = capfd.readouterr()
+        return code, shown.out, shown.err
+
+    return run_one
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the site's file is, instead of /etc."""
+    path = tmp_path / "site.toml"
+    monkeypatch.setattr(settings_files, "SITE", str(path))
+    return path
+
+
+@pytest.fixture
+def user(site: Path) -> Path:
+    """Where the user's file is."""
+    del site
+    folder = Path(os.environ["HOME"]) / ".config" / "arena-topo"
+    folder.mkdir(parents=True)
+    return folder / "config.toml"
+
+
+@pytest.fixture
+def api() -> Iterator[FakeApi]:
+    """An API server."""
+    fake = FakeApi()
+    yield fake
+    fake.close()
+
+
+@pytest.fixture
+def https() -> Iterator[FakeApi]:
+    """An API server with a certificate, which asks for those of its clients."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(TLS / "server.pem", TLS / "server.key")
+    context.load_verify_locations(TLS / "ca.pem")
+    context.verify_mode = ssl.CERT_OPTIONAL
+    fake = FakeApi(tls=context)
+    yield fake
+    fake.close()

@@ -33,24 +33,6 @@ TLS = Path(__file__).parent / "tls"
 CLUSTER = {"certificate-authority": str(TLS / "ca.pem")}
 
 
-@pytest.fixture
-def api() -> Iterator[FakeApi]:
-    fake = FakeApi()
-    yield fake
-    fake.close()
-
-
-@pytest.fixture
-def https() -> Iterator[FakeApi]:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(TLS / "server.pem", TLS / "server.key")
-    context.load_verify_locations(TLS / "ca.pem")
-    context.verify_mode = ssl.CERT_OPTIONAL
-    fake = FakeApi(tls=context)
-    yield fake
-    fake.close()
-
-
 def whoami(options: Options) -> str:
     """The name that a server knows the caller by."""
     connection = Connection(options)
@@ -104,7 +86,7 @@ def test_an_entry_that_is_not_there_gets_a_suggestion(kind: str, tmp_path: Path)
     known = "a" if kind == "context" else f"{kind}-a"
     named: dict[str, str] = {"context": "a", kind: f"{known}x"}
     with pytest.raises(UsageError) as caught:
-        files.resolve(Options(kubeconfig=config, **named))  # type: ignore[arg-type]
+        files.resolve(Options(kubeconfig=config, **named))
     assert caught.value.message == f"{config}: there is no {kind} '{known}x'"
     assert caught.value.why == f"there are: {known}"
     assert (caught.value.hint or "") in {"", f"did you mean --{kind} {known}?"}
@@ -426,7 +408,7 @@ def test_a_plugin_that_gives_nothing_says_why(
     with pytest.raises(kind) as caught:
         Connection(Options(kubeconfig=config))
     assert str(caught.value) == f"the credential plugin of user 'alice' {said}"
-    assert caught.value.why == why  # type: ignore[attr-defined]
+    assert caught.value.why == why
 
 
 def test_a_plugin_that_is_not_installed_says_how_to_install_it(tmp_path: Path):

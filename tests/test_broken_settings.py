@@ -9,39 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from arena_topo import cli
-from arena_topo.cli import settings
-
 HERE = ("--backend=local", "--emulate=dgx-1-v100:1")
 
 Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def run(capfd: pytest.CaptureFixture[str]) -> Run:
-    def run_one(*argv: str) -> tuple[int, str, str]:
-        code = cli.run(argv)
-        shown = capfd.readouterr()
-        return code, shown.out, shown.err
-
-    return run_one
-
-
-@pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the site's file is, instead of /etc."""
-    path = tmp_path / "site.toml"
-    monkeypatch.setattr(settings, "SITE", str(path))
-    return path
-
-
-@pytest.fixture
-def user(site: Path) -> Path:
-    """Where the user's file is."""
-    del site
-    folder = Path(os.environ["HOME"]) / ".config" / "arena-topo"
-    folder.mkdir(parents=True)
-    return folder / "config.toml"
 
 
 def test_an_unknown_key_in_the_sites_file_warns_and_the_rest_counts(

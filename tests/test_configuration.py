@@ -15,7 +15,6 @@ import pytest
 import yaml
 from fake_api import kubeconfig
 
-from arena_topo import cli
 from arena_topo.cli import settings
 from arena_topo.cli.options import Globals, environment
 from arena_topo.errors import UsageError
@@ -30,33 +29,6 @@ HERE = ("--backend=local", "--emulate=dgx-1-v100:1")
 JOB = ("submit", "mpi", "--dry-run", *HERE)
 
 Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def run(capfd: pytest.CaptureFixture[str]) -> Run:
-    def run_one(*argv: str) -> tuple[int, str, str]:
-        code = cli.run(argv)
-        shown = capfd.readouterr()
-        return code, shown.out, shown.err
-
-    return run_one
-
-
-@pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the site's file is, instead of /etc."""
-    path = tmp_path / "site.toml"
-    monkeypatch.setattr(settings, "SITE", str(path))
-    return path
-
-
-@pytest.fixture
-def user(site: Path) -> Path:
-    """Where the user's file is."""
-    del site
-    folder = Path(os.environ["HOME"]) / ".config" / "arena-topo"
-    folder.mkdir(parents=True)
-    return folder / "config.toml"
 
 
 @pytest.fixture

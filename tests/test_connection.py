@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import socket
-import ssl
 import struct
 import subprocess
 import sys
@@ -36,24 +35,6 @@ from arena_topo.errors import (
 )
 
 TLS = Path(__file__).parent / "tls"
-
-
-@pytest.fixture
-def api() -> Iterator[FakeApi]:
-    fake = FakeApi()
-    yield fake
-    fake.close()
-
-
-@pytest.fixture
-def https() -> Iterator[FakeApi]:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(TLS / "server.pem", TLS / "server.key")
-    context.load_verify_locations(TLS / "ca.pem")
-    context.verify_mode = ssl.CERT_OPTIONAL
-    fake = FakeApi(tls=context)
-    yield fake
-    fake.close()
 
 
 @pytest.fixture

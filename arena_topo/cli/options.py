@@ -416,10 +416,12 @@ def spread(command: Callable[..., None]) -> Callable[..., None]:
     """Show a command's parameters to Typer: every record as its fields, every Flag as an option.
 
     A field without a Flag is the positional argument. What is not given is left to the record's
-    own default; a required text that is not given is empty, so that the record says what is wrong.
+    own default; a required text that is not given is empty, so that the record says what is wrong,
+    and words of which there are none are no words.
     """
     hints = get_type_hints(command, include_extras=True)
     records: dict[str, type[Any]] = {}
+    words: list[str] = []
     shown: list[inspect.Parameter] = []
     for parameter in inspect.signature(command).parameters.values():
         hint = hints[parameter.name]
@@ -428,6 +430,8 @@ def spread(command: Callable[..., None]) -> Callable[..., None]:
             shown += _parameters(hint)
         else:
             shown.append(_parameter(parameter.name, hint, parameter.default))
+            if _flag_of(hint) is None and get_origin(next(iter(get_args(hint)), None)) is list:
+                words.append(parameter.name)
 
     def gather(**values: Any) -> None:
         said = {
@@ -442,7 +446,7 @@ def spread(command: Callable[..., None]) -> Callable[..., None]:
                 if field.name in said or field.default is dataclasses.MISSING
             }
             said[name] = record(**own)
-        command(**said)
+        command(**dict.fromkeys(words, ()) | said)
 
     gather.__name__, gather.__doc__ = command.__name__, command.__doc__
     gather.__annotations__ = {parameter.name: parameter.annotation for parameter in shown}

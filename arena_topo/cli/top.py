@@ -107,7 +107,7 @@ def top_node(
     what: Nodes,
     everywhere: Globals,
     *,
-    names: Annotated[list[str], typer.Argument(metavar="[NODE...]", show_default=False)] = (),  # type: ignore[assignment]
+    names: Annotated[list[str], typer.Argument(metavar="[NODE...]", show_default=False)],
     refresh: _Refresh = False,
     output_format: PlanFormatFlag = PlanFormat.WIDE,
 ) -> None:

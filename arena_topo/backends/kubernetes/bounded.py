@@ -57,7 +57,8 @@ class _Bounded:
 
     def request(self, *told: Any, **named: Any) -> None:
         self._whole = named.get("preload_content", True)
-        super().request(*told, **named)  # type: ignore[misc]
+        connection: Any = super()  # urllib3's, which `bound` puts behind this class
+        connection.request(*told, **named)
 
     def response_class(self, sock: socket.socket, *told: Any, **named: Any) -> HTTPResponse:
         """What http.client makes of an answer, while `timeout` is the time for reading it."""
