@@ -179,3 +179,18 @@ def test_who_is_told_to_end_does_not_leave_a_command_behind(tmp_path: Path):
         while Path(f"/proc/{pid}").exists():
             assert time.monotonic() < deadline
             time.sleep(0.02)
+
+
+def test_a_command_that_starts_as_its_caller_is_told_to_end_does_not_stay(tmp_path: Path):
+    with WORLDS["local"](tmp_path) as world:
+        running(world)
+        line = [sys.executable, "-m", "arena_topo", "--backend=local", "attach", "demo", "--"]
+        # Nobody can tell the caller any earlier than its own command.
+        early = "kill -TERM $PPID; echo $$; exec sleep 600"
+        with subprocess.Popen([*line, "sh", "-c", early], stdout=-1) as inside:
+            pid = int(inside.stdout.readline())
+            assert inside.wait() == 143
+        deadline = time.monotonic() + 20
+        while Path(f"/proc/{pid}").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)

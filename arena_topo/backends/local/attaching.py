@@ -76,6 +76,12 @@ def _check(entry: Entry, instance: str) -> None:
 def _run(words: Sequence[str], environment: dict[str, str], folder: str, *, fed: bool) -> int:
     """Run a command to its end; what is typed is its own affair, also Ctrl-C."""
     before: dict[int, Any] = {}
+    early: list[int] = []
+    # Who is told to end while the command starts has no child yet that could be told.
+    held = {
+        key: signal.signal(key, lambda number, _frame: early.append(number))
+        for key in (signal.SIGTERM, signal.SIGHUP)
+    }
     try:
         child = subprocess.Popen(
             words,
@@ -84,6 +90,8 @@ def _run(words: Sequence[str], environment: dict[str, str], folder: str, *, fed:
             stdin=None if fed else subprocess.DEVNULL,
         )
     except OSError as error:
+        for key, handler in held.items():
+            signal.signal(key, handler)
         raise ArenaError(f"`{words[0]}` cannot be run in {folder}", why=error.strerror) from error
 
     def typed(number: int, _frame: object) -> None:
@@ -94,6 +102,10 @@ def _run(words: Sequence[str], environment: dict[str, str], folder: str, *, fed:
     try:
         for key in (signal.SIGINT, signal.SIGQUIT):
             before[key] = signal.signal(key, typed)
+        for key, handler in held.items():
+            signal.signal(key, handler)
+        for number in early:
+            signal.raise_signal(number)
         code = child.wait()
     except BaseException:
         # A shell that is talked to heeds nothing else.
