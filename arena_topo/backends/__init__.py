@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
+from arena_topo.backends.logs import Following, LogOptions, Wanted
 from arena_topo.manifests import ApiVersion, Binding, Forecast, Manifest, Mechanisms, Plan
 
 if TYPE_CHECKING:
@@ -127,18 +128,6 @@ class Publication:
     outcome: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogOptions:
-    """Which part of a log: `tail` lines (None: all), `since` seconds or `since_time` RFC 3339."""
-
-    follow: bool = False
-    tail: int | None = None
-    since: int | None = None
-    since_time: str | None = None
-    timestamps: bool = False
-    container: str | None = None
-
-
 def unheard(_text: str) -> None:
     """Take what nobody wants to be told."""
 
@@ -160,6 +149,8 @@ class Backend(Protocol):
     """What every engine can do. Jobs are named by name and namespace; all reads are fresh."""
 
     name: str
+    place: str
+    """Which engine it is, for what is kept of its jobs: the API server's address, or `local`."""
     look_every: float
     """Seconds between two looks at a job that are no burden to the engine."""
     starts_waiting: bool
@@ -239,7 +230,19 @@ class Backend(Protocol):
         """
 
     def log(self, job: JobStatus, instance: str, options: LogOptions) -> Iterator[bytes]:
-        """The log of one pod in pieces; with `follow` until the pod ends."""
+        """The log of one pod as it is now, in pieces, byte for byte; `follow` has no meaning here.
+
+        NotFound if there is no such pod, or nothing to read of it.
+        """
+
+    def follow(
+        self, job: JobStatus, options: LogOptions, wanted: Wanted = lambda _: True
+    ) -> Following:
+        """The logs of the job's pods that are wanted, of those to come too, in one.
+
+        `tail` and `since` cut off only what was written before this call. Without
+        `options.follow` each log is read to where it ends now.
+        """
 
     def attach(
         self,
