@@ -1,12 +1,14 @@
 """Text of others, such as a cluster's, so that a terminal shows it and does not obey it.
 
 What is laid out is made of `one_line`s: no cell or sentence can add lines of its own. Whatever goes
-to a person passes `escaped` at the very end.
+to a person passes `escaped` at the very end. What programs print into their logs is larger and has
+colours and progress bars in it: `LogText` and `log_line` are for that.
 """
 
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 MOST = 500
 """Characters of a server's message that are shown: some lines of a terminal."""
@@ -16,6 +18,38 @@ _OBEYED = re.compile(
     "\u202a-\u202e\u2066-\u2069"  # what turns the direction of text (UAX 9, 2.1-2.4)
     "\ud800-\udfff]"  # no character at all: no output takes it
 )
+
+_ORDINARY = bytes([0x09, 0x0A, *range(0x20, 0x7F)])
+"""Tab, line feed and the printable characters of ASCII: most of every log."""
+
+_LONGEST_SEQUENCE = 64
+"""Bytes of an escape sequence that is still taken for a colour: five true colours and more."""
+
+_OF_PROGRAMS = re.compile(
+    f"\x1b\\[(?:([0-9;:]{{0,{_LONGEST_SEQUENCE}}})m|[0-2]?(K))|{_OBEYED.pattern}"
+)
+"""SGR, EL (ECMA-48, 8.3.117 and 8.3.41), and every other character that a terminal would obey."""
+
+_UNFINISHED = re.compile(
+    rb"(?:\x1b(?:\[[0-9;:]{0,%d})?" % _LONGEST_SEQUENCE
+    + rb"|[\xc2-\xdf]|[\xe0-\xef][\x80-\xbf]?|[\xf0-\xf4][\x80-\xbf]{0,2})\Z"
+)
+"""The beginning of a colour or of a character, at the end of what has come so far."""
+
+_RESET = "\x1b[0m"
+
+_LOOK = re.compile("\x1b\\[[0-9;:]*m")
+
+_LOOKS = frozenset(
+    map(str, (*range(5), 7, 9, *range(21, 28), 29, *range(30, 38), 39, *range(40, 48), 49))
+) | frozenset(map(str, (*range(90, 98), *range(100, 108))))
+"""What SGR may ask for: colours, bold, faint, italic, underlined, reversed, crossed out, and their
+ends. Neither what conceals (8) nor what blinks (5, 6), nor other fonts."""
+
+_PALETTE = re.compile(
+    r"[34]8[;:](?:5[;:][0-9]{1,3}|2[;:](?:[0-9]{0,3}:)?[0-9]{1,3}(?:[;:][0-9]{1,3}){2})"
+)
+"""A colour of the 256, or a true one (ITU-T T.416, 13.1.8), with semicolons as most write it."""
 
 
 def escaped(text: str) -> str:
@@ -48,3 +82,128 @@ def brief(text: str, most: int = MOST) -> str:
 
 def _visible(found: re.Match[str]) -> str:
     return repr(found[0])[1:-1]
+
+
+# ---------------------------------------------------------------- logs
+
+
+def ordinary(data: bytes, *, returns: bool = False) -> bool:
+    """Whether it is UTF-8 and nothing in it would be obeyed by a terminal, so that it can stay.
+
+    With `returns` a carriage return is nothing to obey.
+    """
+    odd = data.translate(None, _ORDINARY + b"\r" if returns else _ORDINARY)
+    if not odd:
+        return True
+    if min(odd) < 0x80:  # noqa: PLR2004 - ASCII ends there
+        return False
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return False
+    # What comes above ASCII alone: neither tabs and line feeds nor carriage returns are left.
+    return _OBEYED.search(text if not returns else text.replace("\r", "")) is None
+
+
+def cut_short(data: bytes) -> int:
+    """Where the colour or the character begins that the end of some bytes cuts; else their end."""
+    found = _UNFINISHED.search(data, max(0, len(data) - _LONGEST_SEQUENCE - 4))
+    return len(data) if found is None else found.start()
+
+
+def log_line(text: bytes, *, colours: bool) -> str:
+    """A line of a log behind a prefix of ours: what a terminal would show of it in the end.
+
+    Of a line that was written over again and again (carriage returns) that is the last. What is no
+    UTF-8 becomes U+FFFD. Colours of the program stay with `colours`, and end with the line.
+    """
+    line = text.decode(errors="replace")
+    if ordinary(text):
+        return line
+    if "\r" in line:
+        line = next(filter(None, reversed(line.split("\r"))), "")
+    done = _OF_PROGRAMS.sub(lambda found: _allowed(found, colours=colours, moves=False), line)
+    return done + _RESET if colours and _colour_after(done, before=False) else done
+
+
+class LogText:
+    """One log as it comes, in pieces of any size: what of it a terminal may be given.
+
+    Colours pass with `colours`, and end with their line; so does what erases the rest of a line.
+    Carriage returns pass: bars move, and nothing but their own line is written over. Other
+    sequences are shown and not obeyed, what is no UTF-8 becomes U+FFFD. What needs none of this is
+    the same, byte for byte.
+    """
+
+    def __init__(self, *, colours: bool) -> None:
+        self._colours = colours
+        self._held = b""
+        self._coloured = False
+
+    def feed(self, data: bytes) -> bytes:
+        """What can be shown now; a sequence or a character that is cut waits for its rest."""
+        if self._held:
+            data, self._held = self._held + data, b""
+        if not self._coloured and ordinary(data, returns=True):
+            return data
+        at = cut_short(data)
+        data, self._held = data[:at], data[at:]
+        return self._shown(data)
+
+    def end(self) -> bytes:
+        """What is left at the end of the log: what was cut there, and the end of its colours."""
+        rest, self._held = self._shown(self._held), b""
+        if self._coloured:
+            rest, self._coloured = rest + _RESET.encode(), False
+        return rest
+
+    def _shown(self, data: bytes) -> bytes:
+        text = _OF_PROGRAMS.sub(
+            lambda found: _allowed(found, colours=self._colours, moves=True),
+            data.decode(errors="replace"),
+        )
+        if not self._colours or ("\x1b" not in text and not self._coloured):
+            return text.encode()
+        *lines, last = text.split("\n")
+        done = []
+        for line in lines:
+            ends = _RESET if _colour_after(line, before=self._coloured) else ""
+            self._coloured = False
+            done.append(line + ends)
+        self._coloured = _colour_after(last, before=self._coloured)
+        return "\n".join([*done, last]).encode()
+
+
+def _allowed(found: re.Match[str], *, colours: bool, moves: bool) -> str:
+    """What becomes of a sequence or character in a log."""
+    asked, erases = found.groups()
+    if asked is not None:
+        return _look(asked) if colours else ""
+    if erases:
+        return found[0] if moves and colours else ""
+    return "\r" if moves and found[0] == "\r" else _visible(found)
+
+
+@lru_cache(maxsize=512)
+def _look(asked: str) -> str:
+    """An SGR sequence with what is allowed of these parameters; nothing if none is."""
+    if not asked:
+        return _RESET
+    kept, at = [], 0
+    while at < len(asked):
+        if found := _PALETTE.match(asked, at):
+            one = found[0]
+        else:
+            one = asked[at:].split(";", 1)[0]
+            if one.startswith(("38", "48", "58")):
+                break  # what follows are parts of a colour that makes no sense
+        if found or (one.lstrip("0") or "0") in _LOOKS:
+            kept.append(one)
+        at += len(one) + 1
+    return f"\x1b[{';'.join(kept)}m" if kept else ""
+
+
+def _colour_after(line: str, *, before: bool) -> bool:
+    """Whether a colour is still on at the end of a line, in which only allowed sequences are."""
+    looks = _LOOK.findall(line)
+    return looks[-1] != _RESET if looks else before

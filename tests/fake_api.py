@@ -21,7 +21,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from email.utils import formatdate
 from pathlib import Path
 from socketserver import TCPServer, ThreadingMixIn
@@ -30,10 +30,12 @@ from typing import Any
 import fake_admission
 import fake_crd
 import fake_exec
+import fake_logs
 import fake_pods
 import fake_quota
 import fake_rbac
 from fake_http import Handler
+from fake_logs import Log
 from fake_patch import json_patch, merged, strategic
 from fake_prometheus import FakePrometheus
 from fake_resources import (
@@ -116,19 +118,13 @@ class Hook:
     late: bool = False
 
 
-@dataclass(slots=True)
-class Log:
-    """What a container has written: (time, line) pairs, and whether it is still there."""
-
-    lines: list[tuple[str, bytes]] = field(default_factory=list)
-    ended: bool = False
-    breaks_after: int | None = None
-    """Followers lose their connection once after so many lines."""
-
-
 class FakeApi(Store):
     """The server, and the hands that its world has: add, change and look at what it stores."""
 
+    logging = 0
+    """Raised to cut all logs that are followed."""
+    watching = 0
+    """Raised to end all watches that are open."""
     rewrites: Callable[[bytes], bytes] | None = None
     """What becomes of the body of each answer on its way out."""
 
@@ -153,6 +149,8 @@ class FakeApi(Store):
         """What the server knows of users besides: {user: {key: values}}."""
         self.tokens: dict[str, str] = {}
         self.logs: dict[Key, Log] = {}
+        # Of the other containers of pods, whose main ones are in `logs`.
+        self.container_logs: dict[tuple[str, str, str], Log] = {}
         self.execs = fake_exec.Execs()
         self.behind: dict[Key, FakePrometheus] = {}
         """What answers behind services, by namespace and name."""
@@ -170,8 +168,6 @@ class FakeApi(Store):
         self.now = 0.0
         self.skew = 0.0
         """Seconds by which the server's clock is ahead of this machine's."""
-        self.watching = 0
-        """Raised to end all watches that are open."""
         self.connections: set[socket.socket] = set()
         for name in ("default", "kube-system", "team-a"):
             self.add({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
@@ -200,7 +196,7 @@ class FakeApi(Store):
         """Stop answering; the port refuses connections from now on."""
         self.close_watches()
         with self.lock:
-            for log in self.logs.values():
+            for log in (*self.logs.values(), *self.container_logs.values()):
                 log.ended = True
             self.lock.notify_all()
         self._server.shutdown()
@@ -242,6 +238,12 @@ class FakeApi(Store):
         """End all watches that are open, as a server does that restarts."""
         with self.lock:
             self.watching += 1
+            self.lock.notify_all()
+
+    def cut_logs(self) -> None:
+        """Break all logs that are followed, as a server does that restarts."""
+        with self.lock:
+            self.logging += 1
             self.lock.notify_all()
 
     def clock(self) -> float:
@@ -305,10 +307,15 @@ class FakeApi(Store):
                         return
         raise KeyError(meta.get("name"))
 
-    def write(self, pod: str, line: str, *, at: str, namespace: str = "default") -> None:
-        """Let a container write a line at a time such as `2026-11-21T07:00:00.000000000Z`."""
+    def write(self, pod: str, line: str | bytes, *, at: str, namespace: str = "default") -> None:
+        """Let a container write at a time such as `2026-11-21T07:00:00.000000000Z`.
+
+        A text is a whole line, bytes are themselves.
+        """
         with self.lock:
-            self.logs.setdefault((namespace, pod), Log()).lines.append((at, line.encode() + b"\n"))
+            raw = line if isinstance(line, bytes) else line.encode() + b"\n"
+            log = self.logs.setdefault((namespace, pod), Log())
+            log.lines += [(at, part) for part in fake_logs.parts(raw)]
             self.lock.notify_all()
 
     def end_log(self, pod: str, namespace: str = "default") -> None:

@@ -19,7 +19,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 import fake_crd
 import fake_exec
-import fake_pods
+import fake_logs
 import fake_rbac
 from fake_resources import RESOURCES, Object, Refused, Resource
 from fake_store import Change, Entry, selector
@@ -232,7 +232,7 @@ class Handler(StreamRequestHandler):
         plural = f"{resource.plural}/{call.sub}" if call.sub else resource.plural
         self._check(call.user, fake_rbac.Asked(verb, plural, resource.group, space, name))
         if call.sub == "log":
-            self._log(space, name, call.query)
+            fake_logs.serve(self, space, name, call.query)
             return
         if call.sub == "proxy":
             self._proxy(call)
@@ -402,7 +402,7 @@ class Handler(StreamRequestHandler):
             if asked in {"", "0"}:
                 _, entries = fake.page(resource, space, {**query, "resourceVersion": ""})
                 first = [_event("ADDED", one.json(version=api, bare=False)) for one in entries]
-        self._begin({"Content-Type": "application/json"})
+        self.begin({"Content-Type": "application/json"})
         for line in first:
             self.chunk(line)
         while True:
@@ -446,46 +446,19 @@ class Handler(StreamRequestHandler):
             start -= 1
         return changes[start:]
 
-    def _log(self, space: str, name: str, query: dict[str, str]) -> None:
-        fake = self.fake
-        with fake.lock:
-            log = fake_pods.log_of(fake, space, name, query.get("container"))
-        follow = query.get("follow") == "true"
-        since = query.get("sinceTime", "")
-        start = 0
-        if "tailLines" in query:
-            start = max(0, len(log.lines) - int(query["tailLines"]))
-        self._begin({"Content-Type": "text/plain"})
-        sent = 0
-        while True:
-            with fake.lock:
-                while follow and len(log.lines) <= start and not log.ended:
-                    fake.lock.wait()
-                lines, start = log.lines[start:], len(log.lines)
-                ended = log.ended or not follow
-            for at, line in lines:
-                # A time with seconds only lets all lines of that second through.
-                if since and at[: len(since) - 1] < since[:-1]:
-                    continue
-                self.chunk(f"{at} ".encode() + line if "timestamps" in query else line)
-                sent += 1
-                if log.breaks_after == sent:
-                    log.breaks_after = None
-                    self.connection.shutdown(socket.SHUT_RDWR)
-                    raise BrokenPipeError
-            if ended and start == len(log.lines):
-                break
-        self.chunk(b"")
-
     # Bytes.
 
-    def _begin(self, headers: dict[str, str]) -> None:
+    def begin(self, headers: dict[str, str]) -> None:
         self._head(200, {**headers, "Transfer-Encoding": "chunked"})
 
     def _head(self, status: int, headers: dict[str, str], body: bytes = b"") -> None:
         lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}", f"Date: {self.fake.date()}"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
         self.wfile.write("\r\n".join([*lines, "", ""]).encode("latin-1") + body)
+
+    def no_content(self) -> None:
+        """What comes of the log of a pod without a node."""
+        self._head(204, {})
 
     def chunk(self, data: bytes) -> None:
         self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")

@@ -348,7 +348,8 @@ class Kubelets:
                 message="",
                 now=at,
             )
-        self.api.logs.setdefault(key, self.cluster.new_log())
+        if key not in self.api.logs or self.api.logs[key].ended:
+            self.api.logs[key] = self.cluster.new_log()
         self.cluster.event(pod, "Started", "Container started", kind="Normal", source="kubelet")
 
     def _ends(self, key: Key, pod: Object) -> bool:

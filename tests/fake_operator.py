@@ -106,12 +106,14 @@ class FakeOperator:
         )
 
     def launcher(self, name: str, namespace: str = "default") -> dict[str, Any]:
-        return next(
+        """The pod of its launcher, the newest if it was tried again."""
+        found = [
             pod
             for pod in self.api.all("Pod")
             if pod["metadata"]["name"].startswith(f"{name}-launcher")
             and pod["metadata"]["namespace"] == namespace
-        )
+        ]
+        return found[-1]
 
     def finish(self, name: str, code: int = 0, namespace: str = "default") -> None:
         """Let the launcher end, and clean up the workers as `cleanPodPolicy: All` does."""
@@ -136,10 +138,32 @@ class FakeOperator:
             if worker["metadata"]["name"].startswith(f"{name}-worker-"):
                 self.api.remove("pods", namespace, worker["metadata"]["name"], {})
 
-    def say(self, name: str, line: str, namespace: str = "default") -> None:
-        """Let the launcher write a line."""
-        log = self.api.logs.get((namespace, self.launcher(name)["metadata"]["name"]))
+    def retry(self, name: str, code: int = 1, namespace: str = "default") -> None:
+        """Let the launcher fail, and another one start; training-operator gives it the same name.
+
+        The pod of a batch Job stays when it has failed.
+        """
+        job, old = self.job(name, namespace), self.launcher(name, namespace)
+        pod = old["metadata"]["name"]
+        template = {"metadata": copy.deepcopy(old["metadata"]), "spec": copy.deepcopy(old["spec"])}
+        node = template["spec"].pop("nodeName")
+        self.api.end_log(pod, namespace)
+        if self.version == "v1":
+            self.api.remove("pods", namespace, pod, {})
+            del self.api.logs[namespace, pod]
+            self._pod(job, template, pod, node)
+            return
+        ended = {"exitCode": code, "reason": "Error", "finishedAt": rfc3339(self.api.clock())}
+        with self.api.edit("Pod", pod, namespace) as thing:
+            thing["status"]["phase"] = "Failed"
+            status = thing["status"]["containerStatuses"][0]
+            status |= {"ready": False, "state": {"terminated": ended}}
+        self._pod(job, template, f"{name}-launcher-{len(self.api.all('Pod')):05}", node)
+
+    def say(self, name: str, line: str | bytes, namespace: str = "default") -> None:
+        """Let the launcher write a line, or these very bytes."""
+        pod = self.launcher(name, namespace)["metadata"]["name"]
+        log = self.api.logs.get((namespace, pod))
         number = len(log.lines) if log else 0
         at = f"2026-11-21T07:00:00.{number:09}Z"
-        pod = self.launcher(name, namespace)["metadata"]["name"]
         self.api.write(pod, line, at=at, namespace=namespace)

@@ -7,10 +7,10 @@ import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from fake_resources import NAME, RESOURCES, Object, Refused, Resource, conflict, forbidden, invalid
+from fake_resources import NAME, RESOURCES, Object, Resource, conflict, forbidden, invalid
 
 if TYPE_CHECKING:
-    from fake_api import FakeApi, Log
+    from fake_api import FakeApi
 
 PODS = RESOURCES["pods"]
 MAY_CHANGE = (
@@ -250,23 +250,3 @@ def check_devices(resource: Resource, thing: Object) -> None:
                     )
     if causes:
         raise invalid(resource.kind, thing["metadata"]["name"], *causes)
-
-
-def log_of(api: FakeApi, space: str, name: str, wanted: str | None) -> Log:
-    """The log of a pod's container; 400 where there is none to read."""
-    pod = api.get("pods", space, name)
-    containers = [one["name"] for one in pod.get("spec", {}).get("containers", ())]
-    if wanted is None and len(containers) > 1:
-        raise Refused(
-            400,
-            "BadRequest",
-            f"a container name must be specified for pod {name}, choose one of:"
-            f" [{' '.join(containers)}]",
-        )
-    if (space, name) not in api.logs:
-        raise Refused(
-            400,
-            "BadRequest",
-            f'container "{wanted}" in pod "{name}" is waiting to start: ContainerCreating',
-        )
-    return api.logs[space, name]

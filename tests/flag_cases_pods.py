@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from flag_cases import (
@@ -42,6 +43,15 @@ from arena_topo.job import (
     SyncMode,
 )
 
+SPEAKING = {
+    f"pods:{MAIN}.env[NCCL_DEBUG]": {"name": "NCCL_DEBUG", "value": "INFO"},
+    f"pods:{MAIN}.env[NCCL_DEBUG_SUBSYS]": {
+        "name": "NCCL_DEBUG_SUBSYS",
+        "value": "INIT,BOOTSTRAP,ENV,GRAPH,NET",
+    },
+}
+TELLING = re.compile(r'said="NCCL_DEBUG=.*exec /usr/sbin/sshd -De\n', re.DOTALL)
+
 CASES: Mapping[str, tuple[Case, ...]] = {
     "env": (
         Case(
@@ -57,6 +67,29 @@ CASES: Mapping[str, tuple[Case, ...]] = {
                 f"pods:{MAIN}.env[A]": {"name": "A", "value": "b"},
                 f"pods:{CODE}.env[A]": {"name": "A", "value": "b"},
             },
+        ),
+    ),
+    "nccl_debug": (
+        Case(
+            said={"nccl_debug": True},
+            changes=SPEAKING,
+            # Nothing of a container's environment reaches ranks that are started over ssh.
+            more={V2BETA1: {f"worker:{MAIN}.command": ["sh", "-c", TELLING]}},
+        ),
+        Case(
+            note="as-the-user-says",
+            said={"nccl_debug": True},
+            within={"env": (EnvVar(key="NCCL_DEBUG", value="TRACE"),)},
+            changes={**SPEAKING, f"pods:{MAIN}.env[NCCL_DEBUG]": None},
+            more={V2BETA1: {f"worker:{MAIN}.command": ["sh", "-c", TELLING]}},
+        ),
+        # Code is fetched without NCCL.
+        Case(
+            note="not-of-init-containers",
+            said={"nccl_debug": True},
+            within=GIT,
+            changes=SPEAKING,
+            more={V2BETA1: {f"worker:{MAIN}.command": ["sh", "-c", TELLING]}},
         ),
     ),
     "working_dir": (

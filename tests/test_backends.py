@@ -5,7 +5,6 @@ Another engine joins by adding its world to `worlds.WORLDS`.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,8 @@ import pytest
 from worlds import WORLDS, World
 
 from arena_topo import solver
-from arena_topo.backends import Backend, LogOptions, Phase
+from arena_topo.backends import Backend, Phase
+from arena_topo.backends.logs import LogOptions
 from arena_topo.errors import AlreadyExists, NotFound
 from arena_topo.manifests import ApiVersion, Plan
 from arena_topo.solver import Request
@@ -221,33 +221,13 @@ def test_a_log_is_what_the_launcher_printed(world: World, backend: Backend):
 
     assert log()[-3:] == [b"line 0", b"line 1", b"line 2"]
     assert log(tail=1) == [b"line 2"]
-    assert log(follow=True)[-3:] == [b"line 0", b"line 1", b"line 2"]
-
-
-def test_a_followed_log_ends_with_its_pod(world: World, backend: Backend):
-    submitted(world)
-    world.start("demo")
-    world.say("demo", "before")
-    status = backend.job("demo", "default")
-    assert status.chief is not None
-    pieces = backend.log(status, status.chief.name, LogOptions(follow=True))
-    seen = b""
-    while b"before" not in seen:
-        seen += next(pieces)
-    world.say("demo", "after")
-    ender = threading.Thread(target=world.finish, args=("demo",))
-    ender.start()
-    seen += b"".join(pieces)
-    ender.join()
-    assert seen.count(b"before") == seen.count(b"after") == 1
 
 
 def test_the_log_of_a_pod_that_does_not_exist_is_not_found(world: World, backend: Backend):
     submitted(world)
     status = backend.job("demo", "default")
-    for follow in (False, True):
-        with pytest.raises(NotFound):
-            list(backend.log(status, "demo-worker-99", LogOptions(follow=follow)))
+    with pytest.raises(NotFound):
+        list(backend.log(status, "demo-worker-99", LogOptions()))
 
 
 def test_events_are_in_order(world: World, backend: Backend):

@@ -30,7 +30,7 @@ class FakeBackend:
     `ends` is how a job stands when it is next looked at, by name.
     """
 
-    name = "fake"
+    name = place = "fake"
     look_every = 0.01
     starts_waiting = True
     pausing = None
@@ -460,12 +460,14 @@ def test_no_jobs_at_all_are_an_empty_array_in_json(arena):
 
 
 @pytest.mark.usefixtures("world")
-def test_a_log_reaches_stdout_byte_for_byte(capfdbinary):
+def test_a_log_reaches_stdout_and_byte_for_byte_if_raw(capfdbinary):
     cli.run(["submit", "mpi", *GANG, "c"])
     capfdbinary.readouterr()
-    code = cli.run(["logs", "-f", "demo"])
-    assert code == 0
+    assert cli.run(["logs", "demo", "-o", "raw"]) == 0
     assert capfdbinary.readouterr() == (b"demo-launcher: first\nsecond \xff\n", b"")
+    assert cli.run(["logs", "demo"]) == 0
+    shown = "demo-launcher: first\nsecond \N{REPLACEMENT CHARACTER}\n".encode()
+    assert capfdbinary.readouterr() == (shown, b"")
 
 
 @pytest.mark.usefixtures("world")

@@ -15,7 +15,7 @@ from arena_topo.cli.root import tree
 from arena_topo.flag import Flag, spelling
 from arena_topo.job import Duration, MPIJob
 from arena_topo.manifests import ApiVersion, Plan
-from arena_topo.workflow import Submitted
+from arena_topo.workflow import Submitted, logs
 
 CASES = json.loads((Path(__file__).parent / "pflag_cases.json").read_text(encoding="utf-8"))[
     "cases"
@@ -45,6 +45,15 @@ class Nowhere:
         return "the-default"
 
 
+class NoLines:
+    """A log that is empty."""
+
+    end = status = None
+
+    def __iter__(self):
+        return iter(())
+
+
 FILLED = {"--name": "x", "--image": "local"}
 """What a job cannot do without, for command lines that are about something else."""
 
@@ -54,7 +63,8 @@ def hear(monkeypatch, capfd):
     """Run a command line through the whole parser, with verbs that only listen."""
     heard = Heard()
 
-    def engine(everywhere, *, image=None, fabric=None):
+    def engine(everywhere, *, image=None, fabric=None, repeating=False):
+        del repeating
         heard.everywhere = everywhere
         heard.more["image"], heard.more["fabric"] = image, fabric
         return Nowhere()
@@ -69,16 +79,16 @@ def hear(monkeypatch, capfd):
         plan = Plan(job=job, namespace=namespace, api=ApiVersion.V2BETA1, objects=())
         return Submitted(plan=plan, created=(), status=status)
 
-    def follow(backend, name, namespace, *, instance, options, tell, **_more):
-        del backend, name, tell
-        heard.log, heard.namespace = options, namespace
-        heard.more["instance"] = instance
-        return iter(())
+    def log(_backend, _name, namespace, asked, **_more):
+        heard.log, heard.namespace = asked.options, namespace
+        heard.more["asked"] = asked
+        return NoLines()
 
-    for module in ("jobs", "submit"):
+    for module in ("logs", "submit"):
         monkeypatch.setattr(f"arena_topo.cli.{module}.engine", engine)
     monkeypatch.setattr(workflow, "submit", submit)
-    monkeypatch.setattr(workflow, "follow", follow)
+    for way in ("copied", "show"):
+        monkeypatch.setattr(logs, way, log)
     for variable in ("ARENA_GANG", "ARENA_NAMESPACE", "ARENA_TOPO_NAMESPACE"):
         monkeypatch.delenv(variable, raising=False)
 

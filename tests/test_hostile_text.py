@@ -6,6 +6,7 @@ import io
 import json
 import re
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from kube_objects import bare, device, resource_slice
 from arena_topo import cli, manifests, output
 from arena_topo.cli import options, terminal
 from arena_topo.errors import ArenaError
-from arena_topo.escaping import brief, escaped, one_line
+from arena_topo.escaping import LogText, brief, escaped, log_line, one_line, ordinary
 from arena_topo.output import live
 from arena_topo.topology import presets, published
 
@@ -315,19 +316,106 @@ def test_keys_of_a_job_file_are_no_order(tmp_path: Path, capfd: pytest.CaptureFi
     assert "\\x1b]0;PWN" in err
 
 
-def test_the_log_of_a_job_stays_as_it_is(
-    world: tuple[FakeApi, str], capfdbinary: pytest.CaptureFixture[bytes]
+LOG = (
+    b"\x1b[32mepoch 1\x1b[0m\r50 %\n\x1b]0;PWN\x07\x1b]52;c;cHdu\x07\x1b]8;;http://x\x1b\\link\n"
+    b"\x1bP+q544e\x1b\\ \x1b[2J\x1b[1A\x1bc \x9b31m \xc2\x9b31m"
+    b" \xe2\x80\xaeback\xe2\x81\xa9 \x08\x08\x07\n\x1b[8mhidden\x1b[38;5;9;8mred \xff"
+)
+"""Colours, a bar; what writes titles, clipboards and links; clears, moves, turns, rings, hides."""
+
+LOG_SEEN = (
+    b"\r50 %\n\\x1b]0;PWN\\x07\\x1b]52;c;cHdu\\x07\\x1b]8;;http://x\\x1b\\link\n"
+    b"\\x1bP+q544e\\x1b\\ \\x1b[2J\\x1b[1A\\x1bc \xef\xbf\xbd31m \\x9b31m \\u202eback\\u2069"
+    b" \\x08\\x08\\x07\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("colour", "first", "last"),
+    [
+        ("never", b"epoch 1", b"hiddenred \xef\xbf\xbd"),
+        (
+            "always",
+            b"\x1b[32mepoch 1\x1b[0m",
+            b"hidden\x1b[38;5;9mred \xef\xbf\xbd\x1b[0m",
+        ),
+    ],
+)
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
+def test_of_a_log_a_terminal_obeys_colours_and_bars_alone(
+    colour: str, first: bytes, last: bytes, size: int
 ):
-    api, config = world
-    [launcher] = [
-        one["metadata"]["name"]
-        for one in api.all("Pod")
-        if one["metadata"]["name"].startswith("demo-launcher")
+    log = LogText(colours=colour == "always")
+    seen = b"".join(log.feed(LOG[at : at + size]) for at in range(0, len(LOG), size)) + log.end()
+    assert seen == first + LOG_SEEN + last
+
+
+@pytest.mark.parametrize(
+    ("line", "seen"),
+    [
+        (b"\x1b[1;5;8;31mx", "\x1b[1;31mx\x1b[0m"),
+        (b"\x1b[38;2;1;2;3mx\x1b[m", "\x1b[38;2;1;2;3mx\x1b[0m"),
+        (b"\x1b[48:2::1:2:3mx\x1b[0m", "\x1b[48:2::1:2:3mx\x1b[0m"),
+        (b"\x1b[38;9;31mx", "x"),
+        (b"\x1b[11mx", "x"),
+        (b"\x1b[" + b"1;" * 40 + b"1mx", "\\x1b[" + "1;" * 40 + "1mx"),
+        (b"a\x1b[", "a\\x1b["),
+        (b" 0%\r 50%\r\x1b[2K100%\r", "100%"),
+        (b"windows\r", "windows"),
+        (b"\r", ""),
+    ],
+)
+def test_a_line_keeps_what_is_harmless_of_its_colours(line: bytes, seen: str):
+    assert log_line(line, colours=True) == seen
+
+
+parts = st.sampled_from(
+    [
+        *(b"\x1b", b"[", b"3", b";", b"1", b"m", b"K", b"0", b"\r", b"\n", b"\t", b"x", b"\x9b"),
+        *("é".encode(), "東".encode(), "🚀".encode(), b"\xff", b"\xe2", b"\x80", b"\xae", b"\x07"),
+        *(b"\x1b[31m", b"\x1b[0m", b"\x1b[K", b"\x1b[2J", b"\xc2\x85", b"\xed\xa0\x80"),
     ]
-    api.write(launcher, "\x1b[32mepoch 1\x1b[0m\r50 %", at="2026-11-21T07:00:00.000000000Z")
-    capfdbinary.readouterr()
-    assert cli.run(["logs", "demo", "--kubeconfig", config]) == 0
-    assert b"\x1b[32mepoch 1\x1b[0m\r50 %\n" in capfdbinary.readouterr().out
+)
+logs = st.lists(parts, max_size=30).map(b"".join) | st.binary(max_size=40)
+KEPT = re.compile("\x1b\\[[0-9;:]*m|\x1b\\[[0-2]?K|\r")
+
+
+@given(logs, st.booleans(), st.lists(st.integers(0, 60), max_size=6))
+def test_however_a_log_is_cut_the_same_of_it_is_shown(log: bytes, colours: bool, cuts: list[int]):  # noqa: FBT001
+    whole = LogText(colours=colours)
+    wanted = whole.feed(log) + whole.end()
+    text = LogText(colours=colours)
+    places = [0, *sorted(cuts), len(log)]
+    seen = b"".join(text.feed(log[a:b]) for a, b in pairwise(places))
+    assert seen + text.end() == wanted
+    rest = KEPT.sub("", wanted.decode()) if colours else wanted.decode().replace("\r", "")
+    assert OBEYED.search(rest.replace("\t", "")) is None
+    assert wanted.count(b"\n") == log.count(b"\n")
+    if ordinary(log, returns=True):
+        assert wanted == log
+
+
+@given(logs, st.booleans())
+def test_a_line_of_a_log_moves_nothing_and_leaves_no_colour_behind(log: bytes, colours: bool):  # noqa: FBT001
+    line = log_line(log.replace(b"\n", b""), colours=colours)
+    looks = re.findall("\x1b\\[[0-9;:]*m", line)
+    assert colours or not looks
+    assert not looks or looks[-1] == "\x1b[0m"
+    assert OBEYED.search(re.sub("\x1b\\[[0-9;:]*m", "", line).replace("\t", "")) is None
+
+
+def test_a_colour_of_a_log_ends_with_its_line():
+    log = LogText(colours=True)
+    assert log.feed(b"\x1b[31mred\nplain\x1b[") == b"\x1b[31mred\x1b[0m\nplain"
+    assert log.feed(b"32mgreen") == b"\x1b[32mgreen"
+    assert log.feed(b" still\nplain\n") == b" still\x1b[0m\nplain\n"
+    assert log.feed(b"\x1b[1mbold") + log.end() == b"\x1b[1mbold\x1b[0m"
+
+
+def test_a_sequence_without_an_end_holds_nothing_up():
+    log = LogText(colours=True)
+    assert log.feed(b"\x1b[" + b"1;" * 10_000)
+    assert len(log.end()) < 100
 
 
 anything = st.text(st.characters(exclude_categories=()), max_size=30)

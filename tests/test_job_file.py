@@ -139,6 +139,7 @@ EXAMPLES: dict[str, str | list[str]] = {
     "priority": "high",
     "queue": "true",
     "env": ["A=no", "B=012", "C=22:22", "D=x=y", "E="],
+    "nccl_debug": "true",
     "working_dir": "/data",
     "shell": "bash",
     "label": ["team=vision"],

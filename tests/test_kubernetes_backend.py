@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,10 +12,11 @@ from fake_api import FakeApi, kubeconfig, rfc3339
 from fake_operator import FakeOperator
 
 from arena_topo import manifests
-from arena_topo.backends import LogOptions, Options, Phase
+from arena_topo.backends import Options, Phase
 from arena_topo.backends.kubernetes import engine as kubernetes
 from arena_topo.backends.kubernetes import podlog
 from arena_topo.backends.kubernetes.engine import KubernetesBackend
+from arena_topo.backends.logs import LogOptions
 from arena_topo.errors import AccessDenied, AlreadyExists, ClusterError, NotFound, UsageError
 from arena_topo.job import MPIJob
 from arena_topo.manifests import ApiVersion, Plan
@@ -41,11 +41,6 @@ def operator(api: FakeApi) -> FakeOperator:
 def backend(api: FakeApi, tmp_path: Path) -> KubernetesBackend:
     config = kubeconfig(tmp_path / "config", api.url, user={"username": "alice"})
     return kubernetes.open_backend(Options(kubeconfig=config))
-
-
-@pytest.fixture(autouse=True)
-def _impatient(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(podlog, "POLL", 0.01)
 
 
 def plan(name: str = "demo", *, api: ApiVersion = ApiVersion.V2BETA1, **more: Any) -> Plan:
@@ -562,76 +557,16 @@ def test_options_reach_the_server(api: FakeApi, backend: KubernetesBackend, oper
     assert "follow" not in asked
 
 
-@pytest.mark.parametrize("timestamps", [True, False])
-@pytest.mark.parametrize("after", [1, 2, 3])
-def test_a_log_that_breaks_is_taken_up_without_gaps_or_doubles(
-    api: FakeApi,
-    backend: KubernetesBackend,
-    operator: FakeOperator,
-    *,
-    timestamps: bool,
-    after: int,
-):
-    status = running_log(backend, operator, "one", "two", "three")
-    key = ("default", "demo-launcher-x7k2p")
-    # Two lines of the very same time are two lines.
-    at, _ = api.logs[key].lines[1]
-    api.logs[key].lines.insert(2, (at, b"two again\n"))
-    api.logs[key].breaks_after = after
-    pieces = backend.log(status, key[1], LogOptions(follow=True, timestamps=timestamps))
-    found = [next(pieces)]
-    ender = threading.Thread(target=operator.finish, args=("demo",))
-    ender.start()
-    found += list(pieces)
-    ender.join()
-    text = b"".join(found).decode()
-    words = [line.split(" ", 1)[1] if timestamps else line for line in text.splitlines()]
-    assert words == ["one", "two", "two again", "three"]
-    assert sum("follow=true" in line for line in api.requests) >= 2
-
-
-def test_following_waits_for_a_container_that_has_not_started(
-    backend: KubernetesBackend, operator: FakeOperator
-):
-    backend.apply(plan())
-    operator.start("demo")
-    status = backend.job("demo", "default")
-    pieces = backend.log(status, "demo-launcher-x7k2p", LogOptions(follow=True))
-    writer = threading.Timer(0.05, lambda: (operator.say("demo", "up"), operator.finish("demo")))
-    writer.start()
-    assert b"".join(pieces) == b"up\n"
-    writer.join()
-
-
 def test_without_following_a_container_that_has_not_started_is_an_error(
-    backend: KubernetesBackend, operator: FakeOperator
+    api: FakeApi, backend: KubernetesBackend, operator: FakeOperator
 ):
     backend.apply(plan())
     operator.start("demo")
+    with api.edit("Pod", "demo-launcher-x7k2p") as pod:
+        pod["status"]["containerStatuses"][0]["state"] = {"waiting": {}}
     status = backend.job("demo", "default")
     with pytest.raises(ClusterError, match="is waiting to start: ContainerCreating"):
         list(backend.log(status, "demo-launcher-x7k2p", LogOptions()))
-
-
-def test_a_pod_that_is_deleted_ends_its_log(
-    api: FakeApi, backend: KubernetesBackend, operator: FakeOperator
-):
-    status = running_log(backend, operator, "one")
-    pieces = backend.log(status, "demo-launcher-x7k2p", LogOptions(follow=True))
-    assert next(pieces) == b"one\n"
-    backend.delete("demo", "default")
-    api.end_log("demo-launcher-x7k2p")
-    assert list(pieces) == []
-
-
-def test_a_log_without_a_last_newline_is_whole(
-    api: FakeApi, backend: KubernetesBackend, operator: FakeOperator
-):
-    status = running_log(backend, operator, "one")
-    key = ("default", "demo-launcher-x7k2p")
-    api.logs[key].lines.append(("2026-11-21T07:00:01.000000000Z", b"no newline"))
-    operator.finish("demo")
-    assert b"".join(backend.log(status, key[1], LogOptions(follow=True))) == b"one\nno newline"
 
 
 def test_a_log_that_may_not_be_read_says_which_right_is_missing(
@@ -639,9 +574,8 @@ def test_a_log_that_may_not_be_read_says_which_right_is_missing(
 ):
     status = running_log(backend, operator, "one")
     api.deny("get pods/log default")
-    for follow in (True, False):
-        with pytest.raises(AccessDenied, match="not allowed to get pods/log"):
-            list(backend.log(status, "demo-launcher-x7k2p", LogOptions(follow=follow)))
+    with pytest.raises(AccessDenied, match="not allowed to get pods/log"):
+        list(backend.log(status, "demo-launcher-x7k2p", LogOptions()))
 
 
 @pytest.mark.parametrize(

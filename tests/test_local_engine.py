@@ -19,7 +19,6 @@ from arena_topo import manifests
 from arena_topo.backends import JobStatus, LogOptions, Options, Phase
 from arena_topo.backends.local import ledger, processes, seating
 from arena_topo.backends.local.engine import LocalBackend, open_backend, search_path
-from arena_topo.backends.local.supervisor import TIMES
 from arena_topo.errors import AlreadyExists, ArenaError, NotFound, UsageError
 from arena_topo.examples import allreduce
 from arena_topo.job import Claim, Duration, EnvVar, MPIImplementation, MPIJob, Quantity
@@ -847,83 +846,6 @@ def test_events_tell_the_jobs_story(engine):
         ("Started", "pod/demo-launcher", "Normal", "sh -c 'exit 7'"),
         ("Failed", "pod/demo-launcher", "Warning", "the launcher ended with exit code 7"),
     ]
-
-
-# ---------------------------------------------------------------------------- logs
-
-
-def test_no_line_is_lost_however_fast_they_come(engine):
-    submit(engine, job("demo", "seq 1 300000"))
-    pieces = b"".join(engine.log(started(engine, "demo"), "demo-launcher", LogOptions(follow=True)))
-    assert pieces == b"".join(b"%d\n" % number for number in range(1, 300001))
-
-
-def test_following_starts_before_the_end_and_stops_with_the_pod(engine):
-    submit(engine, job("demo", "echo one; while ! test -e go; do sleep 0.05; done; printf two"))
-    followed = engine.log(started(engine, "demo"), "demo-launcher", LogOptions(follow=True))
-    assert next(followed) == b"one\n"
-    Path("go").touch()
-    assert b"".join(followed) == b"two"
-
-
-@pytest.mark.parametrize(
-    ("tail", "text"), [(None, "a\nb\nc"), (0, ""), (1, "c"), (2, "b\nc"), (9, "a\nb\nc")]
-)
-def test_the_tail_of_a_log_is_counted_in_lines(engine, tail, text):
-    submit(engine, job("demo", "printf 'a\\nb\\nc'"))
-    ended(engine, "demo")
-    assert log(engine, "demo", tail=tail) == text
-
-
-def test_the_times_of_a_log_are_kept_beside_it(engine, tmp_path):
-    submit(engine, job("demo", "echo old; echo half; sleep 1; echo new"))
-    status = ended(engine, "demo")
-    index = tmp_path / "state/arena-topo/jobs/default/demo/pods/demo-launcher/times"
-    times = list(TIMES.iter_unpack(index.read_bytes()))
-    assert [size for _, size in times][-1] == len("old\nhalf\nnew\n")
-    assert len(times) > 1
-    assert status.chief.started < times[0][0] < times[-1][0]
-
-
-@pytest.mark.parametrize(
-    ("since_time", "text"),
-    [
-        ("2020-01-01T00:00:00Z", "old\nhalf\nnew\n"),
-        ("2020-01-01T00:00:11Z", "half\nnew\n"),
-        ("2020-01-01T00:00:21+00:00", "new\n"),
-        ("2020-01-01T00:01:00Z", ""),
-    ],
-)
-def test_a_log_can_begin_at_a_moment(engine, tmp_path, since_time, text):
-    submit(engine, job("demo", "echo old; echo half; echo new"))
-    ended(engine, "demo")
-    index = tmp_path / "state/arena-topo/jobs/default/demo/pods/demo-launcher/times"
-    # 2020-01-01T00:00:00Z; the second line was half written 10 s later, and whole at 20 s.
-    start = 1577836800.0
-    index.write_bytes(b"".join(TIMES.pack(start + at, n) for at, n in ((10, 6), (20, 9), (30, 13))))
-    assert log(engine, "demo", since_time=since_time) == text
-    stamped = log(engine, "demo", since_time=since_time, timestamps=True)
-    every = (
-        "2020-01-01T00:00:10.000Z old\n"
-        "2020-01-01T00:00:20.000Z half\n"
-        "2020-01-01T00:00:30.000Z new\n"
-    )
-    assert every.endswith(stamped)
-    assert stamped.count("\n") == text.count("\n")
-
-
-@pytest.mark.parametrize("options", [{}, {"tail": 5}, {"since": 60}, {"follow": True}])
-def test_the_log_of_a_worker_that_never_started_is_empty(engine, options):
-    submit(engine, job("demo", "true", working_dir="/nowhere/at/all"))
-    ended(engine, "demo")
-    assert log(engine, "demo", "demo-worker-1", **options) == ""
-
-
-def test_the_log_of_an_unknown_pod_is_not_found(engine):
-    submit(engine, job("demo", "exit 0"))
-    with pytest.raises(NotFound, match="invalid instance name ghost in job demo") as caught:
-        log(engine, "demo", "ghost")
-    assert caught.value.hint is None
 
 
 # ---------------------------------------------------------------------------- machines

@@ -230,6 +230,7 @@ SCENES: dict[str, tuple[MPIJob, dict[str, Any], tuple[ApiVersion, ...]]] = {
         {"files": {SETTINGS: '{"a": 1}\n'}},
         (V1,),
     ),
+    "nccl-debug": (a_job(nccl_debug=True), {}, (V2BETA1,)),
     "rdma": (
         a_job(
             rdma=True,

@@ -1,4 +1,4 @@
-"""The verbs over real engines: placed, queued, refused, followed."""
+"""The verbs over real engines: placed, queued, refused, waited for."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from fake_api import kubeconfig
 from worlds import WORLDS, KubernetesWorld, World, living_world
 
 from arena_topo import workflow
-from arena_topo.backends import JobStatus, LogOptions, Options, Phase
-from arena_topo.errors import AlreadyExists, InvalidJob, NotFound, TimedOut, UsageError
+from arena_topo.backends import JobStatus, Options, Phase
+from arena_topo.errors import AlreadyExists, InvalidJob, TimedOut, UsageError
 from arena_topo.job import ConfigFile, Device, KeyValue, MPIJob, Toleration
 from arena_topo.manifests import ApiVersion, Guarantee
 from arena_topo.manifests.values import REQUEST
@@ -160,46 +160,6 @@ def test_waiting_has_an_end_and_the_job_goes_on(world):
         workflow.wait(world.backend, "demo", "default", timeout=0.0)
     assert late.value.exit_code == 6
     assert world.backend.job("demo", "default").phase is Phase.RUNNING
-
-
-def test_a_log_is_followed_from_the_first_line_to_the_end_of_the_job(world):
-    submit(world, "demo")
-    world.start("demo")
-    world.say("demo", "hello")
-    pieces = workflow.follow(
-        world.backend, "demo", "default", instance=None, options=LogOptions(follow=True)
-    )
-    seen = next(pieces)
-    world.finish("demo")
-    assert (seen + b"".join(pieces)).decode() == "hello\n"
-
-
-def test_the_log_of_a_job_that_does_not_exist_fails_at_once(world):
-    with pytest.raises(NotFound, match="training job not found"):
-        list(
-            workflow.follow(
-                world.backend, "nope", "default", instance=None, options=LogOptions(follow=True)
-            )
-        )
-
-
-def test_a_followed_log_says_why_it_waits(still_world):
-    submit(still_world, "demo")
-    told: list[str] = []
-
-    def tell(reason: str) -> None:
-        told.append(reason)
-        still_world.start("demo")
-        still_world.finish("demo")
-
-    options = LogOptions(follow=True)
-    list(
-        workflow.follow(
-            still_world.backend, "demo", "default", instance=None, options=options, tell=tell
-        )
-    )
-    assert len(told) == 1
-    assert told[0]
 
 
 def dgx(name: str, **more: Any) -> Node:

@@ -36,6 +36,12 @@ class World(Protocol):
     def say(self, name: str, line: str) -> None:
         """Let the launcher print a line."""
 
+    def write(self, name: str, data: bytes) -> None:
+        """Let the launcher print these very bytes."""
+
+    def retry(self, name: str) -> None:
+        """Let the launcher fail, and be tried again; of a job that may (`retry=1`)."""
+
     def finish(self, name: str, code: int = 0) -> None:
         """Let the launcher end with a code; return once the engine knows."""
 
@@ -84,6 +90,12 @@ class KubernetesWorld:
 
     def say(self, name: str, line: str) -> None:
         self.operator.say(name, line)
+
+    def write(self, name: str, data: bytes) -> None:
+        self.operator.say(name, data)
+
+    def retry(self, name: str) -> None:
+        self.operator.retry(name)
 
     def finish(self, name: str, code: int = 0) -> None:
         self.operator.finish(name, code)
@@ -150,7 +162,7 @@ class LocalWorld:
         # Held open for writing too, so that the pipe does not end with each word.
         command = (
             f"exec 3<>{pipe}; while read -r verb rest <&3; do case $verb in"
-            ' say) echo "$rest";; end) exit $rest;; esac; done'
+            ' say) echo "$rest";; write) cat "$rest";; end) exit $rest;; esac; done'
         )
         return MPIJob(**{"name": name, "command": command, "image": "local", **more})
 
@@ -162,6 +174,24 @@ class LocalWorld:
 
     def say(self, name: str, line: str) -> None:
         self._tell(name, f"say {line}")
+
+    def write(self, name: str, data: bytes) -> None:
+        file = self._folder / f"{name}-{time.monotonic_ns()}"
+        file.write_bytes(data)
+        self._tell(name, f"write {file}")
+
+    def retry(self, name: str) -> None:
+        before = self._launched(name)
+        self._tell(name, "end 1")
+        deadline = time.monotonic() + 30
+        # What is said before the next launcher listens is lost with the pipe of the last.
+        while self._launched(name) == before:
+            assert time.monotonic() < deadline, self.backend.job(name, "default")
+            time.sleep(0.02)
+
+    def _launched(self, name: str) -> float | None:
+        chief = self.backend.job(name, "default").chief
+        return None if chief is None else chief.started
 
     def finish(self, name: str, code: int = 0) -> None:
         self._tell(name, f"end {code}")

@@ -72,6 +72,8 @@ class Turn(StrEnum):
     """A container's log is being read for the first time."""
     RESTARTED = "restarted"
     """Its container runs anew: what comes is of the next run."""
+    CUT = "cut"
+    """Some of its oldest lines were given up before they could be read; `error` says how many."""
     BROKEN = "broken"
     """The connection is lost, and taken up again."""
     ENDED = "ended"

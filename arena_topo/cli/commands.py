@@ -233,6 +233,16 @@ class NamedCommand(ArenaCommand):
         return words
 
 
+class LogsCommand(NamedCommand):
+    """A command about a job, or about files that are named instead of one (`--from`)."""
+
+    def positional(self, ctx: Any, words: Sequence[str]) -> Sequence[str]:
+        """The name; an empty one where there are files."""
+        if not words and any(one.name == "files" for one in ctx.meta[_VALUES]):
+            return [""]
+        return super().positional(ctx, words)
+
+
 class ExecCommand(NamedCommand):
     """A command about a job that runs a command in it: the words after the name."""
 

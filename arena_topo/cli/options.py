@@ -432,12 +432,13 @@ def spread(command: Callable[..., None]) -> Callable[..., None]:
             shown.append(_parameter(parameter.name, hint, parameter.default))
             if _flag_of(hint) is None and get_origin(next(iter(get_args(hint)), None)) is list:
                 words.append(parameter.name)
+    on = {one.name for one in shown if one.default is True}
 
     def gather(**values: Any) -> None:
         said = {
             name: tuple(value) if isinstance(value, list) else value
             for name, value in values.items()
-            if value is not None and value is not False and value != []
+            if value is not None and (value is not False or name in on) and value != []
         }
         for name, record in records.items():
             own = {
@@ -480,7 +481,7 @@ def _parameter(name: str, hint: Any, default: Any) -> inspect.Parameter:
             bool if kind is bool else list[str] if several else str,
             _option(name, kind, flag, default),
         ]
-        shown = False if kind is bool else None
+        shown = default is True if kind is bool else None
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=shown, annotation=hint)
 
 
@@ -489,10 +490,11 @@ def _option(name: str, kind: Any, flag: Flag, default: Any) -> Any:
         kind = next(one for one in get_args(kind) if one is not type(None))
     long = spelling(name, flag)
     help_text = flag.help
-    if default not in {None, "", 0, inspect.Parameter.empty, dataclasses.MISSING, ()}:
+    on = default is True
+    if not on and default not in {None, "", 0, inspect.Parameter.empty, dataclasses.MISSING, ()}:
         help_text += f" (default {_shown(default)})"
     return typer.Option(
-        *filter(None, [flag.short, long]),
+        *filter(None, [flag.short, f"{long}/--no-{long[2:]}" if on else long]),
         help=help_text,
         rich_help_panel=flag.panel,
         metavar=None if kind is bool else flag.metavar or _metavar(kind),

@@ -213,15 +213,17 @@ def truth(name: str, text: str) -> str:
 def for_parser(params: Iterable[Any], given: Iterable[tuple[str, str]]) -> list[str]:
     """The same options in the one form that every parser reads alike; flags are worked out."""
     by_name = {param.name: param for param in params}
-    flags: dict[str, bool] = {}
+    flags: dict[str, list[str]] = {}
     words: list[str] = []
     for name, value in given:
-        long = next(text for text in by_name[name].opts if text.startswith("--"))
-        if boolean(by_name[name]):
-            flags[long] = value == "true"
+        param = by_name[name]
+        long = next(text for text in param.opts if text.startswith("--"))
+        if boolean(param):
+            # What is off unless it is said has no word for that.
+            flags[long] = [long] if value == "true" else param.secondary_opts[:1]
         else:
             words.append(f"{long}={value}")
-    return [*(long for long, on in flags.items() if on), *words]
+    return [*(word for said in flags.values() for word in said), *words]
 
 
 def shell_command(words: Sequence[str]) -> str:

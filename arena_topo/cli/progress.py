@@ -22,6 +22,7 @@ from arena_topo.errors import ArenaError, JobFailed, NotFound
 from arena_topo.escaping import one_line
 from arena_topo.manifests import Binding, Forecast
 from arena_topo.output import progress
+from arena_topo.workflow.speakers import slots_of
 
 if TYPE_CHECKING:
     from arena_topo.workflow import Submitted
@@ -48,7 +49,7 @@ class Staying:
 
     def begin(self) -> None:
         """The job is there: from now on a terminal shows that it is waited for."""
-        if not self._lives and _lives():
+        if not self._lives and lives():
             self._lives = True
             self._stack.enter_context(live(sys.stderr, self._screen))
 
@@ -64,7 +65,7 @@ class Staying:
 
     def _screen(self, columns: int) -> str:
         since = output.duration(time.monotonic() - self._begun)
-        return f"{_turn()} {output.fold(f'{self._name} {self._what}, {since}', columns - 2)}"
+        return f"{turn()} {output.fold(f'{self._name} {self._what}, {since}', columns - 2)}"
 
 
 def summarise(done: Submitted, *, waits: bool) -> None:
@@ -124,7 +125,7 @@ def wait_for_end(
         forecast = status.forecast
         if forecast is not None and forecast.workers and forecast.workers != told[0]:
             told[0] = forecast.workers
-            _placement(forecast, name, slots=output.slots_of(forecast, status))
+            _placement(forecast, name, slots=slots_of(forecast, status))
 
     try:
         with detaching(backend, name, namespace, there=lambda: True):
@@ -171,22 +172,24 @@ def _waited(
 
     def screen(columns: int) -> str:
         if not latest:
-            return f"{_turn()} {name}"
+            return f"{turn()} {name}"
         text = progress.screen(latest[0], now=time.time(), width=columns - 2)
-        return "\n".join(filter(None, [f"{_turn()} {text.rstrip()}", sight.remark()]))
+        return "\n".join(filter(None, [f"{turn()} {text.rstrip()}", sight.remark()]))
 
-    shows = _lives()
+    shows = lives()
     with live(sys.stderr, screen) if shows else nullcontext():
         return workflow.wait(
             backend, name, namespace, timeout=timeout, tell=told, seen=seen, each=each
         )
 
 
-def _lives() -> bool:
+def lives() -> bool:
+    """Whether stderr shows what is waited for in its place, on a terminal."""
     return hears(LogLevel.INFO) and sys.stderr is not None and moves(sys.stderr)
 
 
-def _turn() -> str:
+def turn() -> str:
+    """One character that turns while something is waited for."""
     from arena_topo.output.live import turning  # noqa: PLC0415 - only on a terminal
 
     return turning(unicode=draws(stream=sys.stderr))

@@ -17,6 +17,7 @@ from arena_topo.cli.commands import (
     ConfigCommand,
     ExecCommand,
     JobCommand,
+    LogsCommand,
     NamedCommand,
     NodesCommand,
     SteadyCommand,
@@ -89,10 +90,10 @@ ROOT = Branch(
         ),
         "list": Leaf("List the jobs, newest first.", "joblist", "list_jobs"),
         "logs": Leaf(
-            "Show the log of a job's launcher, or of another of its pods.",
-            "jobs",
+            "Show the log of a job's launcher, of another of its pods, or of all of them at once.",
             "logs",
-            NamedCommand,
+            "logs",
+            LogsCommand,
         ),
         "attach": Leaf(
             "Run a command in a job's launcher, or in another of its pods; else a shell.",

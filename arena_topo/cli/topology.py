@@ -143,6 +143,15 @@ def topology_publish(
             metavar="PRESET",
         ),
     ] = "",
+    bus_bandwidth: Annotated[
+        str,
+        Flag(
+            help="Publish the bandwidths in this file too, as logs --nccl --bus-bandwidth prints"
+            " them, for the links that the cluster knows or --from says; - is stdin.",
+            panel=PANEL,
+            metavar="FILE",
+        ),
+    ] = "",
     node: Annotated[
         str,
         Flag(
@@ -206,6 +215,7 @@ def topology_publish(
         for said, what in (
             (source, "--from"),
             (preset, "--preset"),
+            (bus_bandwidth, "--bus-bandwidth"),
             (dry_run, "--dry-run"),
             (output_format, "--output"),
         ):
@@ -223,7 +233,13 @@ def topology_publish(
                 f"{what} goes with --watch or --once",
                 why="publish alone writes the links of one node, as somebody tells them",
             )
-    found = machines.publishing(target or node, source=source, preset=preset)
+    known = target or node
+    if bus_bandwidth and known and not (source or preset):
+        found = machines.known(engine(everywhere), known)
+    else:
+        found = machines.publishing(known, source=source, preset=preset)
+    if bus_bandwidth:
+        found = machines.with_measured(found, bus_bandwidth)
     tell(found.notes)
     if dry_run is DryRun.CLIENT:
         manifest = published.config_map(found.machine, found.machine.everything)

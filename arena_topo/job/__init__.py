@@ -345,6 +345,13 @@ class MPIJob:
             metavar="KEY=VALUE",
         ),
     ] = ()
+    nccl_debug: Annotated[
+        bool,
+        Flag(
+            help="Have NCCL say how it joins the GPUs, for logs --nccl.",
+            panel=_POD,
+        ),
+    ] = False
     working_dir: Annotated[
         str,
         Flag(

@@ -268,7 +268,8 @@ def _context(
     labels = ours | {one.key: one.value for one in job.label if one.key not in ours | workers}
     notes = _annotations(job, owner)
     annotations = notes | {one.key: one.value for one in job.annotation if one.key not in notes}
-    environment, worker = _environment(job), _compute(job)
+    synced, worker = _environment(job), _compute(job)
+    environment = (_SPEAKING if job.nccl_debug else {}) | synced
     shared = job.pod_shape is PodShape.SHARED
     volumes = [
         one for one in mounted(job, namespace) if not (shared and one.flag == "--share-memory")
@@ -296,7 +297,7 @@ def _context(
             "worker": _joined(job, namespace, environment) if shared else _variables(environment),
             "launcher": _variables(_launching(job, api) | environment),
         },
-        "sync_env": _variables(environment | _sync(job)),
+        "sync_env": _variables(synced | _sync(job)),
         "volumes": by_role(volumes, lambda one: one.volume),
         "mounts": by_role(volumes, lambda one: one.mount),
         "tensorboard_labels": labels | {"role": "tensorboard"},
@@ -375,6 +376,15 @@ def _environment(job: MPIJob) -> dict[str, str]:
         # Images of NVIDIA ask for all GPUs unless they are told otherwise.
         environment["NVIDIA_VISIBLE_DEVICES"] = "void"
     return environment | {"workers": str(job.workers), "gpus": str(job.gpus)}
+
+
+_SPEAKING = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,BOOTSTRAP,ENV,GRAPH,NET"}
+"""By these NCCL says what `arena_topo.nccl` reads; a job's own --env counts more.
+
+Connections, channels and versions are INIT, settings ENV, rings GRAPH, network cards and GPUDirect
+NET, the interface of the bootstrap BOOTSTRAP (INIT before 2.23; words that a version does not know
+are passed over). NCCL 2.7 to 2.15 say no settings unless asked for them (NVIDIA/nccl, src/debug.cc).
+"""
 
 
 def _variables(environment: Mapping[str, str]) -> list[dict[str, str]]:

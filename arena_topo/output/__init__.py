@@ -24,6 +24,7 @@ from arena_topo.backends import Event, Instance, JobStatus, Phase
 from arena_topo.errors import ArenaError
 from arena_topo.escaping import escaped_in_quotes, one_line
 from arena_topo.manifests import Binding, Forecast, Guarantee
+from arena_topo.workflow.speakers import slots_of
 
 if TYPE_CHECKING:
     from arena_topo.backends.metrics import GpuSample
@@ -446,15 +447,6 @@ def ranks(index: int, slots: int, *, last: int | None = None) -> str:
     first = index * slots
     end = ((index if last is None else last) + 1) * slots - 1
     return str(first) if first == end else f"{first}-{end}"
-
-
-def slots_of(forecast: Forecast, status: JobStatus) -> int:
-    """Ranks of each worker: one for each of its GPUs."""
-    # Workers that claim their GPUs request none of their containers.
-    known = {len(gpus) for _index, _node, gpus in forecast.workers if gpus}
-    if len(known) == 1:
-        return known.pop()
-    return max(1, status.request_gpus // max(1, len(forecast.workers)))
 
 
 def job_value(

@@ -17,7 +17,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, NoReturn
 
@@ -217,7 +217,7 @@ def updated(document: Mapping[str, Any], machine: Machine, healthy: GPUSet) -> d
     """A node's ConfigMap with the links of this machine, and all else in it left as it is.
 
     GPUs that it calls unhealthy stay so: who publishes links has not looked at their health.
-    Bandwidths are kept only while the links are the same.
+    Bandwidths are kept only while the links are the same; those of the machine count more.
     """
     new = config_map(machine, healthy)
     kept = {key: value for key, value in document["data"].items() if key not in _LINKED}
@@ -226,8 +226,12 @@ def updated(document: Mapping[str, Any], machine: Machine, healthy: GPUSet) -> d
     except UnreadableTopology:
         known = None
     if known is not None and len(known.machine.gpus) == len(machine.gpus):
+        same = known.machine.links == machine.links
+        if same and machine.measured:
+            both = {**dict(known.machine.measured), **dict(machine.measured)}
+            machine = replace(machine, measured=tuple(sorted(both.items())))
         new = config_map(machine, GPUSet(healthy & known.healthy))
-        if known.machine.links == machine.links:
+        if same:
             kept = dict(document["data"])
     metadata = document["metadata"]
     for key in ("labels", "annotations"):

@@ -1,4 +1,6 @@
-"""The verbs: plan, submit, wait, follow. Each is one path of readers, solver, manifests, backend.
+"""The verbs: plan, submit, wait, and more in modules of their own.
+
+Each is one path of readers, solver, manifests, backend.
 
 Nothing here prints: progress goes to the `tell` that the caller hands in, results are values.
 """
@@ -6,12 +8,11 @@ Nothing here prints: progress goes to the `tell` that the caller hands in, resul
 from __future__ import annotations
 
 import importlib
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from arena_topo.backends import Backend, Instance, JobStatus, LogOptions, Options
-from arena_topo.errors import NotFound, UsageError
+from arena_topo.backends import Backend, Options
+from arena_topo.errors import UsageError
 
 if TYPE_CHECKING:
     from arena_topo.topology import Cluster
@@ -32,12 +33,10 @@ if TYPE_CHECKING:
 __all__ = [
     "LOCAL_IMAGE",
     "NO_TIERS",
-    "NoSuchJob",
     "Submitted",
     "borne",
     "check_size",
     "excluded",
-    "follow",
     "nothing_to_place_on",
     "nowhere",
     "open_backend",
@@ -171,78 +170,3 @@ def read_fabric(path: str) -> FabricFile:
 
     data, name = dump.document(path)
     return fabricfile.read(data, where=name)
-
-
-class NoSuchJob(NotFound):
-    """The job whose log is wanted is not there."""
-
-
-def follow(
-    backend: Backend,
-    name: str,
-    namespace: str,
-    *,
-    instance: str | None,
-    options: LogOptions,
-    tell: Callable[[str], None] = lambda _: None,
-    seen: Callable[[JobStatus], None] = lambda _: None,
-) -> Iterator[bytes]:
-    """The log of one pod of a job, the launcher's unless another is named.
-
-    With `options.follow` it waits for the pod (`tell` hears why) and ends with it. `seen` hears of
-    the job once it was found.
-    """
-    job = _existing(backend, name, namespace)
-    seen(job)
-    told = None
-    while True:
-        chosen = _instance(job, instance, follow=options.follow)
-        if chosen is not None and not chosen.pending:
-            yield from backend.log(job, chosen.name, options)
-            return
-        if not options.follow or job.phase.over:
-            raise NotFound(
-                f"instance {chosen.name if chosen else name} is not running",
-                why=job.reason,
-                hint=f"wait for it: arena-topo logs -f {name} -n {namespace}",
-            )
-        waiting = job.reason or "waiting for the pod to start"
-        if waiting != told:
-            told = waiting
-            tell(waiting)
-        time.sleep(backend.look_every)
-        job = _existing(backend, name, namespace)
-
-
-def _existing(backend: Backend, name: str, namespace: str) -> JobStatus:
-    try:
-        return backend.job(name, namespace)
-    except NotFound as missing:
-        raise NoSuchJob(
-            "training job not found,please use 'arena-topo list' to make sure job is existed",
-            why=missing.message,
-        ) from None
-
-
-def _instance(job: JobStatus, named: str | None, *, follow: bool) -> Instance | None:
-    """The pod whose log is meant; None while there is none yet."""
-    if named is not None:
-        for one in job.instances:
-            if one.name == named:
-                return one
-        from arena_topo.workflow.attaching import unknown  # noqa: PLC0415  only to suggest one
-
-        raise unknown(named, job)
-    if job.chief is not None:
-        return job.chief
-    if follow and not job.phase.over:
-        return None
-    if len(job.instances) == 1:
-        return job.instances[0]
-    if not job.instances:
-        raise NotFound(f"not found instances of the job {job.name}", why=job.reason)
-    names = ", ".join(one.name for one in job.instances)
-    raise UsageError(
-        f"There is {len(job.instances)} instances have been found: {names};"
-        " please use '-i' or '--instance' to filter."
-    )

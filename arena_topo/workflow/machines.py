@@ -10,8 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
+from arena_topo.backends import Backend
 from arena_topo.backends.dump import encoding
 from arena_topo.errors import ArenaError, UnreadableTopology, UsageError
+from arena_topo.escaping import one_line
 from arena_topo.manifests import is_node_name
 from arena_topo.topology import Knowledge, LinkKind, Machine
 from arena_topo.topology.nvidia import Reading
@@ -78,7 +80,7 @@ def _no_number(word: str) -> NoReturn:
     raise ValueError(f"{word} is not a number")
 
 
-def _text(source: str) -> tuple[str, str, str]:
+def _text(source: str, flag: str = "--from") -> tuple[str, str, str]:
     """The text of a file, what a machine in it is called, and what to call the file."""
     try:
         if source == "-":
@@ -91,7 +93,7 @@ def _text(source: str) -> tuple[str, str, str]:
         raise UsageError(
             f"cannot read {source}",
             why=error.strerror,
-            hint="--from takes the path of a file, or -",
+            hint=f"{flag} takes the path of a file, or -",
         ) from error
     except UnicodeDecodeError as error:
         raise UsageError(f"cannot read {source}", why="it is not UTF-8 text", hint=_HINT) from error
@@ -153,6 +155,54 @@ def publishing(
     machine = replace(found.machine, name=name or found.machine.name)
     _check(machine)
     return replace(found, machine=machine)
+
+
+def known(backend: Backend, node: str) -> Reading:
+    """The machine of a node as the cluster knows it; UsageError if nobody knows its links."""
+    for one in backend.cluster().nodes:
+        if one.name == node:
+            machine = replace(one.machine, name=node)
+            _check(machine)
+            return Reading(machine=machine)
+    raise UsageError(
+        f"there is no node {node} in this cluster", hint="kubectl get nodes lists them"
+    )
+
+
+def with_measured(found: Reading, source: str) -> Reading:
+    """The same machine, with the bandwidths of a file, `-` being standard input.
+
+    It is a JSON object of GPUs and GB/s, `{"0,1,2,3": 82.1}`, or one whose `busBandwidth` is that.
+    UsageError if it makes no sense for this machine, or says that it is of another node.
+    """
+    from arena_topo.topology import published  # noqa: PLC0415 - only for such files
+
+    machine = found.machine
+    text, _name, shown = _text(source, "--bus-bandwidth")
+    try:
+        table = json.loads(text, parse_constant=_no_number)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{shown}: this is no JSON: {error}", hint=_TABLE) from error
+    if isinstance(table, dict) and "busBandwidth" in table:
+        node, table = table.get("node"), table["busBandwidth"]
+        if node is not None and node != machine.name:
+            raise UsageError(
+                f"{shown}: this was measured on node {one_line(str(node))}",
+                why=f"it would be published for node {machine.name}",
+            )
+    document = published.config_map(replace(machine, measured=()), machine.everything)
+    document["data"]["busBandwidth"] = json.dumps(table)
+    try:
+        measured = published.from_config_map(document).machine.measured
+    except UnreadableTopology as error:
+        said = error.message.partition("data.busBandwidth")[2] or error.message
+        raise UsageError(f"{shown}{said}", hint=_TABLE) from error
+    if not measured:
+        raise UsageError(f"{shown}: there is no bandwidth in it", hint=_TABLE)
+    return replace(found, machine=replace(machine, measured=measured))
+
+
+_TABLE = 'make one: arena-topo logs JOB --nccl --bus-bandwidth; it looks like {"0,1,2,3": 82.1}'
 
 
 def _check(machine: Machine) -> None:

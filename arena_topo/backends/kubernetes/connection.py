@@ -8,7 +8,6 @@ imported only then.
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import itertools
 import json
 import logging
@@ -17,18 +16,16 @@ import os
 import random
 import re
 import socket
-import ssl
-import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, Literal
-from urllib.parse import unquote, urlencode, urlsplit
+from urllib.parse import urlencode, urlsplit
 
 from arena_topo import __version__
 from arena_topo.backends import REQUESTS, Options
-from arena_topo.backends.kubernetes.bounded import bound
 from arena_topo.backends.kubernetes.failures import (
     CONFLICT,
     FORBIDDEN,
@@ -50,6 +47,7 @@ from arena_topo.backends.kubernetes.kubeconfig import (
     proxy_of_environment,
     resolve,
 )
+from arena_topo.backends.kubernetes.pooling import pool_of
 from arena_topo.backends.tidying import undisturbed
 from arena_topo.errors import AccessDenied, ClusterError, TimedOut, UsageError
 
@@ -235,7 +233,9 @@ class Connection:
         self.server_time: float | None = None
         """What the server's clock said in its last answer (Date header): Unix seconds."""
         self.access = access(options)
-        self._pool = _pool(self.access)
+        self._pool = pool_of(self.access)
+        self._handing: tuple[Access, urllib3.PoolManager] | None = None
+        self._renewing = threading.Lock()
 
     @contextlib.contextmanager
     def grace(self, seconds: float = 5.0) -> Iterator[None]:
@@ -416,6 +416,45 @@ class Connection:
         finally:
             response.close()
 
+    def opened(self, path: str, query: Mapping[str, str]) -> tuple[socket.socket, Access]:
+        """Send a GET: the socket on which its answer comes, head and all, and as whom it was sent.
+
+        Who asked reads and closes it. The answer is not compressed.
+        """
+        from arena_topo.backends.kubernetes import streaming  # noqa: PLC0415  only to follow logs
+
+        used, begun = self.access, time.monotonic()
+        url = f"{used.server}{path}?{urlencode(query)}"
+        headers = self._headers()
+        headers["accept-encoding"] = "identity"
+        if self._handing is None or self._handing[0] is not used:
+            self._handing = used, streaming.handing(pool_of(used))
+        pool = self._handing[1]
+        try:
+            self._tried("GET", url, None, headers, stream=True, silence=None, pool=pool)
+        except streaming.Handed as handed:
+            log("GET", url, "sent", begun)
+            return handed.sock, used
+        raise AssertionError("a request that was sent is handed over")
+
+    def renewed(self, used: Access) -> bool:
+        """Log in anew, if that is possible, unless another thread has since `used` was made."""
+        if not (used.plugin or used.rotates):
+            return False
+        with self._renewing:
+            if self.access is used:
+                self.access = access(self._options)
+                self._pool = pool_of(self.access)
+        return True
+
+    def _headers(self) -> urllib3.HTTPHeaderDict:
+        import urllib3
+
+        headers = urllib3.HTTPHeaderDict(_HEADERS)
+        for name, value in self.access.sent:
+            headers.add(name, value)
+        return headers
+
     def _json(
         self,
         method: str,
@@ -452,25 +491,20 @@ class Connection:
         silence: float | None = None,
     ) -> urllib3.BaseHTTPResponse:
         """The answer to a request, tried as long as it may be; its Date is kept."""
-        import urllib3
-
         url = self.access.server + path + ("?" + urlencode(query) if query else "")
 
         def send() -> urllib3.BaseHTTPResponse:
-            headers = urllib3.HTTPHeaderDict(_HEADERS)
-            for name, value in self.access.sent:
-                headers.add(name, value)
+            headers = self._headers()
             if body is not None:
                 headers["content-type"] = content
             data = None if body is None else json.dumps(body).encode()
             return self._tried(method, url, data, headers, stream=stream, silence=silence)
 
+        used = self.access
         response = send()
-        if response.status == UNKNOWN_CALLER and (self.access.plugin or self.access.rotates):
+        if response.status == UNKNOWN_CALLER and self.renewed(used):
             # The token has run out; a new one is asked for once, never in a loop.
             response.drain_conn()
-            self.access = access(self._options)
-            self._pool = _pool(self.access)
             response = send()
         with contextlib.suppress(ValueError, TypeError):
             said = parsedate_to_datetime(response.headers.get("date", ""))
@@ -486,6 +520,7 @@ class Connection:
         *,
         stream: bool,
         silence: float | None,
+        pool: urllib3.PoolManager | None = None,
     ) -> urllib3.BaseHTTPResponse:
         """Send a request until it is answered, or no more time or tries are left."""
         import urllib3
@@ -504,7 +539,7 @@ class Connection:
             delay *= random.uniform(0.5, 1.0)  # noqa: S311  # no secret
             begun = time.monotonic()
             try:
-                response = self._pool.request(
+                response = (pool or self._pool).request(
                     method,
                     url,
                     body=data,
@@ -566,113 +601,7 @@ def _warnings(response: urllib3.BaseHTTPResponse) -> tuple[str, ...]:
     return tuple(re.sub(r"\\(.)", r"\1", text) for text in found)
 
 
-def _pool(found: Access) -> urllib3.PoolManager:
-    """The connection pool for one API server, with its certificates checked as it says."""
-    import urllib3
-    from urllib3.connection import HTTPConnection
-
-    settings: dict[str, Any] = {
-        "retries": False,
-        "socket_options": [*HTTPConnection.default_socket_options, *_keepalive()],
-    }
-    if found.server.startswith("https:"):
-        settings["ssl_context"] = tls(found)
-        if found.server_name:
-            settings["server_hostname"] = settings["assert_hostname"] = found.server_name
-        if not found.verify:
-            settings |= {"cert_reqs": "CERT_NONE", "assert_hostname": False}
-            # The kubeconfig asks for it; a warning on every request would say nothing new.
-            urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
-    if found.proxy:
-        return bound(_through(found.proxy, settings))
-    return bound(urllib3.PoolManager(**settings))
-
-
-def _through(proxy: str, settings: dict[str, Any]) -> urllib3.PoolManager:
-    """The pool behind a proxy; UsageError, without its address, if there can be none."""
-    import urllib3
-
-    try:
-        scheme, login, host, *_ = urllib3.util.parse_url(proxy)
-    except urllib3.exceptions.LocationParseError:
-        scheme = login = host = None
-    if scheme in {"http", "https"} and host:
-        # urllib3 leaves out what an address says of who logs in.
-        known = urllib3.make_headers(proxy_basic_auth=unquote(login)) if login else None
-        return urllib3.ProxyManager(proxy, proxy_headers=known, **settings)
-    if scheme not in {"socks5", "socks5h"} or not host:
-        raise UsageError(
-            "the proxy to the API server has no address that can be used",
-            why="it is like http://HOST:PORT, https://HOST:PORT or socks5://HOST:PORT",
-            hint="see HTTPS_PROXY, proxy-url",
-        )
-    if importlib.util.find_spec("socks") is None:
-        raise socks_missing("PySocks")
-    from urllib3.contrib.socks import SOCKSProxyManager
-
-    # As with kubectl the proxy finds the host; urllib3's name for that is socks5h.
-    return SOCKSProxyManager(f"socks5h{proxy[len(scheme) :]}", **settings)
-
-
-def socks_missing(package: str) -> UsageError:
-    """The error of a SOCKS proxy without what speaks to such proxies."""
-    return UsageError(
-        f"the proxy to the API server is a SOCKS proxy, and {package} is missing",
-        hint="pip install 'arena-topo[socks]'",
-    )
-
-
 def _is_object(one: object) -> bool:
     """Whether something is an object of Kubernetes, as every list holds them."""
     meta = one.get("metadata") if isinstance(one, dict) else None
     return isinstance(meta, dict) and isinstance(meta.get("name"), str)
-
-
-def _keepalive() -> Iterator[tuple[int, int, int]]:
-    """Notice within a minute that the other side of a silent log is gone."""
-    yield socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1
-    for name, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3)):
-        if hasattr(socket, name):
-            yield socket.IPPROTO_TCP, getattr(socket, name), value
-
-
-def tls(found: Access) -> ssl.SSLContext:
-    """How a server is trusted, and what certificate it is shown; UsageError if that is broken."""
-    where = f"context {found.context}" if found.context else "the pod's service account"
-    try:
-        context = ssl.create_default_context(cafile=found.ca_file, cadata=found.ca)
-    except (ssl.SSLError, ValueError) as error:
-        raise UsageError(f"{where}: certificate-authority is no PEM certificate") from error
-    except OSError as error:
-        raise UsageError(f"{found.ca_file}: cannot be read", why=error.strerror) from error
-    # Python 3.13 asks for extensions that the CAs of many clusters do not have.
-    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
-    if not found.verify:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    if found.certificate:
-        try:
-            with contextlib.ExitStack() as stack:
-                certificate, key = (_as_file(one, stack) for one in found.certificate)
-                context.load_cert_chain(certificate, key)
-        except ssl.SSLError as error:
-            raise UsageError(
-                f"{where}: client-certificate and client-key do not belong together, or are no PEM"
-            ) from error
-        except OSError as error:
-            raise UsageError(
-                f"{where}: client-certificate or client-key cannot be read", why=error.strerror
-            ) from error
-    return context
-
-
-def _as_file(value: str | bytes, stack: contextlib.ExitStack) -> str:
-    """A path for OpenSSL, which reads client keys from files only; gone when the stack closes."""
-    if isinstance(value, str):
-        return value
-    file = stack.enter_context(
-        tempfile.NamedTemporaryFile(prefix="arena-topo-")  # noqa: SIM115  the stack closes it
-    )
-    file.write(value)
-    file.flush()
-    return file.name

@@ -17,16 +17,21 @@ from typing import TYPE_CHECKING, Any
 from arena_topo.backends import (
     Event,
     JobStatus,
-    LogOptions,
     Options,
     Phase,
     Publication,
     selectors,
     unheard,
 )
+from arena_topo.backends.kubernetes.belonging import (
+    ARENA_SELECTOR,
+    NAME_LABELS,
+    belongs,
+    is_arenas,
+    labelled,
+)
 from arena_topo.backends.kubernetes.connection import CONFLICT, FORBIDDEN, Connection
 from arena_topo.backends.kubernetes.failures import unlisted
-from arena_topo.backends.kubernetes.podlog import follow, log_query
 from arena_topo.backends.kubernetes.status import NO_PODS, job_status, seconds, when
 from arena_topo.backends.kubernetes.writing import GROUP, PLURAL, Writer, arenas, deletion, part
 from arena_topo.errors import (
@@ -44,22 +49,13 @@ if TYPE_CHECKING:
     from arena_topo.backends.kubernetes.prometheus import Prometheus
     from arena_topo.backends.kubernetes.seen import Sightings
     from arena_topo.backends.kubernetes.upkeep import Upkeep
+    from arena_topo.backends.logs import Following, LogOptions, Wanted
     from arena_topo.backends.metrics import GpuSample
     from arena_topo.backends.occupancy import Occupancy
     from arena_topo.backends.queue import Queue
     from arena_topo.backends.volume import Volume
 
 Object = dict[str, Any]
-
-ARENA_SELECTOR = "app=mpijob"
-"""Label of everything that arena's chart creates."""
-
-NAME_LABELS = {
-    ApiVersion.V2BETA1: ("training.kubeflow.org/job-name",),
-    ApiVersion.V1: ("training.kubeflow.org/job-name", "mpi-job-name"),
-    ApiVersion.V1ALPHA1: ("mpi_job_name",),
-}
-"""Where each version's operators write a pod's job."""
 
 _FEW = 32
 """Jobs up to which their pods are asked for by name: the names are part of an address."""
@@ -95,6 +91,7 @@ class KubernetesBackend:
     def __init__(self, options: Options) -> None:
         self._options = options
         self.api = Connection(options)
+        self.place = self.api.access.server
         self._version: ApiVersion | None = None
         self._seen: tuple[Node, ...] | None = None
         self._dra: tuple[str, ...] | None = None
@@ -401,9 +398,9 @@ class KubernetesBackend:
     def job(self, name: str, namespace: str) -> JobStatus:
         """One job with its pods; NotFound if there is none."""
         version = self.api_version()
-        mpijob = self._mpijob(name, namespace)
+        mpijob = self.mpijob(name, namespace)
         # Among them TensorBoard's, whose node answers too.
-        pods = self._labelled(mpijob, version, namespace)
+        pods = labelled(self.api, mpijob, version, namespace)
         status = self._status(
             mpijob,
             pods,
@@ -417,7 +414,8 @@ class KubernetesBackend:
                 return replace(status, reason=f"{warnings[-1].reason}: {warnings[-1].message}")
         return status
 
-    def _mpijob(self, name: str, namespace: str) -> Object:
+    def mpijob(self, name: str, namespace: str) -> Object:
+        """The MPIJob itself; NotFound if there is none."""
         try:
             return self.api.get(self.job_path(name, namespace))
         except NotFound as error:
@@ -431,7 +429,7 @@ class KubernetesBackend:
         from arena_topo.backends.kubernetes import facts  # noqa: PLC0415  only to explain
 
         version = self.api_version()
-        mpijob = self._mpijob(name, namespace)
+        mpijob = self.mpijob(name, namespace)
 
         def pods() -> Iterator[Object]:
             return iter(self.pods_of(mpijob, version, namespace))
@@ -512,9 +510,9 @@ class KubernetesBackend:
                 job = (meta.get("labels") or {}).get(label, "")
                 pods[meta.get("namespace", ""), job].setdefault(meta["name"], pod)
 
-        if any(_is_arenas(one) for one in mpijobs):
+        if any(is_arenas(one) for one in mpijobs):
             gather(ARENA_SELECTOR, "release")
-        if not all(_is_arenas(one) for one in mpijobs):
+        if not all(is_arenas(one) for one in mpijobs):
             for label in NAME_LABELS[version]:
                 gather(label, label)
         ended = self._ended(namespace, version)
@@ -530,25 +528,13 @@ class KubernetesBackend:
     def _status(
         mpijob: Object, pods: list[Object], *, tensorboard: str = "", ended: float | None = None
     ) -> JobStatus:
-        mine = [pod for pod in pods if _belongs(pod, mpijob)]
+        mine = [pod for pod in pods if belongs(pod, mpijob)]
         return job_status(mpijob, mine, tensorboard=tensorboard, ended=ended)
 
     def pods_of(self, mpijob: Object, version: ApiVersion, namespace: str) -> list[Object]:
         """The pods of a job: no TensorBoard, no earlier namesake's."""
-        found = self._labelled(mpijob, version, namespace)
-        return [pod for pod in found if _belongs(pod, mpijob)]
-
-    def _labelled(self, mpijob: Object, version: ApiVersion, namespace: str) -> list[Object]:
-        """The pods that carry a job's name in the labels of whoever made them."""
-        name = mpijob["metadata"]["name"]
-        path = f"/api/v1/namespaces/{part(namespace)}/pods"
-        if _is_arenas(mpijob):
-            selector = f"release={name},{ARENA_SELECTOR}"
-            return self.api.collect(path, labelSelector=selector)
-        for label in NAME_LABELS[version]:
-            if found := self.api.collect(path, labelSelector=f"{label}={name}"):
-                return found
-        return []
+        found = labelled(self.api, mpijob, version, namespace)
+        return [pod for pod in found if belongs(pod, mpijob)]
 
     def _ended(self, namespace: str | None, version: ApiVersion) -> dict[tuple[str, str], float]:
         """When launchers were done, by job, for the operator that does not say so itself."""
@@ -654,16 +640,21 @@ class KubernetesBackend:
             return ()
 
     def log(self, job: JobStatus, instance: str, options: LogOptions) -> Iterator[bytes]:
-        """The log of one pod in pieces; with `follow` until the pod ends.
+        """The log of one pod as it is now, in pieces, byte for byte.
 
-        A followed log survives broken connections: it goes on after the last line seen. Without
-        `container` it is the main one's, or the init container's that runs now.
+        Without `container` it is the main one's, or the init container's that runs now.
         """
-        path = f"/api/v1/namespaces/{part(job.namespace)}/pods/{part(instance)}"
-        if options.follow:
-            yield from follow(self.api, path, options)
-        else:
-            yield from self.api.stream(f"{path}/log", **log_query(options, self.api.get(path)))
+        from arena_topo.backends.kubernetes import podlog  # noqa: PLC0415  only to read logs
+
+        return podlog.read(self.api, job.namespace, instance, options)
+
+    def follow(
+        self, job: JobStatus, options: LogOptions, wanted: Wanted = lambda _: True
+    ) -> Following:
+        """The logs of the job's pods that are wanted, of those to come too, in one."""
+        from arena_topo.backends.kubernetes import following  # noqa: PLC0415  only to read logs
+
+        return following.follow(self, job, options, wanted)
 
     def job_path(self, name: str, namespace: str) -> str:
         """Where a job of this cluster is."""
@@ -675,22 +666,3 @@ class KubernetesBackend:
 def _tells_devices(one: Object) -> bool:
     spec = one.get("spec")
     return isinstance(spec, dict) and bool(spec.get("devices"))
-
-
-def _is_arenas(mpijob: Object) -> bool:
-    """Whether a job carries the labels by which arena finds its pods."""
-    labels = mpijob["metadata"].get("labels") or {}
-    return labels.get("app") == "mpijob" and labels.get("release") == mpijob["metadata"]["name"]
-
-
-def _belongs(pod: Object, mpijob: Object) -> bool:
-    """Whether a pod that a selector found is the job's: no TensorBoard, no earlier namesake's."""
-    meta, job = pod["metadata"], mpijob["metadata"]
-    if (meta.get("labels") or {}).get("role") == "tensorboard":
-        return False
-    owners = [one for one in meta.get("ownerReferences") or () if one.get("kind") == "MPIJob"]
-    if owners:
-        return any(one.get("uid") == job.get("uid") for one in owners)
-    return (seconds(meta.get("creationTimestamp")) or 0.0) >= (
-        seconds(job.get("creationTimestamp")) or 0.0
-    )

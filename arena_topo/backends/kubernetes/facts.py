@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from arena_topo.backends import JobStatus, LogOptions, Phase
+from arena_topo.backends import JobStatus, Phase
 from arena_topo.backends.kubernetes.podlog import log_query
 from arena_topo.backends.kubernetes.status import (
     KUBE_QUEUE,
@@ -25,6 +25,7 @@ from arena_topo.backends.kubernetes.status import (
     when,
 )
 from arena_topo.backends.kubernetes.writing import GROUP
+from arena_topo.backends.logs import LogOptions
 from arena_topo.errors import AccessDenied, ArenaError, NotFound
 from arena_topo.manifests.values import STATE
 

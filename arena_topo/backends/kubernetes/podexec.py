@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlencode, urlsplit
 
-from arena_topo.backends.kubernetes.connection import CONNECT_TIMEOUT, log, socks_missing, tls
+from arena_topo.backends.kubernetes.connection import CONNECT_TIMEOUT, log
 from arena_topo.backends.kubernetes.failures import refusal
+from arena_topo.backends.kubernetes.pooling import socks_missing, tls
 from arena_topo.errors import ClusterError, TimedOut
 
 if TYPE_CHECKING:

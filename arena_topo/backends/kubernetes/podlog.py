@@ -1,14 +1,16 @@
-"""The log of one pod over HTTP: which container to read, and how to follow it through breaks."""
+"""The log of one pod over HTTP: which container and which run of it, and what refusals mean."""
 
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from arena_topo.backends import LogOptions
-from arena_topo.errors import ArenaError, ClusterError, NotFound, TimedOut
+from arena_topo.backends.kubernetes.status import seconds
+from arena_topo.backends.kubernetes.writing import part
+from arena_topo.backends.logs import LogOptions, Source
+from arena_topo.errors import ArenaError, ClusterError, NotFound
 
 if TYPE_CHECKING:
     from arena_topo.backends.kubernetes.connection import Connection
@@ -18,27 +20,99 @@ Object = dict[str, Any]
 MAIN_CONTAINER = "mpi"
 """What arena and the training operator call the container that matters."""
 
-POLL = 0.5
-"""Seconds between looks at a pod that has not started, or whose log broke off."""
-
-RECONNECTS = 20
-"""How often in a row a broken log is taken up again without a new line."""
-
 _BAD_REQUEST = 400
+_OVERLOADED = 429
 _SERVER_ERRORS = 500
-_STAMP = re.compile(rb"\d{4}-\d\d-\d\dT\S+ ")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sight:
+    """What a look at a pod tells of one of its containers.
+
+    `run` counts its restarts. It is `over` when that run has ended, and `final` when no other will
+    come. `begun` and `begun_before` are when this run and the one before it started: Unix seconds,
+    0 where that is not told.
+    """
+
+    run: int = 0
+    readable: bool = False
+    over: bool = False
+    final: bool = False
+    begun: float = 0.0
+    begun_before: float = 0.0
+
+
+def slim(pod: Object) -> Object:
+    """Of a pod what its log is found by."""
+    meta, spec = pod["metadata"], pod.get("spec") or {}
+    return {
+        "metadata": {key: meta.get(key) for key in ("name", "uid", "labels", "annotations")},
+        "spec": {
+            "containers": [{"name": one.get("name")} for one in spec.get("containers") or ()],
+            "restartPolicy": spec.get("restartPolicy"),
+        },
+        "status": {
+            key: (pod.get("status") or {}).get(key)
+            for key in ("phase", "containerStatuses", "initContainerStatuses")
+        },
+    }
+
+
+def sight(pod: Object, container: str) -> Sight:
+    """What is known of a container: as a kubelet does that decides which run's log to send."""
+    status = pod.get("status") or {}
+    inits, mains = status.get("initContainerStatuses") or (), status.get("containerStatuses") or ()
+    one: Object = next((one for one in (*inits, *mains) if one.get("name") == container), {})
+    state, before = one.get("state") or {}, (one.get("lastState") or {}).get("terminated")
+    ended = state.get("terminated")
+    policy = (pod.get("spec") or {}).get("restartPolicy") or "Always"
+    stays = ended is not None and (
+        policy == "Never"
+        or (ended.get("exitCode") == 0 and (policy == "OnFailure" or one in inits))
+    )
+    running = state.get("running")
+    # While it waits to be started again, the run before is the one that can be read.
+    told = running or ended or before or {}
+    return Sight(
+        run=int(one.get("restartCount") or 0),
+        readable=running is not None or ended is not None or before is not None,
+        over=running is None,
+        final=status.get("phase") in {"Succeeded", "Failed"} or stays,
+        begun=seconds(told.get("startedAt")) or 0.0,
+        begun_before=seconds((before or {}).get("startedAt")) or 0.0,
+    )
+
+
+def cut(options: LogOptions) -> dict[str, str]:
+    """The parameters that leave out the beginning of a log."""
+    query = {
+        "tailLines": None if options.tail is None else str(options.tail),
+        "sinceSeconds": None if options.since is None else str(options.since),
+        "sinceTime": options.since_time,
+    }
+    return {key: value for key, value in query.items() if value is not None}
+
+
+def read(api: Connection, namespace: str, pod: str, options: LogOptions) -> Iterator[bytes]:
+    """The log of a pod as it is now, byte for byte; NotFound if there is none to read."""
+    path = f"/api/v1/namespaces/{part(namespace)}/pods/{part(pod)}"
+    query = log_query(options, api.get(path))
+    try:
+        yield from api.stream(f"{path}/log", **query)
+    except ClusterError as error:
+        if not no_previous(error):
+            raise
+        raise never_before(Source(pod=pod, container=query.get("container", ""))) from error
 
 
 def log_query(options: LogOptions, pod: Object) -> dict[str, str]:
     """The parameters of the API server's log endpoint."""
     query = {
         "container": options.container or main_container(pod),
-        "tailLines": None if options.tail is None else str(options.tail),
-        "sinceSeconds": None if options.since is None else str(options.since),
-        "sinceTime": options.since_time,
         "timestamps": "true" if options.timestamps else None,
+        "previous": "true" if options.previous else None,
     }
-    return {key: value for key, value in query.items() if value}
+    return {key: value for key, value in query.items() if value} | cut(options)
 
 
 def main_container(pod: Object) -> str | None:
@@ -63,43 +137,7 @@ def default_container(pod: Object) -> str | None:
     return MAIN_CONTAINER if MAIN_CONTAINER in names else next(iter(names), None)
 
 
-def follow(api: Connection, path: str, options: LogOptions) -> Iterator[bytes]:
-    """The log as it is written, until the pod ends, line by line.
-
-    A connection that breaks, or that the API server closes early, is taken up after the last line
-    seen: lines are asked for with their times, which are taken off again unless they were wanted.
-    NotFound if there is no such pod to begin with.
-    """
-    resumed = _Resumed(keep_stamps=options.timestamps)
-    breaks = 0
-    while True:
-        over = False
-        try:
-            pod = api.get(path)
-            over = _is_over(pod, options.container)
-            query = resumed.query(log_query(options, pod))
-            for piece in api.stream(f"{path}/log", **query):
-                breaks = 0
-                yield from resumed.lines(piece)
-        except NotFound:
-            if not resumed.asked:
-                raise
-            return
-        except (ClusterError, TimedOut) as error:
-            breaks += 1
-            if _not_started(error):
-                breaks = 0
-            elif breaks > RECONNECTS or not (resumed.begun and _passes(error)):
-                raise
-            over &= _not_started(error)
-        # After the end was seen it is read once more: it may have come while no one listened.
-        if over:
-            yield from resumed.rest()
-            return
-        time.sleep(POLL)
-
-
-def _not_started(error: ArenaError) -> bool:
+def too_early(error: ArenaError) -> bool:
     """Whether the kubelet only says that it is too early: no node yet, no container yet."""
     return (
         isinstance(error, ClusterError)
@@ -108,82 +146,25 @@ def _not_started(error: ArenaError) -> bool:
     )
 
 
-def _passes(error: ArenaError) -> bool:
-    """Whether a break may be over in a moment: the server restarts, or the network did."""
-    status = error.status if isinstance(error, ClusterError) else None
-    return status is None or status >= _SERVER_ERRORS
-
-
-def _is_over(pod: Object, container: str | None) -> bool:
-    status = pod.get("status") or {}
-    if status.get("phase") in {"Succeeded", "Failed"}:
-        return True
-    if container is None:
-        return False
-    every = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
-    return any(
-        one.get("name") == container and "terminated" in (one.get("state") or {}) for one in every
+def never_before(source: Source) -> NotFound:
+    """The error of a container that has not run before."""
+    return NotFound(
+        f"container {source.container} of pod {source.pod} has no earlier run",
+        why="its first run is the one that is there, or nobody has kept the one before",
+        hint="read the one that is there: leave out --previous",
     )
 
 
-class _Resumed:
-    """Lines of a log that may arrive twice, each handed on once.
-
-    Times have nanoseconds, and a pod's are of one format and zone, so they compare as text; of
-    lines with the very same time, as many are skipped as were seen.
-    """
-
-    def __init__(self, *, keep_stamps: bool) -> None:
-        self._keep_stamps = keep_stamps
-        self._container: str | None = None
-        self._buffer = b""
-        self._last = b""
-        self._with_last = 0
-        self._again = 0
-        self.asked = False
-        self.begun = False
-
-    def query(self, query: dict[str, str]) -> dict[str, str]:
-        """The parameters for the next connection, which goes on where the last one broke off."""
-        self.asked = True
-        container = query.get("container")
-        if container != self._container or not self._last:
-            self._container = container
-            self._last, self._with_last = b"", 0
-        else:
-            query = {key: query[key] for key in query if key not in _ONLY_FIRST}
-            query["sinceTime"] = re.sub(r"\.\d+", "", self._last.decode().strip())
-        self._buffer, self._again = b"", 0
-        return {**query, "follow": "true", "timestamps": "true"}
-
-    def lines(self, piece: bytes) -> Iterator[bytes]:
-        """The whole lines that a piece completes, without those seen before."""
-        self.begun = True
-        *whole, self._buffer = (self._buffer + piece).split(b"\n")
-        for line in whole:
-            yield from self._line(line + b"\n")
-
-    def rest(self) -> Iterator[bytes]:
-        """What the log ends with, if that is no whole line."""
-        if self._buffer:
-            yield from self._line(self._buffer)
-
-    def _line(self, line: bytes) -> Iterator[bytes]:
-        found = _STAMP.match(line)
-        if found is None:
-            yield line
-            return
-        stamp = found[0]
-        if stamp < self._last:
-            return
-        if stamp == self._last:
-            self._again += 1
-            if self._again <= self._with_last:
-                return
-            self._with_last += 1
-        else:
-            self._last, self._with_last, self._again = stamp, 1, 1
-        yield line if self._keep_stamps else line[len(stamp) :]
+def no_previous(error: ArenaError) -> bool:
+    """Whether the kubelet says that a container has not run before, or that no one kept it."""
+    return (
+        isinstance(error, ClusterError)
+        and error.status == _BAD_REQUEST
+        and re.search(r"previous terminated container .* not found", error.message) is not None
+    )
 
 
-_ONLY_FIRST = frozenset({"tailLines", "sinceSeconds", "sinceTime"})
+def passes(error: ArenaError) -> bool:
+    """Whether a break may be over in a moment: the server restarts, or the network did."""
+    status = error.status if isinstance(error, ClusterError) else None
+    return status is None or status == _OVERLOADED or status >= _SERVER_ERRORS

@@ -1,6 +1,7 @@
 """A node's links -> the ConfigMap that ACK's readers and ours take them from.
 
-publish   once, by a person, into ACK's namespace; leaves health to those who look at it
+publish   once, by a person, into ACK's namespace; leaves health to those who look at it. Bandwidths
+          that somebody measured go to where readers look first, and an agent leaves them there
 Reports   again and again, by the agent of a node, into our own: links, health, allocations
 """
 
@@ -151,7 +152,8 @@ class _Overtaken(ArenaError):
 def _write(
     api: Connection, machine: Machine, query: dict[str, str], healthy: GPUSet | None
 ) -> Publication:
-    found = _existing(api, machine.name)
+    found = _reported(api, machine.name) if machine.measured else None
+    found = found or _existing(api, machine.name)
     if found is None:
         manifest = published.config_map(machine, machine.everything if healthy is None else healthy)
         try:
@@ -165,7 +167,9 @@ def _write(
     if manifest == {**found, "apiVersion": "v1", "kind": "ConfigMap"}:
         return Publication(manifest=manifest, outcome="unchanged")
     try:
-        api.put(f"{_PATH}/{manifest['metadata']['name']}", manifest, **query)
+        space = manifest["metadata"].get("namespace", published.NAMESPACE)
+        path = f"/api/v1/namespaces/{space}/configmaps/{manifest['metadata']['name']}"
+        api.put(path, manifest, **query)
     except ClusterError as error:
         if error.status != CONFLICT:
             raise
@@ -201,6 +205,16 @@ def _check(api: Connection, machine: Machine) -> None:
             f"the GPUs of node {name} are not whole: {seen[0].shared}",
             why="workers get GPUs by their links only where each has whole GPUs",
         )
+
+
+def _reported(api: Connection, node: str) -> Object | None:
+    """What the agent of a node keeps: it is believed first, so bandwidths belong there."""
+    path = f"/api/v1/namespaces/{published.OWN_NAMESPACE}/configmaps/{published.object_name(node)}"
+    try:
+        found = api.get(path)
+    except NotFound:
+        return None
+    return {"apiVersion": "v1", "kind": "ConfigMap", **found, "data": found.get("data") or {}}
 
 
 def _existing(api: Connection, node: str) -> Object | None:

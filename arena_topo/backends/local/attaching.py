@@ -35,10 +35,7 @@ def attach(
     NotPossible if the pod does not run, ArenaError if the command cannot be started.
     """
     if container not in {None, CONTAINER}:
-        raise NotFound(
-            f"container {container} is not valid for instance {instance}",
-            hint=f"there is one, {CONTAINER}, which is this machine itself",
-        )
+        raise no_container(container, instance)
     _check(entry, instance)
     place = entry.folder / "pods" / instance
     try:
@@ -54,6 +51,14 @@ def attach(
     with console.kept():
         fed = terminal or console.offers_input(shell=not command)
         return _run(words, environment, folder, fed=fed)
+
+
+def no_container(container: str | None, instance: str) -> NotFound:
+    """The error of another container than the one there is."""
+    return NotFound(
+        f"container {container} is not valid for instance {instance}",
+        hint=f"there is one, {CONTAINER}, which is this machine itself",
+    )
 
 
 def _check(entry: Entry, instance: str) -> None:

@@ -8,26 +8,23 @@ import signal
 import sys
 import time
 import uuid
-from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import closing, suppress
 from dataclasses import replace
-from datetime import UTC, datetime
-from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
 from arena_topo.backends import (
     Event,
     Instance,
     JobStatus,
-    LogOptions,
     Options,
     Phase,
     Publication,
     unheard,
 )
-from arena_topo.backends.local import processes, seating, supervisor
+from arena_topo.backends.local import logfile, processes, seating, supervisor
 from arena_topo.backends.local.absent import Clusterless
 from arena_topo.backends.local.ledger import (
     Broken,
@@ -38,7 +35,8 @@ from arena_topo.backends.local.ledger import (
     not_found,
     state_folder,
 )
-from arena_topo.backends.local.supervisor import TIMES, launcher_name, worker_name
+from arena_topo.backends.local.supervisor import launcher_name, worker_name
+from arena_topo.backends.logs import LogOptions, Wanted
 from arena_topo.backends.selectors import LabelSelector
 from arena_topo.errors import AlreadyExists, ArenaError, InvalidJob, NotFound, UsageError
 from arena_topo.job import MPIJob
@@ -47,16 +45,12 @@ from arena_topo.solver import Placement, Request, Unplaceable, Verdict
 from arena_topo.topology import Cluster, Machine
 
 if TYPE_CHECKING:
+    from arena_topo.backends.local.following import LocalFollowing
     from arena_topo.backends.local.pausing import LocalPausing
     from arena_topo.backends.metrics import GpuSample
     from arena_topo.backends.occupancy import Occupancy
 
 ADDRESS = "127.0.0.1"
-
-_FOLLOW = 0.05
-"""Seconds between looks at a log that is followed."""
-
-_CHUNK = 1 << 16
 
 _PATIENCE = 2 * (processes.GRACE + processes.INSIST) + 4
 """Seconds a supervisor gets to end its job before `delete` does it itself: it may have to end a
@@ -95,6 +89,7 @@ class LocalBackend(Clusterless):
     """Jobs on this machine, for one user."""
 
     name = "local"
+    place = "local"
     look_every = 0.25
     starts_waiting = True
     binding = seating.HOLDS
@@ -161,6 +156,7 @@ class LocalBackend(Clusterless):
         somebody else shall decide when it starts.
         """
         _check(plan.job)
+        logfile.limit(self._environment)
         name, namespace = plan.job.name, plan.namespace
         folder = self._ledger.folder(name, namespace)
         submission = self._submission(plan)
@@ -181,6 +177,7 @@ class LocalBackend(Clusterless):
     def validate(self, plan: Plan) -> tuple[str, ...]:
         """Check that the job can run here and its name is free, without creating anything."""
         _check(plan.job)
+        logfile.limit(self._environment)
         folder = self._ledger.folder(plan.job.name, plan.namespace)
         if self._ledger.read(folder) is not None:
             raise _taken(plan.job.name)
@@ -282,6 +279,7 @@ class LocalBackend(Clusterless):
             raise not_found(name, namespace)
         ours = entry.submission.host == seating.host()
         left = _stop(entry) if ours else frozenset()
+        self._remember(entry)
         with self._ledger.lock():
             found = self._ledger.read(entry.folder)
             # Somebody else may have removed it meanwhile, and even made another.
@@ -296,6 +294,23 @@ class LocalBackend(Clusterless):
                 why="they run as another user, or wait in the kernel for a device or file server",
                 hint="its GPUs count as free; look with ps -p PID -o user,stat,wchan,args",
             )
+
+    def _remember(self, entry: Entry) -> None:
+        """Keep what a job said for after its end; it is deleted all the same where that fails."""
+        if not any((pod / "log").exists() for pod in logfile.pods(entry.folder)):
+            return
+        from arena_topo.backends import kept  # noqa: PLC0415  only here, and for logs
+        from arena_topo.backends.local import following  # noqa: PLC0415  only here, and for logs
+
+        with suppress(ArenaError, OSError, ValueError, LookupError):
+            archive = kept.open_archive(self._environment)
+            found = self._ledger.read(entry.folder)
+            if archive.most == 0 or found is None or found.submission.uid != entry.submission.uid:
+                return
+            job = found.submission
+            slots = supervisor.read_pods(self._ledger.manifest(found), job.gpus).slots
+            lines = following.everything(found)
+            archive.adopt(self.place, self._status(found), lines, slots=slots)
 
     # ------------------------------------------------------------------ reading
 
@@ -338,34 +353,35 @@ class LocalBackend(Clusterless):
         return self._ledger.events(self._ledger.entry(job.name, job.namespace))
 
     def log(self, job: JobStatus, instance: str, options: LogOptions) -> Iterator[bytes]:
-        """The log of one pod in pieces; with `follow` until the pod ends."""
+        """The log of one pod as it is now, in pieces: of its last run, or of the one before."""
+        _check_container(options.container, instance)
         entry = self._ledger.entry(job.name, job.namespace)
         if instance not in {one.name for one in job.instances}:
             raise NotFound(
                 f"invalid instance name {instance} in job {job.name},please use"
                 f" 'arena-topo get {job.name}' to make sure instance name"
             )
-        place = entry.folder / "pods" / instance
-        log = _Log(place)
-        start = log.start(options)
-        yield from log.pieces(start, options, lambda: self._ended(entry, instance))
+        with closing(logfile.LogFile(str(entry.folder / "pods" / instance))) as log:
+            yield from _plain(log, options)
 
-    def _ended(self, entry: Entry, instance: str) -> bool:
-        found = self._ledger.read(entry.folder)
-        if found is None or found.submission.uid != entry.submission.uid:
-            return True
-        alive = self._alive(found)
-        if alive is None:
-            return True
-        pod = alive.record.pods.get(instance)
-        return (
-            alive.record.phase.over
-            or alive.record.phase is Phase.SUSPENDED
-            or (
-                # A launcher that failed may start again as long as the job is not over.
-                pod is not None and pod.finished is not None and not instance.endswith("-launcher")
-            )
-        )
+    def follow(
+        self, job: JobStatus, options: LogOptions, wanted: Wanted = lambda _: True
+    ) -> LocalFollowing:
+        """The logs of the job's pods that are wanted, in one; see `Backend.follow`."""
+        from arena_topo.backends.local.following import LocalFollowing  # noqa: PLC0415  rare
+
+        _check_container(options.container, job.name)
+        entry = self._ledger.entry(job.name, job.namespace)
+        if entry.submission.uid != job.uid:
+            raise not_found(job.name, job.namespace)
+
+        def look() -> Entry | None:
+            found = self._ledger.read(entry.folder)
+            if found is None or found.submission.uid != job.uid:
+                return None
+            return self._alive(found)
+
+        return LocalFollowing(look() or entry, look, options, wanted)
 
     def attach(
         self,
@@ -460,6 +476,22 @@ def _check(job: MPIJob) -> None:
         )
 
 
+def _check_container(container: str | None, instance: str) -> None:
+    from arena_topo.backends.local import attaching  # noqa: PLC0415  its own command
+
+    if container not in {None, attaching.CONTAINER}:
+        raise attaching.no_container(container, instance)
+
+
+def _plain(log: logfile.LogFile, options: LogOptions) -> Iterator[bytes]:
+    run, begin, end = log.run(previous=options.previous)
+    upto = log.size() if end is None else end
+    start = log.start(options, begin, upto)
+    # Where not even the options leave its beginning out, it is said that it was given up.
+    start = log.runs()[run] if start == begin else start
+    yield from (log.stamped if options.timestamps else log.pieces)(start, upto)
+
+
 def _instances(entry: Entry) -> Iterator[Instance]:
     """The pods of a job; they stay listed after its end, with the GPUs that they had."""
     job = entry.submission
@@ -492,131 +524,6 @@ def _instances(entry: Entry) -> Iterator[Instance]:
             holds_gpus=index is not None and job.gpus > 0 and status == "Running",
             uid=f"{job.uid}-{name}",
         )
-
-
-class _Log:
-    """One pod's log file with the times at which it grew."""
-
-    def __init__(self, place: Path) -> None:
-        self._path = place / "log"
-        self._index = place / "times"
-        self._times: list[tuple[float, int]] = []
-
-    def start(self, options: LogOptions) -> int:
-        """The byte at which to begin; always the beginning of a line."""
-        starts = [0]
-        if options.tail is not None and options.tail >= 0:
-            starts.append(self._tail(options.tail))
-        if options.since is not None:
-            starts.append(self._since(time.time() - options.since))
-        if options.since_time is not None:
-            try:
-                when = datetime.fromisoformat(options.since_time)
-            except ValueError:
-                raise UsageError(
-                    f"{options.since_time!r} is not a time such as 2026-01-31T12:00:00Z"
-                ) from None
-            starts.append(self._since(when.timestamp()))
-        return max(starts)
-
-    def _tail(self, lines: int) -> int:
-        """Where the last `lines` lines begin."""
-        size = at = self._size()
-        if lines == 0:
-            return size
-        found, last = 0, True
-        with self._opened() as file:
-            while at > 0:
-                step = min(_CHUNK, at)
-                at -= step
-                file.seek(at)
-                data = file.read(step)
-                end = len(data)
-                if last and data.endswith(b"\n"):
-                    end -= 1
-                last = False
-                while (end := data.rfind(b"\n", 0, end)) >= 0:
-                    found += 1
-                    if found == lines:
-                        return at + end + 1
-        return 0
-
-    def _since(self, when: float) -> int:
-        """Where the first line that was written after a time begins."""
-        self._read_times()
-        start = max((size for moment, size in self._times if moment < when), default=0)
-        if start == 0:
-            return 0
-        with self._opened() as file:
-            # A line begun before and ended after was written after.
-            at = start
-            while at > 0:
-                step = min(_CHUNK, at)
-                file.seek(at - step)
-                newline = file.read(step).rfind(b"\n")
-                if newline >= 0:
-                    return at - step + newline + 1
-                at -= step
-        return 0
-
-    def pieces(self, start: int, options: LogOptions, ended: Callable[[], bool]) -> Iterator[bytes]:
-        """The log from a byte on."""
-        at, unfinished = start, b""
-        while True:
-            # Asked before the file is read: what was written before the end is then read too.
-            over = not options.follow or ended()
-            for data in self._read(at):
-                at += len(data)
-                if options.timestamps:
-                    lines = (unfinished + data).split(b"\n")
-                    unfinished = lines.pop()
-                    before = at - len(unfinished) - sum(len(line) + 1 for line in lines)
-                    for line in lines:
-                        before += len(line) + 1
-                        yield self._stamp(before) + line + b"\n"
-                else:
-                    yield data
-            if over:
-                if unfinished:
-                    yield self._stamp(at) + unfinished
-                return
-            time.sleep(_FOLLOW)
-
-    def _read(self, at: int) -> Iterator[bytes]:
-        with self._opened() as file:
-            file.seek(at)
-            while data := file.read(_CHUNK):
-                yield data
-
-    def _opened(self) -> BinaryIO:
-        try:
-            return self._path.open("rb")
-        except FileNotFoundError:
-            # The pod never started, or its job was deleted just now.
-            return BytesIO()
-
-    def _stamp(self, end: int) -> bytes:
-        """When the line that ends at a byte was there, as a prefix in RFC 3339."""
-        if not self._times or self._times[-1][1] < end:
-            self._read_times()
-        index = bisect_left(self._times, end, key=lambda one: one[1])
-        moment = self._times[index][0] if index < len(self._times) else time.time()
-        text = datetime.fromtimestamp(moment, UTC).isoformat(timespec="milliseconds")
-        return text.replace("+00:00", "Z ").encode()
-
-    def _read_times(self) -> None:
-        try:
-            data = self._index.read_bytes()
-        except FileNotFoundError:
-            return
-        whole = len(data) - len(data) % TIMES.size
-        self._times = list(TIMES.iter_unpack(data[:whole]))
-
-    def _size(self) -> int:
-        try:
-            return self._path.stat().st_size
-        except FileNotFoundError:
-            return 0
 
 
 def _stop(entry: Entry) -> AbstractSet[int]:

@@ -10,7 +10,8 @@
         events                              what happened, one JSON object a line
         alive                               locked by the supervisor for as long as it lives
         held                                there while the job is suspended, or is to be
-        pods/POD/{log,times,env}            output, when it was written, environment
+        pods/POD/env                        its environment
+        pods/POD/{log,times,runs,kept-from} output, and when it was written (see logfile)
 
 Records and everything else are replaced as wholes, so that a reader never sees half a file, and a
 process killed at any point leaves a job that others understand, or none. A folder's name may pass

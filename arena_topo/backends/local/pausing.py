@@ -6,14 +6,13 @@ writes down that it is held and not that it failed.
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from arena_topo.backends import Event, Phase
-from arena_topo.backends.local import processes, seating, supervisor
+from arena_topo.backends.local import logfile, processes, seating, supervisor
 from arena_topo.backends.local.ledger import Entry, Ledger, Record, not_found
 from arena_topo.errors import ArenaError, NotPossible
 
@@ -64,8 +63,10 @@ class LocalPausing:
                 return False
             entries = supervisor.living(self.ledger, self.ledger.entries())
             others = (one for one in entries if one.submission.uid != entry.submission.uid)
-            # As on a cluster, its pods are new ones, and so are their logs.
-            shutil.rmtree(entry.folder / "pods", ignore_errors=True)
+            # As on a cluster, its pods are new ones; what the last ones wrote is their last run.
+            for pod in logfile.pods(entry.folder):
+                (pod / "env").unlink(missing_ok=True)
+                logfile.begin_run(pod)
             self.ledger.let_go(entry)
             entry = self.ledger.write(entry, self.begin(entry, tuple(others)))
             self._note(entry, "Resumed", "it starts again from its beginning")

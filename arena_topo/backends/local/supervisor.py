@@ -14,7 +14,6 @@ import select
 import shlex
 import shutil
 import signal
-import struct
 import subprocess
 import sys
 import time
@@ -25,18 +24,18 @@ from pathlib import Path
 from typing import Any
 
 from arena_topo.backends import Event, Phase
-from arena_topo.backends.local import mpirun, processes, seating
+from arena_topo.backends.local import logfile, mpirun, processes, seating
 from arena_topo.backends.local.ledger import Entry, Ledger, PodRecord, Record, Submission
-from arena_topo.errors import ArenaError, NotFound
+from arena_topo.errors import ArenaError, NotFound, UsageError
 from arena_topo.job import WORKING_DIR
 from arena_topo.manifests import Forecast, Manifest
 from arena_topo.solver import Unplaceable
 
-TIMES = struct.Struct("<dQ")
-"""One line of a log's time index: Unix seconds, and the bytes written by then."""
-
 _TICK = 0.5
-"""Seconds between looks at the logs and at the folder while the job runs."""
+"""Seconds between looks at the folder while the job runs."""
+
+STOPPED = "stopped"
+"""Why a job failed whose supervisor was told to end; most often it is being deleted."""
 
 _QUICKEST, _SLOWEST = 0.05, 0.5
 """Seconds between looks at the queue, from just after a change to long after."""
@@ -157,8 +156,9 @@ class Supervisor:
         self._bell = _Bell()
         self._running: dict[int, str] = {}
         self._pods = dict(entry.record.pods)
-        self._logs: dict[str, int] = {}
+        self._logs: dict[str, logfile.Keeper] = {}
         self._job = entry.submission
+        self._limit = _limit()
 
     def run(self) -> None:
         """Bring the job to its end, and write down how it ended."""
@@ -168,7 +168,7 @@ class Supervisor:
             outcome = self._run()
         except _Stopped:
             held = self._ledger.is_held(self._entry)
-            outcome = _held(self._entry.record) if held else self._over(None, "stopped")
+            outcome = _held(self._entry.record) if held else self._over(None, STOPPED)
         except (ArenaError, OSError) as error:
             # The log says it too: that is where a person looks first.
             self._tell_log(str(error))
@@ -241,6 +241,8 @@ class Supervisor:
         self._note("Started", f"{self._job.workers} workers wait for mpirun")
         launcher = launcher_name(self._job.name)
         for attempt in range(pods.retries + 1):
+            if attempt:
+                logfile.begin_run(self._entry.folder / "pods" / launcher)
             code = self._launch(launcher, pods.launcher, folder)
             if code == 0:
                 self._note("Completed", "the launcher ended with exit code 0")
@@ -340,14 +342,18 @@ class Supervisor:
         self._start(pod, command, folder)
         self._write(phase=Phase.RUNNING, reason=None, pods=dict(self._pods), announce=False)
         self._note("Started", shlex.join(command), source=f"pod/{pod}")
+        looked, pause = time.monotonic(), logfile.FRESH
         while pod in self._running.values():
-            self._bell.wait(_TICK)
-            self._check_folder()
+            self._bell.wait(pause)
+            if time.monotonic() - looked >= _TICK:
+                looked = time.monotonic()
+                self._check_folder()
             self._reap()
-            self._sample()
+            pause = logfile.FRESH if self._sample() else min(logfile.QUIET, pause * 1.3)
         # Ranks outlive an mpirun that was killed; the workers' own processes stay.
         stays = set(self._running)
         self._end(lambda: self._processes() - stays)
+        self._sample()
         code = self._pods[pod].exit_code
         return _NOT_STARTED if code is None else code
 
@@ -436,16 +442,19 @@ class Supervisor:
         if not self._ledger.holds(self._entry) or self._ledger.is_held(self._entry):
             raise _Stopped
 
-    def _sample(self) -> None:
-        """Note how long each log is now, where that has changed."""
-        for pod in self._pods:
-            place = self._entry.folder / "pods" / pod
-            with contextlib.suppress(OSError):
-                size = (place / "log").stat().st_size
-                if size != self._logs.get(pod, 0):
-                    self._logs[pod] = size
-                    with (place / "times").open("ab") as times:
-                        times.write(TIMES.pack(time.time(), size))
+    def _sample(self) -> bool:
+        """Note how long each log is now, and keep it within its limit; False if none grew."""
+        grew = False
+        for pod in {launcher_name(self._job.name), *self._pods}:
+            keeper = self._logs.get(pod)
+            if keeper is None:
+                place = self._entry.folder / "pods" / pod
+                keeper = self._logs[pod] = logfile.Keeper(place, self._limit)
+            if keeper.look():
+                grew = True
+                if complaint := keeper.bound():
+                    self._note("LogGrows", complaint, kind="Warning", source=f"pod/{pod}")
+        return grew
 
     def _tell_log(self, message: str) -> None:
         place = self._entry.folder / "pods" / launcher_name(self._job.name)
@@ -513,6 +522,9 @@ def dead(ledger: Ledger, entry: Entry) -> bool:
 def bury(ledger: Ledger, entry: Entry) -> Entry:
     """End what is left of a job whose supervisor is gone; it has failed, if it is not held."""
     left = processes.end(lambda: processes.of_job(entry.submission.uid), grace=0.0)
+    for pod in entry.record.pods:
+        # What was written since its last look has its time too.
+        logfile.Keeper(entry.folder / "pods" / pod, None).look()
     remove_scratch(entry)
     if ledger.is_held(entry):
         return ledger.write(entry, replace(entry.record, **_held(entry.record)))
@@ -536,6 +548,14 @@ def bury(ledger: Ledger, entry: Entry) -> Entry:
             },
         ),
     )
+
+
+def _limit() -> int | None:
+    try:
+        return logfile.limit(os.environ)
+    except UsageError:
+        # Whoever submitted the job was told; who resumed it had perhaps another environment.
+        return logfile.LIMIT
 
 
 def _held(record: Record) -> dict[str, Any]:

@@ -1,0 +1,82 @@
+"""Standard output for what goes on for long: nothing is held back, and who reads is heeded.
+
+What was handed over is written at once, so that a program that is told to end has nothing left that
+somebody would have to read first.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+from contextlib import suppress
+
+from arena_topo.cli.options import OutputLost, put
+from arena_topo.cli.terminal import moves
+
+_PATIENCE = 300
+"""Milliseconds that a terminal has to take the last words, when a person waits for the prompt."""
+
+
+class Outlet:
+    """Where bytes go out: the file of standard output, past Python's buffer."""
+
+    def __init__(self) -> None:
+        self._file: int | None = None
+        with suppress(AttributeError, OSError, ValueError):  # closed, or no file at all
+            sys.stdout.flush()
+            self._file = sys.stdout.fileno()
+        self._shares = moves(sys.stdout) and moves(sys.stderr)
+        self.within_line = False
+        """Whether the last line that was written is not whole yet."""
+
+    def write(self, data: bytes) -> None:
+        """Write all of it; BrokenPipeError if nobody reads, OutputLost if nobody can take it."""
+        if not data:
+            return
+        if self._file is None:
+            put(data)
+            return
+        rest = memoryview(data)
+        while rest:
+            try:
+                rest = rest[os.write(self._file, rest) :]
+            except BlockingIOError:  # somebody else made it so: they share the open file
+                room = select.poll()
+                room.register(self._file, select.POLLOUT)
+                room.poll()
+            except BrokenPipeError:
+                raise
+            except OSError as error:
+                raise OutputLost("cannot write the output", why=error.strerror) from error
+        self.within_line = data[-1:] != b"\n"
+
+    def heed(self) -> None:
+        """BrokenPipeError as soon as whoever reads has gone, though there is nothing to write."""
+        if self._file is None:
+            return
+        gone = select.poll()
+        # What nobody asks for is told all the same: POLLERR and POLLHUP (poll(2)).
+        gone.register(self._file, 0)
+        if gone.poll(0):
+            raise BrokenPipeError("nobody reads standard output")
+
+    def break_line(self) -> None:
+        """On a terminal end the line that is not whole yet: something else comes on stderr."""
+        if self.within_line and self._shares:
+            self.write(b"\n")
+
+
+def free_to_speak() -> bool:
+    """Let what is said last go nowhere if nobody takes it: a terminal that is held, a full pipe.
+
+    Whether somebody does.
+    """
+    with suppress(AttributeError, OSError, ValueError):
+        file = sys.stderr.fileno()
+        room = select.poll()
+        room.register(file, select.POLLOUT)
+        if not room.poll(_PATIENCE):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), file)
+            return False
+    return True

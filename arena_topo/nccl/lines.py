@@ -1,0 +1,121 @@
+"""Which parts of a text are lines of NCCL, whoever's tags and stamps stand before them.
+
+    host:pid:tid [dev] NCCL INFO text                     since 2.0 (src/debug.cc)
+    host:pid:tid [dev] file.cc:123 NCCL WARN text         a line feed before it
+    host:pid:tid [dev] file.cc:123 (function) NCCL WARN   since 2.30
+    [2025-03-01 12:00:00] host:pid:tid [dev] ...          NCCL_DEBUG_TIMESTAMP_LEVELS, since 2.26
+
+Two ranks that write at once may leave two lines in one, or one in the middle of the other.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+LONGEST_PREFIX = 700
+"""Characters before "NCCL INFO" that are looked at: 255 of a host, 200 of a file, and numbers."""
+
+_WORD = re.compile(r"NCCL (INFO|WARN) ")
+_PREFIX = re.compile(
+    r"(?:(?P<host>[\w.<>-]{1,255}):(?P<pid>\d{1,10}):(?P<tid>\d{1,10}) )?"
+    r"\[(?P<device>-?\d{1,4})\] "
+    r"(?:(?P<where>[\w./+-]{1,200}:\d{1,6}) (?:\([\w:~<>]{1,100}\) )?)?$"
+)
+_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_VERSION = re.compile(r"NCCL version (\d+\.\d+\.\d+[\w.-]*\+cuda\d+\.\d+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """A line of NCCL: who wrote it, and its text.
+
+    `host` is "" and `pid`, `tid` None where somebody took them out. `whole` is False where the text
+    may have lost its end: it is followed at once by another line.
+    """
+
+    host: str
+    pid: int | None
+    tid: int | None
+    device: int
+    warning: bool
+    where: str | None
+    text: str
+    whole: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    begin: int
+    end: int
+    warning: bool
+    match: re.Match[str]
+
+
+def version_in(line: str) -> str | None:
+    """The version NCCL tells of itself ("2.18.3+cuda12.2"), with or without a prefix."""
+    found = _VERSION.search(line)
+    return found[1] if found else None
+
+
+def messages(
+    line: str, known: Mapping[int, Collection[str]], *, ends: bool = True
+) -> Iterator[Message | None]:
+    """Every line of NCCL in a line of a log; None for each that cannot be told from its neighbour.
+
+    `known` are the hosts of each process id met so far: they tell where a name begins that is glued
+    to the text before it. `ends` is False where more of the line is to come, or was lost.
+    """
+    if "\x1b" in line:
+        line = _ESCAPES.sub("", line)
+    found = tuple(_prefixes(line))
+    hosts = tuple(_host(one, line, known) for one in found)
+    for place, one in enumerate(found):
+        host, _ = hosts[place]
+        text, whole = line[one.end :], ends
+        if place + 1 < len(found):
+            stop = found[place + 1].begin
+            _, glued = hosts[place + 1]
+            text = line[one.end : stop] + glued
+            whole = not glued and line[stop - 1].isspace()
+        if host is None:
+            yield None
+            continue
+        match = one.match
+        yield Message(
+            host=host,
+            pid=int(match["pid"]) if match["pid"] else None,
+            tid=int(match["tid"]) if match["tid"] else None,
+            device=int(match["device"]),
+            warning=one.warning,
+            where=match["where"],
+            text=text.strip(),
+            whole=whole,
+        )
+
+
+def _prefixes(line: str) -> Iterator[_Found]:
+    done = 0
+    for word in _WORD.finditer(line):
+        begin = max(done, word.start() - LONGEST_PREFIX)
+        match = _PREFIX.search(line[begin : word.start()])
+        if match is None:
+            continue
+        done = word.end()
+        yield _Found(begin + match.start(), done, word[1] == "WARN", match)
+
+
+def _host(one: _Found, line: str, known: Mapping[int, Collection[str]]) -> tuple[str | None, str]:
+    """The host of a prefix, and what of it is the end of the text before; None: not to be told."""
+    host: str = one.match["host"] or ""
+    if not host:
+        return "", ""
+    names = known.get(int(one.match["pid"]), ())
+    if host in names:
+        return host, ""
+    tail = max((name for name in names if name and host.endswith(name)), key=len, default=None)
+    if tail is not None:
+        return tail, host.removesuffix(tail)
+    before = line[one.begin - 1] if one.begin else " "
+    return (host, "") if before.isspace() or before in ":]|" else (None, "")

@@ -1,0 +1,326 @@
+"""Lines of logs in, what NCCL says in them out.
+
+Lines of many ranks, communicators and jobs may come mixed, tagged, stamped, glued together, cut, or
+not at all: each is read for itself, and one that is not whole is not used.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from arena_topo.nccl import Complaint, Connection, Loose, Report, Search, Setting, Tree
+from arena_topo.nccl.causes import cause_of, is_off
+from arena_topo.nccl.formats import Event, Ring, Start, Torn, Via, events
+from arena_topo.nccl.hosts import Findings, about_hosts
+from arena_topo.nccl.lines import Message, messages, version_in
+from arena_topo.nccl.members import (
+    Member,
+    Process,
+    communicator,
+    connections,
+    contradictions,
+    grouped,
+)
+
+MOST_KEPT = 2_000_000
+"""Connections that are kept: 1,024 ranks with 32 channels, five times over. More are counted."""
+
+MOST_MEMBERS = 200_000
+"""Ranks of communicators that are kept."""
+
+MOST_COMPLAINTS = 300
+"""Complaints that differ in more than their numbers; a broken job has a dozen."""
+
+MOST_NAMES = 20_000
+"""Hosts, settings and versions that are kept, each; a log has few."""
+
+LONGEST_TEXT = 400
+"""Characters of a complaint that are kept."""
+
+_SETTING = re.compile(r"((?:NCCL|RCCL)_\w+) set (?:by environment )?to (.*)")
+_NVLS = re.compile(r"NVLS multicast support is (not )?available on dev \d+(?: .*)?")
+_CHANNELS = re.compile(
+    r"(\d+) coll channels,(?: \d+ collnet channels,)?(?: (\d+) nvls channels,)? "
+)
+_DRIVER = re.compile(r"cudaDriverVersion (\d+)")
+_GONE = re.compile(r"comm (0x[0-9a-f]+) rank \d+ .*(?:Destroy|Abort) COMPLETE")
+_NUMBERS = re.compile(r"0x[0-9a-f]+|/dev/shm/\S+|\d+[0-9a-f.:]*|nccl-\S+")
+
+
+@dataclass(slots=True)
+class _Complaining:
+    text: str
+    where: str | None
+    warning: bool
+    hosts: dict[str, None] = field(default_factory=dict)
+    count: int = 0
+
+
+_Thread = tuple[Process, int | None, int]
+
+
+class Reader:
+    """Reads lines one by one, in the order of each log; logs may take turns.
+
+    Memory is bounded by what the lines say, not by how many there are.
+    """
+
+    def __init__(self) -> None:
+        self._members: list[Member] = []
+        self._pointers: dict[tuple[Process, str], Member] = {}
+        self._of: dict[Process, list[Member]] = {}
+        self._open: dict[_Thread, Member] = {}
+        self._loose: dict[tuple[Process, int, Via], int] = {}
+        self._hosts: dict[str, Findings] = {}
+        self._known: dict[int, set[str]] = {}
+        self._settings: dict[tuple[str, str], dict[str, None]] = {}
+        self._complaints: dict[tuple[bool, str], _Complaining] = {}
+        self._versions: dict[str, None] = {}
+        self._drivers: dict[int, None] = {}
+        self._kept = 0
+        self._lines = 0
+        self._torn = 0
+        self._dropped = 0
+
+    def feed(self, line: str, speaker: str = "", *, ends: bool = True) -> None:
+        """Read a line of the log of `speaker` (a pod), its line feed and tags on it or not.
+
+        `ends` is False where the line is cut: what may be half a number is not used.
+        """
+        if "NCCL" not in line:
+            return
+        if (
+            "NCCL version " in line
+            and (version := version_in(line))
+            and len(self._versions) < MOST_NAMES
+        ):
+            self._versions.setdefault(version)
+        for message in messages(line, self._known, ends=ends):
+            self._lines += 1
+            if message is None:
+                self._torn += 1
+                continue
+            if message.pid is not None and len(self._known) < MOST_NAMES:
+                self._known.setdefault(message.pid, set()).add(message.host)
+            try:
+                self._read(message, speaker)
+            except Torn:
+                self._torn += 1
+
+    def feed_all(self, lines: Iterable[str], speaker: str = "") -> None:
+        """Read every line of a log."""
+        for line in lines:
+            self.feed(line, speaker)
+
+    def report(self) -> Report:
+        """All that was read so far; more may be fed."""
+        groups = grouped(self._members)
+        place = {id(one): at for at, group in enumerate(groups) for one in group.members}
+        loose: list[Loose] = []
+        for (process, device, via), number in self._loose.items():
+            candidates = sorted({place[id(one)] for one in self._candidates(process, device, via)})
+            loose.append(
+                Loose(
+                    connection=_counted(via.connection, number),
+                    host=process.host,
+                    pid=process.pid,
+                    candidates=tuple(candidates),
+                )
+            )
+        order = {one: at for at, one in enumerate(connections(one.connection for one in loose))}
+        loose.sort(key=lambda one: (one.host, one.pid or 0, order[one.connection]))
+        return Report(
+            versions=tuple(self._versions),
+            drivers=tuple(sorted(self._drivers)),
+            communicators=tuple(communicator(group, groups) for group in groups),
+            hosts=tuple(
+                self._hosts[name].told() for name in sorted(self._hosts) if self._hosts[name].said
+            ),
+            settings=tuple(
+                Setting(name=name, value=value, hosts=tuple(sorted(hosts)))
+                for (name, value), hosts in sorted(self._settings.items())
+            ),
+            complaints=tuple(
+                Complaint(
+                    text=one.text,
+                    cause=cause_of(one.text),
+                    where=one.where,
+                    hosts=tuple(sorted(one.hosts)),
+                    count=one.count,
+                    warning=one.warning,
+                )
+                for one in self._complaints.values()
+            ),
+            loose=tuple(loose),
+            contradictions=tuple(text for group in groups for text in contradictions(group)),
+            lines=self._lines,
+            torn=self._torn,
+            dropped=self._dropped,
+        )
+
+    def _read(self, message: Message, speaker: str) -> None:
+        host = message.host or speaker
+        if message.warning:
+            self._complain(message, host)
+            return
+        text = message.text
+        process = Process(message.host, message.pid, "" if message.host else speaker)
+        thread = (process, message.tid, message.device)
+        told = False
+        for event in events(text, whole=message.whole):
+            self._take(event, thread, speaker)
+            told = True
+        if not told:
+            self._read_other(message, host, thread, speaker)
+
+    def _read_other(self, message: Message, host: str, thread: _Thread, speaker: str) -> None:
+        """Read a line that is not on how ranks are joined."""
+        text = message.text
+        if about_hosts(text):
+            self._find(message, host, thread)
+        if " set " in text and text.startswith(("NCCL_", "RCCL_")):
+            self._set(message, host)
+        elif found := _NVLS.fullmatch(text):
+            self._opened(thread, speaker).nvls = found[1] is None
+        elif (found := _CHANNELS.match(text)) and thread in self._open:
+            member = self._open[thread]
+            member.channels = int(found[1]) if member.channels is None else member.channels
+            member.nvls_channels = int(found[2]) if found[2] else None
+        elif text == "Connected NVLS tree":
+            if thread in self._open:
+                self._open[thread].nvls_tree = True
+        elif message.whole and (found := _DRIVER.fullmatch(text)):
+            self._drivers.setdefault(int(found[1]))
+        elif found := _GONE.fullmatch(text):
+            self._pointers.pop((thread[0], found[1]), None)
+        if is_off(text):
+            self._complain(message, host)
+
+    def _take(self, event: Event, thread: _Thread, speaker: str) -> None:
+        if isinstance(event, Via):
+            self._connect(event, thread, speaker)
+            return
+        if isinstance(event, Start):
+            self._start(event, thread, speaker)
+            return
+        member = self._opened(thread, speaker)
+        if isinstance(event, Ring):
+            member.list_ring(event)
+        elif isinstance(event, Tree):
+            member.rank = event.rank if member.rank is None else member.rank
+            member.trees.setdefault(event)
+        elif isinstance(event, Search):
+            member.searches.setdefault(event)
+        elif isinstance(event, tuple):
+            member.rank = event[2] if member.rank is None else member.rank
+            member.steps.add(event)
+        else:
+            member.collnet = True
+
+    def _start(self, start: Start, thread: _Thread, speaker: str) -> None:
+        """Whose thread this is from here on, or was up to here."""
+        process = thread[0]
+        known = self._pointers.get((process, start.pointer))
+        opened = self._open.get(thread)
+        if known is not None and not _same(known, start):
+            known = None
+        if known is not None and opened is not None and opened is not known and known.complete:
+            # The same address once more, after the lines of another start: it was used again.
+            known = None
+        if known is None and opened is not None and opened.start is None:
+            known = opened if opened.rank in {None, start.rank} else None
+        if known is None:
+            known = self._member(thread, speaker)
+        known.identify(start)
+        self._pointers[process, start.pointer] = known
+        if start.complete:
+            self._open.pop(thread, None)
+        else:
+            self._open[thread] = known
+
+    def _connect(self, via: Via, thread: _Thread, speaker: str) -> None:
+        process, _, device = thread
+        member = self._open.get(thread)
+        if member is None:
+            candidates = self._candidates(process, device, via)
+            if len(candidates) == 1:
+                (member,) = candidates
+            elif not any(one.device == device for one in self._of.get(process, ())):
+                member = self._opened(thread, speaker)
+        if self._kept >= MOST_KEPT:
+            self._dropped += 1
+        elif member is None:
+            key = (process, device, via)
+            self._kept += key not in self._loose
+            self._loose[key] = self._loose.get(key, 0) + 1
+        elif member.may_say(via):
+            self._kept += member.connect(via)
+        else:
+            raise Torn
+
+    def _candidates(self, process: Process, device: int, via: Via) -> tuple[Member, ...]:
+        """Of which ranks of a process a connection may be, that it made after its start."""
+        return tuple(
+            one
+            for one in self._of.get(process, ())
+            if device in one.devices() and one.rank is not None and one.may_say(via)
+        )
+
+    def _opened(self, thread: _Thread, speaker: str) -> Member:
+        if thread not in self._open:
+            self._open[thread] = self._member(thread, speaker)
+        return self._open[thread]
+
+    def _member(self, thread: _Thread, speaker: str) -> Member:
+        process, _, device = thread
+        member = Member(process=process, speaker=speaker, order=len(self._members), device=device)
+        if len(self._members) < MOST_MEMBERS:
+            self._members.append(member)
+            self._of.setdefault(process, []).append(member)
+        else:
+            self._dropped += 1
+        return member
+
+    def _find(self, message: Message, host: str, thread: _Thread) -> None:
+        if host not in self._hosts:
+            if len(self._hosts) >= MOST_NAMES:
+                self._dropped += 1
+                return
+            self._hosts[host] = Findings(host)
+        network = self._hosts[host].read(message.text, whole=message.whole)
+        if network is not None and thread in self._open:
+            self._open[thread].networks.setdefault(network)
+
+    def _set(self, message: Message, host: str) -> None:
+        found = _SETTING.fullmatch(message.text)
+        if found is None or not message.whole or len(self._settings) >= MOST_NAMES:
+            return
+        value = found[2].removesuffix(".").strip()
+        self._settings.setdefault((found[1], value), {}).setdefault(host)
+
+    def _complain(self, message: Message, host: str) -> None:
+        text = message.text[:LONGEST_TEXT]
+        key = (message.warning, _NUMBERS.sub("#", text))
+        if key not in self._complaints:
+            if len(self._complaints) >= MOST_COMPLAINTS:
+                self._dropped += 1
+                return
+            self._complaints[key] = _Complaining(text, message.where, message.warning)
+        one = self._complaints[key]
+        one.hosts.setdefault(host)
+        one.count += 1
+
+
+def _same(member: Member, start: Start) -> bool:
+    """Whether a line with the pointer of a rank is of that rank, and not of a later one."""
+    old = member.start
+    if old is None:
+        return True
+    names = {old.name, start.name} - {None}
+    return (old.rank, old.size) == (start.rank, start.size) and len(names) <= 1
+
+
+def _counted(connection: Connection, number: int) -> Connection:
+    return replace(connection, count=number)

@@ -1,0 +1,135 @@
+"""From lines as they come to entries as they are shown: whose, which, in what order, how many."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from arena_topo.backends.logs import Line, Notice, Source, Turn
+from arena_topo.workflow.folding import WINDOW, Fold
+from arena_topo.workflow.merging import LAG, Merge
+from arena_topo.workflow.speakers import Entry, Only, Speaker, Voices, chosen
+
+if TYPE_CHECKING:
+    from arena_topo.workflow.logs import Asked
+
+_OVER = frozenset({Turn.ENDED, Turn.GONE, Turn.REFUSED})
+
+
+class Flow:
+    """Everything that happens to lines on their way to the screen, in batches.
+
+    `slots` and `total` are the ranks of each worker and of the job, where they are known. With
+    `patient`, lines wait for those of other logs as long as it takes; without `merge` they are in
+    order already. Memory is bounded in either case (`merging`, `folding`).
+    """
+
+    def __init__(
+        self,
+        asked: Asked,
+        *,
+        slots: int | None = None,
+        total: int | None = None,
+        patient: bool = False,
+        merge: bool = True,
+    ) -> None:
+        self._only, self._slots = asked.only, slots
+        self._include, self._exclude = asked.include, asked.exclude
+        self._filters = bool(asked.include or asked.exclude)
+        self._voices = Voices(
+            slots=slots, total=total, tags=asked.many or asked.tags or self._filters
+        )
+        self._merge = Merge(lag=None if patient else LAG) if asked.many and merge else None
+        self._fold = Fold(patient=patient) if asked.many and asked.fold else None
+        self._choices: dict[Speaker, bool] = {}
+        self._cut: dict[Speaker, bool] = {}
+        """Whether the line of which more is to come is shown."""
+        self._open: set[Source] = set()
+        self._nameless = 0
+
+    @property
+    def lag(self) -> float:
+        """Seconds that a line may be held back."""
+        return (LAG if self._merge else 0.0) + (WINDOW if self._fold else 0.0)
+
+    @property
+    def nameless(self) -> int:
+        """Lines of the launcher that were left out because no rank is known for any of them."""
+        return 0 if self._voices.tagged else self._nameless
+
+    def awaits(self, pods: Sequence[str]) -> None:
+        """The logs of these are to come."""
+        if self._merge is not None:
+            self._merge.await_(pods)
+
+    def put(self, lines: Sequence[Line], now: float) -> list[Entry]:
+        """What is to be shown once these have come at a time; none may come as well."""
+        self._voices.hear(lines)
+        ready: Sequence[Line] = lines
+        if self._merge is not None:
+            self._merge.add(lines, now)
+            ready = self._merge.take(now)
+        entries = self._entries(ready)
+        return entries if self._fold is None else self._fold.add(entries, now)
+
+    def rest(self, now: float) -> list[Entry]:
+        """All that was held back."""
+        entries = self._entries(self._merge.rest()) if self._merge is not None else []
+        if self._fold is None:
+            return entries
+        return [*self._fold.add(entries, now), *self._fold.rest()]
+
+    def notice(self, notice: Notice) -> None:
+        """Something happened to a log; its lines up to then were put."""
+        source = notice.source
+        if notice.turn in _OVER:
+            self._ended(source)
+        elif notice.turn in {Turn.JOINED, Turn.RESTARTED}:
+            for one in [one for one in self._open if _before(one, source)]:
+                self._ended(one)
+            self._open.add(source)
+            if self._merge is not None:
+                self._merge.join(source)
+
+    def _ended(self, source: Source) -> None:
+        self._open.discard(source)
+        if self._merge is not None:
+            self._merge.end(source)
+        if self._fold is not None:
+            self._fold.forget(source)
+
+    def _entries(self, lines: Sequence[Line]) -> list[Entry]:
+        entry = self._voices.entry
+        entries = [entry(line) for line in lines]
+        if self._only is not None:
+            only = self._only
+            entries = [one for one in entries if self._wanted(only, one.speakers[0])]
+        if self._filters:
+            entries = [one for one in entries if self._passes(one)]
+        return entries
+
+    def _wanted(self, only: Only, speaker: Speaker) -> bool:
+        known = self._choices.get(speaker)
+        if known is None:
+            known = self._choices[speaker] = chosen(only, speaker, self._slots)
+        if not known and speaker.source.chief and not speaker.tagged:
+            self._nameless += 1
+        return known
+
+    def _passes(self, entry: Entry) -> bool:
+        """Whether the filters let a line pass; of a long one the first piece decides."""
+        speaker = entry.speakers[0]
+        passes = self._cut.pop(speaker, None) if self._cut else None
+        if passes is None:
+            text = entry.text.decode("utf-8", "replace")
+            passes = not self._include or any(one.search(text) for one in self._include)
+            passes = passes and not any(one.search(text) for one in self._exclude)
+        if not entry.line.ends:
+            self._cut[speaker] = passes
+        return passes
+
+
+def _before(one: Source, other: Source) -> bool:
+    """Whether a log is of an earlier run, or of an earlier container, of the same pod."""
+    same = (one.pod, one.uid) == (other.pod, other.uid)
+    return same and one != other

@@ -1,0 +1,222 @@
+"""Equal lines of several speakers shown as one, with their count.
+
+A line waits up to `WINDOW` for equal ones of others. What a speaker says before its equal line is
+shown first, so that the lines of each speaker stay in their order; if that cannot be done for all,
+some are left out of the fold. A speaker that repeats itself is folded where nothing of its own
+comes in between.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+from arena_topo.backends.logs import Source
+from arena_topo.workflow.speakers import Entry, Speaker
+
+WINDOW = 1.0
+"""Seconds within which equal lines are one: ranks that do the same do it about as fast."""
+
+MOST = 20_000
+"""Lines that wait at once; beyond it the oldest go on."""
+
+_SECOND = 1_000_000_000
+_DEEP = 32
+"""Folds that may wait for each other; more are not worth the stack."""
+
+
+class _Held:
+    """A line that waits."""
+
+    __slots__ = ("at", "came", "entry", "key", "shown", "speaker")
+
+    def __init__(self, entry: Entry, key: object, speaker: Speaker, at: int, came: float) -> None:
+        self.entry = entry
+        self.key = key
+        self.speaker = speaker
+        self.at = at
+        self.came = came
+        self.shown = False
+
+
+class Fold:
+    """Folds entries of one line each; time is what the caller says, of one clock."""
+
+    def __init__(self, *, window: float = WINDOW, patient: bool = False) -> None:
+        """With `patient`, lines wait for others by their own times only, however long that takes.
+
+        That is for logs that are read to where they end now.
+        """
+        self._window = window
+        self._span = int(window * _SECOND)
+        self._patient = patient
+        self._order: deque[_Held] = deque()
+        self._queues: dict[Speaker, deque[_Held]] = {}
+        self._same: dict[object, _Held | list[_Held]] = {}
+        """Equal lines; no list for one alone, as most are."""
+        self._cut: set[Speaker] = set()
+        """Of whose last line there is more to come."""
+        self._newest = 0
+        self._waiting = 0
+
+    @property
+    def held(self) -> int:
+        """Lines that wait."""
+        return self._waiting
+
+    def forget(self, source: Source) -> None:
+        """Who speaks in a log says nothing more, so nobody waits for them."""
+        for one in [one for one in self._queues if one.source is source or one.source == source]:
+            if not self._queues[one]:
+                del self._queues[one]
+
+    def add(self, entries: Sequence[Entry], now: float) -> list[Entry]:
+        """What may be shown after these came at a time."""
+        order, queues, same, newest = self._order, self._queues, self._same, self._newest
+        for entry in entries:
+            speaker = entry.speakers[0]
+            at = entry.line.at
+            if at > newest:  # noqa: PLR1730  a call for each line takes longer
+                newest = at
+            key: object = entry.text
+            if self._cut or not entry.line.ends:
+                key = self._piece(entry, speaker)
+            held = _Held(entry, key, speaker, at, now)
+            order.append(held)
+            queue = queues.get(speaker)
+            if queue is None:
+                queue = queues[speaker] = deque()
+            queue.append(held)
+            alike = same.get(key)
+            if alike is None:
+                same[key] = held
+            elif isinstance(alike, list):
+                alike.append(held)
+            else:
+                same[key] = [alike, held]
+        self._newest = newest
+        self._waiting += len(entries)
+        return self._due(now)
+
+    def _piece(self, entry: Entry, speaker: Speaker) -> object:
+        """What a line is like: a piece of one is like nothing else, whatever it says."""
+        key = object() if speaker in self._cut or not entry.line.ends else entry.text
+        if entry.line.ends:
+            self._cut.discard(speaker)
+        else:
+            self._cut.add(speaker)
+        return key
+
+    def rest(self) -> list[Entry]:
+        """All that is left."""
+        out: list[Entry] = []
+        while self._order:
+            held = self._order.popleft()
+            if not held.shown:
+                self._show(held, out, set())
+        return out
+
+    def _due(self, now: float) -> list[Entry]:
+        out: list[Entry] = []
+        order = self._order
+        before = now - self._window
+        while order:
+            held = order[0]
+            if held.shown:
+                order.popleft()
+            elif self._waits(held, before):
+                break
+            else:
+                order.popleft()
+                self._show(held, out, set())
+        return out
+
+    def _waits(self, held: _Held, before: float) -> bool:
+        """Whether an equal line may still come for one, and there is room to wait for it."""
+        alike = self._same[held.key]
+        said = len(alike) if isinstance(alike, list) else 1
+        if self._waiting > MOST or said >= len(self._queues):
+            return False
+        if held.at and self._newest - held.at > self._span:
+            return False
+        return self._patient or held.came > before
+
+    def _show(self, first: _Held, out: list[Entry], under: set[object]) -> None:
+        """Show a line that its speaker has nothing before of, with the equal ones of others."""
+        key = first.key
+        alike = self._same[key]
+        if not isinstance(alike, list):
+            del self._same[key]
+            self._queues[first.speaker].popleft()
+            first.shown = True
+            self._waiting -= 1
+            out.append(first.entry)
+            return
+        under.add(key)
+        joined = {first.speaker}
+        latest = first.at + self._span
+        for held in alike:
+            near = held.at <= latest and not held.shown
+            if near and held.speaker not in joined and self._reach(held, out, under):
+                joined.add(held.speaker)
+        under.discard(key)
+        out.append(self._joined(first, joined))
+        left = [one for one in alike if not one.shown]
+        if left:
+            self._same[key] = left
+        else:
+            del self._same[key]
+
+    def _reach(self, held: _Held, out: list[Entry], under: set[object]) -> bool:
+        """Show all that a speaker said before a line; False where that waits for others itself."""
+        queue = self._queues[held.speaker]
+        while queue[0] is not held:
+            if queue[0].key in under or len(under) > _DEEP:
+                return False
+            self._show(queue[0], out, under)
+        return True
+
+    def _joined(self, first: _Held, joined: Iterable[Speaker]) -> Entry:
+        latest, key = first.at + self._span, first.key
+        counts: dict[Speaker, int] = {}
+        for speaker in joined:
+            queue = self._queues[speaker]
+            count = 0
+            while queue and queue[0].key == key and queue[0].at <= latest:
+                queue.popleft().shown = True
+                count += 1
+            counts[speaker] = count
+        total = sum(counts.values())
+        self._waiting -= total
+        if total == 1:
+            return first.entry
+        speakers = tuple(sorted(counts, key=_place))
+        times = tuple(counts[one] for one in speakers)
+        return first.entry._replace(
+            speakers=speakers, total=total, times=() if total == len(times) else times
+        )
+
+
+def unfolded(entries: Sequence[Entry]) -> list[tuple[Speaker, bytes]]:
+    """Whose lines a fold stands for, each as often as it was there."""
+    return [
+        (speaker, entry.text)
+        for entry in entries
+        for speaker, times in zip(
+            entry.speakers, entry.times or (1,) * len(entry.speakers), strict=True
+        )
+        for _ in range(times)
+    ]
+
+
+def _place(speaker: Speaker) -> tuple[int, int, str, str, int]:
+    """Where a speaker stands among those of a fold: by rank, then workers by index, then pods."""
+    source = speaker.source
+    known = speaker.rank if speaker.rank is not None else source.worker
+    return (
+        0 if speaker.rank is not None else 1 + (source.worker is None),
+        -1 if known is None else known,
+        source.pod,
+        source.container,
+        source.run,
+    )

@@ -1,0 +1,608 @@
+"""Logs of a job: waited for, followed, selected, put in order, folded; and when that ends."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from arena_topo.backends import Backend, Instance, JobStatus
+from arena_topo.backends.logs import Following, Line, LogOptions, Notice, Turn, Wanted
+from arena_topo.errors import ArenaError, NotFound, UsageError
+from arena_topo.workflow.course import Course, End, Looker, Note, Tell, Waiting, source_of
+from arena_topo.workflow.flow import Flow
+from arena_topo.workflow.speakers import Entry, Only, ranks_of, wants
+from arena_topo.workflow.waiting import command
+
+if TYPE_CHECKING:
+    from arena_topo.backends.kept import Archive, Keeping, Kept
+    from arena_topo.workflow.saving import Saving
+
+__all__ = [
+    "Asked",
+    "End",
+    "Entry",
+    "NoSuchJob",
+    "Note",
+    "Shown",
+    "Waiting",
+    "copied",
+    "existing",
+    "show",
+]
+
+_TURN = 0.1
+"""Seconds that nothing may come before the screen has its turn: it must look alive."""
+
+_SOME = 3
+"""Pods that are named in a sentence, of more."""
+
+_MANY = 2000
+"""Lines of what is kept that are handed on at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """Which lines of which pods are wanted.
+
+    Without `everyone` and `only` it is one pod: `instance`, else the launcher. `include` and
+    `exclude` are searched in a line's text without its tag: some of the first must be found, none
+    of the second. `fold`: equal lines of several speakers become one, where several are shown.
+    `keep`: what is followed goes to the archive. `kept`: only what is there is wanted.
+    `tags`: who speaks is wanted even of one pod (JSON).
+    """
+
+    instance: str | None = None
+    everyone: bool = False
+    only: Only | None = None
+    include: tuple[re.Pattern[str], ...] = ()
+    exclude: tuple[re.Pattern[str], ...] = ()
+    fold: bool = False
+    tags: bool = False
+    keep: bool = True
+    kept: bool = False
+    save: str | None = None
+    options: LogOptions = field(default_factory=LogOptions)
+
+    @property
+    def many(self) -> bool:
+        """Whether several pods may be shown, so that each line must say whose it is."""
+        return self.everyone or self.only is not None
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is the log of one pod as it is now, which can be copied as it comes."""
+        return not (
+            self.many
+            or self.include
+            or self.exclude
+            or self.tags
+            or self.kept
+            or self.save
+            or self.options.follow
+        )
+
+
+class NoSuchJob(NotFound):
+    """The job whose log is wanted is not there."""
+
+
+class Shown:
+    """Lines in batches; each at the latest 0.2 s after the one before, though it may be empty.
+
+    After the last one, `end` says what ended it, and `status` is the job as it was last seen. To be
+    gone through once.
+    """
+
+    def __init__(self, show: _Show) -> None:
+        """Nothing is asked of anybody before the first batch is."""
+        self._show = show
+
+    @property
+    def status(self) -> JobStatus | None:
+        """The job as it was last seen; None where it was not."""
+        return self._show.status
+
+    @property
+    def end(self) -> End | None:
+        """What ended it; None as long as nothing has."""
+        return self._show.end
+
+    def __iter__(self) -> Iterator[Sequence[Entry]]:
+        return self._show.batches()
+
+
+def copied(
+    backend: Backend,
+    name: str,
+    namespace: str,
+    asked: Asked,
+    *,
+    seen: Callable[[JobStatus], None] = lambda _: None,
+) -> Iterator[bytes]:
+    """The log of one pod as it is now, byte for byte, for what is asked so (`Asked.plain`).
+
+    NoSuchJob, or NotFound where there is no such pod, or nothing to read of it (yet): what is kept
+    of it has `show`.
+    """
+    job = existing(backend, name, namespace)
+    seen(job)
+    yield from backend.log(job, _chosen(job, asked.instance).name, asked.options)
+
+
+def show(
+    backend: Backend,
+    name: str,
+    namespace: str,
+    asked: Asked,
+    *,
+    tell: Tell = lambda _: None,
+    seen: Callable[[JobStatus], None] = lambda _: None,
+    waits: Callable[[Waiting | None], None] = lambda _: None,
+    archive: Archive | None = None,
+) -> Shown:
+    """The lines that are asked for, from the pods or from what was kept of them.
+
+    `tell` hears what is to be known beside the lines, after the lines before it; `seen` of each
+    look at the job; `waits` why there is nothing to read now, and None as soon as there is. All are
+    called from the loop over the result. With `options.follow` it ends with the job, or with the
+    pod that is named. NoSuchJob at once; NotFound for a pod that is not the job's, and where there
+    is nothing to read; ArenaError if the job is deleted meanwhile. `archive` is where lines are
+    kept, the user's if none is given.
+    """
+    hears = _Hears(tell=tell, seen=seen, waits=waits)
+    return Shown(_Show(backend, (name, namespace), asked, hears, archive))
+
+
+def existing(backend: Backend, name: str, namespace: str) -> JobStatus:
+    """The job as it is now; NoSuchJob, in arena's words, if there is none."""
+    try:
+        return backend.job(name, namespace)
+    except NotFound as missing:
+        raise NoSuchJob(
+            "training job not found,please use 'arena-topo list' to make sure job is existed",
+            why=missing.message,
+        ) from None
+
+
+def _chosen(job: JobStatus, named: str | None) -> Instance:
+    """The pod whose log is to be read now; NotFound where there is none, or it has not started."""
+    chosen = _instance(job, named)
+    if chosen is None:
+        raise _nothing(job)
+    if chosen.pending:
+        raise NotFound(
+            f"instance {chosen.name} is not running",
+            why=job.reason,
+            hint=f"wait for it: {command('logs -f', job.name, namespace=job.namespace)}",
+        )
+    return chosen
+
+
+def _instance(job: JobStatus, named: str | None) -> Instance | None:
+    """The pod that is named, else the launcher, else the only one; None of none at all."""
+    if named is not None:
+        for one in job.instances:
+            if one.name == named:
+                return one
+        from arena_topo.workflow.attaching import unknown  # noqa: PLC0415  only to suggest one
+
+        raise unknown(named, job)
+    # Of launchers that were tried one after the other the last one is meant.
+    chief = max((one for one in job.instances if one.chief), key=_created, default=None)
+    if chief is not None:
+        return chief
+    if len(job.instances) > 1 and job.phase.over:
+        names = ", ".join(one.name for one in job.instances)
+        raise UsageError(
+            f"There is {len(job.instances)} instances have been found: {names};"
+            " please use '-i' or '--instance' to filter."
+        )
+    return job.instances[0] if len(job.instances) == 1 and job.phase.over else None
+
+
+def _created(one: Instance) -> float:
+    return one.created
+
+
+def _nothing(job: JobStatus) -> NotFound:
+    """That there is no pod to read, and what to do about it."""
+    if job.phase.over:
+        return NotFound(
+            f"not found instances of the job {job.name}",
+            why=job.reason or "they were deleted when it ended, and nothing of their logs was kept",
+            hint=f"next time {command('logs -f', job.name, namespace=job.namespace)} keeps them,"
+            " and submit --clean-task-policy None leaves the pods",
+        )
+    return NotFound(
+        f"instance {job.name} is not running",
+        why=job.reason,
+        hint=f"wait for it: {command('logs -f', job.name, namespace=job.namespace)}",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Hears:
+    """Who is told of what there is to know beside the lines."""
+
+    tell: Tell
+    seen: Callable[[JobStatus], None]
+    waits: Callable[[Waiting | None], None]
+
+
+class _Show:
+    """One showing, while it goes on."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        job: tuple[str, str],
+        asked: Asked,
+        hears: _Hears,
+        archive: Archive | None,
+    ) -> None:
+        self._backend, self._asked, self._hears, self._archive = backend, asked, hears, archive
+        self._name, self._namespace = job
+        self.status: JobStatus | None = None
+        self.end: End | None = None
+
+    def batches(self) -> Iterator[Sequence[Entry]]:
+        """All of it."""
+        if self._asked.kept:
+            kept = self.found(uid=None)
+            if kept is None:
+                raise self._unkept()
+            return self._served(kept)
+        try:
+            job = existing(self._backend, self._name, self._namespace)
+        except NoSuchJob:
+            kept = self.found(uid=None)
+            if kept is None:
+                raise
+            return self._served(kept)
+        self._see(job)
+        try:
+            following = self._asked.options.follow and not job.phase.over
+            wanted = self._wanted(job, later=following)
+        except NotFound:
+            kept = self.found(uid=job.uid)
+            if kept is None:
+                raise
+            return self._served(kept)
+        return (
+            self._followed(job, wanted) if self._asked.options.follow else self._read(job, wanted)
+        )
+
+    def _see(self, job: JobStatus) -> None:
+        self.status = job
+        self._hears.seen(job)
+
+    # What is kept
+
+    def _kept(self) -> Archive:
+        if self._archive is None:
+            from arena_topo.backends import kept  # noqa: PLC0415  only for who keeps logs
+
+            self._archive = kept.open_archive(os.environ, tell=self._warn)
+        return self._archive
+
+    def found(self, *, uid: str | None) -> Kept | None:
+        """What is kept of the pods that are asked for, of the job with a uid or of the newest.
+
+        `tell` hears from when to when that is.
+        """
+        archive = self._kept()
+        for one in archive.kept(self._backend.place, self._namespace, self._name):
+            if uid in {None, one.uid} and any(map(self._asks(one.slots or None), one.sources)):
+                self._hears.tell(Note(text=_gone(one, asked=self._asked.kept)))
+                return one
+        return None
+
+    def _sinks(self, job: JobStatus | None, wanted: Wanted | None = None) -> _Sinks:
+        """Where lines go beside the screen; of a `job` that is there they are kept too."""
+        options, save, saving = self._asked.options, self._asked.save, None
+        if save is not None:
+            from arena_topo.workflow.saving import Saving  # noqa: PLC0415  only for who saves
+
+            there = job.instances if job is not None and wanted is not None else ()
+            saving = Saving(
+                Path(save),
+                pods=[one.name for one in there if wanted is None or wanted(source_of(one))],
+                container=options.container,
+                timestamps=options.timestamps,
+                tell=self._warn,
+            )
+        if job is None or not (options.follow and self._asked.keep):
+            return _Sinks(saving=saving, tell=self._hears.tell)
+        cut = (options.tail, options.since, options.since_time) != (None, None, None)
+        keeping = self._kept().keeping(
+            self._backend.place,
+            job,
+            slots=ranks_of(job)[0] or 0,
+            whole=not (cut or options.previous),
+        )
+        return _Sinks(keeping=keeping, saving=saving, tell=self._hears.tell)
+
+    def _warn(self, why: str) -> None:
+        self._hears.tell(Note(text=why, warns=True))
+
+    def lines_of(self, kept: Kept) -> Iterator[Line]:
+        """The lines of it that are asked for."""
+        wanted = self._asks(kept.slots or None)
+        return self._kept().lines(kept, self._asked.options, wanted)
+
+    def _served(self, kept: Kept) -> Iterator[Sequence[Entry]]:
+        flow = Flow(self._asked, slots=kept.slots or None, patient=True, merge=False)
+        lines = self.lines_of(kept)
+        with self._sinks(None) as sinks:
+            while batch := list(islice(lines, _MANY)):
+                sinks.write(batch)
+                yield flow.put(batch, 0.0)
+        yield flow.rest(0.0)
+        self._advise(flow)
+        self.end = End.KEPT
+
+    def _unkept(self) -> NotFound:
+        return NotFound(
+            f"nothing is kept of the logs of {self._name} in namespace {self._namespace}",
+            why="what was followed is kept on the machine and for the user that followed it",
+            hint=command("logs -f", self._name, namespace=self._namespace),
+        )
+
+    # Whose logs
+
+    def _asks(self, slots: int | None) -> Wanted:
+        """Whether a log is asked for, of a job that need not be there any more."""
+        asked = self._asked
+        if asked.instance is not None:
+            return lambda source: source.pod == asked.instance
+        if asked.only is not None:
+            only = asked.only
+            return lambda source: wants(only, source, slots)
+        return (lambda _: True) if asked.everyone else (lambda source: source.chief)
+
+    def _wanted(self, job: JobStatus, *, later: bool) -> Wanted:
+        """Which logs are to be read; NotFound where there is none, now and `later`."""
+        asked = self._asked
+        slots, total = ranks_of(job)
+        if asked.only is not None:
+            _check(asked.only, slots, total, job)
+        wanted = self._asks(slots)
+        if asked.many:
+            if not later and not any(wanted(source_of(one)) for one in job.instances):
+                raise _nothing(job)
+            return wanted
+        if later:
+            if asked.instance is not None and job.instances:
+                _instance(job, asked.instance)
+            return wanted
+        chosen = _chosen(job, asked.instance)
+        return lambda source: source.pod == chosen.name
+
+    # Pods
+
+    def _read(self, job: JobStatus, wanted: Wanted) -> Iterator[Sequence[Entry]]:
+        slots, total = ranks_of(job)
+        flow = Flow(self._asked, slots=slots, total=total, patient=True)
+        with (
+            self._sinks(job, wanted) as sinks,
+            self._backend.follow(job, self._asked.options, wanted) as following,
+        ):
+            course = Course(job, self._asked, wanted)
+            flow.awaits([one.name for one in job.instances if wanted(source_of(one))])
+            gone = self._kept_too(job, wanted, flow)
+            while True:
+                more = list(islice(gone, _MANY))
+                items, error = _came(following, 0.0 if more else _TURN)
+                yield from self._passed(items, course, flow, sinks)
+                yield flow.put(more, time.monotonic())
+                if error is not None or (following.done and not items and not more):
+                    break
+        yield flow.rest(time.monotonic())
+        if error is not None:
+            raise error
+        course.nothing_but_errors()
+        self._advise(flow)
+        self._tell_all(course.told())
+        self.end = End.READ
+
+    def _kept_too(self, job: JobStatus, wanted: Wanted, flow: Flow) -> Iterator[Line]:
+        """What is kept of pods that the job had, and has no more, where several are shown."""
+        if not self._asked.many or self._asked.options.previous:
+            return
+        archive, there = self._kept(), {one.name for one in job.instances}
+        for kept in archive.kept(self._backend.place, self._namespace, self._name):
+            if kept.uid != job.uid:
+                continue
+            gone = [one for one in kept.sources if wanted(one) and one.pod not in there]
+            pods = sorted({one.pod for one in gone})
+            if not pods:
+                return
+            some = ", ".join(pods[:_SOME]) + f" and {len(pods) - _SOME} more" * (len(pods) > _SOME)
+            self._hears.tell(
+                Note(text=f"pods that are gone: {some}; this is what was kept of them")
+            )
+            for one in gone:
+                flow.notice(Notice(turn=Turn.JOINED, source=one))
+            yield from archive.lines(kept, self._asked.options, set(gone).__contains__)
+            for one in gone:
+                flow.notice(Notice(turn=Turn.ENDED, source=one))
+            return
+
+    def _followed(self, job: JobStatus, wanted: Wanted) -> Iterator[Sequence[Entry]]:
+        slots, total = ranks_of(job)
+        flow = Flow(self._asked, slots=slots, total=total)
+        looker = Looker(self._backend, job, keeps=self._asked.keep)
+        course = Course(job, self._asked, wanted)
+        with (
+            looker,
+            self._sinks(job, wanted) as sinks,
+            self._backend.follow(job, self._asked.options, wanted) as following,
+        ):
+            error = None
+            while self.end is None and error is None:
+                items, error = _came(following, _TURN)
+                yield from self._passed(items, course, flow, sinks)
+                yield ()
+                self._look(looker, course)
+                lost, done = looker.lost is not None, following.done
+                self.end = course.end(self.status, lost=lost, done=done, now=time.monotonic())
+            if self.status is not None:
+                sinks.close(self.status)
+        yield flow.rest(time.monotonic())
+        self._hears.waits(None)
+        self._advise(flow)
+        self._tell_all(course.told())
+        error = error or looker.lost
+        if error is not None:
+            raise error
+
+    def _passed(
+        self, items: Sequence[Line | Notice], course: Course, flow: Flow, sinks: _Sinks
+    ) -> Iterator[Sequence[Entry]]:
+        """Hand on what came, and tell of what happened, in that order."""
+        now = time.monotonic()
+        for lines, notice in _pieces(items):
+            sinks.write(lines)
+            if lines or notice is None:
+                course.came(lines, now)
+                ready = flow.put(lines, now)
+                if course.speaks():
+                    self._hears.waits(None)
+                if ready:
+                    yield ready
+            if notice is not None:
+                flow.notice(notice)
+                sinks.notice(notice)
+                self._tell_all(course.notice(notice, now))
+        self._tell_all(course.told(now - flow.lag))
+
+    def _tell_all(self, notes: Iterable[Note]) -> None:
+        for one in notes:
+            self._hears.tell(one)
+
+    def _look(self, looker: Looker, course: Course) -> None:
+        """Take over what the looker has seen, and say what is waited for."""
+        for status in looker.news():
+            self._see(status)
+        if self.status is not None:
+            changed, waiting = course.waiting(
+                self.status, looker.start, looker.blind, time.monotonic()
+            )
+            if changed:
+                self._hears.waits(waiting)
+
+    def _advise(self, flow: Flow) -> None:
+        if flow.nameless:
+            self._hears.tell(
+                Note(
+                    text=f"{flow.nameless} lines of the launcher are left out: its log does not say"
+                    " which rank wrote them; let mpirun say it: --tag-output (Open MPI 4),"
+                    " --output tag (Open MPI 5), -prepend-rank (MPICH, Intel MPI)",
+                    warns=True,
+                )
+            )
+
+
+class _Sinks:
+    """Where lines go beside the screen: the archive, and the folder that was named."""
+
+    def __init__(
+        self, *, keeping: Keeping | None = None, saving: Saving | None = None, tell: Tell
+    ) -> None:
+        self._keeping, self._saving, self._tell = keeping, saving, tell
+
+    def write(self, lines: Sequence[Line]) -> None:
+        """These came, or none."""
+        if self._keeping is not None:
+            self._keeping.write(lines)
+        if self._saving is not None:
+            self._saving.write(lines)
+
+    def notice(self, notice: Notice) -> None:
+        """Something happened to a log."""
+        if self._keeping is not None and notice.turn is Turn.ENDED:
+            self._keeping.ended(notice.source)
+
+    def close(self, job: JobStatus | None = None) -> None:
+        """Nothing more comes."""
+        if self._keeping is not None:
+            self._keeping.close(job)
+        saving, self._saving = self._saving, None
+        if saving is not None:
+            saved = saving.close()
+            self._tell(
+                Note(
+                    text=f"saved in {saved.folder}: logs: {saved.files}, lines: {saved.lines}"
+                    f", {saved.size / 1e6:.1f} MB",
+                    error=saved.error,
+                    warns=saved.error is not None,
+                )
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_wrong: object) -> None:
+        self.close()
+
+
+def _came(following: Following, wait: float) -> tuple[Sequence[Line | Notice], ArenaError | None]:
+    """What came, or why nothing can come any more: what was held back is shown before that."""
+    try:
+        return following.read(wait), None
+    except ArenaError as error:
+        return (), error
+
+
+def _pieces(items: Sequence[Line | Notice]) -> Iterator[tuple[list[Any], Notice | None]]:
+    """What came, cut behind each notice; the last piece has none."""
+    start = 0
+    for index, one in enumerate(items):
+        if isinstance(one, Notice):
+            yield list(items[start:index]), one
+            start = index + 1
+    yield list(items[start:]), None
+
+
+def _check(only: Only, slots: int | None, total: int | None, job: JobStatus) -> None:
+    """UsageError where ranks or workers are asked for that the job has not."""
+    if slots is None or total is None:
+        return
+    for what, spans, count in (
+        ("rank", only.ranks, total),
+        ("worker", only.workers, total // slots),
+    ):
+        beyond = [first for first, _ in spans if first >= count]
+        if beyond:
+            raise UsageError(
+                f"the job {job.name} has no {what} {beyond[0]}",
+                why=f"it has {what}s 0-{count - 1}" if count > 1 else f"it has only {what} 0",
+            )
+
+
+def _gone(kept: Kept, *, asked: bool) -> str:
+    """Of what is kept: from when to when it is, and whether lines are missing."""
+    from datetime import datetime  # noqa: PLC0415  only for who reads what is kept
+
+    text = "this is what was kept"
+    if not asked:
+        text = f"the pods of {kept.name} are gone: {text}"
+    if kept.first:
+        first, last = (
+            datetime.fromtimestamp(one / 1e9).astimezone().isoformat(" ", "seconds")
+            for one in (kept.first, kept.last)
+        )
+        text += f", from {first} to {last}"
+    else:
+        text += ": nothing had been written"
+    if kept.gaps:
+        pods = sorted({one.source.pod for one in kept.gaps})
+        text += f"; lines may be missing of {', '.join(pods[:_SOME])}"
+        text += f" and {len(pods) - _SOME} more" if len(pods) > _SOME else ""
+    return text

@@ -1,0 +1,648 @@
+"""Logs outlive pods: what was followed is kept once, in order, within bounds, and saved whole."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from arena_topo.backends import JobStatus, Phase
+from arena_topo.backends.kept import AGE, SWITCH, Archive, Kept, open_archive
+from arena_topo.backends.logs import Line, LogOptions, Source
+from arena_topo.errors import ArenaError, UsageError
+from arena_topo.workflow.saving import Saving
+
+SERVER = "https://10.0.0.1:6443"
+JOB = JobStatus(uid="u1", name="train", namespace="team", phase=Phase.RUNNING, created=100.0)
+OVER = replace(JOB, phase=Phase.SUCCEEDED, exit_code=0)
+CHIEF = Source(pod="train-launcher-abc", uid="p1", container="mpi", chief=True)
+WORKER = Source(pod="train-worker-0", uid="p2", container="mpi", worker=0)
+
+
+def line(at: int, text: str | bytes = "", source: Source = CHIEF, *, ends: bool = True) -> Line:
+    said = text.encode() if isinstance(text, str) else text
+    return Line(source=source, at=at, stamp=b"s%d" % at, text=said or b"line %d" % at, ends=ends)
+
+
+def follow(
+    archive: Archive,
+    lines: Sequence[Line],
+    *,
+    whole: bool = False,
+    job: JobStatus = JOB,
+    ended: Iterable[Source] = (),
+) -> None:
+    with archive.keeping(SERVER, job, whole=whole) as keeping:
+        keeping.write(lines)
+        for one in ended:
+            keeping.ended(one)
+        keeping.close(job)
+
+
+def newest(archive: Archive) -> Kept:
+    return archive.kept(SERVER, "team", "train")[0]
+
+
+def served(
+    archive: Archive, options: LogOptions | None = None, source: Source | None = None
+) -> list[Line]:
+    wanted = (lambda _: True) if source is None else source.__eq__
+    return list(archive.lines(newest(archive), options or LogOptions(), wanted))
+
+
+def texts(archive: Archive, options: LogOptions | None = None) -> list[bytes]:
+    return [one.text for one in served(archive, options)]
+
+
+def disk(root: Path) -> int:
+    return sum(one.stat().st_size for one in root.rglob("*") if one.is_file())
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Archive:
+    return Archive(tmp_path / "logs")
+
+
+def test_what_was_followed_is_served_as_it_came(archive: Archive) -> None:
+    said = [
+        line(5, "first"),
+        line(5, b"\xff \x1b[31m\r\t bar", WORKER),
+        line(6, b" "),
+        line(7, b"half of ", ends=False),
+        line(7, b"a line"),
+    ]
+    follow(archive, said)
+    assert served(archive) == said
+
+
+def test_an_empty_line_is_a_line(archive: Archive) -> None:
+    said = [Line(source=CHIEF, at=1, stamp=b"", text=b"")]
+    follow(archive, said)
+    assert served(archive) == said
+
+
+def test_a_second_follow_adds_only_what_is_new(archive: Archive) -> None:
+    log = [line(at // 2, f"{at}") for at in range(1, 20)]
+    follow(archive, log[:10], whole=True)
+    size = disk(newest(archive).folder)
+    follow(archive, log[:10], whole=True)
+    assert disk(newest(archive).folder) == size
+    follow(archive, log, whole=True)
+    assert served(archive) == log
+    assert len(list(newest(archive).folder.glob("*.log"))) == 1
+
+
+def test_a_follow_of_the_end_of_a_log_goes_on_where_the_one_before_stopped(
+    archive: Archive,
+) -> None:
+    log = [line(at) for at in range(1, 50)]
+    follow(archive, log[:40], whole=True)
+    follow(archive, log[30:])
+    assert served(archive) == log
+    assert len(list(newest(archive).folder.glob("*.log"))) == 1
+    assert newest(archive).gaps == ()
+
+
+def test_earlier_lines_that_come_later_are_put_before(archive: Archive) -> None:
+    log = [line(at) for at in range(1, 50)]
+    follow(archive, log[40:])
+    follow(archive, log, whole=True)
+    assert served(archive) == log
+    assert len(list(newest(archive).folder.glob("*.log"))) == 1
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> list[Line]:
+    """A log whose clock often stands still; no two lines of one moment say the same."""
+    at, found = draw(st.integers(0, 2)), []
+    for number in range(draw(st.integers(1, 25))):
+        at += draw(st.integers(0, 2))
+        found.append(line(at, f"line {number}", ends=draw(st.booleans())))
+    return found
+
+
+def beginnings(log: Sequence[Line]) -> st.SearchStrategy[int]:
+    """Where a follow may begin: with the first line of any moment."""
+    moments = [one.at for one in log]
+    return st.sampled_from(sorted({moments.index(at) for at in moments}))
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data(), log=logs())
+def test_each_line_is_there_once_whatever_was_followed_when(
+    data: st.DataObject, log: list[Line]
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        archive = Archive(Path(folder) / "logs")
+        seen: set[int] = set()
+        for start in data.draw(st.lists(beginnings(log), min_size=1, max_size=5)):
+            stop = data.draw(st.integers(start + 1, len(log)))
+            follow(archive, log[start:stop], whole=start == 0)
+            seen |= set(range(start, stop))
+        assert served(archive) == [log[index] for index in sorted(seen)]
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data(), log=logs())
+def test_follows_at_the_same_time_keep_each_line_once(data: st.DataObject, log: list[Line]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        archive = Archive(Path(folder) / "logs")
+        starts = data.draw(st.lists(beginnings(log), min_size=2, max_size=3))
+        several = [archive.keeping(SERVER, JOB, whole=start == 0) for start in starts]
+        places = list(starts)
+        for index in data.draw(st.lists(st.integers(0, len(starts) - 1), max_size=30)):
+            batch = log[places[index] : places[index] + data.draw(st.integers(1, 5))]
+            several[index].write(batch)
+            places[index] += len(batch)
+        for index in data.draw(st.permutations(range(len(starts)))):
+            several[index].close()
+        seen = {
+            number
+            for start, stop in zip(starts, places, strict=True)
+            for number in range(start, stop)
+        }
+        assert not seen or served(archive) == [log[index] for index in sorted(seen)]
+
+
+@pytest.mark.parametrize("start", range(1, 6))
+def test_a_follow_that_begins_within_a_moment_meets_one_of_the_whole_log(
+    archive: Archive, tmp_path: Path, start: int
+) -> None:
+    log = [line(at, f"{number}") for number, at in enumerate([3, 5, 5, 5, 5, 7])]
+    follow(archive, log[:4], whole=True)
+    follow(archive, log[start:])
+    other = Archive(tmp_path / "other")
+    follow(other, log[start:])
+    follow(other, log, whole=True)
+    assert served(other) == log
+    third = Archive(tmp_path / "third")
+    follow(third, log[start:])
+    follow(third, log[1:], whole=True)
+    assert served(third) == log[1:]
+    assert served(archive) == [*log[:4], *log[max(4, start) :]]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    times=st.lists(st.integers(0, 6), min_size=1, max_size=25),
+    cuts=st.lists(st.integers(1, 25), min_size=1, max_size=4),
+)
+def test_a_clock_that_goes_back_neither_loses_nor_doubles_lines(
+    times: list[int], cuts: list[int]
+) -> None:
+    log = [line(at, f"{number}") for number, at in enumerate(times)]
+    with tempfile.TemporaryDirectory() as folder:
+        archive = Archive(Path(folder) / "logs")
+        for cut in cuts:
+            follow(archive, log[:cut], whole=True)
+        assert served(archive) == log[: max(cuts)]
+
+
+def test_a_log_that_lacks_lines_it_had_loses_no_new_ones(archive: Archive) -> None:
+    follow(archive, [line(at, f"{number}") for number, at in enumerate([3, 4, 5, 5])])
+    follow(archive, [line(4, "1"), line(6), line(7)])
+    assert texts(archive) == [b"0", b"1", b"2", b"3", b"line 6", b"line 7"]
+
+
+def test_lines_without_any_time_are_kept_once(archive: Archive) -> None:
+    log = [line(0, f"{number}") for number in range(10)]
+    follow(archive, log[:4], whole=True)
+    follow(archive, log, whole=True)
+    assert served(archive) == log
+
+
+def test_a_crash_at_any_byte_leaves_whole_lines_and_the_next_follow_completes_them(
+    tmp_path: Path,
+) -> None:
+    log = [line(at, f"text of {at}") for at in range(8, 14)]
+    first = Archive(tmp_path / "first")
+    follow(first, log[:4], whole=True)
+    (file,) = newest(first).folder.glob("*.log")
+    content = file.read_bytes()
+    for size in range(len(content)):
+        root = tmp_path / f"cut-{size}"
+        shutil.copytree(tmp_path / "first", root)
+        os.truncate(root / file.relative_to(tmp_path / "first"), size)
+        archive = Archive(root)
+        whole = content[:size].count(b"\n") - 1
+        assert served(archive) == log[: max(0, whole)]
+        follow(archive, log, whole=True)
+        assert served(archive) == log
+        assert newest(archive).gaps == ()
+
+
+def test_since_and_tail_choose_of_what_is_kept(tmp_path: Path) -> None:
+    archive = Archive(tmp_path / "logs", clock=lambda: 40.0)
+    log = [line(at * 10**9, f"{at}") for at in range(1, 40)]
+    said = [line(2 * 10**9, "ready", WORKER), line(38 * 10**9, "done", WORKER)]
+    follow(archive, [*log, *said])
+    assert texts(archive, LogOptions(tail=1)) == [b"done", b"39"]
+    assert texts(archive, LogOptions(since=2)) == [b"38", b"done", b"39"]
+    moment = LogOptions(since_time="1970-01-01T01:00:37+01:00", tail=2)
+    assert texts(archive, moment) == [b"38", b"done", b"39"]
+    assert served(archive, LogOptions(tail=2), WORKER) == said
+
+
+def test_a_tail_counts_lines_and_not_their_pieces(tmp_path: Path) -> None:
+    archive = Archive(tmp_path / "logs", most=1 << 20)
+    pieces = [line(at, b"%d " % at * 4000, ends=at % 3 == 2) for at in range(60)]
+    follow(archive, pieces, whole=True)
+    assert len(list(newest(archive).folder.glob("*.log"))) > 1
+    assert served(archive, LogOptions(tail=2)) == pieces[-6:]
+    follow(archive, [*pieces, line(61, "no end", ends=False)], whole=True)
+    assert served(archive, LogOptions(tail=2)) == [*pieces[-3:], line(61, "no end", ends=False)]
+
+
+def test_a_run_before_the_last_is_previous(archive: Archive) -> None:
+    again = replace(CHIEF, run=1)
+    follow(archive, [line(1, "crash"), line(2, "", again), line(3, "", WORKER)])
+    assert texts(archive, LogOptions(previous=True)) == [b"crash"]
+    assert newest(archive).sources == (CHIEF, again, WORKER)
+
+
+def test_lines_of_several_logs_are_merged_and_those_of_one_stay_in_order(
+    archive: Archive,
+) -> None:
+    back = [line(5, "a"), line(2, "b"), line(7, "c")]
+    follow(archive, [*back, line(3, "1", WORKER), line(6, "2", WORKER)])
+    assert texts(archive) == [b"1", b"a", b"b", b"2", b"c"]
+
+
+def test_what_may_be_missing_is_told(archive: Archive) -> None:
+    follow(archive, [line(at) for at in (5, 6)])
+    follow(archive, [line(at) for at in (9, 10)])
+    kept = newest(archive)
+    assert [(gap.source, gap.after, gap.before) for gap in kept.gaps] == [
+        (CHIEF, 0, 5),
+        (CHIEF, 6, 9),
+    ]
+    assert (kept.first, kept.last, kept.complete) == (5, 10, False)
+    follow(archive, [line(at) for at in range(1, 11)], whole=True)
+    assert newest(archive).gaps == ()
+
+
+def test_a_job_that_is_over_and_read_to_its_end_is_complete(archive: Archive) -> None:
+    follow(archive, [line(1), line(2, "", WORKER)], whole=True, job=OVER, ended=[CHIEF])
+    assert not newest(archive).complete
+    follow(archive, [line(2, "", WORKER)], whole=True, job=OVER, ended=[WORKER])
+    assert newest(archive).complete
+    assert (newest(archive).phase, newest(archive).exit_code) == ("SUCCEEDED", 0)
+
+
+def test_the_end_of_a_log_alone_is_not_complete(archive: Archive) -> None:
+    follow(archive, [line(5), line(6)], job=OVER, ended=[CHIEF])
+    assert not newest(archive).complete
+
+
+def test_a_log_that_began_while_it_was_followed_is_whole(archive: Archive) -> None:
+    follow(archive, [line(2**62)], job=OVER, ended=[CHIEF])
+    assert newest(archive).complete
+
+
+def test_what_is_known_of_the_ranks_is_not_forgotten(archive: Archive) -> None:
+    archive.keeping(SERVER, JOB, slots=4).close()
+    follow(archive, [line(1)])
+    assert newest(archive).slots == 4
+
+
+def test_a_pod_that_said_nothing_has_a_log_too(archive: Archive) -> None:
+    follow(archive, [], whole=True, job=OVER, ended=[CHIEF])
+    assert newest(archive).sources == (CHIEF,)
+    assert newest(archive).complete
+    assert served(archive) == []
+
+
+def test_of_several_jobs_of_a_name_the_newest_comes_first(archive: Archive) -> None:
+    later = replace(JOB, uid="u2", created=200.0)
+    follow(archive, [line(7, "later")], job=later)
+    follow(archive, [line(8, "earlier")])
+    follow(archive, [line(9, "another's")], job=replace(JOB, namespace="other"))
+    follow(archive, [line(9, "other job")], job=replace(JOB, name="train-2"))
+    assert [one.uid for one in archive.kept(SERVER, "team", "train")] == ["u2", "u1"]
+    assert texts(archive) == [b"later"]
+    assert archive.kept("https://other", "team", "train") == ()
+
+
+def test_names_that_a_hostile_server_makes_up_stay_in_the_folder(archive: Archive) -> None:
+    assert archive.root is not None
+    odd = ["../../x", "/etc/passwd", "a" * 300, "\x1b[2J", "", ".", "A", "a", "ü\ud800"]
+    sources = [Source(pod=one, uid=one, container=one) for one in odd]
+    job = replace(JOB, name="../" + "n" * 400, namespace="..", uid="../u")
+    said = [
+        line(number, one.pod.encode("utf-8", "replace") + b"!", one)
+        for number, one in enumerate(sources, 1)
+    ]
+    follow(archive, said, job=job)
+    (kept,) = archive.kept(SERVER, "..", job.name)
+    assert list(archive.lines(kept)) == said
+    assert {one.parent.parent for one in archive.root.parent.rglob("*.log")} == {archive.root}
+    assert all(len(one.name) < 200 for one in archive.root.rglob("*"))
+
+
+def test_nobody_else_may_read_what_is_kept(archive: Archive) -> None:
+    assert archive.root is not None
+    before = os.umask(0)
+    try:
+        follow(archive, [line(1)])
+    finally:
+        os.umask(before)
+    modes = {
+        one: stat.S_IMODE(one.stat().st_mode) for one in [archive.root, *archive.root.rglob("*")]
+    }
+    assert {mode for one, mode in modes.items() if one.is_dir()} == {0o700}
+    assert {mode for one, mode in modes.items() if one.is_file()} == {0o600}
+
+
+def test_the_newest_lines_of_a_log_stay_within_its_bound(tmp_path: Path) -> None:
+    archive = Archive(tmp_path / "logs", most=1 << 20)
+    log = [line(at, f"{at:0200}") for at in range(30_000)]
+    with archive.keeping(SERVER, JOB, whole=True) as keeping:
+        for start in range(0, len(log), 50):
+            keeping.write(log[start : start + 50])
+    kept = newest(archive)
+    assert disk(archive.root or tmp_path) < (1 << 20) + 2 * archive.part
+    rest = served(archive)
+    assert rest == log[-len(rest) :]
+    assert len(rest) > 2000
+    assert [(gap.after, gap.before) for gap in kept.gaps] == [(0, rest[0].at)]
+    follow(archive, log, whole=True)
+    assert served(archive) == rest
+
+
+def test_one_log_alone_does_not_fill_the_archive(tmp_path: Path) -> None:
+    archive = Archive(tmp_path / "logs", most=1 << 20)
+    archive.largest = 1 << 18
+    log = [line(at, f"{at:0200}") for at in range(3000)]
+    follow(archive, [line(1, "first", WORKER), *log], whole=True)
+    assert newest(archive).size < 1 << 19
+    assert served(archive, source=WORKER) == [line(1, "first", WORKER)]
+    rest = served(archive, source=CHIEF)
+    assert 500 < len(rest) < 2000
+    assert rest == log[-len(rest) :]
+
+
+def test_the_oldest_jobs_make_room_but_never_one_that_is_written(tmp_path: Path) -> None:
+    roomy = Archive(tmp_path / "logs", most=1 << 24, clock=lambda: 1e9 + 100)
+    busy = roomy.keeping(SERVER, replace(JOB, name="busy"))
+    busy.write([line(1, "x" * 200_000)])
+    for number in range(8):
+        job = replace(JOB, name=f"job-{number}")
+        follow(roomy, [line(at, "y" * 2000) for at in range(100)], job=job)
+    for age, name in enumerate(["busy", *(f"job-{number}" for number in range(8))]):
+        for path in roomy.kept(SERVER, "team", name)[0].folder.iterdir():
+            os.utime(path, (1e9 + age, 1e9 + age))
+    tight = Archive(tmp_path / "logs", most=1 << 19, clock=lambda: 1e9 + 100)
+    tight.tidy()
+    left = [number for number in range(8) if tight.kept(SERVER, "team", f"job-{number}")]
+    assert left == [7]
+    busy.write([line(2, "still there")])
+    busy.close()
+    kept = tight.kept(SERVER, "team", "busy")[0]
+    assert [one.text[:5] for one in tight.lines(kept)] == [b"xxxxx", b"still"]
+
+
+def test_what_nobody_added_to_for_long_goes(tmp_path: Path) -> None:
+    follow(Archive(tmp_path / "logs"), [line(1)])
+    kept = newest(Archive(tmp_path / "logs"))
+    changed = max(one.stat().st_mtime for one in kept.folder.iterdir())
+    Archive(tmp_path / "logs", clock=lambda: changed + AGE - 10).tidy()
+    assert kept.folder.exists()
+    Archive(tmp_path / "logs", clock=lambda: changed + AGE + 10).tidy()
+    assert not kept.folder.exists()
+
+
+def test_two_processes_follow_one_job_and_each_line_is_there_once(tmp_path: Path) -> None:
+    script = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from pathlib import Path
+from test_kept_logs import JOB, SERVER, Archive, line
+archive = Archive(Path({str(tmp_path / "logs")!r}))
+log = [line(at // 3, str(at)) for at in range(2000)]
+with archive.keeping(SERVER, JOB, whole=True) as keeping:
+    print("open", flush=True)
+    sys.stdin.readline()
+    for start in range(0, len(log), 7):
+        keeping.write(log[start : start + 7])
+"""
+    pair = [
+        subprocess.Popen(
+            [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        for _ in range(2)
+    ]
+    for one in pair:
+        assert one.stdout is not None
+        assert one.stdout.readline() == "open\n"
+    for one in pair:
+        one.communicate("go\n")
+        assert one.returncode == 0
+    archive = Archive(tmp_path / "logs")
+    assert texts(archive) == [b"%d" % at for at in range(2000)]
+    assert len(list(newest(archive).folder.glob("*.log"))) == 1
+
+
+def test_nobody_goes_on_with_what_another_still_writes(archive: Archive) -> None:
+    log = [line(at) for at in range(1, 10)]
+    first, second = archive.keeping(SERVER, JOB), archive.keeping(SERVER, JOB)
+    first.write(log[:1])
+    second.write(log[:5])
+    first.close()
+    third = archive.keeping(SERVER, JOB)
+    third.write(log[2:8])
+    third.close()
+    second.write(log[5:7])
+    second.close()
+    assert served(archive) == log[:8]
+
+
+def test_a_crash_between_two_parts_forgets_nothing_of_the_one_before(tmp_path: Path) -> None:
+    archive = Archive(tmp_path / "logs", most=1 << 20)
+    said = [line(100, "x" * 15_000), *(line(at, "y" * 2000) for at in range(50, 53))]
+    follow(archive, said, whole=True)
+    with archive.keeping(SERVER, JOB, whole=True) as keeping:
+        keeping.write([*said, line(53, "z")])
+    *_, file = sorted(newest(archive).folder.glob("*.000001.log"))
+    os.truncate(file, 0)
+    for _ in range(2):
+        follow(archive, [*said, line(53, "z")], whole=True)
+        assert served(archive) == [*said, line(53, "z")]
+
+
+def test_a_job_is_kept_while_it_is_followed_and_can_be_read(archive: Archive) -> None:
+    with archive.keeping(SERVER, JOB) as keeping:
+        keeping.write([line(1)])
+        assert served(archive) == [line(1)]
+
+
+def test_what_cannot_be_kept_is_told_once_and_is_no_error(tmp_path: Path) -> None:
+    (tmp_path / "state").write_text("in the way")
+    told: list[str] = []
+    environment = {"XDG_STATE_HOME": str(tmp_path / "state")}
+    archive = open_archive(environment, tell=told.append)
+    for _ in range(2):
+        with archive.keeping(SERVER, JOB) as keeping:
+            keeping.write([line(1)])
+            keeping.ended(CHIEF)
+    where = tmp_path / "state/arena-topo/logs"
+    assert told == [f"the log is not kept in {where}: Not a directory (to keep none: {SWITCH}=off)"]
+    assert archive.kept(SERVER, "team", "train") == ()
+
+
+def test_a_user_without_a_home_is_told_that_nothing_is_kept() -> None:
+    told: list[str] = []
+    archive = open_archive({"HOME": ""}, tell=told.append)
+    follow(archive, [line(1)])
+    assert len(told) == 1
+    assert "neither XDG_STATE_HOME nor HOME is set" in told[0]
+
+
+FULL = """
+import resource, sys
+sys.path.insert(0, sys.argv[1])
+from pathlib import Path
+from test_kept_logs import JOB, SERVER, Archive, Saving, line
+resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))
+archive = Archive(Path(sys.argv[2]), tell=print)
+saving = Saving(Path(sys.argv[3]), tell=print)
+with archive.keeping(SERVER, JOB, whole=True) as keeping:
+    for at in range(9):
+        keeping._flushed = saving._flushed = 0
+        keeping.write([line(at, str(at) * 800)])
+        saving.write([line(at, str(at) * 800)])
+print(saving.close().error)
+"""
+
+
+def test_a_full_disk_ends_the_keeping_and_leaves_what_fits(tmp_path: Path) -> None:
+    places = [str(tmp_path / "logs"), str(tmp_path / "saved")]
+    ran = subprocess.run(
+        [sys.executable, "-c", FULL, str(Path(__file__).parent), *places],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    kept, saved, error = ran.stdout.splitlines()
+    assert kept.startswith(f"the log is not kept in {places[0]}: File too large")
+    assert saved == f"{error}: File too large"
+    assert "train-launcher-abc.log" in error
+    assert [one[:1] for one in texts(Archive(tmp_path / "logs"))] == [b"%d" % at for at in range(6)]
+
+
+@pytest.mark.parametrize(
+    ("text", "most"), [("", 1 << 30), ("off", 0), ("0", 0), ("500M", 500 << 20), ("4GiB", 4 << 30)]
+)
+def test_a_variable_turns_keeping_off_or_bounds_it(tmp_path: Path, text: str, most: int) -> None:
+    archive = open_archive({"XDG_STATE_HOME": str(tmp_path), SWITCH: text})
+    assert archive.most == most
+    follow(archive, [line(1)])
+    assert bool(archive.kept(SERVER, "team", "train")) == (most > 0)
+
+
+def test_a_size_that_is_none_is_the_users_error() -> None:
+    with pytest.raises(UsageError) as caught:
+        open_archive({SWITCH: "much"})
+    assert caught.value.message == f"{SWITCH} is 'much'"
+
+
+def test_with_keeping_off_what_was_kept_is_still_served(tmp_path: Path) -> None:
+    follow(open_archive({"XDG_STATE_HOME": str(tmp_path)}), [line(1)])
+    off = open_archive({"XDG_STATE_HOME": str(tmp_path), SWITCH: "off"})
+    follow(off, [line(2)])
+    assert served(off) == [line(1)]
+
+
+def test_the_archive_takes_the_log_of_a_job_that_is_deleted(archive: Archive) -> None:
+    log = [line(at, "", CHIEF if at % 2 else WORKER) for at in range(1, 3000)]
+    archive.adopt("local", OVER, iter(log), slots=4)
+    (kept,) = archive.kept("local", "team", "train")
+    assert list(archive.lines(kept)) == log
+    assert kept.complete
+    assert kept.slots == 4
+
+
+def test_files_that_make_no_sense_are_no_jobs(archive: Archive) -> None:
+    follow(archive, [line(1)])
+    folder = newest(archive).folder
+    for text in ("", "{", "[]", '{"format": 99}', '{"format": 1}'):
+        (folder / "job.json").write_text(text)
+        assert archive.kept(SERVER, "team", "train") == ()
+
+
+def test_what_cannot_be_read_any_more_is_an_error_that_says_so(archive: Archive) -> None:
+    follow(archive, [line(1)])
+    kept = newest(archive)
+    shutil.rmtree(kept.folder)
+    with pytest.raises(ArenaError, match="what was kept of the logs of train cannot be read"):
+        list(archive.lines(kept))
+
+
+def test_logs_are_saved_whole_and_byte_for_byte(tmp_path: Path) -> None:
+    again = replace(CHIEF, run=1)
+    namesake = replace(WORKER, uid="p9")
+    side = replace(WORKER, container="side")
+    with Saving(tmp_path / "a/b", pods=[CHIEF.pod, WORKER.pod]) as saving:
+        saving.write([line(1, b"\xff\x00\x1b[31m\r"), line(2, "half", ends=False), line(2, "!")])
+        saving.write([line(3, "again", again), line(4, "w", WORKER), line(4, "n", namesake)])
+        saving.write([line(4, "r", replace(namesake, run=1))])
+        saving.write([line(5, "s", side), line(5, "w", WORKER)])
+        saved = saving.close()
+    assert {one.name: one.read_bytes() for one in (tmp_path / "a/b").iterdir()} == {
+        "train-launcher-abc.log": b"\xff\x00\x1b[31m\r\nhalf!\n",
+        "train-launcher-abc.1.log": b"again\n",
+        "train-worker-0.log": b"w\nw\n",
+        "train-worker-0.p9.log": b"n\n",
+        "train-worker-0.p9.1.log": b"r\n",
+        "train-worker-0.side.log": b"s\n",
+    }
+    assert (saved.files, saved.lines, saved.size, saved.error) == (6, 8, 31, None)
+
+
+def test_saved_lines_start_with_their_times_where_they_are_wanted(tmp_path: Path) -> None:
+    with Saving(tmp_path, container="mpi", timestamps=True) as saving:
+        saving.write([line(1, "a", ends=False), line(1, "b"), line(2, "c")])
+    assert (tmp_path / "train-launcher-abc.mpi.log").read_bytes() == b"s1 ab\ns2 c\n"
+
+
+def test_a_file_that_is_there_is_never_written_over(tmp_path: Path) -> None:
+    (tmp_path / "train-worker-0.log").write_text("mine")
+    with pytest.raises(UsageError, match=r"train-worker-0\.log is there already"):
+        Saving(tmp_path, pods=[CHIEF.pod, WORKER.pod])
+    told: list[str] = []
+    with Saving(tmp_path, pods=[CHIEF.pod], tell=told.append) as saving:
+        saving.write([line(1, "joined later", WORKER)])
+    assert (tmp_path / "train-worker-0.log").read_text() == "mine"
+    assert (tmp_path / "train-worker-0.p2.log").read_text() == "joined later\n"
+    for name in ("train-launcher-abc.log", "train-launcher-abc.p1.log"):
+        (tmp_path / name).write_text("mine")
+    with Saving(tmp_path, tell=told.append) as saving:
+        saving.write([line(2, "once more", WORKER), line(2)])
+        saved = saving.close()
+    assert (tmp_path / "train-worker-0.p2.log").read_text() == "joined later\n"
+    assert saved.error is not None
+    assert told == [f"not all of the log is saved in {tmp_path}/train-worker-0.p2.log: File exists"]
+
+
+def test_pods_with_odd_names_are_saved_in_the_folder(tmp_path: Path) -> None:
+    odd = ["../x", "/etc/passwd", ".hidden", "..", "", "a" * 300, "\x1b[2J\n"]
+    with Saving(tmp_path / "here") as saving:
+        saving.write([line(1, "", Source(pod=one, uid=one)) for one in odd])
+        assert saving.close().error is None
+    assert [one for one in tmp_path.rglob("*") if one.is_file() and one.parent.name != "here"] == []
+    assert len(list((tmp_path / "here").iterdir())) == len(odd)
+
+
+def test_a_folder_that_cannot_be_made_is_told_before_anything_is_read(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="the logs cannot be saved in"):
+        Saving(tmp_path / "file")

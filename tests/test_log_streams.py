@@ -1,0 +1,595 @@
+"""Following logs on a cluster: bytes that break anywhere, runs that end, servers that go away."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fake_logs
+import pytest
+from fake_api import FakeApi, kubeconfig
+from fake_operator import FakeOperator
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_access import Proxy
+from test_backends_logs import FOLLOW, Reader, is_chief
+from worlds import planned
+
+from arena_topo.backends import JobStatus, Options
+from arena_topo.backends.kubernetes import engine as kubernetes
+from arena_topo.backends.kubernetes import following as followed
+from arena_topo.backends.kubernetes.engine import KubernetesBackend
+from arena_topo.backends.kubernetes.streaming import Answer, Broken, Lines, Place, moment
+from arena_topo.backends.logs import LONGEST, Line, LogOptions, Notice, Source, Turn
+from arena_topo.errors import AccessDenied, ArenaError, ClusterError, NotFound
+from arena_topo.job import MPIJob
+
+TLS = Path(__file__).parent / "tls"
+LAUNCHER = "demo-launcher-x7k2p"
+WORKER = "demo-worker-0"
+
+
+@pytest.fixture
+def api() -> Iterator[FakeApi]:
+    fake = FakeApi()
+    yield fake
+    fake.close()
+
+
+@pytest.fixture
+def operator(api: FakeApi) -> FakeOperator:
+    return FakeOperator(api)
+
+
+def opened(api: FakeApi, folder: Path, **user: Any) -> KubernetesBackend:
+    config = kubeconfig(folder / "config", api.url, user=user or {"username": "alice"})
+    backend = kubernetes.open_backend(Options(kubeconfig=config))
+    backend.look_every = 0.02
+    return backend
+
+
+@pytest.fixture
+def backend(api: FakeApi, tmp_path: Path) -> KubernetesBackend:
+    return opened(api, tmp_path)
+
+
+def running(
+    backend: KubernetesBackend, operator: FakeOperator, *lines: str, workers: int = 1
+) -> JobStatus:
+    job = MPIJob(name="demo", command="mpirun true", image="i", workers=workers)
+    backend.apply(planned(backend, job))
+    operator.start("demo")
+    for line in lines:
+        operator.say("demo", line)
+    return backend.job("demo", "default")
+
+
+def stamp(number: int) -> str:
+    return f"2026-11-21T07:00:{number // 10:02}.{number % 10}00000000Z"
+
+
+# Bytes.
+
+HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+WHOLE = HEAD + b"5\r\nhello\r\n6;x=y\r\n world\r\n0\r\n\r\n"
+
+
+@given(st.lists(st.integers(0, len(WHOLE))))
+def test_an_answer_is_the_same_however_it_is_cut(cuts: list[int]):
+    answer, body = Answer(), b""
+    places = [0, *sorted(cuts), len(WHOLE)]
+    for start, end in itertools.pairwise(places):
+        body += answer.feed(WHOLE[start:end])
+    assert (answer.status, body, answer.over) == (200, b"hello world", True)
+
+
+@pytest.mark.parametrize("length", range(len(WHOLE) - 5))
+def test_an_answer_that_ends_early_is_broken(length: int):
+    answer = Answer()
+    answer.feed(WHOLE[:length])
+    with pytest.raises(Broken):
+        answer.close()
+
+
+@pytest.mark.parametrize(
+    ("head", "body"),
+    [
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n", b"hi"),
+        (b"HTTP/1.0 200 OK\r\n\r\n", b"hi"),
+        (b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200\r\ncontent-length:2\r\n\r\n", b"hi"),
+        (b"HTTP/1.1 204 No Content\r\n\r\n", b""),
+    ],
+)
+def test_bodies_end_in_the_ways_that_http_has(head: bytes, body: bytes):
+    answer = Answer()
+    assert answer.feed(head + body) == body
+    answer.close()
+    assert answer.over
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"SSH-2.0-OpenSSH\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nxyz\r\n",
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n" + b"1" * 5000,
+        b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 20_000,
+    ],
+)
+def test_what_is_no_http_is_broken(data: bytes):
+    with pytest.raises(Broken):
+        Answer().feed(data)
+
+
+def test_times_are_read_in_any_zone_and_with_any_digits():
+    second = 1_795_244_400
+    assert moment(b"2026-11-21T07:00:00Z") == second * 10**9
+    assert moment(b"2026-11-21T07:00:00.000000001Z") == second * 10**9 + 1
+    assert moment(b"2026-11-21T08:00:00.5+01:00") == second * 10**9 + 500_000_000
+    assert moment(b"2026-11-20T23:30:00.123456789-07:30") == second * 10**9 + 123_456_789
+    for wrong in (b"", b"hello", b"2026-13-21T07:00:00Z", b"2026-11-21T07:00:00", b"1" * 30):
+        assert moment(wrong) is None
+
+
+def test_lines_without_a_time_are_the_kubelets_own():
+    place = Place()
+    lines = Lines(place, Source(pod=LAUNCHER))
+    said = b"2026-11-21T07:00:00.000000001Z one\nunable to retrieve container logs\n"
+    first, second = lines.feed(said)
+    assert (first.text, first.at) == (b"one", second.at)
+    assert (second.stamp, second.text) == (b"", b"unable to retrieve container logs")
+    assert place.count == 1
+
+
+ZONES = st.sampled_from(["Z", "+08:00", "-07:30"])
+TEXTS = st.lists(
+    st.tuples(
+        st.integers(0, 1),
+        st.one_of(
+            st.binary(max_size=6).map(lambda text: text.replace(b"\n", b" ")),
+            st.integers(LONGEST - 40, 2 * LONGEST + 3).map(lambda size: b"x" * size),
+        ),
+    ),
+    max_size=12,
+)
+
+
+def whole(pieces: list[Line]) -> list[bytes]:
+    """The lines that pieces make."""
+    found, held = [], b""
+    for piece in pieces:
+        held += piece.text
+        if piece.ends:
+            found.append(held)
+            held = b""
+    return found + ([held] if held else [])
+
+
+@settings(deadline=None)
+@given(TEXTS, ZONES, st.data())
+def test_a_log_that_breaks_anywhere_is_taken_up_without_gaps_or_doubles(
+    texts: list[tuple[int, bytes]], zone: str, data: st.DataObject
+):
+    log, number = [], 0
+    for later, text in texts:
+        # Many lines of the very same time, and of the same second.
+        number += 3 * later
+        log.append((stamp(number)[:-1] + zone, text))
+    place, got = Place(), []
+    for last in [*[False] * data.draw(st.integers(0, 4)), True]:
+        since = fake_logs.second(place.since) if place.stamp else 0
+        wire = b"".join(
+            at.encode() + b" " + text + b"\n" for at, text in log if fake_logs.second(at) >= since
+        )
+        lines = Lines(place, Source(pod=LAUNCHER))
+        size = len(wire) if last else data.draw(st.integers(0, len(wire)))
+        step = data.draw(st.sampled_from([7, 5000, 65_536]))
+        for start in range(0, size, step if size < 1000 else 65_536):
+            got += lines.feed(wire[start : min(size, start + (step if size < 1000 else 65_536))])
+    assert whole(got) == [text for _, text in log]
+    assert max((len(one.text) for one in got), default=0) <= LONGEST
+    assert [one.at for one in got] == sorted(one.at for one in got)
+
+
+# Streams.
+
+
+def wire_of(lines: list[tuple[str, bytes]]) -> int:
+    return sum(len(f"{len(line) + 31:x}\r\n") + len(line) + 33 for _, line in lines)
+
+
+def test_a_stream_that_breaks_at_any_byte_goes_on_where_it_was(
+    api: FakeApi, backend: KubernetesBackend, operator: FakeOperator, monkeypatch
+):
+    monkeypatch.setattr(followed, "_SHORTEST", 0.001)
+    monkeypatch.setattr(followed, "_LONGEST", 0.001)
+    job = running(backend, operator, "one", "two", "three")
+    log = api.logs["default", LAUNCHER]
+    at, _ = log.lines[1]
+    log.lines.insert(2, (at, b"two again\n"))
+    for place in range(wire_of(log.lines)):
+        log.breaks_at = [place]
+        with backend.follow(job, FOLLOW, is_chief) as following:
+            reader = Reader(following)
+            reader.until_said("three")
+            assert reader.texts() == ["one", "two", "two again", "three"], place
+        assert not log.breaks_at
+
+
+def test_a_broken_stream_is_told_of_once_until_it_is_back(
+    api: FakeApi, backend: KubernetesBackend, operator: FakeOperator
+):
+    job = running(backend, operator, "one")
+    with backend.follow(job, FOLLOW, is_chief) as following:
+        reader = Reader(following)
+        reader.until_said("one")
+        api.fail(f"{LAUNCHER}/log", times=3, status=500, retry_after=9999)
+        api.cut_logs()
+        operator.say("demo", "two")
+        reader.until_said("two")
+        operator.finish("demo")
+        reader.until_done()
+    assert reader.turns() == [Turn.JOINED, Turn.BROKEN, Turn.ENDED]
+    assert reader.texts() == ["one", "two"]
+
+
+def test_a_container_that_starts_anew_in_its_pod_goes_on_as_its_next_run(
+    api: FakeApi, backend: KubernetesBackend, operator: FakeOperator
+):
+    job = running(backend, operator)
+    api.write(WORKER, "run 0", at=stamp(1))
+    with backend.follow(job, FOLLOW, lambda source: source.worker == 0) as following:
+        reader = Reader(following)
+        reader.until_said("run 0")
+        # What it wrote last had not been sent when the stream broke.
+        api.fail(f"{WORKER}/log.*follow=true", times=1000, status=500, retry_after=9999)
+        api.before("previous=true", api.faults.clear)
+        api.cut_logs()
+        reader.until(lambda: Turn.BROKEN in reader.turns(chief=False))
+        with api.lock:
+            api.write(WORKER, "last of run 0", at=stamp(2))
+            fake_logs.restart(api, WORKER)
+            api.write(WORKER, "run 1", at=stamp(1))
+        reader.until_said("run 1")
+    assert reader.texts() == ["run 0", "last of run 0", "run 1"]
+    assert [line.source.run for line in reader.lines] == [0, 0, 1]
+    turns = [one.turn for one in reader.items if isinstance(one, Notice)]
+    assert [turn for turn in turns if turn is not Turn.BROKEN] == [Turn.JOINED, Turn.RESTARTED]
+
+
+def test_a_run_that_ended_unseen_is_read_to_its_end_though_the_next_was_read_before(
+    api: FakeApi, backend: KubernetesBackend, operator: FakeOperator, monkeypatch
+):
+    monkeypatch.setattr(followed, "_OVERDUE", 0.2)
+    job = running(backend, operator)
+    api.write(WORKER, "run 0", at=stamp(1))
+    with backend.follow(job, FOLLOW, lambda source: source.worker == 0) as following:
+        reader = Reader(following)
+        reader.until_said("run 0")
+        # The kubelet is ahead of what the API server tells of the pod.
+        api.fail(r"/pods\?", times=1000, status=500, retry_after=9999)
+        api.fail(f"{WORKER}/log", times=1, status=500)
+        api.cut_logs()
+        reader.until(lambda: Turn.BROKEN in reader.turns(chief=False))
+        with api.lock:
+            api.write(WORKER, "last of run 0", at=stamp(2))
+            fake_logs.restart(api, WORKER)
+            late = fake_logs.rfc3339_nano(api.clock() + 1)
+            api.write(WORKER, "run 1", at=late)
+        reader.until_said("run 1")
+        api.faults.clear()
+        reader.until_said("last of run 0")
+        api.write(WORKER, "more", at=late)
+        reader.until_said("more")
+    assert sorted(reader.texts()) == ["last of run 0", "more", "run 0", "run 1"]
+
+
+def test_the_run_before_is_read_where_it_is_asked_for(
+    api: FakeApi, backend: KubernetesBackend, operator: FakeOperator
+):
+    job = running(backend, operator)
+    api.write(WORKER, "run 0", at=stamp(1))
+    fake_logs.restart(api, WORKER)
+    api.write(WORKER, "run 1", at=stamp(2))
+    before = LogOptions(previous=True)
+    assert b"".join(backend.log(job, WORKER, before)) == b"run 0\n"
+    with backend.follow(job, before) as following:
+        reader = Reader(following)
+        reader.until_done()
+    assert [(line.text, line.source.run) for line in reader.lines] == [(b"run 0", 0)]
+    [refused] = [
+        one for one in reader.items if isinstance(one, Notice) and one.turn is Turn.REFUSED
+    ]
+    assert refused.source.chief
+    assert "has no earlier run" in str(refused.error)
+
+
+def test_a_run_before_that_nobody_has_is_not_found(
+    backend: KubernetesBackend, operator: FakeOperator
+):
+    job = running(backend, operator, "one")
+    before = LogOptions(previous=True)
+    with pytest.raises(NotFound, match="has no earlier run"):
+        list(backend.log(job, LAUNCHER, before))
+    with (
+        backend.follow(job, before) as following,
+        pytest.raises(NotFound, match="has no earlier run"),
+    ):
+        Reader(following).until_done()
+
+
+def test_the_init_container_that_runs_is_read_before_the_main_one(
+    api: FakeApi, backend: KubernetesBackend, operator: FakeOperator
+):
+    job = running(backend, operator, "main")
+    with api.edit("Pod", LAUNCHER) as pod:
+        pod["spec"]["initContainers"] = [{"name": "wait"}]
+        pod["status"]["initContainerStatuses"] = [{"name": "wait", "state": {"running": {}}}]
+    api.container_logs["default", LAUNCHER, "wait"] = fake_logs.Log([(stamp(1), b"waiting\n")])
+    with backend.follow(job, FOLLOW, is_chief) as following:
+        reader = Reader(following)
+        reader.until_said("waiting")
+        # The last of it comes late.
+        api.fail(f"{LAUNCHER}/log.*container=wait", times=2, status=500, retry_after=9999)
+        api.cut_logs()
+        reader.until_turn(Turn.BROKEN)
+        with api.edit("Pod", LAUNCHER) as pod:
+            over = {"terminated": {"exitCode": 0}}
+            pod["status"]["initContainerStatuses"] = [{"name": "wait", "state": over}]
+            init = api.container_logs["default", LAUNCHER, "wait"]
+            init.lines.append((stamp(2), b"ready\n"))
+            init.ended = True
+        reader.until_said("main")
+        operator.finish("demo")
+        reader.until_done()
+    assert [(line.source.container, line.text) for line in reader.lines] == [
+        ("wait", b"waiting"),
+        ("wait", b"ready"),
+        ("mpi", b"main"),
+    ]
+
+
+def test_logs_that_may_not_be_read_are_an_error_if_that_is_all_of_them(
+    api: FakeApi, backend: KubernetesBackend, operator: FakeOperator
+):
+    job = running(backend, operator, "one", workers=3)
+    api.deny("get pods/log default")
+    with (
+        backend.follow(job, FOLLOW) as following,
+        pytest.raises(AccessDenied, match="not allowed to get pods/log"),
+    ):
+        Reader(following).until_done()
+
+
+def test_one_log_that_cannot_be_read_does_not_stop_the_others(
+    api: FakeApi, backend: KubernetesBackend, operator: FakeOperator
+):
+    job = running(backend, operator, "one")
+    with api.edit("Pod", WORKER) as pod:
+        pod["spec"]["containers"].append({"name": "side"})
+        pod["status"]["containerStatuses"].append({"name": "side", "state": {"running": {}}})
+    api.container_logs["default", WORKER, "side"] = fake_logs.Log([(stamp(1), b"beside\n")])
+    side = LogOptions(follow=True, container="side")
+    with api.edit("Pod", LAUNCHER) as pod:
+        pod["status"]["containerStatuses"].append({"name": "side", "state": {"running": {}}})
+    with backend.follow(job, side) as following:
+        reader = Reader(following)
+        reader.until_said("beside")
+        reader.until_turn(Turn.REFUSED)
+    [refused] = [one for one in reader.items if isinstance(one, Notice) and one.error]
+    assert "container side is not valid for pod demo-launcher" in str(refused.error)
+
+
+def test_a_job_that_is_not_there_is_not_found(backend: KubernetesBackend, operator: FakeOperator):
+    job = running(backend, operator)
+    backend.delete("demo", "default")
+    with (
+        backend.follow(job, FOLLOW) as following,
+        pytest.raises(NotFound, match="Not found training job demo"),
+    ):
+        Reader(following).until_done()
+
+
+def test_a_server_that_is_away_for_a_while_is_waited_for(
+    api: FakeApi, backend: KubernetesBackend, operator: FakeOperator
+):
+    job = running(backend, operator, "one")
+    with backend.follow(job, FOLLOW, is_chief) as following:
+        reader = Reader(following)
+        reader.until_said("one")
+        api.fail("GET", times=40, reset=True)
+        api.cut_logs()
+        operator.say("demo", "two")
+        reader.until_said("two")
+    assert reader.texts() == ["one", "two"]
+
+
+def test_a_server_that_stays_away_is_an_error_in_the_end(
+    api: FakeApi, backend: KubernetesBackend, operator: FakeOperator, monkeypatch
+):
+    monkeypatch.setattr(followed, "PATIENCE", 0.5)
+    job = running(backend, operator, "one")
+    with backend.follow(job, FOLLOW, is_chief) as following:
+        reader = Reader(following)
+        reader.until_said("one")
+        api.close()
+        with pytest.raises(ClusterError, match=r"does not accept connections|broke"):
+            reader.until_done()
+    assert reader.texts() == ["one"]
+
+
+def test_silent_containers_do_not_keep_others_from_being_read(
+    backend: KubernetesBackend, operator: FakeOperator
+):
+    # A kubelet answers nothing at all before there is a line.
+    job = running(backend, operator, workers=40)
+    with backend.follow(job, FOLLOW) as following:
+        reader = Reader(following)
+        reader.until(lambda: reader.turns(chief=False).count(Turn.JOINED) == 41)
+        operator.api.write("demo-worker-39", "here", at=stamp(1))
+        reader.until_said("here")
+        # The fake server has many more.
+        ours = [one for one in threading.enumerate() if re.search(r"\((_serve|_look)\)", one.name)]
+        assert 2 <= len(ours) <= followed.OPENERS + 1
+
+
+def test_sixty_four_workers_are_read_whole_and_in_their_order(
+    api: FakeApi, backend: KubernetesBackend, operator: FakeOperator
+):
+    job = running(backend, operator, workers=64)
+    with api.lock:
+        for worker in range(64):
+            for number in range(100):
+                api.write(f"demo-worker-{worker}", f"{worker} {number}", at=stamp(number))
+    with backend.follow(job, FOLLOW, lambda source: not source.chief) as following:
+        reader = Reader(following)
+        reader.until(lambda: len(reader.lines) >= 6400)
+        reader.items += following.read(0.1)
+    for worker in range(64):
+        mine = [line.text.decode() for line in reader.lines if line.source.worker == worker]
+        assert mine == [f"{worker} {number}" for number in range(100)]
+
+
+def test_since_cuts_off_what_is_older(
+    api: FakeApi, backend: KubernetesBackend, operator: FakeOperator
+):
+    job = running(backend, operator)
+    for number in (5, 15, 25):
+        api.write(LAUNCHER, f"line {number}", at=stamp(number))
+    since = LogOptions(follow=True, since_time="2026-11-21T07:00:01Z")
+    with backend.follow(job, since, is_chief) as following:
+        reader = Reader(following)
+        reader.until_said("line 25")
+        api.cut_logs()
+        operator.finish("demo")
+        reader.until_done()
+    assert reader.texts() == ["line 15", "line 25"]
+
+
+def test_a_tail_that_broke_before_its_first_line_loses_nothing_written_since(
+    api: FakeApi, backend: KubernetesBackend, operator: FakeOperator
+):
+    job = running(backend, operator)
+    log = api.logs["default", LAUNCHER] = fake_logs.Log()
+    log.lines.append(("2020-01-01T00:00:00.000000000Z", b"long ago\n"))
+    log.breaks_at = [3]
+    tail = LogOptions(follow=True, tail=1)
+
+    def late() -> None:
+        with api.lock:
+            now = fake_logs.rfc3339_nano(api.clock() + 1)
+            log.lines += [(now, b"one\n"), (now, b"two\n"), (now, b"three\n")]
+
+    api.before(f"{LAUNCHER}/log.*sinceTime", late)
+    with backend.follow(job, tail, is_chief) as following:
+        reader = Reader(following)
+        reader.until_said("three")
+    assert reader.texts() == ["one", "two", "three"]
+
+
+@pytest.mark.parametrize("through", ["nothing", "a proxy"])
+def test_logs_come_over_tls_as_well(tmp_path: Path, through: str):
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(TLS / "server.pem", TLS / "server.key")
+    api = FakeApi(tls=context)
+    proxy = Proxy(api.url)
+    try:
+        cluster = {"certificate-authority": str(TLS / "ca.pem")}
+        if through == "a proxy":
+            cluster["proxy-url"] = f"http://127.0.0.1:{proxy.port}"
+        config = kubeconfig(
+            tmp_path / "config", api.url, user={"username": "alice"}, cluster=cluster
+        )
+        backend = kubernetes.open_backend(Options(kubeconfig=config))
+        backend.look_every = 0.02
+        operator = FakeOperator(api)
+        job = running(backend, operator, workers=2)
+        api.write(LAUNCHER, b"x" * 300_000 + b"\n" + b"short\n" * 2000 + b"end\n", at=stamp(1))
+        with backend.follow(job, FOLLOW, is_chief) as following:
+            reader = Reader(following)
+            reader.until_said("end")
+            api.cut_logs()
+            operator.say("demo", "again")
+            reader.until_said("again")
+        assert len(reader.lines) >= 2004
+        assert sum(len(line.text) for line in reader.lines) == 300_000 + 10_000 + 8
+        assert bool(proxy.asked) == (through == "a proxy")
+        backend.api._pool.clear()
+    finally:
+        api.close()
+        proxy.close()
+
+
+def test_a_token_that_has_run_out_is_asked_for_anew_once(api: FakeApi, tmp_path: Path):
+    rotated = tmp_path / "token"
+    rotated.write_text("first")
+    api.tokens = {"first": "bob", "second": "bob"}
+    backend = opened(api, tmp_path, tokenFile=str(rotated))
+    operator = FakeOperator(api)
+    job = running(backend, operator, "one")
+    with backend.follow(job, FOLLOW, is_chief) as following:
+        reader = Reader(following)
+        reader.until_said("one")
+        rotated.write_text("second")
+        del api.tokens["first"]
+        api.cut_logs()
+        operator.say("demo", "two")
+        reader.until_said("two")
+    assert reader.texts() == ["one", "two"]
+
+
+def test_whoever_leaves_while_a_server_does_not_answer_leaves_at_once(
+    api: FakeApi, backend: KubernetesBackend, operator: FakeOperator
+):
+    job = running(backend, operator, "one")
+    held = threading.Event()
+    api.before("GET .*/pods", held.wait)
+    with backend.follow(job, FOLLOW) as following:
+        assert following.read(0.1) == []
+        leaver = threading.Thread(target=following.__exit__, args=(None, None, None))
+        leaver.start()
+        leaver.join(10)
+        assert not leaver.is_alive()
+    held.set()
+
+
+def test_more_streams_than_files_may_be_open_say_so(
+    backend: KubernetesBackend, operator: FakeOperator, monkeypatch
+):
+    job = running(backend, operator, "one")
+
+    def none_left(*_: Any) -> Any:
+        raise OSError(24, "Too many open files")
+
+    job = backend.job("demo", "default")
+    with backend.follow(job, FOLLOW, is_chief) as following:
+        reader = Reader(following)
+        reader.until_said("one")
+        monkeypatch.setattr(socket, "socket", none_left)
+        operator.api.cut_logs()
+        with pytest.raises(ArenaError, match="too many"):
+            reader.until_done()
+        monkeypatch.undo()
+
+
+def test_a_turn_of_reading_takes_a_bounded_share_of_what_is_there(
+    api: FakeApi, backend: KubernetesBackend, operator: FakeOperator, monkeypatch
+):
+    monkeypatch.setattr(followed, "_AT_ONCE", 100_000)
+    job = running(backend, operator, workers=16)
+    with api.lock:
+        for worker in range(16):
+            api.write(f"demo-worker-{worker}", (b"z" * 999 + b"\n") * 200, at=stamp(2))
+    with backend.follow(job, FOLLOW, lambda source: not source.chief) as following:
+        turns = []
+        while sum(turns) < 16 * 200:
+            said = [one for one in following.read(0.2) if isinstance(one, Line)]
+            turns.append(len(said))
+        # What one stream gives at once may come on top of it.
+        assert max(turns) <= (100_000 + 65_536) // 1000 + 16

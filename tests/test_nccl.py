@@ -1,0 +1,519 @@
+"""What NCCL says it did is read from real logs, whole or torn, and nothing more than that."""
+
+from __future__ import annotations
+
+import re
+import tracemalloc
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from arena_topo.nccl import Cause, Connection, Rank, Report, Side
+from arena_topo.nccl.causes import ADVICE, cause_of
+from arena_topo.nccl.reading import Reader
+
+LOGS = Path(__file__).parent / "nccl"
+CASES = sorted(path.stem for path in LOGS.glob("*.log"))
+
+
+def read(text: str, speaker: str = "") -> Report:
+    reader = Reader()
+    reader.feed_all(text.splitlines(), speaker)
+    return reader.report()
+
+
+def log(name: str) -> str:
+    return (LOGS / f"{name}.log").read_text(encoding="utf-8")
+
+
+def connection(one: Connection) -> str:
+    index = "" if one.index is None else f"/{one.index}"
+    parts = [f"{one.channel:02d}{index} {one.source} -> {one.target} {one.kind}"]
+    parts += [str(one.side)] if one.side else []
+    parts += [f"nic {one.nic}"] if one.nic is not None else []
+    parts += [f"by rank {one.proxy}"] if one.proxy is not None else []
+    parts += [] if one.gdr is None else ["direct" if one.gdr else "through memory"]
+    return ", ".join(parts) + (f" x{one.count}" if one.count > 1 else "")
+
+
+def rank(one: Rank) -> str:
+    known = {"cuda": one.device, "nvml": one.nvml, "pci": one.pci, "local": one.local}
+    told = " ".join(f"{name}={value}" for name, value in known.items() if value is not None)
+    nvls = {None: "", True: " nvls", False: " no nvls"}[one.nvls]
+    done = " complete" if one.complete else ""
+    return f"{one.rank} {one.host or '?'}:{one.pid or '?'} {told}{nvls}{done}"
+
+
+def told(report: Report) -> str:
+    """A report as text, all of it."""
+    lines = [f"{report.lines} lines, {report.torn} torn"]
+    lines += [f"version {version}" for version in report.versions]
+    lines += [f"driver {version}" for version in report.drivers]
+    for one in report.communicators:
+        certain = "" if one.certain else ", not certain"
+        lines.append(f"communicator {one.name or 'without a name'} of {one.size}{certain}")
+        facts = {
+            "parent": one.parent,
+            "nodes": one.nodes,
+            "channels": one.channels,
+            "nvls channels": one.nvls_channels,
+            "nvls trees": one.nvls_trees,
+            "collnet": one.collnet,
+            "networks": ", ".join(one.networks),
+            "missing": one.missing,
+            "incomplete": one.incomplete,
+        }
+        lines += [f"  {fact} {it}" for fact, it in facts.items() if it not in {None, "", ()}]
+        lines += [f"  rank {rank(who)}" for who in one.ranks]
+        lines += [
+            f"  ring {channel}: {' '.join('...' if who is None else str(who) for who in ranks)}"
+            for channel, ranks in one.rings.items()
+        ]
+        lines += [f"  step {step}" for step in one.steps]
+        lines += [
+            f"  tree {tree.channel}: {tree.rank} up {tree.up} down {list(tree.down)}"
+            for tree in one.trees
+        ]
+        lines += [
+            f"  search {found.pattern} {found.channels} {found.inside}/{found.between} "
+            f"{found.inside_bandwidth}/{found.between_bandwidth}"
+            for found in one.searches
+        ]
+        lines += [f"  {connection(found)}" for found in one.connections]
+    lines += [
+        f"loose {one.host or '?'}:{one.pid or '?'} {connection(one.connection)}, "
+        f"of {list(one.candidates)}"
+        for one in report.loose
+    ]
+    for host in report.hosts:
+        lines.append(f"host {host.name or '?'}{' no ib' if host.no_ib else ''}")
+        lines += [f"  bootstrap {interface} {address}" for interface, address in host.bootstrap]
+        lines += [f"  network {network}" for network in host.networks]
+        lines += [
+            f"  {it.network} {it.index} {it.name} {it.port or it.address} {it.layer} {it.gdr}"
+            for it in host.devices
+        ]
+        lines += [f"  plugin {plugin}" for plugin in host.plugins]
+    lines += [f"set {one.name}={one.value} on {len(one.hosts)}" for one in report.settings]
+    lines += [
+        f"{'WARN' if one.warning else 'INFO'} {one.cause} x{one.count} at {one.where}: {one.text}"
+        for one in report.complaints
+    ]
+    lines += [f"contradiction: {text}" for text in report.contradictions]
+    return "\n".join(lines) + "\n"
+
+
+def kinds(report: Report) -> set[tuple[int, int, str]]:
+    found = [one for them in report.communicators for one in them.connections]
+    found += [one.connection for one in report.loose]
+    return {(one.source, one.target, one.kind) for one in found}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_log_of_a_public_issue_is_read_as_it_stands(name: str) -> None:
+    golden = LOGS / f"{name}.txt"
+    assert told(read(log(name))) == golden.read_text(encoding="utf-8")
+
+
+def test_ten_logs_and_more_are_of_different_versions_and_transports() -> None:
+    reports = [read(log(name)) for name in CASES]
+    versions = {version for report in reports for version in report.versions}
+    ways = {kind for report in reports for _, _, kind in kinds(report)}
+    assert len(CASES) >= 10
+    assert len({version.split(".")[1] for version in versions}) >= 5
+    assert ways >= {
+        "P2P/IPC",
+        "P2P/CUMEM",
+        "P2P/direct pointer",
+        "SHM",
+        "NET/IB",
+        "NET/IBext_v8",
+        "NET/Socket",
+        "NET/AWS Libfabric",
+    }
+
+
+def test_each_log_names_the_issue_it_is_from() -> None:
+    for path in LOGS.glob("*.log"):
+        first = path.read_text(encoding="utf-8").splitlines()[0]
+        assert re.match(r"# [\w.-]+/[\w.-]+ (?:issue|pull request) \d+: ", first), path.name
+
+
+ALL = tuple(line for name in CASES for line in log(name).splitlines())
+WHOLE = {name: kinds(read(log(name))) for name in CASES}
+EVER = set().union(*WHOLE.values())
+MANY = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+@MANY
+@given(st.sampled_from(CASES), st.data())
+def test_a_log_cut_anywhere_claims_no_connection_that_the_whole_one_does_not(
+    name: str, data: st.DataObject
+) -> None:
+    text = log(name)
+    begin = data.draw(st.integers(0, len(text)))
+    end = data.draw(st.integers(begin, len(text)))
+    assert kinds(read(text[begin:end])) <= WHOLE[name]
+
+
+@MANY
+@given(st.lists(st.sampled_from(ALL), max_size=60))
+def test_lines_that_are_dropped_doubled_and_mixed_claim_nothing_new(lines: list[str]) -> None:
+    assert kinds(read("\n".join(lines))) <= EVER
+
+
+@MANY
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(ALL),
+            st.integers(0, 200),
+            st.sampled_from(["", "\n", " ", "[1,3]<stdout>:", "3: "]),
+        ),
+        max_size=25,
+    )
+)
+def test_lines_torn_and_glued_together_claim_nothing_new(
+    pieces: list[tuple[str, int, str]],
+) -> None:
+    text = "".join(line[: len(line) - cut] + glue for line, cut, glue in pieces)
+    assert kinds(read(text)) <= EVER
+
+
+@MANY
+@given(st.text(max_size=300), st.sampled_from(ALL), st.integers(0, 300))
+def test_no_text_at_all_is_a_fault(noise: str, line: str, place: int) -> None:
+    read(line[:place] + noise + line[place:])
+    read(f"h:1:2 [0] NCCL INFO {noise}")
+    read(f"h:1:2 [0] NCCL INFO Channel 00/0 : {noise} via NET/IB/0")
+
+
+PREFIX = "node-1:42:77 [3] NCCL INFO "
+OTHER = "node-2:43:78 [1] NCCL INFO "
+
+
+def via(text: str) -> list[str]:
+    report = read(text)
+    found = [one for them in report.communicators for one in them.connections]
+    return [connection(one) for one in found + [one.connection for one in report.loose]]
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "",
+        "[1,3]<stdout>:",
+        "[1,3]<stderr>: ",
+        "[prterun-host-123@1,3]<stdout>:",
+        "[3] ",
+        "3: ",
+        "2026-01-02T03:04:05.678901234Z ",
+        "[2026-01-02 03:04:05] ",
+        "(RayWorkerWrapper pid=42) ",
+        "\x1b[32mworker-1 | \x1b[0m",
+        "Sat Nov 21 23:46:20 2026[1,3]<stdout>:",
+        "[default3]:",
+    ],
+)
+def test_tags_and_stamps_before_a_line_do_not_hide_it(before: str) -> None:
+    report = read(f"{before}{PREFIX}Channel 00/0 : 3[3] -> 2[2] via P2P/CUMEM")
+    assert [one.host for one in report.communicators[0].ranks] == ["node-1"]
+    assert kinds(report) == {(3, 2, "P2P/CUMEM")}
+
+
+def test_two_whole_lines_glued_together_are_two() -> None:
+    first = f"{PREFIX}Channel 00/0 : 3[3] -> 2[2] via P2P/CUMEM"
+    second = f"{OTHER}Channel 00/0 : 1[1] -> 0[0] via SHM/direct/direct"
+    known = f"{OTHER}cudaDriverVersion 12020"
+    assert via(f"{known}\n{first}{second}") == ["00/0 1 -> 0 SHM", "00/0 3 -> 2 P2P/CUMEM"]
+
+
+def test_a_line_that_lost_its_end_to_another_is_not_used() -> None:
+    known = f"{OTHER}cudaDriverVersion 12020"
+    second = f"{OTHER}Channel 00/0 : 1[1] -> 0[0] via SHM/direct/direct"
+    report = read(f"{known}\n{PREFIX}Channel 00/0 : 3[3] -> {second}")
+    assert (kinds(report), report.torn) == ({(1, 0, "SHM")}, 1)
+
+
+def test_a_number_that_may_be_cut_is_not_believed() -> None:
+    reader = Reader()
+    reader.feed(f"{PREFIX}Channel 00/0 : 3[3] -> 12[4] [send] via NET/IB/1", ends=False)
+    (one,) = reader.report().communicators[0].connections
+    assert (one.kind, one.nic, one.gdr) == ("NET/IB", None, None)
+
+
+def test_a_number_is_not_believed_that_another_line_follows_at_once() -> None:
+    known = f"{OTHER}cudaDriverVersion 12020"
+    sent = f"{PREFIX}Channel 00/0 : 3[3] -> 12[4] [send] via NET/IB/1"
+    assert via(f"{known}\n{sent}{OTHER}Connected all rings") == ["00/0 3 -> 12 NET/IB, send"]
+    assert "nic 1" in via(f"{known}\n{sent} {OTHER}Connected all rings")[0]
+
+
+def test_a_name_that_cannot_be_told_from_the_text_before_it_is_not_guessed() -> None:
+    sent = f"{PREFIX}Channel 00/0 : 3[3] -> 2[2] via P2P/IPC"
+    report = read(f"{sent}{OTHER}Channel 00/0 : 1[1] -> 0[0] via P2P/IPC")
+    assert (kinds(report), report.torn) == (set(), 2)
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("Channel 00 : 0[1b000] -> 1[1c000] via P2P/IPC", "00 0 -> 1 P2P/IPC"),
+        ("Channel 00/1 : 0[0] -> 1[1] via P2P/CUMEM/read/CE", "00/1 0 -> 1 P2P/CUMEM"),
+        ("Channel 00/0 : 0[0] -> 9[1] via P2P/MNNVL", "00/0 0 -> 9 P2P/MNNVL"),
+        ("Channel 00/0 : 0[0] -> 4[4] via P2P/indirect/2[2]", "00/0 0 -> 4 P2P/indirect"),
+        ("Channel 00 : 0[0] -> 1[1] via SHM/CE/direct", "00 0 -> 1 SHM"),
+        ("Channel 00 : 0[0] -> 1[1] via SHM/direct", "00 0 -> 1 SHM"),
+        (
+            "Channel 07/0 : 1[1] -> 0[0] [receive] via NET/IB/3/GDRDMA(PCI)/Shared",
+            "07/0 1 -> 0 NET/IB, receive, nic 3, direct",
+        ),
+        (
+            "Channel 07/0 : 0[0] -> 9[1] [send] via NET/IBext_v8/3(1)/GDRDMA",
+            "07/0 0 -> 9 NET/IBext_v8, send, nic 3, by rank 1, direct",
+        ),
+        (
+            "Ring 01 : 0 -> 4 [send] via NET/Socket/0",
+            "01 0 -> 4 NET/Socket, send, nic 0, through memory",
+        ),
+    ],
+)
+def test_every_way_that_nccl_names_is_read(line: str, expected: str) -> None:
+    assert via(f"h:1:2 [0] NCCL INFO {line}") == [expected]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Channel 00/0 : 0[0] -> 1[1] via P2P/CUM",
+        "Channel 00/0 : 0[0] -> 1[1] via P2P/direct",
+        "Channel 00/0 : 0[0] -> 1[1] via NET/IB/0",
+        "Channel 00/0 : 0[0] -> 1[1] [send] via P2P/IPC",
+        "Channel 00/0 : 0[0] -> 1[1] [send] via NET/AWS Libf",
+        "Channel 00/0 : 0[0] -> 1[1] via teleport",
+        "Channel 00/0 : 7",
+        "Trees [0] 1/-1/-1->0",
+        "ncclCommInitRank comm 0x5 rank 2 nranks 8 cudaDev 2",
+    ],
+)
+def test_a_line_that_is_not_whole_is_counted_and_not_used(line: str) -> None:
+    report = read(f"h:1:2 [0] NCCL INFO {line}")
+    assert (kinds(report), report.torn) == (set(), 1)
+
+
+def start(rank: int, size: int, name: str, *, pid: int, done: bool = True) -> str:
+    return (
+        f"n:{pid}:9 [{pid}] NCCL INFO ncclCommInitRank comm 0x{pid}{name} rank {rank} "
+        f"nranks {size} cudaDev {pid} nvmlDev {pid} busId {pid + 1}000 commId 0x{name} "
+        f"- Init {'COMPLETE' if done else 'START'}"
+    )
+
+
+def old(rank: int, size: int, *, pid: int) -> str:
+    return (
+        f"n:{pid}:9 [0] NCCL INFO comm 0x7f rank {rank} nranks {size} cudaDev 0 "
+        f"busId {pid}000 - Init COMPLETE"
+    )
+
+
+def test_communicators_that_begin_at_once_are_kept_apart_by_name() -> None:
+    lines = [start(pid % 2, 2, "ab"[pid // 2], pid=pid, done=False) for pid in range(4)]
+    lines += [
+        f"n:{pid}:9 [{pid}] NCCL INFO Channel 00/0 : {pid % 2}[{pid}] -> {1 - pid % 2}[{pid ^ 1}] "
+        f"via P2P/{'IPC' if pid < 2 else 'CUMEM'}"
+        for pid in range(4)
+    ]
+    first, second = read("\n".join(lines)).communicators
+    assert (first.name, first.matrix()) == ("0xa", {(0, 1): ("P2P/IPC",), (1, 0): ("P2P/IPC",)})
+    assert (second.name, second.matrix()[1, 0]) == ("0xb", ("P2P/CUMEM",))
+
+
+def test_a_late_connection_that_two_communicators_may_have_made_is_claimed_by_neither() -> None:
+    lines = [start(0, 2, "a", pid=0), start(0, 4, "b", pid=0), start(1, 2, "c", pid=0)]
+    lines.append("n:0:5 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM")
+    report = read("\n".join(lines))
+    assert [one.connections for one in report.communicators] == [(), (), ()]
+    assert [one.candidates for one in report.loose] == [(0, 1)]
+
+
+def test_a_late_connection_belongs_to_the_one_communicator_it_can_be_of() -> None:
+    lines = [start(0, 2, "a", pid=0), start(3, 4, "b", pid=0)]
+    lines.append("n:0:5 [0] NCCL INFO Channel 00/0 : 3[0] -> 1[1] via P2P/CUMEM")
+    report = read("\n".join(lines))
+    assert report.communicators[1].matrix() == {(3, 1): ("P2P/CUMEM",)}
+
+
+def test_ranks_without_names_are_put_together_one_communicator_after_the_other() -> None:
+    lines = [
+        f"n:{pid}:9 [0] NCCL INFO Trees [0] -1/-1/-1->{pid - 1}->-1\n{old(pid - 1, 2, pid=pid)}"
+        for pid in (1, 2)
+    ]
+    again = read("\n".join(lines + lines)).communicators
+    assert [(one.size, len(one.ranks), one.certain) for one in again] == [(2, 2, True)] * 2
+
+
+def test_ranks_without_names_of_two_groups_at_once_are_not_certain() -> None:
+    lines = [old(0, 2, pid=1), old(0, 2, pid=3), old(1, 2, pid=2), old(1, 2, pid=4)]
+    assert [one.certain for one in read("\n".join(lines)).communicators] == [False, False]
+
+
+def test_two_processes_that_say_to_be_one_rank_are_a_contradiction() -> None:
+    report = read("\n".join([start(0, 2, "a", pid=0), start(0, 2, "a", pid=1)]))
+    assert report.contradictions == ("n:0 and n:1 all say to be rank 0 of communicator 0xa",)
+    assert report.communicators[0].of(0) is None
+
+
+def test_ranks_that_split_a_communicator_by_colour_are_put_together() -> None:
+    lines = [start(pid, 4, "a", pid=pid) for pid in range(4)]
+    lines += [
+        f"n:{pid}:9 [{pid}] NCCL INFO ncclCommSplit comm 0x9{pid} rank {pid // 2} nranks 2 "
+        f"cudaDev {pid} nvmlDev {pid} busId {pid + 1}000 parent 0x{pid}a splitCount 1 "
+        f"color {pid % 2} key {pid}- Init START"
+        for pid in range(4)
+    ]
+    _, first, second = read("\n".join(lines)).communicators
+    assert [one.pid for one in first.ranks] == [0, 2]
+    assert [one.pid for one in second.ranks] == [1, 3]
+    assert (first.parent, first.certain, second.certain) == ("0xa", True, True)
+
+
+def test_several_ways_between_two_ranks_are_all_in_the_matrix() -> None:
+    lines = [
+        f"{PREFIX}Channel 0{channel}/0 : 0[0] -> 1[1] {how}"
+        for channel, how in enumerate(
+            ("[send] via NET/IB/0", "via P2P/IPC", "via P2P/IPC", "via SHM/direct/direct")
+        )
+    ]
+    (one,) = read("\n".join(lines)).communicators
+    assert one.matrix() == {(0, 1): ("P2P/IPC", "NET/IB", "SHM")}
+
+
+def test_a_connection_counts_its_lines_and_both_ends_are_kept() -> None:
+    line = "Channel 00/0 : 1[1] -> 0[0] [{}] via NET/IB/0"
+    lines = [PREFIX + line.format("send")] * 2 + [OTHER + line.format("receive")]
+    found = read("\n".join(lines))
+    sides = [(one.side, one.count) for them in found.communicators for one in them.connections]
+    assert sorted(sides) == [(Side.RECEIVE, 1), (Side.SEND, 2)]
+
+
+def test_a_ring_that_old_versions_cut_is_not_whole() -> None:
+    ranks = "".join(f" {rank:3d}" for rank in range(20))
+    text = f"n:1:9 [0] NCCL INFO Channel 00/02 :{ranks}\n{old(0, 24, pid=1)}"
+    (one,) = read(text).communicators
+    assert one.rings == {0: (*range(20), None)}
+
+
+def test_the_gpu_of_a_rank_is_known_by_what_its_connections_call_it() -> None:
+    lines = (
+        "n:1:9 [0] NCCL INFO Channel 00 : 0[8a000] -> 1[8b000] via P2P/IPC",
+        "n:2:9 [0] NCCL INFO Channel 00/0 : 1[5] -> 0[4] via P2P/CUMEM",
+        "n:3:9 [2] NCCL INFO Ring 00 : 2[2] -> 0[0] via P2P/IPC",
+    )
+    (one,) = read("\n".join(lines)).communicators
+    said = [(rank.pci, rank.nvml) for rank in one.ranks]
+    assert said == [("0000:8a:00.0", None), (None, 5), (None, None)]
+
+
+def test_the_network_card_behind_a_connection_has_a_name() -> None:
+    host = read(
+        f"{PREFIX}NET/IB : Using [0]mlx5_0:1/IB/SHARP [1]={{[1] mlx5_1:1/RoCE, [2] mlx5_2:1/RoCE}} "
+        f"[RO]; OOB eth0:10.0.0.1<0>\n{PREFIX}NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0'"
+    ).hosts[0]
+    first, second = host.device("IB", 0), host.device("IBext_v8", 1)
+    assert first is not None
+    assert second is not None
+    assert (first.name, first.layer, first.gdr) == ("mlx5_0", "IB", False)
+    assert second.name == "mlx5_1+mlx5_2"
+    assert host.device("IB", 7) is None
+
+
+def test_a_plugin_and_nccl_itself_speak_of_the_same_card() -> None:
+    (host,) = read(
+        f"{PREFIX}NET/IB : Using [0]mlx5_0:1/IB [RO]; OOB eth0:10.0.0.1<0>\n"
+        f"{PREFIX}NET/IBext_v8 : GPU Direct RDMA Enabled for HCA 0 'mlx5_0'"
+    ).hosts
+    assert [(one.network, one.layer, one.gdr) for one in host.devices] == [("IB", "IB", True)]
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        ("Error: failed to extend /dev/shm/nccl-KWfVyt to 5967876 bytes", Cause.SHM_FULL),
+        (
+            "Error while attaching to shared memory segment /dev/shm/nccl- (size 0), error: No",
+            Cause.SHM_GONE,
+        ),
+        ("P2P is disabled between connected GPUs 6 and 7. You can repress", Cause.P2P_OFF),
+        ("failed to open CUDA IPC handle : 11 invalid argument", Cause.P2P_BROKEN),
+        ("Call to connect returned Connection refused, retrying", Cause.REFUSED),
+        ("Call to connect returned Connection timed out, retrying", Cause.TIMED_OUT),
+        ("socketProgress: Connection closed by remote peer node1<57557>", Cause.CLOSED),
+        (
+            "NET/IB : Got completion from peer 10.0.0.2<55921> with status=12 opcode=1 len=0",
+            Cause.IB_COMPLETION,
+        ),
+        ("Call to ibv_modify_qp failed with error Network is unreachable", Cause.IB_SETUP),
+        ("Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 1000", Cause.SAME_GPU),
+        ("Bootstrap : no socket interface found", Cause.NO_INTERFACE),
+        ("Cuda failure 'invalid argument'", Cause.CUDA),
+        ("Cuda failure 1 'out of memory'", Cause.CUDA),
+        ("something nobody has seen", None),
+    ],
+)
+def test_a_complaint_has_a_cause_only_where_it_is_known(text: str, cause: Cause | None) -> None:
+    assert cause_of(text) is cause
+    (one,) = read(f"n:1:2 [0] misc/x.cc:12 (function) NCCL WARN {text}").complaints
+    assert (one.text, one.cause, one.where) == (text, cause, "misc/x.cc:12")
+
+
+def test_every_cause_has_advice() -> None:
+    assert set(ADVICE) == set(Cause)
+
+
+def test_the_same_complaint_of_many_is_told_once() -> None:
+    lines = [
+        f"n{rank}:{rank}:9 [0] misc/socket.cc:49 NCCL WARN socketProgress: Connection closed by "
+        f"remote peer node{rank}<{50000 + rank}>"
+        for rank in range(9)
+    ]
+    (one,) = read("\n".join(lines)).complaints
+    assert (one.count, len(one.hosts)) == (9, 9)
+
+
+def test_a_line_of_information_is_a_complaint_only_if_something_is_off() -> None:
+    report = read(
+        f"{PREFIX}P2P is disabled between connected GPUs 1 and 0. You can repress this message\n"
+        f"{PREFIX}NET/Socket : GPU Direct RDMA Disabled for HCA 0 'lo'\n"
+        f"{PREFIX}Connected all rings"
+    )
+    assert [(one.cause, one.warning) for one in report.complaints] == [(Cause.P2P_OFF, False)]
+
+
+def test_a_log_without_a_line_of_nccl_is_silent() -> None:
+    assert read("loss 0.3\nvLLM is using nccl==2.21.5").silent
+    assert not read("NCCL version 2.18.3+cuda12.2").silent
+
+
+def test_memory_is_bounded_by_what_is_said_and_not_by_how_often() -> None:
+    lines = [f"step {step} loss 0.1" for step in range(50)]
+    lines += log("cumem-2.21.5").splitlines() + log("shm-full-stamped").splitlines()
+    reader = Reader()
+    reader.feed_all(lines)
+    tracemalloc.start()
+    for _ in range(10):
+        reader.feed_all(lines)
+    once, _ = tracemalloc.get_traced_memory()
+    for _ in range(20):
+        reader.feed_all(lines)
+    grown, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert grown < once + 100_000
+
+
+def test_a_line_of_a_megabyte_is_read_to_its_end() -> None:
+    assert read("x" * 1_000_000 + " NCCL INFO " + "y:" * 500_000).lines == 0
+    trees = " ".join(["[0] 1/-1/-1->0->-1"] * 50_000)
+    assert len(read(f"{PREFIX}Trees {trees}").communicators[0].trees) == 1
+    assert read(f"{PREFIX}Channel 00/02 :{'   0' * 200_000}x").torn == 1

@@ -1,0 +1,346 @@
+"""`logs --nccl`: what NCCL says in the logs of a job, or in files, beside the job's placement."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nccl_lines import spoken, table_of, through
+from worlds import WORLDS, KubernetesWorld, World, living_world
+
+from arena_topo import workflow
+from arena_topo.backends.logs import LogOptions
+from arena_topo.output import nccl as screens
+from arena_topo.topology import presets, published
+
+FULL = (
+    "demo-worker-0:100:200 [0] include/shm.h:28 NCCL WARN Call to posix_fallocate failed : No space"
+    " left on device"
+)
+
+Run = Callable[..., tuple[int, str, str]]
+
+SCREENS = Path(__file__).parent / "screens"
+
+
+@pytest.fixture(params=[living_world, WORLDS["local"]], ids=["kubernetes", "local"])
+def world(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[World]:
+    """Both engines with two DGX-1 V100; commands go there by themselves."""
+    with request.param(tmp_path) as opened:
+        monkeypatch.setattr(workflow, "open_backend", lambda *_args, **_more: opened.backend)
+        yield opened
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[KubernetesWorld]:
+    with living_world(tmp_path) as opened:
+        monkeypatch.setattr(workflow, "open_backend", lambda *_args, **_more: opened.backend)
+        assert isinstance(opened, KubernetesWorld)
+        yield opened
+
+
+def begun(world: World, lines: list[str], **more: Any) -> None:
+    """A job that runs, and whose launcher has said these lines."""
+    if isinstance(world, KubernetesWorld):
+        world.api.now = world.api.clock() + 1
+    workflow.submit(world.job("demo", **more), world.backend, namespace="default")
+    world.start("demo")
+    said(world, lines)
+
+
+def said(world: World, lines: list[str]) -> None:
+    data = b"".join(f"{line}\n".encode() for line in lines)
+    status = world.backend.job("demo", "default")
+    assert status.chief is not None
+    before = len(log_of(world))
+    world.write("demo", data)
+    deadline = time.monotonic() + 30
+    while len(log_of(world)) < before + len(data):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def log_of(world: World) -> bytes:
+    status = world.backend.job("demo", "default")
+    assert status.chief is not None
+    return b"".join(world.backend.log(status, status.chief.name, LogOptions()))
+
+
+def file_of(folder: Path, lines: list[str], name: str = "nccl.log") -> str:
+    path = folder / name
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return str(path)
+
+
+APART: dict[str, Any] = {"workers": 4, "gpus": 1, "gputopology": True}
+"""Four pods of one GPU each, on one node."""
+
+ALONE = spoken(4, 1, through("", "NET/Socket/0", 1))
+"""What they say: each pod is a machine to NCCL."""
+
+
+def test_pods_of_one_node_that_meet_over_tcp_are_told_with_cause_and_advice(world: World, run: Run):
+    begun(world, ALONE, **APART)
+    code, out, _err = run("logs", "demo", "--nccl")
+    assert code == 0
+    assert out.startswith("NCCL 2.18.3+cuda12.2, 4 of 4 ranks spoke, 4 hosts\n")
+    assert "  NET/Socket: 4 pairs between pods of one node\n" in out
+    flat = " ".join(out.split())
+    assert "got NET/Socket" in flat or "as the plan says for separate pods: NET/Socket" in flat
+    assert (
+        "why: the pods have host names of their own, and NCCL takes each name for a machine"
+        " (demo-worker-0, demo-worker-1)"
+    ) in flat
+    assert "try: --pod-shape fused makes one pod of the workers of a node" in flat
+    assert "line: Channel 00 : 0 -> 1 via NET/Socket/0" in flat
+
+
+def test_a_whole_node_joined_directly_is_as_planned(world: World, run: Run):
+    lines = spoken(8, 8, through("P2P/IPC/read", "", 8))
+    begun(world, lines, workers=1, gpus=8, gputopology=True)
+    code, out, _err = run("logs", "demo", "--nccl")
+    assert code == 0
+    assert "As planned: 1 worker, " in out
+    assert "Findings" not in out
+
+
+def test_programs_get_all_of_it(world: World, run: Run):
+    begun(world, ALONE, **APART)
+    code, out, _err = run("logs", "demo", "--nccl", "-o", "json")
+    assert code == 0
+    found = json.loads(out)
+    assert (found["job"], found["namespace"]) == ("demo", "default")
+    assert found["versions"] == ["2.18.3+cuda12.2"]
+    assert found["planned"]["ranks"] == 4
+    (one,) = found["findings"]
+    assert one["kind"] == "PodsApart"
+    assert sorted(map(sorted, one["pairs"])) == [[0, 1], [0, 3], [1, 2], [2, 3]]
+    (comm,) = found["communicators"]
+    assert [rank["worker"] for rank in comm["ranks"]] == [0, 1, 2, 3]
+    assert comm["transports"][0] == {"from": 0, "to": 1, "kinds": ["NET/Socket"]}
+    assert comm["rings"][0] == {"channel": 0, "ranks": [0, 1, 2, 3]}
+
+
+def test_a_job_that_says_nothing_of_nccl_is_an_error_that_says_how_to_ask(world: World, run: Run):
+    begun(world, ["loss 0.5"], **APART)
+    code, out, err = run("logs", "demo", "--nccl")
+    assert (code, out) == (1, "")
+    assert "error: no line of NCCL in the logs of demo\n" in err
+    assert "try:  submit with --nccl-debug" in err
+
+
+def test_followed_it_is_shown_as_soon_as_all_ranks_have_connected(world: World, run: Run):
+    half = len(ALONE) // 2
+    begun(world, ALONE[:half], **APART)
+    later = threading.Timer(1.5, said, (world, ALONE[half:]))
+    later.start()
+    code, out, _err = run("logs", "demo", "-f", "--nccl")
+    later.join()
+    assert code == 0
+    assert "4 of 4 ranks spoke" in out
+    assert "Init COMPLETE" not in out
+    assert not world.backend.job("demo", "default").phase.over
+
+
+def test_a_job_without_a_placement_is_shown_without_a_comparison(
+    cluster: KubernetesWorld, run: Run
+):
+    begun(cluster, ALONE, workers=4, gpus=1)
+    code, out, _err = run("logs", "demo", "--nccl")
+    assert code == 0
+    assert "Not compared with a plan: it was not placed by topology" in out
+    assert "Findings" not in out
+
+
+@pytest.mark.usefixtures("world")
+def test_a_job_that_is_not_there_is_told_at_once(run: Run):
+    assert run("logs", "nothere", "--nccl")[0] == 1
+
+
+# ---------------------------------------------------------------- files
+
+
+def test_files_need_neither_a_job_nor_a_cluster(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(workflow, "open_backend", lambda *_: pytest.fail("asked for a cluster"))
+    both = spoken(2, 1, through("", "NET/Socket/0", 1))
+    first = [line for line in both if not line.startswith("demo-worker-1")]
+    second = [line for line in both if line.startswith("demo-worker-1")]
+    one, other = file_of(tmp_path, first, "one"), file_of(tmp_path, second, "other")
+    code, out, _err = run("logs", "--nccl", "--from", one, "--from", other)
+    assert code == 0
+    assert out.startswith("NCCL 2.18.3+cuda12.2, 2 of 2 ranks spoke, 2 hosts\n")
+    assert "Not compared with a plan: lines of files are of no job\n" in out
+
+
+def test_a_file_without_nccl_or_that_is_none_is_an_error(tmp_path: Path, run: Run):
+    code, _out, err = run("logs", "--nccl", "--from", file_of(tmp_path, ["hello"]))
+    assert code == 1
+    assert "error: no line of NCCL in " in err
+    code, _out, err = run("logs", "--nccl", "--from", str(tmp_path / "nothere"))
+    assert code == 2
+    assert "error: cannot read " in err
+
+
+# ---------------------------------------------------------------- the screen
+
+
+@pytest.mark.parametrize(
+    ("name", "lines"),
+    [
+        (
+            "nccl-two-hosts",
+            spoken(8, 4, through("P2P/CUMEM/read", "NET/IB/0/GDRDMA", 4), network="IB"),
+        ),
+        (
+            "nccl-64-ranks",
+            spoken(64, 8, through("P2P/CUMEM/read", "NET/IB/0/GDRDMA", 8), network="IB"),
+        ),
+        (
+            "nccl-trouble",
+            [
+                *spoken(
+                    8,
+                    4,
+                    through("SHM/direct/direct", "NET/Socket/0", 4),
+                    settings=["NCCL_P2P_DISABLE=1"],
+                    silent=[6, 7],
+                    interface="docker0",
+                ),
+                FULL,
+            ],
+        ),
+    ],
+)
+def test_the_screen_is_the_golden_one_and_fits_a_terminal(
+    name: str, lines: list[str], tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("arena_topo.cli.nccl.columns", lambda: 80)
+    code, out, err = run("logs", "--nccl", "--from", file_of(tmp_path, lines))
+    assert (code, err) == (0, "")
+    assert max(map(len, out.splitlines())) <= 80
+    assert len(out.splitlines()) <= 45
+    golden = SCREENS / f"{name}.txt"
+    assert out == golden.read_text(encoding="utf-8")
+
+
+def test_without_unicode_nothing_but_ascii_is_drawn(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("LC_ALL", "C")
+    _code, out, _err = run("logs", "--nccl", "--from", file_of(tmp_path, ALONE))
+    assert out.isascii()
+
+
+def test_what_lines_say_cannot_steer_the_terminal(tmp_path: Path, run: Run):
+    evil = "\x1b]0;owned\x07"
+    line = f"demo-worker-0:100:200 [0] include/x.h:1 NCCL WARN {evil} broken"
+    code, out, _err = run("logs", "--nccl", "--from", file_of(tmp_path, [*ALONE, line]))
+    assert code == 0
+    assert "\x1b" not in out
+    assert "\x07" not in out
+
+
+def test_thousands_of_ranks_make_a_screen_and_not_megabytes(tmp_path: Path, run: Run):
+    lines = spoken(1024, 8, through("P2P/CUMEM/read", "NET/IB/0/GDRDMA", 8), network="IB")
+    code, out, _err = run("logs", "--nccl", "--from", file_of(tmp_path, lines))
+    assert code == 0
+    assert len(out.splitlines()) < 40
+    assert "  P2P/CUMEM: 896 pairs with one host name\n" in out
+
+
+@pytest.mark.parametrize(
+    ("ring", "text"),
+    [
+        ((0, 1, 2, 3), "0 1 2 3"),
+        (tuple(range(32)), "0-31"),
+        ((*range(16), *range(31, 15, -1)), "0-15 31-16"),
+        ((*range(20), None), "0-19 ..."),
+        ((0, 2, 4, *range(6, 30)), "0 2 4 6-29"),
+    ],
+)
+def test_rings_of_many_ranks_are_written_as_spans(ring: tuple[int | None, ...], text: str):
+    assert screens.way(ring) == text
+
+
+# ---------------------------------------------------------------- bandwidths
+
+
+def test_what_a_job_measured_is_a_table_that_publish_takes(
+    cluster: KubernetesWorld, run: Run, tmp_path: Path
+):
+    begun(cluster, table_of(8, 8, 131.5), workers=1, gpus=8, gputopology=True)
+    code, out, err = run("logs", "demo", "--nccl", "--bus-bandwidth")
+    assert (code, out) == (0, '{"0,1,2,3,4,5,6,7": 131.5}\n')
+    assert "topology publish node-0 --bus-bandwidth FILE" in err
+    file = tmp_path / "table.json"
+    file.write_text(out)
+    code, out, _err = run("topology", "publish", "node-0", "--bus-bandwidth", str(file))
+    assert (code, out) == (0, "configmap/node-0-gpu-topology configured\n")
+    (node,) = [one for one in cluster.backend.cluster().nodes if one.name == "node-0"]
+    assert node.machine.measured == ((255, 131.5),)
+
+
+def test_a_table_goes_to_where_it_is_read_first(cluster: KubernetesWorld, run: Run, tmp_path: Path):
+    """What an agent writes of its node is believed before what anybody else has published."""
+    machine = presets.machine("dgx-1-v100", "node-0")
+    cluster.api.add({"kind": "Namespace", "metadata": {"name": published.OWN_NAMESPACE}})
+    cluster.api.add(
+        published.config_map(machine, machine.everything, namespace=published.OWN_NAMESPACE)
+    )
+    file = tmp_path / "table.json"
+    file.write_text('{"node": "node-0", "busBandwidth": {"0,1": 38.5}}')
+    code, _out, err = run("topology", "publish", "node-0", "--bus-bandwidth", str(file))
+    assert code == 0, err
+    file.write_text('{"0,3": 47}')
+    assert run("topology", "publish", "node-0", "--bus-bandwidth", str(file))[0] == 0
+    (node,) = [one for one in cluster.backend.cluster().nodes if one.name == "node-0"]
+    # The second table adds to the first.
+    assert node.machine.measured == ((3, 38.5), (9, 47.0))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "this is no JSON"),
+        ("[]", 'is not an object such as {"0,1": 82.1}'),
+        ('{"0": 1}', "is not a list of two or more GPUs such as 0,1"),
+        ('{"0,8": 1}', "GPU 8 of 8 is out of range"),
+        ('{"0,1": 0}', "is 0 GB/s"),
+        ("{}", "there is no bandwidth in it"),
+        ('{"node": "node-1", "busBandwidth": {"0,1": 1}}', "this was measured on node node-1"),
+    ],
+)
+def test_a_table_that_makes_no_sense_is_not_published(
+    cluster: KubernetesWorld, run: Run, tmp_path: Path, text: str, said: str
+):
+    file = tmp_path / "table.json"
+    file.write_text(text)
+    code, out, err = run("topology", "publish", "node-0", "--bus-bandwidth", str(file))
+    assert (code, out) == (2, "")
+    assert said in err
+    assert all(one.machine.measured == () for one in cluster.backend.cluster().nodes)
+
+
+def test_a_transport_alone_is_never_a_bandwidth(cluster: KubernetesWorld, run: Run):
+    lines = spoken(8, 8, through("P2P/IPC/read", "", 8))
+    begun(cluster, lines, workers=1, gpus=8, gputopology=True)
+    code, out, err = run("logs", "demo", "--nccl", "--bus-bandwidth")
+    assert (code, out) == (1, "")
+    assert "why:  there is no table of nccl-tests in these lines" in err
+    assert "all_reduce_perf" in err
+
+
+def test_a_table_needs_a_job_that_tells_which_gpus_they_are(tmp_path: Path, run: Run):
+    file = file_of(tmp_path, table_of(8, 8, 131.5))
+    code, out, err = run("logs", "--nccl", "--from", file, "--bus-bandwidth")
+    assert (code, out) == (2, "")
+    assert "--bus-bandwidth needs a job, not --from" in err

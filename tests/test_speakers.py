@@ -1,0 +1,271 @@
+"""Whose a line is: tags of mpirun, what only looks like one, and the people's `--only`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from arena_topo.backends import Instance, JobStatus, Phase
+from arena_topo.backends.logs import Line, Source
+from arena_topo.errors import UsageError
+from arena_topo.manifests import Forecast
+from arena_topo.workflow.speakers import (
+    Only,
+    Speaker,
+    Tags,
+    Voices,
+    chosen,
+    only,
+    ranks_of,
+    wants,
+)
+
+LAUNCHER = Source(pod="demo-launcher", chief=True)
+
+
+def worker(index: int) -> Source:
+    return Source(pod=f"demo-worker-{index}", worker=index)
+
+
+def attributed(*texts: str, total: int | None = 8) -> list[tuple[int | None, str]]:
+    """The ranks that wrote these lines of a launcher, which came together."""
+    tags = Tags(total)
+    for text in texts:
+        tags.hear(text.encode())
+    found = [tags.of(text.encode()) for text in texts]
+    return [(rank, text.decode()) for rank, text in found]
+
+
+@pytest.mark.parametrize(
+    ("text", "rank", "rest"),
+    [
+        ("[1,3]<stdout>:step 7", 3, "step 7"),
+        ("[1,3]<stderr>:step 7", 3, "step 7"),
+        ("[1,12]<stddiag>:step 7", 12, "step 7"),
+        ("Sat Nov 21 07:00:00 2026[1,3]<stdout>:step 7", 3, "step 7"),
+        ("[1,3]<stdout>: step 7", 3, "step 7"),
+        ("[prterun-launcher-17@1,3]<stdout>: step 7", 3, "step 7"),
+        ("[1,3][worker-1:4711]<stdout>: step 7", 3, "step 7"),
+        ("[3]<stdout>: step 7", 3, "step 7"),
+        ("[Sat Nov  1 07:00:00 2026][1,3]<stdout>: step 7", 3, "step 7"),
+        ("[1,3]<stdout>:", 3, ""),
+        ("[1,3]<stdout>:[1,4]<stdout>:x", 3, "[1,4]<stdout>:x"),
+    ],
+)
+def test_tags_of_open_mpi_are_taken_off(text, rank, rest):
+    assert attributed(text) == [(rank, rest)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "step 7",
+        "",
+        "[2,3]<stdout>:a process that the job has spawned has a world of its own",
+        "see [1,3]<stdout>:x",
+        "[1,3]<stdin>:x",
+        "[1,3] x",
+        "[1,x]<stdout>:x",
+        "[1,3]<stdout",
+        "Sat Nov 21 07:00:00 2026<stdout>:x",
+        "x" * 700 + "[1,3]<stdout>:x",
+    ],
+)
+def test_what_is_no_tag_of_this_job_is_left_alone(text):
+    assert attributed(text) == [(None, text)]
+
+
+def test_the_space_behind_a_tag_of_open_mpi_4_is_the_programs():
+    lines = ["[1,0]<stdout>:def main():", "[1,0]<stdout>:    return"]
+    assert [text for _, text in attributed(*lines)] == ["def main():", "    return"]
+
+
+@pytest.mark.parametrize("tag", ["[{}] ", "{}: ", "  {}: "])
+def test_tags_of_hydra_and_slurm_are_believed_while_every_line_has_one(tag):
+    lines = [f"{tag.format(rank)}epoch {epoch}" for epoch in range(2) for rank in range(4)]
+    assert attributed(*lines) == [
+        (rank, f"epoch {epoch}") for epoch in range(2) for rank in range(4)
+    ]
+
+
+def test_a_log_that_begins_otherwise_is_believed_after_a_longer_run():
+    lines = ["Warning: Permanently added 'worker-0'"] * 3
+    lines += [f"[{rank % 4}] hello" for rank in range(8)]
+    assert attributed(*lines)[3:] == [(rank % 4, "hello") for rank in range(8)]
+    assert attributed(*lines[:-1])[3:] == [(None, text) for text in lines[3:-1]]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["[0] GPU A", "[1] GPU B", "[2] GPU C", "[3] GPU D", "[4] x", "[5] x", "[6] x", "[7] x"],
+        ["[3] one", "[3] two", "[3] three", "[3] four", "[3] five"],
+        ["[0] a", "[1] b", "[0] c"],
+        ["[0] a", "b", "[1] c", "d", "[0] e", "f", "[1] g", "h", "[0] i", "j"],
+        ["[10] a", "[20] b", "[10] c", "[20] d", "[10] e"],
+        ["[1] a", "1: b", "[0] a", "0: b", "[1] a", "1: b"],
+    ],
+    ids=["a list", "one number", "too few", "every other line", "no such ranks", "two ways"],
+)
+def test_a_program_that_writes_numbers_in_brackets_is_not_taken_for_ranks(lines):
+    assert attributed(*lines) == [(None, text) for text in lines]
+
+
+def test_the_only_rank_of_a_job_may_be_all_that_speaks():
+    assert attributed(*["[0] x"] * 4, total=1) == [(0, "x")] * 4
+
+
+def test_a_line_without_a_tag_among_many_is_nobodys():
+    lines = [f"[{rank}] x" for rank in (0, 1, 0, 1)]
+    tagged = attributed(*lines, "=   BAD TERMINATION", "", *lines)
+    assert tagged[4:6] == [(None, "=   BAD TERMINATION"), (None, "")]
+    assert tagged[6:] == [(0, "x"), (1, "x")] * 2
+
+
+def test_many_lines_without_a_tag_end_the_belief():
+    start = [f"[{rank}] x" for rank in (0, 1, 0, 1)]
+    found = attributed(*start, *["free text"] * 8, "[1] a list of the program's")
+    assert found[-1] == (None, "[1] a list of the program's")
+
+
+@given(st.lists(st.binary(max_size=40), max_size=30))
+def test_whatever_a_log_says_nothing_of_it_is_lost(texts):
+    tags = Tags(8)
+    for text in texts:
+        tags.hear(text)
+    for text in texts:
+        assert text.endswith(tags.of(text)[1])
+
+
+def line(source: Source, text: str, *, ends: bool = True) -> Line:
+    return Line(source=source, at=1, stamp=b"", text=text.encode(), ends=ends)
+
+
+def test_a_worker_of_one_slot_is_its_rank_and_one_of_several_has_some():
+    [one] = Voices(slots=1, total=4).entry(line(worker(3), "x")).speakers
+    assert (one.rank, one.ranks, one.tagged) == (3, (3, 3), False)
+    [some] = Voices(slots=8, total=32).entry(line(worker(3), "x")).speakers
+    assert (some.rank, some.ranks) == (None, (24, 31))
+    [unknown] = Voices().entry(line(worker(3), "x")).speakers
+    assert (unknown.rank, unknown.ranks) == (None, None)
+
+
+def test_there_is_one_object_for_each_speaker():
+    voices = Voices(slots=1, total=4)
+    tagged = line(LAUNCHER, "[1,2]<stdout>:x")
+    assert voices.entry(tagged).speakers[0] is voices.entry(tagged).speakers[0]
+    again = line(replace(LAUNCHER), "[1,2]<stdout>:x")
+    assert voices.entry(again).speakers[0] is voices.entry(tagged).speakers[0]
+
+
+def test_the_pieces_of_a_long_line_are_of_whoever_began_it():
+    voices = Voices(slots=1, total=4)
+    pieces = [
+        voices.entry(line(LAUNCHER, "[1,2]<stdout>:begin", ends=False)),
+        voices.entry(line(LAUNCHER, "[1,3]<stdout>:middle", ends=False)),
+        voices.entry(line(LAUNCHER, "end")),
+        voices.entry(line(LAUNCHER, "next")),
+    ]
+    assert [one.speakers[0].rank for one in pieces] == [2, 2, 2, None]
+    assert [one.text for one in pieces] == [b"begin", b"[1,3]<stdout>:middle", b"end", b"next"]
+
+
+def test_what_a_worker_writes_is_no_tag():
+    [one] = Voices(slots=1, total=4).entry(line(worker(0), "[1,2]<stdout>:x")).speakers
+    assert one.rank == 0
+
+
+def test_without_tags_a_line_of_the_launcher_stays_as_it_is():
+    entry = Voices(slots=1, total=4, tags=False).entry(line(LAUNCHER, "[1,2]<stdout>:x"))
+    assert (entry.text, entry.speakers[0].rank) == (b"[1,2]<stdout>:x", None)
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (["launcher"], Only(launcher=True)),
+        (["rank:0-3,7"], Only(ranks=((0, 3), (7, 7)))),
+        (["worker:2"], Only(workers=((2, 2),))),
+        (["rank:1", "worker:0", "rank:5-5"], Only(ranks=((1, 1), (5, 5)), workers=((0, 0),))),
+        (["rank:0-999999999"], Only(ranks=((0, 999999999),))),
+    ],
+)
+def test_only_names_ranks_workers_and_the_launcher(words, found):
+    assert only(words) == found
+
+
+@pytest.mark.parametrize(
+    ("word", "message", "hint"),
+    [
+        ("0-3", "--only '0-3' names nobody", "write rank:0-3 or worker:0-3"),
+        ("ranks:0", "--only 'ranks:0' names nobody", "write rank:0"),
+        ("rank:", "--only 'rank:' names nobody", "such as rank:0-3,7"),
+        ("rank", "--only 'rank' names nobody", "such as rank:0-3,7"),
+        ("worker:x", "--only 'worker:x' names nobody", "such as worker:0-3,7"),
+        ("rank:-1", "--only 'rank:-1' names nobody", "such as rank:0-3,7"),
+        ("launcher:0", "--only 'launcher:0' names nobody", "write launcher"),
+        ("chief", "--only 'chief' names nobody", "such as rank:0-3,7"),
+        ("rank:3-1", "--only rank:3-1: 3-1 is no range", "write rank:1-3"),
+        ("rank:\u0663", "--only 'rank:\u0663' names nobody", "such as rank:0-3,7"),
+    ],
+)
+def test_what_only_cannot_mean_is_told_with_what_could_be_meant(word, message, hint):
+    with pytest.raises(UsageError) as wrong:
+        only([word])
+    assert (wrong.value.message, wrong.value.hint) == (message, hint)
+
+
+def test_ranks_are_read_where_they_speak():
+    """In the launcher's log, by their tags, and in the log of their own pod."""
+    one = only(["rank:9"])
+    assert [wants(one, source, 8) for source in (LAUNCHER, worker(0), worker(1))] == [
+        True,
+        False,
+        True,
+    ]
+    assert wants(one, worker(0), None)
+    assert chosen(one, Speaker(source=LAUNCHER, rank=9, tagged=True), 8)
+    assert not chosen(one, Speaker(source=LAUNCHER, rank=8, tagged=True), 8)
+    assert not chosen(one, Speaker(source=LAUNCHER), 8)
+    assert chosen(one, Speaker(source=worker(1), ranks=(8, 15)), 8)
+
+
+def test_a_worker_is_its_pod_and_its_ranks_in_the_launchers_log():
+    one = only(["worker:1"])
+    assert [wants(one, source, 8) for source in (LAUNCHER, worker(0), worker(1))] == [
+        True,
+        False,
+        True,
+    ]
+    assert chosen(one, Speaker(source=LAUNCHER, rank=15, tagged=True), 8)
+    assert not chosen(one, Speaker(source=LAUNCHER, rank=16, tagged=True), 8)
+
+
+def test_the_launcher_is_all_that_its_log_says():
+    one = only(["launcher"])
+    assert not wants(one, worker(0), 8)
+    assert chosen(one, Speaker(source=LAUNCHER), 8)
+    assert chosen(one, Speaker(source=LAUNCHER, rank=3, tagged=True), 8)
+
+
+def status(*, gpus: int = 0, workers: int = 0, forecast: Forecast | None = None) -> JobStatus:
+    pods = (
+        Instance(name=f"w{index}", status="Running", created=0.0, worker=index)
+        for index in range(workers)
+    )
+    more: dict[str, Any] = {"instances": tuple(pods), "request_gpus": gpus, "forecast": forecast}
+    return JobStatus(
+        uid="u", name="demo", namespace="default", phase=Phase.RUNNING, created=0.0, **more
+    )
+
+
+@pytest.mark.parametrize(
+    ("gpus", "workers", "ranks"),
+    [(32, 4, (8, 32)), (0, 4, (1, 4)), (0, 0, (None, None)), (7, 4, (None, None))],
+)
+def test_ranks_of_a_job_without_a_placement_are_counted_by_its_workers(gpus, workers, ranks):
+    assert ranks_of(status(gpus=gpus, workers=workers)) == ranks

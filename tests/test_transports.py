@@ -1,0 +1,437 @@
+"""What NCCL did is held against the plan: what differs, why as far as lines say it, what to try."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from cube_mesh import HGX, PCIE, V100
+from nccl_lines import spoken, table_of, through
+
+from arena_topo.backends import Instance, JobStatus, Phase
+from arena_topo.errors import ArenaError
+from arena_topo.manifests import Forecast
+from arena_topo.nccl.measured import read_tables
+from arena_topo.nccl.reading import Reader
+from arena_topo.topology import Cluster, GPUSet, Machine, Node, NodeName
+from arena_topo.workflow.deviations import Finding, Kind
+from arena_topo.workflow.reached import reached
+from arena_topo.workflow.transports import Compared, Place, Planned, Seat, compare, promised
+
+
+def plan(*seats: tuple[str, tuple[int, ...]], slots: int = 1, **said: Any) -> Planned:
+    """Workers by node and GPUs, on V100 machines unless said otherwise."""
+    machine: Machine = said.pop("machine", V100)
+    usual: dict[str, Any] = {"bandwidth": 80.0, "usable": 80.0}
+    return Planned(
+        seats=tuple(
+            Seat(worker=index, pod=f"demo-worker-{index}", node=node, gpus=gpus)
+            for index, (node, gpus) in enumerate(seats)
+        ),
+        slots=slots,
+        machines={node: machine for node, _gpus in seats},
+        **(usual | said),
+    )
+
+
+def read(lines: list[str], planned: Planned | None) -> Compared:
+    reader = Reader()
+    reader.feed_all(lines)
+    return compare(reader.report(), planned)
+
+
+def only(found: Compared) -> Finding:
+    (one,) = found.findings
+    return one
+
+
+QUAD = (0, 3, 2, 1)
+"""Four GPUs of a DGX-1 V100 in the order of an NVLink ring."""
+
+
+def test_a_job_whose_ranks_are_joined_as_planned_agrees():
+    found = read(spoken(4, 4, through("P2P/IPC/read", "", 4)), plan(("a", QUAD), slots=4))
+    assert found.findings == ()
+    assert found.agrees
+    assert found.joined == {(Place.POD, "P2P/IPC"): 4}
+    assert {rank: seat.worker for rank, seat in found.seats.items()} == dict.fromkeys(range(4), 0)
+
+
+def test_nothing_agrees_where_no_line_tells_how_ranks_are_joined():
+    found = read(["NCCL version 2.18.3+cuda12.2"], plan(("a", QUAD), slots=4))
+    assert not found.agrees
+    assert found.main is None
+
+
+def test_one_gpu_pods_of_a_node_that_meet_over_the_network_lack_a_common_host():
+    planned = plan(("a", (0,)), ("a", (3,)), usable=2.25)
+    one = only(read(spoken(2, 1, through("", "NET/Socket/0", 1)), planned))
+    assert one.kind is Kind.APART
+    assert one.planned == "NVLink"
+    assert one.got == "NET/Socket"
+    assert set(one.pairs) == {(0, 1), (1, 0)}
+    assert one.foretold
+    assert one.cause == (
+        "the pods have host names of their own, and NCCL takes each name for a machine"
+        " (demo-worker-0, demo-worker-1)"
+    )
+    assert one.hint is not None
+    assert "--pod-shape fused" in one.hint
+    assert one.said == ("Channel 00 : 0 -> 1 via NET/Socket/0",)
+
+
+def test_what_the_plan_has_counted_with_is_no_surprise():
+    lines = spoken(2, 1, through("", "NET/Socket/0", 1))
+    foretold = plan(("a", (0,)), ("a", (3,)), usable=2.25)
+    assert read(lines, foretold).agrees
+    surprising = plan(("a", (0,)), ("a", (3,)), usable=80.0)
+    assert not read(lines, surprising).agrees
+    assert not only(read(lines, surprising)).foretold
+
+
+def test_pods_that_share_a_host_id_and_still_use_the_network_have_no_cause_in_the_lines():
+    lines = spoken(2, 1, through("", "NET/Socket/0", 1), settings=["NCCL_HOSTID=a/team/demo"])
+    one = only(read(lines, plan(("a", (0,)), ("a", (3,)), usable=2.25)))
+    assert one.cause is None
+    assert not one.foretold
+    assert one.said[-1] == "NCCL_HOSTID set by environment to a/team/demo"
+
+
+@pytest.mark.parametrize(
+    ("settings", "more", "cause"),
+    [
+        ((), (), None),
+        (
+            ("NCCL_P2P_DISABLE=1",),
+            (),
+            "the environment asks for it: NCCL_P2P_DISABLE",
+        ),
+        (("NCCL_P2P_DISABLE=0",), (), None),
+        (("NCCL_P2P_LEVEL=LOC",), (), "the environment asks for it: NCCL_P2P_LEVEL"),
+        (("NCCL_P2P_LEVEL=SYS",), (), None),
+        (
+            (),
+            ("P2P is disabled between connected GPUs 1 and 0.",),
+            "the driver or NCCL found that these GPUs cannot reach each other directly",
+        ),
+    ],
+)
+def test_shared_memory_in_place_of_nvlink_has_the_cause_that_lines_tell(
+    settings: tuple[str, ...], more: tuple[str, ...], cause: str | None
+):
+    lines = spoken(4, 4, through("SHM/direct/direct", "", 4), settings=settings, more=more)
+    one = only(read(lines, plan(("a", QUAD), slots=4)))
+    assert (one.kind, one.planned, one.got) == (Kind.STAGED, "NVLink", "SHM")
+    assert one.cause == cause
+    assert len(one.pairs) == 4
+
+
+def test_shared_memory_between_gpus_without_nvlink_is_no_finding():
+    lines = spoken(4, 4, through("SHM/direct/direct", "", 4))
+    found = read(lines, plan(("a", (0, 1, 4, 5)), slots=4, machine=PCIE))
+    assert found.findings == ()
+
+
+def test_a_quad_of_which_two_neighbours_have_no_nvlink_may_stage_there():
+    """GPUs 0 and 5 of a DGX-1 have no NVLink; 0 and 3 have two."""
+    lines = spoken(2, 2, through("SHM/direct/direct", "", 2))
+    assert read(lines, plan(("a", (0, 5)), slots=2)).findings == ()
+    assert only(read(lines, plan(("a", (0, 3)), slots=2))).kind is Kind.STAGED
+
+
+def test_where_the_kubelet_picks_the_gpus_nvlink_is_planned_only_if_all_pairs_have_it():
+    lines = spoken(2, 2, through("SHM/direct/direct", "", 2))
+    assert read(lines, plan(("a", ()), slots=2, exact=False)).findings == ()
+    assert read(lines, plan(("a", (0, 3)), slots=2, exact=False)).findings == ()
+    everywhere = plan(("a", ()), slots=2, exact=False, machine=HGX)
+    assert only(read(lines, everywhere)).planned == "NVLink"
+
+
+def test_the_network_between_gpus_of_one_pod_is_a_finding_whatever_links_them():
+    lines = spoken(2, 2, lambda *_: "NET/Socket/0")
+    one = only(read(lines, plan(("a", (0, 5)), slots=2)))
+    assert (one.kind, one.planned, one.got) == (Kind.STAGED, "one pod", "NET/Socket")
+
+
+def test_nccls_own_search_tells_when_it_counts_on_less_than_nvlink():
+    lines = spoken(4, 4, through("P2P/IPC/read", "", 4), search="PHB/PIX")
+    one = only(read(lines, plan(("a", QUAD), slots=4)))
+    assert one.kind is Kind.LINKS
+    assert one.got.startswith("PHB inside the machine")
+    fine = spoken(4, 4, through("P2P/IPC/read", "", 4), search="NVL/PIX")
+    assert read(fine, plan(("a", QUAD), slots=4)).findings == ()
+
+
+# ---------------------------------------------------------------- between nodes
+
+
+def two_nodes(**said: Any) -> Planned:
+    usual: dict[str, Any] = {"bandwidth": 12.5, "usable": 12.5, "tier": "leaf"}
+    return plan(("a", QUAD), ("b", QUAD), slots=4, **(usual | said))
+
+
+def test_tcp_where_more_was_planned_names_the_device_that_pods_lack():
+    lines = spoken(8, 4, through("P2P/IPC/read", "NET/Socket/0", 4))
+    one = only(read(lines, two_nodes()))
+    assert one.kind is Kind.NETWORK
+    assert one.planned == "12.5 GB/s between nodes (leaf)"
+    assert one.got == "NET/Socket, which is TCP"
+    assert one.cause == ("NCCL finds no InfiniBand or RoCE device in demo-worker-0 and 1 more")
+    assert one.hint is not None
+    assert "--rdma" in one.hint
+    assert set(one.pairs) == {(3, 4), (7, 0)}
+
+
+def test_tcp_is_what_a_plan_over_an_unknown_network_counts_with():
+    lines = spoken(8, 4, through("P2P/IPC/read", "NET/Socket/0", 4))
+    found = read(lines, two_nodes(bandwidth=1.25, usable=1.25, tier=None))
+    assert found.findings == ()
+    assert found.agrees
+
+
+@pytest.mark.parametrize(
+    ("setting", "named"),
+    [("NCCL_IB_DISABLE=1", "NCCL_IB_DISABLE"), ("NCCL_NET=Socket", "NCCL_NET")],
+)
+def test_tcp_that_the_environment_asks_for_is_told_so(setting: str, named: str):
+    lines = spoken(8, 4, through("P2P/IPC/read", "NET/Socket/0", 4), settings=[setting])
+    one = only(read(lines, two_nodes()))
+    assert one.cause == f"the environment asks for it: {named}"
+    assert one.hint == f"leave out {named}"
+
+
+def test_rdma_that_starts_in_host_memory_is_told():
+    lines = spoken(8, 4, through("P2P/IPC/read", "NET/IB/0", 4), network="IB")
+    one = only(read(lines, two_nodes()))
+    assert one.kind is Kind.GPU_DIRECT
+    assert one.cause is None
+    direct = spoken(8, 4, through("P2P/IPC/read", "NET/IB/0/GDRDMA", 4), network="IB")
+    assert read(direct, two_nodes()).findings == ()
+
+
+def test_shared_memory_between_two_planned_nodes_shows_that_they_are_one():
+    lines = spoken(8, 4, through("P2P/IPC/read", "SHM/direct/direct", 4))
+    one = only(read(lines, two_nodes()))
+    assert (one.kind, one.planned) == (Kind.PLACE, "two nodes")
+
+
+def test_an_interface_of_the_nodes_own_bridge_is_told_with_who_asked_for_it():
+    lines = spoken(
+        8,
+        4,
+        through("P2P/IPC/read", "NET/Socket/0", 4),
+        interface="docker0",
+        settings=["NCCL_SOCKET_IFNAME=docker0"],
+    )
+    found = read(lines, two_nodes(bandwidth=1.25))
+    one = only(found)
+    assert one.kind is Kind.INTERFACE
+    assert one.got == "interface docker0 on demo-worker-0 and 1 more"
+    assert one.cause == (
+        "the environment asks for it: NCCL_SOCKET_IFNAME set by environment to docker0"
+    )
+    unasked = spoken(8, 4, through("P2P/IPC/read", "NET/Socket/0", 4), interface="docker0")
+    assert only(read(unasked, two_nodes(bandwidth=1.25))).cause is None
+
+
+def test_a_ring_that_goes_to_and_fro_between_nodes_is_told():
+    lines = spoken(
+        4,
+        1,
+        lambda *_: "NET/IB/0/GDRDMA",
+        network="IB",
+        ring=[0, 1, 2, 3],
+    )
+    planned = plan(("a", (0,)), ("b", (0,)), ("a", (3,)), ("b", (3,)), bandwidth=12.5, usable=12.5)
+    one = only(read(lines, planned))
+    assert one.kind is Kind.ORDER
+    assert one.planned == "2 hops between nodes"
+    assert one.got == "4 in the ring of channel 0"
+
+
+# ---------------------------------------------------------------- who spoke
+
+
+def test_ranks_that_are_silent_are_named_and_nothing_is_claimed_of_them():
+    lines = spoken(
+        8, 4, through("P2P/IPC/read", "NET/IB/0/GDRDMA", 4), network="IB", silent=range(4, 8)
+    )
+    one = only(read(lines, two_nodes()))
+    assert one.kind is Kind.SILENT
+    assert one.got == "no lines of ranks 4-7"
+    assert one.hint is not None
+    assert "--nccl-debug" in one.hint
+
+
+def test_ranks_that_did_not_get_done_are_named():
+    lines = spoken(4, 4, through("P2P/IPC/read", "", 4), complete=False)
+    one = only(read(lines, plan(("a", QUAD), slots=4)))
+    assert (one.kind, one.ranks) == (Kind.UNFINISHED, (0, 1, 2, 3))
+
+
+def test_fewer_ranks_than_planned_are_told():
+    lines = spoken(2, 4, through("P2P/IPC/read", "", 4))
+    one = only(read(lines, plan(("a", QUAD), slots=4)))
+    assert (one.kind, one.planned, one.got) == (
+        Kind.RANKS,
+        "4 ranks",
+        "2 in the largest communicator",
+    )
+
+
+def test_several_versions_in_one_job_are_told():
+    lines = [
+        *spoken(4, 4, through("P2P/IPC/read", "", 4)),
+        "NCCL version 2.19.3+cuda12.3",
+    ]
+    one = only(read(lines, plan(("a", QUAD), slots=4)))
+    assert one.got == "2.18.3+cuda12.2, 2.19.3+cuda12.3"
+
+
+def test_what_nccl_warns_of_comes_with_cause_and_advice():
+    warning = (
+        "demo-worker-0:100:200 [0] include/shm.h:28 NCCL WARN Call to posix_fallocate failed :"
+        " No space left on device"
+    )
+    found = read(
+        [*spoken(4, 4, through("P2P/IPC/read", "", 4)), warning], plan(("a", QUAD), slots=4)
+    )
+    one = only(found)
+    assert one.kind is Kind.COMPLAINT
+    assert one.hint is not None
+    assert "--share-memory" in one.hint
+
+
+def test_hosts_without_the_names_of_pods_leave_only_the_numbers_of_ranks():
+    lines = spoken(
+        8,
+        4,
+        through("P2P/IPC/read", "NET/IB/0/GDRDMA", 4),
+        network="IB",
+        host=lambda pod: f"gpu{pod:02d}",
+    )
+    found = read(lines, two_nodes())
+    assert found.by_number
+    assert found.agrees
+    named = read(
+        spoken(8, 4, through("P2P/IPC/read", "NET/IB/0/GDRDMA", 4), network="IB"), two_nodes()
+    )
+    assert not named.by_number
+
+
+def test_on_the_network_of_their_nodes_ranks_are_known_by_the_nodes_names():
+    lines = spoken(
+        8,
+        4,
+        through("P2P/IPC/read", "NET/IB/0/GDRDMA", 4),
+        network="IB",
+        host=lambda pod: "ba"[pod],
+    )
+    found = read(lines, two_nodes())
+    assert {rank: seat.node for rank, seat in found.seats.items()} == {
+        rank: "ba"[rank // 4] for rank in range(8)
+    }
+
+
+def test_without_a_plan_only_nccls_own_word_counts():
+    lines = spoken(8, 4, through("P2P/IPC/read", "NET/Socket/0", 4))
+    found = read(lines, None)
+    assert found.findings == ()
+    assert not found.agrees
+    assert found.joined == {(Place.HOST, "P2P/IPC"): 6, (Place.HOSTS, "NET/Socket"): 2}
+
+
+# ---------------------------------------------------------------- the plan
+
+
+def status(forecast: Forecast | None, *pods: str) -> JobStatus:
+    return JobStatus(
+        uid="1",
+        name="demo",
+        namespace="team",
+        phase=Phase.RUNNING,
+        created=0.0,
+        forecast=forecast,
+        instances=tuple(
+            Instance(name=pod, status="Running", created=0.0, worker=index)
+            for index, pod in enumerate(pods)
+        ),
+    )
+
+
+def test_the_plan_is_what_is_recorded_on_the_job():
+    forecast = Forecast(
+        state="placed",
+        workers=((0, "a", (0, 3)), (1, "b", (1, 2))),
+        bus_bandwidth=12.5,
+        usable=12.5,
+        tier="leaf",
+        guarantee="gpus",
+    )
+    node = Node(name=NodeName("a"), machine=V100, free=GPUSet(0))
+    found = promised(status(forecast, "demo-worker-0"), 2, Cluster(nodes=(node,)))
+    assert found is not None
+    assert found.ranks == 4
+    assert found.nodes == 2
+    assert found.exact
+    assert [seat.pod for seat in found.seats] == ["demo-worker-0", "demo-worker-1"]
+    assert found.machines == {"a": V100}
+    assert promised(status(None), 2) is None
+    assert promised(status(replace(forecast, state="waiting")), 2) is None
+
+
+# ---------------------------------------------------------------- bandwidths
+
+
+def table(lines: list[str], planned: Planned) -> dict[tuple[int, ...], float]:
+    return dict(reached(read_tables(lines), read(lines, planned)).table)
+
+
+def test_a_table_is_of_the_gpus_that_were_planned_and_measured():
+    lines = [*spoken(4, 4, through("P2P/IPC/read", "", 4)), *table_of(4, 4, 82.1)]
+    assert table(lines, plan(("a", QUAD), slots=4)) == {(0, 1, 2, 3): 82.1}
+
+
+def test_of_two_tests_of_one_set_the_lower_value_counts():
+    one, other = table_of(4, 4, 82.1), table_of(4, 4, 79.9)
+    for lines in ([*one, *other], [*other, *one]):
+        assert table(lines, plan(("a", QUAD), slots=4)) == {(0, 1, 2, 3): 79.9}
+
+
+@pytest.mark.parametrize(
+    ("lines", "planned", "why"),
+    [
+        (spoken(4, 4, through("P2P/IPC/read", "", 4)), plan(("a", QUAD), slots=4),
+         "there is no table of nccl-tests in these lines"),
+        (table_of(2, 2, 40.0), plan(("a", QUAD), slots=4),
+         "2 of the 4 GPUs of the workers took part, and no line tells which"),
+        (table_of(4, 4, 40.0), plan(("a", QUAD), slots=4, exact=False),
+         "the kubelet has picked the GPUs, and no line tells their indexes"),
+        (table_of(8, 4, 10.0), two_nodes(), "2 hosts took part"),
+        (table_of(4, 4, 40.0, host=lambda _: "elsewhere"), two_nodes(),
+         "host elsewhere is no pod of the job"),
+        (table_of(4, 4, 40.0, size=1 << 20), plan(("a", QUAD), slots=4),
+         "its largest size is 1,048,576 bytes"),
+    ],
+)  # fmt: skip
+def test_what_is_not_measured_or_not_of_known_gpus_gives_no_table(
+    lines: list[str], planned: Planned, why: str
+):
+    with pytest.raises(ArenaError) as caught:
+        table(lines, planned)
+    assert caught.value.why is not None
+    assert caught.value.why.startswith(why)
+    assert caught.value.hint is not None
+    assert "all_reduce_perf" in caught.value.hint
+
+
+def test_a_whole_machine_is_known_whoever_picked_its_gpus():
+    planned = plan(("a", tuple(range(8))), slots=8, exact=False)
+    assert table(table_of(8, 8, 130.0), planned) == {tuple(range(8)): 130.0}
+    assert table(table_of(8, 8, 130.0), replace(planned, exact=True)) == {tuple(range(8)): 130.0}
+
+
+def test_emulated_gpus_are_never_measured():
+    with pytest.raises(ArenaError, match="emulated"):
+        table(table_of(4, 4, 82.1), plan(("a", QUAD), slots=4, emulated=True))

@@ -1,0 +1,579 @@
+"""What is shown of the logs of a job, what is told beside it, and what ends it."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from worlds import WORLDS, KubernetesWorld, World, living_world
+
+from arena_topo import workflow
+from arena_topo.backends import Instance, JobStatus, Phase
+from arena_topo.backends.kept import Archive
+from arena_topo.backends.logs import Line, LogOptions, Notice, Source, Turn
+from arena_topo.errors import ArenaError, NotFound, UsageError
+from arena_topo.workflow import logs
+from arena_topo.workflow.course import GRACE, LINGER, SILENCE, TOGETHER, TOLD, Course, Looker
+from arena_topo.workflow.flow import Flow
+from arena_topo.workflow.logs import Asked, End, Note, Shown, Waiting
+from arena_topo.workflow.merging import LAG
+from arena_topo.workflow.speakers import only
+from arena_topo.workflow.waiting import Start
+
+FOLLOW = LogOptions(follow=True)
+WORKER_THEN = Source(pod="demo-worker-9", uid="9", worker=9)
+
+
+@pytest.fixture(params=[living_world, WORLDS["local"]], ids=["kubernetes", "local"])
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+    with request.param(tmp_path) as opened:
+        yield opened
+
+
+@pytest.fixture
+def local_world(tmp_path: Path) -> Iterator[World]:
+    with WORLDS["local"](tmp_path) as opened:
+        yield opened
+
+
+@pytest.fixture
+def still_world(tmp_path: Path) -> Iterator[World]:
+    """A cluster in which nothing happens unless the test does it."""
+    with WORLDS["kubernetes-v2beta1"](tmp_path) as opened:
+        yield opened
+
+
+def submit(world: World, name: str = "demo", **more: Any) -> None:
+    if isinstance(world, KubernetesWorld):
+        world.api.now = world.api.clock() + 1
+    workflow.submit(world.job(name, **more), world.backend, namespace="default")
+
+
+class Showing:
+    """One showing of the logs of `demo`, and all that was told of it."""
+
+    def __init__(self, world: World, asked: Asked, archive: Archive | None = None) -> None:
+        self.notes: list[Note] = []
+        self.waits: list[Waiting | None] = []
+        self.shown: Shown = logs.show(
+            world.backend,
+            "demo",
+            "default",
+            asked,
+            tell=self.notes.append,
+            waits=self.waits.append,
+            archive=archive,
+        )
+        self.batches = iter(self.shown)
+        self.texts: list[str] = []
+
+    def until(self, reached: Callable[[], bool]) -> None:
+        while not reached():
+            self.take(next(self.batches))
+
+    def take(self, batch: Any) -> None:
+        texts = (one.text.decode() for one in batch)
+        self.texts += [one for one in texts if not one.startswith("arena-topo:")]
+
+    def until_said(self, text: str) -> None:
+        self.until(lambda: text in self.texts)
+
+    def rest(self) -> list[str]:
+        for batch in self.batches:
+            self.take(batch)
+        return self.texts
+
+    def told(self) -> str:
+        return "\n".join(one.text for one in self.notes)
+
+
+def test_a_log_is_followed_from_the_first_line_to_the_end_of_the_job(world: World):
+    submit(world)
+    world.start("demo")
+    world.say("demo", "hello")
+    showing = Showing(world, Asked(options=FOLLOW))
+    showing.until_said("hello")
+    world.say("demo", "bye")
+    world.finish("demo", 3)
+    assert showing.rest() == ["hello", "bye"]
+    assert showing.shown.end is End.JOB
+    assert showing.shown.status is not None
+    assert (showing.shown.status.phase, showing.shown.status.exit_code) == (Phase.FAILED, 3)
+
+
+def test_the_log_of_a_job_that_does_not_exist_fails_at_once(world: World):
+    for asked in (Asked(), Asked(options=FOLLOW), Asked(everyone=True, options=FOLLOW)):
+        with pytest.raises(logs.NoSuchJob, match="training job not found"):
+            Showing(world, asked).rest()
+
+
+def test_a_followed_log_says_why_it_waits(still_world: World):
+    submit(still_world)
+    showing = Showing(still_world, Asked(options=FOLLOW))
+    showing.until(lambda: bool(showing.waits))
+    [waiting] = showing.waits
+    assert waiting is not None
+    assert waiting.reason
+    still_world.start("demo")
+    still_world.say("demo", "hello")
+    showing.until_said("hello")
+    assert showing.waits[-1] is None
+    still_world.finish("demo")
+    assert showing.rest() == ["hello"]
+
+
+def test_while_nothing_is_written_the_screen_has_its_turn(world: World):
+    submit(world)
+    world.start("demo")
+    showing = Showing(world, Asked(options=FOLLOW))
+    assert [list(next(showing.batches)) for _ in range(3)][-1] == []
+    world.finish("demo")
+    showing.rest()
+
+
+@pytest.mark.parametrize("opened", list(WORLDS))
+def test_a_launcher_that_is_tried_again_is_followed_on(opened: str, tmp_path: Path):
+    with WORLDS[opened](tmp_path) as world:
+        _is_followed_on(world)
+
+
+def _is_followed_on(world: World) -> None:
+    submit(world, retry=1)
+    world.start("demo")
+    world.say("demo", "first try")
+    showing = Showing(world, Asked(options=FOLLOW))
+    showing.until_said("first try")
+    world.retry("demo")
+    world.say("demo", "second try")
+    showing.until_said("second try")
+    world.finish("demo")
+    assert showing.rest() == ["first try", "second try"]
+    assert showing.shown.end is End.JOB
+    assert re.search("was restarted|is the launcher's next try|was started anew", showing.told())
+
+
+def test_a_job_that_is_deleted_while_it_is_followed_ends_with_an_error(world: World):
+    submit(world)
+    world.start("demo")
+    world.say("demo", "last words")
+    showing = Showing(world, Asked(options=FOLLOW))
+    showing.until_said("last words")
+    world.backend.delete("demo", "default")
+    with pytest.raises(ArenaError, match="deleted while its log was followed") as lost:
+        showing.rest()
+    assert showing.texts == ["last words"]
+    assert lost.value.exit_code == 1
+    assert "logs --kept demo" in (lost.value.hint or "")
+    assert showing.shown.end is End.LOST
+
+
+def test_a_namesake_that_is_created_meanwhile_is_another_job(still_world: World):
+    submit(still_world)
+    still_world.start("demo")
+    still_world.say("demo", "last words")
+    showing = Showing(still_world, Asked(options=FOLLOW))
+    showing.until_said("last words")
+    still_world.backend.delete("demo", "default")
+    submit(still_world)
+    with pytest.raises(ArenaError) as lost:
+        showing.rest()
+    assert showing.texts == ["last words"]
+    assert "logs --kept demo" in (lost.value.hint or "")
+
+
+def test_a_namesake_is_told_from_the_job_by_its_uid(still_world: World):
+    submit(still_world)
+    job = still_world.backend.job("demo", "default")
+    still_world.backend.delete("demo", "default")
+    submit(still_world)
+    with Looker(still_world.backend, job, keeps=True) as looker:
+        end = time.monotonic() + 30
+        while looker.lost is None:
+            assert time.monotonic() < end, "nothing was noticed"
+            time.sleep(0.01)
+    assert list(looker.news()) == []
+    assert looker.lost.message.endswith("was followed, and created anew")
+    assert looker.lost.hint == (
+        "arena-topo logs -f demo -n default follows the new one,"
+        " arena-topo logs --kept demo -n default shows what was kept of the old one"
+    )
+
+
+def test_what_was_not_kept_is_not_offered(local_world: World):
+    submit(local_world)
+    local_world.start("demo")
+    showing = Showing(local_world, Asked(options=FOLLOW, keep=False))
+    next(showing.batches)
+    local_world.backend.delete("demo", "default")
+    with pytest.raises(ArenaError) as lost:
+        showing.rest()
+    assert lost.value.hint is None
+
+
+def test_a_pod_that_is_named_is_followed_to_its_own_end(local_world: World):
+    submit(local_world)
+    local_world.start("demo")
+    job = local_world.backend.job("demo", "default")
+    assert job.chief is not None
+    local_world.say("demo", "hello")
+    showing = Showing(local_world, Asked(instance=job.chief.name, options=FOLLOW))
+    showing.until_said("hello")
+    local_world.finish("demo", 3)
+    assert showing.rest() == ["hello"]
+    assert showing.shown.end is End.POD
+
+
+def test_a_pod_that_the_job_has_not_is_told_with_the_one_most_like_it(world: World):
+    submit(world)
+    world.start("demo")
+    for options in (LogOptions(), FOLLOW):
+        with pytest.raises(NotFound, match="invalid instance name worker-0"):
+            Showing(world, Asked(instance="worker-0", options=options, tags=True)).rest()
+    world.finish("demo")
+
+
+def test_without_following_everything_that_is_there_is_read(world: World):
+    submit(world)
+    world.start("demo")
+    world.say("demo", "one")
+    followed = Showing(world, Asked(options=FOLLOW))
+    followed.until_said("one")
+    showing = Showing(world, Asked(everyone=True))
+    assert showing.rest() == ["one"]
+    assert showing.shown.end is End.READ
+    world.finish("demo")
+    followed.rest()
+
+
+def test_filters_look_at_what_was_said_without_the_tag(world: World):
+    submit(world)
+    world.start("demo")
+    for text in ("[1,0]<stdout>:loss 1", "[1,1]<stdout>:time 2", "[1,1]<stdout>:loss 13", "loss"):
+        world.say("demo", text)
+    followed = Showing(world, Asked(options=FOLLOW))
+    followed.until_said("loss")
+    asked = Asked(include=(re.compile("^loss"),), exclude=(re.compile("13$"),))
+    assert Showing(world, asked).rest() == ["loss 1", "loss"]
+    world.finish("demo")
+    followed.rest()
+
+
+def test_ranks_that_the_job_has_not_are_a_mistake(local_world: World):
+    submit(local_world, workers=2, gpus=1, gputopology=True)
+    local_world.start("demo")
+    with pytest.raises(UsageError, match="demo has no rank 2") as wrong:
+        Showing(local_world, Asked(only=only(["rank:0,2-9"]))).rest()
+    assert wrong.value.why == "it has ranks 0-1"
+    with pytest.raises(UsageError, match="demo has no worker 7"):
+        Showing(local_world, Asked(only=only(["worker:7"]))).rest()
+    local_world.finish("demo")
+
+
+def test_ranks_that_cannot_be_told_apart_are_told(local_world: World):
+    submit(local_world, workers=2, gpus=1, gputopology=True)
+    local_world.start("demo")
+    local_world.say("demo", "hello")
+    local_world.finish("demo")
+    showing = Showing(local_world, Asked(only=only(["rank:0"])))
+    assert showing.rest() == []
+    assert "its log does not say which rank wrote them" in showing.told()
+    assert "--tag-output" in showing.told()
+
+
+def test_of_pods_that_are_gone_what_was_followed_is_shown(world: World, tmp_path: Path):
+    archive = Archive(tmp_path / "kept")
+    submit(world)
+    world.start("demo")
+    world.say("demo", "hello")
+    showing = Showing(world, Asked(options=FOLLOW), archive)
+    showing.until_said("hello")
+    world.finish("demo")
+    showing.rest()
+    world.backend.delete("demo", "default")
+    for asked in (Asked(), Asked(options=FOLLOW), Asked(everyone=True), Asked(kept=True)):
+        again = Showing(world, asked, archive)
+        assert again.rest() == ["hello"]
+        assert again.shown.end is End.KEPT
+        gone = "" if asked.kept else "the pods of demo are gone: "
+        assert re.fullmatch(rf"{gone}this is what was kept, from \S+ \S+ to \S+ \S+", again.told())
+
+
+def test_workers_that_are_gone_are_shown_beside_a_launcher_that_is_there(
+    local_world: World, tmp_path: Path
+):
+    archive = Archive(tmp_path / "kept")
+    submit(local_world)
+    local_world.start("demo")
+    local_world.say("demo", "hello")
+    followed = Showing(local_world, Asked(options=FOLLOW), archive)
+    followed.until_said("hello")
+    status = local_world.backend.job("demo", "default")
+    with archive.keeping(local_world.backend.place, status) as keeping:
+        keeping.write([Line(source=WORKER_THEN, at=1, stamp=b"1970-01-01T00:00:00Z", text=b"was")])
+    local_world.finish("demo")
+    followed.rest()
+    showing = Showing(local_world, Asked(everyone=True), archive)
+    assert showing.rest() == ["was", "hello"]
+    assert showing.told() == ("pods that are gone: demo-worker-9; this is what was kept of them")
+
+
+def test_what_is_not_to_be_kept_is_not(world: World, tmp_path: Path):
+    archive = Archive(tmp_path / "kept")
+    submit(world)
+    world.start("demo")
+    world.say("demo", "hello")
+    showing = Showing(world, Asked(options=FOLLOW, keep=False), archive)
+    showing.until_said("hello")
+    world.finish("demo")
+    showing.rest()
+    with pytest.raises(NotFound, match="nothing is kept of the logs of demo"):
+        Showing(world, Asked(kept=True), archive).rest()
+
+
+def test_what_is_followed_is_saved_and_told_of(world: World, tmp_path: Path):
+    submit(world)
+    world.start("demo")
+    world.say("demo", "hello")
+    folder = tmp_path / "saved"
+    asked = Asked(options=FOLLOW, save=str(folder), exclude=(re.compile("hello"),))
+    showing = Showing(world, asked)
+    world.say("demo", "shown")
+    showing.until_said("shown")
+    world.finish("demo")
+    assert showing.rest() == ["shown"]
+    [file] = folder.iterdir()
+    assert file.read_text().endswith("hello\nshown\n")
+    assert f"saved in {folder}: logs: 1" in showing.told()
+
+
+def test_the_log_of_one_pod_is_copied_as_it_is(world: World):
+    submit(world)
+    world.start("demo")
+    world.write("demo", b"\xff\x1b[2J\nlast")
+    followed = Showing(world, Asked(options=FOLLOW, tags=True))
+    world.finish("demo")
+    for _ in followed.batches:
+        pass
+    seen: list[JobStatus] = []
+    pieces = logs.copied(world.backend, "demo", "default", Asked(), seen=seen.append)
+    assert b"".join(pieces).endswith(b"\xff\x1b[2J\nlast")
+    assert [one.name for one in seen] == ["demo"]
+
+
+def test_a_pod_that_has_not_started_is_not_copied(still_world: World):
+    submit(still_world)
+    with pytest.raises(NotFound, match="is not running") as early:
+        list(logs.copied(still_world.backend, "demo", "default", Asked()))
+    assert "arena-topo logs -f demo -n default" in (early.value.hint or "")
+
+
+def test_a_job_that_is_suspended_while_it_is_followed_says_who_starts_it(local_world: World):
+    submit(local_world)
+    local_world.start("demo")
+    showing = Showing(local_world, Asked(options=FOLLOW))
+    next(showing.batches)
+    assert local_world.backend.pausing is not None
+    local_world.backend.pausing.suspend("demo", "default")
+    showing.until(lambda: any(one and one.start is Start.RESUME for one in showing.waits))
+
+
+# ---------------------------------------------------------------- the course of a job
+
+LAUNCHER = Source(pod="demo-launcher", uid="1", chief=True)
+WORKER = Source(pod="demo-worker-0", uid="2", worker=0)
+
+
+def job(phase: Phase, *pods: Source, reason: str | None = None) -> JobStatus:
+    instances = tuple(
+        Instance(
+            name=one.pod, uid=one.uid, status="", created=0.0, chief=one.chief, worker=one.worker
+        )
+        for one in pods
+    )
+    return JobStatus(
+        uid="u",
+        name="demo",
+        namespace="default",
+        phase=phase,
+        created=0.0,
+        instances=instances,
+        reason=reason,
+    )
+
+
+def course(asked: Asked = Asked(options=FOLLOW), *pods: Source) -> Course:  # noqa: B008  frozen
+    wanted = (lambda _: True) if asked.everyone else (lambda source: source.chief)
+    return Course(job(Phase.RUNNING, *pods), asked, wanted)
+
+
+def ended(one: Course, status: JobStatus | None, now: float, **more: bool) -> End | None:
+    return one.end(status, **{"lost": False, "done": True, **more}, now=now)
+
+
+def test_after_the_end_of_a_job_its_last_lines_are_waited_for():
+    one = course()
+    one.notice(Notice(turn=Turn.JOINED, source=LAUNCHER), 0.0)
+    assert ended(one, job(Phase.RUNNING, LAUNCHER), 60.0) is None
+    one.notice(Notice(turn=Turn.ENDED, source=LAUNCHER), 60.0)
+    over = job(Phase.SUCCEEDED, LAUNCHER)
+    assert ended(one, over, 60.1) is None
+    assert ended(one, over, 60.1 + GRACE) is End.JOB
+
+
+def test_a_launcher_that_still_speaks_is_not_cut_off():
+    one = course()
+    one.notice(Notice(turn=Turn.JOINED, source=LAUNCHER), 0.0)
+    over = job(Phase.SUCCEEDED, LAUNCHER)
+    for second in range(100):
+        one.came([Line(source=LAUNCHER, at=1, stamp=b"", text=b"x")], float(second))
+        assert ended(one, over, second + 0.9, done=False) is None
+    assert ended(one, over, 99.0 + LINGER, done=False) is End.JOB
+
+
+def test_a_connection_that_is_being_taken_up_again_is_waited_for():
+    one = course()
+    one.notice(Notice(turn=Turn.JOINED, source=LAUNCHER), 0.0)
+    one.notice(Notice(turn=Turn.BROKEN, source=LAUNCHER), 1.0)
+    over = job(Phase.SUCCEEDED, LAUNCHER)
+    assert ended(one, over, 50.0, done=False) is None
+
+
+def test_workers_that_outlive_their_job_do_not_keep_it_open():
+    one = course(Asked(everyone=True, options=FOLLOW))
+    for source in (LAUNCHER, WORKER):
+        one.notice(Notice(turn=Turn.JOINED, source=source), 0.0)
+    one.notice(Notice(turn=Turn.ENDED, source=LAUNCHER), 1.0)
+    over = job(Phase.SUCCEEDED, LAUNCHER, WORKER)
+    assert ended(one, over, 2.0, done=False) is None
+    one.came([Line(source=WORKER, at=1, stamp=b"", text=b"x")], 2.0 + LINGER - GRACE)
+    assert ended(one, over, 2.0 + LINGER, done=False) is End.JOB
+
+
+def test_the_launcher_that_comes_next_is_waited_for_when_the_job_is_over_already():
+    one = course()
+    one.notice(Notice(turn=Turn.JOINED, source=LAUNCHER), 0.0)
+    one.notice(Notice(turn=Turn.ENDED, source=LAUNCHER), 0.0)
+    again = Source(pod="demo-launcher-2", uid="3", chief=True)
+    over = job(Phase.FAILED, LAUNCHER, again)
+    # Its log is not being read yet, so `done` is of the first one only.
+    assert not one.whole(over, done=True)
+    one.notice(Notice(turn=Turn.JOINED, source=again), 1.0)
+    assert one.whole(over, done=True)
+
+
+def test_who_waits_is_told_once_for_each_reason():
+    one = course()
+    pending = job(Phase.PENDING, reason="no GPUs")
+    assert one.waiting(pending, None, None, 0.0)[0]
+    assert one.waiting(pending, None, None, 0.0) == (False, None)
+    changed, waiting = one.waiting(pending, Start.QUEUE, None, 0.0)
+    assert changed
+    assert waiting is not None
+    assert (waiting.reason, waiting.start) == ("no GPUs", Start.QUEUE)
+    assert one.waiting(pending, Start.QUEUE, "no answer", 0.0)[0]
+    assert not one.speaks()
+    one.notice(Notice(turn=Turn.JOINED, source=LAUNCHER), 0.0)
+    assert one.speaks()
+    assert not one.speaks()
+    assert one.waiting(pending, None, None, 0.0) == (False, None)
+
+
+def test_a_pod_that_runs_and_is_silent_is_told_after_a_while():
+    one = course()
+    running = job(Phase.RUNNING, LAUNCHER)
+    assert one.waiting(running, None, None, 10.0) == (False, None)
+    assert one.waiting(running, None, None, 9.9 + SILENCE) == (False, None)
+    _, waiting = one.waiting(running, None, None, 10.0 + SILENCE)
+    assert waiting is not None
+    assert waiting.reason == "it runs, but has written nothing yet"
+
+
+def test_the_only_log_that_cannot_be_read_is_an_error_and_one_of_many_is_a_note():
+    refused = NotFound("container nope is not valid")
+    alone = course()
+    alone.notice(Notice(turn=Turn.REFUSED, source=LAUNCHER, error=refused), 0.0)
+    with pytest.raises(NotFound, match="nope"):
+        ended(alone, job(Phase.RUNNING, LAUNCHER), 1.0)
+    many = course(Asked(everyone=True, options=FOLLOW))
+    many.notice(Notice(turn=Turn.JOINED, source=LAUNCHER), 0.0)
+    many.notice(Notice(turn=Turn.REFUSED, source=WORKER, error=refused), 0.0)
+    assert ended(many, job(Phase.RUNNING, LAUNCHER, WORKER), 1.0) is None
+    [note] = many.told()
+    assert note.text == "the log of demo-worker-0 cannot be read: container nope is not valid"
+    assert note.warns
+
+
+def test_pods_are_told_of_when_they_join_later_not_when_they_are_there():
+    one = course(Asked(everyone=True, options=FOLLOW), LAUNCHER)
+    late = replace(WORKER, pod="demo-worker-7")
+    assert one.notice(Notice(turn=Turn.JOINED, source=LAUNCHER), 5.0) == []
+    assert one.notice(Notice(turn=Turn.JOINED, source=WORKER), 6.0) == []
+    [note] = one.notice(Notice(turn=Turn.JOINED, source=late), 5.0 + TOGETHER)
+    assert note.text == "demo-worker-7 has joined"
+    [note] = one.notice(Notice(turn=Turn.JOINED, source=replace(WORKER, uid="9")), 99.0)
+    assert note.text == "demo-worker-0 was started anew"
+    [note] = one.notice(Notice(turn=Turn.RESTARTED, source=replace(LAUNCHER, run=2)), 99.0)
+    assert note.text == "demo-launcher was restarted: what follows is of its run 3"
+
+
+def test_a_pod_that_is_deleted_is_news_unless_the_job_is_over():
+    for phase, news in (
+        (Phase.RUNNING, ["demo-worker-0 was deleted: its log ends here"]),
+        (Phase.SUCCEEDED, []),
+    ):
+        one = course(Asked(everyone=True, options=FOLLOW), LAUNCHER, WORKER)
+        for source in (LAUNCHER, WORKER):
+            one.notice(Notice(turn=Turn.JOINED, source=source), 0.0)
+        one.notice(Notice(turn=Turn.GONE, source=WORKER), 1.0)
+        assert one.told(1.0) == []
+        ended(one, job(phase, LAUNCHER), 2.0, done=False)
+        assert [note.text for note in one.told(1.0 + TOLD)] == news
+
+
+def test_lines_of_several_logs_are_put_in_order_and_folded():
+    flow = Flow(Asked(everyone=True, fold=True, options=FOLLOW), slots=1, total=2)
+    other = Source(pod="demo-worker-1", worker=1)
+    for source in (WORKER, other):
+        flow.notice(Notice(turn=Turn.JOINED, source=source))
+    second = 1_000_000_000
+    lines = [
+        Line(source=WORKER, at=2 * second, stamp=b"", text=b"same"),
+        Line(source=WORKER, at=2 * second + 1, stamp=b"", text=b"later"),
+        Line(source=other, at=second, stamp=b"", text=b"before"),
+        Line(source=other, at=2 * second, stamp=b"", text=b"same"),
+    ]
+    shown = flow.put(lines, 0.0)
+    shown += flow.put([], LAG)
+    shown += flow.rest(LAG)
+    assert [(one.text, one.total) for one in shown] == [
+        (b"before", 1),
+        (b"same", 2),
+        (b"later", 1),
+    ]
+    assert [who.rank for who in shown[1].speakers] == [0, 1]
+
+
+def test_a_log_that_has_joined_and_is_silent_is_waited_for_a_moment():
+    flow = Flow(Asked(everyone=True, options=FOLLOW))
+    for source in (LAUNCHER, WORKER):
+        flow.notice(Notice(turn=Turn.JOINED, source=source))
+    assert flow.put([Line(source=LAUNCHER, at=9, stamp=b"", text=b"x")], 0.0) == []
+    flow.notice(Notice(turn=Turn.ENDED, source=WORKER))
+    assert [one.text for one in flow.put([], 0.0)] == [b"x"]
+
+
+def test_a_long_line_is_shown_whole_or_not_at_all():
+    flow = Flow(Asked(include=(re.compile("begin"),)))
+    pieces = [
+        Line(source=LAUNCHER, at=1, stamp=b"", text=b"begin", ends=False),
+        Line(source=LAUNCHER, at=1, stamp=b"", text=b"middle", ends=False),
+        Line(source=LAUNCHER, at=1, stamp=b"", text=b"end"),
+        Line(source=LAUNCHER, at=2, stamp=b"", text=b"not this", ends=False),
+        Line(source=LAUNCHER, at=2, stamp=b"", text=b"begin"),
+    ]
+    assert [one.text for one in flow.put(pieces, 0.0)] == [b"begin", b"middle", b"end"]
