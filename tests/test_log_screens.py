@@ -197,7 +197,7 @@ def test_who_leaves_is_told_how_to_come_back_to_the_same(machine):
 
 @pytest.mark.parametrize("words", [[], ["--all"], ["-o", "raw"], ["-o", "json"]], ids=" ".join)
 def test_who_leaves_a_flood_has_left_at_once(machine, words):
-    machine.submit("seq 5000000; sleep 600")
+    machine.submit("seq 2000000; sleep 600")
     shown = machine.follow(*words, columns=200)
     shown.during(2)
     shown.program.sendintr()
@@ -207,7 +207,7 @@ def test_who_leaves_a_flood_has_left_at_once(machine, words):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_who_reads_no_more_holds_nobody_up_who_wants_to_leave(machine, number):
-    machine.submit("seq 5000000; sleep 600")
+    machine.submit("seq 2000000; sleep 600")
     follows = machine.piped("--all")
     time.sleep(2)  # the pipe is full by now
     follows.send_signal(number)
@@ -216,7 +216,7 @@ def test_who_reads_no_more_holds_nobody_up_who_wants_to_leave(machine, number):
 
 
 def test_last_words_that_nobody_takes_hold_nobody_up_either(machine):
-    machine.submit("seq 5000000; sleep 600")
+    machine.submit("seq 2000000; sleep 600")
     with subprocess.Popen(
         [*PROGRAM, "logs", "-f", "demo", "--all"],
         env=machine.around(),
@@ -232,7 +232,7 @@ def test_last_words_that_nobody_takes_hold_nobody_up_either(machine):
 
 
 def test_a_terminal_that_is_held_holds_nobody_up_who_wants_to_leave(machine):
-    machine.submit("seq 5000000; sleep 600")
+    machine.submit("seq 2000000; sleep 600")
     shown = machine.follow("--all")
     time.sleep(2)  # nobody reads: there is no room left in the terminal
     shown.program.kill(signal.SIGINT)

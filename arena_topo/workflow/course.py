@@ -197,6 +197,15 @@ class Course:
         if lines or self._active is None:
             self._active = now
 
+    def stood(self, seconds: float) -> None:
+        """For so long nothing was asked for: a pager, say, kept what is there waiting."""
+        if self._active is not None:
+            self._active += seconds
+        if self._over is not None:
+            self._over += seconds
+        if self._lost is not None:
+            self._lost += seconds
+
     def notice(self, notice: Notice, now: float) -> list[Note]:
         """Something happened to a log; what is to be told of it before what follows."""
         self._active = now

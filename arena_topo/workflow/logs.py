@@ -447,8 +447,10 @@ class _Show:
             error = None
             while self.end is None and error is None:
                 items, error = _came(following, _TURN)
+                came = time.monotonic()
                 yield from self._passed(items, course, flow, sinks)
                 yield ()
+                course.stood(time.monotonic() - came)
                 self._look(looker, course)
                 lost, done = looker.lost is not None, following.done
                 self.end = course.end(self.status, lost=lost, done=done, now=time.monotonic())

@@ -186,6 +186,8 @@ class Follow:
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._errands.bell, selectors.EVENT_READ, None)
         self._begun = False
+        self._left = self._away = 0.0
+        """When `read` has returned, and the seconds spent elsewhere between its calls."""
 
     @property
     def done(self) -> bool:
@@ -262,7 +264,9 @@ class Follow:
         if not self._begun:
             self._begun = True
             threading.Thread(target=self._look, daemon=True).start()
-        until = time.monotonic() + wait
+        began = time.monotonic()
+        self._away += began - (self._left or began)
+        until = began + wait
         while True:
             self._errands.heed()
             now = time.monotonic()
@@ -276,7 +280,12 @@ class Follow:
             if self._out or time.monotonic() >= until:
                 self._errands.heed()
                 found, self._out = self._out, []
+                self._left = time.monotonic()
                 return found
+
+    def _listened(self) -> float:
+        """The time, but for what whoever reads has spent elsewhere: that is no log's silence."""
+        return time.monotonic() - self._away
 
     def _receive(self, wait: float) -> None:
         """Take what sockets have, up to a limit; the others are the first the next time."""
@@ -295,7 +304,7 @@ class Follow:
         try:
             for data in streaming.received(sock):
                 taken += len(data)
-                one.heard = time.monotonic()
+                one.heard = self._listened()
                 if data:
                     self._fed(one, one.answer.feed(data))
                 else:
@@ -483,7 +492,7 @@ class Follow:
             return
         sock.setblocking(False)
         one.sock, one.used, one.state = sock, used, _State.OPEN
-        one.sent = one.heard = time.monotonic()
+        one.sent = one.heard = self._listened()
         self._selector.register(sock, selectors.EVENT_READ, one)
 
     def _unsent(self, one: _Reading, error: Exception) -> None:
@@ -561,11 +570,14 @@ class Follow:
                 else:
                     next_one = min(next_one, one.when)
             elif one.state is _State.OPEN:
-                next_one = min(next_one, self._watch(one, now))
+                next_one = min(next_one, self._watch(one, now - self._away) + self._away)
         return next_one
 
     def _watch(self, one: _Reading, now: float) -> float:
-        """See whether a stream is still what it was opened for; when to do so again."""
+        """See whether a stream is still what it was opened for; when to do so again.
+
+        Both times are such as `_listened` tells.
+        """
         due = [now + 3600.0]
         if one.answer.status is None and not one.joined:
             if now - one.sent >= _QUIET:

@@ -1,0 +1,77 @@
+"""Whoever follows logs and stops reading for a while, as with a pager, misses nothing by that."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fake_api import Log
+from fake_logs import rfc3339_nano
+from worlds import WORLDS, KubernetesWorld
+
+from arena_topo import workflow
+from arena_topo.backends.kubernetes import following
+from arena_topo.backends.logs import LogOptions
+from arena_topo.workflow import course, logs
+from arena_topo.workflow.logs import Asked, End
+
+LINES, BEGUN = 40_000, 1_795_244_400.0
+"""Lines of each worker, more than sockets hold, and when they were written (Unix seconds)."""
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[KubernetesWorld]:
+    monkeypatch.setattr(course, "LINGER", 0.3)
+    monkeypatch.setattr(course, "GRACE", 0.1)
+    monkeypatch.setattr(following, "_SILENCE", 0.3)
+    with WORLDS["kubernetes-v2beta1"](tmp_path) as opened:
+        assert isinstance(opened, KubernetesWorld)
+        yield opened
+
+
+def submitted(world: KubernetesWorld, *, workers: int) -> None:
+    """A job that runs, whose workers have written more than is read at once."""
+    world.api.now = world.api.clock() + 1
+    workflow.submit(world.job("demo", workers=workers), world.backend, namespace="default")
+    world.start("demo")
+    for worker in range(workers):
+        lines = [
+            (rfc3339_nano(BEGUN + number / LINES), b"%d of %d %080d\n" % (number, worker, 0))
+            for number in range(LINES)
+        ]
+        world.api.logs["default", f"demo-worker-{worker}"] = Log(lines=lines)
+
+
+def paused(world: KubernetesWorld, *, keeps_pods: bool) -> tuple[int, End | None]:
+    """How many lines come if the job ends while nobody reads, and what ended it."""
+    asked = Asked(everyone=True, options=LogOptions(follow=True), keep=False)
+    shown = logs.show(world.backend, "demo", "default", asked)
+    batches = iter(shown)
+    count = 0
+    while not count:
+        count += len(next(batches))
+    assert count < LINES
+    if keeps_pods:
+        for worker in range(2):
+            with world.api.edit("Pod", f"demo-worker-{worker}") as pod:
+                pod["status"]["phase"] = "Succeeded"
+                state = {"terminated": {"exitCode": 0}}
+                pod["status"]["containerStatuses"][0] |= {"ready": False, "state": state}
+            world.api.end_log(f"demo-worker-{worker}")
+        world.api.end_log(world.operator.launcher("demo")["metadata"]["name"])
+        with world.api.edit("MPIJob", "demo") as job:
+            job["status"] = {"conditions": [{"type": "Succeeded", "status": "True"}]}
+    else:
+        world.finish("demo")
+    time.sleep(1.0)
+    return count + sum(len(batch) for batch in batches), shown.end
+
+
+@pytest.mark.parametrize("keeps_pods", [True, False], ids=["pods stay", "pods are deleted"])
+def test_a_job_that_ends_while_nobody_reads_is_shown_to_its_last_line(
+    world: KubernetesWorld, *, keeps_pods: bool
+):
+    submitted(world, workers=2)
+    assert paused(world, keeps_pods=keeps_pods) == (2 * LINES, End.JOB)
