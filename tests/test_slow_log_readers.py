@@ -17,6 +17,7 @@ from arena_topo.backends.logs import LogOptions
 from arena_topo.workflow import course, logs
 from arena_topo.workflow.logs import Asked, End
 
+WORKERS = 2
 LINES, BEGUN = 40_000, 1_795_244_400.0
 """Lines of each worker, more than sockets hold, and when they were written (Unix seconds)."""
 
@@ -31,12 +32,12 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kubernete
         yield opened
 
 
-def submitted(world: KubernetesWorld, *, workers: int) -> None:
+def submitted(world: KubernetesWorld) -> None:
     """A job that runs, whose workers have written more than is read at once."""
     world.api.now = world.api.clock() + 1
-    workflow.submit(world.job("demo", workers=workers), world.backend, namespace="default")
+    workflow.submit(world.job("demo", workers=WORKERS), world.backend, namespace="default")
     world.start("demo")
-    for worker in range(workers):
+    for worker in range(WORKERS):
         lines = [
             (rfc3339_nano(BEGUN + number / LINES), b"%d of %d %080d\n" % (number, worker, 0))
             for number in range(LINES)
@@ -49,12 +50,14 @@ def paused(world: KubernetesWorld, *, keeps_pods: bool) -> tuple[int, End | None
     asked = Asked(everyone=True, options=LogOptions(follow=True), keep=False)
     shown = logs.show(world.backend, "demo", "default", asked)
     batches = iter(shown)
-    count = 0
-    while not count:
-        count += len(next(batches))
-    assert count < LINES
+    count, heard = 0, set()
+    while len(heard) < WORKERS:
+        batch = next(batches)
+        count += len(batch)
+        heard |= {one.line.source.pod for one in batch}
+    assert count < WORKERS * LINES
     if keeps_pods:
-        for worker in range(2):
+        for worker in range(WORKERS):
             with world.api.edit("Pod", f"demo-worker-{worker}") as pod:
                 pod["status"]["phase"] = "Succeeded"
                 state = {"terminated": {"exitCode": 0}}
@@ -73,5 +76,5 @@ def paused(world: KubernetesWorld, *, keeps_pods: bool) -> tuple[int, End | None
 def test_a_job_that_ends_while_nobody_reads_is_shown_to_its_last_line(
     world: KubernetesWorld, *, keeps_pods: bool
 ):
-    submitted(world, workers=2)
-    assert paused(world, keeps_pods=keeps_pods) == (2 * LINES, End.JOB)
+    submitted(world)
+    assert paused(world, keeps_pods=keeps_pods) == (WORKERS * LINES, End.JOB)

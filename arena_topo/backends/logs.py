@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -49,13 +49,13 @@ class Source:
     worker: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class Line(NamedTuple):
     """One line of a log, without its line feed; bytes as the program wrote them.
 
     `at` is when it was written, Unix time in nanoseconds by the clock of its node, 0 where that is
     not known; `stamp` the same as the engine says it (RFC 3339, any zone). Lines of a source come
-    in their order, and each once. `ends` is False where more of the same line follows.
+    in their order, and each once. `ends` is False where more of the same line follows. A tuple,
+    since there may be 100,000 a second: it is made in a quarter of a frozen dataclass's time.
     """
 
     source: Source

@@ -59,12 +59,13 @@ needs_kubectl = pytest.mark.skipif(shutil.which("kubectl") is None, reason="kube
 
 @dataclass(slots=True)
 class Served:
-    """A server in another process, and the home of its clients."""
+    """A server in another process, if there is one, and the home of its clients."""
 
-    process: subprocess.Popen[str]
+    process: subprocess.Popen[str] | None
     environment: dict[str, str]
 
     def say(self, word: str) -> dict[str, object]:
+        assert self.process is not None
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write(word + "\n")
@@ -329,5 +330,46 @@ def test_workers_that_say_nothing(tmp_path: Path):
     print(f"\nworkers that say nothing, after 3 s\n{IDLE}")
     for workers in (64, 256, 512):
         silent(tmp_path, f"arena-topo logs -f --all, {workers}", workers, FOLLOW)
-        if shutil.which("kubectl"):
-            silent(tmp_path, f"kubectl logs -f -l, {workers}", workers, KUBECTL)
+    # It opens five a second: hundreds would take minutes.
+    if shutil.which("kubectl"):
+        silent(tmp_path, "kubectl logs -f -l, 64", 64, KUBECTL)
+
+
+WRITER = """
+import sys, time
+epoch, rate, tick = time.time(), int(sys.argv[1]), 0.02
+size = int(rate * tick)
+end = b" loss 2.3456 grad_norm 0.9871 lr 3.00e-04 tokens/s 31234 mem 61.2 GB\\n"
+print(f"epoch={epoch}", flush=True)
+for block in range(int(int(sys.argv[2]) / tick)):
+    numbers = range(block * size, (block + 1) * size)
+    lines = [b"[1,%d]<stdout>:step at=%08d" % (number % 64, number) + end for number in numbers]
+    time.sleep(max(0, epoch + (block + 1) * tick - time.time()))
+    sys.stdout.buffer.write(b"".join(lines))
+    sys.stdout.buffer.flush()
+"""
+"""A launcher that says what all ranks say, at a pace, and when it began."""
+
+
+def test_following_on_the_local_engine(tmp_path: Path):
+    total = RATE * WORKERS
+    print(f"\nthe local engine: a launcher that writes {total:,} lines/s for {SECONDS} s\n{HEAD}")
+    program = tmp_path / "writer.py"
+    program.write_text(WRITER)
+    here = ["--backend", "local", "--emulate", "dgx-1-v100:1"]
+    environment = {**os.environ, "HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path / "state")}
+    for number, more in enumerate(((), ("-o", "json"), ("--all",))):
+        name = f"train-{number}"
+        command = f"{sys.executable} {program} {total} {SECONDS}"
+        words = f"submit mpi --name {name} --workers 1 --image none".split()
+        subprocess.run(
+            [*ARENA, *words, *here, command], env=environment, check=True, capture_output=True
+        )
+        server = Served(None, environment)
+        run = follow(server, [*ARENA, "logs", name, "-f", *here, *more])
+        told(tmp_path)
+        written = subprocess.run(
+            [*ARENA, "logs", name, *here], env=environment, check=True, capture_output=True
+        ).stdout
+        epoch = float(written[: 1 << 16].partition(b"epoch=")[2].split(b"\n", 1)[0])
+        print(run.row(f"arena-topo logs -f {' '.join(more)}", epoch=epoch, rate=total))
