@@ -66,8 +66,10 @@ class AlreadyExists(ArenaError):
 class JobFailed(ArenaError):
     """The job ended badly; the program ends with the launcher's own exit code."""
 
-    def __init__(self, message: str, *, exit_code: int, hint: str | None = None) -> None:
-        super().__init__(message, hint=hint)
+    def __init__(
+        self, message: str, *, exit_code: int, why: str | None = None, hint: str | None = None
+    ) -> None:
+        super().__init__(message, why=why, hint=hint)
         self.exit_code = exit_code
 
 

@@ -25,16 +25,26 @@ _ORDINARY = bytes([0x09, 0x0A, *range(0x20, 0x7F)])
 _LONGEST_SEQUENCE = 64
 """Bytes of an escape sequence that is still taken for a colour: five true colours and more."""
 
+_LONGEST_LINK = 2083
+"""Characters of the address of a link: what no browser's exceeds."""
+
 _OF_PROGRAMS = re.compile(
-    f"\x1b\\[(?:([0-9;:]{{0,{_LONGEST_SEQUENCE}}})m|[0-2]?(K))|{_OBEYED.pattern}"
+    f"\x1b\\[(?:([0-9;:]{{0,{_LONGEST_SEQUENCE}}})m|[0-2]?(K)|(\\?(?:7|12|25|2004|2026)[hl]))"
+    f"|\x1b\\](8;[ -~]{{0,{_LONGEST_LINK}}}(?:\x07|\x1b\\\\))|{_OBEYED.pattern}"
 )
-"""SGR, EL (ECMA-48, 8.3.117 and 8.3.41), and every other character that a terminal would obey."""
+"""SGR, EL (ECMA-48, 8.3.117 and 8.3.41); what only hides the cursor, or turns wrapping, bracketed
+paste or synchronized output on and off (DEC private modes, xterm's ctlseqs); links (OSC 8); and
+every other character that a terminal would obey."""
 
 _UNFINISHED = re.compile(
-    rb"(?:\x1b(?:\[[0-9;:]{0,%d})?" % _LONGEST_SEQUENCE
+    rb"(?:\x1b(?:\[(?:[0-9;:]{0,%d}|\?[0-9]{0,4})|\](?:8(?:;[ -~]{0,%d}\x1b?)?)?)?"
+    % (_LONGEST_SEQUENCE, _LONGEST_LINK)
     + rb"|[\xc2-\xdf]|[\xe0-\xef][\x80-\xbf]?|[\xf0-\xf4][\x80-\xbf]{0,2})\Z"
 )
-"""The beginning of a colour or of a character, at the end of what has come so far."""
+"""The beginning of a colour, a link, or a character, at the end of what has come so far."""
+
+_LONGEST_HELD = _LONGEST_LINK + 8
+"""Bytes of such a beginning."""
 
 _RESET = "\x1b[0m"
 
@@ -106,8 +116,8 @@ def ordinary(data: bytes, *, returns: bool = False) -> bool:
 
 
 def cut_short(data: bytes) -> int:
-    """Where the colour or the character begins that the end of some bytes cuts; else their end."""
-    found = _UNFINISHED.search(data, max(0, len(data) - _LONGEST_SEQUENCE - 4))
+    """Where the sequence or character begins that the end of some bytes cuts; else their end."""
+    found = _UNFINISHED.search(data, max(0, len(data) - _LONGEST_HELD))
     return len(data) if found is None else found.start()
 
 
@@ -130,9 +140,10 @@ class LogText:
     """One log as it comes, in pieces of any size: what of it a terminal may be given.
 
     Colours pass with `colours`, and end with their line; so does what erases the rest of a line.
-    Carriage returns pass: bars move, and nothing but their own line is written over. Other
-    sequences are shown and not obeyed, what is no UTF-8 becomes U+FFFD. What needs none of this is
-    the same, byte for byte.
+    Carriage returns pass: bars move, and nothing but their own line is written over. What hides the
+    cursor and the like is left out, and so are links, but for their text. Other sequences are shown
+    and not obeyed, what is no UTF-8 becomes U+FFFD. What needs none of this is the same, byte for
+    byte.
     """
 
     def __init__(self, *, colours: bool) -> None:
@@ -176,11 +187,13 @@ class LogText:
 
 def _allowed(found: re.Match[str], *, colours: bool, moves: bool) -> str:
     """What becomes of a sequence or character in a log."""
-    asked, erases = found.groups()
+    asked, erases, mode, link = found.groups()
     if asked is not None:
         return _look(asked) if colours else ""
     if erases:
         return found[0] if moves and colours else ""
+    if mode or link:
+        return ""
     return "\r" if moves and found[0] == "\r" else _visible(found)
 
 

@@ -116,3 +116,42 @@ def table_of(
         "#",
     ]
     return lines
+
+
+def made(
+    ranks: int, names: Iterable[str], *, pods: Sequence[int] | None = None, done: bool = True
+) -> list[str]:
+    """What ranks say that make communicators by these names, and connect later.
+
+    They are in one pod, or each in its own.
+    """
+
+    def comm(name: str, rank: int) -> str:
+        local = 0 if pods else rank
+        return (
+            f"comm 0x{rank}{name} rank {rank} nranks {ranks} cudaDev {local} nvmlDev {local}"
+            f" busId {local + 6:x}000 commId 0x{name}"
+        )
+
+    return [
+        f"{_thread(rank, pods)} ncclCommInitRank {comm(name, rank)} - Init {state}"
+        for name in names
+        for state in ("START", "COMPLETE")[: 1 + done]
+        for rank in range(ranks)
+    ]
+
+
+def joined(ranks: int, way: str, *, pods: Sequence[int] | None = None) -> list[str]:
+    """What their threads say that connect at the first collective (since 2.22), of a ring."""
+    found = []
+    for rank in range(ranks):
+        after = (rank + 1) % ranks
+        ends = f"{rank}[{0 if pods else rank}] -> {after}[{0 if pods else after}]"
+        end = " [send]" if way.startswith("NET") else ""
+        found.append(f"{_thread(rank, pods)} Channel 00/0 : {ends}{end} via {way}")
+    return found
+
+
+def _thread(rank: int, pods: Sequence[int] | None) -> str:
+    host, local = (host_of(pods[rank]), 0) if pods else (host_of(0), rank)
+    return f"{host}:{100 + local}:{200 + local} [{local}] NCCL INFO"

@@ -708,7 +708,7 @@ def test_the_three_kinds_of_patches_change_what_they_name(api: FakeApi, connect)
     ],
 )
 def test_a_patch_says_which_kind_it_is(canned, tmp_path: Path, kind: Any, said: str):
-    server = canned(whole({"kind": "ConfigMap"}))
+    server = canned(whole(a_map()))
     server.connect(tmp_path).patch(f"{MAP}/a", {"data": {}}, kind, dryRun="All")
     assert server.types == [said]
     assert server.asked == [("PATCH", f"{MAP}/a", {"dryRun": "All"})]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from arena_topo.backends.logs import Line, Source
 from arena_topo.workflow import folding
-from arena_topo.workflow.folding import WINDOW, Fold
+from arena_topo.workflow.folding import HELD, WINDOW, Fold
 from arena_topo.workflow.speakers import Entry, Speaker
 
 SECOND = 1_000_000_000
@@ -128,17 +128,27 @@ def test_a_line_waits_for_its_like_but_not_for_long():
     fold = Fold()
     for who in RANKS[:2]:
         fold.add([said(who, f"I am {who.rank}")], 0.0)
-    fold.add([], WINDOW)
+    fold.add([], HELD)
     assert fold.add([said(RANKS[0], "x", 5.0)], 5.0) == []
-    assert fold.add([], 5.0 + WINDOW / 2) == []
-    assert shown(fold.add([], 5.0 + WINDOW)) == [("x", 1, [0])]
+    assert fold.add([], 5.0 + HELD / 2) == []
+    assert shown(fold.add([], 5.0 + HELD)) == [("x", 1, [0])]
+
+
+def test_what_came_together_is_folded_though_it_was_written_up_to_a_second_apart():
+    for late, times in (
+        (WINDOW, [("x", 2, [0, 1])]),
+        (WINDOW + 0.1, [("x", 1, [0]), ("x", 1, [1])]),
+    ):
+        fold = Fold()
+        came = fold.add([said(RANKS[0], "x", 5.0), said(RANKS[1], "x", 5.0 + late)], 9.0)
+        assert shown([*came, *fold.add([], 9.0 + HELD)]) == times
 
 
 def test_once_everybody_has_said_it_nobody_is_waited_for():
     fold = Fold()
     for who in RANKS[:2]:
         fold.add([said(who, f"I am {who.rank}")], 0.0)
-    fold.add([], WINDOW)
+    fold.add([], HELD)
     assert fold.add([said(RANKS[0], "x", 5.0)], 5.0) == []
     assert shown(fold.add([said(RANKS[1], "x", 5.1)], 5.1)) == [("x", 2, [0, 1])]
 
@@ -147,7 +157,7 @@ def test_who_is_silent_for_good_is_not_waited_for():
     fold = Fold()
     for who in RANKS[:2]:
         fold.add([said(who, f"I am {who.rank}")], 0.0)
-    fold.add([], WINDOW)
+    fold.add([], HELD)
     fold.forget(RANKS[1].source)
     assert shown(fold.add([said(RANKS[0], "x", 5.0)], 5.0)) == [("x", 1, [0])]
 

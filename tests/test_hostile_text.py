@@ -324,7 +324,7 @@ LOG = (
 """Colours, a bar; what writes titles, clipboards and links; clears, moves, turns, rings, hides."""
 
 LOG_SEEN = (
-    b"\r50 %\n\\x1b]0;PWN\\x07\\x1b]52;c;cHdu\\x07\\x1b]8;;http://x\\x1b\\link\n"
+    b"\r50 %\n\\x1b]0;PWN\\x07\\x1b]52;c;cHdu\\x07link\n"
     b"\\x1bP+q544e\\x1b\\ \\x1b[2J\\x1b[1A\\x1bc \xef\xbf\xbd31m \\x9b31m \\u202eback\\u2069"
     b" \\x08\\x08\\x07\n"
 )
@@ -363,6 +363,11 @@ def test_of_a_log_a_terminal_obeys_colours_and_bars_alone(
         (b" 0%\r 50%\r\x1b[2K100%\r", "100%"),
         (b"windows\r", "windows"),
         (b"\r", ""),
+        (b"\x1b[?25l\x1b[2Kx\x1b[?25h\x1b[?2004h\x1b[?2026l", "x"),
+        (b"\x1b[?1049hx\x1b[?25x\x1b[25l", "\\x1b[?1049hx\\x1b[?25x\\x1b[25l"),
+        (b"a \x1b]8;id=1;http://x\x07link\x1b]8;;\x07 b", "a link b"),
+        (b"\x1b]8;;http://x", "\\x1b]8;;http://x"),
+        (b"\x1b]8;;" + b"x" * 3000 + b"\x07y", "\\x1b]8;;" + "x" * 3000 + "\\x07y"),
     ],
 )
 def test_a_line_keeps_what_is_harmless_of_its_colours(line: bytes, seen: str):
@@ -374,6 +379,7 @@ parts = st.sampled_from(
         *(b"\x1b", b"[", b"3", b";", b"1", b"m", b"K", b"0", b"\r", b"\n", b"\t", b"x", b"\x9b"),
         *("é".encode(), "東".encode(), "🚀".encode(), b"\xff", b"\xe2", b"\x80", b"\xae", b"\x07"),
         *(b"\x1b[31m", b"\x1b[0m", b"\x1b[K", b"\x1b[2J", b"\xc2\x85", b"\xed\xa0\x80"),
+        *(b"?", b"2", b"5", b"h", b"]", b"8", b"\\", b"\x1b[?25l", b"\x1b]8;;", b"\x1b\\"),
     ]
 )
 logs = st.lists(parts, max_size=30).map(b"".join) | st.binary(max_size=40)

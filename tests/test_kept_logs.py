@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -20,7 +21,7 @@ from arena_topo.backends import JobStatus, Phase
 from arena_topo.backends.kept import AGE, SWITCH, Archive, Kept, open_archive
 from arena_topo.backends.logs import Line, LogOptions, Source
 from arena_topo.errors import ArenaError, UsageError
-from arena_topo.workflow.saving import Saving
+from arena_topo.workflow.saving import Saved, Saving
 
 SERVER = "https://10.0.0.1:6443"
 JOB = JobStatus(uid="u1", name="train", namespace="team", phase=Phase.RUNNING, created=100.0)
@@ -608,6 +609,16 @@ def test_logs_are_saved_whole_and_byte_for_byte(tmp_path: Path) -> None:
     assert (saved.files, saved.lines, saved.size, saved.error) == (6, 8, 31, None)
 
 
+@pytest.mark.parametrize(
+    ("size", "said"),
+    [(0, "0 bytes"), (1, "1 byte"), (999, "999 bytes"), (1000, "1.0 kB"), (31_400, "31.4 kB"),
+     (999_960, "1.0 MB"), (2_000_000, "2.0 MB"), (3_140_000_000, "3.1 GB")],
+)  # fmt: skip
+def test_what_was_saved_is_told_in_units_that_fit(tmp_path: Path, size: int, said: str) -> None:
+    saved = Saved(folder=tmp_path, files=2, lines=30, size=size)
+    assert saved.told == f"saved in {tmp_path}: logs: 2, lines: 30, {said}"
+
+
 def test_saved_lines_start_with_their_times_where_they_are_wanted(tmp_path: Path) -> None:
     with Saving(tmp_path, container="mpi", timestamps=True) as saving:
         saving.write([line(1, "a", ends=False), line(1, "b"), line(2, "c")])
@@ -631,6 +642,22 @@ def test_a_file_that_is_there_is_never_written_over(tmp_path: Path) -> None:
     assert (tmp_path / "train-worker-0.p2.log").read_text() == "joined later\n"
     assert saved.error is not None
     assert told == [f"not all of the log is saved in {tmp_path}/train-worker-0.p2.log: File exists"]
+
+
+@pytest.mark.parametrize("pod", ["train-worker-0", "a.b", "x" * 250, ".odd/one"])
+@pytest.mark.parametrize("other", [{"run": 2}, {"container": "side"}, {"uid": "p9", "run": 1}])
+def test_any_file_that_is_there_of_a_pod_is_told_before_anything_is_read(
+    tmp_path: Path, pod: str, other: dict[str, Any]
+) -> None:
+    first = Source(pod=pod, container="mpi")
+    with Saving(tmp_path) as saving:
+        saving.write([line(1, "a", first), line(1, "b", replace(first, **other))])
+    next(one for one in tmp_path.iterdir() if one.read_bytes() == b"a\n").unlink()
+    [left] = tmp_path.iterdir()
+    with pytest.raises(UsageError) as wrong:
+        Saving(tmp_path, pods=["another", pod])
+    assert wrong.value.message == f"{left} is there already"
+    Saving(tmp_path, pods=["train-worker", "train-worker-01", "b", "a.b2", "2"])
 
 
 def test_pods_with_odd_names_are_saved_in_the_folder(tmp_path: Path) -> None:

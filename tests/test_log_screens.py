@@ -152,6 +152,7 @@ def test_a_terminal_shows_why_it_waits_until_there_are_lines(machine):
     assert shown.end() == 7
     assert shown.screen.text.splitlines()[1:] == [
         "error: the job demo failed",
+        "  why:  the launcher ended with exit code 7",
         "  try:  arena-topo why demo -n default",
     ]
 
@@ -167,6 +168,36 @@ def test_a_pipe_is_told_why_it_waits_once_for_each_reason(machine):
     out, err = follows.communicate(timeout=30)
     assert (follows.returncode, out) == (0, b"hello\n")
     assert b"cannot be placed" not in err
+
+
+def test_an_empty_log_is_told_of_on_a_terminal_and_is_nothing_in_a_pipe(machine):
+    machine.submit("sleep 600")
+    while "RUNNING" not in machine.arena("list").stdout:
+        time.sleep(0.1)
+    shown = Running(["logs", "demo"], machine.env, columns=200)
+    assert shown.end() == 0
+    assert shown.screen.text == (
+        "note: demo has written nothing yet; arena-topo logs -f demo -n default waits for it"
+    )
+    piped = machine.arena("logs", "demo")
+    assert (piped.returncode, piped.stdout, piped.stderr) == (0, "", "")
+
+
+def test_a_pipe_is_told_once_that_nothing_is_written_and_that_a_job_is_suspended(machine):
+    machine.submit("sleep 600")
+    follows = machine.piped()
+    assert follows.stderr is not None
+    told = [follows.stderr.readline() for _ in range(1)]
+    machine.arena("suspend", "demo")
+    told.append(follows.stderr.readline())
+    follows.send_signal(signal.SIGINT)
+    told += follows.communicate(timeout=30)[1].splitlines(keepends=True)
+    waits = [one.decode() for one in told if one.startswith(b"demo ")]
+    assert waits == [
+        "demo runs, but has written nothing yet\n",
+        "demo is suspended; arena-topo resume demo -n default starts it when it fits\n",
+    ]
+    assert b"The job demo is suspended; arena-topo resume demo" in told[-1]
 
 
 def test_quiet_is_heeded_while_waiting(machine):
@@ -193,6 +224,32 @@ def test_who_leaves_is_told_how_to_come_back_to_the_same(machine):
         f"{GOES_ON}arena-topo logs -f demo -n default --only rank:0,1 --only launcher"
         " --include 'a b|h' --tail 5 --no-fold; end it: arena-topo delete demo -n default"
     )
+
+
+def test_what_a_terminal_echoes_of_ctrl_c_takes_no_room_of_the_words_after_it(machine):
+    machine.submit("echo hello; sleep 600", name="l1")
+    shown = machine.follow("-i", "l1-launcher", name="l1", columns=80)
+    shown.until("hello")
+    shown.during(0.5)
+    shown.program.sendintr()
+    assert shown.end(within=SOON) == 130
+    assert shown.screen.text.splitlines()[1:] == [
+        "The job l1 goes on. Come back: arena-topo logs -f l1 -n default -i l1-launcher;",
+        "  end it: arena-topo delete l1 -n default",
+    ]
+
+
+@pytest.mark.parametrize("words", [[], ["-o", "raw"]], ids=" ".join)
+def test_who_leaves_in_the_middle_of_a_line_is_told_so_on_a_line_without_its_colour(machine, words):
+    machine.submit("printf '\\033[31m\\rbar 17'; sleep 600")
+    shown = machine.follow(*words, columns=200)
+    shown.until("bar 17")
+    shown.program.sendintr()
+    assert shown.end(within=SOON) == 130
+    bar, said = shown.screen.text.splitlines()
+    assert bar.removesuffix("^C") == "bar 17"
+    assert said.startswith(GOES_ON)
+    assert shown.screen.codes[-1] == "0m"
 
 
 @pytest.mark.parametrize("words", [[], ["--all"], ["-o", "raw"], ["-o", "json"]], ids=" ".join)

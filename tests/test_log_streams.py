@@ -235,7 +235,7 @@ def test_a_broken_stream_is_told_of_once_until_it_is_back(
         reader.until_said("two")
         operator.finish("demo")
         reader.until_done()
-    assert reader.turns() == [Turn.JOINED, Turn.BROKEN, Turn.ENDED]
+    assert reader.turns() == [Turn.JOINED, Turn.BROKEN, Turn.RESUMED, Turn.ENDED]
     assert reader.texts() == ["one", "two"]
 
 
@@ -260,7 +260,8 @@ def test_a_container_that_starts_anew_in_its_pod_goes_on_as_its_next_run(
     assert reader.texts() == ["run 0", "last of run 0", "run 1"]
     assert [line.source.run for line in reader.lines] == [0, 0, 1]
     turns = [one.turn for one in reader.items if isinstance(one, Notice)]
-    assert [turn for turn in turns if turn is not Turn.BROKEN] == [Turn.JOINED, Turn.RESTARTED]
+    connection = {Turn.BROKEN, Turn.RESUMED}
+    assert [turn for turn in turns if turn not in connection] == [Turn.JOINED, Turn.RESTARTED]
 
 
 def test_a_run_that_ended_unseen_is_read_to_its_end_though_the_next_was_read_before(

@@ -83,12 +83,12 @@ def test_each_line_says_who_wrote_it_and_the_bars_stand_below_each_other():
         "rank 3 worker-3 | loss 0.5\n"
         "rank 12         | loss 0.6\n"
         "worker-4        | a worker of several ranks\n"
-        "rank 3 worker-3 run 2 | once more\n"
-        "worker-5/sidecar      | pulling\n"
-        "stranger              | ?\n"
+        "rank 3 worker-3 restart 1 | once more\n"
+        "worker-5/sidecar          | pulling\n"
+        "stranger                  | ?\n"
     )
     again = shown(batch, batch)[len(first) :]
-    assert {line.index(" | ") for line in again.splitlines()} == {21}, "it never becomes narrower"
+    assert {line.index(" | ") for line in again.splitlines()} == {25}, "it never becomes narrower"
 
 
 @pytest.mark.parametrize(
@@ -352,9 +352,28 @@ def test_following_ends_with_the_job_and_the_exit_code_of_its_launcher(place):
     code, out, err = place.logs("-f", "demo")
     timer.join()
     assert (code, out) == (7, "one\n")
-    assert err == "error: the job demo failed\n  try:  arena-topo why demo -n default\n"
+    assert err == (
+        "error: the job demo failed\n  why:  the launcher ended with exit code 7\n"
+        "  try:  arena-topo why demo -n default\n"
+    )
     assert place.logs("-f", "demo", "--all")[0] == 7
     assert place.logs("demo")[0] == 0, "who only reads is not told how the job ended"
+
+
+def test_following_a_job_that_is_gone_ends_with_the_code_of_its_launcher(place):
+    place.say("one")
+    timer = place.later(lambda: place.world.finish("demo", 7))
+    assert place.logs("-f", "demo")[0] == 7
+    timer.join()
+    place.world.backend.delete("demo", "default")
+    code, out, err = place.logs("-f", "demo")
+    assert (code, out) == (7, "one\n")
+    assert err.endswith("error: the job demo failed\n  why:  the launcher ended with exit code 7\n")
+    assert place.logs("demo")[:2] == (0, "one\n")
+    for flags in (["-p"], ["-p", "--kept"]):
+        code, out, err = place.logs("demo", *flags)
+        assert (code, out) == (1, "")
+        assert "error: no earlier run of demo is kept\n" in err
 
 
 def test_a_job_that_succeeds_ends_its_log_with_nothing_more_to_say(place):
@@ -393,7 +412,6 @@ WRONG = {
     "--instance x --only launcher": "--instance and --only exclude each other",
     "--previous -f": "--previous and --follow exclude each other",
     "--kept -f": "--kept and --follow exclude each other",
-    "--kept -p": "--kept and --previous exclude each other",
     "--highlight x -o json": "--highlight and --output json exclude each other",
     "--highlight x -o raw": "--highlight and --output raw exclude each other",
     "--nccl -o raw": "--nccl and --output raw exclude each other",

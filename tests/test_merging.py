@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from arena_topo.backends.logs import Line, Source
 from arena_topo.workflow import merging
-from arena_topo.workflow.merging import LAG, Merge
+from arena_topo.workflow.merging import LAG, PATIENCE, Merge
 
 SOURCES = [Source(pod=f"demo-worker-{index}", worker=index) for index in range(4)]
 A, B = SOURCES[:2]
@@ -64,12 +64,39 @@ def test_without_a_lag_a_line_waits_for_every_log_that_is_to_come():
     merge = joined(A, lag=None)
     merge.await_([B.pod])
     merge.add([line(A, 2)], 0.0)
-    assert merge.take(1e6) == []
+    assert merge.take(PATIENCE - 0.1) == []
     merge.join(B)
-    assert merge.take(1e6) == []
-    merge.add([line(B, 1), line(B, 3)], 1e6)
-    assert texts(merge.take(1e6)) == ["1", "2"]
+    assert merge.take(PATIENCE - 0.1) == []
+    merge.add([line(B, 1), line(B, 3)], PATIENCE - 0.1)
+    assert texts(merge.take(PATIENCE - 0.1)) == ["1", "2"]
     assert texts(merge.rest()) == ["3"]
+
+
+def test_without_a_lag_a_log_that_does_not_come_holds_the_others_up_for_a_moment():
+    merge = joined(A, lag=None)
+    merge.await_([B.pod])
+    merge.add([line(A, 2)], 0.0)
+    assert merge.take(0.0) == []
+    merge.add([line(A, 3)], PATIENCE - 0.1)
+    assert texts(merge.take(PATIENCE)) == ["2", "3"]
+    assert merge.missing == {B.pod}
+    merge.add([line(B, 1), line(B, 4)], PATIENCE + 1)
+    assert texts(merge.take(PATIENCE + 1)) == ["1"]
+    assert not merge.missing
+    assert not merge.silent
+
+
+def test_without_a_lag_a_log_that_does_not_go_on_is_passed_over_until_it_does():
+    merge = joined(A, B, lag=None)
+    merge.add([line(A, 1), line(B, 1)], 0.0)
+    assert texts(merge.take(0.0)) == ["1", "1"]
+    merge.add([line(A, 2)], PATIENCE)
+    assert texts(merge.take(PATIENCE)) == ["2"]
+    assert merge.silent == {B.pod}
+    merge.add([line(B, 3)], PATIENCE + 1)
+    assert merge.take(PATIENCE + 1) == []
+    assert not merge.silent
+    assert not merge.missing
 
 
 def test_lines_of_a_log_keep_their_order_when_its_clock_is_set_back():

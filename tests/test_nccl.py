@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from arena_topo.nccl import Cause, Connection, Rank, Report, Side
-from arena_topo.nccl.causes import ADVICE, cause_of
+from arena_topo.nccl.causes import ADVICE, advice_on, cause_of
 from arena_topo.nccl.reading import Reader
 
 LOGS = Path(__file__).parent / "nccl"
@@ -345,6 +345,31 @@ def test_a_late_connection_belongs_to_the_one_communicator_it_can_be_of() -> Non
     assert report.communicators[1].matrix() == {(3, 1): ("P2P/CUMEM",)}
 
 
+def test_a_late_connection_is_of_the_communicator_in_which_the_other_gpu_has_that_name() -> None:
+    lines = [
+        *(start(rank, 2, "a", pid=rank) for rank in range(2)),
+        *(start(rank, 2, "b", pid=2 * rank) for rank in range(2)),
+        "n:0:5 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[2] via P2P/CUMEM",
+    ]
+    report = read("\n".join(lines))
+    assert [len(one.connections) for one in report.communicators] == [0, 1]
+    assert report.loose == ()
+
+
+def test_ranks_that_begin_again_under_a_name_that_was_over_have_not_got_done() -> None:
+    first = [start(rank, 2, "a", pid=rank) for rank in range(2)]
+    again = start(1, 2, "a", pid=1, done=False).replace("comm 0x1a", "comm 0x77")
+    report = read("\n".join([*first, again]))
+    assert [(one.name, one.incomplete) for one in report.communicators] == [
+        ("0xa", ()),
+        ("0xa", (1,)),
+    ]
+    both = [first[1], again, first[0], start(0, 2, "a", pid=0).replace("comm 0x0a", "comm 0x78")]
+    report = read("\n".join(both))
+    assert [len(one.ranks) for one in report.communicators] == [2, 2]
+    assert report.contradictions == ()
+
+
 def test_ranks_without_names_are_put_together_one_communicator_after_the_other() -> None:
     lines = [
         f"n:{pid}:9 [0] NCCL INFO Trees [0] -1/-1/-1->{pid - 1}->-1\n{old(pid - 1, 2, pid=pid)}"
@@ -457,6 +482,17 @@ def test_a_plugin_and_nccl_itself_speak_of_the_same_card() -> None:
         ("Call to ibv_modify_qp failed with error Network is unreachable", Cause.IB_SETUP),
         ("Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 1000", Cause.SAME_GPU),
         ("Bootstrap : no socket interface found", Cause.NO_INTERFACE),
+        ("Call to ibv_create_cq failed with error Operation not permitted", Cause.IB_MEMORY),
+        ("P2P is disabled between NVLINK connected GPUs 1 and 0. This should", Cause.NVLINK_OFF),
+        ("Multiple Ranks are using the same GPU/Partition. Set NCCL_MULTI", Cause.SAME_GPU),
+        (
+            'NCCL_NVLS_ENABLE has been set to "1" and it has ranks using the same NVML device.',
+            Cause.SAME_GPU,
+        ),
+        ("[Service thread] Error encountered progressing operation=Connect, res=3", None),
+        ("[Service thread] shm close failed", None),
+        ("[Service thread] proxy ops shm unlink failed", None),
+        ("Proxy Call to rank 0 failed (Connect)", None),
         ("Cuda failure 'invalid argument'", Cause.CUDA),
         ("Cuda failure 1 'out of memory'", Cause.CUDA),
         ("something nobody has seen", None),
@@ -470,6 +506,71 @@ def test_a_complaint_has_a_cause_only_where_it_is_known(text: str, cause: Cause 
 
 def test_every_cause_has_advice() -> None:
     assert set(ADVICE) == set(Cause)
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("Multiple Ranks are using the same GPU/Partition.", "NCCL_MULTI_RANK_GPU_ENABLE=1"),
+        ("multiple ranks using the same NVML device.", "leave out NCCL_NVLS_ENABLE=1"),
+        ("Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 59000", "slices"),
+        ("Failed to bind NVLink SHARP (NVLS) Multicast memory", "fabric manager"),
+    ],
+)
+def test_what_to_try_fits_what_nccl_says_and_not_only_its_class(text: str, hint: str) -> None:
+    advice = advice_on(text, cause_of(text))
+    assert advice is not None
+    assert hint in advice.hint
+
+
+EFA = "int cm_req_handle_error_entry(nccl_net_ofi_context_t*, fid_cq*, fi_cq_err_entry*, uint16_t)"
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        f"{EFA}:46",
+        "std::vector<T> ring(T (&)[8], int [2]) [with T = int]:7",
+        "<unknown>:0",
+        "a file with spaces.cc:12",
+        "x" * 600 + "(int):1",
+    ],
+)
+def test_a_warning_of_a_plugin_that_names_a_function_and_no_file_is_a_complaint(
+    where: str,
+) -> None:
+    report = read(
+        f"[2026-01-01 12:08:32] pod-0:194:710 [0] {where} NCCL WARN NET/OFI Request failed"
+    )
+    (one,) = report.complaints
+    assert (one.text, one.where, one.hosts) == ("NET/OFI Request failed", where, ("pod-0",))
+    assert report.torn == 0
+
+
+@MANY
+@given(st.text(max_size=80), st.sampled_from(["", "h:1:2 ", "h:1:2 [0] ", "[0] "]), st.text())
+def test_no_warning_is_lost_whatever_stands_before_it(noise: str, writer: str, before: str) -> None:
+    report = read("\n".join(f"{before}{writer}{noise} NCCL WARN broken".splitlines()[-1:]))
+    assert len(report.complaints) + report.torn == 1
+
+
+def test_a_warning_glued_to_another_line_is_told_though_not_of_whom() -> None:
+    sent = f"{PREFIX}Channel 00/0 : 3[3] -> 2[2] via P2P/IPC"
+    report = read(f"{sent}node-2:43:78 [1] transport/net.cc:9 NCCL WARN broken")
+    assert [(one.text, one.hosts) for one in report.complaints] == [("broken", ("",))]
+    assert kinds(report) == set()
+
+
+def test_what_only_follows_a_failure_of_the_same_process_names_that() -> None:
+    lines = (
+        "a:10:25 [0] misc/ibvwrap.cc:190 NCCL WARN Call to ibv_create_cq failed",
+        "a:10:25 [0] proxy.cc:1541 NCCL WARN [Service thread] Error encountered progressing op",
+        "a:10:20 [0] proxy.cc:1155 NCCL WARN Proxy Call to rank 0 failed (Connect)",
+    )
+    found = [one.follows for one in read("\n".join(lines)).complaints]
+    assert found == [None, "Call to ibv_create_cq failed", "Call to ibv_create_cq failed"]
+    other = [line.replace("a:10:25", "a:11:25") for line in lines[:1]] + [*lines[1:]]
+    assert [one.follows for one in read("\n".join(other)).complaints] == [None, None, None]
 
 
 def test_the_same_complaint_of_many_is_told_once() -> None:

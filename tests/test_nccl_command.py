@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from nccl_lines import spoken, table_of, through
+from nccl_lines import joined, made, spoken, table_of, through
 from worlds import WORLDS, KubernetesWorld, World, living_world
 
 from arena_topo import workflow
@@ -149,6 +149,38 @@ def test_followed_it_is_shown_as_soon_as_all_ranks_have_connected(world: World, 
     assert not world.backend.job("demo", "default").phase.over
 
 
+def test_followed_two_communicators_whose_connections_no_line_tells_apart_are_shown(
+    cluster: KubernetesWorld, run: Run
+):
+    lines = ["NCCL version 2.27.7+cuda12.8", *made(4, ["a", "b"]), *joined(4, "P2P/CUMEM")]
+    begun(cluster, lines, workers=1, gpus=4, gputopology=True)
+    code, out, _err = run("logs", "demo", "-f", "--nccl")
+    assert code == 0
+    assert not cluster.backend.job("demo", "default").phase.over
+    assert "As planned: 1 worker" in out
+    assert (
+        "note: connections are those of 2 communicators together, which join the same processes:"
+        " no line tells them apart"
+    ) in " ".join(out.split())
+
+
+def test_followed_a_second_communicator_has_time_to_get_done(
+    cluster: KubernetesWorld, run: Run, monkeypatch: pytest.MonkeyPatch
+):
+    lines = [*made(2, ["a"]), *joined(2, "P2P/CUMEM"), *made(2, ["b"], done=False)]
+    begun(cluster, lines, workers=1, gpus=2, gputopology=True)
+    later = threading.Timer(2.5, said, (cluster, made(2, ["b"])[2:]))
+    later.start()
+    code, out, _err = run("logs", "demo", "-f", "--nccl")
+    later.join()
+    assert code == 0
+    assert "Init COMPLETE" not in out
+    said(cluster, made(2, ["c"], done=False))
+    monkeypatch.setattr("arena_topo.cli.nccl._PATIENCE", 1.5)
+    _code, out, _err = run("logs", "demo", "-f", "--nccl")
+    assert 'no "Init COMPLETE" of ranks 0-1 in communicator 0xc (of 2)' in out
+
+
 def test_a_job_without_a_placement_is_shown_without_a_comparison(
     cluster: KubernetesWorld, run: Run
 ):
@@ -188,6 +220,43 @@ def test_a_file_without_nccl_or_that_is_none_is_an_error(tmp_path: Path, run: Ru
     code, _out, err = run("logs", "--nccl", "--from", str(tmp_path / "nothere"))
     assert code == 2
     assert "error: cannot read " in err
+
+
+def shown(folder: Path, run: Run, lines: list[str]) -> str:
+    code, out, err = run("logs", "--nccl", "--from", file_of(folder, lines))
+    assert (code, err) == (0, "")
+    return " ".join(out.split())
+
+
+def test_that_no_line_says_how_ranks_are_joined_is_said_only_where_none_does(
+    tmp_path: Path, run: Run
+):
+    alone = [*made(2, ["a"], pods=[0, 1]), *made(2, ["b"], pods=[0, 2])]
+    assert "No line says how ranks are joined (via ...)." in shown(tmp_path, run, alone)
+    lines = [*alone, *joined(2, "NET/Socket/0", pods=[0, 1])[:1]]
+    text = shown(tmp_path, run, lines)
+    assert "No line says of which communicator 1 connection is: 1 NET/Socket." in text
+    assert "joined" not in text
+    _code, out, _err = run("logs", "--nccl", "-o", "json", "--from", file_of(tmp_path, lines))
+    (one,) = json.loads(out)["connectionsOfSeveral"]
+    assert (one["from"], one["to"], one["communicators"]) == (0, 1, [0, 1])
+
+
+def test_ranks_that_no_line_puts_together_are_not_called_communicators(tmp_path: Path, run: Run):
+    lines = [
+        f"host-{at}:7:8 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM" for at in range(4)
+    ]
+    text = shown(tmp_path, run, lines)
+    assert "4 groups of ranks whose communicator no line tells, this is the largest" in text
+    assert "4 communicators" not in text
+
+
+def test_a_rank_without_its_first_line_is_not_put_down_to_the_version(tmp_path: Path, run: Run):
+    lines = spoken(4, 4, through("P2P/IPC", "", 4))
+    lines = [line for line in lines if "rank 3 nranks" not in line]
+    text = shown(tmp_path, run, lines)
+    assert "note: some ranks are taken to be of this communicator as they fit nowhere else" in text
+    assert "version does not" not in text
 
 
 # ---------------------------------------------------------------- the screen

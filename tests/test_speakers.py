@@ -16,8 +16,10 @@ from arena_topo.manifests import Forecast
 from arena_topo.workflow.speakers import (
     Only,
     Speaker,
+    Tagging,
     Tags,
     Voices,
+    asked_for,
     chosen,
     only,
     ranks_of,
@@ -31,11 +33,15 @@ def worker(index: int) -> Source:
     return Source(pod=f"demo-worker-{index}", worker=index)
 
 
-def attributed(*texts: str, total: int | None = 8) -> list[tuple[int | None, str]]:
-    """The ranks that wrote these lines of a launcher, which came together."""
-    tags = Tags(total)
+def attributed(
+    *texts: str, total: int | None = 8, asked: Tagging | None = None, whole: bool = False
+) -> list[tuple[int | None, str]]:
+    """The ranks that wrote these lines of a launcher, which came together; maybe all there are."""
+    tags = Tags(total, asked=asked)
     for text in texts:
         tags.hear(text.encode())
+    if whole:
+        tags.settle()
     found = [tags.of(text.encode()) for text in texts]
     return [(rank, text.decode()) for rank, text in found]
 
@@ -113,6 +119,63 @@ def test_a_log_that_begins_otherwise_is_believed_after_a_longer_run():
 )
 def test_a_program_that_writes_numbers_in_brackets_is_not_taken_for_ranks(lines):
     assert attributed(*lines) == [(None, text) for text in lines]
+
+
+@pytest.mark.parametrize(
+    ("command", "tagging"),
+    [
+        ("mpirun -prepend-rank -np 2 python r0.py", Tagging.HYDRA),
+        (
+            "sh -c cd /data && /opt/intel/bin/mpiexec.hydra -genv I_MPI_DEBUG 5 -l ./a",
+            Tagging.HYDRA,
+        ),
+        ("bash -c 'mpiexec -n 2 -l ./a'", Tagging.HYDRA),
+        ("mpirun --tag-output -np 4 python t.py", Tagging.OPEN_MPI),
+        ("mpirun --mca btl tcp,self -tag-output -np 4 python t.py", Tagging.OPEN_MPI),
+        ("mpirun --output tag python t.py", Tagging.OPEN_MPI),
+        ("prterun -np 2 --output=merge,tag-detailed python t.py", Tagging.OPEN_MPI),
+        ("srun -n 4 -l python t.py", Tagging.SLURM),
+        ("srun --label python t.py", Tagging.SLURM),
+        ("mpirun -np 4 ls -l", None),
+        ("mpirun -np 4 python t.py --tag-output", None),
+        ("mpirun --output dir=tags python t.py", None),
+        ("srun --output tag python t.py", None),
+        ("ls -l", None),
+        ("ls -l; mpirun -np 2 true", None),
+        ("", None),
+    ],
+)
+def test_the_command_of_a_job_says_which_tags_it_asks_for(command, tagging):
+    assert asked_for(command) is tagging
+
+
+def test_tags_that_the_command_asks_for_are_believed_from_the_first_line_on():
+    trace = ["Warning: Permanently added 'w'", "[1] Traceback", "=   BAD TERMINATION"]
+    assert attributed(*trace, asked=Tagging.HYDRA) == [
+        (None, trace[0]),
+        (1, "Traceback"),
+        (None, trace[2]),
+    ]
+    assert attributed("1: Traceback", asked=Tagging.SLURM) == [(1, "Traceback")]
+    assert attributed("[1] Traceback", asked=Tagging.OPEN_MPI) == [(None, "[1] Traceback")]
+    free = [*["free text"] * 20, "[1] Traceback", "[9] no such rank"]
+    assert attributed(*free, asked=Tagging.HYDRA)[-2:] == [(1, "Traceback"), (None, free[-1])]
+
+
+def test_a_log_of_one_rank_alone_is_believed_when_it_begins_with_enough_of_its_lines():
+    lines = [f"[0] line {number}" for number in range(30)]
+    assert attributed(*lines) == [(0, f"line {number}") for number in range(30)]
+    late = ["free text", *lines]
+    assert attributed(*late) == [(None, text) for text in late]
+
+
+@pytest.mark.parametrize("lines", [[f"[{rank}] hello" for rank in (2, 0, 3, 1)], ["[1] x"] * 4])
+def test_a_short_log_that_is_tagged_throughout_is_believed_at_its_end(lines):
+    assert attributed(*lines, total=4) == [(None, text) for text in lines]
+    ranks = [int(text[1]) for text in lines]
+    assert [rank for rank, _ in attributed(*lines, total=4, whole=True)] == ranks
+    for broken in (lines[:-1], ["free text", *lines], [*lines, "free text"], [*lines, "0: x"]):
+        assert attributed(*broken, total=4, whole=True) == [(None, text) for text in broken]
 
 
 def test_the_only_rank_of_a_job_may_be_all_that_speaks():

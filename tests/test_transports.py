@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from cube_mesh import HGX, PCIE, V100
-from nccl_lines import spoken, table_of, through
+from nccl_lines import joined, made, spoken, table_of, through
 
 from arena_topo.backends import Instance, JobStatus, Phase
 from arena_topo.errors import ArenaError
@@ -435,3 +435,108 @@ def test_a_whole_machine_is_known_whoever_picked_its_gpus():
 def test_emulated_gpus_are_never_measured():
     with pytest.raises(ArenaError, match="emulated"):
         table(table_of(4, 4, 82.1), plan(("a", QUAD), slots=4, emulated=True))
+
+
+# ---------------------------------------------------------------- several communicators
+
+
+def test_connections_of_communicators_of_the_same_processes_are_compared_together():
+    lines = [*made(4, ["a", "b"]), *joined(4, "P2P/CUMEM")]
+    found = read(lines, plan(("a", QUAD), slots=4))
+    assert found.agrees
+    assert found.joined == {(Place.POD, "P2P/CUMEM"): 4}
+    assert (found.together, found.unplaced) == ((0, 1), ())
+
+
+def test_a_connection_that_joins_other_processes_in_another_communicator_is_not_compared():
+    lines = [*made(2, ["a"], pods=[0, 1]), *made(2, ["b"], pods=[0, 2])]
+    lines += joined(2, "NET/Socket/0", pods=[0, 1])[:1]
+    found = read(lines, plan(("a", (0,)), ("b", (0,)), ("c", (0,))))
+    assert not found.joined
+    assert not found.agrees
+    assert found.together == ()
+    assert [one.kind for one in found.unplaced] == ["NET/Socket"]
+
+
+def test_another_communicator_that_did_not_get_done_is_named():
+    lines = [*made(2, ["a"]), *joined(2, "P2P/CUMEM"), *made(2, ["b"], done=False)]
+    one = only(read(lines, None))
+    assert one.kind is Kind.UNFINISHED
+    assert one.got == 'no "Init COMPLETE" of ranks 0-1 in communicator 0xb (of 2)'
+
+
+# ---------------------------------------------------------------- what NCCL's source tells of it
+
+
+@pytest.mark.parametrize("tier", [None, "rdma", "nvlink"])
+def test_nvlink_between_machines_is_not_taken_for_one_machine(tier: str | None):
+    planned = plan(("a", QUAD), ("b", QUAD), slots=4, machine=HGX, tier=tier)
+    found = read(spoken(8, 4, through("P2P/MNNVL", "P2P/MNNVL", 4)), planned)
+    assert found.findings == ()
+    assert found.agrees
+
+
+def by_end(sent: str, received: str, **said: Any) -> list[str]:
+    """Two nodes over RDMA, whose lines differ by end."""
+    lines = spoken(2, 1, through("", "NET/IB/0", 1), network="IB", **said)
+    ends = {"[send]": sent, "[receive]": received}
+    return [
+        line + next((more for end, more in ends.items() if f"{end} via" in line), "")
+        for line in lines
+    ]
+
+
+def test_rdma_that_only_receives_into_the_gpu_is_told_apart_from_rdma_without_gpu_direct():
+    planned = plan(("a", (0,)), ("b", (0,)))
+    one = only(read(by_end("", "/GDRDMA"), planned))
+    assert one.kind is Kind.GPU_DIRECT
+    assert one.got == "RDMA that leaves through the host's memory (GDRDMA where it arrives only)"
+    assert one.cause is None
+    assert "NCCL_NET_GDR_READ=1" in str(one.hint)
+    assert one.said == ("Channel 00 : 0 -> 1 via NET/IB/0",)
+    asked = only(read(by_end("", "/GDRDMA", settings=["NCCL_NET_GDR_READ=0"]), planned))
+    assert asked.cause == "the environment asks for it: NCCL_NET_GDR_READ"
+    assert asked.said == ("NCCL_NET_GDR_READ set by environment to 0",)
+    neither = only(read(by_end("", ""), planned))
+    assert neither.got == "RDMA through the host's memory (no GDRDMA in the lines)"
+    assert read(by_end("/GDRDMA", "/GDRDMA"), planned).findings == ()
+
+
+OFF = (
+    "demo-worker-0:100:200 [0] graph/paths.cc:315 NCCL WARN P2P is disabled between NVLINK"
+    " connected GPUs 1 and 0. This should not be the case given their connectivity, and is"
+    " probably due to a hardware issue."
+)
+
+
+def test_nccls_own_word_on_nvlink_that_is_off_comes_before_ours():
+    (one,) = read([OFF], None).findings
+    assert "hardware issue" in str(one.cause)
+    assert "nvidia-smi nvlink -s" in str(one.hint)
+    assert "NCCL_IGNORE_DISABLED_P2P" in str(one.hint)
+    lines = spoken(4, 4, through("SHM/direct/direct", "", 4))
+    staged = only(read([*lines, OFF], plan(("a", QUAD), slots=4)))
+    assert staged.kind is Kind.STAGED
+    assert "hardware issue" in str(staged.cause)
+
+
+def test_what_only_follows_is_told_with_what_the_process_had_said_before():
+    lines = [
+        "a:10:25 [0] misc/ibvwrap.cc:190 NCCL WARN Call to ibv_create_cq failed: not permitted",
+        "a:10:25 [0] proxy.cc:1541 NCCL WARN [Service thread] Error encountered progressing it",
+    ]
+    first, second = read(lines, None).findings
+    assert "lock memory" in str(first.cause)
+    assert str(second.cause).startswith("the same process had complained before: Call to ibv_cre")
+    (alone,) = read(lines[1:], None).findings
+    assert alone.cause is None
+
+
+def test_two_complaints_of_one_class_have_their_own_advice():
+    lines = [
+        "a:10:25 [0] init.cc:1 NCCL WARN Multiple Ranks are using the same GPU/Partition. Set X.",
+        "a:11:25 [0] init.cc:2 NCCL WARN Duplicate GPU detected : rank 0 and rank 1 both on it",
+    ]
+    first, second = read(lines, None).findings
+    assert "NCCL_MULTI_RANK_GPU_ENABLE=1" in str(first.hint)
+    assert "LOCAL_RANK" in str(second.hint)

@@ -508,6 +508,21 @@ def test_a_log_that_falls_silent_ends_with_the_time_of_the_command(faulty):
     assert "The job demo goes on. Come back: arena-topo logs -f demo -n default" in faulty.err
 
 
+@pytest.mark.parametrize("asked", ["mpijobs/demo", "pods.*watch"])
+def test_a_log_whose_server_falls_silent_ends_with_the_time_of_the_command_too(faulty, asked):
+    faulty("submit", "mpi", "--name=demo", "--image=i", "c")
+    faulty.world.start("demo")
+    faulty.proxy.troubles.append(Trouble(match=f"GET .*/{asked}", times=99, delay=600, skip=1))
+    faulty("logs", "-f", "demo", "--timeout=2s")
+    assert faulty.code == 6
+    back, end = "arena-topo logs -f demo -n default", "arena-topo delete demo -n default"
+    assert faulty.err.splitlines()[-3:] == [
+        f"The job demo goes on. Come back: {back}; end it: {end}",
+        "error: --timeout is over",
+        "  try:  allow more with --timeout",
+    ]
+
+
 def test_a_server_that_stumbles_does_not_end_the_waiting(faulty):
     faulty("submit", "mpi", "--name=demo", "--image=i", "c")
     faulty.world.start("demo")

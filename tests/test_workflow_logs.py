@@ -18,11 +18,12 @@ from arena_topo.backends.kept import Archive
 from arena_topo.backends.logs import Line, LogOptions, Notice, Source, Turn
 from arena_topo.errors import ArenaError, NotFound, UsageError
 from arena_topo.workflow import logs
-from arena_topo.workflow.course import GRACE, LINGER, SILENCE, TOGETHER, TOLD, Course, Looker
+from arena_topo.workflow.course import GRACE, LINGER, SILENCE, TOGETHER, Course, Looker
 from arena_topo.workflow.flow import Flow
 from arena_topo.workflow.logs import Asked, End, Note, Shown, Waiting
 from arena_topo.workflow.merging import LAG
 from arena_topo.workflow.speakers import only
+from arena_topo.workflow.telling import GATHER, TOLD
 from arena_topo.workflow.waiting import Start
 
 FOLLOW = LogOptions(follow=True)
@@ -281,8 +282,56 @@ def test_ranks_that_cannot_be_told_apart_are_told(local_world: World):
     local_world.finish("demo")
     showing = Showing(local_world, Asked(only=only(["rank:0"])))
     assert showing.rest() == []
-    assert "its log does not say which rank wrote them" in showing.told()
+    assert "1 line of the launcher left out: its log does not say" in showing.told()
     assert "--tag-output" in showing.told()
+
+
+def test_a_rank_that_alone_speaks_is_known_by_the_tags_that_the_command_asks_for(world: World):
+    job = world.job("demo", workers=2, gpus=1)
+    job = replace(job, command=f": mpirun -prepend-rank -np 2 python t.py; {job.command}")
+    workflow.submit(job, world.backend, namespace="default")
+    world.start("demo")
+    for text in ("[1] Traceback", "= BAD TERMINATION"):
+        world.say("demo", text)
+    followed = Showing(world, Asked(options=FOLLOW, only=only(["rank:1"])))
+    followed.until_said("Traceback")
+    assert Showing(world, Asked(only=only(["rank:1"]))).rest() == ["Traceback"]
+    other = Showing(world, Asked(only=only(["rank:0"])))
+    assert other.rest() == []
+    assert other.told() == ("none of these has spoken: the launcher's log is tagged by rank 1 only")
+    world.finish("demo")
+    assert followed.rest() == ["Traceback"]
+    assert followed.told() == ""
+
+
+def test_what_was_asked_for_is_not_advised(world: World):
+    job = world.job("demo", workers=2, gpus=1)
+    job = replace(job, command=f": mpirun --tag-output python t.py; {job.command}")
+    workflow.submit(job, world.backend, namespace="default")
+    world.start("demo")
+    world.say("demo", "hello")
+    followed = Showing(world, Asked(options=FOLLOW))
+    followed.until_said("hello")
+    showing = Showing(world, Asked(only=only(["rank:0"])))
+    showing.rest()
+    assert showing.told() == (
+        "1 line of the launcher left out: no rank stands before, though the job's command asks for"
+        " it"
+    )
+    world.finish("demo")
+    followed.rest()
+
+
+def test_a_short_log_is_read_to_its_end_before_it_is_said_who_speaks():
+    asked = Asked(only=only(["rank:1"]))
+    chief = Source(pod="demo-launcher", chief=True)
+    for merge in (True, False):
+        flow = Flow(asked, slots=1, total=2, patient=True, merge=merge)
+        flow.notice(Notice(turn=Turn.JOINED, source=chief))
+        lines = [Line(chief, at, b"", text) for at, text in enumerate((b"[1] one", b"[0] two"), 1)]
+        assert [flow.put([line], 0.0) for line in lines] == [[], []]
+        assert [one.text for one in flow.rest(0.0)] == [b"one"]
+        assert flow.left_out is None
 
 
 def test_of_pods_that_are_gone_what_was_followed_is_shown(world: World, tmp_path: Path):
@@ -513,12 +562,13 @@ def test_pods_are_told_of_when_they_join_later_not_when_they_are_there():
     late = replace(WORKER, pod="demo-worker-7")
     assert one.notice(Notice(turn=Turn.JOINED, source=LAUNCHER), 5.0) == []
     assert one.notice(Notice(turn=Turn.JOINED, source=WORKER), 6.0) == []
-    [note] = one.notice(Notice(turn=Turn.JOINED, source=late), 5.0 + TOGETHER)
+    assert one.notice(Notice(turn=Turn.JOINED, source=late), 5.0 + TOGETHER) == []
+    [note] = one.told(5.0 + TOGETHER + GATHER)
     assert note.text == "demo-worker-7 has joined"
     [note] = one.notice(Notice(turn=Turn.JOINED, source=replace(WORKER, uid="9")), 99.0)
     assert note.text == "demo-worker-0 was started anew"
     [note] = one.notice(Notice(turn=Turn.RESTARTED, source=replace(LAUNCHER, run=2)), 99.0)
-    assert note.text == "demo-launcher was restarted: what follows is of its run 3"
+    assert note.text == "demo-launcher was restarted: what follows is restart 2"
 
 
 def test_a_pod_that_is_deleted_is_news_unless_the_job_is_over():
@@ -556,6 +606,19 @@ def test_lines_of_several_logs_are_put_in_order_and_folded():
         (b"later", 1),
     ]
     assert [who.rank for who in shown[1].speakers] == [0, 1]
+
+
+def test_a_line_that_is_followed_is_on_the_screen_within_half_a_second():
+    flow = Flow(Asked(everyone=True, fold=True, options=FOLLOW))
+    others = [
+        Source(pod=f"demo-worker-{index}", uid=str(index), worker=index) for index in range(2)
+    ]
+    for one in others:
+        flow.notice(Notice(turn=Turn.JOINED, source=one))
+    shown = flow.put([Line(one, at, b"", b"%d" % at) for at, one in enumerate(others, 1)], 0.0)
+    shown += [entry for turn in range(1, 6) for entry in flow.put([], turn / 10)]
+    assert [one.text for one in shown] == [b"1", b"2"]
+    assert flow.lag <= 0.5
 
 
 def test_a_log_that_has_joined_and_is_silent_is_waited_for_a_moment():

@@ -57,7 +57,9 @@ class Instance:
 
     `status` is what kubectl prints in its STATUS column. `worker` is the worker's index, None for
     the launcher. `pending` says that the pod has no node yet or has not started there. `devices`
-    are the GPUs (indexes) that its annotation names, None where it names none.
+    are the GPUs (indexes) that its annotation names, None where it names none. `failure` says how
+    it ended badly, in words that go behind its name; None where it did not. Of launchers that were
+    tried one after the other each is a `launcher`, and the one that counts the `chief`.
     """
 
     name: str
@@ -75,6 +77,8 @@ class Instance:
     holds_gpus: bool = False
     uid: str = ""
     devices: tuple[int, ...] | None = None
+    failure: str | None = None
+    launcher: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +86,8 @@ class JobStatus:
     """What is known of one job. Times are Unix seconds; None means not yet.
 
     `forecast` is the recorded placement with its promised bandwidth; `reason` says why the job
-    waits or failed, in a sentence. `exit_code` is the launcher's, where it is known.
+    waits or failed, in a sentence. `exit_code` is the launcher's, where it is known. `command` is
+    what the launcher was told to run, where a look at this one job tells it.
     """
 
     uid: str
@@ -102,6 +107,7 @@ class JobStatus:
     model_name: str = ""
     model_version: str = ""
     model_source: str = ""
+    command: str = ""
 
     @property
     def chief(self) -> Instance | None:

@@ -32,11 +32,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from arena_topo.backends import stretches
-from arena_topo.backends.logs import Line, LogOptions, Source, Wanted
+from arena_topo.backends.logs import Line, LogOptions, Notice, Source, Wanted
 from arena_topo.errors import ArenaError, UsageError
 
 if TYPE_CHECKING:
@@ -116,6 +117,7 @@ class Keeping:
         # Objects are found by identity first: to hash a source takes longer than to write a line.
         self._quick: dict[int, tuple[Source, stretches.Pen]] = {}
         self._ended: set[Source] = set()
+        self._cut: set[Source] = set()
         self._there: dict[str, list[stretches.Stretch]] = {}
         self._locks: list[int] = []
         self._flushed = 0.0
@@ -142,6 +144,7 @@ class Keeping:
                 known = self._quick.get(id(source))
                 pen = self._pen(source) if known is None else known[1]
                 whole = self._whole or batch[0].at >= self._started
+                whole = whole and source not in self._cut
                 self._wrote(pen.put(batch, whole=whole))
                 start = end
             now = time.monotonic()
@@ -158,6 +161,10 @@ class Keeping:
             self._ended.add(source)
             self._wrote(pen.flush())
             self._note(source)
+
+    def cut(self, source: Source) -> None:
+        """Remember that a log does not begin with its first line: `Following` says it is `CUT`."""
+        self._cut.add(source)
 
     def close(self, job: JobStatus | None = None) -> None:
         """Write what is left; `job` is how it was last seen. More than once does no harm."""
@@ -320,12 +327,20 @@ class Archive:
             folder = self.root / _folder(place, job.namespace, job.name, job.uid)
         return Keeping(self, folder, about, whole=whole)
 
-    def adopt(self, place: str, job: JobStatus, lines: Iterable[Line], *, slots: int = 0) -> None:
-        """Keep all the lines of a job that is over, each log from its beginning to its end."""
+    def adopt(
+        self, place: str, job: JobStatus, lines: Iterable[Line | Notice], *, slots: int = 0
+    ) -> None:
+        """Keep all the lines of a job that is over, each log from its beginning to its end.
+
+        A notice (`Turn.CUT`) says that a log's beginning is not there.
+        """
         with self.keeping(place, job, slots=slots, whole=True) as keeping:
             batch: list[Line] = []
             sources: dict[Source, None] = {}
             for line in lines:
+                if isinstance(line, Notice):
+                    keeping.cut(line.source)
+                    continue
                 if not batch or line.source is not batch[-1].source:
                     sources[line.source] = None
                 batch.append(line)
@@ -359,24 +374,26 @@ class Archive:
     ) -> Iterator[Line]:
         """The lines that are kept of the logs that are wanted, merged by their times.
 
-        Those of one log stay in their order. Of `options` `tail` (of each log), `since`,
-        `since_time`, `container` and `previous` (the run before the last one of each container)
-        count. ArenaError where they cannot be read.
+        Those of one log stay in their order. Of `options` `tail` (of each container, all its runs
+        together), `since`, `since_time`, `container` and `previous` (the run before the last one of
+        each container, and of launchers that were tried one after the other) count. ArenaError
+        where they cannot be read.
         """
         sources = [
             one
             for one in kept.sources
             if options.container in {None, one.container} and wanted(one)
         ]
-        if options.previous:
-            sources = _previous(sources)
         after = self._after(options)
         try:
             lock = _locked(kept.folder / "used", fcntl.LOCK_SH, wait=True)
             try:
                 there = stretches.found(kept.folder)
+                if options.previous:
+                    sources = _previous(sources, there)
                 logs = [
-                    _part(there.get(_log(one), ()), one, options.tail, after) for one in sources
+                    _part([(there.get(_log(one), ()), one) for one in runs], options.tail, after)
+                    for runs in _containers(sources)
                 ]
                 yield from heapq.merge(*logs, key=lambda line: line.at)
             finally:
@@ -520,24 +537,45 @@ def _place(source: Source) -> tuple[object, ...]:
     return (not source.chief, worker, source.pod, source.container, source.run, source.uid)
 
 
-def _previous(sources: Sequence[Source]) -> list[Source]:
+def _containers(sources: Sequence[Source]) -> list[list[Source]]:
+    """The runs of each container, in their order."""
     runs: dict[tuple[str, str, str], list[Source]] = {}
-    for one in sources:
+    for one in sorted(sources, key=lambda one: one.run):
         runs.setdefault((one.pod, one.uid, one.container), []).append(one)
-    return [sorted(some, key=lambda one: one.run)[-2] for some in runs.values() if len(some) > 1]
+    return list(runs.values())
+
+
+def _previous(
+    sources: Sequence[Source], there: Mapping[str, Sequence[stretches.Stretch]]
+) -> list[Source]:
+    """The run before the last one of each container; launchers tried in turn count as one."""
+    found = []
+    tries: dict[str, list[tuple[int, list[Source]]]] = {}
+    for runs in _containers(sources):
+        if runs[0].chief:
+            begun = [stretches.first(one)[0] for run in runs for one in there.get(_log(run), ())]
+            first = min((at for at in begun if at), default=0)
+            tries.setdefault(runs[0].container, []).append((first, runs))
+        else:
+            found += runs[-2:-1]
+    for some in tries.values():
+        ordered = [run for _, runs in sorted(some, key=lambda one: one[0]) for run in runs]
+        found += ordered[-2:-1]
+    return found
 
 
 def _part(
-    known: Sequence[stretches.Stretch], source: Source, tail: int | None, after: int
+    runs: Sequence[tuple[Sequence[stretches.Stretch], Source]], tail: int | None, after: int
 ) -> Iterator[Line]:
-    """The lines of a log after a moment, and of these so many of the last."""
-    lines = stretches.joined(known, source, backwards=tail)
+    """The lines of a container after a moment, and of these so many of the last."""
+    logs = (stretches.joined(known, source, backwards=tail) for known, source in runs)
+    lines: Iterator[Line] = chain.from_iterable(logs)
     if after:
         lines = (line for line in lines if line.at >= after)
-    return lines if tail is None else _last(lines, tail)
+    return lines if tail is None else last(lines, tail)
 
 
-def _last(lines: Iterable[Line], count: int) -> Iterator[Line]:
+def last(lines: Iterable[Line], count: int) -> Iterator[Line]:
     """The last lines, pieces of one counted as one."""
     held: deque[Line] = deque()
     ends = 0

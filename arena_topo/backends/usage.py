@@ -55,6 +55,22 @@ def worker_template(mpijob: Object) -> Object:
     return of(spec, "template")
 
 
+def launcher_command(mpijob: Object) -> str:
+    """The words that an MPIJob's launcher is told to run, in any version; empty where it has none.
+
+    With the shell that runs them, if there is one, and without any quotes.
+    """
+    try:
+        spec = of(mpijob, "spec")
+        if "mpiReplicaSpecs" in spec:
+            spec = of(of(spec, "mpiReplicaSpecs"), "Launcher")
+        containers = items(of(of(spec, "template"), "spec"), "containers")
+    except TypeError:
+        return ""
+    lists = [containers[0].get(key) for key in ("command", "args")] if containers else []
+    return " ".join(str(word) for one in lists if isinstance(one, list) for word in one)
+
+
 def worker_replicas(mpijob: Object) -> object:
     """How many workers an MPIJob has, as it says it; None where it does not."""
     spec = of(mpijob, "spec")

@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from arena_topo import output
-from arena_topo.backends import Backend, JobStatus
+from arena_topo.backends import Backend, JobStatus, Phase
 from arena_topo.cli import stopping
 from arena_topo.cli.options import PROGRAM, say
-from arena_topo.cli.terminal import wrapped
+from arena_topo.cli.terminal import moves, wrapped
 from arena_topo.errors import ArenaError, NotFound
 from arena_topo.escaping import one_line
 
@@ -43,6 +43,7 @@ def coming_back(
     try:
         yield
     except (KeyboardInterrupt, stopping.OutOfTime):
+        _over_echo()
         advise(f"{left()} Come back: {command}", command.partition(";")[0])
         raise
 
@@ -75,8 +76,15 @@ def detaching(
         said = job.blind("no answer")
         with stopping.briefly(_GLANCE):
             said = job.seen(backend)
+        _over_echo()
         advise(*said)
         raise
+
+
+def _over_echo() -> None:
+    """Begin at the first column: a terminal has written `^C` there, which no width counts."""
+    if moves(sys.stderr):
+        sys.stderr.write("\r")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +122,8 @@ class _Left:
         if waits is None:
             return self._on_its_way()
         back = f" Come back: {self.back};" if self.back else ""
-        said = f"The job {self.name} waits and holds nothing; {waits}{'.' if back else ';'}{back}"
+        does = "is suspended" if status.phase is Phase.SUSPENDED else "waits and holds nothing"
+        said = f"The job {self.name} {does}; {waits}{'.' if back else ';'}{back}"
         resume = self._command("resume")
         return f"{said} end it: {end}", resume, self.back or end, end
 

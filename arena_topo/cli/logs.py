@@ -16,7 +16,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Self
 
 from arena_topo import output
-from arena_topo.backends import Backend, JobStatus, Phase
+from arena_topo.backends import Backend, JobStatus
 from arena_topo.backends.logs import LogOptions
 from arena_topo.cli import stopping
 from arena_topo.cli.arguments import PANEL, Kind, Name, TypeFlag
@@ -25,7 +25,7 @@ from arena_topo.cli.opening import alike, engine, missing, namespace_of
 from arena_topo.cli.options import PROGRAM, Globals, LogLevel, say, spread
 from arena_topo.cli.outlet import Outlet, free_to_speak
 from arena_topo.cli.progress import lives, turn
-from arena_topo.cli.terminal import colours
+from arena_topo.cli.terminal import colours, moves
 from arena_topo.cli.watching import live
 from arena_topo.errors import ArenaError, JobFailed, NotFound, UsageError
 from arena_topo.escaping import one_line
@@ -223,7 +223,6 @@ class Wanted:
             ("instance", "only", "a pod and ranks are named", "leave out one"),
             ("previous", "follow", "what is over cannot go on", "leave out --follow"),
             ("kept", "follow", "nothing comes any more", "leave out --follow"),
-            ("kept", "previous", "what is kept has all runs", "leave out --previous"),
             ("nccl", "highlight", together, "leave out one"),
             ("nccl", "save", together, "first save the logs, then read them with --nccl --from"),
         ):
@@ -350,7 +349,12 @@ def logs(name: Name, wanted: Wanted, everywhere: Globals) -> None:
         back=wanted.again(name, namespace),
     ):
         try:
-            status = shown.nccl(backend, asked) if wanted.nccl else shown.all_of(backend, asked)
+            with stopping.in_time():
+                failure = (
+                    shown.failed(shown.nccl(backend, asked))
+                    if wanted.nccl
+                    else shown.all_of(backend, asked)
+                )
         except (KeyboardInterrupt, stopping.OutOfTime):
             shown.interrupted()
             raise
@@ -358,12 +362,8 @@ def logs(name: Name, wanted: Wanted, everywhere: Globals) -> None:
             if not shown.known and error.hint is None:
                 error.hint = alike(name, namespace, backend)
             raise
-    if status is not None and status.phase is Phase.FAILED:
-        raise JobFailed(
-            f"the job {name} failed",
-            exit_code=status.exit_code or 1,
-            hint=f"{PROGRAM} why {name} -n {namespace}",
-        )
+    if failure is not None:
+        raise failure
 
 
 class _Shown:
@@ -376,10 +376,12 @@ class _Shown:
         self._writer = _writer(name, namespace, wanted, many=many)
         self._waits = _Waits(name, namespace)
         self._notes: list[Note] = []
+        self._begun = False
+        """Whether any line was shown."""
         self.known: list[JobStatus] = []
 
-    def all_of(self, backend: Backend, asked: Asked) -> JobStatus | None:
-        """Show it; the job at its end, if it was followed to there."""
+    def all_of(self, backend: Backend, asked: Asked) -> JobFailed | None:
+        """Show it; how the job failed, if it was followed to there."""
         from arena_topo.workflow import logs as workflow  # noqa: PLC0415 - the verbs load theirs
 
         job = (self._name, self._namespace)
@@ -395,6 +397,7 @@ class _Shown:
                 if begun:
                     raise
             else:
+                self._remark(begun=begun)
                 return None
         lines = workflow.show(
             backend,
@@ -408,7 +411,9 @@ class _Shown:
             self._show(lines)
         finally:
             self._waits.hide()
-        return lines.status if lines.end is workflow.End.JOB else None
+        if lines.end is workflow.End.READ and not (asked.only or asked.include or asked.exclude):
+            self._remark(begun=self._begun)
+        return lines.failure
 
     def interrupted(self) -> None:
         """Nobody looks any more, but somebody may read what is said last."""
@@ -420,24 +425,46 @@ class _Shown:
         from arena_topo.cli import nccl  # noqa: PLC0415 - only for what NCCL did
 
         wanted = self._wanted
-        return nccl.of_job(
-            backend,
-            self._name,
-            self._namespace,
-            asked,
-            self.known,
-            as_json=wanted.as_json,
-            table=wanted.bus_bandwidth,
-        )
+        try:
+            return nccl.of_job(
+                backend,
+                self._name,
+                self._namespace,
+                asked,
+                self.known,
+                waits=self._waits,
+                as_json=wanted.as_json,
+                table=wanted.bus_bandwidth,
+            )
+        finally:
+            self._waits.hide()
 
     def _seen(self, status: JobStatus) -> None:
         self.known[:] = [status]
+
+    def failed(self, status: JobStatus | None) -> JobFailed | None:
+        """How a job failed that is over; None if it did not."""
+        from arena_topo.workflow import logs as workflow  # noqa: PLC0415 - the verbs load theirs
+
+        return None if status is None else workflow.failed(status)
+
+    def _remark(self, *, begun: bool) -> None:
+        """Say of a log that is empty that it is: who looks at a terminal sees nothing else."""
+        if begun or not moves(sys.stdout) or not self.known:
+            return
+        name, namespace = self._name, self._namespace
+        if self.known[-1].phase.over:
+            say(f"note: {name} has written nothing")
+        else:
+            follow = f"{PROGRAM} logs -f {name} -n {namespace}"
+            advise(f"note: {name} has written nothing yet; {follow} waits for it", follow)
 
     def _show(self, batches: Iterable[Sequence[Entry]]) -> None:
         try:
             for batch in batches:
                 self._tell()
                 if batch:
+                    self._begun = True
                     self._waits.hide()
                     self._outlet.write(self._writer.lines(batch))
                 else:
@@ -480,28 +507,41 @@ class _Waits:
 
     def __init__(self, name: str, namespace: str) -> None:
         self._name, self._namespace = name, namespace
-        self._what = ""
+        self._what = self._said = ""
+        self._blind: str | None = None
         self._begun = self._hidden = 0.0
+        self._idle = True
+        """Whether `see` tells of nothing that is waited for."""
         self._stack: ExitStack | None = None
 
     def see(self, waiting: Waiting | None) -> None:
         """That is waited for now; None: for nothing."""
+        self._idle = waiting is None
         if waiting is None:
             self._what = ""
             self.hide()
             return
-        what, commands = f"waits: {one_line(waiting.reason)}", []
+        what, commands = one_line(waiting.what), []
+        self._blind = waiting.blind
         if waiting.start is not None:
             from arena_topo.workflow.waiting import command, starting  # noqa: PLC0415 - rarely
 
             what += f"; {starting(waiting.start, [self._name], self._namespace)}"
-            commands.append(command("resume", self._name, namespace=self._namespace))
+            verbs = ("resume", "delete")
+            commands += [command(verb, self._name, namespace=self._namespace) for verb in verbs]
         if what == self._what:
             return
         self._begun = self._begun if self._what else time.monotonic()
         self._what = what
-        if not lives():
+        if not lives() and what != self._said:
+            self._said = what
             advise(f"{self._name} {what}", *commands)
+
+    def now(self, what: str) -> None:
+        """That is waited for, where nothing else is; only a terminal shows it."""
+        if self._idle and lives():
+            self._begun = self._begun if self._what else time.monotonic()
+            self._what, self._blind = what, None
 
     def show(self) -> None:
         """Let a terminal show it, unless lines came just now."""
@@ -520,7 +560,10 @@ class _Waits:
 
     def _screen(self, columns: int) -> str:
         since = output.duration(time.monotonic() - self._begun)
-        return f"{turn()} {output.fold(f'{self._name} {self._what}, {since}', columns - 2)}"
+        text = f"{self._name} {self._what}, {since}"
+        if self._blind is not None:
+            text += f"; not seen just now: {one_line(self._blind)}"
+        return f"{turn()} {output.fold(text, columns - 2)}"
 
 
 # ---------------------------------------------------------------- how

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from arena_topo import output
 from arena_topo.backends import Backend, JobStatus
@@ -33,6 +33,10 @@ _PIECE = 65_536
 _SETTLED = 1.0
 """Seconds without a new connection after which NCCL is taken to have connected. Since 2.22 ranks
 connect when they first need it, after "Init COMPLETE" (src/init.cc, runtimeConn)."""
+
+_PATIENCE = 10.0
+"""Seconds without a new connection after which all is shown although one of several communicators
+has begun and not got done: if it hangs, somebody wants to see that."""
 
 _LOOKS = 0.5
 """Seconds between two looks at what has been read so far."""
@@ -85,6 +89,22 @@ def _feed(reader: Reader, file: BinaryIO, speaker: str) -> None:
         reader.feed(line.decode(errors="replace"), speaker, ends=line.endswith(b"\n"))
 
 
+class Waits(Protocol):
+    """Shows what is waited for."""
+
+    def see(self, waiting: Waiting | None, /) -> None:
+        """That is waited for now; None: for nothing."""
+
+    def now(self, what: str, /) -> None:
+        """That is waited for now, of which only a terminal tells."""
+
+    def show(self) -> None:
+        """Let a terminal show it, while nothing else is written."""
+
+    def hide(self) -> None:
+        """Take it off the terminal: something else is to be written."""
+
+
 def of_job(
     backend: Backend,
     name: str,
@@ -92,6 +112,7 @@ def of_job(
     asked: Asked,
     known: list[JobStatus],
     *,
+    waits: Waits,
     as_json: bool,
     table: bool = False,
 ) -> JobStatus | None:
@@ -109,22 +130,31 @@ def of_job(
     def seen(status: JobStatus) -> None:
         known[:] = [status]
 
+    def tell(note: Note) -> None:
+        waits.hide()
+        _told(note)
+
     everyone = asked.instance is None and asked.only is None
     asked = replace(asked, everyone=asked.everyone or everyone, fold=False)
-    lines = logs.show(backend, name, namespace, asked, tell=_told, seen=seen, waits=_Waits(name))
+    lines = logs.show(backend, name, namespace, asked, tell=tell, seen=seen, waits=waits.see)
     reader, tests = Reader(), TableReader()
     batches: Any = iter(lines)
     progress = _Progress(reader) if asked.options.follow and not table else None
     # Left before their end, the streams are closed here and not when somebody finds the time.
     with closing(batches):
         for batch in batches:
+            if not batch:
+                waits.show()
             for entry in batch:
                 line = entry.line
                 text = entry.text.decode(errors="replace")
                 reader.feed(text, line.source.pod, ends=line.ends)
                 tests.feed(text, line.source.pod)
-            if progress is not None and progress.connected():
-                break
+            if progress is not None:
+                if progress.connected():
+                    break
+                waits.now(progress.left)
+    waits.hide()
     status = lines.status or (known[0] if known else None)
     report = reader.report()
     if not table:
@@ -159,7 +189,9 @@ class _Progress:
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
         self._looked = self._changed = time.monotonic()
-        self._count = -1
+        self._count = (-1, -1)
+        self.left = ""
+        """In a few words what is missing; empty before NCCL speaks."""
 
     def connected(self) -> bool:
         """Whether all ranks have, and nothing has come for a while."""
@@ -167,27 +199,25 @@ class _Progress:
         if now - self._looked < _LOOKS:
             return False
         self._looked = now
-        from arena_topo.output.nccl import unfinished  # noqa: PLC0415 - only where it is followed
+        from arena_topo.output.nccl import unconnected  # noqa: PLC0415 - only where it is followed
         from arena_topo.workflow.transports import largest  # noqa: PLC0415 - as above
 
-        main = largest(self._reader.report())
-        count = 0 if main is None else sum(one.count for one in main.connections)
-        if count != self._count:
-            self._count, self._changed = count, now
-        return bool(count) and not unfinished(main) and now - self._changed >= _SETTLED
-
-
-class _Waits:
-    """Tells why there is nothing to read yet, each reason once."""
-
-    def __init__(self, name: str) -> None:
-        self._name, self._told = name, ""
-
-    def __call__(self, waiting: Waiting | None) -> None:
-        reason = "" if waiting is None else one_line(waiting.reason)
-        if reason and reason != self._told:
-            say(f"{self._name} waits: {reason}")
-        self._told = reason
+        report = self._reader.report()
+        each = report.communicators
+        joined = sum(one.count for comm in each for one in comm.connections)
+        # Of several communicators of the same ranks no line may tell whose connections these are.
+        joined += sum(one.connection.count for one in report.loose)
+        left = sum(len(comm.incomplete) for comm in each if comm.size is not None)
+        if (joined, left) != self._count:
+            self._count, self._changed = (joined, left), now
+        main = largest(report)
+        self.left = unconnected(main) if report.lines else ""
+        if main is None or main.missing or main.incomplete:
+            return False
+        # One rank has nobody to connect to.
+        return (joined > 0 or main.size == 1) and now - self._changed >= (
+            _PATIENCE if left else _SETTLED
+        )
 
 
 def _told(note: Note) -> None:

@@ -17,6 +17,12 @@ from arena_topo.cli.terminal import moves
 _PATIENCE = 300
 """Milliseconds that a terminal has to take the last words, when a person waits for the prompt."""
 
+_AT_ONCE = 4096
+"""Bytes that are written whole or not at all, as good as always (pipe(7), PIPE_BUF)."""
+
+_RESET = b"\x1b[0m"
+"""What ends all colours (SGR, ECMA-48, 8.3.117)."""
+
 
 class Outlet:
     """Where bytes go out: the file of standard output, past Python's buffer."""
@@ -26,7 +32,9 @@ class Outlet:
         with suppress(AttributeError, OSError, ValueError):  # closed, or no file at all
             sys.stdout.flush()
             self._file = sys.stdout.fileno()
-        self._shares = moves(sys.stdout) and moves(sys.stderr)
+        self._moves = moves(sys.stdout)
+        self._shares = self._moves and moves(sys.stderr)
+        self._coloured = False
         self.within_line = False
         """Whether the last line that was written is not whole yet."""
 
@@ -38,6 +46,10 @@ class Outlet:
             put(data)
             return
         rest = memoryview(data)
+        # Whoever leaves in the middle of it has left a line that is not whole, in any colour; of
+        # little there is no middle.
+        self.within_line = len(data) > _AT_ONCE or data[-1:] != b"\n"
+        self._coloured = self._coloured or b"\x1b" in data
         while rest:
             try:
                 rest = rest[os.write(self._file, rest) :]
@@ -50,6 +62,9 @@ class Outlet:
             except OSError as error:
                 raise OutputLost("cannot write the output", why=error.strerror) from error
         self.within_line = data[-1:] != b"\n"
+        if self._coloured:
+            end = data.rfind(b"\n") + 1
+            self._coloured = b"\x1b" in data[end:] or (not end and self.within_line)
 
     def heed(self) -> None:
         """BrokenPipeError as soon as whoever reads has gone, though there is nothing to write."""
@@ -62,9 +77,13 @@ class Outlet:
             raise BrokenPipeError("nobody reads standard output")
 
     def break_line(self) -> None:
-        """On a terminal end the line that is not whole yet: something else comes on stderr."""
-        if self.within_line and self._shares:
-            self.write(b"\n")
+        """On a terminal end the line that is not whole yet, and its colour.
+
+        Something else comes on stderr, or from whoever has the terminal next.
+        """
+        if self.within_line and self._moves:
+            self.write(_RESET * self._coloured + b"\n" * self._shares)
+            self._coloured = False
 
 
 def free_to_speak() -> bool:

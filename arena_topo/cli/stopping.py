@@ -6,6 +6,7 @@ and the number of the signal, as shells have it (130 for Ctrl-C, 143 for SIGTERM
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import threading
@@ -13,6 +14,8 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+
+from arena_topo.errors import TimedOut
 
 _SIGNALLED = 128
 """What shells add to the number of the signal that ended a process."""
@@ -41,6 +44,8 @@ class _Enough(BaseException):
 
 
 _received: signal.Signals | None = None
+_end = math.inf
+"""When the time of the whole command is over, as `time.monotonic` has it."""
 
 
 def heed(numbers: Iterable[int]) -> None:
@@ -78,12 +83,33 @@ def limit(seconds: float | None) -> None:
     (`backends.tidying`). Nothing happens in other threads than the first, where Python lets nobody
     heed signals.
     """
-    if seconds is not None and _first_thread():
-        _alarm(seconds + _SLACK, OutOfTime, again=_TIDYING)
+    global _end  # noqa: PLW0603 - there is one command
+    if seconds is not None:
+        _end = time.monotonic() + seconds
+        if _first_thread():
+            _alarm(seconds + _SLACK, OutOfTime, again=_TIDYING)
+
+
+@contextmanager
+def in_time() -> Iterator[None]:
+    """Let the end of the time be OutOfTime also where a request to a server notices it first.
+
+    Other requests that take too long are TimedOut as ever.
+    """
+    try:
+        yield
+    except TimedOut:
+        if time.monotonic() < _end:
+            raise
+        if _first_thread():
+            _alarm(_TIDYING, OutOfTime, again=_TIDYING)
+        raise OutOfTime from None
 
 
 def unlimited() -> None:
     """Take the limit back."""
+    global _end  # noqa: PLW0603 - there is one command
+    _end = math.inf
     if _first_thread() and signal.getitimer(signal.ITIMER_REAL)[0]:
         signal.setitimer(signal.ITIMER_REAL, 0)
 

@@ -114,9 +114,10 @@ class Search:
 class Communicator:
     """A communicator: the ranks that speak of it, and how they are joined.
 
-    `name` is NCCL's own hash of it (commId), None where the version does not print one; ranks are
-    then put together by process and order, and `certain` is False where that leaves a choice, or
-    where a rank is here only because it fits nowhere else.
+    `name` is NCCL's own hash of it (commId), None where no line prints one; ranks are then put
+    together by process and order, and `certain` is False where that leaves a choice, or where a
+    rank is here only because it fits nowhere else. Ranks that begin again under a name that was
+    over make another communicator of that name.
     `size` is nranks. `rings` are the rings by channel as rank 0 lists them: None at the end where
     more ranks follow, or may follow (NCCL cuts long ones); `steps` what each rank says of itself:
     (channel, previous, rank, next).
@@ -233,6 +234,7 @@ class Cause(StrEnum):
     SHM_GONE = "shm-gone"
     P2P_OFF = "p2p-off"
     P2P_BROKEN = "p2p-broken"
+    NVLINK_OFF = "nvlink-off"
     REFUSED = "refused"
     TIMED_OUT = "timed-out"
     CLOSED = "closed"
@@ -254,7 +256,8 @@ class Complaint:
     """A WARN line, or an INFO line that says something is off; the same of many is told once.
 
     `where` is NCCL's source line, `cause` None where it is not known, `hosts` who said it, and
-    `count` how often. `warning` is False for INFO lines.
+    `count` how often. `warning` is False for INFO lines. `follows` is what the same process had
+    complained of before, where this one only tells that something failed in it.
     """
 
     text: str
@@ -263,6 +266,7 @@ class Complaint:
     hosts: tuple[str, ...]
     count: int
     warning: bool = True
+    follows: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,6 +37,11 @@ ADVICE: dict[Cause, Advice] = {
         why="one GPU could not map the memory of another: not every process sees both GPUs",
         hint="one pod with all its GPUs (--gpus=4 --workers=1), not one pod for each GPU",
     ),
+    Cause.NVLINK_OFF: Advice(
+        why="the driver keeps GPUs apart that NVLink joins, probably due to a hardware issue (so"
+        " says NCCL)",
+        hint="nvidia-smi nvlink -s shows links that are down; NCCL_IGNORE_DISABLED_P2P=1 goes on",
+    ),
     Cause.REFUSED: Advice(
         why="nobody listened where a rank was expected: it has ended, or a firewall is between",
         hint="read the log of the rank that ended first; check NetworkPolicies and the interface",
@@ -67,7 +72,7 @@ ADVICE: dict[Cause, Advice] = {
         hint="set NCCL_IB_HCA to devices of one kind, and NCCL_IB_GID_INDEX on RoCE",
     ),
     Cause.IB_MEMORY: Advice(
-        why="the network card could not register memory: mostly the limit on locked memory",
+        why="the network card could not lock memory for its use: mostly there is a limit on it",
         hint="containers need ulimit -l unlimited (the IPC_LOCK capability) and nvidia-peermem",
     ),
     Cause.SAME_GPU: Advice(
@@ -96,6 +101,41 @@ ADVICE: dict[Cause, Advice] = {
     ),
 }
 
+_OF_TEXTS: tuple[tuple[re.Pattern[str], Advice], ...] = tuple(
+    (re.compile(text), advice)
+    for text, advice in (
+        (
+            r"same GPU/Partition",
+            Advice(
+                why="two ranks of one communicator use the same GPU, or the same slice of one",
+                hint="give each rank its own, with as many GPUs (or slices) as slots;"
+                " NCCL_MULTI_RANK_GPU_ENABLE=1 allows it as it is",
+            ),
+        ),
+        (
+            r"using the same NVML device",
+            Advice(
+                why="ranks share a GPU, and NVLink SHARP needs one for each",
+                hint="leave out NCCL_NVLS_ENABLE=1",
+            ),
+        ),
+        (
+            r"Duplicate GPU detected",
+            Advice(
+                why="two ranks of one communicator use the same GPU",
+                hint="give each rank its own: LOCAL_RANK to cudaSetDevice, and as many GPUs as"
+                " slots; slices of one GPU (MIG) count as one up to NCCL 2.29",
+            ),
+        ),
+    )
+)
+"""Complaints of which more is known than of others with the same cause (src/init.cc)."""
+
+_FOLLOWS = re.compile(
+    r"\[Service thread\] (?:Error encountered|Could not receive)|Proxy Call to rank \d+ failed"
+)
+"""What a process says after something in it failed, and had been told of (src/proxy.cc)."""
+
 _TEXTS: tuple[tuple[re.Pattern[str], Cause], ...] = tuple(
     (re.compile(text), cause)
     for text, cause in (
@@ -103,14 +143,18 @@ _TEXTS: tuple[tuple[re.Pattern[str], Cause], ...] = tuple(
         (r"ailed to extend \S+ to \d+ bytes$", Cause.SHM_FULL),
         (r"attaching to shared memory segment", Cause.SHM_GONE),
         (r"shm_open.*failed|[Cc]ould not map .*nccl", Cause.SHM_GONE),
+        (r"P2P is disabled between NVLINK", Cause.NVLINK_OFF),
         (r"P2P is disabled between|Could not enable P2P between", Cause.P2P_OFF),
         (r"[Ff]ailed to open CUDA IPC handle|failed to peer with device", Cause.P2P_BROKEN),
         (r"peer query failed|cudaIpc(?:Get|Open)MemHandle", Cause.P2P_BROKEN),
         (r"Cuda failure .*(?:invalid device context|peer access)", Cause.P2P_BROKEN),
-        (r"Duplicate GPU detected", Cause.SAME_GPU),
+        (r"Duplicate GPU detected|same GPU/Partition|the same NVML device", Cause.SAME_GPU),
         (r"Mismatched NCCL version", Cause.VERSIONS),
         (r"Got completion .*(?:with error|status=)", Cause.IB_COMPLETION),
-        (r"ibv_reg_(?:dmabuf_)?mr.*failed|ibv_create_cq.*Cannot allocate", Cause.IB_MEMORY),
+        (
+            r"ibv_reg_(?:dmabuf_)?mr.*failed|ibv_create_cq.*(?:Cannot alloc|not permit)",
+            Cause.IB_MEMORY,
+        ),
         (r"ibv_modify_qp failed|incompatible (?:with the local|devices)", Cause.IB_SETUP),
         (r"different link_layer", Cause.IB_SETUP),
         (r"no socket interface found|No IP interface found|no interface found", Cause.NO_INTERFACE),
@@ -123,7 +167,7 @@ _TEXTS: tuple[tuple[re.Pattern[str], Cause], ...] = tuple(
         (r"NVLS|NVLink SHARP|[Mm]ulticast", Cause.NVLS),
         (r"GPU Direct RDMA Disabled", Cause.GDR_OFF),
         (r"Cuda failure|CUDA error|Cuda driver", Cause.CUDA),
-        (r"Proxy Call to rank \d+ failed|\[Service thread\]|remote process exited", Cause.PEER),
+        (r"remote process exited", Cause.PEER),
     )
 )
 
@@ -143,6 +187,17 @@ _NO_CARD = re.compile(r"NET/Socket : GPU Direct RDMA Disabled")
 def cause_of(text: str) -> Cause | None:
     """The class of a complaint; None where its text is not known."""
     return next((cause for known, cause in _TEXTS if known.search(text)), None)
+
+
+def advice_on(text: str, cause: Cause | None) -> Advice | None:
+    """Why NCCL complains so, and what to try; None where that is not known."""
+    special = (advice for known, advice in _OF_TEXTS if known.search(text))
+    return next(special, None if cause is None else ADVICE.get(cause))
+
+
+def follows(text: str) -> bool:
+    """Whether a complaint only tells that something failed in its own process."""
+    return bool(_FOLLOWS.search(text))
 
 
 def is_off(text: str) -> bool:

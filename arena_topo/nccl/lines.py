@@ -3,6 +3,7 @@
     host:pid:tid [dev] NCCL INFO text                     since 2.0 (src/debug.cc)
     host:pid:tid [dev] file.cc:123 NCCL WARN text         a line feed before it
     host:pid:tid [dev] file.cc:123 (function) NCCL WARN   since 2.30
+    host:pid:tid [dev] int f(a, b):12 NCCL WARN text      plugins of AWS: __PRETTY_FUNCTION__
     [2025-03-01 12:00:00] host:pid:tid [dev] ...          NCCL_DEBUG_TIMESTAMP_LEVELS, since 2.26
 
 Two ranks that write at once may leave two lines in one, or one in the middle of the other.
@@ -14,8 +15,9 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-LONGEST_PREFIX = 700
-"""Characters before "NCCL INFO" that are looked at: 255 of a host, 200 of a file, and numbers."""
+LONGEST_PREFIX = 1_200
+"""Characters before "NCCL INFO" that are looked at: 255 of a host, numbers, and the declaration of
+a function of C++ with its types."""
 
 _WORD = re.compile(r"NCCL (INFO|WARN) ")
 _PREFIX = re.compile(
@@ -23,6 +25,11 @@ _PREFIX = re.compile(
     r"\[(?P<device>-?\d{1,4})\] "
     r"(?:(?P<where>[\w./+-]{1,200}:\d{1,6}) (?:\([\w:~<>]{1,100}\) )?)?$"
 )
+_WRITER = re.compile(
+    r"(?:(?P<host>[\w.<>-]{1,255}):(?P<pid>\d{1,10}):(?P<tid>\d{1,10}) )?\[(?P<device>-?\d{1,4})\] "
+)
+_WHERE = re.compile(r"(\S.*:\d{1,6}) (?:\([^ ]{1,100}\) )?")
+"""What stands between the writer of a warning and its text, if it is no file: a function."""
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _VERSION = re.compile(r"NCCL version (\d+\.\d+\.\d+[\w.-]*\+cuda\d+\.\d+)")
 
@@ -47,10 +54,13 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
+    """A "NCCL INFO" or "NCCL WARN"; `match` is its writer, None where that cannot be told."""
+
     begin: int
     end: int
     warning: bool
-    match: re.Match[str]
+    match: re.Match[str] | None
+    where: str | None = None
 
 
 def version_in(line: str) -> str | None:
@@ -63,6 +73,8 @@ def messages(
     line: str, known: Mapping[int, Collection[str]], *, ends: bool = True
 ) -> Iterator[Message | None]:
     """Every line of NCCL in a line of a log; None for each that cannot be told from its neighbour.
+
+    The text of a warning is whole whoever wrote it: where that cannot be told, it has no host.
 
     `known` are the hosts of each process id met so far: they tell where a name begins that is glued
     to the text before it. `ends` is False where more of the line is to come, or was lost.
@@ -78,18 +90,20 @@ def messages(
             stop = found[place + 1].begin
             _, glued = hosts[place + 1]
             text = line[one.end : stop] + glued
-            whole = not glued and line[stop - 1].isspace()
-        if host is None:
+            known_next = found[place + 1].match is not None
+            whole = known_next and not glued and line[stop - 1].isspace()
+        match = one.match
+        if match is None or (host is None and not one.warning):
             yield None
             continue
-        match = one.match
+        sure = bool(host)
         yield Message(
-            host=host,
-            pid=int(match["pid"]) if match["pid"] else None,
-            tid=int(match["tid"]) if match["tid"] else None,
+            host=host or "",
+            pid=int(match["pid"]) if sure else None,
+            tid=int(match["tid"]) if sure else None,
             device=int(match["device"]),
             warning=one.warning,
-            where=match["where"],
+            where=one.where,
             text=text.strip(),
             whole=whole,
         )
@@ -98,18 +112,34 @@ def messages(
 def _prefixes(line: str) -> Iterator[_Found]:
     done = 0
     for word in _WORD.finditer(line):
+        warning = word[1] == "WARN"
         begin = max(done, word.start() - LONGEST_PREFIX)
-        match = _PREFIX.search(line[begin : word.start()])
-        if match is None:
+        before = line[begin : word.start()]
+        match, where = _PREFIX.search(before), None
+        if match is not None:
+            where = match["where"]
+        elif warning:
+            match, where = _declared(before)
+        if match is None and not warning:
             continue
         done = word.end()
-        yield _Found(begin + match.start(), done, word[1] == "WARN", match)
+        at = word.start() if match is None else begin + match.start()
+        yield _Found(at, done, warning, match, where)
+
+
+def _declared(before: str) -> tuple[re.Match[str] | None, str | None]:
+    """Who writes a warning that names no file but a function, and that."""
+    writers = list(_WRITER.finditer(before))
+    for one in sorted(writers, key=lambda one: (one["host"] is not None, one.start()))[::-1]:
+        if found := _WHERE.fullmatch(before, one.end()):
+            return one, found[1]
+    return None, None
 
 
 def _host(one: _Found, line: str, known: Mapping[int, Collection[str]]) -> tuple[str | None, str]:
     """The host of a prefix, and what of it is the end of the text before; None: not to be told."""
-    host: str = one.match["host"] or ""
-    if not host:
+    host: str = (one.match["host"] or "") if one.match is not None else ""
+    if one.match is None or not host:
         return "", ""
     names = known.get(int(one.match["pid"]), ())
     if host in names:

@@ -187,6 +187,23 @@ class Group:
                 return False
         return True
 
+    def called(self) -> dict[int, set[str] | None]:
+        """What the GPU of each rank may be called; None where a rank does not say."""
+        found: dict[int, set[str] | None] = {}
+        for one in self.members:
+            if one.rank is not None:
+                names = found.setdefault(one.rank, set())
+                mine = one.own_labels()
+                found[one.rank] = None if names is None or not mine else names | set(mine)
+        return found
+
+    def again(self, member: Member) -> bool:
+        """Whether a process begins once more as a rank that it had been in this communicator."""
+        return any(
+            (one.process, one.rank) == (member.process, member.rank) and one.complete
+            for one in self.members
+        )
+
     def processes(self) -> frozenset[Process]:
         """Who speaks of it."""
         return frozenset(one.process for one in self.members)
@@ -200,16 +217,19 @@ def grouped(members: Sequence[Member]) -> list[Group]:
     """
     groups: list[Group] = []
     members = sorted(members, key=lambda one: (_nameless(one), one.order))
-    named: dict[str, Group] = {}
+    named: dict[str, list[Group]] = {}
     split: dict[tuple[int, tuple[int, int]], Group] = {}
     pointers: dict[tuple[Process, str], int] = {}
     for member in members:
         start = member.start
         group = None
         if start and start.name:
-            group = named.get(start.name)
+            # The same name once more of the same process: it began again, after it was over.
+            alike = named.setdefault(start.name, [])
+            group = next((one for one in alike if not one.again(member)), None)
             if group is None:
-                group = named[start.name] = Group(start.name, len(groups))
+                group = Group(start.name, len(groups))
+                alike.append(group)
                 groups.append(group)
         elif start and start.parent and start.split:
             parent = pointers.get((member.process, start.parent))
@@ -228,10 +248,10 @@ def grouped(members: Sequence[Member]) -> list[Group]:
     return groups
 
 
-def _by_order(member: Member, groups: list[Group], named: Mapping[str, Group]) -> Group:
+def _by_order(member: Member, groups: list[Group], named: Mapping[str, list[Group]]) -> Group:
     fitting = [one for one in groups if one.name is None and one.split is None]
     fitting = [one for one in fitting if one.may_hold(member)]
-    lost = [one for one in named.values() if one.may_hold(member)]
+    lost = [one for alike in named.values() for one in alike if one.may_hold(member)]
     if not fitting and len(lost) == 1 and not member.complete:
         # This version prints names; the line with the name of this one is not in the log.
         lost[0].certain = False
@@ -245,8 +265,10 @@ def _by_order(member: Member, groups: list[Group], named: Mapping[str, Group]) -
     return fitting[0]
 
 
-def communicator(group: Group, groups: Sequence[Group]) -> Communicator:
-    """What the members of a communicator say, as one."""
+def communicator(
+    group: Group, groups: Sequence[Group], late: Iterable[Connection] = ()
+) -> Communicator:
+    """What the members of a communicator say, as one; `late` are connections it made later."""
     members = sorted(group.members, key=lambda one: (_number(one.rank), one.order))
     size = group.size
     parent = groups[group.split[0]].name if group.split else None
@@ -272,8 +294,20 @@ def communicator(group: Group, groups: Sequence[Group]) -> Communicator:
         nvls_channels=_first(one.nvls_channels for one in members),
         nvls_trees=_ranks_that(one for one in members if one.nvls_tree),
         collnet=_ranks_that(one for one in members if one.collnet),
-        connections=connections(one for member in members for one in member.connections.values()),
+        connections=connections(
+            (*(one for member in members for one in member.connections.values()), *late)
+        ),
     )
+
+
+def may_join(via: Via, called: Mapping[int, set[str] | None]) -> bool:
+    """Whether a connection goes to a GPU that the rank at its other end may have."""
+    one = via.connection
+    there, label = one.target, via.target_label
+    if via.writer == there:
+        there, label = one.source, via.source_label
+    names = called.get(there)
+    return label is None or names is None or label in names
 
 
 def connections(found: Iterable[Connection]) -> tuple[Connection, ...]:

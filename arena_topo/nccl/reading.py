@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from arena_topo.nccl import Complaint, Connection, Loose, Report, Search, Setting, Tree
-from arena_topo.nccl.causes import cause_of, is_off
+from arena_topo.nccl.causes import cause_of, follows, is_off
 from arena_topo.nccl.formats import Event, Ring, Start, Torn, Via, events
 from arena_topo.nccl.hosts import Findings, about_hosts
 from arena_topo.nccl.lines import Message, messages, version_in
@@ -22,6 +22,7 @@ from arena_topo.nccl.members import (
     connections,
     contradictions,
     grouped,
+    may_join,
 )
 
 MOST_KEPT = 2_000_000
@@ -54,6 +55,7 @@ class _Complaining:
     text: str
     where: str | None
     warning: bool
+    follows: str | None
     hosts: dict[str, None] = field(default_factory=dict)
     count: int = 0
 
@@ -77,6 +79,7 @@ class Reader:
         self._known: dict[int, set[str]] = {}
         self._settings: dict[tuple[str, str], dict[str, None]] = {}
         self._complaints: dict[tuple[bool, str], _Complaining] = {}
+        self._failed: dict[Process, str] = {}
         self._versions: dict[str, None] = {}
         self._drivers: dict[int, None] = {}
         self._kept = 0
@@ -119,11 +122,19 @@ class Reader:
         groups = grouped(self._members)
         place = {id(one): at for at, group in enumerate(groups) for one in group.members}
         loose: list[Loose] = []
+        settled: dict[int, list[Connection]] = {}
+        called = [group.called() for group in groups] if self._loose else []
         for (process, device, via), number in self._loose.items():
-            candidates = sorted({place[id(one)] for one in self._candidates(process, device, via)})
+            connection = _counted(via.connection, number)
+            spoken = {place[id(one)] for one in self._candidates(process, device, via)}
+            candidates = sorted(at for at in spoken if may_join(via, called[at]))
+            if len(candidates) == 1:
+                # Late lines are told from those of other communicators by how they call both GPUs.
+                settled.setdefault(candidates[0], []).append(connection)
+                continue
             loose.append(
                 Loose(
-                    connection=_counted(via.connection, number),
+                    connection=connection,
                     host=process.host,
                     pid=process.pid,
                     candidates=tuple(candidates),
@@ -134,7 +145,9 @@ class Reader:
         return Report(
             versions=tuple(self._versions),
             drivers=tuple(sorted(self._drivers)),
-            communicators=tuple(communicator(group, groups) for group in groups),
+            communicators=tuple(
+                communicator(group, groups, settled.get(at, ())) for at, group in enumerate(groups)
+            ),
             hosts=tuple(
                 self._hosts[name].told() for name in sorted(self._hosts) if self._hosts[name].said
             ),
@@ -150,6 +163,7 @@ class Reader:
                     hosts=tuple(sorted(one.hosts)),
                     count=one.count,
                     warning=one.warning,
+                    follows=one.follows,
                 )
                 for one in self._complaints.values()
             ),
@@ -162,11 +176,11 @@ class Reader:
 
     def _read(self, message: Message, speaker: str) -> None:
         host = message.host or speaker
+        process = Process(message.host, message.pid, "" if message.host else speaker)
         if message.warning:
-            self._complain(message, host)
+            self._complain(message, host, process)
             return
         text = message.text
-        process = Process(message.host, message.pid, "" if message.host else speaker)
         thread = (process, message.tid, message.device)
         told = False
         for event in events(text, whole=message.whole):
@@ -196,7 +210,7 @@ class Reader:
         elif found := _GONE.fullmatch(text):
             self._pointers.pop((thread[0], found[1]), None)
         if is_off(text):
-            self._complain(message, host)
+            self._complain(message, host, thread[0])
 
     def _take(self, event: Event, thread: _Thread, speaker: str) -> None:
         if isinstance(event, Via):
@@ -300,15 +314,21 @@ class Reader:
         value = found[2].removesuffix(".").strip()
         self._settings.setdefault((found[1], value), {}).setdefault(host)
 
-    def _complain(self, message: Message, host: str) -> None:
+    def _complain(self, message: Message, host: str, process: Process) -> None:
         text = message.text[:LONGEST_TEXT]
+        later = follows(text)
+        before = self._failed.get(process) if message.warning and later else None
         key = (message.warning, _NUMBERS.sub("#", text))
         if key not in self._complaints:
             if len(self._complaints) >= MOST_COMPLAINTS:
                 self._dropped += 1
                 return
-            self._complaints[key] = _Complaining(text, message.where, message.warning)
+            self._complaints[key] = _Complaining(text, message.where, message.warning, before)
         one = self._complaints[key]
+        told = message.warning and not later and process.pid is not None
+        if told and (process in self._failed or len(self._failed) < MOST_NAMES):
+            self._failed[process] = one.text
+        one.follows = one.follows or before
         one.hosts.setdefault(host)
         one.count += 1
 

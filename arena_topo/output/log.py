@@ -67,8 +67,10 @@ def called(speaker: Speaker) -> str:
     words = [] if speaker.rank is None else [f"rank {speaker.rank}"]
     if not speaker.tagged:
         words.append(_pod(source))
+    if speaker.attempt:
+        words.append(f"try {speaker.attempt + 1}")
     if source.run:
-        words.append(f"run {source.run + 1}")
+        words.append(f"restart {source.run}")
     return " ".join(words)
 
 

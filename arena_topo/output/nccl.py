@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from arena_topo.escaping import brief, one_line
-from arena_topo.nccl import Communicator, Host
+from arena_topo.nccl import Communicator, Connection, Host, Report
 from arena_topo.output import EMULATED, align, fold, number, table
 from arena_topo.workflow.deviations import Finding, Kind, named, spans
 from arena_topo.workflow.transports import Compared, Place
@@ -83,10 +83,19 @@ def _headline(found: Compared, width: int) -> str:
             words.append(f"{len(spoke)} of {_many(main.size, 'rank')} spoke")
         if report.hosts:
             words.append(_many(len(report.hosts), "host"))
-        count = len(report.communicators)
-        if count > 1:
-            words.append(f"{count} communicators, this is the largest")
+        words += _several(report)
     return _folded(", ".join(words), width, "  ")
+
+
+def _several(report: Report) -> Iterator[str]:
+    """That more was read of than is shown; ranks that say no size may be of any communicator."""
+    count = sum(one.size is not None for one in report.communicators)
+    stray = len(report.communicators) - count
+    if count > 1:
+        yield f"{count} communicators, this is the largest"
+    if stray > 1 or (stray and count):
+        largest = "" if count else ", this is the largest"
+        yield f"{_many(stray, 'group')} of ranks whose communicator no line tells{largest}"
 
 
 # ---------------------------------------------------------------- hosts
@@ -219,8 +228,10 @@ def _some(count: int | None) -> str:
 
 def _transports(found: Compared, width: int, *, unicode: bool) -> str:
     main = found.main
-    if main is None or not main.connections:
-        return "No line says how ranks are joined (via ...).\n" if main is not None else ""
+    if main is None:
+        return ""
+    if not main.connections:
+        return _folded(f"{_unjoined(found)}.", width, "  ")
     matrix = main.matrix()
     ranks = sorted({rank for pair in matrix for rank in pair} | {one.rank for one in main.ranks})
     lines = []
@@ -247,6 +258,20 @@ def _transports(found: Compared, width: int, *, unicode: bool) -> str:
         legend.append(f"  several transports, most used shown: {pairs_named(mixed)}")
     shown = [*lines, *legend]
     return "".join(_cut(line, width) + "\n" for line in shown)
+
+
+def _unjoined(found: Compared) -> str:
+    if not found.unplaced:
+        return "No line says how ranks are joined (via ...)"
+    count = _many(len(found.unplaced), "connection")
+    verb = "is" if len(found.unplaced) == 1 else "are"
+    return f"No line says of which communicator {count} {verb}: {_kinds(found.unplaced)}"
+
+
+def _kinds(connections: Iterable[Connection]) -> str:
+    """How many take each transport."""
+    counted = Counter(one.kind for one in connections).most_common()
+    return ", ".join(f"{count} {kind}" for kind, count in counted)
 
 
 def _groups(found: Compared, ranks: Iterable[int]) -> dict[int, str]:
@@ -311,7 +336,8 @@ def _verdict(found: Compared, width: int, unplanned: str) -> str:
         usable = "" if plan.usable is None else f", {plan.usable:.4g} GB/s usable"
         lines.append(f"As planned: {_many(len(plan.seats), 'worker')}{usable}\n")
     elif not found.joined:
-        lines.append("Nothing to compare with the plan: no line says how ranks are joined\n")
+        why = "tells whose connections these are" if found.unplaced else "says how ranks are joined"
+        lines.append(f"Nothing to compare with the plan: no line {why}\n")
     if plan is not None and found.by_number and found.joined:
         lines.append("Ranks were told apart by their numbers: hosts have no pods' names\n")
     shown = found.findings[:MOST_FINDINGS]
@@ -370,9 +396,19 @@ def _notes(found: Compared, width: int) -> str:
     report, main = found.report, found.main
     lines = []
     if main is not None and not main.certain and report.communicators:
-        lines.append("which ranks belong together is not certain: this version does not say it")
-    if report.loose and report.communicators:
-        lines.append(f"{_many(len(report.loose), 'connection')} of no communicator for certain")
+        lines.append(
+            "which ranks belong together is not certain: no line names their communicator"
+            if main.name is None
+            else "some ranks are taken to be of this communicator as they fit nowhere else"
+        )
+    if found.together:
+        lines.append(
+            f"connections are those of {len(found.together)} communicators together, which join"
+            " the same processes: no line tells them apart"
+        )
+    if found.unplaced and main is not None and main.connections:
+        count = _many(len(found.unplaced), "more connection")
+        lines.append(f"{count} of no communicator for certain: {_kinds(found.unplaced)}")
     if report.torn:
         lines.append(f"{_many(report.torn, 'line')} cut or mixed up with others, and not used")
     if report.dropped:
@@ -381,12 +417,10 @@ def _notes(found: Compared, width: int) -> str:
     return "".join(_folded(f"note: {one_line(line)}", width, "  ") for line in lines)
 
 
-def unfinished(main: Communicator | None) -> str:
-    """In a few words what is missing until NCCL has connected; empty where it has."""
-    if main is None:
-        return "no communicator yet"
-    left = main.missing + main.incomplete
-    return f"{named(left)} not connected yet" if left else ""
+def unconnected(main: Communicator | None) -> str:
+    """In a few words whom NCCL has not connected yet."""
+    left = () if main is None else main.missing + main.incomplete
+    return f"waits: NCCL connects {named(left) if left else 'the ranks'}"
 
 
 # ---------------------------------------------------------------- values
@@ -417,7 +451,18 @@ def value(found: Compared, *, job: str = "", namespace: str = "") -> dict[str, A
         "hosts": [_host_value(one) for one in report.hosts],
         "communicators": [
             _communicator_value(one, found if one is found.main else None)
-            for one in (report.communicators or filter(None, [found.main]))
+            for one in _communicators(found)
+        ],
+        "connectionsOfSeveral": [
+            {
+                "from": one.connection.source,
+                "to": one.connection.target,
+                "kind": one.connection.kind,
+                "host": one.host or None,
+                "pid": one.pid,
+                "communicators": list(one.candidates),
+            }
+            for one in report.loose
         ],
         "settings": [
             {"name": one.name, "value": one.value, "hosts": list(one.hosts)}
@@ -431,6 +476,7 @@ def value(found: Compared, *, job: str = "", namespace: str = "") -> dict[str, A
                 "hosts": list(one.hosts),
                 "count": one.count,
                 "warning": one.warning,
+                "follows": one.follows,
             }
             for one in report.complaints
         ],
@@ -439,6 +485,14 @@ def value(found: Compared, *, job: str = "", namespace: str = "") -> dict[str, A
         "tornLines": report.torn,
         "droppedLines": report.dropped,
     }
+
+
+def _communicators(found: Compared) -> list[Communicator]:
+    if found.main is None or found.place is None:
+        return [found.main] if found.main is not None else []
+    each = list(found.report.communicators)
+    each[found.place] = found.main
+    return each
 
 
 def _finding_value(one: Finding) -> dict[str, Any]:
@@ -483,6 +537,7 @@ def _communicator_value(one: Communicator, found: Compared | None) -> dict[str, 
         "size": one.size,
         "certain": one.certain,
         "channels": one.channels,
+        "together": [] if found is None else list(found.together),
         "missing": list(one.missing),
         "incomplete": list(one.incomplete),
         "ranks": [

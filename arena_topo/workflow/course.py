@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -13,7 +13,10 @@ from typing import TYPE_CHECKING, Self
 from arena_topo.backends import Backend, Instance, JobStatus, Phase
 from arena_topo.backends.logs import Line, Notice, Source, Turn, Wanted
 from arena_topo.errors import ArenaError, NotFound
+from arena_topo.workflow import choosing, telling
 from arena_topo.workflow.looking import looks
+from arena_topo.workflow.telling import Note
+from arena_topo.workflow.unread import Lacking, Unread, owed
 from arena_topo.workflow.waiting import Start, command, start_of
 
 if TYPE_CHECKING:
@@ -33,25 +36,20 @@ SILENCE = 3.0
 TOGETHER = 10.0
 """Seconds within which the pods of a job join as a matter of course."""
 
-TOLD = 3.0
-"""Seconds until it is told that a pod was deleted: the job may have ended, which is no news."""
-
 LONGEST = 15.0
-"""Seconds after the end of a job that others than its launcher may still speak."""
+"""Seconds after the end of a job that others than its launcher may still speak, and that the log of
+the launcher may take to come."""
 
+PATIENCE = 60.0
+"""Seconds after the end of a job that a connection that is lost may take to come back."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Note:
-    """Something to know that is no line of a log, in a sentence.
+KNOWN = 2.0
+"""Seconds after the log of a pod has ended that it may take to learn how the pod ended."""
 
-    `turn` and `source` are set where it happened to one pod's log; `error` where that went wrong.
-    """
+SIGHT = 5.0
+"""Seconds that a job may be out of sight before people are told."""
 
-    text: str
-    turn: Turn | None = None
-    source: Source | None = None
-    error: ArenaError | None = None
-    warns: bool = False
+SILENT = "it runs, but has written nothing yet"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +63,15 @@ class Waiting:
     reason: str
     start: Start | None = None
     blind: str | None = None
+
+    @property
+    def what(self) -> str:
+        """What the job does, in words that go behind its name."""
+        if self.reason == SILENT:
+            return "runs, but has written nothing yet"
+        if self.status.phase is Phase.SUSPENDED:
+            return self.reason.removeprefix("the job ")
+        return f"waits: {self.reason}"
 
 
 class End(StrEnum):
@@ -88,7 +95,7 @@ class Looker:
     def __init__(self, backend: Backend, job: JobStatus, *, keeps: bool) -> None:
         """With `keeps` what is read of its logs is kept."""
         self._backend, self._job, self._keeps = backend, job, keeps
-        self._stop = threading.Event()
+        self._stop, self._wake = threading.Event(), threading.Event()
         self._news: deque[JobStatus] = deque(maxlen=64)
         self._held: tuple[Phase, str | None] | None = None
         self.start: Start | None = None
@@ -110,6 +117,11 @@ class Looker:
         trace: TracebackType | None,
     ) -> None:
         self._stop.set()
+        self._wake.set()
+
+    def hurry(self) -> None:
+        """Look again at once: something has ended."""
+        self._wake.set()
 
     def news(self) -> Iterator[JobStatus]:
         """What was seen since the last time, oldest first."""
@@ -146,7 +158,8 @@ class Looker:
         return status
 
     def _pause(self, seconds: float) -> None:
-        self._stop.wait(seconds)
+        self._wake.wait(seconds)
+        self._wake.clear()
 
     def _deleted(self, *, anew: bool) -> ArenaError:
         name, namespace = self._job.name, self._job.namespace
@@ -180,9 +193,23 @@ class Course:
         self._first = frozenset(one.name for one in job.instances)
         self._begun_at: float | None = None
         self._names: set[str] = set()
-        self._chiefs: set[str] = set()
+        self.tries: list[tuple[str, str]] = []
+        """The launchers that were tried, in that order: names and uids, as far as is known."""
+        self._failures: dict[tuple[str, str], str] = {}
+        """How launchers have ended badly."""
+        self._told_of: set[tuple[str, str]] = set()
+        self._asked_of: tuple[str, str] | None = None
+        """The launcher of which is still to be told how it ended, as the next is there."""
+        self._spoke = self._speaks = False
+        """Whether there were lines ever, and at the last time."""
+        self._suspended = False
+        self.ends = 0
+        """How many logs have come to their end so far."""
+        self._ended_at: float | None = None
+        self._unseen: float | None = None
+        self._unseen_told = False
         self._open: dict[tuple[str, str], Source] = {}
-        self._broken: set[tuple[str, str]] = set()
+        self._unread = Unread(many=asked.many)
         self._finished: set[tuple[str, str]] = set()
         self._refused: list[tuple[Source, ArenaError]] = []
         self._active: float | None = None
@@ -190,12 +217,60 @@ class Course:
         self._lost: float | None = None
         self._silent: float | None = None
         self._said: tuple[str, Start | None, str | None] | None = None
-        self._later: list[tuple[float, Note]] = []
+        self._later = telling.Later()
+        self._learn_tries(job)
+        self._told_of.update((one.name, one.uid) for one in job.instances if one.failure)
+
+    def begins(self, job: JobStatus) -> Iterator[Note]:
+        """What is to be told before the first line."""
+        tried = [one for one in choosing.launchers(job) if self._wanted(source_of(one))]
+        if self._asked.many and len(tried) > 1:
+            pods = (one.name + (f" ({one.failure})" if one.failure else "") for one in tried)
+            yield Note(text=f"the launcher was tried {len(tried)} times: {', '.join(pods)}")
+
+    def saw(self, status: JobStatus, now: float) -> None:
+        """This is how the job stands; what became of its pods is told by `told`."""
+        self._learn_tries(status)
+        for one in status.instances:
+            pod = one.name, one.uid
+            if one.failure is None or pod in self._told_of or not self._wanted(source_of(one)):
+                continue
+            self._told_of.add(pod)
+            if pod == self._asked_of:
+                text = f"{one.name}, the launcher's try before, {one.failure}"
+                self._later.add(now, Note(text=text, source=source_of(one)))
+            elif _of_itself(one, status):
+                text, alike = f"{one.name} {one.failure}", f"{{}} pods: {one.failure}"
+                self._later.add(now, Note(text=text, source=source_of(one), alike=alike))
+
+    def _learn_tries(self, status: JobStatus) -> None:
+        for one in choosing.launchers(status):
+            pod = one.name, one.uid
+            if pod not in self.tries:
+                self.tries.append(pod)
+            if one.failure:
+                self._failures[pod] = one.failure
+
+    def sight(self, blind: str | None, now: float) -> Iterator[Note]:
+        """What is to be told of a job that is out of sight, and why, or in sight again (None)."""
+        if blind is None:
+            if self._unseen_told:
+                yield Note(text="the job is in sight again")
+            self._unseen, self._unseen_told = None, False
+            return
+        self._unseen = now if self._unseen is None else self._unseen
+        if now - self._unseen >= SIGHT and not self._unseen_told:
+            self._unseen_told = True
+            text = f"how the job stands cannot be seen just now: {blind}"
+            yield Note(text=text, warns=True)
 
     def came(self, lines: Sequence[Line], now: float) -> None:
         """Lines came at a time, or none."""
         if lines or self._active is None:
             self._active = now
+        self._speaks = bool(lines)
+        self._spoke = self._spoke or self._speaks
+        self._unread.came(lines)
 
     def stood(self, seconds: float) -> None:
         """For so long nothing was asked for: a pager, say, kept what is there waiting."""
@@ -212,59 +287,62 @@ class Course:
         source = notice.source
         pod = source.pod, source.uid
         notes: list[Note] = []
+        news, joined = self._unread.notice(notice), pod in self._open
         match notice.turn:
             case Turn.JOINED | Turn.RESTARTED:
                 self._begun_at = now if self._begun_at is None else self._begun_at
-                notes = self._begun(notice, now - self._begun_at)
+                begun = self._begun(notice, now - self._begun_at)
+                if begun is not None and begun.alike:
+                    self._later.add(now, begun)
+                elif begun is not None:
+                    notes.append(begun)
                 self._open[pod] = source
-                if source.chief:
-                    self._chiefs.add(source.pod)
                 self._names.add(source.pod)
-                self._broken.discard(pod)
                 self._finished.discard(pod)
             case Turn.ENDED | Turn.GONE | Turn.REFUSED:
                 self._open.pop(pod, None)
-                self._broken.discard(pod)
                 self._finished.add(pod)
                 self._names.add(source.pod)
+                self.ends += 1
+                self._ended_at = now
                 if notice.turn is Turn.REFUSED and notice.error is not None:
                     self._refused.append((source, notice.error))
-            case Turn.BROKEN:
-                self._broken.add(pod)
             case _:
                 pass
-        after = _after(notice, many=self._asked.many)
-        if after is not None:
-            self._later.append((now, after))
+        after = telling.after(notice, many=self._asked.many, joined=joined)
+        if after is not None and news:
+            self._later.add(now, after)
         return notes
 
-    def _begun(self, notice: Notice, late: float) -> list[Note]:
-        source = notice.source
+    def _begun(self, notice: Notice, late: float) -> Note | None:
+        source, alike = notice.source, ""
+        pod = source.pod, source.uid
+        if source.chief and pod not in self.tries:
+            self.tries.append(pod)
         if notice.turn is Turn.RESTARTED:
-            text = f"{source.pod} was restarted: what follows is of its run {source.run + 1}"
-        elif source.pod in self._names:
+            return telling.restarted(source)
+        if source.pod in self._names:
             text = f"{source.pod} was started anew"
-        elif source.chief and self._chiefs - {source.pod}:
-            text = f"{source.pod} is the launcher's next try"
+        elif source.chief and pod != self.tries[0] and source.pod not in self._first:
+            text = f"{source.pod} is the launcher's next try{self._before(pod)}"
         elif late >= TOGETHER and source.pod not in self._first:
-            text = f"{source.pod} has joined"
+            text, alike = f"{source.pod} has joined", "{} pods have joined"
         else:
-            return []
-        return [Note(text=text, turn=notice.turn, source=source)]
+            return None
+        return Note(text=text, turn=notice.turn, source=source, alike=alike)
+
+    def _before(self, pod: tuple[str, str]) -> str:
+        """How the launcher before another one ended, if that is known by now."""
+        before = self.tries[self.tries.index(pod) - 1]
+        failure = self._failures.get(before)
+        if failure is None:
+            self._asked_of = before
+            return ""
+        return f": {before[0]} {failure}"
 
     def told(self, before: float | None = None) -> list[Note]:
         """What is to be told of what happened before a time, or of all."""
-        kept, told = [], []
-        ends = self._over is not None or self._lost is not None
-        for at, note in self._later:
-            gone = note.turn is Turn.GONE
-            if before is not None and at + (TOLD if gone else 0.0) > before:
-                kept.append((at, note))
-            elif not (gone and ends):
-                # At the end of a job its pods are deleted as a matter of course.
-                told.append(note)
-        self._later = kept
-        return told
+        return self._later.take(before, ends=self._over is not None or self._lost is not None)
 
     def nothing_but_errors(self) -> None:
         """Raise the first of the errors if there is no log that could be read."""
@@ -276,9 +354,12 @@ class Course:
     ) -> tuple[bool, Waiting | None]:
         """Whether it is news what there is to wait for, and what that is."""
         said = None
-        if not self._open and not status.phase.over:
+        if not status.phase.over and not (self._open and self._spoke):
             reason = self._reason(status, now)
+            # Who starts it may have been learnt before how it stands now is heeded.
+            start = None if reason == SILENT else start
             said = None if reason is None else (reason, start, blind)
+        self._suspended = status.phase is Phase.SUSPENDED
         if said == self._said:
             return False, None
         self._said = said
@@ -288,20 +369,24 @@ class Course:
 
     def _reason(self, status: JobStatus, now: float) -> str | None:
         """Why there is nothing to read; None as long as that is no wonder."""
-        runs = any(
-            not one.pending and one.finished is None and self._wanted(source_of(one))
-            for one in status.instances
-        )
-        if not runs:
+        pods = [one for one in status.instances if self._wanted(source_of(one))]
+        runs = bool(self._open) or not all(one.pending or one.finished is not None for one in pods)
+        if status.phase is Phase.SUSPENDED or not runs:
             self._silent = None
-            return status.reason or "its pod has not started"
+            early = not self._spoke and (not pods or any(one.pending for one in pods))
+            return choosing.reason(status) or ("its pod has not started" if early else None)
+        if self._spoke:
+            return None
         # The connection to the log of a silent pod is made with its first byte.
         self._silent = now if self._silent is None else self._silent
-        return "it runs, but has written nothing yet" if now - self._silent >= SILENCE else None
+        return SILENT if now - self._silent >= SILENCE else None
 
     def speaks(self) -> bool:
         """Whether there is a log to read for the first time after waiting for it."""
-        begins = bool(self._open) and self._said is not None
+        if self._said is None:
+            return False
+        lines = self._suspended or self._said[0] == SILENT
+        begins = self._speaks if lines else bool(self._open)
         if begins:
             self._said = None
         return begins
@@ -311,7 +396,8 @@ class Course:
         quiet = now - (self._active or now)
         if self._asked.instance is not None and self._finished and not self._open:
             self.nothing_but_errors()
-            return End.POD
+            late = self._ended_at is not None and now - self._ended_at >= KNOWN
+            return End.POD if late or lost or self._pod_is_over(status) else None
         if lost:
             self._lost = self._lost or now
             if (done and quiet >= GRACE) or quiet >= LINGER or now - self._lost >= LONGEST:
@@ -323,9 +409,29 @@ class Course:
                 self.nothing_but_errors()
             return None
         self._over = self._over or now
-        if quiet >= GRACE and (self.whole(status, done=done) or self._launcher_is_over(now)):
+        waits = any(one.chief or not self._asked.many for one in self._owing(status))
+        over = self._launcher_is_over(now) and not waits
+        if quiet >= GRACE and (over or self.whole(status, done=done)):
             return End.JOB
-        return End.JOB if quiet >= LINGER and not self._broken else None
+        patience = LINGER + LONGEST if waits else LINGER
+        return End.JOB if quiet >= (PATIENCE if self._unread.broken else patience) else None
+
+    def _owing(self, status: JobStatus | None) -> list[Source]:
+        """The logs that must come to their end now."""
+        if status is None:
+            return []
+        pods = [one for one in status.instances if self._wanted(source_of(one))]
+        return [source_of(one) for one in owed(status, pods, self._finished)]
+
+    def lacking(self, status: JobStatus | None, *, done: bool) -> list[Lacking]:
+        """The logs that could not be read to their end, if this is the end of it."""
+        return self._unread.lacking(() if done else self._owing(status))
+
+    def _pod_is_over(self, status: JobStatus | None) -> bool:
+        """Whether it is known how the pod ended whose log has."""
+        pods = () if status is None else status.instances
+        mine = [one for one in pods if self._wanted(source_of(one))]
+        return all(one.finished is not None or one.failure is not None for one in mine)
 
     def _launcher_is_over(self, now: float) -> bool:
         """Whether only others go on, and have had their time."""
@@ -344,26 +450,18 @@ class Course:
 
 def source_of(instance: Instance) -> Source:
     """Whose log that of a pod is."""
-    return Source(pod=instance.name, uid=instance.uid, chief=instance.chief, worker=instance.worker)
+    return Source(
+        pod=instance.name,
+        uid=instance.uid,
+        chief=instance.chief or instance.launcher,
+        worker=instance.worker,
+    )
 
 
-def _after(notice: Notice, *, many: bool) -> Note | None:
-    """What is to be told of something that happened, once the lines before it are shown."""
-    source, error = notice.source, notice.error
-    why = "" if error is None else f": {error.message}"
-    match notice.turn:
-        case Turn.GONE:
-            text = f"{source.pod} was deleted: its log ends here"
-        case Turn.REFUSED if many:
-            text = f"the log of {source.pod} cannot be read{why}"
-        case Turn.BROKEN:
-            text = f"the connection to the log of {source.pod} is lost and taken up again{why}"
-        case Turn.CUT:
-            text = f"the oldest lines of {source.pod} are not shown{why}"
-        case _:
-            return None
-    warns = notice.turn in {Turn.REFUSED, Turn.CUT}
-    return Note(text=text, turn=notice.turn, source=source, error=error, warns=warns)
-
-
-Tell = Callable[[Note], None]
+def _of_itself(one: Instance, status: JobStatus) -> bool:
+    """Whether a pod that failed is news: not the launcher, and not since its job has ended."""
+    if one.chief or one.launcher or status.phase in {Phase.SUCCEEDED, Phase.SUSPENDED}:
+        return False
+    chief = status.chief
+    end = status.finished if chief is None or chief.finished is None else chief.finished
+    return not status.phase.over or one.finished is None or (end is not None and one.finished < end)

@@ -13,11 +13,12 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from arena_topo.manifests import HOST_STAGED
-from arena_topo.nccl import Cause, Complaint, Family, Host
+from arena_topo.nccl import Cause, Complaint, Connection, Family, Host, Side, causes
 from arena_topo.topology import UNKNOWN_NETWORK
 from arena_topo.workflow.transports import Place
 
 if TYPE_CHECKING:
+    from arena_topo.nccl import Communicator
     from arena_topo.workflow.transports import Planned, Seen
 
 
@@ -80,6 +81,8 @@ _ASK_FOR_RDMA = (
     " describe node NODE)"
 )
 
+_STILL = "NCCL is still connecting, has failed, or the log ends here"
+
 _NVLINKS = {"NVL", "NVB", "C2C", "LOC"}
 """Words of NCCL's paths that go over NVLink alone (src/graph/topo.h, PATH_NVL and its like)."""
 
@@ -133,6 +136,8 @@ def _why_staged(
         names = " and ".join(line.partition(" ")[0] for line in found)
         return f"the environment asks for it: {names}", f"leave out {names}", found
     for one in seen.report.complaints:
+        if one.cause is Cause.NVLINK_OFF:
+            return causes.ADVICE[one.cause].why, causes.ADVICE[one.cause].hint, (one.text,)
         if one.cause in {Cause.P2P_OFF, Cause.P2P_BROKEN}:
             return (
                 "the driver or NCCL found that these GPUs cannot reach each other directly",
@@ -194,7 +199,8 @@ def _between_nodes(seen: Seen) -> Iterator[Finding]:
     for kind, pairs in seen.pairs(Place.NODES).items():
         family = kind.partition("/")[0]
         nvlink = plan is not None and plan.tier == "nvlink"
-        if family == Family.SHM or (family == Family.P2P and not nvlink):
+        # Every P2P is called MNNVL where NVLink joins machines (src/transport/p2p.cc).
+        if family == Family.SHM or (family == Family.P2P and kind != "P2P/MNNVL" and not nvlink):
             yield Finding(
                 kind=Kind.PLACE,
                 planned="two nodes",
@@ -280,16 +286,46 @@ def _links(seen: Seen) -> Iterator[Finding]:
 
 
 def _gpu_direct(seen: Seen) -> Iterator[Finding]:
-    """Connections over RDMA that do not start in the GPU's memory, where others could."""
-    staged = sorted(
-        {
-            (one.source, one.target)
-            for one in seen.main.connections
-            if one.family is Family.NET and one.kind != "NET/Socket" and one.gdr is False
-        }
+    """Connections over RDMA that do not start or end in the GPU's memory.
+
+    NCCL decides for each end: sending needs more than receiving (src/graph/paths.cc,
+    ncclTopoCheckGdr).
+    """
+    staged: dict[tuple[int, int], list[Connection]] = {}
+    arrives: set[tuple[int, int]] = set()
+    for one in seen.main.connections:
+        pair = (one.source, one.target)
+        if one.family is Family.NET and one.kind != "NET/Socket" and one.gdr is False:
+            staged.setdefault(pair, []).append(one)
+        elif one.gdr and one.side is Side.RECEIVE:
+            arrives.add(pair)
+    sent = sorted(
+        pair
+        for pair, ends in staged.items()
+        if pair in arrives and all(one.side is Side.SEND for one in ends)
     )
-    if not staged:
-        return
+    if both := sorted(staged.keys() - set(sent)):
+        yield _staged_by_host(seen, both)
+    if sent:
+        asked = seen.value("NCCL_NET_GDR_READ") == "0"
+        yield Finding(
+            kind=Kind.GPU_DIRECT,
+            got="RDMA that leaves through the host's memory (GDRDMA where it arrives only)",
+            pairs=tuple(sent),
+            cause="the environment asks for it: NCCL_NET_GDR_READ" if asked else None,
+            hint="leave out NCCL_NET_GDR_READ"
+            if asked
+            else "NCCL_NET_GDR_READ=1 lets cards read the GPU's memory; NCCL does not by itself"
+            " where a GPU before Ampere has PCIe neighbours and no NVLink",
+            said=(
+                "NCCL_NET_GDR_READ set by environment to 0"
+                if asked
+                else seen.line(staged[sent[0]][0]),
+            ),
+        )
+
+
+def _staged_by_host(seen: Seen, staged: Sequence[tuple[int, int]]) -> Finding:
     off = seen.asked("NCCL_NET_GDR_LEVEL", "NCCL_NET_GDR_DISABLE")
     lines = [one.text for one in seen.report.complaints if one.cause is Cause.GDR_OFF]
     cause = None
@@ -301,7 +337,7 @@ def _gpu_direct(seen: Seen) -> Iterator[Finding]:
         cause, hint = f"the environment says how far it may go: {names}", f"leave out {names}"
     elif lines:
         cause = f"NCCL says: {lines[0]}"
-    yield Finding(
+    return Finding(
         kind=Kind.GPU_DIRECT,
         got="RDMA through the host's memory (no GDRDMA in the lines)",
         pairs=tuple(staged),
@@ -390,8 +426,22 @@ def _ranks(seen: Seen) -> Iterator[Finding]:
             kind=Kind.UNFINISHED,
             got=f'no "Init COMPLETE" of {named(ranks)}',
             ranks=ranks,
-            hint="NCCL is still connecting, has failed, or the log ends here",
+            hint=_STILL,
         )
+    left = [one for one in seen.others if one.size is not None and one.incomplete]
+    if left:
+        told = " and ".join(f"{named(one.incomplete)} in {_called(one)}" for one in left[:2])
+        more = f" and in {len(left) - 2} more" if len(left) > 2 else ""  # noqa: PLR2004 - as above
+        yield Finding(
+            kind=Kind.UNFINISHED,
+            got=f'no "Init COMPLETE" of {told}{more}',
+            hint=_STILL,
+        )
+
+
+def _called(one: Communicator) -> str:
+    name = "another communicator" if one.name is None else f"communicator {one.name}"
+    return f"{name} (of {one.size})"
 
 
 def _versions(seen: Seen) -> Iterator[Finding]:
@@ -409,22 +459,24 @@ def complaints(seen: Seen, told_of: Collection[str] = ()) -> Iterator[Finding]:
 
     That GPU Direct RDMA is off for a card is said of cards that nobody uses, too.
     """
-    from arena_topo.nccl import causes  # noqa: PLC0415 - only where there are some
-
     told: dict[object, list[Complaint]] = {}
     for one in seen.report.complaints:
         if one.cause is Cause.GDR_OFF or one.text in told_of:
             continue
         if one.cause is not None or one.warning:
-            told.setdefault(one.cause or one.text, []).append(one)
+            known = causes.advice_on(one.text, one.cause)
+            told.setdefault(known or one.text, []).append(one)
     for several in told.values():
         first = several[0]
-        known = None if first.cause is None else causes.ADVICE.get(first.cause)
+        known = causes.advice_on(first.text, first.cause)
+        why = None if known is None else known.why
+        if first.follows is not None:
+            why = f"the same process had complained before: {first.follows}"
         count = sum(one.count for one in several)
         yield Finding(
             kind=Kind.COMPLAINT,
             got=first.text + (f" (x{count})" if count > 1 else ""),
-            cause=None if known is None else known.why,
+            cause=why,
             hint=None if known is None else known.hint,
             said=tuple(one.text for one in several[:3]),
         )

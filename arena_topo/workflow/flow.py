@@ -6,22 +6,28 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from arena_topo.backends.logs import Line, Notice, Source, Turn
-from arena_topo.workflow.folding import WINDOW, Fold
+from arena_topo.workflow.folding import HELD, Fold
 from arena_topo.workflow.merging import LAG, Merge
-from arena_topo.workflow.speakers import Entry, Only, Speaker, Voices, chosen
+from arena_topo.workflow.speakers import Entry, Only, Speaker, Tagging, Voices, chosen
+from arena_topo.workflow.telling import Note, named
 
 if TYPE_CHECKING:
     from arena_topo.workflow.logs import Asked
 
 _OVER = frozenset({Turn.ENDED, Turn.GONE, Turn.REFUSED})
 
+_MOST_UNDECIDED = 10_000
+"""Lines that wait until it is clear whether their log is tagged, where logs are read whole."""
+
 
 class Flow:
     """Everything that happens to lines on their way to the screen, in batches.
 
-    `slots` and `total` are the ranks of each worker and of the job, where they are known. With
-    `patient`, lines wait for those of other logs as long as it takes; without `merge` they are in
-    order already. Memory is bounded in either case (`merging`, `folding`).
+    `slots` and `total` are the ranks of each worker and of the job, where they are known, and
+    `tagging` the tags that its command asks for. With `patient`, lines wait for those of other logs
+    as long as it takes, and a short one is read to its end before it is said who speaks in it;
+    without `merge` they are in order already. Memory is bounded in either case (`merging`,
+    `folding`).
     """
 
     def __init__(
@@ -30,6 +36,7 @@ class Flow:
         *,
         slots: int | None = None,
         total: int | None = None,
+        tagging: Tagging | None = None,
         patient: bool = False,
         merge: bool = True,
     ) -> None:
@@ -37,25 +44,50 @@ class Flow:
         self._include, self._exclude = asked.include, asked.exclude
         self._filters = bool(asked.include or asked.exclude)
         self._voices = Voices(
-            slots=slots, total=total, tags=asked.many or asked.tags or self._filters
+            slots=slots,
+            total=total,
+            tags=asked.many or asked.tags or self._filters,
+            asked=tagging,
         )
+        self._patient = patient
+        self._undecided: list[Line] = []
         self._merge = Merge(lag=None if patient else LAG) if asked.many and merge else None
         self._fold = Fold(patient=patient) if asked.many and asked.fold else None
         self._choices: dict[Speaker, bool] = {}
         self._cut: dict[Speaker, bool] = {}
         """Whether the line of which more is to come is shown."""
         self._open: set[Source] = set()
-        self._nameless = 0
+        self._nameless, self._found = 0, False
+        self._passed: frozenset[str] = frozenset()
 
     @property
     def lag(self) -> float:
         """Seconds that a line may be held back."""
-        return (LAG if self._merge else 0.0) + (WINDOW if self._fold else 0.0)
+        return (LAG if self._merge else 0.0) + (HELD if self._fold else 0.0)
 
     @property
-    def nameless(self) -> int:
-        """Lines of the launcher that were left out because no rank is known for any of them."""
-        return 0 if self._voices.tagged else self._nameless
+    def left_out(self) -> str | None:
+        """Why `--only` may show less than there is, in a sentence; None where it does not."""
+        ranks = sorted(self._voices.ranks)
+        if self._found or self._only is None:
+            return None
+        if ranks:
+            some = f"rank {ranks[0]}" if len(ranks) == 1 else f"{len(ranks)} other ranks"
+            return f"none of these has spoken: the launcher's log is tagged by {some} only"
+        if not self._nameless:
+            return None
+        lines = f"{self._nameless} line{'s'[: self._nameless != 1]} of the launcher"
+        if self._voices.asked is not None:
+            return f"{lines} left out: no rank stands before, though the job's command asks for it"
+        return (
+            f"{lines} left out: its log does not say which rank wrote what; let mpirun say it:"
+            " --tag-output (Open MPI 4), --output tag (Open MPI 5), -prepend-rank (MPICH, Intel"
+            " MPI)"
+        )
+
+    def tried(self, launchers: list[tuple[str, str]]) -> None:
+        """The launchers in the order they were tried, names and uids; more may come to the list."""
+        self._voices.tries = launchers
 
     def awaits(self, pods: Sequence[str]) -> None:
         """The logs of these are to come."""
@@ -66,15 +98,44 @@ class Flow:
         """What is to be shown once these have come at a time; none may come as well."""
         self._voices.hear(lines)
         ready: Sequence[Line] = lines
+        silent: frozenset[str] = frozenset()
         if self._merge is not None:
             self._merge.add(lines, now)
-            ready = self._merge.take(now)
+            ready, silent = self._merge.take(now), self._merge.silent
+        if silent:
+            # What is there is shown now, whatever those may still say.
+            ready, self._undecided = [*self._undecided, *ready], []
+        elif self._patient and (self._undecided or self._voices.undecided):
+            self._undecided += ready
+            if self._voices.undecided and len(self._undecided) < _MOST_UNDECIDED:
+                return []
+            ready, self._undecided = self._undecided, []
         entries = self._entries(ready)
-        return entries if self._fold is None else self._fold.add(entries, now)
+        if self._fold is None:
+            return entries
+        entries = self._fold.add(entries, now)
+        return [*entries, *self._fold.rest()] if silent else entries
+
+    def passed_over(self) -> list[Note]:
+        """What is to be told of logs that others do not wait for any more."""
+        silent = frozenset() if self._merge is None else self._merge.missing
+        pods, self._passed = sorted(silent - self._passed), self._passed | silent
+        if not pods:
+            return []
+        logs = "the log" if len(pods) == 1 else f"{len(pods)} logs"
+        return [
+            Note(
+                text=f"nothing comes of {logs} ({named(pods)}): the others are shown meanwhile",
+                warns=True,
+            )
+        ]
 
     def rest(self, now: float) -> list[Entry]:
         """All that was held back."""
-        entries = self._entries(self._merge.rest()) if self._merge is not None else []
+        if self._patient:
+            self._voices.settle()
+        left, self._undecided = self._undecided, []
+        entries = self._entries([*left, *(self._merge.rest() if self._merge is not None else ())])
         if self._fold is None:
             return entries
         return [*self._fold.add(entries, now), *self._fold.rest()]
@@ -93,6 +154,8 @@ class Flow:
 
     def _ended(self, source: Source) -> None:
         self._open.discard(source)
+        if self._patient:
+            self._voices.settle(source)
         if self._merge is not None:
             self._merge.end(source)
         if self._fold is not None:
@@ -112,8 +175,9 @@ class Flow:
         known = self._choices.get(speaker)
         if known is None:
             known = self._choices[speaker] = chosen(only, speaker, self._slots)
-        if not known and speaker.source.chief and not speaker.tagged:
-            self._nameless += 1
+        if speaker.source.chief:
+            self._found |= known
+            self._nameless += not known and not speaker.tagged
         return known
 
     def _passes(self, entry: Entry) -> bool:

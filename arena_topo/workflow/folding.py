@@ -1,6 +1,8 @@
 """Equal lines of several speakers shown as one, with their count.
 
-A line waits up to `WINDOW` for equal ones of others. What a speaker says before its equal line is
+While logs are followed a line waits up to `HELD` for equal ones of others; those that come later
+make another one. So folding is done on what came together, and a line is on the screen about half a
+second after it was written (`merging.LAG` and this). What a speaker says before its equal line is
 shown first, so that the lines of each speaker stay in their order; if that cannot be done for all,
 some are left out of the fold. A speaker that repeats itself is folded where nothing of its own
 comes in between.
@@ -15,7 +17,12 @@ from arena_topo.backends.logs import Source
 from arena_topo.workflow.speakers import Entry, Speaker
 
 WINDOW = 1.0
-"""Seconds within which equal lines are one: ranks that do the same do it about as fast."""
+"""Seconds between equal lines that are one, by their own times: ranks that do the same do it about
+as fast."""
+
+HELD = 0.2
+"""Seconds that a line waits for its like: most come within a tenth of that, and a person notices no
+more."""
 
 MOST = 20_000
 """Lines that wait at once; beyond it the oldest go on."""
@@ -42,13 +49,13 @@ class _Held:
 class Fold:
     """Folds entries of one line each; time is what the caller says, of one clock."""
 
-    def __init__(self, *, window: float = WINDOW, patient: bool = False) -> None:
+    def __init__(self, *, held: float = HELD, patient: bool = False) -> None:
         """With `patient`, lines wait for others by their own times only, however long that takes.
 
         That is for logs that are read to where they end now.
         """
-        self._window = window
-        self._span = int(window * _SECOND)
+        self._held = held
+        self._span = int(WINDOW * _SECOND)
         self._patient = patient
         self._order: deque[_Held] = deque()
         self._queues: dict[Speaker, deque[_Held]] = {}
@@ -119,7 +126,7 @@ class Fold:
     def _due(self, now: float) -> list[Entry]:
         out: list[Entry] = []
         order = self._order
-        before = now - self._window
+        before = now - self._held
         while order:
             held = order[0]
             if held.shown:

@@ -6,22 +6,26 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import islice
+from dataclasses import dataclass, field, replace
+from itertools import groupby, islice
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from arena_topo.backends import Backend, Instance, JobStatus
-from arena_topo.backends.logs import Following, Line, LogOptions, Notice, Turn, Wanted
-from arena_topo.errors import ArenaError, NotFound, UsageError
-from arena_topo.workflow.course import Course, End, Looker, Note, Tell, Waiting, source_of
+from arena_topo.backends import Backend, JobStatus, Phase
+from arena_topo.backends.logs import Following, Line, LogOptions, Notice, Source, Turn, Wanted
+from arena_topo.errors import ArenaError, JobFailed, NotFound, UsageError
+from arena_topo.workflow import choosing, telling, unread
+from arena_topo.workflow.course import Course, End, Looker, Waiting, source_of
 from arena_topo.workflow.flow import Flow
-from arena_topo.workflow.speakers import Entry, Only, ranks_of, wants
+from arena_topo.workflow.speakers import Entry, Only, asked_for, ranks_of, wants
+from arena_topo.workflow.telling import Note, Tell, named
 from arena_topo.workflow.waiting import command
 
 if TYPE_CHECKING:
     from arena_topo.backends.kept import Archive, Keeping, Kept
     from arena_topo.workflow.saving import Saving
+    from arena_topo.workflow.unread import Lacking
 
 __all__ = [
     "Asked",
@@ -33,14 +37,12 @@ __all__ = [
     "Waiting",
     "copied",
     "existing",
+    "failed",
     "show",
 ]
 
 _TURN = 0.1
 """Seconds that nothing may come before the screen has its turn: it must look alive."""
-
-_SOME = 3
-"""Pods that are named in a sentence, of more."""
 
 _MANY = 2000
 """Lines of what is kept that are handed on at once."""
@@ -88,6 +90,18 @@ class Asked:
         )
 
 
+def failed(job: JobStatus) -> JobFailed | None:
+    """How a job failed, with the code of its launcher; None if it did not."""
+    if job.phase is not Phase.FAILED:
+        return None
+    return JobFailed(
+        f"the job {job.name} failed",
+        exit_code=job.exit_code or 1,
+        why=job.reason,
+        hint=command("why", job.name, namespace=job.namespace),
+    )
+
+
 class NoSuchJob(NotFound):
     """The job whose log is wanted is not there."""
 
@@ -113,6 +127,11 @@ class Shown:
         """What ended it; None as long as nothing has."""
         return self._show.end
 
+    @property
+    def failure(self) -> JobFailed | None:
+        """What who has followed a whole job is told of its end; None if it ended well."""
+        return self._show.failure()
+
     def __iter__(self) -> Iterator[Sequence[Entry]]:
         return self._show.batches()
 
@@ -132,7 +151,24 @@ def copied(
     """
     job = existing(backend, name, namespace)
     seen(job)
-    yield from backend.log(job, _chosen(job, asked.instance).name, asked.options)
+    pod, begun = choosing.readable(job, backend, asked.instance), False
+    try:
+        for piece in backend.log(job, pod.name, asked.options):
+            begun = True
+            yield piece
+    except NotFound:
+        before = None if begun else _before(job, asked)
+        if before is None:
+            raise
+        yield from backend.log(job, before, replace(asked.options, previous=False))
+
+
+def _before(job: JobStatus, asked: Asked) -> str | None:
+    """The launcher that was tried before the last one, if `previous` means that."""
+    if not asked.options.previous or asked.instance is not None or asked.many:
+        return None
+    tried = choosing.launchers(job)
+    return tried[-2].name if len(tried) > 1 else None
 
 
 def show(
@@ -170,62 +206,6 @@ def existing(backend: Backend, name: str, namespace: str) -> JobStatus:
         ) from None
 
 
-def _chosen(job: JobStatus, named: str | None) -> Instance:
-    """The pod whose log is to be read now; NotFound where there is none, or it has not started."""
-    chosen = _instance(job, named)
-    if chosen is None:
-        raise _nothing(job)
-    if chosen.pending:
-        raise NotFound(
-            f"instance {chosen.name} is not running",
-            why=job.reason,
-            hint=f"wait for it: {command('logs -f', job.name, namespace=job.namespace)}",
-        )
-    return chosen
-
-
-def _instance(job: JobStatus, named: str | None) -> Instance | None:
-    """The pod that is named, else the launcher, else the only one; None of none at all."""
-    if named is not None:
-        for one in job.instances:
-            if one.name == named:
-                return one
-        from arena_topo.workflow.attaching import unknown  # noqa: PLC0415  only to suggest one
-
-        raise unknown(named, job)
-    # Of launchers that were tried one after the other the last one is meant.
-    chief = max((one for one in job.instances if one.chief), key=_created, default=None)
-    if chief is not None:
-        return chief
-    if len(job.instances) > 1 and job.phase.over:
-        names = ", ".join(one.name for one in job.instances)
-        raise UsageError(
-            f"There is {len(job.instances)} instances have been found: {names};"
-            " please use '-i' or '--instance' to filter."
-        )
-    return job.instances[0] if len(job.instances) == 1 and job.phase.over else None
-
-
-def _created(one: Instance) -> float:
-    return one.created
-
-
-def _nothing(job: JobStatus) -> NotFound:
-    """That there is no pod to read, and what to do about it."""
-    if job.phase.over:
-        return NotFound(
-            f"not found instances of the job {job.name}",
-            why=job.reason or "they were deleted when it ended, and nothing of their logs was kept",
-            hint=f"next time {command('logs -f', job.name, namespace=job.namespace)} keeps them,"
-            " and submit --clean-task-policy None leaves the pods",
-        )
-    return NotFound(
-        f"instance {job.name} is not running",
-        why=job.reason,
-        hint=f"wait for it: {command('logs -f', job.name, namespace=job.namespace)}",
-    )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Hears:
     """Who is told of what there is to know beside the lines."""
@@ -250,12 +230,36 @@ class _Show:
         self._name, self._namespace = job
         self.status: JobStatus | None = None
         self.end: End | None = None
+        self.kept: Kept | None = None
+        self._stood = 0.0
+        """Seconds spent elsewhere while all that there is was read."""
+
+    def failure(self) -> JobFailed | None:
+        """See `Shown`."""
+        asked, status, kept = self._asked, self.status, self.kept
+        if not asked.options.follow or asked.instance is not None:
+            return None
+        if self.end is End.JOB or (self.end is End.KEPT and status is not None):
+            return None if status is None else failed(status)
+        if self.end is not End.KEPT or kept is None or kept.phase == Phase.SUCCEEDED:
+            return None
+        if kept.phase == Phase.FAILED:
+            code = f"the launcher ended with exit code {kept.exit_code}" if kept.exit_code else None
+            return JobFailed(
+                f"the job {self._name} failed", exit_code=kept.exit_code or 1, why=code
+            )
+        return JobFailed(
+            f"how the job {self._name} ended is not known",
+            exit_code=1,
+            why=f"it is not there any more, and was {kept.phase} when it was last seen",
+        )
 
     def batches(self) -> Iterator[Sequence[Entry]]:
         """All of it."""
         if self._asked.kept:
             kept = self.found(uid=None)
             if kept is None:
+                self._unlike()
                 raise self._unkept()
             return self._served(kept)
         try:
@@ -263,6 +267,7 @@ class _Show:
         except NoSuchJob:
             kept = self.found(uid=None)
             if kept is None:
+                self._unlike()
                 raise
             return self._served(kept)
         self._see(job)
@@ -277,6 +282,11 @@ class _Show:
         return (
             self._followed(job, wanted) if self._asked.options.follow else self._read(job, wanted)
         )
+
+    def _unlike(self) -> None:
+        """NotFound where others are kept than those that are asked for."""
+        for one in self._kept().kept(self._backend.place, self._namespace, self._name):
+            raise choosing.unkept(self._asked.instance, one)
 
     def _see(self, job: JobStatus) -> None:
         self.status = job
@@ -297,22 +307,25 @@ class _Show:
         `tell` hears from when to when that is.
         """
         archive = self._kept()
-        for one in archive.kept(self._backend.place, self._namespace, self._name):
+        jobs = archive.kept(self._backend.place, self._namespace, self._name)
+        for index, one in enumerate(jobs):
             if uid in {None, one.uid} and any(map(self._asks(one.slots or None), one.sources)):
-                self._hears.tell(Note(text=_gone(one, asked=self._asked.kept)))
+                older = len(jobs) - index - 1
+                self._hears.tell(
+                    telling.served(one, asked=self._asked.kept, older=older, root=archive.root)
+                )
                 return one
         return None
 
-    def _sinks(self, job: JobStatus | None, wanted: Wanted | None = None) -> _Sinks:
-        """Where lines go beside the screen; of a `job` that is there they are kept too."""
+    def _sinks(self, job: JobStatus | None, pods: Iterable[str]) -> _Sinks:
+        """Where the lines of pods go beside the screen; of a `job` that is there they are kept."""
         options, save, saving = self._asked.options, self._asked.save, None
         if save is not None:
             from arena_topo.workflow.saving import Saving  # noqa: PLC0415  only for who saves
 
-            there = job.instances if job is not None and wanted is not None else ()
             saving = Saving(
                 Path(save),
-                pods=[one.name for one in there if wanted is None or wanted(source_of(one))],
+                pods=pods,
                 container=options.container,
                 timestamps=options.timestamps,
                 tell=self._warn,
@@ -333,17 +346,40 @@ class _Show:
 
     def lines_of(self, kept: Kept) -> Iterator[Line]:
         """The lines of it that are asked for."""
-        wanted = self._asks(kept.slots or None)
-        return self._kept().lines(kept, self._asked.options, wanted)
+        asked, archive = self._asked, self._kept()
+        lines = archive.lines(kept, asked.options, self._asks(kept.slots or None))
+        if asked.many or asked.options.tail is None:
+            return lines
+        from arena_topo.backends.kept import last  # noqa: PLC0415  only for who reads it
+
+        # It is one log for whoever asks, though the launcher was tried more than once.
+        return last(lines, asked.options.tail)
+
+    def _runs(self, lines: Sequence[Line], known: list[Source]) -> Iterator[list[Line]]:
+        """Lines of one log, cut where another run of it begins, which `tell` hears."""
+        if self._asked.many:
+            yield list(lines)
+            return
+        for source, some in groupby(lines, key=attrgetter("source")):
+            if source not in known:
+                if known:
+                    self._hears.tell(telling.run_of(source, known[-1]))
+                known.append(source)
+            yield list(some)
 
     def _served(self, kept: Kept) -> Iterator[Sequence[Entry]]:
         flow = Flow(self._asked, slots=kept.slots or None, patient=True, merge=False)
-        lines = self.lines_of(kept)
-        with self._sinks(None) as sinks:
+        lines, known = self.lines_of(kept), list[Source]()
+        self.kept = kept
+        asks = self._asks(kept.slots or None)
+        with self._sinks(None, {one.pod for one in kept.sources if asks(one)}) as sinks:
             while batch := list(islice(lines, _MANY)):
                 sinks.write(batch)
-                yield flow.put(batch, 0.0)
+                for run in self._runs(batch, known):
+                    yield flow.put(run, 0.0)
         yield flow.rest(0.0)
+        if self._asked.options.previous and not sinks.lines:
+            raise choosing.first_run(kept)
         self._advise(flow)
         self.end = End.KEPT
 
@@ -374,33 +410,59 @@ class _Show:
             _check(asked.only, slots, total, job)
         wanted = self._asks(slots)
         if asked.many:
-            if not later and not any(wanted(source_of(one)) for one in job.instances):
-                raise _nothing(job)
+            pods = [one for one in job.instances if wanted(source_of(one))]
+            if not later and not pods:
+                raise choosing.nothing(job, self._backend)
+            if not later and all(one.pending for one in pods):
+                raise choosing.early(job, self._backend, pods[0].name)
+            return wanted
+        if later and asked.instance is not None:
+            if job.instances:
+                choosing.instance(job, asked.instance)
             return wanted
         if later:
-            if asked.instance is not None and job.instances:
-                _instance(job, asked.instance)
-            return wanted
-        chosen = _chosen(job, asked.instance)
+            # Of launchers that were tried before, as without following, the last counts.
+            over = {one.name for one in choosing.launchers(job)[:-1]}
+            return lambda source: wanted(source) and source.pod not in over
+        chosen = choosing.readable(job, self._backend, asked.instance)
         return lambda source: source.pod == chosen.name
 
     # Pods
 
     def _read(self, job: JobStatus, wanted: Wanted) -> Iterator[Sequence[Entry]]:
+        before = _before(job, self._asked)
+        try:
+            yield from self._read_of(job, wanted)
+        except NotFound:
+            if before is None:
+                raise
+            options = replace(self._asked.options, previous=False)
+            self._asked = replace(self._asked, options=options)
+            yield from self._read_of(job, lambda source: source.pod == before)
+
+    def _read_of(self, job: JobStatus, wanted: Wanted) -> Iterator[Sequence[Entry]]:
         slots, total = ranks_of(job)
-        flow = Flow(self._asked, slots=slots, total=total, patient=True)
+        tagging = asked_for(job.command)
+        flow = Flow(self._asked, slots=slots, total=total, tagging=tagging, patient=True)
         with (
-            self._sinks(job, wanted) as sinks,
+            self._sinks(job, _names(job, wanted)) as sinks,
             self._backend.follow(job, self._asked.options, wanted) as following,
         ):
             course = Course(job, self._asked, wanted)
-            flow.awaits([one.name for one in job.instances if wanted(source_of(one))])
+            there = [one for one in job.instances if wanted(source_of(one)) and not one.pending]
+            flow.awaits([one.name for one in there])
+            flow.tried(course.tries)
+            self._tell_all(course.begins(job))
             gone = self._kept_too(job, wanted, flow)
             while True:
                 more = list(islice(gone, _MANY))
                 items, error = _came(following, 0.0 if more else _TURN)
+                came = time.monotonic()
                 yield from self._passed(items, course, flow, sinks)
-                yield flow.put(more, time.monotonic())
+                yield flow.put(more, self._now())
+                # While somebody looks at what is there no log is silent.
+                self._stood += time.monotonic() - came
+                self._tell_all(flow.passed_over())
                 if error is not None or (following.done and not items and not more):
                     break
         yield flow.rest(time.monotonic())
@@ -410,6 +472,9 @@ class _Show:
         self._advise(flow)
         self._tell_all(course.told())
         self.end = End.READ
+        lacking = course.lacking(None, done=True)
+        if lacking:
+            raise unread.failure(lacking)
 
     def _kept_too(self, job: JobStatus, wanted: Wanted, flow: Flow) -> Iterator[Line]:
         """What is kept of pods that the job had, and has no more, where several are shown."""
@@ -423,10 +488,8 @@ class _Show:
             pods = sorted({one.pod for one in gone})
             if not pods:
                 return
-            some = ", ".join(pods[:_SOME]) + f" and {len(pods) - _SOME} more" * (len(pods) > _SOME)
-            self._hears.tell(
-                Note(text=f"pods that are gone: {some}; this is what was kept of them")
-            )
+            text = f"pods that are gone: {named(pods)}; this is what was kept of them"
+            self._hears.tell(Note(text=text))
             for one in gone:
                 flow.notice(Notice(turn=Turn.JOINED, source=one))
             yield from archive.lines(kept, self._asked.options, set(gone).__contains__)
@@ -436,24 +499,30 @@ class _Show:
 
     def _followed(self, job: JobStatus, wanted: Wanted) -> Iterator[Sequence[Entry]]:
         slots, total = ranks_of(job)
-        flow = Flow(self._asked, slots=slots, total=total)
+        flow = Flow(self._asked, slots=slots, total=total, tagging=asked_for(job.command))
         looker = Looker(self._backend, job, keeps=self._asked.keep)
         course = Course(job, self._asked, wanted)
         with (
             looker,
-            self._sinks(job, wanted) as sinks,
+            self._sinks(job, _names(job, wanted)) as sinks,
             self._backend.follow(job, self._asked.options, wanted) as following,
         ):
-            error = None
+            error, ends = None, 0
+            flow.tried(course.tries)
+            self._tell_all(course.begins(job))
             while self.end is None and error is None:
                 items, error = _came(following, _TURN)
                 came = time.monotonic()
                 yield from self._passed(items, course, flow, sinks)
                 yield ()
                 course.stood(time.monotonic() - came)
+                if course.ends > ends:
+                    ends = course.ends
+                    looker.hurry()
                 self._look(looker, course)
                 lost, done = looker.lost is not None, following.done
                 self.end = course.end(self.status, lost=lost, done=done, now=time.monotonic())
+            lacking = course.lacking(self.status, done=following.done)
             if self.status is not None:
                 sinks.close(self.status)
         yield flow.rest(time.monotonic())
@@ -462,13 +531,25 @@ class _Show:
         self._tell_all(course.told())
         error = error or looker.lost
         if error is not None:
+            self._tell_all(unread.notes(lacking))
             raise error
+        self._account_for(lacking)
+
+    def _account_for(self, lacking: Sequence[Lacking]) -> None:
+        """Tell which logs could not be read; ArenaError where that spoils what a job ended with.
+
+        That of the launcher does, and so does the only one that was asked for.
+        """
+        fails = any(one.source.chief or not self._asked.many for one in lacking)
+        if fails and (self.status is None or self.status.phase is not Phase.FAILED):
+            raise unread.failure(lacking)
+        self._tell_all(unread.notes(lacking))
 
     def _passed(
         self, items: Sequence[Line | Notice], course: Course, flow: Flow, sinks: _Sinks
     ) -> Iterator[Sequence[Entry]]:
         """Hand on what came, and tell of what happened, in that order."""
-        now = time.monotonic()
+        now = self._now()
         for lines, notice in _pieces(items):
             sinks.write(lines)
             if lines or notice is None:
@@ -484,31 +565,28 @@ class _Show:
                 self._tell_all(course.notice(notice, now))
         self._tell_all(course.told(now - flow.lag))
 
+    def _now(self) -> float:
+        return time.monotonic() - self._stood
+
     def _tell_all(self, notes: Iterable[Note]) -> None:
         for one in notes:
             self._hears.tell(one)
 
     def _look(self, looker: Looker, course: Course) -> None:
         """Take over what the looker has seen, and say what is waited for."""
+        now = time.monotonic()
         for status in looker.news():
             self._see(status)
+            course.saw(status, now)
+        self._tell_all(course.sight(looker.blind, now))
         if self.status is not None:
-            changed, waiting = course.waiting(
-                self.status, looker.start, looker.blind, time.monotonic()
-            )
+            changed, waiting = course.waiting(self.status, looker.start, looker.blind, now)
             if changed:
                 self._hears.waits(waiting)
 
     def _advise(self, flow: Flow) -> None:
-        if flow.nameless:
-            self._hears.tell(
-                Note(
-                    text=f"{flow.nameless} lines of the launcher are left out: its log does not say"
-                    " which rank wrote them; let mpirun say it: --tag-output (Open MPI 4),"
-                    " --output tag (Open MPI 5), -prepend-rank (MPICH, Intel MPI)",
-                    warns=True,
-                )
-            )
+        if flow.left_out is not None:
+            self._hears.tell(Note(text=flow.left_out, warns=True))
 
 
 class _Sinks:
@@ -518,9 +596,12 @@ class _Sinks:
         self, *, keeping: Keeping | None = None, saving: Saving | None = None, tell: Tell
     ) -> None:
         self._keeping, self._saving, self._tell = keeping, saving, tell
+        self.lines = 0
+        """How many came."""
 
     def write(self, lines: Sequence[Line]) -> None:
         """These came, or none."""
+        self.lines += len(lines)
         if self._keeping is not None:
             self._keeping.write(lines)
         if self._saving is not None:
@@ -530,6 +611,8 @@ class _Sinks:
         """Something happened to a log."""
         if self._keeping is not None and notice.turn is Turn.ENDED:
             self._keeping.ended(notice.source)
+        elif self._keeping is not None and notice.turn is Turn.CUT:
+            self._keeping.cut(notice.source)
 
     def close(self, job: JobStatus | None = None) -> None:
         """Nothing more comes."""
@@ -540,8 +623,7 @@ class _Sinks:
             saved = saving.close()
             self._tell(
                 Note(
-                    text=f"saved in {saved.folder}: logs: {saved.files}, lines: {saved.lines}"
-                    f", {saved.size / 1e6:.1f} MB",
+                    text=saved.told,
                     error=saved.error,
                     warns=saved.error is not None,
                 )
@@ -552,6 +634,11 @@ class _Sinks:
 
     def __exit__(self, *_wrong: object) -> None:
         self.close()
+
+
+def _names(job: JobStatus, wanted: Wanted) -> list[str]:
+    """The pods there are whose logs are wanted."""
+    return [one.name for one in job.instances if wanted(source_of(one))]
 
 
 def _came(following: Following, wait: float) -> tuple[Sequence[Line | Notice], ArenaError | None]:
@@ -586,25 +673,3 @@ def _check(only: Only, slots: int | None, total: int | None, job: JobStatus) -> 
                 f"the job {job.name} has no {what} {beyond[0]}",
                 why=f"it has {what}s 0-{count - 1}" if count > 1 else f"it has only {what} 0",
             )
-
-
-def _gone(kept: Kept, *, asked: bool) -> str:
-    """Of what is kept: from when to when it is, and whether lines are missing."""
-    from datetime import datetime  # noqa: PLC0415  only for who reads what is kept
-
-    text = "this is what was kept"
-    if not asked:
-        text = f"the pods of {kept.name} are gone: {text}"
-    if kept.first:
-        first, last = (
-            datetime.fromtimestamp(one / 1e9).astimezone().isoformat(" ", "seconds")
-            for one in (kept.first, kept.last)
-        )
-        text += f", from {first} to {last}"
-    else:
-        text += ": nothing had been written"
-    if kept.gaps:
-        pods = sorted({one.source.pod for one in kept.gaps})
-        text += f"; lines may be missing of {', '.join(pods[:_SOME])}"
-        text += f" and {len(pods) - _SOME} more" if len(pods) > _SOME else ""
-    return text

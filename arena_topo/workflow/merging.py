@@ -14,10 +14,13 @@ from operator import itemgetter
 
 from arena_topo.backends.logs import Line, Source
 
-LAG = 0.3
+LAG = 0.25
 """Seconds that a line waits for older ones of other logs: less than a person notices."""
 
-MOST_LINES = 100_000
+PATIENCE = 3.0
+"""Seconds that a log which is read to where it ends may be silent before the others go on."""
+
+MOST_LINES = 40_000
 MOST_BYTES = 32 << 20
 """What is held back at once; beyond it the oldest lines go on, whatever may still come."""
 
@@ -29,7 +32,8 @@ class Merge:
     """What came of many logs, to be taken in the order of its times.
 
     With a `lag` (seconds) no line waits longer; None waits until every log has shown that it has no
-    older line, or is at its end. Times given to it are of any one clock that does not go back.
+    older line, is at its end, or has been silent for `PATIENCE`. Times given to it are of any one
+    clock that does not go back.
     """
 
     def __init__(self, *, lag: float | None = LAG) -> None:
@@ -46,11 +50,20 @@ class Merge:
         self._arrivals: deque[tuple[float, int]] = deque()
         """When lines came, and the latest of their times."""
         self._floor = 0
+        self._heard: dict[Source | str, float] = {}
+        """When a log, or the pod of one that is to come, was last heard of, or waited for first."""
+        self.silent: frozenset[str] = frozenset()
+        """The pods whose logs are not waited for any more."""
 
     @property
     def held(self) -> int:
         """Lines that wait."""
         return len(self._held)
+
+    @property
+    def missing(self) -> frozenset[str]:
+        """The pods that are not waited for any more, and of which nothing at all has come."""
+        return self.silent & self._awaited
 
     def await_(self, pods: Sequence[str]) -> None:
         """Logs of these pods are to come, which may hold older lines."""
@@ -60,6 +73,7 @@ class Merge:
         """A log is being read from now on."""
         self._awaited.discard(source.pod)
         self._latest.setdefault(source, _NEVER)
+        self._heard.pop(source, None)
 
     def end(self, source: Source) -> None:
         """Nothing more comes of a log."""
@@ -79,6 +93,7 @@ class Merge:
                     latest[source] = last
                 source = line.source
                 self._awaited.discard(source.pod)
+                self._heard[source] = now
                 last = latest.get(source, _NEVER)
                 if last == _NEVER:
                     last = self._past.get(source, _NEVER)
@@ -101,17 +116,29 @@ class Merge:
 
     def take(self, now: float) -> list[Line]:
         """The lines that need wait no longer, in order."""
+        if self._lag is None:
+            self._listen(now)
         if not self._held:
             return []
         if not self._sorted:
             self._held.sort(key=_FIRST)
             self._sorted = True
         until = _NEVER
-        if not self._awaited:
-            until = min(self._latest.values(), default=self._held[-1][0])
+        if self._awaited <= self.silent:
+            waits = [at for one, at in self._latest.items() if one.pod not in self.silent]
+            until = min(waits, default=self._held[-1][0])
         while self._arrivals and self._lag is not None and now - self._arrivals[0][0] >= self._lag:
             until = max(until, self._arrivals.popleft()[1])
         return self._release(bisect_right(self._held, until, key=_FIRST))
+
+    def _listen(self, now: float) -> None:
+        """See which logs have been silent for too long."""
+        known: list[Source | str] = [*self._awaited, *self._latest]
+        self.silent = frozenset(
+            one if isinstance(one, str) else one.pod
+            for one in known
+            if now - self._heard.setdefault(one, now) >= PATIENCE
+        )
 
     def rest(self) -> list[Line]:
         """All that is left, in order."""

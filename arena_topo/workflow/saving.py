@@ -29,6 +29,8 @@ TOGETHER = 1 << 16
 SOON = 0.5
 """Seconds after which lines are written at the latest, if `write` is called."""
 
+_END, _THOUSAND = ".log", 1000
+
 LONGEST_NAME = 200
 """Bytes of a name that stand in a file name, of the 255 that file systems take."""
 
@@ -42,6 +44,13 @@ class Saved:
     lines: int
     size: int
     error: ArenaError | None = None
+
+    @property
+    def told(self) -> str:
+        """The same in a sentence."""
+        return (
+            f"saved in {self.folder}: logs: {self.files}, lines: {self.lines}, {_sized(self.size)}"
+        )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -57,13 +66,22 @@ class _File:
     given_up: bool = False
 
 
+def _sized(size: int) -> str:
+    if size < _THOUSAND:
+        return f"{size} byte{'s'[: size != 1]}"
+    number, units = size / _THOUSAND, ["kB", "MB", "GB"]
+    while round(number, 1) >= _THOUSAND and len(units) > 1:
+        number, units = number / _THOUSAND, units[1:]
+    return f"{number:.1f} {units[0]}"
+
+
 class Saving:
     """What saves the lines of logs that are followed to a folder.
 
     `pods` are those whose logs will come for sure: UsageError, before anything is read, where one
-    has a file already, or the folder cannot be made. `container` is the one that was asked for.
-    With `timestamps` each line starts with its time. Later on the disk raises nothing: `tell` hears
-    what cannot be saved, and so does `close`.
+    has a file already, of whichever run or container, or the folder cannot be made. `container` is
+    the one that was asked for. With `timestamps` each line starts with its time. Later on the disk
+    raises nothing: `tell` hears what cannot be saved, and so does `close`.
     """
 
     def __init__(
@@ -86,14 +104,14 @@ class Saving:
         self._error: ArenaError | None = None
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            taken = [one for one in pods if (folder / self._name(one)).exists()]
+            taken = self._taken(pods)
         except OSError as error:
             raise UsageError(
                 f"the logs cannot be saved in {folder}", why=error.strerror or str(error)
             ) from error
         if taken:
             raise UsageError(
-                f"{folder / self._name(taken[0])} is there already",
+                f"{folder / taken[0]} is there already",
                 why="no file is written over"
                 + (f"; {len(taken)} are there" if len(taken) > 1 else ""),
                 hint="give --save another folder",
@@ -206,6 +224,17 @@ class Saving:
             path = self._folder / self._name(source.pod, *words, source.uid or "again")
         return path
 
+    def _taken(self, pods: Iterable[str]) -> list[str]:
+        """The files that are there of the logs of these pods, or of such whose names are cut."""
+        bases = {self._name(one).removesuffix(_END)[:LONGEST_NAME] for one in pods}
+        found = []
+        for name in (one.name for one in self._folder.iterdir()):
+            words = name.removesuffix(_END)[:LONGEST_NAME].split(".")
+            begins = (".".join(words[: upto + 1]) for upto in range(len(words)))
+            if name.endswith(_END) and not bases.isdisjoint(begins):
+                found.append(name)
+        return sorted(found)
+
     def _name(self, pod: str, *words: str) -> str:
         """The name of a file; no two pods have the same, and none is a path."""
         named = [pod, *([self._container] if self._container else []), *words]
@@ -215,4 +244,4 @@ class Saving:
         if len(safe) > LONGEST_NAME:
             mark = hashlib.sha256(safe.encode()).hexdigest()[:16]
             safe = f"{safe[:LONGEST_NAME]}-{mark}"
-        return f"{safe}.log"
+        return f"{safe}{_END}"

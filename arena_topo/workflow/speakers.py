@@ -11,7 +11,8 @@ line, where the launcher was asked to write it:
     Slurm            srun -l                            3: text
 
 Open MPI's cannot be mistaken. The others look like what any program might print, so they are
-believed only while the log is tagged throughout (`Tags`).
+believed only where the job's command asks for them (`asked_for`), or while the log is tagged
+throughout (`Tags`).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import NamedTuple
 
 from arena_topo.backends import JobStatus
@@ -34,12 +36,14 @@ class Speaker:
     There is one object for each, so what is made of it can be kept by it. `rank` is set for a
     tagged line, and for a worker of one slot. `ranks` are those of the worker's pod, first and
     last; None for the launcher's and other pods. `tagged`: the rank spoke in the launcher's log.
+    `attempt` counts the launchers that were tried before it.
     """
 
     source: Source
     rank: int | None = None
     ranks: tuple[int, int] | None = None
     tagged: bool = False
+    attempt: int = 0
 
 
 class Entry(NamedTuple):
@@ -181,6 +185,58 @@ def ranks_of(status: JobStatus) -> tuple[int | None, int | None]:
     return slots, slots * workers
 
 
+class Tagging(StrEnum):
+    """Whose tags stand before the lines of a log."""
+
+    OPEN_MPI = "open-mpi"
+    HYDRA = "hydra"
+    SLURM = "slurm"
+
+
+_LAUNCHES = re.compile(r"(?:.*/)?(?:(srun)|(?:mpirun|mpiexec|orterun|prterun)(?:[._-]\w+)*)")
+_BETWEEN = re.compile(r"[\s;&|()\"'`]+")
+_OUTPUTS = re.compile(r"(?:^|[,:])(?:tag(?:-detailed|-fullname)?|rank)(?:$|[,:=])")
+_PAIRS = frozenset({"genv", "env", "mca", "gmca", "prtemca", "pmixmca"})
+"""Options with two words after them; after all others one may stand."""
+
+
+def asked_for(command: str) -> Tagging | None:
+    """Which tags a job's command asks `mpirun` or `srun` for, where that can be seen in it.
+
+    Open MPI: mpirun(1), `--tag-output`, and prterun(1), `--output`. MPICH and Intel MPI:
+    hydra/src/mpiexec/uiu.h and get_parameters.c, `-prepend-rank`, `-l`. Slurm: srun(1), `--label`.
+    """
+    slurm, rest = None, 0
+    # Options of the program come after its name, which is the first word that is no option's.
+    for word in _BETWEEN.split(command):
+        if (found := _LAUNCHES.fullmatch(word)) is not None:
+            slurm, rest, before = found[1] is not None, 0, ""
+        elif slurm is None:
+            continue
+        elif word.startswith("-"):
+            before, _, value = word.lstrip("-").partition("=")
+            rest = 0 if value else 2 if before in _PAIRS else 1
+            if before == "output" and _OUTPUTS.search(value):
+                return Tagging.OPEN_MPI
+            if (tagging := _option(before, slurm=slurm)) is not None:
+                return tagging
+        elif rest:
+            rest -= 1
+            if before == "output" and not slurm and _OUTPUTS.search(word):
+                return Tagging.OPEN_MPI
+        else:
+            slurm = None
+    return None
+
+
+def _option(name: str, *, slurm: bool) -> Tagging | None:
+    if slurm:
+        return Tagging.SLURM if name in {"l", "label"} else None
+    if name == "tag-output":
+        return Tagging.OPEN_MPI
+    return Tagging.HYDRA if name in {"l", "prepend-rank"} else None
+
+
 _DATE = rb"[A-Z][a-z]{2} [A-Z][a-z]{2} [ 0-3][0-9] [0-9]{2}:[0-9]{2}:[0-9]{2} [0-9]{4}"
 
 _CERTAIN = re.compile(
@@ -200,14 +256,17 @@ _MARK, _WITHIN = b"]<std", 640
 _FIRST = (b"1", None)
 """The number of the job that mpirun started; those that it spawns have ranks of their own."""
 
-_LIKELY = (
-    re.compile(rb"\[([0-9]{1,7})\](?: |$)"),
-    re.compile(rb" {0,6}([0-9]{1,7}):(?: |$)"),
-)
-"""Tags that may be words of the program: Hydra's and Slurm's."""
+_LIKELY = {
+    Tagging.HYDRA: re.compile(rb"\[([0-9]{1,7})\](?: |$)"),
+    Tagging.SLURM: re.compile(rb" {0,6}([0-9]{1,7}):(?: |$)"),
+}
+"""Tags that may be words of the program."""
 
 _RUN, _START = 8, 4
 """Lines in a row that must be tagged before that is believed; at the start of a log fewer do."""
+
+_LIST = 4096
+"""Lines of as many different ranks at the start of a log that are a list at the latest."""
 
 _HEADS = 4096
 """Tags that are remembered; with the time in them there is no end of new ones."""
@@ -216,20 +275,24 @@ _HEADS = 4096
 class Tags:
     """The tags of one log: which rank wrote a line.
 
-    Open MPI's are taken as they are. Others are believed once `_RUN` lines in a row have them (the
-    first `_START` of a log), with ranks that the job has, at least two, one of them twice: a list
-    that a program prints numbers no two lines alike. As many lines without end that belief; one
-    without is just nobody's. Empty lines say nothing.
+    Open MPI's are taken as they are, and so are others that were `asked` for. Else those are
+    believed once `_RUN` lines in a row have them (the first `_START` of a log), with ranks that the
+    job has, at least two, one of them twice: a list that a program prints numbers no two lines
+    alike. Where it is one rank alone, the log must begin with `_RUN` lines of it. As many lines
+    without end that belief; one without is just nobody's. Empty lines say nothing.
+
+    What is read to its end, and all of it tagged, may be believed with less: `settle`.
     """
 
-    def __init__(self, total: int | None = None) -> None:
+    def __init__(self, total: int | None = None, *, asked: Tagging | None = None) -> None:
         """Of a job with so many ranks, where that is known."""
         self.total = total
         self.certain = False
         """Whether tags were seen that cannot be mistaken."""
         self._tight = False
         self._heads: dict[bytes, int | None] = {}
-        self._style: re.Pattern[bytes] | None = None
+        self._style = None if asked is None else _LIKELY.get(asked)
+        self._asked = self._style is not None
         self._candidate: re.Pattern[bytes] | None = None
         self._run, self._missed, self._fresh = 0, 0, True
         self._ranks: set[int] = set()
@@ -240,11 +303,24 @@ class Tags:
         """Whether the log is tagged, as far as can be said."""
         return self.certain or self._style is not None
 
+    @property
+    def undecided(self) -> bool:
+        """Whether all lines so far look tagged, but are too few to be believed."""
+        return self._fresh and self._run > 0 and not self.known
+
+    def settle(self) -> None:
+        """The log ends here: a short one is believed if all of it is tagged.
+
+        That is with `_START` lines, or one line of every rank.
+        """
+        if self.undecided and (self._run >= _START or len(self._ranks) == self.total):
+            self._style, self._missed = self._candidate, 0
+
     def hear(self, text: bytes) -> None:
         """Learn from a line that is to be attributed a little later."""
         if self.certain or self._style is not None or not text or text.isspace():
             return
-        for style in _LIKELY:
+        for style in _LIKELY.values():
             found = style.match(text)
             if found is not None and self._is_rank(int(found[1])):
                 self._tagged(style, int(found[1]))
@@ -289,23 +365,25 @@ class Tags:
 
     def _tagged(self, style: re.Pattern[bytes], rank: int) -> None:
         if style is not self._candidate:
+            self._fresh &= self._candidate is None
             self._forget()
             self._candidate = style
         self._run += 1
         self._twice |= rank in self._ranks
         self._ranks.add(rank)
-        alone = self.total == 1
-        if self._run >= (_START if self._fresh else _RUN) and (
-            alone or (self._twice and len(self._ranks) > 1)
-        ):
+        several = self.total == 1 or len(self._ranks) > 1 or (self._fresh and self._run >= _RUN)
+        enough = self._run >= (_START if self._fresh else _RUN)
+        if enough and several and (self._twice or self.total == 1):
             self._style, self._missed = style, 0
+        elif self._run > _LIST:
+            self._fresh = False
 
     def _believed(self, text: bytes, style: re.Pattern[bytes]) -> tuple[int | None, bytes]:
         found = style.match(text)
         if found is not None and self._is_rank(int(found[1])):
             self._missed = 0
             return int(found[1]), text[found.end() :]
-        if text and not text.isspace():
+        if text and not text.isspace() and not self._asked:
             self._missed += 1
             if self._missed >= _RUN:
                 self._style = None
@@ -340,20 +418,42 @@ class Voices:
     """
 
     def __init__(
-        self, *, slots: int | None = None, total: int | None = None, tags: bool = True
+        self,
+        *,
+        slots: int | None = None,
+        total: int | None = None,
+        tags: bool = True,
+        asked: Tagging | None = None,
     ) -> None:
-        """Without `tags` a launcher's lines are all its own."""
+        """Without `tags` a launcher's lines are all its own; `asked` are those that it should have.
+
+        That is what the job's command asks for, where that is known.
+        """
         self.slots = slots
+        self.asked = asked
         self._total = total
         self._tags = tags
+        self.tries: list[tuple[str, str]] = []
+        """The launchers (names and uids) in the order they were tried, or else have spoken in."""
         self._voices: dict[Source, _Voice] = {}
         # Sources are many words to hash; there is one object of each, as a rule.
         self._quick: dict[int, _Voice] = {}
 
     @property
-    def tagged(self) -> bool:
-        """Whether the log of a launcher says which rank speaks."""
-        return any(one.tags is not None and one.tags.known for one in self._voices.values())
+    def ranks(self) -> frozenset[int]:
+        """Those that have spoken in the log of a launcher."""
+        return frozenset(rank for one in self._voices.values() for rank in one.ranks)
+
+    @property
+    def undecided(self) -> bool:
+        """Whether a log must be read further to know whether it is tagged."""
+        return any(one.tags is not None and one.tags.undecided for one in self._voices.values())
+
+    def settle(self, source: Source | None = None) -> None:
+        """A log ends here, or all do."""
+        for one in self._voices.values():
+            if one.tags is not None and source in {None, one.source}:
+                one.tags.settle()
 
     def hear(self, lines: Sequence[Line]) -> None:
         """Learn from lines that `entry` is asked about a little later."""
@@ -386,16 +486,26 @@ class Voices:
             if source.worker is not None and self.slots is not None:
                 ranks = _ranks(source.worker, self.slots)
             rank = ranks[0] if ranks is not None and ranks[0] == ranks[1] else None
-            alone = Speaker(source=source, rank=rank, ranks=ranks)
+            alone = Speaker(source=source, rank=rank, ranks=ranks, attempt=self._attempt(source))
             # A worker's own words are no tags, whatever they look like.
-            tags = Tags(self._total) if self._tags and source.worker is None else None
+            speaks = self._tags and source.worker is None
+            tags = Tags(self._total, asked=self.asked) if speaks else None
             voice = self._voices[source] = _Voice(source, alone, tags)
         if voice.source is source:
             self._quick[id(source)] = voice
         return voice
 
+    def _attempt(self, source: Source) -> int:
+        pod = source.pod, source.uid
+        if not source.chief:
+            return 0
+        if pod not in self.tries:
+            self.tries.append(pod)
+        return self.tries.index(pod)
+
 
 def _rank(voice: _Voice, rank: int) -> tuple[Speaker, ...]:
-    speaker = Speaker(source=voice.source, rank=rank, tagged=True)
+    attempt = voice.alone[0].attempt
+    speaker = Speaker(source=voice.source, rank=rank, tagged=True, attempt=attempt)
     voice.ranks[rank] = (speaker,)
     return voice.ranks[rank]

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from arena_topo.backends import JobStatus
 from arena_topo.manifests import Guarantee
-from arena_topo.nccl import Communicator, Report
+from arena_topo.nccl import Communicator, Connection, Loose, Report
 from arena_topo.topology import Cluster, LinkKind, Machine, natural
 
 if TYPE_CHECKING:
@@ -82,6 +82,10 @@ class Planned:
 class Compared:
     """A report beside the plan. `main` is the communicator of most ranks, None without any.
 
+    `place` is where `main` stands in `report.communicators`. Where lines do not tell of which of
+    several communicators a connection is, and each of them has the same processes at its ends,
+    it is one of `main` as well: `together` are the places of all of these, empty where there are
+    none. `unplaced` are the connections of which not even that is known.
     `seats` is the seat of each rank of `main` that could be told, `by_number` that only the number
     of the rank told it. `joined` counts pairs by place (None: not known) and kind of transport.
     """
@@ -93,6 +97,9 @@ class Compared:
     by_number: bool
     joined: Mapping[tuple[Place | None, str], int]
     findings: tuple[Finding, ...]
+    place: int | None = None
+    together: tuple[int, ...] = ()
+    unplaced: tuple[Connection, ...] = ()
 
     @property
     def agrees(self) -> bool:
@@ -154,11 +161,18 @@ def compare(report: Report, planned: Planned | None) -> Compared:
             joined={},
             findings=tuple(deviations.complaints(seen)),
         )
-    seen = Seen(report, planned, main)
+    place = next((at for at, one in enumerate(report.communicators) if one is main), None)
+    shared, unplaced = _shared(report, place)
+    main = replace(main, connections=(*main.connections, *(one.connection for one in shared)))
+    others = tuple(one for at, one in enumerate(report.communicators) if at != place)
+    seen = Seen(report, planned, main, others)
     return Compared(
         report=report,
         planned=planned,
         main=main,
+        place=place,
+        together=tuple(sorted({at for one in shared for at in one.candidates})),
+        unplaced=unplaced,
         seats=seen.seats,
         by_number=seen.by_number,
         joined=Counter((seen.place(*pair), kind) for pair, kind in seen.used()),
@@ -181,13 +195,45 @@ def largest(report: Report) -> Communicator | None:
     return None
 
 
-class Seen:
-    """The lines of one communicator, beside a plan."""
+def _shared(report: Report, place: int | None) -> tuple[tuple[Loose, ...], tuple[Connection, ...]]:
+    """Which loose connections join the same processes whatever they are of, and which do not."""
+    if place is None:
+        return (), ()
+    who = [
+        {one.rank: (one.host or one.speaker, one.pid, one.device) for one in each.ranks}
+        for each in report.communicators
+    ]
+    for each, known in zip(report.communicators, who, strict=True):
+        for rank, count in Counter(one.rank for one in each.ranks).items():
+            if count > 1:
+                del known[rank]
+    shared, unplaced = [], []
+    for one in report.loose:
+        ends = {
+            (who[at].get(one.connection.source), who[at].get(one.connection.target))
+            for at in one.candidates
+        }
+        if place in one.candidates and len(ends) == 1 and None not in ends.pop():
+            shared.append(one)
+        else:
+            unplaced.append(one.connection)
+    return tuple(shared), tuple(unplaced)
 
-    def __init__(self, report: Report, planned: Planned | None, main: Communicator) -> None:
+
+class Seen:
+    """The lines of one communicator, beside a plan; `others` are those of which less is said."""
+
+    def __init__(
+        self,
+        report: Report,
+        planned: Planned | None,
+        main: Communicator,
+        others: tuple[Communicator, ...] = (),
+    ) -> None:
         self.report = report
         self.planned = planned
         self.main = main
+        self.others = others
         self.hosts = {one.name: one for one in report.hosts}
         self.settings = {one.name: one for one in report.settings}
         self.seats, self.by_number = self._seats()
@@ -292,8 +338,12 @@ class Seen:
         """A line by which a pair of ranks is joined so."""
         for one in self.main.connections:
             if (one.source, one.target) == pair and one.kind == kind:
-                return f"Channel {one.channel:02d} : {pair[0]} -> {pair[1]} via {one.detail}"
+                return self.line(one)
         return f"{pair[0]} -> {pair[1]} via {kind}"
+
+    def line(self, one: Connection) -> str:
+        """What a rank said of a connection."""
+        return f"Channel {one.channel:02d} : {one.source} -> {one.target} via {one.detail}"
 
     def host(self, rank: int) -> str:
         """The host that a rank names, else the pod that it should be in."""

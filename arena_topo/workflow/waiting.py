@@ -47,6 +47,8 @@ class Start(StrEnum):
     CONTROLLER = "the controller starts it once it fits"
     RESUME = "resume starts it when it fits"
     """Nobody does before a person says so."""
+    ANEW = "it cannot start before it is submitted anew"
+    """It was taken back for its image, and nobody tries again by himself."""
 
 
 def start_of(status: JobStatus, backend: Backend) -> Start | None:
@@ -62,11 +64,17 @@ def start_of(status: JobStatus, backend: Backend) -> Start | None:
         return Start.ITSELF
     if forecast.state == "waiting" and backend.queue.watched():
         return Start.CONTROLLER
-    return Start.RESUME
+    from arena_topo.workflow.symptoms import missing_image  # noqa: PLC0415  only for who waits
+
+    return Start.ANEW if missing_image(forecast.reason or "") else Start.RESUME
 
 
 def starting(start: Start, names: Sequence[str], namespace: str) -> str:
     """Who starts these jobs, in a phrase with the command for it, if there is one."""
+    if start is Start.ANEW:
+        delete = command("delete", *names, namespace=namespace)
+        again = f"submit {'it' if len(names) == 1 else 'them'} with the right --image"
+        return f"{delete}, and {again} or --image-pull-secret; resume does not change them"
     if start is not Start.RESUME:
         return str(start)
     them = "it when it fits" if len(names) == 1 else "them when they fit"
@@ -349,7 +357,7 @@ def _phrase(lot: _Lot, names: Sequence[str], namespace: str) -> str:
     if lot == "goes on":
         return f"{'it goes' if one else 'they go'} on: {look}"
     said = starting(lot, names, namespace)
-    return said if lot is Start.RESUME else f"{said}: {look}"
+    return said if lot in {Start.RESUME, Start.ANEW} else f"{said}: {look}"
 
 
 def _status(

@@ -30,9 +30,12 @@ from arena_topo.backends.kubernetes.failures import (
     CONFLICT,
     FORBIDDEN,
     GONE,
+    IN_BETWEEN,
     INVALID,
     UNKNOWN_CALLER,
+    answers_object,
     cause,
+    odd_body,
     parsed,
     refusal,
     unreachable,
@@ -98,6 +101,8 @@ _GRACE = 10.0
 _LONGEST = (1 << 31) / 1000
 """Seconds that poll(2) can wait for: its milliseconds are a C int, and Python cuts off the rest."""
 _PIECE = 1 << 16
+_UNPACKED = frozenset({"gzip", "x-gzip", "deflate"})
+"""Codings of a body that urllib3 undoes with what Python has."""
 _HEADERS = {
     "accept": "application/json, */*",
     "accept-encoding": "gzip",
@@ -106,8 +111,7 @@ _HEADERS = {
 
 _requests = logging.getLogger(REQUESTS)
 
-_REDIRECT = 300
-_ERRORS = 400
+_GOOD, _REDIRECT = 200, 300
 _OVERLOADED = 429
 _PASSING = frozenset({500, 502, 503, 504})
 
@@ -230,6 +234,8 @@ class Connection:
         self._timeout = options.request_timeout or math.inf
         self._limit = math.inf if options.deadline is None else options.deadline
         self._end = time.monotonic() + self._limit
+        self.silence = self._timeout
+        """Seconds without a byte after which an answer is given up that must come at once."""
         self.server_time: float | None = None
         """What the server's clock said in its last answer (Date header): Unix seconds."""
         self.access = access(options)
@@ -265,7 +271,7 @@ class Connection:
             self._end = end
 
     def get(self, path: str, **query: str) -> dict[str, Any]:
-        """Read one object."""
+        """Read one object; ClusterError for what is none. Of other paths what the server says."""
         return self._json("GET", path, query)[0]
 
     def post(
@@ -341,7 +347,7 @@ class Connection:
                     found.append(kept)
             meta = page.get("metadata") or {}
             if not isinstance(meta, dict):
-                raise self._no_server(f"the list of {path} has no metadata")
+                raise self.no_server(f"the list of {path} has no metadata")
             if not meta.get("continue"):
                 return found, str(meta.get("resourceVersion") or "")
             # The token knows its revision; the server refuses to be told it twice.
@@ -352,7 +358,7 @@ class Connection:
         """The objects in a page of a list; ClusterError where they are none."""
         found = page.get("items") or []
         if not isinstance(found, list) or not all(map(_is_object, found)):
-            raise self._no_server(f"the list of {path} holds what is no object")
+            raise self.no_server(f"the list of {path} holds what is no object")
         return found
 
     def watch(
@@ -385,7 +391,7 @@ class Connection:
             kind, thing = str(event["type"]), dict(event["object"])
             status = int(thing.get("code") or 0) if kind == "ERROR" else 0
         except (ValueError, TypeError, KeyError, RecursionError) as error:
-            raise self._no_server(f"a watch of {path} sent no event") from error
+            raise self.no_server(f"a watch of {path} sent no event") from error
         if kind == "ERROR":
             raise refusal("GET", path, status, thing.get("reason"), json.dumps(thing).encode())
         return kind, thing
@@ -393,25 +399,37 @@ class Connection:
     def stream(self, path: str, **query: str) -> Iterator[bytes]:
         """The body of a GET as it arrives, however long that takes; ends when the server does.
 
-        ClusterError if the connection breaks in between.
+        ClusterError if the connection breaks in between, or nothing comes for the request timeout.
         """
-        return self.streamed(path, query, silence=None)
+        return self.streamed(path, query, silence=self.silence)
 
     def streamed(
         self, path: str, query: Mapping[str, str], *, silence: float | None
     ) -> Iterator[bytes]:
-        """The same; it breaks as well after so many seconds of silence."""
-        from urllib3.exceptions import HTTPError
+        """The same, but for the seconds of silence after which it breaks; None is no limit.
+
+        ClusterError too where what comes is a web page, or packed in a way nobody can undo.
+        """
+        from urllib3.exceptions import HTTPError, ReadTimeoutError
 
         response = self._answer("GET", path, query, None, stream=True, silence=silence)
         try:
-            if response.status >= _ERRORS:
-                raise refusal("GET", path, response.status, response.reason, response.data)
+            if not _GOOD <= response.status < _REDIRECT:
+                said = response.read(_PIECE)
+                raise refusal("GET", path, response.status, response.reason, said)
+            if (why := odd_body(response.headers, unpacks=_UNPACKED)) is not None:
+                raise self.no_server(why)
             while piece := response.read1(_PIECE):
                 yield piece
         except HTTPError as error:
+            if silence is None or not isinstance(error, ReadTimeoutError):
+                silence, why = None, cause(error)
+            else:
+                why = f"nothing came for {silence:g} s"
             raise ClusterError(
-                f"the connection to {self.access.server} broke", why=cause(error)
+                f"the connection to {self.access.server} broke",
+                why=why,
+                hint=f"--request-timeout is {silence:g} s" if silence == self.silence else None,
             ) from error
         finally:
             response.close()
@@ -469,14 +487,17 @@ class Connection:
             raise refusal(method, path, response.status, response.reason, response.data)
         answer = parsed(response.data)
         if not isinstance(answer, dict):
-            raise self._no_server(f"{method} {path} returned no JSON object")
+            raise self.no_server(f"{method} {path} returned no JSON object")
+        if answers_object(method, path, body) and not _is_object(answer):
+            raise self.no_server(f"{method} {path} returned what is no object")
         return answer, _warnings(response)
 
-    def _no_server(self, why: str) -> ClusterError:
+    def no_server(self, why: str) -> ClusterError:
+        """The error of an answer that no API server would give."""
         return ClusterError(
             f"{self.access.server} does not answer like a Kubernetes API server",
             why=why,
-            hint="is there a proxy or a login page in between? see `kubectl version`",
+            hint=IN_BETWEEN,
         )
 
     def _answer(
@@ -506,7 +527,7 @@ class Connection:
             # The token has run out; a new one is asked for once, never in a loop.
             response.drain_conn()
             response = send()
-        with contextlib.suppress(ValueError, TypeError):
+        with contextlib.suppress(ValueError, TypeError, OverflowError):
             said = parsedate_to_datetime(response.headers.get("date", ""))
             self.server_time = said.timestamp()
         return response

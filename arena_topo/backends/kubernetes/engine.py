@@ -32,6 +32,7 @@ from arena_topo.backends.kubernetes.belonging import (
 )
 from arena_topo.backends.kubernetes.connection import CONFLICT, FORBIDDEN, Connection
 from arena_topo.backends.kubernetes.failures import unlisted
+from arena_topo.backends.kubernetes.shapes import bare, oddity, sound
 from arena_topo.backends.kubernetes.status import NO_PODS, job_status, seconds, when
 from arena_topo.backends.kubernetes.writing import GROUP, PLURAL, Writer, arenas, deletion, part
 from arena_topo.errors import (
@@ -415,9 +416,9 @@ class KubernetesBackend:
         return status
 
     def mpijob(self, name: str, namespace: str) -> Object:
-        """The MPIJob itself; NotFound if there is none."""
+        """The MPIJob itself; NotFound if there is none, ClusterError if it makes no sense."""
         try:
-            return self.api.get(self.job_path(name, namespace))
+            return sound(self.api.get(self.job_path(name, namespace)))
         except NotFound as error:
             raise NotFound(
                 f"Not found training job {name} in namespace {namespace},"
@@ -447,7 +448,7 @@ class KubernetesBackend:
         from arena_topo.backends.kubernetes import podexec, podlog  # noqa: PLC0415  only to look in
 
         path = f"/api/v1/namespaces/{part(namespace)}/pods/{part(pod)}"
-        container = podlog.main_container(self.api.get(path))
+        container = podlog.main_container(sound(self.api.get(path)))
         return podexec.execute(self.api, namespace, pod, command, container=container)
 
     def attach(
@@ -498,14 +499,25 @@ class KubernetesBackend:
         version = self.api_version()
         space = f"/namespaces/{part(namespace)}" if namespace else ""
         selected = {"labelSelector": selector} if selector else {}
-        mpijobs = self.api.collect(f"/apis/{GROUP}/{version}{space}/{PLURAL}", None, **selected)
+        odds: dict[int, str] = {}
+
+        def keep(one: Object) -> Object:
+            odd = oddity(one)
+            if odd is None:
+                return one
+            # It must not hide the jobs of others.
+            kept = bare(one)
+            odds[id(kept)] = odd
+            return kept
+
+        mpijobs = self.api.collect(f"/apis/{GROUP}/{version}{space}/{PLURAL}", keep, **selected)
         pods: dict[tuple[str, str], dict[str, Object]] = defaultdict(dict)
         names = {one["metadata"]["name"] for one in mpijobs}
 
         def gather(wanted: str, label: str) -> None:
             if selector and len(names) <= _FEW:
                 wanted = selectors.every(wanted, selectors.either(label, names))
-            for pod in self.api.collect(f"/api/v1{space}/pods", labelSelector=wanted):
+            for pod in self.api.collect(f"/api/v1{space}/pods", sound, labelSelector=wanted):
                 meta = pod["metadata"]
                 job = (meta.get("labels") or {}).get(label, "")
                 pods[meta.get("namespace", ""), job].setdefault(meta["name"], pod)
@@ -521,7 +533,10 @@ class KubernetesBackend:
             meta = mpijob["metadata"]
             key = (meta.get("namespace", ""), meta["name"])
             mine = list(pods.get(key, {}).values())
-            found.append(self._status(mpijob, mine, ended=ended.get(key)))
+            status = self._status(mpijob, mine, ended=ended.get(key))
+            if odd := odds.get(id(mpijob)):
+                status = replace(status, reason=f"what is written of it makes no sense: {odd}")
+            found.append(status)
         return tuple(sorted(found, key=lambda one: (-one.created, one.namespace, one.name)))
 
     @staticmethod

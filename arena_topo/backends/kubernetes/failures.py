@@ -6,6 +6,7 @@ import errno
 import json
 import logging
 import re
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from arena_topo.backends import REQUESTS
@@ -27,14 +28,36 @@ ABSENT = 404
 CONFLICT = 409
 GONE = 410
 INVALID = 422
+_ERRORS = 400
+_GATEWAYS = frozenset({502, 504})
+IN_BETWEEN = "is there a proxy or a login page in between? see `kubectl version`"
+"""What to try where somebody else seems to answer than an API server."""
+
+
+class Unsure(ArenaError):
+    """No answer came to a request that changes something: nobody knows whether it was taken."""
+
+
+class _BrokenOff(Unsure, ClusterError):
+    pass
+
+
+class _Late(Unsure, TimedOut):
+    pass
+
+
+def unsure(error: BaseException) -> bool:
+    """Whether the request may have been taken for all that: it broke off, here or at a gateway."""
+    gateway = isinstance(error, ClusterError) and error.status in _GATEWAYS
+    return isinstance(error, Unsure) or gateway
 
 
 def cause(error: BaseException) -> str:
-    """The innermost reason, without urllib3's object names."""
+    """The innermost reason, without urllib3's object names; in short, as it may be a server's."""
     seen: BaseException = error
     while (inner := seen.__cause__ or seen.__context__) is not None:
         seen = inner
-    return (seen.strerror if isinstance(seen, OSError) else None) or str(seen)
+    return brief((seen.strerror if isinstance(seen, OSError) else None) or str(seen))
 
 
 def unreachable(server: str, method: str, error: Exception, limit: str) -> ArenaError:
@@ -43,7 +66,7 @@ def unreachable(server: str, method: str, error: Exception, limit: str) -> Arena
 
     why = cause(error)
     sent = method != "GET" and not isinstance(error, exceptions.ConnectTimeoutError)
-    unsure = "; whether it took the request is not known" if sent else ""
+    doubt = "; whether it took the request is not known" if sent else ""
     elsewhere = "is the cluster up? `--context` names another, `--backend local` is this machine"
     if isinstance(error, exceptions.ProxyError):
         return ClusterError(
@@ -60,12 +83,13 @@ def unreachable(server: str, method: str, error: Exception, limit: str) -> Arena
     if isinstance(error, exceptions.NewConnectionError) and not _no_route(error):
         return ClusterError(f"{server} does not accept connections", why=why, hint=elsewhere)
     if isinstance(error, exceptions.TimeoutError):
-        return TimedOut(
-            f"{server} did not answer in time{unsure}",
+        return (_Late if sent else TimedOut)(
+            f"{server} did not answer in time{doubt}",
             why=why,
             hint=f"is there a route to it (VPN, firewall)? {limit}",
         )
-    return ClusterError(f"{server} broke the connection{unsure}", why=why, hint=elsewhere)
+    kind = _BrokenOff if sent else ClusterError
+    return kind(f"{server} broke the connection{doubt}", why=why, hint=elsewhere)
 
 
 def _no_route(error: BaseException) -> bool:
@@ -81,6 +105,20 @@ _PATH = re.compile(
     r"/(?:api|apis/(?P<group>[^/]+))/[^/]+(?:/namespaces/(?P<namespace>[^/]+)(?=/))?"
     r"/(?P<resource>[^/]+)(?:/(?P<name>[^/]+))?(?:/(?P<sub>[^/]+)(?:/.*)?)?"
 )
+
+
+def answers_object(method: str, path: str, body: object) -> bool:
+    """Whether the answer to a request, where it is no error, is one object with a name."""
+    target = _PATH.fullmatch(path)
+    if target is None or target["sub"]:
+        return False
+    if method == "POST":
+        # Reviews, of who asks or what is allowed, have no name.
+        meta = body.get("metadata") if isinstance(body, Mapping) else None
+        return isinstance(meta, Mapping) and "name" in meta
+    return method != "DELETE" and target["name"] is not None
+
+
 _VERBS = {"POST": "create", "DELETE": "delete", "PATCH": "patch", "PUT": "update"}
 
 
@@ -92,6 +130,19 @@ def unlisted(error: AccessDenied, also: AccessDenied | None, instead: str) -> Ac
     return AccessDenied(
         error.message, status=error.status, why=error.why, hint=f"{hint}; {instead}"
     )
+
+
+def odd_body(headers: Mapping[str, str], *, unpacks: Collection[str] = ()) -> str | None:
+    """Why what an answer brings cannot be read as it comes; None if it can.
+
+    `unpacks` are the content codings that whoever reads it undoes.
+    """
+    coding = headers.get("content-encoding", "").strip().lower()
+    if coding not in {"", "identity", *unpacks}:
+        return f"the answer is compressed ({brief(coding, 40)}), which nobody has asked for"
+    if headers.get("content-type", "").partition(";")[0].strip().lower() == "text/html":
+        return "the answer is a web page"
+    return None
 
 
 def parsed(body: bytes) -> Any:
@@ -147,7 +198,8 @@ def refusal(method: str, path: str, status: int, reason: str | None, body: bytes
     if status == CONFLICT and said.get("reason") == "AlreadyExists":
         return AlreadyExists(message or f"{what} already exists")
     return ClusterError(
-        message or f"the API server answered {status} {reason or ''}".rstrip(),
+        message or f"the API server answered {status} {brief(reason or '', 80)}".rstrip(),
         status=status,
         why=f"{verb} {what} failed" if message else None,
+        hint=IN_BETWEEN if status < _ERRORS else None,
     )

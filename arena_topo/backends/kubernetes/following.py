@@ -16,9 +16,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from enum import Enum
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -26,7 +26,8 @@ from typing import TYPE_CHECKING, Self
 from arena_topo.backends.kubernetes import belonging, podlog, streaming
 from arena_topo.backends.kubernetes.errands import Errands
 from arena_topo.backends.kubernetes.failures import ABSENT, UNKNOWN_CALLER, refusal
-from arena_topo.backends.kubernetes.podlog import Object, Sight
+from arena_topo.backends.kubernetes.podlog import Object
+from arena_topo.backends.kubernetes.reading import Reading, State
 from arena_topo.backends.kubernetes.status import is_launcher, worker_index
 from arena_topo.backends.kubernetes.writing import part
 from arena_topo.backends.logs import Line, LogOptions, Notice, Source, Turn, Wanted
@@ -53,6 +54,12 @@ _SHORTEST, _LONGEST = 0.1, 5.0
 """Seconds before a stream that broke is taken up again, which double each time."""
 _TRIES = 5
 """How often in a row the log of a run that is over is asked for in vain."""
+_TOLD = 3
+"""After how many tries in vain it is told of a log that was never read: it is news no more."""
+_ANSWER = 15.0
+"""Seconds of silence after which a log is given up that must come at once: it is not followed."""
+_ASIDE = 60
+"""Seconds of a log that are read again where its times are no help."""
 _SILENCE = 5.0
 """Seconds of silence after which a stream is left whose container is over, or whose pod is gone."""
 _OVERDUE = 15.0
@@ -67,66 +74,6 @@ _ERRORS = 300
 _SPARE = 64
 """File descriptors for all but streams."""
 _NANO = 1_000_000_000
-
-
-class _State(Enum):
-    WAITING = 0
-    """There is nothing to read yet: of the container, or of its next run."""
-    OPENING = 1
-    OPEN = 2
-    PAUSED = 3
-    """It broke, and is taken up again at `when`."""
-    ENDED = 4
-    """Its stream has ended at `when`; the next look says what that means."""
-    SETTLED = 5
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class _Reading:
-    """The log of one container of one pod, run after run."""
-
-    source: Source
-    path: str
-    whole: bool
-    """Whether nothing of it is cut off (`tail`, `since`)."""
-    sight: Sight
-    state: _State = _State.WAITING
-    when: float = 0.0
-    place: streaming.Place = field(default_factory=streaming.Place)
-    anchor: streaming.Place = field(default_factory=streaming.Place)
-    """`place` when the stream was opened."""
-    ahead: streaming.Place | None = None
-    """How far the next run was read already, by a stream that was to be this run's."""
-    overdue: float = 0.0
-    """When a stream is no longer taken for this run's; 0 unless there is a newer one."""
-    run_read: bool = False
-    """Whether all of the run's log was read."""
-    last: bool = False
-    """Whether what is open is of a run that is over, and so to its end."""
-    previous: bool = False
-    joined: bool = False
-    broken: bool = False
-    refused: bool = False
-    missing: bool = False
-    renewed: bool = False
-    superseded: bool = False
-    after: _Reading | None = None
-    """What is read before: the init container of the same pod."""
-    begun: str = ""
-    """The server's time when it was first asked for, for a log of which no line came."""
-    delay: float = 0.0
-    tries: int = 0
-    sock: socket.socket | None = None
-    answer: streaming.Answer = field(default_factory=streaming.Answer)
-    lines: streaming.Lines | None = None
-    body: bytes = b""
-    used: Access | None = None
-    sent: float = 0.0
-    heard: float = 0.0
-
-    @property
-    def settled(self) -> bool:
-        return self.state is _State.SETTLED
 
 
 def follow(
@@ -170,7 +117,7 @@ class Follow:
         self._options = options
         self._wanted = wanted
         self._every = every
-        self._readings: dict[str, list[_Reading]] = {}
+        self._readings: dict[str, list[Reading]] = {}
         self._unwanted: set[tuple[str, str]] = set()
         self._out: list[Line | Notice] = []
         self._refusals: list[Notice] = []
@@ -180,9 +127,11 @@ class Follow:
         self._looked = self._settled = 0.0
         """When the last look began; when the last log came to its end."""
         self._answered = time.monotonic()
+        self._clock: tuple[float, float] | None = None
+        """The server's time, and what `time.monotonic` was then or before."""
         self._errands = Errands(OPENERS)
         self._kick = threading.Event()
-        self._due: deque[_Reading] = deque()
+        self._due: deque[Reading] = deque()
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._errands.bell, selectors.EVENT_READ, None)
         self._begun = False
@@ -199,7 +148,7 @@ class Follow:
         fresh = not self._options.follow or self._looked >= self._settled
         return bool(self._looked) and fresh and idle and all(one.settled for one in self._all())
 
-    def _all(self) -> Iterator[_Reading]:
+    def _all(self) -> Iterator[Reading]:
         return (one for several in self._readings.values() for one in several)
 
     def __enter__(self) -> Self:
@@ -218,7 +167,7 @@ class Follow:
         self._kick.set()
         for one in self._all():
             self._hang_up(one)
-            one.state = _State.SETTLED
+            one.state = State.SETTLED
         self._selector.close()
         self._errands.close()
 
@@ -241,7 +190,7 @@ class Follow:
             closed.wait(min(_GAP, self._every))
             self._kick.wait(max(self._every, 10 * spent))
 
-    def _request(self, one: _Reading, query: dict[str, str], renew: Access | None = None) -> None:
+    def _request(self, one: Reading, query: dict[str, str], renew: Access | None = None) -> None:
         """Send the request for a log, in another thread."""
 
         def work() -> None:
@@ -299,7 +248,7 @@ class Follow:
             if one.sock is not None:
                 taken += self._take(one, one.sock)
 
-    def _take(self, one: _Reading, sock: socket.socket) -> int:
+    def _take(self, one: Reading, sock: socket.socket) -> int:
         taken = 0
         try:
             for data in streaming.received(sock):
@@ -313,13 +262,15 @@ class Follow:
                     self._answer_over(one)
                 if one.sock is not sock:
                     break
+        except streaming.Foreign as error:
+            self._settle(one, Turn.REFUSED, self._api.no_server(str(error)))
         except (OSError, streaming.Broken) as error:
             why = error.strerror if isinstance(error, OSError) else str(error)
             message = f"the connection to {self._api.access.server} broke"
             self._break(one, ClusterError(message, why=why))
         return taken
 
-    def _fed(self, one: _Reading, body: bytes) -> None:
+    def _fed(self, one: Reading, body: bytes) -> None:
         status = one.answer.status
         if status is None:
             return
@@ -327,35 +278,44 @@ class Follow:
             one.body = (one.body + body)[:_BODY]
             return
         if one.lines is None:
-            one.lines = streaming.Lines(one.place, one.source)
+            cut = not one.whole and self._options.tail is not None
+            one.lines = streaming.Lines(one.place, one.source, early=one.early, cut=cut)
             one.begun = one.begun or self._date(one.answer.headers.get("date", ""))
-            one.broken = one.renewed = False
+            one.renewed = False
+            self._resume(one)
             self._join(one)
         if body:
             self._say(one, one.lines.feed(body))
 
-    def _say(self, one: _Reading, lines: list[Line]) -> None:
+    def _say(self, one: Reading, lines: list[Line]) -> None:
         if lines:
             one.delay, one.tries = 0.0, 0
+            one.came, one.away = time.monotonic(), self._away
             self._out += lines
 
     @staticmethod
     def _date(said: str) -> str:
         try:
             return parsedate_to_datetime(said).strftime("%Y-%m-%dT%H:%M:%SZ")
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, OverflowError):
             return ""
 
-    def _join(self, one: _Reading) -> None:
+    def _resume(self, one: Reading) -> None:
+        """It can be read, again maybe."""
+        if one.broken and one.joined:
+            self._tell(Turn.RESUMED, one)
+        one.broken, one.trouble = False, None
+
+    def _join(self, one: Reading) -> None:
         self._heard = True
         if not one.joined:
             one.joined = True
             self._tell(Turn.JOINED, one)
 
-    def _tell(self, turn: Turn, one: _Reading, error: ArenaError | None = None) -> None:
+    def _tell(self, turn: Turn, one: Reading, error: ArenaError | None = None) -> None:
         self._out.append(Notice(turn=turn, source=one.source, error=error))
 
-    def _answer_over(self, one: _Reading) -> None:
+    def _answer_over(self, one: Reading) -> None:
         answer, lines = one.answer, one.lines
         self._hang_up(one)
         if (answer.status or 0) >= _ERRORS:
@@ -371,12 +331,12 @@ class Follow:
     def _finite(self) -> bool:
         return not self._options.follow or self._options.previous
 
-    def _ask(self, one: _Reading) -> None:
+    def _ask(self, one: Reading) -> None:
         """Let the next look say why a stream has ended."""
-        one.state, one.when = _State.ENDED, time.monotonic()
+        one.state, one.when = State.ENDED, time.monotonic()
         self._kick.set()
 
-    def _hang_up(self, one: _Reading) -> None:
+    def _hang_up(self, one: Reading) -> None:
         if one.sock is not None:
             with contextlib.suppress(KeyError, ValueError):
                 self._selector.unregister(one.sock)
@@ -386,46 +346,53 @@ class Follow:
 
     # The state of one log.
 
-    def _settle(self, one: _Reading, turn: Turn | None, error: ArenaError | None = None) -> None:
+    def _settle(self, one: Reading, turn: Turn | None, error: ArenaError | None = None) -> None:
         self._hang_up(one)
-        one.state, self._settled = _State.SETTLED, time.monotonic()
+        one.state, self._settled = State.SETTLED, time.monotonic()
         self._kick.set()
         if turn is Turn.REFUSED:
             one.refused = True
             self._refusals.append(Notice(turn=turn, source=one.source, error=error))
-        elif turn is not None and one.joined and not one.superseded:
+        elif turn is not None and not one.superseded and self._concerns(turn, one):
             self._tell(turn, one, error)
         for other in self._readings.get(one.source.uid, ()):
             if other.after is one:
                 other.after = None
                 self._proceed(other)
 
+    @staticmethod
+    def _concerns(turn: Turn, one: Reading) -> bool:
+        """Whether an end is told: there was a log, or it is known now that there will be none."""
+        return one.joined or (turn is Turn.ENDED and one.sight.final)
+
     def _tell_refusals(self) -> None:
         """Hand on what was refused; where that is all there is, it is an error."""
         if not self._refusals:
             return
         if not self._heard:
-            flying = {_State.OPENING, _State.OPEN, _State.PAUSED, _State.ENDED}
+            flying = {State.OPENING, State.OPEN, State.PAUSED, State.ENDED}
             if any(one.state in flying for one in self._all()):
                 return
-            if all(one.refused for one in self._all()):
-                self._error = self._error or self._refusals[0].error
+            error = self._refusals[0].error
+            passes = error is not None and podlog.passes(error)
+            if all(one.refused for one in self._all()) and (self._finite or not passes):
+                self._error = self._error or error
                 self._refusals = []
                 return
         self._out += self._refusals
         self._refusals = []
 
-    def _proceed(self, one: _Reading) -> None:
+    def _proceed(self, one: Reading) -> None:
         """Open what is to be read next, as far as it is known what that is."""
         sight = one.sight
         if one.after is not None or one.settled:
             return
         if one.missing:
-            self._settle(one, Turn.GONE)
+            self._lost(one)
         elif self._options.previous:
             self._open(one, previous=True, last=True)
         elif not sight.readable:
-            one.state = _State.WAITING
+            one.state = State.WAITING
             if sight.final or not self._options.follow:
                 self._settle(one, Turn.ENDED)
         elif one.run_read:
@@ -440,7 +407,7 @@ class Follow:
         else:
             self._run_over(one)
 
-    def _run_over(self, one: _Reading) -> None:
+    def _run_over(self, one: Reading) -> None:
         """Go on after the end of a run's log."""
         sight = one.sight
         one.run_read = True
@@ -462,23 +429,26 @@ class Follow:
         elif sight.final:
             self._settle(one, Turn.ENDED)
         else:
-            one.state = _State.WAITING
+            one.state = State.WAITING
 
-    def _open(self, one: _Reading, *, previous: bool, last: bool) -> None:
-        one.state, one.previous, one.last = _State.OPENING, previous, last
+    def _open(self, one: Reading, *, previous: bool, last: bool) -> None:
+        if last and not one.last:
+            one.tries, one.delay = 0, 0.0
+        one.state, one.previous, one.last = State.OPENING, previous, last
         one.answer, one.body, one.overdue = streaming.Answer(), b"", 0.0
         one.anchor = replace(one.place)
         self._request(one, self._query(one))
 
-    def _query(self, one: _Reading) -> dict[str, str]:
+    def _query(self, one: Reading) -> dict[str, str]:
         options = self._options
         query = {"container": one.source.container, "timestamps": "true"}
         if one.previous:
             query["previous"] = "true"
         elif options.follow and not one.last:
             query["follow"] = "true"
+        one.early = False
         if one.place.stamp:
-            query["sinceTime"] = one.place.since
+            query["sinceTime"] = self._since(one)
         elif not one.whole:
             if options.tail is not None and one.begun:
                 query["sinceTime"] = one.begun
@@ -486,47 +456,71 @@ class Follow:
                 query |= podlog.cut(options)
         return query
 
-    def _sent(self, one: _Reading, sock: socket.socket, used: Access) -> None:
+    def _since(self, one: Reading) -> str:
+        """From when on a log is read that was read up to its place.
+
+        A line that came before its time is of a clock that is ahead, or was: what was written since
+        may have times before it. `early` says that more is asked for then.
+        """
+        if self._clock is not None:
+            said, then = self._clock
+            # The server tells whole seconds.
+            came = said + 1 + one.came - then
+            one.early = one.place.at // _NANO > came
+            if one.early:
+                # It may have waited for whoever reads.
+                since = datetime.fromtimestamp(int(came - one.away) - _ASIDE, UTC)
+                return since.strftime("%Y-%m-%dT%H:%M:%SZ")
+        return one.place.since
+
+    def _sent(self, one: Reading, sock: socket.socket, used: Access) -> None:
         if self._errands.closed.is_set() or one.settled:
             sock.close()
             return
         sock.setblocking(False)
-        one.sock, one.used, one.state = sock, used, _State.OPEN
+        one.sock, one.used, one.state = sock, used, State.OPEN
         one.sent = one.heard = self._listened()
         self._selector.register(sock, selectors.EVENT_READ, one)
 
-    def _unsent(self, one: _Reading, error: Exception) -> None:
+    def _unsent(self, one: Reading, error: Exception) -> None:
         if self._errands.closed.is_set() or one.settled:
             return
         if not isinstance(error, ClusterError | TimedOut):
             self._error = error
         elif error.why == os.strerror(errno.EMFILE):
-            self._error = _too_many(sum(1 for _ in self._all()))
+            self._error = podlog.too_many(sum(1 for _ in self._all()))
         elif isinstance(error, TimedOut) and self._api.left <= 0:
             self._error = error
         else:
             self._break(one, error)
 
-    def _break(self, one: _Reading, error: ArenaError) -> None:
+    def _break(self, one: Reading, error: ArenaError) -> None:
         """Take a stream up again after a while."""
         self._hang_up(one)
+        one.trouble = error
         if one.missing:
-            self._settle(one, Turn.GONE)
+            self._lost(one)
             return
         one.tries += 1
-        if one.tries > _TRIES and (self._finite or one.last):
+        ends = self._finite or one.last
+        if one.tries > _TRIES and ends:
             self._settle(one, Turn.REFUSED, error)
             return
-        if not one.broken and one.joined:
+        if not one.broken and (one.joined or (one.tries >= _TOLD and not ends)):
             self._tell(Turn.BROKEN, one, error)
-        one.broken = True
+            one.broken = True
         self._pause(one)
 
-    def _pause(self, one: _Reading) -> None:
-        one.delay = min(_LONGEST, max(_SHORTEST, 2 * one.delay))
-        one.state, one.when = _State.PAUSED, time.monotonic() + one.delay
+    def _lost(self, one: Reading) -> None:
+        """The pod is deleted: nothing more can be read."""
+        never = one.trouble is not None and not one.joined
+        self._settle(one, Turn.REFUSED if never else Turn.GONE, one.trouble)
 
-    def _refuse(self, one: _Reading, answer: streaming.Answer) -> None:
+    def _pause(self, one: Reading) -> None:
+        one.delay = min(_LONGEST, max(_SHORTEST, 2 * one.delay))
+        one.state, one.when = State.PAUSED, time.monotonic() + one.delay
+
+    def _refuse(self, one: Reading, answer: streaming.Answer) -> None:
         """Act on an answer that is no log."""
         status = answer.status or 0
         error = refusal("GET", f"{one.path}/log", status, answer.reason, one.body)
@@ -542,6 +536,7 @@ class Follow:
         elif podlog.no_previous(error) and not self._options.previous:
             self._run_over(one)
         elif status == ABSENT and not self._finite:
+            one.trouble = None
             self._ask(one)
         elif podlog.passes(error):
             self._break(one, error)
@@ -549,7 +544,7 @@ class Follow:
             told = podlog.never_before(one.source) if podlog.no_previous(error) else error
             self._settle(one, Turn.REFUSED, told)
 
-    def _log_in(self, one: _Reading, error: ArenaError) -> None:
+    def _log_in(self, one: Reading, error: ArenaError) -> None:
         """Ask once more as who is known anew, once."""
         used, again = one.used, one.renewed
         one.renewed = True
@@ -557,41 +552,50 @@ class Follow:
             self._error = error
             self._settle(one, None)
             return
-        one.state, one.answer, one.body = _State.OPENING, streaming.Answer(), b""
+        one.state, one.answer, one.body = State.OPENING, streaming.Answer(), b""
         self._request(one, self._query(one), renew=used)
 
     def _tick(self, now: float) -> float:
         """Do what is due; when the next thing will be."""
         next_one = now + 3600.0
         for one in list(self._all()):
-            if one.state is _State.PAUSED:
+            if one.state is State.PAUSED:
                 if one.when <= now:
                     self._proceed(one)
                 else:
                     next_one = min(next_one, one.when)
-            elif one.state is _State.OPEN:
+            elif one.state is State.OPEN:
                 next_one = min(next_one, self._watch(one, now - self._away) + self._away)
         return next_one
 
-    def _watch(self, one: _Reading, now: float) -> float:
+    def _watch(self, one: Reading, now: float) -> float:
         """See whether a stream is still what it was opened for; when to do so again.
 
         Both times are such as `_listened` tells.
         """
         due = [now + 3600.0]
-        if one.answer.status is None and not one.joined:
-            if now - one.sent >= _QUIET:
+        if self._finite or one.last:
+            longest = min(_ANSWER, self._api.silence)
+            if now - one.heard >= longest:
+                self._settle(one, Turn.REFUSED, podlog.silent(one.source, longest))
+                return due[0]
+            return one.heard + longest
+        if one.answer.status is None and not (one.joined and one.trouble is None):
+            taken = one.sent + (_QUIET if one.trouble is None else _SILENCE)
+            if now >= taken:
+                self._resume(one)
                 self._join(one)
             else:
-                due.append(one.sent + _QUIET)
-        if one.last:
-            return min(due)
+                due.append(taken)
         if one.missing or one.sight.over:
             if now - one.heard > _SILENCE:
                 self._hang_up(one)
                 self._ask(one)
                 if one.missing:
-                    self._settle(one, Turn.GONE)
+                    # A kubelet ends even an empty answer with its container.
+                    if one.answer.status is None:
+                        one.trouble = one.trouble or podlog.silent(one.source, _SILENCE)
+                    self._lost(one)
                 return min(due)
             due.append(one.heard + _SILENCE + 0.01)
         elif one.sight.run > one.source.run:
@@ -602,7 +606,7 @@ class Follow:
                 due.append(one.overdue)
         return min(due)
 
-    def _mistaken(self, one: _Reading) -> None:
+    def _mistaken(self, one: Reading) -> None:
         """Go back for the rest of a run: the container was new already when its log was asked for.
 
         A stream of the run before would have ended. What it brought is of the next one.
@@ -626,6 +630,8 @@ class Follow:
             return
         first, self._looked = not self._looked, began
         self._answered = time.monotonic()
+        if self._api.server_time is not None:
+            self._clock = self._api.server_time, began
         there = set()
         for pod in pods:
             there.add(pod["metadata"]["uid"])
@@ -634,9 +640,9 @@ class Follow:
         for uid, several in self._readings.items():
             for one in several:
                 one.missing = one.missing or uid not in there
-                if one.state is _State.WAITING:
+                if one.state is State.WAITING:
                     self._proceed(one)
-                elif one.state is _State.ENDED and began >= one.when:
+                elif one.state is State.ENDED and began >= one.when:
                     if one.missing or one.sight.run != one.source.run or one.sight.over:
                         self._proceed(one)
                     else:
@@ -668,7 +674,7 @@ class Follow:
             self._unwanted.add((uid, container))
             return
         whole = not (first and sight.readable)
-        one = _Reading(source=source, path=f"{self._path}/{name}", whole=whole, sight=sight)
+        one = Reading(source=source, path=f"{self._path}/{name}", whole=whole, sight=sight)
         if current is not None and not current.settled:
             current.superseded = True
             one.after = current
@@ -687,11 +693,3 @@ class Follow:
         wish = 2 * needed if hard == resource.RLIM_INFINITY else min(2 * needed, hard)
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wish), hard))
-
-
-def _too_many(count: int) -> ArenaError:
-    return ArenaError(
-        f"{count} logs are too many at once for this process",
-        why=os.strerror(errno.EMFILE),
-        hint="raise the limit (`ulimit -n`), or name fewer with --only",
-    )

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from arena_topo.backends import JobStatus, console
 from arena_topo.backends.kubernetes import podexec
 from arena_topo.backends.kubernetes.podlog import default_container
+from arena_topo.backends.kubernetes.shapes import sound
 from arena_topo.backends.kubernetes.writing import part
 from arena_topo.errors import ArenaError, ClusterError, NotFound, NotPossible, TimedOut
 
@@ -74,7 +75,7 @@ def attach(
     command cannot be started or the connection breaks; TimedOut at the deadline of the connection.
     """
     space = part(job.namespace)
-    pod = api.get(f"/api/v1/namespaces/{space}/pods/{part(instance)}")
+    pod = sound(api.get(f"/api/v1/namespaces/{space}/pods/{part(instance)}"))
     chosen = _container(pod, container, job, tell)
     words = tuple(command) or (console.SHELL if terminal else console.PLAIN_SHELL)
     feeds = terminal or console.offers_input(shell=not command)

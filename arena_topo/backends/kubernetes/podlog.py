@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from arena_topo.backends.kubernetes.shapes import sound
 from arena_topo.backends.kubernetes.status import seconds
 from arena_topo.backends.kubernetes.writing import part
 from arena_topo.backends.logs import LogOptions, Source
@@ -96,7 +99,7 @@ def cut(options: LogOptions) -> dict[str, str]:
 def read(api: Connection, namespace: str, pod: str, options: LogOptions) -> Iterator[bytes]:
     """The log of a pod as it is now, byte for byte; NotFound if there is none to read."""
     path = f"/api/v1/namespaces/{part(namespace)}/pods/{part(pod)}"
-    query = log_query(options, api.get(path))
+    query = log_query(options, sound(api.get(path)))
     try:
         yield from api.stream(f"{path}/log", **query)
     except ClusterError as error:
@@ -143,6 +146,24 @@ def too_early(error: ArenaError) -> bool:
         isinstance(error, ClusterError)
         and error.status == _BAD_REQUEST
         and re.search(r"waiting to start|host assigned", error.message) is not None
+    )
+
+
+def silent(source: Source, seconds: float) -> ClusterError:
+    """The error of a log that does not come, though it is there to be read."""
+    return ClusterError(
+        f"no more of the log of {source.pod} came for {seconds:g} s",
+        why="the API server, or the kubelet of the pod's node behind it, does not answer",
+        hint=f"see how the node is: kubectl describe pod {source.pod}; then read it again",
+    )
+
+
+def too_many(count: int) -> ArenaError:
+    """The error of more streams than this process may have open files."""
+    return ArenaError(
+        f"{count} logs are too many at once for this process",
+        why=os.strerror(errno.EMFILE),
+        hint="raise the limit (`ulimit -n`), or name fewer with --only",
     )
 
 

@@ -26,6 +26,8 @@ def pool_of(found: Access) -> urllib3.PoolManager:
 
     settings: dict[str, Any] = {
         "retries": False,
+        # Several threads ask at once while logs are followed; urllib3 would keep one connection.
+        "maxsize": 4,
         "socket_options": [*HTTPConnection.default_socket_options, *_keepalive()],
     }
     if found.server.startswith("https:"):

@@ -15,7 +15,7 @@ from typing import Any
 
 from arena_topo import manifests
 from arena_topo.backends import Instance, JobStatus, Phase
-from arena_topo.backends.usage import gpu_count, job_over, worker_template
+from arena_topo.backends.usage import gpu_count, job_over, launcher_command, worker_template
 from arena_topo.manifests.values import GPU_GROUP, Forecast
 from arena_topo.topology import natural
 
@@ -96,6 +96,7 @@ def job_status(
         model_name=labels.get("modelName", ""),
         model_version=labels.get("modelVersion", ""),
         model_source=annotations.get("modelSource", ""),
+        command=launcher_command(mpijob),
     )
 
 
@@ -130,7 +131,27 @@ def instance(pod: Object, *, chief: bool) -> Instance:
         holds_gpus=gpus > 0 and bool(spec.get("nodeName")) and not over,
         uid=meta.get("uid", ""),
         devices=_devices(meta),
+        failure=_failed(pod) if phase == "Failed" else None,
+        launcher=is_launcher(pod),
     )
+
+
+def _failed(pod: Object) -> str:
+    """How a pod ended that failed: `was evicted: ...`, `ended with exit code 7`."""
+    status = pod.get("status") or {}
+    reason, said = status.get("reason"), str(status.get("message") or "").strip()
+    if reason:
+        how = "was evicted" if reason == "Evicted" else f"failed ({reason})"
+        return f"{how}: {said}" if said else how
+    code = exit_code(pod)
+    return "failed" if not code else f"ended with exit code {code}{_named(pod)}"
+
+
+def _named(pod: Object) -> str:
+    """Why its container ended badly, in brackets, where that is more than an error."""
+    ended = next((end for end in _ends(pod) if end.get("exitCode")), {})
+    named = ended.get("reason")
+    return f" ({named})" if named not in {None, "", "Error"} else ""
 
 
 def _forecast(mpijob: Object, phase: Phase) -> Forecast | None:
@@ -276,10 +297,7 @@ def _wait(mpijob: Object, pods: list[Object], chief: Object | None) -> str | Non
 
 def _failure(mpijob: Object, chief: Object | None, code: int | None) -> str:
     if chief is not None and code:
-        ended = next((end for end in _ends(chief) if end.get("exitCode")), {})
-        named = ended.get("reason")
-        why = f" ({named})" if named not in {None, "", "Error"} else ""
-        return f"the launcher ended with exit code {code}{why}"
+        return f"the launcher ended with exit code {code}{_named(chief)}"
     for condition in _conditions(mpijob):
         if condition.get("type") == "Failed" and condition.get("status") == "True":
             words = (condition.get("message"), condition.get("reason"))

@@ -8,7 +8,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from arena_topo.backends.kubernetes.connection import Connection
+from arena_topo.backends.kubernetes.connection import CONFLICT, Connection
+from arena_topo.backends.kubernetes.failures import unsure
+from arena_topo.backends.kubernetes.status import seconds
 from arena_topo.errors import (
     AccessDenied,
     AlreadyExists,
@@ -26,6 +28,8 @@ GROUP = "kubeflow.org"
 PLURAL = "mpijobs"
 """Where MPIJobs are, in every version."""
 
+_TRIES = 3
+"""How often a job that is half made is deleted over a connection that breaks."""
 _LOOKS, _PAUSE = 50, 0.2
 """How often, and seconds apart, one looks whether a claim has gone."""
 
@@ -42,9 +46,10 @@ class Writer:
         """Create what a new job owns; if one fails, the job goes with all that was created."""
         try:
             return tuple(object_name(one) for one in objects if self._create_owned(one, job))
-        except BaseException:
+        except BaseException as error:
             # Whatever stopped it, Ctrl-C included: half a job must not stay behind.
-            self.remove(job)
+            if not self.remove(job):
+                _tell_left(error, job)
             raise
 
     def renew(self, job: Object, objects: Sequence[Manifest]) -> None:
@@ -127,24 +132,39 @@ class Writer:
             found.append(there if mine else None)
         return tuple(found)
 
-    def remove(self, job: Object) -> None:
-        """Delete this very job, quietly: the first error is the one to tell."""
+    def remove(self, job: Object) -> bool:
+        """Delete this very job, quietly: the first error is the one to tell. Whether it is gone."""
         meta = job["metadata"]
         path = f"{path_of(job, meta['namespace'])}/{meta['name']}"
-        with contextlib.suppress(ArenaError), self._api.grace():
-            self._api.delete(path, deletion(uid=meta["uid"]))
+        with self._api.grace():
+            for _ in range(_TRIES):
+                try:
+                    self._api.delete(path, deletion(uid=meta["uid"]))
+                except NotFound:
+                    return True
+                except ArenaError as error:
+                    if isinstance(error, ClusterError) and error.status == CONFLICT:
+                        # Another has its name by now.
+                        return True
+                    if not unsure(error):
+                        return False
+                else:
+                    return True
+        return False
 
     def create_job(
         self, plan: Plan, first: Manifest, **query: str
     ) -> tuple[Object, tuple[str, ...]]:
         """Create the MPIJob of a plan: what was stored, and warnings about it.
 
-        AlreadyExists if its name is taken; InvalidJob if its priority class does not exist.
+        Where the connection breaks it is sent again, and one that was taken the first time is found
+        by its labels, annotations and age. AlreadyExists if its name is taken; InvalidJob if its
+        priority class does not exist.
         """
         name = plan.job.name
         self._check_priority(plan.job.priority)
         try:
-            return self._api.post(path_of(first, plan.namespace), first, **query)
+            return self._made(path_of(first, plan.namespace), first, query)
         except AlreadyExists as error:
             raise AlreadyExists(
                 f"the job {name} is already exist, please delete it first."
@@ -152,6 +172,47 @@ class Writer:
             ) from error
         except NotFound as error:
             raise self._unserved(plan, error) from error
+
+    def _made(
+        self, path: str, first: Manifest, query: dict[str, str]
+    ) -> tuple[Object, tuple[str, ...]]:
+        """Create an MPIJob; if that is given up, it is not there, or the error says where it is."""
+        began, lost = self._api.server_time, False
+        try:
+            while True:
+                try:
+                    return self._api.post(path, first, **query)
+                except AlreadyExists:
+                    there = self._api.get(f"{path}/{first['metadata']['name']}") if lost else None
+                    if there is None or not _made_of(there, first, began):
+                        raise
+                    return there, ()
+                except ClusterError as error:
+                    if lost or not unsure(error):
+                        raise
+                    lost = True
+        except BaseException as error:
+            # Ctrl-C and the alarm of --timeout come at any moment.
+            doubtful = lost or unsure(error) or not isinstance(error, Exception)
+            if doubtful and not query and not isinstance(error, AlreadyExists):
+                self._withdraw(path, first, began, error)
+            raise
+
+    def _withdraw(
+        self, path: str, first: Manifest, began: float | None, error: BaseException
+    ) -> None:
+        """Take back a job of which nobody knows whether it was made; else say that it may be."""
+        try:
+            with self._api.grace():
+                there = self._api.get(f"{path}/{first['metadata']['name']}")
+        except NotFound:
+            return
+        except ArenaError:
+            there = {"metadata": {**first["metadata"], "namespace": path.split("/")[-2]}}
+        else:
+            if _made_of(there, first, began) and self.remove(there):
+                return
+        _tell_left(error, there)
 
     def _check_priority(self, name: str) -> None:
         """Refuse a priority class that does not exist: the operator could make no pods."""
@@ -208,11 +269,11 @@ class Writer:
         is_arenas = one["kind"] == "ConfigMap" and one["metadata"]["name"] == arenas(owner)
         try:
             try:
-                self._api.post(path, owned)
+                self._post(path, owned, job)
             except AlreadyExists:
                 if not self._clear(f"{path}/{one['metadata']['name']}", job):
                     raise
-                self._api.post(path, owned)
+                self._post(path, owned, job)
         except (AlreadyExists, ClusterError) as error:
             # Only arena reads it, and only of v1alpha1.
             if is_arenas and not job["apiVersion"].endswith(f"/{ApiVersion.V1ALPHA1}"):
@@ -226,6 +287,19 @@ class Writer:
                 ) from error
             raise
         return True
+
+    def _post(self, path: str, owned: Object, job: Object) -> None:
+        """Create what a job owns; once more where the connection breaks."""
+        try:
+            self._api.post(path, owned)
+        except ClusterError as error:
+            if not unsure(error):
+                raise
+            try:
+                self._api.post(path, owned)
+            except AlreadyExists:
+                if not _owned_by(self._api.get(f"{path}/{owned['metadata']['name']}"), job):
+                    raise
 
     def _clear(self, path: str, job: Object) -> bool:
         """Delete what an earlier job of this name has left; False if it is somebody else's."""
@@ -249,6 +323,27 @@ class Writer:
 def _owned_by(one: Object, job: Object) -> bool:
     owners = one["metadata"].get("ownerReferences") or []
     return any(owner.get("uid") == job["metadata"]["uid"] for owner in owners)
+
+
+def _made_of(there: Object, sent: Manifest, began: float | None) -> bool:
+    """Whether a job is what was sent a moment ago; `began` is the server's time before that."""
+    meta, created = there["metadata"], seconds(there["metadata"].get("creationTimestamp"))
+    fresh = began is not None and created is not None and created >= began
+    return fresh and all(
+        (meta.get(kind) or {}).get(key) == value
+        for kind in ("labels", "annotations")
+        for key, value in (sent["metadata"].get(kind) or {}).items()
+    )
+
+
+def _tell_left(error: BaseException, job: Object) -> None:
+    """Say with an error that a job may be there, and not whole."""
+    name, space = job["metadata"]["name"], job["metadata"]["namespace"]
+    if isinstance(error, ArenaError):
+        error.hint = (
+            f"a job {name} may be there, half made: see `arena-topo get {name} -n {space}`;"
+            f" `arena-topo delete {name} -n {space}` takes it away"
+        )
 
 
 def part(name: str) -> str:

@@ -36,7 +36,7 @@ from arena_topo.backends.local.ledger import (
     state_folder,
 )
 from arena_topo.backends.local.supervisor import launcher_name, worker_name
-from arena_topo.backends.logs import LogOptions, Wanted
+from arena_topo.backends.logs import LogOptions, Source, Wanted
 from arena_topo.backends.selectors import LabelSelector
 from arena_topo.errors import AlreadyExists, ArenaError, InvalidJob, NotFound, UsageError
 from arena_topo.job import MPIJob
@@ -326,7 +326,7 @@ class LocalBackend(Clusterless):
         if alive is None:
             # Deleted just now.
             return self.job(name, namespace)
-        return self._status(alive)
+        return replace(self._status(alive), command=self._command(alive))
 
     def request(self, name: str, namespace: str) -> Request | None:
         """What a job asked of the solver; None where its GPUs are only counted."""
@@ -340,6 +340,14 @@ class LocalBackend(Clusterless):
             return tuple(self._status(one) for one in entries if wanted.matches(self._labels(one)))
         found = [self._status(entry) for entry in entries]
         return (*found, *map(_broken, self._ledger.broken(namespace)))
+
+    def _command(self, entry: Entry) -> str:
+        from arena_topo.backends.usage import launcher_command  # noqa: PLC0415  of one job alone
+
+        try:
+            return launcher_command(self._ledger.manifest(entry))
+        except (OSError, ValueError, LookupError):  # somebody deletes it at this moment
+            return ""
 
     def _labels(self, entry: Entry) -> Mapping[str, str]:
         try:
@@ -370,7 +378,9 @@ class LocalBackend(Clusterless):
         """The logs of the job's pods that are wanted, in one; see `Backend.follow`."""
         from arena_topo.backends.local.following import LocalFollowing  # noqa: PLC0415  rare
 
-        _check_container(options.container, job.name)
+        pods = (one for one in job.instances if wanted(_source(one)))
+        first = next((one.name for one in pods), launcher_name(job.name))
+        _check_container(options.container, first)
         entry = self._ledger.entry(job.name, job.namespace)
         if entry.submission.uid != job.uid:
             raise not_found(job.name, job.namespace)
@@ -476,6 +486,10 @@ def _check(job: MPIJob) -> None:
         )
 
 
+def _source(one: Instance) -> Source:
+    return Source(pod=one.name, uid=one.uid, chief=one.chief, worker=one.worker)
+
+
 def _check_container(container: str | None, instance: str) -> None:
     from arena_topo.backends.local import attaching  # noqa: PLC0415  its own command
 
@@ -523,6 +537,7 @@ def _instances(entry: Entry) -> Iterator[Instance]:
             ip=ADDRESS if pod else "",
             holds_gpus=index is not None and job.gpus > 0 and status == "Running",
             uid=f"{job.uid}-{name}",
+            failure=f"ended with exit code {pod.exit_code}" if pod and pod.exit_code else None,
         )
 
 

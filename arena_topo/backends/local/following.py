@@ -168,14 +168,17 @@ class LocalFollowing:
             self._folder = None
 
 
-def everything(entry: Entry) -> Iterator[Line]:
-    """All lines of all runs of all pods of a job whose processes are ended."""
+def everything(entry: Entry) -> Iterator[Line | Notice]:
+    """All lines of all runs of all pods of a job whose processes are ended.
+
+    A notice (`Turn.CUT`) comes before those of a log whose beginning was given up.
+    """
     record = replace(entry.record, phase=Phase.FAILED, reason=None)
     over = replace(entry, record=record)
     with LocalFollowing(over, lambda: over, LogOptions(), lambda _: True, every=True) as following:
         while not following.done:
             for one in following.read(0.0):
-                if isinstance(one, Line):
+                if isinstance(one, Line) or one.turn is Turn.CUT:
                     yield one
 
 

@@ -1,0 +1,438 @@
+"""What is told beside the lines of a log: of pods that come, go and fail, and of waiting."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from test_workflow_logs import FOLLOW, LAUNCHER, WORKER, Showing, course, ended, job, submit
+from worlds import WORLDS, KubernetesWorld, LivingWorld, World, living_world
+
+from arena_topo.backends import JobStatus, Phase
+from arena_topo.backends.kept import Archive
+from arena_topo.backends.logs import Line, LogOptions, Notice, Source, Turn
+from arena_topo.errors import ClusterError, NotFound
+from arena_topo.manifests import Forecast
+from arena_topo.output.log import Text
+from arena_topo.workflow import logs
+from arena_topo.workflow.choosing import early
+from arena_topo.workflow.course import KNOWN, SIGHT, SILENCE, SILENT, TOGETHER, End
+from arena_topo.workflow.logs import Asked, Waiting
+from arena_topo.workflow.telling import GATHER, TOLD
+from arena_topo.workflow.waiting import Start, start_of, starting
+
+ALL = Asked(everyone=True, options=FOLLOW)
+AGAIN = Source(pod="demo-launcher-again", uid="3", chief=True)
+ALL_NOW = Asked(everyone=True)
+BEFORE = LogOptions(previous=True)
+SECOND = 1_000_000_000
+FEW = tuple(Source(pod=f"demo-worker-{index}", uid=f"w{index}", worker=index) for index in range(5))
+
+
+@pytest.fixture
+def still_world(tmp_path: Path) -> Iterator[KubernetesWorld]:
+    """A cluster in which nothing happens unless the test does it."""
+    with WORLDS["kubernetes-v2beta1"](tmp_path) as opened:
+        assert isinstance(opened, KubernetesWorld)
+        yield opened
+
+
+@pytest.fixture
+def alive(tmp_path: Path) -> Iterator[LivingWorld]:
+    with living_world(tmp_path) as opened:
+        assert isinstance(opened, LivingWorld)
+        yield opened
+
+
+@pytest.fixture(params=[living_world, WORLDS["local"]], ids=["kubernetes", "local"])
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+    with request.param(tmp_path) as opened:
+        yield opened
+
+
+def failed(status: JobStatus, source: Source, failure: str, **more: float) -> JobStatus:
+    return replace(
+        status,
+        instances=tuple(
+            replace(one, failure=failure, **more) if one.uid == source.uid else one
+            for one in status.instances
+        ),
+    )
+
+
+# ---------------------------------------------------------------- many alike
+
+
+@pytest.mark.parametrize(
+    ("turn", "late", "said"),
+    [
+        (Turn.GONE, TOLD, "5 pods were deleted: their logs end here"),
+        (Turn.BROKEN, GATHER, "the connections to 5 logs are lost and taken up again: cut"),
+        (Turn.JOINED, GATHER, "5 pods have joined"),
+    ],
+)
+def test_what_happens_to_many_pods_at_once_is_told_once(turn, late, said):
+    one = course(ALL, LAUNCHER)
+    one.notice(Notice(turn=Turn.JOINED, source=LAUNCHER), 0.0)
+    error = ClusterError("cut") if turn is Turn.BROKEN else None
+    start = 2 * TOGETHER
+    for source in FEW if turn is not Turn.JOINED else ():
+        one.notice(Notice(turn=Turn.JOINED, source=source), 0.0)
+    for number, source in enumerate(FEW):
+        at = start + number * GATHER / 10
+        assert one.notice(Notice(turn=turn, source=source, error=error), at) == []
+    assert one.told(start + late - 0.01) == []
+    [note] = one.told(start + late)
+    assert note.text == f"{said}: demo-worker-0, demo-worker-1, demo-worker-2 and 2 more"
+    assert one.told() == []
+
+
+def test_what_happens_to_one_pod_is_told_of_that_pod():
+    one = course(ALL, LAUNCHER, *FEW)
+    for source in FEW:
+        one.notice(Notice(turn=Turn.JOINED, source=source), 0.0)
+    one.notice(Notice(turn=Turn.BROKEN, source=FEW[3], error=ClusterError("cut")), 0.0)
+    one.notice(Notice(turn=Turn.GONE, source=FEW[4]), 0.0)
+    assert [note.text for note in one.told()] == [
+        "the connection to the log of demo-worker-3 is lost and taken up again: cut",
+        "demo-worker-4 was deleted: its log ends here",
+    ]
+
+
+# ---------------------------------------------------------------- tries of the launcher
+
+
+def test_launchers_are_named_in_the_order_in_which_they_were_tried():
+    status = job(Phase.RUNNING, AGAIN, LAUNCHER)
+    first, second = status.instances
+    status = replace(
+        status,
+        instances=(
+            replace(first, created=20.0, launcher=True),
+            replace(second, created=10.0, launcher=True, chief=False, failure="ended so"),
+        ),
+    )
+    one = course(Asked(everyone=True))
+    one = type(one)(status, Asked(everyone=True), lambda _: True)
+    assert [note.text for note in one.begins(status)] == [
+        "the launcher was tried 2 times: demo-launcher (ended so), demo-launcher-again"
+    ]
+    for source in (AGAIN, LAUNCHER):
+        assert one.notice(Notice(turn=Turn.JOINED, source=source), 0.0) == []
+    assert one.tries == [(LAUNCHER.pod, "1"), (AGAIN.pod, "3")]
+
+
+def test_the_next_try_is_told_with_how_the_one_before_ended():
+    status = job(Phase.RUNNING, LAUNCHER)
+    for late in (False, True):
+        one = course(Asked(options=FOLLOW), LAUNCHER)
+        one.notice(Notice(turn=Turn.JOINED, source=LAUNCHER), 0.0)
+        known = failed(status, LAUNCHER, "ended with exit code 7")
+        if not late:
+            one.saw(known, 1.0)
+        [note] = one.notice(Notice(turn=Turn.JOINED, source=AGAIN), 2.0)
+        said = "demo-launcher-again is the launcher's next try"
+        if not late:
+            assert note.text == f"{said}: demo-launcher ended with exit code 7"
+            assert one.told() == []
+        else:
+            assert note.text == said
+            one.saw(known, 3.0)
+            assert [note.text for note in one.told()] == [
+                "demo-launcher, the launcher's try before, ended with exit code 7"
+            ]
+
+
+def test_each_try_of_the_launcher_has_its_own_prefix(still_world: KubernetesWorld):
+    submit(still_world, retry=1)
+    still_world.start("demo")
+    still_world.say("demo", "first")
+    still_world.retry("demo")
+    still_world.say("demo", "second")
+    entries = [one for batch in Showing(still_world, ALL_NOW).shown for one in batch]
+    shown = Text(prefixes=True).lines(entries).decode().splitlines()
+    assert {line.replace(" ", "") for line in shown} == {"launcher|first", "launchertry2|second"}
+
+
+def test_the_earlier_run_of_a_launcher_is_the_one_that_was_tried_before(
+    still_world: KubernetesWorld,
+):
+    submit(still_world, retry=1)
+    still_world.start("demo")
+    still_world.say("demo", "first")
+    still_world.retry("demo")
+    still_world.say("demo", "second")
+    pieces = logs.copied(still_world.backend, "demo", "default", Asked(options=BEFORE))
+    assert b"".join(pieces) == b"first\n"
+    assert Showing(still_world, Asked(options=BEFORE, tags=True)).rest() == ["first"]
+    assert Showing(still_world, Asked(tags=True)).rest() == ["second"]
+
+
+def test_a_launcher_that_was_not_tried_before_has_no_earlier_run(still_world: KubernetesWorld):
+    submit(still_world)
+    still_world.start("demo")
+    with pytest.raises(NotFound, match="has no earlier run"):
+        list(logs.copied(still_world.backend, "demo", "default", Asked(options=BEFORE)))
+
+
+# ---------------------------------------------------------------- pods that fail
+
+
+def test_a_pod_that_is_evicted_while_it_is_followed_is_told_of(alive: LivingWorld):
+    submit(alive, workers=2)
+    alive.start("demo")
+    showing = Showing(alive, ALL)
+    next(showing.batches)
+    alive.cluster.evict("demo-worker-1")
+    showing.until(lambda: "evicted" in showing.told())
+    assert (
+        "demo-worker-1 was evicted: The node was low on resource: memory. Threshold quantity:"
+        " 100Mi, available: 60Mi." in showing.told().splitlines()
+    )
+
+
+def test_a_pod_that_is_named_is_not_left_before_it_is_known_how_it_ended(alive: LivingWorld):
+    submit(alive, workers=2)
+    alive.start("demo")
+    # The look that sees it comes when the log has ended, not when it is due.
+    alive.backend.look_every = 60.0
+    showing = Showing(alive, Asked(instance="demo-worker-1", options=FOLLOW))
+    next(showing.batches)
+    alive.cluster.evict("demo-worker-1")
+    showing.rest()
+    assert showing.shown.end is End.POD
+    assert "demo-worker-1 was evicted: " in showing.told()
+
+
+def test_how_a_pod_ended_is_waited_for_no_longer_than_it_may_take():
+    one = course(Asked(instance=WORKER.pod, options=FOLLOW))
+    status = job(Phase.RUNNING, LAUNCHER, WORKER)
+    one = type(one)(status, Asked(instance=WORKER.pod, options=FOLLOW), WORKER.__eq__)
+    one.notice(Notice(turn=Turn.JOINED, source=WORKER), 0.0)
+    one.notice(Notice(turn=Turn.ENDED, source=WORKER), 1.0)
+    assert ended(one, status, 1.1) is None
+    assert ended(one, status, 1.0 + KNOWN) is End.POD
+
+
+def test_pods_that_end_with_their_job_are_no_news():
+    status = job(Phase.FAILED, LAUNCHER, WORKER)
+    over = failed(failed(status, LAUNCHER, "x", finished=10.0), WORKER, "y", finished=12.0)
+    one = course(ALL, LAUNCHER, WORKER)
+    one.saw(over, 0.0)
+    assert one.told() == []
+    other = course(ALL, LAUNCHER, WORKER)
+    other.saw(failed(over, WORKER, "ended with exit code 9", finished=8.0), 0.0)
+    assert [note.text for note in other.told()] == ["demo-worker-0 ended with exit code 9"]
+
+
+# ---------------------------------------------------------------- waiting
+
+
+def test_a_log_that_is_open_and_empty_is_told_of_and_one_that_had_lines_is_not():
+    one = course()
+    running = job(Phase.RUNNING, LAUNCHER)
+    one.notice(Notice(turn=Turn.JOINED, source=LAUNCHER), 0.0)
+    assert one.waiting(running, None, None, 0.0) == (False, None)
+    _, waiting = one.waiting(running, None, None, SILENCE)
+    assert waiting is not None
+    assert (waiting.reason, waiting.what) == (SILENT, "runs, but has written nothing yet")
+    one.came([], SILENCE)
+    assert not one.speaks()
+    one.came([Line(source=LAUNCHER, at=1, stamp=b"", text=b"x")], SILENCE)
+    assert one.speaks()
+    for second in range(9):
+        assert one.waiting(running, None, None, 2 * SILENCE + second) == (False, None)
+
+
+def test_a_job_whose_pods_have_ended_does_not_seem_to_wait():
+    one = course()
+    status = job(Phase.RUNNING, LAUNCHER)
+    over = replace(status, instances=tuple(replace(p, finished=1.0) for p in status.instances))
+    one.notice(Notice(turn=Turn.JOINED, source=LAUNCHER), 0.0)
+    one.came([Line(source=LAUNCHER, at=1, stamp=b"", text=b"x")], 0.0)
+    one.notice(Notice(turn=Turn.ENDED, source=LAUNCHER), 0.0)
+    assert one.waiting(over, None, None, 9.0) == (False, None)
+
+
+def test_a_suspended_job_is_called_suspended():
+    status = replace(job(Phase.SUSPENDED), reason="`arena-topo resume` starts it")
+    _, waiting = course().waiting(status, Start.RESUME, None, 0.0)
+    assert waiting is not None
+    assert waiting.what == "is suspended"
+    held = replace(status, forecast=Forecast(state="held", reason="node a is lost"))
+    _, waiting = course().waiting(held, Start.RESUME, None, 0.0)
+    assert waiting is not None
+    assert waiting.what == "is suspended: node a is lost"
+
+
+def test_a_job_that_is_suspended_while_nothing_was_written_is_told_once_with_who_starts_it():
+    one = course()
+    running = job(Phase.RUNNING, LAUNCHER)
+    one.notice(Notice(turn=Turn.JOINED, source=LAUNCHER), 0.0)
+    one.waiting(running, None, None, 0.0)
+    _, waiting = one.waiting(running, Start.RESUME, None, SILENCE)
+    assert waiting is not None
+    assert (waiting.what, waiting.start) == ("runs, but has written nothing yet", None)
+    suspended = job(Phase.SUSPENDED, LAUNCHER)
+    _, waiting = one.waiting(suspended, Start.RESUME, None, SILENCE)
+    assert waiting is not None
+    assert (waiting.what, waiting.start) == ("is suspended", Start.RESUME)
+    one.came([], SILENCE)
+    assert not one.speaks()
+    assert one.waiting(suspended, Start.RESUME, None, SILENCE) == (False, None)
+
+
+def test_of_a_suspended_job_it_is_said_that_nothing_is_to_be_waited_for(still_world):
+    status = replace(job(Phase.SUSPENDED), reason="`arena-topo resume` starts it")
+    error = early(status, still_world.backend, "demo")
+    assert (error.why, error.hint) == (
+        "the job is suspended",
+        "arena-topo resume demo -n default starts it when it fits",
+    )
+
+
+def test_a_job_whose_image_cannot_be_pulled_is_to_be_submitted_anew(still_world):
+    why = "demo-worker-0: ErrImagePull: no such image"
+    forecast = Forecast(state="waiting", reason=why)
+    status = replace(job(Phase.PENDING, reason=why), forecast=forecast)
+    start = start_of(status, still_world.backend)
+    assert start is Start.ANEW
+    assert starting(start, ["demo"], "default") == (
+        "arena-topo delete demo -n default, and submit it with the right --image or"
+        " --image-pull-secret; resume does not change them"
+    )
+    assert early(status, still_world.backend, "demo").hint == starting(start, ["demo"], "default")
+
+
+def test_all_logs_of_a_job_that_has_not_started_are_an_error_with_the_reason(world: World):
+    submit(world, name="first", workers=2, gpus=8, gputopology=True)
+    world.start("first")
+    submit(world, workers=2, gpus=8, gputopology=True)
+    with pytest.raises(NotFound, match="is not running") as early:
+        Showing(world, Asked(everyone=True)).rest()
+    assert "cannot be placed now" in (early.value.why or "")
+
+
+def test_a_server_that_is_out_of_sight_is_told_of_and_followed_on(still_world: KubernetesWorld):
+    submit(still_world)
+    still_world.start("demo")
+    still_world.say("demo", "before")
+    showing = Showing(still_world, Asked(options=FOLLOW))
+    showing.until_said("before")
+    job_path = "GET /apis/kubeflow.org/v2beta1/namespaces/default/mpijobs/demo"
+    still_world.api.fail(job_path, status=503, times=1_000_000)
+    showing.until(lambda: "cannot be seen just now" in showing.told())
+    still_world.say("demo", "meanwhile")
+    showing.until_said("meanwhile")
+    still_world.api.faults.clear()
+    showing.until(lambda: "the job is in sight again" in showing.told())
+    still_world.finish("demo")
+    assert showing.rest() == ["before", "meanwhile"]
+    assert showing.shown.end is End.JOB
+
+
+def test_a_moment_out_of_sight_is_no_news():
+    one = course()
+    assert list(one.sight("no answer", 0.0)) == []
+    assert list(one.sight("no answer", SIGHT - 0.1)) == []
+    assert list(one.sight(None, SIGHT)) == []
+    assert list(one.sight("no answer", SIGHT)) == []
+    [note] = one.sight("no answer", 2 * SIGHT)
+    assert note.warns
+    assert list(one.sight("no answer", 3 * SIGHT)) == []
+
+
+def test_why_nothing_is_seen_goes_with_what_is_waited_for():
+    one = course()
+    pending = job(Phase.PENDING, reason="no GPUs")
+    _, waiting = one.waiting(pending, None, "no answer", 0.0)
+    assert isinstance(waiting, Waiting)
+    assert (waiting.what, waiting.blind) == ("waits: no GPUs", "no answer")
+
+
+# ---------------------------------------------------------------- what is kept
+
+
+def keep(world: World, archive: Archive, lines: list[Line], *, phase: Phase, code: int | None):
+    status = replace(job(phase), exit_code=code, uid="old")
+    with archive.keeping(world.backend.place, status, whole=True) as keeping:
+        keeping.write(lines)
+        keeping.close(status)
+
+
+def spoken(source: Source, *texts: str, at: int = 1) -> list[Line]:
+    return [
+        Line(source=source, at=(at + number) * SECOND, stamp=b"s", text=text.encode())
+        for number, text in enumerate(texts)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("phase", "code", "end"),
+    [
+        (Phase.SUCCEEDED, 0, (None, None)),
+        (Phase.FAILED, 7, ("the job demo failed", 7)),
+        (Phase.FAILED, None, ("the job demo failed", 1)),
+        (Phase.RUNNING, None, ("how the job demo ended is not known", 1)),
+    ],
+)
+def test_following_a_job_that_is_gone_ends_as_the_job_did(still_world, tmp_path, phase, code, end):
+    archive = Archive(tmp_path / "kept")
+    keep(still_world, archive, spoken(LAUNCHER, "one"), phase=phase, code=code)
+    showing = Showing(still_world, Asked(options=FOLLOW), archive)
+    assert showing.rest() == ["one"]
+    failure = showing.shown.failure
+    assert (failure and failure.message, failure and failure.exit_code) == end
+    for asked in (Asked(), Asked(instance=LAUNCHER.pod, options=FOLLOW)):
+        showing = Showing(still_world, asked, archive)
+        showing.rest()
+        assert showing.shown.failure is None
+
+
+def test_between_the_runs_of_what_was_kept_it_is_told_that_another_begins(still_world, tmp_path):
+    archive = Archive(tmp_path / "kept")
+    runs = [LAUNCHER, replace(LAUNCHER, run=1), AGAIN]
+    lines = [line for at, one in enumerate(runs) for line in spoken(one, f"run {at}", at=at + 1)]
+    keep(still_world, archive, lines, phase=Phase.FAILED, code=1)
+    showing = Showing(still_world, Asked(), archive)
+    heard: list[str] = []
+    for batch in showing.batches:
+        heard += [note.text for note in showing.notes]
+        showing.notes.clear()
+        heard += [one.text.decode() for one in batch]
+    assert heard[1:] == [
+        "run 0",
+        "demo-launcher was restarted: what follows is restart 1",
+        "run 1",
+        "demo-launcher-again is the launcher's next try",
+        "run 2",
+    ]
+
+
+def test_the_last_lines_of_what_was_kept_are_those_of_the_pod_not_of_each_run(
+    still_world, tmp_path
+):
+    archive = Archive(tmp_path / "kept")
+    runs = [LAUNCHER, replace(LAUNCHER, run=1), AGAIN]
+    lines = [line for at, one in enumerate(runs) for line in spoken(one, f"run {at}", at=at + 1)]
+    keep(still_world, archive, lines, phase=Phase.FAILED, code=1)
+    tail = LogOptions(tail=1)
+    assert Showing(still_world, Asked(options=tail), archive).rest() == ["run 2"]
+    everyone = Asked(everyone=True, options=tail)
+    assert Showing(still_world, everyone, archive).rest() == ["run 1", "run 2"]
+    assert Showing(still_world, Asked(options=BEFORE), archive).rest() == ["run 1"]
+    assert Showing(still_world, Asked(options=BEFORE, kept=True), archive).rest() == ["run 1"]
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_pod_of_a_job_that_is_gone_of_which_nothing_is_kept_is_told_with_those_that_are(
+    still_world, tmp_path, kept
+):
+    archive = Archive(tmp_path / "kept")
+    keep(still_world, archive, spoken(LAUNCHER, "one"), phase=Phase.FAILED, code=1)
+    with pytest.raises(NotFound, match="nothing is kept of the log of demo-worker-0") as gone:
+        Showing(still_world, Asked(instance="demo-worker-0", kept=kept), archive).rest()
+    assert gone.value.why == "the pods of demo are gone; kept are the logs of: demo-launcher"
+    assert "logs --kept --all demo" in (gone.value.hint or "")

@@ -1,0 +1,487 @@
+"""Logs of which something cannot be read, or not just now: nothing is lost without a word."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_api import FakeApi
+from fake_logs import rfc3339_nano
+from fake_operator import FakeOperator
+from test_backends_logs import FOLLOW, Reader, is_chief
+from test_log_streams import LAUNCHER, WORKER, opened, running
+
+from arena_topo.backends import JobStatus, Phase
+from arena_topo.backends.kept import Archive, Kept
+from arena_topo.backends.kubernetes import following as followed
+from arena_topo.backends.kubernetes.engine import KubernetesBackend
+from arena_topo.backends.kubernetes.streaming import Lines, Place, plain
+from arena_topo.backends.logs import Line, LogOptions, Notice, Source, Turn
+from arena_topo.backends.stretches import Gap
+from arena_topo.errors import ArenaError, ClusterError, NotFound, UsageError
+from arena_topo.workflow import course, logs, merging, telling
+from arena_topo.workflow.logs import Asked, Note
+from arena_topo.workflow.unread import Unread, notes
+
+ALL = Asked(everyone=True)
+SOURCE = Source(pod=LAUNCHER, uid="1", chief=True)
+OVER = JobStatus(
+    uid="u",
+    name="demo",
+    namespace="default",
+    phase=Phase.SUCCEEDED,
+    created=100.0,
+    exit_code=0,
+)
+
+
+@pytest.fixture
+def api() -> Iterator[FakeApi]:
+    fake = FakeApi()
+    yield fake
+    fake.close()
+
+
+@pytest.fixture
+def operator(api: FakeApi) -> FakeOperator:
+    return FakeOperator(api)
+
+
+@pytest.fixture
+def backend(api: FakeApi, tmp_path: Path) -> KubernetesBackend:
+    return opened(api, tmp_path)
+
+
+class Shown:
+    """What is shown of the logs of `demo`, in how many seconds each line, and how that ends."""
+
+    def __init__(self, backend: KubernetesBackend, asked: Asked) -> None:
+        self.told: list[Note] = []
+        self.texts: list[str] = []
+        self.error: ArenaError | None = None
+        shown = logs.show(backend, "demo", "default", asked, tell=self.told.append)
+        try:
+            for batch in shown:
+                self.texts += [one.text.decode() for one in batch]
+                if batch:
+                    self.told.append(Note(text=f"{len(batch)} lines"))
+        except ArenaError as error:
+            self.error = error
+        self.end = shown.end
+
+    def notes(self) -> list[str]:
+        return [one.text for one in self.told if not one.text.endswith(" lines")]
+
+
+def second(number: int) -> str:
+    return f"2026-11-21T07:00:{number:02}.000000000Z"
+
+
+# Times that do not help.
+
+
+def body(*lines: tuple[int, str]) -> bytes:
+    return "".join(f"{second(at)} {text}\n" for at, text in lines).encode()
+
+
+def said(lines: Sequence[Line]) -> list[str]:
+    return [one.text.decode() for one in lines]
+
+
+def test_behind_a_clock_that_was_set_back_no_line_comes_twice():
+    place = Place()
+    before = body((10, "a"), (11, "b"), (5, "c"), (6, "d"))
+    assert said(Lines(place, SOURCE).feed(before)) == ["a", "b", "c", "d"]
+    # From second 6 on, as a kubelet sends it: each line that is not older.
+    again = Lines(place, SOURCE)
+    assert said(again.feed(body((10, "a"), (11, "b"), (6, "d"), (7, "e")))) == ["e"]
+    assert said(again.finish()) == []
+
+
+@pytest.mark.parametrize("more", [[], [(12, "newest")]], ids=["ends", "goes on"])
+def test_a_last_line_that_is_not_there_any_more_holds_nothing_back(more: list[tuple[int, str]]):
+    place = Place()
+    Lines(place, SOURCE).feed(body((10, "a"), (11, "b"), (5, "c")))
+    again = Lines(place, SOURCE)
+    found = again.feed(body((8, "new"), (9, "newer")))
+    found += again.feed(body(*more)) if more else again.finish()
+    assert said(found) == ["new", "newer", *(text for _, text in more)]
+
+
+def test_what_is_held_back_is_bounded():
+    place = Place()
+    Lines(place, SOURCE).feed(body((30, "a"), (5, "c")))
+    again = Lines(place, SOURCE)
+    found = [again.feed(body((6, "x" * 1000))) for _ in range(2000)]
+    assert any(found[:1100])
+    assert sum(map(len, found)) == 2000
+
+
+def test_of_an_answer_that_begins_too_early_all_behind_the_last_line_is_new():
+    place = Place()
+    Lines(place, SOURCE).feed(body((1, "a"), (59, "b")))
+    again = Lines(place, SOURCE, early=True)
+    assert said(again.feed(body((1, "a"), (59, "b"), (2, "c"), (3, "d")))) == ["c", "d"]
+
+
+def test_lines_that_a_tail_left_out_do_not_come_with_others_of_their_time():
+    place = Place()
+    assert said(Lines(place, SOURCE, cut=True).feed(body((1, "old 4")))) == ["old 4"]
+    again = Lines(place, SOURCE, cut=True)
+    olds = [(1, f"old {number}") for number in range(5)]
+    assert said(again.feed(body(*olds, (1, "new 0"), (1, "new 1")))) == ["new 0", "new 1"]
+
+
+def test_no_line_is_lost_when_a_clock_went_ahead_and_back_around_a_break(
+    api: FakeApi, backend: KubernetesBackend, operator: FakeOperator
+):
+    job = running(backend, operator)
+    now = time.time()
+    api.write(LAUNCHER, "right", at=rfc3339_nano(now))
+    with backend.follow(job, FOLLOW, is_chief) as following:
+        reader = Reader(following)
+        reader.until_said("right")
+        api.write(LAUNCHER, "an hour ahead", at=rfc3339_nano(now + 3600))
+        reader.until_said("an hour ahead")
+        api.cut_logs()
+        for number in range(3):
+            api.write(LAUNCHER, f"back {number}", at=rfc3339_nano(now + 1 + number))
+        reader.until_said("back 2")
+        operator.finish("demo")
+        reader.until_done()
+    assert reader.texts() == ["right", "an hour ahead", "back 0", "back 1", "back 2"]
+
+
+def test_after_a_clock_was_set_back_the_end_of_a_job_brings_no_line_again(
+    api: FakeApi, backend: KubernetesBackend, operator: FakeOperator
+):
+    job = running(backend, operator)
+    for at, text in ((10, "a"), (11, "b"), (5, "c"), (6, "d"), (7, "e")):
+        api.write(LAUNCHER, text, at=second(at))
+    with backend.follow(job, FOLLOW, is_chief) as following:
+        reader = Reader(following)
+        reader.until_said("e")
+        api.cut_logs()
+        reader.until_turn(Turn.BROKEN)
+        operator.finish("demo")
+        reader.until_done()
+    assert reader.texts() == ["a", "b", "c", "d", "e"]
+
+
+def test_a_tail_that_breaks_among_lines_of_one_time_goes_on_with_the_new_ones(
+    api: FakeApi, backend: KubernetesBackend, operator: FakeOperator
+):
+    job = running(backend, operator)
+    for number in range(5):
+        api.write(LAUNCHER, f"old {number}", at=second(10))
+    with backend.follow(job, LogOptions(follow=True, tail=1), is_chief) as following:
+        reader = Reader(following)
+        reader.until_said("old 4")
+        api.cut_logs()
+        for number in range(3):
+            api.write(LAUNCHER, f"new {number}", at=second(10))
+        reader.until_said("new 2")
+        operator.finish("demo")
+        reader.until_done()
+    assert reader.texts() == ["old 4", "new 0", "new 1", "new 2"]
+
+
+# Who does not answer.
+
+
+class Tunnel:
+    """A socket inside another, as TLS within TLS has it: it can only be read by waiting."""
+
+    def __init__(self, line: socket.socket) -> None:
+        self.line = line
+
+    def fileno(self) -> int:
+        return self.line.fileno()
+
+    def recv(self, size: int) -> bytes:
+        return self.line.recv(size)
+
+    def close(self) -> None:
+        self.line.close()
+
+
+def test_to_hang_up_ends_the_thread_that_reads_for_a_stream_through_a_proxy():
+    before = set(threading.enumerate())
+    near, far = socket.socketpair()
+    with far:
+        sock = plain(Tunnel(near))
+        far.sendall(b"hello")
+        assert sock.recv(100) == b"hello"
+        [reads] = set(threading.enumerate()) - before
+        sock.close()
+        reads.join(30)
+        assert not reads.is_alive()
+        assert far.recv(100) == b""
+
+
+def hang(api: FakeApi, pod: str) -> None:
+    api.fail(rf"GET .*/{pod}/log", times=1000, delay=600.0)
+
+
+def test_one_log_that_does_not_come_holds_no_other_up_and_is_named(
+    api: FakeApi, backend: KubernetesBackend, operator: FakeOperator, monkeypatch
+):
+    monkeypatch.setattr(followed, "_ANSWER", 1.5)
+    monkeypatch.setattr(merging, "PATIENCE", 0.5)
+    running(backend, operator, "from the launcher", workers=2)
+    api.write("demo-worker-1", "from worker 1", at=second(1))
+    hang(api, WORKER)
+    shown = Shown(backend, ALL)
+    assert sorted(shown.texts) == ["from the launcher", "from worker 1"]
+    first, last = shown.notes()
+    assert first == f"nothing comes of the log ({WORKER}): the others are shown meanwhile"
+    assert last.startswith(f"the log of {WORKER} cannot be read: ")
+    # The lines that are there are shown before the missing one is given up.
+    assert [one.text for one in shown.told].index(last) == len(shown.told) - 1
+    assert shown.error is not None
+    assert shown.error.exit_code == 1
+    assert shown.error.message == f"the log of {WORKER} could not be read to the end"
+    assert "does not answer" in (shown.error.why or "")
+    assert "kubectl describe pod" in (shown.error.hint or "")
+
+
+def test_the_only_log_that_does_not_come_is_an_error(
+    api: FakeApi, backend: KubernetesBackend, operator: FakeOperator, monkeypatch
+):
+    monkeypatch.setattr(followed, "_ANSWER", 0.5)
+    running(backend, operator, "unread")
+    hang(api, LAUNCHER)
+    shown = Shown(backend, Asked(tags=True))
+    assert shown.texts == []
+    assert shown.error is not None
+    assert LAUNCHER in shown.error.message
+
+
+def ended(operator: FakeOperator, code: int = 0) -> None:
+    time.sleep(0.5)
+    operator.finish("demo", code)
+
+
+def follow(
+    backend: KubernetesBackend, operator: FakeOperator, asked: Asked, code: int = 0
+) -> Shown:
+    """What is shown of a job that ends half a second later."""
+    thread = threading.Thread(target=ended, args=(operator, code))
+    thread.start()
+    try:
+        return Shown(backend, asked)
+    finally:
+        thread.join()
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All patience is short."""
+    for module, name, seconds in (
+        (followed, "_SILENCE", 0.5),
+        (followed, "_ANSWER", 0.8),
+        (followed, "_LONGEST", 0.2),
+        (course, "LINGER", 1.5),
+    ):
+        monkeypatch.setattr(module, name, seconds)
+
+
+@pytest.mark.usefixtures("hasty")
+@pytest.mark.parametrize("fault", [{"status": 502, "retry_after": 9999}, {"delay": 600.0}])
+def test_a_launcher_whose_log_is_never_read_fails_a_follow(
+    fault: dict[str, Any],
+    api: FakeApi,
+    backend: KubernetesBackend,
+    operator: FakeOperator,
+):
+    running(backend, operator, "unread")
+    api.fail(rf"GET .*/{LAUNCHER}/log", times=1000, **fault)
+    shown = follow(backend, operator, Asked(options=FOLLOW, keep=False))
+    assert shown.texts == []
+    assert shown.error is not None
+    assert shown.error.message == f"the log of {LAUNCHER} could not be read to the end"
+    assert shown.error.why
+    assert shown.error.exit_code == 1
+
+
+@pytest.mark.usefixtures("hasty")
+def test_a_job_that_failed_says_so_though_its_log_could_not_be_read(
+    api: FakeApi, backend: KubernetesBackend, operator: FakeOperator
+):
+    running(backend, operator, "unread")
+    hang(api, LAUNCHER)
+    shown = follow(backend, operator, Asked(options=FOLLOW, keep=False), code=7)
+    assert shown.error is None
+    assert shown.notes()[-1].startswith(f"the log could not be read to the end ({LAUNCHER}): ")
+
+
+@pytest.mark.usefixtures("hasty")
+@pytest.mark.parametrize("fault", [{"status": 502, "retry_after": 9999}, {"delay": 600.0}])
+def test_a_worker_whose_log_is_never_read_is_named_at_the_end(
+    fault: dict[str, Any],
+    api: FakeApi,
+    backend: KubernetesBackend,
+    operator: FakeOperator,
+):
+    running(backend, operator, "hello")
+    api.fail(rf"GET .*/{WORKER}/log", times=1000, **fault)
+    shown = follow(backend, operator, Asked(everyone=True, options=FOLLOW, keep=False))
+    assert shown.texts == ["hello"]
+    assert shown.error is None
+    warned = [one.text for one in shown.told if one.warns]
+    assert len(warned) == 1
+    assert WORKER in warned[0]
+
+
+@pytest.mark.usefixtures("hasty")
+def test_a_worker_that_runs_and_says_nothing_is_no_trouble(
+    backend: KubernetesBackend, operator: FakeOperator
+):
+    running(backend, operator, "hello")
+    shown = follow(backend, operator, Asked(everyone=True, options=FOLLOW, keep=False))
+    assert (shown.texts, shown.notes(), shown.error) == (["hello"], [], None)
+
+
+# What is known of what could not be read.
+
+LOST = ClusterError("the connection broke")
+
+
+def test_a_log_that_is_read_again_lacks_nothing():
+    unread = Unread(many=True)
+    assert unread.notice(Notice(turn=Turn.BROKEN, source=SOURCE, error=LOST))
+    assert [one.source for one in unread.lacking()] == [SOURCE]
+    unread.notice(Notice(turn=Turn.RESUMED, source=SOURCE))
+    assert unread.lacking() == []
+
+
+def test_a_break_is_news_once_until_lines_come():
+    unread = Unread(many=True)
+    broken = Notice(turn=Turn.BROKEN, source=SOURCE, error=LOST)
+    resumed = Notice(turn=Turn.RESUMED, source=SOURCE)
+    assert [unread.notice(one) for one in (broken, resumed, broken)] == [True, True, False]
+    unread.came([Line(source=SOURCE, at=1, stamp=b"", text=b"hello")])
+    assert unread.notice(broken)
+
+
+def test_a_pod_that_was_deleted_lacks_what_was_not_read_before():
+    unread = Unread(many=True)
+    unread.notice(Notice(turn=Turn.GONE, source=SOURCE))
+    assert unread.lacking() == []
+    unread.notice(Notice(turn=Turn.GONE, source=SOURCE, error=LOST))
+    [note] = notes(unread.lacking())
+    assert note.text == f"the log could not be read to the end ({LAUNCHER}): the connection broke"
+    assert note.warns
+
+
+def test_many_logs_that_lack_something_for_one_reason_are_one_note():
+    unread = Unread(many=True)
+    for index in range(64):
+        source = Source(pod=f"demo-worker-{index}", uid=str(index), worker=index)
+        unread.notice(Notice(turn=Turn.BROKEN, source=source, error=LOST))
+    [note] = notes(unread.lacking())
+    assert note.text == (
+        "64 logs could not be read to the end"
+        " (demo-worker-0, demo-worker-1, demo-worker-2 and 61 more): the connection broke"
+    )
+
+
+# What was kept of jobs that are gone.
+
+
+def test_a_log_whose_beginning_was_given_up_is_not_kept_as_whole(tmp_path: Path):
+    archive = Archive(tmp_path / "kept")
+    other = replace(SOURCE, pod=WORKER, chief=False)
+    lines = [Line(one, at, b"", b"text") for one in (SOURCE, other) for at in (5, 6)]
+    cut = Notice(turn=Turn.CUT, source=other)
+    archive.adopt("local", OVER, iter([cut, *lines]))
+    [kept] = archive.kept("local", "default", "demo")
+    assert [(one.source.pod, one.after, one.before) for one in kept.gaps] == [(WORKER, 0, 5)]
+    assert not kept.complete
+
+
+def keep(archive: Archive, place: str, uid: str, created: float) -> None:
+    job = replace(OVER, uid=uid, created=created)
+    with archive.keeping(place, job, whole=True) as keeping:
+        keeping.write([Line(SOURCE, int(created) * 10**9, b"", b"hello")])
+        keeping.close(job)
+
+
+def moment(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+
+
+def test_of_a_job_that_is_gone_older_ones_of_its_name_are_told_of(
+    backend: KubernetesBackend, tmp_path: Path
+):
+    archive, told = Archive(tmp_path / "kept"), list[Note]()
+    for uid in range(3):
+        keep(archive, backend.place, str(uid), 1_000_000.0 + uid)
+    shown = logs.show(backend, "demo", "default", Asked(), tell=told.append, archive=archive)
+    assert [one.text for batch in shown for one in batch] == [b"hello"]
+    span = f"from {moment(1_000_002)} to {moment(1_000_002)}"
+    [note] = told
+    assert note.text == (
+        f"the pods of demo are gone: this is what was kept, {span};"
+        f" 2 older jobs of that name are kept in {archive.root}"
+    )
+
+
+def test_when_lines_may_be_missing_of_what_was_kept_is_told():
+    gaps = [
+        Gap(source=SOURCE, after=0, before=60 * 10**9),
+        Gap(source=SOURCE, after=90 * 10**9, before=95 * 10**9),
+    ]
+    note = telling.served(
+        Kept(
+            folder=Path(), place="", namespace="default", name="demo", uid="", created=0.0,
+            phase="", exit_code=None, slots=0, first=60 * 10**9, last=99 * 10**9,
+            sources=(SOURCE,), gaps=tuple(gaps), complete=False, size=0,
+        ),
+        asked=True,
+        older=0,
+        root=None,
+    )  # fmt: skip
+    assert note.text == (
+        f"this is what was kept, from {moment(60)} to {moment(99)}; lines may be missing of"
+        f" {LAUNCHER} before {moment(60)}, {LAUNCHER} between {moment(90)} and {moment(95)}"
+    )
+
+
+def test_what_was_kept_is_not_saved_over_files_that_are_there(
+    backend: KubernetesBackend, tmp_path: Path
+):
+    archive = Archive(tmp_path / "kept")
+    keep(archive, backend.place, "1", 1_000_000.0)
+    (tmp_path / "saved").mkdir()
+    taken = tmp_path / "saved" / f"{LAUNCHER}.log"
+    taken.write_text("mine")
+    asked = Asked(save=str(tmp_path / "saved"))
+    with pytest.raises(UsageError, match="is there already"):
+        list(logs.show(backend, "demo", "default", asked, archive=archive))
+    assert [one.read_text() for one in taken.parent.iterdir()] == ["mine"]
+
+
+def test_several_threads_that_ask_at_once_keep_their_connections(
+    api: FakeApi, backend: KubernetesBackend, caplog: pytest.LogCaptureFixture
+):
+    together = threading.Barrier(3)
+    api.before(r"GET .*/pods/", together.wait, times=3)
+
+    def ask() -> None:
+        with contextlib.suppress(NotFound):
+            backend.api.get("/api/v1/namespaces/default/pods/none")
+
+    threads = [threading.Thread(target=ask) for _ in range(3)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert not [one for one in caplog.messages if "pool is full" in one]
