@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 
 import pytest
@@ -238,3 +239,64 @@ def test_nothing_is_lost_or_doubled_and_nobodys_lines_change_their_order(steps, 
                 times = one.times or (1,) * len(one.speakers)
                 after += [one.text] * times[one.speakers.index(who)]
         assert after == before
+
+
+def test_a_line_that_comes_in_pieces_is_shown_at_once_behind_what_waits():
+    fold = Fold(patient=True)
+    assert fold.add([said(RANKS[0], "x"), said(RANKS[1], "y")], 0.0) == []
+    found = fold.add([said(RANKS[0], "begin", ends=False)], 0.0)
+    assert shown(found) == [("x", 1, [0]), ("y", 1, [1]), ("begin", 1, [0])]
+    found = fold.add([said(RANKS[1], "z"), said(RANKS[0], "middle", ends=False)], 0.0)
+    assert shown(found) == [("middle", 1, [0])]
+    assert shown(fold.add([said(RANKS[0], "end")], 0.0)) == [("end", 1, [0])]
+    assert fold.held == 1
+
+
+def test_what_waits_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(folding, "MOST_BYTES", 1000)
+    fold = Fold(patient=True)
+    came, out = 0, 0
+    for number in range(100):
+        line = said(RANKS[number % 3], f"{number:100}")
+        came += len(line.text)
+        out += sum(len(one.text) for one in fold.add([line, line], 0.0) for _ in range(one.total))
+        came += len(line.text)
+        assert came - out <= 1000
+    assert fold.held
+
+
+lines = st.lists(
+    st.tuples(
+        st.integers(0, 3),
+        st.sampled_from("abc"),
+        st.sampled_from([-2.0, 0.0, 0.2, 0.4, 1.5]),
+        st.sampled_from([True, True, True, False]),
+    ),
+    max_size=30,
+)
+
+
+@given(lines=lines, cuts=st.sets(st.integers(0, 30)), most=st.sampled_from([5, 10_000]))
+def test_what_is_read_whole_folds_the_same_however_it_comes(lines, cuts, most):
+    at, entries = 10.0, []
+    for rank, text, later, ends in lines:
+        at += later
+        entries.append(said(RANKS[rank], text, at, ends=ends))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(folding, "MOST", most)
+        whole, cut = Fold(patient=True), Fold(patient=True)
+        want = [*whole.add(entries, 0.0), *whole.rest()]
+        edges = [0, *sorted(one for one in cuts if one < len(entries)), len(entries)]
+        found = [
+            entry
+            for number, (start, end) in enumerate(itertools.pairwise(edges))
+            for entry in cut.add(entries[start:end], number * 0.3)
+        ]
+        assert [*found, *cut.rest()] == want
+
+
+def test_a_line_is_like_those_that_others_say_later_however_they_come():
+    entries = [said(RANKS[0], "one"), said(RANKS[1], "one"), said(RANKS[1], "two")]
+    fold = Fold(patient=True)
+    found = [*fold.add(entries[:1], 0.0), *fold.add(entries[1:], 0.0), *fold.rest()]
+    assert shown(found) == [("one", 2, [0, 1]), ("two", 1, [1])]

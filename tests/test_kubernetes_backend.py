@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import http.client
+import os
+import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +20,14 @@ from arena_topo.backends.kubernetes import engine as kubernetes
 from arena_topo.backends.kubernetes import podlog
 from arena_topo.backends.kubernetes.engine import KubernetesBackend
 from arena_topo.backends.logs import LogOptions
-from arena_topo.errors import AccessDenied, AlreadyExists, ClusterError, NotFound, UsageError
+from arena_topo.errors import (
+    AccessDenied,
+    AlreadyExists,
+    ClusterError,
+    NotFound,
+    TimedOut,
+    UsageError,
+)
 from arena_topo.job import MPIJob
 from arena_topo.manifests import ApiVersion, Plan
 from arena_topo.topology import Knowledge, Tier, fabricfile, presets, published
@@ -302,6 +312,88 @@ def test_when_one_object_cannot_be_created_nothing_is_left(
     with pytest.raises(AccessDenied, match="not allowed to create services in namespace default"):
         backend.apply(plan(tensorboard=True))
     assert [api.all(kind) for kind in ("MPIJob", "ConfigMap", "Deployment")] == [[]] * 3
+
+
+@pytest.mark.parametrize("fault", [{"reset": True}, {"cut": 0}], ids=["before", "after"])
+@pytest.mark.parametrize("kind", ["mpijobs", "services", "deployments"])
+def test_a_creation_whose_answer_is_lost_is_made_once_and_whole(
+    api: FakeApi, backend: KubernetesBackend, kind: str, fault: dict[str, Any]
+):
+    made = plan(tensorboard=True)
+    backend.api_version()
+    api.fail(f"^POST .*/{kind}$", **fault)
+    assert len(backend.apply(made)) == len(made.objects)
+    assert not api.faults[0].times
+    for one in ("MPIJob", "ConfigMap", "Service", "Deployment"):
+        assert len(api.all(one)) == 1
+
+
+@pytest.mark.parametrize("fault", [{"reset": True}, {"cut": 0}, {"status": 504}])
+@pytest.mark.parametrize("kind", ["mpijobs", "services"])
+def test_nothing_is_left_of_a_job_whose_creation_breaks_again_and_again(
+    api: FakeApi, backend: KubernetesBackend, kind: str, fault: dict[str, Any]
+):
+    backend.api_version()
+    api.fail(f"^POST .*/{kind}$", times=9, **fault)
+    with pytest.raises(ClusterError) as caught:
+        backend.apply(plan(tensorboard=True))
+    assert [api.all(one) for one in ("MPIJob", "ConfigMap", "Service")] == [[]] * 3
+    assert "half made" not in (caught.value.hint or "")
+
+
+def test_a_creation_that_is_not_answered_in_time_is_taken_back(api: FakeApi, tmp_path: Path):
+    config = kubeconfig(tmp_path / "config", api.url, user={"username": "alice"})
+    backend = kubernetes.open_backend(Options(kubeconfig=config, request_timeout=0.5))
+    made = plan()
+    backend.api_version()
+    api.after("^POST .*/mpijobs$", lambda: time.sleep(1))
+    with pytest.raises(TimedOut, match="whether it took the request is not known"):
+        backend.apply(made)
+    assert api.all("MPIJob") == []
+
+
+def test_ctrl_c_while_a_job_is_created_leaves_none(api: FakeApi, backend: KubernetesBackend):
+    backend.api_version()
+
+    def interrupt() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.2)
+
+    api.after("^POST .*/mpijobs$", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        backend.apply(plan())
+    assert api.all("MPIJob") == []
+
+
+@pytest.mark.parametrize("kind", ["mpijobs", "services"])
+def test_what_cannot_be_taken_back_is_told_with_what_shows_and_deletes_it(
+    api: FakeApi, backend: KubernetesBackend, kind: str
+):
+    made = plan(tensorboard=True)
+    api.fail(f"^POST .*/{kind}$", cut=0, times=9)
+    api.fail("^(GET|DELETE) .*/mpijobs/demo$", reset=True, times=99)
+    with pytest.raises(ClusterError) as caught:
+        backend.apply(made)
+    assert caught.value.hint == (
+        "a job demo may be there, half made: see `arena-topo get demo -n default`;"
+        " `arena-topo delete demo -n default` takes it away"
+    )
+
+
+def test_a_job_of_somebody_else_is_neither_taken_for_ours_nor_deleted(
+    api: FakeApi, backend: KubernetesBackend
+):
+    backend.api_version()
+    made = plan()
+    api.before("^POST .*/mpijobs$", lambda: api.add(foreign("demo")))
+    api.fail("^POST .*/mpijobs$", cut=0)
+    with pytest.raises(AlreadyExists):
+        backend.apply(made)
+    api.fail("^POST .*/mpijobs$", reset=True, times=9)
+    with pytest.raises(ClusterError, match="broke the connection") as caught:
+        backend.apply(made)
+    assert "`arena-topo get demo -n default`" in (caught.value.hint or "")
+    assert [one["metadata"]["name"] for one in api.all("MPIJob")] == ["demo"]
 
 
 def test_arenas_own_config_map_may_fail_except_where_arena_reads_it(

@@ -242,6 +242,8 @@ def test_a_log_that_is_open_and_empty_is_told_of_and_one_that_had_lines_is_not()
     assert not one.speaks()
     one.came([Line(source=LAUNCHER, at=1, stamp=b"", text=b"x")], SILENCE)
     assert one.speaks()
+    # The stream may end before the pod does.
+    one.notice(Notice(turn=Turn.ENDED, source=LAUNCHER), SILENCE)
     for second in range(9):
         assert one.waiting(running, None, None, 2 * SILENCE + second) == (False, None)
 

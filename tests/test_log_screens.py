@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from fake_terminal import Running
+from nccl_lines import joined, made
 
 PROGRAM = [sys.executable, "-m", "arena_topo"]
 SOON = 5.0
@@ -155,6 +156,18 @@ def test_a_terminal_shows_why_it_waits_until_there_are_lines(machine):
         "  why:  the launcher ended with exit code 7",
         "  try:  arena-topo why demo -n default",
     ]
+
+
+def test_a_terminal_shows_whom_nccl_has_not_connected_yet_and_then_what_it_did(machine, tmp_path):
+    begun, done = made(2, ["a"], done=False), made(2, ["a"])[2:] + joined(2, "P2P/CUMEM")
+    (tmp_path / "begun").write_text("".join(f"{line}\n" for line in begun))
+    (tmp_path / "done").write_text("".join(f"{line}\n" for line in done))
+    machine.submit(f"cat {tmp_path}/begun; sleep 3; cat {tmp_path}/done; sleep 600")
+    shown = machine.follow("--nccl")
+    shown.until("demo waits: NCCL connects ranks 0-1")
+    shown.until("CUM P2P/CUMEM")
+    assert shown.end() == 0
+    assert "waits" not in shown.screen.text
 
 
 def test_a_pipe_is_told_why_it_waits_once_for_each_reason(machine):

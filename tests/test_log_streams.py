@@ -25,7 +25,7 @@ from arena_topo.backends import JobStatus, Options
 from arena_topo.backends.kubernetes import engine as kubernetes
 from arena_topo.backends.kubernetes import following as followed
 from arena_topo.backends.kubernetes.engine import KubernetesBackend
-from arena_topo.backends.kubernetes.streaming import Answer, Broken, Lines, Place, moment
+from arena_topo.backends.kubernetes.streaming import Answer, Broken, Foreign, Lines, Place, moment
 from arena_topo.backends.logs import LONGEST, Line, LogOptions, Notice, Source, Turn
 from arena_topo.errors import AccessDenied, ArenaError, ClusterError, NotFound
 from arena_topo.job import MPIJob
@@ -120,11 +120,29 @@ def test_bodies_end_in_the_ways_that_http_has(head: bytes, body: bytes):
         b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nxyz\r\n",
         b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n" + b"1" * 5000,
         b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 20_000,
+        b"HTTP/1.1 100\r\n\r\n" * 4000,
+        b"HTTP/1.1 200 OK\r\ncontent-length: " + b"9" * 5000 + b"\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\ncontent-length: -5\r\n\r\nhello",
+        b"HTTP/1.1 200 OK\r\ncontent-length: five\r\n\r\nhello",
     ],
 )
 def test_what_is_no_http_is_broken(data: bytes):
     with pytest.raises(Broken):
         Answer().feed(data)
+
+
+@pytest.mark.parametrize(
+    ("header", "said"),
+    [
+        ("content-encoding: gzip", "compressed (gzip), which nobody has asked for"),
+        ("Content-Type: text/html; charset=utf-8", "a web page"),
+    ],
+)
+def test_an_answer_that_is_no_log_is_not_taken_for_one(header: str, said: str):
+    with pytest.raises(Foreign, match=re.escape(said)):
+        Answer().feed(f"HTTP/1.1 200 OK\r\n{header}\r\n\r\nx".encode())
+    refused = Answer()
+    assert refused.feed(f"HTTP/1.1 502 No\r\n{header}\r\n\r\nx".encode()) == b"x"
 
 
 def test_times_are_read_in_any_zone_and_with_any_digits():
@@ -385,6 +403,38 @@ def test_one_log_that_cannot_be_read_does_not_stop_the_others(
         reader.until_turn(Turn.REFUSED)
     [refused] = [one for one in reader.items if isinstance(one, Notice) and one.error]
     assert "container side is not valid for pod demo-launcher" in str(refused.error)
+
+
+def test_a_web_page_in_place_of_a_log_is_refused_once(
+    api: FakeApi, backend: KubernetesBackend, operator: FakeOperator
+):
+    job = running(backend, operator, "one")
+    api.fail(rf"{WORKER}/log\?", status=200, body=b"<html>log in</html>", times=9)
+    with backend.follow(job, FOLLOW) as following:
+        reader = Reader(following)
+        reader.until(lambda: Turn.REFUSED in reader.turns(chief=False))
+    [refused] = [one for one in reader.items if isinstance(one, Notice) and one.error]
+    assert refused.source.pod == WORKER
+    assert refused.error is not None
+    assert "does not answer like a Kubernetes API server" in refused.error.message
+    assert refused.error.why == "the answer is a web page"
+    assert sum(f"{WORKER}/log?" in line for line in api.requests) == 1
+
+
+def test_a_log_that_is_not_followed_is_given_up_after_the_time_of_a_request(
+    api: FakeApi, operator: FakeOperator, tmp_path: Path
+):
+    config = kubeconfig(tmp_path / "config", api.url, user={"username": "alice"})
+    backend = kubernetes.open_backend(Options(kubeconfig=config, request_timeout=0.5))
+    job = running(backend, operator, "one")
+    api.fail(rf"{WORKER}/log\?", delay=3)
+    with backend.follow(job, LogOptions()) as following:
+        reader = Reader(following)
+        reader.until_done()
+    [refused] = [one for one in reader.items if isinstance(one, Notice) and one.error]
+    assert refused.turn is Turn.REFUSED
+    assert str(refused.error) == f"no more of the log of {WORKER} came for 0.5 s"
+    assert reader.texts() == ["one"]
 
 
 def test_a_job_that_is_not_there_is_not_found(backend: KubernetesBackend, operator: FakeOperator):

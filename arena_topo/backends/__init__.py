@@ -87,7 +87,7 @@ class JobStatus:
 
     `forecast` is the recorded placement with its promised bandwidth; `reason` says why the job
     waits or failed, in a sentence. `exit_code` is the launcher's, where it is known. `command` is
-    what the launcher was told to run, where a look at this one job tells it.
+    what the launcher was told to run, where that is known.
     """
 
     uid: str

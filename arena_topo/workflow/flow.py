@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _OVER = frozenset({Turn.ENDED, Turn.GONE, Turn.REFUSED})
 
-_MOST_UNDECIDED = 10_000
+_MOST_UNDECIDED, _MOST_UNDECIDED_BYTES = 10_000, 8 << 20
 """Lines that wait until it is clear whether their log is tagged, where logs are read whole."""
 
 
@@ -51,6 +51,7 @@ class Flow:
         )
         self._patient = patient
         self._undecided: list[Line] = []
+        self._undecided_bytes = 0
         self._merge = Merge(lag=None if patient else LAG) if asked.many and merge else None
         self._fold = Fold(patient=patient) if asked.many and asked.fold else None
         self._choices: dict[Speaker, bool] = {}
@@ -104,17 +105,24 @@ class Flow:
             ready, silent = self._merge.take(now), self._merge.silent
         if silent:
             # What is there is shown now, whatever those may still say.
-            ready, self._undecided = [*self._undecided, *ready], []
+            ready = [*self._decided(), *ready]
         elif self._patient and (self._undecided or self._voices.undecided):
             self._undecided += ready
-            if self._voices.undecided and len(self._undecided) < _MOST_UNDECIDED:
+            self._undecided_bytes += sum(len(one.text) for one in ready)
+            few = len(self._undecided) < _MOST_UNDECIDED
+            if self._voices.undecided and few and self._undecided_bytes < _MOST_UNDECIDED_BYTES:
                 return []
-            ready, self._undecided = self._undecided, []
+            ready = self._decided()
         entries = self._entries(ready)
         if self._fold is None:
             return entries
-        entries = self._fold.add(entries, now)
-        return [*entries, *self._fold.rest()] if silent else entries
+        self._fold.patient = self._patient and not silent
+        return self._fold.add(entries, now)
+
+    def _decided(self) -> list[Line]:
+        """The lines of which it was not clear who says them; that is settled now, or not heeded."""
+        left, self._undecided, self._undecided_bytes = self._undecided, [], 0
+        return left
 
     def passed_over(self) -> list[Note]:
         """What is to be told of logs that others do not wait for any more."""
@@ -134,7 +142,7 @@ class Flow:
         """All that was held back."""
         if self._patient:
             self._voices.settle()
-        left, self._undecided = self._undecided, []
+        left = self._decided()
         entries = self._entries([*left, *(self._merge.rest() if self._merge is not None else ())])
         if self._fold is None:
             return entries

@@ -5,7 +5,8 @@ make another one. So folding is done on what came together, and a line is on the
 second after it was written (`merging.LAG` and this). What a speaker says before its equal line is
 shown first, so that the lines of each speaker stay in their order; if that cannot be done for all,
 some are left out of the fold. A speaker that repeats itself is folded where nothing of its own
-comes in between.
+comes in between. A line that comes in pieces is not folded, nor held: before it all that waits is
+shown.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ HELD = 0.2
 more."""
 
 MOST = 20_000
-"""Lines that wait at once; beyond it the oldest go on."""
+MOST_BYTES = 8 << 20
+"""Lines, and bytes of theirs, that wait at once; beyond it the oldest go on."""
 
 _SECOND = 1_000_000_000
 _DEEP = 32
@@ -37,7 +39,7 @@ class _Held:
 
     __slots__ = ("at", "came", "entry", "key", "shown", "speaker")
 
-    def __init__(self, entry: Entry, key: object, speaker: Speaker, at: int, came: float) -> None:
+    def __init__(self, entry: Entry, key: bytes, speaker: Speaker, at: int, came: float) -> None:
         self.entry = entry
         self.key = key
         self.speaker = speaker
@@ -52,19 +54,20 @@ class Fold:
     def __init__(self, *, held: float = HELD, patient: bool = False) -> None:
         """With `patient`, lines wait for others by their own times only, however long that takes.
 
-        That is for logs that are read to where they end now.
+        That is for logs that are read to where they end now: what folds is the same however their
+        lines come. `patient` may be changed meanwhile.
         """
         self._held = held
         self._span = int(WINDOW * _SECOND)
-        self._patient = patient
+        self.patient = patient
         self._order: deque[_Held] = deque()
         self._queues: dict[Speaker, deque[_Held]] = {}
-        self._same: dict[object, _Held | list[_Held]] = {}
+        self._same: dict[bytes, _Held | list[_Held]] = {}
         """Equal lines; no list for one alone, as most are."""
         self._cut: set[Speaker] = set()
         """Of whose last line there is more to come."""
         self._newest = 0
-        self._waiting = 0
+        self._waiting = self._size = 0
 
     @property
     def held(self) -> int:
@@ -76,18 +79,24 @@ class Fold:
         for one in [one for one in self._queues if one.source is source or one.source == source]:
             if not self._queues[one]:
                 del self._queues[one]
+        self._cut = {one for one in self._cut if one.source != source}
 
     def add(self, entries: Sequence[Entry], now: float) -> list[Entry]:
         """What may be shown after these came at a time."""
-        order, queues, same, newest = self._order, self._queues, self._same, self._newest
+        out: list[Entry] = []
+        order, queues, same, span = self._order, self._queues, self._same, self._span
+        patient, newest = self.patient, self._newest
+        until = self._until(order)
         for entry in entries:
             speaker = entry.speakers[0]
-            at = entry.line.at
-            if at > newest:  # noqa: PLR1730  a call for each line takes longer
-                newest = at
-            key: object = entry.text
-            if self._cut or not entry.line.ends:
-                key = self._piece(entry, speaker)
+            line = entry.line
+            if not line.ends or (self._cut and speaker in self._cut):
+                out += self._pieced(entry, speaker)
+                until = self._until(order)
+                continue
+            at, key = line.at, entry.text
+            if at > newest:
+                newest = self._newest = at
             held = _Held(entry, key, speaker, at, now)
             order.append(held)
             queue = queues.get(speaker)
@@ -101,18 +110,28 @@ class Fold:
                 alike.append(held)
             else:
                 same[key] = [alike, held]
-        self._newest = newest
-        self._waiting += len(entries)
-        return self._due(now)
+            self._waiting += 1
+            self._size += len(key)
+            if patient and len(order) == 1:
+                until = at + span
+            if (patient and newest > until) or self._waiting > MOST or self._size > MOST_BYTES:
+                out += self._due(now)
+                until = self._until(order)
+        out += self._due(now)
+        return out
 
-    def _piece(self, entry: Entry, speaker: Speaker) -> object:
-        """What a line is like: a piece of one is like nothing else, whatever it says."""
-        key = object() if speaker in self._cut or not entry.line.ends else entry.text
+    def _until(self, order: Sequence[_Held]) -> int:
+        """Up to what time of the newest line the oldest waits, of those that are read whole."""
+        return order[0].at + self._span if order else 0
+
+    def _pieced(self, entry: Entry, speaker: Speaker) -> list[Entry]:
+        """What is shown with a piece of a line: before the first, all that waits."""
+        before = [] if speaker in self._cut else self.rest()
         if entry.line.ends:
             self._cut.discard(speaker)
         else:
             self._cut.add(speaker)
-        return key
+        return [*before, entry]
 
     def rest(self) -> list[Entry]:
         """All that is left."""
@@ -142,13 +161,13 @@ class Fold:
         """Whether an equal line may still come for one, and there is room to wait for it."""
         alike = self._same[held.key]
         said = len(alike) if isinstance(alike, list) else 1
-        if self._waiting > MOST or said >= len(self._queues):
+        if self._waiting > MOST or self._size > MOST_BYTES:
             return False
         if held.at and self._newest - held.at > self._span:
             return False
-        return self._patient or held.came > before
+        return self.patient or (said < len(self._queues) and held.came > before)
 
-    def _show(self, first: _Held, out: list[Entry], under: set[object]) -> None:
+    def _show(self, first: _Held, out: list[Entry], under: set[bytes]) -> None:
         """Show a line that its speaker has nothing before of, with the equal ones of others."""
         key = first.key
         alike = self._same[key]
@@ -157,6 +176,7 @@ class Fold:
             self._queues[first.speaker].popleft()
             first.shown = True
             self._waiting -= 1
+            self._size -= len(first.entry.text)
             out.append(first.entry)
             return
         under.add(key)
@@ -174,7 +194,7 @@ class Fold:
         else:
             del self._same[key]
 
-    def _reach(self, held: _Held, out: list[Entry], under: set[object]) -> bool:
+    def _reach(self, held: _Held, out: list[Entry], under: set[bytes]) -> bool:
         """Show all that a speaker said before a line; False where that waits for others itself."""
         queue = self._queues[held.speaker]
         while queue[0] is not held:
@@ -195,6 +215,7 @@ class Fold:
             counts[speaker] = count
         total = sum(counts.values())
         self._waiting -= total
+        self._size -= total * len(first.entry.text)
         if total == 1:
             return first.entry
         speakers = tuple(sorted(counts, key=_place))

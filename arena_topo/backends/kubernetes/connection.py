@@ -421,7 +421,7 @@ class Connection:
                 raise self.no_server(why)
             while piece := response.read1(_PIECE):
                 yield piece
-        except HTTPError as error:
+        except (HTTPError, ValueError) as error:
             if silence is None or not isinstance(error, ReadTimeoutError):
                 silence, why = None, cause(error)
             else:
@@ -572,7 +572,8 @@ class Connection:
                     preload_content=not stream,
                 )
                 log(method, url, str(response.status), begun)
-            except urllib3.exceptions.HTTPError as error:
+            # http.client has no other word for a chunk of a negative length.
+            except (urllib3.exceptions.HTTPError, ValueError) as error:
                 log(method, url, type(error).__name__, begun)
                 passes = method == "GET" and (
                     isinstance(error, urllib3.exceptions.ProtocolError)

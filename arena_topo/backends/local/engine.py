@@ -326,7 +326,7 @@ class LocalBackend(Clusterless):
         if alive is None:
             # Deleted just now.
             return self.job(name, namespace)
-        return replace(self._status(alive), command=self._command(alive))
+        return self._status(alive)
 
     def request(self, name: str, namespace: str) -> Request | None:
         """What a job asked of the solver; None where its GPUs are only counted."""
@@ -342,7 +342,7 @@ class LocalBackend(Clusterless):
         return (*found, *map(_broken, self._ledger.broken(namespace)))
 
     def _command(self, entry: Entry) -> str:
-        from arena_topo.backends.usage import launcher_command  # noqa: PLC0415  of one job alone
+        from arena_topo.backends.usage import launcher_command  # noqa: PLC0415  not to submit
 
         try:
             return launcher_command(self._ledger.manifest(entry))
@@ -474,6 +474,7 @@ class LocalBackend(Clusterless):
             forecast=record.forecast,
             reason=reason,
             exit_code=record.exit_code,
+            command=self._command(entry),
         )
 
 

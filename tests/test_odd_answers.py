@@ -1,0 +1,196 @@
+"""Answers of proxies, login pages and servers that stop in the middle: read, or told in short."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import re
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_api import FakeApi, kubeconfig
+from fake_operator import FakeOperator
+from worlds import planned
+
+from arena_topo.backends import Options
+from arena_topo.backends.kubernetes import engine as kubernetes
+from arena_topo.backends.kubernetes.connection import Connection
+from arena_topo.errors import ArenaError, ClusterError, TimedOut
+from arena_topo.job import MPIJob
+
+Run = Callable[..., tuple[int, str, str]]
+Serve = Callable[..., Connection]
+LOG = "/api/v1/namespaces/default/pods/a/log"
+
+
+def answer(*headers: str, status: str = "200 OK", body: bytes = b"") -> bytes:
+    return "\r\n".join([f"HTTP/1.1 {status}", *headers, "", ""]).encode("latin-1") + body
+
+
+class Still:
+    """Gives every request the same bytes; then closes, or is `silent` until it is left."""
+
+    def __init__(self, said: bytes, *, silent: bool) -> None:
+        self._said, self._silent = said, silent
+        self._left = threading.Event()
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
+        self.asked = 0
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                peer, _ = self._socket.accept()
+                threading.Thread(target=self._answer, args=(peer,), daemon=True).start()
+
+    def _answer(self, peer: socket.socket) -> None:
+        with peer, contextlib.suppress(OSError):
+            peer.recv(65536)
+            self.asked += 1
+            peer.sendall(self._said)
+            if self._silent:
+                self._left.wait(30)
+
+    def close(self) -> None:
+        self._left.set()
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Serve]:
+    opened: list[Still] = []
+
+    def connect(said: bytes, *, silent: bool = False, **options: Any) -> Connection:
+        opened.append(Still(said, silent=silent))
+        config = kubeconfig(tmp_path / "config", opened[-1].url)
+        return Connection(Options(kubeconfig=config, **{"request_timeout": 5.0, **options}))
+
+    yield connect
+    for one in opened:
+        one.close()
+
+
+def test_a_server_that_stops_in_the_middle_of_a_log_is_left_after_the_time_of_a_request(
+    serve: Serve,
+):
+    said = answer("Transfer-Encoding: chunked", body=b"4\r\none\n\r\n")
+    pieces = serve(said, silent=True, request_timeout=0.3).stream(LOG)
+    assert next(pieces) == b"one\n"
+    with pytest.raises(ClusterError, match="broke") as caught:
+        next(pieces)
+    assert caught.value.why == "nothing came for 0.3 s"
+    assert caught.value.hint == "--request-timeout is 0.3 s"
+
+
+def test_a_server_that_never_begins_a_log_is_left_after_the_time_of_a_request(serve: Serve):
+    with pytest.raises(TimedOut, match="did not answer in time") as caught:
+        list(serve(b"", silent=True, request_timeout=0.3).stream(LOG))
+    assert "--request-timeout is 0.3 s" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize("status", ["302 Found", "307 Temporary Redirect", "103 Early Hints"])
+def test_what_is_read_as_it_comes_is_never_looked_for_elsewhere(serve: Serve, status: str):
+    connection = serve(answer("Location: /elsewhere", "Content-Length: 0", status=status))
+    with pytest.raises(ClusterError, match=f"the API server answered {status}") as caught:
+        list(connection.stream(LOG))
+    assert "a proxy or a login page in between" in (caught.value.hint or "")
+
+
+def test_a_web_page_is_no_log(serve: Serve):
+    connection = serve(answer("Content-Type: text/html; charset=utf-8", body=b"<html>log in"))
+    with pytest.raises(
+        ClusterError, match="does not answer like a Kubernetes API server"
+    ) as caught:
+        list(connection.stream(LOG))
+    assert caught.value.why == "the answer is a web page"
+
+
+def test_a_log_that_is_compressed_is_unpacked_or_refused(serve: Serve):
+    packed = gzip.compress(b"one\n")
+    assert b"".join(serve(answer("Content-Encoding: gzip", body=packed)).stream(LOG)) == b"one\n"
+    with pytest.raises(ClusterError, match="does not answer like") as caught:
+        list(serve(answer("Content-Encoding: br", body=b"\x0b\x01")).stream(LOG))
+    assert caught.value.why == "the answer is compressed (br), which nobody has asked for"
+    with pytest.raises(ClusterError, match="broke"):
+        list(serve(answer("Content-Encoding: gzip", body=b"no such thing")).stream(LOG))
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"x" * 5000 + b"\r\n\r\n",
+        b"HTTP/1.1 " + b"2" * 5000 + b" OK\r\n\r\n",
+        answer(status="500 " + "no" * 3000),
+        answer("Transfer-Encoding: chunked", body=b"-5\r\nabc\r\n"),
+        answer(*["x: y"] * 1000),
+    ],
+)
+@pytest.mark.parametrize(
+    "read", [lambda one: one.get("/version"), lambda one: list(one.stream(LOG))]
+)
+def test_what_a_server_says_wrong_is_told_in_short(
+    serve: Serve, said: bytes, read: Callable[[Connection], Any]
+):
+    with pytest.raises(ArenaError) as caught:
+        read(serve(said, request_timeout=0.5))
+    assert len(caught.value.message) < 300
+    assert len(caught.value.why or "") < 700
+
+
+def test_a_length_that_is_none_leaves_an_answer_that_ends_when_it_closes(serve: Serve):
+    said = answer("Content-Length: " + "9" * 5000, body=b"one\n")
+    assert list(serve(said).stream(LOG)) == [b"one\n"]
+
+
+@pytest.mark.parametrize("zone", ["GMT", "+99999999999999999999", "+9999"])
+def test_a_date_that_no_clock_has_is_no_date(serve: Serve, zone: str):
+    head = f"Date: Mon, 01 Jan 99999 00:00:00 {zone}"
+    connection = serve(answer(head, "Content-Length: 2", body=b"{}"))
+    assert connection.get("/version") == {}
+    assert connection.server_time is None
+
+
+def test_one_object_that_is_none_is_no_answer_of_an_api_server(serve: Serve):
+    connection = serve(answer("Content-Length: 2", "Connection: close", body=b"{}"))
+    for call in (
+        lambda: connection.get("/api/v1/nodes/a"),
+        lambda: connection.patch("/api/v1/nodes/a", {}),
+        lambda: connection.put("/api/v1/nodes/a", {}),
+        lambda: connection.post("/api/v1/nodes", {"metadata": {"name": "a"}}),
+    ):
+        with pytest.raises(ClusterError, match="does not answer like a Kubernetes API server"):
+            call()
+
+
+# ---------------------------------------------------------------- commands
+
+
+@pytest.fixture
+def api() -> Iterator[FakeApi]:
+    fake = FakeApi()
+    yield fake
+    fake.close()
+
+
+@pytest.mark.parametrize("words", [[], ["--all"], ["-f"], ["--nccl"]], ids="".join)
+def test_a_login_page_is_never_shown_as_a_log(
+    api: FakeApi, tmp_path: Path, run: Run, words: list[str]
+):
+    config = kubeconfig(tmp_path / "config", api.url, user={"username": "alice"})
+    backend = kubernetes.open_backend(Options(kubeconfig=config))
+    backend.apply(planned(backend, MPIJob(name="demo", command="true", image="i", workers=1)))
+    operator = FakeOperator(api)
+    operator.start("demo")
+    operator.finish("demo")
+    api.fail(r"/log\b", status=200, body=b"<html>\x1b[31mlog in</html>\n", times=99)
+    code, out, err = run("logs", "demo", *words, "--kubeconfig", config)
+    assert code == 1
+    assert "log in<" not in out
+    assert re.search("does not answer like a Kubernetes API server", err)
