@@ -673,3 +673,16 @@ def test_a_folder_that_cannot_be_made_is_told_before_anything_is_read(tmp_path: 
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="the logs cannot be saved in"):
         Saving(tmp_path / "file")
+
+
+def test_a_link_that_leads_nowhere_is_a_file_that_is_there(tmp_path: Path) -> None:
+    elsewhere, folder = tmp_path / "elsewhere", tmp_path / "saved"
+    folder.mkdir()
+    (folder / f"{WORKER.pod}.log").symlink_to(elsewhere)
+    with pytest.raises(UsageError, match="is there already"):
+        Saving(folder, pods=[WORKER.pod])
+    with Saving(folder) as saving:
+        saving.write([line(1, "joined later", WORKER)])
+        assert saving.close().error is None
+    assert not elsewhere.exists()
+    assert (folder / f"{WORKER.pod}.{WORKER.uid}.log").read_text() == "joined later\n"

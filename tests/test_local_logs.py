@@ -308,12 +308,12 @@ def test_a_log_whose_supervisor_was_killed_ends_with_its_last_line(engine, tmp_p
 
 
 def test_the_lines_of_a_namesake_are_not_taken_for_those_of_a_job_that_is_deleted(engine):
-    submit(engine, job("demo", "echo first; sleep 600"))
+    submit(engine, job("demo", "echo first; exec sleep 600"))
     with engine.follow(started(engine, "demo"), FOLLOW, launchers) as following:
         reader = Reader(following)
         reader.until(lambda: reader.lines)
         engine.delete("demo", "default")
-        submit(engine, job("demo", "echo second; sleep 600"))
+        submit(engine, job("demo", "echo second; exec sleep 600"))
         eventually(lambda: log(engine, "demo") == "second\n")
         reader.until_done()
     assert reader.texts == [b"first"]
@@ -725,7 +725,7 @@ def test_what_a_job_said_outlives_the_job(engine):
 
 def test_what_a_job_said_that_is_deleted_while_it_runs_or_is_suspended_is_kept(engine):
     for name in ("runs", "waits"):
-        submit(engine, job(name, f"echo {name}; sleep 600"))
+        submit(engine, job(name, f"echo {name}; exec sleep 600"))
         eventually(lambda name=name: log(engine, name) == f"{name}\n")
     engine.pausing.suspend("waits", "default")
     for name in ("runs", "waits"):

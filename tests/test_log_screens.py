@@ -229,13 +229,13 @@ def test_quiet_is_heeded_while_waiting(machine):
 def test_who_leaves_is_told_how_to_come_back_to_the_same(machine):
     machine.submit("echo hello; sleep 600")
     words = ["--only", "rank:0,1", "--only", "launcher", "--include", "a b|h", "--no-fold"]
-    shown = machine.follow(*words, "--tail", "5", columns=200)
+    shown = machine.follow(*words, "--tail", "5", "--keep=false", columns=220)
     shown.until("hello")
     shown.program.sendintr()
     assert shown.end(within=SOON) == 130
     assert shown.screen.text.splitlines()[-1].removeprefix("^C") == (
         f"{GOES_ON}arena-topo logs -f demo -n default --only rank:0,1 --only launcher"
-        " --include 'a b|h' --tail 5 --no-fold; end it: arena-topo delete demo -n default"
+        " --include 'a b|h' --tail 5 --no-fold --keep=false; end it: arena-topo delete demo -n default"
     )
 
 

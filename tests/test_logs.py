@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import threading
 import time
 
@@ -381,6 +382,49 @@ def test_a_job_that_succeeds_ends_its_log_with_nothing_more_to_say(place):
     timer = place.later(lambda: place.world.finish("demo"))
     assert place.logs("-f", "demo") == (0, "one\n", "")
     timer.join()
+
+
+def test_who_follows_one_pod_is_not_told_how_the_job_ended(place):
+    place.say("one")
+    timer = place.later(lambda: place.world.finish("demo", 7))
+    [pod] = [one.name for one in place.world.backend.job("demo", "default").instances if one.chief]
+    assert place.logs("-f", "demo", "-i", pod) == (0, "one\n", "")
+    timer.join()
+
+
+def test_a_log_without_a_last_line_feed_is_given_byte_for_byte(place, tmp_path):
+    place.say("a")
+    place.world.write("demo", b"no line feed")
+    until(lambda: place.logs("demo", "-o", "raw")[1].endswith("feed"))
+    place.world.finish("demo")
+    saved = tmp_path / "saved"
+    raw = place.logs("demo", "-o", "raw")[1]
+    assert raw.endswith("a\nno line feed")
+    for flags in (["-f"], ["-f", "-o", "raw"], ["--only", "launcher", "-o", "raw"]):
+        assert place.logs("demo", *flags) == (0, raw, "")
+    assert place.logs("demo", "-f", "--save", str(saved))[1] == raw
+    [file] = saved.iterdir()
+    assert file.read_text() == raw
+    place.world.backend.delete("demo", "default")
+    assert place.logs("demo", "--kept", "-o", "raw")[1] == raw
+
+
+@pytest.mark.parametrize("code", [0, 7])
+def test_what_could_not_be_saved_is_an_error_at_the_end(place, tmp_path, code):
+    saved = tmp_path / "saved"
+
+    def spoil():
+        until(saved.exists)
+        shutil.rmtree(saved)
+        place.world.say("demo", "two")
+        place.world.finish("demo", code)
+
+    timer = place.later(spoil)
+    found, out, err = place.logs("-f", "demo", "--save", str(saved))
+    timer.join()
+    assert (found, out) == (code or 1, "two\n")
+    assert "warning: not all of the log is saved in " in err
+    assert ("error: not all of the log is saved in " in err) is (code == 0)
 
 
 def test_a_job_that_is_deleted_while_it_is_followed_is_an_error_after_its_lines(place):

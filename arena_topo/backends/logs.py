@@ -54,8 +54,9 @@ class Line(NamedTuple):
 
     `at` is when it was written, Unix time in nanoseconds by the clock of its node, 0 where that is
     not known; `stamp` the same as the engine says it (RFC 3339, any zone). Lines of a source come
-    in their order, and each once. `ends` is False where more of the same line follows. A tuple,
-    since there may be 100,000 a second: it is made in a quarter of a frozen dataclass's time.
+    in their order, and each once. `ends` is False where more of the same line follows, `fed` where
+    the log ends without a line feed. A tuple, since there may be 100,000 a second: it is made in a
+    quarter of a frozen dataclass's time.
     """
 
     source: Source
@@ -63,6 +64,7 @@ class Line(NamedTuple):
     stamp: bytes
     text: bytes
     ends: bool = True
+    fed: bool = True
 
 
 class Turn(StrEnum):

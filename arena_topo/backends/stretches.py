@@ -5,8 +5,8 @@
 A part starts with a line of its own, `# FORMAT WHOLE TOP SINCE`: whether the stretch begins where
 the log does, and what `Mark` says of the parts before it. Each line that follows is `AT STAMP FLAG
 TEXT`: when it was written (nanoseconds), the same as the engine says it, F or P for a line that
-ends here or goes on in the next, and its bytes. Whatever comes after the last line feed was cut off
-by a crash, and is none.
+ends here or goes on in the next, E for one that ends with the log and has no line feed, and its
+bytes. Whatever comes after the last line feed was cut off by a crash, and is none.
 
 Whoever reads a log twice reads the same lines with the same times, so times tell which are there:
 a line is known up to the latest time of a stretch, and of those from then on so many as there are.
@@ -346,7 +346,8 @@ class Pen:
                 since = 1
             else:
                 since += 1
-            row = b"%d %b %b%b\n" % (at, line.stamp, b"F " if line.ends else b"P ", line.text)
+            flag = (b"F " if line.fed else b"E ") if line.ends else b"P "
+            row = b"%d %b %b%b\n" % (at, line.stamp, flag, line.text)
             waiting += len(row)
             rows.append(row)
             if waiting > CHUNK:
@@ -514,6 +515,7 @@ def _line(row: bytes, source: Source) -> Line | None:
     """A line as it was; None for a row that is none."""
     try:
         at, stamp, flag, text = row.split(b" ", 3)
-        return Line(source=source, at=int(at), stamp=stamp, text=text, ends=flag != b"P")
+        ends, fed = flag != b"P", flag != b"E"
+        return Line(source=source, at=int(at), stamp=stamp, text=text, ends=ends, fed=fed)
     except ValueError:
         return None

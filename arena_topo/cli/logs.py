@@ -251,6 +251,14 @@ class Wanted:
                 why="lines are read from files, or from a job",
                 hint="leave out one",
             )
+        for field in _OF_JOBS if self.files else ():
+            if getattr(self, field) not in {False, "", -1, (), None}:
+                raise _excluded(
+                    field,
+                    "files",
+                    why="a file is read whole, and has no pods",
+                    hint=f"leave out {_spelled(field)}",
+                )
 
     def options(self) -> LogOptions:
         """Which part of each log."""
@@ -294,7 +302,8 @@ class Wanted:
                 words += [text for one in value for text in (word, str(one))]
             elif value not in {False, "", -1, LogFormat.TEXT}:
                 words += [word, str(value)]
-        return shlex.join([*words, *["--no-fold"][: not self.fold]])
+        left = [["--no-fold"][: not self.fold], ["--keep=false"][: not self.keep]]
+        return shlex.join([*words, *left[0], *left[1]])
 
 
 _SAID_AGAIN = {
@@ -316,8 +325,27 @@ _SAID_AGAIN = {
 """What is said again by who comes back, and how. Files of --save would be there already."""
 
 
+_OF_JOBS = (
+    "follow",
+    "instance",
+    "container",
+    "previous",
+    "since",
+    "since_time",
+    "tail",
+    "timestamps",
+    "kind",
+    "everyone",
+    "only",
+    "include",
+    "exclude",
+    "kept",
+)
+"""What chooses among the logs of a job, or of their lines."""
+
+
 def _spelled(field: str) -> str:
-    return {"everyone": "--all", "files": "--from"}.get(field, f"--{field.replace('_', '-')}")
+    return {"everyone": "--all", "files": "--from", "kind": "--type"}.get(field, f"--{field.replace('_', '-')}")
 
 
 def _excluded(one: str, other: str, *, why: str, hint: str) -> UsageError:
@@ -380,8 +408,8 @@ class _Shown:
         """Whether any line was shown."""
         self.known: list[JobStatus] = []
 
-    def all_of(self, backend: Backend, asked: Asked) -> JobFailed | None:
-        """Show it; how the job failed, if it was followed to there."""
+    def all_of(self, backend: Backend, asked: Asked) -> ArenaError | None:
+        """Show it; how the job failed, if it was followed to there, or what was not saved."""
         from arena_topo.workflow import logs as workflow  # noqa: PLC0415 - the verbs load theirs
 
         job = (self._name, self._namespace)
@@ -413,7 +441,7 @@ class _Shown:
             self._waits.hide()
         if lines.end is workflow.End.READ and not (asked.only or asked.include or asked.exclude):
             self._remark(begun=self._begun)
-        return lines.failure
+        return lines.failure or lines.unsaved
 
     def interrupted(self) -> None:
         """Nobody looks any more, but somebody may read what is said last."""

@@ -41,6 +41,9 @@ has begun and not got done: if it hangs, somebody wants to see that."""
 _LOOKS = 0.5
 """Seconds between two looks at what has been read so far."""
 
+_SHARE = 10
+"""How many times as long as a look took it is until the next one: a large job's takes seconds."""
+
 
 def of_files(names: Sequence[str], *, as_json: bool, table: bool = False) -> None:
     """Show what NCCL says in files, `-` being standard input; there is no plan beside them.
@@ -188,7 +191,8 @@ class _Progress:
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
-        self._looked = self._changed = time.monotonic()
+        self._changed = time.monotonic()
+        self._next = self._changed + _LOOKS
         self._count = (-1, -1)
         self.left = ""
         """In a few words what is missing; empty before NCCL speaks."""
@@ -196,13 +200,14 @@ class _Progress:
     def connected(self) -> bool:
         """Whether all ranks have, and nothing has come for a while."""
         now = time.monotonic()
-        if now - self._looked < _LOOKS:
+        if now < self._next:
             return False
-        self._looked = now
         from arena_topo.output.nccl import unconnected  # noqa: PLC0415 - only where it is followed
         from arena_topo.workflow.transports import largest  # noqa: PLC0415 - as above
 
         report = self._reader.report()
+        done = time.monotonic()
+        self._next = done + max(_LOOKS, _SHARE * (done - now))
         each = report.communicators
         joined = sum(one.count for comm in each for one in comm.connections)
         # Of several communicators of the same ranks no line may tell whose connections these are.

@@ -36,7 +36,7 @@ class Connection:
     all that follows `via`. `nic` is the index of the network device on the host of the rank
     that speaks (`side`), `proxy` the rank that sends for it (PXN), `gdr` whether GPU Direct RDMA is
     used; None where the line does not say. `index` is 0 for rings and trees, 1 for send/receive;
-    old versions do not tell it. `count` lines said the same.
+    old versions do not tell it. `count` lines said the same, `said` is the first of them.
     """
 
     channel: int
@@ -51,6 +51,7 @@ class Connection:
     proxy: int | None = None
     gdr: bool | None = None
     count: int = 1
+    said: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +61,7 @@ class Rank:
     `bus_id` is NCCL's number in hexadecimal (8a000), `pci` the same as others write it. `device`
     is the CUDA index in the process, `nvml` that of nvidia-smi. `host` is "" where the lines have
     no host. `complete`: "Init COMPLETE" was read. `nvls`: NVLink SHARP multicast is available.
+    `said` is the line by which it told its number of ranks; empty where none did.
     """
 
     rank: int
@@ -72,6 +74,7 @@ class Rank:
     local: int | None = None
     complete: bool = False
     nvls: bool | None = None
+    said: str = field(default="", compare=False)
 
     @property
     def pci(self) -> str | None:
@@ -99,7 +102,7 @@ class Search:
 
     `pattern` is ring, tree and so on; `inside` and `between` the worst links it counted on within a
     machine and to the network (NVL, PIX, PHB, SYS ...). Its bandwidths are NCCL's table of such
-    links, in GB/s: never measured.
+    links, in GB/s: never measured. `said` is the line.
     """
 
     pattern: str
@@ -108,6 +111,7 @@ class Search:
     between: str
     inside_bandwidth: float
     between_bandwidth: float
+    said: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +124,7 @@ class Communicator:
     over make another communicator of that name.
     `size` is nranks. `rings` are the rings by channel as rank 0 lists them: None at the end where
     more ranks follow, or may follow (NCCL cuts long ones); `steps` what each rank says of itself:
-    (channel, previous, rank, next).
+    (channel, previous, rank, next). `ring_lines` are the lines that list the rings.
     """
 
     name: str | None
@@ -131,6 +135,7 @@ class Communicator:
     nodes: int | None = None
     channels: int | None = None
     rings: Mapping[int, tuple[int | None, ...]] = field(default_factory=dict)
+    ring_lines: Mapping[int, str] = field(default_factory=dict, compare=False)
     steps: tuple[tuple[int, int, int, int], ...] = ()
     trees: tuple[Tree, ...] = ()
     searches: tuple[Search, ...] = ()
@@ -198,7 +203,8 @@ class Host:
 
     `bootstrap` are (interface, address) of the rendezvous, `networks` the networks in use (IB,
     Socket, AWS Libfabric), `no_ib` that "No device found" was said, `plugins` the lines of network
-    plugins, each once.
+    plugins, each once. `said` are the lines that name an interface first, by its name, `no_ib_said`
+    the one of no device.
     """
 
     name: str
@@ -207,6 +213,8 @@ class Host:
     devices: tuple[Device, ...] = ()
     no_ib: bool = False
     plugins: tuple[str, ...] = ()
+    said: Mapping[str, str] = field(default_factory=dict, compare=False)
+    no_ib_said: str = field(default="", compare=False)
 
     def device(self, network: str, index: int) -> Device | None:
         """The device behind `via NET/NETWORK/INDEX`; None where no line named it, or two differ.
@@ -220,11 +228,12 @@ class Host:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """A variable that NCCL took from the environment, and the hosts that said so."""
+    """A variable that NCCL took from the environment, the hosts that said so, and how."""
 
     name: str
     value: str
     hosts: tuple[str, ...]
+    said: str = field(default="", compare=False)
 
 
 class Cause(StrEnum):

@@ -22,8 +22,9 @@ class Advice:
 
 ADVICE: dict[Cause, Advice] = {
     Cause.SHM_FULL: Advice(
-        why="the shared memory of the pod is full: it has 64 MiB where nothing is mounted over it",
-        hint="ask for more with --share-memory (NCCL wants about 10 MB for each pair and channel)",
+        why="shared memory is full: a container has 64 MiB of it, unless it asks for more",
+        hint="ask for more: --share-memory of submit, --shm-size of docker run (NCCL wants about"
+        " 10 MB for each pair and channel)",
     ),
     Cause.SHM_GONE: Advice(
         why="a rank could not open shared memory that another rank of its host created",

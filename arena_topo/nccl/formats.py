@@ -8,6 +8,7 @@ nothing of it is used: half a number is another number.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -16,6 +17,9 @@ from arena_topo.nccl import Connection, Family, Search, Side, Tree
 MOST_RANKS = 1_000_000
 """More than any job has; a larger number is two numbers glued together."""
 
+
+LONGEST_SAID = 400
+"""Characters of a line that are kept for people to find it by."""
 
 LONGEST_TREES = 850
 """Characters of a `Trees` line that NCCL surely writes to its end."""
@@ -55,6 +59,7 @@ class Start:
     nodes: int | None = None
     local: int | None = None
     complete: bool = False
+    said: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +69,7 @@ class Ring:
     channel: int
     channels: int
     ranks: tuple[int | None, ...]
+    said: str = ""
 
 
 _VIA = re.compile(
@@ -83,9 +89,9 @@ _COLLNET = re.compile(
 _STEP = re.compile(r"Ring (\d+) : (\d+) -> (\d+) -> (\d+)")
 _LISTED = re.compile(r"Channel (\d{2,})/(\d{2,}) ?:((?: +\d+)+) *(?:\.\.\.)?")
 _BRANCH = re.compile(
-    r"(\d+)\] (-?\d+(?:/-?\d+)*)->(\d+)->(-?\d+)(?:\|-?\d+->\d+->-?\d+(?:/-?\d+)*)?"
+    r"(\d+)\] (-?\d+(?:/-?\d+){0,7})->(\d+)->(-?\d+)(?:\|-?\d+->\d+->-?\d+(?:/-?\d+){0,7})?"
 )
-_TREE = re.compile(r"Tree (\d+) : (-?\d+) -> (\d+) -> (-?\d+(?:/-?\d+)*)")
+_TREE = re.compile(r"Tree (\d+) : (-?\d+) -> (\d+) -> (-?\d+(?:/-?\d+){0,7})")
 _PATTERN = re.compile(
     r"Pattern (\d+), crossNic \d+, nChannels (\d+), (?:bw|speed) ([\d.]+)/([\d.]+), "
     r"type (\w+)/(\w+), sameChannels \d+"
@@ -148,7 +154,9 @@ def _other(text: str, *, whole: bool) -> Event | None:
         if text.endswith("."):
             # The dots overwrite the last three characters: the last number may be half of one.
             ranks = (*ranks[:-1], None)
-        return Ring(channel=int(found[1]), channels=int(found[2]), ranks=ranks)
+        return Ring(
+            channel=int(found[1]), channels=int(found[2]), ranks=ranks, said=text[:LONGEST_SAID]
+        )
     if whole and (found := _STEP.fullmatch(text)):
         channel, previous, rank, following = map(int, found.groups())
         return channel, previous, rank, following
@@ -162,6 +170,7 @@ def _other(text: str, *, whole: bool) -> Event | None:
             between=found[6],
             inside_bandwidth=float(found[3]),
             between_bandwidth=float(found[4]),
+            said=text[:LONGEST_SAID],
         )
     if text.startswith(_NUMBERED):
         raise Torn
@@ -186,12 +195,13 @@ def _via(text: str, *, whole: bool) -> Via | int:
             source=int(source),
             target=int(target),
             family=family,
-            kind=kind,
-            detail=detail,
+            kind=sys.intern(kind),
+            detail=sys.intern(detail),
             side=said,
             nic=nic,
             proxy=proxy,
             gdr=gdr,
+            said=text[:LONGEST_SAID],
         ),
         source_label=source_label,
         target_label=target_label,
@@ -224,6 +234,8 @@ def _start(text: str) -> Start:
     if found is None:
         raise Torn
     pointer, rank, size, device, nvml, bus, parent, count, color, name, word = found.groups()
+    if int(size) > MOST_RANKS or int(rank) >= int(size):
+        raise Torn
     split = None
     if parent is not None:
         split = (int(count) if count else -1, int(color) if color else 0)
@@ -238,12 +250,15 @@ def _start(text: str) -> Start:
         split=split,
         name=name,
         complete=word == "COMPLETE",
+        said=text[:LONGEST_SAID],
     )
 
 
 def _nodes(text: str, *, whole: bool) -> Start:
     found = _NODES.fullmatch(text)
     if found is None:
+        raise Torn
+    if int(found[3]) > MOST_RANKS or int(found[2]) >= int(found[3]):
         raise Torn
     local = int(found[5]) if whole or not text.endswith(found[5]) else None
     return Start(
@@ -252,6 +267,7 @@ def _nodes(text: str, *, whole: bool) -> Start:
         size=int(found[3]),
         nodes=int(found[4]),
         local=local,
+        said=text[:LONGEST_SAID],
     )
 
 

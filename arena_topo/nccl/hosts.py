@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from arena_topo.nccl import Device, Host
+from arena_topo.nccl.formats import LONGEST_SAID
 
 MOST_PLUGIN_LINES = 40
 """Lines on plugins that are kept for a host: they are few, or the same again."""
@@ -43,12 +44,15 @@ class Findings:
     devices: dict[tuple[str, int, str], Device] = field(default_factory=dict)
     gdr: dict[tuple[str, int, str], bool] = field(default_factory=dict)
     no_ib: bool = False
+    no_ib_said: str = ""
     plugins: dict[str, None] = field(default_factory=dict)
+    lines: dict[str, str] = field(default_factory=dict)
 
     def read(self, text: str, *, whole: bool) -> str | None:
         """Take in a line; the network that a communicator of its thread uses, if it says one."""
         if text.startswith("NET/IB") and text.endswith("No device found."):
             self.no_ib = True
+            self.no_ib_said = self.no_ib_said or text[:LONGEST_SAID]
         elif found := _NETWORK.fullmatch(text):
             if whole:
                 name: str = found[1] or found[2]
@@ -57,24 +61,32 @@ class Findings:
         elif found := _BOOTSTRAP.fullmatch(text):
             for _, interface, address in _INTERFACE.findall(found[1]):
                 self.bootstrap.setdefault((interface, address))
+                self.lines.setdefault(interface, text[:LONGEST_SAID])
         elif found := _GDR.fullmatch(text):
             self.gdr[found[1], int(found[3]), found[4]] = found[2] == "Enabled"
         elif _PLUGIN.match(text):
             if whole and len(self.plugins) < MOST_PLUGIN_LINES:
-                self.plugins.setdefault(text)
+                self.plugins.setdefault(text[:LONGEST_SAID])
         else:
             for one in _devices(text):
                 key = (one.network, one.index, one.name)
                 old = self.devices.get(key)
                 if old is None or old.port is None:
                     self.devices[key] = one
+                if one.network == "Socket":
+                    self.lines.setdefault(one.name, text[:LONGEST_SAID])
         return None
+
+    @property
+    def facts(self) -> int:
+        """How much is kept of it."""
+        of_sockets = len(self.bootstrap) + len(self.networks)
+        return of_sockets + len(self.devices) + len(self.gdr) + len(self.plugins)
 
     @property
     def said(self) -> bool:
         """Whether anything of it was said."""
-        found = (self.bootstrap, self.networks, self.devices, self.gdr, self.plugins)
-        return self.no_ib or any(found)
+        return self.no_ib or self.facts > 0
 
     def told(self) -> Host:
         """All that was said of it."""
@@ -90,6 +102,8 @@ class Findings:
             devices=tuple(devices[key] for key in sorted(devices)),
             no_ib=self.no_ib,
             plugins=tuple(self.plugins),
+            said=dict(self.lines),
+            no_ib_said=self.no_ib_said,
         )
 
 

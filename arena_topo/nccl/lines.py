@@ -144,7 +144,7 @@ def _host(one: _Found, line: str, known: Mapping[int, Collection[str]]) -> tuple
     names = known.get(int(one.match["pid"]), ())
     if host in names:
         return host, ""
-    tail = max((name for name in names if name and host.endswith(name)), key=len, default=None)
+    tail = next((host[at:] for at in range(len(host)) if host[at:] in names), None)
     if tail is not None:
         return tail, host.removesuffix(tail)
     before = line[one.begin - 1] if one.begin else " "

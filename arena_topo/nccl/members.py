@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import NamedTuple
 
 from arena_topo.nccl import Communicator, Connection, Rank, Search, Tree
@@ -17,6 +18,12 @@ from arena_topo.nccl.formats import Ring, Start, Via
 
 SHORTEST_BUS_ID = 4
 """Digits of a bus id: at least bus 1, that is 1000; an index of a GPU has two."""
+
+MOST_CLAIMS = 8
+"""Processes that are named where all say to be one rank."""
+
+MOST_TRIED = 50
+"""Communicators that are looked at for a rank of which only order tells where it belongs."""
 
 OLD_LONGEST_RING = 20
 """Ranks of a ring that NCCL before 2.23 prints, without a word on the others (rings.cc)."""
@@ -63,7 +70,14 @@ class Member:
     networks: dict[str, None] = field(default_factory=dict)
     connections: dict[tuple[Hashable, ...], Connection] = field(default_factory=dict)
     labels: dict[int, str] = field(default_factory=dict)
-    denials: list[str] = field(default_factory=list)
+    ring_lines: dict[int, str] = field(default_factory=dict)
+    denials: dict[str, None] = field(default_factory=dict)
+
+    @property
+    def facts(self) -> int:
+        """How much is kept of it, connections aside."""
+        rings = sum(map(len, self.rings.values())) + len(self.denials)
+        return len(self.steps) + len(self.trees) + len(self.searches) + len(self.networks) + rings
 
     @property
     def size(self) -> int | None:
@@ -123,8 +137,9 @@ class Member:
         self.rank = 0 if self.rank is None else self.rank
         self.channels = ring.channels if self.channels is None else self.channels
         old = self.rings.setdefault(ring.channel, ring.ranks)
+        self.ring_lines.setdefault(ring.channel, ring.said)
         if old != ring.ranks:
-            self.denials.append(
+            self.denials.setdefault(
                 f"rank {self.rank} lists the ring of channel {ring.channel} in two ways"
             )
 
@@ -163,11 +178,29 @@ class Group:
     members: list[Member] = field(default_factory=list)
     certain: bool = True
     split: tuple[int, tuple[int, int]] | None = None
+    size: int | None = None
+    """How many ranks it has, as the first member that knows says."""
+    processes: int = 0
+    """Tells groups of other processes apart: a sum of their hashes."""
+    _ranks: dict[int | None, list[Member]] = field(default_factory=dict)
+    _heard: dict[int, set[str]] = field(default_factory=dict)
+    """What its members call the GPU of each rank."""
+    _spoke: set[Process] = field(default_factory=set)
 
-    @property
-    def size(self) -> int | None:
-        """How many ranks it has, as the first member that knows says."""
-        return next((one.size for one in self.members if one.size is not None), None)
+    def add(self, member: Member) -> None:
+        """Take in a rank."""
+        self.members.append(member)
+        self.size = member.size if self.size is None else self.size
+        self._ranks.setdefault(member.rank, []).append(member)
+        for rank, label in member.labels.items():
+            self._heard.setdefault(rank, set()).add(label)
+        if member.process not in self._spoke:
+            self._spoke.add(member.process)
+            self.processes += hash(member.process)
+
+    def has(self, rank: int | None) -> bool:
+        """Whether somebody is that rank of it."""
+        return rank in self._ranks
 
     def may_hold(self, member: Member) -> bool:
         """Whether a rank that does not know its communicator's name can be of this one."""
@@ -176,15 +209,17 @@ class Group:
         highest = max(member.labels, default=member.rank or 0)
         if self.size is not None and highest >= self.size:
             return False
-        for other in self.members:
-            if other.rank == member.rank:
-                return False
-            seen = member.labels.get(-1 if other.rank is None else other.rank)
-            back = other.labels.get(-1 if member.rank is None else member.rank)
-            if seen is not None and other.own_labels() and seen not in other.own_labels():
-                return False
-            if back is not None and member.own_labels() and back not in member.own_labels():
-                return False
+        if self.has(member.rank):
+            return False
+        mine = member.own_labels()
+        heard = self._heard.get(-1 if member.rank is None else member.rank, ())
+        if mine and any(label not in mine for label in heard):
+            return False
+        for rank, label in member.labels.items():
+            for other in self._ranks.get(rank, [])[:MOST_TRIED]:
+                theirs = other.own_labels()
+                if theirs and label not in theirs:
+                    return False
         return True
 
     def called(self) -> dict[int, set[str] | None]:
@@ -197,16 +232,28 @@ class Group:
                 found[one.rank] = None if names is None or not mine else names | set(mine)
         return found
 
-    def again(self, member: Member) -> bool:
-        """Whether a process begins once more as a rank that it had been in this communicator."""
-        return any(
-            (one.process, one.rank) == (member.process, member.rank) and one.complete
-            for one in self.members
-        )
 
-    def processes(self) -> frozenset[Process]:
-        """Who speaks of it."""
-        return frozenset(one.process for one in self.members)
+class _Open:
+    """Communicators by the ranks that they lack, so that few are looked at for each rank."""
+
+    def __init__(self) -> None:
+        self._groups: list[Group] = []
+        self._lacking: dict[int | None, tuple[list[Group], int]] = {}
+
+    def add(self, group: Group) -> None:
+        """Take in a communicator."""
+        self._groups.append(group)
+
+    def fitting(self, member: Member) -> tuple[list[Group], bool]:
+        """Those that a rank can be of, and whether all were looked at."""
+        lacking, upto = self._lacking.get(member.rank, ([], 0))
+        lacking = [one for one in lacking if not one.has(member.rank)]
+        while len(lacking) < MOST_TRIED and upto < len(self._groups):
+            if not self._groups[upto].has(member.rank):
+                lacking.append(self._groups[upto])
+            upto += 1
+        self._lacking[member.rank] = (lacking, upto)
+        return [one for one in lacking if one.may_hold(member)], upto == len(self._groups)
 
 
 def grouped(members: Sequence[Member]) -> list[Group]:
@@ -218,7 +265,9 @@ def grouped(members: Sequence[Member]) -> list[Group]:
     groups: list[Group] = []
     members = sorted(members, key=lambda one: (_nameless(one), one.order))
     named: dict[str, list[Group]] = {}
+    over: dict[tuple[str, Process, int | None], int] = {}
     split: dict[tuple[int, tuple[int, int]], Group] = {}
+    lost, alone = _Open(), _Open()
     pointers: dict[tuple[Process, str], int] = {}
     for member in members:
         start = member.start
@@ -226,11 +275,14 @@ def grouped(members: Sequence[Member]) -> list[Group]:
         if start and start.name:
             # The same name once more of the same process: it began again, after it was over.
             alike = named.setdefault(start.name, [])
-            group = next((one for one in alike if not one.again(member)), None)
-            if group is None:
-                group = Group(start.name, len(groups))
-                alike.append(group)
-                groups.append(group)
+            key = (start.name, member.process, member.rank)
+            at = over.get(key, 0)
+            over[key] = at + member.complete
+            if at == len(alike):
+                alike.append(Group(start.name, len(groups)))
+                groups.append(alike[at])
+                lost.add(alike[at])
+            group = alike[at]
         elif start and start.parent and start.split:
             parent = pointers.get((member.process, start.parent))
             if parent is not None:
@@ -241,25 +293,26 @@ def grouped(members: Sequence[Member]) -> list[Group]:
                     split[parent, start.split] = group
                     groups.append(group)
         if group is None:
-            group = _by_order(member, groups, named)
-        group.members.append(member)
+            group = _by_order(member, groups, lost, alone)
+        group.add(member)
         if start:
             pointers[member.process, start.pointer] = group.place
     return groups
 
 
-def _by_order(member: Member, groups: list[Group], named: Mapping[str, list[Group]]) -> Group:
-    fitting = [one for one in groups if one.name is None and one.split is None]
-    fitting = [one for one in fitting if one.may_hold(member)]
-    lost = [one for alike in named.values() for one in alike if one.may_hold(member)]
-    if not fitting and len(lost) == 1 and not member.complete:
-        # This version prints names; the line with the name of this one is not in the log.
-        lost[0].certain = False
-        return lost[0]
+def _by_order(member: Member, groups: list[Group], lost: _Open, alone: _Open) -> Group:
+    fitting, sure = alone.fitting(member)
+    if not fitting and not member.complete:
+        named, all_named = lost.fitting(member)
+        if len(named) == 1 and all_named:
+            # This version prints names; the line with the name of this one is not in the log.
+            named[0].certain = False
+            return named[0]
     if not fitting:
-        fitting = [Group(None, len(groups))]
+        fitting = [Group(None, len(groups), certain=sure)]
         groups.extend(fitting)
-    elif len(fitting) > 1 and len({one.processes() for one in fitting}) > 1:
+        alone.add(fitting[0])
+    elif len(fitting) > 1 and len({one.processes for one in fitting}) > 1:
         for one in fitting:
             one.certain = False
     return fitting[0]
@@ -274,10 +327,12 @@ def communicator(
     parent = groups[group.split[0]].name if group.split else None
     trees = {tree for one in members for tree in one.trees}
     rings: dict[int, tuple[int | None, ...]] = {}
+    ring_lines: dict[int, str] = {}
     for one in members:
         for channel, ranks in one.rings.items():
-            if (whole := _ring(ranks, size)) is not None:
-                rings.setdefault(channel, whole)
+            if (whole := _ring(ranks, size)) is not None and channel not in rings:
+                rings[channel] = whole
+                ring_lines[channel] = one.ring_lines[channel]
     return Communicator(
         name=group.name,
         size=size,
@@ -287,6 +342,7 @@ def communicator(
         nodes=_first(one.nodes for one in members),
         channels=_first(one.channels for one in members),
         rings=dict(sorted(rings.items())),
+        ring_lines=ring_lines,
         steps=tuple(sorted({step for one in members for step in one.steps})),
         trees=tuple(sorted(trees, key=lambda one: (one.channel, one.rank, one.down))),
         searches=tuple(dict.fromkeys(found for one in members for found in one.searches)),
@@ -334,13 +390,15 @@ def contradictions(group: Group) -> tuple[str, ...]:
     whose = f"communicator {group.name}" if group.name else "a communicator without a name"
     if len(sizes) > 1:
         found.append(f"{whose} has {' or '.join(map(str, sizes))} ranks")
-    claims: dict[int, list[Process]] = {}
+    claims: dict[int, dict[Process, None]] = {}
     for one in group.members:
-        if one.rank is not None and one.process not in claims.setdefault(one.rank, []):
-            claims[one.rank].append(one.process)
+        if one.rank is not None:
+            claims.setdefault(one.rank, {}).setdefault(one.process)
     for rank, processes in sorted(claims.items()):
         if len(processes) > 1:
-            told = " and ".join(map(str, processes))
+            told = " and ".join(map(str, islice(processes, MOST_CLAIMS)))
+            if len(processes) > MOST_CLAIMS:
+                told += f" and {len(processes) - MOST_CLAIMS} more"
             found.append(f"{told} all say to be rank {rank} of {whose}")
     rings: dict[int, set[tuple[int | None, ...]]] = {}
     for one in group.members:
@@ -367,6 +425,7 @@ def _rank(one: Member) -> Rank:
         local=one.local,
         complete=one.complete,
         nvls=one.nvls,
+        said=start.said if start else "",
     )
 
 

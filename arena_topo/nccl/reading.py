@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from arena_topo.nccl import Complaint, Connection, Loose, Report, Search, Setting, Tree
 from arena_topo.nccl.causes import cause_of, follows, is_off
-from arena_topo.nccl.formats import Event, Ring, Start, Torn, Via, events
+from arena_topo.nccl.formats import LONGEST_SAID, Event, Ring, Start, Torn, Via, events
 from arena_topo.nccl.hosts import Findings, about_hosts
 from arena_topo.nccl.lines import Message, messages, version_in
 from arena_topo.nccl.members import (
@@ -25,11 +25,18 @@ from arena_topo.nccl.members import (
     may_join,
 )
 
-MOST_KEPT = 2_000_000
-"""Connections that are kept: 1,024 ranks with 32 channels, five times over. More are counted."""
+MOST_KEPT = 400_000
+"""Facts that are kept: connections, trees, rings, and what else ranks and hosts say. 1,024 ranks
+with 32 channels say a third of it. More are counted."""
 
-MOST_MEMBERS = 200_000
-"""Ranks of communicators that are kept."""
+MOST_MEMBERS = 50_000
+"""Ranks of communicators that are kept, some 2 kB each: 1,024 ranks in 48 communicators."""
+
+MOST_OF_PROCESS = 256
+"""Ranks of one process that are kept: eight GPUs in 32 communicators."""
+
+LONGEST_VALUE = 4_000
+"""Characters of a setting up to which it is kept: half of one would be another."""
 
 MOST_COMPLAINTS = 300
 """Complaints that differ in more than their numbers; a broken job has a dozen."""
@@ -37,15 +44,12 @@ MOST_COMPLAINTS = 300
 MOST_NAMES = 20_000
 """Hosts, settings and versions that are kept, each; a log has few."""
 
-LONGEST_TEXT = 400
-"""Characters of a complaint that are kept."""
-
 _SETTING = re.compile(r"((?:NCCL|RCCL)_\w+) set (?:by environment )?to (.*)")
 _NVLS = re.compile(r"NVLS multicast support is (not )?available on dev \d+(?: .*)?")
 _CHANNELS = re.compile(
     r"(\d+) coll channels,(?: \d+ collnet channels,)?(?: (\d+) nvls channels,)? "
 )
-_DRIVER = re.compile(r"cudaDriverVersion (\d+)")
+_DRIVER = re.compile(r"cudaDriverVersion (\d{1,9})")
 _GONE = re.compile(r"comm (0x[0-9a-f]+) rank \d+ .*(?:Destroy|Abort) COMPLETE")
 _NUMBERS = re.compile(r"0x[0-9a-f]+|/dev/shm/\S+|\d+[0-9a-f.:]*|nccl-\S+")
 
@@ -58,6 +62,12 @@ class _Complaining:
     follows: str | None
     hosts: dict[str, None] = field(default_factory=dict)
     count: int = 0
+
+
+@dataclass(slots=True)
+class _Set:
+    said: str
+    hosts: dict[str, None] = field(default_factory=dict)
 
 
 _Thread = tuple[Process, int | None, int]
@@ -77,7 +87,7 @@ class Reader:
         self._loose: dict[tuple[Process, int, Via], int] = {}
         self._hosts: dict[str, Findings] = {}
         self._known: dict[int, set[str]] = {}
-        self._settings: dict[tuple[str, str], dict[str, None]] = {}
+        self._settings: dict[tuple[str, str], _Set] = {}
         self._complaints: dict[tuple[bool, str], _Complaining] = {}
         self._failed: dict[Process, str] = {}
         self._versions: dict[str, None] = {}
@@ -105,11 +115,12 @@ class Reader:
             if message is None:
                 self._torn += 1
                 continue
-            if message.pid is not None and len(self._known) < MOST_NAMES:
-                self._known.setdefault(message.pid, set()).add(message.host)
+            if message.pid is not None:
+                self._know(message.host, message.pid)
             try:
                 self._read(message, speaker)
-            except Torn:
+            except (Torn, ValueError):
+                # No number of NCCL is too long for Python to read (sys.get_int_max_str_digits).
                 self._torn += 1
 
     def feed_all(self, lines: Iterable[str], speaker: str = "") -> None:
@@ -152,8 +163,10 @@ class Reader:
                 self._hosts[name].told() for name in sorted(self._hosts) if self._hosts[name].said
             ),
             settings=tuple(
-                Setting(name=name, value=value, hosts=tuple(sorted(hosts)))
-                for (name, value), hosts in sorted(self._settings.items())
+                Setting(name=name, value=value, hosts=tuple(sorted(one.hosts)), said=one.said)
+                for (name, value), one in sorted(
+                    self._settings.items(), key=lambda setting: setting[0]
+                )
             ),
             complaints=tuple(
                 Complaint(
@@ -173,6 +186,24 @@ class Reader:
             torn=self._torn,
             dropped=self._dropped,
         )
+
+    def _know(self, host: str, pid: int) -> None:
+        """Remember which hosts have a process of this id."""
+        if pid not in self._known:
+            if len(self._known) >= MOST_NAMES:
+                return
+            self._known[pid] = set()
+        names = self._known[pid]
+        if host not in names and self._kept < MOST_KEPT:
+            names.add(host)
+            self._kept += 1
+
+    def _room(self) -> bool:
+        """Whether more can be kept; where not, it is counted."""
+        if self._kept < MOST_KEPT:
+            return True
+        self._dropped += 1
+        return False
 
     def _read(self, message: Message, speaker: str) -> None:
         host = message.host or speaker
@@ -197,7 +228,8 @@ class Reader:
         if " set " in text and text.startswith(("NCCL_", "RCCL_")):
             self._set(message, host)
         elif found := _NVLS.fullmatch(text):
-            self._opened(thread, speaker).nvls = found[1] is None
+            if (opened := self._opened(thread, speaker)) is not None:
+                opened.nvls = found[1] is None
         elif (found := _CHANNELS.match(text)) and thread in self._open:
             member = self._open[thread]
             member.channels = int(found[1]) if member.channels is None else member.channels
@@ -206,7 +238,8 @@ class Reader:
             if thread in self._open:
                 self._open[thread].nvls_tree = True
         elif message.whole and (found := _DRIVER.fullmatch(text)):
-            self._drivers.setdefault(int(found[1]))
+            if len(self._drivers) < MOST_NAMES:
+                self._drivers.setdefault(int(found[1]))
         elif found := _GONE.fullmatch(text):
             self._pointers.pop((thread[0], found[1]), None)
         if is_off(text):
@@ -220,6 +253,9 @@ class Reader:
             self._start(event, thread, speaker)
             return
         member = self._opened(thread, speaker)
+        if member is None or not self._room():
+            return
+        before = member.facts
         if isinstance(event, Ring):
             member.list_ring(event)
         elif isinstance(event, Tree):
@@ -232,6 +268,7 @@ class Reader:
             member.steps.add(event)
         else:
             member.collnet = True
+        self._kept += member.facts - before
 
     def _start(self, start: Start, thread: _Thread, speaker: str) -> None:
         """Whose thread this is from here on, or was up to here."""
@@ -247,28 +284,36 @@ class Reader:
             known = opened if opened.rank in {None, start.rank} else None
         if known is None:
             known = self._member(thread, speaker)
+        if known is None:
+            self._open.pop(thread, None)
+            return
         known.identify(start)
         self._pointers[process, start.pointer] = known
         if start.complete:
             self._open.pop(thread, None)
-        else:
+        elif thread in self._open or len(self._open) < MOST_MEMBERS:
             self._open[thread] = known
 
     def _connect(self, via: Via, thread: _Thread, speaker: str) -> None:
+        if not self._room():
+            return
         process, _, device = thread
         member = self._open.get(thread)
+        candidates: tuple[Member, ...] = ()
         if member is None:
             candidates = self._candidates(process, device, via)
             if len(candidates) == 1:
                 (member,) = candidates
             elif not any(one.device == device for one in self._of.get(process, ())):
                 member = self._opened(thread, speaker)
-        if self._kept >= MOST_KEPT:
-            self._dropped += 1
-        elif member is None:
+                if member is None:
+                    return
+        if member is None:
             key = (process, device, via)
-            self._kept += key not in self._loose
-            self._loose[key] = self._loose.get(key, 0) + 1
+            if key not in self._loose:
+                self._loose[key] = 0
+                self._kept += max(1, len(candidates))
+            self._loose[key] += 1
         elif member.may_say(via):
             self._kept += member.connect(via)
         else:
@@ -282,19 +327,22 @@ class Reader:
             if device in one.devices() and one.rank is not None and one.may_say(via)
         )
 
-    def _opened(self, thread: _Thread, speaker: str) -> Member:
-        if thread not in self._open:
-            self._open[thread] = self._member(thread, speaker)
-        return self._open[thread]
+    def _opened(self, thread: _Thread, speaker: str) -> Member | None:
+        """The rank that a thread speaks of; None where there is no room for one more."""
+        member = self._open.get(thread)
+        if member is None and (member := self._member(thread, speaker)) is not None:
+            self._open[thread] = member
+        return member
 
-    def _member(self, thread: _Thread, speaker: str) -> Member:
+    def _member(self, thread: _Thread, speaker: str) -> Member | None:
         process, _, device = thread
-        member = Member(process=process, speaker=speaker, order=len(self._members), device=device)
-        if len(self._members) < MOST_MEMBERS:
-            self._members.append(member)
-            self._of.setdefault(process, []).append(member)
-        else:
+        of_process = self._of.get(process, [])
+        if len(self._members) >= MOST_MEMBERS or len(of_process) >= MOST_OF_PROCESS:
             self._dropped += 1
+            return None
+        member = Member(process=process, speaker=speaker, order=len(self._members), device=device)
+        self._members.append(member)
+        self._of.setdefault(process, of_process).append(member)
         return member
 
     def _find(self, message: Message, host: str, thread: _Thread) -> None:
@@ -303,19 +351,34 @@ class Reader:
                 self._dropped += 1
                 return
             self._hosts[host] = Findings(host)
-        network = self._hosts[host].read(message.text, whole=message.whole)
+        if not self._room():
+            return
+        findings = self._hosts[host]
+        before = findings.facts
+        network = findings.read(message.text, whole=message.whole)
+        self._kept += findings.facts - before
         if network is not None and thread in self._open:
-            self._open[thread].networks.setdefault(network)
+            member = self._open[thread]
+            self._kept += network not in member.networks
+            member.networks.setdefault(network)
 
     def _set(self, message: Message, host: str) -> None:
         found = _SETTING.fullmatch(message.text)
-        if found is None or not message.whole or len(self._settings) >= MOST_NAMES:
+        if found is None or not message.whole:
             return
-        value = found[2].removesuffix(".").strip()
-        self._settings.setdefault((found[1], value), {}).setdefault(host)
+        key = (found[1], found[2].removesuffix(".").strip())
+        one = self._settings.get(key)
+        if one is None:
+            if len(self._settings) >= MOST_NAMES or len(message.text) > LONGEST_VALUE:
+                self._dropped += 1
+                return
+            one = self._settings[key] = _Set(message.text[:LONGEST_SAID])
+        if host not in one.hosts and self._room():
+            one.hosts.setdefault(host)
+            self._kept += 1
 
     def _complain(self, message: Message, host: str, process: Process) -> None:
-        text = message.text[:LONGEST_TEXT]
+        text = message.text[:LONGEST_SAID]
         later = follows(text)
         before = self._failed.get(process) if message.warning and later else None
         key = (message.warning, _NUMBERS.sub("#", text))
@@ -329,7 +392,9 @@ class Reader:
         if told and (process in self._failed or len(self._failed) < MOST_NAMES):
             self._failed[process] = one.text
         one.follows = one.follows or before
-        one.hosts.setdefault(host)
+        if host not in one.hosts and self._room():
+            one.hosts.setdefault(host)
+            self._kept += 1
         one.count += 1
 
 

@@ -126,6 +126,8 @@ class Text:
         self._width = 0
         self._made: dict[object, bytes] = {}
         self._open: Speaker | None = None
+        self._unfed = False
+        """Whether the last line has no line feed, as it is the last of its log."""
         self._cut: dict[Speaker, bytes] = {}
 
     @property
@@ -158,14 +160,14 @@ class Text:
     def _plain(self, batch: Sequence[Entry]) -> Iterator[bytes]:
         for one in batch:
             speaker = one.speakers[0]
-            if self._open is not None and self._open is not speaker:
+            if self._unfed or (self._open is not None and self._open is not speaker):
                 yield b"\n"
             yield one.line.text
-            if one.line.ends:
+            whole = one.line.ends and one.line.fed
+            if whole:
                 yield b"\n"
-                self._open = None
-            else:
-                self._open = speaker
+            self._open = None if whole else speaker
+            self._unfed = not one.line.fed
 
     def _laid_out(self, batch: Sequence[Entry], *, easy: bool) -> Iterator[bytes]:
         made, stamps, prefixes = self._made, self._timestamps, self._prefixes
@@ -338,6 +340,7 @@ class Raw:
     def __init__(self, *, timestamps: bool = False) -> None:
         self._timestamps = timestamps
         self._open: Source | None = None
+        self._unfed = False
 
     def copied(self, piece: bytes) -> bytes:
         """What to write for the next piece of a log: that piece."""
@@ -350,11 +353,14 @@ class Raw:
     def _written(self, batch: Sequence[Entry]) -> Iterator[bytes]:
         for one in batch:
             line = one.line
+            if self._unfed:
+                yield b"\n"
             if self._timestamps and line.source is not self._open:
                 yield line.stamp + b" "
             yield line.text
-            if line.ends:
+            if line.ends and line.fed:
                 yield b"\n"
+            self._unfed = not line.fed
             self._open = None if line.ends else line.source
 
     def end(self) -> bytes:

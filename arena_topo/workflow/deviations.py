@@ -133,8 +133,8 @@ def _why_staged(
     off = ("NCCL_SHM_DISABLE",) if kind != Family.SHM else ()
     level = ("NCCL_P2P_LEVEL",) if seen.value("NCCL_P2P_LEVEL") in {"LOC", "0"} else ()
     if found := seen.asked("NCCL_P2P_DISABLE", *level, *off):
-        names = " and ".join(line.partition(" ")[0] for line in found)
-        return f"the environment asks for it: {names}", f"leave out {names}", found
+        names = " and ".join(found)
+        return f"the environment asks for it: {names}", f"leave out {names}", seen.set_by(*found)
     for one in seen.report.complaints:
         if one.cause is Cause.NVLINK_OFF:
             return causes.ADVICE[one.cause].why, causes.ADVICE[one.cause].hint, (one.text,)
@@ -169,7 +169,7 @@ def _between_pods(seen: Seen) -> Iterator[Finding]:
         elif shared:
             cause = None
             hint = "look whether the pods have the same /dev/shm, or use --pod-shape fused"
-            said += seen.asked("NCCL_HOSTID")
+            said += seen.set_by("NCCL_HOSTID")
         elif len({seen.host(one) for one in pairs[0]}) == 1:
             # NCCL goes by the names of hosts, and these have the same.
             cause, hint = None, "--pod-shape fused makes one pod of the workers of a node"
@@ -236,18 +236,17 @@ def _why_socket(
     seen: Seen, pairs: Sequence[tuple[int, int]]
 ) -> tuple[str | None, str, tuple[str, ...]]:
     """Why nodes are joined by TCP, as far as lines say it."""
-    if found := seen.asked("NCCL_IB_DISABLE") + tuple(
-        line for line in seen.asked("NCCL_NET") if line.endswith("Socket")
-    ):
-        names = " and ".join(line.partition(" ")[0] for line in found)
-        return f"the environment asks for it: {names}", f"leave out {names}", found
+    socket = ("NCCL_NET",) if seen.value("NCCL_NET") == "Socket" else ()
+    if found := (*seen.asked("NCCL_IB_DISABLE"), *socket):
+        names = " and ".join(found)
+        return f"the environment asks for it: {names}", f"leave out {names}", seen.set_by(*found)
     hosts = [seen.hosts[name] for name in seen.names(pairs) if name in seen.hosts]
-    without = [one.name for one in hosts if one.no_ib]
+    without = [one for one in hosts if one.no_ib]
     if without:
         return (
-            f"NCCL finds no InfiniBand or RoCE device in {_some(without)}",
+            f"NCCL finds no InfiniBand or RoCE device in {_some([one.name for one in without])}",
             _ASK_FOR_RDMA,
-            ("NET/IB : No device found.",),
+            (without[0].no_ib_said,),
         )
     failed = [
         line
@@ -280,7 +279,7 @@ def _links(seen: Seen) -> Iterator[Finding]:
                 got=f"{search.inside} inside the machine, by NCCL's own search",
                 hint="do the workers have the planned GPUs? arena-topo check JOB looks into"
                 " them; nvidia-smi nvlink -s shows links that are down",
-                said=(f"Pattern: ring, type {search.inside}/{search.between}",),
+                said=(search.said,),
             )
             return
 
@@ -305,7 +304,7 @@ def _gpu_direct(seen: Seen) -> Iterator[Finding]:
         if pair in arrives and all(one.side is Side.SEND for one in ends)
     )
     if both := sorted(staged.keys() - set(sent)):
-        yield _staged_by_host(seen, both)
+        yield _staged_by_host(seen, both, staged[both[0]][0])
     if sent:
         asked = seen.value("NCCL_NET_GDR_READ") == "0"
         yield Finding(
@@ -317,15 +316,11 @@ def _gpu_direct(seen: Seen) -> Iterator[Finding]:
             if asked
             else "NCCL_NET_GDR_READ=1 lets cards read the GPU's memory; NCCL does not by itself"
             " where a GPU before Ampere has PCIe neighbours and no NVLink",
-            said=(
-                "NCCL_NET_GDR_READ set by environment to 0"
-                if asked
-                else seen.line(staged[sent[0]][0]),
-            ),
+            said=seen.set_by("NCCL_NET_GDR_READ") if asked else (staged[sent[0]][0].said,),
         )
 
 
-def _staged_by_host(seen: Seen, staged: Sequence[tuple[int, int]]) -> Finding:
+def _staged_by_host(seen: Seen, staged: Sequence[tuple[int, int]], first: Connection) -> Finding:
     off = seen.asked("NCCL_NET_GDR_LEVEL", "NCCL_NET_GDR_DISABLE")
     lines = [one.text for one in seen.report.complaints if one.cause is Cause.GDR_OFF]
     cause = None
@@ -333,7 +328,7 @@ def _staged_by_host(seen: Seen, staged: Sequence[tuple[int, int]]) -> Finding:
     if any(kind.startswith("NET/IB") for kind in seen.kinds[staged[0]]):
         hint = "is nvidia-peermem loaded on the nodes, or DMA-BUF there (Linux 5.12, open driver)?"
     if off:
-        names = " and ".join(line.partition(" ")[0] for line in off)
+        names = " and ".join(off)
         cause, hint = f"the environment says how far it may go: {names}", f"leave out {names}"
     elif lines:
         cause = f"NCCL says: {lines[0]}"
@@ -343,30 +338,30 @@ def _staged_by_host(seen: Seen, staged: Sequence[tuple[int, int]]) -> Finding:
         pairs=tuple(staged),
         cause=cause,
         hint=hint,
-        said=(*off, *lines[:1]),
+        said=(*seen.set_by(*off), *lines[:1]) or (first.said,),
     )
 
 
 def _interfaces(seen: Seen) -> Iterator[Finding]:
     """Interfaces of TCP and of the rendezvous that reach no other machine."""
-    odd: dict[str, list[str]] = {}
+    odd: dict[str, list[Host]] = {}
     for host in seen.hosts.values():
         for name in _used_by(host):
             if name.startswith(_LOCAL_INTERFACES):
-                odd.setdefault(name, []).append(host.name)
+                odd.setdefault(name, []).append(host)
     if len(seen.hosts) == 1:
         return
     for name, hosts in odd.items():
         wish = seen.value("NCCL_SOCKET_IFNAME") or ""
         asked = any(name.startswith(one.lstrip("=")) for one in wish.split(",") if one)
-        found = seen.asked("NCCL_SOCKET_IFNAME") if asked else ()
+        found = seen.set_by("NCCL_SOCKET_IFNAME") if asked else ()
         yield Finding(
             kind=Kind.INTERFACE,
-            got=f"interface {name} on {_some(hosts)}",
-            cause=f"the environment asks for it: {found[0]}" if found else None,
+            got=f"interface {name} on {_some([one.name for one in hosts])}",
+            cause=f"the environment asks for it: NCCL_SOCKET_IFNAME={wish}" if found else None,
             hint="name the interface that joins the pods: --env NCCL_SOCKET_IFNAME=eth0, and"
             " pass it on to the ranks (mpirun -x NCCL_SOCKET_IFNAME)",
-            said=found or (f"Using {name}",),
+            said=found or (hosts[0].said[name],),
         )
 
 
@@ -396,7 +391,7 @@ def _order(seen: Seen) -> Iterator[Finding]:
         ranks=tuple(rank for rank in seen.main.rings[channel] if rank is not None),
         hint="number the ranks node by node: leave out --map-by node and rank files of your"
         " own; where pods share no host id, --pod-shape fused",
-        said=(f"Channel {channel:02d} : {' '.join(map(str, seen.main.rings[channel]))}",),
+        said=(seen.main.ring_lines[channel],),
     )
 
 
@@ -408,7 +403,7 @@ def _ranks(seen: Seen) -> Iterator[Finding]:
             planned=f"{plan.ranks} ranks",
             got=f"{size} in the largest communicator",
             hint="mpirun -np, or the hostfile, says how many start; one for each GPU",
-            said=(f"nranks {size}",),
+            said=_introduced(seen.main),
         )
     if missing := seen.main.missing:
         yield Finding(
@@ -417,7 +412,7 @@ def _ranks(seen: Seen) -> Iterator[Finding]:
             ranks=missing,
             hint="is NCCL_DEBUG=INFO set there? submit with --nccl-debug, or mpirun -x"
             " NCCL_DEBUG=INFO",
-            said=(f"nranks {size}",),
+            said=_introduced(seen.main),
         )
     began = set(seen.main.incomplete) - set(missing)
     if began:
@@ -427,6 +422,7 @@ def _ranks(seen: Seen) -> Iterator[Finding]:
             got=f'no "Init COMPLETE" of {named(ranks)}',
             ranks=ranks,
             hint=_STILL,
+            said=_introduced(seen.main, ranks),
         )
     left = [one for one in seen.others if one.size is not None and one.incomplete]
     if left:
@@ -436,7 +432,14 @@ def _ranks(seen: Seen) -> Iterator[Finding]:
             kind=Kind.UNFINISHED,
             got=f'no "Init COMPLETE" of {told}{more}',
             hint=_STILL,
+            said=_introduced(left[0], left[0].incomplete),
         )
+
+
+def _introduced(whole: Communicator, ranks: Collection[int] | None = None) -> tuple[str, ...]:
+    """The line by which the first of some ranks, of all by default, told which it is."""
+    said = (one.said for one in whole.ranks if ranks is None or one.rank in ranks)
+    return tuple(line for line in said if line)[:1]
 
 
 def _called(one: Communicator) -> str:

@@ -132,6 +132,11 @@ class Shown:
         """What who has followed a whole job is told of its end; None if it ended well."""
         return self._show.failure()
 
+    @property
+    def unsaved(self) -> ArenaError | None:
+        """What could not be saved of what was to be; None if all is."""
+        return self._show.unsaved
+
     def __iter__(self) -> Iterator[Sequence[Entry]]:
         return self._show.batches()
 
@@ -231,6 +236,7 @@ class _Show:
         self.status: JobStatus | None = None
         self.end: End | None = None
         self.kept: Kept | None = None
+        self.unsaved: ArenaError | None = None
         self._stood = 0.0
         """Seconds spent elsewhere while all that there is was read."""
 
@@ -331,7 +337,7 @@ class _Show:
                 tell=self._warn,
             )
         if job is None or not (options.follow and self._asked.keep):
-            return _Sinks(saving=saving, tell=self._hears.tell)
+            return _Sinks(saving=saving, tell=self._hears.tell, fails=self._unsaved)
         cut = (options.tail, options.since, options.since_time) != (None, None, None)
         keeping = self._kept().keeping(
             self._backend.place,
@@ -339,7 +345,12 @@ class _Show:
             slots=ranks_of(job)[0] or 0,
             whole=not (cut or options.previous),
         )
-        return _Sinks(keeping=keeping, saving=saving, tell=self._hears.tell)
+        return _Sinks(
+            keeping=keeping, saving=saving, tell=self._hears.tell, fails=self._unsaved
+        )
+
+    def _unsaved(self, error: ArenaError) -> None:
+        self.unsaved = error
 
     def _warn(self, why: str) -> None:
         self._hears.tell(Note(text=why, warns=True))
@@ -593,9 +604,16 @@ class _Sinks:
     """Where lines go beside the screen: the archive, and the folder that was named."""
 
     def __init__(
-        self, *, keeping: Keeping | None = None, saving: Saving | None = None, tell: Tell
+        self,
+        *,
+        keeping: Keeping | None = None,
+        saving: Saving | None = None,
+        tell: Tell,
+        fails: Callable[[ArenaError], None],
     ) -> None:
-        self._keeping, self._saving, self._tell = keeping, saving, tell
+        """`fails` hears, at the end, what could not be saved."""
+        self._keeping, self._saving = keeping, saving
+        self._tell, self._fails = tell, fails
         self.lines = 0
         """How many came."""
 
@@ -621,6 +639,8 @@ class _Sinks:
         saving, self._saving = self._saving, None
         if saving is not None:
             saved = saving.close()
+            if saved.error is not None:
+                self._fails(saved.error)
             self._tell(
                 Note(
                     text=saved.told,

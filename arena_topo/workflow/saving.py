@@ -63,6 +63,7 @@ class _File:
     lines: int = 0
     begun: bool = False
     inside: bool = False
+    fed: bool = True
     given_up: bool = False
 
 
@@ -126,9 +127,12 @@ class Saving:
             source = line.source
             known = self._quick.get(id(source))
             file = self._file(source) if known is None else known[1]
-            row = line.text + b"\n" if line.ends else line.text
+            row = line.text + b"\n" if line.ends and line.fed else line.text
             if self._timestamps and not file.inside:
                 row = b"%b %b" % (line.stamp, row)
+            if not file.fed:
+                row = b"\n" + row
+            file.fed = line.fed
             file.inside = not line.ends
             file.rows.append(row)
             file.waiting += len(row)
@@ -220,7 +224,7 @@ class Saving:
             words.append(str(source.run))
         path = self._folder / self._name(source.pod, *words)
         taken = {one.path for one in self._files.values()}
-        if path in taken or path.exists():
+        if path in taken or os.path.lexists(path):
             path = self._folder / self._name(source.pod, *words, source.uid or "again")
         return path
 

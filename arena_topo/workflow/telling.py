@@ -168,6 +168,8 @@ def served(kept: Kept, *, asked: bool, older: int, root: Path | None) -> Note:
     if kept.gaps:
         several = dict.fromkeys(f"{one.source.pod} {_when(one)}" for one in kept.gaps)
         text += f"; lines may be missing of {named(several)}"
+    elif kept.first and not kept.complete:
+        text += "; it may have gone on after that"
     if older:
         jobs = "an older job" if older == 1 else f"{older} older jobs"
         text += f"; {jobs} of that name {'is' if older == 1 else 'are'} kept in {root}"

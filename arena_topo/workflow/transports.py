@@ -326,24 +326,25 @@ class Seen:
         return self.settings[name].value if name in self.settings else None
 
     def asked(self, *names: str) -> tuple[str, ...]:
-        """The lines of those of these variables that are set; `0` and nothing turn a thing off."""
+        """The names of those of these variables that are set; `0` and nothing turn a thing off."""
         return tuple(
-            f"{name} set by environment to {value}"
+            name
             for name in names
             if (value := self.value(name)) is not None
             and (value not in {"", "0"} or name.endswith("_LEVEL"))
         )
 
+    def set_by(self, *names: str) -> tuple[str, ...]:
+        """The lines that say to what the environment sets these variables."""
+        return tuple(self.settings[name].said for name in names if name in self.settings)
+
     def via(self, pair: tuple[int, int], kind: str) -> str:
         """A line by which a pair of ranks is joined so."""
-        for one in self.main.connections:
-            if (one.source, one.target) == pair and one.kind == kind:
-                return self.line(one)
-        return f"{pair[0]} -> {pair[1]} via {kind}"
-
-    def line(self, one: Connection) -> str:
-        """What a rank said of a connection."""
-        return f"Channel {one.channel:02d} : {one.source} -> {one.target} via {one.detail}"
+        return next(
+            one.said
+            for one in self.main.connections
+            if (one.source, one.target) == pair and one.kind == kind
+        )
 
     def host(self, rank: int) -> str:
         """The host that a rank names, else the pod that it should be in."""

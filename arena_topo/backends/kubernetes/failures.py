@@ -30,6 +30,8 @@ GONE = 410
 INVALID = 422
 _ERRORS = 400
 _GATEWAYS = frozenset({502, 504})
+_WHY = 200
+"""Characters of a cause: of what is no HTTP it is the first line."""
 IN_BETWEEN = "is there a proxy or a login page in between? see `kubectl version`"
 """What to try where somebody else seems to answer than an API server."""
 
@@ -57,7 +59,7 @@ def cause(error: BaseException) -> str:
     seen: BaseException = error
     while (inner := seen.__cause__ or seen.__context__) is not None:
         seen = inner
-    return brief((seen.strerror if isinstance(seen, OSError) else None) or str(seen))
+    return brief((seen.strerror if isinstance(seen, OSError) else None) or str(seen), _WHY)
 
 
 def unreachable(server: str, method: str, error: Exception, limit: str) -> ArenaError:

@@ -298,10 +298,13 @@ class Lines:
     def finish(self) -> list[Line]:
         """What the log ends with, if that is no whole line."""
         found: list[Line] = []
-        if self._rest or self._inside or self._holding:
+        unfed = bool(self._rest or self._inside or self._holding)
+        if unfed:
             self._slow(self._rest, ends=True, found=found)
         self._rest = b""
         self._release(found)
+        if unfed and found:
+            found[-1] = found[-1]._replace(fed=False)
         return found
 
     def _slow(self, line: bytes, *, ends: bool, found: list[Line]) -> None:

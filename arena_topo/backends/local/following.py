@@ -424,7 +424,7 @@ class _Pod:
 
     def _say(self, batch: _Batch, text: bytes, *, ends: bool, key: float = math.inf) -> None:
         at, said = stamp(self._moment)
-        line = Line(source=self._source, at=at, stamp=said, text=text, ends=ends)
+        line = Line(source=self._source, at=at, stamp=said, text=text, ends=ends, fed=not ends)
         batch.append((key, [line]))
         self._open = not ends
 
