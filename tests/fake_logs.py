@@ -36,6 +36,8 @@ class Log:
     breaks_at: list[int] = field(default_factory=list)
     """The next readers lose theirs after so many bytes of the body, chunk sizes included."""
     previous: Log | None = None
+    lingers: bool = False
+    """Followers are not told of its end, as where a node was lost; only `cut_logs` ends that."""
 
 
 def log_of(api: FakeApi, space: str, name: str, query: dict[str, str]) -> Log | None:
@@ -194,6 +196,8 @@ def serve(handler: Handler, space: str, name: str, query: dict[str, str]) -> Non
 
 def _over(fake: FakeApi, log: Log, key: tuple[str, str], uid: str) -> bool:
     entry: Any = fake.tables["pods"].get(key)
+    if log.lingers:
+        return False
     return log.ended or entry is None or entry.thing["metadata"]["uid"] != uid
 
 

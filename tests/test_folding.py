@@ -276,14 +276,18 @@ lines = st.lists(
 )
 
 
-@given(lines=lines, cuts=st.sets(st.integers(0, 30)), most=st.sampled_from([5, 10_000]))
+@given(
+    lines=lines,
+    cuts=st.sets(st.integers(0, 30)),
+    most=st.sampled_from([("MOST", 5), ("MOST_BYTES", 5), ("MOST", 10_000)]),
+)
 def test_what_is_read_whole_folds_the_same_however_it_comes(lines, cuts, most):
     at, entries = 10.0, []
     for rank, text, later, ends in lines:
         at += later
         entries.append(said(RANKS[rank], text, at, ends=ends))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(folding, "MOST", most)
+        patch.setattr(folding, *most)
         whole, cut = Fold(patient=True), Fold(patient=True)
         want = [*whole.add(entries, 0.0), *whole.rest()]
         edges = [0, *sorted(one for one in cuts if one < len(entries)), len(entries)]
@@ -300,3 +304,15 @@ def test_a_line_is_like_those_that_others_say_later_however_they_come():
     fold = Fold(patient=True)
     found = [*fold.add(entries[:1], 0.0), *fold.add(entries[1:], 0.0), *fold.rest()]
     assert shown(found) == [("one", 2, [0, 1]), ("two", 1, [1])]
+
+
+def test_where_there_is_no_room_what_is_shown_does_not_depend_on_how_it_comes(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(folding, "MOST_BYTES", 5)
+    entries = [said(RANKS[0], "a"), *(said(RANKS[1], text) for text in "bcdefg")]
+    entries.append(said(RANKS[2], "a"))
+    at_once, by_one = Fold(patient=True), Fold(patient=True)
+    found = [*at_once.add(entries, 0.0), *at_once.rest()]
+    assert shown(found)[0] == ("a", 1, [0])
+    assert [*(out for one in entries for out in by_one.add([one], 0.0)), *by_one.rest()] == found

@@ -108,6 +108,23 @@ def test_the_times_of_a_log_are_kept_beside_it(engine, tmp_path):
     assert status.chief.started < times[0][0] < times[-1][0]
 
 
+def test_what_is_given_up_while_a_log_is_read_is_told_in_its_place(tmp_path):
+    demo = Job(tmp_path)
+    [pod] = demo.pods
+    pod.write(numbered(0, 20_000))
+    file, last = LogFile(str(pod.place)), numbered(19_999, 20_000)
+    size = file.size()
+    pieces = file.pieces(0, size)
+    first = next(pieces)
+    (pod.place / "kept-from").write_text(str(size - len(last)))
+    rest = b"".join(pieces)
+    assert numbered(0, 20_000).startswith(first)
+    assert rest.endswith(b"\n" + last)
+    assert rest.count(b"line 00") == 1
+    assert b"arena-topo" in rest
+    file.close()
+
+
 @pytest.mark.parametrize(
     ("since_time", "text"),
     [
@@ -265,7 +282,10 @@ def test_whoever_follows_and_whoever_comes_later_is_told_the_same_times(engine):
     for one in threads:
         one.join()
     follow()
-    first, second, later = ([(one.at, one.stamp, one.text) for one in r.lines] for r in readers)
+    # Who looks before a line has its end is given the end, which may be empty, by itself.
+    first, second, later = (
+        [(one.at, one.stamp, one.text) for one in r.lines if one.text] for r in readers
+    )
     assert first == second == later
     assert [text for _, _, text in later] == [b"1", b"2", b"3", b"4", b"5", b"6", b"end"]
     assert len({at for at, _, _ in later}) > 3
@@ -603,6 +623,10 @@ def test_a_job_that_was_told_to_end_is_most_often_being_deleted(tmp_path, delete
         demo.end(Phase.FAILED, "stopped")
         looked = following._looked
         reader.until(lambda: following._looked > looked)
+        following._stopped = time.monotonic()
+        for _ in range(3):
+            reader.items += following.read(0.0)
+        assert reader.turns == [Turn.JOINED], "it ends before it is known how"
         if deleted:
             demo.entry = None
         reader.until_done()

@@ -438,3 +438,20 @@ def test_a_pod_of_a_job_that_is_gone_of_which_nothing_is_kept_is_told_with_those
         Showing(still_world, Asked(instance="demo-worker-0", kept=kept), archive).rest()
     assert gone.value.why == "the pods of demo are gone; kept are the logs of: demo-launcher"
     assert "logs --kept --all demo" in (gone.value.hint or "")
+
+
+def test_a_log_that_cannot_be_read_is_not_called_silent():
+    one = course(Asked(options=FOLLOW))
+    refused = ClusterError("the API server refused it", why="dial tcp: connection refused")
+    one.notice(Notice(turn=Turn.BROKEN, source=LAUNCHER, error=refused), 0.0)
+    _, waiting = one.waiting(job(Phase.RUNNING, LAUNCHER), None, None, 60.0)
+    assert waiting is not None
+    assert waiting.what == (
+        "waits: its log cannot be read yet: the API server refused it"
+        " (dial tcp: connection refused)"
+    )
+    one.notice(Notice(turn=Turn.RESUMED, source=LAUNCHER), 61.0)
+    for now in (61.0, 61.0 + SILENCE):
+        _, waiting = one.waiting(job(Phase.RUNNING, LAUNCHER), None, None, now)
+    assert waiting is not None
+    assert waiting.what == "runs, but has written nothing yet"

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,9 @@ from worlds import WORLDS, KubernetesWorld, World, living_world
 
 from arena_topo import workflow
 from arena_topo.backends.logs import LogOptions
+from arena_topo.cli.nccl import _Progress
+from arena_topo.nccl import Report
+from arena_topo.nccl.reading import Reader
 from arena_topo.output import nccl as screens
 from arena_topo.topology import presets, published
 
@@ -99,7 +103,7 @@ def test_pods_of_one_node_that_meet_over_tcp_are_told_with_cause_and_advice(worl
         " (demo-worker-0, demo-worker-1)"
     ) in flat
     assert "try: --pod-shape fused makes one pod of the workers of a node" in flat
-    assert "line: Channel 00 : 0 -> 1 via NET/Socket/0" in flat
+    assert "line: Channel 00/0 : 0[0] -> 1[0] [receive] via NET/Socket/0" in flat
 
 
 def test_a_whole_node_joined_directly_is_as_planned(world: World, run: Run):
@@ -191,6 +195,96 @@ def test_a_job_without_a_placement_is_shown_without_a_comparison(
     assert "Findings" not in out
 
 
+def test_followed_a_job_that_failed_ends_with_its_exit_code(world: World, run: Run):
+    begun(world, spoken(4, 1, through("", "NET/Socket/0", 1), complete=False), **APART)
+    later = threading.Timer(1.0, world.finish, ("demo", 7))
+    later.start()
+    code, out, _err = run("logs", "demo", "-f", "--nccl")
+    later.join()
+    assert code == 7
+    assert 'no "Init COMPLETE" of ranks 0-3' in out
+    assert run("logs", "demo", "--nccl")[0] == 0
+
+
+def test_what_was_kept_is_read_without_asking_for_the_machines(
+    cluster: KubernetesWorld, run: Run, monkeypatch: pytest.MonkeyPatch
+):
+    begun(cluster, ALONE, **APART)
+    cluster.finish("demo")
+    assert run("logs", "demo", "-f", "--all")[0] == 0
+    asked: list[str] = []
+    monkeypatch.setattr(
+        type(cluster.backend), "cluster", lambda *_: asked.append("cluster") or pytest.fail("asked")
+    )
+    code, out, _err = run("logs", "demo", "--nccl", "--kept")
+    assert code == 0
+    assert "4 of 4 ranks spoke" in out
+    assert asked == []
+
+
+# ---------------------------------------------------------------- when it is enough
+
+
+class Looks:
+    """Looks at a log at given seconds, whatever the clock says."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        self.reader = Reader()
+        clock = SimpleNamespace(monotonic=lambda: self.now)
+        monkeypatch.setattr("arena_topo.cli.nccl.time", clock)
+        self._progress = _Progress(self.reader)
+
+    def at(self, now: float, lines: Iterable[str] = ()) -> bool:
+        self.reader.feed_all(lines)
+        self.now = now
+        return self._progress.connected()
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> Looks:
+    return Looks(monkeypatch)
+
+
+def test_ranks_have_connected_when_nothing_new_came_for_a_second(looks: Looks):
+    lines = [*made(2, ["a"]), *joined(2, "P2P/CUMEM")]
+    assert not looks.at(1.0, lines[:-1])
+    assert not looks.at(1.8)
+    assert not looks.at(2.4, lines[-1:])
+    assert not looks.at(3.2)
+    assert looks.at(3.8)
+
+
+def test_as_long_as_a_rank_has_not_got_done_nothing_is_enough(looks: Looks):
+    lines = [*made(2, ["a"], done=False), *joined(2, "P2P/CUMEM")]
+    assert not any(looks.at(float(now), lines[: 9 if now == 1 else 0]) for now in range(1, 100))
+    assert not looks.at(100.0, made(2, ["a"])[2:])
+    assert looks.at(102.0)
+
+
+def test_as_long_as_a_rank_is_silent_nothing_is_enough(looks: Looks):
+    lines = [line for line in [*made(3, ["a"]), *joined(3, "P2P/CUMEM")] if "[2] NCCL" not in line]
+    assert not looks.at(1.0, lines)
+    assert not any(looks.at(float(now)) for now in range(2, 60))
+
+
+def test_a_look_that_takes_long_is_not_taken_again_at_once(
+    looks: Looks, monkeypatch: pytest.MonkeyPatch
+):
+    begun: list[float] = []
+
+    def slow(reader: Reader) -> Report:
+        begun.append(looks.now)
+        looks.now += 2.0
+        return report(reader)
+
+    report = Reader.report
+    monkeypatch.setattr(Reader, "report", slow)
+    for now in (1.0, 4.0, 10.0, 22.0, 24.0):
+        looks.at(now)
+    assert begun == [1.0, 24.0]
+
+
 @pytest.mark.usefixtures("world")
 def test_a_job_that_is_not_there_is_told_at_once(run: Run):
     assert run("logs", "nothere", "--nccl")[0] == 1
@@ -220,6 +314,49 @@ def test_a_file_without_nccl_or_that_is_none_is_an_error(tmp_path: Path, run: Ru
     code, _out, err = run("logs", "--nccl", "--from", str(tmp_path / "nothere"))
     assert code == 2
     assert "error: cannot read " in err
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        ("-f", "--follow"),
+        ("-i x", "--instance"),
+        ("-c x", "--container"),
+        ("-p", "--previous"),
+        ("--since 1s", "--since"),
+        ("--since-time 2026-01-01T00:00:00Z", "--since-time"),
+        ("--tail 1", "--tail"),
+        ("--tail 0", "--tail"),
+        ("--timestamps", "--timestamps"),
+        ("-T mpijob", "--type"),
+        ("--all", "--all"),
+        ("--only rank:0", "--only"),
+        ("--include nothing", "--include"),
+        ("--exclude nothing", "--exclude"),
+        ("--kept", "--kept"),
+    ],
+)
+def test_what_chooses_of_a_job_chooses_nothing_of_a_file(
+    tmp_path: Path, run: Run, flags: str, named: str
+):
+    file = file_of(tmp_path, ALONE)
+    code, out, err = run("logs", "--nccl", "--from", file, *flags.split())
+    assert (code, out) == (2, "")
+    assert f"{named} and --from exclude each other" in err
+
+
+def test_full_shared_memory_of_a_file_is_of_no_pod(tmp_path: Path, run: Run):
+    text = shown(tmp_path, run, [*ALONE, FULL])
+    assert "shared memory is full: a container has 64 MiB of it, unless it asks for more" in text
+    assert "of the pod" not in text
+
+
+def test_the_line_of_a_finding_is_one_of_the_log(tmp_path: Path, run: Run):
+    lines = spoken(4, 2, through("P2P/IPC", "NET/Socket/0", 2), silent=[3], interface="docker0")
+    _code, out, _err = run("logs", "--nccl", "--from", file_of(tmp_path, lines), "-o", "json")
+    said = [line for one in json.loads(out)["findings"] for line in one["lines"]]
+    assert len(said) == 2
+    assert all(any(one in line for line in lines) for one in said)
 
 
 def shown(folder: Path, run: Run, lines: list[str]) -> str:

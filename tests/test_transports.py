@@ -36,9 +36,14 @@ def plan(*seats: tuple[str, tuple[int, ...]], slots: int = 1, **said: Any) -> Pl
 
 
 def read(lines: list[str], planned: Planned | None) -> Compared:
+    """Compared; whatever a finding rests on is to be found in the lines."""
     reader = Reader()
     reader.feed_all(lines)
-    return compare(reader.report(), planned)
+    found = compare(reader.report(), planned)
+    for one in found.findings:
+        assert one.said, one
+        assert all(any(said in line for line in lines) for said in one.said), one
+    return found
 
 
 def only(found: Compared) -> Finding:
@@ -78,7 +83,7 @@ def test_one_gpu_pods_of_a_node_that_meet_over_the_network_lack_a_common_host():
     )
     assert one.hint is not None
     assert "--pod-shape fused" in one.hint
-    assert one.said == ("Channel 00 : 0 -> 1 via NET/Socket/0",)
+    assert one.said == ("Channel 00/0 : 0[0] -> 1[0] [receive] via NET/Socket/0",)
 
 
 def test_what_the_plan_has_counted_with_is_no_surprise():
@@ -95,7 +100,7 @@ def test_pods_that_share_a_host_id_and_still_use_the_network_have_no_cause_in_th
     one = only(read(lines, plan(("a", (0,)), ("a", (3,)), usable=2.25)))
     assert one.cause is None
     assert not one.foretold
-    assert one.said[-1] == "NCCL_HOSTID set by environment to a/team/demo"
+    assert one.said[-1] == "NCCL_HOSTID set by environment to a/team/demo."
 
 
 @pytest.mark.parametrize(
@@ -228,9 +233,7 @@ def test_an_interface_of_the_nodes_own_bridge_is_told_with_who_asked_for_it():
     one = only(found)
     assert one.kind is Kind.INTERFACE
     assert one.got == "interface docker0 on demo-worker-0 and 1 more"
-    assert one.cause == (
-        "the environment asks for it: NCCL_SOCKET_IFNAME set by environment to docker0"
-    )
+    assert one.cause == "the environment asks for it: NCCL_SOCKET_IFNAME=docker0"
     unasked = spoken(8, 4, through("P2P/IPC/read", "NET/Socket/0", 4), interface="docker0")
     assert only(read(unasked, two_nodes(bandwidth=1.25))).cause is None
 
@@ -493,10 +496,10 @@ def test_rdma_that_only_receives_into_the_gpu_is_told_apart_from_rdma_without_gp
     assert one.got == "RDMA that leaves through the host's memory (GDRDMA where it arrives only)"
     assert one.cause is None
     assert "NCCL_NET_GDR_READ=1" in str(one.hint)
-    assert one.said == ("Channel 00 : 0 -> 1 via NET/IB/0",)
+    assert one.said == ("Channel 00/0 : 0[0] -> 1[0] [send] via NET/IB/0",)
     asked = only(read(by_end("", "/GDRDMA", settings=["NCCL_NET_GDR_READ=0"]), planned))
     assert asked.cause == "the environment asks for it: NCCL_NET_GDR_READ"
-    assert asked.said == ("NCCL_NET_GDR_READ set by environment to 0",)
+    assert asked.said == ("NCCL_NET_GDR_READ set by environment to 0.",)
     neither = only(read(by_end("", ""), planned))
     assert neither.got == "RDMA through the host's memory (no GDRDMA in the lines)"
     assert read(by_end("/GDRDMA", "/GDRDMA"), planned).findings == ()
@@ -540,3 +543,91 @@ def test_two_complaints_of_one_class_have_their_own_advice():
     first, second = read(lines, None).findings
     assert "NCCL_MULTI_RANK_GPU_ENABLE=1" in str(first.hint)
     assert "LOCAL_RANK" in str(second.hint)
+
+
+# ---------------------------------------------------------------- never more than lines say
+
+
+def test_pods_of_one_host_name_are_not_told_apart_by_names():
+    lines = spoken(2, 1, through("", "NET/Socket/0", 1), host=lambda _: "a")
+    one = only(read(lines, plan(("a", (0,)), ("a", (3,)), usable=80.0)))
+    assert one.kind is Kind.APART
+    assert one.cause is None
+    assert one.hint == "--pod-shape fused makes one pod of the workers of a node"
+
+
+def test_what_nccl_says_of_a_card_is_the_cause_of_rdma_through_memory_and_told_once():
+    said = "NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0'"
+    lines = spoken(8, 4, through("P2P/IPC", "NET/IB/0", 4), network="IB", more=[said])
+    one = only(read(lines, two_nodes()))
+    assert one.kind is Kind.GPU_DIRECT
+    assert one.cause == f"NCCL says: {said}"
+    assert one.said == (said,)
+
+
+def test_a_card_without_gpu_direct_that_nobody_uses_is_no_finding():
+    said = "NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0'"
+    lines = spoken(8, 4, through("P2P/IPC", "NET/IB/1/GDRDMA", 4), network="IB", more=[said])
+    assert read(lines, two_nodes()).findings == ()
+
+
+def test_a_single_host_may_use_the_interface_that_leads_nowhere():
+    lines = spoken(4, 4, through("P2P/IPC", "", 4), interface="docker0")
+    assert read(lines, plan(("a", QUAD), slots=4)).findings == ()
+
+
+def test_the_network_between_nodes_that_nvlink_should_join_is_told():
+    lines = spoken(8, 4, through("P2P/CUMEM", "NET/IB/0/GDRDMA", 4), network="IB")
+    one = only(read(lines, two_nodes(tier="nvlink", machine=HGX)))
+    assert (one.kind, one.planned, one.got) == (
+        Kind.NETWORK,
+        "NVLink between the nodes",
+        "NET/IB",
+    )
+    assert "IMEX" in str(one.hint)
+
+
+@pytest.mark.parametrize("tier", ["leaf", "nvlink"])
+def test_p2p_between_nodes_is_of_one_machine_unless_nvlink_joins_them(tier: str):
+    lines = spoken(8, 4, through("P2P/CUMEM", "P2P/CUMEM", 4))
+    found = read(lines, two_nodes(tier=tier, machine=HGX))
+    assert [one.kind for one in found.findings] == ([] if tier == "nvlink" else [Kind.PLACE])
+
+
+@pytest.mark.parametrize("word", ["NVL", "NVB", "C2C", "LOC"])
+def test_paths_over_nvlink_alone_are_as_planned(word: str):
+    lines = spoken(4, 4, through("P2P/IPC", "", 4), search=f"{word}/PIX")
+    assert read(lines, plan(("a", QUAD), slots=4)).findings == ()
+
+
+def test_of_more_ranks_than_planned_those_that_no_name_places_have_no_seat():
+    lines = spoken(8, 4, through("P2P/IPC", "", 8), host=lambda pod: f"gpu{pod}")
+    found = read(lines, plan(("a", QUAD), slots=4))
+    assert found.seats == {}
+    assert {place for place, _kind in found.joined} == {Place.HOST, Place.HOSTS}
+
+
+def test_ranks_that_go_round_between_pods_have_the_gpus_of_their_turn():
+    """Rank 2 is the second of the first pod: GPU 3, not the first once more."""
+    host = {0: 0, 1: 1, 2: 0, 3: 1}
+    lines = [
+        f"demo-worker-{host[rank]}:{rank}:9 [{rank // 2}] NCCL INFO comm 0x{rank} rank {rank}"
+        f" nranks 4 cudaDev {rank // 2} busId 1000 commId 0x5 - Init COMPLETE"
+        for rank in range(4)
+    ]
+    lines.append(
+        "demo-worker-0:0:9 [0] NCCL INFO Channel 00/0 : 0[0] -> 2[1] via SHM/direct/direct"
+    )
+    linked, apart = ("a", (0, 3)), ("a", (0, 5))
+    assert only(read(lines, plan(linked, ("b", (0, 3)), slots=2))).planned == "NVLink"
+    assert read(lines, plan(apart, ("b", (0, 3)), slots=2)).findings == ()
+
+
+def test_that_gpus_are_emulated_is_part_of_the_plan():
+    forecast = Forecast(
+        state="placed", workers=((0, "a", (0, 3)),), bus_bandwidth=1.0, usable=1.0, emulated=True
+    )
+    for emulated in (True, False):
+        found = promised(status(replace(forecast, emulated=emulated)), 2)
+        assert found is not None
+        assert found.emulated is emulated

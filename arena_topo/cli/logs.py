@@ -252,7 +252,7 @@ class Wanted:
                 hint="leave out one",
             )
         for field in _OF_JOBS if self.files else ():
-            if getattr(self, field) not in {False, "", -1, (), None}:
+            if getattr(self, field) != getattr(_PLAIN, field):
                 raise _excluded(
                     field,
                     "files",
@@ -343,9 +343,13 @@ _OF_JOBS = (
 )
 """What chooses among the logs of a job, or of their lines."""
 
+_PLAIN = Wanted()
+
 
 def _spelled(field: str) -> str:
-    return {"everyone": "--all", "files": "--from", "kind": "--type"}.get(field, f"--{field.replace('_', '-')}")
+    return {"everyone": "--all", "files": "--from", "kind": "--type"}.get(
+        field, f"--{field.replace('_', '-')}"
+    )
 
 
 def _excluded(one: str, other: str, *, why: str, hint: str) -> UsageError:

@@ -170,7 +170,7 @@ def of_job(
             cluster = None
             # Without the links of the machines there is less to compare.
             with suppress(ArenaError):
-                cluster = None if asked.kept else backend.cluster()
+                cluster = backend.cluster()
             planned = promised(status, slots_of(status.forecast, status), cluster)
     found = compare(report, planned)
     if table:

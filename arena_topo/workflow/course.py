@@ -377,6 +377,10 @@ class Course:
             return choosing.reason(status) or ("its pod has not started" if early else None)
         if self._spoke:
             return None
+        broken = next(iter(self._unread.broken.values()), None)
+        if broken is not None:
+            why = f" ({broken.error.why})" if broken.error.why else ""
+            return f"its log cannot be read yet: {broken.error.message}{why}"
         # The connection to the log of a silent pod is made with its first byte.
         self._silent = now if self._silent is None else self._silent
         return SILENT if now - self._silent >= SILENCE else None

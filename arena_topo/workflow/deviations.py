@@ -438,7 +438,8 @@ def _ranks(seen: Seen) -> Iterator[Finding]:
 
 def _introduced(whole: Communicator, ranks: Collection[int] | None = None) -> tuple[str, ...]:
     """The line by which the first of some ranks, of all by default, told which it is."""
-    said = (one.said for one in whole.ranks if ranks is None or one.rank in ranks)
+    wanted = None if ranks is None else set(ranks)
+    said = (one.said for one in whole.ranks if wanted is None or one.rank in wanted)
     return tuple(line for line in said if line)[:1]
 
 

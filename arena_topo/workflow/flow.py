@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _OVER = frozenset({Turn.ENDED, Turn.GONE, Turn.REFUSED})
 
-MOST_UNDECIDED, MOST_UNDECIDED_BYTES = 10_000, 8 << 20
+_MOST_UNDECIDED, _MOST_UNDECIDED_BYTES = 10_000, 8 << 20
 """Lines that wait until it is clear whether their log is tagged, where logs are read whole."""
 
 
@@ -109,8 +109,8 @@ class Flow:
         elif self._patient and (self._undecided or self._voices.undecided):
             self._undecided += ready
             self._undecided_bytes += sum(len(one.text) for one in ready)
-            few = len(self._undecided) < MOST_UNDECIDED
-            if self._voices.undecided and few and self._undecided_bytes < MOST_UNDECIDED_BYTES:
+            few = len(self._undecided) < _MOST_UNDECIDED
+            if self._voices.undecided and few and self._undecided_bytes < _MOST_UNDECIDED_BYTES:
                 return []
             ready = self._decided()
         entries = self._entries(ready)

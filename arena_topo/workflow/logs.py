@@ -345,9 +345,7 @@ class _Show:
             slots=ranks_of(job)[0] or 0,
             whole=not (cut or options.previous),
         )
-        return _Sinks(
-            keeping=keeping, saving=saving, tell=self._hears.tell, fails=self._unsaved
-        )
+        return _Sinks(keeping=keeping, saving=saving, tell=self._hears.tell, fails=self._unsaved)
 
     def _unsaved(self, error: ArenaError) -> None:
         self.unsaved = error

@@ -1,0 +1,81 @@
+"""What is kept of logs, and held of those that are read, is bounded whatever they say."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from arena_topo.backends import JobStatus, Phase, kept
+from arena_topo.backends.kept import Archive
+from arena_topo.backends.logs import Line, Notice, Source, Turn
+from arena_topo.escaping import LogText, log_line
+from arena_topo.workflow import merging
+from arena_topo.workflow.flow import Flow
+from arena_topo.workflow.logs import Asked
+
+JOB = JobStatus(uid="u1", name="train", namespace="team", phase=Phase.RUNNING, created=100.0)
+CHIEF = Source(pod="train-launcher", uid="p1", container="mpi", chief=True)
+WORKERS = 64
+
+
+def test_of_very_many_jobs_the_oldest_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    archive = Archive(tmp_path / "logs", clock=lambda: 1e9)
+    for number in range(6):
+        with archive.keeping("cluster", replace(JOB, name=f"job-{number}")) as keeping:
+            keeping.write([Line(CHIEF, 1, b"s", b"hello")])
+        for path in archive.kept("cluster", "team", f"job-{number}")[0].folder.iterdir():
+            os.utime(path, (1e9 + number, 1e9 + number))
+    monkeypatch.setattr(kept, "JOBS", 3)
+    archive.tidy()
+    left = [number for number in range(6) if archive.kept("cluster", "team", f"job-{number}")]
+    assert left == [3, 4, 5]
+
+
+def test_one_log_stays_within_its_bound_where_the_archive_has_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(kept, "LARGEST", 2 << 20)
+    archive = Archive(tmp_path / "logs")
+    with archive.keeping("cluster", JOB) as keeping:
+        for at in range(1, 101):
+            keeping.write([Line(CHIEF, at, b"s", b"x" * 60_000)])
+    [one] = archive.kept("cluster", "team", "train")
+    assert 1 << 20 < one.size < 4 << 20
+    assert [line.at for line in archive.lines(one)][-1] == 100
+
+
+@pytest.mark.parametrize("pair", [b"1;", b"38;5;", b"0"])
+def test_no_colour_is_so_long_that_it_is_waited_for_or_obeyed(pair: bytes):
+    endless = b"\x1b[" + pair * 500
+    text = LogText(colours=True)
+    shown = b"".join(text.feed(endless[at : at + 1]) for at in range(len(endless)))
+    assert len(shown) > len(endless) - 100
+    text.end()
+    for some in (text.feed(endless + b"m\n"), log_line(endless + b"m", colours=True).encode()):
+        assert b"\x1b[" not in some
+        assert b"\\x1b[" in some
+
+
+def test_what_is_held_of_many_workers_is_bounded_though_one_says_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """64 workers of which one, and the launcher, hold up all the others; nothing is shown."""
+    monkeypatch.setattr(merging, "MOST_LINES", 4000)
+    monkeypatch.setattr("arena_topo.workflow.folding.MOST", 2000)
+    flow = Flow(Asked(everyone=True, fold=True), slots=1, total=WORKERS, patient=True)
+    names = [(one, f"train-worker-{one}") for one in range(WORKERS)]
+    workers = [Source(pod=name, uid=name, worker=one) for one, name in names]
+    for one in (CHIEF, *workers):
+        flow.notice(Notice(turn=Turn.JOINED, source=one))
+    came = shown = most = 0
+    for number in range(400):
+        batch = [Line(one, 10 + number, b"", b"step %d" % number) for one in workers[1:]]
+        came += len(batch)
+        shown += sum(one.total for one in flow.put(batch, number / 1000))
+        most = max(most, came - shown)
+    assert 2000 < most <= 4000 + 2000 + len(workers)
+    shown += sum(one.total for one in flow.rest(1.0))
+    assert shown == came

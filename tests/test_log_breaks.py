@@ -1,0 +1,140 @@
+"""Following logs on a cluster: what ends unseen, and what is asked for again, and how often."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+import fake_logs
+import pytest
+from fake_api import FakeApi
+from fake_operator import FakeOperator
+from test_backends_logs import FOLLOW, Reader, is_chief
+from test_log_streams import WORKER, opened, running, stamp
+
+from arena_topo.backends.kubernetes import following as followed
+from arena_topo.backends.kubernetes.engine import KubernetesBackend
+from arena_topo.backends.logs import LogOptions, Notice, Source, Turn
+
+
+@pytest.fixture
+def api() -> Iterator[FakeApi]:
+    fake = FakeApi()
+    yield fake
+    fake.cut_logs()
+    fake.close()
+
+
+@pytest.fixture
+def operator(api: FakeApi) -> FakeOperator:
+    return FakeOperator(api)
+
+
+@pytest.fixture
+def backend(api: FakeApi, tmp_path: Path) -> KubernetesBackend:
+    return opened(api, tmp_path)
+
+
+def is_worker(source: Source) -> bool:
+    return source.worker == 0
+
+
+def test_a_stream_that_stays_open_though_its_pod_is_gone_is_left(
+    api: FakeApi, backend: KubernetesBackend, operator: FakeOperator, monkeypatch
+):
+    monkeypatch.setattr(followed, "_SILENCE", 0.3)
+    job = running(backend, operator)
+    api.write(WORKER, "one", at=stamp(1))
+    api.logs["default", WORKER].lingers = True
+    with backend.follow(job, FOLLOW, is_worker) as following:
+        reader = Reader(following)
+        reader.until_said("one")
+        api.remove("pods", "default", WORKER, {"gracePeriodSeconds": 0})
+        reader.until(lambda: Turn.GONE in reader.turns(chief=False))
+    assert reader.texts() == ["one"]
+
+
+def test_of_two_runs_between_two_looks_the_one_before_the_last_is_read(
+    api: FakeApi, backend: KubernetesBackend, operator: FakeOperator
+):
+    job = running(backend, operator)
+    api.write(WORKER, "run 0", at=stamp(1))
+    with backend.follow(job, FOLLOW, is_worker) as following:
+        reader = Reader(following)
+        reader.until_said("run 0")
+        api.fail(r"/pods\?", times=1000, status=500, retry_after=9999)
+        with api.lock:
+            for run in (1, 2):
+                fake_logs.restart(api, WORKER)
+                late = fake_logs.rfc3339_nano(api.clock() + run)
+                api.write(WORKER, f"run {run}", at=late)
+        api.faults.clear()
+        reader.until_said("run 2")
+    assert [(line.text, line.source.run) for line in reader.lines] == [
+        (b"run 0", 0),
+        (b"run 1", 1),
+        (b"run 2", 2),
+    ]
+
+
+def test_nothing_is_done_before_the_pods_were_seen_once_more(
+    backend: KubernetesBackend, operator: FakeOperator
+):
+    """A launcher that is tried again is there by then."""
+    backend.look_every = 1.0
+    job = running(backend, operator, "one")
+    with backend.follow(job, FOLLOW, is_chief) as following:
+        reader = Reader(following)
+        reader.until_said("one")
+        operator.finish("demo")
+        reader.until(lambda: Turn.ENDED in reader.turns())
+        assert not following.done
+        reader.until_done()
+
+
+def test_a_log_that_is_read_to_its_end_is_not_asked_for_without_end(
+    api: FakeApi, backend: KubernetesBackend, operator: FakeOperator, monkeypatch
+):
+    monkeypatch.setattr(followed, "_SHORTEST", 0.01)
+    job = running(backend, operator, "one")
+    api.fail(f"{WORKER}/log", times=10_000, status=500, retry_after=9999)
+    with backend.follow(job, LogOptions()) as following:
+        reader = Reader(following)
+        reader.until_done()
+    assert reader.texts() == ["one"]
+    [refused] = [
+        one for one in reader.items if isinstance(one, Notice) and one.turn is Turn.REFUSED
+    ]
+    assert refused.source.worker == 0
+
+
+def test_a_stream_that_breaks_again_and_again_is_asked_for_more_and_more_seldom(
+    backend: KubernetesBackend, operator: FakeOperator
+):
+    job = running(backend, operator, "one")
+    with backend.follow(job, FOLLOW, is_chief) as following:
+        reader = Reader(following)
+        reader.until_said("one")
+        [[reading]] = following._readings.values()
+        delays = []
+        for _ in range(9):
+            following._pause(reading)
+            delays.append(reading.delay)
+    first, most = followed._SHORTEST, followed._LONGEST
+    assert delays == [min(most, first * 2**number) for number in range(9)]
+    assert delays[-1] == most
+
+
+def test_as_many_files_may_be_open_as_there_are_streams(
+    backend: KubernetesBackend, operator: FakeOperator, monkeypatch: pytest.MonkeyPatch
+):
+    asked: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (70, 170))
+    monkeypatch.setattr(resource, "setrlimit", lambda _, limits: asked.append(limits))
+    job = running(backend, operator, "one", workers=15)
+    with backend.follow(job, FOLLOW, lambda _: True) as following:
+        reader = Reader(following)
+        reader.until_said("one")
+    # 16 streams, and all else; twice that, so that not each new pod asks for more.
+    assert asked[0] == (2 * (16 + followed._SPARE), 170)

@@ -1,0 +1,159 @@
+"""Half lines of NCCL claim nothing, and however many there are, memory and steps are bounded."""
+
+from __future__ import annotations
+
+import pytest
+from test_nccl import PREFIX, kinds, read, start
+
+from arena_topo.nccl import members, reading
+from arena_topo.nccl.reading import Reader
+
+
+def test_half_of_a_setting_is_not_claimed() -> None:
+    reader = Reader()
+    reader.feed(f"{PREFIX}NCCL_MIN_NCHANNELS set by environment to 1", ends=False)
+    assert reader.report().settings == ()
+    reader.feed(f"{PREFIX}NCCL_MIN_NCHANNELS set by environment to 10.")
+    (one,) = reader.report().settings
+    assert (one.value, one.said) == ("10", "NCCL_MIN_NCHANNELS set by environment to 10.")
+
+
+def test_a_connection_of_a_rank_that_its_thread_is_not_is_not_used() -> None:
+    lines = [start(0, 8, "a", pid=0, done=False)]
+    lines.append("n:0:9 [0] NCCL INFO Channel 00/0 : 5[5] -> 6[6] via P2P/IPC")
+    report = read("\n".join(lines))
+    assert (kinds(report), report.torn) == (set(), 1)
+
+
+def begins(rank: int, size: int, name: str, state: str = "START") -> str:
+    said = f" commId 0x{name}" if name else ""
+    return (
+        f"n:1:9 [0] NCCL INFO comm 0x7f rank {rank} nranks {size} cudaDev 0 busId 1000{said}"
+        f" - Init {state}"
+    )
+
+
+def test_a_pointer_of_another_rank_or_size_is_that_of_another_communicator() -> None:
+    report = read(f"{begins(0, 2, '')}\n{begins(1, 4, '')}")
+    assert [(one.size, [who.rank for who in one.ranks]) for one in report.communicators] == [
+        (2, [0]),
+        (4, [1]),
+    ]
+
+
+def test_a_pointer_with_another_name_is_that_of_another_communicator() -> None:
+    report = read(f"{begins(0, 2, 'a')}\n{begins(0, 2, 'b')}")
+    assert [one.name for one in report.communicators] == ["0xa", "0xb"]
+
+
+def test_a_pointer_that_was_given_back_is_that_of_another_communicator() -> None:
+    gone = "n:1:9 [0] NCCL INFO comm 0x7f rank 0 nranks 2 cudaDev 0 busId 1000 - {} COMPLETE"
+    first = begins(0, 2, "", "COMPLETE")
+    for word in ("Destroy", "Abort"):
+        report = read(f"{first}\n{gone.format(word)}\n{begins(0, 2, '')}")
+        assert [one.incomplete for one in report.communicators] == [(), (0,)]
+    assert len(read(f"{first}\n{begins(0, 2, '')}").communicators) == 1
+
+
+# ---------------------------------------------------------------- bounds
+
+
+def via_of(rank: int, *, host: str = "", pid: int | None = None) -> str:
+    return (
+        f"{host or f'host{rank}'}:{rank if pid is None else pid}:{rank} [0] NCCL INFO"
+        f" Channel 00/0 : {rank}[0] -> {rank + 1}[1] via P2P/IPC"
+    )
+
+
+def test_connections_over_the_bound_are_counted_and_not_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    line = "h:1:2 [0] NCCL INFO Channel {:02d}/0 : 0[0] -> 1[1] via P2P/IPC"
+    lines = [line.format(channel) for channel in range(40)]
+    assert read("\n".join(lines)).dropped == 0
+    monkeypatch.setattr(reading, "MOST_KEPT", 20)
+    report = read("\n".join(lines))
+    (one,) = report.communicators
+    assert len(one.connections) + report.dropped == 40
+    assert len(one.connections) <= 20
+
+
+def test_complaints_over_the_bound_are_counted_and_not_kept() -> None:
+    words = [f"{first}{second}" for first in "abcdefghijklmnopqrst" for second in "abcdefghijklmno"]
+    many = [f"n:1:2 [0] a.cc:1 NCCL WARN broken {word}" for word in [*words, "zz", "zy"]]
+    report = read("\n".join(many))
+    assert (len(report.complaints), report.dropped) == (reading.MOST_COMPLAINTS, 2)
+    known = read("\n".join([*many, many[0]]))
+    assert (known.complaints[0].count, known.dropped) == (2, 2)
+
+
+def test_ranks_over_the_bound_are_counted_and_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "MOST_MEMBERS", 10)
+    report = read("\n".join(via_of(rank) for rank in range(30)))
+    assert sum(len(one.ranks) for one in report.communicators) == 10
+    assert (report.dropped, report.loose) == (20, ())
+    monkeypatch.setattr(reading, "MOST_OF_PROCESS", 4)
+    lines = [start(rank, 99, f"{rank:x}", pid=0) for rank in range(9)]
+    assert (len(read("\n".join(lines)).communicators), read("\n".join(lines)).dropped) == (4, 5)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Channel {:02d}/02 : 0 1 2",
+        "Tree {} : 1 -> 0 -> -1",
+        "Ring {} : 0 -> 1 -> 2",
+        "NCCL_X{} set by environment to 1",
+        "Bootstrap : Using eth{}:10.0.0.1<0>",
+        "Using network Net{}",
+        "Pattern 4, crossNic 0, nChannels {}, bw 20.0/20.0, type NVL/PIX, sameChannels 1",
+    ],
+)
+def test_whatever_ranks_and_hosts_say_is_bounded(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "MOST_KEPT", 50)
+    lines = [PREFIX + text.format(number) for number in range(200)]
+    assert read("\n".join(lines)).dropped >= 145
+
+
+def test_lines_of_as_many_hosts_as_there_are_lines_are_put_together_in_few_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each rank is held against a bounded number of communicators, however many there are."""
+    held = 0
+    before = members.Group.may_hold
+
+    def counted(self: members.Group, member: members.Member) -> bool:
+        nonlocal held
+        held += 1
+        return before(self, member)
+
+    monkeypatch.setattr(members.Group, "may_hold", counted)
+    assert len(read("\n".join(via_of(rank) for rank in range(3000))).communicators) == 1
+    assert held <= 3000
+    held = 0
+    alone = [via_of(0, host=f"host{at}", pid=at) for at in range(3000)]
+    assert len(read("\n".join(alone)).communicators) == 3000
+    assert held <= 3000 * members.MOST_TRIED
+
+
+def test_a_rank_that_may_be_of_more_communicators_than_are_looked_at_is_not_certain() -> None:
+    line = "h{0}:{0}:1 [0] NCCL INFO Channel 00/0 : {1}[{2}] -> {3}[{4}] via P2P/IPC"
+    firsts = [line.format(at, 0, 0, 1, 3) for at in range(members.MOST_TRIED + 5)]
+    said = "h999:999:1 [0] NCCL INFO comm 0x1 rank 1 nranks 9 cudaDev 7 busId 1000 - Init START"
+    report = read("\n".join([*firsts, said]))
+    assert [one.certain for one in report.communicators if one.size == 9] == [False]
+
+
+def test_numbers_of_thousands_of_digits_are_torn_lines() -> None:
+    huge = "9" * 5000
+    for text in (
+        f"Channel {huge}/0 : 0[0] -> 1[1] via P2P/IPC",
+        f"Tree 0 : 1 -> {huge} -> 1",
+        f"comm 0x1 rank 0 nranks {huge} cudaDev 0 - Init START",
+        "comm 0x1 rank 0 nranks 99999999999 cudaDev 0 - Init START",
+        "comm 0x1 rank 8 nranks 8 cudaDev 0 - Init START",
+    ):
+        report = read(PREFIX + text)
+        assert (report.torn, kinds(report)) == (1, set())
