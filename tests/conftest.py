@@ -10,6 +10,7 @@ from pathlib import Path
 import clusters
 import pytest
 from fake_api import FakeApi
+from fake_operator import FakeOperator
 from hypothesis import HealthCheck, settings
 
 from arena_topo import cli
@@ -95,6 +96,12 @@ def api() -> Iterator[FakeApi]:
     fake = FakeApi()
     yield fake
     fake.close()
+
+
+@pytest.fixture
+def operator(api: FakeApi) -> FakeOperator:
+    """The MPI operator of that server."""
+    return FakeOperator(api)
 
 
 @pytest.fixture

@@ -195,6 +195,7 @@ class FakeApi(Store):
     def close(self) -> None:
         """Stop answering; the port refuses connections from now on."""
         self.close_watches()
+        self.cut_logs()
         with self.lock:
             for log in (*self.logs.values(), *self.container_logs.values()):
                 log.ended = True

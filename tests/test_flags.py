@@ -48,7 +48,7 @@ class Nowhere:
 class NoLines:
     """A log that is empty."""
 
-    end = status = None
+    end = status = failure = unsaved = None
 
     def __iter__(self):
         return iter(())

@@ -6,7 +6,6 @@ import http.client
 import os
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,18 +32,6 @@ from arena_topo.manifests import ApiVersion, Plan
 from arena_topo.topology import Knowledge, Tier, fabricfile, presets, published
 
 JOBS = "/apis/kubeflow.org/v2beta1/namespaces/default/mpijobs"
-
-
-@pytest.fixture
-def api() -> Iterator[FakeApi]:
-    fake = FakeApi()
-    yield fake
-    fake.close()
-
-
-@pytest.fixture
-def operator(api: FakeApi) -> FakeOperator:
-    return FakeOperator(api)
 
 
 @pytest.fixture

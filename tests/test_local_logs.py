@@ -314,7 +314,7 @@ def test_a_writer_killed_in_the_middle_of_a_line_leaves_what_it_wrote(engine):
 
 def test_a_log_whose_supervisor_was_killed_ends_with_its_last_line(engine, tmp_path):
     go = "while ! test -e go; do sleep 0.05; done"
-    submit(engine, job("demo", f"trap '' TERM; echo one; {go}; echo last words; sleep 600"))
+    submit(engine, job("demo", f"trap '' TERM; echo one; {go}; echo last words; exec sleep 600"))
     with engine.follow(started(engine, "demo"), FOLLOW, launchers) as following:
         reader = Reader(following)
         reader.until(lambda: reader.lines)
@@ -755,6 +755,9 @@ def test_what_a_job_said_that_is_deleted_while_it_runs_or_is_suspended_is_kept(e
     for name in ("runs", "waits"):
         engine.delete(name, "default")
         assert [one.text for one in kept_lines(name)] == [name.encode()]
+        [kept] = open_archive(os.environ).kept("local", "default", name)
+        assert (kept.deleted, kept.complete) == (True, True)
+        assert kept.phase == {"runs": "RUNNING", "waits": "SUSPENDED"}[name]
 
 
 def test_a_job_is_deleted_although_its_log_cannot_be_kept(engine, tmp_path):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import resource
-from collections.abc import Iterator
 from pathlib import Path
 
 import fake_logs
@@ -16,19 +15,6 @@ from test_log_streams import WORKER, opened, running, stamp
 from arena_topo.backends.kubernetes import following as followed
 from arena_topo.backends.kubernetes.engine import KubernetesBackend
 from arena_topo.backends.logs import LogOptions, Notice, Source, Turn
-
-
-@pytest.fixture
-def api() -> Iterator[FakeApi]:
-    fake = FakeApi()
-    yield fake
-    fake.cut_logs()
-    fake.close()
-
-
-@pytest.fixture
-def operator(api: FakeApi) -> FakeOperator:
-    return FakeOperator(api)
 
 
 @pytest.fixture

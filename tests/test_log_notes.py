@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from arena_topo.workflow import logs
 from arena_topo.workflow.choosing import early
 from arena_topo.workflow.course import KNOWN, SIGHT, SILENCE, SILENT, TOGETHER, End
 from arena_topo.workflow.logs import Asked, Waiting
+from arena_topo.workflow.speakers import only
 from arena_topo.workflow.telling import GATHER, TOLD
 from arena_topo.workflow.waiting import Start, start_of, starting
 
@@ -204,6 +206,46 @@ def test_a_pod_that_is_named_is_not_left_before_it_is_known_how_it_ended(alive: 
     showing.rest()
     assert showing.shown.end is End.POD
     assert "demo-worker-1 was evicted: " in showing.told()
+
+
+def test_a_launcher_that_is_evicted_ends_the_follow_with_that_as_the_reason(alive: LivingWorld):
+    submit(alive, workers=2)
+    alive.start("demo")
+    showing = Showing(alive, Asked(options=FOLLOW))
+    next(showing.batches)
+    chief = alive.backend.job("demo", "default").chief
+    assert chief is not None
+    alive.cluster.evict(chief.name)
+    showing.rest()
+    failure = showing.shown.failure
+    assert failure is not None
+    assert failure.why == (
+        "the launcher was evicted: The node was low on resource: memory. Threshold quantity:"
+        f" 100Mi, available: 60Mi (exit code {failure.exit_code})"
+    )
+
+
+@pytest.mark.parametrize(
+    ("failure", "code", "why"),
+    [
+        ("ended with exit code 7", 7, "the launcher ended with exit code 7"),
+        ("failed", None, "what the operator says"),
+        (None, None, "what the operator says"),
+        (
+            "failed (DeadlineExceeded): too long.",
+            None,
+            "the launcher failed (DeadlineExceeded): too long.",
+        ),
+    ],
+)
+def test_the_reason_of_a_failure_is_what_was_done_to_the_launcher_if_anything_was(
+    failure, code, why
+):
+    reason = f"the launcher ended with exit code {code}" if code else "what the operator says"
+    status = replace(job(Phase.FAILED, LAUNCHER, reason=reason), exit_code=code)
+    told = logs.failed(failed(status, LAUNCHER, failure))
+    assert told is not None
+    assert told.why == why
 
 
 def test_how_a_pod_ended_is_waited_for_no_longer_than_it_may_take():
@@ -391,6 +433,38 @@ def test_following_a_job_that_is_gone_ends_as_the_job_did(still_world, tmp_path,
         showing = Showing(still_world, asked, archive)
         showing.rest()
         assert showing.shown.failure is None
+
+
+def test_following_a_job_that_was_deleted_while_it_ran_says_so(still_world, tmp_path):
+    archive = Archive(tmp_path / "kept")
+    status = replace(job(Phase.RUNNING), uid="old")
+    with archive.keeping(still_world.backend.place, status) as keeping:
+        archive.adopt(still_world.backend.place, status, spoken(LAUNCHER, "one"))
+        # Who follows it sees it fail just then.
+        keeping.close(replace(status, phase=Phase.FAILED, exit_code=1))
+    showing = Showing(still_world, Asked(options=FOLLOW), archive)
+    assert showing.rest() == ["one"]
+    failure = showing.shown.failure
+    assert failure is not None
+    assert failure.message == "the job demo was deleted before it had ended"
+    assert (failure.why, failure.exit_code) == ("it was RUNNING when it was deleted", 1)
+    assert "may have gone on" not in showing.told()
+
+
+def test_tags_that_were_asked_for_are_known_of_what_is_kept(still_world, tmp_path):
+    archive = Archive(tmp_path / "kept")
+    status = replace(job(Phase.SUCCEEDED), exit_code=0, uid="old", command="mpirun -l python t.py")
+    with archive.keeping(still_world.backend.place, status, whole=True) as keeping:
+        keeping.write(spoken(LAUNCHER, "free text", "[1] Traceback"))
+        keeping.close(status)
+    showing = Showing(still_world, Asked(only=only(["rank:1"])), archive)
+    assert showing.rest() == ["Traceback"]
+    path = next((tmp_path / "kept").glob("*/job.json"))
+    about = json.loads(path.read_text())
+    older = {key: value for key, value in about.items() if key not in {"tags", "deleted"}}
+    for other in (older, {**about, "tags": "of a later version"}):
+        path.write_text(json.dumps(other))
+        assert Showing(still_world, Asked(only=only(["rank:1"])), archive).rest() == []
 
 
 def test_between_the_runs_of_what_was_kept_it_is_told_that_another_begins(still_world, tmp_path):

@@ -618,3 +618,36 @@ def test_a_line_of_a_megabyte_is_read_to_its_end() -> None:
     trees = " ".join(["[0] 1/-1/-1->0->-1"] * 50_000)
     assert len(read(f"{PREFIX}Trees {trees}").communicators[0].trees) == 1
     assert read(f"{PREFIX}Channel 00/02 :{'   0' * 200_000}x").torn == 1
+
+
+def test_pieces_of_lines_that_lost_the_words_they_are_known_by_are_counted_as_torn() -> None:
+    whole = "a-1:10:25 [0] NCCL INFO Comm config Blocking set to 1\n"
+    pieces = ("x) a-1:77:3571306", "a-1:10:25 [3", "a-1:10:25 [0] N", "x) CCL INFO Channel 08/0 :")
+    for piece in pieces:
+        assert read(whole + piece).torn == 1
+        assert read(piece).lines == 0
+    for other in (
+        "step 4 at 12:30:45",
+        "12:30:45 [0] Nothing",
+        "b:10:25",
+        "OpenCL INFO x",
+        "a-1:7",
+    ):
+        assert read(whole + other).torn == 0
+
+
+def test_a_host_that_only_a_rank_names_is_a_host_as_well() -> None:
+    assert [host.name for host in read(log("cumem-2.21.5")).hosts] == ["kolyoz1", "kolyoz2"]
+
+
+def test_a_complaint_has_the_rank_of_its_process_where_lines_leave_no_choice() -> None:
+    start = "comm 0x{}0 rank {} nranks {} cudaDev 0 nvmlDev 0 busId 6000 commId 0x{} - Init START\n"
+    began = "a:10:20 [0] NCCL INFO " + start.format(1, 3, 4, 1)
+    warning = "a:10:25 [0] misc/socket.cc:1 NCCL WARN Net : Connection closed by remote peer\n"
+    (one,) = read(began + warning).complaints
+    assert (one.hosts, one.ranks) == (("a",), (3,))
+    small = "a:10:21 [0] NCCL INFO " + start.format(2, 1, 2, 2)
+    assert read(began + small + warning).complaints[0].ranks == (3,)
+    equal = "a:10:21 [0] NCCL INFO " + start.format(2, 1, 4, 2)
+    assert read(began + equal + warning).complaints[0].ranks == ()
+    assert read(began + warning.replace("[0]", "[1]")).complaints[0].ranks == ()

@@ -438,6 +438,32 @@ def test_the_screen_is_the_golden_one_and_fits_a_terminal(
     assert out == golden.read_text(encoding="utf-8")
 
 
+def test_every_host_that_a_rank_names_is_counted_and_listed(run: Run):
+    logs = Path(__file__).parent / "nccl"
+    _code, out, _err = run("logs", "--nccl", "--from", str(logs / "cumem-2.21.5.log"))
+    assert "8 of 8 ranks spoke, 2 hosts" in out
+    assert "kolyoz2  4-7 " in out
+
+
+def test_pairs_of_ranks_are_not_written_like_spans_of_ranks():
+    assert screens.pairs_named([(0, 31), (31, 0), (7, 8)]) == "pairs 0<->31, 7<->8"
+    assert screens.pairs_named([(1, 0)]) == "pair 0<->1"
+    assert screens.pairs_named([(0, one) for one in range(1, 7)]).endswith("0<->4 and 2 more")
+
+
+def test_what_the_search_counted_on_is_told_without_a_ring_as_well(tmp_path: Path, run: Run):
+    lines = spoken(4, 4, through("P2P/IPC", "", 4), search="NVL/PIX")
+    told = "NCCL's search counted on NVL inside, PIX between machines"
+    assert told in shown(tmp_path, run, lines)
+    assert told in shown(tmp_path, run, [line for line in lines if "/02 : " not in line])
+
+
+def test_a_complaint_is_told_with_its_host_and_rank(tmp_path: Path, run: Run):
+    lines = spoken(4, 4, through("P2P/IPC", "", 4))
+    out = shown(tmp_path, run, [*lines, FULL])
+    assert "No space left on device (demo-worker-0, rank 0)" in " ".join(out.split())
+
+
 def test_without_unicode_nothing_but_ascii_is_drawn(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ):

@@ -172,13 +172,6 @@ def test_one_object_that_is_none_is_no_answer_of_an_api_server(serve: Serve):
 # ---------------------------------------------------------------- commands
 
 
-@pytest.fixture
-def api() -> Iterator[FakeApi]:
-    fake = FakeApi()
-    yield fake
-    fake.close()
-
-
 @pytest.mark.parametrize("words", [[], ["--all"], ["-f"], ["--nccl"]], ids="".join)
 def test_a_login_page_is_never_shown_as_a_log(
     api: FakeApi, tmp_path: Path, run: Run, words: list[str]

@@ -559,6 +559,8 @@ def proxied(site: Site, proxy: Proxy, tmp_path: Path, monkeypatch: pytest.Monkey
 PASSING: dict[str, Callable[[Proxy], None]] = {
     "reads 429": lambda proxy: proxy.fail("GET .*/mpijobs", 429, retry_after=1),
     "write 429": lambda proxy: proxy.fail(WRITE, 429, retry_after=1),
+    "write reset": lambda proxy: proxy.reset(WRITE),
+    "write reset when it was done": lambda proxy: proxy.reset(WRITE, late=True),
     "nodes 500": lambda proxy: proxy.fail("GET /api/v1/nodes", 500),
     "jobs 500": lambda proxy: proxy.fail("GET .*resourceVersionMatch=Exact", 500, times=2),
     "list cut": lambda proxy: proxy.cut("GET /api/v1/nodes", 200),
@@ -587,8 +589,8 @@ def test_a_gang_runs_whole_in_spite_of_a_fault_that_passes(
 LOST: dict[str, Callable[[Proxy], None]] = {
     "reads 503 for good": lambda proxy: proxy.fail("GET /api/v1/", 503, times=999),
     "write 500": lambda proxy: proxy.fail(WRITE, 500),
-    "write reset": lambda proxy: proxy.reset(WRITE),
-    "write reset when it was done": lambda proxy: proxy.reset(WRITE, late=True),
+    "write reset": lambda proxy: proxy.reset(WRITE, times=99),
+    "write reset when it was done": lambda proxy: proxy.reset(WRITE, times=99, late=True),
     "resume 500": lambda proxy: proxy.fail(RECORD, 500, times=99),
     "resume reset": lambda proxy: proxy.reset(RECORD, times=99),
     "too slow to read": lambda proxy: proxy.slow("GET /api/v1/nodes", 5.0),

@@ -173,13 +173,6 @@ def test_the_field_that_makes_no_sense_is_named(one: Any, said: str):
 
 
 @pytest.fixture
-def api() -> Iterator[FakeApi]:
-    fake = FakeApi()
-    yield fake
-    fake.close()
-
-
-@pytest.fixture
 def config(api: FakeApi, tmp_path: Path) -> str:
     """A kubeconfig for a server with a running job `demo`."""
     config = kubeconfig(tmp_path / "config", api.url, user={"username": "alice"})

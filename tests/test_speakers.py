@@ -11,15 +11,14 @@ from hypothesis import strategies as st
 
 from arena_topo.backends import Instance, JobStatus, Phase
 from arena_topo.backends.logs import Line, Source
+from arena_topo.backends.tagging import Tagging, asked_for, tagging
 from arena_topo.errors import UsageError
 from arena_topo.manifests import Forecast
 from arena_topo.workflow.speakers import (
     Only,
     Speaker,
-    Tagging,
     Tags,
     Voices,
-    asked_for,
     chosen,
     only,
     ranks_of,
@@ -147,6 +146,37 @@ def test_a_program_that_writes_numbers_in_brackets_is_not_taken_for_ranks(lines)
 )
 def test_the_command_of_a_job_says_which_tags_it_asks_for(command, tagging):
     assert asked_for(command) is tagging
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ('sh -c for i in 0 1 2 3; do echo "[$i] epoch"; sleep 1; done', Tagging.NONE),
+        (
+            "/bin/sh -c 'i=0; while [ $i -lt 9 ]; do i=$((i+1)); echo \"[$i] x\" 2>&1; done'",
+            Tagging.NONE,
+        ),
+        ("sh -c for i in $(seq 4); do echo [$i]; done", Tagging.NONE),
+        ("sh -c cd /data && ./run.sh", None),
+        ("bash run.sh", None),
+        ("sh -c cat run.sh | sh", None),
+        ("python train.py", None),
+        ("mpirun -np 2 python train.py", None),
+        ("sh -c echo begins; exec mpirun -np 2 a", None),
+        ("mpirun -l a", Tagging.HYDRA),
+        ("", None),
+    ],
+)
+def test_a_command_that_starts_only_what_the_shell_can_do_has_no_tags(command, said):
+    assert tagging(command) is said
+
+
+def test_tags_are_not_believed_where_there_is_no_mpirun():
+    lines = [f"[{rank % 4}] epoch" for rank in range(16)]
+    assert attributed(*lines, whole=True)[0] == (0, "epoch")
+    told = attributed(*lines, asked=Tagging.NONE, whole=True)
+    assert told == [(None, text) for text in lines]
+    assert attributed("[1,3]<stdout>:x", asked=Tagging.NONE) == [(3, "x")]
 
 
 def test_tags_that_the_command_asks_for_are_believed_from_the_first_line_on():

@@ -631,3 +631,43 @@ def test_that_gpus_are_emulated_is_part_of_the_plan():
         found = promised(status(replace(forecast, emulated=emulated)), 2)
         assert found is not None
         assert found.emulated is emulated
+
+
+def test_rdma_is_claimed_of_a_plugin_only_where_its_provider_is_told_to_be_one():
+    def of(*provider: str) -> Finding:
+        via = through("P2P/IPC", "NET/AWS Libfabric/0", 4)
+        lines = spoken(8, 4, via, network="AWS Libfabric", more=provider)
+        return only(read(lines, two_nodes()))
+
+    assert of().got == "NET/AWS Libfabric, no GDRDMA in the lines"
+    assert of().cause is None
+    tcp = of("NET/OFI Selected Provider is tcp")
+    assert tcp.got == "NET/AWS Libfabric, no GDRDMA in the lines"
+    assert tcp.cause == "the network plugin chose the provider tcp"
+    assert tcp.said == ("NET/OFI Selected Provider is tcp",)
+    efa = of("NET/OFI Selected provider is efa, fabric is efa-direct (found 4 nics)")
+    assert efa.got == "RDMA through the host's memory (no GDRDMA in the lines)"
+
+
+CLOSED = (
+    "b:10:25 [0] misc/socket.cc:1 NCCL WARN Call to recv failed : Broken pipe",
+    "a:10:25 [0] misc/socket.cc:2 NCCL WARN Net : Connection closed by remote peer c.x<5001>",
+)
+
+
+def test_two_texts_of_one_cause_stay_apart_and_the_one_that_names_a_peer_comes_first():
+    first, second = read(list(CLOSED), None).findings
+    assert first.got == "Net : Connection closed by remote peer c.x<5001>"
+    assert second.got == "Call to recv failed : Broken pipe"
+    assert (first.hosts, second.hosts) == (("a",), ("b",))
+
+
+def test_that_another_rank_ended_is_not_claimed_where_no_line_says_so():
+    for one in read(list(CLOSED), None).findings:
+        assert "ended" not in f"{one.cause} {one.hint}"
+        assert "rank:N" not in str(one.hint)
+
+
+def test_what_nccl_warns_of_comes_before_lines_that_are_missing():
+    lines = [*spoken(8, 4, through("P2P/IPC", "NET/IB/0/GDRDMA", 4), silent=[6, 7]), CLOSED[1]]
+    assert [one.kind for one in read(lines, None).findings] == [Kind.COMPLAINT, Kind.SILENT]

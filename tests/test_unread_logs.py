@@ -6,7 +6,7 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from arena_topo.backends.stretches import Gap
 from arena_topo.errors import ArenaError, ClusterError, NotFound, UsageError
 from arena_topo.workflow import course, logs, merging, telling
 from arena_topo.workflow.logs import Asked, Note
-from arena_topo.workflow.unread import Unread, notes
+from arena_topo.workflow.unread import AGAIN, Unread, notes
 
 ALL = Asked(everyone=True)
 SOURCE = Source(pod=LAUNCHER, uid="1", chief=True)
@@ -40,18 +40,6 @@ OVER = JobStatus(
     created=100.0,
     exit_code=0,
 )
-
-
-@pytest.fixture
-def api() -> Iterator[FakeApi]:
-    fake = FakeApi()
-    yield fake
-    fake.close()
-
-
-@pytest.fixture
-def operator(api: FakeApi) -> FakeOperator:
-    return FakeOperator(api)
 
 
 @pytest.fixture
@@ -358,26 +346,29 @@ LOST = ClusterError("the connection broke")
 
 def test_a_log_that_is_read_again_lacks_nothing():
     unread = Unread(many=True)
-    assert unread.notice(Notice(turn=Turn.BROKEN, source=SOURCE, error=LOST))
+    assert unread.notice(Notice(turn=Turn.BROKEN, source=SOURCE, error=LOST), 0.0)
     assert [one.source for one in unread.lacking()] == [SOURCE]
-    unread.notice(Notice(turn=Turn.RESUMED, source=SOURCE))
+    unread.notice(Notice(turn=Turn.RESUMED, source=SOURCE), 0.0)
     assert unread.lacking() == []
 
 
-def test_a_break_is_news_once_until_lines_come():
+def test_a_break_is_news_once_and_again_after_lines_and_half_a_minute():
     unread = Unread(many=True)
     broken = Notice(turn=Turn.BROKEN, source=SOURCE, error=LOST)
     resumed = Notice(turn=Turn.RESUMED, source=SOURCE)
-    assert [unread.notice(one) for one in (broken, resumed, broken)] == [True, True, False]
+    assert [unread.notice(one, 0.0) for one in (broken, resumed, broken)] == [True, True, False]
+    assert not unread.notice(broken, 2 * AGAIN)
     unread.came([Line(source=SOURCE, at=1, stamp=b"", text=b"hello")])
-    assert unread.notice(broken)
+    assert not unread.notice(broken, AGAIN - 1)
+    assert unread.notice(broken, AGAIN)
+    assert not unread.notice(broken, 3 * AGAIN)
 
 
 def test_a_pod_that_was_deleted_lacks_what_was_not_read_before():
     unread = Unread(many=True)
-    unread.notice(Notice(turn=Turn.GONE, source=SOURCE))
+    unread.notice(Notice(turn=Turn.GONE, source=SOURCE), 0.0)
     assert unread.lacking() == []
-    unread.notice(Notice(turn=Turn.GONE, source=SOURCE, error=LOST))
+    unread.notice(Notice(turn=Turn.GONE, source=SOURCE, error=LOST), 0.0)
     [note] = notes(unread.lacking())
     assert note.text == f"the log could not be read to the end ({LAUNCHER}): the connection broke"
     assert note.warns
@@ -387,7 +378,7 @@ def test_many_logs_that_lack_something_for_one_reason_are_one_note():
     unread = Unread(many=True)
     for index in range(64):
         source = Source(pod=f"demo-worker-{index}", uid=str(index), worker=index)
-        unread.notice(Notice(turn=Turn.BROKEN, source=source, error=LOST))
+        unread.notice(Notice(turn=Turn.BROKEN, source=source, error=LOST), 0.0)
     [note] = notes(unread.lacking())
     assert note.text == (
         "64 logs could not be read to the end"

@@ -415,7 +415,7 @@ def test_who_left_before_the_end_is_told_that_it_may_have_gone_on(world: World, 
     world.say("demo", "hello")
     left = Showing(world, Asked(options=FOLLOW), archive)
     left.until_said("hello")
-    left.batches.close()  # type: ignore[attr-defined]
+    left.batches.close()
     again = Showing(world, Asked(kept=True), archive)
     assert again.rest() == ["hello"]
     assert again.told().endswith("; it may have gone on after that")

@@ -38,6 +38,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from arena_topo.backends import stretches
 from arena_topo.backends.logs import Line, LogOptions, Notice, Source, Wanted
+from arena_topo.backends.tagging import Tagging, tagging
 from arena_topo.errors import ArenaError, UsageError
 
 if TYPE_CHECKING:
@@ -78,7 +79,8 @@ class Kept:
     known, or no lines), `sources` all logs there are, `gaps` where lines may be missing. `complete`
     says that the job was over and all of each log was read. `phase` (arena's word) and `exit_code`
     are how the job was last seen; `created` is Unix seconds; `slots` the ranks of each worker, 0
-    where that is not known. `size` is in bytes.
+    where that is not known, `tags` what its command says of them. `deleted` says that the job was
+    not over when it was deleted. `size` is in bytes.
     """
 
     folder: Path
@@ -90,6 +92,8 @@ class Kept:
     phase: str
     exit_code: int | None
     slots: int
+    tags: Tagging | None = None
+    deleted: bool = False
     first: int
     last: int
     sources: tuple[Source, ...]
@@ -166,13 +170,15 @@ class Keeping:
         """Remember that a log does not begin with its first line: `Following` says it is `CUT`."""
         self._cut.add(source)
 
-    def close(self, job: JobStatus | None = None) -> None:
+    def close(self, job: JobStatus | None = None, *, deleted: bool = False) -> None:
         """Write what is left; `job` is how it was last seen. More than once does no harm."""
         if not self._off:
             with self._trying():
                 self._flush()
-                if job is not None:
-                    self._about = {**self._about, **_seen(job)}
+                there = _loaded(self._folder / "job.json") or {}
+                # Who deletes it knows best: others see it end just then.
+                if job is not None and (deleted or not there.get("deleted")):
+                    self._about = {**self._about, **_seen(job), "deleted": deleted}
                     _replace(self._folder / "job.json", self._about)
                 self._unlock()
                 with contextlib.suppress(OSError):
@@ -216,7 +222,8 @@ class Keeping:
             # Somebody has removed the folder as too old in this very moment.
             self._unlock()
         old = _loaded(self._folder / "job.json") or {}
-        self._about["slots"] = self._about["slots"] or old.get("slots", 0)
+        for key in ("slots", "tags"):
+            self._about[key] = self._about[key] or old.get(key, self._about[key])
         _replace(self._folder / "job.json", self._about)
         if self._sole:
             self._there = stretches.found(self._folder)
@@ -316,6 +323,7 @@ class Archive:
             "uid": job.uid,
             "created": job.created,
             "slots": slots,
+            "tags": tagging(job.command),
             **_seen(job),
         }
         folder = None
@@ -330,7 +338,7 @@ class Archive:
     def adopt(
         self, place: str, job: JobStatus, lines: Iterable[Line | Notice], *, slots: int = 0
     ) -> None:
-        """Keep all the lines of a job that is over, each log from its beginning to its end.
+        """Keep all the lines of a job, as it was when it was deleted, each log to its end.
 
         A notice (`Turn.CUT`) says that a log's beginning is not there.
         """
@@ -350,7 +358,7 @@ class Archive:
             keeping.write(batch)
             for source in sources:
                 keeping.ended(source)
-            keeping.close(job)
+            keeping.close(job, deleted=not job.phase.over)
 
     def kept(self, place: str, namespace: str, name: str) -> tuple[Kept, ...]:
         """What is kept of all jobs of a name, the newest first; nothing if nothing can be read."""
@@ -522,11 +530,13 @@ def _described(folder: Path) -> Kept | None:
         phase=about["phase"],
         exit_code=about["exit_code"],
         slots=about["slots"],
+        tags=next((one for one in Tagging if one == about.get("tags")), None),
+        deleted=(deleted := about.get("deleted") is True),
         first=min(firsts, default=0),
         last=max(lasts, default=0),
         sources=tuple(sorted(sources, key=_place)),
         gaps=tuple(gaps),
-        complete=ended and not gaps and about["phase"] in {"SUCCEEDED", "FAILED"},
+        complete=ended and not gaps and (deleted or about["phase"] in {"SUCCEEDED", "FAILED"}),
         size=_measured(folder)[1],
     )
 

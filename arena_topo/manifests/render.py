@@ -383,7 +383,7 @@ _SPEAKING = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,BOOTSTRAP,ENV,GRAP
 
 Connections, channels and versions are INIT, settings ENV, rings GRAPH, network cards and GPUDirect
 NET, the interface of the bootstrap BOOTSTRAP (INIT before 2.23; words that a version does not know
-are passed over). NCCL 2.7 to 2.15 say no settings unless asked for them (NVIDIA/nccl, src/debug.cc).
+are passed over). NCCL 2.7 to 2.15 say settings only if asked (NVIDIA/nccl, src/debug.cc).
 """
 
 

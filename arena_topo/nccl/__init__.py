@@ -201,6 +201,7 @@ class Device:
 class Host:
     """What NCCL chose and found on a host, as its processes said (they may differ: all are kept).
 
+    A host that only a rank names has nothing but its name.
     `bootstrap` are (interface, address) of the rendezvous, `networks` the networks in use (IB,
     Socket, AWS Libfabric), `no_ib` that "No device found" was said, `plugins` the lines of network
     plugins, each once. `said` are the lines that name an interface first, by its name, `no_ib_said`
@@ -266,7 +267,8 @@ class Complaint:
 
     `where` is NCCL's source line, `cause` None where it is not known, `hosts` who said it, and
     `count` how often. `warning` is False for INFO lines. `follows` is what the same process had
-    complained of before, where this one only tells that something failed in it.
+    complained of before, where this one only tells that something failed in it. `ranks` are those
+    of its writers where that is certain, in the largest communicator that each is of.
     """
 
     text: str
@@ -276,6 +278,7 @@ class Complaint:
     count: int
     warning: bool = True
     follows: str | None = None
+    ranks: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,16 +44,16 @@ ADVICE: dict[Cause, Advice] = {
         hint="nvidia-smi nvlink -s shows links that are down; NCCL_IGNORE_DISABLED_P2P=1 goes on",
     ),
     Cause.REFUSED: Advice(
-        why="nobody listened where a rank was expected: it has ended, or a firewall is between",
-        hint="read the log of the rank that ended first; check NetworkPolicies and the interface",
+        why="nobody listened where a rank was expected, or a firewall is between",
+        hint="look whether that rank still runs; check NetworkPolicies and the interface",
     ),
     Cause.TIMED_OUT: Advice(
         why="another rank's address did not answer: not reachable from this pod, or too late",
         hint="set NCCL_SOCKET_IFNAME to the interface that the pods share",
     ),
     Cause.CLOSED: Advice(
-        why="another rank closed its connection: it ended, and its own log says why",
-        hint="look for the first rank that failed: --only rank:N",
+        why="the connection to another rank was closed there, or broke; why, no such line says",
+        hint="look for what the other ranks complained of before",
     ),
     Cause.NO_INTERFACE: Advice(
         why="no network interface fits NCCL_SOCKET_IFNAME, or none has an address",
@@ -97,8 +97,8 @@ ADVICE: dict[Cause, Advice] = {
         hint="load nvidia-peermem on the node; NCCL_NET_GDR_LEVEL allows longer ways",
     ),
     Cause.PEER: Advice(
-        why="another rank failed; this one only noticed",
-        hint="look for the first rank that failed",
+        why="another rank's process exited, or the network failed; this one only noticed",
+        hint="look for what the other ranks complained of before",
     ),
 }
 
@@ -181,6 +181,8 @@ _OFF = re.compile(
 )
 """INFO lines that say that something is not as it could be."""
 
+_PEER = re.compile(r"<\d+>|\b(?:rank|peer) \d")
+
 _NO_CARD = re.compile(r"NET/Socket : GPU Direct RDMA Disabled")
 """Said for every interface of sockets, which never have it."""
 
@@ -194,6 +196,11 @@ def advice_on(text: str, cause: Cause | None) -> Advice | None:
     """Why NCCL complains so, and what to try; None where that is not known."""
     special = (advice for known, advice in _OF_TEXTS if known.search(text))
     return next(special, None if cause is None else ADVICE.get(cause))
+
+
+def names_peer(text: str) -> bool:
+    """Whether a complaint tells with whom there was trouble: an address or a rank."""
+    return bool(_PEER.search(text))
 
 
 def follows(text: str) -> bool:

@@ -19,6 +19,9 @@ LONGEST_PREFIX = 1_200
 """Characters before "NCCL INFO" that are looked at: 255 of a host, numbers, and the declaration of
 a function of C++ with its types."""
 
+LONGEST_NAME = 255
+"""Characters of the name of a host."""
+
 _WORD = re.compile(r"NCCL (INFO|WARN) ")
 _PREFIX = re.compile(
     r"(?:(?P<host>[\w.<>-]{1,255}):(?P<pid>\d{1,10}):(?P<tid>\d{1,10}) )?"
@@ -30,6 +33,14 @@ _WRITER = re.compile(
 )
 _WHERE = re.compile(r"(\S.*:\d{1,6}) (?:\([^ ]{1,100}\) )?")
 """What stands between the writer of a warning and its text, if it is no file: a function."""
+_TAIL = re.compile(
+    r":\d{1,10}:\d{1,10}(?P<more> (?:\[(?:-?\d{1,4}(?:\] ?(?P<word>[A-Z ]{0,8}))?)?)?)?$"
+)
+"""The end of a line that ends in its prefix, after the host."""
+LONGEST_TAIL = 60
+"""Characters that such an end has at most, and some."""
+_NAME = re.compile(r"[\w.<>-]{1,255}$")
+_HEADLESS = re.compile(r"(?<!\w)CCL (?:INFO|WARN) ")
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _VERSION = re.compile(r"NCCL version (\d+\.\d+\.\d+[\w.-]*\+cuda\d+\.\d+)")
 
@@ -67,6 +78,27 @@ def version_in(line: str) -> str | None:
     """The version NCCL tells of itself ("2.18.3+cuda12.2"), with or without a prefix."""
     found = _VERSION.search(line)
     return found[1] if found else None
+
+
+def is_fragment(line: str, writers: Collection[str]) -> bool:
+    """Whether a line without a whole prefix is a piece of a line of NCCL.
+
+    That is one that begins within the words of a prefix, or ends within the prefix of one of the
+    hosts that wrote before: "12:30:45" looks like a host and two numbers as well.
+    """
+    if _HEADLESS.search(line):
+        return True
+    line = line.rstrip()
+    begin = max(0, len(line) - LONGEST_TAIL)
+    found = _TAIL.search(line[begin:])
+    if found is None:
+        return False
+    word = found["word"] or ""
+    if not any(full.startswith(word) for full in ("NCCL INFO", "NCCL WARN")):
+        return False
+    at = begin + found.start()
+    name = _NAME.search(line, max(0, at - LONGEST_NAME), at)
+    return name is not None and name[0] in writers
 
 
 def messages(

@@ -14,7 +14,7 @@ from arena_topo.nccl import Complaint, Connection, Loose, Report, Search, Settin
 from arena_topo.nccl.causes import cause_of, follows, is_off
 from arena_topo.nccl.formats import LONGEST_SAID, Event, Ring, Start, Torn, Via, events
 from arena_topo.nccl.hosts import Findings, about_hosts
-from arena_topo.nccl.lines import Message, messages, version_in
+from arena_topo.nccl.lines import Message, is_fragment, messages, version_in
 from arena_topo.nccl.members import (
     Member,
     Process,
@@ -61,6 +61,7 @@ class _Complaining:
     warning: bool
     follows: str | None
     hosts: dict[str, None] = field(default_factory=dict)
+    writers: dict[tuple[Process, int], None] = field(default_factory=dict)
     count: int = 0
 
 
@@ -87,6 +88,7 @@ class Reader:
         self._loose: dict[tuple[Process, int, Via], int] = {}
         self._hosts: dict[str, Findings] = {}
         self._known: dict[int, set[str]] = {}
+        self._writers: set[str] = set()
         self._settings: dict[tuple[str, str], _Set] = {}
         self._complaints: dict[tuple[bool, str], _Complaining] = {}
         self._failed: dict[Process, str] = {}
@@ -103,6 +105,7 @@ class Reader:
         `ends` is False where the line is cut: what may be half a number is not used.
         """
         if "NCCL" not in line:
+            self._count_fragment(line)
             return
         if (
             "NCCL version " in line
@@ -110,6 +113,7 @@ class Reader:
             and len(self._versions) < MOST_NAMES
         ):
             self._versions.setdefault(version)
+        before = self._lines
         for message in messages(line, self._known, ends=ends):
             self._lines += 1
             if message is None:
@@ -122,6 +126,14 @@ class Reader:
             except (Torn, ValueError):
                 # No number of NCCL is too long for Python to read (sys.get_int_max_str_digits).
                 self._torn += 1
+        if self._lines == before:
+            self._count_fragment(line)
+
+    def _count_fragment(self, line: str) -> None:
+        """Count what is left of a line of NCCL that lost the words it is known by."""
+        if self._writers and is_fragment(line, self._writers):
+            self._lines += 1
+            self._torn += 1
 
     def feed_all(self, lines: Iterable[str], speaker: str = "") -> None:
         """Read every line of a log."""
@@ -153,15 +165,16 @@ class Reader:
             )
         order = {one: at for at, one in enumerate(connections(one.connection for one in loose))}
         loose.sort(key=lambda one: (one.host, one.pid or 0, order[one.connection]))
+        communicators = tuple(
+            communicator(group, groups, settled.get(at, ())) for at, group in enumerate(groups)
+        )
+        names = {rank.host for each in communicators for rank in each.ranks if rank.host}
+        names |= {name for name, host in self._hosts.items() if host.said}
         return Report(
             versions=tuple(self._versions),
             drivers=tuple(sorted(self._drivers)),
-            communicators=tuple(
-                communicator(group, groups, settled.get(at, ())) for at, group in enumerate(groups)
-            ),
-            hosts=tuple(
-                self._hosts[name].told() for name in sorted(self._hosts) if self._hosts[name].said
-            ),
+            communicators=communicators,
+            hosts=tuple((self._hosts.get(name) or Findings(name)).told() for name in sorted(names)),
             settings=tuple(
                 Setting(name=name, value=value, hosts=tuple(sorted(one.hosts)), said=one.said)
                 for (name, value), one in sorted(
@@ -177,6 +190,7 @@ class Reader:
                     count=one.count,
                     warning=one.warning,
                     follows=one.follows,
+                    ranks=self._ranks_of(one.writers),
                 )
                 for one in self._complaints.values()
             ),
@@ -187,8 +201,24 @@ class Reader:
             dropped=self._dropped,
         )
 
+    def _ranks_of(self, writers: Iterable[tuple[Process, int]]) -> tuple[int, ...]:
+        """Which ranks wrote, as far as their processes and devices leave no choice."""
+        found = set()
+        for process, device in writers:
+            spoken = [
+                (one.start.size if one.start is not None else 0, one.rank)
+                for one in self._of.get(process, ())
+                if one.rank is not None and device in one.devices()
+            ]
+            most = max((size for size, _ in spoken), default=0)
+            ranks = {rank for size, rank in spoken if size == most}
+            found |= ranks if len(ranks) == 1 else set()
+        return tuple(sorted(found))
+
     def _know(self, host: str, pid: int) -> None:
         """Remember which hosts have a process of this id."""
+        if len(self._writers) < MOST_NAMES:
+            self._writers.add(host)
         if pid not in self._known:
             if len(self._known) >= MOST_NAMES:
                 return
@@ -394,6 +424,10 @@ class Reader:
         one.follows = one.follows or before
         if host not in one.hosts and self._room():
             one.hosts.setdefault(host)
+            self._kept += 1
+        writer = (process, message.device)
+        if writer not in one.writers and self._kept < MOST_KEPT:
+            one.writers.setdefault(writer)
             self._kept += 1
         one.count += 1
 

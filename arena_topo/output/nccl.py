@@ -159,9 +159,16 @@ def _cut(line: str, width: int) -> str:
 
 
 def _rings(main: Communicator, width: int) -> str:
+    searches = [one for one in main.searches if one.pattern.lower().startswith("ring")]
+    counted = "".join(
+        f"  NCCL's search counted on {one.inside} inside, {one.between} between machines\n"
+        for one in searches[:1]
+    )
     if not main.rings:
         said = _steps(main)
-        return _folded(f"Channels: {_some(main.channels)}{said}", width, "  ") if said else ""
+        if not said and not counted:
+            return ""
+        return _folded(f"Channels: {_some(main.channels)}{said}", width, "  ") + counted
     alike: dict[tuple[int | None, ...], list[int]] = {}
     for channel, ring in sorted(main.rings.items()):
         alike.setdefault(_from_least(ring), []).append(channel)
@@ -173,12 +180,7 @@ def _rings(main: Communicator, width: int) -> str:
     more = rows[MOST_ROWS:]
     if more:
         lines.append(f"  and {_many(len(more), 'more ring')}")
-    searches = [one for one in main.searches if one.pattern.lower().startswith("ring")]
-    lines += [
-        f"  NCCL's search counted on {one.inside} inside, {one.between} between machines"
-        for one in searches[:1]
-    ]
-    return "".join(f"{line}\n" for line in lines)
+    return "".join(f"{line}\n" for line in lines) + counted
 
 
 def way(ring: Sequence[int | None]) -> str:
@@ -358,8 +360,8 @@ def _finding(index: int, one: Finding) -> Iterator[str]:
     who = ""
     if one.pairs:
         who = f" ({pairs_named(one.pairs)})"
-    elif one.ranks and one.kind is Kind.ORDER:
-        who = ""
+    elif one.kind is Kind.COMPLAINT:
+        who = _written_by(one)
     yield f"{index:>3}. {planned}{brief(one.got)}{who}"
     compared = one.kind in _EXPLAINED
     if one.cause is not None or compared:
@@ -368,6 +370,15 @@ def _finding(index: int, one: Finding) -> Iterator[str]:
         yield f"     try: {one_line(one.hint)}"
     if one.said and one.kind is not Kind.COMPLAINT:
         yield f"     line: {brief(one.said[0], 200)}"
+
+
+def _written_by(one: Finding) -> str:
+    """The hosts and ranks that complain, where known: ` (node-1, rank 3)`."""
+    said = list(map(one_line, one.hosts[:MOST_PAIRS]))
+    more = len(one.hosts) - MOST_PAIRS
+    said += [_many(more, "more host")] if more > 0 else []
+    said += [named(one.ranks)] if one.ranks else []
+    return f" ({', '.join(said)})" if said else ""
 
 
 _EXPLAINED = {
@@ -385,11 +396,12 @@ _EXPLAINED = {
 
 
 def pairs_named(pairs: Sequence[tuple[int, int]]) -> str:
-    """Pairs in words, each once whatever its direction: `ranks 0-1, 1-2 and 4 more pairs`."""
+    """Pairs in words, each once whatever its direction: `pairs 0<->31, 7<->8 and 4 more`."""
     both = sorted({(min(pair), max(pair)) for pair in pairs})
-    listed = ", ".join(f"{one}-{other}" for one, other in both[:MOST_PAIRS])
+    listed = ", ".join(f"{one}<->{other}" for one, other in both[:MOST_PAIRS])
     more = len(both) - MOST_PAIRS
-    return f"ranks {listed}" + (f" and {_many(more, 'more pair')}" if more > 0 else "")
+    word = "pair" if len(both) == 1 else "pairs"
+    return f"{word} {listed}" + (f" and {more} more" if more > 0 else "")
 
 
 def _notes(found: Compared, width: int) -> str:
@@ -474,6 +486,7 @@ def value(found: Compared, *, job: str = "", namespace: str = "") -> dict[str, A
                 "cause": None if one.cause is None else one.cause.value,
                 "where": one.where,
                 "hosts": list(one.hosts),
+                "ranks": list(one.ranks),
                 "count": one.count,
                 "warning": one.warning,
                 "follows": one.follows,
@@ -501,6 +514,7 @@ def _finding_value(one: Finding) -> dict[str, Any]:
         "planned": one.planned,
         "got": one.got,
         "foretold": one.foretold,
+        "hosts": list(one.hosts),
         "pairs": [list(pair) for pair in one.pairs],
         "ranks": list(one.ranks),
         "cause": one.cause,

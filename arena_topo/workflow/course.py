@@ -287,7 +287,7 @@ class Course:
         source = notice.source
         pod = source.pod, source.uid
         notes: list[Note] = []
-        news, joined = self._unread.notice(notice), pod in self._open
+        news, joined = self._unread.notice(notice, now), pod in self._open
         match notice.turn:
             case Turn.JOINED | Turn.RESTARTED:
                 self._begun_at = now if self._begun_at is None else self._begun_at

@@ -7,6 +7,7 @@ source (src/transport.cc, src/transport/, src/graph/paths.cc, getHostHash in src
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -59,13 +60,15 @@ class Finding:
 
     `planned` is None where the plan says nothing of it; `foretold`: the plan itself has counted
     with it. `cause` is None where the lines do not show it. `said` are the lines, or what of them
-    counts. Pairs are ranks in the direction of the data.
+    counts. Pairs are ranks in the direction of the data. `hosts` and `ranks` of a complaint are
+    who wrote it, as far as that is certain.
     """
 
     kind: Kind
     got: str
     planned: str | None = None
     foretold: bool = False
+    hosts: tuple[str, ...] = ()
     pairs: tuple[tuple[int, int], ...] = ()
     ranks: tuple[int, ...] = ()
     cause: str | None = None
@@ -81,6 +84,9 @@ _ASK_FOR_RDMA = (
     " describe node NODE)"
 )
 
+_PROVIDER = re.compile(r"NET/OFI Selected [Pp]rovider is ([^\s,]+)")
+"""What aws-ofi-nccl says (src/nccl_ofi_net.c): efa is RDMA, tcp and sockets are not."""
+
 _STILL = "NCCL is still connecting, has failed, or the log ends here"
 
 _NVLINKS = {"NVL", "NVB", "C2C", "LOC"}
@@ -90,8 +96,11 @@ _NVLINKS = {"NVL", "NVB", "C2C", "LOC"}
 def findings(seen: Seen) -> tuple[Finding, ...]:
     """All of them, what costs most first; no line is complained of twice."""
     found = tuple(_compared(seen))
-    told = {line for one in found for line in one.said}
-    return (*found, *complaints(seen, told))
+    absent = (*_ranks(seen), *_versions(seen))
+    told = {line for one in (*found, *absent) for line in one.said}
+    # What NCCL warns of is why ranks are silent or not done, as often as not.
+    warned = tuple(complaints(seen, told, warning=True))
+    return (*found, *warned, *absent, *complaints(seen, told, warning=False))
 
 
 def _compared(seen: Seen) -> Iterator[Finding]:
@@ -102,8 +111,6 @@ def _compared(seen: Seen) -> Iterator[Finding]:
     yield from _gpu_direct(seen)
     yield from _interfaces(seen)
     yield from _order(seen)
-    yield from _ranks(seen)
-    yield from _versions(seen)
 
 
 def _inside_pods(seen: Seen) -> Iterator[Finding]:
@@ -303,8 +310,11 @@ def _gpu_direct(seen: Seen) -> Iterator[Finding]:
         for pair, ends in staged.items()
         if pair in arrives and all(one.side is Side.SEND for one in ends)
     )
-    if both := sorted(staged.keys() - set(sent)):
-        yield _staged_by_host(seen, both, staged[both[0]][0])
+    both: dict[str, list[tuple[int, int]]] = {}
+    for pair in sorted(staged.keys() - set(sent)):
+        both.setdefault(staged[pair][0].kind, []).append(pair)
+    for pairs in both.values():
+        yield _staged_by_host(seen, pairs, staged[pairs[0]][0])
     if sent:
         asked = seen.value("NCCL_NET_GDR_READ") == "0"
         yield Finding(
@@ -321,25 +331,47 @@ def _gpu_direct(seen: Seen) -> Iterator[Finding]:
 
 
 def _staged_by_host(seen: Seen, staged: Sequence[tuple[int, int]], first: Connection) -> Finding:
+    provider, chosen = _provider(seen, staged)
+    rdma = first.kind.startswith("NET/IB") or provider == "efa"
     off = seen.asked("NCCL_NET_GDR_LEVEL", "NCCL_NET_GDR_DISABLE")
     lines = [one.text for one in seen.report.complaints if one.cause is Cause.GDR_OFF]
     cause = None
     hint = "has the network plugin been built for GPU Direct RDMA, and can the card do it?"
-    if any(kind.startswith("NET/IB") for kind in seen.kinds[staged[0]]):
+    if first.kind.startswith("NET/IB"):
         hint = "is nvidia-peermem loaded on the nodes, or DMA-BUF there (Linux 5.12, open driver)?"
     if off:
         names = " and ".join(off)
         cause, hint = f"the environment says how far it may go: {names}", f"leave out {names}"
     elif lines:
         cause = f"NCCL says: {lines[0]}"
+    elif provider is not None and not rdma:
+        cause, lines = f"the network plugin chose the provider {provider}", [chosen]
+        hint = "have the pods the device that the plugin is for (--device), the image its driver?"
     return Finding(
         kind=Kind.GPU_DIRECT,
-        got="RDMA through the host's memory (no GDRDMA in the lines)",
+        got="RDMA through the host's memory (no GDRDMA in the lines)"
+        if rdma
+        else f"{first.kind}, no GDRDMA in the lines",
         pairs=tuple(staged),
         cause=cause,
         hint=hint,
         said=(*seen.set_by(*off), *lines[:1]) or (first.said,),
     )
+
+
+def _provider(seen: Seen, pairs: Sequence[tuple[int, int]]) -> tuple[str | None, str]:
+    """What the plugin of AWS goes through on the hosts of some ranks, and the line that says so.
+
+    None where no line says it, or they differ.
+    """
+    found = {
+        told[1]: line
+        for name in seen.names(pairs)
+        if name in seen.hosts
+        for line in seen.hosts[name].plugins
+        if (told := _PROVIDER.match(line))
+    }
+    return next(iter(found.items())) if len(found) == 1 else (None, "")
 
 
 def _interfaces(seen: Seen) -> Iterator[Finding]:
@@ -458,32 +490,39 @@ def _versions(seen: Seen) -> Iterator[Finding]:
         )
 
 
-def complaints(seen: Seen, told_of: Collection[str] = ()) -> Iterator[Finding]:
+def complaints(
+    seen: Seen, told_of: Collection[str] = (), *, warning: bool | None = None
+) -> Iterator[Finding]:
     """What NCCL itself says is wrong, with the cause where it is known, but for some lines.
 
-    That GPU Direct RDMA is off for a card is said of cards that nobody uses, too.
+    Texts of one cause follow each other, those first that name a peer. `warning` takes WARN lines
+    only, or all others. That GPU Direct RDMA is off for a card is said of cards that nobody uses,
+    too.
     """
     told: dict[object, list[Complaint]] = {}
     for one in seen.report.complaints:
         if one.cause is Cause.GDR_OFF or one.text in told_of:
             continue
+        if warning is not None and one.warning is not warning:
+            continue
         if one.cause is not None or one.warning:
             known = causes.advice_on(one.text, one.cause)
             told.setdefault(known or one.text, []).append(one)
     for several in told.values():
-        first = several[0]
-        known = causes.advice_on(first.text, first.cause)
-        why = None if known is None else known.why
-        if first.follows is not None:
-            why = f"the same process had complained before: {first.follows}"
-        count = sum(one.count for one in several)
-        yield Finding(
-            kind=Kind.COMPLAINT,
-            got=first.text + (f" (x{count})" if count > 1 else ""),
-            cause=why,
-            hint=None if known is None else known.hint,
-            said=tuple(one.text for one in several[:3]),
-        )
+        for one in sorted(several, key=lambda one: not causes.names_peer(one.text)):
+            known = causes.advice_on(one.text, one.cause)
+            why = None if known is None else known.why
+            if one.follows is not None:
+                why = f"the same process had complained before: {one.follows}"
+            yield Finding(
+                kind=Kind.COMPLAINT,
+                got=one.text + (f" (x{one.count})" if one.count > 1 else ""),
+                hosts=tuple(name for name in one.hosts if name),
+                ranks=one.ranks,
+                cause=why,
+                hint=None if known is None else known.hint,
+                said=(one.text,),
+            )
 
 
 def _used_by(host: Host) -> Iterator[str]:

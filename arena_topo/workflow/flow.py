@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from arena_topo.backends.logs import Line, Notice, Source, Turn
+from arena_topo.backends.tagging import Tagging
 from arena_topo.workflow.folding import HELD, Fold
 from arena_topo.workflow.merging import LAG, Merge
-from arena_topo.workflow.speakers import Entry, Only, Speaker, Tagging, Voices, chosen
+from arena_topo.workflow.speakers import Entry, Only, Speaker, Voices, chosen
 from arena_topo.workflow.telling import Note, named
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ class Flow:
     """Everything that happens to lines on their way to the screen, in batches.
 
     `slots` and `total` are the ranks of each worker and of the job, where they are known, and
-    `tagging` the tags that its command asks for. With `patient`, lines wait for those of other logs
+    `tagging` what its command says of its tags. With `patient`, lines wait for those of other logs
     as long as it takes, and a short one is read to its end before it is said who speaks in it;
     without `merge` they are in order already. Memory is bounded in either case (`merging`,
     `folding`).
@@ -78,7 +79,7 @@ class Flow:
         if not self._nameless:
             return None
         lines = f"{self._nameless} line{'s'[: self._nameless != 1]} of the launcher"
-        if self._voices.asked is not None:
+        if self._voices.asked not in {None, Tagging.NONE}:
             return f"{lines} left out: no rank stands before, though the job's command asks for it"
         return (
             f"{lines} left out: its log does not say which rank wrote what; let mpirun say it:"

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any, Self
 
 from arena_topo.backends import Backend, JobStatus, Phase
 from arena_topo.backends.logs import Following, Line, LogOptions, Notice, Source, Turn, Wanted
+from arena_topo.backends.tagging import tagging
 from arena_topo.errors import ArenaError, JobFailed, NotFound, UsageError
 from arena_topo.workflow import choosing, telling, unread
 from arena_topo.workflow.course import Course, End, Looker, Waiting, source_of
 from arena_topo.workflow.flow import Flow
-from arena_topo.workflow.speakers import Entry, Only, asked_for, ranks_of, wants
+from arena_topo.workflow.speakers import Entry, Only, ranks_of, wants
 from arena_topo.workflow.telling import Note, Tell, named
 from arena_topo.workflow.waiting import command
 
@@ -97,7 +98,7 @@ def failed(job: JobStatus) -> JobFailed | None:
     return JobFailed(
         f"the job {job.name} failed",
         exit_code=job.exit_code or 1,
-        why=job.reason,
+        why=telling.how_failed(job),
         hint=command("why", job.name, namespace=job.namespace),
     )
 
@@ -247,18 +248,7 @@ class _Show:
             return None
         if self.end is End.JOB or (self.end is End.KEPT and status is not None):
             return None if status is None else failed(status)
-        if self.end is not End.KEPT or kept is None or kept.phase == Phase.SUCCEEDED:
-            return None
-        if kept.phase == Phase.FAILED:
-            code = f"the launcher ended with exit code {kept.exit_code}" if kept.exit_code else None
-            return JobFailed(
-                f"the job {self._name} failed", exit_code=kept.exit_code or 1, why=code
-            )
-        return JobFailed(
-            f"how the job {self._name} ended is not known",
-            exit_code=1,
-            why=f"it is not there any more, and was {kept.phase} when it was last seen",
-        )
+        return telling.ended_as(kept) if self.end is End.KEPT and kept is not None else None
 
     def batches(self) -> Iterator[Sequence[Entry]]:
         """All of it."""
@@ -377,10 +367,11 @@ class _Show:
             yield list(some)
 
     def _served(self, kept: Kept) -> Iterator[Sequence[Entry]]:
-        flow = Flow(self._asked, slots=kept.slots or None, patient=True, merge=False)
+        slots, tags = kept.slots or None, kept.tags
+        flow = Flow(self._asked, slots=slots, tagging=tags, patient=True, merge=False)
         lines, known = self.lines_of(kept), list[Source]()
         self.kept = kept
-        asks = self._asks(kept.slots or None)
+        asks = self._asks(slots)
         with self._sinks(None, {one.pod for one in kept.sources if asks(one)}) as sinks:
             while batch := list(islice(lines, _MANY)):
                 sinks.write(batch)
@@ -451,8 +442,8 @@ class _Show:
 
     def _read_of(self, job: JobStatus, wanted: Wanted) -> Iterator[Sequence[Entry]]:
         slots, total = ranks_of(job)
-        tagging = asked_for(job.command)
-        flow = Flow(self._asked, slots=slots, total=total, tagging=tagging, patient=True)
+        tags = tagging(job.command)
+        flow = Flow(self._asked, slots=slots, total=total, tagging=tags, patient=True)
         with (
             self._sinks(job, _names(job, wanted)) as sinks,
             self._backend.follow(job, self._asked.options, wanted) as following,
@@ -508,7 +499,7 @@ class _Show:
 
     def _followed(self, job: JobStatus, wanted: Wanted) -> Iterator[Sequence[Entry]]:
         slots, total = ranks_of(job)
-        flow = Flow(self._asked, slots=slots, total=total, tagging=asked_for(job.command))
+        flow = Flow(self._asked, slots=slots, total=total, tagging=tagging(job.command))
         looker = Looker(self._backend, job, keeps=self._asked.keep)
         course = Course(job, self._asked, wanted)
         with (

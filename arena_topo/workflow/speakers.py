@@ -11,7 +11,7 @@ line, where the launcher was asked to write it:
     Slurm            srun -l                            3: text
 
 Open MPI's cannot be mistaken. The others look like what any program might print, so they are
-believed only where the job's command asks for them (`asked_for`), or while the log is tagged
+believed only where the job's command asks for them (`backends.tagging`), or while the log is tagged
 throughout (`Tags`).
 """
 
@@ -20,11 +20,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import NamedTuple
 
 from arena_topo.backends import JobStatus
 from arena_topo.backends.logs import Line, Source
+from arena_topo.backends.tagging import Tagging
 from arena_topo.errors import UsageError
 from arena_topo.manifests import Forecast
 
@@ -185,58 +185,6 @@ def ranks_of(status: JobStatus) -> tuple[int | None, int | None]:
     return slots, slots * workers
 
 
-class Tagging(StrEnum):
-    """Whose tags stand before the lines of a log."""
-
-    OPEN_MPI = "open-mpi"
-    HYDRA = "hydra"
-    SLURM = "slurm"
-
-
-_LAUNCHES = re.compile(r"(?:.*/)?(?:(srun)|(?:mpirun|mpiexec|orterun|prterun)(?:[._-]\w+)*)")
-_BETWEEN = re.compile(r"[\s;&|()\"'`]+")
-_OUTPUTS = re.compile(r"(?:^|[,:])(?:tag(?:-detailed|-fullname)?|rank)(?:$|[,:=])")
-_PAIRS = frozenset({"genv", "env", "mca", "gmca", "prtemca", "pmixmca"})
-"""Options with two words after them; after all others one may stand."""
-
-
-def asked_for(command: str) -> Tagging | None:
-    """Which tags a job's command asks `mpirun` or `srun` for, where that can be seen in it.
-
-    Open MPI: mpirun(1), `--tag-output`, and prterun(1), `--output`. MPICH and Intel MPI:
-    hydra/src/mpiexec/uiu.h and get_parameters.c, `-prepend-rank`, `-l`. Slurm: srun(1), `--label`.
-    """
-    slurm, rest = None, 0
-    # Options of the program come after its name, which is the first word that is no option's.
-    for word in _BETWEEN.split(command):
-        if (found := _LAUNCHES.fullmatch(word)) is not None:
-            slurm, rest, before = found[1] is not None, 0, ""
-        elif slurm is None:
-            continue
-        elif word.startswith("-"):
-            before, _, value = word.lstrip("-").partition("=")
-            rest = 0 if value else 2 if before in _PAIRS else 1
-            if before == "output" and _OUTPUTS.search(value):
-                return Tagging.OPEN_MPI
-            if (tagging := _option(before, slurm=slurm)) is not None:
-                return tagging
-        elif rest:
-            rest -= 1
-            if before == "output" and not slurm and _OUTPUTS.search(word):
-                return Tagging.OPEN_MPI
-        else:
-            slurm = None
-    return None
-
-
-def _option(name: str, *, slurm: bool) -> Tagging | None:
-    if slurm:
-        return Tagging.SLURM if name in {"l", "label"} else None
-    if name == "tag-output":
-        return Tagging.OPEN_MPI
-    return Tagging.HYDRA if name in {"l", "prepend-rank"} else None
-
-
 _DATE = rb"[A-Z][a-z]{2} [A-Z][a-z]{2} [ 0-3][0-9] [0-9]{2}:[0-9]{2}:[0-9]{2} [0-9]{4}"
 
 _CERTAIN = re.compile(
@@ -275,7 +223,8 @@ _HEADS = 4096
 class Tags:
     """The tags of one log: which rank wrote a line.
 
-    Open MPI's are taken as they are, and so are others that were `asked` for. Else those are
+    Open MPI's are taken as they are, and so are others that were `asked` for. Where there can be
+    none (`Tagging.NONE`), no others are believed. Else those are
     believed once `_RUN` lines in a row have them (the first `_START` of a log), with ranks that the
     job has, at least two, one of them twice: a list that a program prints numbers no two lines
     alike. Where it is one rank alone, the log must begin with `_RUN` lines of it. As many lines
@@ -293,6 +242,7 @@ class Tags:
         self._heads: dict[bytes, int | None] = {}
         self._style = None if asked is None else _LIKELY.get(asked)
         self._asked = self._style is not None
+        self._none = asked is Tagging.NONE
         self._candidate: re.Pattern[bytes] | None = None
         self._run, self._missed, self._fresh = 0, 0, True
         self._ranks: set[int] = set()
@@ -320,7 +270,7 @@ class Tags:
         """Learn from a line that is to be attributed a little later."""
         if self.certain or self._style is not None or not text or text.isspace():
             return
-        for style in _LIKELY.values():
+        for style in () if self._none else _LIKELY.values():
             found = style.match(text)
             if found is not None and self._is_rank(int(found[1])):
                 self._tagged(style, int(found[1]))
@@ -427,7 +377,7 @@ class Voices:
     ) -> None:
         """Without `tags` a launcher's lines are all its own; `asked` are those that it should have.
 
-        That is what the job's command asks for, where that is known.
+        That is what the job's command says of them, where that is known.
         """
         self.slots = slots
         self.asked = asked

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from arena_topo.backends import JobStatus, Phase
 from arena_topo.backends.logs import Notice, Source, Turn
-from arena_topo.errors import ArenaError
+from arena_topo.errors import ArenaError, JobFailed
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -151,6 +152,35 @@ def _together(notes: Sequence[Note]) -> Note:
         return first
     text = f"{first.alike.replace('{}', str(len(pods)), 1)}: {named(pods)}"
     return Note(text=text, turn=first.turn, warns=first.warns, error=first.error)
+
+
+def how_failed(job: JobStatus) -> str | None:
+    """Why a job failed: what was done to its launcher, rather than the code it ended with then."""
+    chief = job.chief
+    failure = None if chief is None else chief.failure
+    if failure in {None, "failed"} or f"the launcher {failure}" == job.reason:
+        return job.reason
+    text = f"the launcher {failure}"
+    if not job.exit_code or f"exit code {job.exit_code}" in text:
+        return text
+    return f"{text.rstrip('.')} (exit code {job.exit_code})"
+
+
+def ended_as(kept: Kept) -> JobFailed | None:
+    """How a job ended of which only the logs are kept; None if it ended well."""
+    if kept.phase == Phase.SUCCEEDED:
+        return None
+    if kept.phase == Phase.FAILED:
+        code = f"the launcher ended with exit code {kept.exit_code}" if kept.exit_code else None
+        return JobFailed(f"the job {kept.name} failed", exit_code=kept.exit_code or 1, why=code)
+    if kept.deleted:
+        text = f"the job {kept.name} was deleted before it had ended"
+        return JobFailed(text, exit_code=1, why=f"it was {kept.phase} when it was deleted")
+    return JobFailed(
+        f"how the job {kept.name} ended is not known",
+        exit_code=1,
+        why=f"it is not there any more, and was {kept.phase} when it was last seen",
+    )
 
 
 def served(kept: Kept, *, asked: bool, older: int, root: Path | None) -> Note:

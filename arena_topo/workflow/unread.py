@@ -12,6 +12,9 @@ from arena_topo.workflow.telling import Note, named
 
 _Pod = tuple[str, str]
 
+AGAIN = 30.0
+"""Seconds before one log's next break is told of: a connection that is cut every second is one."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lacking:
@@ -33,17 +36,21 @@ class Unread:
         self.broken: dict[_Pod, Lacking] = {}
         """Those that may be read again any moment."""
         self._lost: dict[_Pod, Lacking] = {}
-        self._said: set[_Pod] = set()
+        self._said: dict[_Pod, float] = {}
+        self._spoke: set[_Pod] = set()
 
-    def notice(self, notice: Notice) -> bool:
-        """Something happened to a log; whether that is news."""
+    def notice(self, notice: Notice, now: float) -> bool:
+        """Something happened to a log at a time (seconds); whether that is news."""
         source, error = notice.source, notice.error
         pod = source.pod, source.uid
         news = True
         if notice.turn is Turn.BROKEN:
             self.broken[pod] = Lacking(source=source, error=error or _unknown())
-            news = pod not in self._said
-            self._said.add(pod)
+            said = self._said.get(pod)
+            news = said is None or (pod in self._spoke and now - said >= AGAIN)
+            if news:
+                self._said[pod] = now
+                self._spoke.discard(pod)
         elif notice.turn is not Turn.CUT:
             self.broken.pop(pod, None)
         # Where there is nothing to be read, nothing is lacking.
@@ -55,9 +62,10 @@ class Unread:
         return news
 
     def came(self, lines: Sequence[Line]) -> None:
-        """Lines came: who speaks can be read, and the next break is news again."""
+        """Lines came: who speaks can be read, and a later break is news again."""
         if self._said:
-            self._said -= {(one.pod, one.uid) for one in {line.source for line in lines}}
+            speaking = {(one.pod, one.uid) for one in {line.source for line in lines}}
+            self._spoke |= speaking & self._said.keys()
 
     def lacking(self, owed: Sequence[Source] = ()) -> list[Lacking]:
         """All logs that could not be read, if this is the end; `owed` are over, and say nothing."""

@@ -278,8 +278,9 @@ class LocalBackend(Clusterless):
         if uid is not None and uid != entry.submission.uid:
             raise not_found(name, namespace)
         ours = entry.submission.host == seating.host()
+        before = self._status(self._alive(entry) or entry)
         left = _stop(entry) if ours else frozenset()
-        self._remember(entry)
+        self._remember(entry, before)
         with self._ledger.lock():
             found = self._ledger.read(entry.folder)
             # Somebody else may have removed it meanwhile, and even made another.
@@ -295,7 +296,7 @@ class LocalBackend(Clusterless):
                 hint="its GPUs count as free; look with ps -p PID -o user,stat,wchan,args",
             )
 
-    def _remember(self, entry: Entry) -> None:
+    def _remember(self, entry: Entry, before: JobStatus) -> None:
         """Keep what a job said for after its end; it is deleted all the same where that fails."""
         if not any((pod / "log").exists() for pod in logfile.pods(entry.folder)):
             return
@@ -310,7 +311,7 @@ class LocalBackend(Clusterless):
             job = found.submission
             slots = supervisor.read_pods(self._ledger.manifest(found), job.gpus).slots
             lines = following.everything(found)
-            archive.adopt(self.place, self._status(found), lines, slots=slots)
+            archive.adopt(self.place, before, lines, slots=slots)
 
     # ------------------------------------------------------------------ reading
 
