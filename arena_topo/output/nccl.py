@@ -355,13 +355,14 @@ def _verdict(found: Compared, width: int, unplanned: str) -> str:
 
 def _finding(index: int, one: Finding) -> Iterator[str]:
     planned = f"planned {one.planned}, got " if one.planned is not None else ""
-    if one.foretold and one.planned is not None:
-        planned = f"{one.planned} on paper, as the plan says for separate pods: "
     who = ""
     if one.pairs:
         who = f" ({pairs_named(one.pairs)})"
     elif one.kind is Kind.COMPLAINT:
         who = _written_by(one)
+    if one.foretold:
+        planned = "as the plan says for separate pods: "
+        who = f", not NVLink{who}" if one.planned == "NVLink" else who
     yield f"{index:>3}. {planned}{brief(one.got)}{who}"
     compared = one.kind in _EXPLAINED
     if one.cause is not None or compared:
