@@ -24,9 +24,9 @@ LINES, BEGUN = 40_000, 1_795_244_400.0
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[KubernetesWorld]:
-    monkeypatch.setattr(course, "LINGER", 0.3)
+    monkeypatch.setattr(course, "LINGER", 1.0)
     monkeypatch.setattr(course, "GRACE", 0.1)
-    monkeypatch.setattr(following, "_SILENCE", 0.3)
+    monkeypatch.setattr(following, "_SILENCE", 1.0)
     with WORLDS["kubernetes-v2beta1"](tmp_path) as opened:
         assert isinstance(opened, KubernetesWorld)
         yield opened
@@ -68,7 +68,7 @@ def paused(world: KubernetesWorld, *, keeps_pods: bool) -> tuple[int, End | None
             job["status"] = {"conditions": [{"type": "Succeeded", "status": "True"}]}
     else:
         world.finish("demo")
-    time.sleep(1.0)
+    time.sleep(2.5)
     return count + sum(len(batch) for batch in batches), shown.end
 
 
