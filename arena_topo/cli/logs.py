@@ -103,7 +103,9 @@ class Wanted:
     previous: Annotated[
         bool,
         Flag(
-            help="Read the run before the last restart of the container.", short="-p", panel=PANEL
+            help="Read the run before the container's last restart, or the launcher's try before.",
+            short="-p",
+            panel=PANEL,
         ),
     ] = False
     since: Annotated[
