@@ -8,6 +8,9 @@ def main() -> None:
     """Run the program on the words of the shell, and exit; 128 and its number after a signal."""
     try:
         import os  # noqa: PLC0415 - nothing is loaded before it can be interrupted
+
+        if "_ARENA_TOPO_COMPLETE" in os.environ:
+            _complete()
         import signal  # noqa: PLC0415
 
         # Whoever started the program may have it ignore signals: nohup does, and shells' `&`.
@@ -34,6 +37,18 @@ def main() -> None:
                 signal.signal(one, at_once)
     except KeyboardInterrupt as stopped:
         raise SystemExit(getattr(stopped, "code", 130)) from None
+
+
+def _complete() -> None:
+    """Answer a shell that asks at TAB; the process ends with it."""
+    # The module with the names of signals takes longer to load than the whole answer.
+    import _signal  # noqa: PLC0415
+
+    if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
+        _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
+    from arena_topo import completion  # noqa: PLC0415
+
+    completion.run()
 
 
 if __name__ == "__main__":

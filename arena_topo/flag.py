@@ -19,7 +19,8 @@ class Flag:
     `name` is needed only where the flag is not the field's name with dashes. `deprecated` are old
     spellings: they work, with a warning on stderr. `at_least` bounds numbers; the text of the
     error is arena's `--FLAG is invalid`. `needs` is the field of another flag without which this
-    one means nothing.
+    one means nothing. `completes` is what a shell offers for its value: some of KINDS, with spaces
+    between them; choices and switches need none.
     """
 
     help: str
@@ -31,6 +32,28 @@ class Flag:
     at_least: int | None = None
     needs: str | None = None
     hidden: bool = False
+    completes: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Word:
+    """What a shell offers for a word that is no flag: some of KINDS, with spaces between them."""
+
+    completes: str
+
+
+KINDS = frozenset(
+    {
+        *("jobs", "instances", "containers", "namespaces", "nodes", "claims", "priorities"),
+        *("contexts", "clusters", "users", "profiles"),
+        *("presets", "machines", "levels", "models", "choices", "shells"),
+        *("command", "files", "folders"),
+    }
+)
+"""What can be completed. Names of a cluster (`instances` and `containers` of the job on the line);
+of a kubeconfig and of settings; of what the program knows by itself: `presets` (`machines` are
+presets with their numbers), `levels` of a network, `models` of GPUs, `choices` with commas between
+them; a `command` to run; names of files."""
 
 
 _known: dict[type, Mapping[str, Flag]] = {}

@@ -59,6 +59,7 @@ class Kueue:
                 "metadata": {
                     "name": _name(key),
                     "namespace": key[0],
+                    "labels": {"kueue.x-k8s.io/job-uid": job["metadata"]["uid"]},
                     "ownerReferences": owner_of(job, "kubeflow.org/v2beta1"),
                 },
                 "spec": {"active": True, "queueName": queue, "podSets": sets},

@@ -138,18 +138,3 @@ def test_no_path_of_a_developers_machine_is_written_down():
         if pattern.search(line)
     ]
     assert not found
-
-
-@pytest.mark.parametrize(
-    ("shell", "file"),
-    [("bash", "arena-topo.bash"), ("zsh", "_arena-topo"), ("fish", "arena-topo.fish")],
-)
-def test_the_completion_scripts_that_are_installed_are_those_that_are_printed(shell, file):
-    printed = subprocess.run(
-        [sys.executable, "-m", "arena_topo", "completion", shell],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=ROOT,
-    )
-    assert (ROOT / "completions" / file).read_text() == printed.stdout

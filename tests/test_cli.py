@@ -582,37 +582,6 @@ def test_an_unknown_command_gets_a_suggestion(arena):
     )
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish", "powershell"])
-def test_a_completion_script_calls_the_program_back(shell, arena):
-    code, out, _err = arena("completion", shell)
-    assert code == 0
-    assert "_ARENA_TOPO_COMPLETE" in out
-    assert "arena-topo" in out
-
-
-def test_another_shell_is_refused_in_arenas_words(arena):
-    code, out, err = arena("completion", "tcsh")
-    assert (code, out) == (2, "")
-    assert err.startswith("error: Invalid shell 'tcsh'. The supported shells are bash, zsh")
-
-
-def test_completion_answers_the_script_of_bash():
-    environment = {
-        **os.environ,
-        "_ARENA_TOPO_COMPLETE": "complete_bash",
-        "COMP_WORDS": "arena-topo sub",
-        "COMP_CWORD": "1",
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", "from arena_topo.cli import main; main()"],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.stdout.split() == ["submit"], done.stderr
-
-
 # ---------------------------------------------------------------- when things go wrong
 
 

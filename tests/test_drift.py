@@ -100,6 +100,9 @@ def test_one_template_for_several_workers_of_a_node_can_only_name_all_their_gpus
     assert len(texts(status(*shared))) == 4
     other = [runner(index, devices=(4, 5, 6, 7)) for index in range(4)]
     assert len(texts(status(*other, binding="template", guarantee="node"))) == 4
+    # A claim template is shared in the same way; which worker has which group its claim says.
+    assert texts(status(*shared, binding="claims")) == []
+    assert len(texts(status(*other, binding="claims"))) == 4
 
 
 def test_a_worker_that_was_made_again_and_waits_at_its_gate_is_drift():
@@ -584,6 +587,21 @@ def test_workers_are_compared_by_uuid_where_those_are_published():
     assert found[1].uuids == ("GPU-a-1", "GPU-a-2")
     assert found[2].trouble == "`nvidia-smi -L` cannot be run: not found in $PATH"
     assert found[3].trouble == "nvidia-smi ended with 9: NVIDIA-SMI has failed"
+
+
+def test_a_claim_may_give_a_worker_any_group_that_was_planned_for_its_node():
+    answers = {
+        "demo-worker-0": says("GPU-a-1", "GPU-a-2"),
+        "demo-worker-1": says("GPU-a-3", "GPU-a-0"),
+        "demo-worker-2": says("GPU-b-0", "GPU-b-1"),
+        "demo-worker-3": says("GPU-a-1", "GPU-a-2"),
+    }
+    looked = Looked(world(published=True), answers)
+    found = drift.inspect(looked, status(*all_well(), binding="claims"))
+    assert [one.agrees for one in found] == [True, True, False, False]
+    # Everywhere else each worker has its own.
+    found = drift.inspect(looked, status(*all_well()))
+    assert not any(one.agrees for one in found)
 
 
 def test_without_uuids_the_number_of_gpus_is_compared():

@@ -314,6 +314,18 @@ def test_an_image_that_is_none_is_refused(arena, image, said):
     assert said in err.splitlines()[0]
 
 
+def test_an_image_is_asked_for_only_where_something_runs_in_it(arena):
+    nothing = ("install", "--without-controller", "--without-agent")
+    golden = (GOLDENS / "install-policies-and-roles.yaml").read_text(encoding="utf-8")
+    assert arena(*nothing) == (0, golden, "")
+    assert arena(*nothing, "--image", "a/b:1") == (0, golden, "")
+    assert arena(*nothing, "--image", "two words")[:2] == (2, "")
+    for part in nothing[1:]:
+        code, out, err = arena("install", part)
+        assert (code, out) == (2, "")
+        assert err.startswith("error: which image is it?\n")
+
+
 def test_an_image_by_its_tag_is_taken_with_a_note(arena):
     code, out, err = arena("install", "--image", "registry.example:5000/arena-topo:1.0")
     assert code == 0

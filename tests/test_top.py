@@ -27,6 +27,7 @@ from arena_topo.backends.metrics import GpuSample
 from arena_topo.backends.occupancy import Mode
 from arena_topo.manifests import Forecast
 from arena_topo.output import top, topjob
+from arena_topo.workflow import listing
 
 NOW = 1795244530.0
 """130 seconds after 2026-11-21 07:00:00 UTC."""
@@ -369,13 +370,13 @@ def test_jobs_come_by_the_gpus_that_they_ask_for_then_by_name():
         running("a-9", request_gpus=2),
         running("large", request_gpus=64),
     ]
-    assert [one.name for one in topjob.by_requested(jobs)] == ["large", "a-9", "a-10", "b"]
+    assert [one.name for one in listing.by_requested(jobs)] == ["large", "a-9", "a-10", "b"]
 
 
 def test_the_table_of_jobs_is_arenas():
     done = running("done", phase=Phase.SUCCEEDED, finished=NOW - 100, request_gpus=8)
     waits = running("waits", phase=Phase.PENDING, instances=(), allocated_gpus=0, request_gpus=16)
-    jobs = topjob.by_requested([running(), done, waits])
+    jobs = listing.by_requested([running(), done, waits])
     assert topjob.jobs(jobs, now=NOW) == screen("top-job-list.txt")
 
 

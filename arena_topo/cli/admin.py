@@ -8,13 +8,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from arena_topo.cli.arguments import PANEL, Document, PlanFormat, PlanFormatFlag, document
+from arena_topo.cli.arguments import (
+    NODES,
+    PANEL,
+    Document,
+    PerhapsName,
+    PlanFormat,
+    PlanFormatFlag,
+    document,
+)
 from arena_topo.cli.opening import engine, namespace_of
 from arena_topo.cli.options import PROGRAM, Globals, display, say, show, spread
 from arena_topo.cli.terminal import columns
 from arena_topo.errors import UsageError
 from arena_topo.flag import Flag
 from arena_topo.job import KeyValue
+from arena_topo.workflow import opening
 
 if TYPE_CHECKING:
     from arena_topo.backends import Backend
@@ -24,7 +33,7 @@ if TYPE_CHECKING:
 _LABEL = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?", re.ASCII)
 """The value of a label (kubernetes, apimachinery, validation.IsValidLabelValue)."""
 
-_NodeNames = Annotated[list[str], typer.Argument(metavar="NODE...", show_default=False)]
+_NodeNames = Annotated[list[str], typer.Argument(metavar="NODE...", show_default=False), NODES]
 _AckFlag = Annotated[
     bool, Flag(help="Set ACK's own label, ack.node.gpu.schedule, as well.", panel=PANEL)
 ]
@@ -39,7 +48,8 @@ def install(
     image: Annotated[
         str,
         Flag(
-            help="The image of arena-topo, by its digest.",
+            help="The image of arena-topo, by its digest; not needed where neither controller nor"
+            " agent runs.",
             panel=PANEL,
             metavar="REPOSITORY/NAME@DIGEST",
         ),
@@ -189,7 +199,7 @@ def _remove(everywhere: Globals, output_format: Document) -> None:
 
 @spread
 def check(
-    job: Annotated[str, typer.Argument(metavar="[JOB]", show_default=False)],
+    job: PerhapsName,
     everywhere: Globals,
     *,
     output_format: PlanFormatFlag = PlanFormat.WIDE,
@@ -285,12 +295,4 @@ def nodes_list(everywhere: Globals, *, output_format: PlanFormatFlag = PlanForma
 
 def _admin(backend: Backend) -> Administration:
     """The cluster that jobs go to; UsageError where that is this machine."""
-    from arena_topo.backends.kubernetes import admin, engine  # noqa: PLC0415 - only here
-
-    if not isinstance(backend, engine.KubernetesBackend):
-        raise UsageError(
-            "this is about a Kubernetes cluster, and none is configured",
-            why="the local engine needs nothing installed, and has no nodes but this machine",
-            hint="set KUBECONFIG, or name one with --kubeconfig and --context",
-        )
-    return admin.Administration(backend)
+    return opening.administration(backend)

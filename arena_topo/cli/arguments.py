@@ -9,15 +9,22 @@ from typing import Annotated
 import typer
 
 from arena_topo import output
-from arena_topo.flag import Flag
+from arena_topo.flag import Flag, Word
 
 PANEL = "Options"
 """Where the help shows what only some commands take."""
 
 
-Name = Annotated[str, typer.Argument(metavar="JOB", show_default=False)]
+_JOBS = Word(completes="jobs")
 
-Names = Annotated[list[str], typer.Argument(metavar="JOB...", show_default=False)]
+Name = Annotated[str, typer.Argument(metavar="JOB", show_default=False), _JOBS]
+
+PerhapsName = Annotated[str, typer.Argument(metavar="[JOB]", show_default=False), _JOBS]
+
+Names = Annotated[list[str], typer.Argument(metavar="JOB...", show_default=False), _JOBS]
+
+NODES = Word(completes="nodes")
+"""What a shell offers where nodes are named."""
 
 
 class Format(StrEnum):
@@ -57,6 +64,15 @@ class PlanFormat(StrEnum):
     WIDE = "wide"
     JSON = "json"
     YAML = "yaml"
+
+
+class PictureFormat(StrEnum):
+    """How machines, placements and networks are shown: all of `PlanFormat`, or as a picture."""
+
+    WIDE = "wide"
+    JSON = "json"
+    YAML = "yaml"
+    SVG = "svg"
 
 
 class DryRun(StrEnum):
@@ -111,6 +127,7 @@ FileFlag = Annotated[
         short="-f",
         panel=PANEL,
         metavar="FILE",
+        completes="files",
     ),
 ]
 
@@ -120,6 +137,7 @@ FabricFlag = Annotated[
         help="Take the levels of the network and their speed from this file; - is stdin.",
         panel=PANEL,
         metavar="FILE",
+        completes="files",
     ),
 ]
 
@@ -132,10 +150,12 @@ ToldFlag = Annotated[Told, OUTPUT]
 
 PlanFormatFlag = Annotated[PlanFormat, OUTPUT]
 
+PictureFormatFlag = Annotated[PictureFormat, OUTPUT]
 
-def document(value: object, output_format: PlanFormat) -> str:
+
+def document(value: object, output_format: PlanFormat | PictureFormat) -> str:
     """A value for programs, in JSON or YAML; the last line has an end."""
-    if output_format is PlanFormat.YAML:
+    if output_format in {PlanFormat.YAML, PictureFormat.YAML}:
         return output.to_yaml(value)
     return output.to_json(value) + "\n"
 

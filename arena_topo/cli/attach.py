@@ -25,12 +25,23 @@ def attach(
     *,
     command: _Words = [],  # noqa: B006 - it is only read
     instance: Annotated[
-        str, Flag(help="Pod to go to; else the launcher.", short="-i", panel=PANEL, metavar="POD")
+        str,
+        Flag(
+            help="Pod to go to; else the launcher.",
+            short="-i",
+            panel=PANEL,
+            metavar="POD",
+            completes="instances",
+        ),
     ] = "",
     container: Annotated[
         str,
         Flag(
-            help="Container to go to; else the main one.", short="-c", panel=PANEL, metavar="NAME"
+            help="Container to go to; else the main one.",
+            short="-c",
+            panel=PANEL,
+            metavar="NAME",
+            completes="containers",
         ),
     ] = "",
     no_tty: Annotated[

@@ -1,4 +1,4 @@
-"""The commands about the program: version, whoami, the schema of job files, completion."""
+"""The commands about the program: version, whoami, the schema of job files."""
 
 from __future__ import annotations
 
@@ -7,17 +7,11 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Any
 
-import typer
-
 from arena_topo import __version__, output
 from arena_topo.cli.arguments import OUTPUT, PANEL
-from arena_topo.cli.commands import COMPLETE_VARIABLE
 from arena_topo.cli.opening import engine
 from arena_topo.cli.options import PROGRAM, Globals, LogLevel, say, show, spread
-from arena_topo.errors import UsageError
 from arena_topo.flag import Flag
-
-SHELLS = ("bash", "zsh", "fish", "powershell")
 
 
 class VersionFormat(StrEnum):
@@ -104,24 +98,3 @@ def config_schema(everywhere: Globals) -> None:
 
     del everywhere
     show(jobschema.text())
-
-
-@spread
-def completion(
-    shell: Annotated[str, typer.Argument(metavar="SHELL", show_default=False)],
-    everywhere: Globals,
-) -> None:
-    """Print the completion script for bash, zsh, fish or powershell."""
-    from typer._completion_shared import (  # noqa: PLC0415 - no public name prints them
-        get_completion_script,
-    )
-
-    del everywhere
-    if shell not in SHELLS:
-        *some, last = SHELLS
-        raise UsageError(
-            f"Invalid shell {shell!r}. The supported shells are {', '.join(some)} and {last}.",
-            hint=f"source <({PROGRAM} completion bash)",
-        )
-    script = get_completion_script(prog_name=PROGRAM, complete_var=COMPLETE_VARIABLE, shell=shell)
-    show(script + "\n")

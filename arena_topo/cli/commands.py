@@ -1,7 +1,7 @@
 """The kinds of commands and groups; how their words are read and their help is laid out.
 
-`pflag` reads the words; Typer fills in the commands and keeps the tree, the help and the
-completion. Nothing here depends on which click Typer brings along.
+`pflag` reads the words; Typer fills in the commands and keeps the tree and the help. Nothing here
+depends on which click Typer brings along.
 """
 
 from __future__ import annotations
@@ -51,9 +51,6 @@ ALIASES = {"ls": "list", "log": "logs", "del": "delete", "mpijob": "mpi", "mj": 
 HELP = "help"
 """The command before the name of another that shows its help; every program of cobra's has it."""
 
-COMPLETE_VARIABLE = "_ARENA_TOPO_COMPLETE"
-"""Set by the completion scripts when they ask the program for words."""
-
 _COMMAND = "arena_topo.command"
 """Where the command of a job file is left, in the meta of the context."""
 _DASH = "arena_topo.dash"
@@ -79,8 +76,6 @@ class ArenaCommand(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the line, with what groups and the environment say, and let Typer fill it in."""
-        if ctx.resilient_parsing:  # completion hands over lines that are not finished
-            return super().parse_args(ctx, args)
         params = self.get_params(ctx)
         line = Reader(params, renamed=RENAMED, launches=self.launches, named=self.named).read(args)
         if line.help:
@@ -308,8 +303,6 @@ class ArenaGroup(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Keep the options said before the sub-command for the sub-command to read."""
-        if ctx.resilient_parsing:
-            return super().parse_args(ctx, args)
         line = Reader(self.get_params(ctx), renamed=RENAMED, leading=True).read(args)
         if line.help or not line.words:
             _help(ctx, line.given)
@@ -333,7 +326,7 @@ class ArenaGroup(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The command that the first word names; UsageError suggests another."""
-        if not ctx.resilient_parsing and self.get_command(ctx, args[0]) is None:
+        if self.get_command(ctx, args[0]) is None:
             raise self.unknown(ctx, args[0])
         return super().resolve_command(ctx, args)
 
@@ -405,7 +398,7 @@ def _write_panels(params: Iterable[Any], ctx: Any, formatter: Any) -> None:
             formatter.write_dl(records)
 
 
-def group(text: str, cls: type[ArenaGroup] = ArenaGroup, *, completes: bool = False) -> typer.Typer:
+def group(text: str, cls: type[ArenaGroup] = ArenaGroup) -> typer.Typer:
     """Start a group of commands that also takes the global options."""
 
     def take(everywhere: Globals) -> None:
@@ -418,7 +411,7 @@ def group(text: str, cls: type[ArenaGroup] = ArenaGroup, *, completes: bool = Fa
         help=text,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
-        add_completion=completes,
+        add_completion=False,
         # Lines of help are as long as reads well; in a pipe they are as long as anywhere.
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from arena_topo import output
+from arena_topo.cli import remembering
 from arena_topo.cli.arguments import EverywhereFlag, Format, FormatFlag
 from arena_topo.cli.opening import engine, namespace_of
 from arena_topo.cli.options import Globals, display, say, show, spread
@@ -33,5 +34,7 @@ def data_list(
         show(text)
     if backend.name == "local":
         say("This machine has no volume claims: jobs see its folders as they are.")
-    elif not found:
+        return
+    if not found:
         say("No bound volume claims" + (f" in namespace {namespace}." if namespace else "."))
+    remembering.claims(backend, found, namespace)

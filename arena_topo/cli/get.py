@@ -5,26 +5,25 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from arena_topo import output
-from arena_topo.backends import Backend, Event, JobStatus
-from arena_topo.cli import stopping, why
+from arena_topo.backends import Backend, JobStatus
+from arena_topo.cli import remembering, stopping, why
 from arena_topo.cli.arguments import PANEL, Format, FormatFlag, Kind, Name, TypeFlag
 from arena_topo.cli.opening import engine, missing, namespace_of
 from arena_topo.cli.options import PROGRAM, Globals, display, say, show, spread
 from arena_topo.cli.terminal import wrapped
-from arena_topo.errors import AccessDenied, ArenaError, NotFound
+from arena_topo.errors import ArenaError, NotFound
 from arena_topo.escaping import one_line
 from arena_topo.flag import Flag
 from arena_topo.output import progress
+from arena_topo.workflow.opening import UnknownJob
 
 if TYPE_CHECKING:
-    from arena_topo.backends.metrics import GpuSample
-    from arena_topo.workflow.drift import Difference
-    from arena_topo.workflow.why import Explanation
+    from arena_topo.workflow.viewing import SeenJob
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,38 +39,31 @@ class Parts:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
-    """A job as it was at one look: `drift` is what is not as planned, `samples` what GPUs do."""
+def _screen(seen: SeenJob, parts: Parts, now: float, width: int | None) -> str:
+    """The job for people; `now` is Unix seconds."""
+    text = output.job(
+        seen.status,
+        now=now,
+        gpus=parts.gpus,
+        samples=seen.samples,
+        events=seen.events,
+        width=width,
+    )
+    return "\n".join([text, *why.blocks(seen.drift, seen.explanation, width=width)])
 
-    status: JobStatus
-    drift: Sequence[Difference] = ()
-    samples: Sequence[GpuSample] = ()
-    events: Sequence[Event] | None = None
-    explanation: Explanation | None = None
 
-    def screen(self, parts: Parts, now: float, width: int | None) -> str:
-        """The job for people; `now` is Unix seconds."""
-        text = output.job(
-            self.status,
-            now=now,
-            gpus=parts.gpus,
-            samples=self.samples,
-            events=self.events,
-            width=width,
-        )
-        return "\n".join([text, *why.blocks(self.drift, self.explanation, width=width)])
+def _value(seen: SeenJob, now: float) -> dict[str, Any]:
+    """The job for programs."""
+    from arena_topo.output import values  # noqa: PLC0415 - only for programs
 
-    def trouble(self) -> str | None:
-        """Why it does not run, where the screen does not say so."""
-        if self.explanation is not None or output.explained(self.status):
-            return None
-        return output.trouble(self.status)
+    return values.seen(seen, now=now)
 
-    def value(self, now: float) -> dict[str, Any]:
-        """The job for programs."""
-        value = output.job_value(self.status, now=now, samples=self.samples)
-        return value | why.values(self.drift, self.explanation)
+
+def _trouble(seen: SeenJob) -> str | None:
+    """Why it does not run, where the screen does not say so."""
+    if seen.explanation is not None or output.explained(seen.status):
+        return None
+    return output.trouble(seen.status)
 
 
 @spread
@@ -107,15 +99,15 @@ def get(
     now = time.time()
     if output_format is Format.NAME:
         show(f"{output.RESOURCE}/{seen.status.name}\n")
-        return
-    if output_format is not Format.WIDE:
-        value = seen.value(now)
+    elif output_format is not Format.WIDE:
+        value = _value(seen, now)
         yaml = output_format is Format.YAML
         show(output.to_yaml(output.for_yaml(value)) if yaml else output.to_json(value))
-        return
-    display(seen.screen(parts, now, wrapped(sys.stdout)))
-    if (trouble := seen.trouble()) is not None:
-        say(output.fold(trouble, wrapped(sys.stderr)))
+    else:
+        display(_screen(seen, parts, now, wrapped(sys.stdout)))
+        if (trouble := _trouble(seen)) is not None:
+            say(output.fold(trouble, wrapped(sys.stderr)))
+    remembering.jobs(backend, namespace, [seen.status], whole=False)
 
 
 def _look(
@@ -126,51 +118,26 @@ def _look(
     output_format: Format,
     *,
     tell: Callable[[str], None] | None = None,
-) -> Seen:
-    from arena_topo.workflow.listing import privileged  # noqa: PLC0415 - the verbs are loaded late
-
-    now, may = time.time(), f"get the training job in namespace {namespace}"
-    with privileged(may):
-        found = why.explained(backend, name, namespace, now) if parts.explain else None
-    try:
-        with privileged(may):
-            status = backend.job(name, namespace)
-    except NotFound:
-        raise missing(name, namespace, backend) from None
-    except AccessDenied:
-        # The pods may not be listed: what can be said without them was asked for.
-        if found is None:
-            raise
-        status = found.status
-    if output_format is Format.NAME:
-        return Seen(status=status)
-    events = parts.events and output_format is Format.WIDE
-    return Seen(
-        status=status,
-        samples=_samples(backend, status, parts, output_format, tell),
-        drift=why.drifted(backend, status),
-        events=backend.events(status) if events else None,
-        explanation=found,
-    )
-
-
-def _samples(
-    backend: Backend,
-    status: JobStatus,
-    parts: Parts,
-    output_format: Format,
-    tell: Callable[[str], None] | None,
-) -> tuple[GpuSample, ...]:
-    """What the GPUs do, for those who ask, and once for programs, which arena tells it too."""
-    if not parts.gpus and (tell is None or output_format is Format.WIDE):
-        return ()
-    from arena_topo.workflow import measuring  # noqa: PLC0415 - only for who measures
+) -> SeenJob:
+    from arena_topo.workflow import viewing  # noqa: PLC0415 - the verbs are loaded late
 
     def note(text: str) -> None:
         if parts.gpus and tell is not None:
             tell(f"note: {one_line(text)}")
 
-    return measuring.of_job(backend, status, tell=note)
+    shown = output_format is not Format.NAME
+    # Once for programs, which arena tells it too.
+    once = tell is not None and output_format is not Format.WIDE
+    wanted = viewing.Parts(
+        drift=shown,
+        metrics=shown and (parts.gpus or once),
+        events=parts.events and output_format is Format.WIDE,
+        explain=parts.explain,
+    )
+    try:
+        return viewing.look(backend, name, namespace, wanted, tell=note)
+    except UnknownJob:
+        raise missing(name, namespace, backend) from None
 
 
 # ---------------------------------------------------------------- for as long as it goes on
@@ -190,7 +157,7 @@ def _watch(
 
     known: list[JobStatus] = []
 
-    def look() -> Seen:
+    def look() -> SeenJob:
         try:
             seen = _look(backend, name, namespace, parts, output_format)
         except NotFound:
@@ -200,12 +167,12 @@ def _watch(
         known[:] = [seen.status]
         return seen
 
-    def draw(seen: Seen, now: float, width: int | None) -> str:
-        trouble = seen.trouble()
+    def draw(seen: SeenJob, now: float, width: int | None) -> str:
+        trouble = _trouble(seen)
         below = "" if trouble is None else f"\n{output.fold(trouble, width)}\n"
-        return seen.screen(parts, now, width) + below
+        return _screen(seen, parts, now, width) + below
 
-    def changes(before: Seen | None, seen: Seen, now: float) -> str:
+    def changes(before: SeenJob | None, seen: SeenJob, now: float) -> str:
         if before is not None and _signs(before, output_format) == _signs(seen, output_format):
             return ""
         return _change(seen, now, output_format)
@@ -231,7 +198,7 @@ def _line(name: str, namespace: str, parts: Parts, output_format: Format) -> str
     return f"{PROGRAM} get {name} {' '.join(flags)} -n {namespace}"
 
 
-def _signs(seen: Seen, output_format: Format) -> Any:
+def _signs(seen: SeenJob, output_format: Format) -> Any:
     """What of a job makes a change worth a line or a document."""
     status = seen.status
     pods = [(one.name, one.status, one.node) for one in status.instances]
@@ -242,11 +209,11 @@ def _signs(seen: Seen, output_format: Format) -> Any:
     return status.phase, status.reason, progress.running(status)
 
 
-def _change(seen: Seen, now: float, output_format: Format) -> str:
+def _change(seen: SeenJob, now: float, output_format: Format) -> str:
     if output_format is Format.WIDE:
         return progress.change(seen.status, now=now) + "\n"
     if output_format is Format.NAME:
         return f"{output.RESOURCE}/{seen.status.name}\n"
     if output_format is Format.YAML:
-        return "---\n" + output.to_yaml(output.for_yaml(seen.value(now)))
-    return json.dumps(seen.value(now), ensure_ascii=False) + "\n"
+        return "---\n" + output.to_yaml(output.for_yaml(_value(seen, now)))
+    return json.dumps(_value(seen, now), ensure_ascii=False) + "\n"

@@ -10,7 +10,7 @@ from typing import Annotated
 from arena_topo import output
 from arena_topo.backends import Backend, JobStatus, Phase
 from arena_topo.backends.selectors import LabelSelector
-from arena_topo.cli import stopping
+from arena_topo.cli import remembering, stopping
 from arena_topo.cli.arguments import PANEL, EverywhereFlag, Format, FormatFlag, Kind, TypeFlag
 from arena_topo.cli.opening import engine, namespace_of
 from arena_topo.cli.options import Globals, display, say, show, spread
@@ -104,10 +104,13 @@ def list_jobs(
     selector = listing.selection(backend, str(wanted.selector or ""), mine=wanted.mine)
     phases = {phase for some in wanted.status for phase in some}
 
+    seen: list[JobStatus] = []
+
     def look() -> Jobs:
         if kind is Kind.OTHER:
             return ()
         found = listing.found(backend, namespace, selector)
+        seen[:] = found
         return listing.listed(found, phases=phases, order=wanted.sort_by)
 
     namespaces, headers = wanted.all_namespaces, not no_headers
@@ -129,6 +132,7 @@ def list_jobs(
             show(output.to_json(values))
         else:
             show(output.to_yaml([output.for_yaml(one) for one in values]))
+    remembering.jobs(backend, namespace, seen, whole=not selector and kind is not Kind.OTHER)
 
 
 def _none(namespace: str | None, *, narrowed: bool) -> str:

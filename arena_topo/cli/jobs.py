@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from arena_topo import output
+from arena_topo.cli import remembering
 from arena_topo.cli.arguments import PANEL, Kind, Names, Told, ToldFlag, TypeFlag
 from arena_topo.cli.opening import engine, missing, namespace_of
 from arena_topo.cli.options import Globals, LogLevel, say, show, spread
@@ -48,5 +49,6 @@ def delete(
                 show(f"{output.RESOURCE}/{name}\n")
             else:
                 say(f"The training job {name} has been deleted successfully")
+            remembering.gone(backend, namespace, name)
     if code:
         raise typer.Exit(code)

@@ -95,10 +95,24 @@ class Wanted:
         ),
     ] = False
     instance: Annotated[
-        str, Flag(help="Pod to read; else the launcher.", short="-i", panel=PANEL, metavar="POD")
+        str,
+        Flag(
+            help="Pod to read; else the launcher.",
+            short="-i",
+            panel=PANEL,
+            metavar="POD",
+            completes="instances",
+        ),
     ] = ""
     container: Annotated[
-        str, Flag(help="Container to read.", short="-c", panel=PANEL, metavar="NAME")
+        str,
+        Flag(
+            help="Container to read.",
+            short="-c",
+            panel=PANEL,
+            metavar="NAME",
+            completes="containers",
+        ),
     ] = ""
     previous: Annotated[
         bool,
@@ -185,6 +199,7 @@ class Wanted:
             help="Also write the log of each pod that is read into a file of this folder.",
             panel=KEPT,
             metavar="DIR",
+            completes="folders",
         ),
     ] = ""
     keep: Annotated[
@@ -205,6 +220,7 @@ class Wanted:
             name="--from",
             panel=NCCL,
             metavar="FILE",
+            completes="files",
         ),
     ] = ()
     bus_bandwidth: Annotated[

@@ -8,9 +8,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from arena_topo.backends import Backend
-from arena_topo.cli import stopping
-from arena_topo.cli.options import PROGRAM, Globals, say
-from arena_topo.errors import ArenaError, NotFound, UsageError
+from arena_topo.cli import remembering, stopping
+from arena_topo.cli.options import Globals, say
+from arena_topo.errors import ArenaError, NotFound
+from arena_topo.workflow import opening
 
 if TYPE_CHECKING:
     from arena_topo.topology.fabricfile import FabricFile
@@ -23,12 +24,7 @@ _GLANCE = 3.0
 def missing(name: str, namespace: str, backend: Backend | None = None) -> NotFound:
     """The error of a job that is not there; with its engine, it suggests one that is."""
     near = None if backend is None else alike(name, namespace, backend)
-    # Arena's Python SDK looks for the whole of this text, down to the name of the program.
-    return NotFound(
-        f"Not found training job {name} in namespace {namespace},"
-        "please use 'arena submit' to create it.",
-        hint=near or f"{PROGRAM} list shows the jobs that are there, with -A in all namespaces",
-    )
+    return opening.UnknownJob(name, namespace, near=near)
 
 
 def alike(name: str, namespace: str, backend: Backend) -> str | None:
@@ -45,13 +41,7 @@ def alike(name: str, namespace: str, backend: Backend) -> str | None:
 
 def network(file: str, state: tuple[str, ...] = ()) -> FabricFile | None:
     """The network as `--fabric` describes it; None without one. `state` are the dumps read too."""
-    if not file:
-        return None
-    if file == "-" and "-" in state:
-        raise UsageError("--fabric and --state cannot both be standard input")
-    from arena_topo import workflow  # noqa: PLC0415 - the verbs load what they need
-
-    return workflow.read_fabric(file)
+    return opening.network(file, state)
 
 
 def engine(
@@ -66,15 +56,10 @@ def engine(
     `fabric` says what joins the nodes of its cluster; who is `repeating` looks again by itself
     where a request is not answered, and says so.
     """
-    from arena_topo import workflow  # noqa: PLC0415 - the verbs load what they need
-
     stopping.limit(everywhere.timeout)
+    remembering.begin(everywhere)
     options = replace(everywhere.options(), fabric=fabric, repeating=repeating)
-    backend = workflow.open_backend(options, image=image)
-    if options.backend == "auto" and backend.name == "local":
-        why = "--emulate" if options.emulate else "No Kubernetes cluster is configured"
-        say(f"{why}: using this machine (--backend local).")
-    return backend
+    return opening.engine(options, image=image, tell=say)
 
 
 def namespace_of(everywhere: Globals, backend: Backend) -> str:

@@ -228,16 +228,27 @@ class Globals:
             panel=GLOBAL_PANEL,
             short="-n",
             metavar="NAME",
+            completes="namespaces",
         ),
     ] = ""
     context: Annotated[
-        str, Flag(help="Context of the kubeconfig.", panel=GLOBAL_PANEL, metavar="NAME")
+        str,
+        Flag(
+            help="Context of the kubeconfig.",
+            panel=GLOBAL_PANEL,
+            metavar="NAME",
+            completes="contexts",
+        ),
     ] = ""
     kubeconfig: Annotated[
-        str, Flag(help="Path of the kubeconfig.", panel=GLOBAL_PANEL, metavar="PATH")
+        str,
+        Flag(help="Path of the kubeconfig.", panel=GLOBAL_PANEL, metavar="PATH", completes="files"),
     ] = ""
     config: Annotated[
-        str, Flag(help="The same as --kubeconfig.", panel=GLOBAL_PANEL, metavar="PATH")
+        str,
+        Flag(
+            help="The same as --kubeconfig.", panel=GLOBAL_PANEL, metavar="PATH", completes="files"
+        ),
     ] = ""
     cluster: Annotated[
         str,
@@ -245,6 +256,7 @@ class Globals:
             help="Cluster of the kubeconfig, instead of the context's.",
             panel=GLOBAL_PANEL,
             metavar="NAME",
+            completes="clusters",
         ),
     ] = ""
     user: Annotated[
@@ -253,6 +265,7 @@ class Globals:
             help="User of the kubeconfig, instead of the context's.",
             panel=GLOBAL_PANEL,
             metavar="NAME",
+            completes="users",
         ),
     ] = ""
     as_: Annotated[
@@ -278,6 +291,7 @@ class Globals:
             help="Take what the settings file says under this name.",
             panel=GLOBAL_PANEL,
             metavar="NAME",
+            completes="profiles",
         ),
     ] = ""
     backend: Annotated[
@@ -293,6 +307,7 @@ class Globals:
             help="Let the local engine pretend these machines, such as dgx-1-v100:2.",
             panel=GLOBAL_PANEL,
             metavar="PRESET[:COUNT]",
+            completes="machines",
         ),
     ] = ""
     request_timeout: Annotated[
@@ -344,11 +359,12 @@ class Globals:
             help="Where arena keeps its configuration; whoami reads its administrators there.",
             panel=GLOBAL_PANEL,
             metavar="NAME",
+            completes="namespaces",
         ),
     ] = "arena-system"
-    pprof: Annotated[bool, Flag(help="Not used.", hidden=True)] = False
-    trace: Annotated[bool, Flag(help="Not used.", hidden=True)] = False
-    helm_binary: Annotated[bool, Flag(help="Not used.", hidden=True)] = False
+    pprof: Annotated[bool, Flag(help="Not used.", panel=GLOBAL_PANEL, hidden=True)] = False
+    trace: Annotated[bool, Flag(help="Not used.", panel=GLOBAL_PANEL, hidden=True)] = False
+    helm_binary: Annotated[bool, Flag(help="Not used.", panel=GLOBAL_PANEL, hidden=True)] = False
 
     def options(self) -> Options:
         """What an engine needs to know of it."""
@@ -417,7 +433,7 @@ def spread(command: Callable[..., None]) -> Callable[..., None]:
 
     A field without a Flag is the positional argument. What is not given is left to the record's
     own default; a required text that is not given is empty, so that the record says what is wrong,
-    and words of which there are none are no words.
+    and words of which there are none are no words. The command itself is kept as `declared`.
     """
     hints = get_type_hints(command, include_extras=True)
     records: dict[str, type[Any]] = {}
@@ -452,6 +468,7 @@ def spread(command: Callable[..., None]) -> Callable[..., None]:
     gather.__name__, gather.__doc__ = command.__name__, command.__doc__
     gather.__annotations__ = {parameter.name: parameter.annotation for parameter in shown}
     vars(gather)["__signature__"] = inspect.Signature(shown)
+    vars(gather)["declared"] = command
     return gather
 
 

@@ -13,12 +13,11 @@ from contextlib import ExitStack, nullcontext
 from typing import TYPE_CHECKING, Self
 
 from arena_topo import output
-from arena_topo.backends import Backend, JobStatus, Phase
+from arena_topo.backends import Backend, JobStatus
 from arena_topo.cli.detaching import detaching
-from arena_topo.cli.options import PROGRAM, LogLevel, hears, say, tell
+from arena_topo.cli.options import LogLevel, hears, say, tell
 from arena_topo.cli.terminal import draws, moves, wrapped
 from arena_topo.cli.watching import Sight, live
-from arena_topo.errors import ArenaError, JobFailed, NotFound
 from arena_topo.escaping import one_line
 from arena_topo.manifests import Binding, Forecast
 from arena_topo.output import progress
@@ -115,8 +114,6 @@ def wait_for_end(
 
     `done` is what `summarise` has told of it already.
     """
-    from arena_topo.workflow import submission  # noqa: PLC0415 - the verbs load what they need
-
     known = done and ((done.status and done.status.forecast) or done.plan.forecast)
     told = [known.workers if known else ()]
 
@@ -127,24 +124,8 @@ def wait_for_end(
             told[0] = forecast.workers
             _placement(forecast, name, slots=slots_of(forecast, status))
 
-    try:
-        with detaching(backend, name, namespace, there=lambda: True):
-            status = _waited(
-                backend,
-                name,
-                namespace,
-                timeout=timeout,
-                each=lambda: submission.tend(backend, name, namespace),
-                placed=placed,
-            )
-    except NotFound:
-        raise ArenaError(f"the job {name} was deleted while it was waited for") from None
-    if status.phase is Phase.FAILED:
-        raise JobFailed(
-            f"the job {name} failed",
-            exit_code=status.exit_code or 1,
-            hint=f"{PROGRAM} logs {name} -n {namespace}",
-        )
+    with detaching(backend, name, namespace, there=lambda: True):
+        _waited(backend, name, namespace, timeout=timeout, placed=placed)
 
 
 def _waited(
@@ -153,10 +134,9 @@ def _waited(
     namespace: str,
     *,
     timeout: float | None,
-    each: Callable[[], None],
     placed: Callable[[JobStatus], None],
-) -> JobStatus:
-    from arena_topo import workflow  # noqa: PLC0415 - the verbs load what they need
+) -> None:
+    from arena_topo.workflow import submitting  # noqa: PLC0415 - the verbs load what they need
 
     latest: list[JobStatus] = []
     sight = Sight()
@@ -178,9 +158,7 @@ def _waited(
 
     shows = lives()
     with live(sys.stderr, screen) if shows else nullcontext():
-        return workflow.wait(
-            backend, name, namespace, timeout=timeout, tell=told, seen=seen, each=each
-        )
+        submitting.to_the_end(backend, name, namespace, timeout=timeout, tell=told, seen=seen)
 
 
 def lives() -> bool:

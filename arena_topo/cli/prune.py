@@ -13,6 +13,7 @@ import typer
 
 from arena_topo import output
 from arena_topo.backends import JobStatus
+from arena_topo.cli import remembering
 from arena_topo.cli.arguments import PANEL, EverywhereFlag, Told, ToldFlag
 from arena_topo.cli.opening import engine, namespace_of
 from arena_topo.cli.options import Globals, LogLevel, say, show, spread
@@ -106,6 +107,8 @@ def prune(
             show(f"{output.RESOURCE}/{one.name}\n")
         else:
             show(_line(one, now, dry_run=dry_run, namespaces=all_namespaces))
+        if error is None and not dry_run:
+            remembering.gone(backend, one.namespace, one.name)
     if code:
         raise typer.Exit(code)
 

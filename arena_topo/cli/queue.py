@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from arena_topo import output
-from arena_topo.backends import Phase
 from arena_topo.cli.arguments import PANEL, Name, Names, Told, ToldFlag
 from arena_topo.cli.detaching import coming_back, detaching
 from arena_topo.cli.opening import engine, missing, namespace_of
 from arena_topo.cli.options import PROGRAM, Globals, LogLevel, remark, say, show, spread
 from arena_topo.cli.progress import Staying
 from arena_topo.cli.terminal import wrapped
-from arena_topo.errors import AccessDenied, ArenaError, NotFound
+from arena_topo.errors import ArenaError, NotFound
 from arena_topo.escaping import one_line
 from arena_topo.flag import Flag
+from arena_topo.workflow import restarting
 
 if TYPE_CHECKING:
     from arena_topo.backends import Backend
@@ -29,12 +29,6 @@ _WaitFlag = Annotated[
     bool,
     Flag(help="Stay until all workers run, not only until they have their nodes.", panel=PANEL),
 ]
-
-
-class NotNow(ArenaError):
-    """A gang that was asked to start has to wait."""
-
-    exit_code = 3
 
 
 @spread
@@ -74,7 +68,7 @@ def resume(
 
     def start(name: str) -> None:
         try:
-            if _runs(backend, name, namespace):
+            if restarting.runs(backend, name, namespace):
                 say(f"{name} runs already")
                 if brief:
                     show(_changed(name, "", brief=True))
@@ -132,16 +126,6 @@ def replan(name: Name, everywhere: Globals, *, wait: _WaitFlag = False) -> None:
         raise missing(name, namespace, backend) from None
 
 
-def _runs(backend: Backend, name: str, namespace: str) -> bool:
-    """Whether a job runs whole; resuming helps one whose workers are not all there."""
-    try:
-        status = backend.job(name, namespace)
-    except AccessDenied:
-        # Who may not list pods can still resume.
-        return False
-    return status.phase is Phase.RUNNING and not any(one.pending for one in status.instances)
-
-
 def _started(
     name: str, namespace: str, backend: Backend, start: Callable[[Staying], Outcome], done: str
 ) -> None:
@@ -150,12 +134,7 @@ def _started(
     with detaching(backend, name, namespace, there=lambda: stays.heard), stays:
         stays.begin()
         outcome = start(stays)
-    if not outcome.resumed:
-        raise NotNow(
-            f"{name} has to wait",
-            why=outcome.decision.refused,
-            hint=outcome.decision.nearest or f"{PROGRAM} why {name} -n {namespace}",
-        )
+    restarting.check(outcome, name, namespace)
     show(done)
     status = backend.job(name, namespace)
     if status.forecast is not None and status.forecast.workers:

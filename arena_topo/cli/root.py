@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +10,6 @@ from typing import Any
 import typer
 
 from arena_topo.cli.commands import (
-    COMPLETE_VARIABLE,
     ArenaCommand,
     ArenaGroup,
     ConfigCommand,
@@ -239,8 +237,8 @@ ROOT = Branch(
         ),
         "version": Leaf("Show the version of the program.", "cluster", "version", SteadyCommand),
         "completion": Leaf(
-            "Print the completion script for bash, zsh, fish or powershell.",
-            "cluster",
+            "Print the completion script for bash, zsh, fish or powershell; or install it.",
+            "completion",
             "completion",
             SteadyCommand,
         ),
@@ -281,9 +279,7 @@ def _made(one: Leaf | Branch, name: str) -> Any:
         module = importlib.import_module(f"arena_topo.cli.{one.module}")
         app.command(name, cls=one.kind)(getattr(module, one.function))
         return typer.main.get_command(app)
-    # Typer prepares its answers to shells only where completion is switched on.
-    completes = one is ROOT and COMPLETE_VARIABLE in os.environ
-    made: Any = typer.main.get_command(group(one.summary, one.kind, completes=completes))
+    made: Any = typer.main.get_command(group(one.summary, one.kind))
     made.name, made.commands = name, _Commands(one)
     made.summaries = {name: below.summary for name, below in one.commands.items()}
     return made

@@ -7,28 +7,26 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from functools import wraps
 from typing import TYPE_CHECKING, Annotated, Any
 
 from arena_topo import output
 from arena_topo.backends import Backend
-from arena_topo.cli import stopping
+from arena_topo.cli import remembering, stopping
 from arena_topo.cli.arguments import (
     PANEL,
     Document,
     DryRun,
     FabricFlag,
     FileFlag,
-    PlanFormat,
-    PlanFormatFlag,
+    PictureFormat,
+    PictureFormatFlag,
     document,
 )
 from arena_topo.cli.detaching import detaching
 from arena_topo.cli.opening import engine, namespace_of, network
 from arena_topo.cli.options import (
     PROGRAM,
-    BackendName,
     Globals,
     LogLevel,
     OutputLost,
@@ -45,6 +43,8 @@ from arena_topo.escaping import one_line
 from arena_topo.flag import Flag
 from arena_topo.job import MPIJob
 from arena_topo.manifests import ApiVersion, Manifest, Plan
+from arena_topo.workflow import opening, submitting
+from arena_topo.workflow.submitting import Exists
 
 if TYPE_CHECKING:
     from arena_topo.topology import Cluster
@@ -70,6 +70,7 @@ class Offline:
             help="Place on the cluster in this dump of kubectl get -o json; repeat for more.",
             panel=PANEL,
             metavar="FILE",
+            completes="files",
         ),
     ] = ()
     fabric: FabricFlag = ""
@@ -77,16 +78,6 @@ class Offline:
         ApiVersion | None,
         Flag(help="Version of the MPIJob to write; else what the cluster serves.", panel=PANEL),
     ] = None
-
-
-class Exists(StrEnum):
-    """What `submit` makes of a job that has the name already."""
-
-    FAIL = "fail"
-    OK = "ok"
-    """The very same request is as good as submitted; another one is an error."""
-    REPLACE = "replace"
-    """It is deleted for the new one, whatever it was submitted with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,45 +192,29 @@ class _Order:
 
     def carry_out(self, job: MPIJob) -> None:
         """Submit a job, or find it submitted; AlreadyExists if another has its name."""
-        from arena_topo.workflow import again  # noqa: PLC0415 - the verbs load what they need
-
         made: list[str] = []
-        done: Submitted | None = None
-        there: Sequence[Manifest] = ()
+        done: list[Submitted] = []
         with detaching(
             self.backend, job.name, self.namespace, there=lambda: bool(made), creates=True
         ):
-            if self.how.exists is Exists.REPLACE:
-                again.cleared(
-                    job,
-                    self.backend,
-                    namespace=self.namespace,
-                    api=self.api,
-                    limit=self._left(),
-                    tell=say,
-                )
-            elif self.how.exists is Exists.OK:
-                there = self._same(job)
-            if not there:
-                try:
-                    done = self._submitted(job, made)
-                except AlreadyExists:
-                    # Somebody may have submitted the same between our look and now.
-                    there = self._same(job) if self.how.exists is Exists.OK else ()
-                    if not there:
-                        raise
-        if done is not None:
+            there = submitting.unless_there(
+                job,
+                self.backend,
+                lambda: done.append(self._submitted(job, made)),
+                namespace=self.namespace,
+                exists=self.how.exists,
+                api=self.api,
+                limit=self._left(),
+                tell=say,
+            )
+        for one in done:
             with detaching(self.backend, job.name, self.namespace, there=lambda: True):
-                self._tell(job, done)
-        else:
+                self._tell(job, one)
+        if not done:
             self._tell_unchanged(job, there)
         if self.how.wait:
-            wait_for_end(self.backend, job.name, self.namespace, timeout=self._left(), done=done)
-
-    def _same(self, job: MPIJob) -> tuple[Manifest, ...]:
-        from arena_topo.workflow import again  # noqa: PLC0415 - the verbs load what they need
-
-        return again.same(job, self.backend, namespace=self.namespace, api=self.api)
+            known = done[0] if done else None
+            wait_for_end(self.backend, job.name, self.namespace, timeout=self._left(), done=known)
 
     def _submitted(self, job: MPIJob, made: list[str]) -> Submitted:
         from arena_topo import workflow  # noqa: PLC0415 - the verbs load what they need
@@ -250,6 +225,7 @@ class _Order:
                 _announce(job.name, lambda: f"{output.RESOURCE}/{job.name}\n")
             elif self.how.output is None:
                 _announce(job.name, lambda: "".join(f"{name} created\n" for name in names))
+            remembering.created(self.backend, self.namespace, job)
             stays.begin()
 
         with Staying(job.name, "is created") as stays:
@@ -294,6 +270,7 @@ class _Order:
         else:
             show(_printed(there, self.how.output))
         say(f"The Job {job.name} is there already, with the very same request")
+        remembering.created(self.backend, self.namespace, job)
 
 
 def _announce(name: str, text: Callable[[], str]) -> None:
@@ -357,16 +334,22 @@ def plan_mpi(
     plain: Annotated[
         bool, Flag(help="Draw with ASCII characters only.", name="--ascii", panel=PANEL)
     ] = False,
-    output_format: PlanFormatFlag = PlanFormat.WIDE,
+    output_format: PictureFormatFlag = PictureFormat.WIDE,
 ) -> None:
     """Show where the workers of an MPI job would go and how good that is; create nothing."""
     from arena_topo.output import plan as plans  # noqa: PLC0415 - reads the solver
     from arena_topo.workflow import comparison  # noqa: PLC0415 - the verbs load what they need
 
     cluster, backend, namespace = _world(job, offline, everywhere)
+    if count_only and output_format is PictureFormat.SVG:
+        raise UsageError(
+            "--count-only and --output svg exclude each other",
+            why="numbers alone choose no GPUs that could be drawn",
+            hint="leave one of them out",
+        )
     if count_only and job.gputopology:
         counts = comparison.count_only(job, backend, cluster)
-        if output_format is PlanFormat.WIDE:
+        if output_format is PictureFormat.WIDE:
             show(plans.counted(counts, job))
         else:
             show(document(plans.counted_value(counts, job, namespace=namespace), output_format))
@@ -378,7 +361,11 @@ def plan_mpi(
     )
     if proposal.plan is not None:
         tell(proposal.notes)
-    if output_format is not PlanFormat.WIDE:
+    if output_format is PictureFormat.SVG:
+        from arena_topo.output.picture.placement import placement  # noqa: PLC0415 - only pictures
+
+        show(placement(proposal))
+    elif output_format is not PictureFormat.WIDE:
         show(document(plans.value(proposal), output_format))
     elif proposal.plan is not None and proposal.plan.placement is not None:
         display(plans.text(proposal, unicode=draws(plain=plain), width=columns()))
@@ -403,27 +390,10 @@ def _world(
     job: MPIJob, offline: Offline, everywhere: Globals
 ) -> tuple[Cluster | None, Backend | None, str]:
     """The cluster of a dump, if one is given; else the engine, if there is one; the namespace."""
-    from arena_topo import workflow  # noqa: PLC0415 - the verbs load what they need
-
-    for flag, said in (
-        ("--emulate", bool(everywhere.emulate)),
-        (f"--backend {everywhere.backend}", everywhere.backend is not BackendName.AUTO),
-    ):
-        if offline.state and said:
-            raise UsageError(
-                f"--state and {flag} exclude each other",
-                why="a dump is placed on as it is, and no engine is asked",
-                hint="leave one of them out",
-            )
-    fabric = network(offline.fabric, offline.state)
-    cluster = workflow.read_state(offline.state, fabric) if offline.state else None
-    # Objects can be made without a cluster; only placing needs one.
-    offline_only = cluster is not None or workflow.nowhere(everywhere.options(), job.image)
-    # Nothing runs, so that any image will do on machines that do not exist.
-    image = None if everywhere.emulate else job.image
-    backend = None if offline_only else engine(everywhere, image=image, fabric=fabric)
-    namespace = namespace_of(everywhere, backend) if backend else everywhere.namespace or "default"
-    return cluster, backend, namespace
+    stopping.limit(everywhere.timeout)
+    options = replace(everywhere.options(), fabric=network(offline.fabric, offline.state))
+    found = opening.world(job, options, state=offline.state, tell=say)
+    return found.cluster, found.backend, found.namespace
 
 
 def _printed(objects: Sequence[Manifest], document: Document) -> str:

@@ -5,21 +5,23 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
 from arena_topo import output
-from arena_topo.backends import Backend, JobStatus
-from arena_topo.cli import stopping
+from arena_topo.backends import Backend
+from arena_topo.cli import remembering, stopping
 from arena_topo.cli.arguments import (
+    NODES,
     PANEL,
     EverywhereFlag,
     FabricFlag,
     Kind,
+    PerhapsName,
     PlanFormat,
     PlanFormatFlag,
     TypeFlag,
@@ -32,9 +34,9 @@ from arena_topo.escaping import escaped_in_quotes, one_line
 from arena_topo.flag import Flag
 
 if TYPE_CHECKING:
-    from arena_topo.backends.metrics import GpuSample
-    from arena_topo.backends.occupancy import Occupancy
     from arena_topo.topology.fabricfile import FabricFile
+    from arena_topo.workflow.overview import Overview
+    from arena_topo.workflow.viewing import SeenJob
 
 REFRESH = 2.0
 """Seconds between two looks with --refresh (arena's)."""
@@ -42,6 +44,8 @@ REFRESH = 2.0
 
 class _Mode:
     """A mode of nodes as it is written; what it means is looked up where nodes are."""
+
+    choices: ClassVar[tuple[str, ...]] = ("none", "exclusive", "topology", "share")
 
     @classmethod
     def parse(cls, text: str) -> Any:
@@ -89,17 +93,10 @@ class Nodes:
             help="Look at this dump of kubectl get -o json; repeat for more.",
             panel=PANEL,
             metavar="FILE",
+            completes="files",
         ),
     ] = ()
     fabric: FabricFlag = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Sight:
-    """Nodes at one look, and what was measured of their GPUs."""
-
-    found: Occupancy
-    samples: Mapping[str, Mapping[int, GpuSample]]
 
 
 @spread
@@ -107,7 +104,7 @@ def top_node(
     what: Nodes,
     everywhere: Globals,
     *,
-    names: Annotated[list[str], typer.Argument(metavar="[NODE...]", show_default=False)],
+    names: Annotated[list[str], typer.Argument(metavar="[NODE...]", show_default=False), NODES],
     refresh: _Refresh = False,
     output_format: PlanFormatFlag = PlanFormat.WIDE,
 ) -> None:
@@ -116,23 +113,22 @@ def top_node(
     described = network(what.fabric, what.state)
     backend = None if what.state else _opened(everywhere, refresh=refresh, fabric=described)
 
-    def look() -> _Sight:
-        from arena_topo.output import top  # noqa: PLC0415 - only to look at nodes
+    def look() -> Overview:
         from arena_topo.workflow import overview  # noqa: PLC0415 - only to look at nodes
 
-        found = overview.read(what.state, described) if backend is None else backend.nodes()
-        if what.frag:
-            found = overview.only(found, names)
-        else:
-            # What `_Mode` parses are the modes of nodes themselves.
-            mode: Any = what.gpu_mode
-            found = replace(found, nodes=overview.chosen(found, names, mode))
-        samples: tuple[GpuSample, ...] = ()
-        if what.metric and backend is not None:
-            samples = backend.metrics(tell=heard)
-        return _Sight(found=found, samples=top.by_node(samples))
+        # What `_Mode` parses are the modes of nodes themselves.
+        mode: Any = what.gpu_mode
+        return overview.look(
+            what.state if backend is None else backend,
+            names,
+            mode=mode,
+            alone=what.frag,
+            fabric=described,
+            metrics=what.metric,
+            tell=heard,
+        )
 
-    def screen(sight: _Sight, width: int | None, rows: int | None = None) -> str:
+    def screen(sight: Overview, width: int | None, rows: int | None = None) -> str:
         return _nodes_screen(sight, what, named=bool(names), width=width, rows=rows)
 
     heard = _once(set())
@@ -147,6 +143,8 @@ def top_node(
         display(screen(first, wrapped(sys.stdout)))
     else:
         show(_arenas(_nodes_value(first, what), output_format))
+    if backend is not None:
+        remembering.nodes(backend, first.found.cluster)
 
 
 def _check(what: Nodes, *, refresh: bool) -> None:
@@ -176,7 +174,7 @@ def _check(what: Nodes, *, refresh: bool) -> None:
 
 
 def _nodes_screen(
-    sight: _Sight, what: Nodes, *, named: bool, width: int | None, rows: int | None
+    sight: Overview, what: Nodes, *, named: bool, width: int | None, rows: int | None
 ) -> str:
     """The nodes for people; where there are only so many `rows`, details without what stays."""
     from arena_topo.output import top  # noqa: PLC0415 - only to look at nodes
@@ -190,45 +188,44 @@ def _nodes_screen(
         return text + (f"{output.EMULATED}\n" if found.cluster.emulated else "")
     if not what.details:
         return top.nodes(found.nodes, named=named)
-    text = top.details(found.nodes, sight.samples)
+    samples = top.by_node(sight.samples)
+    text = top.details(found.nodes, samples)
     if rows is not None and text.count("\n") > rows:
-        return top.details(found.nodes, sight.samples, brief=True)
+        return top.details(found.nodes, samples, brief=True)
     return text
 
 
-def _nodes_value(sight: _Sight, what: Nodes) -> dict[str, Any]:
-    found = sight.found
-    emulated = found.cluster.emulated
+def _nodes_value(sight: Overview, what: Nodes) -> dict[str, Any]:
     if what.frag:
+        found = sight.found
         from arena_topo.output import fragmentation as shown  # noqa: PLC0415 - only for --frag
         from arena_topo.workflow import fragmentation  # noqa: PLC0415 - only for --frag
 
-        return shown.value(fragmentation.look(found.cluster), emulated=emulated)
-    from arena_topo.output import top  # noqa: PLC0415 - only to look at nodes
+        return shown.value(fragmentation.look(found.cluster), emulated=found.cluster.emulated)
+    from arena_topo.output import values  # noqa: PLC0415 - only for programs
 
-    return top.nodes_value(found.nodes, sight.samples, emulated=emulated)
+    return values.nodes(sight)
 
 
 # ---------------------------------------------------------------- jobs
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Jobs:
-    """Jobs at one look, and what was measured of the GPUs of the one asked for."""
-
-    statuses: tuple[JobStatus, ...]
-    samples: tuple[GpuSample, ...] = ()
-
-
 @spread
 def top_job(
-    name: Annotated[str, typer.Argument(metavar="[JOB]", show_default=False)],
+    name: PerhapsName,
     everywhere: Globals,
     *,
     all_namespaces: EverywhereFlag = False,
     kind: TypeFlag = None,
     instance: Annotated[
-        str, Flag(help="With a job, only this pod of it.", short="-i", panel=PANEL, metavar="POD")
+        str,
+        Flag(
+            help="With a job, only this pod of it.",
+            short="-i",
+            panel=PANEL,
+            metavar="POD",
+            completes="instances",
+        ),
     ] = "",
     refresh: _Refresh = False,
     output_format: PlanFormatFlag = PlanFormat.WIDE,
@@ -239,33 +236,33 @@ def top_job(
     namespace = namespace_of(everywhere, backend)
     heard = _once(set())
 
-    def look() -> _Jobs:
+    def look() -> tuple[SeenJob, ...]:
         if name:
             if kind is Kind.OTHER:
                 raise missing(name, namespace)
             return _job(backend, name, namespace, instance, heard)
-        from arena_topo.output import topjob  # noqa: PLC0415 - only here
+        if kind is Kind.OTHER:
+            return ()
+        from arena_topo.workflow import overview  # noqa: PLC0415 - only here
 
+        measured = output_format is not PlanFormat.WIDE
         within = None if all_namespaces else namespace
-        found = () if kind is Kind.OTHER else backend.jobs(within)
-        measured = output_format is not PlanFormat.WIDE and found
-        return _Jobs(
-            statuses=tuple(topjob.by_requested(found)),
-            samples=backend.metrics(within, tell=heard) if measured else (),
-        )
+        return overview.jobs(backend, within, metrics=measured, tell=heard)
 
-    def screen(seen: _Jobs, width: int | None, rows: int | None = None) -> str:
+    def screen(seen: tuple[SeenJob, ...], width: int | None, rows: int | None = None) -> str:
         from arena_topo.output import topjob  # noqa: PLC0415 - only here
 
         del width, rows
         now = time.time()
         if name:
-            [status] = seen.statuses
-            return topjob.job(status, now=now, instance=instance, samples=seen.samples)
-        return topjob.jobs(seen.statuses, now=now, namespaces=all_namespaces)
+            [one] = seen
+            return topjob.job(one.status, now=now, instance=instance, samples=one.samples)
+        statuses = [one.status for one in seen]
+        return topjob.jobs(statuses, now=now, namespaces=all_namespaces)
 
     first = look()
-    emulated = any(one.forecast is not None and one.forecast.emulated for one in first.statuses)
+    forecasts = [one.status.forecast for one in first]
+    emulated = any(one is not None and one.emulated for one in forecasts)
     if emulated and output_format is PlanFormat.WIDE:
         say(output.EMULATED)
     if refresh:
@@ -298,8 +295,9 @@ def _job(
     namespace: str,
     instance: str,
     heard: Callable[[str], None],
-) -> _Jobs:
+) -> tuple[SeenJob, ...]:
     from arena_topo.workflow import measuring  # noqa: PLC0415 - only here
+    from arena_topo.workflow.viewing import SeenJob  # noqa: PLC0415 - only here
 
     try:
         status = backend.job(name, namespace)
@@ -310,24 +308,14 @@ def _job(
             f"invalid instance name {instance} in job {name}",
             hint=", ".join(one.name for one in status.instances) or None,
         )
-    return _Jobs(statuses=(status,), samples=measuring.of_job(backend, status, tell=heard))
+    return (SeenJob(status=status, samples=measuring.of_job(backend, status, tell=heard)),)
 
 
-def _jobs_value(seen: _Jobs) -> list[dict[str, Any]]:
+def _jobs_value(seen: tuple[SeenJob, ...]) -> list[dict[str, Any]]:
+    from arena_topo.output import values  # noqa: PLC0415 - only for programs
+
     now = time.time()
-    return [
-        output.job_value(
-            one,
-            now=now,
-            samples=[
-                sample
-                for sample in seen.samples
-                if sample.namespace in {"", one.namespace}
-                and sample.pod in {pod.name for pod in one.instances}
-            ],
-        )
-        for one in seen.statuses
-    ]
+    return [values.seen(one, now=now) for one in seen]
 
 
 # ---------------------------------------------------------------- again and again

@@ -12,11 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from arena_topo import output
+from arena_topo.cli import remembering
 from arena_topo.cli.arguments import (
+    NODES,
     PANEL,
     Document,
     DryRun,
     FabricFlag,
+    PictureFormat,
+    PictureFormatFlag,
     PlanFormat,
     PlanFormatFlag,
     document,
@@ -36,7 +40,7 @@ from arena_topo.cli.options import (
 )
 from arena_topo.cli.terminal import columns, draws
 from arena_topo.errors import UsageError
-from arena_topo.flag import Flag
+from arena_topo.flag import Flag, Word
 from arena_topo.manifests import Manifest
 
 if TYPE_CHECKING:
@@ -56,6 +60,7 @@ _SourceFlag = Annotated[
         name="--from",
         panel=PANEL,
         metavar="FILE",
+        completes="files",
     ),
 ]
 
@@ -78,7 +83,11 @@ def topology_presets(
 
 @spread
 def topology_show(
-    target: Annotated[str, typer.Argument(metavar="[PRESET|NODE]", show_default=False)],
+    target: Annotated[
+        str,
+        typer.Argument(metavar="[PRESET|NODE]", show_default=False),
+        Word(completes="presets nodes"),
+    ],
     everywhere: Globals,
     source: _SourceFlag = "",
     state: Annotated[
@@ -87,12 +96,13 @@ def topology_show(
             help="Look at this dump of kubectl get -o json; repeat for more.",
             panel=PANEL,
             metavar="FILE",
+            completes="files",
         ),
     ] = (),
     fabric: FabricFlag = "",
     *,
     plain: _PlainFlag = False,
-    output_format: PlanFormatFlag = PlanFormat.WIDE,
+    output_format: PictureFormatFlag = PictureFormat.WIDE,
 ) -> None:
     """Show how the GPUs of a machine are linked; without one, how the nodes of the cluster are."""
     if source:
@@ -120,7 +130,7 @@ def topology_discover(
     everywhere: Globals,
     *,
     plain: _PlainFlag = False,
-    output_format: PlanFormatFlag = PlanFormat.WIDE,
+    output_format: PictureFormatFlag = PictureFormat.WIDE,
 ) -> None:
     """Show how the GPUs of this machine are linked, as NVML or nvidia-smi tells it."""
     from arena_topo.workflow import machines  # noqa: PLC0415 - the verbs load what they need
@@ -131,7 +141,7 @@ def topology_discover(
 
 @spread
 def topology_publish(
-    target: Annotated[str, typer.Argument(metavar="[NODE]", show_default=False)],
+    target: Annotated[str, typer.Argument(metavar="[NODE]", show_default=False), NODES],
     everywhere: Globals,
     *,
     source: _SourceFlag = "",
@@ -141,6 +151,7 @@ def topology_publish(
             help="Publish that the node is such a machine, see topology presets.",
             panel=PANEL,
             metavar="PRESET",
+            completes="presets",
         ),
     ] = "",
     bus_bandwidth: Annotated[
@@ -150,6 +161,7 @@ def topology_publish(
             " them, for the links that the cluster knows or --from says; - is stdin.",
             panel=PANEL,
             metavar="FILE",
+            completes="files",
         ),
     ] = "",
     node: Annotated[
@@ -158,6 +170,7 @@ def topology_publish(
             help="The node, as an alternative to naming it first; else $NODE_NAME, else this host.",
             panel=PANEL,
             metavar="NODE",
+            completes="nodes",
         ),
     ] = "",
     dry_run: Annotated[
@@ -194,6 +207,7 @@ def topology_publish(
             " /var/lib/kubelet/pod-resources/kubelet.sock).",
             panel=_AGENT,
             metavar="SOCKET",
+            completes="files",
         ),
     ] = "",
     ack: Annotated[
@@ -302,7 +316,7 @@ def _show_file(
     fabric: str,
     *,
     plain: bool,
-    output_format: PlanFormat,
+    output_format: PictureFormat,
 ) -> None:
     for said, what in ((target, "the name of a machine"), (state, "--state"), (fabric, "--fabric")):
         if said:
@@ -318,17 +332,21 @@ def _show_file(
     _show_machine(found.machine, plain=plain, output_format=output_format)
 
 
-def _show_machine(machine: Machine, *, plain: bool, output_format: PlanFormat) -> None:
-    if output_format is PlanFormat.WIDE:
+def _show_machine(machine: Machine, *, plain: bool, output_format: PictureFormat) -> None:
+    if output_format is PictureFormat.SVG:
+        from arena_topo.output import picture  # noqa: PLC0415 - only where one is drawn
+
+        show(picture.machine(machine))
+    elif output_format is PictureFormat.WIDE:
         show(_drawn(machine, plain=plain))
     else:
         show(document(output.machine_value(machine), output_format))
 
 
-def _show_node(node: Node, cluster: Cluster, *, plain: bool, output_format: PlanFormat) -> None:
+def _show_node(node: Node, cluster: Cluster, *, plain: bool, output_format: PictureFormat) -> None:
     from arena_topo.output import fabric  # noqa: PLC0415 - only where nodes are shown
 
-    if output_format is not PlanFormat.WIDE:
+    if output_format not in {PictureFormat.WIDE, PictureFormat.SVG}:
         show(document(fabric.node_value(node, cluster), output_format))
         return
     from arena_topo.topology import GPUSet  # noqa: PLC0415 - only for drawings
@@ -336,13 +354,20 @@ def _show_node(node: Node, cluster: Cluster, *, plain: bool, output_format: Plan
     broken = GPUSet(0)
     if node.allocatable is not None:
         broken = GPUSet(node.machine.everything & ~node.allocatable)
-    if not node.machine.gpus:
+    if not node.machine.gpus and output_format is PictureFormat.WIDE:
         show(f"node {node.name} has no GPUs\n" + _emulated(cluster))
         return
     doubt = node.unavailable or node.shared
     state: dict[str, Any] = {"free": node.free, "hidden": node.hidden, "broken": broken}
     if doubt:
         state["away"] = "shared" if node.shared else "unused"
+    if output_format is PictureFormat.SVG:
+        from arena_topo.output import picture  # noqa: PLC0415 - only where one is drawn
+
+        notes = [f"No job can start here now: {doubt}"] if doubt else []
+        notes += [output.EMULATED] if cluster.emulated else []
+        show(picture.machine(node.machine, notes=tuple(notes), **state))
+        return
     drawn = _drawn(node.machine, plain=plain, **state)
     show(drawn + (f"  No job can start here now: {doubt}\n" if doubt else "") + _emulated(cluster))
 
@@ -364,10 +389,14 @@ def _drawn(machine: Machine, *, plain: bool, **state: Any) -> str:
     return f"{matrix}\n{drawn}"
 
 
-def _show_fabric(cluster: Cluster, *, plain: bool, output_format: PlanFormat) -> None:
+def _show_fabric(cluster: Cluster, *, plain: bool, output_format: PictureFormat) -> None:
     from arena_topo.output import drawing, fabric  # noqa: PLC0415 - only where something is drawn
 
-    if output_format is PlanFormat.WIDE:
+    if output_format is PictureFormat.SVG:
+        from arena_topo.output.picture.network import fabric as picture  # noqa: PLC0415
+
+        show(picture(cluster))
+    elif output_format is PictureFormat.WIDE:
         drawn = drawing.fabric(cluster, unicode=draws(plain=plain), width=columns())
         show(drawn + _emulated(cluster))
     else:
@@ -396,7 +425,10 @@ def _cluster(state: tuple[str, ...], fabric: str, everywhere: Globals) -> Cluste
     described = network(fabric, state)
     if state:
         return workflow.read_state(state, described)
-    return engine(everywhere, fabric=described).cluster()
+    backend = engine(everywhere, fabric=described)
+    cluster = backend.cluster()
+    remembering.nodes(backend, cluster)
+    return cluster
 
 
 def _node(name: str, cluster: Cluster) -> Node | Machine:

@@ -7,16 +7,16 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from arena_topo import output
-from arena_topo.backends import JobStatus, Phase
+from arena_topo.backends import JobStatus
 from arena_topo.cli.arguments import PANEL, Names, Told, ToldFlag
 from arena_topo.cli.detaching import advise, coming_back
 from arena_topo.cli.opening import engine, missing, namespace_of
 from arena_topo.cli.options import PROGRAM, Globals, LogLevel, say, show, spread
-from arena_topo.errors import ArenaError, JobFailed
 from arena_topo.escaping import one_line
 from arena_topo.flag import Flag
 from arena_topo.workflow import waiting
-from arena_topo.workflow.waiting import Ending, Goal, Standing, Start, UnknownJob
+from arena_topo.workflow.opening import UnknownJob
+from arena_topo.workflow.waiting import Ending, Goal, Standing, Start
 
 
 @spread
@@ -57,7 +57,7 @@ def wait(
             )
         except UnknownJob as error:
             raise missing(error.name, namespace, backend) from None
-    failed = [wrong for one in ends if (wrong := _failure(one, goal, namespace)) is not None]
+    failed = [wrong for one in ends if (wrong := waiting.failure(one, goal, namespace)) is not None]
     for wrong in failed[1:]:
         say(output.complaint(wrong), LogLevel.ERROR)
     if failed:
@@ -125,22 +125,3 @@ class _Watched:
         if len(names) > 1:
             return "Nothing else was ended."
         return f"The job {held[0]} waits and holds nothing; {self.starts[held[0]]}."
-
-
-def _failure(one: Ending, goal: Goal, namespace: str) -> ArenaError | None:
-    """What is wrong with how waiting for a job ended; None if nothing is."""
-    status = one.status
-    if status is None:
-        if one.standing is Standing.REACHED:
-            return None
-        return ArenaError(f"the job {one.name} was deleted while it was waited for")
-    if status.phase is Phase.FAILED and goal is not Goal.DELETED:
-        if one.standing is Standing.REACHED and goal is not Goal.FINISHED:
-            return None
-        code = (status.exit_code or 1) if goal is Goal.FINISHED else 1
-        return JobFailed(
-            f"the job {one.name} failed",
-            exit_code=code,
-            hint=f"{PROGRAM} logs {one.name} -n {namespace}",
-        )
-    return None

@@ -212,6 +212,7 @@ class MPIJob:
             help="Use only GPUs of this model, such as V100.",
             panel=_PLACEMENT,
             metavar="MODEL",
+            completes="models",
             needs="gputopology",
         ),
     ] = ""
@@ -245,6 +246,7 @@ class MPIJob:
             " name from --fabric.",
             panel=_PLACEMENT,
             metavar="LEVEL",
+            completes="levels",
             needs="gputopology",
         ),
     ] = ""
@@ -254,6 +256,7 @@ class MPIJob:
             help="Level that all workers share wherever possible, even with less bandwidth.",
             panel=_PLACEMENT,
             metavar="LEVEL",
+            completes="levels",
             needs="gputopology",
         ),
     ] = ""
@@ -330,7 +333,14 @@ class MPIJob:
         str, Flag(help="Name of the scheduler for the pods.", panel=_PLACEMENT, metavar="NAME")
     ] = ""
     priority: Annotated[
-        str, Flag(help="Priority class of the pods.", panel=_PLACEMENT, short="-p", metavar="CLASS")
+        str,
+        Flag(
+            help="Priority class of the pods.",
+            panel=_PLACEMENT,
+            short="-p",
+            metavar="CLASS",
+            completes="priorities",
+        ),
     ] = ""
     queue: Annotated[
         bool, Flag(help="Submit suspended; kube-queue decides when it starts.", panel=_PLACEMENT)
@@ -423,6 +433,7 @@ class MPIJob:
             panel=_DATA,
             short="-d",
             metavar="CLAIM:/PATH",
+            completes="claims",
         ),
     ] = ()
     data_dir: Annotated[
@@ -432,6 +443,7 @@ class MPIJob:
             panel=_DATA,
             deprecated=("--dataDir",),
             metavar="/HOST[:/PATH]",
+            completes="folders",
         ),
     ] = ()
     config_file: Annotated[
@@ -440,6 +452,7 @@ class MPIJob:
             help="Local file to put into the containers; repeat for more.",
             panel=_DATA,
             metavar="FILE[:/PATH]",
+            completes="files",
         ),
     ] = ()
     sync_mode: Annotated[

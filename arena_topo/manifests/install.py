@@ -68,6 +68,7 @@ _ROOMS = ("namespace", "policies", "roles", "controller", "agent")
 class Installation:
     """What is installed. `image` is REPOSITORY/NAME@DIGEST, or :TAG where that must do.
 
+    It may be empty where neither controller nor agent runs in it.
     `gang`: the cluster has the gang scheduling of scheduling.k8s.io. `ack`: the controller also
     publishes in the format and namespace that ACK's tools read. `node_selector` says which nodes
     have GPUs (empty: those with a label that says so), `runtime_class` by which container runtime
@@ -94,18 +95,19 @@ def check(installation: Installation) -> tuple[str, ...]:
 
     The form of an image is that of github.com/distribution/reference.
     """
-    image = installation.image
+    image, runs = installation.image, installation.controller or installation.agent
     found = _IMAGE.fullmatch(image)
-    if found is None:
+    if found is None and (image or runs):
         raise UsageError(
             f"{image!r} is not the name of an image" if image else "which image is it?",
             why="the controller and the agent are containers of arena-topo",
             hint="arena-topo install --image REPOSITORY/NAME@sha256:...; the Dockerfile of"
             " arena-topo builds one",
         )
-    if found["digest"] is not None and not _DIGEST.fullmatch(found["digest"]):
+    digest = found["digest"] if found is not None else None
+    if digest is not None and not _DIGEST.fullmatch(digest):
         raise UsageError(
-            f"{found['digest']!r} is not the digest of an image",
+            f"{digest!r} is not the digest of an image",
             why="it is sha256: and 64 hexadecimal digits",
         )
     if installation.ack and not installation.controller:
@@ -114,7 +116,7 @@ def check(installation: Installation) -> tuple[str, ...]:
             why="it is the controller that publishes in ACK's format",
             hint="leave one of them out",
         )
-    if found["digest"] is None:
+    if digest is None and runs:
         return (
             f"{image} can become another image at any time: name it by its digest, NAME@sha256:...",
         )

@@ -2,6 +2,7 @@
 
     drawing     machines and the network between them
     plan        a proposed placement and what it is measured against
+    picture     machines, placements and the network as SVG
     progress    how a job is getting on, in few words
     colour      colours for screens that are finished
     live        a screen that is renewed in its place

@@ -124,7 +124,7 @@ def machine(
             _box(name, state if asked else None, pen, inner)
             for name, state in zip(names, states, strict=True)
         ]
-        groups = _tree(machine)
+        groups = tree(machine)
         if groups is None:
             lines += _rows(boxes, _sockets(machine), pen, width)
             lines += _triangle(machine, chosen, pen, width) if pairs else _legend(machine, width)
@@ -190,7 +190,7 @@ def _box(name: str, state: str | None, pen: _Pen, inner: int) -> tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Group:
+class Group:
     """GPUs that one thing joins: its word, and what that means if there is room to say so."""
 
     gpus: tuple[int, ...]
@@ -199,14 +199,15 @@ class _Group:
 
     @property
     def label(self) -> str:
+        """The word and its meaning."""
         return f"{self.word}, {self.meaning}" if self.meaning else self.word
 
 
-_Level = tuple[_Group, ...]
+Level = tuple[Group, ...]
 """Groups that do not overlap; of two levels the nearer comes first."""
 
 
-def _tree(machine: Machine) -> list[_Level] | None:
+def tree(machine: Machine) -> list[Level] | None:
     """The groups that links join, nearest first; None where the links form no tree.
 
     They form one if "joined at least so well" is an equivalence at every level.
@@ -218,8 +219,8 @@ def _tree(machine: Machine) -> list[_Level] | None:
     if machine.nvswitch and links and links[0].kind is LinkKind.NVLINK:
         slowest = min(link for link in links if link.kind is LinkKind.NVLINK)
         word = f"NVSwitch: {slowest} between any two"
-        return [(_Group(gpus=tuple(range(size)), word=word),)]
-    levels: list[_Level] = []
+        return [(Group(gpus=tuple(range(size)), word=word),)]
+    levels: list[Level] = []
     known: set[tuple[int, ...]] = set()
     for link in links:
         groups: list[tuple[int, ...]] = []
@@ -235,19 +236,18 @@ def _tree(machine: Machine) -> list[_Level] | None:
             return None
         new = [group for group in groups if len(group) > 1 and group not in known]
         known.update(new)
-        levels.append(
-            tuple(_Group(gpus=one, word=str(link), meaning=_meaning(link)) for one in new)
-        )
+        levels.append(tuple(Group(gpus=one, word=str(link), meaning=meaning(link)) for one in new))
     return levels
 
 
-def _meaning(link: Link) -> str:
+def meaning(link: Link) -> str:
+    """What a link is, for who does not know the words of nvidia-smi: `2 NVLinks`."""
     if link.kind is LinkKind.NVLINK:
         return f"{link.lanes} NVLink{'s' if link.lanes != 1 else ''}"
     return _MEANING[link.kind]
 
 
-def _sockets(machine: Machine) -> list[_Level]:
+def _sockets(machine: Machine) -> list[Level]:
     """The GPUs of each NUMA node, where they are known and several."""
     numa = [gpu.numa for gpu in machine.gpus]
     known = sorted({one for one in numa if one is not None})
@@ -255,16 +255,14 @@ def _sockets(machine: Machine) -> list[_Level]:
         return []
     return [
         tuple(
-            _Group(
-                gpus=tuple(at for at, one in enumerate(numa) if one == node), word=f"NUMA {node}"
-            )
+            Group(gpus=tuple(at for at, one in enumerate(numa) if one == node), word=f"NUMA {node}")
             for node in known
         )
     ]
 
 
 def _rows(
-    boxes: Sequence[tuple[str, ...]], levels: Sequence[_Level], pen: _Pen, width: int
+    boxes: Sequence[tuple[str, ...]], levels: Sequence[Level], pen: _Pen, width: int
 ) -> list[str]:
     """Rows of boxes, with a bracket under every group that one row holds."""
     place: dict[int, tuple[int, ...]] = dict.fromkeys(range(len(boxes)), ())
@@ -276,7 +274,7 @@ def _rows(
     size = len(boxes[0][0])
     most = max(1, (width - _INDENT + 1) // (size + 1))
     lines: list[str] = []
-    broken: set[_Group] = {group for level in levels for group in level}
+    broken: set[Group] = {group for level in levels for group in level}
     for row in _broken_up(order, levels, most):
         column = {gpu: _INDENT + at * (size + 1) for at, gpu in enumerate(row)}
         lines += [
@@ -299,9 +297,7 @@ def _rows(
     return lines
 
 
-def _broken_up(
-    order: Sequence[int], levels: Sequence[_Level], most: int
-) -> Iterator[Sequence[int]]:
+def _broken_up(order: Sequence[int], levels: Sequence[Level], most: int) -> Iterator[Sequence[int]]:
     """Rows of at most so many GPUs, as even as they can be, broken between groups if possible."""
     even = -(-len(order) // -(-len(order) // most))
     sizes = [group.gpus for level in levels for group in level if len(group.gpus) <= most]
@@ -317,7 +313,7 @@ def _broken_up(
     yield row
 
 
-def _brackets(groups: Iterable[_Group], column: Mapping[int, int], size: int, pen: _Pen) -> str:
+def _brackets(groups: Iterable[Group], column: Mapping[int, int], size: int, pen: _Pen) -> str:
     left, edge, right = pen.bracket
     text = ""
     for group in sorted(groups, key=lambda group: column[group.gpus[0]]):
@@ -357,11 +353,11 @@ def _triangle(machine: Machine, chosen: GPUSet, pen: _Pen, width: int) -> list[s
         f"  {'':>{label + 4}} " + "".join(str(one).center(cell) for one in range(size - 1))
     )
     meanings = [
-        f"{link} = {_meaning(link)}"
+        f"{link} = {meaning(link)}"
         for link in sorted({machine.link(*pair) for pair in pairs}, reverse=True)
         if link != slowest
     ]
-    legend = f"{pen.nothing} = {slowest}, {_meaning(slowest)}"
+    legend = f"{pen.nothing} = {slowest}, {meaning(slowest)}"
     marked = ["[ ] inside the chosen set"] if inside else []
     return [*lines, *_wrapped("", [*meanings, legend, *marked], width)]
 
@@ -370,7 +366,7 @@ def _legend(machine: Machine, width: int) -> list[str]:
     """What the words in the matrix of a machine mean."""
     links = {link for row in machine.links for link in row if link is not None}
     return _wrapped(
-        "", [f"{link} = {_meaning(link)}" for link in sorted(links, reverse=True)], width
+        "", [f"{link} = {meaning(link)}" for link in sorted(links, reverse=True)], width
     )
 
 

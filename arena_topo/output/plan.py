@@ -75,10 +75,11 @@ def _headline(asked: MPIJob, runs: MPIJob, forecast: Forecast) -> str:
     where = "on one node" if nodes == 1 else f"on {nodes} nodes"
     each = asked.workers // runs.workers
     pods = f" in {_many(runs.workers, 'pod')} of {each}" if each > 1 else ""
-    return f"{asked.name}: {_gang(asked)} can be placed now{pods}, {where}\n"
+    return f"{asked.name}: {gang(asked)} can be placed now{pods}, {where}\n"
 
 
-def _gang(job: MPIJob) -> str:
+def gang(job: MPIJob) -> str:
+    """What a job asks for: `4 workers x 1 GPU`."""
     return f"{_many(job.workers, 'worker')} x {_many(job.gpus, 'GPU')}"
 
 
@@ -163,12 +164,12 @@ def _bandwidths(
     ours = forecast.bus_bandwidth
     if ours is None:
         return "Bus bandwidth: none, as one GPU talks to nobody\n"
-    rated = _rate(ours, placement.tier, cluster)
-    place = f"{_where(placement.tier, cluster)}; {_proof(placement)}"
+    rated = rate_of(ours, placement.tier, cluster)
+    place = f"{meets(placement.tier, cluster)}; {proved(placement)}"
     rows = [(f"  this placement\t{rated}\t{_ratio(ours, ours)}", place)]
     comparison = proposal.comparison
     if comparison is not None:
-        rated = _rate(comparison.best_empty, comparison.tier_empty, cluster)
+        rated = rate_of(comparison.best_empty, comparison.tier_empty, cluster)
         ratio = _ratio(comparison.best_empty, ours)
         rows.append((f"  best, were all GPUs free\t{rated}\t{ratio}", ""))
         for name, other in (
@@ -178,7 +179,7 @@ def _bandwidths(
             rate = None if other is None else other.bandwidth
             place = "" if other is None else _loads(other, cluster)
             tier = None if other is None else other.tier
-            rated = _rate(rate, tier, cluster)
+            rated = rate_of(rate, tier, cluster)
             rows.append((f"  {name}\t{rated}\t{_ratio(rate, ours)}", place))
     heads = align(f"{head}\t" for head, _place in rows).splitlines()
     said = ["Bus bandwidth of an all-reduce among the GPUs chosen:"]
@@ -193,7 +194,8 @@ def _bandwidths(
     return "".join(f"{line.rstrip()}\n" for line in said)
 
 
-def _rate(value: float | None, tier: str | None, cluster: Cluster) -> str:
+def rate_of(value: float | None, tier: str | None, cluster: Cluster) -> str:
+    """A bandwidth of a table, and whether it rests on a network of which nobody gave the speed."""
     if value is None:
         return "does not fit"
     return f"{number(value):>6} GB/s{' assumed' if _assumed(value, tier, cluster) else ''}"
@@ -213,14 +215,15 @@ def _ratio(value: float | None, ours: float) -> str:
 def _loads(other: Outcome, cluster: Cluster) -> str:
     """Where such a scheduler would put the workers: `2 + 2, between nodes`."""
     loads = list(other.loads.values())
-    where = _where(other.tier, cluster)
+    where = meets(other.tier, cluster)
     if len(loads) == 1:
         return where
     shares = " + ".join(map(str, loads)) if len(loads) <= _MOST_SHARES else f"{len(loads)} nodes"
     return f"{shares}, {where}"
 
 
-def _where(tier: str, cluster: Cluster) -> str:
+def meets(tier: str, cluster: Cluster) -> str:
+    """How near to each other the nodes of a placement are, in words."""
     if tier == NODE_TIER:
         return "inside one node"
     if tier != BEYOND:
@@ -232,7 +235,8 @@ def _where(tier: str, cluster: Cluster) -> str:
     return "over the network"
 
 
-def _proof(placement: Placement) -> str:
+def proved(placement: Placement) -> str:
+    """How good a placement is known to be."""
     proof = placement.proof
     if proof.bound > placement.bandwidth:
         return f"at most {number(proof.bound)} GB/s is possible"
@@ -326,7 +330,7 @@ def counted(counted: Counted, job: MPIJob) -> str:
     counts = counted.counts
     return (
         f"{job.name}: by the number of free GPUs, {counts.gangs} such"
-        f" gang{'s fit' if counts.gangs != 1 else ' fits'} now ({_gang(job)})\n"
+        f" gang{'s fit' if counts.gangs != 1 else ' fits'} now ({gang(job)})\n"
         f"  largest gang that fits now:             --workers {counts.largest}\n"
         f"  largest if the cluster were empty:      --workers {counts.largest_empty}\n"
         "  Only numbers were compared: bandwidth and levels were not looked at.\n"

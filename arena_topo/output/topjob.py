@@ -19,11 +19,6 @@ if TYPE_CHECKING:
     from arena_topo.backends.metrics import GpuSample
 
 
-def by_requested(statuses: Iterable[JobStatus]) -> list[JobStatus]:
-    """Jobs in the order of `top job`: those that ask for most GPUs first, then by name."""
-    return sorted(statuses, key=lambda one: (-one.request_gpus, natural(one.name), one.namespace))
-
-
 def jobs(statuses: Iterable[JobStatus], *, now: float, namespaces: bool = False) -> str:
     """A line for each job, in the order given, and how many GPUs those that run ask for and have.
 

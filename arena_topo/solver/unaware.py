@@ -16,7 +16,7 @@ from arena_topo.solver.classes import room
 from arena_topo.solver.configurations import table
 from arena_topo.solver.gang import BEYOND, NODE_TIER
 from arena_topo.solver.refusal import emptied
-from arena_topo.topology import Cluster, Node, NodeName, gpu_set, members, natural
+from arena_topo.topology import Cluster, GPUSet, Node, NodeName, gpu_set, members, natural
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +141,12 @@ def _inside(node: Node, size: int) -> float:
     shape = table(node.machine.configuration)
     if node.opaque:
         return shape.worst(node.free, size)
-    return shape.value(gpu_set(members(node.free)[:size]))
+    return shape.value(by_index(node, size))
+
+
+def by_index(node: Node, size: int) -> GPUSet:
+    """The first so many GPUs of a node that are not known to be in use."""
+    return gpu_set(members(node.free)[:size])
 
 
 def _joined(cluster: Cluster, nodes: Sequence[Node]) -> tuple[float, str]:

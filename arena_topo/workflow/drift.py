@@ -86,7 +86,7 @@ def compare(
                 found.append(_missing(status, index, node, gpus))
             continue
         found += _of_pod(one, index, node, gpus, begun=begun)
-        alone = shared[node] == 1 or forecast.binding != "template"
+        alone = shared[node] == 1 or forecast.binding not in {"template", "claims"}
         found += _of_annotation(one, index, node, gpus, alone=alone)
     if sightings is not None:
         found += _of_claims(status, sightings.claims)
@@ -263,8 +263,10 @@ class Sight:
     """What one worker sees of the GPUs of its node, and what it should.
 
     `planned` are GPU indexes of the node and `uuids` theirs, empty where nobody published them.
-    Inside a container indexes start at 0 again, so only UUIDs can be compared; without them the
-    count is. `agrees` is None where nothing could be looked at; `trouble` says why.
+    `instead` are the groups that it may have in their place: those planned for its neighbours,
+    where the scheduler decides which of them gets which. Inside a container indexes start at 0
+    again, so only UUIDs can be compared; without them the count is. `agrees` is None where nothing
+    could be looked at; `trouble` says why.
     """
 
     worker: int
@@ -272,6 +274,7 @@ class Sight:
     node: str
     planned: tuple[int, ...]
     uuids: tuple[str, ...]
+    instead: tuple[tuple[str, ...], ...] = ()
     seen: tuple[Device, ...] = ()
     trouble: str | None = None
 
@@ -282,7 +285,7 @@ class Sight:
             return None
         if not self.uuids:
             return len(self.seen) == len(self.planned) or not self.planned
-        return {one.uuid for one in self.seen} == set(self.uuids)
+        return {one.uuid for one in self.seen} in map(set, (self.uuids, *self.instead))
 
 
 def inspect(backend: Backend, status: JobStatus) -> tuple[Sight, ...]:
@@ -331,9 +334,22 @@ def _sight(
         node=node,
         planned=gpus,
         uuids=_uuids(cluster, node, gpus),
+        instead=tuple(_instead(cluster, status, node, gpus)),
         seen=devices,
         trouble=trouble,
     )
+
+
+def _instead(
+    cluster: Cluster | None, status: JobStatus, node: str, gpus: tuple[int, ...]
+) -> Iterator[tuple[str, ...]]:
+    """The UUIDs of the other groups of a node, where claims give out any of them."""
+    forecast = status.forecast
+    if forecast is None or forecast.binding != "claims":
+        return
+    for _, where, others in forecast.workers:
+        if where == node and others != gpus and (uuids := _uuids(cluster, where, others)):
+            yield uuids
 
 
 def _uuids(cluster: Cluster | None, node: str, gpus: Sequence[int]) -> tuple[str, ...]:

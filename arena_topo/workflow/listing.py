@@ -71,6 +71,11 @@ def listed(
     return tuple(sorted(kept, key=_KEYS[order]))
 
 
+def by_requested(jobs: Iterable[JobStatus]) -> list[JobStatus]:
+    """Jobs in the order of `top job`: those that ask for most GPUs first, then by name."""
+    return sorted(jobs, key=lambda one: (-one.request_gpus, _natural(one.name), one.namespace))
+
+
 def signs(job: JobStatus) -> Any:
     """What of a job makes a change worth a new line in a list."""
     place = None if job.chief is None or job.chief.pending else job.chief.node_ip

@@ -1,18 +1,83 @@
-"""The nodes that somebody wants to look at, from an engine or from dumps."""
+"""The nodes and jobs that somebody wants to look at, from an engine or from dumps."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from arena_topo.backends import dump, occupancy
+from arena_topo.backends import Backend, dump, occupancy, unheard
 from arena_topo.backends.occupancy import Mode, NodeStatus, Occupancy
 from arena_topo.errors import NotFound, UsageError
 from arena_topo.topology.fabricfile import FabricFile
+from arena_topo.workflow import listing
+from arena_topo.workflow.viewing import SeenJob
+
+if TYPE_CHECKING:
+    from arena_topo.backends.metrics import GpuSample
 
 NOT_FOUND = "failed to display nodes's informations: not found nodes"
 """Arena's text where no node is left to show."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overview:
+    """Nodes at one look, and what was measured of their GPUs."""
+
+    found: Occupancy
+    samples: tuple[GpuSample, ...] = ()
+
+
+def look(
+    source: Backend | Sequence[str],
+    names: Collection[str] = (),
+    *,
+    mode: Mode | None = None,
+    alone: bool = False,
+    fabric: FabricFile | None = None,
+    metrics: bool = False,
+    tell: Callable[[str], None] = unheard,
+) -> Overview:
+    """Look at the nodes of an engine, or of dumps, of these names and this mode.
+
+    With `alone` the cluster is that of the nodes named, and no mode counts. `fabric` says what
+    joins the nodes of dumps. `metrics` asks an engine what GPUs do; `tell` hears why it does not
+    know. NotFound as of `chosen`.
+    """
+    found = read(source, fabric) if isinstance(source, Sequence) else source.nodes()
+    found = only(found, names) if alone else replace(found, nodes=chosen(found, names, mode))
+    samples: tuple[GpuSample, ...] = ()
+    if metrics and not isinstance(source, Sequence):
+        samples = source.metrics(tell=tell)
+    return Overview(found=found, samples=samples)
+
+
+def jobs(
+    backend: Backend,
+    namespace: str | None,
+    *,
+    metrics: bool = False,
+    tell: Callable[[str], None] = unheard,
+) -> tuple[SeenJob, ...]:
+    """The jobs of a namespace or, for None, of all: those that request the most GPUs first.
+
+    With `metrics` each with what was measured of its GPUs; `tell` hears why that is not known.
+    """
+    statuses = listing.by_requested(backend.jobs(namespace))
+    samples = backend.metrics(namespace, tell=tell) if metrics and statuses else ()
+    return tuple(
+        SeenJob(
+            status=one,
+            samples=tuple(
+                sample
+                for sample in samples
+                if sample.namespace in {"", one.namespace}
+                and sample.pod in {pod.name for pod in one.instances}
+            ),
+        )
+        for one in statuses
+    )
 
 
 def read(paths: Sequence[str], fabric: FabricFile | None = None) -> Occupancy:

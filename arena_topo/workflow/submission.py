@@ -142,6 +142,15 @@ def _seen(backend: Backend, name: str, namespace: str) -> tuple[JobStatus | None
         return None, error.message
 
 
+def existing(
+    job: MPIJob, backend: Backend, namespace: str, *, api: ApiVersion | None = None
+) -> Submitted:
+    """A job that was there already, with the very same request; nothing was created of it."""
+    status, unread = _seen(backend, job.name, namespace)
+    same = built(job, backend, namespace=namespace, api=api, cluster=None)
+    return Submitted(plan=same, created=(), status=status, unread=unread)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Submission:
     """One gang on its way into a cluster."""

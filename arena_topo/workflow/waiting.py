@@ -10,8 +10,9 @@ from enum import StrEnum
 from typing import Literal
 
 from arena_topo.backends import Backend, JobStatus, Phase
-from arena_topo.errors import AccessDenied, ArenaError, NotFound, TimedOut
+from arena_topo.errors import AccessDenied, ArenaError, JobFailed, NotFound, TimedOut
 from arena_topo.workflow.looking import Clock, looks
+from arena_topo.workflow.opening import UnknownJob
 
 _FEW = 3
 """So many jobs are asked for one by one; more are read with one list of their namespace."""
@@ -86,14 +87,6 @@ def command(verb: str, *names: str, namespace: str) -> str:
     return f"arena-topo {verb} {' '.join(names)} -n {namespace}"
 
 
-class UnknownJob(NotFound):
-    """One of the jobs to wait for is not there."""
-
-    def __init__(self, name: str, namespace: str) -> None:
-        super().__init__(f"Not found training job {name} in namespace {namespace}")
-        self.name = name
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
     """How waiting for one job ended; `status` is None for a job that is not there any more."""
@@ -101,6 +94,28 @@ class Ending:
     name: str
     standing: Standing
     status: JobStatus | None
+
+
+def failure(one: Ending, goal: Goal, namespace: str) -> ArenaError | None:
+    """What is wrong with how waiting for a job ended; None if nothing is.
+
+    JobFailed carries the launcher's exit code where the job was waited for until it is over.
+    """
+    status = one.status
+    if status is None:
+        if one.standing is Standing.REACHED:
+            return None
+        return ArenaError(f"the job {one.name} was deleted while it was waited for")
+    if status.phase is Phase.FAILED and goal is not Goal.DELETED:
+        if one.standing is Standing.REACHED and goal is not Goal.FINISHED:
+            return None
+        code = (status.exit_code or 1) if goal is Goal.FINISHED else 1
+        return JobFailed(
+            f"the job {one.name} failed",
+            exit_code=code,
+            hint=command("logs", one.name, namespace=namespace),
+        )
+    return None
 
 
 def standing(goal: Goal, status: JobStatus | None) -> Standing:

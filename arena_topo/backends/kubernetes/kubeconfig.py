@@ -119,6 +119,14 @@ def resolve(options: Options) -> Access:
     return _acting(config.access(name, options), options)
 
 
+def entries(options: Options) -> dict[str, tuple[str, ...]]:
+    """The names of all `contexts`, `clusters` and `users`; UsageError as of `resolve`."""
+    paths = [path for path in _paths(options) if present(path)]
+    found = _Kubeconfig.read(paths)
+    kinds = {"contexts": found.contexts, "clusters": found.clusters, "users": found.users}
+    return {kind: tuple(some) for kind, some in kinds.items()}
+
+
 def read_from(options: Options) -> tuple[tuple[str, bool], ...]:
     """The kubeconfig files that would be looked into, firmest first, and whether each is there."""
     return tuple((str(path), present(path)) for path in _paths(options))

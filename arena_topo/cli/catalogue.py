@@ -1,0 +1,287 @@
+"""The catalogue: every command, flag and word of the program, as they are in the command tree.
+
+Completion, the reference and the man pages are made from it, so none of them can say anything else
+than the parser. It makes the whole tree, which takes a moment: no command needs it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from enum import StrEnum
+from functools import cache
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints
+
+import typer
+
+from arena_topo.cli.commands import ALIASES, ArenaCommand
+from arena_topo.cli.options import GLOBAL_PANEL, PROGRAM, RENAMED, Globals
+from arena_topo.cli.pflag import boolean
+from arena_topo.cli.root import ROOT, Branch, Leaf, tree
+from arena_topo.completion import SHELLS
+from arena_topo.flag import Flag, Word
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """A flag of one command.
+
+    `names` are its spellings, the short one first, `--no-x` last where there is one; `deprecated`
+    are old ones, which work with a warning. A switch has no `metavar`. `choices` are its values
+    where there are only so many. `completes` are those of `flag.KINDS` that are offered, with
+    spaces between them. `variables` stand for it when it is not given, the firmest first.
+    """
+
+    names: tuple[str, ...]
+    metavar: str | None
+    choices: tuple[str, ...]
+    completes: str
+    help: str
+    panel: str
+    repeats: bool
+    hidden: bool
+    variables: tuple[str, ...]
+    deprecated: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Argument:
+    """A word of one command that is no flag; `completes` is as for flags."""
+
+    metavar: str
+    several: bool
+    required: bool
+    completes: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """A command or a group of them; the program itself has the empty path.
+
+    `summary` is one sentence, `text` all that its help says before the flags, in paragraphs.
+    `aliases` are other names for the last word of the path. `commands` are the names of a group's
+    commands, in the order of the help. The flags come in that order too; global ones are last.
+    """
+
+    path: tuple[str, ...]
+    summary: str
+    text: str
+    aliases: tuple[str, ...]
+    arguments: tuple[Argument, ...]
+    options: tuple[Option, ...]
+    commands: tuple[str, ...]
+
+
+@cache
+def commands() -> tuple[Command, ...]:
+    """Every command and group, in the order of the help, each group before its commands."""
+    return tuple(_walk(ROOT, tree(), None, ()))
+
+
+def _walk(one: Leaf | Branch, made: Any, parent: Any, path: tuple[str, ...]) -> Iterator[Command]:
+    context = typer.Context(
+        made, info_name=path[-1] if path else PROGRAM, parent=parent, **made.context_settings
+    )
+    below = one.commands if isinstance(one, Branch) else {}
+    declared = _declared(one)
+    params = made.get_params(context)
+    options = [
+        _option(param, declared.get(param.name), made)
+        for param in params
+        if param.param_type_name == "option"
+    ]
+    panels = sorted(
+        dict.fromkeys(option.panel for option in options), key=lambda panel: panel == GLOBAL_PANEL
+    )
+    words = [param for param in params if param.param_type_name == "argument"]
+    yield Command(
+        path=path,
+        summary=one.summary,
+        text=inspect.cleandoc(made.help or one.summary),
+        aliases=tuple(alias for alias, name in ALIASES.items() if path and name == path[-1]),
+        arguments=tuple(
+            _argument(param, declared.get(param.name), made, at) for at, param in enumerate(words)
+        ),
+        options=tuple(sorted(options, key=lambda option: panels.index(option.panel))),
+        commands=tuple(below),
+    )
+    for name, child in below.items():
+        yield from _walk(child, made.commands[name], context, (*path, name))
+
+
+def _declared(one: Leaf | Branch) -> Mapping[str, Any]:
+    """The annotations of a command's parameters, by their names; those of records as fields."""
+    if isinstance(one, Branch):
+        return get_type_hints(Globals, include_extras=True)
+    function = getattr(importlib.import_module(f"arena_topo.cli.{one.module}"), one.function)
+    found: dict[str, Any] = {}
+    for name, hint in get_type_hints(function.declared, include_extras=True).items():
+        if isinstance(hint, type) and is_dataclass(hint):
+            hints = get_type_hints(hint, include_extras=True)
+            found |= {field.name: hints[field.name] for field in fields(hint)}
+        else:
+            found[name] = hint
+    return found
+
+
+def _option(param: Any, hint: Any, command: Any) -> Option:
+    flag = _carried(hint, Flag)
+    names = (*sorted(param.opts, key=lambda name: name.startswith("--")), *param.secondary_opts)
+    choices = _choices(hint)
+    commas = bool(choices) and _is_set(_kind(hint))
+    return Option(
+        names=names,
+        metavar=None if boolean(param) else param.metavar,
+        choices=choices,
+        completes="choices" if commas else flag.completes if flag else "",
+        help=param.help or "",
+        panel=getattr(param, "rich_help_panel", None) or GLOBAL_PANEL,
+        repeats=bool(param.multiple),
+        hidden=bool(param.hidden),
+        # A group has none of its own: what it is told goes to its commands.
+        variables=getattr(command, "variables", ArenaCommand.variables).get(param.name, ()),
+        deprecated=tuple(old for old, new in RENAMED.items() if new in names),
+    )
+
+
+def _argument(param: Any, hint: Any, command: Any, at: int) -> Argument:
+    word = _carried(hint, Word)
+    metavar = param.metavar or param.name.upper()
+    runs = getattr(command, "launches", False) and at >= command.named
+    return Argument(
+        metavar=metavar,
+        several=param.nargs != 1,
+        required=not metavar.startswith("[") and not getattr(command, "reads_jobs", False),
+        completes="command" if runs else word.completes if word else "",
+    )
+
+
+def _carried(hint: Any, kind: type[Any]) -> Any:
+    return next((one for one in get_args(hint)[1:] if isinstance(one, kind)), None)
+
+
+def _kind(hint: Any) -> Any:
+    """What a flag's field holds, without the ways of saying none, several or who describes it."""
+    kind = get_args(hint)[0] if hasattr(hint, "__metadata__") else hint
+    if get_origin(kind) is tuple:
+        kind = get_args(kind)[0]
+    if isinstance(kind, UnionType):
+        kind = next(one for one in get_args(kind) if one is not type(None))
+    return kind
+
+
+def _is_set(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, frozenset)
+
+
+def _choices(hint: Any) -> tuple[str, ...]:
+    """The values of an enumeration that can be written; of a set of them, those of each member."""
+    kind = _kind(hint)
+    if _is_set(kind):
+        kind = get_args(vars(kind)["__orig_bases__"][0])[0]
+    if isinstance(kind, type) and issubclass(kind, StrEnum):
+        return tuple(one.value for one in kind if one.value and _readable(kind, one.value))
+    return tuple(getattr(kind, "choices", ()))
+
+
+def _readable(kind: Any, text: str) -> bool:
+    try:
+        return bool(kind.parse(text)) if hasattr(kind, "parse") else True
+    except ValueError:
+        return False
+
+
+# ---------------------------------------------------------------- the words of completion
+
+_TITLE = "# Made of the command tree: python -m arena_topo.cli.catalogue > {path}\n"
+WORDS = "arena_topo/completion/words.txt"
+"""The file of `words`, from the root of the repository."""
+
+_WIDE = 68
+"""Characters of a description: beside the longest flag it still fits into 100 columns."""
+
+
+def words() -> str:
+    """All that completion knows of commands, flags and the program's own names.
+
+    A section has a title, `[submit mpi]`; `[*]` are the flags of all commands, `[=NAME]` are names
+    of the program. In a command's, `+NAME ALIASES SUMMARY` is a command, `.KINDS SEVERAL` a word,
+    everything else a flag: `SPELLINGS KIND KINDS CHOICES HELP`, with TABs between. Old spellings
+    begin with `~`. The kind is `s` for a switch, `v` for a value, `o` for one that only `=` gives;
+    `r` after it where it may be given again, `h` where it is hidden.
+    """
+    program = commands()[0]
+    sections = [("*", [_flag(one) for one in program.options if one.panel == GLOBAL_PANEL])]
+    summaries = {one.path: one for one in commands()}
+    for command in commands():
+        below = [summaries[*command.path, name] for name in command.commands]
+        sections.append(
+            (
+                " ".join(command.path),
+                [
+                    *(
+                        f"+{one.path[-1]}\t{' '.join(one.aliases)}\t{_brief(one.summary)}"
+                        for one in below
+                    ),
+                    *(f".{one.completes}\t{'s' * one.several}" for one in command.arguments),
+                    *(_flag(one) for one in command.options if one.panel != GLOBAL_PANEL),
+                ],
+            )
+        )
+    sections += [(f"={name}", lines) for name, lines in _own_names().items()]
+    text = "".join(
+        f"[{title}]\n" + "".join(f"{one}\n" for one in lines) for title, lines in sections
+    )
+    return _TITLE.format(path=WORDS) + text
+
+
+def _flag(one: Option) -> str:
+    only_joined = (one.metavar or "").startswith("[=")
+    kind = "s" if one.metavar is None else "o" if only_joined else "v"
+    return "\t".join(
+        [
+            " ".join([*one.names, *(f"~{old}" for old in one.deprecated)]),
+            kind + "r" * one.repeats + "h" * one.hidden,
+            one.completes,
+            " ".join(one.choices),
+            _brief(one.help),
+        ]
+    )
+
+
+def _own_names() -> dict[str, list[str]]:
+    from arena_topo.topology import presets  # noqa: PLC0415 - only to write them down
+
+    known = presets.PRESETS.items()
+    return {
+        "presets": [f"{name}\t{_brief(preset.summary)}" for name, preset in known],
+        "models": list(dict.fromkeys(preset.model for _, preset in known)),
+        "levels": list(_LEVELS),
+        "shells": list(SHELLS),
+    }
+
+
+_LEVELS = ("node", "nvlink", "leaf", "spine", "zone", "region")
+"""What the help of --topology-required names, near to far."""
+
+
+def _brief(text: str) -> str:
+    """The first sentence of a help; where that is long only its start, up to a colon if it can."""
+    first = re.split(r"\.( |$)|; | \(default", text, maxsplit=1)[0]
+    if len(first) <= _WIDE:
+        return first
+    whole = re.match(r"(.{16,}?)(:| \()", first[: _WIDE + 1])
+    if whole:
+        return whole[1]
+    room = first[: _WIDE - len(" ...")]
+    part = max((cut.start() for cut in re.finditer(r",| that | which ", room)), default=0)
+    return room[: part if part > _WIDE // 2 else room.rindex(" ")] + " ..."
+
+
+if __name__ == "__main__":
+    sys.stdout.write(words())

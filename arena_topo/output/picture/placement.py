@@ -1,0 +1,348 @@
+"""What `plan` proposes, as a picture: the machines with the GPUs chosen and the rings they give.
+
+Beside it stand the first GPUs by index, where a scheduler that only counts would take others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from arena_topo.output import EMULATED, guarantee, number
+from arena_topo.output.drawing import names
+from arena_topo.output.picture.figure import (
+    Choice,
+    draw,
+    draw_key,
+    heading,
+    key,
+    reason,
+    rings,
+    states,
+)
+from arena_topo.output.picture.sheet import BIG, HEAD, SMALL, Layer, Sheet, width, wrapped
+from arena_topo.output.plan import MOST_DRAWINGS, gang, meets, proved, rate_of
+from arena_topo.solver.configurations import table
+from arena_topo.solver.gang import NODE_TIER
+from arena_topo.solver.unaware import by_index
+from arena_topo.topology import Cluster, GPUSet, Node, NodeName, gpu_set, members
+from arena_topo.workflow import shortfall
+from arena_topo.workflow.comparison import Proposal
+
+WIDEST = 1120.0
+"""Pixels up to which two choices stand side by side: what a page or a slide shows at full size."""
+
+_LEAST = 470.0
+_APART = 36.0
+_NAMES = 46
+"""Characters of names in one line below a machine."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Place:
+    """One machine of a choice; `kubelet` is how many GPUs are taken without saying which."""
+
+    node: Node
+    choice: Choice
+    kubelet: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Side:
+    """One choice: who makes it, what it is worth and why, and its machines."""
+
+    who: str
+    gbps: str
+    why: str
+    poor: bool
+    tier: str
+    places: tuple[_Place, ...]
+
+
+def placement(proposal: Proposal) -> str:
+    """Draw a proposal as SVG; empty where nothing is placed."""
+    plan, cluster = proposal.plan, proposal.cluster
+    if plan is None or plan.placement is None or plan.forecast is None or cluster is None:
+        return ""
+    ours, first = _ours(proposal, cluster), _first_fit(proposal, cluster)
+    sides = [ours]
+    if first is not None and _taken(first) != _taken(ours):
+        sides.append(first)
+    sheet = Sheet()
+    title = f"{proposal.job.name}: {gang(proposal.job)}"
+    said = max(len(_said(side)) for side in sides)
+    panels = [_panel(side, cluster, said) for side in sides]
+    sizes = [(right - left, low - top) for left, top, right, low in (one.edges for one in panels)]
+    beside = sum(wide for wide, _high in sizes) + _APART <= WIDEST
+    room = sum(wide for wide, _ in sizes) + _APART * (len(sizes) - 1) if beside else 0
+    room = max(room, *(wide for wide, _high in sizes), _LEAST)
+    sheet.text((0, 14), title, "head", room=room, size=HEAD)
+    x, y, low = 0.0, 36.0, 0.0
+    for panel in panels:
+        wide, high = sheet.inset(panel, (x, y))
+        low = max(low, y + high)
+        x, y = (x + wide + _APART, y) if beside else (0.0, low + 30)
+    y = low + 26
+    lines = [item for side in sides for place in side.places for item in key(place.node.machine)]
+    if lines:
+        y = draw_key(sheet, list(dict.fromkeys(lines)), (0, y), room) + 4
+    for note in _notes(proposal, cluster, same=len(sides) == 1 and first is not None):
+        for line in wrapped(note, room, SMALL):
+            sheet.text((0, y + 10), line, "small dim", size=SMALL)
+            y += 17
+    told = "; ".join(f"{side.who}: {_listed(side)}, {side.gbps}, {side.why}" for side in sides)
+    return sheet.finish(f"{title} on {_listed(ours)}: {ours.gbps}", told)
+
+
+def _taken(side: _Side) -> dict[str, tuple[int, int]]:
+    return {str(one.node.name): (one.choice.gpus, one.kubelet) for one in side.places}
+
+
+def _listed(side: _Side) -> str:
+    """The machines of a choice and their GPUs, the first few."""
+    said = [
+        f"{one.node.name} GPUs {', '.join(map(str, one.choice.order))}"
+        if one.choice.gpus
+        else f"{one.node.name}, {one.kubelet} GPUs"
+        for one in side.places[:MOST_DRAWINGS]
+    ]
+    more = len(side.places) - len(said)
+    return "; ".join([*said, *([f"{more} more nodes"] if more else [])])
+
+
+# ---------------------------------------------------------------- the two choices
+
+
+def _ours(proposal: Proposal, cluster: Cluster) -> _Side:
+    plan = proposal.plan
+    assert plan is not None
+    assert plan.placement is not None
+    assert plan.forecast is not None
+    slots = max(1, plan.job.gpus)
+    ranks: dict[str, dict[int, int]] = {}
+    hidden: dict[str, int] = {}
+    for index, node, gpus in sorted(plan.forecast.workers):
+        own = ranks.setdefault(node, {})
+        own |= {gpu: index * slots + at for at, gpu in enumerate(gpus)}
+        hidden[node] = hidden.get(node, 0) + (0 if gpus else slots)
+    known = {str(node.name): node for node in cluster.nodes}
+    places = tuple(
+        _Place(
+            node=known[name],
+            choice=Choice(gpus=gpu_set(own), ranks=own),
+            kubelet=hidden[name],
+        )
+        for name, own in ranks.items()
+    )
+    gbps = plan.forecast.bus_bandwidth
+    tier = plan.placement.tier
+    return _Side(
+        who="arena-topo",
+        gbps="one GPU" if gbps is None else _rate(gbps, tier, cluster),
+        why=f"{_why(places, gbps, tier, cluster)}; {proved(plan.placement)}",
+        poor=False,
+        tier=tier,
+        places=places,
+    )
+
+
+def _first_fit(proposal: Proposal, cluster: Cluster) -> _Side | None:
+    """What the first free GPUs by index give; None if not all fit."""
+    found = proposal.comparison.first_fit if proposal.comparison is not None else None
+    plan, request = proposal.plan, proposal.request
+    if found is None or request is None or plan is None or plan.forecast is None:
+        return None
+    ours = plan.forecast.bus_bandwidth
+    poor = ours is not None and found.bandwidth < ours
+    known: Mapping[NodeName, Node] = {node.name: node for node in cluster.nodes}
+    places, rank = [], 0
+    for name, workers in found.loads.items():
+        node, size = known[name], workers * request.gpus
+        if node.opaque:
+            choice = Choice(gpus=GPUSet(0), poor=poor)
+            places.append(_Place(node=node, choice=choice, kubelet=size))
+        else:
+            gpus = by_index(node, size)
+            ranks = {gpu: rank + at for at, gpu in enumerate(members(gpus))}
+            worth = table(node.machine.configuration).value(gpus)
+            slow = poor and worth <= found.bandwidth
+            choice = Choice(gpus=gpus, ranks=ranks, poor=poor, slow=slow)
+            places.append(_Place(node=node, choice=choice))
+        rank += size
+    gbps = None if ours is None else found.bandwidth
+    return _Side(
+        who="first fit by index",
+        gbps="one GPU" if gbps is None else _rate(gbps, found.tier, cluster),
+        why=_why(places, gbps, found.tier, cluster),
+        poor=poor,
+        tier=found.tier,
+        places=tuple(places),
+    )
+
+
+def _rate(gbps: float, tier: str, cluster: Cluster) -> str:
+    return rate_of(gbps, tier, cluster).strip()
+
+
+def _why(places: Sequence[_Place], gbps: float | None, tier: str, cluster: Cluster) -> str:
+    """What holds an all-reduce up: the links in one of the machines, else the network."""
+    if gbps is None:
+        return "one GPU talks to nobody"
+    for place in places:
+        if not place.choice.gpus:
+            continue
+        found = rings(place.node.machine, place.choice.gpus, place.choice.order)
+        if found.gbps <= gbps:
+            return reason(place.node.machine, found)
+    if tier != NODE_TIER:
+        return f"slowest between the nodes, {meets(tier, cluster)}"
+    return "the kubelet picks the GPUs; this is what the worst of them give"
+
+
+def _notes(proposal: Proposal, cluster: Cluster, *, same: bool) -> list[str]:
+    plan, comparison = proposal.plan, proposal.comparison
+    assert plan is not None
+    assert plan.forecast is not None
+    notes = []
+    if same:
+        notes.append("First fit by index takes the same GPUs.")
+    elif comparison is not None and comparison.first_fit is None:
+        notes.append("First fit by index finds no room for all workers.")
+    ours = plan.forecast.bus_bandwidth
+    if comparison is not None and ours is not None:
+        best = rate_of(comparison.best_empty, comparison.tier_empty, cluster).strip()
+        spread = comparison.spread
+        rate = "does not fit" if spread is None else _rate(spread.bandwidth, spread.tier, cluster)
+        notes.append(
+            f"Bus bandwidth of an all-reduce. Were all GPUs free: {best};"
+            f" spread, emptiest node first: {rate}."
+        )
+        usable = plan.forecast.usable
+        if usable is not None and usable < ours:
+            why = shortfall(plan)
+            use = f"Of {number(ours)} GB/s these pods can use {number(usable)}"
+            notes.append(f"{use}: {why}." if why else f"{use}.")
+    if plan.forecast.guarantee is not None:
+        notes.append(f"{guarantee(plan.forecast)}.")
+    if plan.forecast.emulated:
+        notes.append(f"{EMULATED}.")
+    return notes
+
+
+# ---------------------------------------------------------------- one of them
+
+
+def _said(side: _Side) -> list[str]:
+    return wrapped(f"{side.who}: {side.why}", _LEAST)
+
+
+def _panel(side: _Side, cluster: Cluster, lines: int) -> Sheet:
+    """A choice: how fast it is, why (in so many lines), its machines and what joins them."""
+    alike: dict[tuple[object, ...], list[_Place]] = {}
+    for place in side.places:
+        node = place.node
+        same = (
+            node.machine.configuration,
+            node.machine.gpus,
+            node.free,
+            node.hidden,
+            node.allocatable,
+            place.choice.gpus,
+            place.kubelet,
+        )
+        alike.setdefault(same, []).append(place)
+    groups = list(alike.values())
+    cells = [_cell(group) for group in groups[:MOST_DRAWINGS]]
+    sizes = [(right - left, low - top) for left, top, right, low in (one.edges for one in cells)]
+    sheet = Sheet()
+    several = len(side.places) > 1
+    row = several and sum(wide + _APART for wide, _high in sizes) - _APART <= WIDEST
+    room = max(
+        sum(wide + _APART for wide, _ in sizes) - _APART if row else 0,
+        *(wide for wide, _high in sizes),
+        _LEAST,
+    )
+    sheet.text((0, 20), side.gbps, f"big {'bad' if side.poor else 'good'}", room=room, size=BIG)
+    y = 44.0
+    for at, line in enumerate(_said(side)):
+        sheet.text((0, y + 18 * at), line)
+    y += 18 * lines
+    look = "bar-slow" if side.poor else "bar-on"
+    held = side.poor and not any(place.choice.slow for place in side.places)
+    wire = "slow" if held else "weak" if side.poor else "ring0"
+    network = f"{meets(side.tier, cluster)}, {_level(side.tier, cluster)}"
+    if row:
+        x, low = 0.0, y + max(high for _wide, high in sizes) + 26
+        for cell, (wide, high) in zip(cells, sizes, strict=True):
+            sheet.inset(cell, (x, y))
+            sheet.line(((x + wide / 2, y + high + 6), (x + wide / 2, low)), wire, thick=3.5)
+            x += wide + _APART
+        sheet.box((0, low), (room, 24), look, layer=Layer.NODE, round_=6)
+        sheet.text((room / 2, low + 16.5), network, "small middle", room=room - 12, size=SMALL)
+        y = low + 24
+    else:
+        middles = []
+        for cell, (_wide, high) in zip(cells, sizes, strict=True):
+            sheet.inset(cell, (38 if several else 0, y))
+            middles.append(y + high / 2)
+            y += high + 26
+        if several:
+            for middle in middles:
+                sheet.line(((14, middle), (34, middle)), wire, thick=3.5)
+            sheet.box((0, middles[0] - 40), (14, middles[-1] - middles[0] + 80), look, round_=6)
+            sheet.text((0, y), f"Joined {network}", "small", room=room, size=SMALL)
+    more = sum(map(len, groups[MOST_DRAWINGS:]))
+    if more:
+        sheet.text((0, y + 20), f"{more} more nodes are not drawn", "small dim", size=SMALL)
+    return sheet
+
+
+def _level(tier: str, cluster: Cluster) -> str:
+    rates = {one.name: one.bandwidth for one in cluster.tiers}
+    return _rate(rates.get(tier, cluster.beyond), tier, cluster)
+
+
+def _cell(group: Sequence[_Place]) -> Sheet:
+    """A machine, and the names of those that look the same."""
+    place = group[0]
+    node, machine = place.node, place.node.machine
+    healthy = machine.everything if node.allocatable is None else node.allocatable
+    said = states(
+        machine,
+        choice=place.choice,
+        free=node.free,
+        hidden=node.hidden,
+        broken=GPUSet(machine.everything & ~healthy),
+    )
+    drawn = draw(machine, said, place.choice, cards=False)
+    sheet = Sheet()
+    left, _top, right, _low = drawn.edges
+    room = max(right - left, _LEAST)
+    name = str(node.name)
+    what = heading(machine)
+    sheet.text((0, 12), name, "strong", room=room * 0.6)
+    used = min(width(name) * 1.08, room * 0.6) + 10
+    if used + width(what) <= room:
+        sheet.text((used, 12), what, "dim")
+        y = 28.0
+    else:
+        y = 12.0
+        for line in wrapped(what, room):
+            y += 18
+            sheet.text((0, y), line, "dim")
+        y += 16
+    _wide, high = sheet.inset(drawn, (0, y))
+    y += high
+    below = []
+    if place.kubelet:
+        below.append(f"the kubelet picks {place.kubelet} of them for this job")
+    if node.hidden:
+        are = "is" if node.hidden == 1 else "are"
+        below.append(f"{node.hidden} of those marked free? {are} in use, nobody says which")
+    if len(group) > 1:
+        below.append(f"also on: {names([str(one.node.name) for one in group[1:]], _NAMES)}")
+    for sentence in below:
+        for line in wrapped(sentence, room, SMALL):
+            y += 18
+            sheet.text((0, y), line, "small dim", size=SMALL)
+    return sheet

@@ -1,0 +1,124 @@
+"""What `-o json` prints, as a dictionary, for every value that a verb returns."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from arena_topo import output
+from arena_topo.backends import JobStatus
+
+if TYPE_CHECKING:
+    from arena_topo.workflow.overview import Overview
+    from arena_topo.workflow.speakers import Entry
+    from arena_topo.workflow.viewing import SeenJob
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogLine:
+    """A line of a log: who wrote it, when (RFC 3339), and its text without the tag of its rank.
+
+    What is not known is None. `run` counts the restarts of the container. What is no UTF-8 is
+    U+FFFD in `message`. Of a line that comes in pieces, being very long, all but the last are
+    `partial`.
+    """
+
+    time: str | None
+    job: str
+    namespace: str
+    pod: str
+    container: str
+    worker: int | None
+    rank: int | None
+    run: int
+    message: str
+    partial: bool = False
+
+
+class Records:
+    """Lines as `logs -o json` has them."""
+
+    def __init__(self, *, job: str, namespace: str) -> None:
+        from arena_topo.output import log  # noqa: PLC0415 - only where there are lines
+
+        self._records = log.Records(job=job, namespace=namespace)
+
+    def lines(self, batch: Sequence[Entry]) -> Iterator[LogLine]:
+        """The same lines as values."""
+        for one in self._records.lines(batch).split(b"\n"):
+            if one:
+                yield LogLine(**json.loads(one))
+
+
+_SHOWN = {
+    "arena_topo.workflow.comparison.Proposal": "plan.value",
+    "arena_topo.workflow.why.Explanation": "why.value",
+    "arena_topo.workflow.overview.Overview": "values.nodes",
+    "arena_topo.workflow.checks.Report": "checks.report_value",
+    "arena_topo.workflow.inspection.Inspection": "checks.inspection_value",
+    "arena_topo.topology.Cluster": "fabric.value",
+}
+"""What is shown of values whose modules need not be loaded for others, by a room of `output`."""
+
+
+def value(shown: object, *, now: float | None = None) -> dict[str, Any] | list[dict[str, Any]]:
+    """The very dictionary that `-o json` prints of a value, or a list of those of several.
+
+    Ages are counted to `now` (Unix seconds), which is now if nobody says. TypeError for what no
+    command prints.
+    """
+    now = time.time() if now is None else now
+    if isinstance(shown, list | tuple):
+        return [_value(one, now) for one in shown]
+    return _value(shown, now)
+
+
+def _value(shown: object, now: float) -> dict[str, Any]:
+    if isinstance(shown, JobStatus):
+        return output.job_value(shown, now=now)
+    if isinstance(shown, LogLine):
+        found = asdict(shown)
+        return found if shown.partial else {key: found[key] for key in found if key != "partial"}
+    kind = f"{type(shown).__module__}.{type(shown).__qualname__}"
+    if kind == "arena_topo.workflow.viewing.SeenJob":
+        whole: Any = shown
+        return seen(whole, now=now)
+    if kind == "arena_topo.topology.Machine":
+        machine: Any = shown
+        return output.machine_value(machine)
+    if kind not in _SHOWN:
+        raise TypeError(f"no command prints a {type(shown).__name__}")
+    room, _, name = _SHOWN[kind].partition(".")
+    show = getattr(importlib.import_module(f"arena_topo.output.{room}"), name)
+    made: dict[str, Any] = show(shown)
+    return made
+
+
+def seen(found: SeenJob, *, now: float) -> dict[str, Any]:
+    """A job, and where they are known: what is not as planned, and the explanation asked for.
+
+    `now` is Unix seconds, which ages are counted to.
+    """
+    made = output.job_value(found.status, now=now, samples=found.samples)
+    if not found.drift and found.explanation is None:
+        return made
+    from arena_topo.output import why  # noqa: PLC0415 - reads the solver
+
+    if found.drift:
+        made["drift"] = [why.difference_value(one) for one in found.drift]
+    if found.explanation is not None:
+        made["explanation"] = why.value(found.explanation)
+    return made
+
+
+def nodes(found: Overview) -> dict[str, Any]:
+    """Nodes and their GPUs, in arena's classes."""
+    from arena_topo.output import top  # noqa: PLC0415 - only to look at nodes
+
+    samples = top.by_node(found.samples)
+    occupancy = found.found
+    return top.nodes_value(occupancy.nodes, samples, emulated=occupancy.cluster.emulated)

@@ -1,0 +1,271 @@
+"""Write docs/reference/ from the command tree: `python docs/site/reference.py [--check]`.
+
+One page per command, and an index. What stands in them is what the parser knows
+(`arena_topo.cli.catalogue`): nothing in these pages is written by hand.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from itertools import groupby
+from pathlib import Path
+
+from arena_topo.cli.catalogue import Argument, Command, Option, commands
+from arena_topo.cli.options import GLOBAL_PANEL, PROGRAM
+
+DOCS = Path(__file__).resolve().parents[1]
+FOLDER = DOCS / "reference"
+SITE = DOCS / "site" / "mkdocs.yml"
+_MARK = "      # Made by reference.py, down to the end of the list.\n"
+
+GUIDES: Mapping[str, tuple[str, ...]] = {
+    "submit mpi": ("local-engine", "on-kubernetes", "how-it-works", "job-file"),
+    "plan mpi": ("how-it-works", "job-file"),
+    "get": ("howto/pending",),
+    "why": ("howto/pending",),
+    "list": (),
+    "logs": ("logs", "nccl"),
+    "attach": ("local-engine",),
+    "suspend": ("on-kubernetes",),
+    "resume": ("on-kubernetes",),
+    "wait": ("conventions",),
+    "replan": ("on-kubernetes",),
+    "top": ("observing",),
+    "top node": ("observing",),
+    "top job": ("observing",),
+    "topology": ("how-it-works",),
+    "topology presets": ("local-engine",),
+    "topology show": ("how-it-works",),
+    "topology discover": ("howto/calibrating",),
+    "topology publish": ("on-kubernetes", "howto/calibrating"),
+    "check": ("on-kubernetes", "howto/pending"),
+    "install": ("on-kubernetes",),
+    "nodes": ("howto/ack",),
+    "nodes topology": ("howto/ack",),
+    "nodes default": ("howto/ack",),
+    "controller": ("on-kubernetes", "reliability"),
+    "config": ("configuration",),
+    "config view": ("configuration",),
+    "config schema": ("job-file",),
+    "completion": ("howto/completion",),
+}
+"""The pages that tell more than a command's help."""
+
+_SHELL_WORDS = re.compile(r"(?<![\w`/.-])(--[a-zA-Z][\w-]*)(?![\w`])")
+_DEFAULT = re.compile(r" ?\(default ([^()]+)\)$")
+
+
+def shown(command: Command) -> list[Option]:
+    """The flags of a command that its help shows."""
+    return [one for one in command.options if not one.hidden]
+
+
+def own(command: Command) -> list[Option]:
+    """Those that not every command has."""
+    return [one for one in shown(command) if one.panel != GLOBAL_PANEL]
+
+
+def told(option: Option) -> tuple[str, str | None]:
+    """What a flag does, and its default where it has one."""
+    found = _DEFAULT.search(option.help)
+    return (option.help[: found.start()], found[1]) if found else (option.help, None)
+
+
+def line(command: Command) -> str:
+    """How a command is written, as its help has it."""
+    words = [PROGRAM, *command.path, "[OPTIONS]"]
+    words += ["COMMAND [ARGS]..."] if command.commands else map(word, command.arguments)
+    return " ".join(words)
+
+
+def word(argument: Argument) -> str:
+    """An argument as a usage line has it."""
+    name = argument.metavar.strip("[]") if "--" not in argument.metavar else argument.metavar
+    return name if argument.required or name.startswith("[") else f"[{name}]"
+
+
+def file_name(path: tuple[str, ...]) -> str:
+    """The name of a command's page."""
+    return f"{'-'.join(path) or 'index'}.md"
+
+
+def code(text: str) -> str:
+    """A text as code, also within a table."""
+    if "|" in text or "`" in text:
+        return f"<code>{html.escape(text, quote=False).replace('|', '&#124;')}</code>"
+    return f"`{text}`"
+
+
+def sentence(text: str) -> str:
+    """A text of the help, whose flags are code; what stands in backticks there stays so."""
+    parts = re.split(r"(`[^`]*`)", text)
+    for number, part in enumerate(parts):
+        if number % 2 == 0:
+            escaped = re.sub(r"([<>|*_])", r"\\\1", part)
+            parts[number] = _SHELL_WORDS.sub(lambda match: f"`{match[1]}`", escaped)
+    return "".join(parts)
+
+
+def _flag(option: Option) -> str:
+    names = ", ".join(code(name) for name in option.names)
+    if option.metavar is None:
+        return names
+    glue = "" if option.metavar.startswith("[=") else " "
+    return ", ".join(
+        [
+            *(code(name) for name in option.names[:-1]),
+            code(f"{option.names[-1]}{glue}{option.metavar}"),
+        ]
+    )
+
+
+def _table(options: list[Option]) -> Iterator[str]:
+    yield "| Flag | What it does | Default | Environment |"
+    yield "|---|---|---|---|"
+    for one in options:
+        text, default = told(one)
+        said = sentence(text)
+        if one.deprecated:
+            old = " and ".join(code(name) for name in one.deprecated)
+            said += f" {old} {'are' if len(one.deprecated) > 1 else 'is'} the old way to write it."
+        variables = ", ".join(code(name) for name in one.variables)
+        yield f"| {_flag(one)} | {said} | {code(default) if default else ''} | {variables} |"
+
+
+def _panels(options: list[Option]) -> Iterator[str]:
+    for panel, group in groupby(options, key=lambda one: one.panel):
+        if panel != "Options":
+            yield f"### {panel}\n"
+        yield from _table(list(group))
+        yield ""
+
+
+def _see_also(command: Command) -> Iterator[str]:
+    pages = [one for one in GUIDES.get(" ".join(command.path), ()) if (DOCS / f"{one}.md").exists()]
+    if not pages:
+        return
+    yield "## See also\n"
+    for page in pages:
+        path = DOCS / f"{page}.md"
+        yield f"- [{title(path)}](../{page}.md)"
+    yield ""
+
+
+def title(path: Path) -> str:
+    """The heading of a page."""
+    for text in path.read_text(encoding="utf-8").splitlines():
+        if text.startswith("# "):
+            return text[2:]
+    raise ValueError(f"{path} has no title")
+
+
+def page(command: Command) -> str:
+    """The page of a command."""
+    parts = [f"# {PROGRAM} {' '.join(command.path)}", ""]
+    parts += [sentence(text.replace("\n", " ")) + "\n" for text in command.text.split("\n\n")]
+    parts += ["```text", line(command), "```", ""]
+    if command.aliases:
+        names = [f"`{PROGRAM} {' '.join((*command.path[:-1], one))}`" for one in command.aliases]
+        parts += [f"It can also be written {' or '.join(names)}.", ""]
+    if command.commands:
+        parts += ["## Commands", "", *_list(_below(command)), ""]
+    if own(command):
+        parts += ["## Flags", "", *_panels(own(command))]
+    also = "Also the" if own(command) else "The"
+    options = f"{also} [global options](index.md#global-options)"
+    codes = "exit codes are those of [every command](index.md#exit-codes)"
+    parts += [f"{options}; {codes}.", "", *_see_also(command)]
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def _below(command: Command) -> list[Command]:
+    depth = len(command.path) + 1
+    return [
+        one
+        for one in commands()
+        if one.path[: depth - 1] == command.path and len(one.path) == depth
+    ]
+
+
+def _list(found: list[Command]) -> Iterator[str]:
+    yield "| Command | What it does |"
+    yield "|---|---|"
+    for one in found:
+        name = f"[{PROGRAM} {' '.join(one.path)}]({file_name(one.path)})"
+        yield f"| {name} | {sentence(one.summary)} |"
+
+
+def exit_codes() -> list[tuple[str, str]]:
+    """The table of exit codes of docs/conventions.md."""
+    text = (DOCS / "conventions.md").read_text(encoding="utf-8")
+    table = text.partition("## Exit codes\n")[2].partition("\n## ")[0]
+    rows = [row.strip("| ").split(" | ", 1) for row in table.splitlines() if row.startswith("|")]
+    return [(code, means) for code, means in rows[2:]]
+
+
+def index() -> str:
+    """The page of the program itself."""
+    program, *rest = commands()
+    leaves = [one for one in rest if not one.commands]
+    same = f"`{PROGRAM} COMMAND --help` and `man {PROGRAM}` say the same"
+    first = "A flag wins over its variable, the first variable over the second, and both over"
+    parts = [
+        "# Commands",
+        "",
+        f"Every command with every flag, made from what the program itself knows. {same}.",
+        "",
+        *_list(leaves),
+        "",
+        "## Global options",
+        "",
+        "Every command takes these, before its name or after it.",
+        "",
+        *_table([one for one in shown(program) if one.panel == GLOBAL_PANEL]),
+        "",
+        f"{first} [the files of settings](../configuration.md).",
+        "",
+        "## Exit codes",
+        "",
+        "| Code | Means |",
+        "|---|---|",
+        *(f"| {number} | {means} |" for number, means in exit_codes()),
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def texts() -> dict[str, str]:
+    """All pages by the names of their files."""
+    made = {file_name(one.path): page(one) for one in commands() if one.path}
+    return {"index.md": index(), **made}
+
+
+def write(folder: Path, made: Callable[[], dict[str, str]], pattern: str) -> int:
+    """Write the files that are made, and remove others; how many changed."""
+    folder.mkdir(exist_ok=True)
+    wanted, changed = made(), 0
+    for path in folder.glob(pattern):
+        if path.name not in wanted:
+            path.unlink()
+            changed += 1
+    for name, text in wanted.items():
+        path = folder / name
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            path.write_text(text, encoding="utf-8")
+            changed += 1
+    return changed
+
+
+def navigation() -> str:
+    """The file of the site with all these pages in its navigation."""
+    before, mark, after = SITE.read_text(encoding="utf-8").partition(_MARK)
+    after = re.sub(r"\A(?: +- reference/.*\n)*", "", after)
+    pages = "".join(f"      - reference/{name}\n" for name in texts() if name != "index.md")
+    return before + mark + pages + after
+
+
+if __name__ == "__main__":
+    SITE.write_text(navigation(), encoding="utf-8")
+    sys.stdout.write(f"{write(FOLDER, texts, '*.md')} pages changed\n")

@@ -1,0 +1,477 @@
+"""The package as a library: what the commands print, without anything that a program would mind."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from worlds import kubernetes_world, living_world, local_world
+
+import arena_topo
+from arena_topo import MPIJob, Options, Phase, Verdict, api, errors
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "python.md"
+HERE = Options(backend="local", emulate="dgx-1-v100:2")
+GANG = {"gputopology": True, "gang": True, "workers": 2, "gpus": 4}
+
+
+def gang(name: str, command: str = "mpirun true", **more) -> MPIJob:
+    return MPIJob(**{"name": name, "image": "local", "command": command, **GANG, **more})
+
+
+@pytest.fixture
+def local(tmp_path):
+    """The local engine; nothing of it is left behind."""
+    with local_world(tmp_path) as world:
+        yield world
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    """A cluster that acts by itself, and how to reach it."""
+    with living_world(tmp_path) as world:
+        yield world, Options(kubeconfig=str(tmp_path / "config"))
+
+
+# ---------------------------------------------------------------- names
+
+
+def imported() -> dict[str, str]:
+    """What the package imports for type checkers: name by name, from which module."""
+    tree = ast.parse(Path(arena_topo.__file__).read_text())
+    return {
+        alias.name: one.module
+        for one in ast.walk(tree)
+        if isinstance(one, ast.ImportFrom) and one.module != "importlib"
+        for alias in one.names
+    }
+
+
+def test_what_the_package_exports_is_what_type_checkers_see_and_what_is_there():
+    seen = imported()
+    assert sorted(seen) == sorted(set(arena_topo.__all__) - {"__version__"})
+    for name, module in seen.items():
+        assert getattr(arena_topo, name) is getattr(import_module(module), name), name
+    assert set(arena_topo.__all__) <= set(dir(arena_topo))
+    assert set(api.__all__) - {"Tell"} <= set(arena_topo.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'submti'"):
+        _ = arena_topo.submti  # type: ignore[attr-defined]
+
+
+def test_every_error_that_a_caller_may_catch_is_exported():
+    kinds = {
+        name
+        for name, kind in vars(errors).items()
+        if isinstance(kind, type) and issubclass(kind, errors.ArenaError)
+    }
+    assert kinds | {"Unplaceable", "NotNow"} <= set(arena_topo.__all__)
+
+
+def test_importing_the_package_loads_nothing_else():
+    script = (
+        "import sys; before = set(sys.modules)\n"
+        "import arena_topo; print(sorted(set(sys.modules) - before))\n"
+        "arena_topo.MPIJob; print('arena_topo.api' in sys.modules, 'typing' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", script],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+    )
+    assert done.stdout.splitlines() == ["['arena_topo']", "False True"]
+
+
+# ---------------------------------------------------------------- the page
+
+
+def blocks(kind: str) -> list[str]:
+    return re.findall(rf"```{kind}\n(.*?)```", PAGE.read_text(), re.DOTALL)
+
+
+def test_the_examples_of_the_page_print_what_the_page_says(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "state.json").write_text(blocks("json")[0])
+    names: dict[str, object] = {}
+    assert len(blocks("python")) > 5
+    for block in blocks("python"):
+        exec(compile(block, str(PAGE), "exec"), names)
+        shown = capsys.readouterr()
+        said = [line[3:] for line in block.splitlines() if line.startswith("#> ")]
+        assert (shown.out.splitlines(), shown.err) == (said, ""), block
+    assert arena_topo.list_jobs(options=HERE) == ()
+
+
+WRONG = """
+arena_topo.submit("demo")
+arena_topo.get("demo").statsu
+arena_topo.wait(["a"]).name
+arena_topo.submti
+MPIJob(name="a", command="b", gpu=1)
+arena_topo.wait("a", until="ended")
+"""
+
+
+def test_type_checkers_accept_the_examples_of_the_page_and_find_mistakes_in_others(tmp_path):
+    right, wrong = tmp_path / "right.py", tmp_path / "wrong.py"
+    right.write_text("\n".join(blocks("python")))
+    wrong.write_text(f"import arena_topo\nfrom arena_topo import MPIJob\n{WRONG}")
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", right, wrong],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+    )
+    found = re.findall(r"(right|wrong)\.py:(\d+): error", done.stdout)
+    mistakes = [str(4 + index) for index in range(len(WRONG.strip().splitlines()))]
+    assert found == [("wrong", line) for line in mistakes], done.stdout + done.stderr
+
+
+# ---------------------------------------------------------------- the values of the commands
+
+
+def ageless(value):
+    """A value without what grows with each second."""
+    if isinstance(value, dict):
+        return {
+            key: None if key in {"duration", "age", "since"} else ageless(one)
+            for key, one in value.items()
+        }
+    return [ageless(one) for one in value] if isinstance(value, list) else value
+
+
+def typed(*words: str) -> str:
+    """What a command prints, run as a process."""
+    done = subprocess.run(
+        [sys.executable, "-m", "arena_topo", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("which", ["local", "kubernetes"])
+def test_values_are_what_the_commands_print_as_json(tmp_path, which):
+    opened = local_world if which == "local" else kubernetes_world("v2beta1")
+    with opened(tmp_path) as world:
+        if which == "local":
+            flags, options = ("--backend=local", f"--emulate={HERE.emulate}"), HERE
+        else:
+            flags = (f"--kubeconfig={tmp_path / 'config'}",)
+            options = Options(kubeconfig=str(tmp_path / "config"))
+        job = world.job("demo", **GANG)
+        world.backend.apply(arena_topo.plan(job, options=options).plan)
+        world.start("demo")
+        world.say("demo", "hello")
+        while not (lines := list(arena_topo.logs("demo", options=options))):
+            time.sleep(0.02)
+        asked = ("--workers=2", "--gpus=4", "--gang", "--gputopology", "--image=local", "true")
+        other = gang("other", "true")
+        values = arena_topo.value
+        for found, words in (
+            (arena_topo.get("demo", options=options), ("get", "demo")),
+            (arena_topo.get("demo", options=options, explain=True), ("get", "demo", "--explain")),
+            (arena_topo.list_jobs(options=options), ("list",)),
+            (arena_topo.plan(other, options=options), ("plan", "mpi", "--name=other", *asked)),
+            (arena_topo.why("demo", options=options), ("why", "demo")),
+            (arena_topo.top_nodes(options=options), ("top", "node")),
+            (arena_topo.top_jobs(options=options), ("top", "job")),
+            (arena_topo.cluster(options=options), ("topology", "show")),
+            (arena_topo.machine("dgx-1-v100"), ("topology", "show", "dgx-1-v100")),
+            (lines[0], ("logs", "demo")),
+        ):
+            where = len(words) if words[0] != "plan" else 3
+            printed = json.loads(typed(*words[:where], *flags, "-o", "json", *words[where:]))
+            assert ageless(values(found)) == ageless(printed), words
+        if which != "local":
+            found = arena_topo.check(options=options)
+            done = subprocess.run(
+                [sys.executable, "-m", "arena_topo", "check", *flags, "-o", "json"],
+                capture_output=True,
+                text=True,
+                check=False,
+                cwd=ROOT,
+            )
+            assert values(found) == json.loads(done.stdout)
+        world.finish("demo")
+    with pytest.raises(TypeError, match="no command prints a str"):
+        values("demo")
+
+
+# ---------------------------------------------------------------- verbs
+
+
+def test_a_gang_is_submitted_awaited_and_started_again_on_a_cluster(cluster):
+    world, options = cluster
+    world.cluster.duration = None
+    heard: list[str] = []
+    done = arena_topo.submit(gang("demo"), options=options, tell=heard.append)
+    assert "mpijob.kubeflow.org/demo" in done.created
+    (end,) = arena_topo.wait(["demo"], until="running", options=options, timeout=30)
+    assert end.standing is arena_topo.Standing.REACHED
+    arena_topo.suspend("demo", options=options)
+    assert arena_topo.get("demo", options=options).status.phase is Phase.SUSPENDED
+    assert arena_topo.resume("demo", options=options).forecast.state == "placed"
+    again = arena_topo.submit(gang("demo"), options=options, exists="ok")
+    assert again.created == ()
+    assert again.status.name == "demo"
+    assert arena_topo.replan("demo", options=options).forecast.state == "placed"
+    with pytest.raises(arena_topo.AlreadyExists, match="demo is already exist") as taken:
+        arena_topo.submit(gang("demo", gpus=2), options=options, exists="ok")
+    assert "--gpus" in taken.value.why
+    made = arena_topo.submit(
+        gang("demo", gpus=2), options=options, exists="replace", tell=heard.append
+    )
+    assert made.status.request_gpus == 4
+    assert "The training job demo has been deleted successfully" in heard
+    arena_topo.delete("demo", options=options)
+    assert arena_topo.wait("demo", until="deleted", options=options).status is None
+
+
+def test_a_job_that_is_awaited_by_its_submitter_ends_with_its_last_status_or_its_failure(local):
+    heard: list[str] = []
+    good = arena_topo.submit(gang("good"), options=HERE, wait=True, timeout=60, tell=heard.append)
+    assert good.status.phase is Phase.SUCCEEDED
+    assert heard[-1] == "good is SUCCEEDED"
+    with pytest.raises(arena_topo.JobFailed, match="the job bad failed") as failed:
+        arena_topo.submit(gang("bad", "exit 7"), options=HERE, wait=True)
+    assert failed.value.exit_code == 7
+    assert arena_topo.wait("bad", options=HERE).status.exit_code == 7
+    with pytest.raises(arena_topo.JobFailed):
+        arena_topo.wait(["good", "bad"], check=True, options=HERE)
+    lines = arena_topo.logs("bad", follow=True, options=HERE)
+    assert list(lines) == []
+    assert lines.failure.exit_code == 7
+    del local
+
+
+def test_there_is_a_difference_between_not_now_and_never(local):
+    arena_topo.submit(gang("hold", "sleep 600", gpus=8), options=HERE)
+    planned = arena_topo.plan(gang("next"), options=HERE)
+    assert (planned.verdict, planned.plan) == (Verdict.NOT_NOW, None)
+    assert planned.refused.exit_code == 3
+    waits = arena_topo.submit(gang("next"), options=HERE)
+    assert (waits.status.phase, waits.status.forecast.state) == (Phase.PENDING, "waiting")
+    with pytest.raises(arena_topo.TimedOut, match="next is still PENDING"):
+        arena_topo.wait("next", timeout=0.1, options=HERE)
+    with pytest.raises(arena_topo.Unplaceable) as never:
+        arena_topo.submit(gang("vast", workers=3, gpus=8), options=HERE)
+    assert never.value.verdict is Verdict.NEVER
+    with pytest.raises(arena_topo.NotFound):
+        arena_topo.get("vast", options=HERE)
+    del local
+
+
+def test_a_job_that_is_not_there_is_an_error_in_arenas_words(local):
+    del local
+    text = "Not found training job nope in namespace team,please use 'arena submit' to create it."
+    for verb in (
+        arena_topo.get,
+        arena_topo.why,
+        arena_topo.wait,
+        arena_topo.delete,
+        arena_topo.suspend,
+        arena_topo.resume,
+    ):
+        with pytest.raises(arena_topo.NotFound, match=re.escape(text)):
+            verb("nope", options=HERE, namespace="team")
+    with pytest.raises(arena_topo.NotFound, match="training job not found"):
+        next(arena_topo.logs("nope", options=HERE))
+    arena_topo.delete("nope", options=HERE, ignore_not_found=True)
+
+
+def test_a_word_that_means_nothing_is_an_error_that_lists_those_that_do(local):
+    del local
+    for call, said in (
+        (lambda: arena_topo.wait("a", until="ended", options=HERE), "finished, succeeded"),
+        (lambda: arena_topo.list_jobs(status=["DONE"], options=HERE), "PENDING, RUNNING"),
+        (lambda: arena_topo.list_jobs(sort_by="size", options=HERE), "age, name"),
+        (lambda: arena_topo.list_jobs(selector="a in", options=HERE), "expected labels"),
+        (lambda: arena_topo.submit(gang("a"), exists="maybe", options=HERE), "fail, ok, replace"),
+    ):
+        with pytest.raises(arena_topo.UsageError) as wrong:
+            call()
+        assert said in wrong.value.why
+
+
+def test_jobs_are_listed_by_phase_namespace_and_order(local):
+    for name, namespace, gpus in (("small", "a", 1), ("large", "b", 4)):
+        arena_topo.submit(gang(name, gpus=gpus), options=HERE, namespace=namespace, wait=True)
+    found = arena_topo.list_jobs(options=HERE, all_namespaces=True, sort_by="gpus")
+    assert [one.name for one in found] == ["large", "small"]
+    assert [one.name for one in arena_topo.list_jobs(options=replace(HERE, namespace="a"))] == [
+        "small"
+    ]
+    assert arena_topo.list_jobs(options=HERE, all_namespaces=True, status="RUNNING") == ()
+    del local
+
+
+def test_no_settings_file_and_no_variable_for_a_flag_is_read(local, user, monkeypatch):
+    del local
+    user.write_text('[defaults]\nnamespace = "settings"\n')
+    monkeypatch.setenv("ARENA_TOPO_NAMESPACE", "variable")
+    monkeypatch.setenv("ARENA_TOPO_GPUS", "8")
+    done = arena_topo.submit(gang("demo", gpus=1), options=HERE)
+    assert (done.status.namespace, done.plan.job.gpus) == ("default", 1)
+
+
+# ---------------------------------------------------------------- what a program would mind
+
+QUIET = """
+import gc, logging, os, signal, sys, threading, warnings
+import arena_topo
+from arena_topo import MPIJob, Options
+
+def state():
+    mask = os.umask(0o22)
+    os.umask(mask)
+    return (
+        {one: signal.getsignal(one) for one in signal.valid_signals()},
+        signal.getitimer(signal.ITIMER_REAL), gc.get_threshold(), gc.isenabled(),
+        logging.root.handlers[:], logging.getLogger("arena_topo.requests").handlers[:],
+        # Loading urllib3 adds some for its own warnings.
+        [one for one in warnings.filters if not one[2].__module__.startswith("urllib3")],
+        dict(os.environ), os.getcwd(), mask, sys.argv, sys.excepthook, threading.excepthook,
+        sys.getswitchinterval(), sys.getrecursionlimit(),
+    )
+
+def refuse(*_): raise AssertionError("a handler was set")
+before = state()
+signal.signal = refuse
+here = Options(%s)
+job = MPIJob(name="demo", image="local", command="echo hello", gputopology=True, gang=True, gpus=1)
+arena_topo.plan(job, options=here)
+arena_topo.submit(job, options=here)
+if here.backend == "local":
+    for line in arena_topo.logs("demo", follow=True, options=here):
+        assert line.message == "hello"
+    arena_topo.wait("demo", options=here, timeout=60)
+arena_topo.value(arena_topo.get("demo", options=here, events=True, explain=True))
+arena_topo.list_jobs(options=here)
+arena_topo.top_nodes(options=here, metrics=True)
+arena_topo.top_jobs(options=here)
+arena_topo.cluster(options=here)
+arena_topo.why("demo", options=here)
+try:
+    arena_topo.get("nope", options=here)
+except arena_topo.NotFound:
+    pass
+arena_topo.delete("demo", options=here)
+after = state()
+assert before == after, [pair for pair in zip(before, after) if pair[0] != pair[1]]
+assert "arena_topo.cli" not in sys.modules and "typer" not in sys.modules
+assert [one.name for one in threading.enumerate() if not one.daemon] == ["MainThread"]
+"""
+
+
+@pytest.mark.parametrize("which", ["local", "cluster"])
+def test_a_program_that_calls_the_verbs_finds_itself_unchanged(tmp_path, which):
+    if which == "local":
+        done = quietly(QUIET % "backend='local', emulate='dgx-1-v100:2'", tmp_path)
+    else:
+        with living_world(tmp_path):
+            config = str(tmp_path / "config")
+            done = quietly(QUIET % f"kubeconfig={config!r}", tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def quietly(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", script],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=folder,
+        timeout=100,
+    )
+
+
+def test_two_clusters_are_asked_at_once_from_threads(tmp_path, local):
+    del local
+    (tmp_path / "other").mkdir()
+    with living_world(tmp_path / "other"):
+        remote = Options(kubeconfig=str(tmp_path / "other" / "config"))
+        found: dict[str, list[str]] = {}
+        wrong: list[BaseException] = []
+        start = threading.Barrier(4)
+
+        def work(name: str, options: Options) -> None:
+            try:
+                start.wait(30)
+                arena_topo.submit(gang(name, gpus=1), options=options)
+                arena_topo.wait(name, until="placed", options=options, timeout=60)
+                seen = arena_topo.get(name, options=options)
+                found[name] = sorted({str(node) for _, node, _ in seen.status.forecast.workers})
+            except BaseException as error:  # noqa: BLE001 - the test tells of it
+                wrong.append(error)
+
+        threads = [
+            threading.Thread(target=work, args=(f"job-{index}", (HERE, remote)[index % 2]))
+            for index in range(4)
+        ]
+        for one in threads:
+            one.start()
+        for one in threads:
+            one.join(100)
+        assert wrong == []
+    local_nodes = {node for index in (0, 2) for node in found[f"job-{index}"]}
+    remote_nodes = {node for index in (1, 3) for node in found[f"job-{index}"]}
+    assert all(one.startswith("dgx-1-v100-") for one in local_nodes)
+    assert all(one.startswith("node-") for one in remote_nodes)
+
+
+INTERRUPTED = """
+import arena_topo, threading
+from arena_topo import MPIJob, Options
+here = Options(backend="local", emulate="dgx-1-v100:2")
+job = MPIJob(name="long", image="local", command="echo begun; sleep 600", gpus=1, gputopology=True)
+arena_topo.submit(job, options=here)
+try:
+    %s
+except KeyboardInterrupt as stopped:
+    assert type(stopped) is KeyboardInterrupt
+    print(arena_topo.get("long", options=here).status.phase, flush=True)
+arena_topo.delete("long", options=here)
+print([one.name for one in threading.enumerate()], flush=True)
+"""
+FOLLOWS = """with arena_topo.logs("long", follow=True, options=here) as lines:
+        for line in lines:
+            print(line.message, flush=True)"""
+WAITS = """arena_topo.wait("long", until="running", options=here)
+    print("begun", flush=True)
+    arena_topo.wait("long", options=here)"""
+
+
+@pytest.mark.parametrize("doing", [FOLLOWS, WAITS], ids=["follows", "waits"])
+def test_a_keyboard_interrupt_passes_through_and_the_job_goes_on(tmp_path, doing):
+    with subprocess.Popen(
+        [sys.executable, "-c", INTERRUPTED % doing],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        env=os.environ,
+    ) as program:
+        assert program.stdout is not None
+        assert program.stdout.readline() == "begun\n"
+        program.send_signal(signal.SIGINT)
+        out, err = program.communicate(timeout=60)
+    assert (out, err) == ("RUNNING\n['MainThread']\n", "")

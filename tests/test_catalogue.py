@@ -1,0 +1,150 @@
+"""The catalogue has every command and flag that the parser takes, and says of them what is true."""
+
+from __future__ import annotations
+
+import re
+from functools import reduce
+from itertools import takewhile
+
+import pytest
+
+from arena_topo import cli
+from arena_topo.cli import catalogue
+from arena_topo.cli.options import GLOBAL_PANEL, environment
+from arena_topo.cli.root import tree
+from arena_topo.flag import KINDS
+from arena_topo.job import MPIJob
+
+_SPELLING = re.compile(r"-|/$")
+
+ALL = {command.path: command for command in catalogue.commands()}
+
+
+def option(path: tuple[str, ...], name: str) -> catalogue.Option:
+    return next(one for one in ALL[path].options if name in one.names)
+
+
+def helped(capfd: pytest.CaptureFixture[str], path: tuple[str, ...]) -> str:
+    assert cli.run([*path, "--help"]) == 0
+    return capfd.readouterr().out
+
+
+@pytest.mark.parametrize("path", ALL, ids=" ".join)
+def test_a_command_has_the_flags_and_commands_of_its_help_in_that_order(path, capfd):
+    command = ALL[path]
+    shown = helped(capfd, path).splitlines()
+    entries = [line.split() for line in shown if line.startswith("  -")]
+    names = [tuple(takewhile(_SPELLING.match, words)) for words in entries]
+    assert [one.names for one in command.options if not one.hidden] == [
+        tuple(word.rstrip(",") for word in each if word != "/") for each in names
+    ]
+    titles = [line[:-1] for line in shown if line and line[0] != " " and line.endswith(":")]
+    panels = list(dict.fromkeys(one.panel for one in command.options))
+    assert [title for title in titles if title != "Commands"] == panels
+
+
+def test_every_command_and_group_is_there_once_each_group_before_its_commands():
+    paths = list(ALL)
+    assert len(paths) == len(catalogue.commands())
+    for path in paths[1:]:
+        assert path[-1] in ALL[path[:-1]].commands
+        assert paths.index(path[:-1]) < paths.index(path)
+    assert sum(len(one.commands) for one in ALL.values()) == len(paths) - 1
+
+
+@pytest.mark.parametrize("path", ALL, ids=" ".join)
+def test_the_first_sentence_of_the_text_is_the_summary(path):
+    first = ALL[path].text.split("\n\n")[0]
+    assert " ".join(first.split()) == ALL[path].summary
+
+
+def test_what_is_completed_is_one_of_the_kinds():
+    said = {
+        kind
+        for command in ALL.values()
+        for one in (*command.options, *command.arguments)
+        for kind in one.completes.split()
+    }
+    assert said <= KINDS
+    assert KINDS - said == set()
+
+
+def test_words_say_what_they_are():
+    words = {
+        path: [(one.metavar, one.several, one.required, one.completes) for one in command.arguments]
+        for path, command in ALL.items()
+        if command.arguments
+    }
+    assert words[("get",)] == [("JOB", False, True, "jobs")]
+    assert words[("delete",)] == [("JOB...", True, True, "jobs")]
+    assert words[("check",)] == [("[JOB]", False, False, "jobs")]
+    assert words[("top", "node")] == [("[NODE...]", True, False, "nodes")]
+    assert words[("topology", "show")] == [("[PRESET|NODE]", False, False, "presets nodes")]
+    # A job file may have the command.
+    assert words[("submit", "mpi")] == [("COMMAND", False, False, "command")]
+    assert words[("attach",)] == [
+        ("JOB", False, True, "jobs"),
+        ("[-- COMMAND...]", True, False, "command"),
+    ]
+    unsaid = {path for path, found in words.items() for one in found if not one[3]}
+    assert unsaid == set()
+
+
+def test_flags_say_what_they_are():
+    assert option(("get",), "-o").choices == ("wide", "json", "yaml", "name")
+    assert option(("list",), "--status").completes == "choices"
+    assert "RUNNING" in option(("list",), "--status").choices
+    # Arena's other kinds of jobs can be asked for; there are none.
+    assert option(("list",), "--type").choices == ("mpijob",)
+    assert option(("submit", "mpi"), "--sync-mode").choices == ("git", "rsync")
+    assert option(("submit", "mpi"), "--dry-run").choices == ("client", "server")
+    assert option(("logs",), "--fold").names == ("--fold", "--no-fold")
+    assert option(("logs",), "--fold").metavar is None
+    assert option(("submit", "mpi"), "--env").names == ("-e", "--env")
+    assert option(("submit", "mpi"), "--env").repeats
+    assert not option(("submit", "mpi"), "--name").repeats
+    assert option(("submit", "mpi"), "--working-dir").deprecated == ("--workingDir",)
+    assert option(("top", "job"), "-A").deprecated == ("--allNamespaces",)
+    assert option((), "--quiet").variables == ("ARENA_TOPO_QUIET",)
+    assert option(("list",), "--pprof").hidden
+    assert option(("list",), "--sort-by").help.endswith("(default age)")
+
+
+def test_every_choice_is_one_that_the_parser_takes():
+    for path, command in ALL.items():
+        made = reduce(lambda group, name: group.commands[name], path, tree())
+        params = {name: param for param in made.params for name in param.opts}
+        for one in command.options:
+            for choice in one.choices:
+                assert params[one.names[0]].type.convert(choice, None, None)
+
+
+def test_global_flags_are_last_and_the_same_everywhere():
+    for command in ALL.values():
+        panels = [one.panel == GLOBAL_PANEL for one in command.options]
+        assert panels == sorted(panels)
+    everywhere = [one for one in ALL[()].options if one.panel == GLOBAL_PANEL]
+    assert "--help" in everywhere[-1].names
+    for path, command in ALL.items():
+        named = {one.names: one for one in command.options}
+        for one in everywhere:
+            assert named[one.names] == one, path
+
+
+def test_flags_of_jobs_have_their_variables():
+    for field, variables in environment(MPIJob).items():
+        names = {name for one in ALL[("submit", "mpi")].options for name in one.variables}
+        assert set(variables) <= names, field
+
+
+def test_aliases_are_arenas():
+    aliases = {path: command.aliases for path, command in ALL.items() if command.aliases}
+    assert aliases == {
+        ("list",): ("ls",),
+        ("logs",): ("log",),
+        ("delete",): ("del",),
+        ("submit", "mpi"): ("mpijob", "mj"),
+        ("plan", "mpi"): ("mpijob", "mj"),
+        ("nodes", "list"): ("ls",),
+        ("data", "list"): ("ls",),
+    }

@@ -1,0 +1,570 @@
+"""Pictures: what is drawn, that all of it can be read, and that those of the docs are ours.
+
+`python tests/test_pictures.py` draws those of docs/pictures anew.
+"""
+
+import re
+import shlex
+import subprocess
+import sys
+from itertools import combinations, pairwise
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+from cube_mesh import HGX, V100, cluster, machine, matrix, node
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from arena_topo import cli
+from arena_topo.output import picture
+from arena_topo.output.picture import figure, places, sheet
+from arena_topo.output.picture.network import fabric
+from arena_topo.solver import cost
+from arena_topo.solver.configurations import table
+from arena_topo.solver.rings import side_by_side
+from arena_topo.topology import (
+    NIC,
+    GPUSet,
+    Link,
+    LinkKind,
+    Tier,
+    count,
+    flat,
+    gpu_set,
+    members,
+    presets,
+)
+from arena_topo.workflow import machines
+
+ROOT = Path(__file__).parents[1]
+PICTURES = ROOT / "docs" / "pictures"
+NAMESPACE = "{http://www.w3.org/2000/svg}"
+COMMANDS = {
+    line.split(maxsplit=1)[0]: shlex.split(line.split(maxsplit=1)[1])
+    for line in (PICTURES / "commands.txt").read_text(encoding="utf-8").splitlines()
+    if line and not line.startswith("#")
+}
+SCENES = sorted(COMMANDS)
+KINDS = presets.names()
+CAPTURES = sorted(
+    path
+    for path in (ROOT / "tests" / "machines").glob("*.txt")
+    if not re.search(r"cut|amd|p2p\b|mthreads|wrapped-and-p2p|two-gpus-p2p", path.name)
+)
+HOSTILE = "</text><script>alert(1)</script>&amp;\"'\x1b[31m\u202e\x00\ud800]]>"
+
+
+def preset(name):
+    return presets.machine(name, name)
+
+
+def parsed(text):
+    return ET.fromstring(text.encode())
+
+
+def words(text):
+    """All that can be read in a picture."""
+    return [one.text or "" for one in parsed(text).iter(f"{NAMESPACE}text")]
+
+
+def looks(text, tag="path"):
+    return [one.get("class") for one in parsed(text).iter(f"{NAMESPACE}{tag}")]
+
+
+def placed(element, x=0.0, y=0.0):
+    """Every shape with what its groups move it by."""
+    for one in element:
+        dx, dy = x, y
+        if moved := re.fullmatch(r"translate\((\S+) (\S+)\)", one.get("transform", "")):
+            dx, dy = x + float(moved[1]), y + float(moved[2])
+        yield one, dx, dy
+        yield from placed(one, dx, dy)
+
+
+def text_boxes(text):
+    """Where every line of text is, as left, top, right, bottom."""
+    for one, dx, dy in placed(parsed(text)):
+        if one.tag != f"{NAMESPACE}text":
+            continue
+        look = one.get("class", "").split()
+        size = {"big": 24, "head": 17, "small": 12}.get(
+            next((name for name in look if name in {"big", "head", "small"}), ""), 13
+        )
+        wide = sheet.width(one.text or "", size)
+        left = float(one.get("x")) + dx - (wide / 2 if "middle" in look else 0)
+        low = float(one.get("y")) + dy
+        yield left, low - 0.75 * size, left + wide, low + 0.2 * size, one.text
+
+
+@pytest.fixture
+def arena(capfd):
+    """Run a command line; (exit code, stdout, stderr)."""
+
+    def run(*argv):
+        capfd.readouterr()
+        code = cli.run(argv)
+        return code, *capfd.readouterr()
+
+    return run
+
+
+# ---------------------------------------------------------------- the pictures of the docs
+
+
+@pytest.mark.parametrize("name", SCENES)
+def test_a_picture_of_the_docs_is_what_its_command_draws(name, arena, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    code, out, err = arena(*COMMANDS[name])
+    assert code == 0, err
+    assert out == (PICTURES / name).read_text(encoding="utf-8"), f"draw them anew: {__file__}"
+
+
+def test_every_picture_of_the_docs_has_a_command():
+    assert sorted(path.name for path in PICTURES.glob("*.svg")) == SCENES
+
+
+@pytest.mark.parametrize("name", SCENES)
+def test_a_picture_needs_nothing_else_and_says_in_words_what_it_shows(name):
+    text = (PICTURES / name).read_text(encoding="utf-8")
+    root = parsed(text)
+    assert root.tag == f"{NAMESPACE}svg"
+    assert root.get("role") == "img"
+    assert [one.tag.removeprefix(NAMESPACE) for one in root][:3] == ["title", "desc", "style"]
+    assert all(root.find(f"{NAMESPACE}{tag}").text.strip() for tag in ("title", "desc"))
+    tags = {one.tag.removeprefix(NAMESPACE) for one in root.iter()}
+    assert tags <= {"svg", "title", "desc", "style", "rect", "path", "text", "g"}
+    assert not re.search(r"url\(|@import|@font-face|href|javascript|\bon\w+=", text)
+    assert re.findall("font-family:([^;}]*)", text) == ["sans-serif"]
+
+
+@pytest.mark.parametrize("name", SCENES)
+def test_no_two_texts_of_a_picture_overlap_and_all_are_inside(name):
+    text = (PICTURES / name).read_text(encoding="utf-8")
+    assert_readable(text)
+
+
+def assert_readable(text):
+    left, top, wide, high = map(float, parsed(text).get("viewBox").split())
+    boxes = list(text_boxes(text))
+    for box in boxes:
+        assert left <= box[0] < box[2] <= left + wide, box[4]
+        assert top <= box[1] < box[3] <= top + high, box[4]
+    for one, other in combinations(boxes, 2):
+        apart = one[2] <= other[0] or other[2] <= one[0] or one[3] <= other[1] or other[3] <= one[1]
+        assert apart, (one[4], other[4])
+
+
+def test_every_colour_of_light_screens_has_one_for_dark_screens():
+    assert sheet._LIGHT.keys() == sheet._DARK.keys()
+    light, media, dark = sheet.STYLE.partition("@media (prefers-color-scheme:dark)")
+    assert media
+    for name in sheet._LIGHT:
+        assert f"{name}{{{sheet._LIGHT[name]}}}" in light
+        assert f"{name}{{{sheet._DARK[name]}}}" in dark
+
+
+def _contrast(one, other):
+    """The contrast ratio of two colours (WCAG 2.1, relative luminance)."""
+
+    def light(colour):
+        parts = (int(colour[at : at + 2], 16) / 255 for at in (0, 2, 4))
+        linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    low, high = sorted((light(one), light(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("rules", [sheet._LIGHT, sheet._DARK], ids=["light", "dark"])
+def test_text_stands_out_from_what_is_behind_it_on_both_screens(rules):
+    def fill(name):
+        return re.search("fill:#(......)", rules[name])[1]
+
+    behind = {
+        "text": (".paper", ".frame", ".node", ".bar", ".bar-on", ".bar-slow", ".broken"),
+        ".dim": (".paper", ".frame"),
+        ".good": (".paper",),
+        ".bad": (".paper",),
+        ".on-text": (".on", ".poor"),
+        ".used-text": (".used",),
+    }
+    for name, others in behind.items():
+        for other in others:
+            assert _contrast(fill(name), fill(other)) >= 4, (name, other)
+
+
+# ---------------------------------------------------------------- machines
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_machine_shows_every_gpu_once_and_can_be_read(kind):
+    of = preset(kind)
+    text = picture.machine(of)
+    gpus = [one for one in words(text) if re.fullmatch(r"GPU \d+", one)]
+    assert sorted(gpus) == sorted(f"GPU {gpu}" for gpu in range(len(of.gpus)))
+    assert_readable(text)
+
+
+@pytest.mark.parametrize("path", CAPTURES, ids=lambda path: path.stem)
+def test_a_machine_that_somebody_captured_can_be_read(path):
+    of = machines.read(str(path)).machine
+    assert_readable(picture.machine(of, free=of.everything))
+
+
+def test_a_mesh_has_a_line_for_every_lane_and_its_partners_side_by_side():
+    text = picture.machine(V100)
+    lanes = sum(map(sum, cost.lanes(V100.links))) // 2
+    key = 1 + 2 + 1
+    assert len(looks(text)) == lanes + key
+    spots = places.places(V100).spots
+    rows = {
+        frozenset(gpu for gpu, (_x, y) in spots.items() if y == at)
+        for at in {y for _x, y in spots.values()}
+    }
+    assert rows == {frozenset({0, 1, 4, 5}), frozenset({2, 3, 6, 7})}
+
+
+def test_gpus_of_a_switch_hang_on_one_bar_with_its_lanes_and_rate():
+    text = picture.machine(preset("hgx-h100"))
+    assert "NVSwitch: 18 NVLinks each, 370.8 GB/s" in words(text)
+    assert len(looks(text)) == 8
+
+
+def test_pcie_is_a_tree_of_bars_inside_the_frames_of_its_sockets():
+    text = picture.machine(preset("pcie-8"))
+    said = words(text)
+    assert [said.count(one) for one in ("PIX, 24 GB/s", "NUMA 0", "NUMA 1")] == [4, 1, 1]
+    assert "across sockets (SYS), 18 GB/s" in said
+    assert set(looks(text)) == {"link pcie"}
+
+
+def test_what_is_only_assumed_or_not_known_is_said():
+    assumed = presets.match("Tesla-V100-SXM2-32GB", 8, "n")
+    assert "8 x V100, links assumed from the GPU product" in words(picture.machine(assumed))
+
+
+def test_gpus_in_use_free_doubtful_and_broken_look_different():
+    text = picture.machine(
+        V100, free=gpu_set((0, 1)), hidden=1, broken=gpu_set((7,)), notes=("of them one is used",)
+    )
+    said = words(text)
+    assert [said.count(one) for one in ("free?", "in use", "broken")] == [2, 5, 1]
+    assert {"node doubt", "used", "broken"} <= set(looks(text, "rect"))
+    assert "of them one is used" in said
+
+
+def meshes():
+    pair = st.integers(0, 3)
+    return st.integers(3, 9).flatmap(
+        lambda size: st.lists(pair, min_size=size * size, max_size=size * size).map(
+            lambda cells: machine(
+                "odd",
+                "B200",
+                matrix(
+                    size,
+                    {(i, j): cells[i * size + j] for i in range(size) for j in range(i + 1, size)},
+                ),
+            )
+        )
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(meshes())
+def test_no_gpu_stands_on_another_and_any_machine_can_be_drawn(of):
+    spots = places.places(of).spots
+    assert sorted(spots) == list(range(len(of.gpus)))
+    for one, other in combinations(spots.values(), 2):
+        assert abs(one[0] - other[0]) >= 62 or abs(one[1] - other[1]) >= 44
+    parsed(picture.machine(of))
+
+
+def crosses(path, spot):
+    """Whether a line enters the box of a GPU."""
+    for start, end in pairwise(path):
+        for step in range(101):
+            x = start[0] + (end[0] - start[0]) * step / 100
+            y = start[1] + (end[1] - start[1]) * step / 100
+            if abs(x - spot[0]) < 31 and abs(y - spot[1]) < 22:
+                return True
+    return False
+
+
+@pytest.mark.parametrize("of", [V100, preset("dgx-1-p100"), preset("hgx-a100-4")], ids=str)
+def test_no_line_of_a_mesh_goes_through_a_gpu_whatever_ring_is_drawn(of):
+    for pair in combinations(range(len(of.gpus)), 2):
+        laid = places.places(of)
+        path = laid.path(*pair)
+        for gpu, spot in laid.spots.items():
+            assert gpu in pair or not crosses(path, spot), (pair, gpu)
+
+
+# ---------------------------------------------------------------- rings
+
+
+@pytest.mark.parametrize("kind", ["dgx-1-v100", "dgx-1-p100", "hgx-a100-4"])
+def test_the_rings_drawn_are_as_many_as_were_counted_and_share_no_lane(kind):
+    of = preset(kind)
+    lanes = cost.lanes(of.links)
+    for bits in range(1, 1 << len(of.gpus)):
+        gpus = GPUSet(bits)
+        if count(gpus) < 3:
+            continue
+        order = table(of.configuration).order(gpus)
+        rings = side_by_side(lanes, gpus, order)
+        assert len(rings) == cost.most_rings(lanes, gpus)
+        used = {}
+        for ring in rings:
+            assert sorted(ring) == list(members(gpus))
+            for one, other in pairwise((*ring, ring[0])):
+                pair = min(one, other), max(one, other)
+                used[pair] = used.get(pair, 0) + 1
+        assert all(lanes[one][other] >= many for (one, other), many in used.items())
+
+
+def test_the_first_ring_is_that_of_the_ranks_where_it_can_be():
+    lanes = cost.lanes(V100.links)
+    assert side_by_side(lanes, gpu_set((0, 1, 4, 5)), (0, 1, 5, 4)) == ((0, 1, 5, 4),)
+    assert side_by_side(lanes, gpu_set((0, 1, 2, 3)), (0, 2, 1, 3))[0] == (0, 2, 1, 3)
+
+
+@pytest.mark.parametrize(
+    ("of", "gpus", "said"),
+    [
+        (V100, (0, 3), "two GPUs with 2 NVLinks between them"),
+        (V100, (0, 1, 4, 5), "one ring over NVLink"),
+        (V100, (0, 1, 2, 3), "2 rings over NVLink share no lane"),
+        (
+            V100,
+            (0, 1, 2, 4),
+            "no ring over NVLink, the best one is held up across sockets (SYS)",
+        ),
+        (V100, (0, 5), "joined across sockets (SYS)"),
+        (V100, (0,), "one GPU talks to nobody"),
+        (HGX, (0, 1, 2), "each GPU drives all its 12 NVLinks to the switch"),
+    ],
+)
+def test_why_a_set_is_worth_what_it_is_is_said_in_words(of, gpus, said):
+    found = figure.rings(of, gpu_set(gpus))
+    assert figure.reason(of, found) == said
+    assert found.gbps == table(of.configuration).value(gpu_set(gpus))
+
+
+# ---------------------------------------------------------------- placements
+
+
+def plan(arena, *more, state="docs/pictures/dgx-1.yaml", workers=4, gpus=1):
+    gang = ("--name=j", f"--workers={workers}", f"--gpus={gpus}", "--gputopology", "--image=i")
+    return arena("plan", "mpi", *gang, f"--state={ROOT / state}", *more, "-o", "svg", "true")
+
+
+def test_a_placement_shows_ranks_and_ring_beside_the_first_gpus_by_index(arena):
+    code, out, _err = plan(arena, "--pod-shape=fused")
+    said = words(out)
+    assert code == 0
+    assert [said.count(one) for one in ("40 GB/s", "9 GB/s")] == [1, 1]
+    # Each rank is drawn twice: once where we put it and once where first fit does.
+    assert [said.count(f"rank {rank}") for rank in range(4)] == [2] * 4
+    assert looks(out).count("ring0") == 4
+    assert [looks(out).count(one) for one in ("weak", "slow")] == [3, 1]
+    assert "SYS, 9 GB/s" in said
+    assert said.count("in use") == 6
+    assert_readable(out)
+
+
+def test_where_first_fit_takes_the_same_gpus_it_is_not_drawn_again(arena):
+    code, out, _err = plan(arena, "--pod-shape=fused", workers=5)
+    assert code == 0
+    assert "First fit by index takes the same GPUs." in words(out)
+    assert "poor" not in looks(out, "rect")
+    assert_readable(out)
+
+
+def test_a_gang_of_several_nodes_hangs_on_the_level_that_joins_them(arena):
+    code, out, _err = plan(
+        arena,
+        f"--fabric={PICTURES / 'net.yaml'}",
+        state="docs/pictures/cluster.yaml",
+        workers=3,
+        gpus=8,
+    )
+    said = words(out)
+    assert code == 0
+    assert "within one leaf, 400 GB/s" in said
+    assert "within one spine, 200 GB/s" in said
+    assert "also on: h100-08, h100-09" in said
+
+
+def test_a_gang_of_more_kinds_of_nodes_than_are_drawn_counts_the_others(arena, tmp_path):
+    state = tmp_path / "state.yaml"
+    pods = "".join(BUSY.format(at=at, gpus=",".join(map(str, range(at)))) for at in range(1, 7))
+    nodes = "".join(NODE.format(at=at) for at in range(1, 7))
+    state.write_text(f"apiVersion: v1\nkind: List\nitems:\n{nodes}{pods}", encoding="utf-8")
+    code, out, _err = plan(arena, state=state, workers=27)
+    assert code == 0
+    assert "2 more nodes are not drawn" in words(out)
+    assert_readable(out)
+
+
+NODE = """\
+- apiVersion: v1
+  kind: Node
+  metadata:
+    name: n{at}
+    labels: {{nvidia.com/gpu.product: Tesla-V100-SXM2-32GB}}
+  status:
+    capacity: {{nvidia.com/gpu: "8"}}
+    allocatable: {{nvidia.com/gpu: "8"}}
+    conditions: [{{type: Ready, status: "True"}}]
+"""
+BUSY = """\
+- apiVersion: v1
+  kind: Pod
+  metadata:
+    name: p{at}
+    annotations: {{topology.kubernetes.io/gpu-group: "{gpus}"}}
+  spec:
+    nodeName: n{at}
+    containers: [{{name: main, resources: {{limits: {{nvidia.com/gpu: "{at}"}}}}}}]
+  status: {{phase: Running}}
+"""
+
+
+def test_a_gang_without_a_place_is_refused_as_ever_and_not_drawn(arena):
+    code, out, err = plan(arena, workers=9)
+    assert (code, out) == (5, "")
+    assert "error:" in err
+
+
+def test_a_job_that_is_not_placed_by_topology_has_no_picture(arena):
+    job = ("--name=j", "--workers=2", "--gpus=1", "--image=i")
+    state = f"--state={PICTURES / 'dgx-1.yaml'}"
+    code, out, err = arena("plan", "mpi", *job, state, "-o", "svg", "true")
+    assert (code, out) == (0, "")
+    assert "add --gputopology" in err
+
+
+def test_counting_alone_has_no_picture(arena):
+    code, out, err = plan(arena, "--count-only")
+    assert (code, out) == (2, "")
+    assert "--count-only and --output svg exclude each other" in err
+
+
+# ---------------------------------------------------------------- the network
+
+
+def racks(many, nodes=2, **more):
+    return cluster(
+        *(
+            node(
+                f"n{at}-{index}", HGX, free=0b1111 << (index % 4), domains=(f"s{at % 3}", f"r{at}")
+            )
+            for at in range(many)
+            for index in range(nodes)
+        ),
+        tiers=(Tier(name="spine", bandwidth=50), Tier(name="rack", bandwidth=100)),
+        beyond=12.5,
+        **more,
+    )
+
+
+def test_a_network_is_a_tree_of_domains_with_their_speed_and_free_gpus():
+    text = fabric(racks(4))
+    said = words(text)
+    assert said[0] == "8 nodes, 32 of 64 GPUs free"
+    assert {"cluster", "spine s0", "rack r3", "12.5 GB/s", "50 GB/s", "100 GB/s"} <= set(said)
+    assert said.count("8 of 16 GPUs free") == 4 + 2
+    assert_readable(text)
+
+
+def test_nodes_that_are_alike_share_a_row():
+    text = fabric(cluster(*(node(f"n{at}", V100) for at in range(3))))
+    assert "n0, n1, n2, 8 x V100" in words(text)
+    assert looks(text, "rect").count("node") == 8 + 1
+
+
+def test_a_network_too_large_for_a_page_is_drawn_less_deep_and_says_so():
+    text = fabric(racks(40))
+    said = words(text)
+    assert "Not shown, as too many: nodes" in said
+    assert "rack r39" in said
+    assert not [one for one in said if one.startswith("n1-")]
+    flat_one = cluster(
+        *(node(f"n{at}", V100, domains=(f"d{at}",)) for at in range(100)),
+        tiers=(Tier(name="rack", bandwidth=9),),
+    )
+    assert "... and 40 more rack domains" in words(fabric(flat_one))
+
+
+def test_nodes_that_take_no_jobs_and_unknown_gpus_are_marked():
+    text = fabric(
+        cluster(
+            node("a", V100, free=0b1111, hidden=2),
+            node("b", V100, unavailable="cordoned"),
+            node("c", V100, network=1.25),
+        )
+    )
+    said = words(text)
+    assert "b, 8 x V100 (cordoned)" in said
+    assert "c, 8 x V100 (1.25 GB/s to others)" in said
+    assert "2 of 4 free" in said
+    assert "some of these are in use, nobody says which" in said
+
+
+def test_an_empty_cluster_is_a_picture_too():
+    assert words(fabric(cluster()))[0] == "0 nodes, 0 of 0 GPUs free"
+
+
+# ---------------------------------------------------------------- names of others
+
+
+def test_hostile_names_stay_text_and_inside_the_picture():
+    nic = NIC(name=HOSTILE, attachment=(Link(kind=LinkKind.PIX),) * 4)
+    of = machine(HOSTILE * 3, HOSTILE, flat(4))
+    one = picture.machine(type(of)(name=of.name, gpus=of.gpus, links=of.links, nics=(nic,)))
+    other = fabric(
+        cluster(
+            node(HOSTILE, of, domains=(HOSTILE * 5,), unavailable=HOSTILE),
+            node("n" * 253, V100, domains=("d" * 300,)),
+            tiers=(Tier(name=HOSTILE, bandwidth=5),),
+        )
+    )
+    for text in (one, other):
+        tags = {each.tag.removeprefix(NAMESPACE) for each in parsed(text).iter()}
+        assert tags <= {"svg", "title", "desc", "style", "rect", "path", "text", "g"}
+        assert not set("\x1b\u202e\x00\ud800") & set(text)
+        assert_readable(text)
+
+
+def test_a_name_that_has_no_room_keeps_its_beginning_and_its_end():
+    short = sheet.fitted("a-very-long-name-of-a-node-17", 100)
+    assert sheet.width(short) <= 100
+    assert short.startswith("a-very")
+    assert short.endswith("17")
+    assert "\u2026" in short
+
+
+# ---------------------------------------------------------------- the commands
+
+
+def test_nodes_files_and_the_network_are_drawn_by_the_same_flag(arena):
+    state = f"--state={PICTURES / 'dgx-1.yaml'}"
+    code, out, _err = arena("topology", "show", "dgx-1", state, "-o", "svg")
+    assert code == 0
+    assert words(out).count("in use") == 3
+    assert arena("topology", "show", state, "-o", "svg")[1].startswith("<svg ")
+    capture = ROOT / "tests" / "machines" / "a100-pcie-one-bridge.txt"
+    drawn = arena("topology", "show", "--from", str(capture), "-o", "svg")[1]
+    assert drawn == picture.machine(machines.read(str(capture)).machine)
+
+
+def redraw():
+    for name, command in COMMANDS.items():
+        with (PICTURES / name).open("wb") as drawn:
+            program = [sys.executable, "-m", "arena_topo", *command]
+            subprocess.run(program, cwd=ROOT, stdout=drawn, check=True)
+
+
+if __name__ == "__main__":
+    redraw()
