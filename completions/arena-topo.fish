@@ -37,6 +37,4 @@ function __arena_topo_complete
     end
 end
 
-# Read twice, as where it is installed and sourced too, it must not answer twice.
-complete -c arena-topo -e
 complete -c arena-topo -f -k -a '(__arena_topo_complete)'

@@ -128,6 +128,9 @@ def opened(name: str, home: Path) -> Iterator[World]:
         cluster = FakeCluster(api, kueue=name == "kueue")
         for node in NODES:
             _machine(cluster, node, name)
+            with api.edit("Node", node) as thing:
+                address = f"10.0.0.{NODES.index(node) + 1}"
+                thing["status"]["addresses"] = [{"type": "InternalIP", "address": address}]
         api.add({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "mpi-operator"}})
         api.add(_operator())
         if name == "dra":

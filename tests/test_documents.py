@@ -387,7 +387,7 @@ b = 2
 <!-- exit: 130 -->
 <!-- stop: goes on -->
 ```console
-$ echo goes on; sleep 50
+$ sh -c 'echo goes on; exec sleep 50'
 goes on
 ```
 
@@ -430,7 +430,7 @@ def test_what_happens_in_a_cluster_is_seen(tmp_path):
 ```console
 $ arena-topo top node node-1
 ...
-node-1 10.0.0.2 <none> Ready,SchedulingDisabled 8 0
+node-1  10.0.0.2  <none>  Ready,SchedulingDisabled  8  0
 ...
 ```
 """

@@ -47,8 +47,9 @@ class World:
             f'printf "%s\\n" "$@" > {self.asked}\n'
             'for one; do :; done; printf "%s\\n" words "${one}st"',
         )
-        self.real_arena = folder / "arena-ran"
-        self.program(self.bin, f'touch "{self.real_arena}"', name="arena")
+        self.ran = folder / "ran"
+        for name in ("arena", "another"):
+            self.program(self.bin, f'touch "{self.ran}"', name=name)
         for name in ("my job.yaml", "my-file.txt", "some jobs/in.yaml"):
             (self.home / name).touch()
         self.env = {
@@ -60,6 +61,7 @@ class World:
             "ARENA_TOPO_EMULATE": "dgx-1-v100:2",
         }
         self.api = FakeApi()
+        self.api.add(mpijob("team.job-1", "{}", state="running"))
         self.config = kubeconfig(self.home / "cluster", self.api.url, user={"username": "alice"})
         document = json.loads(Path(self.config).read_text())
         document["contexts"] += [
@@ -101,6 +103,14 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     one.arena("delete", *(name.rpartition("/")[2] for name in listed))
 
 
+OTHER_NAMES = {
+    "bash": "complete -F _arena_topo arena another",
+    "zsh": "compdef _arena-topo another",
+    "fish": "complete -c another -f -a '(__arena_topo_complete)'",
+}
+"""How a shell is told that something else is arena-topo too; aliases only bash must be told of."""
+
+
 @pytest.fixture(scope="module", params=NAMES)
 def shell(request: pytest.FixtureRequest, world: World) -> Iterator[Shell]:
     """A shell that is set up as `completion --install` says."""
@@ -108,8 +118,8 @@ def shell(request: pytest.FixtureRequest, world: World) -> Iterator[Shell]:
     lines = [line.strip() for line in told.splitlines() if line.startswith("  ")]
     if request.param == "zsh":
         lines[-1] += " -u"  # whoever may write to the folders of this machine
-    alias = "alias arena='arena-topo -n elsewhere'"
-    lines += [alias] if request.param != "bash" else [alias, "complete -F _arena_topo arena"]
+    lines.append("alias arena='arena-topo -n elsewhere'")
+    lines.append(OTHER_NAMES[request.param])
     one = Shell(request.param, world.home, world.env, "\n".join(lines))
     assert one.started.split() == ["$"]
     yield one
@@ -248,8 +258,6 @@ def test_zsh_and_fish_find_more_than_beginnings_as_their_users_know_it(shell, su
 
 
 def test_names_of_a_cluster_are_completed_whether_it_answers_or_not(shell, world):
-    if shell.name == NAMES[0]:
-        world.api.add(mpijob("team.job-1", "{}", state="running"))
     at = f"arena-topo --backend kubernetes --kubeconfig {world.config}"
     shell.run(f"{at} list")
     shell.run(f"{at} submit mpi --name={shell.name}-here --image=x true")
@@ -304,15 +312,21 @@ def test_the_program_on_the_line_is_asked_with_the_words_before_the_cursor(shell
     assert world.asked.read_text() == "\nla\n"
 
 
-def test_an_alias_is_completed_and_never_runs_what_else_has_its_name(shell, world, submitted):
-    typed = f"arena get {submitted[:-1]}"
+def test_the_flags_of_an_alias_count(shell, submitted):
     # The alias says another namespace, where that job is not.
+    typed = f"arena get {submitted[:-1]}"
     assert shell.line(typed + TAB) == typed
     assert shell.line(f"arena get -o js{TAB}") == "arena get -o json "
     assert shell.line(f"arena -n default get {submitted[:-1]}{TAB}") == (
         f"arena -n default get {submitted} "
     )
-    assert not world.real_arena.exists()
+
+
+def test_what_has_another_name_is_completed_but_never_run(shell, world, submitted):
+    for name in ("another", f"{world.bin}/another"):
+        line = f"{name} delete {submitted} "
+        assert shell.line(f"{name} delete {submitted[:-1]}{TAB}") == line
+    assert not world.ran.exists()
 
 
 # ---------------------------------------------------------------- when things are broken
@@ -363,18 +377,16 @@ def test_nothing_is_written_to_the_prompt_when_everything_is_broken(shell, world
 
 UNUSUAL = [
     ("bash", "set -o posix\n. {}"),
-    ("bash", "set -eu\n. {}"),
+    ("bash", "set -eu\nsource <(arena-topo completion bash)"),
     ("bash", ". {}\nset -f; shopt -s nullglob failglob nocasematch extglob; IFS=es"),
     ("bash", ". {}\nCOMP_WORDBREAKS=' '"),
-    ("bash", "source <(arena-topo completion bash)"),
     (
         "zsh",
         (
             "setopt ksh_arrays sh_word_split no_unset glob_subst null_glob no_match\n"
-            "autoload -Uz compinit; compinit -D -u; source {}"
+            "autoload -Uz compinit; compinit -D -u; source <(arena-topo completion zsh)"
         ),
     ),
-    ("zsh", "autoload -Uz compinit; compinit -D -u; source <(arena-topo completion zsh)"),
     ("fish", "arena-topo completion fish | source"),
 ]
 

@@ -633,6 +633,20 @@ def test_measured_bandwidths_stay_while_the_links_do(arena, api):
     assert written(api)["data"]["busBandwidth"] == '{"0,1":42}'
 
 
+def test_what_was_measured_on_a_node_is_shown_with_it(arena, api):
+    arena("publish", "node-1", "--from", str(QUAD))
+    assert "Measured" not in arena("show", "node-1")[1]
+    assert "busBandwidth" not in json.loads(arena("show", "node-1", "-o", "json")[1])
+    written(api)["data"]["busBandwidth"] = '{"0,1,2":30.5,"0,1":42}'
+    assert arena("show", "node-1")[1].endswith(
+        "Measured bus bandwidth, which counts instead of what the links would give:\n"
+        "  GPUs 0,1  42 GB/s\n"
+        "  GPUs 0,1,2  30.5 GB/s\n"
+    )
+    code, out, _err = arena("show", "node-1", "-o", "json")
+    assert (code, json.loads(out)["busBandwidth"]) == (0, {"0,1": 42, "0,1,2": 30.5})
+
+
 def test_a_config_map_that_makes_no_sense_is_replaced(arena, api):
     arena("publish", "node-1", "--from", str(QUAD))
     whole = dict(written(api)["data"])

@@ -115,6 +115,15 @@ class JobStatus:
         return next((one for one in self.instances if one.chief), None)
 
 
+def slots_of(forecast: Forecast, status: JobStatus) -> int:
+    """Ranks of each worker: one for each of its GPUs."""
+    # Workers that claim their GPUs request none of their containers.
+    known = {len(gpus) for _index, _node, gpus in forecast.workers if gpus}
+    if len(known) == 1:
+        return known.pop()
+    return max(1, status.request_gpus // max(1, len(forecast.workers)))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
     """Something that happened to an object of a job."""

@@ -19,6 +19,7 @@ from arena_topo.errors import UnreadableTopology
 from arena_topo.manifests.values import FORMAT
 from arena_topo.topology import (
     GPU_RESOURCES,
+    MOST_GPUS,
     ORDINARY,
     TAINT,
     Cluster,
@@ -31,7 +32,6 @@ from arena_topo.topology import (
     count,
     fabric,
     natural,
-    nvidia,
     published,
 )
 from arena_topo.topology.fabricfile import FabricFile
@@ -427,7 +427,7 @@ def _present(one: Object) -> int:
 
 
 def _possible(gpus: int) -> int:
-    return gpus if gpus <= nvidia.MOST_GPUS else 0
+    return gpus if gpus <= MOST_GPUS else 0
 
 
 def _node(one: Object, known: _Known, joined: network.Network, use: Use, notes: list[str]) -> Node:
@@ -534,10 +534,10 @@ def _impossible(
         ("capacity", capacity, resource),
         ("label", labels, _COUNT),
     ):
-        if said and not _is_digit(said.get(key)) and _whole(said, key) > nvidia.MOST_GPUS:
+        if said and not _is_digit(said.get(key)) and _whole(said, key) > MOST_GPUS:
             yield (
                 f"node {name}: {what} {key} is {_brief(said[key])}, but"
-                f" {nvidia.MOST_GPUS} GPUs are the most that one machine has; it is taken for none"
+                f" {MOST_GPUS} GPUs are the most that one machine has; it is taken for none"
             )
             return
 

@@ -17,6 +17,7 @@ from arena_topo.backends.objects import Object, items, of, only, texts
 from arena_topo.manifests.values import FORMAT
 from arena_topo.topology import (
     GPU,
+    MOST_GPUS,
     SYS,
     GPUSet,
     Knowledge,
@@ -28,8 +29,6 @@ from arena_topo.topology import (
     gpu_set,
     model_of,
     natural,
-    nvidia,
-    presets,
 )
 
 Device = tuple[str, str, str]
@@ -301,9 +300,9 @@ def _inventory(
             notes.append(
                 f"node {node}: {driver} and {others[0]} both publish GPUs; those of {driver} count"
             )
-        if len(pool.gpus) > nvidia.MOST_GPUS:
+        if len(pool.gpus) > MOST_GPUS:
             notes.append(
-                f"node {node}: {driver} publishes {len(pool.gpus)} GPUs, but {nvidia.MOST_GPUS} are"
+                f"node {node}: {driver} publishes {len(pool.gpus)} GPUs, but {MOST_GPUS} are"
                 " the most that one machine has; it is taken for none"
             )
             continue
@@ -319,7 +318,7 @@ def _size(numbered: Mapping[int, _Gpu], counted: int) -> int:
     """How many GPUs a machine has: one that is lost is still counted by a label."""
     if not numbered:
         return 0
-    return max(max(numbered) + 1, counted if counted <= nvidia.MOST_GPUS else 0)
+    return max(max(numbered) + 1, counted if counted <= MOST_GPUS else 0)
 
 
 def _places(
@@ -405,7 +404,7 @@ _NAME = re.compile(r"gpu-(\d{1,4})")
 
 def _distinct(numbers: Sequence[int | None]) -> list[int] | None:
     """The numbers, if all are there, possible and different."""
-    known = [one for one in numbers if one is not None and 0 <= one < nvidia.MOST_GPUS]
+    known = [one for one in numbers if one is not None and 0 <= one < MOST_GPUS]
     return known if len(known) == len(numbers) == len(set(known)) else None
 
 
@@ -435,6 +434,8 @@ class _Shapes:
 
 
 def _shape(name: str, numbered: Mapping[int, _Gpu], size: int) -> Machine:
+    from arena_topo.topology import presets  # noqa: PLC0415 - only for nodes without a matrix
+
     product = _product(numbered.values())
     known = presets.match(product, size, name) if product else None
 

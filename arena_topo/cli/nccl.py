@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from arena_topo import output
-from arena_topo.backends import Backend, JobStatus
+from arena_topo.backends import Backend, JobStatus, slots_of
 from arena_topo.cli.options import PROGRAM, LogLevel, display, say, show
 from arena_topo.cli.terminal import columns, draws
 from arena_topo.errors import ArenaError, UsageError
@@ -127,7 +127,6 @@ def of_job(
     from arena_topo.nccl.measured import TableReader  # noqa: PLC0415 - as below
     from arena_topo.nccl.reading import Reader  # noqa: PLC0415 - the verbs load what they need
     from arena_topo.workflow import logs  # noqa: PLC0415 - as above
-    from arena_topo.workflow.speakers import slots_of  # noqa: PLC0415 - as above
     from arena_topo.workflow.transports import compare, promised  # noqa: PLC0415 - as above
 
     def seen(status: JobStatus) -> None:

@@ -13,7 +13,7 @@ from contextlib import ExitStack, nullcontext
 from typing import TYPE_CHECKING, Self
 
 from arena_topo import output
-from arena_topo.backends import Backend, JobStatus
+from arena_topo.backends import Backend, JobStatus, slots_of
 from arena_topo.cli.detaching import detaching
 from arena_topo.cli.options import LogLevel, hears, say, tell
 from arena_topo.cli.terminal import draws, moves, wrapped
@@ -21,7 +21,6 @@ from arena_topo.cli.watching import Sight, live
 from arena_topo.escaping import one_line
 from arena_topo.manifests import Binding, Forecast
 from arena_topo.output import progress
-from arena_topo.workflow.speakers import slots_of
 
 if TYPE_CHECKING:
     from arena_topo.workflow import Submitted

@@ -35,8 +35,8 @@ _FIELDS = {flag[2:].replace("-", "_"): flag for flag in place.OURS} | {"as_": "-
 _PODS = 100
 """Jobs of a list, the newest, whose pods are kept."""
 
-_SPACES = 20
-"""Namespaces that a list of all of them is kept for, beside those that are known already."""
+_SPACES = 10
+"""Namespaces that a list of all of them is kept for, first those that somebody asked for."""
 
 
 class _Begun:
@@ -78,11 +78,13 @@ def jobs(
     def write(folder: keeping.Folder, cluster: str, at: int) -> None:
         for one in found:
             spaces.setdefault(one.namespace, []).append(one)
-        known = folder.names() if namespace is None else ()
         start = f"{cluster}-jobs-"
-        listed = {one.removeprefix(start) for one in known if one.startswith(start)}
-        more = [space for space in spaces if space not in listed][:_SPACES]
-        for space in {*listed, *more} if namespace is None else (namespace,):
+        wanted = [namespace]
+        if namespace is None:
+            listed = [one.removeprefix(start) for one in folder.names() if one.startswith(start)]
+            first = backend.default_namespace()
+            wanted = list(dict.fromkeys([first, *listed, *spaces]))[:_SPACES]
+        for space in wanted:
             there = spaces.get(space, ())
             told: dict[str, str | None] = {one.name: _standing(one) for one in there}
             keeping.update(folder, f"{start}{space}", told, at, whole=whole)

@@ -368,7 +368,7 @@ def _show_node(node: Node, cluster: Cluster, *, plain: bool, output_format: Pict
         notes += [output.EMULATED] if cluster.emulated else []
         show(picture.machine(node.machine, notes=tuple(notes), **state))
         return
-    drawn = _drawn(node.machine, plain=plain, **state)
+    drawn = _drawn(node.machine, plain=plain, **state) + fabric.measured(node.machine)
     show(drawn + (f"  No job can start here now: {doubt}\n" if doubt else "") + _emulated(cluster))
 
 

@@ -149,12 +149,15 @@ class Folder:
 
 
 def _made(path: str) -> str:
-    """The folder, with those above it."""
+    """The folder, with those above it; OSError for root in a folder that is not root's."""
     missing = []
     above = path
     while above not in {"", "/"} and not os.path.isdir(above):  # noqa: PTH112
         missing.append(above)
         above = os.path.dirname(above)  # noqa: PTH120
+    if missing and os.geteuid() == 0 and os.stat(above).st_uid:  # noqa: PTH116
+        # It would be root's in somebody's home, who could not write there ever after.
+        raise OSError(above)
     for one in reversed(missing):
         try:
             os.mkdir(one, 0o700)  # noqa: PTH102

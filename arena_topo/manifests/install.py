@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from arena_topo.errors import UsageError
-from arena_topo.manifests.render import templates
 from arena_topo.manifests.values import Manifest
 from arena_topo.topology import published
 
@@ -125,6 +124,8 @@ def check(installation: Installation) -> tuple[str, ...]:
 
 def text(installation: Installation) -> str:
     """Every object in the order in which it is to be created, as YAML with its reasons."""
+    from arena_topo.manifests.render import templates  # noqa: PLC0415 - most only want the names
+
     environment = templates()
     context: dict[str, Any] = {
         "image": installation.image,

@@ -21,11 +21,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby, zip_longest
 from typing import TYPE_CHECKING, Any
 
-from arena_topo.backends import Event, Instance, JobStatus, Phase
+from arena_topo.backends import Event, Instance, JobStatus, Phase, slots_of
 from arena_topo.errors import ArenaError
 from arena_topo.escaping import escaped_in_quotes, one_line
 from arena_topo.manifests import Binding, Forecast, Guarantee
-from arena_topo.workflow.speakers import slots_of
 
 if TYPE_CHECKING:
     from arena_topo.backends.metrics import GpuSample

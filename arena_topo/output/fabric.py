@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from arena_topo.output import machine_value, number
-from arena_topo.topology import Cluster, GPUSet, Node, members, natural
+from arena_topo.topology import Cluster, GPUSet, Machine, Node, members, natural
 from arena_topo.topology.fabricfile import BEYOND
 
 
@@ -54,7 +54,7 @@ def node_value(node: Node, cluster: Cluster) -> dict[str, Any]:
 
     `free`, `inUse` and `unhealthy` are indexes of GPUs; `free` is null where `opaque` GPUs are in
     use or unhealthy and nobody says which they are. As in `value` a node that takes no pods has
-    none free.
+    none free. `busBandwidth` is there where sets of GPUs were measured: GB/s of each set.
     """
     machine = node.machine
     healthy = machine.everything if node.allocatable is None else node.allocatable
@@ -65,6 +65,7 @@ def node_value(node: Node, cluster: Cluster) -> dict[str, Any]:
         free = None
     return {
         **machine_value(machine),
+        **({"busBandwidth": _measured(machine)} if machine.measured else {}),
         "free": free,
         "freeCount": _free_count(node),
         "inUse": [*members(GPUSet(healthy & ~node.free))],
@@ -73,6 +74,29 @@ def node_value(node: Node, cluster: Cluster) -> dict[str, Any]:
         "unavailable": node.unavailable or node.shared,
         "notes": list(cluster.notes),
         "emulated": cluster.emulated,
+    }
+
+
+def measured(machine: Machine) -> str:
+    """The bandwidths that somebody measured on a machine, a line for each set; "" if nobody did."""
+    if not machine.measured:
+        return ""
+    shown = [*_measured(machine).items()][:MOST_MEASURED]
+    rows = [f"  GPUs {gpus}  {rate} GB/s" for gpus, rate in shown]
+    if more := len(machine.measured) - len(rows):
+        rows.append(f"  and of {more} more sets: -o json")
+    title = "Measured bus bandwidth, which counts instead of what the links would give:"
+    return "".join(f"{line}\n" for line in (title, *rows))
+
+
+MOST_MEASURED = 16
+"""Measured sets of a machine that are listed before the rest is counted."""
+
+
+def _measured(machine: Machine) -> dict[str, int | float | None]:
+    return {
+        ",".join(map(str, members(gpus))): number(rate)
+        for gpus, rate in sorted(machine.measured, key=lambda one: members(one[0]))
     }
 
 

@@ -317,6 +317,9 @@ LANES_PER_GPU = {
 
 MOST_LANES = max(LANES_PER_GPU.values())
 
+MOST_GPUS = 64
+"""More than any machine has on one PCIe fabric (32 today)."""
+
 
 def behind_nvswitch(model: str | None, links: Matrix) -> bool:
     """Whether the GPUs must hang on an NVSwitch.

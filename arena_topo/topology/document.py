@@ -17,13 +17,13 @@ from typing import Any, NoReturn
 from arena_topo.errors import UnreadableTopology
 from arena_topo.topology import (
     GPU,
+    MOST_GPUS,
     NIC,
     Knowledge,
     Machine,
     behind_nvswitch,
     model_of,
 )
-from arena_topo.topology.nvidia import MOST_GPUS
 from arena_topo.topology.published import link, matrix
 
 _MOST_NUMA = 1023

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from arena_topo.topology import (
     GPU,
+    MOST_GPUS,
     NIC,
     Knowledge,
     Link,
@@ -22,7 +23,7 @@ from arena_topo.topology import (
     behind_nvswitch,
     model_of,
 )
-from arena_topo.topology.nvidia import MOST_GPUS, Reading
+from arena_topo.topology.nvidia import Reading
 from arena_topo.topology.xml import MODELS, Element
 
 HINT = "write it on the machine itself with: lstopo --of xml FILE, from a hwloc built with NVML"

@@ -21,6 +21,7 @@ from typing import Any
 from arena_topo.errors import UnreadableTopology
 from arena_topo.topology import (
     GPU,
+    MOST_GPUS,
     MOST_LANES,
     NIC,
     Link,
@@ -35,9 +36,6 @@ HINT = "paste the whole output of: nvidia-smi topo -m"
 
 MOST_CHARACTERS = 1_000_000
 """The matrix of 16 GPUs and 32 NICs has about 20,000; anything near this is another file."""
-
-MOST_GPUS = 64
-"""More than any machine has on one PCIe fabric (32 today)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,6 +24,7 @@ from typing import Any, NoReturn
 from arena_topo.errors import UnreadableTopology
 from arena_topo.topology import (
     GPU,
+    MOST_GPUS,
     GPUSet,
     Knowledge,
     Link,
@@ -35,8 +36,6 @@ from arena_topo.topology import (
     gpu_set,
     members,
     model_of,
-    nvidia,
-    presets,
 )
 
 NAMESPACE = "kube-system"
@@ -322,8 +321,8 @@ class _ConfigMap:
         found = self.load("devices")
         if not isinstance(found, dict) or not found:
             self.refuse("data.devices", 'is not an object such as {"0":"Healthy"}')
-        if len(found) > nvidia.MOST_GPUS:
-            self.refuse("data.devices", f"{len(found)} GPUs; {nvidia.MOST_GPUS} are the most")
+        if len(found) > MOST_GPUS:
+            self.refuse("data.devices", f"{len(found)} GPUs; {MOST_GPUS} are the most")
         devices = {}
         for key, health in found.items():
             if not re.fullmatch(r"0|[1-9][0-9]{0,3}", key):
@@ -357,7 +356,7 @@ class _ConfigMap:
         given = {}
         for pod, indexes in found.items():
             if not isinstance(indexes, list) or not all(
-                type(index) is int and 0 <= index < nvidia.MOST_GPUS for index in indexes
+                type(index) is int and 0 <= index < MOST_GPUS for index in indexes
             ):
                 self.refuse(f"data.{ALLOCATIONS}[{pod!r}]", "is not a list of GPUs such as [0, 3]")
             given[pod] = gpu_set(indexes)
@@ -492,6 +491,8 @@ def from_labels(name: str, labels: Mapping[str, str], count: int) -> Machine:
     """
     product = next((labels[label] for label in PRODUCT_LABELS if labels.get(label)), None)
     if product and shared(labels) is None:
+        from arena_topo.topology import presets  # noqa: PLC0415 - only for unpublished ones
+
         found = presets.match(product, count, name)
         if found is not None:
             return found

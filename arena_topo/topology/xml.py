@@ -24,6 +24,7 @@ from xml.parsers import expat
 from arena_topo.errors import UnreadableTopology
 from arena_topo.topology import (
     GPU,
+    MOST_GPUS,
     NIC,
     Knowledge,
     Link,
@@ -33,7 +34,7 @@ from arena_topo.topology import (
     behind_nvswitch,
     model_of,
 )
-from arena_topo.topology.nvidia import MOST_GPUS, Reading
+from arena_topo.topology.nvidia import Reading
 
 MOST_CHARACTERS = 4_000_000
 """NCCL's largest files have some 15,000, hwloc's some 500,000; anything near this is another."""

@@ -22,11 +22,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from arena_topo.backends import JobStatus
+from arena_topo.backends import JobStatus, slots_of
 from arena_topo.backends.logs import Line, Source
 from arena_topo.backends.tagging import Tagging
 from arena_topo.errors import UsageError
-from arena_topo.manifests import Forecast
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -158,15 +157,6 @@ def _within(number: int, spans: Sequence[tuple[int, int]]) -> bool:
 
 def _meets(span: tuple[int, int], spans: Sequence[tuple[int, int]]) -> bool:
     return any(first <= span[1] and span[0] <= last for first, last in spans)
-
-
-def slots_of(forecast: Forecast, status: JobStatus) -> int:
-    """Ranks of each worker: one for each of its GPUs."""
-    # Workers that claim their GPUs request none of their containers.
-    known = {len(gpus) for _index, _node, gpus in forecast.workers if gpus}
-    if len(known) == 1:
-        return known.pop()
-    return max(1, status.request_gpus // max(1, len(forecast.workers)))
 
 
 def ranks_of(status: JobStatus) -> tuple[int | None, int | None]:

@@ -144,7 +144,7 @@ def _panels(options: list[Option]) -> Iterator[str]:
 
 
 def _see_also(command: Command) -> Iterator[str]:
-    pages = [one for one in GUIDES.get(" ".join(command.path), ()) if (DOCS / f"{one}.md").exists()]
+    pages = GUIDES.get(" ".join(command.path), ())
     if not pages:
         return
     yield "## See also\n"

@@ -28,6 +28,9 @@ COLUMNS, ROWS = 100, 60
 PATIENCE = 60.0
 """Seconds that a command may take, on a machine that does other things as well."""
 
+AGAIN = 3.0
+"""Seconds after which Ctrl-C is pressed again."""
+
 HOME = "/home/you"
 """What pages call the home that they run in."""
 
@@ -191,20 +194,28 @@ class Shell:
 
     def _until_mark(self, raw: bytes, stop: str | None) -> tuple[bytes, int]:
         end = time.monotonic() + PATIENCE
+        press_at = 0.0
         while True:
-            # A command of several lines has a mark after each that bash could run alone.
             if found := _MARK.search(raw):
                 return raw[: found.start()], int(found[1])
-            if stop is not None and stop in self._where.told(raw.decode(errors="replace")):
-                self._bash.sendintr()
-                stop = None
+            said = self._where.told(raw.decode(errors="replace")) if stop else ""
+            if stop and stop in said and time.monotonic() > press_at and self._interrupted():
+                # A program that has just started may not hear it.
+                press_at = time.monotonic() + AGAIN
             try:
-                raw += self._bash.read_nonblocking(65536, timeout=0.2)
+                raw += self._bash.read_nonblocking(65536, timeout=0.05 if stop else 0.2)
             except pexpect.TIMEOUT:
                 if time.monotonic() > end:
                     raise TooSlow("\n".join(self._screen(raw))) from None
             except pexpect.EOF:
                 raise TooSlow("the shell of this page has ended: does it say `exit`?") from None
+
+    def _interrupted(self) -> bool:
+        """Press Ctrl-C for a program that runs; the shell itself, between two, does not hear it."""
+        if os.tcgetpgrp(self._bash.child_fd) == self._bash.pid:
+            return False
+        self._bash.sendintr()
+        return True
 
 
 _INTERPRETER = r"""
