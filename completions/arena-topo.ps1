@@ -7,7 +7,7 @@ Register-ArgumentCompleter -Native -CommandName 'arena-topo' -ScriptBlock {
 
     # Only a file of this name is run: what else is called `arena` could do what the line says.
     $name = $commandAst.GetCommandName()
-    if ((Split-Path -Leaf $name) -ne 'arena-topo') { $name = 'arena-topo' }
+    if ([System.IO.Path]::GetFileName($name) -ne 'arena-topo') { $name = 'arena-topo' }
     $program = Get-Command -Name $name -CommandType Application -ErrorAction Ignore |
         Select-Object -First 1
     if (-not $program) { return }

@@ -26,7 +26,7 @@ import yaml
 from fake_api import FakeApi
 from fake_cluster import FakeCluster
 from fake_dra import device_class, resource_slice
-from fake_resources import RESOURCES
+from fake_resources import RESOURCES, rfc3339
 
 from arena_topo.topology import presets, published
 
@@ -111,7 +111,7 @@ def _to_jobs(cluster: FakeCluster, words: list[str]) -> bool:
             with cluster.api.lock:
                 names = [one["metadata"]["name"] for one in cluster.api.all("Pod")]
             found = next(name for name in names if name.startswith(pod))
-            cluster.api.write(found, " ".join(text), at=cluster.api.date())
+            cluster.api.write(found, " ".join(text), at=rfc3339(cluster.api.clock()))
         case _:
             return False
     return True

@@ -31,6 +31,7 @@ HEAVY = {
 }
 """What no command loads that can do without it."""
 
+
 def test_each_layer_knows_only_the_layers_below_it():
     done = subprocess.run(
         [sys.executable, "-c", "from importlinter.cli import lint_imports_command as c; c()"],
@@ -53,40 +54,48 @@ def test_the_layers_in_the_docs_are_the_layers_that_are_enforced():
     assert [line.split("  ")[0].strip() for line in drawn[1].strip().splitlines()] == layers
 
 
-BARE: frozenset[str] = frozenset()
+BARE: set[str] = set()
 """What a command loads that asks nobody: nothing of all that."""
 SERVER = {"yaml", "urllib3", "ssl", "http.client", "logging"}
-"""A kubeconfig is YAML, and servers are asked by urllib3."""
-SOLVER = SERVER | {"arena_topo.solver"}
-PLACING = SOLVER | {"arena_topo.backends.observed", "arena_topo.workflow.planning"}
-RENDERING = {"jinja2", "arena_topo.manifests.render"}
+"""What asks a server: a kubeconfig is YAML."""
+OBSERVING = SERVER | {"arena_topo.backends.observed", "arena_topo.solver"}
+"""What says which GPUs are free, and what they are good for."""
+PLACING = OBSERVING | {"arena_topo.workflow.planning"}
+SUBMITTING = PLACING | {"jinja2", "arena_topo.manifests.render"}
+"""What writes a job down as well; whoever starts it later only reads that."""
+
+DUMP = ROOT / "tests/dumps/two-dgx-1.json"
 
 LOADS = {
-    "submit mpi --name=placed --image=i --gpus=1 --workers=2 --gputopology": PLACING | RENDERING,
-    "submit mpi --name=other --image=i --gpus=1 --dry-run": PLACING | RENDERING,
-    "plan mpi --name=other --image=i --gpus=1 --workers=2 --gputopology": PLACING | RENDERING,
+    "submit mpi --name=placed --image=i --gpus=1 --workers=2 --gputopology": SUBMITTING,
+    "submit mpi --name=other --image=i --gpus=1 --dry-run": SUBMITTING,
+    "plan mpi --name=other --image=i --gpus=1 --workers=2 --gputopology": SUBMITTING,
+    "plan mpi --state={state} --name=other --image=i --gpus=1 --gputopology": (
+        SUBMITTING - SERVER | {"yaml"}
+    ),
     "get placed": SERVER,
-    "why placed": PLACING,
+    "why placed": SERVER | {"arena_topo.solver", "arena_topo.workflow.planning"},
     "list": SERVER,
+    "list --backend=local": {"arena_topo.solver"},
     "logs placed": SERVER,
     "attach placed -- true": SERVER | {"websocket"},
-    "suspend placed": PLACING | RENDERING,
-    "resume placed": PLACING | RENDERING,
+    "suspend placed": PLACING,
+    "resume placed": PLACING,
     "wait placed --for=running": SERVER,
-    "replan placed": PLACING | RENDERING,
-    "top node": SOLVER,
-    "top job": SOLVER,
+    "replan placed": PLACING,
+    "top node": OBSERVING,
+    "top job": OBSERVING,
     "topology presets": BARE,
-    "topology show": SOLVER,
+    "topology show": OBSERVING,
     "topology show dgx-1-v100": BARE,
-    "topology discover": BARE,
-    "topology publish node-0 --preset=dgx-1-v100 --dry-run": SERVER,
-    "check": SOLVER | RENDERING,
-    "install --image=registry.example/i@sha256:{zeros}": RENDERING,
+    "topology discover": {"arena_topo.solver"},
+    "topology publish node-0 --preset=dgx-1-v100 --dry-run": {"yaml"},
+    "check": OBSERVING | {"jinja2", "arena_topo.manifests.render"},
+    "install --image=registry.example/i@sha256:{zeros}": {"jinja2", "arena_topo.manifests.render"},
     "nodes topology node-0 --dry-run": SERVER,
     "nodes default node-0 --dry-run": SERVER,
     "nodes list": SERVER,
-    "controller --once": PLACING | RENDERING | {"arena_topo.controller"},
+    "controller --once": PLACING | {"arena_topo.controller"},
     "data list": SERVER,
     "whoami": SERVER,
     "config view": {"yaml"},
@@ -109,7 +118,8 @@ def loaded(words):
         os.dup2(null, 0)
         os.dup2(null, 1)
         code = cli.run(words)
-        os.write(theirs, json.dumps([code, [one for one in {heavy!r} if one in sys.modules]]).encode())
+        found = json.dumps([code, [one for one in {heavy!r} if one in sys.modules]])
+        os.write(theirs, found.encode())
         os._exit(0)
     os.close(theirs)
     with open(ours, "rb") as told:
@@ -164,7 +174,7 @@ def test_the_help_of_every_command_loads_no_heavy_package():
 
 def test_every_command_loads_only_what_it_needs(tmp_path):
     leaves = {command.path for command in catalogue.commands() if not command.commands}
-    lines = [line.format(zeros="0" * 64).split() for line in LOADS]
+    lines = [line.format(zeros="0" * 64, state=DUMP).split() for line in LOADS]
     assert {path for path in leaves for line in lines if line[: len(path)] == [*path]} == leaves
     with gpu_cluster(tmp_path / "config"):
         found = loaded(
@@ -177,14 +187,24 @@ def test_every_command_loads_only_what_it_needs(tmp_path):
     assert {line: names for line, names in less.items() if names} == {}, "the table is too generous"
 
 
-def test_an_import_of_the_package_alone_loads_nothing():
-    script = (
-        "import sys; before = set(sys.modules); import arena_topo;"
-        "print(set(sys.modules) - before - {'arena_topo'})"
-    )
-    command = [sys.executable, "-S", "-c", script]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
-    assert done.stdout == "set()\n"
+def test_an_answer_at_tab_is_all_that_its_process_loads():
+    def imported(script):
+        command = [sys.executable, "-I", "-S", "-X", "importtime", "-c", script, "get", ""]
+        asks = os.environ | {"_ARENA_TOPO_COMPLETE": "bash"}
+        done = subprocess.run(command, capture_output=True, text=True, check=True, env=asks)
+        return done.stdout, {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+
+    find = f"import os, sys; sys.path.insert(0, {str(ROOT)!r}); "
+    _, bare = imported(find)
+    said, whole = imported(f"{find}from arena_topo.__main__ import main; main()")
+    assert said.startswith("words")
+    ours = {one for one in whole - bare if one.split(".")[0] == "arena_topo"}
+    assert whole - bare - ours <= {"__future__", "_signal"}
+    assert {".".join(one.split(".")[:2]) for one in ours} == {
+        "arena_topo",
+        "arena_topo.__main__",
+        "arena_topo.completion",
+    }
 
 
 def test_no_module_outgrows_one_sitting():

@@ -16,6 +16,7 @@ from arena_topo.backends import Event, Instance, JobStatus, Phase
 from arena_topo.errors import AccessDenied, AlreadyExists, ClusterError, NotFound
 from arena_topo.manifests import ApiVersion, Mechanisms
 from arena_topo.topology import Cluster, Node, NodeName, gpu_set, presets
+from arena_topo.workflow import waiting
 
 SCREENS = Path(__file__).parent / "screens"
 
@@ -383,7 +384,7 @@ def test_an_interrupted_wait_says_how_to_come_back(arena, world, monkeypatch):
     def interrupted(*_arguments, **_options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(workflow, "wait", interrupted)
+    monkeypatch.setattr(waiting, "wait", interrupted)
     code, _out, err = arena("submit", "mpi", *GANG, "--wait", "c")
     assert code == 130
     assert err.splitlines()[-1] == (
@@ -691,7 +692,7 @@ def test_a_job_that_is_deleted_while_waited_for_is_said_to_be(arena, monkeypatch
     def vanished(*_names, **_more):
         raise NotFound("Not found training job demo")
 
-    monkeypatch.setattr(workflow, "wait", vanished)
+    monkeypatch.setattr(waiting, "wait", vanished)
     code, _out, err = arena("submit", "mpi", *GANG, "--wait", "c")
     assert code == 1
     assert err.endswith("error: the job demo was deleted while it was waited for\n")

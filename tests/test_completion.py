@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 
 from arena_topo import cli, completion
 from arena_topo.cli import catalogue
-from arena_topo.cli.commands import ALIASES
-from arena_topo.cli.options import RENAMED
+from arena_topo.cli.commands import ALIASES, JobCommand
 from arena_topo.cli.pflag import Reader, boolean, truth
 from arena_topo.cli.root import tree
 from arena_topo.errors import UsageError
@@ -274,7 +273,7 @@ def parsed(words: list[str]) -> tuple[list[str], list[str], tuple[str, ...]]:
         command = params(path)
         group = hasattr(command, "commands")
         options = {"launches": command.launches, "named": command.named} if not group else {}
-        reader = Reader(command.params, renamed=RENAMED, leading=group, **options)
+        reader = Reader(command.params, renamed=JobCommand.renamed(), leading=group, **options)
         line = reader.read(words)
         longs = {param.name: param.opts[-1] for param in command.params}
         flags += [f"{longs[name]}={value}" for name, value in line.given]
@@ -364,7 +363,7 @@ def test_every_flag_and_choice_that_is_offered_is_taken(path):
         if one.hidden or long == "--help":
             continue
         for word in offered(*path, f"{long}="):
-            (given,) = Reader(command.params, renamed=RENAMED).read([word]).given
+            (given,) = Reader(command.params, renamed=JobCommand.renamed()).read([word]).given
             assert given[0] == known[long].name
             if boolean(known[long]):
                 assert given[1] in {"true", "false"}

@@ -13,8 +13,8 @@ import prompt
 import pytest
 
 from arena_topo import cli
-from arena_topo.cli.commands import ALIASES
-from arena_topo.cli.options import GLOBAL_PANEL, RENAMED
+from arena_topo.cli.commands import ALIASES, JobCommand
+from arena_topo.cli.options import GLOBAL_PANEL
 from arena_topo.cli.root import tree
 
 PAGE = Path(__file__).parents[1] / "docs" / "moving-from-arena.md"
@@ -114,9 +114,9 @@ def test_a_flag_is_there_or_not_as_the_page_says(command, flag, judgement):
         known = {} if found is None else options(found)
         assert flag not in known or known[flag].hidden
         return
-    if flag in RENAMED:
-        assert fact.get("deprecated", RENAMED[flag]) == RENAMED[flag]
-        flag = RENAMED[flag]
+    if now := JobCommand.renamed().get(flag):
+        assert fact.get("deprecated", now) == now
+        flag = now
     else:
         assert "deprecated" not in fact
     option = options(found)[flag]

@@ -11,7 +11,7 @@ from typing import NoReturn
 
 import typer
 
-from arena_topo import __version__, output
+from arena_topo import __version__
 from arena_topo.cli import stopping
 from arena_topo.cli.options import (
     PROGRAM,
@@ -61,20 +61,20 @@ def run(arguments: Sequence[str]) -> int:
         if sys.stdout is not None:  # it may have been closed by the caller: `>&-`
             sys.stdout.flush()
     except ArenaError as error:
-        say(output.complaint(error), LogLevel.ERROR)
+        _complain(error)
         code = error.exit_code
     except ParserError as error:
         said = _SURPLUS.sub(r"too many words: \1", error.format_message())
         usage = error.ctx.get_usage() if getattr(error, "ctx", None) else ""
         wrong = UsageError(said, hint=" ".join(usage.split()[1:]) or None)
-        say(output.complaint(wrong), LogLevel.ERROR)
+        _complain(wrong)
         code = UsageError.exit_code
     except (KeyboardInterrupt, typer.Abort):
         code = stopping.code()
     except stopping.OutOfTime:
         stopping.unlimited()
         late = TimedOut("--timeout is over", hint="allow more with --timeout")
-        say(output.complaint(late), LogLevel.ERROR)
+        _complain(late)
         code = late.exit_code
     except BrokenPipeError:
         # Whoever read our output has seen enough.
@@ -87,6 +87,12 @@ def run(arguments: Sequence[str]) -> int:
     finally:
         stopping.unlimited()
     return int(code or 0)
+
+
+def _complain(error: ArenaError) -> None:
+    from arena_topo import output  # noqa: PLC0415 - not every command shows something
+
+    say(output.complaint(error), LogLevel.ERROR)
 
 
 def _unexpected(error: Exception, arguments: Sequence[str]) -> int:

@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from arena_topo import output
 from arena_topo.flag import Flag, Word
 
 PANEL = "Options"
@@ -155,6 +154,8 @@ PictureFormatFlag = Annotated[PictureFormat, OUTPUT]
 
 def document(value: object, output_format: PlanFormat | PictureFormat) -> str:
     """A value for programs, in JSON or YAML; the last line has an end."""
+    from arena_topo import output  # noqa: PLC0415 - not for help
+
     if output_format in {PlanFormat.YAML, PictureFormat.YAML}:
         return output.to_yaml(value)
     return output.to_json(value) + "\n"

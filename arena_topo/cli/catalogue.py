@@ -20,7 +20,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 import typer
 
 from arena_topo.cli.commands import ALIASES, ArenaCommand
-from arena_topo.cli.options import GLOBAL_PANEL, PROGRAM, RENAMED, Globals
+from arena_topo.cli.options import GLOBAL_PANEL, PROGRAM, Globals
 from arena_topo.cli.pflag import boolean
 from arena_topo.cli.root import ROOT, Branch, Leaf, tree
 from arena_topo.completion import SHELLS
@@ -144,8 +144,12 @@ def _option(param: Any, hint: Any, command: Any) -> Option:
         repeats=bool(param.multiple),
         hidden=bool(param.hidden),
         # A group has none of its own: what it is told goes to its commands.
-        variables=getattr(command, "variables", ArenaCommand.variables).get(param.name, ()),
-        deprecated=tuple(old for old, new in RENAMED.items() if new in names),
+        variables=getattr(command, "variables", ArenaCommand.variables)().get(param.name, ()),
+        deprecated=tuple(
+            old
+            for old, new in getattr(command, "renamed", ArenaCommand.renamed)().items()
+            if new in names
+        ),
     )
 
 

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Any
 
-from arena_topo import __version__, output
+from arena_topo import __version__
 from arena_topo.cli.arguments import OUTPUT, PANEL
-from arena_topo.cli.opening import engine
 from arena_topo.cli.options import PROGRAM, Globals, LogLevel, say, show, spread
 from arena_topo.flag import Flag
 
@@ -50,12 +49,15 @@ def version(
         from arena_topo.cli import build  # noqa: PLC0415 - reads what pip has installed
 
         known |= build.facts(verbose=verbose)
+    if output_format is VersionFormat.WIDE:
+        show(_lines(known))
+        return
+    from arena_topo import output  # noqa: PLC0415 - only for programs
+
     if output_format is VersionFormat.JSON:
         show(output.to_json(known) + "\n")
-    elif output_format is VersionFormat.YAML:
-        show(output.to_yaml(known))
     else:
-        show(_lines(known))
+        show(output.to_yaml(known))
 
 
 def _lines(known: Mapping[str, Any]) -> str:
@@ -78,6 +80,9 @@ def whoami(
 ) -> None:
     """Show the name that jobs are submitted under."""
     import hashlib  # noqa: PLC0415 - only here
+
+    from arena_topo import output  # noqa: PLC0415 - as above
+    from arena_topo.cli.opening import engine  # noqa: PLC0415 - as above
 
     backend = engine(everywhere)
     name = backend.owner(tell=lambda text: say(f"warning: {text}", LogLevel.WARN))

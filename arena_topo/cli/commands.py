@@ -10,7 +10,7 @@ import difflib
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any, ClassVar, NoReturn
 
 import typer
@@ -19,13 +19,13 @@ from typer.core import TyperCommand, TyperGroup
 from arena_topo.cli.options import (
     GLOBAL_PANEL,
     PROGRAM,
-    RENAMED,
     Colour,
     Globals,
     LogLevel,
     display,
     environment,
     listen,
+    renamed,
     say,
     spread,
 )
@@ -43,7 +43,6 @@ from arena_topo.cli.settings import (
 from arena_topo.cli.settings import read as settings
 from arena_topo.cli.terminal import COLOUR
 from arena_topo.errors import UsageError
-from arena_topo.job import MPIJob
 
 ALIASES = {"ls": "list", "log": "logs", "del": "delete", "mpijob": "mpi", "mj": "mpi"}
 """Short names of commands, arena's own; they work but are not listed."""
@@ -72,12 +71,24 @@ class ArenaCommand(TyperCommand):
     named: ClassVar[int] = 0
     reads_jobs: ClassVar[bool] = False
     needs_settings: ClassVar[bool] = True
-    variables: ClassVar[Mapping[str, tuple[str, ...]]] = environment(Globals)
+
+    @classmethod
+    @cache
+    def variables(cls) -> Mapping[str, tuple[str, ...]]:
+        """Which variables of the environment stand for which option, best first."""
+        return environment(Globals)
+
+    @classmethod
+    @cache
+    def renamed(cls) -> Mapping[str, str]:
+        """Old spellings of options, and what they are now."""
+        return {"--allNamespaces": "--all-namespaces"}
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the line, with what groups and the environment say, and let Typer fill it in."""
         params = self.get_params(ctx)
-        line = Reader(params, renamed=RENAMED, launches=self.launches, named=self.named).read(args)
+        reader = Reader(params, renamed=self.renamed(), launches=self.launches, named=self.named)
+        line = reader.read(args)
         if line.help:
             _help(ctx, line.given)
         layers = tuple(self._layers(ctx, params, (*ctx.meta.get(_SAID, ()), *line.given)))
@@ -121,7 +132,7 @@ class ArenaCommand(TyperCommand):
         above = [
             Layer(LINE, given),
             *self.extra_layers(ctx, given),
-            *from_environment(params, self.variables, {name for name, _ in given}),
+            *from_environment(params, self.variables(), {name for name, _ in given}),
         ]
         yield from above
         name, origin = "", ""
@@ -271,10 +282,22 @@ class JobCommand(ArenaCommand):
 
     launches = True
     reads_jobs = True
-    variables: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        **environment(MPIJob),
-        **environment(Globals),
-    }
+
+    @classmethod
+    @cache
+    def variables(cls) -> Mapping[str, tuple[str, ...]]:
+        """Those of the job's flags too."""
+        from arena_topo.job import MPIJob  # noqa: PLC0415 - other commands do without it
+
+        return {**environment(MPIJob), **super().variables()}
+
+    @classmethod
+    @cache
+    def renamed(cls) -> Mapping[str, str]:
+        """Those of the job's flags too."""
+        from arena_topo.job import MPIJob  # noqa: PLC0415 - other commands do without it
+
+        return {**super().renamed(), **renamed(MPIJob)}
 
     def extra_layers(self, ctx: Any, given: Sequence[tuple[str, str]]) -> Iterable[Layer]:
         """What the job file says, if there is one."""
@@ -303,7 +326,7 @@ class ArenaGroup(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Keep the options said before the sub-command for the sub-command to read."""
-        line = Reader(self.get_params(ctx), renamed=RENAMED, leading=True).read(args)
+        line = Reader(self.get_params(ctx), renamed={}, leading=True).read(args)
         if line.help or not line.words:
             _help(ctx, line.given)
         if ctx.parent is None and line.words[0] == HELP:

@@ -48,7 +48,7 @@ def config_view(
     found = settings.read(amiss)
     above = [
         *(one for one in settings.in_force.get() if one.origin == settings.LINE),
-        *settings.from_environment(params, JobCommand.variables),
+        *settings.from_environment(params, JobCommand.variables()),
     ]
     chosen = next((one for one in settings.merged(params, above) if one.name == "profile"), None)
     profile = found.profile(*((chosen.text, chosen.origin) if chosen else ("", "")))

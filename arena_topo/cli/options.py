@@ -12,22 +12,32 @@ import math
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from types import UnionType
-from typing import Annotated, Any, ClassVar, Self, get_args, get_origin, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ClassVar,
+    Self,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import typer
 
-from arena_topo.backends import REQUESTS, Options
 from arena_topo.cli.terminal import laid_out, tinted
 from arena_topo.errors import ArenaError, UsageError
 from arena_topo.escaping import escaped, one_line
 from arena_topo.flag import Flag, flags_of, spelling
-from arena_topo.job import Duration, MPIJob
+
+if TYPE_CHECKING:
+    from arena_topo.backends import Options
 
 PROGRAM = "arena-topo"
 
@@ -180,6 +190,8 @@ class _Loudness:
     def overhear(cls, *, attach: bool) -> None:
         """Pass on what the package logs, or stop doing so."""
         import logging  # noqa: PLC0415 - only for who debugs
+
+        from arena_topo.backends import REQUESTS  # noqa: PLC0415 - as above
 
         class Told(logging.Handler):
             def emit(self, record: logging.LogRecord) -> None:
@@ -368,6 +380,8 @@ class Globals:
 
     def options(self) -> Options:
         """What an engine needs to know of it."""
+        from arena_topo.backends import Options  # noqa: PLC0415 - not every command opens one
+
         return Options(
             backend=str(self.backend),
             kubeconfig=self.kubeconfig or self.config or None,
@@ -384,18 +398,18 @@ class Globals:
         )
 
 
-def _renamed(*records: type[object]) -> Iterator[tuple[str, str]]:
-    for record in records:
-        for name, flag in flags_of(record).items():
-            for old in flag.deprecated:
-                yield old, spelling(name, flag)
+def renamed(record: type[object]) -> dict[str, str]:
+    """The old spellings of a record's flags, and what they are now."""
+    return {
+        old: spelling(name, flag)
+        for name, flag in flags_of(record).items()
+        for old in flag.deprecated
+    }
 
 
 def _flag_of(hint: Any) -> Flag | None:
     return next((one for one in get_args(hint)[1:] if isinstance(one, Flag)), None)
 
-
-RENAMED = {"--allNamespaces": "--all-namespaces", **dict(_renamed(MPIJob))}
 
 # To arena ARENA_CONFIG is the path of its own configuration file. The others it never had; a site
 # may use names as plain as ARENA_USER for something else.
@@ -552,6 +566,8 @@ def _parser(kind: Any, long: str) -> Callable[[str], Any] | None:
 
 def _is_negative(kind: Any, text: str) -> bool:
     """Whether all that is wrong with a time span is its sign."""
+    from arena_topo.job import Duration  # noqa: PLC0415 - only for what is wrong
+
     if not (text.startswith("-") and kind in {Duration, Seconds}):
         return False
     try:

@@ -79,8 +79,9 @@ def jobs(
         for one in found:
             spaces.setdefault(one.namespace, []).append(one)
         start = f"{cluster}-jobs-"
-        wanted = [namespace]
-        if namespace is None:
+        if namespace is not None:
+            wanted = [namespace]
+        else:
             listed = [one.removeprefix(start) for one in folder.names() if one.startswith(start)]
             first = backend.default_namespace()
             wanted = list(dict.fromkeys([first, *listed, *spaces]))[:_SPACES]

@@ -25,13 +25,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from arena_topo.backends import unheard
 from arena_topo.cli import reading
 from arena_topo.cli.options import Globals
 from arena_topo.cli.pflag import boolean, truth
 from arena_topo.errors import UsageError
-from arena_topo.flag import flags_of, spelling
-from arena_topo.job import BY_KEY, MPIJob
+from arena_topo.flag import BY_KEY, flags_of, spelling
+
+
+def _unheard(_text: str) -> None:
+    """Take what nobody wants to be told."""
+
 
 LINE = "the command line"
 """The origin of what was typed."""
@@ -173,7 +176,7 @@ class Settings:
     files: tuple[File, ...]
     arena: File
     amiss: Callable[[UsageError], None] = refused
-    warn: Callable[[str], None] = unheard
+    warn: Callable[[str], None] = _unheard
 
     def profile(self, said: str = "", origin: str = "") -> tuple[str, str]:
         """The name of the profile and who chose it: `said`, or the files; ("", "") for none.
@@ -276,7 +279,7 @@ class Settings:
 
 
 def read(
-    amiss: Callable[[UsageError], None] = refused, warn: Callable[[str], None] = unheard
+    amiss: Callable[[UsageError], None] = refused, warn: Callable[[str], None] = _unheard
 ) -> Settings:
     """Read the files that are there; `amiss` hears which cannot be read, and in which line.
 
@@ -415,6 +418,8 @@ _GLOBAL = frozenset(name for name, flag in flags_of(Globals).items() if not flag
 
 
 def _unknown(origin: str, key: str, options: Mapping[str, Any], known: object) -> UsageError:
+    from arena_topo.job import MPIJob  # noqa: PLC0415 - only for what is wrong
+
     hint = nearest(key, options)
     if known is None and any(
         key == spelling(name, flag).removeprefix("--") for name, flag in flags_of(MPIJob).items()

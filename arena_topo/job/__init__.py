@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import Annotated
 
 from arena_topo.errors import InvalidJob
-from arena_topo.flag import Flag, flags_of, spelling
+from arena_topo.flag import BY_KEY, Flag, flags_of, spelling
 from arena_topo.job import syntax
 from arena_topo.job.values import (
     Claim,
@@ -52,9 +52,6 @@ __all__ = [
     "SyncMode",
     "Toleration",
 ]
-
-BY_KEY = frozenset({"env", "label", "annotation", "selector"})
-"""The repeatable fields whose values are KEY=VALUE, in any order: what counts is each key's."""
 
 
 class CleanPodPolicy(StrEnum):
