@@ -10,7 +10,7 @@ __version__ = "0.1.0"
 TYPE_CHECKING = False  # as in `typing`, whose import would take longer than all of this
 if TYPE_CHECKING:
     from arena_topo.api import (
-        Logs,
+        Tell,
         check,
         cluster,
         delete,
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
         list_jobs,
         logs,
         machine,
+        picture,
         plan,
+        presets,
         read_fabric,
         read_machine,
         replan,
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
         ArenaError,
         ClusterError,
         InvalidJob,
+        InvalidValue,
+        JobDeleted,
         JobFailed,
         NotFound,
         NotPossible,
@@ -67,7 +71,7 @@ if TYPE_CHECKING:
         Toleration,
     )
     from arena_topo.manifests import ApiVersion, Forecast, Plan
-    from arena_topo.output.values import LogLine
+    from arena_topo.output.values import LogLine, Logs
     from arena_topo.solver import Placement, Unplaceable, Verdict
     from arena_topo.topology import Cluster, Machine
     from arena_topo.workflow.checks import Report
@@ -107,6 +111,8 @@ __all__ = [
     "Inspection",
     "Instance",
     "InvalidJob",
+    "InvalidValue",
+    "JobDeleted",
     "JobFailed",
     "JobStatus",
     "KeyValue",
@@ -134,6 +140,7 @@ __all__ = [
     "Standing",
     "Submitted",
     "SyncMode",
+    "Tell",
     "TimedOut",
     "Toleration",
     "Unplaceable",
@@ -149,7 +156,9 @@ __all__ = [
     "list_jobs",
     "logs",
     "machine",
+    "picture",
     "plan",
+    "presets",
     "read_fabric",
     "read_machine",
     "replan",
@@ -166,13 +175,13 @@ __all__ = [
 # What is not of `api`, by the module that it comes from.
 _HOMES = {
     "backends": "Event Instance JobStatus Options Phase",
-    "errors": "AccessDenied AlreadyExists ArenaError ClusterError InvalidJob JobFailed NotFound"
-    " NotPossible TimedOut UnreadableTopology UsageError",
+    "errors": "AccessDenied AlreadyExists ArenaError ClusterError InvalidJob InvalidValue"
+    " JobDeleted JobFailed NotFound NotPossible TimedOut UnreadableTopology UsageError",
     "job": "BindingChoice Claim CleanPodPolicy ConfigFile Device Duration EnvVar HostPath"
     " ImagePullPolicy KeyValue MPIImplementation MPIJob NodeLoss PlacementPolicy PodShape Quantity"
     " SyncMode Toleration",
     "manifests": "ApiVersion Forecast Plan",
-    "output.values": "LogLine",
+    "output.values": "LogLine Logs",
     "solver": "Placement Unplaceable Verdict",
     "topology": "Cluster Machine",
     "workflow.checks": "Report",

@@ -13,15 +13,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Literal, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Literal, TypeVar, overload
 
 from arena_topo.backends import Backend, JobStatus, Options, Phase, unheard
-from arena_topo.errors import JobFailed, NotFound, UsageError
+from arena_topo.errors import NotFound, UsageError
 from arena_topo.job import MPIJob
 from arena_topo.manifests import ApiVersion
-from arena_topo.output.values import LogLine, Records, value
+from arena_topo.output.values import Logs, value
 from arena_topo.workflow import opening
 from arena_topo.workflow.listing import Order
 from arena_topo.workflow.opening import known
@@ -30,12 +31,13 @@ from arena_topo.workflow.viewing import Parts, SeenJob
 from arena_topo.workflow.waiting import Ending, Goal
 
 if TYPE_CHECKING:
+    import threading
+
     from arena_topo.topology import Cluster, Machine
     from arena_topo.topology.fabricfile import FabricFile
     from arena_topo.workflow.checks import Report
     from arena_topo.workflow.comparison import Proposal
     from arena_topo.workflow.inspection import Inspection
-    from arena_topo.workflow.logs import Shown
     from arena_topo.workflow.overview import Overview
     from arena_topo.workflow.submission import Submitted
     from arena_topo.workflow.why import Explanation
@@ -51,7 +53,9 @@ __all__ = [
     "list_jobs",
     "logs",
     "machine",
+    "picture",
     "plan",
+    "presets",
     "read_fabric",
     "read_machine",
     "replan",
@@ -80,15 +84,15 @@ def submit(
     options: Options | None = None,
     namespace: str | None = None,
     exists: Exists | Literal["fail", "ok", "replace"] = Exists.FAIL,
-    api_version: ApiVersion | None = None,
+    api_version: ApiVersion | Literal["v2beta1", "v1", "v1alpha1"] | None = None,
     wait: bool = False,
     timeout: float | None = None,
     tell: Tell = unheard,
 ) -> Submitted:
     """Submit a job; a gang that does not fit now is created waiting, and `status` says so.
 
-    Returns when all workers have their nodes, or the job waits. With `wait` it returns when the job
-    is over, with its last status, for at most `timeout` seconds (TimedOut; the job goes on).
+    Returns when all workers have their nodes, or the job waits; with `wait` when the job is over,
+    with its last status. TimedOut after `timeout` seconds; a job that was created goes on.
     `exists` says what becomes of a job that has the name: with `ok` the very same request is taken
     as submitted, and nothing is `created`; with `replace` it is deleted first. Raises Unplaceable
     (verdict NEVER) for a gang that cannot fit whatever ends, AlreadyExists, and JobFailed with the
@@ -96,37 +100,41 @@ def submit(
     """
     from arena_topo.workflow import submission, submitting  # noqa: PLC0415 - reads the solver
 
-    end = None if timeout is None else time.monotonic() + timeout
-    backend = _engine(options, namespace, tell, image=job.image)
-    where = backend.default_namespace()
+    reach = _within(_reach(options, namespace), timeout)
+    limit = reach.deadline if timeout != 0 else 0.0
+    end = None if limit is None else time.monotonic() + limit
+    api, on_taken = _version(api_version), _one(Exists, exists)
     done: list[Submitted] = []
 
     def left() -> float | None:
         return None if end is None else max(0.0, end - time.monotonic())
 
-    def create() -> None:
-        made = submission.submit(
-            job, backend, namespace=where, api=api_version, stay=wait, limit=left(), tell=tell
-        )
-        done.append(made)
+    with _opened(reach, tell, image=job.image) as backend:
+        where = backend.default_namespace()
 
-    submitting.unless_there(
-        job,
-        backend,
-        create,
-        namespace=where,
-        exists=_one(Exists, exists),
-        api=api_version,
-        limit=left(),
-        tell=tell,
-    )
-    found = done[0] if done else submission.existing(job, backend, where, api=api_version)
-    if not wait:
-        return found
-    status = submitting.to_the_end(
-        backend, job.name, where, timeout=left(), tell=lambda one: _told(tell, one)
-    )
-    return replace(found, status=status)
+        def create() -> None:
+            made = submission.submit(
+                job, backend, namespace=where, api=api, stay=wait, limit=left(), tell=tell
+            )
+            done.append(made)
+
+        submitting.unless_there(
+            job,
+            backend,
+            create,
+            namespace=where,
+            exists=on_taken,
+            api=api,
+            limit=left(),
+            tell=tell,
+        )
+        found = done[0] if done else submission.existing(job, backend, where, api=api)
+        if not wait:
+            return found
+        status = submitting.to_the_end(
+            backend, job.name, where, timeout=left(), tell=lambda one: _told(tell, one)
+        )
+        return replace(found, status=status)
 
 
 def plan(
@@ -135,7 +143,7 @@ def plan(
     options: Options | None = None,
     namespace: str | None = None,
     state: Sequence[str] = (),
-    api_version: ApiVersion | None = None,
+    api_version: ApiVersion | Literal["v2beta1", "v1", "v1alpha1"] | None = None,
     tell: Tell = unheard,
 ) -> Proposal:
     """Say where the workers of a job would go, and how good that is; nothing is created.
@@ -145,10 +153,15 @@ def plan(
     """
     from arena_topo.workflow import comparison  # noqa: PLC0415 - reads the solver
 
+    api = _version(api_version)
     found = opening.world(job, _reach(options, namespace), state=_words(state), tell=tell)
-    return comparison.propose(
-        job, found.backend, namespace=found.namespace, api=api_version, cluster=found.cluster
-    )
+    try:
+        return comparison.propose(
+            job, found.backend, namespace=found.namespace, api=api, cluster=found.cluster
+        )
+    finally:
+        if found.backend is not None:
+            found.backend.close()
 
 
 # ---------------------------------------------------------------- jobs that are there
@@ -171,9 +184,9 @@ def get(
     """
     from arena_topo.workflow import viewing  # noqa: PLC0415 - the verbs load what they need
 
-    backend = _engine(options, namespace, tell)
-    parts = Parts(metrics=metrics, events=events, explain=explain)
-    return viewing.look(backend, name, backend.default_namespace(), parts, tell=tell)
+    with _opened(_reach(options, namespace), tell) as backend:
+        parts = Parts(metrics=metrics, events=events, explain=explain)
+        return viewing.look(backend, name, backend.default_namespace(), parts, tell=tell)
 
 
 def list_jobs(
@@ -193,7 +206,7 @@ def list_jobs(
     """
     from arena_topo.workflow import listing  # noqa: PLC0415 - the verbs load what they need
 
-    phases = {_one(Phase, one) for one in _words(status)}
+    phases = {_one(Phase, one.upper()) for one in _words(status)}
     order = _one(Order, sort_by)
     if selector:
         from arena_topo.backends.selectors import LabelSelector  # noqa: PLC0415 - rarely
@@ -202,19 +215,20 @@ def list_jobs(
             LabelSelector.parse(selector)
         except ValueError as error:
             raise UsageError("the selector is invalid", why=str(error)) from None
-    backend = _engine(options, namespace, tell)
-    within = None if all_namespaces else backend.default_namespace()
-    chosen = listing.selection(backend, selector, mine=mine)
-    return listing.listed(listing.found(backend, within, chosen), phases=phases, order=order)
+    with _opened(_reach(options, namespace), tell) as backend:
+        within = None if all_namespaces else backend.default_namespace()
+        chosen = listing.selection(backend, selector, mine=mine)
+        return listing.listed(listing.found(backend, within, chosen), phases=phases, order=order)
 
 
 @overload
-def wait(
+def wait(  # type: ignore[overload-overlap]  # a text is one name, though it is iterable too
     names: str,
     *,
     until: Goal | Literal["finished", "succeeded", "running", "placed", "deleted"] = ...,
     timeout: float | None = ...,
     check: bool = ...,
+    stop: threading.Event | None = ...,
     options: Options | None = ...,
     namespace: str | None = ...,
     tell: Tell = ...,
@@ -223,11 +237,12 @@ def wait(
 
 @overload
 def wait(
-    names: list[str] | tuple[str, ...],
+    names: Iterable[str],
     *,
     until: Goal | Literal["finished", "succeeded", "running", "placed", "deleted"] = ...,
     timeout: float | None = ...,
     check: bool = ...,
+    stop: threading.Event | None = ...,
     options: Options | None = ...,
     namespace: str | None = ...,
     tell: Tell = ...,
@@ -235,41 +250,46 @@ def wait(
 
 
 def wait(
-    names: str | list[str] | tuple[str, ...],
+    names: str | Iterable[str],
     *,
     until: Goal | Literal["finished", "succeeded", "running", "placed", "deleted"] = Goal.FINISHED,
     timeout: float | None = None,
     check: bool = False,
+    stop: threading.Event | None = None,
     options: Options | None = None,
     namespace: str | None = None,
     tell: Tell = unheard,
 ) -> Ending | tuple[Ending, ...]:
     """Wait until a job has reached something, or all of several have; how it ended for each.
 
-    It ends as soon as one can never reach that any more, without those still on their way. With
-    `check` that is raised: JobFailed, with the launcher's exit code, for the first that failed.
-    TimedOut after `timeout` seconds; the jobs go on. NotFound if one is not there to begin with.
+    Of several there is one Ending for each name, in their order. It ends as soon as one can never
+    reach that any more, or when another thread sets `stop`: those still on their way are OPEN. With
+    `check` what went wrong is raised: JobFailed, with the launcher's exit code, for the first that
+    failed, JobDeleted for one that is gone. TimedOut after `timeout` seconds; the jobs go on. There
+    is one look at least, so that 0 asks how it stands. NotFound if one is not there to begin with.
     """
     from arena_topo.workflow import waiting  # noqa: PLC0415 - the verbs load what they need
 
-    goal = _one(Goal, until)
-    reach = replace(_reach(options, namespace), repeating=True)
-    if timeout is not None:
-        reach = replace(reach, deadline=timeout)
-    backend = opening.engine(reach, tell=tell)
-    where = backend.default_namespace()
-    ends = waiting.wait_all(
-        backend,
-        [names] if isinstance(names, str) else names,
-        where,
-        goal=goal,
-        timeout=timeout,
-        tell=lambda status: _told(tell, status),
-    )
-    for one in ends if check else ():
+    goal, several = _one(Goal, until), _words(names)
+    reach = _reach(options, namespace)
+    limit = _least(timeout, reach.deadline)
+    # One look may take its time, even where nothing may be waited for.
+    with _opened(replace(reach, repeating=True, deadline=limit or None), tell) as backend:
+        where = backend.default_namespace()
+        found = waiting.wait_all(
+            backend,
+            several,
+            where,
+            goal=goal,
+            timeout=limit,
+            tell=lambda status: _told(tell, status),
+            stop=stop,
+        )
+    for one in found if check else ():
         if (wrong := waiting.failure(one, goal, where)) is not None:
             raise wrong
-    return ends[0] if isinstance(names, str) else ends
+    by_name = {one.name: one for one in found}
+    return by_name[names] if isinstance(names, str) else tuple(by_name[name] for name in several)
 
 
 def why(
@@ -282,8 +302,8 @@ def why(
     """Why a job waits, failed or runs where it does; NotFound if there is none."""
     from arena_topo.workflow import viewing  # noqa: PLC0415 - the verbs load what they need
 
-    backend = _engine(options, namespace, tell)
-    return viewing.explained(backend, name, backend.default_namespace())
+    with _opened(_reach(options, namespace), tell) as backend:
+        return viewing.explained(backend, name, backend.default_namespace())
 
 
 def delete(
@@ -295,14 +315,14 @@ def delete(
     tell: Tell = unheard,
 ) -> None:
     """Delete a job and all that belongs to it; NotFound if there is none, unless ignored."""
-    backend = _engine(options, namespace, tell)
-    where = backend.default_namespace()
-    try:
-        with known(name, where):
-            backend.delete(name, where)
-    except NotFound:
-        if not ignore_not_found:
-            raise
+    with _opened(_reach(options, namespace), tell) as backend:
+        where = backend.default_namespace()
+        try:
+            with known(name, where):
+                backend.delete(name, where)
+        except NotFound:
+            if not ignore_not_found:
+                raise
 
 
 def suspend(
@@ -318,10 +338,10 @@ def suspend(
     """
     from arena_topo.workflow import submission  # noqa: PLC0415 - reads the solver
 
-    backend = _engine(options, namespace, tell)
-    where = backend.default_namespace()
-    with known(name, where):
-        submission.suspend(backend, name, where)
+    with _opened(_reach(options, namespace), tell) as backend:
+        where = backend.default_namespace()
+        with known(name, where):
+            submission.suspend(backend, name, where)
 
 
 def resume(
@@ -339,14 +359,14 @@ def resume(
     """
     from arena_topo.workflow import restarting, submission  # noqa: PLC0415 - reads the solver
 
-    backend = _engine(options, namespace, tell)
-    where = backend.default_namespace()
-    with known(name, where):
-        if not restarting.runs(backend, name, where):
-            outcome = submission.resume(backend, name, where, stay=wait, tell=tell)
-            restarting.check(outcome, name, where)
-            _each(tell, outcome.notes)
-        return backend.job(name, where)
+    with _opened(_reach(options, namespace), tell) as backend:
+        where = backend.default_namespace()
+        with known(name, where):
+            if not restarting.runs(backend, name, where):
+                outcome = submission.resume(backend, name, where, stay=wait, tell=tell)
+                restarting.check(outcome, name, where)
+                _each(tell, outcome.notes)
+            return backend.job(name, where)
 
 
 def replan(
@@ -360,57 +380,16 @@ def replan(
     """Stop a running job and start it again on the best GPUs there are now; as `resume`."""
     from arena_topo.workflow import restarting, submission  # noqa: PLC0415 - reads the solver
 
-    backend = _engine(options, namespace, tell)
-    where = backend.default_namespace()
-    with known(name, where):
-        outcome = submission.replan(backend, name, where, stay=wait, tell=tell)
-        restarting.check(outcome, name, where)
-        _each(tell, outcome.notes)
-        return backend.job(name, where)
+    with _opened(_reach(options, namespace), tell) as backend:
+        where = backend.default_namespace()
+        with known(name, where):
+            outcome = submission.replan(backend, name, where, stay=wait, tell=tell)
+            restarting.check(outcome, name, where)
+            _each(tell, outcome.notes)
+            return backend.job(name, where)
 
 
 # ---------------------------------------------------------------- logs
-
-
-class Logs(Iterator[LogLine]):
-    """The lines of a log as they come; to be gone through once, and closed if left before its end.
-
-    `close` ends it where it is not gone through to its end, and so does the end of a `with`.
-    """
-
-    def __init__(self, shown: Shown, *, job: str, namespace: str) -> None:
-        """Nothing is asked of anybody before the first line is."""
-        self._shown = shown
-        self._lines = self._made(Records(job=job, namespace=namespace))
-
-    def _made(self, records: Records) -> Iterator[LogLine]:
-        for batch in self._shown:
-            yield from records.lines(batch)
-
-    def __next__(self) -> LogLine:
-        return next(self._lines)
-
-    @property
-    def status(self) -> JobStatus | None:
-        """The job as it was last seen; None where it was not."""
-        return self._shown.status
-
-    @property
-    def failure(self) -> JobFailed | None:
-        """How the job failed that was followed to its end; None as long as it did not."""
-        return self._shown.failure
-
-    def close(self) -> None:
-        """Read no more of it, and give back its connections."""
-        close = getattr(self._lines, "close", None)
-        if close is not None:
-            close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_wrong: object) -> None:
-        self.close()
 
 
 def logs(
@@ -442,6 +421,9 @@ def logs(
 
     if instance and (everyone or only):
         raise UsageError("one is for one pod, the other for many", hint="leave out instance")
+    for said, number in (("tail", tail), ("since", since)):
+        if number is not None and number < 0:
+            raise UsageError(f"{said} is invalid", why=f"{number} is less than 0")
     backend = opening.engine(replace(_reach(options, namespace), repeating=follow), tell=tell)
     where = backend.default_namespace()
     asked = showing.Asked(
@@ -455,7 +437,7 @@ def logs(
         ),
     )
     shown = showing.show(backend, name, where, asked, tell=lambda note: tell(note.text))
-    return Logs(shown, job=name, namespace=where)
+    return Logs(shown, job=name, namespace=where, done=backend.close)
 
 
 # ---------------------------------------------------------------- nodes and machines
@@ -477,10 +459,11 @@ def top_nodes(
     from arena_topo.workflow import overview  # noqa: PLC0415 - only to look at nodes
 
     reach = options or Options()
-    files = tuple(_words(state))
-    source = files or opening.engine(reach, tell=tell)
-    named = _words(names)
-    return overview.look(source, named, fabric=reach.fabric, metrics=metrics, tell=tell)
+    files, named = _words(state), _words(names)
+    if files:
+        return overview.look(files, named, fabric=reach.fabric, metrics=metrics, tell=tell)
+    with _opened(reach, tell) as backend:
+        return overview.look(backend, named, fabric=reach.fabric, metrics=metrics, tell=tell)
 
 
 def top_jobs(
@@ -494,9 +477,9 @@ def top_jobs(
     """The jobs, those that ask for most GPUs first, with `metrics` each with what its GPUs do."""
     from arena_topo.workflow import overview  # noqa: PLC0415 - only here
 
-    backend = _engine(options, namespace, tell)
-    within = None if all_namespaces else backend.default_namespace()
-    return overview.jobs(backend, within, metrics=metrics, tell=tell)
+    with _opened(_reach(options, namespace), tell) as backend:
+        within = None if all_namespaces else backend.default_namespace()
+        return overview.jobs(backend, within, metrics=metrics, tell=tell)
 
 
 def cluster(
@@ -511,11 +494,19 @@ def cluster(
         from arena_topo import workflow  # noqa: PLC0415 - only for dumps
 
         return workflow.read_state(_words(state), reach.fabric)
-    return opening.engine(reach, tell=tell).cluster()
+    with _opened(reach, tell) as backend:
+        return backend.cluster()
+
+
+def presets() -> tuple[str, ...]:
+    """The names of the machines that are known, for `machine` and for `Options.emulate`."""
+    from arena_topo.topology import presets as known  # noqa: PLC0415 - reads the matrices
+
+    return known.names()
 
 
 def machine(preset: str) -> Machine:
-    """A machine that is known by name, such as `dgx-1-v100`; UsageError lists the names."""
+    """A machine that is known by name (`presets`); UsageError lists the names."""
     from arena_topo.topology import presets  # noqa: PLC0415 - reads the matrices
 
     return presets.machine(preset, preset)
@@ -524,7 +515,7 @@ def machine(preset: str) -> Machine:
 def read_machine(file: str) -> Machine:
     """The machine in a file: `nvidia-smi topo -m`, XML of NCCL or hwloc, `topology show -o json`.
 
-    UsageError names the file and the line that makes no sense.
+    `-` is standard input. UsageError names the file and the line that makes no sense.
     """
     from arena_topo.workflow import machines  # noqa: PLC0415 - only for files
 
@@ -538,6 +529,16 @@ def read_fabric(file: str) -> FabricFile:
     return workflow.read_fabric(file)
 
 
+def picture(shown: Proposal | Machine | Cluster) -> str:
+    """What was planned, a machine or a network as a picture: the text of an SVG.
+
+    UsageError for a plan that places nothing by topology; its `refused` where it does not fit.
+    """
+    from arena_topo.output import picture as pictures  # noqa: PLC0415 - only for pictures
+
+    return pictures.any_of(shown)
+
+
 # ---------------------------------------------------------------- clusters
 
 
@@ -547,8 +548,8 @@ def check(
     """What a cluster and its caller lack for jobs to be placed; UsageError on the local engine."""
     from arena_topo.workflow import checks  # noqa: PLC0415 - only here
 
-    backend = _engine(options, namespace, tell)
-    return checks.check(opening.administration(backend), backend.default_namespace())
+    with _opened(_reach(options, namespace), tell) as backend:
+        return checks.check(opening.administration(backend), backend.default_namespace())
 
 
 def inspect(
@@ -564,11 +565,11 @@ def inspect(
     """
     from arena_topo.workflow import inspection  # noqa: PLC0415 - only here
 
-    backend = _engine(options, namespace, tell)
-    opening.administration(backend)
-    where = backend.default_namespace()
-    with known(name, where):
-        return inspection.inspect(backend, name, where)
+    with _opened(_reach(options, namespace), tell) as backend:
+        opening.administration(backend)
+        where = backend.default_namespace()
+        with known(name, where):
+            return inspection.inspect(backend, name, where)
 
 
 # ---------------------------------------------------------------- how
@@ -579,15 +580,33 @@ def _reach(options: Options | None, namespace: str | None) -> Options:
     return replace(reach, namespace=namespace) if namespace else reach
 
 
-def _engine(
-    options: Options | None, namespace: str | None, tell: Tell, *, image: str | None = None
-) -> Backend:
-    return opening.engine(_reach(options, namespace), image=image, tell=tell)
+def _least(*seconds: float | None) -> float | None:
+    """The shortest of some spans; None stands for no end."""
+    return min((one for one in seconds if one is not None), default=None)
 
 
-def _words(several: Sequence[str]) -> Sequence[str]:
+def _within(reach: Options, timeout: float | None) -> Options:
+    """The same, whose requests take so long together at the most; 0 lets each have its time."""
+    return replace(reach, deadline=_least(timeout or None, reach.deadline))
+
+
+@contextmanager
+def _opened(reach: Options, tell: Tell, *, image: str | None = None) -> Iterator[Backend]:
+    """The engine that the options ask for, until this is over."""
+    backend = opening.engine(reach, image=image, tell=tell)
+    try:
+        yield backend
+    finally:
+        backend.close()
+
+
+def _version(said: str | None) -> ApiVersion | None:
+    return None if said is None else _one(ApiVersion, said)
+
+
+def _words(several: Iterable[str]) -> tuple[str, ...]:
     """What is meant by one word where several could be."""
-    return [several] if isinstance(several, str) else several
+    return (several,) if isinstance(several, str) else tuple(several)
 
 
 def _one(kind: type[_Kind], said: str) -> _Kind:

@@ -3,11 +3,13 @@
     ArenaError                  1  anything that stopped the work
     ├─ UsageError               2  the request cannot be read, or contradicts itself
     │  └─ InvalidJob            2  a field of the job is wrong (arena's own texts where it has one)
+    │     └─ InvalidValue       2  a text is no quantity, no variable, no claim ...
     ├─ UnreadableTopology       1  a matrix, ConfigMap or dump made no sense; says where
     ├─ solver.Unplaceable     3|5  no set of GPUs fits: not now (3), never on this cluster (5)
     ├─ NotPossible              1  the job is in no state for what was asked of it
     ├─ NotFound                 1  the job or pod named does not exist
     ├─ AlreadyExists            1  the name is taken
+    ├─ JobDeleted               1  the job was deleted while something was done with it
     ├─ JobFailed                *  the job ended badly; carries the launcher's own exit code
     ├─ ClusterError             1  the API server said no, or did not answer
     │  └─ AccessDenied          4  not authenticated, or not allowed
@@ -20,7 +22,11 @@ from __future__ import annotations
 
 
 class ArenaError(Exception):
-    """Something stopped the work: `message` says what, `why` the cause, `hint` what to try."""
+    """Something stopped the work: `message` says what, `why` the cause, `hint` what to try.
+
+    Its text is the message; a traceback shows the others below it. It can be copied and pickled, so
+    that it may pass between processes.
+    """
 
     exit_code = 1
 
@@ -31,6 +37,33 @@ class ArenaError(Exception):
         self.hint = hint
         self.notes: tuple[str, ...] = ()
         """What is odd in the cluster and may be behind it."""
+        self._added: list[str] = []
+
+    @property
+    def __notes__(self) -> list[str]:
+        """What a traceback shows below the message (PEP 678)."""
+        known = (("why", self.why), ("hint", self.hint))
+        said = [f"{word}: {text}" for word, text in known if text]
+        return [*said, *self._added]
+
+    @__notes__.setter
+    def __notes__(self, notes: list[str]) -> None:
+        self._added = notes
+
+    def add_note(self, note: str, /) -> None:
+        """Have a traceback show one more line."""
+        self._added.append(note)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # What made it takes other words than its text; the default would give them that alone.
+        return _bare, (type(self), self.args), self.__dict__
+
+
+def _bare(kind: type[ArenaError], args: tuple[object, ...]) -> ArenaError:
+    """An error of a kind without what it knows."""
+    made = kind.__new__(kind)
+    made.args = args
+    return made
 
 
 class UsageError(ArenaError):
@@ -41,6 +74,10 @@ class UsageError(ArenaError):
 
 class InvalidJob(UsageError):
     """A field of the job is wrong."""
+
+
+class InvalidValue(InvalidJob, ValueError):
+    """A text stands for no value of the kind that is wanted, such as a quantity."""
 
 
 class UnreadableTopology(ArenaError):
@@ -61,6 +98,10 @@ class NotFound(ArenaError):
 
 class AlreadyExists(ArenaError):
     """The name is taken."""
+
+
+class JobDeleted(ArenaError):
+    """The job was deleted while it was waited for, followed or started."""
 
 
 class JobFailed(ArenaError):
@@ -95,6 +136,7 @@ class AccessDenied(ClusterError):
 
 
 class TimedOut(ArenaError):
-    """The answer did not come in time."""
+    """The answer did not come in time; `final` where there is no time for another try either."""
 
     exit_code = 6
+    final = False

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import get_args, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,15 @@ BY_KEY = frozenset({"env", "label", "annotation", "selector"})
 """The repeatable fields whose values are KEY=VALUE, in any order: what counts is each key's."""
 
 
+_hints: dict[type, Mapping[str, Any]] = {}
 _known: dict[type, Mapping[str, Flag]] = {}
+
+
+def hints_of(record: type) -> Mapping[str, Any]:
+    """The types of a record's fields, with their flags."""
+    if record not in _hints:
+        _hints[record] = MappingProxyType(get_type_hints(record, include_extras=True))
+    return _hints[record]
 
 
 def flags_of(record: type) -> Mapping[str, Flag]:
@@ -67,7 +75,7 @@ def flags_of(record: type) -> Mapping[str, Flag]:
     if record in _known:
         return _known[record]
     found = {}
-    for name, hint in get_type_hints(record, include_extras=True).items():
+    for name, hint in hints_of(record).items():
         flag = next((one for one in get_args(hint)[1:] if isinstance(one, Flag)), None)
         if flag is not None:
             found[name] = flag

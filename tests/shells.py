@@ -21,22 +21,27 @@ _SET_UP = {
     "bash": """
 PS1='$ '; unset HISTFILE PROMPT_COMMAND
 bind 'set bell-style none'; bind 'set completion-query-items 0'; bind 'set page-completions off'
-bind -x '"\\C-g": printf "%s\\n" "$READLINE_LINE" >|{report}'
+bind -x '"\\C-g": printf "%s\\n" "$READLINE_LINE" >|{report}; {mark}'
 """,
     "zsh": """
 PROMPT='$ '; unsetopt prompt_cr prompt_sp beep; unset zle_bracketed_paste
-report() {{ print -r -- "$BUFFER" >|{report} }}; zle -N report; bindkey '^G' report
+report() {{ print -r -- "$BUFFER" >|{report}; {mark} }}; zle -N report; bindkey '^G' report
 """,
     "fish": """
 set -g fish_history ''; set -g fish_autosuggestion_enabled 0
 function fish_prompt; echo -n '$ '; end; function fish_title; end; function fish_greeting; end
-bind \\cg 'commandline -b >{report}'
+bind \\cg 'commandline -b >{report}; {mark}'
 """,
 }
 """What has each shell tell, at a key, what stands on its line; and nothing else surprising."""
 
 _RC = {"bash": ".bashrc", "zsh": ".zshrc", "fish": ".config/fish/config.fish"}
 _OPTIONS = {"bash": ("--noprofile", "-i"), "zsh": ("-d", "-i"), "fish": ("-i",)}
+
+_TOLD = "\x1b]line told\x07"
+"""What a shell writes where it has told its line: terminals show nothing of it."""
+
+_MARK = r'printf "\033]line told\a" >/dev/tty'
 
 _PROMPT = r"\$ \s*\Z"
 _SEQUENCE = re.compile(
@@ -63,7 +68,7 @@ class Shell:
         self._report = home / "line"
         file = home / _RC[name]
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(_SET_UP[name].format(report=self._report) + rc + "\n")
+        file.write_text(_SET_UP[name].format(report=self._report, mark=_MARK) + rc + "\n")
         self._program = pexpect.spawn(
             path,
             [*_OPTIONS[name], *options],
@@ -80,16 +85,17 @@ class Shell:
 
     def line(self, typed: str) -> str:
         """What stands on the line once these keys are pressed; it is cleared afterwards."""
-        self._report.unlink(missing_ok=True)
         self._program.send(typed + _REPORT)
-        end = time.monotonic() + 30
-        while not (self._report.exists() and self._report.read_text().endswith("\n")):
-            assert time.monotonic() < end, f"{self.name} does not say what its line is"
-            time.sleep(0.003)
-        line = self._report.read_text().removesuffix("\n")
-        self.seen = self._quiet(0.002)
-        self._program.send(_END + _KILL)
+        self.seen, line = self._told()
+        # What it shows while it clears the line is nothing that it shows with the next one.
+        self._program.send(_END + _KILL + _REPORT)
+        assert self._told()[1] == "", f"{self.name} does not clear {line!r}"
         return line
+
+    def _told(self) -> tuple[str, str]:
+        """What is shown up to where the shell tells its line, and that line."""
+        self._program.expect_exact(_TOLD)
+        return self._program.before, self._report.read_text().removesuffix("\n")
 
     def shown(self, typed: str, *wanted: str) -> str:
         """What is shown when these keys are pressed, once all that is wanted can be seen."""
@@ -121,12 +127,13 @@ class Shell:
             text = plain(text + self._quiet())
         return text
 
-    def _quiet(self, seconds: float = 0.03) -> str:
-        """What is written until nothing more is for so long."""
-        text = ""
+    def _quiet(self) -> str:
+        """What is written until nothing more is for a moment."""
+        text, end = "", time.monotonic() + 30
         while True:
+            assert time.monotonic() < end, f"{self.name} goes on and on:\n{text[-2000:]}"
             try:
-                text += self._program.read_nonblocking(65536, timeout=seconds)
+                text += self._program.read_nonblocking(65536, timeout=0.03)
             except pexpect.TIMEOUT:
                 return text
 

@@ -20,6 +20,7 @@ from worlds import kubernetes_world, living_world, local_world
 
 import arena_topo
 from arena_topo import MPIJob, Options, Phase, Verdict, api, errors
+from arena_topo.backends.kubernetes.engine import KubernetesBackend
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "python.md"
@@ -39,8 +40,9 @@ def local(tmp_path):
 
 
 @pytest.fixture
-def cluster(tmp_path):
+def cluster(tmp_path, monkeypatch):
     """A cluster that acts by itself, and how to reach it."""
+    monkeypatch.setattr(KubernetesBackend, "look_every", 0.05)
     with living_world(tmp_path) as world:
         yield world, Options(kubeconfig=str(tmp_path / "config"))
 
@@ -65,7 +67,7 @@ def test_what_the_package_exports_is_what_type_checkers_see_and_what_is_there():
     for name, module in seen.items():
         assert getattr(arena_topo, name) is getattr(import_module(module), name), name
     assert set(arena_topo.__all__) <= set(dir(arena_topo))
-    assert set(api.__all__) - {"Tell"} <= set(arena_topo.__all__)
+    assert set(api.__all__) <= set(arena_topo.__all__)
     with pytest.raises(AttributeError, match="no attribute 'submti'"):
         _ = arena_topo.submti  # type: ignore[attr-defined]
 
@@ -123,12 +125,24 @@ arena_topo.wait(["a"]).name
 arena_topo.submti
 MPIJob(name="a", command="b", gpu=1)
 arena_topo.wait("a", until="ended")
+arena_topo.value(arena_topo.get("demo"))[0]
+arena_topo.value([arena_topo.get("demo")])["name"]
+arena_topo.plan(MPIJob(name="a", command="b"), api_version="v9")
+"""
+
+RIGHT = """
+from collections.abc import Iterable
+from arena_topo.values import Diagnosis
+def names_of(names: Iterable[str]) -> list[str]:
+    return [str(arena_topo.value(end.status)["name"]) for end in arena_topo.wait(names)]
+verdict: Diagnosis = arena_topo.why("demo").verdict
+heard: arena_topo.Tell = print
 """
 
 
 def test_type_checkers_accept_the_examples_of_the_page_and_find_mistakes_in_others(tmp_path):
     right, wrong = tmp_path / "right.py", tmp_path / "wrong.py"
-    right.write_text("\n".join(blocks("python")))
+    right.write_text("\n".join([*blocks("python"), RIGHT]))
     wrong.write_text(f"import arena_topo\nfrom arena_topo import MPIJob\n{WRONG}")
     done = subprocess.run(
         [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", right, wrong],
@@ -155,21 +169,8 @@ def ageless(value):
     return [ageless(one) for one in value] if isinstance(value, list) else value
 
 
-def typed(*words: str) -> str:
-    """What a command prints, run as a process."""
-    done = subprocess.run(
-        [sys.executable, "-m", "arena_topo", *words],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=ROOT,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 @pytest.mark.parametrize("which", ["local", "kubernetes"])
-def test_values_are_what_the_commands_print_as_json(tmp_path, which):
+def test_values_are_what_the_commands_print_as_json(tmp_path, run, which):
     opened = local_world if which == "local" else kubernetes_world("v2beta1")
     with opened(tmp_path) as world:
         if which == "local":
@@ -199,18 +200,12 @@ def test_values_are_what_the_commands_print_as_json(tmp_path, which):
             (lines[0], ("logs", "demo")),
         ):
             where = len(words) if words[0] != "plan" else 3
-            printed = json.loads(typed(*words[:where], *flags, "-o", "json", *words[where:]))
-            assert ageless(values(found)) == ageless(printed), words
+            code, out, err = run(*words[:where], *flags, "-o", "json", *words[where:])
+            assert code == 0, err
+            assert ageless(values(found)) == ageless(json.loads(out)), words
         if which != "local":
             found = arena_topo.check(options=options)
-            done = subprocess.run(
-                [sys.executable, "-m", "arena_topo", "check", *flags, "-o", "json"],
-                capture_output=True,
-                text=True,
-                check=False,
-                cwd=ROOT,
-            )
-            assert values(found) == json.loads(done.stdout)
+            assert values(found) == json.loads(run("check", *flags, "-o", "json")[1])
         world.finish("demo")
     with pytest.raises(TypeError, match="no command prints a str"):
         values("demo")

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from arena_topo.cli.arguments import bare
 from arena_topo.cli.root import tree
 
 
@@ -36,3 +37,40 @@ def test_a_flag_of_many_commands_is_the_same_everywhere(flag: str, short: str, h
                 said[option.help.partition(" (default")[0]].append(path)
     wanted = {"list", "prune", "top job", "data list"}
     assert any(wanted <= set(paths) for paths in said.values()), said
+
+
+@pytest.mark.parametrize(
+    ("word", "name"),
+    [
+        ("mpijob.kubeflow.org/bert", "bert"),
+        ("mpijob/bert", "bert"),
+        ("mpijobs/bert", "bert"),
+        ("mpijobs.v2beta1.kubeflow.org/bert", "bert"),
+        ("bert", "bert"),
+        # What is of another kind, or nothing at all, is no job of that name.
+        ("pod/bert", "pod/bert"),
+        ("mpijob.example.org/bert", "mpijob.example.org/bert"),
+        ("mpijob.notkubeflow.org/bert", "mpijob.notkubeflow.org/bert"),
+        ("mpijob/", "mpijob/"),
+        ("mpijob/a/b", "a/b"),
+        ("mpijob", "mpijob"),
+        ("", ""),
+    ],
+)
+def test_a_job_may_be_named_as_kubectl_names_it(word: str, name: str):
+    assert bare(word) == name
+
+
+def test_every_command_takes_the_names_of_jobs_as_they_are_printed():
+    printed = "mpijob.kubeflow.org/bert"
+    taking = set()
+    for path, command in commands(tree()):
+        context = command.context_class(command)
+        for param in command.params:
+            if param.param_type_name == "argument" and "JOB" in str(param.metavar):
+                said = [printed, "b"] if param.nargs == -1 else printed
+                taken = param.process_value(context, said)
+                assert taken == (["bert", "b"] if param.nargs == -1 else "bert"), path
+                taking.add(path)
+    wanted = {"get", "wait", "logs", "why", "delete", "suspend", "resume", "replan", "attach"}
+    assert wanted | {"top job"} <= taking

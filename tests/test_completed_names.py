@@ -312,7 +312,7 @@ def test_the_engine_is_the_one_that_a_command_would_open(tmp_path_factory, data)
             "backend": said["backend"]
         }
         try:
-            assert line.engine == workflow._engine(Options(**options))
+            assert line.engine == workflow.engine_of(Options(**options))
         except cli.UsageError:  # KUBECONFIG names nothing that is there
             assert line.engine == "kubernetes"
 

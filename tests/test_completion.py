@@ -180,8 +180,8 @@ def test_files_are_left_to_the_shell():
         ("attach", "job", "--", ""),
         ("attach", "job", "ls"),
     ):
-        assert said(*line) == ("files keep", {}), line
-    assert said("logs", "job", "--save", "") == ("folders keep", {})
+        assert said(*line) == ("files", {}), line
+    assert said("logs", "job", "--save", "") == ("folders", {})
     # To a shell this is one word, and no file begins like it.
     assert said("submit", "mpi", "-ftrain") == ("words keep", {})
 
@@ -189,7 +189,7 @@ def test_files_are_left_to_the_shell():
 def test_what_runs_in_a_job_has_no_flags_of_ours_unless_it_is_quoted():
     assert offered("submit", "mpi", "mpirun -np 4 x", "--gan") == ["--gang", "--gang-timeout"]
     assert offered("submit", "mpi", "mpirun -np 4 x", "")[:2] == ["--name", "--image"]
-    assert said("attach", "job", "ls", "--cont") == ("files keep", {})
+    assert said("attach", "job", "ls", "--cont") == ("files", {})
 
 
 def test_where_no_word_fits_an_empty_one_becomes_a_flag():

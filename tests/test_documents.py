@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import html
 import re
 import shutil
@@ -14,6 +15,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import shells
 import yaml
 
 ROOT = Path(__file__).parent.parent
@@ -39,8 +41,67 @@ def name(path: Path) -> str:
 
 @pytest.mark.parametrize("path", PAGES, ids=name)
 def test_what_a_page_shows_is_seen_by_who_copies_its_lines(path):
-    problems = screens.check(path)
-    assert not problems, "\n\n" + "\n\n".join(map(str, problems))
+    run = screens.Run(pages.read(path))
+    run.run()
+    assert not run.page.problems, "\n\n" + "\n\n".join(map(str, run.page.problems))
+    assert_each_block_was_heeded(run)
+
+
+def assert_each_block_was_heeded(run: screens.Run) -> None:
+    """Counted here once more, from the bare lines: nothing of a page goes unread."""
+    text = run.page.path.read_text(encoding="utf-8")
+    fences = re.findall(r"^ *(?:```|~~~)", text, re.MULTILINE)
+    not_run = re.findall(r"^ *<!-- not run:", text, re.MULTILINE)
+    others = re.findall(r"^ *```(?:yaml|json|toml|text)$", text, re.MULTILINE)
+    others_not_run = [one for one in run.page.blocks if one.get("not run") and one.kind in OTHERS]
+    ran = len(run.ran)
+    assert 2 * (ran + len(not_run) + len(others) - len(others_not_run)) == len(fences)
+    prompts = [
+        line
+        for block, _ in run.ran
+        if block.kind == "console"
+        for line in block.lines
+        if line.startswith("$ ")
+    ]
+    assert len(prompts) == sum(many for block, many in run.ran if block.kind == "console")
+    assert all(many for _, many in run.ran)
+
+
+OTHERS = (*pages.DATA, *pages.SHOWN)
+
+
+def test_the_pages_are_the_readme_and_all_below_docs():
+    assert PAGES[0] == ROOT / "README.md"
+    assert set(PAGES[1:]) == set(DOCS.rglob("*.md"))
+    assert len(PAGES) == len(set(PAGES))
+
+
+def test_what_pages_and_shells_run_is_the_program_of_this_clone():
+    with running.place() as where:
+        program = shutil.which("arena-topo", path=where.env["PATH"])
+        assert program, "arena-topo is not installed: pip install -e '.[test,mpi]'"
+        assert Path(program).parent == Path(sys.executable).parent
+        asked = subprocess.run(
+            [sys.executable, "-c", "import arena_topo; print(arena_topo.__file__)"],
+            env=where.env,
+            cwd=where.folder,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    package = Path(asked.stdout.strip()).parent
+    assert package.samefile(ROOT / "arena_topo") or same_files(package, ROOT / "arena_topo"), (
+        f"{program} runs {package}: pip install this clone, best with -e"
+    )
+
+
+def same_files(one: Path, other: Path) -> bool:
+    """Whether what is installed, though not with -e, is what stands here."""
+    return all(
+        (one / path.relative_to(other)).is_file()
+        and (one / path.relative_to(other)).read_bytes() == path.read_bytes()
+        for path in other.rglob("*.py")
+    )
 
 
 # Links.
@@ -188,21 +249,25 @@ def test_every_flag_of_every_help_is_in_the_reference_and_the_other_way_round(ru
         assert command.path != ("submit", "mpi") or len(flags) > 60
 
 
-@pytest.mark.skipif(
-    not shutil.which("mandoc"), reason="mandoc, which checks them, is not installed"
-)
 def test_mandoc_finds_nothing_wrong_with_the_manual_pages():
-    line = ["mandoc", "-T", "lint", "-W", "warning", *sorted(map(str, manual.FOLDER.glob("*.1")))]
+    line = [
+        shells.there("mandoc"),
+        "-T",
+        "lint",
+        "-W",
+        "warning",
+        *sorted(map(str, manual.FOLDER.glob("*.1"))),
+    ]
     asked = subprocess.run(line, capture_output=True, text=True, check=False)
     assert (asked.stdout, asked.stderr, asked.returncode) == ("", "", 0)
 
 
-@pytest.mark.skipif(not shutil.which("man"), reason="man, which shows them, is not installed")
 def test_the_manual_pages_are_read_in_80_columns(tmp_path):
+    man = shells.there("man")
     env = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "LC_ALL": "C.UTF-8", "MANWIDTH": "80"}
     for path in [manual.FOLDER / "arena-topo.1", manual.FOLDER / "arena-topo-submit-mpi.1"]:
         asked = subprocess.run(
-            ["man", "--warnings", "-l", str(path)],
+            [man, "--warnings", "-l", str(path)],
             capture_output=True,
             env=env,
             text=True,
@@ -251,6 +316,7 @@ def test_two_screens_are_the_same_whatever_time_it_is(shown, seen):
         ("4 workers", "5 workers"),
         ("rank 0/2 on a", "rank 0/2 on b"),
         ("RUNNING", "PENDING"),
+        ("Placed", "placed"),
         ("took 3s", "took 3"),
         ("2 d", "3 d"),
     ],
@@ -296,6 +362,24 @@ exit_is_spelled_wrong
 a: [
 ```
 
+```json
+{"a":
+```
+
+```toml
+a =
+```
+
+<!-- exit: 7 -->
+```bash
+true
+```
+
+~~~yaml
+a: [
+```
+~~~
+
 ```python
 1 / 0
 ```
@@ -311,11 +395,43 @@ echo never
     )
     told = [str(one).removeprefix(f"{page}:").split("\n")[0] for one in screens.check(page)]
     assert [int(one[: one.index(":")]) for one in told] == [
-        4, 6, 9, 14, 19, 20, 23, 27, 32, 37
+        4, 6, 9, 14, 19, 20, 23, 27, 31, 36, 40, 46, 51, 56
     ]  # fmt: skip
     assert told[0] == "4: `echo one; echo two` is seen otherwise:"
     assert told[1].startswith("6: `(exit 3)` exits with 3: if that is meant, put `<!-- exit: 3")
-    assert told[-2] == "32: `cat` did not end within 1 seconds; it said:"
+    assert told[-2] == "51: `cat` did not end within 1 seconds; it said:"
+
+
+def test_a_job_that_a_page_leaves_running_leaves_nothing_behind():
+    def of(home: Path) -> list[Path]:
+        wanted, found = f"HOME={home}".encode(), []
+        for process in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if wanted in (process / "environ").read_bytes().split(b"\0"):
+                    found.append(process)
+        return found
+
+    with running.place() as where, running.Shell(where) as shell:
+        submit = (
+            "arena-topo submit mpi --name=idle --gpus=1 --workers=2 --gputopology --image=local"
+        )
+        for line in (
+            f"{submit} --backend local --emulate dgx-1-v100 'sleep 600'",
+            "arena-topo wait idle --for running --backend local",
+        ):
+            seen, code = shell.run(line)
+            assert code == 0, seen
+        assert any((where.home / ".tmp").glob("arena-topo-*"))
+        assert len(of(where.home)) > 2
+    assert not where.home.exists()
+    assert not of(where.home)
+
+
+def test_contributing_names_every_kind_of_block_and_every_comment():
+    rows = re.findall(r"^\| (`.*?) \|", (DOCS / "contributing.md").read_text(), re.MULTILINE)
+    named = [one for row in rows for one in re.findall(r"`([^`]+)`", row)]
+    assert sorted(one for one in named if one in {"mermaid", *pages.KINDS}) == sorted(pages.KINDS)
+    assert [one.split(":")[0] for one in named if ": " in one] == [*pages.ABOVE, "world"]
 
 
 def test_a_page_is_written_once_and_then_stays_as_it_is(tmp_path):

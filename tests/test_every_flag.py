@@ -45,8 +45,9 @@ def planned(job: MPIJob, api: ApiVersion) -> Plan:
 def test_a_flag_changes_what_it_says_and_nothing_else(case: Case, api: ApiVersion):
     before = planned(case.job(without=True), api)
     if api in case.refused:
-        with pytest.raises(InvalidJob, match=f"^{re.escape(case.refused[api])}$") as caught:
+        with pytest.raises(InvalidJob) as caught:
             planned(case.job(), api)
+        assert caught.value.message == case.refused[api]
         assert caught.value.why
         assert caught.value.hint
         return

@@ -138,8 +138,9 @@ def test_what_clusters_take_passes(said: dict[str, Any]):
     ],
 )
 def test_numbers_that_no_mpijob_can_hold_are_refused(said: dict[str, Any], flag: str):
-    with pytest.raises(InvalidJob, match=f"^{flag} is invalid$") as caught:
+    with pytest.raises(InvalidJob) as caught:
         a_job(**said)
+    assert caught.value.message == f"{flag} is invalid"
     assert caught.value.why is not None
     assert caught.value.why.endswith(" is more than 2147483647")
 

@@ -226,9 +226,9 @@ def test_a_worker_that_comes_late_is_waited_for_and_those_that_are_there_not_ask
 @pytest.mark.parametrize("shell", SHELLS, ids=" ".join)
 def test_the_wait_is_bounded(shell: list[str], tmp_path: Path):
     """It ends by itself; how fast is the machine's business."""
-    done = waited(shell, tmp_path / "bin", 3, answers="exit 2")
+    done = waited(shell, tmp_path / "bin", 1, answers="exit 2")
     assert done.returncode == 1
-    assert done.stderr.startswith("not ready after 3 s: demo-worker-0 ")
+    assert done.stderr.startswith("not ready after 1 s: demo-worker-0 ")
 
 
 def test_an_image_that_cannot_look_up_names_is_not_kept_waiting(tmp_path: Path):

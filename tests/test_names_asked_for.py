@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import subprocess
 import sys
@@ -104,6 +105,25 @@ def test_after_a_failure_nobody_asks_for_a_while(cluster):
     path.write_text(f"failed {keeping.now() - refresh.BACKOFF * 1000}\n")
     tab("get", "")
     until(lambda: turns() not in ([failed], [path.read_text()]) or turns() != [failed])
+
+
+def test_a_kubeconfig_that_was_written_anew_is_read_before_the_cluster_is_asked(cluster):
+    submitted("bert")
+    submitted("gpt", flags=["-n", "team-a"])
+    cluster.close()
+    config = Path(os.environ["KUBECONFIG"])
+    said = json.loads(config.read_text())
+    context = said["contexts"][0]["context"]
+    said["contexts"].append({"name": "other", "context": context | {"namespace": "team-a"}})
+    config.write_text(json.dumps(said | {"current-context": "other"}))
+    assert tab("get", "") == "words keep\n"
+    until(lambda: tab("get", "") == "words keep\ngpt\t4 GPUs\n")
+    # A plugin that gives nothing is asked later, too.
+    user = {"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": "false"}}
+    said["users"][0]["user"] = user
+    config.write_text(json.dumps(said))
+    until(lambda: tab("get", "") == "words keep\nbert\t4 GPUs\n")
+    until(lambda: not any(one.startswith("running") for one in turns()))
 
 
 PLUGIN = """#!{python}

@@ -155,6 +155,84 @@ def assert_readable(text):
         assert apart, (one[4], other[4])
 
 
+SHOWN = [
+    (page.relative_to(ROOT), said, (page.parent / target).resolve())
+    for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+    for said, target in re.findall(
+        r"!\[([^\]]*)\]\(([^)]*\.svg)\)", page.read_text(encoding="utf-8")
+    )
+]
+NUMBERS = "two three four five six seven eight".split()
+IN_A_ROW = r"\d+(?:(?:, and |, | and | )\d+)+"
+
+
+def claims(said):
+    """The figures of words: rates in GB/s, sets of GPUs, and how many workers, rings and so on."""
+    for number, word in enumerate(NUMBERS, 2):
+        said = re.sub(rf"\b{word}\b", str(number), said, flags=re.IGNORECASE)
+    said = re.sub(
+        r"(\d+)(?:-| to )(\d+)",
+        lambda ends: ", ".join(map(str, range(int(ends[1]), int(ends[2]) + 1))),
+        said,
+    )
+    said = re.sub(r"\bone (?=ring|worker)", "1 ", said)
+    return (
+        set(re.findall(r"[\d.]*\d GB/s", said)),
+        {frozenset(map(int, re.findall(r"\d+", row))) for row in re.findall(IN_A_ROW, said)},
+        set(re.findall(r"\d+ (?:worker|ring)", said)),
+    )
+
+
+def in_use(text):
+    """The GPUs that are drawn as in use, each above the words that say so."""
+    at = {}
+    for one, x, y in placed(parsed(text)):
+        if one.tag == f"{NAMESPACE}text" and re.fullmatch(r"GPU \d+|in use", one.text or ""):
+            at.setdefault(one.text, []).append((float(one.get("x")) + x, float(one.get("y")) + y))
+    return frozenset(
+        int(said.split()[1])
+        for said, spots in at.items()
+        if said != "in use"
+        for x, y in spots
+        if any(abs(x - left) < 31 and 0 < low - y < 25 for left, low in at.get("in use", ()))
+    )
+
+
+def test_pictures_are_shown_by_the_pages_that_are_read_first():
+    shown = {(str(page), picture.name) for page, _said, picture in SHOWN}
+    first = {("README.md", "placement.svg"), ("docs/index.md", "placement.svg")}
+    assert first < shown
+    assert {picture for _page, picture in shown} == set(SCENES)
+
+
+@pytest.mark.parametrize(
+    ("said", "path"),
+    [pytest.param(said, path, id=f"{page}-{path.stem}") for page, said, path in SHOWN],
+)
+def test_words_in_place_of_a_picture_have_the_figures_of_the_picture(said, path):
+    text = path.read_text(encoding="utf-8")
+    root = parsed(text)
+    told = "; ".join(root.find(f"{NAMESPACE}{tag}").text for tag in ("title", "desc"))
+    rates, sets, counts = claims(said)
+    real_rates, real_sets, real_counts = claims(told)
+    assert rates <= real_rates
+    assert sets <= {*real_sets, in_use(text)}
+    if rates:  # They tell of a placement: it is the first set, and the first rate, of the picture.
+        chosen = re.search(r"[\d.]*\d GB/s", told)[0]
+        assert chosen in rates
+        assert counts <= real_counts
+
+
+def test_figures_are_found_in_words_however_they_are_written():
+    assert claims("Four workers on GPUs 4-7: two rings, 80 GB/s; 0, 1 and 2 are in use") == (
+        {"80 GB/s"},
+        {frozenset({4, 5, 6, 7}), frozenset({0, 1, 2})},
+        {"4 worker", "2 ring"},
+    )
+    busy = picture.machine(V100, free=gpu_set((0, 1)))
+    assert in_use(busy) == {2, 3, 4, 5, 6, 7}
+
+
 def test_every_colour_of_light_screens_has_one_for_dark_screens():
     assert sheet._LIGHT.keys() == sheet._DARK.keys()
     light, media, dark = sheet.STYLE.partition("@media (prefers-color-scheme:dark)")
@@ -476,6 +554,12 @@ def test_a_network_is_a_tree_of_domains_with_their_speed_and_free_gpus():
     assert {"cluster", "spine s0", "rack r3", "12.5 GB/s", "50 GB/s", "100 GB/s"} <= set(said)
     assert said.count("8 of 16 GPUs free") == 4 + 2
     assert_readable(text)
+
+
+def test_a_speed_of_the_network_that_nobody_gave_is_marked_as_assumed():
+    said = words(fabric(racks(2, guesses={"rack": "by its kind"})))
+    assert "100 GB/s assumed" in said
+    assert {"12.5 GB/s", "50 GB/s"} <= set(said)
 
 
 def test_nodes_that_are_alike_share_a_row():

@@ -186,7 +186,7 @@ class World:
             for _, node, gpus in manifests.parse_map(notes[MAP]):
                 counts[node] += each
                 assert not exact or len(gpus) == each, (name, notes[MAP])
-                for gpu in gpus if exact else ():
+                for gpu in gpus:
                     other = holders.setdefault((node, gpu), name)
                     assert other == name, f"GPU {gpu} of {node} is held by {other} and {name}"
         for node, count in counts.items():
@@ -355,6 +355,37 @@ def test_where_gpus_are_only_counted_no_node_is_given_more_than_it_has(build) ->
     world = build(nodes=2, dedicated=False)
     done = two(world, running=2, a={"workers": 3, "gpus": 1}, b={"workers": 4, "gpus": 1})
     assert done > 20
+
+
+FIRST, SECOND = ("node-0/0,3", 40.0, True), ("node-1/0,3", 40.0, True)
+# Of the two that are left nobody knows whether NVLink joins them; else PCIe does.
+BESIDE, RACED = ("node-0/", 11.0, True), ("node-0/", 11.0, False)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "least", "ends"),
+    [
+        (1, 0.0, {(BESIDE, FIRST), (RACED, FIRST)}),
+        (1, 40.0, {(FIRST,)}),
+        (2, 0.0, {(RACED, FIRST), (FIRST, SECOND)}),
+        (2, 40.0, {(FIRST, SECOND)}),
+    ],
+)
+def test_where_gpus_are_only_counted_the_second_gang_neither_names_them_nor_counts_on_them(
+    build, nodes: int, least: float, ends: set[Any]
+) -> None:
+    """Their records, GB/s, and whether that is proven best."""
+    world, seen = build(nodes=nodes, dedicated=False), set()
+    asked = {"workers": 1, "gpus": 2, "min_bandwidth": least}
+
+    def end(actors: list[Actor]) -> None:
+        notes = [world.jobs()[name]["metadata"]["annotations"] for name in world.running()]
+        said = [(one[MAP], json.loads(one[FORECAST])) for one in notes]
+        seen.add(tuple(sorted((at, it["busBandwidthGBps"], it["optimal"]) for at, it in said)))
+        settled(world, actors, running=len(said))
+
+    orders(world, lambda: [world.submitter(name, **asked) for name in "ab"], end)
+    assert seen == ends
 
 
 def stalled(world: World) -> int:
@@ -661,3 +692,9 @@ class TestWhatIsExploredIsEnoughToNotice:
         ]
         with pytest.raises(AssertionError, match=r"GPU 0 of node-0 is held by a and b"):
             play(actors, scripted(REWRITTEN), world.check)
+
+    def test_a_name_that_is_kept_where_gpus_are_only_counted(self, build, monkeypatch) -> None:
+        monkeypatch.setattr(starting, "_outdated", lambda *_: False)
+        pair = {"workers": 1, "gpus": 2}
+        with pytest.raises(AssertionError, match=r"GPU 0 of node-0 is held by [ab] and [ab]"):
+            two(build(dedicated=False), running=2, a=pair, b=pair)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -183,6 +184,19 @@ def test_a_word_goes_on_after_a_colon(shell, typed):
 def test_files_are_completed_by_the_shell(shell, typed, line):
     assert shell.line(typed + TAB) == line
     assert shell.only(line), shell.seen
+
+
+def test_files_are_in_their_order(shell, world):
+    if shell.name == "fish":
+        # Its lists go down columns; it sorts whatever it is given, unless it is told otherwise.
+        return
+    folder = world.home / "many"
+    folder.mkdir(exist_ok=True)
+    names = [f"{letter}.yaml" for letter in "qdaogkbn"]
+    for name in names:
+        (folder / name).touch()
+    text = shell.shown(f"arena-topo submit mpi -f many/{TAB}{TAB}", *names)
+    assert sorted(names, key=text.index) == sorted(names)
 
 
 # ---------------------------------------------------------------- names
@@ -444,7 +458,22 @@ def test_another_shell_is_refused_in_arenas_words(run, monkeypatch):
     assert run("completion", "tcsh") == (2, "", refused[2].format("tcsh"))
     assert run("completion") == (2, "", refused[2].format(""))
     monkeypatch.setenv("SHELL", "/bin/tcsh")
+    refused = (2, "", refused[2].replace("source <(", "").replace("bash)", "bash --install"))
     assert run("completion", "--install") == (2, "", refused[2].format("tcsh"))
+    monkeypatch.delenv("SHELL")
+    told = refused[2].replace("Invalid shell {!r}", "no shell is named, and SHELL is not set")
+    assert run("completion", "--install") == (2, "", told)
+
+
+def test_the_help_of_completion_says_how_a_script_is_used(run):
+    told = " ".join(run("completion", "--help")[1].split())
+    assert "Usage: arena-topo completion [OPTIONS] [SHELL] " in told
+    for line in (
+        "source <(arena-topo completion bash)",
+        "arena-topo completion fish | source",
+        "arena-topo completion powershell | Out-String | Invoke-Expression",
+    ):
+        assert line in told
 
 
 WHERE = {
@@ -535,6 +564,34 @@ def test_a_file_that_is_not_ours_stays_and_a_link_leads_to_the_file(run, tmp_pat
     assert run("completion", "fish", "--install")[0] == 0
     assert path.is_symlink()
     assert kept.read_text() == completion.script("fish")
+
+
+def test_others_may_read_an_installed_script_whatever_the_umask(run, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    before = os.umask(0o077)
+    try:
+        assert run("completion", "bash", "--install")[0] == 0
+    finally:
+        os.umask(before)
+    assert (tmp_path / WHERE["bash"]).stat().st_mode & 0o777 == 0o644
+
+
+def test_a_script_that_finds_no_room_leaves_nothing_of_itself(tmp_path):
+    path = tmp_path / WHERE["bash"]
+    path.parent.mkdir(parents=True)
+    path.write_text("# an old script: _ARENA_TOPO_COMPLETE\n")
+    # No file may be longer than this: what is written is lost half way, as on a full disk.
+    full = (
+        f"ulimit -f 2; exec {shlex.quote(sys.executable)} -m arena_topo completion bash --install"
+    )
+    env = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
+    asked = subprocess.run(
+        ["bash", "-c", full], cwd=ROOT, env=env, capture_output=True, text=True, check=False
+    )
+    assert (asked.returncode, asked.stdout) == (1, "")
+    assert asked.stderr.startswith(f"error: cannot write {path}\n  why:  File too large\n")
+    assert [one for one in tmp_path.rglob("*") if one.is_file()] == [path]
+    assert path.read_text() == "# an old script: _ARENA_TOPO_COMPLETE\n"
 
 
 def test_install_says_why_nothing_can_be_written(run, tmp_path, monkeypatch):

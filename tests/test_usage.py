@@ -16,6 +16,10 @@ def asking(**said: Any) -> dict[str, str]:
     return {"arena-topo.io/request": json.dumps(said)}
 
 
+def forecast_of(guarantee: str) -> dict[str, str]:
+    return {"arena-topo.io/forecast": json.dumps({"guarantee": guarantee})}
+
+
 @pytest.mark.parametrize("state", ["waiting", "held"])
 def test_a_record_that_a_waiting_job_has_left_behind_holds_nothing(state: str):
     assert only(node(), job("a", "node-a/0,1", state=state)).free_count == 8
@@ -99,8 +103,7 @@ def test_an_annotation_that_asks_for_nonsense_is_a_note(said: dict[str, Any]):
 
 
 def test_a_job_that_has_not_started_says_itself_what_is_guaranteed():
-    forecast = {"arena-topo.io/forecast": '{"guarantee": "node"}'}
-    found = only(node(), job("a", "node-a/0,1", annotations=forecast))
+    found = only(node(), job("a", "node-a/0,1", annotations=forecast_of("node")))
     assert (count(found.free), found.hidden) == (8, 2)
 
 
@@ -229,6 +232,28 @@ def test_a_record_of_a_node_is_that_of_the_worker_that_is_promised_the_node():
     notes = {"arena-topo.io/guarantee": "node"}
     placed = job("a", "node-a/0,1", template=notes)
     assert only(node(), placed, promised(annotations=notes)).hidden == 2
+
+
+@pytest.mark.parametrize(
+    ("guarantee", "where", "ends", "counts"),
+    [
+        # Jobs are looked at as of a write, pods after it: it was resumed meanwhile.
+        ("node", "node-a", False, [2, 0]),
+        ("node", "node-a", True, [4, 0]),
+        ("node", "node-b", False, [2, 2]),
+        ("gpus", "node-a", False, [4, 0]),
+    ],
+)
+def test_a_record_that_names_gpus_is_that_of_a_worker_there_which_names_none(
+    guarantee: str, where: str, ends: object, counts: list[int]
+):
+    placed = job("a", "node-a/0,1", annotations=forecast_of(guarantee))
+    placed["spec"]["runPolicy"] = {"suspend": True}
+    notes = {"arena-topo.io/format": "v1", "arena-topo.io/guarantee": "node"}
+    meta = {"deletionTimestamp": "2026-11-21T12:00:00Z"} if ends else {}
+    worker = pod("a-worker-0", on=where, gpus=2, annotations=notes, metadata=meta)
+    found = seen(node(), node("node-b"), placed, worker)
+    assert [8 - one.free_count for one in found.nodes] == counts
 
 
 def test_a_worker_that_claims_its_gpus_leaves_them_to_its_record():

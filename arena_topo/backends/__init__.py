@@ -187,6 +187,9 @@ class Backend(Protocol):
     def upkeep(self) -> Upkeep | None:
         """What only the controller does; None if the engine needs none."""
 
+    def close(self) -> None:
+        """Let go of its connections; who asks again gets new ones."""
+
     def default_namespace(self) -> str:
         """The namespace of jobs when the user names none."""
 

@@ -187,9 +187,16 @@ class _Standing:
     ends: bool = False
     promised: bool = False
 
-    def stands_for(self, node: str, gpus: Iterable[int], *, suspended: bool) -> bool:
-        """Whether that worker of its job's record needs nothing beside what this pod holds."""
+    def stands_for(self, node: str, gpus: Iterable[int], *, exact: bool, suspended: bool) -> bool:
+        """Whether that worker of its job's record needs nothing beside what this pod holds.
+
+        `exact`: the record holds these very GPUs, not as many.
+        """
         if self.place == (node, ",".join(map(str, sorted(gpus)))):
+            return True
+        # Older records kept it from naming them when it was resumed, which this record does not
+        # tell: jobs are looked at as of a write, and pods after it.
+        if not exact and not self.ends and self.place in {(node, ""), (node, None)}:
             return True
         if self.ends or suspended:
             return False
@@ -426,7 +433,7 @@ def _add_record(
     suspended = of(of(job, "spec"), "runPolicy").get("suspend") is True
     for index, node, gpus in workers:
         pod = settled.get((meta.get("namespace", ""), f"{meta['name']}-worker-{index}"))
-        if pod is not None and pod.stands_for(node, gpus, suspended=suspended):
+        if pod is not None and pod.stands_for(node, gpus, exact=exact, suspended=suspended):
             continue
         if exact and gpus:
             uses[node].known.append((who, gpu_set(gpus[:each])))

@@ -16,11 +16,38 @@ PANEL = "Options"
 
 _JOBS = Word(completes="jobs")
 
-Name = Annotated[str, typer.Argument(metavar="JOB", show_default=False), _JOBS]
 
-PerhapsName = Annotated[str, typer.Argument(metavar="[JOB]", show_default=False), _JOBS]
+def bare(word: str) -> str:
+    """The name of a job that may be given as kubectl and `-o name` write it: mpijob/NAME.
 
-Names = Annotated[list[str], typer.Argument(metavar="JOB...", show_default=False), _JOBS]
+    As for kubectl the kind may be in the plural, and its version and group may follow it.
+    """
+    kind, _, name = word.partition("/")
+    one, _, group = kind.partition(".")
+    ours = one in {"mpijob", "mpijobs"} and f".{group or _GROUP}".endswith(f".{_GROUP}")
+    return name if ours and name else word
+
+
+_GROUP = "kubeflow.org"
+
+
+def _bare(value: str | None) -> str | None:
+    return value and bare(value)
+
+
+def _all_bare(value: list[str] | None) -> list[str] | None:
+    return value and [bare(word) for word in value]
+
+
+Name = Annotated[str, typer.Argument(metavar="JOB", show_default=False, callback=_bare), _JOBS]
+
+PerhapsName = Annotated[
+    str, typer.Argument(metavar="[JOB]", show_default=False, callback=_bare), _JOBS
+]
+
+Names = Annotated[
+    list[str], typer.Argument(metavar="JOB...", show_default=False, callback=_all_bare), _JOBS
+]
 
 NODES = Word(completes="nodes")
 """What a shell offers where nodes are named."""

@@ -34,7 +34,7 @@ _FILES = dict(
 @spread
 def completion(
     shell: Annotated[
-        str, typer.Argument(metavar="SHELL", show_default=False), Word(completes="shells")
+        str, typer.Argument(metavar="[SHELL]", show_default=False), Word(completes="shells")
     ],
     everywhere: Globals,
     *,
@@ -47,15 +47,25 @@ def completion(
         ),
     ] = False,
 ) -> None:
-    """Print the completion script for bash, zsh, fish or powershell; or install it."""
+    """Print the completion script for bash, zsh, fish or powershell; or install it.
+
+    `--install` puts it where new shells look, and says what is left to do. Else the file that your
+    shell reads when it starts has the line: bash `source <(arena-topo completion bash)`, zsh the
+    same with zsh, after compinit; fish `arena-topo completion fish | source`; PowerShell
+    `arena-topo completion powershell | Out-String | Invoke-Expression`.
+    """
     del everywhere
     if install and not shell:
         shell = _own_shell()
     if shell not in SHELLS:
         *some, last = SHELLS
+        nothing = "no shell is named, and SHELL is not set"
+        said = nothing if install and not shell else f"Invalid shell {shell!r}"
         raise UsageError(
-            f"Invalid shell {shell!r}. The supported shells are {', '.join(some)} and {last}.",
-            hint=f"source <({PROGRAM} completion bash)",
+            f"{said}. The supported shells are {', '.join(some)} and {last}.",
+            hint=f"{PROGRAM} completion bash --install"
+            if install
+            else f"source <({PROGRAM} completion bash)",
         )
     show(_installed(shell) if install else script(shell))
 

@@ -16,7 +16,7 @@ from arena_topo.cli.arguments import PANEL, Format, FormatFlag, Kind, Name, Type
 from arena_topo.cli.opening import engine, missing, namespace_of
 from arena_topo.cli.options import PROGRAM, Globals, display, say, show, spread
 from arena_topo.cli.terminal import wrapped
-from arena_topo.errors import ArenaError, NotFound
+from arena_topo.errors import JobDeleted, NotFound
 from arena_topo.escaping import one_line
 from arena_topo.flag import Flag
 from arena_topo.output import progress
@@ -163,7 +163,7 @@ def _watch(
         except NotFound:
             if not known:
                 raise
-            raise ArenaError(f"the job {name} was deleted while it was watched") from None
+            raise JobDeleted(f"the job {name} was deleted while it was watched") from None
         known[:] = [seen.status]
         return seen
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, get_args, get_origin, get_type_hints
 
 from arena_topo.flag import flags_of, spelling
@@ -32,6 +33,7 @@ def own_keys() -> dict[str, str]:
     return {**flags, COMMAND: COMMAND, "namespace": "namespace", "generate-name": "generate_name"}
 
 
+@cache  # a schema asks for each field
 def kinds() -> Mapping[str, tuple[Any, bool]]:
     """The type of each field of a job, and whether its flag may be repeated."""
     found: dict[str, tuple[Any, bool]] = {}

@@ -59,6 +59,9 @@ def engine(
     stopping.limit(everywhere.timeout)
     remembering.begin(everywhere)
     options = replace(everywhere.options(), fabric=fabric, repeating=repeating)
+    if repeating and not options.deadline:
+        # Who may not wait at all still looks once; the alarm keeps that short.
+        options = replace(options, deadline=None)
     return opening.engine(options, image=image, tell=say)
 
 

@@ -85,6 +85,7 @@ def _look(kind: str, job: str, everywhere: Globals) -> None:
     if kind in names.OWN:
         _own(kind, everywhere)
         return
+    remembering.meant(everywhere)
     backend = engine(everywhere)
     namespace = namespace_of(everywhere, backend)
     if kind == "instances" and job:

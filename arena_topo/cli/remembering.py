@@ -1,6 +1,7 @@
 """What a command has learned of names, kept for completion: after its work, and never an error.
 
     begin(everywhere)                       before anything is asked: `opening.engine` does it
+    meant(everywhere)                       which cluster files say that it is
     jobs(backend, namespace, found, whole)  jobs at one look, perhaps all that there are
     created(backend, namespace, job)        one more
     gone(backend, namespace, name)          one less
@@ -19,11 +20,13 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from arena_topo import workflow
 from arena_topo.cli.settings import LINE, in_force
 from arena_topo.completion import keeping, names, place
 
 if TYPE_CHECKING:
     from arena_topo.backends import Backend, JobStatus
+    from arena_topo.backends.kubernetes.connection import Access
     from arena_topo.backends.volume import Volume
     from arena_topo.cli.options import Globals
     from arena_topo.job import MPIJob
@@ -67,6 +70,32 @@ def begin(everywhere: Globals) -> None:
     """Keep in mind what the line means, before any file of it can change."""
     global _begun  # noqa: PLW0603 - there is one command
     _begun = _Begun(everywhere)
+
+
+def meant(everywhere: Globals) -> None:
+    """Keep which cluster files say that the line means, whether that answers or not.
+
+    Its names may be known from before the files were written anew. UsageError where they name none.
+    """
+    options, begun = everywhere.options(), _begun
+    if begun is None or workflow.engine_of(options) != "kubernetes":
+        return
+    from arena_topo.backends.kubernetes import connection  # noqa: PLC0415 - commands go on anyway
+
+    access = connection.written(options)
+    asked = begun.line.namespace or not begun.default
+    namespace = "" if asked else options.namespace or access.namespace or "default"
+    keeping.kept(
+        os.environ,
+        lambda folder: keeping.locate(
+            folder,
+            begun.line,
+            engine="kubernetes",
+            cluster=_cluster(access),
+            namespace=namespace,
+            also=begun.also,
+        ),
+    )
 
 
 def jobs(
@@ -188,7 +217,8 @@ def _keep(
         return
 
     def act(folder: keeping.Folder) -> None:
-        cluster = names.local(line) if local else _cluster(backend)
+        access = getattr(getattr(backend, "api", None), "access", None)
+        cluster = names.local(line) if local else _cluster(access)
         asked = line.namespace or not begun.default
         keeping.locate(
             folder,
@@ -204,9 +234,8 @@ def _keep(
     keeping.kept(os.environ, act)
 
 
-def _cluster(backend: Backend) -> str:
+def _cluster(access: Access | None) -> str:
     """What stands for a cluster: where it is, and who asks, who may see another one there."""
-    access = getattr(getattr(backend, "api", None), "access", None)
     fields = ("server", "server_name", "cluster", "identity", "user", "groups")
     return place.digest(repr([getattr(access, field, "") for field in fields]))
 

@@ -362,9 +362,9 @@ def plan_mpi(
     if proposal.plan is not None:
         tell(proposal.notes)
     if output_format is PictureFormat.SVG:
-        from arena_topo.output.picture.placement import placement  # noqa: PLC0415 - only pictures
+        from arena_topo.output.picture.placement import drawn  # noqa: PLC0415 - only pictures
 
-        show(placement(proposal))
+        show(drawn(proposal))
     elif output_format is not PictureFormat.WIDE:
         show(document(plans.value(proposal), output_format))
     elif proposal.plan is not None and proposal.plan.placement is not None:

@@ -7,7 +7,7 @@ names of a cluster come from files that other commands keep (`names`).
 
 The question: `_ARENA_TOPO_COMPLETE` names the shell, the words of the line are the arguments, up to
 and including the one at the cursor. The answer: a line `words`, `files` or `folders` (the shell
-completes those), with ` nospace` where the word goes on and ` keep` where the order means
+completes those), with ` nospace` where the word goes on and ` keep` where the order of words means
 something; then a line for each candidate, its value for the whole word and, after a TAB, what it
 is. The words of the line are read as `cli.pflag` reads them.
 """
@@ -94,7 +94,9 @@ class _Found:
             if value.startswith(word) and not any(_control(letter) for letter in value):
                 shown = "".join(" " if _control(letter) else letter for letter in what)
                 lines.setdefault(value, f"{value}\t{shown}\n" if shown else f"{value}\n")
-        return f"{self.directive} keep\n{''.join(lines.values())}"
+        # Files are sorted as their shell does it.
+        order = "" if self.directive in {"files", "folders"} else " keep"
+        return f"{self.directive}{order}\n{''.join(lines.values())}"
 
 
 class _Flag:

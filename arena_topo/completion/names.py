@@ -60,6 +60,9 @@ _DESCRIBED = 64
 LONGEST = 80
 """Characters that are said of a name."""
 
+MOST = 253
+"""Characters of a name: as many as an object of Kubernetes may have (RFC 1123, a subdomain)."""
+
 MARKS = "-._@%+=:,/"
 """What names of OWN may have beside letters and digits: no shell takes any of it for its own."""
 
@@ -146,8 +149,11 @@ def _shown(known: Known, marks: str = "-._") -> Names:
 
 
 def plain(name: str, marks: str = "-._") -> bool:
-    """Whether a name has but letters, digits and these marks, and begins with none of them."""
-    rest = name
+    """Whether a name has but letters, digits and these marks, and begins with none of them.
+
+    It is no longer than MOST: nobody can read more, and shells get slow.
+    """
+    rest = name if len(name) <= MOST else ""
     for mark in marks:
         rest = rest.replace(mark, "")
     return rest.isalnum() and name[0] not in marks and (rest.isascii() or marks is MARKS)

@@ -1,6 +1,7 @@
 """MPIJob: everything a person can ask for, one declaration per flag.
 
     values      the small values of its fields, each read from the text that is typed
+    given       what a program may give for a field
     syntax      what Kubernetes takes as a name, a label or a variable
 
 The fields carry arena's names, defaults and error texts (arena v0.15.5, `pkg/argsbuilder`). What
@@ -16,7 +17,7 @@ from typing import Annotated
 
 from arena_topo.errors import InvalidJob
 from arena_topo.flag import BY_KEY, Flag, flags_of, spelling
-from arena_topo.job import syntax
+from arena_topo.job import given, syntax
 from arena_topo.job.values import (
     Claim,
     ConfigFile,
@@ -147,7 +148,9 @@ _LIFE = "Lifecycle"
 class MPIJob:
     """An MPI training job as a person asks for it; invalid ones cannot be made (InvalidJob).
 
-    Every field but `command` is a flag of `submit mpi`, in the order of the help.
+    Every field but `command` is a flag of `submit mpi`, in the order of the help. A field also
+    takes the text that is typed for it, one value for several, a mapping for KEY=VALUE, and
+    numbers for quantities and seconds; it is kept as the field's own type.
     """
 
     name: Annotated[str, Flag(help="Name of the job.", metavar="NAME")]
@@ -529,6 +532,7 @@ class MPIJob:
     ] = CleanPodPolicy.ALL
 
     def __post_init__(self) -> None:
+        self._take()
         if not self.command.strip():
             raise InvalidJob(
                 "not found command args",
@@ -560,6 +564,16 @@ class MPIJob:
             if names.count(name) > 1:
                 raise InvalidJob(f"your PVC name: {name} is repeated, please check it")
         syntax.check(self)
+
+    def _take(self) -> None:
+        """Have the values of the fields' own types, whatever a program gave for them."""
+        flags = flags_of(MPIJob)
+        for field in fields(MPIJob):
+            value = getattr(self, field.name)
+            # Most are as they were declared.
+            if value is not field.default:
+                made = given.taken(MPIJob, field.name, value, flags.get(field.name))
+                object.__setattr__(self, field.name, made)
 
     def _check(self, field: str, flag: Flag, default: object) -> None:
         value, name = getattr(self, field), spelling(field, flag)

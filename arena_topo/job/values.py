@@ -1,7 +1,7 @@
 """The small values that a job is made of, each read from the text that a person types.
 
-`parse` raises ValueError, in arena's words (arena v0.15.5, `pkg/argsbuilder`) where it has any;
-whoever reads the command line names the flag.
+`parse` raises InvalidValue, a ValueError, in arena's words (arena v0.15.5, `pkg/argsbuilder`) where
+it has any; whoever reads the command line names the flag.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import re
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Self
+
+from arena_topo.errors import InvalidValue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,10 +24,10 @@ class KeyValue:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read `KEY=VALUE`; ValueError names what is missing."""
+        """Read `KEY=VALUE`; InvalidValue names what is missing."""
         key, equals, value = text.partition("=")
         if not (key and equals):
-            raise ValueError(f"expected KEY=VALUE, got {text!r}")
+            raise InvalidValue(f"expected KEY=VALUE, got {text!r}")
         return cls(key=key, value=value)
 
     def __str__(self) -> str:
@@ -74,13 +76,13 @@ class Quantity:
 
     def __post_init__(self) -> None:
         if _QUANTITY.fullmatch(self.text) is None:
-            raise ValueError(f"{self.text[:_SHOWN]!r} is not a quantity such as 500m, 2 or 4Gi")
+            raise InvalidValue(f"{self.text[:_SHOWN]!r} is not a quantity such as 500m, 2 or 4Gi")
         if self.amount > _MOST:
-            raise ValueError(f"{self.text[:_SHOWN]!r} is out of range")
+            raise InvalidValue(f"{self.text[:_SHOWN]!r} is out of range")
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read a quantity; ValueError if it is none."""
+        """Read a quantity; InvalidValue if it is none."""
         return cls(text=text)
 
     @property
@@ -88,18 +90,18 @@ class Quantity:
         """The exact number meant, in cores or bytes."""
         found = _QUANTITY.fullmatch(self.text)
         if found is None:
-            raise ValueError(f"{self.text!r} is not a quantity")
+            raise InvalidValue(f"{self.text!r} is not a quantity")
         number, suffix = Decimal(found["number"]), found["suffix"] or ""
         try:
             return number * (_SCALE[suffix] if suffix in _SCALE else Decimal("1" + suffix))
         except ArithmeticError as error:
-            raise ValueError(f"{self.text[:_SHOWN]!r} is out of range") from error
+            raise InvalidValue(f"{self.text[:_SHOWN]!r} is out of range") from error
 
     def times(self, count: int) -> Self:
         """So many times this amount, in the same unit; at most what a quantity may stand for."""
         found = _QUANTITY.fullmatch(self.text)
         if found is None:
-            raise ValueError(f"{self.text!r} is not a quantity")
+            raise InvalidValue(f"{self.text!r} is not a quantity")
         if self.amount * count > _MOST:
             return type(self)(text=str(_MOST))
         number = f"{Decimal(found['number']) * count:f}"
@@ -128,28 +130,28 @@ class Device:
         """Read `NAME=QUANTITY` with arena's texts for what is wrong."""
         name, equals, quantity = text.partition("=")
         if not (name and equals and quantity):
-            raise ValueError(f"invalid device '{text}', refer to amd.com/gpu=1")
+            raise InvalidValue(f"invalid device '{text}', refer to amd.com/gpu=1")
         if _QUALIFIED.fullmatch(name) is None:
-            raise ValueError(f"device name '{name}' is not a qualified name")
+            raise InvalidValue(f"device name '{name}' is not a qualified name")
         if name == "nvidia.com/gpu":
-            raise ValueError(
+            raise InvalidValue(
                 f"please use '--gpus {quantity}' instead of '--device nvidia.com/gpu={quantity}'"
             )
         if name in {"cpu", "memory"}:
-            raise ValueError(
+            raise InvalidValue(
                 f"please use '--{name} {quantity}' instead of '--device {name}={quantity}'"
             )
         if "/" not in name and not name.startswith("hugepages-") and name != "ephemeral-storage":
             # What has no vendor must be one of the resources that Kubernetes itself knows.
-            raise ValueError(f"device '{name}' has no vendor before it, refer to amd.com/gpu=1")
+            raise InvalidValue(f"device '{name}' has no vendor before it, refer to amd.com/gpu=1")
         try:
             device = cls(name=name, quantity=Quantity.parse(quantity))
         except ValueError as error:
-            raise ValueError(
+            raise InvalidValue(
                 f"device value '{quantity}' is not a valid quantity, refer to amd.com/gpu=1"
             ) from error
         if "/" in name and device.quantity.amount % 1:
-            raise ValueError(f"device value '{quantity}' is no whole number of devices")
+            raise InvalidValue(f"device value '{quantity}' is no whole number of devices")
         return device
 
     def __str__(self) -> str:
@@ -167,21 +169,21 @@ class Claim:
     def parse(cls, text: str) -> Self:
         """Read `NAME:/PATH` with arena's texts for what is wrong."""
         if text.count(":") != 1:
-            raise ValueError(f"dataset {text} has incorrect format, should like data_name:/data0")
+            raise InvalidValue(f"dataset {text} has incorrect format, should like data_name:/data0")
         name, _, path = text.partition(":")
         if len(name) == 1:
-            raise ValueError(
+            raise InvalidValue(
                 "volume name is too short, names should be at least two alphanumeric characters"
             )
         if re.fullmatch(r"[a-zA-Z0-9][a-zA-Z0-9_.-]+", name) is None:
-            raise ValueError(
+            raise InvalidValue(
                 f"{name!r} includes invalid characters for a volume name, only"
                 " '[a-zA-Z0-9][a-zA-Z0-9_.-]' are allowed"
             )
         if not path.startswith("/"):
-            raise ValueError(f"invalid dataDir: '{path}' must be absolute")
+            raise InvalidValue(f"invalid dataDir: '{path}' must be absolute")
         if not path.strip("/"):
-            raise ValueError("invalid specification: dataDir can't be '/'")
+            raise InvalidValue("invalid specification: dataDir can't be '/'")
         return cls(name=name, path=path)
 
     def __str__(self) -> str:
@@ -202,7 +204,7 @@ class HostPath:
         container = container if colon else host
         for path in (host, container):
             if not path.startswith("/") or not path.strip("/") or ":" in path:
-                raise ValueError(f"invalid DataDir: '{text}'")
+                raise InvalidValue(f"invalid DataDir: '{text}'")
         return cls(host=host, container=container)
 
     def __str__(self) -> str:
@@ -224,12 +226,12 @@ class ConfigFile:
         """Read `PATH[:/PATH/IN/CONTAINER]` with arena's texts for what is wrong."""
         source, colon, target = text.partition(":")
         if not source or ":" in target:
-            raise ValueError(
+            raise InvalidValue(
                 "invalid format for assigning config file,it should be "
                 "'--config-file <host_path_file>:<container_path_file>'"
             )
         if colon and not target.startswith("/"):
-            raise ValueError("the path of file in container must be absolute path")
+            raise InvalidValue("the path of file in container must be absolute path")
         return cls(source=source, target=target if colon else None)
 
     def __str__(self) -> str:
@@ -251,7 +253,7 @@ class Toleration:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read arena's form; anything else is a ValueError that shows the form."""
+        """Read arena's form; anything else is an InvalidValue that shows the form."""
         if text == "all":
             return cls(operator="Exists")
         found = re.fullmatch(
@@ -260,17 +262,17 @@ class Toleration:
         )
         form = f"expected 'all' or KEY=VALUE:EFFECT,OPERATOR, got {text!r}"
         if found is None:
-            raise ValueError(form)
+            raise InvalidValue(form)
         operator = found["operator"] or ("Exists" if found["value"] is None else "Equal")
         if operator not in {"Equal", "Exists"}:
-            raise ValueError(f"{form}: the operator is Equal or Exists")
+            raise InvalidValue(f"{form}: the operator is Equal or Exists")
         effect = found["effect"] or ""
         if effect not in {"", "NoSchedule", "PreferNoSchedule", "NoExecute"}:
-            raise ValueError(
+            raise InvalidValue(
                 f"{form}: the effect is NoSchedule, PreferNoSchedule, NoExecute or empty"
             )
         if operator == "Exists" and found["value"]:
-            raise ValueError(f"{form}: the operator Exists takes no value")
+            raise InvalidValue(f"{form}: the operator Exists takes no value")
         return cls(key=found["key"], operator=operator, value=found["value"] or "", effect=effect)
 
     def __str__(self) -> str:
@@ -309,7 +311,7 @@ class Duration(int):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read a span, rounded up to a second; ValueError shows the form.
+        """Read a span, rounded up to a second; InvalidValue shows the form.
 
         A number without a unit is an error, as in Go, unless it is 0.
         """
@@ -317,7 +319,7 @@ class Duration(int):
             return cls(0)
         parts = _SPAN.findall(text)
         if not parts or "".join(number + unit for number, unit in parts) != text:
-            raise ValueError(f"expected a time such as 90s, 10m or 1h30m, got {text!r}")
+            raise InvalidValue(f"expected a time such as 90s, 10m or 1h30m, got {text!r}")
         return cls(math.ceil(sum(Decimal(number) * _UNITS[unit] for number, unit in parts)))
 
     def __str__(self) -> str:

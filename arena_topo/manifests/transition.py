@@ -84,19 +84,23 @@ def recording_in_place(stored: Mapping[str, Any], forecast: Forecast, *, at: str
     ]
 
 
-def confirming(stored: Mapping[str, Any]) -> Patch:
-    """Let the workers of a job go where its record says."""
-    return [*_unchanged(stored, suspend=None), _removed(PROPOSED)]
+def confirming(stored: Mapping[str, Any], anew: Forecast | None = None) -> Patch:
+    """Let the workers of a job go where its record says; `anew` as of `resuming`."""
+    if anew is None:
+        return [*_unchanged(stored, suspend=None), _removed(PROPOSED)]
+    return [*_unchanged(stored, suspend=None), *_corrected(stored, anew)]
 
 
-def resuming(stored: Mapping[str, Any], placed: Manifest) -> Patch:
+def resuming(stored: Mapping[str, Any], placed: Manifest, anew: Forecast | None = None) -> Patch:
     """Start a job as its record says: template, state and suspension in one step.
 
-    `placed` is the stored job with its workers pinned.
+    `placed` is the stored job with its workers pinned. `anew` is what the record says from then on,
+    of as many GPUs of the same nodes: less than before.
     """
     return [
         *_unchanged(stored, suspend=True),
         *_templates(stored, placed),
+        *(_corrected(stored, anew) if anew is not None else ()),
         *([_removed(INCOMPLETE)] if INCOMPLETE in _annotations(stored) else []),
         {"op": "replace", "path": SUSPEND, "value": False},
     ]
@@ -237,6 +241,11 @@ def _written(
     for key in stale:
         if key in _annotations(stored):
             yield _removed(key)
+
+
+def _corrected(stored: Mapping[str, Any], forecast: Forecast) -> Iterator[dict[str, Any]]:
+    """A record that says less from now on, and was written when it was."""
+    return _written(stored, forecast, at=_annotations(stored).get(RECORDED))
 
 
 def _templates(stored: Mapping[str, Any], wanted: Manifest) -> Iterator[dict[str, Any]]:

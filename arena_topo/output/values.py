@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import importlib
 import json
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self, overload
 
 from arena_topo import output
 from arena_topo.backends import JobStatus
 
 if TYPE_CHECKING:
+    from arena_topo.errors import JobFailed
+    from arena_topo.workflow.logs import Shown
     from arena_topo.workflow.overview import Overview
     from arena_topo.workflow.speakers import Entry
     from arena_topo.workflow.viewing import SeenJob
@@ -54,6 +58,64 @@ class Records:
                 yield LogLine(**json.loads(one))
 
 
+class Logs(Iterator[LogLine]):
+    """The lines of a log as they come; to be gone through once, and closed if left before its end.
+
+    `close` ends it where it is not gone through to its end, and so does the end of a `with`. It may
+    be closed from another thread: the loop over it then ends as at the end of the log.
+    """
+
+    def __init__(
+        self, shown: Shown, *, job: str, namespace: str, done: Callable[[], None] = lambda: None
+    ) -> None:
+        """Nothing is asked of anybody before the first line is; `done` when there are no more."""
+        self._shown = shown
+        self._closed = threading.Event()
+        # No method of this, whose generator would keep it from being let go of when it is left.
+        self._lines = _lines(shown, Records(job=job, namespace=namespace), self._closed, done)
+
+    def __next__(self) -> LogLine:
+        return next(self._lines)
+
+    @property
+    def status(self) -> JobStatus | None:
+        """The job as it was last seen; None where it was not."""
+        return self._shown.status
+
+    @property
+    def failure(self) -> JobFailed | None:
+        """How the job failed that was followed to its end; None as long as it did not."""
+        return self._shown.failure
+
+    def close(self) -> None:
+        """Read no more of it, and give back its connections."""
+        self._closed.set()
+        # Where another thread waits for the next line, that does it, a moment later.
+        with suppress(ValueError):
+            self._lines.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_wrong: object) -> None:
+        self.close()
+
+
+def _lines(
+    shown: Shown, records: Records, closed: threading.Event, done: Callable[[], None]
+) -> Generator[LogLine, None, None]:
+    try:
+        for batch in shown:
+            for line in records.lines(batch):
+                if closed.is_set():
+                    return
+                yield line
+            if closed.is_set():
+                return
+    finally:
+        done()
+
+
 _SHOWN = {
     "arena_topo.workflow.comparison.Proposal": "plan.value",
     "arena_topo.workflow.why.Explanation": "why.value",
@@ -63,6 +125,16 @@ _SHOWN = {
     "arena_topo.topology.Cluster": "fabric.value",
 }
 """What is shown of values whose modules need not be loaded for others, by a room of `output`."""
+
+
+@overload
+def value(  # type: ignore[overload-overlap]  # what is no list is one thing
+    shown: list[Any] | tuple[Any, ...], *, now: float | None = None
+) -> list[dict[str, Any]]: ...
+
+
+@overload
+def value(shown: object, *, now: float | None = None) -> dict[str, Any]: ...
 
 
 def value(shown: object, *, now: float | None = None) -> dict[str, Any] | list[dict[str, Any]]:

@@ -86,7 +86,7 @@ def open_backend(options: Options, *, image: str | None = None) -> Backend:
         raise UsageError(
             f"unknown backend {options.backend!r}", hint="use auto, kubernetes or local"
         )
-    if _engine(options) == "kubernetes":
+    if engine_of(options) == "kubernetes":
         from arena_topo.backends.kubernetes import engine as kubernetes  # noqa: PLC0415  heavy
 
         return kubernetes.open_backend(options)
@@ -124,11 +124,12 @@ def nowhere(options: Options, image: str) -> bool:
         options.backend == "auto"
         and not options.emulate
         and image not in {"", LOCAL_IMAGE}
-        and _engine(options) == "local"
+        and engine_of(options) == "local"
     )
 
 
-def _engine(options: Options) -> str:
+def engine_of(options: Options) -> str:
+    """Which engine is asked for, `kubernetes` or `local`; UsageError as of `kubeconfig`."""
     if options.backend != "auto":
         return options.backend
     if options.emulate:

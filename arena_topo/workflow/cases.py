@@ -72,7 +72,7 @@ class Code(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Diagnosis:
     """What is the matter in one sentence, why, and what to try; the last two where known."""
 
     code: Code

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Self
 
 from arena_topo.backends import Backend, Instance, JobStatus, Phase
 from arena_topo.backends.logs import Line, Notice, Source, Turn, Wanted
-from arena_topo.errors import ArenaError, NotFound
+from arena_topo.errors import ArenaError, JobDeleted, NotFound
 from arena_topo.workflow import choosing, telling
 from arena_topo.workflow.looking import looks
 from arena_topo.workflow.telling import Note
@@ -161,7 +161,7 @@ class Looker:
         self._wake.wait(seconds)
         self._wake.clear()
 
-    def _deleted(self, *, anew: bool) -> ArenaError:
+    def _deleted(self, *, anew: bool) -> JobDeleted:
         name, namespace = self._job.name, self._job.namespace
         text = f"the job {name} was deleted while its log was followed"
         hints = []
@@ -171,7 +171,7 @@ class Looker:
         if self._keeps:
             kept = command("logs --kept", name, namespace=namespace)
             hints.append(f"{kept} shows what was kept of {'the old one' if anew else 'it'}")
-        return ArenaError(text, hint=", ".join(hints) or None)
+        return JobDeleted(text, hint=", ".join(hints) or None)
 
     def _unseen(self, why: str | None) -> None:
         self.blind = why

@@ -194,7 +194,7 @@ def show(
     look at the job; `waits` why there is nothing to read now, and None as soon as there is. All are
     called from the loop over the result. With `options.follow` it ends with the job, or with the
     pod that is named. NoSuchJob at once; NotFound for a pod that is not the job's, and where there
-    is nothing to read; ArenaError if the job is deleted meanwhile. `archive` is where lines are
+    is nothing to read; JobDeleted if the job is deleted meanwhile. `archive` is where lines are
     kept, the user's if none is given.
     """
     hears = _Hears(tell=tell, seen=seen, waits=waits)

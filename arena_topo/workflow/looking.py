@@ -31,7 +31,8 @@ def looks(
     """What is seen at each look, `every` so many seconds; it ends with whoever asks.
 
     A server that does not answer for a while does not end the looking: `blind` hears why nothing
-    is seen, and None once something is again. ClusterError or TimedOut if that takes too long.
+    is seen, and None once something is again. ClusterError or TimedOut if that takes too long, or
+    if there is no time for any other request.
     No pause goes on beyond `end`, which is a time of the clock; `pause` waits so many seconds.
     """
     seen, sees = clock(), True
@@ -39,7 +40,9 @@ def looks(
         try:
             found = look()
         except (ClusterError, TimedOut) as error:
-            if not _passing(error) or clock() - seen > PATIENCE:
+            # Who has an end of its own says better what it waited for.
+            over = end is None and isinstance(error, TimedOut) and error.final
+            if over or not _passing(error) or clock() - seen > PATIENCE:
                 raise
             blind(error.message)
             sees = False

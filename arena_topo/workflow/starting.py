@@ -5,6 +5,9 @@
     yield     whatever conflicts there is older: solve again, record again, look again
     resume    one patch that tests the record, and starts what it says
 
+Where GPUs are only counted, two records that name the same ones do not conflict as long as there
+are enough: the later author keeps its place, and resumes its job without the names.
+
 Of two conflicting records the later author always sees the earlier one and the earlier never the
 later one, so exactly one of them yields, without a clock or a lock. Whoever stops between two of
 these requests leaves a suspended job that others may take over.
@@ -15,7 +18,7 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -24,13 +27,13 @@ from typing import Any
 from arena_topo import manifests
 from arena_topo.backends import quota
 from arena_topo.backends.queue import Queue, QueuedJob, Snapshot, queued, written
-from arena_topo.errors import AccessDenied, AlreadyExists, ArenaError, ClusterError
+from arena_topo.errors import AccessDenied, AlreadyExists, ArenaError, ClusterError, JobDeleted
 from arena_topo.job import MPIJob
 from arena_topo.manifests import Binding, Forecast, Manifest, Plan, transition
 from arena_topo.manifests.binding import leaves_choice, overlooked
 from arena_topo.manifests.record import forecast_of
-from arena_topo.manifests.values import STATE, Mechanisms
-from arena_topo.solver import Placement, Unplaceable, Verdict
+from arena_topo.manifests.values import STATE, Guarantee, Mechanisms
+from arena_topo.solver import Placement, Proof, Unplaceable, Verdict
 from arena_topo.topology import Cluster, GPUSet, Node, NodeName, gpu_set
 from arena_topo.workflow import fairness
 
@@ -208,10 +211,9 @@ class Starter:
             if decision.placement is None:
                 return Outcome(stored=stored, decision=decision, resumed=False)
             snapshot = self._looked(stored)
-            if snapshot is not None and _fits(
-                job, decision, snapshot.cluster(without={_key(stored)})
-            ):
-                done = self._resumed(stored, decision)
+            known = self._as_known(job, stored, decision, snapshot)
+            if known is not None:
+                done = self._resumed(stored, known, told=decision)
                 if done is not None:
                     return done
                 again = self._again(stored)
@@ -256,6 +258,38 @@ class Starter:
                 return None
             raise
         return seen if seen.everything else None
+
+    def _as_known(
+        self, job: MPIJob, stored: Manifest, decision: Decision, snapshot: Snapshot | None
+    ) -> Decision | None:
+        """A decision that conflicts with no older record, without what these have made untrue.
+
+        None if it conflicts. Others that use GPUs of its nodes, nobody says which, leave it enough
+        of them; but it can neither name its own any more nor count on as much bandwidth.
+        """
+        if snapshot is None:
+            return None
+        cluster = snapshot.cluster(without={_key(stored)})
+        mine = queued(stored, {})
+        if mine is None or not _fits(job, decision, cluster):
+            return None
+        if not _outdated(decision, cluster):
+            return decision
+        assert decision.placement is not None
+        names = decision.placement.nodes
+        there = replace(cluster, nodes=tuple(one for one in cluster.nodes if one.name in names))
+        try:
+            found = self._bound(job, mine, there)
+        except ArenaError:
+            return None
+        if found.placement is None or _seats(found.placement) != _seats(decision.placement):
+            return None
+        # Nobody has asked whether another node would be better by now.
+        bound = max(decision.placement.proof.bound, found.placement.bandwidth)
+        left = "bandwidth" if bound > found.placement.bandwidth else "damage"
+        proof = Proof(optimal=False, bound=bound, open=left)
+        found = replace(found, cluster=cluster, placement=replace(found.placement, proof=proof))
+        return found if _fits(job, found, cluster) else None
 
     def _renewed(
         self, job: MPIJob, stored: Manifest, snapshot: Snapshot | None
@@ -302,8 +336,11 @@ class Starter:
         found = self.queue.get(meta["namespace"], meta["name"])
         return found if found is not None and found["metadata"]["uid"] == meta["uid"] else None
 
-    def _resumed(self, stored: Manifest, decision: Decision) -> Outcome | None:
-        """Resume a job by its record; None if the record was not its own any more."""
+    def _resumed(self, stored: Manifest, decision: Decision, *, told: Decision) -> Outcome | None:
+        """Resume a job by its record; None if the record was not its own any more.
+
+        The record says what was `told` before the decision.
+        """
         placement, binding = decision.placement, decision.binding
         assert placement is not None
         assert binding is not None
@@ -320,7 +357,8 @@ class Starter:
                 short = f"{error.message}{f': {error.why}' if error.why else ''}"
         if short is None:
             try:
-                changed = self.queue.change(stored, transition.resuming(stored, placed))
+                anew = None if decision is told else decision.forecast
+                changed = self.queue.change(stored, transition.resuming(stored, placed, anew))
             except ClusterError as error:
                 if error.status != INVALID:
                     raise
@@ -390,9 +428,9 @@ class Starter:
             if changed is not None:
                 if decision.placement is None:
                     return Outcome(stored=changed, decision=decision, resumed=False)
-                seen = self._looked(changed)
-                if seen is not None and _fits(job, decision, seen.cluster(without={_key(changed)})):
-                    done = self._confirmed(changed, decision)
+                known = self._as_known(job, changed, decision, self._looked(changed))
+                if known is not None:
+                    done = self._confirmed(changed, known, told=decision)
                     if done is not None:
                         return done
             again = self._again(stored)
@@ -402,8 +440,11 @@ class Starter:
             self.pause(random.uniform(0, _PAUSE * min(attempt + 1, 10)))  # noqa: S311  no secret
         raise ClusterError(f"the GPUs for {job.name} were taken {_ROUNDS} times in a row")
 
-    def _confirmed(self, stored: Manifest, decision: Decision) -> Outcome | None:
-        """Let a record count that conflicts with no older one; None if it is another's by now."""
+    def _confirmed(self, stored: Manifest, decision: Decision, *, told: Decision) -> Outcome | None:
+        """Let a record count that conflicts with no older one; None if it is another's by now.
+
+        The record says what was `told` before the decision.
+        """
         placement, binding = decision.placement, decision.binding
         assert placement is not None
         assert binding is not None
@@ -411,7 +452,8 @@ class Starter:
         claims = manifests.claims_of(placed, placement, binding, decision.cluster)
         if claims:
             self.queue.renew(stored, claims)
-        changed = self.queue.change(stored, transition.confirming(stored))
+        anew = None if decision is told else decision.forecast
+        changed = self.queue.change(stored, transition.confirming(stored, anew))
         if changed is None:
             return None
         return Outcome(stored=changed, decision=decision, resumed=True)
@@ -421,7 +463,7 @@ class Starter:
         found = self._again(stored)
         if found is None:
             name = stored["metadata"]["name"]
-            raise ArenaError(f"the job {name} was deleted while it was being started")
+            raise JobDeleted(f"the job {name} was deleted while it was being started")
         running = (found["spec"].get("runPolicy") or {}).get("suspend") is not True
         state = (found["metadata"].get("annotations") or {}).get(STATE)
         refused = None if running else f"somebody else is at it as well; it is {state} now"
@@ -504,6 +546,31 @@ def _fits(job: MPIJob, decision: Decision, cluster: Cluster) -> bool:
         and _lets_have(nodes[name], gpu_set(gpu for each in sets for gpu in each), decision.binding)
         for name, sets in workers.items()
     )
+
+
+def _outdated(decision: Decision, cluster: Cluster) -> bool:
+    """Whether a decision that fits says more of its GPUs than can be known by now.
+
+    That is of GPUs that only count: those that are given out one by one fit, or they do not.
+    """
+    assert decision.placement is not None
+    assert decision.binding is not None
+    if decision.binding.guarantee is Guarantee.GPUS:
+        return False
+    named = {one.node for one in decision.placement.assignments if one.gpus}
+    before = {node.name: node.free_count for node in decision.cluster.nodes}
+    chosen = set(decision.placement.nodes)
+    return any(
+        node.name in chosen
+        and node.opaque
+        and (node.name in named or node.free_count < before.get(node.name, 0))
+        for node in cluster.nodes
+    )
+
+
+def _seats(placement: Placement) -> Counter[NodeName]:
+    """How many workers each node gets."""
+    return Counter(one.node for one in placement.assignments)
 
 
 def _has_room(node: Node, job: MPIJob, workers: int) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from enum import StrEnum
 
 from arena_topo.backends import Backend, JobStatus, Phase
-from arena_topo.errors import AlreadyExists, ArenaError, JobFailed, NotFound
+from arena_topo.errors import AlreadyExists, JobDeleted, JobFailed, NotFound
 from arena_topo.job import MPIJob
 from arena_topo.manifests import ApiVersion, Manifest
 
@@ -68,7 +68,7 @@ def to_the_end(
     """Stay with a job until it is over, and send its workers to their places meanwhile.
 
     `tell` hears of every change of phase or reason, `seen` of each look. JobFailed, with the
-    launcher's exit code, if it fails; ArenaError if it is deleted; TimedOut after `timeout`
+    launcher's exit code, if it fails; JobDeleted if it is deleted; TimedOut after `timeout`
     seconds, and it goes on.
     """
     from arena_topo.workflow import submission, waiting  # noqa: PLC0415 - reads the solver
@@ -84,7 +84,7 @@ def to_the_end(
             each=lambda: submission.tend(backend, name, namespace),
         )
     except NotFound:
-        raise ArenaError(f"the job {name} was deleted while it was waited for") from None
+        raise JobDeleted(f"the job {name} was deleted while it was waited for") from None
     if status.phase is Phase.FAILED:
         raise JobFailed(
             f"the job {name} failed",

@@ -30,7 +30,7 @@ from arena_topo.manifests.values import RECORDED, TRIES, Guarantee
 from arena_topo.solver import Verdict as Fits
 from arena_topo.topology import natural
 from arena_topo.workflow import obstacles, symptoms
-from arena_topo.workflow.cases import Case, Code, Said, Verdict
+from arena_topo.workflow.cases import Case, Code, Diagnosis, Said
 from arena_topo.workflow.complaints import condition_of
 from arena_topo.workflow.fairness import STALE
 
@@ -46,7 +46,7 @@ MOST_NAMES = 4
 Row = Callable[[Case], Said | None]
 
 
-def verdict(case: Case) -> Verdict:
+def verdict(case: Case) -> Diagnosis:
     """The first row of the table that applies."""
     for code, row in TABLE:
         said = row(case)
@@ -54,7 +54,7 @@ def verdict(case: Case) -> Verdict:
             why = (said.why or "").strip() or None
             # Engines give as a reason what some rows say themselves.
             told = why if why != said.what else None
-            return Verdict(code=code, what=said.what, why=told, hint=said.hint)
+            return Diagnosis(code=code, what=said.what, why=told, hint=said.hint)
     raise AssertionError("the last row always applies")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -10,7 +11,7 @@ from enum import StrEnum
 from typing import Literal
 
 from arena_topo.backends import Backend, JobStatus, Phase
-from arena_topo.errors import AccessDenied, ArenaError, JobFailed, NotFound, TimedOut
+from arena_topo.errors import AccessDenied, ArenaError, JobDeleted, JobFailed, NotFound, TimedOut
 from arena_topo.workflow.looking import Clock, looks
 from arena_topo.workflow.opening import UnknownJob
 
@@ -89,7 +90,10 @@ def command(verb: str, *names: str, namespace: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """How waiting for one job ended; `status` is None for a job that is not there any more."""
+    """How waiting for one job ended; `status` is None for a job that is not there any more.
+
+    One that was still on its way when waiting ended is OPEN, with its status at the last look.
+    """
 
     name: str
     standing: Standing
@@ -102,10 +106,12 @@ def failure(one: Ending, goal: Goal, namespace: str) -> ArenaError | None:
     JobFailed carries the launcher's exit code where the job was waited for until it is over.
     """
     status = one.status
+    if one.standing is Standing.OPEN:
+        return None
     if status is None:
         if one.standing is Standing.REACHED:
             return None
-        return ArenaError(f"the job {one.name} was deleted while it was waited for")
+        return JobDeleted(f"the job {one.name} was deleted while it was waited for")
     if status.phase is Phase.FAILED and goal is not Goal.DELETED:
         if one.standing is Standing.REACHED and goal is not Goal.FINISHED:
             return None
@@ -200,11 +206,13 @@ def wait_all(
     seen: Callable[[JobStatus], None] = lambda _: None,
     blind: Callable[[str | None], None] = lambda _: None,
     each: Callable[[], None] = lambda: None,
+    stop: threading.Event | None = None,
     clock: Clock = time.monotonic,
 ) -> tuple[Ending, ...]:
-    """Wait until jobs of a namespace have reached a goal, or one has lost it; how they ended.
+    """Wait until jobs of a namespace have reached a goal, or one has lost it; how each ended.
 
-    Without those that were still on their way when another lost the goal for them all. `tell` hears
+    Those are OPEN that were still on their way when another lost the goal for them all, or when
+    somebody said `stop`; there is one look at least. A name given twice counts once. `tell` hears
     of every change of phase or reason, `ended` of each job that is done with, `seen` of each look,
     `waits` of who starts a job that holds nothing, or that it does no more. UnknownJob if one is
     not there to begin with, unless it is to be deleted. TimedOut after `timeout` seconds names
@@ -232,19 +240,30 @@ def wait_all(
         if end is not None and clock() >= end:
             raise watch.late(timeout or 0.0, namespace) from None
 
-    for _ in looks(
-        lambda: watch.look(backend, namespace),
-        every=backend.look_every,
-        blind=unseen,
-        clock=clock,
-        end=end,
-    ):
-        with suppress(ArenaError):
-            each()
-        if watch.settled:
-            break
-        in_time()
-    return tuple(watch.ends[name] for name in watch.names if name in watch.ends)
+    with suppress(_Stopped):
+        for _ in looks(
+            lambda: watch.look(backend, namespace),
+            every=backend.look_every,
+            blind=unseen,
+            clock=clock,
+            end=end,
+            pause=time.sleep if stop is None else lambda seconds: _pause(stop, seconds),
+        ):
+            with suppress(ArenaError):
+                each()
+            if watch.settled:
+                break
+            in_time()
+    return tuple(map(watch.ending, watch.names))
+
+
+class _Stopped(Exception):
+    """Somebody said that it is enough."""
+
+
+def _pause(stop: threading.Event, seconds: float) -> None:
+    if stop.wait(seconds):
+        raise _Stopped
 
 
 @dataclass(slots=True, kw_only=True)
@@ -272,6 +291,11 @@ class _Watch:
     def settled(self) -> bool:
         """Whether there is nothing left to wait for."""
         return not self.left or any(one.standing is Standing.LOST for one in self.ends.values())
+
+    def ending(self, name: str) -> Ending:
+        """How waiting for a job ended, or where it stood."""
+        still = Ending(name=name, standing=Standing.OPEN, status=self.known.get(name))
+        return self.ends.get(name, still)
 
     def look(self, backend: Backend, namespace: str) -> None:
         """Look at every job that is left."""

@@ -25,7 +25,7 @@ from arena_topo.solver import Refusal, Request, Unplaceable, place
 from arena_topo.solver import Verdict as Fits
 from arena_topo.topology import Cluster, count
 from arena_topo.workflow import fairness, planning, symptoms, tables
-from arena_topo.workflow.cases import Case, Fit, Verdict
+from arena_topo.workflow.cases import Case, Diagnosis, Fit
 from arena_topo.workflow.complaints import condition
 from arena_topo.workflow.verdicts import verdict
 
@@ -85,7 +85,7 @@ class Explanation:
     """
 
     status: JobStatus
-    verdict: Verdict
+    verdict: Diagnosis
     now: float
     refusals: tuple[Refusal, ...] = ()
     holders: tuple[Holder, ...] = ()

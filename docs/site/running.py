@@ -74,6 +74,8 @@ def place() -> Iterator[Place]:
     home = _short_folder()
     folder = home / "work"
     folder.mkdir()
+    temporary = home / ".tmp"
+    temporary.mkdir()
     env = {
         "HOME": str(home),
         "PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin",
@@ -85,6 +87,8 @@ def place() -> Iterator[Place]:
         "TZ": "UTC",
         "NO_COLOR": "1",
         "PAGER": "cat",
+        # Goes with the home: jobs that are ended without their supervisor leave their scratch.
+        "TMPDIR": str(temporary),
         "PYTHONDONTWRITEBYTECODE": "1",
         **{name: os.environ[name] for name in _KEPT if name in os.environ},
     }

@@ -33,6 +33,8 @@ class Run:
         self.page = page
         self.screens: list[tuple[Block, list[str]]] = []
         """The console blocks with what they should show."""
+        self.ran: list[tuple[Block, int]] = []
+        """The blocks that were run to their end, with how many commands."""
 
     def run(self) -> None:
         """Run all blocks; what is wrong is among the problems of the page."""
@@ -76,6 +78,7 @@ class Run:
         try:
             if block.kind == "python":
                 said = python.run(block.text, self.page.path.name, block.line)
+                self.ran.append((block, 1))
                 if said is not None:
                     self.page.problem(block.line, f"this fails:\n{said}")
             elif block.kind in {"console", "bash"}:
@@ -106,6 +109,7 @@ class Run:
                 lines += [*command.typed, *self._compared(block, command, seen)]
         for code in sorted(block.exits - codes):
             self.page.problem(block.line, f"says `exit: {code}`, but no command exits with it")
+        self.ran.append((block, len(found)))
         if block.kind == "console":
             self.screens.append((block, lines))
 

@@ -1,37 +1,59 @@
-"""Start-up of whole processes beside a bare interpreter: `python -m pytest tests/benchmarks -s`."""
+"""Start-up of whole processes: `python -m pytest tests/benchmarks/test_startup_speed.py -s`.
+
+Bars: `version` and `--help` 150 ms. Beside them stand a bare interpreter, which nothing here can
+beat, an import of Typer, on which the command line is built, and kubectl where there is one. The
+rows take turns, so that a moment in which the machine is busy strikes them all alike. What a TAB
+costs is in test_completion_speed.py, what commands on a cluster cost in test_cluster_speed.py.
+"""
 
 from __future__ import annotations
 
+import shutil
 import statistics
 import subprocess
 import sys
 import time
 
-ROUNDS = 9
+ROUNDS = 20
+SCRIPT = "import sys; from arena_topo.__main__ import main; sys.exit(main())"
+"""What the console script of an installation does."""
 
 
-def milliseconds(command: list[str]) -> tuple[float, float]:
-    """Best and median wall time of a command, in ms."""
-    times = []
-    for _ in range(ROUNDS):
-        start = time.perf_counter()
-        subprocess.run(command, capture_output=True, check=True)
-        times.append((time.perf_counter() - start) * 1000)
-    return min(times), statistics.median(times)
+def milliseconds(command: list[str]) -> float:
+    """Wall time of a command, in ms."""
+    start = time.perf_counter()
+    subprocess.run(command, capture_output=True, check=True)
+    return (time.perf_counter() - start) * 1000
 
 
 def test_start_up_beside_a_bare_interpreter():
-    python = [sys.executable]
+    python = [sys.executable, "-c"]
     rows = {
-        "python -c pass": [*python, "-c", "pass"],
-        "import typer": [*python, "-c", "import typer"],
-        "import kubernetes.client": [*python, "-c", "import kubernetes.client"],
-        "arena-topo version": [*python, "-m", "arena_topo", "version"],
-        "arena-topo --help": [*python, "-m", "arena_topo", "--help"],
-        "arena-topo submit mpi --help": [*python, "-m", "arena_topo", "submit", "mpi", "--help"],
-        "arena-topo list (local, empty)": [*python, "-m", "arena_topo", "list"],
+        "python -c pass": [*python, "pass"],
+        "python -c 'import typer'": [*python, "import typer"],
+        "python -c 'import kubernetes.client'": [*python, "import kubernetes.client"],
+        "import arena_topo": [*python, "import arena_topo"],
+        "import arena_topo, and its submit": [*python, "import arena_topo; arena_topo.submit"],
     }
-    print(f"\n{'command':34} {'best ms':>8} {'median ms':>10}")
-    for name, command in rows.items():
-        best, median = milliseconds(command)
-        print(f"{name:34} {best:8.0f} {median:10.0f}")
+    if kubectl := shutil.which("kubectl"):
+        rows["kubectl version --client"] = [kubectl, "version", "--client"]
+        rows["kubectl --help"] = [kubectl, "--help"]
+    for words in (
+        "version",
+        "--help",
+        "get --help",
+        "submit mpi --help",
+        "config schema",
+        "topology show dgx-1-v100",
+        "list --backend=local",
+    ):
+        rows[f"arena-topo {words}"] = [*python, SCRIPT, *words.split()]
+    for command in rows.values():  # modules are compiled
+        milliseconds(command)
+    times: dict[str, list[float]] = {name: [] for name in rows}
+    for _ in range(ROUNDS):
+        for name, command in rows.items():
+            times[name].append(milliseconds(command))
+    print(f"\n{'whole processes, ms':40} {'best':>8} {'median':>8} {'worst':>8}")
+    for name, found in times.items():
+        print(f"{name:40} {min(found):8.0f} {statistics.median(found):8.0f} {max(found):8.0f}")

@@ -69,6 +69,7 @@ __all__ = [
     "access",
     "configured",
     "refusal",
+    "written",
 ]
 
 CONNECT_TIMEOUT = 5.0
@@ -118,11 +119,9 @@ _PASSING = frozenset({500, 502, 503, 504})
 
 def access(options: Options) -> Access:
     """Where the API server is and what proves who asks; UsageError names what is wrong."""
-    found = resolve(options)
-    if found.plugin is None:
+    found = written(options)
+    if found.plugin in {None, IN_CLUSTER}:
         return found
-    if found.plugin == IN_CLUSTER:
-        return _in_pod(found)
     if found.exec is not None:
         from arena_topo.backends.kubernetes import credentials  # noqa: PLC0415  only plugins
 
@@ -133,6 +132,15 @@ def access(options: Options) -> Access:
             hint="name a --context",
         )
     return _asked(found)
+
+
+def written(options: Options) -> Access:
+    """What files say of it: who asks is proved once a credential plugin has run, if one is named.
+
+    UsageError as of `access`.
+    """
+    found = resolve(options)
+    return _in_pod(found) if found.plugin == IN_CLUSTER else found
 
 
 def _patience(options: Options) -> float | None:
@@ -242,6 +250,12 @@ class Connection:
         self._pool = pool_of(self.access)
         self._handing: tuple[Access, urllib3.PoolManager] | None = None
         self._renewing = threading.Lock()
+
+    def close(self) -> None:
+        """Let go of its connections; those in use end with their answers."""
+        self._pool.clear()
+        if self._handing is not None:
+            self._handing[1].clear()
 
     @contextlib.contextmanager
     def grace(self, seconds: float = 5.0) -> Iterator[None]:
@@ -553,7 +567,9 @@ class Connection:
         for attempt in itertools.count(1):
             left = until - time.monotonic()
             if limited and left <= 0:
-                raise TimedOut(f"{self.access.server} took too long", hint=self._patience())
+                late = TimedOut(f"{self.access.server} took too long", hint=self._patience())
+                late.final = self.left <= 0
+                raise late
             left = max(0.001, min(left, self._timeout))
             reading = silence if stream else left
             delay = min(_LAST_DELAY, _FIRST_DELAY * 2**attempt)

@@ -99,6 +99,10 @@ class KubernetesBackend:
         self._prometheus: Prometheus | None = None
         self.writer = Writer(self.api, self.api_version)
 
+    def close(self) -> None:
+        """Let go of the connections to the API server."""
+        self.api.close()
+
     def default_namespace(self) -> str:
         """The namespace of -n, else of the context, else `default`."""
         return self._options.namespace or self.api.access.namespace or "default"

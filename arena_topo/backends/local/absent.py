@@ -34,6 +34,9 @@ _UNTIMED = ("running_timeout", "ttl_after_finished")
 class Clusterless:
     """An engine without containers, volume claims, and an arena that knows administrators."""
 
+    def close(self) -> None:
+        """Nothing: there are no connections."""
+
     def volumes(self, namespace: str | None) -> tuple[Volume, ...]:
         """None: jobs see the folders of the machine."""
         del namespace

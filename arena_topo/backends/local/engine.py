@@ -6,6 +6,7 @@ import getpass
 import os
 import signal
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -55,6 +56,12 @@ ADDRESS = "127.0.0.1"
 _PATIENCE = 2 * (processes.GRACE + processes.INSIST) + 4
 """Seconds a supervisor gets to end its job before `delete` does it itself: it may have to end a
 launcher first and then the rest."""
+
+
+_supervisors: set[int] = set()
+"""The supervisors that this process has started and not waited for, by their process ids."""
+
+_reaping = threading.Lock()
 
 
 def open_backend(options: Options) -> LocalBackend:
@@ -317,6 +324,7 @@ class LocalBackend(Clusterless):
 
     def job(self, name: str, namespace: str) -> JobStatus:
         """One job; NotFound if there is none."""
+        _reap()
         try:
             entry = self._ledger.entry(name, namespace)
         except NotFound as missing:
@@ -442,6 +450,7 @@ class LocalBackend(Clusterless):
         )
 
     def _entries(self, namespace: str | None) -> tuple[Entry, ...]:
+        _reap()
         found = (self._alive(entry) for entry in self._ledger.entries(namespace))
         return tuple(entry for entry in found if entry is not None)
 
@@ -553,6 +562,7 @@ def _stop(entry: Entry) -> AbstractSet[int]:
 
         # It ends its pods itself, then itself.
         processes.end(still, grace=_PATIENCE)
+    _reap()
     return processes.end(lambda: processes.of_job(entry.submission.uid))
 
 
@@ -563,6 +573,7 @@ def _spawn(
 
     `folder` is where its job will be; what it has to complain of goes into the folder `diary`.
     """
+    _reap()
     package = Path(__file__).resolve().parents[3]
     path = os.pathsep.join(filter(None, [str(package), environment.get("PYTHONPATH")]))
     # A supervisor is no part of the job that it was perhaps submitted from.
@@ -589,9 +600,31 @@ def _spawn(
             "cannot start the process that runs the job", why=error.strerror or str(error)
         ) from error
     found = processes.process(pid)
+    _supervisors.add(pid)
     if found is None:
         raise ArenaError("the process that runs the job ended at once")
     return found
+
+
+def _reap() -> None:
+    """Let go of the supervisors that have ended, where this process goes on for long after them.
+
+    Nothing else that this process has started is waited for.
+    """
+    # Who finds another thread at it need not do it too.
+    if not _supervisors or not _reaping.acquire(blocking=False):
+        return
+    try:
+        for pid in tuple(_supervisors):
+            try:
+                ended = os.waitpid(pid, os.WNOHANG)[0] == pid
+            except ChildProcessError:
+                # The program around waits for its children itself, or this is a fork of it.
+                ended = True
+            if ended:
+                _supervisors.discard(pid)
+    finally:
+        _reaping.release()
 
 
 def search_path(environment: Mapping[str, str]) -> str:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from arena_topo.output.picture.figure import counted, draw, draw_key, heading, key, states
 from arena_topo.output.picture.sheet import Sheet, wrapped
-from arena_topo.topology import GPUSet, Machine
+from arena_topo.topology import Cluster, GPUSet, Machine
 
 
 def machine(
@@ -50,6 +50,26 @@ def machine(
             sheet.text((0, y + 10), line, "small dim", size=12)
             y += 17
     return sheet.finish(f"{machine.name}: {what}", " ".join((_told(machine), *notes)))
+
+
+def any_of(shown: object) -> str:
+    """Draw what `plan` proposes, a machine, or the network of a cluster, as SVG.
+
+    UsageError for a proposal that places nothing by topology, what refused it for one that does not
+    fit, TypeError for anything else.
+    """
+    if isinstance(shown, Machine):
+        return machine(shown)
+    if isinstance(shown, Cluster):
+        from arena_topo.output.picture.network import fabric  # noqa: PLC0415 - only for networks
+
+        return fabric(shown)
+    from arena_topo.output.picture.placement import drawn  # noqa: PLC0415 - reads the solver
+    from arena_topo.workflow.comparison import Proposal  # noqa: PLC0415 - reads the solver
+
+    if isinstance(shown, Proposal):
+        return drawn(shown)
+    raise TypeError(f"no picture can be made of a {type(shown).__name__}")
 
 
 def _told(machine: Machine) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from arena_topo.errors import UsageError
 from arena_topo.output import EMULATED, guarantee, number
 from arena_topo.output.drawing import names
 from arena_topo.output.picture.figure import (
@@ -59,6 +60,20 @@ class _Side:
     places: tuple[_Place, ...]
 
 
+def drawn(proposal: Proposal) -> str:
+    """Draw a proposal; what refused it, or UsageError, where there is no placement to draw."""
+    if proposal.refused is not None:
+        raise proposal.refused
+    picture = placement(proposal)
+    if not picture:
+        raise UsageError(
+            f"there is no placement of {proposal.job.name} to draw",
+            why="its GPUs are only counted: nobody asked for a placement by topology",
+            hint="add --gputopology",
+        )
+    return picture
+
+
 def placement(proposal: Proposal) -> str:
     """Draw a proposal as SVG; empty where nothing is placed."""
     plan, cluster = proposal.plan, proposal.cluster
@@ -101,9 +116,10 @@ def _taken(side: _Side) -> dict[str, tuple[int, int]]:
 def _listed(side: _Side) -> str:
     """The machines of a choice and their GPUs, the first few."""
     said = [
-        f"{one.node.name} GPUs {', '.join(map(str, one.choice.order))}"
+        f"{one.node.name} GPU{'s' if len(one.choice.order) > 1 else ''} "
+        + ", ".join(map(str, one.choice.order))
         if one.choice.gpus
-        else f"{one.node.name}, {one.kubelet} GPUs"
+        else f"{one.node.name}, {one.kubelet} GPU{'s' if one.kubelet > 1 else ''}"
         for one in side.places[:MOST_DRAWINGS]
     ]
     more = len(side.places) - len(said)

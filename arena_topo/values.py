@@ -1,0 +1,62 @@
+"""The types of what is found inside the values that the verbs return, to be named in annotations.
+
+The values themselves are in the package (`arena_topo.JobStatus`). Two that have the name of another
+are called otherwise here: `SeenDevice` and `Baseline`.
+"""
+
+from __future__ import annotations
+
+from arena_topo.backends.kubernetes.facts import Denied
+from arena_topo.backends.metrics import GpuSample
+from arena_topo.backends.occupancy import NodePod, NodeStatus, Occupancy, Share
+from arena_topo.manifests.values import Binding, Guarantee
+from arena_topo.solver import Assignment, Policy, Proof, Reason, Refusal, Request
+from arena_topo.solver.unaware import Outcome as Baseline
+from arena_topo.topology import GPU, NIC, Knowledge, Link, LinkKind, Node, Taint, Tier
+from arena_topo.topology.fabricfile import FabricFile, Level
+from arena_topo.workflow.cases import Code, Diagnosis
+from arena_topo.workflow.checks import Finding, Outcome
+from arena_topo.workflow.comparison import Comparison
+from arena_topo.workflow.drift import Device as SeenDevice
+from arena_topo.workflow.drift import Difference, Kind, Sight
+from arena_topo.workflow.why import Holder, Turn, Waiting
+
+__all__ = [
+    "GPU",
+    "NIC",
+    "Assignment",
+    "Baseline",
+    "Binding",
+    "Code",
+    "Comparison",
+    "Denied",
+    "Diagnosis",
+    "Difference",
+    "FabricFile",
+    "Finding",
+    "GpuSample",
+    "Guarantee",
+    "Holder",
+    "Kind",
+    "Knowledge",
+    "Level",
+    "Link",
+    "LinkKind",
+    "Node",
+    "NodePod",
+    "NodeStatus",
+    "Occupancy",
+    "Outcome",
+    "Policy",
+    "Proof",
+    "Reason",
+    "Refusal",
+    "Request",
+    "SeenDevice",
+    "Share",
+    "Sight",
+    "Taint",
+    "Tier",
+    "Turn",
+    "Waiting",
+]

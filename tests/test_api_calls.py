@@ -1,0 +1,327 @@
+"""What calls of the verbs leave behind, how long they wait, and how another thread ends them."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import importlib
+import os
+import pkgutil
+import sys
+import threading
+import time
+import typing
+from contextlib import contextmanager
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+from worlds import kubernetes_world, living_world, local_world
+
+import arena_topo
+from arena_topo import MPIJob, Options, Standing, values
+from arena_topo.backends.kubernetes.engine import KubernetesBackend
+
+HERE = Options(backend="local", emulate="dgx-1-v100:2")
+GANG = {"gputopology": True, "gang": True, "workers": 2, "gpus": 4}
+
+
+def gang(name: str, command: str = "mpirun true", **more) -> MPIJob:
+    return MPIJob(**{"name": name, "image": "local", "command": command, **GANG, **more})
+
+
+@pytest.fixture
+def local(tmp_path):
+    with local_world(tmp_path) as world:
+        yield world
+
+
+@pytest.fixture
+def cluster(tmp_path, monkeypatch):
+    """A cluster that acts by itself, whose jobs run until they are ended, and how to reach it."""
+    monkeypatch.setattr(KubernetesBackend, "look_every", 0.05)
+    with living_world(tmp_path) as world:
+        world.cluster.duration = None
+        yield Options(kubeconfig=str(tmp_path / "config"))
+
+
+@contextmanager
+def uncollected():
+    """No cycle is let go of meanwhile."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def settles(count, most: int) -> bool:
+    """Whether a number comes down to this in a while."""
+    end = time.monotonic() + 20
+    while count() > most and time.monotonic() < end:
+        time.sleep(0.05)
+    return count() <= most
+
+
+# ---------------------------------------------------------------- what calls leave behind
+
+
+def test_a_log_that_is_left_in_the_middle_leaves_no_thread_and_no_file(local):
+    del local
+    arena_topo.submit(gang("talks", "while echo hello; do sleep 0.05; done", gpus=1), options=HERE)
+    next(arena_topo.logs("talks", follow=True, options=HERE))
+    assert settles(threading.active_count, 1)
+    before = descriptors()
+    with uncollected():
+        for _ in range(5):
+            for line in arena_topo.logs("talks", follow=True, options=HERE):
+                assert line.message == "hello"
+                break
+        assert settles(threading.active_count, 1)
+        assert settles(descriptors, before)
+
+
+def test_a_call_leaves_no_connection(cluster):
+    arena_topo.submit(gang("demo"), options=cluster)
+    arena_topo.list_jobs(options=cluster)
+    with uncollected():
+        before = descriptors()
+        for _ in range(3):
+            arena_topo.list_jobs(options=cluster)
+            arena_topo.get("demo", options=cluster)
+            arena_topo.plan(gang("other"), options=cluster)
+            arena_topo.top_nodes(options=cluster)
+            arena_topo.cluster(options=cluster)
+            arena_topo.wait("demo", until="placed", options=cluster)
+            list(arena_topo.logs("demo", options=cluster))
+            with pytest.raises(arena_topo.NotFound):
+                arena_topo.why("nope", options=cluster)
+        # The server's sides of them, in this process too, are closed a moment later.
+        assert settles(descriptors, before)
+
+
+def zombies() -> list[str]:
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, parent = stat.read_text().rpartition(")")[2].split()[:2]
+        except OSError:
+            continue
+        if (state, parent) == ("Z", str(os.getpid())):
+            found.append(stat.parent.name)
+    return found
+
+
+def test_local_jobs_that_have_ended_leave_no_zombies_and_others_children_are_left_alone(local):
+    del local
+    other = os.posix_spawn("/bin/true", ["true"], {})
+    for index in range(3):
+        arena_topo.submit(gang(f"job-{index}", "true", gpus=1), options=HERE)
+    arena_topo.wait([f"job-{index}" for index in range(3)], options=HERE, timeout=60)
+    end = time.monotonic() + 20
+    while len(zombies()) > 1 and time.monotonic() < end:
+        arena_topo.list_jobs(options=HERE)
+        time.sleep(0.05)
+    assert zombies() == [str(other)]
+    assert os.waitpid(other, 0) == (other, 0)
+
+
+# ---------------------------------------------------------------- how long calls wait
+
+
+def test_waiting_ends_with_the_shorter_of_its_two_limits(cluster):
+    arena_topo.submit(gang("demo"), options=cluster)
+    short = dataclasses.replace(cluster, deadline=0.5)
+    for options, timeout in ((short, None), (short, 60.0), (cluster, 0.5)):
+        begun = time.monotonic()
+        with pytest.raises(arena_topo.TimedOut, match=r"job demo is still \w+ after 0\.5 s"):
+            arena_topo.wait("demo", options=options, timeout=timeout)
+        assert time.monotonic() - begun < 20
+    with pytest.raises(arena_topo.TimedOut):
+        arena_topo.submit(gang("other", gpus=1), options=short, wait=True)
+    with pytest.raises(arena_topo.TimedOut):
+        list(arena_topo.logs("demo", follow=True, options=short))
+
+
+@pytest.mark.parametrize("which", ["local", "kubernetes"])
+def test_waiting_for_no_time_at_all_looks_once(tmp_path, run, which):
+    opened = local_world if which == "local" else kubernetes_world("v2beta1")
+    with opened(tmp_path) as world:
+        options, flags = HERE, ("--backend=local", f"--emulate={HERE.emulate}")
+        if which == "kubernetes":
+            options = Options(kubeconfig=str(tmp_path / "config"))
+            flags = (f"--kubeconfig={options.kubeconfig}",)
+        job = world.job("demo", **GANG)
+        world.backend.apply(arena_topo.plan(job, options=options).plan)
+        world.start("demo")
+        assert arena_topo.wait("demo", until="running", timeout=0, options=options).status
+        with pytest.raises(arena_topo.TimedOut, match="job demo is still RUNNING after 0 s"):
+            arena_topo.wait("demo", timeout=0, options=options)
+        code, out, err = run("wait", "demo", "--timeout=0s", "--for=running", *flags)
+        assert (code, out) == (0, "mpijob.kubeflow.org/demo running\n"), err
+        code, _out, err = run("wait", "demo", "--timeout=0s", *flags)
+        assert code == 6
+        assert "job demo is still RUNNING after 0 s" in err
+        world.finish("demo")
+
+
+def test_of_several_jobs_that_are_awaited_each_has_its_ending_in_the_order_of_the_names(local):
+    del local
+    arena_topo.submit(gang("long", "sleep 600", gpus=1), options=HERE)
+    arena_topo.submit(gang("bad", "exit 3", gpus=1), options=HERE)
+    names = (one for one in ("long", "bad", "long"))
+    found = arena_topo.wait(names, until="succeeded", options=HERE, timeout=60)
+    assert [one.name for one in found] == ["long", "bad", "long"]
+    assert [one.standing for one in found] == [Standing.OPEN, Standing.LOST, Standing.OPEN]
+    assert found[0].status is not None
+    assert not found[0].status.phase.over
+    with pytest.raises(arena_topo.JobFailed, match="bad"):
+        arena_topo.wait(["long", "bad"], until="succeeded", check=True, options=HERE, timeout=60)
+
+
+def test_another_thread_ends_the_waiting(local):
+    del local
+    arena_topo.submit(gang("long", "sleep 600", gpus=1), options=HERE)
+    stop = threading.Event()
+
+    def enough(text: str) -> None:
+        if "RUNNING" in text:
+            stop.set()
+
+    end = arena_topo.wait("long", stop=stop, options=HERE, tell=enough, timeout=60)
+    assert (end.standing, end.status.phase) == (Standing.OPEN, arena_topo.Phase.RUNNING)
+
+
+def test_another_thread_ends_the_loop_over_a_log_that_says_nothing(local):
+    del local
+    arena_topo.submit(gang("long", "echo begun; sleep 600", gpus=1), options=HERE)
+    lines = arena_topo.logs("long", follow=True, options=HERE)
+    seen: list[str] = []
+    reads = threading.Thread(target=lambda: seen.extend(line.message for line in lines))
+    begun = next(lines)
+    reads.start()
+    time.sleep(0.3)
+    lines.close()
+    reads.join(30)
+    assert not reads.is_alive()
+    assert (begun.message, seen) == ("begun", [])
+    assert settles(threading.active_count, 1)
+    lines.close()
+    assert list(lines) == []
+
+
+# ---------------------------------------------------------------- what is said wrongly
+
+
+def test_what_a_call_cannot_heed_is_refused(local):
+    del local
+    for call, said in (
+        (lambda: arena_topo.plan(gang("a"), api_version="v9", options=HERE), "there is no 'v9'"),
+        (lambda: arena_topo.submit(gang("a"), api_version="v9", options=HERE), "there is no 'v9'"),
+        (lambda: arena_topo.logs("a", tail=-1, options=HERE), "tail is invalid"),
+        (lambda: arena_topo.logs("a", since=-1, options=HERE), "since is invalid"),
+    ):
+        with pytest.raises(arena_topo.UsageError, match=said):
+            call()
+
+
+def test_the_time_of_a_submission_is_heeded_without_waiting_for_the_job(tmp_path):
+    with living_world(tmp_path) as world:
+        world.api.fail("GET", times=50, delay=1.5)
+        options = Options(kubeconfig=str(tmp_path / "config"))
+        with pytest.raises(arena_topo.TimedOut):
+            arena_topo.submit(gang("demo"), options=options, timeout=0.5)
+
+
+def test_phases_are_understood_as_the_command_understands_them(local):
+    del local
+    arena_topo.submit(gang("bad", "exit 3", gpus=1), options=HERE)
+    arena_topo.wait("bad", options=HERE, timeout=60)
+    for status in ("failed", ["Failed", "running"], arena_topo.Phase.FAILED):
+        assert [one.name for one in arena_topo.list_jobs(status=status, options=HERE)] == ["bad"]
+
+
+# ---------------------------------------------------------------- names, pictures and types
+
+
+def test_the_known_machines_are_named():
+    assert "dgx-1-v100" in arena_topo.presets()
+    assert [arena_topo.machine(name).name for name in arena_topo.presets()] == list(
+        arena_topo.presets()
+    )
+
+
+def test_plans_machines_and_networks_are_drawn(local, run):
+    del local
+    flags = ("--backend=local", f"--emulate={HERE.emulate}")
+    drawn = arena_topo.picture(arena_topo.machine("dgx-1-v100"))
+    assert drawn == run("topology", "show", "dgx-1-v100", "-o", "svg")[1]
+    planned = arena_topo.plan(gang("a", "true"), options=HERE)
+    asked = ("--name=a", "--workers=2", "--gpus=4", "--gang", "--gputopology", "--image=local")
+    assert arena_topo.picture(planned) == run("plan", "mpi", *flags, "-o", "svg", *asked, "true")[1]
+    assert ET.fromstring(arena_topo.picture(arena_topo.cluster(options=HERE))).tag.endswith("svg")
+    with pytest.raises(arena_topo.Unplaceable):
+        arena_topo.picture(arena_topo.plan(gang("a", workers=9, gpus=8), options=HERE))
+    with pytest.raises(arena_topo.UsageError, match="no placement of a to draw") as refused:
+        arena_topo.picture(arena_topo.plan(gang("a", gputopology=False), options=HERE))
+    assert refused.value.hint == "add --gputopology"
+    with pytest.raises(TypeError, match="no picture can be made of a str"):
+        arena_topo.picture("a")  # type: ignore[arg-type]
+
+
+def test_no_picture_of_what_is_not_placed_is_an_error_of_the_command(local, run):
+    del local
+    flags = ("--backend=local", f"--emulate={HERE.emulate}")
+    asked = ("--name=a", "--workers=2", "--gpus=4", "--image=local")
+    code, out, err = run("plan", "mpi", *flags, "-o", "svg", *asked, "true")
+    assert (code, out) == (2, "")
+    assert "there is no placement of a to draw" in err
+
+
+def test_the_picture_of_one_gpu_speaks_of_one(local):
+    del local
+    planned = arena_topo.plan(gang("a", workers=1, gpus=1), options=HERE)
+    title = ET.fromstring(arena_topo.picture(planned)).find("{http://www.w3.org/2000/svg}title")
+    assert title is not None
+    assert "dgx-1-v100-0 GPU 0:" in title.text
+
+
+def of_the_package(hint: object) -> set[type]:
+    inner = set().union(*map(of_the_package, typing.get_args(hint)))
+    own = isinstance(hint, type) and hint.__module__.startswith("arena_topo")
+    return inner | {hint} if own else inner
+
+
+def test_every_type_that_is_found_inside_a_value_has_a_public_name():
+    for one in pkgutil.walk_packages(arena_topo.__path__, "arena_topo."):
+        if one.name.partition(".")[2].partition(".")[0] in {"topology", "manifests", "workflow"}:
+            importlib.import_module(one.name)
+    known = {
+        name: kind
+        for module in list(sys.modules.values())
+        if getattr(module, "__name__", "").startswith("arena_topo.")
+        for name, kind in vars(module).items()
+        if isinstance(kind, type)
+    }
+    public = {getattr(arena_topo, name) for name in arena_topo.__all__ if name != "__version__"}
+    public |= {getattr(values, name) for name in values.__all__}
+    left, seen = [one for one in public if isinstance(one, type)], set()
+    while left:
+        kind = left.pop()
+        if kind in seen or not dataclasses.is_dataclass(kind):
+            continue
+        seen.add(kind)
+        # Names that only type checkers import where they stand.
+        own = {one.__name__: one for one in public if isinstance(one, type)}
+        local = {**known, **own, **vars(sys.modules[kind.__module__])}
+        for hint in typing.get_type_hints(kind, localns=local).values():
+            assert of_the_package(hint) <= public, f"{kind.__name__}: {of_the_package(hint)}"
+            left += of_the_package(hint)
+    assert len(seen) > 40
+    names = [set(arena_topo.__all__), set(values.__all__)]
+    assert not names[0] & names[1]
