@@ -3,14 +3,32 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 from arena_topo import cli, completion
 from arena_topo.completion import names
 
 LOCAL = ["--image=local", "--gpus=2", "--workers=2"]
 MPI = ["submit", "mpi", "--image=x", "--gpus=2", "--workers=2"]
+
+
+@pytest.fixture(autouse=True)
+def _ends() -> Iterator[None]:
+    """No test of who imports it lasts longer: whatever waits for ever is interrupted."""
+
+    def late(*_):
+        pytest.fail("it waits for something that does not happen")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(90)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
 
 
 def did(*line):

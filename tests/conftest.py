@@ -18,10 +18,15 @@ from arena_topo.cli import settings as settings_files
 
 TLS = Path(__file__).parent / "tls"
 
+# Where CI is set, Hypothesis would try the same cases every time.
 settings.register_profile(
-    "default", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=60
+    "default",
+    deadline=None,
+    derandomize=False,
+    suppress_health_check=[HealthCheck.too_slow],
+    max_examples=60,
 )
-settings.register_profile("thorough", deadline=None, max_examples=2000)
+settings.register_profile("thorough", deadline=None, derandomize=False, max_examples=2000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 

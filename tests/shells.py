@@ -68,6 +68,9 @@ class Shell:
         self._report = home / "line"
         file = home / _RC[name]
         file.parent.mkdir(parents=True, exist_ok=True)
+        # Without this folder fish reads all manual pages, for a minute, beside what is tested.
+        data = Path(env.get("XDG_DATA_HOME", home / ".local/share"))
+        (data / "fish/generated_completions").mkdir(parents=True, exist_ok=True)
         file.write_text(_SET_UP[name].format(report=self._report, mark=_MARK) + rc + "\n")
         self._program = pexpect.spawn(
             path,
@@ -82,15 +85,20 @@ class Shell:
         self.seen = ""
         """What was shown while a line was made, as it came."""
         self.started = self._until(_PROMPT)
+        self._clear()
 
     def line(self, typed: str) -> str:
         """What stands on the line once these keys are pressed; it is cleared afterwards."""
         self._program.send(typed + _REPORT)
         self.seen, line = self._told()
-        # What it shows while it clears the line is nothing that it shows with the next one.
-        self._program.send(_END + _KILL + _REPORT)
-        assert self._told()[1] == "", f"{self.name} does not clear {line!r}"
+        self._clear()
         return line
+
+    def _clear(self) -> None:
+        """Clear the line; what is shown meanwhile is nothing that is shown with the next one."""
+        self._program.send(_END + _KILL + _REPORT)
+        line = self._told()[1]
+        assert not line, f"{self.name} does not clear {line!r}"
 
     def _told(self) -> tuple[str, str]:
         """What is shown up to where the shell tells its line, and that line."""
@@ -102,14 +110,16 @@ class Shell:
         self._quiet()
         self._program.send(typed)
         text = self._until(*map(re.escape, wanted))
-        self._program.send(_END + _KILL)
+        self._clear()
         return text
 
     def run(self, command: str) -> str:
         """Run a command to its end; what it writes."""
         self._quiet()
         self._program.sendline(f"{command}; echo do''ne")
-        return self._until(r"\bdone\r?\n(.|\n)*" + _PROMPT)
+        text = self._until(r"\bdone\r?\n(.|\n)*" + _PROMPT)
+        self._clear()
+        return text
 
     def close(self) -> None:
         """End it."""

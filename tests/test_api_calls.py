@@ -274,15 +274,6 @@ def test_plans_machines_and_networks_are_drawn(local, run):
         arena_topo.picture("a")  # type: ignore[arg-type]
 
 
-def test_no_picture_of_what_is_not_placed_is_an_error_of_the_command(local, run):
-    del local
-    flags = ("--backend=local", f"--emulate={HERE.emulate}")
-    asked = ("--name=a", "--workers=2", "--gpus=4", "--image=local")
-    code, out, err = run("plan", "mpi", *flags, "-o", "svg", *asked, "true")
-    assert (code, out) == (2, "")
-    assert "there is no placement of a to draw" in err
-
-
 def test_the_picture_of_one_gpu_speaks_of_one(local):
     del local
     planned = arena_topo.plan(gang("a", workers=1, gpus=1), options=HERE)

@@ -6,6 +6,7 @@ import contextlib
 import os
 import resource
 import shutil
+import signal
 import stat
 import subprocess
 import sys
@@ -14,7 +15,18 @@ import time
 from pathlib import Path
 
 import pytest
-from completing import LOCAL, MPI, answer, did, file_of, folder, offered, submitted, until
+from completing import (  # noqa: F401 - one is for all tests
+    LOCAL,
+    MPI,
+    _ends,
+    answer,
+    did,
+    file_of,
+    folder,
+    offered,
+    submitted,
+    until,
+)
 from fake_api import FakeApi, kubeconfig
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,6 +37,7 @@ from arena_topo.backends.kubernetes import kubeconfig as kubeconfigs
 from arena_topo.cli import settings as settings_files
 from arena_topo.cli.options import Globals, environment
 from arena_topo.completion import keeping, names, place, refresh
+from arena_topo.topology import presets
 
 SITE = settings_files.SITE  # before any test has another one
 NAMES = ["one", "two", "three"]
@@ -52,7 +65,7 @@ def forgotten(api, name):
 def arena(*line):
     """Run a command as another process."""
     command = [sys.executable, "-m", "arena_topo", *line]
-    return subprocess.run(command, check=True, capture_output=True, text=True)
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
 
 
 # ---------------------------------------------------------------- what commands leave
@@ -200,6 +213,7 @@ def test_who_asks_as_somebody_else_may_see_another_cluster(cluster):
     assert offered("--as", "bob", "get", "") == []
     submitted("theirs", flags=["--as", "bob", "--as-group", "g", "--as-group", "h"])
     assert offered("--as-group=g", "--as=bob", "--as-group=h", "get", "") == ["theirs"]
+    assert offered("--as=bob", "--as-group=h", "get", "") == []
     assert offered("--as=bob", "--as-group=h", "--as-group=g", "get", "") == []
     assert offered("get", "") == ["mine"]
 
@@ -270,6 +284,19 @@ def test_jobs_of_this_machine_are_those_of_its_folders(settled, user, capfd, mon
     capfd.readouterr()
 
 
+@pytest.mark.usefixtures("nobody_asks")
+def test_machines_that_are_pretended_are_known_before_anybody_looked(capfd):
+    for said in ("dgx-1-v100", "dgx-2:3", "pcie-4, dgx-2:1 ,pcie-4:2"):
+        at = ["--backend=local", f"--emulate={said}"]
+        before = answer(*at, "top", "node", "")
+        did(*at, "top", "node")
+        assert before == answer(*at, "top", "node", "")
+        assert before == {one.name: f"{len(one.gpus)} GPUs" for one in presets.emulated(said)}
+    for wrong in ("dgx-1-v100:0", "dgx", "dgx-2,", "dgx-2:x", "dgx-2:", "dgx-2:²", "dgx-2:99999"):
+        assert answer("--backend=local", f"--emulate={wrong}", "top", "node", "") == {}
+    del capfd
+
+
 def test_the_fields_are_those_of_the_program():
     fields = {one.replace("-", "_").lstrip("_") for one in place.OURS}
     known = environment(Globals)
@@ -315,6 +342,24 @@ def test_the_engine_is_the_one_that_a_command_would_open(tmp_path_factory, data)
             assert line.engine == workflow.engine_of(Options(**options))
         except cli.UsageError:  # KUBECONFIG names nothing that is there
             assert line.engine == "kubernetes"
+
+
+@pytest.mark.parametrize("host", ["", "10.0.0.1"])
+@pytest.mark.parametrize("token", ["", "secret", None])
+def test_a_pod_with_an_account_means_its_own_cluster(host, token, tmp_path, monkeypatch):
+    monkeypatch.setattr(kubeconfigs, "SERVICE_ACCOUNT", tmp_path)
+    monkeypatch.setattr(place, "IN_CLUSTER", str(tmp_path / "token"))
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", host)
+    if token is not None:
+        (tmp_path / "token").write_text(token)
+    engine = "kubernetes" if host and token else "local"
+    assert place.Line([], os.environ).engine == engine
+    assert workflow.engine_of(Options()) == engine
+
+
+def test_the_pods_of_two_clusters_are_not_mixed_up():
+    hosts = ({}, {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, {"KUBERNETES_SERVICE_HOST": "10.0.0.2"})
+    assert len({place.Line([], dict(os.environ) | one).key for one in hosts}) == len(hosts)
 
 
 @pytest.mark.usefixtures("nobody_asks")
@@ -477,6 +522,7 @@ def test_a_broken_file_is_one_without_names_until_it_is_written_anew(what, kind,
     submitted("bert")
     did("list")
     path = folder() / "lock" if kind == "lock" else (file_of(kind))
+    signal.alarm(20)
     BROKEN[what](path)
     began = time.monotonic()
     assert set(offered("get", "")) <= {"bert"}
@@ -554,6 +600,7 @@ def test_where_nothing_can_be_kept_commands_do_their_work_all_the_same(what, clu
             capture_output=True,
             text=True,
             check=False,
+            timeout=60,
             preexec_fn=limit,
         )
 
@@ -570,7 +617,7 @@ def test_where_nothing_can_be_kept_commands_do_their_work_all_the_same(what, clu
 def test_a_name_that_a_shell_would_obey_is_never_offered():
     submitted("bert")
     odd = ["a b", "$(reboot)", "`x`", "a;b", "\x1b[31mred", "a\nb", "a\tb", "-rf", "a/../b"]
-    odd += ["\u202egnp", "", "\u0430dmin"]
+    odd += ["\u202egnp", "", "\u0430dmin", "x" * 254]
     kept = dict.fromkeys([*odd, "bert"], "said \x1b[31m\tso\nand \u202e so")
     with keeping.Folder(os.environ) as one:
         keeping.update(one, file_of("jobs").name, kept, keeping.now(), whole=True)

@@ -223,6 +223,7 @@ def home(tmp_path_factory):
             env=environ,
             check=True,
             capture_output=True,
+            timeout=60,
         )
     return environ
 
@@ -506,6 +507,7 @@ def test_closed_and_full_streams_are_nothing_to_tell(closed):
         env={**nowhere(), completion.ASKED: "bash"},
         capture_output=True,
         check=False,
+        timeout=60,
     )
     assert (done.returncode, done.stderr) == (0, b"")
 
@@ -527,12 +529,17 @@ def test_an_interrupted_answer_is_silent():
         env={**nowhere(), completion.ASKED: "bash"},
         stdout=theirs,
         stderr=subprocess.PIPE,
+        # What a shell started in the background ignores it, and so would its children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
     ) as asked:
-        os.read(ours, 1)  # it answers
-        asked.send_signal(signal.SIGINT)
-        _, err = asked.communicate(timeout=60)
-    os.close(ours)
-    os.close(theirs)
+        try:
+            os.close(theirs)
+            assert os.read(ours, 1)  # it answers
+            asked.send_signal(signal.SIGINT)
+            _, err = asked.communicate(timeout=60)
+        finally:
+            asked.kill()
+            os.close(ours)
     assert (asked.returncode, err) == (-signal.SIGINT, b"")
 
 
@@ -558,6 +565,7 @@ def test_an_answer_loads_nothing_that_python_has_not_loaded_already():
         capture_output=True,
         text=True,
         check=True,
+        timeout=60,
     )
     loaded = {name for name in done.stdout.split() if not name.startswith("arena_topo")}
     assert loaded <= {"__future__", "time", "fcntl"}

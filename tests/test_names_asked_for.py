@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from completing import file_of, folder, submitted, until
+from completing import _ends, file_of, folder, offered, submitted, until  # noqa: F401
 from fake_api import kubeconfig
 
 from arena_topo.completion import keeping, names, place, refresh
@@ -34,6 +34,7 @@ def tab(*words, **more):
         capture_output=True,
         text=True,
         check=True,
+        timeout=60,
     ).stdout
 
 
@@ -45,6 +46,13 @@ def standing_in(path):
             if (one / "cwd").readlink() == path:
                 found.append(one)
     return found
+
+
+def waiting():
+    """The children that wait for another one to have asked."""
+    locks = [one.split() for one in Path("/proc/locks").read_text().splitlines()]
+    held = {f":{one.stat().st_ino}" for one in folder().glob("busy-*")}
+    return [one for one in locks if one[1] == "->" and any(map(one[6].endswith, held))]
 
 
 def turns():
@@ -82,12 +90,94 @@ def test_one_child_asks_at_a_time_however_often_tab_is_pressed(cluster):
         until(lambda: any("mpijobs" in one for one in cluster.requests[before:]))
         tab("get", "")
         tab("-n", "team-a", "get", "")  # another question to the same cluster
+        until(waiting, 30)
+        assert not [one for one in cluster.requests[before:] if "team-a/mpijobs" in one]
     finally:
         held.set()
     until(lambda: "bert" in tab("get", ""))
     until(lambda: not turns())
     lists = [one for one in cluster.requests[before:] if "default/mpijobs" in one]
     assert len(lists) == 1
+    assert [one for one in cluster.requests[before:] if "team-a/mpijobs" in one]
+
+
+def test_pods_of_one_job_and_claims_are_asked_for(cluster, operator):
+    submitted("bert", "gpt")
+    operator.start("bert")
+    cluster.add(
+        {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "metadata": {"name": "corpus"},
+            "spec": {"resources": {"requests": {"storage": "1Ti"}}},
+            "status": {"phase": "Bound"},
+        }
+    )
+    assert tab("submit", "mpi", "--data", "") == "words nospace keep\n"
+    assert tab("logs", "bert", "-i", "") == "words keep\n"
+    until(lambda: "\nbert-worker-1\ton node-0\n" in tab("logs", "bert", "-i", ""))
+    until(lambda: "\ncorpus:" in tab("submit", "mpi", "--data", ""))
+    until(lambda: not turns())
+    file_of("instances").write_text(f"{names.HEAD} 1\nbert\tbert-worker-9=\ngpt\t\n")
+    before = len(cluster.requests)
+    assert tab("logs", "bert", "-i", "") == "words keep\nbert-worker-9\n"
+    until(lambda: "\nbert-worker-1\ton node-0\n" in tab("logs", "bert", "-i", ""))
+    assert [one for one in cluster.requests[before:] if one.endswith("/mpijobs/bert")]
+    assert not [one for one in cluster.requests[before:] if one.endswith("/mpijobs")]
+
+
+def test_machines_that_are_pretended_and_profiles_are_asked_for_without_a_cluster(user):
+    user.write_text('[profile.big]\nuser = "alice"\n')
+    local = ["--backend=local", "--emulate=dgx-1-v100:2", "top", "node", ""]
+    tab(*local)
+    assert tab("list", "--profile", "") == "words keep\n"
+    machines = "dgx-1-v100-0\t8 GPUs\ndgx-1-v100-1\t8 GPUs\n"
+    until(lambda: any(one.read_text().endswith(machines) for one in folder().glob("*-nodes")))
+    assert tab(*local) == f"words keep\n{machines}"
+    until(lambda: tab("list", "--profile", "") == "words keep\nbig\n")
+
+
+OLD = {"jobs": 5, "instances": 5, "namespaces": 60, "nodes": 60, "claims": 60, "priorities": 600}
+LINES = {
+    "jobs": ["get", ""],
+    "instances": ["logs", "bert", "-i", ""],
+    "namespaces": ["-n", ""],
+    "nodes": ["top", "node", ""],
+    "claims": ["submit", "mpi", "--data", ""],
+    "priorities": ["submit", "mpi", "--priority", ""],
+}
+
+
+@pytest.mark.parametrize("kind", OLD)
+def test_names_are_asked_for_again_once_they_are_old(kind, cluster, monkeypatch):
+    # No child is started, but for whom it is the turn.
+    monkeypatch.setattr(sys, "executable", "")
+    submitted("bert")
+    at = keeping.now()
+    (start, _, _) = file_of("jobs").name.partition("-")
+    name = f"{start}-{kind}" + ("-default" if kind in names.OF_NAMESPACES else "")
+    (folder() / name).write_text(f"{names.HEAD} {at}\nbert\tbert-0=\n")
+    (folder() / name).chmod(0o600)
+    for past, asked in ((OLD[kind] - 0.1, 0), (OLD[kind] + 0.1, 1)):
+        with monkeypatch.context() as patched:
+            patched.setattr(time, "time", lambda past=past: at / 1000 + past)
+            assert [one[:4] for one in offered(*LINES[kind])] == ["bert"]
+            assert len(turns()) == asked
+    del cluster
+
+
+def test_what_lies_in_the_folder_of_who_presses_tab_is_not_loaded(cluster, tmp_path, monkeypatch):
+    submitted("bert")
+    file_of("jobs").unlink()
+    here = tmp_path / "here"
+    here.mkdir()
+    for one in ("yaml", "typer", "click", "rich", "email"):
+        (here / f"{one}.py").write_text(f"open({str(tmp_path / 'loaded')!r}, 'w')\n")
+    monkeypatch.chdir(here)
+    tab("get", "")
+    until(lambda: "bert" in tab("get", "") or (tmp_path / "loaded").exists())
+    assert not (tmp_path / "loaded").exists()
+    del cluster
 
 
 def test_after_a_failure_nobody_asks_for_a_while(cluster):
@@ -99,12 +189,14 @@ def test_after_a_failure_nobody_asks_for_a_while(cluster):
     (failed,) = turns()
     for _ in range(3):
         assert tab("get", "") == "words keep\nbert\tRUNNING\n"
-    time.sleep(0.5)
     assert turns() == [failed]
     (path,) = folder().glob("turn-*")
-    path.write_text(f"failed {keeping.now() - refresh.BACKOFF * 1000}\n")
-    tab("get", "")
-    until(lambda: turns() not in ([failed], [path.read_text()]) or turns() != [failed])
+    for seconds, asked in ((10, False), (31, True)):
+        earlier = f"failed {keeping.now() - seconds * 1000}\n"
+        path.write_text(earlier)
+        tab("get", "")  # it says whose turn it is before it answers
+        assert (turns() != [earlier]) is asked
+    until(lambda: turns()[0].startswith("failed "))
 
 
 def test_a_kubeconfig_that_was_written_anew_is_read_before_the_cluster_is_asked(cluster):

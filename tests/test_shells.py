@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -51,7 +52,7 @@ class World:
         self.ran = folder / "ran"
         for name in ("arena", "another"):
             self.program(self.bin, f'touch "{self.ran}"', name=name)
-        for name in ("my job.yaml", "my-file.txt", "some jobs/in.yaml"):
+        for name in ("my job.yaml", "my-file.txt", "some", "some jobs/in.yaml"):
             (self.home / name).touch()
         self.env = {
             "PATH": f"{self.bin}:{os.environ['PATH']}",
@@ -92,6 +93,7 @@ class World:
             capture_output=True,
             text=True,
             check=False,
+            timeout=60,
         )
 
 
@@ -162,8 +164,27 @@ def test_words_are_completed(shell, typed, line):
     ["arena-topo submit mpi --emulate dgx-1-v100:", "arena-topo submit mpi --emulate=dgx-1-v100:"],
 )
 def test_a_word_goes_on_after_a_colon(shell, typed):
-    assert shell.line(f"{typed}8{TAB}").rstrip() == f"{typed}8"
-    assert shell.line(f"{typed[:-3]}{TAB}").rstrip() == typed[:-1]
+    # Not in fish, where a word goes on only after a character that says so.
+    end = " " if shell.name == "fish" else ""
+    assert shell.line(f"{typed}8{TAB}") == f"{typed}8{end}"
+    assert shell.line(f"{typed[:-3]}{TAB}") == f"{typed[:-1]}{end}"
+
+
+@pytest.mark.parametrize("flag", ["--data ", "--data=", "-d"])
+def test_the_path_of_a_claim_follows_its_colon_at_once(shell, world, flag):
+    value = f"{flag}corpus:".rpartition(" ")[2]
+    world.program(world.home, f"printf '%s\\n' 'words nospace keep' '{value}\tof a team'")
+    typed = f"./arena-topo submit mpi {flag}co"
+    assert shell.line(typed + TAB) == f"./arena-topo submit mpi {flag}corpus:"
+    assert shell.only(f"./arena-topo submit mpi {flag}corpus:"), shell.seen
+
+
+def test_words_are_shown_in_the_order_of_the_program(shell, world):
+    # So long that no two stand side by side.
+    names = [letter + "-" * 90 for letter in "qdaogkbn"]
+    world.program(world.home, f"printf '%s\\n' 'words keep' {' '.join(names)}")
+    text = shell.shown(f"./arena-topo get {TAB}{TAB}", *names)
+    assert sorted(names, key=text.index) == names
 
 
 @pytest.mark.parametrize(
@@ -179,6 +200,11 @@ def test_a_word_goes_on_after_a_colon(shell, typed):
             "arena-topo submit mpi --name=x python my-",
             "arena-topo submit mpi --name=x python my-file.txt ",
         ),
+        # Folders only: there is a file that begins like one, and another that is the only one.
+        ("arena-topo logs x --save so", "arena-topo logs x --save some\\ jobs/"),
+        ("arena-topo logs x --save=so", "arena-topo logs x --save=some\\ jobs/"),
+        ("arena-topo logs x --save my-", "arena-topo logs x --save my-"),
+        ("arena-topo logs x --save=my-", "arena-topo logs x --save=my-"),
     ],
 )
 def test_files_are_completed_by_the_shell(shell, typed, line):
@@ -427,11 +453,28 @@ def test_zsh_says_what_is_missing_where_compinit_has_not_run():
         capture_output=True,
         text=True,
         check=False,
+        timeout=60,
     )
     assert (done.stdout, done.stderr) == (
         "",
         "arena-topo: its completion needs compinit before it: autoload -Uz compinit; compinit\n",
     )
+
+
+_LEAVES = r"""'(?:''|[^'])*'|"(?:`.|[^"`])*"|\#.*"""
+
+
+def test_the_script_for_powershell_closes_what_it_opens():
+    # PowerShell refuses a script as a whole that does not.
+    text = (ROOT / "completions" / SCRIPTS["powershell"]).read_text()
+    opened = []
+    for one in re.sub(_LEAVES, "", text):
+        if one in "([{":
+            opened.append(")]}"["([{".index(one)])
+        elif one in ")]}":
+            assert opened, f"{one} closes nothing"
+            assert one == opened.pop()
+    assert not opened
 
 
 # ---------------------------------------------------------------- arena-topo completion

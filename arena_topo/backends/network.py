@@ -25,8 +25,8 @@ from arena_topo.topology import (
 from arena_topo.topology.fabricfile import BEYOND, FabricFile
 
 RDMA_RATE = 12.5
-"""GB/s of a node that offers RDMA and not how fast: one NIC of 100 Gb/s, near what NCCL takes for a
-network of unknown speed (12, src/graph/topo.h), and less than nodes sold with RDMA have."""
+"""GB/s of a node that offers RDMA and not how fast: one NIC of 100 Gb/s, a floor of our own, less
+than nodes sold with RDMA have. (NCCL takes 10 Gb/s where a driver tells no speed: topo.cc.)"""
 
 _ACROSS_NODES = frozenset({"GH200", "GB200", "GB300"})
 """Models whose NVLink leaves the machine (NVIDIA: GH200 NVL32, GB200 NVL72, GB300 NVL72)."""

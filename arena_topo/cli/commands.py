@@ -161,6 +161,18 @@ class ArenaCommand(TyperCommand):
         del ctx
         return words
 
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """What the usage has: only what may be missing stands in brackets.
+
+        Typer takes every word for one of those, as the commands say themselves what is missing.
+        """
+        needed = {
+            f"[{one.metavar}]": str(one.metavar)
+            for one in self.get_params(ctx)
+            if one.param_type_name == "argument" and not self.reads_jobs
+        }
+        return [needed.get(piece, piece) for piece in super().collect_usage_pieces(ctx)]
+
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the options grouped by panel, in the order of their declaration."""
         _write_panels(self.get_params(ctx), ctx, formatter)

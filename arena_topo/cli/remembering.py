@@ -91,7 +91,7 @@ def meant(everywhere: Globals) -> None:
             folder,
             begun.line,
             engine="kubernetes",
-            cluster=_cluster(access),
+            cluster=cluster_of(access),
             namespace=namespace,
             also=begun.also,
         ),
@@ -218,7 +218,7 @@ def _keep(
 
     def act(folder: keeping.Folder) -> None:
         access = getattr(getattr(backend, "api", None), "access", None)
-        cluster = names.local(line) if local else _cluster(access)
+        cluster = names.local(line) if local else cluster_of(access)
         asked = line.namespace or not begun.default
         keeping.locate(
             folder,
@@ -234,7 +234,7 @@ def _keep(
     keeping.kept(os.environ, act)
 
 
-def _cluster(access: Access | None) -> str:
+def cluster_of(access: Access | None) -> str:
     """What stands for a cluster: where it is, and who asks, who may see another one there."""
     fields = ("server", "server_name", "cluster", "identity", "user", "groups")
     return place.digest(repr([getattr(access, field, "") for field in fields]))

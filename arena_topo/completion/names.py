@@ -57,10 +57,13 @@ CONTAINERS = [("mpi", "")]
 _DESCRIBED = 64
 """Local jobs up to which it is read how each stands: that takes a moment for each of them."""
 
+_DIGITS = 5
+"""Digits from which on a number of emulated machines is too large to be offered."""
+
 LONGEST = 80
 """Characters that are said of a name."""
 
-MOST = 253
+_LONGEST_NAME = 253
 """Characters of a name: as many as an object of Kubernetes may have (RFC 1123, a subdomain)."""
 
 MARKS = "-._@%+=:,/"
@@ -99,7 +102,7 @@ def _of(kind: str, words: Sequence[str], environ: Mapping[str, str]) -> Names:
     if engine != "local":
         return _kept(kind, cluster, namespace, line)
     if kind == "nodes":
-        return _kept(kind, local(line), namespace, line)
+        return _kept(kind, local(line), namespace, line) or _emulated(line.emulate)
     return _local(kind, namespace, line)
 
 
@@ -151,9 +154,9 @@ def _shown(known: Known, marks: str = "-._") -> Names:
 def plain(name: str, marks: str = "-._") -> bool:
     """Whether a name has but letters, digits and these marks, and begins with none of them.
 
-    It is no longer than MOST: nobody can read more, and shells get slow.
+    It is no longer than _LONGEST_NAME: nobody can read more, and shells get slow.
     """
-    rest = name if len(name) <= MOST else ""
+    rest = name if len(name) <= _LONGEST_NAME else ""
     for mark in marks:
         rest = rest.replace(mark, "")
     return rest.isalnum() and name[0] not in marks and (rest.isascii() or marks is MARKS)
@@ -301,6 +304,27 @@ def _local(kind: str, namespace: str, line: place.Line) -> Names:
             if plain(word) and (pods := _folders(f"{jobs}/{namespace}/{word}/pods")):
                 return [(one, "") for one in pods]
     return []
+
+
+def _emulated(spec: str) -> Names:
+    """The machines that `topology.presets.emulated` makes of this; none where it has a mistake."""
+    found: Names = []
+    made: dict[str, int] = {}
+    presets: dict[str, str] = {}
+    if spec:
+        with open(f"{__file__.rpartition('/')[0]}/words.txt", encoding="utf-8") as file:  # noqa: PTH123
+            lines = file.read().partition("[=presets]\n")[2].partition("\n[")[0].split("\n")
+        presets = dict(line.partition("\t")[::2] for line in lines)
+    for part in spec.split(",") if spec else ():
+        preset, colon, written = (one.strip() for one in part.partition(":"))
+        count = int(written) if written.isdecimal() and len(written) < _DIGITS else 0
+        if preset not in presets or (colon and not count):
+            return []
+        said = gpus(int(presets[preset].partition(" ")[0]))
+        first = made.get(preset, 0)
+        made[preset] = first + (count or 1)
+        found += [(f"{preset}-{number}", said) for number in range(first, made[preset])]
+    return found
 
 
 def _folders(path: str) -> list[str]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, fields
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
 from arena_topo.errors import InvalidJob
 from arena_topo.flag import BY_KEY, Flag, flags_of, spelling
@@ -589,6 +589,34 @@ class MPIJob:
     def total_gpus(self) -> int:
         """GPUs of all workers together."""
         return self.workers * self.gpus
+
+
+class _Described:
+    """What `help` says of a record: its docstring, and what each of its flags is for.
+
+    It is put together when somebody asks.
+    """
+
+    def __init__(self, text: str | None) -> None:
+        self._text = text or ""
+
+    def __get__(self, _one: object, record: type) -> str:
+        from inspect import cleandoc  # noqa: PLC0415 - only for who asks for help
+
+        told = [f"    {field}: {flag.help}" for field, flag in flags_of(record).items()]
+        return "\n".join([cleandoc(self._text), "", "Fields:", *told, ""])
+
+
+def _readable(record: Any) -> None:
+    """Let `help` show the types of the fields alone, without their flags."""
+    shown = record.__init__.__annotations__
+    for field, hint in shown.items():
+        if hint and hint.startswith("Annotated["):
+            shown[field] = hint[len("Annotated[") : hint.index(", Flag(")]
+    record.__doc__ = _Described(record.__doc__)
+
+
+_readable(MPIJob)
 
 
 def _check_name(name: str) -> None:

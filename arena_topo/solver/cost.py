@@ -49,7 +49,8 @@ PCIE_RATE = {
     LinkKind.SYS: 9.0,
 }
 """GB/s of a PCIe gen3 x16 path by what it crosses: 12 is NCCL's figure for gen3 x16 (topo.h,
-PCI_BW); each further crossing ranks below, down to 9 across the link between sockets."""
+PCI_BW). The ranks below it, down to 9 across the link between sockets, are ours: NCCL's own
+figures go by the CPU (6 to 22, topo.h), which no cluster tells."""
 
 PCIE_GENERATION = 3
 

@@ -19,7 +19,11 @@ from pathlib import Path
 
 import pytest
 from fake_api import FakeApi, kubeconfig
+from kube_objects import job as mpijob
 
+from arena_topo.backends import Options
+from arena_topo.backends.kubernetes.connection import written
+from arena_topo.cli.remembering import cluster_of
 from arena_topo.completion import keeping, names, place
 
 ROUNDS = 20
@@ -47,7 +51,7 @@ def left_alone(environ: dict[str, str]) -> None:
         time.sleep(0.05)
     for one in folder.glob("turn-*"):
         one.unlink()
-    for one in folder.glob("c-*"):
+    for one in folder.glob("*-jobs-*"):
         one.unlink()
     known(environ, 100, ago=60)
 
@@ -56,16 +60,22 @@ def known(environ: dict[str, str], jobs: int, *, ago: float = 0.0) -> None:
     """Write down which cluster is meant, and its jobs, as a list of so many seconds ago does."""
     line = place.Line([], environ)
     found = {f"job-{number:04}-training": "RUNNING, 8 GPUs" for number in range(jobs)}
+    # That of the children, who read the kubeconfig.
+    cluster = cluster_of(written(Options(kubeconfig=environ["KUBECONFIG"])))
     with keeping.Folder(environ) as folder:
-        keeping.locate(folder, line, engine="kubernetes", cluster="c", namespace="default", also={})
+        keeping.locate(
+            folder, line, engine="kubernetes", cluster=cluster, namespace="default", also={}
+        )
         at = keeping.now() - int(ago * 1000)
-        keeping.update(folder, "c-jobs-default", found, at, whole=True)
+        keeping.update(folder, f"{cluster}-jobs-default", found, at, whole=True)
 
 
 @pytest.fixture
 def environ(tmp_path):
     """A user with a cluster that answers."""
     api = FakeApi()
+    for number in range(100):
+        api.add(mpijob(f"job-{number:04}-training", "{}", state="running"))
     config = kubeconfig(tmp_path / "config", api.url)
     yield {
         **os.environ,
