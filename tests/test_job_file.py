@@ -339,7 +339,9 @@ def test_standard_input_is_a_file_too(monkeypatch):
 
 
 def test_two_files_cannot_both_be_standard_input():
-    with pytest.raises(UsageError, match=r"^--file and --state cannot both be standard input(\n|$)"):
+    with pytest.raises(
+        UsageError, match=r"^--file and --state cannot both be standard input(\n|$)"
+    ):
         asked("-f", "-", "--state", "-")
 
 

@@ -48,7 +48,11 @@ def on_page_content(text: str, **_: object) -> str:
 
 def _parts(code: str) -> str:
     """Code of a cell that may only be broken where a word, a choice or a folder ends."""
-    return re.sub(r"\||&#124;|::|/| ", r"\g<0><wbr>", code) if len(html.unescape(code)) > LONG else code
+    return (
+        re.sub(r"\||&#124;|::|/| ", r"\g<0><wbr>", code)
+        if len(html.unescape(code)) > LONG
+        else code
+    )
 
 
 def screen(source: str, *_: object, **__: object) -> str:
