@@ -110,7 +110,7 @@ def test_what_stands_for_no_value_is_refused_by_the_name_of_its_field(
 
 
 @pytest.mark.parametrize("field", [one.name for one in fields(MPIJob)])
-@pytest.mark.parametrize("given", [object(), b"x", 1j, [[1]], {1: 2}], ids=str)
+@pytest.mark.parametrize("given", [object, b"x", 1j, [[1]], {1: 2}], ids=repr)
 def test_no_value_whatever_is_taken_for_another_or_ends_in_an_error_of_python(field: str, given):
     with pytest.raises(InvalidJob):
         a_job(**{field: given})
