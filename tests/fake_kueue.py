@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 from typing import TYPE_CHECKING, Any
 
 from fake_operators import MPIJOBS, owner_of
 from fake_resources import RESOURCES, Key, Object, Resource, rfc3339
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from fake_cluster import FakeCluster
 
 QUEUE = "kueue.x-k8s.io/queue-name"
@@ -35,9 +38,10 @@ class Kueue:
             labels = entry.thing["metadata"].get("labels") or {}
             if QUEUE not in labels or "deletionTimestamp" in entry.thing["metadata"]:
                 continue
-            if (key[0], _name(key)) not in self.api.tables[WORKLOADS.name]:
+            at = key[0], workload_name(entry.thing)
+            if at not in self.api.tables[WORKLOADS.name]:
                 self._workload(key, entry.thing, labels[QUEUE])
-            workload = self.api.tables[WORKLOADS.name][key[0], _name(key)].thing
+            workload = self.api.tables[WORKLOADS.name][at].thing
             suspended = (entry.thing["spec"].get("runPolicy") or {}).get("suspend")
             if not suspended and not (workload["status"].get("admission")):
                 with self.api.edit("MPIJob", key[1], key[0]) as job:
@@ -57,7 +61,7 @@ class Kueue:
                 "apiVersion": f"kueue.x-k8s.io/{self.version}",
                 "kind": "Workload",
                 "metadata": {
-                    "name": _name(key),
+                    "name": workload_name(job),
                     "namespace": key[0],
                     "labels": {"kueue.x-k8s.io/job-uid": job["metadata"]["uid"]},
                     "ownerReferences": owner_of(job, "kubeflow.org/v2beta1"),
@@ -77,6 +81,11 @@ class Kueue:
             }
         )
 
+    def _of(self, name: str, namespace: str) -> AbstractContextManager[Object]:
+        """The Workload of a job, to be edited."""
+        job = self.api.tables[MPIJOBS.name][namespace, name].thing
+        return self.api.edit("Workload.kueue.x-k8s.io", workload_name(job), namespace)
+
     def _condition(self, kind: str, value: str, reason: str, message: str) -> Object:
         return {
             "type": kind,
@@ -92,8 +101,7 @@ class Kueue:
         """Admit a job: its pods get the flavor's nodeSelector, and it is resumed."""
         with self.api.lock:
             self.step()
-            key = (namespace, name)
-            with self.api.edit("Workload.kueue.x-k8s.io", _name(key), namespace) as workload:
+            with self._of(name, namespace) as workload:
                 workload["status"] = {
                     "admission": {"clusterQueue": "queue", "podSetAssignments": []},
                     "conditions": [
@@ -111,8 +119,7 @@ class Kueue:
     def evict(self, name: str, namespace: str = "default", *, reason: str = "Preempted") -> None:
         """Take a job back: it is suspended, with the templates that it was queued with."""
         with self.api.lock:
-            key = (namespace, name)
-            with self.api.edit("Workload.kueue.x-k8s.io", _name(key), namespace) as workload:
+            with self._of(name, namespace) as workload:
                 sets: dict[str, Any] = {one["name"]: one for one in workload["spec"]["podSets"]}
                 said = "Preempted to accommodate a workload of higher priority"
                 workload["status"] = {
@@ -140,5 +147,12 @@ def _restore(template: Object, queued: Object) -> None:
             template["spec"][part] = copy.deepcopy(queued["spec"][part])
 
 
-def _name(key: Key) -> str:
-    return f"mpijob-{key[1]}"
+def workload_name(job: Object) -> str:
+    """The name of a job's Workload (Kueue, pkg/controller/jobframework/workload_names.go).
+
+    Kind and name, and five digits of a hash over kind, group, name and uid; 253 characters at most.
+    """
+    name, uid = job["metadata"]["name"], job["metadata"]["uid"]
+    seed = f"MPIJob\nkubeflow.org\n{name}\n{uid}"
+    digest = hashlib.sha1(seed.encode(), usedforsecurity=False).hexdigest()
+    return f"mpijob-{name}"[: 253 - 1 - 5] + f"-{digest[:5]}"

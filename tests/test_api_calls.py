@@ -73,16 +73,17 @@ def settles(count, most: int) -> bool:
 
 def test_a_log_that_is_left_in_the_middle_leaves_no_thread_and_no_file(local):
     del local
+    threads = threading.active_count()
     arena_topo.submit(gang("talks", "while echo hello; do sleep 0.05; done", gpus=1), options=HERE)
     next(arena_topo.logs("talks", follow=True, options=HERE))
-    assert settles(threading.active_count, 1)
+    assert settles(threading.active_count, threads)
     before = descriptors()
     with uncollected():
         for _ in range(5):
             for line in arena_topo.logs("talks", follow=True, options=HERE):
                 assert line.message == "hello"
                 break
-        assert settles(threading.active_count, 1)
+        assert settles(threading.active_count, threads)
         assert settles(descriptors, before)
 
 
@@ -199,6 +200,7 @@ def test_another_thread_ends_the_waiting(local):
 
 def test_another_thread_ends_the_loop_over_a_log_that_says_nothing(local):
     del local
+    threads = threading.active_count()
     arena_topo.submit(gang("long", "echo begun; sleep 600", gpus=1), options=HERE)
     lines = arena_topo.logs("long", follow=True, options=HERE)
     seen: list[str] = []
@@ -210,7 +212,7 @@ def test_another_thread_ends_the_loop_over_a_log_that_says_nothing(local):
     reads.join(30)
     assert not reads.is_alive()
     assert (begun.message, seen) == ("begun", [])
-    assert settles(threading.active_count, 1)
+    assert settles(threading.active_count, threads)
     lines.close()
     assert list(lines) == []
 

@@ -648,3 +648,17 @@ def test_the_example_on_the_page_can_be_read(
     assert "submit.image" in out
     for profile in ("lab", "prod"):
         assert run("config", "view", "--profile", profile)[0] == 0
+
+
+def test_who_did_not_type_emulate_is_told_where_that_was_said(run, user, monkeypatch):
+    def told(*argv: str) -> str:
+        return run("list", *argv)[2].splitlines()[0]
+
+    user.write_text('emulate = "dgx-1-v100"\n')
+    here = "using this machine (--backend local)."
+    assert told() == f"emulate in {user}: {here}"
+    monkeypatch.setenv("ARENA_EMULATE", "dgx-1-v100")
+    assert told() == f"ARENA_EMULATE: {here}"
+    monkeypatch.setenv("ARENA_TOPO_EMULATE", "dgx-1-v100")
+    assert told() == f"ARENA_TOPO_EMULATE: {here}"
+    assert told("--emulate", "dgx-1-v100") == f"--emulate: {here}"

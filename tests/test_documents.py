@@ -248,7 +248,7 @@ def flags_of_page(text: str) -> set[str]:
 def flags_of_help(text: str) -> set[str]:
     # What a flag does stands beside it, or below where it is long.
     found = re.finditer(r"^  (-\S.*?)(?:  .*)?$", text, re.MULTILINE)
-    return {each[1].replace(" [=", "[=").replace(" / ", ", ") for each in found}
+    return {each[1].replace(" / ", ", ") for each in found}
 
 
 def test_every_flag_of_every_help_is_in_the_reference_and_the_other_way_round(run, monkeypatch):
@@ -312,6 +312,11 @@ def test_the_manual_pages_are_read_in_80_columns(tmp_path):
         ("Iter #1: 0.20 GB/s", "Iter #1: 11.5 GB/s"),
         ("rank 0/2 on a\nrank 1/2 on b\nend", "rank 1/2 on b\nrank 0/2 on a\nend"),
         ("x-launcher-abcde", "x-launcher-f0x2z"),
+        ("x-launcher-00057", "x-launcher-0004d"),
+        (
+            "0b5d6e2c-0000-004d-0000-0123456789ab",
+            "1c5d6e2c-0000-1111-0000-0123456789ab",
+        ),
         ("2 minutes ago", "1 second ago"),
         ("1h2m3s", "250ms"),
         ("-----  ---", "---  -----"),

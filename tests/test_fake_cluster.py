@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -563,6 +564,21 @@ def test_kueue_suspends_admits_and_evicts_with_the_templates_it_was_given(api: F
     world.settle()
     assert api.find("MPIJob", "j")["spec"]["runPolicy"]["suspend"] is True
     assert world.phases() == {}
+
+
+def test_kueue_names_a_workload_after_its_job_and_a_hash(api: FakeApi):
+    world = FakeCluster(api, kueue=True)
+    names = []
+    for long in ("j", "j", "k" * 250):
+        mpijob(api, long, labels={QUEUE: "q"})
+        world.settle()
+        (made,) = api.all("Workload.kueue.x-k8s.io")
+        names.append(made["metadata"]["name"])
+        api.remove("mpijobs", "default", long)
+        world.settle()
+    assert re.fullmatch(r"mpijob-j-[0-9a-f]{5}", names[0])
+    assert names[0] != names[1]
+    assert len(names[2]) == 253
 
 
 def test_the_world_lives_in_a_thread_as_it_does_by_steps(api: FakeApi, world):

@@ -453,6 +453,19 @@ def test_a_placement_shows_ranks_and_ring_beside_the_first_gpus_by_index(arena):
     assert_readable(out)
 
 
+def test_the_worse_choice_of_the_docs_is_one_that_no_relay_of_nccl_can_mend(arena):
+    """NCCL may send through a third GPU of the job (PATH_NVB, NCCL src/graph/paths.cc)."""
+    said = words(plan(arena, "--pod-shape=fused")[1])
+    drawn = [
+        int(gpu.removeprefix("GPU "))
+        for gpu, rank in pairwise(said)
+        if gpu.startswith("GPU ") and rank.startswith("rank ")
+    ]
+    lanes = cost.lanes(V100.links)
+    assert sorted(drawn[4:]) == [2, 3, 4, 5]
+    assert not any(lanes[one][other] for one in (2, 3) for other in (4, 5))
+
+
 def test_where_first_fit_takes_the_same_gpus_it_is_not_drawn_again(arena):
     code, out, _err = plan(arena, "--pod-shape=fused", workers=6)
     assert code == 0

@@ -1,10 +1,18 @@
-"""What pages of explanation name is there: every verdict, every test that holds a promise."""
+"""What pages of explanation name is there: every verdict, every test that holds a promise, counts."""
 
 from __future__ import annotations
 
+import ast
 import re
+from collections import Counter
+from collections.abc import Iterator
+from itertools import pairwise, permutations, product
 from pathlib import Path
 
+from cube_mesh import V100
+
+from arena_topo.solver import cost
+from arena_topo.topology import GPUSet, members
 from arena_topo.workflow.cases import Code
 
 ROOT = Path(__file__).parent.parent
@@ -27,9 +35,60 @@ def test_every_verdict_that_why_can_give_is_in_the_table_of_verdicts_once():
 
 def test_every_promise_names_tests_that_are_there():
     text = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
-    promises = re.findall(r"^\| (?!promise)(.*) \| (.*) \|$", text, flags=re.MULTILINE)
+    promises = re.findall(r"^\| (?!promise|---)(.*) \| (.*) \|$", text, flags=re.MULTILINE)
     assert len(promises) > 25
-    for promise, tests in promises:
-        files = re.findall(r"`(test_\w+\.py)`", tests)
-        assert files, promise
-        assert [one for one in files if not (ROOT / "tests" / one).exists()] == [], promise
+    for promise, cell in promises:
+        for part in cell.split("; "):
+            named = re.fullmatch(r"`(test_\w+\.py)`: ([a-z0-9 ,]+)", part)
+            assert named, f"{promise}: {part}"
+            there = names_in(ROOT / "tests" / named[1])
+            said = {f"test_{one.replace(' ', '_')}" for one in named[2].split(", ")}
+            assert said <= there, f"{promise}: {named[1]} has no {sorted(said - there)}"
+
+
+def names_in(path: Path) -> set[str]:
+    """The names of the test functions in a file."""
+    parsed = ast.parse(path.read_text(encoding="utf-8"))
+    functions = [one for one in ast.walk(parsed) if isinstance(one, ast.FunctionDef)]
+    return {one.name for one in functions if one.name.startswith("test_")}
+
+
+Lane = tuple[int, int]
+
+
+def relayed(lanes: list[list[int]], hops: list[Lane]) -> Iterator[Counter[Lane]]:
+    """The lanes that one ring takes each way, for every choice of one GPU between two; if any."""
+    between: list[list[tuple[Lane, ...]]] = []
+    for one, other in hops:
+        inside = {gpu for hop in hops for gpu in hop} - {one, other}
+        relays = [gpu for gpu in inside if lanes[one][gpu] and lanes[gpu][other]]
+        direct: list[tuple[Lane, ...]] = [((one, other),)] if lanes[one][other] else []
+        between.append(direct or [((one, gpu), (gpu, other)) for gpu in relays])
+    for chosen in product(*between):
+        yield Counter(lane for hop in chosen for lane in hop)
+
+
+def test_how_it_works_counts_the_sets_that_relays_of_nccl_could_help() -> None:
+    text = (ROOT / "docs" / "how-it-works.md").read_text(encoding="utf-8")
+    told = re.search(
+        r"There (\d+) of the (\d+) sets.*?Of\s+these (\d+) hang.*? one way, and through (\d+)",
+        text,
+        re.DOTALL,
+    )
+    lanes = cost.lanes(V100.links)
+    every = [GPUSet(bits) for bits in range(1, 256) if bits.bit_count() > 2]
+    ringless = [one for one in every if not cost.most_rings(lanes, one)]
+    one_way: set[GPUSet] = set()
+    both_ways: set[GPUSet] = set()
+    for gpus in ringless:
+        first, *rest = members(gpus)
+        for order in permutations(rest):
+            hops = list(pairwise((first, *order, first)))
+            for used in relayed(lanes, hops):
+                if all(lanes[a][b] >= many for (a, b), many in used.items()):
+                    one_way.add(gpus)
+                if all(lanes[a][b] >= used[a, b] + used[b, a] for a, b in used):
+                    both_ways.add(gpus)
+    assert told
+    counted = len(ringless), len(every), len(one_way), len(both_ways)
+    assert counted == tuple(map(int, told.groups()))

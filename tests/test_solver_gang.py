@@ -71,7 +71,7 @@ def test_four_nodes_with_two_free_gpus_lose_to_one_empty_machine():
 
 
 def test_of_five_free_gpus_the_four_that_close_a_ring_are_chosen():
-    """NVIDIA's best-effort policy picks {0,1,2,4}, whose ring must cross PCIe (9 GB/s)."""
+    """NVIDIA's best-effort policy picks {0,1,2,4}, which close no ring over direct NVLinks."""
     free = gpu_set((0, 1, 2, 4, 5))
     answer = used(FOUR, cluster(node("a", V100, free)))
     assert answer == {"a": {0, 1, 4, 5}}

@@ -185,6 +185,17 @@ def test_a_job_that_cannot_be_kept_is_refused_with_a_way_out(where, tmp_path):
     assert "XDG_STATE_HOME" in done.stderr
 
 
+@pytest.mark.parametrize("where", ["relative", "~", "~/x"])
+def test_a_home_that_is_no_path_is_none_and_nothing_is_made_below_it(where, tmp_path):
+    env = surroundings(tmp_path) | {"HOME": where, "XDG_CACHE_HOME": "relative"}
+    done = run("submit", "mpi", *JOB, *MACHINES, "true", env=env, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "error: there is no place to keep local jobs\n" in done.stderr
+    for words in (LOOKING["topology"], ["logs", "demo", "--kept"], ["completion", "--install"]):
+        assert "Traceback" not in run(*words, env=env, cwd=tmp_path).stderr
+    assert [*tmp_path.iterdir()] == []
+
+
 SMALL = """
 mount -t tmpfs -o size=4k,nr_inodes=4 none "$1" || exit 99
 shift

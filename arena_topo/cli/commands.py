@@ -427,7 +427,10 @@ def _write_panels(params: Iterable[Any], ctx: Any, formatter: Any) -> None:
         if record is None or param.param_type_name != "option":
             continue
         panel = getattr(param, "rich_help_panel", None) or GLOBAL_PANEL
-        (everywhere if panel == GLOBAL_PANEL else panels.setdefault(panel, [])).append(record)
+        names, text = record
+        # A value that only `=` joins to its flag is shown so.
+        written = (names.replace(" [=", "[="), text)
+        (everywhere if panel == GLOBAL_PANEL else panels.setdefault(panel, [])).append(written)
     for title, records in (*panels.items(), (GLOBAL_PANEL, everywhere)):
         with formatter.section(title):
             formatter.write_dl(records)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 from arena_topo.backends import Backend
 from arena_topo.cli import remembering, stopping
 from arena_topo.cli.options import Globals, say
+from arena_topo.cli.settings import LINE, in_force
 from arena_topo.errors import ArenaError, NotFound
 from arena_topo.workflow import opening
 
@@ -62,7 +64,16 @@ def engine(
     if repeating and not options.deadline:
         # Who may not wait at all still looks once; the alarm keeps that short.
         options = replace(options, deadline=None)
-    return opening.engine(options, image=image, tell=say)
+    return opening.engine(options, image=image, emulating=_emulating(), tell=say)
+
+
+def _emulating() -> str:
+    """What said which machines to emulate: the flag, a variable, or a file of settings."""
+    said = (one.origin for one in in_force.get() for name, _ in one.given if name == "emulate")
+    origin = next(said, LINE)
+    if origin == LINE:
+        return "--emulate"
+    return origin if origin in os.environ else f"emulate in {origin}"
 
 
 def namespace_of(everywhere: Globals, backend: Backend) -> str:

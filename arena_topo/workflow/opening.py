@@ -41,15 +41,19 @@ def known(name: str, namespace: str) -> Iterator[None]:
 
 
 def engine(
-    options: Options, *, image: str | None = None, tell: Callable[[str], None] = unheard
+    options: Options,
+    *,
+    image: str | None = None,
+    emulating: str = "--emulate",
+    tell: Callable[[str], None] = unheard,
 ) -> Backend:
     """Open the engine that the options ask for; `tell` hears of a local one that nobody asked for.
 
-    UsageError as of `workflow.open_backend`.
+    `emulating` is what asked for emulated machines. UsageError as of `workflow.open_backend`.
     """
     backend = workflow.open_backend(options, image=image)
     if options.backend == "auto" and backend.name == "local":
-        why = "--emulate" if options.emulate else "No Kubernetes cluster is configured"
+        why = emulating if options.emulate else "No Kubernetes cluster is configured"
         tell(f"{why}: using this machine (--backend local).")
     return backend
 

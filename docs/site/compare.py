@@ -13,6 +13,9 @@ _DURATION = (
 )
 
 _CHANGING: tuple[tuple[str, str], ...] = (
+    # Names first, as parts of them can look like durations: launcher-0004d.
+    (r"\b[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\b", "UID"),
+    (r"(-launcher)-[a-z0-9]{5}\b", r"\1-XXXXX"),
     # Times: RFC 3339, with a space, HTTP's; then dates and clocks alone.
     (
         r"\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?(?:Z\b|[+-]\d\d:?\d\d\b| UTC\b)?",
@@ -25,8 +28,6 @@ _CHANGING: tuple[tuple[str, str], ...] = (
     (r"\b\d+(?:\.\d+)?(?:[dhm]\d+(?:\.\d+)?)+[hms]\b", "DURATION"),
     # Rates that were measured. GB/s is what links carry, and stays: it is the same every time.
     (r"\b\d+(?:\.\d+)? (?:it|steps?|rounds?|samples?|images?|tokens?)/s\b", "RATE"),
-    (r"\b[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\b", "UID"),
-    (r"(-launcher)-[a-z0-9]{5}\b", r"\1-XXXXX"),
     (r"127\.0\.0\.1:\d+", "127.0.0.1:PORT"),
     (r"\b(pid|process) \d+\b", r"\1 PID"),
     # bash counts lines where there is no prompt.

@@ -64,7 +64,7 @@ def screen(source: str, *_: object, **__: object) -> str:
         for line, kind in zip(lines, kinds, strict=True)
         if kind in {"command", "more"}
     ]
-    shown = "".join(map(_line, lines, kinds))
+    shown = "\n".join(map(_line, lines, kinds))
     # As wide as its widest line, and never wider than the terminal was.
     widths = [len(line) for line, kind in zip(lines, kinds, strict=True) if kind == "output"]
     columns = min(max(widths, default=0), COLUMNS)
@@ -90,4 +90,5 @@ def _line(line: str, kind: str) -> str:
     if prompt or kind == "more" or len(line) > COLUMNS:
         # Browsers would break after a hyphen, and flags begin with two.
         words = _WORD.sub(r'<span class="word">\g<0></span>', words)
-    return f'<span class="{kind}">{prompt}{words}\n</span>'
+    # Without the break an empty line would have no height.
+    return f'<span class="{kind}">{prompt}{words or "<br>"}</span>'
