@@ -652,7 +652,10 @@ def test_the_example_on_the_page_can_be_read(
 
 def test_who_did_not_type_emulate_is_told_where_that_was_said(run, user, monkeypatch):
     def told(*argv: str) -> str:
-        return run("list", *argv)[2].splitlines()[0]
+        asked = run("list", *argv)[2].splitlines()[0]
+        planned = run("plan", "mpi", "--name=a", "--image=local", *argv, "true")[2]
+        assert planned.splitlines()[0] == asked
+        return asked
 
     user.write_text('emulate = "dgx-1-v100"\n')
     here = "using this machine (--backend local)."

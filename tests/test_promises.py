@@ -1,4 +1,4 @@
-"""What pages of explanation name is there: every verdict, every test that holds a promise, counts."""
+"""What pages of explanation name is there: each verdict, each test that holds a promise, counts."""
 
 from __future__ import annotations
 

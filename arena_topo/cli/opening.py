@@ -64,10 +64,10 @@ def engine(
     if repeating and not options.deadline:
         # Who may not wait at all still looks once; the alarm keeps that short.
         options = replace(options, deadline=None)
-    return opening.engine(options, image=image, emulating=_emulating(), tell=say)
+    return opening.engine(options, image=image, emulating=emulating(), tell=say)
 
 
-def _emulating() -> str:
+def emulating() -> str:
     """What said which machines to emulate: the flag, a variable, or a file of settings."""
     said = (one.origin for one in in_force.get() for name, _ in one.given if name == "emulate")
     origin = next(said, LINE)

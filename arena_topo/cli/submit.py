@@ -24,7 +24,7 @@ from arena_topo.cli.arguments import (
     document,
 )
 from arena_topo.cli.detaching import detaching
-from arena_topo.cli.opening import engine, namespace_of, network
+from arena_topo.cli.opening import emulating, engine, namespace_of, network
 from arena_topo.cli.options import (
     PROGRAM,
     Globals,
@@ -392,7 +392,7 @@ def _world(
     """The cluster of a dump, if one is given; else the engine, if there is one; the namespace."""
     stopping.limit(everywhere.timeout)
     options = replace(everywhere.options(), fabric=network(offline.fabric, offline.state))
-    found = opening.world(job, options, state=offline.state, tell=say)
+    found = opening.world(job, options, state=offline.state, emulating=emulating(), tell=say)
     return found.cluster, found.backend, found.namespace
 
 

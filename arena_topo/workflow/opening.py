@@ -86,11 +86,12 @@ def world(
     options: Options,
     *,
     state: Sequence[str] = (),
+    emulating: str = "--emulate",
     tell: Callable[[str], None] = unheard,
 ) -> World:
     """The cluster of the dumps in these files, if any is given; else the engine, if there is one.
 
-    UsageError where an engine is asked for beside a dump.
+    `emulating` as of `engine`. UsageError where an engine is asked for beside a dump.
     """
     for flag, said in (
         ("--emulate", bool(options.emulate)),
@@ -107,7 +108,8 @@ def world(
     # Objects can be made without a cluster; only placing needs one.
     if cluster is None and not workflow.nowhere(options, job.image):
         # Nothing runs, so that any image will do on machines that do not exist.
-        backend = engine(options, image=None if options.emulate else job.image, tell=tell)
+        image = None if options.emulate else job.image
+        backend = engine(options, image=image, emulating=emulating, tell=tell)
     namespace = options.namespace or (backend.default_namespace() if backend else "default")
     return World(cluster=cluster, backend=backend, namespace=namespace)
 
