@@ -207,15 +207,6 @@ def test_an_answer_at_tab_is_all_that_its_process_loads():
     }
 
 
-def test_no_module_outgrows_one_sitting():
-    long = {
-        str(path.relative_to(ROOT)): lines
-        for path in PACKAGE.rglob("*.py")
-        if (lines := len(path.read_text().splitlines())) > 700
-    }
-    assert not long
-
-
 def texts():
     kinds = ("*.py", "*.md", "*.j2", "*.toml")
     found = [path for kind in kinds for path in ROOT.rglob(kind)]
