@@ -509,6 +509,24 @@ def test_a_job_that_is_not_there_can_be_ignored(arena):
     assert arena("del", "ghost", "--ignore-not-found") == (0, "", "")
 
 
+@pytest.mark.parametrize(
+    ("words", "flag"),
+    [
+        (("delete", "demo", "--no-namespace", "other"), "--no-namespace"),
+        (("list", "--no-namespace", "other"), "--no-namespace"),
+        (("plan", "mpi", "--name=x", "--no-gpus", "2"), "--no-gpus"),
+        (("plan", "mpi", "--name=x", "--no-dry-run", "c"), "--no-dry-run"),
+    ],
+)
+def test_only_switches_can_be_negated_and_nothing_is_done_otherwise(words, flag, arena, world):
+    arena("submit", "mpi", *GANG, "-n", "other", "c")
+    there = dict(world.known)
+    code, out, err = arena(*words)
+    assert (code, out) == (2, "")
+    assert f"error: unknown flag: {flag}\n" in err
+    assert world.known == there
+
+
 # ---------------------------------------------------------------- machines and the program
 
 

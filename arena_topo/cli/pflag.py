@@ -133,9 +133,9 @@ class Reader:
             name = new
         param = self._options.get(name)
         if param is None and not equals and name.startswith("--no-"):
-            param = self._options.get("--" + name.removeprefix("--no-"))
-            if param is not None and boolean(param):
-                self._given.append((param.name, "false"))
+            negated = self._options.get("--" + name.removeprefix("--no-"))
+            if negated is not None and boolean(negated):
+                self._given.append((negated.name, "false"))
                 return
         if param is None:
             raise self._unknown(name, f"unknown flag: {name}")
