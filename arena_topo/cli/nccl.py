@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import closing, suppress
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from arena_topo import output
 from arena_topo.backends import Backend, JobStatus, slots_of
+from arena_topo.backends.files import STDIN, opened
 from arena_topo.cli.options import PROGRAM, LogLevel, display, say, show
 from arena_topo.cli.terminal import columns, draws
 from arena_topo.errors import ArenaError, UsageError
@@ -72,16 +72,11 @@ def of_files(names: Sequence[str], *, as_json: bool, table: bool = False) -> Non
 
 def _read_file(reader: Reader, name: str, *, speaker: str) -> None:
     try:
-        if name == "-":
-            if sys.stdin is None:
-                raise UsageError("cannot read standard input", why="it is closed")
-            _feed(reader, sys.stdin.buffer, speaker)
-            return
-        with Path(name).open("rb") as file:
+        with opened(name) as file:
             _feed(reader, file, speaker)
     except OSError as error:
         raise UsageError(
-            f"cannot read {name}",
+            f"cannot read {'standard input' if name == STDIN else name}",
             why=error.strerror,
             hint="--from takes the path of a file, or -",
         ) from error

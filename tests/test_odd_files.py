@@ -1,0 +1,191 @@
+"""Files that make no sense, are too much, or have no end: one plain error, and never a traceback.
+
+Of each flag that takes a file, as of a file that a stranger wrote.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+Run = Callable[..., tuple[int, str, str]]
+
+DUMP = Path(__file__).parent / "dumps" / "two-dgx-1.json"
+MANY_DIGITS = "1" + "0" * 5000
+FABRIC = "levels: [{name: rack, label: example.com/rack}]\n"
+
+READERS = {
+    "--from": ("topology", "show", "--from"),
+    "--bus-bandwidth": (
+        *("topology", "publish", "node-1", "--preset=dgx-1-v100", "--dry-run"),
+        "--bus-bandwidth",
+    ),
+    "--fabric": ("topology", "show", "--state", str(DUMP), "--fabric"),
+    "--state": ("top", "node", "--state"),
+    "--nccl --from": ("logs", "--nccl", "--from"),
+    "--file": ("plan", "mpi", "--file"),
+}
+"""A command for each flag that reads a file, but for its name."""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Callable[[str | bytes], str]:
+    def written(text: str | bytes) -> str:
+        path = tmp_path / "odd.file"
+        path.write_bytes(text.encode() if isinstance(text, str) else text)
+        return str(path)
+
+    return written
+
+
+def refused(done: tuple[int, str, str], *said: str) -> None:
+    code, out, err = done
+    assert (code, out) == (2, "")
+    assert err.startswith("error: ")
+    for one in said:
+        assert one in err
+
+
+# ---------------------------------------------------------------- what is no file
+
+
+@pytest.mark.parametrize("words", READERS.values(), ids=READERS)
+def test_standard_input_that_is_closed_is_an_error(
+    words: tuple[str, ...], run: Run, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(sys, "stdin", None)
+    refused(run(*words, "-"), "standard input", "it is closed")
+
+
+@pytest.mark.parametrize("words", READERS.values(), ids=READERS)
+def test_a_device_without_an_end_is_no_file(words: tuple[str, ...], run: Run):
+    refused(run(*words, "/dev/zero"), "/dev/zero")
+
+
+@pytest.mark.parametrize("flag", ["--state", "--fabric", "--from", "--file"])
+def test_zeros_without_end_from_a_pipe_are_no_text(
+    flag: str, run: Run, monkeypatch: pytest.MonkeyPatch
+):
+    with Path("/dev/zero").open("rb") as zeros:
+        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=zeros))
+        refused(run(*READERS[flag], "-"), "standard input")
+
+
+@pytest.fixture
+def pipe(tmp_path: Path) -> Iterator[Callable[[str], str]]:
+    writers: list[threading.Thread] = []
+
+    def made(text: str) -> str:
+        path = tmp_path / f"pipe-{len(writers)}"
+        os.mkfifo(path)
+        writers.append(threading.Thread(target=path.write_text, args=(text,), daemon=True))
+        writers[-1].start()
+        return str(path)
+
+    yield made
+    for one in writers:
+        one.join(10)
+
+
+def test_pipes_are_files(run: Run, pipe: Callable[[str], str]):
+    fabric, state = pipe(FABRIC), pipe(DUMP.read_text(encoding="utf-8"))
+    assert run("topology", "show", "--fabric", fabric, "--state", state)[0] == 0
+
+
+def test_dumps_and_networks_come_from_standard_input(run: Run, monkeypatch: pytest.MonkeyPatch):
+    for flag, text in (("--state", DUMP.read_bytes()), ("--fabric", FABRIC.encode())):
+        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(text)))
+        assert run(*READERS[flag], "-")[0] == 0
+
+
+# ---------------------------------------------------------------- numbers, dates, depths
+
+
+def node(**labels: Any) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "a", "labels": labels}}
+
+
+@pytest.mark.parametrize("place", ["--state", "--fabric", "--from", "--bus-bandwidth", "--file"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(f'{{"kind": "Node", "x": {MANY_DIGITS}}}', id="JSON"),
+        pytest.param(f"kind: Node\nx: {MANY_DIGITS}\n", id="YAML"),
+        pytest.param(f"kind: Node\nx: 0x{'f' * 5000}\n", id="hexadecimal"),
+        pytest.param("kind: Node\nx: 2020-13-45\n", id="date"),
+        pytest.param("kind: Node\nx: 0b_\n", id="binary"),
+        pytest.param("kind: Node\nx: !!int ''\n", id="no digits"),
+        pytest.param("kind: Node\nx: !!timestamp soon\n", id="no time"),
+        pytest.param("kind: Node\nx: !!bool perhaps\n", id="no truth"),
+        pytest.param('{"x": ' + '{"x": ' * 5000, id="deep JSON"),
+        pytest.param("x: " + "[" * 5000, id="deep YAML"),
+        pytest.param("- " * 100_000, id="deep lists"),
+        pytest.param("a: &a [*a]\nkind: Node\n", id="a value in itself"),
+    ],
+)
+def test_values_that_no_program_can_read_are_refused_with_the_file(
+    place: str, text: str, run: Run, file: Callable[[str], str]
+):
+    path = file(text)
+    refused(run(*READERS[place], path), path)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("kind: Node\nx: 2020-13-45\n", "line 2, column 4: not YAML: '2020-13-45' is no time"),
+        (f"kind: Node\nx: {MANY_DIGITS}\n", "line 2, column 4: not YAML: '1000000"),
+        (f'{{"kind": "Node",\n"x": {MANY_DIGITS}}}', "line 2, column 6 "),
+        ("kind: Node\nx: " + "[" * 5000, "is nested too deeply (line 2)"),
+    ],
+)
+def test_of_a_dump_the_line_is_named(text: str, said: str, run: Run, file: Callable[[str], str]):
+    refused(run(*READERS["--state"], file(text)), said)
+
+
+def test_what_stands_before_a_number_that_cannot_be_read_is_used(
+    run: Run, file: Callable[[str], str]
+):
+    whole = json.loads(DUMP.read_text(encoding="utf-8"))
+    nodes = "".join(json.dumps(one) for one in whole["items"])
+    code, out, err = run(
+        *("top", "node", "--state"), file(f'{nodes}{{"kind": "Pod", "x": {MANY_DIGITS}}}')
+    )
+    assert (code, "dgx-1" in out) == (0, True)
+    assert "a number has too many digits in what starts here" in err
+
+
+ALIASES = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
+    f"{name}: &{name} [{','.join(9 * [f'*{before}'])}]\n" for before, name in pairwise("abcdefghij")
+)
+"""3 kB that stand for 3,486,784,401 values."""
+
+
+@pytest.mark.parametrize("place", ["--state", "--fabric"])
+def test_aliases_do_not_multiply_what_is_read(place: str, run: Run, file: Callable[[str], str]):
+    path = file(f"{ALIASES}kind: Node\nmetadata: {{name: a, labels: {{x: *j}}}}\nlevels: *j\n")
+    refused(run(*READERS[place], path), path, "repeats too much of itself by aliases")
+
+
+def test_aliases_that_only_save_typing_are_read(run: Run, file: Callable[[str], str]):
+    gpus = '{nvidia.com/gpu: "8", cpu: "64", memory: 256Gi}'
+    ready = "conditions: [{type: Ready, status: 'True'}]"
+    path = file(
+        f"kind: Node\nmetadata: {{name: n-0}}\nstatus: &s {{allocatable: {gpus}, {ready}}}\n"
+        "---\nkind: List\nitems:\n"
+        f"- &n {{kind: Node, metadata: {{name: n-1}}, status: {{allocatable: {gpus}, {ready}}}}}\n"
+        "- {<<: *n, metadata: {name: n-2}}\n"
+    )
+    code, out, _err = run("top", "node", "--state", path, "-o", "json")
+    assert code == 0
+    assert all(name in out for name in ("n-0", "n-1", "n-2"))
