@@ -189,3 +189,106 @@ def test_aliases_that_only_save_typing_are_read(run: Run, file: Callable[[str], 
     code, out, _err = run("top", "node", "--state", path, "-o", "json")
     assert code == 0
     assert all(name in out for name in ("n-0", "n-1", "n-2"))
+
+
+# ---------------------------------------------------------------- jobs, machines and pods
+
+
+JOB = "name: x\nimage: i\ncommand: train\ngputopology: true\ngpus: 1\nworkers: 2\n"
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "env:\n" + "".join(f"  A{at}: b\n" for at in range(20_000)),
+        "toleration:\n" + "- k=v:NoSchedule,Equal\n" * 20_000,
+    ],
+    ids=["env", "toleration"],
+)
+def test_a_job_file_of_more_values_than_any_object_holds_is_refused(
+    more: str, run: Run, file: Callable[[str], str]
+):
+    path = file(JOB + more)
+    refused(run("plan", "mpi", "--file", path), f"{path}: line ", "more than 20,000 values")
+
+
+def test_a_job_file_of_many_values_is_read(run: Run, file: Callable[[str], str]):
+    path = file(JOB + "env:\n" + "".join(f"  A{at}: b\n" for at in range(500)))
+    code, out, _err = run(
+        *("submit", "mpi", "--file", path, "--dry-run", "-o", "yaml", "--state", str(DUMP))
+    )
+    assert (code, "name: A499" in out) == (0, True)
+
+
+def test_a_path_that_no_system_takes_is_refused(run: Run, file: Callable[[str], str]):
+    path = file(JOB + 'config-file: ["\\0:/etc/x"]\n')
+    refused(run("plan", "mpi", "--file", path, "--state", str(DUMP)), "--config-file", "NUL")
+
+
+@pytest.mark.parametrize("cpu", ["1e-320", "0.1n", "1n"])
+def test_a_part_of_a_cpu_that_is_next_to_nothing_is_placed(cpu: str, run: Run):
+    code, out, _err = run(
+        *("plan", "mpi", "--name=x", "--gpus=1", "--workers=2", "--gputopology", "--image=i"),
+        *(f"--cpu={cpu}", "--state", str(DUMP), "train"),
+    )
+    assert (code, "2 workers" in out or "dgx" in out) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("meta", "data"),
+    [
+        ({"labels": {"nodename": {"a": 1}}}, {"nodeName": "a"}),
+        ({"labels": {"nodename": ["a"]}}, {}),
+        ({"labels": {"nodename": "a"}}, {"nodeName": {"a": "a"}}),
+    ],
+)
+def test_a_published_machine_without_a_name_is_refused(
+    meta: dict[str, Any], data: dict[str, Any], run: Run, file: Callable[[str], str]
+):
+    whole = {"kind": "ConfigMap", "metadata": meta, "data": {"devices": '{"0": "Healthy"}', **data}}
+    refused(run("topology", "show", "--from", file(json.dumps(whole))), "is no text")
+
+
+@pytest.mark.parametrize("odd", [{"a": "b"}, ["0"], 7, None])
+@pytest.mark.parametrize("place", ["annotation", "nodeName"])
+def test_a_pod_that_is_somewhere_odd_costs_one_note_at_most(
+    place: str, odd: object, run: Run, file: Callable[[str], str]
+):
+    whole = json.loads(DUMP.read_text(encoding="utf-8"))
+    job = {
+        "apiVersion": "kubeflow.org/v2beta1",
+        "kind": "MPIJob",
+        "metadata": {
+            "name": "j",
+            "namespace": "default",
+            "annotations": {
+                "arena-topo.io/state": "placed",
+                "arena-topo.io/placement": "dgx-0/0",
+                "arena-topo.io/forecast": '{"guarantee": "node"}',
+            },
+        },
+        "spec": {
+            "mpiReplicaSpecs": {
+                "Worker": {
+                    "replicas": 1,
+                    "template": {
+                        "spec": {"containers": [{"resources": {"limits": {"nvidia.com/gpu": 1}}}]}
+                    },
+                }
+            }
+        },
+    }
+    annotations = {"topology.kubernetes.io/gpu-group": odd} if place == "annotation" else {}
+    pod = {
+        "kind": "Pod",
+        "metadata": {"name": "j-worker-0", "namespace": "default", "annotations": annotations},
+        "spec": {
+            "nodeName": odd if place == "nodeName" else "dgx-0",
+            "containers": [{"resources": {"limits": {"nvidia.com/gpu": 1}}}],
+        },
+        "status": {"phase": "Running"},
+    }
+    whole["items"] += [job, pod]
+    code, out, err = run("top", "node", "--state", file(json.dumps(whole)))
+    assert (code, "dgx-0" in out) == (0, True)
+    assert sum("j-worker-0" in line for line in err.splitlines()) <= 1

@@ -61,6 +61,10 @@ _RESOURCE = re.compile(r"/|^hugepages-|^ephemeral-storage$")
 """What the names of resources other than cpu and memory look like (kubernetes.io, Manage Resources
 for Containers); anything else is a slip of the pen."""
 
+_MOST_VALUES = 20_000
+"""Keys and values that a file may have: as many as an object of etcd has room for, and some seconds
+of reading."""
+
 _TOO_DEEP = "it is nested too deeply"
 
 
@@ -125,8 +129,21 @@ def _composed(text: str, name: str) -> Node:
         json.loads(text)
         # A tab in JSON that is no escape stands between words, where YAML wants none.
         text = text.replace("\t", " ")
+    class Loader(yaml.SafeLoader):
+        """Composes no more than a job can have."""
+
+        values = 0
+
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            """The next value, counted."""
+            self.values += 1
+            if self.values > _MOST_VALUES:
+                line = self.peek_event().start_mark.line + 1
+                raise UsageError(f"{name}: line {line}: more than {_MOST_VALUES:,} values")
+            return super().compose_node(parent, index)
+
     try:
-        node: Node = yaml.compose(text, Loader=yaml.SafeLoader)
+        node: Node = yaml.compose(text, Loader=Loader)
     except RecursionError as error:
         raise UsageError(f"{name}: {_TOO_DEEP}", hint=_FORM) from error
     except yaml.reader.ReaderError as error:
