@@ -292,3 +292,15 @@ def test_a_pod_that_is_somewhere_odd_costs_one_note_at_most(
     code, out, err = run("top", "node", "--state", file(json.dumps(whole)))
     assert (code, "dgx-0" in out) == (0, True)
     assert sum("j-worker-0" in line for line in err.splitlines()) <= 1
+
+
+def test_a_network_of_more_levels_than_any_has_is_refused(run: Run, file: Callable[[str], str]):
+    levels = [{"name": f"l{at}", "label": f"example.com/l{at}"} for at in range(20_000)]
+    path = file(json.dumps({"levels": levels[:17]}))
+    refused(run(*READERS["--fabric"], path), f"{path}: levels has 17 levels; 16 are the most")
+    path = file(json.dumps({"levels": levels}))
+    refused(run(*READERS["--fabric"], path), f"{path}: is larger than 256 KiB")
+    path = file("levels:\n" + "- {name: a, label: b}\n" * 1000)
+    refused(run(*READERS["--fabric"], path), f"{path}: has more than 2,000 values (line ")
+    path = file(json.dumps({"levels": levels[:16]}))
+    assert run(*READERS["--fabric"], path)[0] == 0
