@@ -30,7 +30,8 @@ RESERVED = frozenset({"node", BEYOND})
 """Level words that no tier may have: they stand for less and for more than any of them."""
 
 MOST_LEVELS = 16
-"""Levels of a network: as many as Kueue allows (TopologySpec.levels)."""
+"""Levels of a network: from zones down to hosts there are half as many, which is what Kueue allows
+(TopologySpec.levels)."""
 
 LABEL = re.compile(
     r"(?=.{1,316}\Z)([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
