@@ -435,9 +435,16 @@ def test_a_missing_job_gets_the_text_that_arenas_sdk_looks_for(kind, arena):
 
 @pytest.mark.parametrize("command", ["get", "logs", "delete"])
 @pytest.mark.usefixtures("world")
-def test_a_command_about_a_job_without_a_name_shows_its_help_and_fails(command, arena):
+def test_a_command_about_a_job_without_a_name_fails_and_says_on_stderr_how_it_is_used(
+    command, arena
+):
     code, out, err = arena(command)
-    assert (code, err) == (2, "error: not set job name,please set it\n")
+    assert (code, out) == (2, "")
+    said, tries = err.splitlines()
+    assert said == "error: not set job name,please set it"
+    assert tries.startswith(f"  try:  arena-topo {command} [OPTIONS] JOB")
+    code, out, err = arena(command, "--help")
+    assert (code, err) == (0, "")
     assert out.startswith(f"Usage: arena-topo {command} ")
 
 
@@ -475,7 +482,11 @@ def test_a_log_reaches_stdout_and_byte_for_byte_if_raw(capfdbinary):
 def test_the_log_of_a_missing_job_is_an_error_at_once(arena):
     code, out, err = arena("logs", "-f", "ghost")
     assert (code, out) == (1, "")
-    assert err.startswith("error: training job not found,please use 'arena-topo list'")
+    assert err == (
+        "error: Not found training job ghost in namespace default,"
+        "please use 'arena submit' to create it.\n"
+        "  try:  arena-topo list shows the jobs that are there, with -A in all namespaces\n"
+    )
 
 
 @pytest.mark.usefixtures("world")

@@ -262,6 +262,7 @@ def test_a_tail_counts_lines_and_not_their_pieces(tmp_path: Path) -> None:
     assert served(archive, LogOptions(tail=2)) == pieces[-6:]
     follow(archive, [*pieces, line(61, "no end", ends=False)], whole=True)
     assert served(archive, LogOptions(tail=2)) == [*pieces[-3:], line(61, "no end", ends=False)]
+    assert served(archive, LogOptions(tail=0)) == []
 
 
 def test_a_run_before_the_last_is_previous(archive: Archive) -> None:

@@ -134,6 +134,19 @@ def test_programs_get_all_of_it(world: World, run: Run):
     assert comm["rings"][0] == {"channel": 0, "ranks": [0, 1, 2, 3]}
 
 
+def test_measured_bandwidths_of_files_are_refused_before_anything_is_read(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+):
+    class Unread:
+        def readline(self, _size: int) -> bytes:
+            raise AssertionError("standard input was read")
+
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=Unread()))
+    code, out, err = run("logs", "--nccl", "--bus-bandwidth", "--from", "-")
+    assert (code, out) == (2, "")
+    assert err.startswith("error: --bus-bandwidth needs a job, not --from\n")
+
+
 @pytest.mark.parametrize("log", REAL_LOGS, ids=[path.stem for path in REAL_LOGS])
 def test_every_real_log_is_shown_to_people_and_to_programs(log: Path, run: Run):
     code, out, err = run("logs", "--nccl", "--from", str(log))

@@ -587,6 +587,8 @@ def _part(
 
 def last(lines: Iterable[Line], count: int) -> Iterator[Line]:
     """The last lines, pieces of one counted as one."""
+    if not count:
+        return
     held: deque[Line] = deque()
     ends = 0
     for line in lines:

@@ -53,10 +53,6 @@ def of_files(names: Sequence[str], *, as_json: bool, table: bool = False) -> Non
     from arena_topo.nccl.reading import Reader  # noqa: PLC0415 - the verbs load what they need
     from arena_topo.workflow.transports import compare  # noqa: PLC0415 - as above
 
-    reader = Reader()
-    for name in names:
-        _read_file(reader, name, speaker=Path(name).stem if len(names) > 1 else "")
-    found = reader.report()
     if table:
         raise UsageError(
             "--bus-bandwidth needs a job, not --from",
@@ -64,6 +60,10 @@ def of_files(names: Sequence[str], *, as_json: bool, table: bool = False) -> Non
             " placement tells",
             hint=f"{PROGRAM} logs JOB --nccl --bus-bandwidth",
         )
+    reader = Reader()
+    for name in names:
+        _read_file(reader, name, speaker=Path(name).stem if len(names) > 1 else "")
+    found = reader.report()
     one = "standard input" if names[0] == "-" else names[0]
     where = one if len(names) == 1 else "these files"
     _refuse_silence(found, where)

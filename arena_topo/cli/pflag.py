@@ -189,9 +189,15 @@ class Reader:
 
     def _unquoted(self, option: str, guess: str | None = None) -> UsageError:
         advice = "quote the whole command, or put -- before it"
+        start = self._words[self._named]
+        why = "it could be meant for the command or for arena-topo"
+        if self._doubt is not None:
+            word, flag = self._doubt
+            why = f"{flag} takes no value, so {word!r} is read as the start of the command"
+            advice = f"leave out {word!r}; or {advice}"
         return UsageError(
-            f"{option} stands after the start of the command, {self._words[self._named]!r}",
-            why="it could be meant for the command or for arena-topo",
+            f"{option} stands after the start of the command, {start!r}",
+            why=why,
             hint=f"{advice}; or {guess}" if guess else advice,
         )
 
