@@ -129,6 +129,7 @@ def _composed(text: str, name: str) -> Node:
         json.loads(text)
         # A tab in JSON that is no escape stands between words, where YAML wants none.
         text = text.replace("\t", " ")
+
     class Loader(yaml.SafeLoader):
         """Composes no more than a job can have."""
 
