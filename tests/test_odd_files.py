@@ -304,3 +304,15 @@ def test_a_network_of_more_levels_than_any_has_is_refused(run: Run, file: Callab
     refused(run(*READERS["--fabric"], path), f"{path}: has more than 2,000 values (line ")
     path = file(json.dumps({"levels": levels[:16]}))
     assert run(*READERS["--fabric"], path)[0] == 0
+
+
+@pytest.mark.parametrize("place", ["--state", "--fabric"])
+def test_yaml_is_read_as_deep_as_any_object_is_and_no_deeper(
+    place: str, run: Run, file: Callable[[str], str]
+):
+    for depth, said in ((98, ""), (200, "is nested too deeply (line 3)")):
+        deep = f"kind: Node\nmetadata: {{name: a}}\nx: {'[' * depth}{']' * depth}\n"
+        path = file(deep if place == "--state" else f"#\n#\nlevels: {'[' * depth}{']' * depth}\n")
+        code, _out, err = run(*READERS[place], path)
+        assert (said in err, "Traceback" in err) == (True, False)
+        assert (code == 0) == (place == "--state" and not said)

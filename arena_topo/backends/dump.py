@@ -99,6 +99,8 @@ def document(path: str) -> tuple[Any, str]:
             return safe_yaml.document(text, most=_MOST_VALUES), name
         except safe_yaml.Excess as error:
             raise UsageError(f"{name}: {error}", hint=_SMALL) from error
+        except RecursionError as error:
+            raise UsageError(f"{name}: is nested too deeply", hint=_SMALL) from error
         except yaml.YAMLError as error:
             raise _not_yaml(name, error, hint=_SMALL) from error
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from arena_topo.topology.fabricfile import show
 
-DEEPEST = 250
-"""Levels of nesting; an object of Kubernetes has some 30."""
+DEEPEST = 100
+"""Levels of nesting; an object of Kubernetes has some 30, and Python's stack room for some 200."""
 
 _WIDEST = 10_000
 """Bits of an integer; Python writes out some 14,000 (4,300 digits) and refuses more."""
@@ -71,7 +71,10 @@ def _examined(text: str, most: int | None) -> bool:
     depth = values = 0
     repeats = False
     try:
-        for event in yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+        events: Iterator[Any] = yaml.parse(
+            text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+        )
+        for event in events:
             if isinstance(event, yaml.events.CollectionEndEvent):
                 depth -= 1
             elif isinstance(event, yaml.events.NodeEvent):

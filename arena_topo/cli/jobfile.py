@@ -139,8 +139,8 @@ def _composed(text: str, name: str) -> Node:
             """The next value, counted."""
             self.values += 1
             if self.values > _MOST_VALUES:
-                line = self.peek_event().start_mark.line + 1
-                raise UsageError(f"{name}: line {line}: more than {_MOST_VALUES:,} values")
+                mark: Any = self.get_mark()
+                raise UsageError(f"{name}: line {mark.line + 1}: more than {_MOST_VALUES:,} values")
             return super().compose_node(parent, index)
 
     try:

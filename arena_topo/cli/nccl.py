@@ -19,7 +19,7 @@ from arena_topo.errors import ArenaError, UsageError
 from arena_topo.escaping import one_line
 
 if TYPE_CHECKING:
-    from typing import BinaryIO
+    from typing import IO
 
     from arena_topo.nccl import Report
     from arena_topo.nccl.measured import Table
@@ -82,7 +82,7 @@ def _read_file(reader: Reader, name: str, *, speaker: str) -> None:
         ) from error
 
 
-def _feed(reader: Reader, file: BinaryIO, speaker: str) -> None:
+def _feed(reader: Reader, file: IO[bytes], speaker: str) -> None:
     while line := file.readline(_PIECE):
         reader.feed(line.decode(errors="replace"), speaker, ends=line.endswith(b"\n"))
 
