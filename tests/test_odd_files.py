@@ -18,6 +18,8 @@ from typing import Any
 
 import pytest
 
+from arena_topo.backends import dump
+
 Run = Callable[..., tuple[int, str, str]]
 
 DUMP = Path(__file__).parent / "dumps" / "two-dgx-1.json"
@@ -316,3 +318,13 @@ def test_yaml_is_read_as_deep_as_any_object_is_and_no_deeper(
         code, _out, err = run(*READERS[place], path)
         assert (said in err, "Traceback" in err) == (True, False)
         assert (code == 0) == (place == "--state" and not said)
+
+
+def test_yaml_without_an_end_is_left_at_a_bound(run: Run, monkeypatch: pytest.MonkeyPatch):
+    class Endless:
+        def read(self, size: int) -> bytes:
+            return b"kind: Node\n---\n" * (size // 15)
+
+    monkeypatch.setattr(dump, "_MOST_YAML", 4 << 20)
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=Endless()))
+    refused(run(*READERS["--state"], "-"), "YAML of more than 4 MB is not read")
