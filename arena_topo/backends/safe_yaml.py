@@ -29,8 +29,8 @@ _ODD = {"int": "number", "float": "number", "bool": "true or false", "timestamp"
 class Excess(Exception):
     """There is too much in a text: what, and in which line."""
 
-    def __init__(self, problem: str, line: int) -> None:
-        super().__init__(f"{problem} (line {line})")
+    def __init__(self, problem: str, mark: Any) -> None:
+        super().__init__(f"{problem} (line {mark.line + 1})")
 
 
 def documents(text: str) -> Iterator[Any]:
@@ -71,10 +71,7 @@ def _examined(text: str, most: int | None) -> bool:
     depth = values = 0
     repeats = False
     try:
-        events: Iterator[Any] = yaml.parse(
-            text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-        )
-        for event in events:
+        for event in yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
             if isinstance(event, yaml.events.CollectionEndEvent):
                 depth -= 1
             elif isinstance(event, yaml.events.NodeEvent):
@@ -82,9 +79,9 @@ def _examined(text: str, most: int | None) -> bool:
                 repeats = repeats or isinstance(event, yaml.events.AliasEvent)
                 depth += isinstance(event, yaml.events.CollectionStartEvent)
                 if depth > DEEPEST:
-                    raise Excess("is nested too deeply", event.start_mark.line + 1)
+                    raise Excess("is nested too deeply", event.start_mark)
                 if most is not None and values > most:
-                    raise Excess(f"has more than {most:,} values", event.start_mark.line + 1)
+                    raise Excess(f"has more than {most:,} values", event.start_mark)
     except yaml.YAMLError:
         # Whoever composes it meets the same, after what stands before it.
         return True
@@ -93,7 +90,7 @@ def _examined(text: str, most: int | None) -> bool:
 
 def _bounded(node: Any, text: str, *, repeats: bool) -> Any:
     if repeats and _size(node) > max(_REPEATED, 4 * len(text)):
-        raise Excess("repeats too much of itself by aliases", node.start_mark.line + 1)
+        raise Excess("repeats too much of itself by aliases", node.start_mark)
     return node
 
 
@@ -111,7 +108,7 @@ def _size(root: Any) -> int:
             sizes[key] = 1 + sum(sizes[id(one)] for one in _children(node))
             around.discard(key)
         elif key in around:
-            raise Excess("has a value that contains itself", node.start_mark.line + 1)
+            raise Excess("has a value that contains itself", node.start_mark)
         elif key not in sizes:
             around.add(key)
             stack.append((node, True))
