@@ -174,7 +174,11 @@ def test_dashes_before_the_job_are_answered_in_arenas_words(place: Place, capsys
         ),
     )
     code, err = place.answer(capsys)
-    assert (code, err) == (2, "error: not set job name,please set it\n")
+    assert code == 2
+    assert err.splitlines() == [
+        "error: not set job name,please set it",
+        "  try:  arena-topo attach [OPTIONS] JOB [-- COMMAND...]; --help says more",
+    ]
 
 
 def test_whoever_reads_no_more_ends_it_quietly(place: Place):

@@ -243,6 +243,15 @@ def test_a_binding_that_nobody_could_try_is_shown_as_unconfirmed(binding, doubt)
     assert said in shown
 
 
+def test_a_guarantee_of_a_later_version_is_shown_as_it_was_recorded():
+    one = replace(PLACED, guarantee="device", binding="admission", emulated=False)
+    status = mpi_dist(Phase.RUNNING, launcher(), name="demo", forecast=one)
+    assert (
+        "  Guarantee: device, by admission"
+        " (this version of arena-topo does not know what that means)\n"
+    ) in output.job(status, now=CREATED + 5)
+
+
 def test_a_placement_that_is_not_confirmed_is_shown_whole():
     status = mpi_dist(
         Phase.RUNNING,

@@ -260,6 +260,7 @@ mlx5_0  PIX     PHB     SYS      X
         (("X      NV2", "X       X "), "line 2: GPU0-GPU1 is X, but X marks a device and itself"),
         (("NV2      X ", "NV2     SYS"), "line 3: GPU1-GPU1 is SYS, but X marks a device"),
         (("GPU1    GPU2", "GPU1    GPU3"), "line 1: GPU2 has no column, GPU3 has one"),
+        (("GPU0    GPU1", "GPU00   GPU1"), "line 1: GPU0 has no column, "),
         (("GPU1    GPU2", "GPU1    GPU1"), "line 1: GPU1 has two columns"),
         (("GPU2    SYS", "GPU1    SYS"), "line 4: GPU1 has two rows"),
         (("GPU2    SYS", "GPU3    SYS"), "line 4: GPU3 has a row but no column"),

@@ -38,7 +38,7 @@ EMULATED = "EMULATED: these GPUs do not exist; processes run on this machine in 
 
 _PADDING = 2
 
-HOLDS = {
+HOLDS: Mapping[str, str] = {
     Guarantee.GPUS: "each worker gets these GPUs",
     Guarantee.NODE: "each worker gets its node; which GPUs there, the kubelet decides",
     Guarantee.ADVISORY: "nothing enforces this plan",
@@ -387,12 +387,14 @@ def placement(
 
 def guarantee(forecast: Forecast) -> str:
     """How firmly a placement holds, by what, and whether it was seen that this works."""
-    by = str(forecast.binding)
+    by = one_line(str(forecast.binding))
     if not forecast.confirmed:
         doubt = UNCONFIRMED.get(by)
         by += f", unconfirmed: {doubt}" if doubt else ", unconfirmed"
-    holds = HOLDS.get(Guarantee(str(forecast.guarantee)), "")
-    return f"Guarantee: {forecast.guarantee}, by {by} ({holds})"
+    named = one_line(str(forecast.guarantee))
+    # A later version may have recorded a guarantee of its own.
+    meaning = HOLDS.get(named, "this version of arena-topo does not know what that means")
+    return f"Guarantee: {named}, by {by} ({meaning})"
 
 
 def confirmed(forecast: Forecast | None) -> bool | None:

@@ -450,7 +450,9 @@ def _size(block: _Block) -> int:
     found = sorted(int(gpu[1]) for name in block.devices if (gpu := _GPU.fullmatch(name)))
     if len(found) > MOST_GPUS:
         raise _refused(block.header, f"{len(found)} GPUs; {MOST_GPUS} are the most there can be")
-    absent = [f"GPU{index}" for index in range(len(found)) if index not in found]
+    # By name: `GPU00` is not what any row or legend calls GPU0.
+    expected = [f"GPU{index}" for index in range(len(found))]
+    absent = [name for name in expected if name not in block.devices]
     if absent:
         raise _refused(block.header, f"{_listed(absent)} has no column, GPU{found[-1]} has one")
     return len(found)

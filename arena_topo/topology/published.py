@@ -289,6 +289,10 @@ class _ConfigMap:
     def node(self) -> str:
         labels = self.mapping("labels")
         label, written = labels.get(NODE_LABEL), self.data.get("nodeName")
+        if not isinstance(label, str | None):
+            self.refuse(f"metadata.labels.{NODE_LABEL}", "is no text")
+        if not isinstance(written, str | None):
+            self.refuse("data.nodeName", "is no text")
         names = {name for name in (label, written) if name}
         if len(names) > 1:
             self.refuse("data.nodeName", f"{written!r}, but the label {NODE_LABEL} is {label!r}")

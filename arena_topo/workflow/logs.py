@@ -19,6 +19,7 @@ from arena_topo.errors import ArenaError, JobFailed, NotFound, UsageError
 from arena_topo.workflow import choosing, telling, unread
 from arena_topo.workflow.course import Course, End, Looker, Waiting, source_of
 from arena_topo.workflow.flow import Flow
+from arena_topo.workflow.opening import UnknownJob
 from arena_topo.workflow.speakers import Entry, Only, ranks_of, wants
 from arena_topo.workflow.telling import Note, Tell, named
 from arena_topo.workflow.waiting import command
@@ -205,11 +206,9 @@ def existing(backend: Backend, name: str, namespace: str) -> JobStatus:
     """The job as it is now; NoSuchJob, in arena's words, if there is none."""
     try:
         return backend.job(name, namespace)
-    except NotFound as missing:
-        raise NoSuchJob(
-            "training job not found,please use 'arena-topo list' to make sure job is existed",
-            why=missing.message,
-        ) from None
+    except NotFound:
+        unknown = UnknownJob(name, namespace)
+        raise NoSuchJob(unknown.message, hint=unknown.hint) from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -437,10 +437,17 @@ def _read_files(job: MPIJob) -> dict[ConfigFile, str]:
         path = Path(os.path.expanduser(one.source))  # noqa: PTH111 - see above
         try:
             texts[one] = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-            raise InvalidJob(f"cannot read --config-file {one.source}", why=reason) from error
+        except UnicodeDecodeError as error:
+            raise _unread(one, "it is not UTF-8 text") from error
+        except OSError as error:
+            raise _unread(one, error.strerror) from error
+        except ValueError as error:
+            raise _unread(one, "no path has a NUL character") from error
     return texts
+
+
+def _unread(file: ConfigFile, why: str | None) -> InvalidJob:
+    return InvalidJob(f"cannot read --config-file {file.source}", why=why)
 
 
 def _user() -> str:

@@ -290,6 +290,14 @@ class KubernetesBackend:
         label = published.SCHEDULE_LABEL
         return any(node.labels.get(label) == "topology" for node in self._nodes())
 
+    def has_node(self, name: str) -> bool:
+        """Whether the cluster has a node of this name; AccessDenied for who may not get nodes."""
+        try:
+            self.api.get(f"/api/v1/nodes/{part(name)}")
+        except NotFound:
+            return False
+        return True
+
     def _nodes(self) -> tuple[Node, ...]:
         """The nodes, read once, whatever runs on them; none where they may not be listed."""
         from arena_topo.backends import observed  # noqa: PLC0415  to read the cluster
