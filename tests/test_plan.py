@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from cube_mesh import HGX, V100, cluster, node
+from cube_mesh import HGX, OFF_THE_SWITCH, V100, cluster, node
 
 from arena_topo import cli
 from arena_topo.backends import Options
@@ -19,7 +19,7 @@ from arena_topo.job import MPIJob, PodShape, Quantity
 from arena_topo.manifests import ApiVersion
 from arena_topo.output import plan as screen_of
 from arena_topo.solver import Request
-from arena_topo.topology import Tier, gpu_set
+from arena_topo.topology import Tier, gpu_set, published
 from arena_topo.workflow import comparison
 
 HERE = Path(__file__).parent
@@ -57,6 +57,28 @@ def shown(world, *, width=100, unicode=True, **more):
 
 
 # ---------------------------------------------------------------- for people
+
+
+def test_a_gpu_whose_nvlinks_are_down_is_not_chosen_before_those_of_the_switch(plan, tmp_path):
+    """`nvidia-smi topo -m` of an HGX H100 whose GPU 0 is off the fabric, as ACK publishes it."""
+    broken = replace(OFF_THE_SWITCH, name="hgx-0")
+    status = {"allocatable": {"nvidia.com/gpu": "8"}, "capacity": {"nvidia.com/gpu": "8"}}
+    labels = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}
+    listed = [
+        {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "hgx-0", "labels": labels}}
+        | {"spec": {}, "status": status},
+        published.config_map(broken, broken.everything),
+    ]
+    dump = tmp_path / "state.json"
+    dump.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": listed}))
+    code, out, _err = plan(dump, 1, 4)
+    assert code == 0
+    assert "between any two" not in out
+    found = json.loads(plan(dump, 1, 4, "-o=json")[1])
+    assert found["busBandwidthGBps"] == 370.8
+    assert 0 not in found["workers"][0]["gpus"]
+    assert json.loads(plan(dump, 1, 8, "-o=json")[1])["busBandwidthGBps"] == 11
+    assert json.loads(plan(dump, 1, 1, "-o=json")[1])["workers"][0]["gpus"] == [0]
 
 
 def test_a_plan_draws_the_machine_and_compares_with_schedulers_that_only_count(plan):

@@ -216,10 +216,6 @@ def tree(machine: Machine) -> list[Level] | None:
     links = sorted(
         {machine.link(one, other) for one, other in combinations(range(size), 2)}, reverse=True
     )
-    if machine.nvswitch and links and links[0].kind is LinkKind.NVLINK:
-        slowest = min(link for link in links if link.kind is LinkKind.NVLINK)
-        word = f"NVSwitch: {slowest} between any two"
-        return [(Group(gpus=tuple(range(size)), word=word),)]
     levels: list[Level] = []
     known: set[tuple[int, ...]] = set()
     for link in links:
@@ -236,8 +232,16 @@ def tree(machine: Machine) -> list[Level] | None:
             return None
         new = [group for group in groups if len(group) > 1 and group not in known]
         known.update(new)
-        levels.append(tuple(Group(gpus=one, word=str(link), meaning=meaning(link)) for one in new))
+        levels.append(tuple(_group(machine, one, link) for one in new))
     return levels
+
+
+def _group(machine: Machine, gpus: tuple[int, ...], slowest: Link) -> Group:
+    """The group that links no slower than `slowest` join."""
+    links = {machine.link(one, other) for one, other in combinations(gpus, 2)}
+    if machine.nvswitch and slowest.kind is LinkKind.NVLINK and len(links) == 1:
+        return Group(gpus=gpus, word=f"NVSwitch: {slowest} between any two")
+    return Group(gpus=gpus, word=str(slowest), meaning=meaning(slowest))
 
 
 def meaning(link: Link) -> str:
