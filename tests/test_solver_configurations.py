@@ -167,7 +167,8 @@ def test_behind_a_switch_a_set_is_worth_the_slowest_link_of_its_best_ring(data):
     for many in range(2, size + 1):
         for chosen in itertools.combinations(range(size), many):
             rings = (
-                [*itertools.pairwise((*order, order[0]))] for order in itertools.permutations(chosen)
+                [*itertools.pairwise((*order, order[0]))]
+                for order in itertools.permutations(chosen)
             )
             expected = max(min(rates[pair] for pair in ring) for ring in rings)
             assert shape.value(gpu_set(chosen)) == expected
