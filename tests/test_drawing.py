@@ -332,7 +332,9 @@ def test_nodes_without_gpus_take_no_place_from_the_network():
 
 def test_one_gpu_is_not_many():
     world = cluster(node("a", machine("one", "V100", matrix(1, {}))))
-    assert drawing.fabric(world).startswith("cluster (1.25 GB/s): 1 node, 1 of 1 GPU free\n")
+    assert drawing.fabric(world).startswith(
+        "cluster (1.25 GB/s, assumed): 1 node, 1 of 1 GPU free\n"
+    )
 
 
 def test_no_gpu_is_called_free_on_a_machine_that_takes_no_jobs():

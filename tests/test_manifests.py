@@ -8,6 +8,7 @@ import os
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -1019,6 +1020,29 @@ def test_a_record_says_that_it_is_not_confirmed_and_nothing_where_it_is():
         told[sure] = json.loads(mpijob["metadata"]["annotations"]["arena-topo.io/forecast"])
     assert told[False] == told[True] | {"confirmed": False}
     assert "confirmed" not in told[True]
+
+
+def test_a_record_says_where_a_bandwidth_rests_on_an_assumed_network():
+    for beyond, assumed in ((1.25, True), (3.0, False)):
+        cluster = replace(BOTH, beyond=beyond)
+        mpijob = planned(a_topology_job(), placement=APART, cluster=cluster).objects[0]
+        found = recorded(mpijob)
+        assert found is not None
+        assert found.assumed is assumed
+        note = json.loads(mpijob["metadata"]["annotations"]["arena-topo.io/forecast"])
+        assert note.get("assumed", False) is assumed
+
+
+def test_a_record_calls_nothing_optimal_of_which_the_pods_can_use_less():
+    """Also one of an older client, which said it of the GPUs alone."""
+    for usable, optimal in ((2.25, False), (80.0, True)):
+        old = json.dumps({"busBandwidthGBps": 80.0, "usableGBps": usable, "optimal": True})
+        found = recorded(noted(placement="a/0;a/1", forecast=old))
+        assert found is not None
+        assert found.optimal is optimal
+    made = planned(a_topology_job(), placement=PAIR, cluster=BOTH).objects[0]
+    note = json.loads(made["metadata"]["annotations"]["arena-topo.io/forecast"])
+    assert (note["optimal"], note["boundGBps"]) == (False, note["busBandwidthGBps"])
 
 
 JSON = st.recursive(

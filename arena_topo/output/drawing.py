@@ -420,7 +420,7 @@ def fabric(cluster: Cluster, *, unicode: bool = True, width: int = 100) -> str:
     for depth in range(deepest, 0, -1):
         tree = _Tree(cluster, depth, pen, width)
         lines = [
-            _domain_line("cluster", cluster.beyond, nodes, assumed=BEYOND in cluster.guesses),
+            _domain_line("cluster", cluster.beyond, nodes, assumed=cluster.guessed(BEYOND)),
             *tree.below(nodes, 0, ""),
         ]
         if len(lines) <= FABRIC_LINES:
@@ -450,7 +450,7 @@ class _Tree:
 
     def __init__(self, cluster: Cluster, depth: int, pen: _Pen, width: int) -> None:
         self.tiers = cluster.tiers
-        self.assumed = cluster.guesses.keys()
+        self.guessed = cluster.guessed
         self.signs: set[str] = set()
         self.depth = depth
         self.pen = pen
@@ -472,7 +472,7 @@ class _Tree:
         lines: list[str] = []
         for at, name in enumerate(names):
             inside = domains[name]
-            assumed = tier.name in self.assumed
+            assumed = self.guessed(tier.name)
             head = _domain_line(f"{tier.name} {name}", tier.bandwidth, inside, assumed=assumed)
             lines.append(trunk + self._branch(at, names) + head)
             more = self.pen.trunk if at + 1 < len(names) else " " * len(self.pen.trunk)

@@ -187,11 +187,23 @@ def _later(request: Request, cluster: Cluster, best: Best, others: Sequence[Inst
 def _speed(request: Request, cluster: Cluster, best: Best) -> Iterator[Change]:
     if request.min_bandwidth:
         # A preferred level would come before the bandwidth.
-        found = best(replace(request, min_bandwidth=0.0, preferred=None), cluster)
-        if found is not None:
+        found = _fastest(replace(request, min_bandwidth=0.0, preferred=None), cluster, best)
+        if found:
             # Rounded down: what is asked for must be there.
-            rate = math.floor(round(-found.bandwidth * 100, 6)) / 100
+            rate = math.floor(round(found * 100, 6)) / 100
             yield f"with --min-bandwidth {rate:g}", replace(request, min_bandwidth=rate)
+
+
+def _fastest(request: Request, cluster: Cluster, best: Best) -> float:
+    """The most bandwidth (GB/s) that the workers can use; 0 if they do not fit."""
+    found = best(request, cluster)
+    if found is None:
+        return 0.0
+    bandwidth = -found.bandwidth
+    if bandwidth <= request.between_pods or found.nodes == request.workers:
+        return bandwidth
+    apart = best(replace(request, per_node=1), cluster)
+    return max(request.between_pods, 0.0 if apart is None else -apart.bandwidth)
 
 
 def _hardware(request: Request, cluster: Cluster, best: Best) -> Iterator[Change]:
@@ -216,7 +228,7 @@ def _distance(request: Request, cluster: Cluster, best: Best) -> Iterator[Change
         if found is not None:
             most = _fewest(request, cluster, best, found.nodes)
             yield f"with --max-nodes {most}", replace(request, max_nodes=most)
-    if request.per_node is not None:
+    if request.most_per_node is not None:
         yield from _apart(request, cluster, best)
     if request.required is None:
         return
@@ -241,7 +253,7 @@ def _apart(request: Request, cluster: Cluster, best: Best) -> Iterator[Change]:
             yield "with --pod-shape fused", fused
             break
     shared = replace(request, per_node=None)
-    if best(shared, cluster) is not None:
+    if request.per_node is not None and best(shared, cluster) is not None:
         yield "without --hostNetwork", shared
 
 

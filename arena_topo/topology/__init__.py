@@ -266,6 +266,19 @@ class Cluster:
     guesses: Mapping[str, str] = field(default_factory=dict)
     view: float | None = None
 
+    def guessed(self, level: str) -> bool:
+        """Whether nobody gave the bandwidth of a level: of a tier, or of `beyond`."""
+        unknown = level == "beyond" and self.beyond == UNKNOWN_NETWORK
+        return unknown or level in self.guesses
+
+    def assumed(self, bandwidth: float, level: str) -> bool:
+        """Whether a gang whose nodes meet at this level has its bandwidth from a guess.
+
+        `level` is a tier, `beyond`, or `node`, where no network limits the gang.
+        """
+        rates = {tier.name: tier.bandwidth for tier in self.tiers} | {"beyond": self.beyond}
+        return level in rates and self.guessed(level) and bandwidth >= rates[level]
+
 
 def gpu_set(indexes: Iterable[int]) -> GPUSet:
     """The set of these GPU indexes."""
