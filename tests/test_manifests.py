@@ -573,7 +573,33 @@ def test_two_config_files_at_one_path_are_refused():
         planned(a_job(config_file=(SETTINGS, other)), files={SETTINGS: "1", other: "2"})
 
 
-@pytest.mark.parametrize("name", ["dshm", "my.claim", "training-data-0", "Upper_case"])
+@pytest.mark.parametrize(
+    "claims",
+    [
+        ("training-claim-1:/a", "data.v1:/b"),
+        ("data.v1:/a", "training-claim-0:/b"),
+        ("training-claim-1:/a", "data.v1:/b", "training-claim-3:/c", "dshm:/d"),
+    ],
+)
+def test_no_two_volumes_of_a_pod_have_one_name(claims: tuple[str, ...]):
+    worker = worker_of(planned(a_job(data=claims)))["spec"]
+    names = [one["name"] for one in worker["volumes"]]
+    assert len(names) == len(set(names))
+    claimed = {
+        one["name"]: one["persistentVolumeClaim"]["claimName"]
+        for one in worker["volumes"]
+        if "persistentVolumeClaim" in one
+    }
+    mounts = worker["containers"][0]["volumeMounts"]
+    placed = {
+        f"{claimed[one['name']]}:{one['mountPath']}" for one in mounts if one["name"] in claimed
+    }
+    assert placed == set(claims)
+
+
+@pytest.mark.parametrize(
+    "name", ["dshm", "my.claim", "training-data-0", "training-claim-0", "code-sync"]
+)
 def test_a_claim_whose_name_is_no_name_for_a_volume_is_mounted_all_the_same(name: str):
     job = a_job(
         data=(Claim(name=name, path="/x"),), data_dir=(HostPath(host="/h", container="/h"),)
