@@ -1142,9 +1142,9 @@ def test_any_text_in_any_flag_comes_back_unchanged(api: ApiVersion, data: st.Dat
     drawn = {
         name: data.draw(kind, label=name)
         for kind, names in (
-            (TEXT, ("env", "note", "claim", "file")),
+            (TEXT, ("env", "note", "file")),
             (WORD, ("key", "label", "node", "taint")),
-            (WORD.map(str.lower).filter(is_name), ("secret",)),
+            (WORD.map(str.lower).filter(is_name), ("secret", "claim")),
         )
         for name in names
     }

@@ -25,7 +25,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from arena_topo.errors import ArenaError
+from arena_topo.errors import ArenaError, InvalidJob
 from arena_topo.topology import Cluster, NodeName
 
 UNLIMITED = math.inf
@@ -78,6 +78,7 @@ class Request:
     `required` names the level that all nodes must share (`node`, a tier of the cluster, `beyond`);
     `preferred` the level that they share if that is possible at all, before any bandwidth.
     `pack_above` is the share of GPUs in use above which the adaptive policy packs.
+    InvalidJob for a gang without workers or without GPUs.
     """
 
     workers: int
@@ -95,6 +96,11 @@ class Request:
     preferred: str | None = None
     policy: Policy = Policy.PACK
     pack_above: float = PACK_ABOVE
+
+    def __post_init__(self) -> None:
+        for count, what in ((self.workers, "worker"), (self.gpus, "GPU for each worker")):
+            if count < 1:
+                raise InvalidJob(f"a gang needs at least one {what}", why=f"{count} were asked for")
 
     @property
     def most_per_node(self) -> int | None:

@@ -372,5 +372,18 @@ def natural(name: str) -> tuple[list[str | int], str]:
     """A sort key by which `node-2` comes before `node-10`."""
     # Texts and numbers alternate, so keys never compare one with the other.
     parts: list[str | int] = [*_DIGITS.split(name)]
-    parts[1::2] = map(int, parts[1::2])
+    parts[1::2] = map(_number, _DIGITS.findall(name))
     return parts, name
+
+
+def _number(digits: str) -> int:
+    """The number that a text of digits spells, however many there are."""
+    value = 0
+    for start in range(0, len(digits), _DIGITS_AT_ONCE):
+        some = digits[start : start + _DIGITS_AT_ONCE]
+        value = value * 10 ** len(some) + int(some)
+    return value
+
+
+_DIGITS_AT_ONCE = 4000
+"""Digits that are turned into a number at once; Python refuses more than 4300."""
