@@ -407,7 +407,7 @@ def test_a_difference_is_shown_by_its_lines(arena, api):
     assert _heads(out) == [
         f"+++ install/clusterrole.rbac.authorization.k8s.io/{install.SUBMITTER}",
         f"+++ install/deployment.apps/{install.CONTROLLER} in namespace {install.SYSTEM}",
-        f"+++ install/daemonset.apps/{'arena-topo-agent'} in namespace {install.SYSTEM}",
+        f"+++ install/daemonset.apps/arena-topo-agent in namespace {install.SYSTEM}",
     ]
 
 

@@ -587,7 +587,7 @@ def _several(request: Request, cluster: Cluster, best: Best) -> str | None:
 
 def _less(
     nodes: Sequence[Node], enough: Callable[[Sequence[Node]], bool], tries: int
-) -> Sequence[Node]:
+) -> list[Node]:
     """As few of these nodes as are found to be enough; after enough tries, none of them in vain.
 
     Nodes that many GPUs would have to be waited for are given up first: as many as can be at once,
