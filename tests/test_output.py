@@ -106,7 +106,7 @@ PLACED = Forecast(
     tier="leaf",
     binding="template",
     guarantee="node",
-    optimal=True,
+    optimal=False,
     bound=20.6,
     emulated=True,
 )
@@ -280,6 +280,23 @@ def test_a_bandwidth_that_is_not_proven_says_what_could_be_possible():
     )
     shown = output.placement(found, "demo", slots=2)
     assert "  Bus bandwidth: 40 GB/s inside one node (at most 80 GB/s is possible)\n" in shown
+
+
+def test_a_network_whose_speed_nobody_gave_is_said_to_be_assumed_wherever_a_placement_is_shown():
+    found = Forecast(
+        state="placed",
+        workers=((0, "n", (0,)), (1, "m", (0,))),
+        bus_bandwidth=1.25,
+        usable=1.25,
+        tier="beyond",
+        optimal=True,
+        bound=1.25,
+        assumed=True,
+    )
+    shown = output.placement(found, "demo", slots=1)
+    assert "  Bus bandwidth: 1.25 GB/s assumed between nodes" in shown
+    assert output.placement_value(found, slots=1)["assumed"] is True
+    assert output.placement_value(replace(found, assumed=False), slots=1)["assumed"] is False
 
 
 def test_the_list_counts_allocated_gpus_only_of_jobs_that_hold_or_want_them():

@@ -300,7 +300,6 @@ def _why_node(case: _Case, *, alone: bool, same: bool, ours: bool) -> str:
     )
 
 
-_COLOURED = "which worker gets which of the chosen groups of GPUs is the scheduler's choice"
 _UNTOLD = "a node does not say which of its GPUs are free, so the {} picks them"
 
 _WAYS: dict[str, Callable[[_Case], Binding | _No]] = {

@@ -119,7 +119,10 @@ class Forecast:
     """What is recorded of a placement on the job itself, and shown ever after.
 
     `state` is `waiting`, `placed` or `held`. Bandwidths are GB/s; None for a job of one GPU or
-    without a placement. `workers` holds (index, node, GPU indexes); the indexes are empty where
+    without a placement. `bus_bandwidth` is that of the GPUs, `usable` what the pods can use of it.
+    `optimal`: no placement gives these pods more; `bound` is the most that any GPUs have.
+    `assumed`: the bandwidth is that of a network whose speed nobody gave.
+    `workers` holds (index, node, GPU indexes); the indexes are empty where
     the kubelet chooses. `confirmed` is False where the cluster could not be asked whether the
     binding works, so that the guarantee is what it gives if it does.
     """
@@ -135,7 +138,14 @@ class Forecast:
     optimal: bool | None = None
     bound: float | None = None
     emulated: bool = False
+    assumed: bool = False
     reason: str | None = None
+
+    @property
+    def falls_short(self) -> bool:
+        """Whether the pods can use less than their GPUs have, so that others may give them more."""
+        ours, usable = self.bus_bandwidth, self.usable
+        return ours is not None and usable is not None and usable < ours
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

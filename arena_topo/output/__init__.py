@@ -36,6 +36,9 @@ NOTHING = "N/A"
 
 EMULATED = "EMULATED: these GPUs do not exist; processes run on this machine in their place"
 
+FASTEST_GPUS = "fastest GPUs, proven"
+"""What is proven of a placement whose pods can use less than its GPUs have."""
+
 _PADDING = 2
 
 HOLDS: Mapping[str, str] = {
@@ -429,13 +432,15 @@ def trouble(status: JobStatus) -> str | None:
 
 
 def _bandwidth(forecast: Forecast) -> str:
-    text = f"{number(forecast.bus_bandwidth)} GB/s"
+    text = f"{number(forecast.bus_bandwidth)} GB/s{' assumed' if forecast.assumed else ''}"
     if forecast.tier is not None:
         text += {
             "node": " inside one node",
             "beyond": " between nodes that share no known level",
         }.get(forecast.tier, f" between nodes, within one {forecast.tier}")
-    if forecast.optimal:
+    if forecast.falls_short and forecast.bound == forecast.bus_bandwidth:
+        text += f" ({FASTEST_GPUS})"
+    elif forecast.optimal and not forecast.falls_short:
         text += " (proven best)"
     elif forecast.optimal is not None and forecast.bound is not None:
         text += f" (at most {number(forecast.bound)} GB/s is possible)"
@@ -518,6 +523,7 @@ def placement_value(forecast: Forecast | None, *, slots: int) -> dict[str, Any] 
         "confirmed": confirmed(forecast),
         "binding": forecast.binding,
         "tier": forecast.tier,
+        "assumed": forecast.assumed,
         "nodes": list(dict.fromkeys(node for _index, node, _gpus in rows)),
         "workers": [worker_value(*row, slots=slots) for row in rows],
         "proof": {"optimal": forecast.optimal, "bound": number(forecast.bound)},

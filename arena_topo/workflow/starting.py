@@ -36,6 +36,7 @@ from arena_topo.manifests.values import STATE, Guarantee, Mechanisms
 from arena_topo.solver import Placement, Proof, Unplaceable, Verdict
 from arena_topo.topology import Cluster, GPUSet, Node, NodeName, gpu_set
 from arena_topo.workflow import fairness
+from arena_topo.workflow.planning import check_bandwidth
 
 Place = Callable[[MPIJob, Cluster], Placement]
 """Places a job on a cluster; Unplaceable says why it cannot."""
@@ -125,7 +126,7 @@ class Starter:
         whole = snapshot.cluster(without={mine.key})
         if not snapshot.everything:
             return Decision(cluster=whole, refused=UNSEEN)
-        blocked = partial(fairness.short_of_quota, self.queue)
+        blocked = partial(self._blocked, snapshot)
         held = fairness.reservation(mine, snapshot, self.fit, blocked=blocked)
         cluster = fairness.kept_from(mine, whole, held, now=snapshot.now)
         try:
@@ -140,6 +141,18 @@ class Starter:
             if refused.verdict is not Verdict.NOT_NOW:
                 raise
             return Decision(cluster=whole, refused=refused.reason, nearest=refused.nearest)
+
+    def _blocked(self, snapshot: Snapshot, head: QueuedJob) -> bool:
+        """Whether something else than GPUs keeps a waiting gang from starting."""
+        if fairness.short_of_quota(self.queue, head):
+            return True
+        job = manifests.job_of(head.manifest)
+        if not job.min_bandwidth:
+            return False
+        try:
+            return self._bound(job, head, snapshot.emptied()).placement is None
+        except ArenaError:
+            return True
 
     def _bound(self, job: MPIJob, mine: QueuedJob, cluster: Cluster) -> Decision:
         """The best placement that something holds; Unplaceable if there is none.
@@ -175,6 +188,7 @@ class Starter:
                     raise
                 cluster = _emptied_of(cluster, ours)
             else:
+                check_bandwidth(job, placement, cluster, binding)
                 return Decision(cluster=cluster, placement=placement, binding=binding)
         raise AssertionError("every round takes a node away")
 

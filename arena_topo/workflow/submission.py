@@ -27,7 +27,7 @@ from arena_topo.manifests import ApiVersion, Manifest, Plan, transition
 from arena_topo.manifests.values import INCOMPLETE, STATE
 from arena_topo.solver import Placement, Unplaceable, Verdict
 from arena_topo.topology import Cluster
-from arena_topo.workflow import fairness, gathering, ordinary, shape
+from arena_topo.workflow import comparison, fairness, gathering, ordinary, shape
 from arena_topo.workflow.assembling import Tell, brought_together, left
 from arena_topo.workflow.gathering import Fate
 from arena_topo.workflow.planning import built, check_preferred, fit, placed, plan, request_of
@@ -265,6 +265,7 @@ class _Submission:
     def _told(self, planned: Plan, created: tuple[str, ...], outcome: Outcome) -> Submitted:
         status, unread = _seen(self.backend, self.job.name, self.namespace)
         waits = outcome.decision.placement is None
+        better = None if waits else comparison.apart(planned, outcome.decision.cluster)
         return Submitted(
             plan=planned,
             created=created,
@@ -272,7 +273,7 @@ class _Submission:
             unread=unread,
             starter=self._starter(outcome) if waits else None,
             nearest=outcome.decision.nearest,
-            notes=outcome.notes,
+            notes=(*outcome.notes, *([better] if better else ())),
         )
 
     def _starter(self, outcome: Outcome) -> str:

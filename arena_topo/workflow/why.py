@@ -20,8 +20,9 @@ from arena_topo.backends.kubernetes.status import seconds
 from arena_topo.backends.queue import QueuedJob, Snapshot, queued
 from arena_topo.backends.usage import gpu_count, job_over, worker_template
 from arena_topo.errors import AccessDenied, ArenaError
+from arena_topo.job import MPIJob
 from arena_topo.manifests.values import GATE, MAP, STATE
-from arena_topo.solver import Refusal, Request, Unplaceable, place
+from arena_topo.solver import Placement, Refusal, Request, Unplaceable, place
 from arena_topo.solver import Verdict as Fits
 from arena_topo.topology import Cluster, count
 from arena_topo.workflow import fairness, planning, symptoms, tables
@@ -186,7 +187,8 @@ def _looked(backend: Backend, facts: Facts, denied: list[Denied]) -> _Look:
     try:
         job = manifests.job_of(dict(facts.mpijob))
         look.request = planning.request_of(job, cluster, backend)
-        planning.placed(job, look.request, cluster)
+        placement = planning.placed(job, look.request, cluster)
+        _check_bandwidth(job, placement, cluster, backend, facts)
     except Unplaceable as refused:
         look.fit, look.refusals = _refused(refused), refused.refusals
     except ArenaError as error:
@@ -194,6 +196,16 @@ def _looked(backend: Backend, facts: Facts, denied: list[Denied]) -> _Look:
     else:
         look.fit = Fit(verdict=Fits.PLACEABLE, behind=_behind(job, facts, snapshot, cluster))
     return look
+
+
+def _check_bandwidth(
+    job: MPIJob, placement: Placement, cluster: Cluster, backend: Backend, facts: Facts
+) -> None:
+    """Refuse, with Unplaceable, what a starter would refuse for --min-bandwidth."""
+    if job.min_bandwidth:
+        mechanisms = backend.mechanisms(facts.status.namespace)
+        binding = manifests.bind(job, placement, cluster, backend.api_version(), mechanisms)
+        planning.check_bandwidth(job, placement, cluster, binding)
 
 
 def _refused(refused: Unplaceable) -> Fit:

@@ -334,6 +334,8 @@ def _forecast(
         optimal=proof.optimal if proof else None,
         bound=proof.bound if proof and proof.bound != UNLIMITED else None,
         emulated=cluster.emulated,
+        assumed=cluster.assumed(bandwidth, placement.tier if placement else "beyond")
+        and len(nodes) > 1,
     )
 
 
