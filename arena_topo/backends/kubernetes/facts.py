@@ -7,7 +7,6 @@ has ended no quota.
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from arena_topo.backends import JobStatus, Phase
+from arena_topo.backends.kubernetes.belonging import is_about
 from arena_topo.backends.kubernetes.podlog import log_query
 from arena_topo.backends.kubernetes.status import (
     KUBE_QUEUE,
@@ -22,7 +22,6 @@ from arena_topo.backends.kubernetes.status import (
     is_launcher,
     job_status,
     seconds,
-    when,
 )
 from arena_topo.backends.kubernetes.writing import GROUP
 from arena_topo.backends.logs import LogOptions
@@ -179,17 +178,13 @@ class _Reader:
 
     def _events(self, pods: Iterable[Object]) -> list[Object]:
         meta = self._mpijob["metadata"]
-        uids = {meta.get("uid"), *(pod["metadata"].get("uid") for pod in pods)}
+        uids = {str(one["metadata"].get("uid") or "") for one in (self._mpijob, *pods)}
         created = seconds(meta.get("creationTimestamp")) or 0.0
-        made = re.compile(rf"{re.escape(self._name)}-(worker|launcher|mpijob-launcher)(-\w+)*")
 
         def keep(one: dict[str, Any]) -> dict[str, Any] | None:
-            about = one.get("involvedObject") or {}
-            named = made.fullmatch(str(about.get("name"))) is not None
-            ours = named and about.get("kind") in {"Pod", "Job", "StatefulSet"}
-            # What is gone by now has no uid to go by, but belongs to the time of this job.
-            if about.get("uid") in uids or (ours and when(one) >= created):
+            if is_about(one, name=self._name, created=created, uids=uids):
                 return one
+            about = one.get("involvedObject") or {}
             return one if about.get("kind") == "ResourceQuota" else None
 
         return list(self._api.collect(f"/api/v1/namespaces/{self._namespace}/events", keep))
