@@ -517,7 +517,7 @@ class Controller:
         self._published = self.clock()
         self.upkeep.publish_view(view.cluster(), now=view.now)
         if self.ack:
-            self.upkeep.mirror()
+            self.upkeep.mirror(self._told_once)
         return True
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -186,3 +187,84 @@ def test_get_and_the_queue_agree_whose_events_are_whose(world):
     shown = {one.source for one in here.backend.events(here.backend.job("bert", "default"))}
     assert sources == shown
     assert "replicaset/bert-web-7d9" not in shown
+
+
+def reported(here: World, name: str) -> None:
+    """What the agent of a node has published."""
+    machine = presets.machine("dgx-1-v100", name)
+    one = published.config_map(machine, machine.everything)
+    one["metadata"]["namespace"] = SYSTEM
+    here.api.add(one)
+
+
+def foreign(here: World, name: str, **data: str) -> dict[str, Any]:
+    """The topology of a node in kube-system that somebody else has written."""
+    machine = presets.machine("dgx-2", name)
+    one = published.config_map(machine, machine.everything)
+    one["metadata"]["annotations"] = {"who": "a person"}
+    one["metadata"]["ownerReferences"] = [
+        {"apiVersion": "v1", "kind": "Node", "name": name, "uid": "node-uid"}
+    ]
+    one["data"] |= data
+    here.api.add(one)
+    return copied(here, name)
+
+
+def copied(here: World, name: str) -> dict[str, Any] | None:
+    found = here.api.find("ConfigMap", f"{name}-gpu-topology", "kube-system")
+    return None if found is None else copy.deepcopy(found)
+
+
+def test_what_somebody_else_publishes_for_acks_tools_is_left_and_the_controller_says_so(world):
+    here = world(1)
+    here.controller.ack = True
+    before = foreign(here, "node-7", busBandwidth='{"0,1,2,3": 82.1}')
+    for name in ("node-7", "node-8"):
+        reported(here, name)
+    here.rounds()
+    here.later(20)
+    here.rounds()
+    assert copied(here, "node-7") == before
+    assert copied(here, "node-8") is not None
+    left = "note: ConfigMap kube-system/node-7-gpu-topology is left as it is"
+    assert [line for line in here.said if "node-7" in line] == [
+        f"{left}: somebody else has made it"
+    ]
+    here.api.remove("configmaps", SYSTEM, "node-7-gpu-topology", {})
+    here.api.remove("configmaps", SYSTEM, "node-8-gpu-topology", {})
+    here.later(20)
+    here.rounds()
+    assert copied(here, "node-7") == before
+    assert copied(here, "node-8") is None
+
+
+def test_what_somebody_takes_over_from_the_mirror_is_theirs(world):
+    here = world(1)
+    here.controller.ack = True
+    reported(here, "node-7")
+    here.rounds()
+    with here.api.edit("ConfigMap", "node-7-gpu-topology", "kube-system") as one:
+        one["metadata"]["labels"].pop("arena-topo.io/mirrored")
+        one["data"]["linkType"] = "[]"
+    before = copied(here, "node-7")
+    here.later(20)
+    here.rounds()
+    assert copied(here, "node-7") == before
+
+
+def test_what_a_person_publishes_over_a_copy_stays(world):
+    here = world(1)
+    here.controller.ack = True
+    reported(here, "node-0")
+    with here.api.edit("ConfigMap", "node-0-gpu-topology", "kube-system") as one:
+        one["metadata"]["labels"][published.MIRRORED] = "true"
+        one["data"]["linkType"] = "{}"
+    here.rounds()
+    copy_of_report = copied(here, "node-0")
+    assert copy_of_report["data"]["linkType"] != "{}"
+    here.backend.publish(presets.machine("dgx-1-p100", "node-0"))
+    before = copied(here, "node-0")
+    assert before["data"]["linkType"] != copy_of_report["data"]["linkType"]
+    here.later(20)
+    here.rounds()
+    assert copied(here, "node-0") == before

@@ -21,6 +21,7 @@ from arena_topo.backends.kubernetes.publishing import Report, Reports
 from arena_topo.errors import AccessDenied
 from arena_topo.manifests import install, values
 from arena_topo.manifests.install import Installation, Right
+from arena_topo.topology import published
 from arena_topo.workflow.machines import publishing
 
 SYSTEM = install.SYSTEM
@@ -526,17 +527,21 @@ def test_in_kube_system_the_controller_writes_topology_and_nothing_else(api, con
                 stored["rules"] = one["rules"]
     plain = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "dns"}, "data": {}}
     api.add(plain | {"metadata": {"name": "dns", "namespace": "kube-system"}})
-    taken = config_map("n1", name="dns")
+    mirrored = {published.MIRRORED: "true"}
+    taken = config_map("n1", name="dns", **mirrored)
     connection = Connection(Options(kubeconfig=config(CTL)))
     path = "/api/v1/namespaces/kube-system/configmaps"
-    assert refused(api, config, CTL, "kube-system", config_map("n1")) is None
-    assert refused(api, config, CTL, "kube-system", config_map("n1", more="x")) is None
-    for body in (plain, taken, {**plain, "metadata": {"name": "another"}}):
+    assert refused(api, config, CTL, "kube-system", config_map("n1", **mirrored)) is None
+    assert refused(api, config, CTL, "kube-system", config_map("n1", more="x", **mirrored)) is None
+    assert refused(api, config, "admin", "kube-system", config_map("n2")) is None
+    theirs = config_map("n2", **mirrored)
+    for body in (plain, taken, {**plain, "metadata": {"name": "another"}}, theirs):
         said = refused(api, config, CTL, "kube-system", body)
         assert said is not None
         assert "in kube-system the controller may write the topology of nodes only" in said
     connection.delete(f"{path}/n1-gpu-topology")
-    with pytest.raises(AccessDenied):
-        connection.delete(f"{path}/dns")
+    for name in ("dns", "n2-gpu-topology"):
+        with pytest.raises(AccessDenied):
+            connection.delete(f"{path}/{name}")
     # Elsewhere it is RBAC alone that limits it.
     assert refused(api, config, CTL, SYSTEM, plain) is None

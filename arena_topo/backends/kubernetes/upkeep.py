@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -198,10 +198,11 @@ class Upkeep:
         }
         self._write(body)
 
-    def mirror(self) -> int:
+    def mirror(self, tell: Callable[[str], None] = lambda _: None) -> int:
         """Copy what agents have published to where ACK's tools look; how many there are.
 
-        What was copied for nodes that are gone is deleted.
+        What was copied for nodes that are gone is deleted. ConfigMaps that somebody else has made
+        there, as with `topology publish`, are left as they are, and `tell` hears of each.
         """
         source = f"/api/v1/namespaces/{published.OWN_NAMESPACE}/configmaps"
         target = f"/api/v1/namespaces/{published.NAMESPACE}/configmaps"
@@ -215,20 +216,44 @@ class Upkeep:
                 "metadata": {
                     "name": meta["name"],
                     "namespace": published.NAMESPACE,
-                    "labels": {**(meta.get("labels") or {}), _MIRRORED: "true"},
+                    "labels": {**(meta.get("labels") or {}), published.MIRRORED: "true"},
                     "annotations": meta.get("annotations") or {},
                 },
                 "data": one.get("data") or {},
             }
-        listed = self._api.collect(target, None, labelSelector=f"{_MIRRORED}=true")
+        listed = self._api.collect(target, None, labelSelector=selector)
         there = {one["metadata"]["name"]: one for one in listed}
+        copies = {name: one for name, one in there.items() if _is_copy(one)}
         for name, body in wanted.items():
-            if name not in there or not _same(there[name], body):
-                self._write(body)
-        for name in there.keys() - wanted.keys():
-            with contextlib.suppress(NotFound):
-                self._api.delete(f"{target}/{part(name)}")
+            if name in copies:
+                self._renew_copy(target, copies[name], body)
+            elif name in there or not self._create_copy(target, body):
+                tell(
+                    f"note: ConfigMap {published.NAMESPACE}/{name} is left as it is: somebody else"
+                    " has made it"
+                )
+        for name in copies.keys() - wanted.keys():
+            meta = copies[name]["metadata"]
+            exactly = {"uid": meta["uid"], "resourceVersion": meta["resourceVersion"]}
+            with _unless_overtaken():
+                self._api.delete(f"{target}/{part(name)}", {"preconditions": exactly})
         return len(wanted)
+
+    def _create_copy(self, target: str, body: Object) -> bool:
+        """Create a copy; False where there is something else of its name."""
+        try:
+            self._api.post(target, body)
+        except AlreadyExists:
+            return False
+        return True
+
+    def _renew_copy(self, target: str, copy: Object, body: Object) -> None:
+        """Make a copy say what it is to say, unless it was changed since it was read."""
+        if _same(copy, body):
+            return
+        meta = {**body["metadata"], "resourceVersion": copy["metadata"]["resourceVersion"]}
+        with _unless_overtaken():
+            self._api.put(f"{target}/{part(meta['name'])}", {**body, "metadata": meta})
 
     def _write(self, body: Object) -> None:
         """Create an object, or make it what it should be."""
@@ -249,10 +274,23 @@ class Upkeep:
                 self._api.put(f"{path}/{meta['name']}", fresh)
 
 
+@contextlib.contextmanager
+def _unless_overtaken() -> Iterator[None]:
+    """Let a write be refused because the object is gone, or was changed since it was read."""
+    try:
+        yield
+    except NotFound:
+        pass
+    except ClusterError as error:
+        if error.status != CONFLICT:
+            raise
+
+
+def _is_copy(config_map: Object) -> bool:
+    """Whether a ConfigMap was made by `mirror`."""
+    return (config_map["metadata"].get("labels") or {}).get(published.MIRRORED) == "true"
+
+
 def _same(found: Object, body: Object) -> bool:
     """Whether a ConfigMap says already what it is to say."""
     return all((found.get(key) or {}) == (body.get(key) or {}) for key in ("data", "binaryData"))
-
-
-_MIRRORED = "arena-topo.io/mirrored"
-"""Label of what the controller copied for ACK's tools."""
