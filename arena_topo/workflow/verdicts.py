@@ -22,8 +22,8 @@ from collections.abc import Callable
 
 from arena_topo.backends import JobStatus, Phase
 from arena_topo.backends.kubernetes.facts import PATIENCE
-from arena_topo.backends.kubernetes.status import KUBE_QUEUE, QUEUE_LABELS, is_launcher
-from arena_topo.backends.queue import MOST_TRIES, moment
+from arena_topo.backends.kubernetes.status import is_launcher
+from arena_topo.backends.queue import KUBE_QUEUE, KUEUE_LABEL, MOST_TRIES, moment
 from arena_topo.job import NodeLoss
 from arena_topo.manifests.request import asked
 from arena_topo.manifests.values import RECORDED, TRIES, Guarantee
@@ -222,8 +222,8 @@ def _deleting(case: Case) -> Said | None:
 
 def _held_by_kueue(case: Case) -> bool:
     labels = (case.mpijob.get("metadata") or {}).get("labels") or {}
-    named = any(labels.get(key) for key in QUEUE_LABELS)
-    return case.suspended and (named or bool(case.workload) or "kueue" in _manager(case))
+    named = bool(labels.get(KUEUE_LABEL)) or "kueue" in _manager(case)
+    return case.suspended and (named or bool(case.workload))
 
 
 def _manager(case: Case) -> str:
@@ -233,7 +233,7 @@ def _manager(case: Case) -> str:
 def _queue(case: Case) -> str:
     labels = (case.mpijob.get("metadata") or {}).get("labels") or {}
     name = (case.workload.get("spec") or {}).get("queueName")
-    return str(name or next((labels[key] for key in QUEUE_LABELS if labels.get(key)), "?"))
+    return str(name or labels.get(KUEUE_LABEL) or "?")
 
 
 def _preempted_by_kueue(case: Case) -> Said | None:
@@ -281,11 +281,12 @@ def _kueue(case: Case) -> Said | None:
 
 
 def _kube_queue(case: Case) -> Said | None:
-    if case.notes.get(KUBE_QUEUE) != "true" or (case.pods and not case.suspended):
+    said = case.notes.get(KUBE_QUEUE)
+    if said is None or not (case.suspended or (said == "true" and not case.pods)):
         return None
     return Said(
         "kube-queue decides when it starts",
-        f"annotation {KUBE_QUEUE} is true",
+        f"annotation {KUBE_QUEUE} is {said}",
         f"kubectl get queueunits -n {case.status.namespace}",
     )
 

@@ -17,14 +17,13 @@ from arena_topo.backends import JobStatus, Phase
 from arena_topo.backends.kubernetes.belonging import is_about
 from arena_topo.backends.kubernetes.podlog import log_query
 from arena_topo.backends.kubernetes.status import (
-    KUBE_QUEUE,
-    QUEUE_LABELS,
     is_launcher,
     job_status,
     seconds,
 )
 from arena_topo.backends.kubernetes.writing import GROUP
 from arena_topo.backends.logs import LogOptions
+from arena_topo.backends.queue import suspender
 from arena_topo.errors import AccessDenied, ArenaError, NotFound
 from arena_topo.manifests.values import STATE
 
@@ -296,13 +295,12 @@ class _Found:
         self, mpijob: Object, pods: tuple[Object, ...], status: JobStatus, now: float
     ) -> None:
         meta = mpijob["metadata"]
-        notes, labels = meta.get("annotations") or {}, meta.get("labels") or {}
+        notes = meta.get("annotations") or {}
         policy = (mpijob.get("spec") or {}).get("runPolicy") or {}
         suspended = policy.get("suspend") is True
         alive = not status.phase.over
         self.now = now
-        owned = any(labels.get(key) for key in QUEUE_LABELS) or KUBE_QUEUE in notes
-        self.queued = alive and (suspended or owned or bool(policy.get("managedBy")))
+        self.queued = alive and (suspended or suspender(mpijob) is not None)
         stuck = status.phase is Phase.PENDING
         self.waiting = alive and (notes.get(STATE) in {"waiting", "placed"} and stuck)
         created = seconds(meta.get("creationTimestamp")) or 0.0
