@@ -25,7 +25,7 @@ from arena_topo.topology import ORDINARY, PUBLISHED, TAINT, Cluster, Node, NodeN
 _INSTALL = "an administrator installs it: arena-topo install"
 _PATCHES = (
     "ask for this rule in a Role:"
-    ' {apiGroups: [""], resources: ["pods"], verbs: ["list", "watch", "patch"]}'
+    ' {apiGroups: [""], resources: ["pods"], verbs: ["list", "patch"]}'
 )
 
 

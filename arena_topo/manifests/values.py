@@ -96,7 +96,7 @@ class Mechanisms:
 
     `admission`, `claims` and `gang` are the policies that give workers their node, their claim and
     their PodGroup, as answered by a probe in the job's namespace; `patches` whether the caller may
-    list, watch and patch pods there. `classes` maps each DRA driver to a DeviceClass of its GPUs
+    list and patch pods there. `classes` maps each DRA driver to a DeviceClass of its GPUs
     (None: they could not be read), `extended` each of those classes to the extended resource that
     it stands for, where it does. `quotas` are the ResourceQuotas of the namespace, as they are
     stored. `suspends` says whether an MPIJob can be created suspended. `notes` say what could not

@@ -41,7 +41,7 @@ _NODE = "arena-topo-probe"
 _GROUP = "0,1"
 _ADMISSION = "/apis/admissionregistration.k8s.io"
 _REVIEWS = "/apis/authorization.k8s.io/v1"
-_VERBS = ("list", "watch", "patch")
+_VERBS = ("list", "patch")
 _NO_RIGHT = re.compile(r'cannot create resource "pods"')
 _TYPE = re.compile(r"""\.type\s*==\s*(["'])(?P<type>[^"']+)\1""")
 _DRIVER = re.compile(r"""device\.driver\s*==\s*(["'])(?P<driver>[^"']+)\1""")
@@ -268,7 +268,7 @@ def _has_pod_groups(api: Connection) -> bool | None:
 
 
 def _patches(api: Connection, namespace: str, notes: list[str]) -> bool | None:
-    """Whether the caller may list, watch and patch the pods of a namespace."""
+    """Whether the caller may list and patch the pods of a namespace."""
     body = {
         "apiVersion": "authorization.k8s.io/v1",
         "kind": "SelfSubjectRulesReview",
