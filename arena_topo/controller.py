@@ -29,7 +29,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from arena_topo import manifests
-from arena_topo.backends import Backend
+from arena_topo.backends import Backend, quota
 from arena_topo.backends.kubernetes.status import is_launcher
 from arena_topo.backends.kubernetes.upkeep import LEASE_DURATION
 from arena_topo.backends.queue import MOST_TRIES, Queue, QueuedJob, Snapshot, written
@@ -422,7 +422,11 @@ class Controller:
         """Suspend a gang whole; it waits for its turn again."""
         tries = job.tries + counts
         patch = transition.taking_back(
-            job.manifest, manifests.unplaced(job.manifest), reason, tries
+            job.manifest,
+            manifests.unplaced(job.manifest),
+            reason,
+            tries,
+            blocked_by=quota.blocker(reason),
         )
         if self.queue.change(job.manifest, patch) is None:
             return False

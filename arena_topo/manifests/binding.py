@@ -24,8 +24,7 @@ from arena_topo.topology import ORDINARY, PUBLISHED, TAINT, Cluster, Node, NodeN
 
 _INSTALL = "an administrator installs it: arena-topo install"
 _PATCHES = (
-    "ask for this rule in a Role:"
-    ' {apiGroups: [""], resources: ["pods"], verbs: ["list", "patch"]}'
+    'ask for this rule in a Role: {apiGroups: [""], resources: ["pods"], verbs: ["list", "patch"]}'
 )
 
 

@@ -77,6 +77,7 @@ _RECORDED = {
     "boundGBps": ("bound", float),
     "emulated": ("emulated", bool),
     "reason": ("reason", str),
+    "blockedBy": ("blocked_by", str),
 }
 """The keys of the recorded forecast, the field of each, and what it must be."""
 

@@ -121,7 +121,8 @@ class Forecast:
     `state` is `waiting`, `placed` or `held`. Bandwidths are GB/s; None for a job of one GPU or
     without a placement. `workers` holds (index, node, GPU indexes); the indexes are empty where
     the kubelet chooses. `confirmed` is False where the cluster could not be asked whether the
-    binding works, so that the guarantee is what it gives if it does.
+    binding works, so that the guarantee is what it gives if it does. `blocked_by` is `quota` where
+    the quota of the namespace, and no lack of GPUs, keeps a gang waiting.
     """
 
     state: str
@@ -136,6 +137,11 @@ class Forecast:
     bound: float | None = None
     emulated: bool = False
     reason: str | None = None
+    blocked_by: str | None = None
+
+
+QUOTA = "quota"
+"""What `Forecast.blocked_by` says of a gang that its namespace's quota keeps waiting."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
