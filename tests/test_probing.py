@@ -126,7 +126,20 @@ def test_a_gang_is_held_back_only_where_the_server_keeps_what_the_policy_says(ap
     api.mutators = [PLACEMENT, JOIN]
     assert asked(api, tmp_path).gang is False
     api.unserved -= {"scheduling.k8s.io", "podgroups.scheduling.k8s.io"}
-    assert asked(api, tmp_path).gang is True
+    for served, version in ((("v1alpha2",), "v1alpha2"), (("v1beta1", "v1alpha3"), "v1beta1")):
+        api.gangs = served
+        found = asked(api, tmp_path)
+        assert (found.gang, found.gang_version) == (True, version)
+
+
+def test_a_gang_is_not_held_back_by_groups_of_a_version_that_nobody_here_can_write(api, tmp_path):
+    api.mutators = [PLACEMENT, JOIN]
+    api.unserved -= {"scheduling.k8s.io", "podgroups.scheduling.k8s.io"}
+    api.gangs = ("v1alpha3",)
+    found = asked(api, tmp_path)
+    assert found.gang is False
+    (note,) = found.notes
+    assert note.startswith("the cluster serves no PodGroup of scheduling.k8s.io in v1beta1 or ")
 
 
 def test_a_policy_for_an_older_map_does_not_count(api, tmp_path):

@@ -391,8 +391,22 @@ def test_a_mistyped_level_is_found_before_a_job_is_left_to_the_controller(arena,
     assert (code, err) == (0, "team-a/demo: started\n")
 
 
-def test_the_controller_gives_each_worker_its_own_claim_and_its_gang(arena, api):
+ALPHA = {
+    "podGroupTemplateRef": {"workload": {"workloadName": "demo", "podGroupTemplateName": "workers"}}
+}
+BETA = {"workloadRef": {"workloadName": "demo", "templateName": "workers"}}
+
+
+@pytest.mark.parametrize(
+    ("served", "reference"),
+    [(("v1alpha2",), ALPHA), (("v1beta1", "v1alpha3"), BETA)],
+    ids=["1.36", "1.37"],
+)
+def test_the_controller_gives_each_worker_its_own_claim_and_its_gang(
+    arena, api, served: tuple[str, ...], reference: dict[str, Any]
+):
     """It may not create pods, and so not try the policies: what can be read of them counts."""
+    api.gangs = served
     api.unserved -= {"scheduling.k8s.io", "podgroups.scheduling.k8s.io"}
     api.unserved -= {"workloads.scheduling.k8s.io"}
     cluster = FakeCluster(api)
@@ -420,7 +434,15 @@ def test_the_controller_gives_each_worker_its_own_claim_and_its_gang(arena, api)
         assert claim is not None
         results = claim["status"]["allocation"]["devices"]["results"]
         assert {one["device"] for one in results} == {f"gpu-{one}" for one in gpus}
-    assert api.find("PodGroup", "demo", "team-a")
+    group, workload = (api.find(kind, "demo", "team-a") for kind in ("PodGroup", "Workload"))
+    assert group is not None
+    assert workload is not None
+    policy = {"gang": {"minCount": 4}}
+    assert group["spec"] == {"schedulingPolicy": policy, **reference}
+    assert workload["spec"]["podGroupTemplates"] == [
+        {"name": "workers", "schedulingPolicy": policy}
+    ]
+    assert {one["apiVersion"] for one in (group, workload)} == {f"scheduling.k8s.io/{served[0]}"}
 
 
 def stored_places(api: FakeApi) -> list[list[int]]:
