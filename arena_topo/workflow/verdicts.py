@@ -256,11 +256,35 @@ def _ask_kueue(case: Case) -> str:
     return f"kubectl describe {what} -n {case.status.namespace}"
 
 
+_KUEUE_REASONS = {
+    "WaitingForQuota": ("the Kueue queue {} has no quota left for it now", ""),
+    "ExceedsMaxQuota": (
+        "it asks for more than the Kueue queue {} can ever give",
+        "submit it with fewer --workers, or ask for more quota; ",
+    ),
+    "TopologyPlacementFailed": (
+        "Kueue finds no place for it in its topology, for the queue {}",
+        "",
+    ),
+    "NoMatchingFlavor": (
+        "no flavor of the Kueue queue {} is for such nodes as it asks for",
+        "submit it with another --selector or --toleration; ",
+    ),
+}
+"""Why Kueue reserves no quota (kueue, apis/kueue/v1beta2, WorkloadQuotaReservedReason...): what to
+say of a queue, and what can be done about it besides asking Kueue."""
+
+
 def _kueue_quota(case: Case) -> Said | None:
     reserved = condition_of(case.workload, "QuotaReserved") or {}
     message = str(reserved.get("message") or "")
     if not _held_by_kueue(case) or reserved.get("status") != "False":
         return None
+    if (known := _KUEUE_REASONS.get(str(reserved.get("reason")))) is not None:
+        what, advice = known
+        return Said(what.format(_queue(case)), message or None, f"{advice}{_ask_kueue(case)}")
+    # Older versions of Kueue, and those without its feature UnadmittedWorkloadsObservability, say
+    # Pending whatever the cause is.
     if not re.search(r"quota|flavor|topology", message, re.IGNORECASE):
         return None
     return Said(f"the Kueue queue {_queue(case)} has no quota for it", message, _ask_kueue(case))

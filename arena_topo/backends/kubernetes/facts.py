@@ -199,7 +199,7 @@ class _Reader:
             group = self._api.get(f"/apis/{KUEUE}")
         except ArenaError:
             return None
-        version = (group.get("preferredVersion") or {}).get("version") or "v1beta1"
+        version = (group.get("preferredVersion") or {}).get("version") or "v1beta2"
         path = f"/apis/{KUEUE}/{version}/namespaces/{self._namespace}/workloads"
         selector = f"{JOB_UID}={self._mpijob['metadata'].get('uid')}"
         found = self._may(
