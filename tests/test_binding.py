@@ -890,7 +890,7 @@ def test_the_patch_of_a_gated_worker_is_accepted_whatever_affinity_it_has(
     assert after["spec"]["schedulingGates"] == [{"name": "other"}]
     notes = after["metadata"]["annotations"]
     assert notes["note"] == "kept"
-    assert notes["topology.kubernetes.io/gpu-group"] == "0,3"
+    assert notes["topology.kubernetes.io/gpu-group"] == "3,0"
     assert notes["topology.kubernetes.io/gpu-visible"] == "3,0"
     assert after["spec"]["tolerations"] == [TOLERATION]
     terms = after["spec"]["affinity"]["nodeAffinity"][REQUIRED]["nodeSelectorTerms"]
