@@ -359,6 +359,25 @@ def test_a_gang_scheduler_is_named(check, api):
     ]
 
 
+UNKNOWN = "kube-scheduler serves PodGroups as v1alpha3, arena-topo writes v1beta1 and v1alpha2"
+
+
+@pytest.mark.parametrize(
+    ("served", "finding"),
+    [
+        (("v1alpha2",), ("ok", "kube-scheduler (scheduling.k8s.io/v1alpha2)", None)),
+        (("v1beta1", "v1alpha3"), ("ok", "kube-scheduler (scheduling.k8s.io/v1beta1)", None)),
+        (("v1alpha3",), ("warn", f"{UNKNOWN}: --gang-scheduling does nothing here", None)),
+    ],
+    ids=["1.36", "1.37", "unknown"],
+)
+def test_the_version_of_the_schedulers_own_gangs_is_named(check, api, served, finding):
+    api.unserved -= {"podgroups.scheduling.k8s.io"}
+    api.gangs = served
+    _code, found, _err = check()
+    assert found["gang scheduler"] == [finding]
+
+
 @pytest.mark.usefixtures("api")
 def test_a_namespace_that_is_not_there_fails(check):
     code, found, _err = check("-n", "nowhere")

@@ -22,17 +22,18 @@ from arena_topo.backends.kubernetes import engine as kubernetes
 from arena_topo.manifests.values import FORECAST, GPU_GROUP, MAP, STATE
 from arena_topo.topology import TAINT, published
 from arena_topo.workflow import submission
+from arena_topo.workflow.fairness import STALE
 
 SUBMITTING = Path(__file__).with_name("submitting.py")
 OFF = 5
-"""Seconds that the clock of the server is off, to one side or the other."""
+"""Seconds by which the clock of the server is wrong."""
 LINKS = matrix(8, {(one, one + 1): 1 for one in range(0, 8, 2)})
 
 
 class Guarded(FakeApi):
     """A server that looks after every write whether some GPU is now held twice.
 
-    Its clock is off, now to one side and now to the other, and all jobs are of one age.
+    Its clock is `OFF` now to one side and now to the other, and all jobs are of one age.
     """
 
     def __init__(self) -> None:
@@ -188,8 +189,8 @@ def test_processes_that_are_killed_after_each_of_their_requests_lose_nothing(
     assert world.api.twice == []
     left = world.states()["else"]
     assert left, "some were killed between their record and its use"
-    # A record may have been stamped too late, and its age be taken too early.
-    world.api.skew = 61.0 + 2 * OFF
+    # The clock may have been fast when the youngest record was written, and be slow now.
+    world.api.skew = STALE + 2 * OFF + 2
     backend = world.backend()
     for name in sorted(world.jobs()):
         if name.startswith("dead"):

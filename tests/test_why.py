@@ -694,6 +694,35 @@ def code(found: Case) -> Code:
     return verdict(found).code
 
 
+@pytest.mark.parametrize(
+    ("reason", "what", "hint"),
+    [
+        ("WaitingForQuota", "the Kueue queue gpus has no quota left for it now", "describe"),
+        (
+            "ExceedsMaxQuota",
+            "it asks for more than the Kueue queue gpus can ever give",
+            "fewer --workers",
+        ),
+        (
+            "TopologyPlacementFailed",
+            "Kueue finds no place for it in its topology, for the queue gpus",
+            "describe",
+        ),
+        (
+            "NoMatchingFlavor",
+            "no flavor of the Kueue queue gpus is for such nodes as it asks for",
+            "--selector",
+        ),
+    ],
+)
+def test_the_reasons_of_kueue_are_told_apart(reason: str, what: str, hint: str):
+    quota = condition("QuotaReserved", "False", reason=reason, message="as Kueue says it")
+    said = verdict(queued(quota))
+    assert (said.code, said.what, said.why) == (Code.KUEUE_QUOTA, what, "as Kueue says it")
+    assert hint in said.hint
+    assert "kubectl describe" in said.hint
+
+
 def test_a_job_that_runs_is_not_explained_by_what_went_wrong_before():
     late = event("Pod/demo-worker-0", "FailedScheduling", "0/2 nodes are available", when=2)
     quota = "worker pod created failed: exceeded quota: gpus, requested: pods=1, used: pods=4"

@@ -24,8 +24,7 @@ from arena_topo.topology import ORDINARY, PUBLISHED, TAINT, Cluster, Node, NodeN
 
 _INSTALL = "an administrator installs it: arena-topo install"
 _PATCHES = (
-    "ask for this rule in a Role:"
-    ' {apiGroups: [""], resources: ["pods"], verbs: ["list", "watch", "patch"]}'
+    'ask for this rule in a Role: {apiGroups: [""], resources: ["pods"], verbs: ["list", "patch"]}'
 )
 
 
@@ -139,7 +138,7 @@ def _order(case: _Case, *, known: bool) -> list[str]:
 
 def _finished(case: _Case, binding: Binding) -> Binding:
     gang = bool(case.job.gang and case.found.gang and case.api is not ApiVersion.V1ALPHA1)
-    return replace(binding, gang=gang)
+    return replace(binding, gang=gang, gang_version=case.found.gang_version if gang else "")
 
 
 # The ways

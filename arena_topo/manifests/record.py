@@ -80,6 +80,7 @@ _RECORDED = {
     "emulated": ("emulated", bool),
     "assumed": ("assumed", bool),
     "reason": ("reason", str),
+    "blockedBy": ("blocked_by", str),
 }
 """The keys of the recorded forecast, the field of each, and what it must be."""
 

@@ -111,9 +111,15 @@ def completed(stored: Mapping[str, Any]) -> Patch:
     return [*_unchanged(stored, suspend=None), _removed(INCOMPLETE)]
 
 
-def waiting(stored: Mapping[str, Any], unpinned: Manifest, reason: str | None) -> Patch:
+def waiting(
+    stored: Mapping[str, Any],
+    unpinned: Manifest,
+    reason: str | None,
+    *,
+    blocked_by: str | None = None,
+) -> Patch:
     """Take the record off a job that is suspended; it waits for the reason given."""
-    forecast = Forecast(state="waiting", reason=reason)
+    forecast = Forecast(state="waiting", reason=reason, blocked_by=blocked_by)
     return [
         *_unchanged(stored, suspend=True),
         *_templates(stored, unpinned),
@@ -121,9 +127,16 @@ def waiting(stored: Mapping[str, Any], unpinned: Manifest, reason: str | None) -
     ]
 
 
-def taking_back(stored: Mapping[str, Any], unpinned: Manifest, reason: str, tries: int) -> Patch:
+def taking_back(
+    stored: Mapping[str, Any],
+    unpinned: Manifest,
+    reason: str,
+    tries: int,
+    *,
+    blocked_by: str | None = None,
+) -> Patch:
     """Suspend a gang that cannot complete, whole; it waits, having tried so often."""
-    forecast = Forecast(state="waiting", reason=reason)
+    forecast = Forecast(state="waiting", reason=reason, blocked_by=blocked_by)
     return [
         *_unchanged(stored, suspend=False),
         *_templates(stored, unpinned),

@@ -15,6 +15,7 @@ from arena_topo.backends.kubernetes.admin import GANG_GROUPS, Administration
 from arena_topo.backends.kubernetes.status import seconds
 from arena_topo.errors import AccessDenied, ArenaError, TimedOut, UsageError
 from arena_topo.manifests import install
+from arena_topo.manifests.claims import SCHEDULING
 from arena_topo.manifests.install import (
     ATTACH,
     CLAIMS_POLICY,
@@ -26,7 +27,7 @@ from arena_topo.manifests.install import (
     SYSTEM,
     Right,
 )
-from arena_topo.manifests.values import MAP_FORMAT
+from arena_topo.manifests.values import MAP_FORMAT, POD_GROUPS
 from arena_topo.topology import Knowledge, published
 from arena_topo.workflow.nodes import Use, standings
 
@@ -215,8 +216,18 @@ class _Check:
 
     def gang(self) -> Iterator[Finding]:
         name, found = "gang scheduler", self.admin.gangs()
-        if found:
-            yield _ok(name, ", ".join(f"{GANG_GROUPS[one]} ({one})" for one in found))
+        served = found.get(SCHEDULING, ())
+        written = next((one for one in POD_GROUPS if one in served), None)
+        if served and written is None:
+            yield _warn(
+                name,
+                f"{GANG_GROUPS[SCHEDULING]} serves PodGroups as {', '.join(served)}, arena-topo"
+                f" writes {' and '.join(POD_GROUPS)}: --gang-scheduling does nothing here",
+                None,
+            )
+        elif found:
+            names = {one: f"{one}/{written}" if one == SCHEDULING else one for one in found}
+            yield _ok(name, ", ".join(f"{GANG_GROUPS[one]} ({names[one]})" for one in found))
         else:
             yield _ok(name, "none; arena-topo itself starts gangs whole, or not at all")
 

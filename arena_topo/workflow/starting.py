@@ -32,7 +32,7 @@ from arena_topo.job import MPIJob
 from arena_topo.manifests import Binding, Forecast, Manifest, Plan, transition
 from arena_topo.manifests.binding import leaves_choice, overlooked
 from arena_topo.manifests.record import forecast_of
-from arena_topo.manifests.values import STATE, Guarantee, Mechanisms
+from arena_topo.manifests.values import QUOTA, STATE, Guarantee, Mechanisms
 from arena_topo.solver import Placement, Proof, Unplaceable, Verdict
 from arena_topo.topology import Cluster, GPUSet, Node, NodeName, gpu_set
 from arena_topo.workflow import fairness
@@ -364,11 +364,13 @@ class Starter:
         held = self.queue.claims(stored) if claims else ()
         quotas = self.queue.quotas(meta["namespace"])
         short = quota.shortfall(placed, quotas, claims=claims, held=held)
+        blocked_by = QUOTA if short is not None else None
         if short is None and claims:
             try:
                 self.queue.renew(stored, claims)
             except (ClusterError, AlreadyExists) as error:
                 short = f"{error.message}{f': {error.why}' if error.why else ''}"
+                blocked_by = quota.blocker(short)
         if short is None:
             try:
                 anew = None if decision is told else decision.forecast
@@ -381,9 +383,9 @@ class Starter:
             else:
                 done = Outcome(stored=changed or stored, decision=decision, resumed=True)
                 return None if changed is None else done
-        back = self.queue.change(
-            stored, transition.waiting(stored, manifests.unplaced(stored), short)
-        )
+        bare = manifests.unplaced(stored)
+        patch = transition.waiting(stored, bare, short, blocked_by=blocked_by)
+        back = self.queue.change(stored, patch)
         refused = replace(decision, placement=None, binding=None, refused=short)
         return None if back is None else Outcome(stored=back, decision=refused, resumed=False)
 

@@ -22,8 +22,8 @@ from collections.abc import Callable
 
 from arena_topo.backends import JobStatus, Phase
 from arena_topo.backends.kubernetes.facts import PATIENCE
-from arena_topo.backends.kubernetes.status import KUBE_QUEUE, QUEUE_LABELS, is_launcher
-from arena_topo.backends.queue import MOST_TRIES, moment
+from arena_topo.backends.kubernetes.status import is_launcher
+from arena_topo.backends.queue import KUBE_QUEUE, KUEUE_LABEL, MOST_TRIES, moment
 from arena_topo.job import NodeLoss
 from arena_topo.manifests.request import asked
 from arena_topo.manifests.values import RECORDED, TRIES, Guarantee
@@ -222,8 +222,8 @@ def _deleting(case: Case) -> Said | None:
 
 def _held_by_kueue(case: Case) -> bool:
     labels = (case.mpijob.get("metadata") or {}).get("labels") or {}
-    named = any(labels.get(key) for key in QUEUE_LABELS)
-    return case.suspended and (named or bool(case.workload) or "kueue" in _manager(case))
+    named = bool(labels.get(KUEUE_LABEL)) or "kueue" in _manager(case)
+    return case.suspended and (named or bool(case.workload))
 
 
 def _manager(case: Case) -> str:
@@ -233,7 +233,7 @@ def _manager(case: Case) -> str:
 def _queue(case: Case) -> str:
     labels = (case.mpijob.get("metadata") or {}).get("labels") or {}
     name = (case.workload.get("spec") or {}).get("queueName")
-    return str(name or next((labels[key] for key in QUEUE_LABELS if labels.get(key)), "?"))
+    return str(name or labels.get(KUEUE_LABEL) or "?")
 
 
 def _preempted_by_kueue(case: Case) -> Said | None:
@@ -256,11 +256,35 @@ def _ask_kueue(case: Case) -> str:
     return f"kubectl describe {what} -n {case.status.namespace}"
 
 
+_KUEUE_REASONS = {
+    "WaitingForQuota": ("the Kueue queue {} has no quota left for it now", ""),
+    "ExceedsMaxQuota": (
+        "it asks for more than the Kueue queue {} can ever give",
+        "submit it with fewer --workers, or ask for more quota; ",
+    ),
+    "TopologyPlacementFailed": (
+        "Kueue finds no place for it in its topology, for the queue {}",
+        "",
+    ),
+    "NoMatchingFlavor": (
+        "no flavor of the Kueue queue {} is for such nodes as it asks for",
+        "submit it with another --selector or --toleration; ",
+    ),
+}
+"""Why Kueue reserves no quota (kueue, apis/kueue/v1beta2, WorkloadQuotaReservedReason...): what to
+say of a queue, and what can be done about it besides asking Kueue."""
+
+
 def _kueue_quota(case: Case) -> Said | None:
     reserved = condition_of(case.workload, "QuotaReserved") or {}
     message = str(reserved.get("message") or "")
     if not _held_by_kueue(case) or reserved.get("status") != "False":
         return None
+    if (known := _KUEUE_REASONS.get(str(reserved.get("reason")))) is not None:
+        what, advice = known
+        return Said(what.format(_queue(case)), message or None, f"{advice}{_ask_kueue(case)}")
+    # Older versions of Kueue, and those without its feature UnadmittedWorkloadsObservability, say
+    # Pending whatever the cause is.
     if not re.search(r"quota|flavor|topology", message, re.IGNORECASE):
         return None
     return Said(f"the Kueue queue {_queue(case)} has no quota for it", message, _ask_kueue(case))
@@ -281,11 +305,12 @@ def _kueue(case: Case) -> Said | None:
 
 
 def _kube_queue(case: Case) -> Said | None:
-    if case.notes.get(KUBE_QUEUE) != "true" or (case.pods and not case.suspended):
+    said = case.notes.get(KUBE_QUEUE)
+    if said is None or not (case.suspended or (said == "true" and not case.pods)):
         return None
     return Said(
         "kube-queue decides when it starts",
-        f"annotation {KUBE_QUEUE} is true",
+        f"annotation {KUBE_QUEUE} is {said}",
         f"kubectl get queueunits -n {case.status.namespace}",
     )
 

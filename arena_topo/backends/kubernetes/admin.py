@@ -114,9 +114,9 @@ class Administration:
 
         return self._api.collect("/apis/apps/v1/deployments", keep)
 
-    def gangs(self) -> tuple[str, ...]:
-        """The groups of `GANG_GROUPS` that have a PodGroup here."""
-        found = []
+    def gangs(self) -> dict[str, tuple[str, ...]]:
+        """The groups of `GANG_GROUPS` that have a PodGroup here, and in which versions."""
+        found: dict[str, tuple[str, ...]] = {}
         for group in GANG_GROUPS:
             try:
                 said = self._api.get(f"/apis/{group}")
@@ -128,9 +128,8 @@ class Administration:
                 except NotFound:
                     continue
                 if any(each.get("name") == "podgroups" for each in listed.get("resources") or ()):
-                    found.append(group)
-                    break
-        return tuple(found)
+                    found[group] = (*found.get(group, ()), str(one.get("version")))
+        return found
 
     def topologies(self, namespace: str) -> list[Object]:
         """The ConfigMaps of a namespace that publish the links of a node."""

@@ -7,7 +7,6 @@ and `status`'s to say, how the server is reached is `connection`'s.
 from __future__ import annotations
 
 import contextlib
-import re
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -27,6 +26,7 @@ from arena_topo.backends.kubernetes.belonging import (
     ARENA_SELECTOR,
     NAME_LABELS,
     belongs,
+    is_about,
     is_arenas,
     labelled,
 )
@@ -624,18 +624,10 @@ class KubernetesBackend:
 
     def events(self, job: JobStatus) -> tuple[Event, ...]:
         """What happened to the job and its pods, oldest first."""
-        objects = {job.uid, *(one.uid for one in job.instances)}
-        workload = re.compile(rf"{re.escape(job.name)}-(worker|launcher|mpijob-launcher)(-\w+)?")
+        uids = {job.uid, *(one.uid for one in job.instances)}
 
         def keep(one: Object) -> Object | None:
-            about = one.get("involvedObject") or {}
-            # Pods that are gone have no uid to go by, but belong to the time of this job.
-            gone = (
-                about.get("kind") in {"Pod", "Job", "StatefulSet"}
-                and workload.fullmatch(str(about.get("name")))
-                and when(one) >= job.created
-            )
-            return one if about.get("uid") in objects or gone else None
+            return one if is_about(one, name=job.name, created=job.created, uids=uids) else None
 
         path = f"/api/v1/namespaces/{part(job.namespace)}/events"
         found = [

@@ -7,7 +7,6 @@ has ended no quota.
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -15,17 +14,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from arena_topo.backends import JobStatus, Phase
+from arena_topo.backends.kubernetes.belonging import is_about
 from arena_topo.backends.kubernetes.podlog import log_query
 from arena_topo.backends.kubernetes.status import (
-    KUBE_QUEUE,
-    QUEUE_LABELS,
     is_launcher,
     job_status,
     seconds,
-    when,
 )
 from arena_topo.backends.kubernetes.writing import GROUP
 from arena_topo.backends.logs import LogOptions
+from arena_topo.backends.queue import suspender
 from arena_topo.errors import AccessDenied, ArenaError, NotFound
 from arena_topo.manifests.values import STATE
 
@@ -179,17 +177,13 @@ class _Reader:
 
     def _events(self, pods: Iterable[Object]) -> list[Object]:
         meta = self._mpijob["metadata"]
-        uids = {meta.get("uid"), *(pod["metadata"].get("uid") for pod in pods)}
+        uids = {str(one["metadata"].get("uid") or "") for one in (self._mpijob, *pods)}
         created = seconds(meta.get("creationTimestamp")) or 0.0
-        made = re.compile(rf"{re.escape(self._name)}-(worker|launcher|mpijob-launcher)(-\w+)*")
 
         def keep(one: dict[str, Any]) -> dict[str, Any] | None:
-            about = one.get("involvedObject") or {}
-            named = made.fullmatch(str(about.get("name"))) is not None
-            ours = named and about.get("kind") in {"Pod", "Job", "StatefulSet"}
-            # What is gone by now has no uid to go by, but belongs to the time of this job.
-            if about.get("uid") in uids or (ours and when(one) >= created):
+            if is_about(one, name=self._name, created=created, uids=uids):
                 return one
+            about = one.get("involvedObject") or {}
             return one if about.get("kind") == "ResourceQuota" else None
 
         return list(self._api.collect(f"/api/v1/namespaces/{self._namespace}/events", keep))
@@ -205,7 +199,7 @@ class _Reader:
             group = self._api.get(f"/apis/{KUEUE}")
         except ArenaError:
             return None
-        version = (group.get("preferredVersion") or {}).get("version") or "v1beta1"
+        version = (group.get("preferredVersion") or {}).get("version") or "v1beta2"
         path = f"/apis/{KUEUE}/{version}/namespaces/{self._namespace}/workloads"
         selector = f"{JOB_UID}={self._mpijob['metadata'].get('uid')}"
         found = self._may(
@@ -301,13 +295,12 @@ class _Found:
         self, mpijob: Object, pods: tuple[Object, ...], status: JobStatus, now: float
     ) -> None:
         meta = mpijob["metadata"]
-        notes, labels = meta.get("annotations") or {}, meta.get("labels") or {}
+        notes = meta.get("annotations") or {}
         policy = (mpijob.get("spec") or {}).get("runPolicy") or {}
         suspended = policy.get("suspend") is True
         alive = not status.phase.over
         self.now = now
-        owned = any(labels.get(key) for key in QUEUE_LABELS) or KUBE_QUEUE in notes
-        self.queued = alive and (suspended or owned or bool(policy.get("managedBy")))
+        self.queued = alive and (suspended or suspender(mpijob) is not None)
         stuck = status.phase is Phase.PENDING
         self.waiting = alive and (notes.get(STATE) in {"waiting", "placed"} and stuck)
         created = seconds(meta.get("creationTimestamp")) or 0.0

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from arena_topo import manifests
 from arena_topo.backends import observed
+from arena_topo.backends.kubernetes.belonging import is_about
 from arena_topo.backends.kubernetes.connection import CONFLICT, INVALID
 from arena_topo.backends.kubernetes.writing import GROUP, PLURAL, part
 from arena_topo.backends.queue import (
@@ -244,14 +245,11 @@ class KubernetesQueue:
     def events(self, stored: Mapping[str, Any]) -> list[Manifest]:
         """The events about a job and its pods, oldest first; none where they may not be read."""
         meta = stored["metadata"]
-        prefix = f"{meta['name']}-"
+        name, uids = str(meta["name"]), {str(meta["uid"])}
+        created = moment(meta.get("creationTimestamp")) or 0.0
 
         def keep(one: Object) -> Object | None:
-            about = one.get("involvedObject") or {}
-            name = str(about.get("name"))
-            of_job = about.get("uid") == meta["uid"]
-            mine = of_job or name == meta["name"] or name.startswith(prefix)
-            return one if mine else None
+            return one if is_about(one, name=name, created=created, uids=uids) else None
 
         path = f"/api/v1/namespaces/{part(meta['namespace'])}/events"
         try:
