@@ -766,7 +766,8 @@ def test_a_change_that_is_not_answered_may_have_been_taken(api: FakeApi, connect
 
 def page(*names: str, revision: str, more: str = "") -> bytes:
     meta = {"resourceVersion": revision, **({"continue": more} if more else {})}
-    return whole({"metadata": meta, "items": [{"metadata": {"name": one}} for one in names]})
+    items = [{"metadata": {"name": one}} for one in names]
+    return whole({"kind": "PodList", "metadata": meta, "items": items})
 
 
 def test_a_list_at_an_exact_revision_names_it_on_the_first_page_only(canned, tmp_path: Path):

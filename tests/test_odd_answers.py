@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from fake_api import FakeApi, kubeconfig
 from fake_operator import FakeOperator
+from kube_objects import node
 from worlds import planned
 
 from arena_topo.backends import Options
@@ -55,6 +56,10 @@ class Still:
             peer.sendall(self._said)
             if self._silent:
                 self._left.wait(30)
+            # Whoever closes while bytes of a request are still to come resets the connection.
+            peer.shutdown(socket.SHUT_WR)
+            while peer.recv(65536):
+                pass
 
     def close(self) -> None:
         self._left.set()
@@ -169,7 +174,76 @@ def test_one_object_that_is_none_is_no_answer_of_an_api_server(serve: Serve):
             call()
 
 
+FAILURE = (
+    b'{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"no quorum",'
+    b'"reason":"InternalError","code":500}'
+)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"{}",
+        b'{"kind":"PodList","apiVersion":"v1","metadata":{}}',
+        b'{"items":[]}',
+        b'{"kind":"Pod","metadata":{"name":"a"},"items":[]}',
+        b'{"kind":"Status","status":"Success","items":[]}',
+        b'{"kind":["List"],"items":[]}',
+    ],
+)
+def test_a_list_without_its_kind_or_its_items_is_never_an_empty_list(serve: Serve, body: bytes):
+    with pytest.raises(ClusterError, match="does not answer like a Kubernetes API server"):
+        serve(answer("Content-Length: -5", body=body)).collect("/api/v1/pods")
+
+
+def test_a_list_whose_items_are_null_is_empty_as_servers_in_go_write_it(serve: Serve):
+    body = b'{"kind":"PodList","apiVersion":"v1","metadata":{},"items":null}'
+    assert serve(answer("Connection: close", body=body)).collect("/api/v1/pods") == []
+
+
+def test_a_status_of_failure_is_an_error_whatever_the_code_of_its_answer(serve: Serve):
+    connection = serve(answer("Connection: close", body=FAILURE))
+    for call in (
+        lambda: connection.collect("/api/v1/pods"),
+        lambda: connection.get("/api/v1/nodes/a"),
+        lambda: connection.get("/version"),
+        lambda: connection.delete("/api/v1/nodes/a"),
+        lambda: connection.patch("/api/v1/nodes/a", {}),
+        lambda: connection.post("/api/v1/nodes", {"metadata": {"name": "a"}}),
+    ):
+        with pytest.raises(ClusterError, match="no quorum") as caught:
+            call()
+        assert caught.value.status == 500
+
+
+def test_a_failure_that_names_no_code_of_an_error_is_one(serve: Serve):
+    body = b'{"kind":"Status","status":"Failure","message":"no","code":200}'
+    with pytest.raises(ClusterError, match="no"):
+        serve(answer("Connection: close", body=body)).delete("/api/v1/nodes/a")
+
+
+def test_what_says_nothing_of_a_deletion_is_no_deletion(serve: Serve):
+    with pytest.raises(ClusterError, match="does not answer like a Kubernetes API server"):
+        serve(answer("Connection: close", body=b"{}")).delete("/api/v1/nodes/a")
+
+
 # ---------------------------------------------------------------- commands
+
+
+@pytest.mark.parametrize(
+    "said", [b"{}", FAILURE, b'{"kind":"PodList","metadata":{}}'], ids=["empty", "status", "bare"]
+)
+def test_gpus_that_nobody_speaks_of_are_never_free(
+    api: FakeApi, tmp_path: Path, run: Run, said: bytes
+):
+    api.add(node("node-0", gpus=8))
+    config = kubeconfig(tmp_path / "config", api.url, user={"username": "alice"})
+    gang = "--name=a --gpus=8 --workers=1 --gputopology --image=i x".split()
+    words = ("plan", "mpi", *gang, "--kubeconfig", config)
+    assert run(*words)[0] == 0
+    api.fail(r"^GET /api/v1/pods\b", status=200, body=said, times=99)
+    code, out, _ = run(*words)
+    assert (code, out) == (1, "")
 
 
 @pytest.mark.parametrize("words", [[], ["--all"], ["-f"], ["--nccl"]], ids="".join)

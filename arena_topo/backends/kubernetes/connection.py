@@ -35,6 +35,7 @@ from arena_topo.backends.kubernetes.failures import (
     UNKNOWN_CALLER,
     answers_object,
     cause,
+    failure,
     odd_body,
     parsed,
     refusal,
@@ -370,7 +371,10 @@ class Connection:
 
     def _items(self, path: str, page: Mapping[str, Any]) -> list[dict[str, Any]]:
         """The objects in a page of a list; ClusterError where they are none."""
-        found = page.get("items") or []
+        if not str(page.get("kind")).endswith("List") or "items" not in page:
+            raise self.no_server(f"GET {path} returned no list")
+        # Go writes an empty list as null.
+        found = [] if page["items"] is None else page["items"]
         if not isinstance(found, list) or not all(map(_is_object, found)):
             raise self.no_server(f"the list of {path} holds what is no object")
         return found
@@ -502,6 +506,11 @@ class Connection:
         answer = parsed(response.data)
         if not isinstance(answer, dict):
             raise self.no_server(f"{method} {path} returned no JSON object")
+        if (status := failure(answer)) is not None:
+            # client-go too believes the Status, and not the code of the answer that brings it.
+            raise refusal(method, path, status, response.reason, response.data)
+        if method == "DELETE" and answer.get("kind") != "Status" and not _is_object(answer):
+            raise self.no_server(f"{method} {path} returned neither a Status nor an object")
         if answers_object(method, path, body) and not _is_object(answer):
             raise self.no_server(f"{method} {path} returned what is no object")
         return answer, _warnings(response)

@@ -29,6 +29,8 @@ CONFLICT = 409
 GONE = 410
 INVALID = 422
 _ERRORS = 400
+_UNNAMED = 500
+"""The code of a failure that names none: what the server did is not known."""
 _GATEWAYS = frozenset({502, 504})
 _WHY = 200
 """Characters of a cause: of what is no HTTP it is the first line."""
@@ -153,6 +155,14 @@ def parsed(body: bytes) -> Any:
         return json.loads(body)
     except (ValueError, RecursionError):
         return None
+
+
+def failure(answer: Mapping[str, Any]) -> int | None:
+    """The code of the error that a Status means, unless it says Success; None if it is none."""
+    if answer.get("kind") != "Status" or answer.get("status") == "Success":
+        return None
+    code = answer.get("code")
+    return code if isinstance(code, int) and code >= _ERRORS else _UNNAMED
 
 
 def _shortened(message: str) -> str:
