@@ -21,7 +21,14 @@ from arena_topo.backends import Options
 from arena_topo.backends.kubernetes import connection, credentials, podexec
 from arena_topo.backends.kubernetes import kubeconfig as files
 from arena_topo.backends.kubernetes.connection import Connection
-from arena_topo.errors import AccessDenied, ArenaError, NotFound, TimedOut, UsageError
+from arena_topo.errors import (
+    AccessDenied,
+    ArenaError,
+    NotFound,
+    NotPossible,
+    TimedOut,
+    UsageError,
+)
 
 SECRET = "s3cr3t"
 NO_HEADER = "has characters that no request can carry"
@@ -165,6 +172,18 @@ def test_a_socks_proxy_leads_to_pods_too(api: FakeApi, tmp_path: Path):
         with pytest.raises(NotFound):
             podexec.execute(Connection(options), "default", "none", ["true"])
         assert proxy.asked == ["api.test:6443"]
+
+
+def test_to_a_proxy_over_tls_no_command_sends_a_login_in_clear_text(api: FakeApi, tmp_path: Path):
+    with closing(socket.create_server(("127.0.0.1", 0))) as proxy:
+        address = f"https://me:{SECRET}@127.0.0.1:{proxy.getsockname()[1]}"
+        config = kubeconfig(tmp_path / "config", api.url, cluster={"proxy-url": address})
+        with pytest.raises(NotPossible, match="through an https:// proxy") as caught:
+            podexec.execute(Connection(Options(kubeconfig=config)), "default", "none", ["true"])
+        assert SECRET not in str(caught.value)
+        proxy.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            proxy.accept()
 
 
 def test_a_socks_proxy_without_what_speaks_to_it_is_a_usage_error(

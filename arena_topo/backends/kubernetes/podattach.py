@@ -220,9 +220,15 @@ class _Talk:
         while True:
             # Even before the first `select`, which sees nothing of what came in one TLS record with
             # the server's consent.
-            for channel, data in link.received():
-                self._take(channel, data)
-            link.flush()
+            try:
+                for channel, data in link.received():
+                    self._take(channel, data)
+                link.flush()
+            except ClusterError:
+                # Load balancers may reset what is over; the exit code has arrived for all that.
+                if not self._status:
+                    raise
+                break
             if self._status and ended == math.inf:
                 ended = time.monotonic() + _FAREWELL
             self._keep_alive()
