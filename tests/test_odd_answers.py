@@ -238,7 +238,7 @@ def test_gpus_that_nobody_speaks_of_are_never_free(
 ):
     api.add(node("node-0", gpus=8))
     config = kubeconfig(tmp_path / "config", api.url, user={"username": "alice"})
-    gang = "--name=a --gpus=8 --workers=1 --gputopology --image=i x".split()
+    gang = ["--name=a", "--gpus=8", "--workers=1", "--gputopology", "--image=i", "x"]
     words = ("plan", "mpi", *gang, "--kubeconfig", config)
     assert run(*words)[0] == 0
     api.fail(r"^GET /api/v1/pods\b", status=200, body=said, times=99)

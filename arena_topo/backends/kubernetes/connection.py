@@ -47,6 +47,7 @@ from arena_topo.backends.kubernetes.kubeconfig import (
     Access,
     configured,
     is_token,
+    parted,
     present,
     proxy_of_environment,
     resolve,
@@ -54,6 +55,7 @@ from arena_topo.backends.kubernetes.kubeconfig import (
 from arena_topo.backends.kubernetes.pooling import pool_of
 from arena_topo.backends.tidying import undisturbed
 from arena_topo.errors import AccessDenied, ClusterError, TimedOut, UsageError
+from arena_topo.escaping import brief
 
 if TYPE_CHECKING:
     import urllib3
@@ -110,6 +112,9 @@ _HEADERS = {
     "accept-encoding": "gzip",
     "user-agent": f"arena-topo/{__version__}",
 }
+
+_ODD = (AttributeError, LookupError, RecursionError, TypeError, ValueError)
+"""What the kubernetes package raises for settings of an auth-provider that make no sense."""
 
 _requests = logging.getLogger(REQUESTS)
 
@@ -181,8 +186,8 @@ def _asked(found: Access) -> Access:
     with _heard() as texts:
         try:
             load(config_file=found.files, context=found.context, client_configuration=settings)
-        except (ConfigException, OSError, ValueError, KeyError) as error:
-            raise UsageError(f"{found.files}: {error}") from error
+        except (ConfigException, OSError, *_ODD) as error:
+            raise UsageError(f"{found.files}: {brief(str(error))}") from error
     headers = _headers(settings)
     certificate = None
     if settings.cert_file and settings.key_file:
@@ -200,7 +205,14 @@ def _in_pod(found: Access) -> Access:
     """The credentials that a pod finds inside itself, on behalf of whoever `found` names."""
     host = os.environ.get("KUBERNETES_SERVICE_HOST", "")
     port = os.environ.get("KUBERNETES_SERVICE_PORT") or "443"
-    server = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
+    address = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
+    try:
+        server, _ = parted(address)
+    except ValueError:
+        raise UsageError(
+            f"{IN_CLUSTER} cannot be used",
+            why="KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT make no address",
+        ) from None
     authority, namespace = SERVICE_ACCOUNT / "ca.crt", SERVICE_ACCOUNT / "namespace"
     try:
         token = (SERVICE_ACCOUNT / "token").read_text(encoding="utf-8").strip()
@@ -594,6 +606,8 @@ class Connection:
                         connect=min(CONNECT_TIMEOUT, left),
                         read=reading if reading is not None and reading < _LONGEST else None,
                     ),
+                    # Whoever is sent elsewhere would take credentials and bodies along.
+                    redirect=False,
                     preload_content=not stream,
                 )
                 log(method, url, str(response.status), begun)
