@@ -162,6 +162,21 @@ def test_a_date_that_no_clock_has_is_no_date(serve: Serve, zone: str):
     assert connection.server_time is None
 
 
+@pytest.mark.parametrize("status", ["301 Moved", "303 See Other", "307 Temporary", "308 Permanent"])
+def test_no_request_is_sent_on_to_where_an_answer_points(api: FakeApi, serve: Serve, status: str):
+    there = f"Location: {api.url}/api/v1/namespaces/default/configmaps"
+    connection = serve(answer(there, "Content-Length: 0", "Connection: close", status=status))
+    body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}}
+    for call in (
+        lambda: connection.post("/api/v1/namespaces/default/configmaps", body),
+        lambda: connection.get("/api/v1/namespaces/default/configmaps/a"),
+        lambda: connection.delete("/api/v1/namespaces/default/configmaps/a"),
+    ):
+        with pytest.raises(ClusterError, match=f"the API server answered {status}"):
+            call()
+    assert api.requests == []
+
+
 def test_one_object_that_is_none_is_no_answer_of_an_api_server(serve: Serve):
     connection = serve(answer("Content-Length: 2", "Connection: close", body=b"{}"))
     for call in (
