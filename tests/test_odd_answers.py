@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import json
 import re
 import socket
 import threading
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,8 @@ from kube_objects import node
 from worlds import planned
 
 from arena_topo.backends import Options
+from arena_topo.backends.kubernetes import bounded
+from arena_topo.backends.kubernetes import connection as connections
 from arena_topo.backends.kubernetes import engine as kubernetes
 from arena_topo.backends.kubernetes.connection import Connection
 from arena_topo.errors import ArenaError, ClusterError, TimedOut
@@ -187,6 +191,52 @@ def test_one_object_that_is_none_is_no_answer_of_an_api_server(serve: Serve):
     ):
         with pytest.raises(ClusterError, match="does not answer like a Kubernetes API server"):
             call()
+
+
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize("coding", ["gzip", "deflate", ""])
+def test_an_answer_without_bound_is_given_up(
+    serve: Serve, coding: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(bounded, "MOST", MIB)
+    body = b" " * (64 * MIB)
+    if coding:
+        body = gzip.compress(body) if coding == "gzip" else zlib.compress(body)
+    said = answer(f"Content-Encoding: {coding}" if coding else "x: y", body=body)
+    with pytest.raises(ClusterError, match="does not answer like") as caught:
+        serve(said).get("/api/v1/nodes/a")
+    assert caught.value.why == "GET /api/v1/nodes/a returned more than 1 MiB"
+
+
+def test_an_answer_that_comes_compressed_is_read_to_its_end(serve: Serve):
+    items = [{"metadata": {"name": f"pod-{index}"}} for index in range(20_000)]
+    body = gzip.compress(json.dumps({"kind": "PodList", "items": items}).encode())
+    for head in (f"Content-Length: {len(body)}", "Connection: close"):
+        found = serve(answer("Content-Encoding: gzip", head, body=body)).collect("/api/v1/pods")
+        assert found == items
+
+
+def test_a_list_that_goes_on_where_it_was_is_given_up(serve: Serve):
+    body = b'{"kind":"PodList","metadata":{"continue":"abc"},"items":[]}'
+    with pytest.raises(ClusterError, match="does not answer like") as caught:
+        serve(answer("Connection: close", body=body)).collect("/api/v1/pods")
+    assert caught.value.why == "the list of /api/v1/pods does not end"
+
+
+def test_a_list_that_always_goes_on_is_given_up(
+    api: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(connections, "PAGE", 1)
+    monkeypatch.setattr(connections, "PAGES", 3)
+    connection = Connection(Options(kubeconfig=kubeconfig(tmp_path / "config", api.url)))
+    for name in "abcd":
+        api.add(node(name))
+    assert len(connection.collect("/api/v1/nodes")) == 4
+    api.add(node("e"))
+    with pytest.raises(ClusterError, match="does not answer like"):
+        connection.collect("/api/v1/nodes")
 
 
 FAILURE = (

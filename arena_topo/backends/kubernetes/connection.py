@@ -26,6 +26,7 @@ from urllib.parse import urlencode, urlsplit
 
 from arena_topo import __version__
 from arena_topo.backends import REQUESTS, Options
+from arena_topo.backends.kubernetes import bounded
 from arena_topo.backends.kubernetes.failures import (
     CONFLICT,
     FORBIDDEN,
@@ -80,6 +81,9 @@ CONNECT_TIMEOUT = 5.0
 
 PAGE = 500
 """Objects per list request (kubectl's own chunk size)."""
+
+PAGES = 2000
+"""Pages of a list: a million objects, where the largest clusters have 150,000 pods."""
 
 Keep = Callable[[dict[str, Any]], dict[str, Any] | None]
 """What is kept of an object that a list returns."""
@@ -366,6 +370,7 @@ class Connection:
     ) -> tuple[list[dict[str, Any]], str]:
         found: list[dict[str, Any]] = []
         asked = {**query, "limit": str(limit)} if limit else dict(query)
+        tokens: set[str] = set()
         while True:
             page, _ = self._json("GET", path, asked)
             for one in self._items(path, page):
@@ -375,11 +380,15 @@ class Connection:
             meta = page.get("metadata") or {}
             if not isinstance(meta, dict):
                 raise self.no_server(f"the list of {path} has no metadata")
-            if not meta.get("continue"):
+            token = meta.get("continue")
+            if not token:
                 return found, str(meta.get("resourceVersion") or "")
+            if not isinstance(token, str) or token in tokens or len(tokens) == PAGES:
+                raise self.no_server(f"the list of {path} does not end")
+            tokens.add(token)
             # The token knows its revision; the server refuses to be told it twice.
             asked = {key: value for key, value in asked.items() if key not in _REVISION}
-            asked["continue"] = meta["continue"]
+            asked["continue"] = token
 
     def _items(self, path: str, page: Mapping[str, Any]) -> list[dict[str, Any]]:
         """The objects in a page of a list; ClusterError where they are none."""
@@ -611,6 +620,11 @@ class Connection:
                     preload_content=not stream,
                 )
                 log(method, url, str(response.status), begun)
+            except bounded.Overlong as error:
+                log(method, url, type(error).__name__, begun)
+                raise self.no_server(
+                    f"{method} {urlsplit(url).path} returned more than {bounded.MOST >> 20} MiB"
+                ) from error
             # http.client has no other word for a chunk of a negative length.
             except (urllib3.exceptions.HTTPError, ValueError) as error:
                 log(method, url, type(error).__name__, begun)
