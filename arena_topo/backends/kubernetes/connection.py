@@ -258,7 +258,8 @@ class Connection:
         self._options = options
         self._timeout = options.request_timeout or math.inf
         self._limit = math.inf if options.deadline is None else options.deadline
-        self._end = time.monotonic() + self._limit
+        self._deadline = time.monotonic() + self._limit
+        self._own = threading.local()
         self.silence = self._timeout
         """Seconds without a byte after which an answer is given up that must come at once."""
         self.server_time: float | None = None
@@ -276,16 +277,12 @@ class Connection:
 
     @contextlib.contextmanager
     def grace(self, seconds: float = 5.0) -> Iterator[None]:
-        """Let the requests inside have this much time even past the deadline: to tidy up.
+        """Let this thread's requests inside have this much time past the deadline: to tidy up.
 
         The alarm that ends a command waits for them as long.
         """
-        end, self._end = self._end, max(self._end, time.monotonic() + seconds)
-        try:
-            with undisturbed(seconds):
-                yield
-        finally:
-            self._end = end
+        with self._until(max(self._end, time.monotonic() + seconds)), undisturbed(seconds):
+            yield
 
     @property
     def left(self) -> float:
@@ -294,12 +291,23 @@ class Connection:
 
     @contextlib.contextmanager
     def within(self, seconds: float) -> Iterator[None]:
-        """Give the requests inside no more than this much time, all together."""
-        end, self._end = self._end, min(self._end, time.monotonic() + seconds)
+        """Give this thread's requests inside no more than this much time, all together."""
+        with self._until(min(self._end, time.monotonic() + seconds)):
+            yield
+
+    @property
+    def _end(self) -> float:
+        """The deadline of this thread's requests on the monotonic clock."""
+        end: float = getattr(self._own, "end", self._deadline)
+        return end
+
+    @contextlib.contextmanager
+    def _until(self, end: float) -> Iterator[None]:
+        before, self._own.end = self._end, end
         try:
             yield
         finally:
-            self._end = end
+            self._own.end = before
 
     def get(self, path: str, **query: str) -> dict[str, Any]:
         """Read one object; ClusterError for what is none. Of other paths what the server says."""

@@ -94,8 +94,7 @@ class Prometheus:
                 where = _parts(direct.address)[0]
                 answer = self._bounded(where, lambda: _asked(direct, query, deadline))
             else:
-                with self._api.within(PATIENCE):
-                    answer = self._bounded(_NAME, lambda: self._passed_on(query, deadline))
+                answer = self._bounded(_NAME, lambda: self._passed_on(query, deadline))
             if answer is None:
                 tell(
                     "no Prometheus was found that could say what GPUs do; if there is one,"
@@ -120,13 +119,14 @@ class Prometheus:
 
     def _passed_on(self, query: str, deadline: float) -> Any:
         """What the Prometheus behind the API server answers; None if there is none."""
-        if self._found is None:
-            self._found = (found(self._api),)
-        [path] = self._found
-        if path is None:
-            return None
-        left = max(0.1, deadline - time.monotonic())
-        return _read(_NAME, self._api.streamed(path, {"query": query}, silence=left), deadline)
+        with self._api.within(deadline - time.monotonic()):
+            if self._found is None:
+                self._found = (found(self._api),)
+            [path] = self._found
+            if path is None:
+                return None
+            left = max(0.1, deadline - time.monotonic())
+            return _read(_NAME, self._api.streamed(path, {"query": query}, silence=left), deadline)
 
     def _bounded(self, where: str, work: Callable[[], Any]) -> Any:
         """What comes of `work`; TimedOut after `PATIENCE` seconds, and then nobody waits for it.
