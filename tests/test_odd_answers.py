@@ -261,6 +261,19 @@ def test_a_list_without_its_kind_or_its_items_is_never_an_empty_list(serve: Serv
         serve(answer("Content-Length: -5", body=body)).collect("/api/v1/pods")
 
 
+@pytest.mark.parametrize("half", [rb"\ud800", rb"\udFff", b"\xed\xa0\x80"])
+def test_half_a_character_is_no_answer_of_an_api_server(serve: Serve, half: bytes):
+    body = b'{"kind":"PodList","metadata":{"continue":"%s"},"items":[]}' % half
+    with pytest.raises(ClusterError, match="does not answer like a Kubernetes API server"):
+        serve(answer("Connection: close", body=body)).collect("/api/v1/pods")
+
+
+def test_a_character_that_json_escapes_in_two_halves_is_whole(serve: Serve):
+    body = rb'{"kind":"Node","metadata":{"name":"a","labels":{"b":"\ud83d\ude00"}}}'
+    found = serve(answer("Connection: close", body=body)).get("/api/v1/nodes/a")
+    assert found["metadata"]["labels"] == {"b": "\N{GRINNING FACE}"}
+
+
 def test_a_list_whose_items_are_null_is_empty_as_servers_in_go_write_it(serve: Serve):
     body = b'{"kind":"PodList","apiVersion":"v1","metadata":{},"items":null}'
     assert serve(answer("Connection: close", body=body)).collect("/api/v1/pods") == []

@@ -123,6 +123,9 @@ def answers_object(method: str, path: str, body: object) -> bool:
     return method != "DELETE" and target["name"] is not None
 
 
+_HALF = re.compile(rb"\\u[dD][89a-fA-F]")
+"""Half of a character beyond the first 65,536, as JSON may escape it."""
+
 _VERBS = {"POST": "create", "DELETE": "delete", "PATCH": "patch", "PUT": "update"}
 
 
@@ -150,11 +153,17 @@ def odd_body(headers: Mapping[str, str], *, unpacks: Collection[str] = ()) -> st
 
 
 def parsed(body: bytes) -> Any:
-    """The JSON in an answer; None where it is none, or deeper than any that is meant."""
+    """The JSON in an answer; None where it is none, or deeper than any that is meant.
+
+    Half a character is none either: Go never writes it, and nothing can be sent or shown with it.
+    """
     try:
-        return json.loads(body)
+        found = json.loads(body.decode())
+        if _HALF.search(body):
+            json.dumps(found, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
         return None
+    return found
 
 
 def failure(answer: Mapping[str, Any]) -> int | None:
