@@ -273,6 +273,12 @@ def test_a_connection_that_breaks_is_an_error(place: Place):
     )
 
 
+def test_an_exit_code_that_has_arrived_outlives_the_connection(place: Place):
+    place.api.execs.resets = True
+    done = place.run("--", "sh", "-c", "echo out; exit 7")
+    assert (done.returncode, done.stdout, done.stderr.decode()) == (7, b"out\n", HELLO)
+
+
 def test_a_program_that_the_image_lacks_is_named(place: Place, capsys: Any):
     place.api.execs.programs = {"python3"}
     code, err = place.answer(capsys, "demo", "--", "nvidia-smi", "-L")

@@ -29,6 +29,8 @@ CONFLICT = 409
 GONE = 410
 INVALID = 422
 _ERRORS = 400
+_UNNAMED = 500
+"""The code of a failure that names none: what the server did is not known."""
 _GATEWAYS = frozenset({502, 504})
 _WHY = 200
 """Characters of a cause: of what is no HTTP it is the first line."""
@@ -121,6 +123,9 @@ def answers_object(method: str, path: str, body: object) -> bool:
     return method != "DELETE" and target["name"] is not None
 
 
+_HALF = re.compile(rb"\\u[dD][89a-fA-F]")
+"""Half of a character beyond the first 65,536, as JSON may escape it."""
+
 _VERBS = {"POST": "create", "DELETE": "delete", "PATCH": "patch", "PUT": "update"}
 
 
@@ -148,11 +153,25 @@ def odd_body(headers: Mapping[str, str], *, unpacks: Collection[str] = ()) -> st
 
 
 def parsed(body: bytes) -> Any:
-    """The JSON in an answer; None where it is none, or deeper than any that is meant."""
+    """The JSON in an answer; None where it is none, or deeper than any that is meant.
+
+    Half a character is none either: Go never writes it, and nothing can be sent or shown with it.
+    """
     try:
-        return json.loads(body)
+        found = json.loads(body.decode())
+        if _HALF.search(body):
+            json.dumps(found, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
         return None
+    return found
+
+
+def failure(answer: Mapping[str, Any]) -> int | None:
+    """The code of the error that a Status means, unless it says Success; None if it is none."""
+    if answer.get("kind") != "Status" or answer.get("status") == "Success":
+        return None
+    code = answer.get("code")
+    return code if isinstance(code, int) and code >= _ERRORS else _UNNAMED
 
 
 def _shortened(message: str) -> str:
