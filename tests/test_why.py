@@ -145,6 +145,7 @@ NO_IMAGE = (
 SHORT = "quota gpus of the namespace leaves 1 requests.nvidia.com/gpu, and the gang needs 8"
 SSHD = {"readinessProbe": {"exec": {"command": ["sh", "-c", "cat /etc/ssh/sshd_config"]}}}
 PLACED = ours("placed", map="a/0,3;a/1,2;b/0,3;b/1,2", binding="admission", guarantee="gpus")
+UNMARKED = {"arena-topo.io/incomplete": "true"}
 MAP = {"arena-topo.io/placement": "a/0,3;a/1,2;b/0,3;b/1,2"}
 GATE = "arena-topo.io/placement"
 
@@ -386,6 +387,23 @@ CASES: dict[str, tuple[Callable[[], Case], Code, str, str]] = {
         Code.NEVER_FITS,
         "never",
         "not enough free GPUs",
+    ),
+    "_incomplete": (
+        lambda: case(
+            mpijob(CREATED, SUSPENDED, notes=PLACED | UNMARKED, policy=SUSPEND),
+            missing=("demo-182f153bd948039",),
+        ),
+        Code.NOT_RESUMED,
+        "it was not created completely",
+        "no configmap demo-182f153bd948039",
+    ),
+    "_unmarked": (
+        lambda: case(
+            mpijob(CREATED, SUSPENDED, notes=ours("waiting") | UNMARKED, policy=SUSPEND), fit=NO_FIT
+        ),
+        Code.NOT_RESUMED,
+        "it waits, and nobody starts it",
+        "whoever submitted it was stopped",
     ),
     "_no_image": (
         lambda: case(waiting(tries=1, reason=NO_IMAGE), fit=FITS, starts=False),

@@ -294,6 +294,9 @@ class Queue(Protocol):
     def get(self, namespace: str, name: str) -> Manifest | None:
         """One MPIJob; None if there is none."""
 
+    def missing(self, stored: Object) -> tuple[str, ...]:
+        """The ConfigMaps that the pods of a job mount, and that are not there."""
+
     def remove(self, stored: Object) -> None:
         """Delete this very job, if it is still there."""
 

@@ -33,6 +33,7 @@ from arena_topo.backends.kubernetes.failures import (
     IN_BETWEEN,
     INVALID,
     UNKNOWN_CALLER,
+    Unreadable,
     answers_object,
     cause,
     odd_body,
@@ -500,15 +501,16 @@ class Connection:
         if response.status >= _REDIRECT:
             raise refusal(method, path, response.status, response.reason, response.data)
         answer = parsed(response.data)
+        kind = ClusterError if method == "GET" else Unreadable
         if not isinstance(answer, dict):
-            raise self.no_server(f"{method} {path} returned no JSON object")
+            raise self.no_server(f"{method} {path} returned no JSON object", kind)
         if answers_object(method, path, body) and not _is_object(answer):
-            raise self.no_server(f"{method} {path} returned what is no object")
+            raise self.no_server(f"{method} {path} returned what is no object", kind)
         return answer, _warnings(response)
 
-    def no_server(self, why: str) -> ClusterError:
+    def no_server(self, why: str, kind: type[ClusterError] = ClusterError) -> ClusterError:
         """The error of an answer that no API server would give."""
-        return ClusterError(
+        return kind(
             f"{self.access.server} does not answer like a Kubernetes API server",
             why=why,
             hint=IN_BETWEEN,

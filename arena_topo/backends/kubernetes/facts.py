@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -27,7 +27,7 @@ from arena_topo.backends.kubernetes.status import (
 from arena_topo.backends.kubernetes.writing import GROUP
 from arena_topo.backends.logs import LogOptions
 from arena_topo.errors import AccessDenied, ArenaError, NotFound
-from arena_topo.manifests.values import STATE
+from arena_topo.manifests.values import INCOMPLETE, STATE
 
 if TYPE_CHECKING:
     from arena_topo.backends.kubernetes.connection import Connection
@@ -86,6 +86,8 @@ class Facts:
     `jobs` are all MPIJobs that may be listed, in any state. `priorities` maps priority classes to
     their values, `operators` the Deployments of MPI operators to their ready pods. `nodes` holds
     the nodes that matter, None for one that does not exist. `log` is the end of the launcher's log.
+    `missing` are the ConfigMaps that its pods mount and that are not there, looked for only where
+    whoever submitted the job has not said that all of them are.
     """
 
     status: JobStatus
@@ -100,6 +102,7 @@ class Facts:
     operators: Mapping[str, int] | None = None
     nodes: Mapping[str, Object | None] = field(default_factory=dict)
     log: str = ""
+    missing: tuple[str, ...] = ()
     denied: tuple[Denied, ...] = ()
 
 
@@ -140,6 +143,7 @@ class _Reader:
             operators=self._operators() if found.ignored else None,
             nodes={name: self._node(name) for name in found.doubtful[:MOST_NODES]},
             log=self._log(found.speaker) if found.speaker is not None else "",
+            missing=tuple(self._missing()) if found.incomplete else (),
             denied=tuple(dict.fromkeys(self._denied)),
         )
 
@@ -280,6 +284,21 @@ class _Reader:
         # Not known is not gone.
         return {}
 
+    def _missing(self) -> Iterator[str]:
+        from arena_topo.manifests.volumes import config_maps  # noqa: PLC0415  for half-made jobs
+
+        root = f"/api/v1/namespaces/{self._namespace}/configmaps"
+        for name in config_maps(dict(self._mpijob)):
+            if self._may("get", "configmaps", partial(self._lacks, f"{root}/{name}")):
+                yield name
+
+    def _lacks(self, path: str) -> bool:
+        try:
+            self._api.get(path)
+        except NotFound:
+            return True
+        return False
+
     def _log(self, pod: Object) -> str:
         path = f"/api/v1/namespaces/{self._namespace}/pods/{pod['metadata']['name']}/log"
         query = log_query(LogOptions(tail=LOG_LINES), dict(pod))
@@ -310,6 +329,7 @@ class _Found:
         self.queued = alive and (suspended or owned or bool(policy.get("managedBy")))
         stuck = status.phase is Phase.PENDING
         self.waiting = alive and (notes.get(STATE) in {"waiting", "placed"} and stuck)
+        self.incomplete = alive and suspended and INCOMPLETE in notes
         created = seconds(meta.get("creationTimestamp")) or 0.0
         self.ignored = alive and not suspended and not pods and self.now - created > PATIENCE
         self.doubtful = _doubtful(pods) if alive or status.phase is Phase.FAILED else []

@@ -29,7 +29,9 @@ CONFLICT = 409
 GONE = 410
 INVALID = 422
 _ERRORS = 400
-_GATEWAYS = frozenset({502, 504})
+_SERVER_ERROR = 500
+"""HTTP codes from here on are the server's fault, or a gateway's (RFC 9110, 15.6). Some come after
+the write: etcd that does not answer in time is told as 500, a gateway's timeout as 504."""
 _WHY = 200
 """Characters of a cause: of what is no HTTP it is the first line."""
 IN_BETWEEN = "is there a proxy or a login page in between? see `kubectl version`"
@@ -48,10 +50,14 @@ class _Late(Unsure, TimedOut):
     pass
 
 
+class Unreadable(Unsure, ClusterError):
+    """A request that changes something was answered with what nobody can read."""
+
+
 def unsure(error: BaseException) -> bool:
-    """Whether the request may have been taken for all that: it broke off, here or at a gateway."""
-    gateway = isinstance(error, ClusterError) and error.status in _GATEWAYS
-    return isinstance(error, Unsure) or gateway
+    """Whether the request may have been taken for all that: it broke off, or the server failed."""
+    status = error.status if isinstance(error, ClusterError) else None
+    return isinstance(error, Unsure) or (status is not None and status >= _SERVER_ERROR)
 
 
 def cause(error: BaseException) -> str:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from arena_topo import manifests
 from arena_topo.backends import observed
 from arena_topo.backends.kubernetes.connection import CONFLICT, INVALID
+from arena_topo.backends.kubernetes.failures import unsure
 from arena_topo.backends.kubernetes.writing import GROUP, PLURAL, part
 from arena_topo.backends.queue import (
     Snapshot,
@@ -24,8 +25,9 @@ from arena_topo.backends.queue import (
     suspender,
 )
 from arena_topo.errors import AccessDenied, ArenaError, ClusterError, NotFound, TimedOut
-from arena_topo.manifests import ApiVersion, Manifest, Plan, install
+from arena_topo.manifests import ApiVersion, Manifest, Plan, install, transition
 from arena_topo.manifests.values import STATE, Mechanisms
+from arena_topo.manifests.volumes import config_maps
 from arena_topo.topology import Cluster, published
 
 if TYPE_CHECKING:
@@ -44,6 +46,9 @@ SERVER_ERROR = 500
 
 _STORM = 30.0
 """Seconds for which a patch is sent again that found no gap between the writes of others."""
+
+_TRIES = 5
+"""How often a patch is sent of which nobody knows whether it was taken."""
 
 _TEST_FAILED = "the server rejected our request due to an error in our request"
 """What a server says of a JSON patch whose test failed, and of nothing else (apimachinery,
@@ -180,9 +185,13 @@ class KubernetesQueue:
     def change(
         self, stored: Mapping[str, Any], patch: Sequence[Mapping[str, Any]]
     ) -> Manifest | None:
-        """Apply a JSON patch to a job; None if one of its tests failed, or the job is gone."""
+        """Apply a JSON patch to a job; None if one of its tests failed, or the job is gone.
+
+        It tests what it changes, so it is sent again where the server fails or breaks off.
+        """
         meta = stored["metadata"]
         end = time.monotonic() + _STORM
+        doubts = 0
         for attempt in itertools.count():
             try:
                 return self._api.patch(self._path(meta["namespace"], meta["name"]), patch)
@@ -191,11 +200,12 @@ class KubernetesQueue:
             except ClusterError as error:
                 # Policies and validation answer 422 as well, and asking again would not help.
                 if error.status == INVALID and _TEST_FAILED in error.message:
-                    return None
-                # Others wrote to the job all the while: the tests say whether that matters.
-                if error.status != CONFLICT:
+                    return self._applied(stored, patch) if doubts else None
+                doubts += unsure(error)
+                if doubts == _TRIES or not (unsure(error) or error.status == CONFLICT):
                     raise
-                if time.monotonic() > end:
+                # Others wrote to the job all the while: the tests say whether that matters.
+                if error.status == CONFLICT and time.monotonic() > end:
                     raise ClusterError(
                         f"others wrote to the job {meta['name']} all the time",
                         status=CONFLICT,
@@ -205,6 +215,24 @@ class KubernetesQueue:
             longest = min(2.0, 0.1 * 2**attempt)
             time.sleep(random.uniform(0, longest))  # noqa: S311  no secret
         raise AssertionError("the last attempt returns or raises")
+
+    def _applied(
+        self, stored: Mapping[str, Any], patch: Sequence[Mapping[str, Any]]
+    ) -> Manifest | None:
+        """The job as a patch left it whose answer was lost; None if the patch was not taken."""
+        found = self.get(stored["metadata"]["namespace"], stored["metadata"]["name"])
+        return found if found is not None and transition.took_effect(patch, found) else None
+
+    def missing(self, stored: Mapping[str, Any]) -> tuple[str, ...]:
+        """The ConfigMaps that the pods of a job mount, and that are not there."""
+        space = part(stored["metadata"]["namespace"])
+        found = []
+        for name in config_maps(dict(stored)):
+            try:
+                self._api.get(f"/api/v1/namespaces/{space}/configmaps/{part(name)}")
+            except NotFound:
+                found.append(name)
+        return tuple(found)
 
     def get(self, namespace: str, name: str) -> Manifest | None:
         """One MPIJob; None if there is none."""
