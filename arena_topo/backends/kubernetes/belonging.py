@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from arena_topo.backends.kubernetes.shapes import sound
 from arena_topo.backends.kubernetes.status import seconds
 from arena_topo.backends.kubernetes.writing import part
 from arena_topo.manifests import ApiVersion
@@ -40,14 +39,10 @@ def labelled(
     name = mpijob["metadata"]["name"]
     path = f"/api/v1/namespaces/{part(namespace)}/pods"
 
-    def kept(pod: Object) -> Object | None:
-        pod = sound(pod)
-        return pod if keep is None else keep(pod)
-
     if is_arenas(mpijob):
-        return api.collect(path, kept, labelSelector=f"release={name},{ARENA_SELECTOR}")
+        return api.collect(path, keep, labelSelector=f"release={name},{ARENA_SELECTOR}")
     for label in NAME_LABELS[version]:
-        if found := api.collect(path, kept, labelSelector=f"{label}={name}"):
+        if found := api.collect(path, keep, labelSelector=f"{label}={name}"):
             return found
     return []
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from arena_topo.backends import JobStatus, Phase
 from arena_topo.backends.kubernetes.podlog import log_query
+from arena_topo.backends.kubernetes.shapes import oddity
 from arena_topo.backends.kubernetes.status import (
     KUBE_QUEUE,
     QUEUE_LABELS,
@@ -27,6 +28,7 @@ from arena_topo.backends.kubernetes.status import (
 from arena_topo.backends.kubernetes.writing import GROUP
 from arena_topo.backends.logs import LogOptions
 from arena_topo.errors import AccessDenied, ArenaError, NotFound
+from arena_topo.escaping import brief
 from arena_topo.manifests.values import INCOMPLETE, STATE
 
 if TYPE_CHECKING:
@@ -232,12 +234,21 @@ class _Reader:
             found = self._may(
                 "list",
                 "mpijobs",
-                partial(self._api.collect, path),
+                partial(self._api.collect, path, self._sensible, judged=True),
                 group=GROUP,
                 everywhere=everywhere,
             )
             if found is not None:
                 return tuple(found)
+        return None
+
+    def _sensible(self, one: dict[str, Any]) -> dict[str, Any] | None:
+        """An MPIJob of anybody; None, and said so, where it makes no sense."""
+        odd = oddity(one)
+        if odd is None:
+            return one
+        why = f"MPIJob {brief(str(one['metadata'].get('name')), 253)} makes no sense: {odd}"
+        self._denied.append(Denied(verb="read", resource="mpijobs", group=GROUP, why=why))
         return None
 
     def _priorities(self) -> dict[str, int]:

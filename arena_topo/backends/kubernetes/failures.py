@@ -127,6 +127,14 @@ def answers_object(method: str, path: str, body: object) -> bool:
     return method != "DELETE" and target["name"] is not None
 
 
+def looks_up(method: str, path: str) -> bool:
+    """Whether a request is a review, or asks what the server serves."""
+    target = _PATH.fullmatch(path)
+    if target is not None:
+        return method == "POST" and target["sub"] is None
+    return path.startswith("/apis/")
+
+
 _VERBS = {"POST": "create", "DELETE": "delete", "PATCH": "patch", "PUT": "update"}
 
 
@@ -154,11 +162,18 @@ def odd_body(headers: Mapping[str, str], *, unpacks: Collection[str] = ()) -> st
 
 
 def parsed(body: bytes) -> Any:
-    """The JSON in an answer; None where it is none, or deeper than any that is meant."""
+    """The JSON in an answer; None where it is none, or deeper than any that is meant.
+
+    Half of a character in it, which no text may hold, is read as the character for such things.
+    """
     try:
-        return json.loads(body)
+        found = json.loads(body.decode("utf-8-sig"))
+        if b"\\ud" in body or b"\\uD" in body:
+            text = json.dumps(found, ensure_ascii=False)
+            found = json.loads(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
     except (ValueError, RecursionError):
         return None
+    return found
 
 
 def _shortened(message: str) -> str:

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 from arena_topo import manifests
 from arena_topo.backends import observed
 from arena_topo.backends.kubernetes.connection import CONFLICT, INVALID
-from arena_topo.backends.kubernetes.failures import unsure
+from arena_topo.backends.kubernetes.failures import Unreadable, unsure
+from arena_topo.backends.kubernetes.shapes import nonsense, oddity, stored_job
 from arena_topo.backends.kubernetes.writing import GROUP, PLURAL, part
 from arena_topo.backends.queue import (
     Snapshot,
@@ -91,7 +92,11 @@ class KubernetesQueue:
             nonlocal listed
             path = f"/apis/{GROUP}/{self.api_version()}/{PLURAL}"
             small = []
-            for one in self._api.collect(path, None, **query):
+            for one in self._api.collect(path, None, judged=True, **query):
+                if oddity(one) is not None:
+                    # What one tenant writes must stop nobody: the notes of the cluster name it.
+                    small.append({**one, "kind": "MPIJob"})
+                    continue
                 jobs.append(one)
                 # What its queue has suspended holds nothing, whatever is still written on it, and
                 # what waits neither: left out, looks for each of those that wait are one look.
@@ -152,6 +157,8 @@ class KubernetesQueue:
         if self.api_version() is ApiVersion.V1ALPHA1:
             return ("suspend", "schedulingGates")
         seen, _ = self._engine.writer.create_job(plan, mpijob, dryRun="All")
+        if queued(seen, {}) is None:
+            raise nonsense(seen, "its workers are not as they were sent")
         kept = ((seen.get("spec") or {}).get("runPolicy") or {}).get("suspend") is True
         return (*(() if kept else ("suspend",)), *manifests.dropped(mpijob, seen))
 
@@ -194,7 +201,8 @@ class KubernetesQueue:
         doubts = 0
         for attempt in itertools.count():
             try:
-                return self._api.patch(self._path(meta["namespace"], meta["name"]), patch)
+                answer = self._api.patch(self._path(meta["namespace"], meta["name"]), patch)
+                return stored_job(answer, Unreadable)
             except NotFound:
                 return None
             except ClusterError as error:
@@ -237,7 +245,7 @@ class KubernetesQueue:
     def get(self, namespace: str, name: str) -> Manifest | None:
         """One MPIJob; None if there is none."""
         try:
-            return self._api.get(self._path(namespace, name))
+            return stored_job(self._api.get(self._path(namespace, name)))
         except NotFound:
             return None
 
