@@ -244,6 +244,27 @@ def test_a_waiting_job_whose_files_are_there_is_started(world, tmp_path):
     assert here.runs("second")
 
 
+def test_a_job_with_files_of_who_may_not_see_the_cluster_is_started(world, tmp_path):
+    here = world(1)
+    here.rounds()
+    here.api.add(
+        {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": {"name": LEASE, "namespace": SYSTEM},
+            "spec": {"holderIdentity": "c", "renewTime": "2999-01-01T00:00:00.000000Z"},
+        }
+    )
+    (tmp_path / "settings.yaml").write_text("a: 1")
+    files = (ConfigFile.parse(f"{tmp_path}/settings.yaml:/etc/settings.yaml"),)
+    here.api.deny("list nodes")
+    here.submit("job", workers=8, config_file=files)
+    assert not here.runs("job")
+    here.api.denied.clear()
+    here.rounds(2)
+    assert here.runs("job")
+
+
 def test_a_worker_that_is_created_again_is_sent_to_its_place_from_the_gate(world):
     here = world(2)
     here.submit("job", workers=4)

@@ -151,15 +151,15 @@ class Forecast:
     reason: str | None = None
     blocked_by: str | None = None
 
-
-QUOTA = "quota"
-"""What `Forecast.blocked_by` says of a gang that its namespace's quota keeps waiting."""
-
     @property
     def falls_short(self) -> bool:
         """Whether the pods can use less than their GPUs have, so that others may give them more."""
         ours, usable = self.bus_bandwidth, self.usable
         return ours is not None and usable is not None and usable < ours
+
+
+QUOTA = "quota"
+"""What `Forecast.blocked_by` says of a gang that its namespace's quota keeps waiting."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

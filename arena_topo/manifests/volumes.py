@@ -130,6 +130,21 @@ def mounted(job: MPIJob, namespace: str) -> list[Mounted]:
     return volumes
 
 
+def config_maps(mpijob: Manifest) -> tuple[str, ...]:
+    """The ConfigMaps that the pods of a stored MPIJob mount, and cannot start without."""
+    spec = mpijob.get("spec") or {}
+    roles = (spec.get("mpiReplicaSpecs") or {"Worker": spec}).values()
+    volumes = [
+        volume
+        for role in roles
+        for volume in ((role.get("template") or {}).get("spec") or {}).get("volumes") or ()
+    ]
+    sources = [volume.get("configMap") or {} for volume in volumes]
+    return tuple(
+        dict.fromkeys(one["name"] for one in sources if "name" in one and not one.get("optional"))
+    )
+
+
 def logs(job: MPIJob, volumes: Iterable[Mounted]) -> list[Mounted]:
     """What TensorBoard must see: whatever holds the folder of the logs."""
     if not job.logdir.startswith("/"):

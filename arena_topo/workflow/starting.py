@@ -19,7 +19,8 @@ import math
 import random
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -403,7 +404,8 @@ class Starter:
             stored = self.queue.create(plan, plan.objects[0])
             if decision.placement is None or not view.everything:
                 return plan, Outcome(stored=stored, decision=decision, resumed=True)
-            seen = self._looked(stored)
+            with left_behind(job.name, mine.namespace):
+                seen = self._looked(stored)
             # Its own pods may be there by now.
             if seen is not None and _fits(
                 job, decision, seen.cluster(without={_key(stored)}, pods=False)
@@ -522,6 +524,23 @@ UNSEEN = (
     "the jobs of other namespaces may not be listed, so nobody can know that these GPUs are free;"
     " the controller starts it"
 )
+
+
+@contextmanager
+def left_behind(name: str, namespace: str) -> Iterator[None]:
+    """Let whatever stops the work on a job that was created name the job, and how to go on."""
+    try:
+        yield
+    except JobDeleted:
+        raise
+    except ArenaError as error:
+        if f" {name}" not in (error.hint or ""):
+            resume, delete = (
+                f"arena-topo {verb} {name} -n {namespace}" for verb in ("resume", "delete")
+            )
+            left = f"the job was created: {resume} starts it if it waits, {delete} ends it"
+            error.hint = f"{left}; {error.hint}" if error.hint else left
+        raise
 
 
 def pinned(stored: Manifest, placement: Placement, binding: Binding, cluster: Cluster) -> Manifest:

@@ -31,7 +31,7 @@ from arena_topo.workflow import comparison, fairness, gathering, ordinary, shape
 from arena_topo.workflow.assembling import Tell, brought_together, left
 from arena_topo.workflow.gathering import Fate
 from arena_topo.workflow.planning import built, check_preferred, fit, placed, plan, request_of
-from arena_topo.workflow.starting import UNSEEN, Decision, Outcome, Starter
+from arena_topo.workflow.starting import UNSEEN, Decision, Outcome, Starter, left_behind
 
 Announce = Callable[[Sequence[str]], None]
 """Hears the names of what was created, as soon as it is."""
@@ -197,13 +197,23 @@ class _Submission:
         planned = self._built(job, decision.cluster, decision)
         stored = starter.admit(planned, decision)
         created = self._completed(stored, planned)
+        with left_behind(job.name, self.namespace):
+            outcome = self._started(starter, job, stored, decision)
+        if outcome.decision is not decision:
+            planned = self._built(job, outcome.decision.cluster, outcome.decision)
+        return self._told(planned, created, outcome)
+
+    def _started(
+        self, starter: Starter, job: MPIJob, stored: Manifest, decision: Decision
+    ) -> Outcome:
+        """Start a gang that was created, and stay with it as long as this command is to."""
         outcome = (
             starter.start(job, stored, decision)
             if decision.placement is not None
             else Outcome(stored=stored, decision=decision, resumed=False)
         )
-        if not outcome.resumed and INCOMPLETE in outcome.stored["metadata"]["annotations"]:
-            self.queue.change(outcome.stored, transition.completed(outcome.stored))
+        if not outcome.resumed:
+            marked_whole(self.queue, outcome.stored)
         until = Fate.STARTED if self.stay else Fate.BOUND
         while True:
             outcome = brought_together(
@@ -215,9 +225,7 @@ class _Submission:
             if found is None:
                 break
             outcome = found
-        if outcome.decision is not decision:
-            planned = self._built(job, outcome.decision.cluster, outcome.decision)
-        return self._told(planned, created, outcome)
+        return outcome
 
     def _awaited(self, starter: Starter, job: MPIJob, outcome: Outcome) -> Outcome | None:
         """Stay until a gang that waits can be started; None if it is not for this command to do."""
@@ -311,6 +319,8 @@ class _Submission:
         starter = open_starter(self.backend, self.queue)
         stored = starter.admit(planned, decision)
         created = self._completed(stored, planned)
+        with left_behind(job.name, self.namespace):
+            stored = marked_whole(self.queue, stored)
         outcome = Outcome(stored=stored, decision=decision, resumed=False)
         return self._told(planned, created, outcome)
 
@@ -338,7 +348,8 @@ class _Submission:
         watched = self.queue.watched()
         if self.stay and not watched:
             self.tell(f"{owner} decides when {job.name} starts; this command places it then")
-            outcome = self._admitted(job)
+            with left_behind(job.name, self.namespace):
+                outcome = self._admitted(job)
             if outcome is not None:
                 return self._told(
                     self._built(job, outcome.decision.cluster, outcome.decision), created, outcome
@@ -393,7 +404,8 @@ class _Submission:
         planned, outcome = starter.unguarded(job, mine, build)
         claims = [one for one in planned.objects if one["kind"].startswith("ResourceClaim")]
         if claims:
-            self.queue.renew(outcome.stored, claims)
+            with left_behind(job.name, self.namespace):
+                self.queue.renew(outcome.stored, claims)
         created = self._completed(outcome.stored, planned)
         status, unread = _seen(self.backend, job.name, self.namespace)
         note = (
@@ -401,6 +413,13 @@ class _Submission:
             " is not taken back if it cannot complete"
         )
         return Submitted(plan=planned, created=created, status=status, unread=unread, notes=(note,))
+
+
+def marked_whole(queue: Queue, stored: Manifest) -> Manifest:
+    """A job on which it stands that all is there that it owns, so that anybody may start it."""
+    if INCOMPLETE not in stored["metadata"]["annotations"]:
+        return stored
+    return queue.change(stored, transition.completed(stored)) or stored
 
 
 def open_starter(backend: Backend, queue: Queue) -> Starter:
@@ -445,11 +464,14 @@ def resume(
             hint=f"{ordinary.delete(stored)}, and submit it again",
         )
     if mine.incomplete:
-        raise NotPossible(
-            f"{name} was not created completely",
-            why="whoever submitted it was stopped before its files were there",
-            hint=f"arena-topo delete {name}, and submit it again",
-        )
+        if missing := queue.missing(stored):
+            raise NotPossible(
+                f"{name} was not created completely",
+                why=f"whoever submitted it was stopped before its files were there: no"
+                f" {' and no '.join(f'configmap {one}' for one in missing)}",
+                hint=f"{ordinary.delete(stored)}, and submit it again",
+            )
+        stored = marked_whole(queue, stored)
     starter = open_starter(backend, queue)
     job = manifests.job_of(stored)
     if mine.suspender is not None:

@@ -26,7 +26,7 @@ from arena_topo.backends.kubernetes.status import is_launcher
 from arena_topo.backends.queue import KUBE_QUEUE, KUEUE_LABEL, MOST_TRIES, moment
 from arena_topo.job import NodeLoss
 from arena_topo.manifests.request import asked
-from arena_topo.manifests.values import RECORDED, TRIES, Guarantee
+from arena_topo.manifests.values import INCOMPLETE, RECORDED, TRIES, Guarantee
 from arena_topo.solver import Verdict as Fits
 from arena_topo.topology import natural
 from arena_topo.workflow import obstacles, symptoms
@@ -499,6 +499,36 @@ def _nobody(case: Case) -> Said | None:
     )
 
 
+def _incomplete(case: Case) -> Said | None:
+    """Its files are not there, so that resuming it would not help."""
+    if case.facts is None or not case.facts.missing or case.status.phase is not Phase.PENDING:
+        return None
+    lacks = " and ".join(f"configmap {one}" for one in case.facts.missing)
+    start_over = f"{case.command('delete')}, and submit it again"
+    if case.now - case.status.created < STALE:
+        return Said(
+            "its files are not there yet",
+            f"there is no {lacks}",
+            f"if whoever submits it was stopped: {start_over}",
+        )
+    return Said(
+        "it was not created completely",
+        f"whoever submitted it was stopped before its files were there: no {lacks}",
+        start_over,
+    )
+
+
+def _unmarked(case: Case) -> Said | None:
+    """All that it needs is there, and the mark that keeps others from starting it still stands."""
+    if not _waits(case) or INCOMPLETE not in case.notes or case.now - case.status.created < STALE:
+        return None
+    return Said(
+        "it waits, and nobody starts it",
+        "whoever submitted it was stopped before it could be left to others",
+        case.command("resume"),
+    )
+
+
 def _not_resumed(case: Case) -> Said | None:
     if case.state != "placed" or not case.suspended or case.status.phase is not Phase.PENDING:
         return None
@@ -659,7 +689,9 @@ TABLE: tuple[tuple[Code, Row], ...] = (
     (Code.NODE_LOST, _held_for_node),
     (Code.EVICTED, _held_for_pod),
     (Code.SUSPENDED_BY_USER, _user),
+    (Code.NOT_RESUMED, _incomplete),
     (Code.NEVER_FITS, _never),
+    (Code.NOT_RESUMED, _unmarked),
     (Code.IMAGE_PULL, _no_image),
     (Code.TAKEN_BACK, _taken_back),
     (Code.PODS_TERMINATING, _haunted),

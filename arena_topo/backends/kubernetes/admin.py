@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from arena_topo.backends.kubernetes.connection import Connection
+from arena_topo.backends.kubernetes.shapes import bare, oddity
 from arena_topo.backends.kubernetes.writing import part
 from arena_topo.errors import ClusterError, NotFound
 from arena_topo.manifests import Manifest
@@ -162,12 +163,19 @@ class Administration:
     # Jobs, nodes and pods
 
     def jobs(self) -> list[Object]:
-        """The MPIJobs of all namespaces; none without an operator."""
+        """The MPIJobs of all namespaces; none without an operator.
+
+        Of one that makes no sense only its name.
+        """
         served = self.served()
         if not served:
             return []
         version = self.backend.api_version()
-        return self._api.collect(f"/apis/{_GROUP}/{version}/mpijobs")
+
+        def keep(one: Object) -> Object:
+            return one if oddity(one) is None else bare(one)
+
+        return self._api.collect(f"/apis/{_GROUP}/{version}/mpijobs", keep, judged=True)
 
     def nodes(self) -> list[Object]:
         """All nodes, without what kubelets say of images."""

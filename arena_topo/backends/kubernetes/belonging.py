@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
-from arena_topo.backends.kubernetes.shapes import sound
 from arena_topo.backends.kubernetes.status import seconds, when
 from arena_topo.backends.kubernetes.writing import part
 from arena_topo.manifests import ApiVersion
@@ -51,7 +50,6 @@ def labelled(
     arenas = is_arenas(mpijob)
 
     def kept(pod: Object) -> Object | None:
-        pod = sound(pod)
         # Jobs of other kinds have the same label, and more than one label is tried.
         if not arenas and not belongs(pod, mpijob):
             return None

@@ -34,9 +34,11 @@ from arena_topo.backends.kubernetes.failures import (
     IN_BETWEEN,
     INVALID,
     UNKNOWN_CALLER,
+    Unreadable,
     answers_object,
     cause,
     failure,
+    looks_up,
     odd_body,
     parsed,
     refusal,
@@ -54,6 +56,7 @@ from arena_topo.backends.kubernetes.kubeconfig import (
     resolve,
 )
 from arena_topo.backends.kubernetes.pooling import pool_of
+from arena_topo.backends.kubernetes.shapes import misfit, sound
 from arena_topo.backends.tidying import undisturbed
 from arena_topo.errors import AccessDenied, ClusterError, TimedOut, UsageError
 from arena_topo.escaping import brief
@@ -351,30 +354,33 @@ class Connection:
             raise ValueError(f"{path} names no object, and would delete them all")
         self._json("DELETE", path, query, body)
 
-    def collect(self, path: str, keep: Keep | None = None, **query: str) -> list[dict[str, Any]]:
+    def collect(
+        self, path: str, keep: Keep | None = None, *, judged: bool = False, **query: str
+    ) -> list[dict[str, Any]]:
         """All objects of a list, page by page; of each only what `keep` returns (None: nothing).
 
-        Pages are dropped as they are reduced. A list that changed too much between its pages
-        (410) is read once more from the start, then in one piece. With `resourceVersion` and
-        `resourceVersionMatch="Exact"` it is the list at that very revision; ClusterError with
-        status 410 if the server has forgotten it.
+        ClusterError names one that has not the shape of an object, unless whoever reads the list
+        looks at that (`judged`), and goes on without it. Pages are dropped as they are reduced. A
+        list that changed too much between its pages (410) is read once more from the start, then
+        in one piece. With `resourceVersion` and `resourceVersionMatch="Exact"` it is the list at
+        that very revision; ClusterError with status 410 if the server has forgotten it.
         """
-        return self.listed(path, keep, **query)[0]
+        return self.listed(path, keep, judged=judged, **query)[0]
 
     def listed(
-        self, path: str, keep: Keep | None = None, **query: str
+        self, path: str, keep: Keep | None = None, *, judged: bool = False, **query: str
     ) -> tuple[list[dict[str, Any]], str]:
         """What `collect` returns, and the resourceVersion of the list, from which to watch."""
         for limit in (PAGE, PAGE, 0):
             try:
-                return self._pages(path, keep, limit, query)
+                return self._pages(path, keep, limit, query, judged=judged)
             except ClusterError as error:
                 if error.status != GONE or not limit:
                     raise
         raise AssertionError("the last attempt returns or raises")
 
     def _pages(
-        self, path: str, keep: Keep | None, limit: int, query: Mapping[str, str]
+        self, path: str, keep: Keep | None, limit: int, query: Mapping[str, str], *, judged: bool
     ) -> tuple[list[dict[str, Any]], str]:
         found: list[dict[str, Any]] = []
         asked = {**query, "limit": str(limit)} if limit else dict(query)
@@ -382,7 +388,8 @@ class Connection:
         while True:
             page, _ = self._json("GET", path, asked)
             for one in self._items(path, page):
-                kept = keep(one) if keep else one
+                right = one if judged else sound(one)
+                kept = keep(right) if keep else right
                 if kept is not None:
                     found.append(kept)
             meta = page.get("metadata") or {}
@@ -533,20 +540,25 @@ class Connection:
         if response.status >= _REDIRECT:
             raise refusal(method, path, response.status, response.reason, response.data)
         answer = parsed(response.data)
+        kind = ClusterError if method == "GET" else Unreadable
         if not isinstance(answer, dict):
-            raise self.no_server(f"{method} {path} returned no JSON object")
+            raise self.no_server(f"{method} {path} returned no JSON object", kind)
         if (status := failure(answer)) is not None:
             # client-go too believes the Status, and not the code of the answer that brings it.
             raise refusal(method, path, status, response.reason, response.data)
         if method == "DELETE" and answer.get("kind") != "Status" and not _is_object(answer):
-            raise self.no_server(f"{method} {path} returned neither a Status nor an object")
-        if answers_object(method, path, body) and not _is_object(answer):
-            raise self.no_server(f"{method} {path} returned what is no object")
+            raise self.no_server(f"{method} {path} returned neither a Status nor an object", kind)
+        if answers_object(method, path, body):
+            if not _is_object(answer):
+                raise self.no_server(f"{method} {path} returned what is no object", kind)
+            sound(answer, kind)
+        elif looks_up(method, path) and (odd := misfit(answer)) is not None:
+            raise self.no_server(f"{method} {path}: {odd}", kind)
         return answer, _warnings(response)
 
-    def no_server(self, why: str) -> ClusterError:
+    def no_server(self, why: str, kind: type[ClusterError] = ClusterError) -> ClusterError:
         """The error of an answer that no API server would give."""
-        return ClusterError(
+        return kind(
             f"{self.access.server} does not answer like a Kubernetes API server",
             why=why,
             hint=IN_BETWEEN,

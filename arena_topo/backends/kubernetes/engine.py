@@ -32,7 +32,7 @@ from arena_topo.backends.kubernetes.belonging import (
 )
 from arena_topo.backends.kubernetes.connection import CONFLICT, FORBIDDEN, Connection
 from arena_topo.backends.kubernetes.failures import unlisted
-from arena_topo.backends.kubernetes.shapes import bare, oddity, sound
+from arena_topo.backends.kubernetes.shapes import bare, oddity, stored_job
 from arena_topo.backends.kubernetes.status import NO_PODS, job_status, seconds, when
 from arena_topo.backends.kubernetes.writing import GROUP, PLURAL, Writer, arenas, deletion, part
 from arena_topo.errors import (
@@ -386,7 +386,7 @@ class KubernetesBackend:
                 # `observed.cluster` says what is wrong with it.
                 return {**one, "kind": kind}
 
-        return self.api.collect(path, keep, **query)
+        return self.api.collect(path, keep, judged=True, **query)
 
     def apply(self, plan: Plan) -> tuple[str, ...]:
         """Create the MPIJob, then all it owns; if one of those fails, nothing is left.
@@ -430,7 +430,7 @@ class KubernetesBackend:
     def mpijob(self, name: str, namespace: str) -> Object:
         """The MPIJob itself; NotFound if there is none, ClusterError if it makes no sense."""
         try:
-            return sound(self.api.get(self.job_path(name, namespace)))
+            return stored_job(self.api.get(self.job_path(name, namespace)))
         except NotFound as error:
             raise NotFound(
                 f"Not found training job {name} in namespace {namespace},"
@@ -460,7 +460,7 @@ class KubernetesBackend:
         from arena_topo.backends.kubernetes import podexec, podlog  # noqa: PLC0415  only to look in
 
         path = f"/api/v1/namespaces/{part(namespace)}/pods/{part(pod)}"
-        container = podlog.main_container(sound(self.api.get(path)))
+        container = podlog.main_container(self.api.get(path))
         return podexec.execute(self.api, namespace, pod, command, container=container)
 
     def attach(
@@ -522,14 +522,15 @@ class KubernetesBackend:
             odds[id(kept)] = odd
             return kept
 
-        mpijobs = self.api.collect(f"/apis/{GROUP}/{version}{space}/{PLURAL}", keep, **selected)
+        path = f"/apis/{GROUP}/{version}{space}/{PLURAL}"
+        mpijobs = self.api.collect(path, keep, judged=True, **selected)
         pods: dict[tuple[str, str], dict[str, Object]] = defaultdict(dict)
         names = {one["metadata"]["name"] for one in mpijobs}
 
         def gather(wanted: str, label: str) -> None:
             if selector and len(names) <= _FEW:
                 wanted = selectors.every(wanted, selectors.either(label, names))
-            for pod in self.api.collect(f"/api/v1{space}/pods", sound, labelSelector=wanted):
+            for pod in self.api.collect(f"/api/v1{space}/pods", labelSelector=wanted):
                 meta = pod["metadata"]
                 job = (meta.get("labels") or {}).get(label, "")
                 pods[meta.get("namespace", ""), job].setdefault(meta["name"], pod)

@@ -150,8 +150,13 @@ def _named(pod: Object) -> str:
 
 
 def _forecast(mpijob: Object, phase: Phase) -> Forecast | None:
-    """What is recorded of the placement; that its queue has not started it yet, only while so."""
+    """What is recorded of the placement; that its queue has not started it yet, only while so.
+
+    Of a job that is over only the placement that it had: it waits for nothing any more.
+    """
     found = manifests.recorded(dict(mpijob))
+    if found is not None and phase.over and not found.workers:
+        return None
     if found is None or phase is Phase.QUEUING:
         return found
     over = (found.reason or "").endswith(HANDED_OVER)
