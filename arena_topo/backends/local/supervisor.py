@@ -14,6 +14,7 @@ import select
 import shlex
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -21,10 +22,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 from arena_topo.backends import Event, Phase
-from arena_topo.backends.local import logfile, mpirun, processes, seating
+from arena_topo.backends.local import decoding, logfile, mpirun, processes, seating
 from arena_topo.backends.local.ledger import Entry, Ledger, PodRecord, Record, Submission
 from arena_topo.errors import ArenaError, NotFound, UsageError
 from arena_topo.job import WORKING_DIR
@@ -65,9 +66,52 @@ class Pods:
     retries: int
 
 
+class _Variable(TypedDict):
+    name: str
+    value: NotRequired[str | None]
+
+
+class _Container(TypedDict, total=False):
+    command: list[str]
+    args: list[str]
+    env: list[_Variable] | None
+    workingDir: str
+
+
+class _PodSpec(TypedDict, total=False):
+    containers: list[_Container]
+
+
+class _Template(TypedDict, total=False):
+    spec: _PodSpec
+
+
+class _Replica(TypedDict, total=False):
+    template: _Template
+
+
+class _Policy(TypedDict, total=False):
+    backoffLimit: int | None
+
+
+class _Spec(_Replica, _Policy, total=False):
+    mpiReplicaSpecs: dict[str, _Replica]
+    runPolicy: _Policy
+    slotsPerWorker: int | None
+
+
+class _MPIJob(TypedDict):
+    """As much of an MPIJob, of any version, as runs here."""
+
+    spec: _Spec
+
+
 def read_pods(manifest: Manifest, gpus: int) -> Pods:
-    """Read an MPIJob of v2beta1, v1 or v1alpha1; ArenaError names what is missing."""
-    spec = manifest["spec"]
+    """Read an MPIJob of v2beta1, v1 or v1alpha1; ArenaError names what is missing or odd."""
+    try:
+        spec = decoding.converted(manifest, _MPIJob, "manifest.json")["spec"]
+    except ValueError as error:
+        raise ArenaError("the MPIJob cannot be read", why=str(error)) from error
     replicas = spec.get("mpiReplicaSpecs")
     try:
         if replicas is None:
@@ -89,9 +133,10 @@ def read_pods(manifest: Manifest, gpus: int) -> Pods:
     )
 
 
-def _environment(container: Manifest) -> dict[str, str]:
+def _environment(container: _Container) -> dict[str, str]:
     # Variables without a value of their own come from the cluster, which there is none of here.
-    return {one["name"]: one["value"] for one in container.get("env") or () if "value" in one}
+    stated = ((one["name"], one.get("value")) for one in container.get("env") or ())
+    return {name: value for name, value in stated if value is not None}
 
 
 def launcher_name(job: str) -> str:
@@ -221,7 +266,7 @@ class Supervisor:
 
     def _run(self) -> dict[str, Any]:
         pods = read_pods(self._ledger.manifest(self._entry), self._job.gpus)
-        scratch = Path(_temporary(self._job)) / f"arena-topo-{self._job.uid.partition('-')[0]}"
+        scratch = Path(_temporary(self._job)) / _scratch_name(self._job)
         # Written down before it exists: whoever ends a job without its supervisor removes it.
         self._write(scratch=str(scratch))
         scratch.mkdir(mode=0o700)
@@ -513,7 +558,7 @@ def living(ledger: Ledger, entries: Sequence[Entry]) -> tuple[Entry, ...]:
 def dead(ledger: Ledger, entry: Entry) -> bool:
     """Whether a job is not over but has nobody left to bring it to its end."""
     settled = entry.record.phase.over or entry.record.phase is Phase.SUSPENDED
-    if settled or entry.submission.host != seating.host():
+    if settled or not seating.is_here(entry):
         return False
     supervisor = entry.record.supervisor
     return not (supervisor and processes.alive(supervisor)) and not ledger.kept(entry)
@@ -564,7 +609,6 @@ def _held(record: Record) -> dict[str, Any]:
         "phase": Phase.SUSPENDED,
         "forecast": Forecast(state="held", emulated=record.forecast.emulated),
         "reason": "`arena-topo resume` starts it",
-        "supervisor": None,
         "finished": None,
         "exit_code": None,
         "scratch": None,
@@ -573,9 +617,21 @@ def _held(record: Record) -> dict[str, Any]:
 
 
 def remove_scratch(entry: Entry) -> None:
-    """Remove the temporary files of a job that nothing runs of any more."""
-    if entry.record.scratch is not None:
-        shutil.rmtree(entry.record.scratch, ignore_errors=True)
+    """Remove the temporary files of a job that nothing runs of any more.
+
+    Never another folder, whatever the record says.
+    """
+    scratch = Path(entry.record.scratch or "/")
+    if scratch.name != _scratch_name(entry.submission):
+        return
+    with contextlib.suppress(OSError, ValueError):
+        status = scratch.lstat()
+        if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid():
+            shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _scratch_name(submission: Submission) -> str:
+    return f"arena-topo-{submission.uid.partition('-')[0]}"
 
 
 def _dropped(pods: Pods) -> Iterator[str]:
