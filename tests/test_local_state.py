@@ -156,14 +156,8 @@ def damage(folder: Path, file: str, content: str | bytes | dict) -> None:
 @pytest.mark.parametrize("what", BROKEN)
 def test_a_job_with_damaged_files_is_broken_and_stops_no_other(what, run, state):
     damage(state / "jobs/default/bad", *BROKEN[what])
-    for line in (
-        ["get", "good"],
-        ["why", "good"],
-        ["logs", "good"],
-        ["top", "node"],
-        ["top", "job"],
-        ["plan", "mpi", "--name=new", "--gpus=1", "--image=local", "--gputopology", "true"],
-    ):
+    plan = ["plan", "mpi", "--name=new", "--gpus=1", "--image=local", "--gputopology", "true"]
+    for line in (["why", "good"], ["top", "node"], plan):
         code, _, err = run(*line)
         assert code == 0, (line, err)
     code, out, _ = run("list", "-o", "json")
@@ -177,6 +171,14 @@ def test_a_job_with_damaged_files_is_broken_and_stops_no_other(what, run, state)
     assert "arena-topo delete bad" in out + err
     assert run("delete", "bad")[0] == 0
     assert [one.name for one in (state / "jobs/default").iterdir()] == ["good"]
+
+
+@pytest.mark.parametrize(
+    "line", [["get", "good"], ["logs", "good"], ["top", "job"], ["delete", "good"]], ids=" ".join
+)
+def test_no_command_about_another_job_fails_for_a_damaged_one(line, run, state):
+    damage(state / "jobs/default/bad", "record", {"pods": []})
+    assert run(*line)[0] == 0
 
 
 def test_what_is_wrong_with_a_job_is_said_with_its_place(run, state):
@@ -254,7 +256,7 @@ def test_the_lines_of_a_log_are_all_there_when_their_times_are_damaged(run, stat
         assert [line.partition(" ")[2] for line in stamped.splitlines()] == ["one", "two"]
 
 
-def test_deleting_a_job_without_a_uid_ends_no_other_job(run, state):
+def test_deleting_a_job_with_an_empty_uid_ends_no_other_job(run, state):
     assert submitted(run, "busy", "sleep 600")[0] == 0
     assert run("wait", "busy", "--for=running", "--timeout=30s")[0] == 0
     change(state / "jobs/default/bad", "submission.json", uid="")

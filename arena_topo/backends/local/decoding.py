@@ -6,6 +6,7 @@ A disk that was full, an editor, or another version may have left anything in th
 from __future__ import annotations
 
 import json
+import math
 import os
 import stat
 from typing import TypeVar
@@ -37,7 +38,7 @@ def decoded(data: bytes, kind: type[_Kind], name: str) -> _Kind:
     try:
         # The decoder of msgspec refuses lone surrogates, which stand for the bytes of environments
         # that are no UTF-8.
-        value = json.loads(data, parse_constant=_refuse)
+        value = json.loads(data, parse_float=_finite, parse_constant=_finite)
     except RecursionError as error:
         raise ValueError(f"{name}: it is nested too deeply") from error
     except ValueError as error:
@@ -62,5 +63,8 @@ def is_moment(value: float) -> bool:
     return 0 <= value < _LAST_MOMENT
 
 
-def _refuse(word: str) -> float:
-    raise ValueError(f"{word} is no number")
+def _finite(word: str) -> float:
+    found = float(word)
+    if not math.isfinite(found):
+        raise ValueError(f"{word} is no finite number")
+    return found

@@ -285,10 +285,10 @@ class Ledger:
         for space in [self.jobs / namespace] if namespace else _folders(self.jobs):
             require_private(space)
             folders = _folders(space)
-            # Folders that start with a dot are jobs still being written, or being removed.
             if any(one.name.startswith(_UNFINISHED) for one in folders):
                 self._sweep(space)
-            yield from (one for one in folders if not one.name.startswith("."))
+            # Folders with other names are jobs still being written, or none of this program's.
+            yield from (one for one in folders if _FOLDER.fullmatch(one.name))
 
     def _sweep(self, space: Path) -> None:
         """Remove what submitters and deleters left that were killed at their work.
