@@ -382,6 +382,31 @@ def test_a_jobs_folder_of_another_user_is_broken(run, state, monkeypatch):
     assert {one["name"]: one["status"] for one in json.loads(out)}["bad"] == "UNKNOWN"
 
 
+def test_nobody_waits_for_a_lock_that_another_user_has_put_there(run, state, monkeypatch):
+    other, fstat = os.geteuid() + 1, os.fstat
+    (state / "lock").touch()
+    lock = (state / "lock").stat().st_ino
+
+    def planted(descriptor):
+        found = fstat(descriptor)
+        if found.st_ino == lock:
+            values = list(found)
+            values[4] = other
+            return os.stat_result(values)
+        return found
+
+    descriptor = os.open(state / "lock", os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        with monkeypatch.context() as world:
+            world.setattr(os, "fstat", planted)
+            code, _, err = submitted(run, "new", "true")
+    finally:
+        os.close(descriptor)
+    assert code == 1
+    assert "lock in it belongs to another user" in err
+
+
 def test_only_a_jobs_own_scratch_folder_is_removed(run, state, tmp_path):
     precious = tmp_path / "precious"
     precious.mkdir()

@@ -13,6 +13,9 @@
         pods/POD/env                        its environment
         pods/POD/{log,times,runs,kept-from} output, and when it was written (see logfile)
 
+The folder must be the user's own and closed to others. What a killed submitter or deleter leaves
+in it (jobs/NAMESPACE/.new-*, .gone-*) is removed by who lists jobs next.
+
 Records and everything else are replaced as wholes, so that a reader never sees half a file, and a
 process killed at any point leaves a job that others understand, or none. A folder's name may pass
 on to another job, so what belongs together is read and written through one open folder.
@@ -195,6 +198,8 @@ class Ledger:
             descriptor = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             with self._writing():
+                if os.fstat(descriptor).st_uid != os.geteuid():
+                    raise PermissionError("the file lock in it belongs to another user")
                 # Not lockf: its locks are the process's, so threads would not keep each other out.
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield
