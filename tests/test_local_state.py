@@ -203,6 +203,11 @@ def test_a_job_is_submitted_beside_a_damaged_one(run, state):
         ("manifest.json", DEEP),
         ("manifest.json", '[{"metadata": 7, "spec": 7}]'),
         ("manifest.json", '[{"kind": "MPIJob", "metadata": {"name": "bad", "labels": 7}}]'),
+        ("manifest.json", '[{"kind": "MPIJob", "metadata": {"name": "bad"}, "spec": []}]'),
+        (
+            "manifest.json",
+            '[{"kind": "MPIJob", "metadata": {"name": "bad"}, "spec": {"template": {"spec": 7}}}]',
+        ),
         ("events", DEEP),
         ("events", b"\xff\xfe{}\n"),
         ("events", "7\n[]\n{}\n"),
@@ -526,7 +531,6 @@ def test_a_job_whose_supervisor_was_killed_ends_on_a_renamed_machine_too(run, st
     uid = json.loads((state / "jobs/default/busy/submission.json").read_text())["uid"]
     os.kill(found["supervisor"]["pid"], 9)
     eventually(lambda: processes.process(found["supervisor"]["pid"]) is None)
-    assert processes.of_job(uid)
     monkeypatch.setattr(socket, "gethostname", lambda: "renamed")
     assert json.loads(run("get", "busy", "-o", "json")[1])["status"] == "FAILED"
     assert not processes.of_job(uid)

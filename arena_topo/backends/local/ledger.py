@@ -39,7 +39,7 @@ from pathlib import Path
 from typing import Any
 
 from arena_topo.backends import Event, Phase
-from arena_topo.backends.local import decoding
+from arena_topo.backends.local import decoding, shape
 from arena_topo.backends.local.decoding import is_moment
 from arena_topo.backends.local.processes import Process
 from arena_topo.backends.private import require_private
@@ -49,23 +49,6 @@ from arena_topo.solver import Request
 
 FORMAT = 1
 """The version of the files; a reader refuses those of a later one."""
-
-MOST_WORKERS = 1 << 15
-"""Workers of a job, at most: each is a process, and Linux has no more of them by default
-(proc(5), pid_max)."""
-
-_MOST_GPUS = 1 << 12
-"""GPUs of a machine, at most: far more than there are in one."""
-
-_LAST_EXIT_CODE = 255
-
-_FOLDER = re.compile(r"[a-z0-9A-Z]([-a-z0-9A-Z_.]*[a-z0-9A-Z])?")
-"""What jobs, namespaces and pods may be called, since folders are named after them."""
-
-_UNFINISHED = (".new-", ".gone-")
-"""How the folders begin of jobs that are being written, and being removed."""
-
-_UID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +115,24 @@ class Entry:
     def holding(self) -> bool:
         """Whether the job has GPUs."""
         return not self.record.phase.over and self.record.forecast.state == "placed"
+
+
+MOST_WORKERS = 1 << 15
+"""Workers of a job, at most: each is a process, and Linux has no more of them by default
+(proc(5), pid_max)."""
+
+_MOST_GPUS = 1 << 12
+"""GPUs of a machine, at most: far more than there are in one."""
+
+_LAST_EXIT_CODE = 255
+
+_FOLDER = re.compile(r"[a-z0-9A-Z]([-a-z0-9A-Z_.]*[a-z0-9A-Z])?")
+"""What jobs, namespaces and pods may be called, since folders are named after them."""
+
+_UNFINISHED = (".new-", ".gone-")
+"""How the folders begin of jobs that are being written, and being removed."""
+
+_UID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 def state_folder(environment: Mapping[str, str]) -> Path:
@@ -549,20 +550,6 @@ class _Recorded:
     record: Record
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Metadata:
-    name: str
-    labels: dict[str, str] | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Object:
-    """What the engine asks of every object of a job."""
-
-    kind: str
-    metadata: _Metadata
-
-
 def _uid(opened: int) -> str:
     """The mark of a job's processes; ValueError for what cannot be one."""
     found = decoding.read(opened, "submission.json", _Marked).uid
@@ -594,17 +581,18 @@ def _manifests(folder: Path) -> tuple[Manifest, ...]:
     """The objects of a job; OSError where they are not there, Broken where they are none."""
     try:
         with _opened(folder) as opened:
-            found = decoding.read(opened, "manifest.json", list[dict[str, Any]])
+            found = decoding.read(opened, "manifest.json", list[Manifest])
         _require_objects(found)
     except ValueError as error:
         raise _unreadable(folder, error) from error
     return tuple(found)
 
 
-def _require_objects(found: list[dict[str, Any]]) -> None:
-    decoding.converted(found, list[_Object], "manifest.json")
+def _require_objects(found: list[Manifest]) -> None:
     if not found:
         raise ValueError("manifest.json: there is no MPIJob in it")
+    decoding.converted(found, list[shape.Object], "manifest.json")
+    decoding.converted(found[0], shape.MPIJob, "manifest.json")
 
 
 def _unreadable(folder: Path, error: Exception) -> Broken:

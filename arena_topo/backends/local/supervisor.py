@@ -22,10 +22,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
+from typing import Any
 
 from arena_topo.backends import Event, Phase
-from arena_topo.backends.local import decoding, logfile, mpirun, processes, seating
+from arena_topo.backends.local import logfile, mpirun, processes, seating
 from arena_topo.backends.local.ledger import Entry, Ledger, PodRecord, Record, Submission
 from arena_topo.errors import ArenaError, NotFound, UsageError
 from arena_topo.job import WORKING_DIR
@@ -66,52 +66,9 @@ class Pods:
     retries: int
 
 
-class _Variable(TypedDict):
-    name: str
-    value: NotRequired[str | None]
-
-
-class _Container(TypedDict, total=False):
-    command: list[str]
-    args: list[str]
-    env: list[_Variable] | None
-    workingDir: str
-
-
-class _PodSpec(TypedDict, total=False):
-    containers: list[_Container]
-
-
-class _Template(TypedDict, total=False):
-    spec: _PodSpec
-
-
-class _Replica(TypedDict, total=False):
-    template: _Template
-
-
-class _Policy(TypedDict, total=False):
-    backoffLimit: int | None
-
-
-class _Spec(_Replica, _Policy, total=False):
-    mpiReplicaSpecs: dict[str, _Replica]
-    runPolicy: _Policy
-    slotsPerWorker: int | None
-
-
-class _MPIJob(TypedDict):
-    """As much of an MPIJob, of any version, as runs here."""
-
-    spec: _Spec
-
-
 def read_pods(manifest: Manifest, gpus: int) -> Pods:
-    """Read an MPIJob of v2beta1, v1 or v1alpha1; ArenaError names what is missing or odd."""
-    try:
-        spec = decoding.converted(manifest, _MPIJob, "manifest.json")["spec"]
-    except ValueError as error:
-        raise ArenaError("the MPIJob cannot be read", why=str(error)) from error
+    """Read an MPIJob of v2beta1, v1 or v1alpha1; ArenaError names what is missing."""
+    spec = manifest["spec"]
     replicas = spec.get("mpiReplicaSpecs")
     try:
         if replicas is None:
@@ -133,10 +90,9 @@ def read_pods(manifest: Manifest, gpus: int) -> Pods:
     )
 
 
-def _environment(container: _Container) -> dict[str, str]:
+def _environment(container: Manifest) -> dict[str, str]:
     # Variables without a value of their own come from the cluster, which there is none of here.
-    stated = ((one["name"], one.get("value")) for one in container.get("env") or ())
-    return {name: value for name, value in stated if value is not None}
+    return {one["name"]: one["value"] for one in container.get("env") or () if "value" in one}
 
 
 def launcher_name(job: str) -> str:
