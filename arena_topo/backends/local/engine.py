@@ -469,12 +469,9 @@ class LocalBackend(Clusterless):
             return supervisor.bury(self._ledger, found)
 
     def _status(self, entry: Entry) -> JobStatus:
-        job, record = entry.submission, entry.record
+        job, record = entry.submission, replace(entry.record, forecast=seating.present(entry))
         phase, reason = record.phase, record.reason
-        if not phase.over and seating.is_here(entry):
-            record = replace(record, forecast=seating.present(entry))
-            entry = replace(entry, record=record)
-        elif not phase.over:
+        if not phase.over and not seating.is_here(entry):
             phase = Phase.UNKNOWN
             reason = f"it runs on {job.host}, which cannot be looked into from here"
         return JobStatus(
@@ -484,7 +481,7 @@ class LocalBackend(Clusterless):
             phase=phase,
             created=job.created,
             finished=record.finished,
-            instances=tuple(_instances(entry)),
+            instances=tuple(_instances(replace(entry, record=record))),
             priority=job.priority or "N/A",
             request_gpus=job.workers * job.gpus,
             allocated_gpus=job.workers * job.gpus if phase is Phase.RUNNING else 0,

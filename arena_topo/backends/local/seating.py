@@ -213,9 +213,9 @@ def held(entries: Iterable[Entry]) -> dict[str, int]:
 
 
 def present(entry: Entry) -> Forecast:
-    """Where a job of this machine is, by the name that the machine has now."""
+    """Where a job is; on this machine by the name that the machine has now."""
     job, forecast = entry.submission, entry.record.forecast
-    if job.emulate is not None or job.host == host():
+    if job.emulate is not None or job.host == host() or not is_here(entry):
         return forecast
     return replace(
         forecast, workers=tuple((worker, host(), gpus) for worker, _, gpus in forecast.workers)
