@@ -469,7 +469,8 @@ class LocalBackend(Clusterless):
             return supervisor.bury(self._ledger, found)
 
     def _status(self, entry: Entry) -> JobStatus:
-        job, record = entry.submission, replace(entry.record, forecast=seating.present(entry))
+        entry = replace(entry, record=replace(entry.record, forecast=seating.present(entry)))
+        job, record = entry.submission, entry.record
         phase, reason = record.phase, record.reason
         if not phase.over and not seating.is_here(entry):
             phase = Phase.UNKNOWN
@@ -481,7 +482,7 @@ class LocalBackend(Clusterless):
             phase=phase,
             created=job.created,
             finished=record.finished,
-            instances=tuple(_instances(replace(entry, record=record))),
+            instances=tuple(_instances(entry)),
             priority=job.priority or "N/A",
             request_gpus=job.workers * job.gpus,
             allocated_gpus=job.workers * job.gpus if phase is Phase.RUNNING else 0,
