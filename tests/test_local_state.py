@@ -532,7 +532,7 @@ def test_a_job_whose_supervisor_was_killed_ends_on_a_renamed_machine_too(run, st
     os.kill(found["supervisor"]["pid"], 9)
     eventually(lambda: processes.process(found["supervisor"]["pid"]) is None)
     monkeypatch.setattr(socket, "gethostname", lambda: "renamed")
-    assert json.loads(run("get", "busy", "-o", "json")[1])["status"] == "FAILED"
+    eventually(lambda: json.loads(run("get", "busy", "-o", "json")[1])["status"] == "FAILED")
     assert not processes.of_job(uid)
 
 
