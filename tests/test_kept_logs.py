@@ -505,6 +505,43 @@ def test_what_cannot_be_kept_is_told_once_and_is_no_error(tmp_path: Path) -> Non
     assert archive.kept(SERVER, "team", "train") == ()
 
 
+@pytest.mark.parametrize("whose", ["arena-topo", "arena-topo/logs"])
+def test_an_archive_in_a_folder_of_another_user_is_neither_read_nor_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whose: str
+) -> None:
+    environment = {"XDG_STATE_HOME": str(tmp_path)}
+    follow(open_archive(environment), [line(1)])
+    before = sorted(tmp_path.rglob("*"))
+    theirs, stat = str(tmp_path / whose), os.stat
+
+    def planted(path: Path, **options: Any) -> os.stat_result:
+        found = stat(path, **options)
+        if str(path) != theirs:
+            return found
+        values = list(found)
+        values[4] = os.geteuid() + 1
+        return os.stat_result(values)
+
+    monkeypatch.setattr(os, "stat", planted)
+    told: list[str] = []
+    archive = open_archive(environment, tell=told.append)
+    follow(archive, [line(2)])
+    assert archive.kept(SERVER, "team", "train") == ()
+    assert sorted(tmp_path.rglob("*")) == before
+    assert len(told) == 1
+    assert f"the folder {theirs} is not used, since it belongs to" in told[0]
+
+
+def test_an_archive_that_is_open_to_others_is_closed(tmp_path: Path) -> None:
+    environment = {"XDG_STATE_HOME": str(tmp_path)}
+    follow(open_archive(environment), [line(1)])
+    folders = [tmp_path / "arena-topo", tmp_path / "arena-topo/logs"]
+    for folder in folders:
+        folder.chmod(0o777)
+    assert served(open_archive(environment)) == [line(1)]
+    assert {folder.stat().st_mode & 0o777 for folder in folders} == {0o700}
+
+
 def test_a_user_without_a_home_is_told_that_nothing_is_kept() -> None:
     told: list[str] = []
     archive = open_archive({"HOME": ""}, tell=told.append)

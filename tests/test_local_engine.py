@@ -22,7 +22,7 @@ from arena_topo.backends.local.engine import LocalBackend, open_backend, search_
 from arena_topo.errors import AlreadyExists, ArenaError, NotFound, UsageError
 from arena_topo.examples import allreduce
 from arena_topo.job import Claim, Duration, EnvVar, MPIImplementation, MPIJob, Quantity
-from arena_topo.manifests import ApiVersion
+from arena_topo.manifests import ApiVersion, Forecast
 from arena_topo.solver import Policy, Reason, Request, Unplaceable, place
 from arena_topo.topology import NodeName
 
@@ -52,7 +52,7 @@ def engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     nothing_runs(str(tmp_path / "state"))
 
 
-def test_a_request_is_read_back_as_it_was_written():
+def test_a_request_is_read_back_as_it_was_written(tmp_path):
     request = Request(
         workers=4,
         gpus=2,
@@ -62,7 +62,7 @@ def test_a_request_is_read_back_as_it_was_written():
         pack_above=0.25,
     )
     written = ledger.Submission(
-        uid="1",
+        uid="00000000-0000-4000-8000-000000000001",
         name="demo",
         namespace="default",
         created=0.0,
@@ -71,10 +71,18 @@ def test_a_request_is_read_back_as_it_was_written():
         gpus=2,
         request=request,
     )
-    assert ledger._submission(json.loads(ledger._submitted(written))) == written
-    earlier = json.loads(ledger._submitted(written))
+    record = ledger.Record(phase=Phase.SUCCEEDED, forecast=Forecast(state="placed"))
+    jobs = ledger.Ledger(tmp_path / "state")
+    myself = processes.process(os.getpid())
+    entry = jobs.create(written, record, [], lambda _: myself)
+    assert jobs.entry("demo", "default") == entry
+    assert entry.submission == written
+    # A record of an earlier version says nothing of a policy.
+    path = entry.folder / "submission.json"
+    earlier = json.loads(path.read_text())
     del earlier["request"]["policy"], earlier["request"]["required"]
-    assert ledger._submission(earlier).request.policy is Policy.PACK
+    path.write_text(json.dumps(earlier))
+    assert jobs.entry("demo", "default").submission.request.policy is Policy.PACK
 
 
 def nothing_runs(state: str) -> None:
@@ -740,6 +748,7 @@ def test_jobs_of_another_machine_are_left_alone(engine, tmp_path):
     (folder / "submission.json").write_text(json.dumps(submission | {"host": "elsewhere"}))
     record = json.loads((folder / "record").read_text())
     record["record"] |= {"phase": "RUNNING", "finished": None}
+    record["record"]["supervisor"]["boot"] = "another"
     (folder / "record").write_text(json.dumps(record))
     status = engine.job("demo", "default")
     assert (status.phase, status.reason) == (

@@ -40,6 +40,7 @@ import msgspec
 
 from arena_topo.backends import stretches
 from arena_topo.backends.logs import Line, LogOptions, Notice, Source, Wanted
+from arena_topo.backends.private import require_private
 from arena_topo.backends.tagging import Tagging, tagging
 from arena_topo.errors import ArenaError, UsageError
 
@@ -535,8 +536,19 @@ class Archive:
 def open_archive(
     environment: Mapping[str, str], *, tell: Callable[[str], None] = lambda _: None
 ) -> Archive:
-    """The archive of this user; UsageError where `SWITCH` makes no sense."""
-    return Archive(_root(environment), most=_most(environment.get(SWITCH, "")), tell=tell)
+    """The archive of this user; UsageError where `SWITCH` makes no sense.
+
+    Where its folder is not the user's own, `tell` hears why it is neither read nor written.
+    """
+    root, most = _root(environment), _most(environment.get(SWITCH, ""))
+    if root is not None:
+        try:
+            require_private(root.parent)
+            require_private(root)
+        except ArenaError as error:
+            tell(f"logs are neither kept nor read back: {error.message}, since {error.why}")
+            return Archive(None, most=0)
+    return Archive(root, most=most, tell=tell)
 
 
 def _root(environment: Mapping[str, str]) -> Path | None:

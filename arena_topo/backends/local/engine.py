@@ -28,6 +28,7 @@ from arena_topo.backends import (
 from arena_topo.backends.local import logfile, processes, seating, supervisor
 from arena_topo.backends.local.absent import Clusterless
 from arena_topo.backends.local.ledger import (
+    MOST_WORKERS,
     Broken,
     Entry,
     Ledger,
@@ -76,12 +77,15 @@ def open_backend(options: Options) -> LocalBackend:
 
 
 def _broken(error: Broken) -> JobStatus:
+    created = 0.0
+    with suppress(OSError):  # somebody deletes it at this moment
+        created = error.folder.stat().st_mtime
     return JobStatus(
         uid=error.uid or "",
         name=error.folder.name,
         namespace=error.folder.parent.name,
         phase=Phase.UNKNOWN,
-        created=error.folder.stat().st_mtime,
+        created=created,
         reason=f"{error.why}; remove it: {error.hint}",
     )
 
@@ -284,7 +288,7 @@ class LocalBackend(Clusterless):
             return
         if uid is not None and uid != entry.submission.uid:
             raise not_found(name, namespace)
-        ours = entry.submission.host == seating.host()
+        ours = seating.is_here(entry)
         before = self._status(self._alive(entry) or entry)
         left = _stop(entry) if ours else frozenset()
         self._remember(entry, before)
@@ -355,13 +359,13 @@ class LocalBackend(Clusterless):
 
         try:
             return launcher_command(self._ledger.manifest(entry))
-        except (OSError, ValueError, LookupError):  # somebody deletes it at this moment
+        except (OSError, Broken):  # somebody deletes it at this moment
             return ""
 
     def _labels(self, entry: Entry) -> Mapping[str, str]:
         try:
             found: Mapping[str, str] = self._ledger.manifest(entry)["metadata"].get("labels") or {}
-        except (OSError, ValueError, LookupError):  # somebody deletes it at this moment
+        except (OSError, Broken):  # somebody deletes it at this moment
             return {}
         return found
 
@@ -465,9 +469,10 @@ class LocalBackend(Clusterless):
             return supervisor.bury(self._ledger, found)
 
     def _status(self, entry: Entry) -> JobStatus:
+        entry = replace(entry, record=replace(entry.record, forecast=seating.present(entry)))
         job, record = entry.submission, entry.record
         phase, reason = record.phase, record.reason
-        if not phase.over and job.host != seating.host():
+        if not phase.over and not seating.is_here(entry):
             phase = Phase.UNKNOWN
             reason = f"it runs on {job.host}, which cannot be looked into from here"
         return JobStatus(
@@ -489,6 +494,12 @@ class LocalBackend(Clusterless):
 
 
 def _check(job: MPIJob) -> None:
+    if job.workers > MOST_WORKERS:
+        raise InvalidJob(
+            f"a job of {job.workers} workers does not run on one machine",
+            why=f"each worker is a process, and {MOST_WORKERS} of one job are the most",
+            hint="use --backend kubernetes, or fewer workers",
+        )
     if job.queue:
         raise InvalidJob(
             "--queue is for clusters",

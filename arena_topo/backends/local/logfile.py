@@ -20,11 +20,13 @@ import contextlib
 import errno
 import os
 import struct
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
+from arena_topo.backends.local.decoding import is_moment
 from arena_topo.backends.logs import LogOptions
 from arena_topo.errors import ArenaError, NotFound, UsageError
 from arena_topo.job import Quantity
@@ -224,7 +226,8 @@ class LogFile:
         """The byte at which each run begins, that of the first being 0."""
         data = _content(f"{self._place}/runs", self._folder)
         whole = len(data) - len(data) % RUNS.size
-        return (0, *(at for (at,) in RUNS.iter_unpack(data[:whole])))
+        size = self.size()
+        return (0, *(min(at, size) for (at,) in RUNS.iter_unpack(data[:whole])))
 
     def entries(self, first: int, most: int) -> list[tuple[float, int]]:
         """Some of the times, from one on: Unix seconds, and the bytes written by then."""
@@ -233,7 +236,10 @@ class LogFile:
         if descriptor is None or self._opened("log") is None or self._count() <= first:
             return []
         data = os.pread(descriptor, most * TIMES.size, first * TIMES.size)
-        return list(TIMES.iter_unpack(data[: len(data) - len(data) % TIMES.size]))
+        found = TIMES.iter_unpack(data[: len(data) - len(data) % TIMES.size])
+        length = self.size()
+        # A log is as long as its times say, or longer; times that no clock can show are no times.
+        return [(when if is_moment(when) else 0.0, min(size, length)) for when, size in found]
 
     def covering(self, byte: int) -> int:
         """The first of the times by which so many bytes were written."""
@@ -439,9 +445,10 @@ def _punch(descriptor: int, begin: int, end: int) -> None:
 
 def _number(path: str, folder: int | None = None) -> int:
     try:
-        return int(_content(path, folder) or b"0")
+        found = int(_content(path, folder) or b"0")
     except ValueError:
         return 0
+    return found if 0 <= found <= sys.maxsize else 0
 
 
 def _content(path: str, folder: int | None) -> bytes:

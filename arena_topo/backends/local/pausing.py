@@ -90,7 +90,7 @@ def _check(entry: Entry, cannot: str, over: str) -> None:
     job, phase = entry.submission, entry.record.phase
     if phase.over:
         raise NotPossible(cannot, why=f"it has {phase}", hint=over)
-    if job.host != seating.host():
+    if not seating.is_here(entry):
         raise NotPossible(cannot, why=f"it runs on {job.host}", hint=f"say the same on {job.host}")
 
 

@@ -14,6 +14,7 @@ import select
 import shlex
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -221,7 +222,7 @@ class Supervisor:
 
     def _run(self) -> dict[str, Any]:
         pods = read_pods(self._ledger.manifest(self._entry), self._job.gpus)
-        scratch = Path(_temporary(self._job)) / f"arena-topo-{self._job.uid.partition('-')[0]}"
+        scratch = Path(_temporary(self._job)) / _scratch_name(self._job)
         # Written down before it exists: whoever ends a job without its supervisor removes it.
         self._write(scratch=str(scratch))
         scratch.mkdir(mode=0o700)
@@ -513,7 +514,7 @@ def living(ledger: Ledger, entries: Sequence[Entry]) -> tuple[Entry, ...]:
 def dead(ledger: Ledger, entry: Entry) -> bool:
     """Whether a job is not over but has nobody left to bring it to its end."""
     settled = entry.record.phase.over or entry.record.phase is Phase.SUSPENDED
-    if settled or entry.submission.host != seating.host():
+    if settled or not seating.is_here(entry):
         return False
     supervisor = entry.record.supervisor
     return not (supervisor and processes.alive(supervisor)) and not ledger.kept(entry)
@@ -564,7 +565,6 @@ def _held(record: Record) -> dict[str, Any]:
         "phase": Phase.SUSPENDED,
         "forecast": Forecast(state="held", emulated=record.forecast.emulated),
         "reason": "`arena-topo resume` starts it",
-        "supervisor": None,
         "finished": None,
         "exit_code": None,
         "scratch": None,
@@ -573,9 +573,21 @@ def _held(record: Record) -> dict[str, Any]:
 
 
 def remove_scratch(entry: Entry) -> None:
-    """Remove the temporary files of a job that nothing runs of any more."""
-    if entry.record.scratch is not None:
-        shutil.rmtree(entry.record.scratch, ignore_errors=True)
+    """Remove the temporary files of a job that nothing runs of any more.
+
+    Never another folder, whatever the record says.
+    """
+    scratch = Path(entry.record.scratch or "/")
+    if scratch.name != _scratch_name(entry.submission):
+        return
+    with contextlib.suppress(OSError, ValueError):
+        status = scratch.lstat()
+        if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid():
+            shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _scratch_name(submission: Submission) -> str:
+    return f"arena-topo-{submission.uid.partition('-')[0]}"
 
 
 def _dropped(pods: Pods) -> Iterator[str]:
