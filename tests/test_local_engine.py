@@ -701,6 +701,36 @@ def test_a_killed_supervisor_fails_the_job_and_frees_its_gpus(engine, tmp_path):
     assert engine.cluster().nodes[0].free == 0xFF
 
 
+def test_a_job_that_ends_while_another_is_submitted_keeps_its_exit_code(engine, monkeypatch):
+    submit(engine, job("demo", "while ! test -e go; do sleep 0.02; done; exit 0"))
+    started(engine, "demo")
+    alive = processes.alive
+
+    def alive_after_the_end(supervisor: processes.Process) -> bool:
+        """The job ends after its record was read, and before its supervisor is looked for."""
+        Path("go").touch()
+        eventually(lambda: not alive(supervisor))
+        return alive(supervisor)
+
+    wanted = job("other", LONG)
+    cluster = engine.cluster()
+    plan = manifests.plan(
+        wanted,
+        namespace="default",
+        api=ApiVersion.V2BETA1,
+        owner="me",
+        files={},
+        request=Request(workers=4, gpus=1),
+        cluster=cluster,
+        binding=engine.binding,
+    )
+    monkeypatch.setattr(processes, "alive", alive_after_the_end)
+    engine.apply(plan)
+    monkeypatch.undo()
+    status = engine.job("demo", "default")
+    assert (status.phase, status.exit_code, status.reason) == (Phase.SUCCEEDED, 0, None)
+
+
 def test_delete_ends_even_what_will_not_listen_and_frees_the_name(engine):
     # The launcher ignores SIGTERM, and one child has left the session and lost its mark.
     hidden = "setsid env -i sh -c 'echo $$ > new; mv new hidden; exec sleep 600'"

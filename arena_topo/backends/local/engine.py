@@ -459,10 +459,7 @@ class LocalBackend(Clusterless):
         if not supervisor.dead(self._ledger, entry):
             return entry
         with self._ledger.lock():
-            found = self._ledger.read(entry.folder)
-            if found is None or not supervisor.dead(self._ledger, found):
-                return found
-            return supervisor.bury(self._ledger, found)
+            return supervisor.current(self._ledger, entry)
 
     def _status(self, entry: Entry) -> JobStatus:
         job, record = entry.submission, entry.record

@@ -507,7 +507,23 @@ def living(ledger: Ledger, entries: Sequence[Entry]) -> tuple[Entry, ...]:
 
     The caller holds the lock. Jobs of other machines are left as they are.
     """
-    return tuple(bury(ledger, entry) if dead(ledger, entry) else entry for entry in entries)
+    known = (current(ledger, entry) for entry in entries)
+    return tuple(entry for entry in known if entry is not None)
+
+
+def current(ledger: Ledger, entry: Entry) -> Entry | None:
+    """The job now, written down as failed if its supervisor was killed; None if it was removed.
+
+    The caller holds the lock.
+    """
+    if not dead(ledger, entry):
+        return entry
+    # A supervisor writes the end of its job without the lock, perhaps after `entry` was read. It is
+    # gone now, so the record no longer changes.
+    found = ledger.read(entry.folder)
+    if found is None or found.submission.uid != entry.submission.uid:
+        return None
+    return _bury(ledger, found) if dead(ledger, found) else found
 
 
 def dead(ledger: Ledger, entry: Entry) -> bool:
@@ -519,7 +535,7 @@ def dead(ledger: Ledger, entry: Entry) -> bool:
     return not (supervisor and processes.alive(supervisor)) and not ledger.kept(entry)
 
 
-def bury(ledger: Ledger, entry: Entry) -> Entry:
+def _bury(ledger: Ledger, entry: Entry) -> Entry:
     """End what is left of a job whose supervisor is gone; it has failed, if it is not held."""
     left = processes.end(lambda: processes.of_job(entry.submission.uid), grace=0.0)
     for pod in entry.record.pods:
