@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from argparse import ArgumentTypeError
@@ -291,6 +292,32 @@ def test_a_folder_that_is_not_there_fails_the_job_and_says_so(engine):
         "the folder to start in, /nowhere/at/all, is not there",
     )
     assert "/nowhere/at/all" in log(engine, "demo")
+
+
+@pytest.mark.usefixtures("engine")
+@pytest.mark.parametrize("variable", ["XDG_STATE_HOME", "TMPDIR"])
+@pytest.mark.parametrize("name", ["O'Brien", "a;touch${IFS}ran;b", "$(touch${IFS}ran)", "a:b"])
+def test_no_shell_reads_the_path_of_the_state_or_temporary_folder(monkeypatch, variable, name):
+    # Short, since a longer folder for temporary files is never used.
+    with tempfile.TemporaryDirectory() as short:
+        folder = Path(short) / name
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        # Where the path of the state folder is odd, the files of mpirun are in the temporary one.
+        monkeypatch.setenv("XDG_STATE_HOME", str(folder))
+        if variable == "TMPDIR":
+            monkeypatch.setenv("XDG_STATE_HOME", f"{short}/a b")
+            monkeypatch.setenv("TMPDIR", str(folder))
+        odd = open_backend(Options(emulate="dgx-1-v100:2"))
+        try:
+            submit(odd, job("demo", "mpirun --allow-run-as-root -np 2 echo rank", workers=2))
+            status = ended(odd, "demo")
+            written = log(odd, "demo")
+            assert (status.exit_code, written) == (0, "rank\nrank\n")
+        finally:
+            odd.delete("demo", "default")
+        assert list(Path(short).rglob("ran")) == []
+        monkeypatch.undo()
 
 
 @pytest.mark.parametrize("queued", [False, True])

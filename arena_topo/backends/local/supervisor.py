@@ -258,9 +258,8 @@ class Supervisor:
         """Write what the pods, `mpirun` and the agent read: environments, hosts, the shims."""
         job, interfaces = self._job, mpirun.interfaces()
         cluster = seating.machines(job.emulate)
-        # Some MPIs split the name of the agent at spaces, so it must not have any.
         control = self._entry.folder
-        if len(str(control).split()) != 1:
+        if not _is_plain(str(control)):
             control = scratch
         shims = control / SHIMS
         shims.mkdir(mode=0o700, exist_ok=True)
@@ -646,8 +645,16 @@ def _temporary(submission: Submission) -> str:
     inside = processes.JOB_MARK in submission.environment
     named = "" if inside else submission.environment.get("TMPDIR", "")
     longest = 48
-    usable = len(named) <= longest and len(named.split()) == 1 and os.access(named, os.W_OK)
+    usable = len(named) <= longest and _is_plain(named) and os.access(named, os.W_OK)
     return named if usable else "/tmp"  # noqa: S108  a private folder is made in it
+
+
+def _is_plain(path: str) -> bool:
+    """Whether a path is one word for a shell, and one folder of a PATH.
+
+    MPICH gives the path of the agent to a shell, Open MPI splits it at blanks and colons.
+    """
+    return shlex.quote(path) == path and os.pathsep not in path
 
 
 def _adopt_orphans() -> None:
