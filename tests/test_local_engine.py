@@ -317,7 +317,6 @@ def test_no_shell_reads_the_path_of_the_state_or_temporary_folder(monkeypatch, v
         finally:
             odd.delete("demo", "default")
         assert list(Path(short).rglob("ran")) == []
-        monkeypatch.undo()
 
 
 @pytest.mark.parametrize("queued", [False, True])
@@ -751,9 +750,9 @@ def test_a_job_that_ends_while_another_is_submitted_keeps_its_exit_code(engine, 
         cluster=cluster,
         binding=engine.binding,
     )
-    monkeypatch.setattr(processes, "alive", alive_after_the_end)
-    engine.apply(plan)
-    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        patch.setattr(processes, "alive", alive_after_the_end)
+        engine.apply(plan)
     status = engine.job("demo", "default")
     assert (status.phase, status.exit_code, status.reason) == (Phase.SUCCEEDED, 0, None)
 
