@@ -264,6 +264,45 @@ def test_a_job_that_is_resumed_runs_anew_and_what_it_said_before_is_its_previous
     assert log(engine, "demo", previous=True) == "run 1\n"
 
 
+def test_the_log_of_a_suspended_job_is_read_from_its_files_and_not_from_what_was_followed(
+    engine, run
+):
+    go = "while ! test -e go; do sleep 0.05; done"
+    submit(engine, job("demo", f"echo early; {go}; echo late; sleep 600", workers=2))
+    status = started(engine, "demo")
+    eventually(lambda: log(engine, "demo") == "early\n")
+    with open_archive(os.environ).keeping(engine.place, status, slots=1, whole=True) as keeping:
+        with engine.follow(status, LogOptions(), launchers) as following:
+            reader = Reader(following)
+            reader.until_done()
+        keeping.write(reader.lines)
+    Path("go").touch()
+    eventually(lambda: log(engine, "demo") == "early\nlate\n")
+    engine.pausing.suspend("demo", "default")
+    name = ("demo", "--backend", "local")
+    assert run("logs", *name, "-q") == (0, "early\nlate\n", "")
+    assert run("logs", *name, "-q", "--tail=1") == (0, "late\n", "")
+    code, out, _ = run("logs", *name, "-q", "--all")
+    assert (code, [line.rpartition(" ")[2] for line in out.splitlines()]) == (0, ["early", "late"])
+    code, out, _ = run("logs", *name, "-q", "-o", "json")
+    assert (code, out.count("\n")) == (0, 2)
+    code, out, err = run("logs", *name, "-q", "-p")
+    assert (code, out) == (1, "")
+    assert "there is no log of an earlier run of demo-launcher" in err
+
+
+def test_the_previous_log_of_a_suspended_job_is_that_of_the_run_before_its_last(engine, run):
+    submit(engine, job("demo", "echo x >> runs; echo run $(wc -l < runs); sleep 600", workers=1))
+    for number in (1, 2):
+        eventually(lambda number=number: log(engine, "demo") == f"run {number}\n")
+        engine.pausing.suspend("demo", "default")
+        if number == 1:
+            engine.pausing.resume("demo", "default")
+    name = ("demo", "--backend", "local", "-q")
+    assert run("logs", *name) == (0, "run 2\n", "")
+    assert run("logs", *name, "-p") == (0, "run 1\n", "")
+
+
 # ---------------------------------------------------------------------------- following
 
 

@@ -87,7 +87,8 @@ class JobStatus:
 
     `forecast` is the recorded placement with its promised bandwidth; `reason` says why the job
     waits or failed, in a sentence. `exit_code` is the launcher's, where it is known. `command` is
-    what the launcher was told to run, where that is known.
+    what the launcher was told to run, where that is known. `stopped` are the pods that a suspended
+    job had, as far as their logs are still there.
     """
 
     uid: str
@@ -97,6 +98,7 @@ class JobStatus:
     created: float
     finished: float | None = None
     instances: tuple[Instance, ...] = ()
+    stopped: tuple[Instance, ...] = ()
     priority: str = "N/A"
     request_gpus: int = 0
     allocated_gpus: int = 0

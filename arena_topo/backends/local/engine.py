@@ -373,7 +373,7 @@ class LocalBackend(Clusterless):
         """The log of one pod as it is now, in pieces: of its last run, or of the one before."""
         _check_container(options.container, instance)
         entry = self._ledger.entry(job.name, job.namespace)
-        if instance not in {one.name for one in job.instances}:
+        if instance not in {one.name for one in (*job.instances, *job.stopped)}:
             raise NotFound(
                 f"invalid instance name {instance} in job {job.name},please use"
                 f" 'arena-topo get {job.name}' to make sure instance name"
@@ -385,9 +385,10 @@ class LocalBackend(Clusterless):
         self, job: JobStatus, options: LogOptions, wanted: Wanted = lambda _: True
     ) -> LocalFollowing:
         """The logs of the job's pods that are wanted, in one; see `Backend.follow`."""
-        from arena_topo.backends.local.following import LocalFollowing  # noqa: PLC0415  rare
+        from arena_topo.backends.local import following  # noqa: PLC0415  only here, and to delete
+        from arena_topo.backends.local.following import LocalFollowing  # noqa: PLC0415  the same
 
-        pods = (one for one in job.instances if wanted(_source(one)))
+        pods = (one for one in (*job.instances, *job.stopped) if wanted(_source(one)))
         first = next((one.name for one in pods), launcher_name(job.name))
         _check_container(options.container, first)
         entry = self._ledger.entry(job.name, job.namespace)
@@ -400,7 +401,11 @@ class LocalBackend(Clusterless):
                 return None
             return self._alive(found)
 
-        return LocalFollowing(look() or entry, look, options, wanted)
+        found = look() or entry
+        if found.record.phase is Phase.SUSPENDED and not options.follow:
+            # What is there is read, and nothing is waited for.
+            return LocalFollowing(following.settled(found), lambda: None, options, wanted)
+        return LocalFollowing(found, look, options, wanted)
 
     def attach(
         self,
@@ -475,6 +480,7 @@ class LocalBackend(Clusterless):
             created=job.created,
             finished=record.finished,
             instances=tuple(_instances(entry)),
+            stopped=tuple(_stopped(entry)),
             priority=job.priority or "N/A",
             request_gpus=job.workers * job.gpus,
             allocated_gpus=job.workers * job.gpus if phase is Phase.RUNNING else 0,
@@ -547,6 +553,25 @@ def _instances(entry: Entry) -> Iterator[Instance]:
             uid=f"{job.uid}-{name}",
             failure=f"ended with exit code {pod.exit_code}" if pod and pod.exit_code else None,
         )
+
+
+def _stopped(entry: Entry) -> Iterator[Instance]:
+    """The pods of a suspended job that have written logs."""
+    job = entry.submission
+    if entry.record.phase is not Phase.SUSPENDED:
+        return
+    for index in (None, *range(job.workers)):
+        name = launcher_name(job.name) if index is None else worker_name(job.name, index)
+        if (entry.folder / "pods" / name / "log").exists():
+            yield Instance(
+                name=name,
+                status="Terminated",
+                created=job.created,
+                chief=index is None,
+                worker=index,
+                gpus=0 if index is None else job.gpus,
+                uid=f"{job.uid}-{name}",
+            )
 
 
 def _stop(entry: Entry) -> AbstractSet[int]:
