@@ -818,6 +818,14 @@ def test_delete_ends_even_what_will_not_listen_and_frees_the_name(engine):
     assert ended(engine, "demo").exit_code == 0
 
 
+def test_a_job_can_delete_itself(engine, tmp_path):
+    delete = f"{sys.executable} -m arena_topo delete demo --backend local"
+    submit(engine, job("demo", f"mpirun sleep 600 & {delete}; sleep 600"))
+    eventually(lambda: engine.jobs(None) == ())
+    nothing_runs(str(tmp_path / "state"))
+    assert not list((tmp_path / "state/arena-topo/jobs").rglob("demo"))
+
+
 def test_what_a_launcher_leaves_behind_ends_with_it(engine):
     submit(engine, job("demo", "sleep 600 & exit 0"))
     uid = ended(engine, "demo").uid

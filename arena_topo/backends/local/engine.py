@@ -286,6 +286,11 @@ class LocalBackend(Clusterless):
             raise not_found(name, namespace)
         ours = entry.submission.host == seating.host()
         before = self._status(self._alive(entry) or entry)
+        if self._environment.get(processes.JOB_MARK) == entry.submission.uid:
+            # This very process ends with the job, so the supervisor has to remove it.
+            self._remember(entry, before)
+            self._ledger.give_up(entry)
+            return
         left = _stop(entry) if ours else frozenset()
         self._remember(entry, before)
         with self._ledger.lock():

@@ -10,6 +10,7 @@
         events                              what happened, one JSON object a line
         alive                               locked by the supervisor for as long as it lives
         held                                there while the job is suspended, or is to be
+        unwanted                            there if the job deletes itself: its supervisor does it
         pods/POD/env                        its environment
         pods/POD/{log,times,runs,kept-from} output, and when it was written (see logfile)
 
@@ -223,6 +224,15 @@ class Ledger:
     def is_held(self, entry: Entry) -> bool:
         """Whether a job is to be held once it is ended."""
         return (entry.folder / "held").exists()
+
+    def give_up(self, entry: Entry) -> None:
+        """Mark a job to be removed by its supervisor once its processes have ended."""
+        with self._writing():
+            (entry.folder / "unwanted").touch(mode=0o600)
+
+    def is_given_up(self, entry: Entry) -> bool:
+        """Whether a job is to be removed once its processes have ended."""
+        return (entry.folder / "unwanted").exists()
 
     def holds(self, entry: Entry) -> bool:
         """Whether the job is still there; True where the disk does not say."""

@@ -176,7 +176,12 @@ class Supervisor:
         finally:
             # Also where this program itself is at fault: nothing is left running.
             self._end_all()
-            self._finish(outcome)
+            if self._ledger.is_given_up(self._entry):
+                with self._ledger.lock():
+                    if self._ledger.holds(self._entry):
+                        self._ledger.remove(self._entry)
+            else:
+                self._finish(outcome)
 
     # ------------------------------------------------------------------ the queue
 
@@ -438,7 +443,8 @@ class Supervisor:
             self._reap()
 
     def _check_folder(self) -> None:
-        if not self._ledger.holds(self._entry) or self._ledger.is_held(self._entry):
+        ledger, entry = self._ledger, self._entry
+        if not ledger.holds(entry) or ledger.is_held(entry) or ledger.is_given_up(entry):
             raise _Stopped
 
     def _sample(self) -> bool:
@@ -534,13 +540,19 @@ def dead(ledger: Ledger, entry: Entry) -> bool:
     return not (supervisor and processes.alive(supervisor)) and not ledger.kept(entry)
 
 
-def _bury(ledger: Ledger, entry: Entry) -> Entry:
-    """End what is left of a job whose supervisor is gone; it has failed, if it is not held."""
+def _bury(ledger: Ledger, entry: Entry) -> Entry | None:
+    """End what is left of a job whose supervisor is gone.
+
+    It has failed, if it is not held; None if it was to be removed.
+    """
     left = processes.end(lambda: processes.of_job(entry.submission.uid), grace=0.0)
     for pod in entry.record.pods:
         # What was written since its last look has its time too.
         logfile.Keeper(entry.folder / "pods" / pod, None).look()
     remove_scratch(entry)
+    if ledger.is_given_up(entry):
+        ledger.remove(entry)
+        return None
     if ledger.is_held(entry):
         return ledger.write(entry, replace(entry.record, **_held(entry.record)))
     supervisor = entry.record.supervisor
