@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -898,6 +899,51 @@ def test_a_state_folder_that_cannot_be_written_is_said(monkeypatch, state):
         submit(other, job("demo", "exit 0"))
     assert refused.value.message == f"cannot keep local jobs in {state}/arena-topo"
     assert "XDG_STATE_HOME" in refused.value.hint
+
+
+def test_a_submit_to_a_full_disk_says_so_and_leaves_nothing(engine, monkeypatch, tmp_path):
+    def full(_descriptor, _start, count):
+        assert count > 1 << 16
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(ArenaError) as refused:
+        submit(engine, job("demo", "true"))
+    assert refused.value.message == f"cannot keep local jobs in {tmp_path / 'state/arena-topo'}"
+    assert refused.value.why == "No space left on device"
+    assert engine.jobs(None) == ()
+
+
+def test_a_job_says_that_the_disk_is_full_while_it_is(engine, monkeypatch, run, tmp_path):
+    submit(engine, job("demo", LONG))
+    started(engine, "demo")
+    full = f"the disk of {tmp_path / 'state/arena-topo'} is full"
+    local = ("demo", "--backend", "local")
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            os, "statvfs", lambda _: os.statvfs_result((4096, 4096, 9, 0, 0, 9, 9, 9, 0, 9))
+        )
+        _, out, err = run("get", *local)
+        assert full in f"{out}{err}".replace("\n  ", " ")
+        _, out, err = run("why", *local)
+        assert full in f"{out}{err}".replace("\n       ", "")
+    assert engine.job("demo", "default").reason is None
+
+
+def test_a_supervisor_that_cannot_write_the_end_of_its_job_ends_when_it_is_told(engine, tmp_path):
+    submit(engine, job("demo", "while ! test -e go; do sleep 0.02; done; exit 3"))
+    started(engine, "demo")
+    supervisor = record_of(tmp_path, "demo")["supervisor"]["pid"]
+    # Nothing can be written in the place of a folder, as nothing can on a full disk.
+    record = tmp_path / "state/arena-topo/jobs/default/demo/record"
+    record.unlink()
+    record.mkdir()
+    Path("go").touch()
+    uid = json.loads((record.parent / "submission.json").read_text())["uid"]
+    eventually(lambda: not processes.of_job(uid))
+    os.kill(supervisor, signal.SIGTERM)
+    eventually(lambda: processes.process(supervisor) is None)
+    engine.delete("demo", "default")
 
 
 def test_files_that_a_job_writes_follow_the_submitters_umask(engine):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 import time
@@ -625,6 +626,51 @@ def test_a_log_that_cannot_be_cut_stays_whole_and_that_is_said_once(tmp_path, mo
     assert file.kept_from() == 0
     assert b"".join(file.pieces(0, file.size())) == numbered(0, 20_000)
     file.close()
+
+
+def test_a_log_is_kept_within_its_limit_although_its_times_cannot_be_written(tmp_path):
+    pod = Pod(tmp_path, "demo-launcher", most=1 << 16)
+    (pod.place / "times").symlink_to("/dev/full")
+    pod.write(numbered(0, 10_000))
+    pod.look()
+    pod.write(numbered(10_000, 20_000))
+    pod.look()
+    assert held(pod.place / "log") <= 1 << 16
+    file = LogFile(str(pod.place))
+    kept = b"".join(file.pieces(file.kept_from(), file.size()))
+    assert numbered(0, 20_000).endswith(kept)
+    assert len(kept) > 1 << 15
+    file.close()
+    # Once there is room, the times go on.
+    (pod.place / "times").unlink()
+    pod.look()
+    assert [size for _, size in TIMES.iter_unpack((pod.place / "times").read_bytes())] == [
+        len(numbered(0, 20_000))
+    ]
+
+
+def test_a_log_that_has_filled_the_disk_itself_is_cut_all_the_same(tmp_path, monkeypatch):
+    pod = Pod(tmp_path, "demo-launcher", most=1 << 16)
+    pod.write(numbered(0, 10))
+    pod.look()
+    room = held(pod.place / "kept-from.new")
+    monkeypatch.setattr(os, "open", full(os.open))
+    pod.write(numbered(10, 10_000))
+    pod.look()
+    assert room
+    assert held(pod.place / "log") <= 1 << 16
+    assert int((pod.place / "kept-from").read_text()) > 1 << 16
+
+
+def full(opens):
+    """Opening files on a full disk: none can be made, or be cut off to be written again."""
+
+    def opened(path, flags, *words, **more):
+        if flags & os.O_TRUNC or (flags & os.O_CREAT and not Path(path).exists()):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return opens(path, flags, *words, **more)
+
+    return opened
 
 
 def test_a_line_longer_than_all_that_is_kept_loses_its_beginning(tmp_path):

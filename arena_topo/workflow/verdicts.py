@@ -578,7 +578,7 @@ def _running(case: Case) -> Said | None:
         return None
     where = _where(case.status)
     what = f"the job runs{f' on {where}' if where else ''}"
-    why = _worth(case.status)
+    why = "; ".join(filter(None, (case.status.reason, _worth(case.status)))) or None
     cordoned = symptoms.cordoned(case.pods, case.nodes)
     if cordoned and case.state == "placed":
         verb = "is" if len(cordoned) == 1 else "are"

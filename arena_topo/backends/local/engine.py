@@ -477,6 +477,9 @@ class LocalBackend(Clusterless):
         if not phase.over and job.host != seating.host():
             phase = Phase.UNKNOWN
             reason = f"it runs on {job.host}, which cannot be looked into from here"
+        elif phase in {Phase.PENDING, Phase.RUNNING} and self._ledger.is_full():
+            root = self._ledger.root
+            reason = f"the disk of {root} is full, so nothing of the job can be written down"
         return JobStatus(
             uid=job.uid,
             name=job.name,

@@ -46,6 +46,12 @@ from arena_topo.topology import NodeName
 FORMAT = 1
 """The version of the files; a reader refuses those of a later one."""
 
+_ROOM, _ROOM_OF_POD = 1 << 16, 1 << 14
+"""Bytes that a job's records and the first lines of its logs take, beside its environments."""
+
+_FULL = 1 << 14
+"""Bytes without which a record may not be written."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
@@ -326,6 +332,7 @@ class Ledger:
             try:
                 _written(made / "manifest.json", json.dumps(list(objects)))
                 _written(made / "submission.json", _submitted(submission))
+                _check_room(made, submission)
                 record = replace(record, supervisor=start(made))
                 _written(made / "record", _dumped(record))
                 # Remains of a job that was never finished being made have no record: no job.
@@ -388,6 +395,16 @@ class Ledger:
         except OSError:
             return 0
 
+    def is_full(self) -> bool:
+        """Whether the disk has no room left to write down what happens to jobs."""
+        try:
+            disk = os.statvfs(self.root)
+        except OSError:
+            return False
+        # Some blocks may be kept for root alone; file systems without a size have no blocks.
+        free = disk.f_bfree if os.geteuid() == 0 else disk.f_bavail
+        return disk.f_blocks > 0 and free * disk.f_frsize < _FULL
+
     def note(self, entry: Entry, event: Event) -> None:
         """Write down something that happened; never an error, since the work comes first."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
@@ -430,6 +447,20 @@ class Ledger:
                 why=error.strerror or str(error),
                 hint="make room there, or set XDG_STATE_HOME to a folder that you may write to",
             ) from error
+
+
+def _check_room(folder: Path, submission: Submission) -> None:
+    """OSError if the disk has no room for what a job's supervisor is about to write."""
+    environment = len(json.dumps(dict(submission.environment)))
+    path = folder / "room"
+    with path.open("wb") as file:
+        try:
+            count = _ROOM + (submission.workers + 1) * (_ROOM_OF_POD + environment)
+            os.posix_fallocate(file.fileno(), 0, count)
+        except OSError as error:
+            if error.errno not in {errno.EOPNOTSUPP, errno.EINVAL}:
+                raise
+    path.unlink()
 
 
 def not_found(name: str, namespace: str) -> NotFound:

@@ -411,7 +411,11 @@ class Supervisor:
             except _Stopped:
                 return
             except ArenaError:
-                time.sleep(_SLOWEST)
+                try:
+                    self._bell.wait(_SLOWEST)
+                except _Stopped:
+                    # Whoever deletes or suspends the job does not wait for room on the disk.
+                    return
             else:
                 return
 
@@ -455,10 +459,9 @@ class Supervisor:
             if keeper is None:
                 place = self._entry.folder / "pods" / pod
                 keeper = self._logs[pod] = logfile.Keeper(place, self._limit)
-            if keeper.look():
-                grew = True
-                if complaint := keeper.bound():
-                    self._note("LogGrows", complaint, kind="Warning", source=f"pod/{pod}")
+            grew = keeper.look() or grew
+            if complaint := keeper.bound():
+                self._note("LogGrows", complaint, kind="Warning", source=f"pod/{pod}")
         return grew
 
     def _tell_log(self, message: str) -> None:
