@@ -651,11 +651,10 @@ def test_a_log_is_kept_within_its_limit_although_its_times_cannot_be_written(tmp
 
 def test_a_log_that_has_filled_the_disk_itself_is_cut_all_the_same(tmp_path, monkeypatch):
     pod = Pod(tmp_path, "demo-launcher", most=1 << 16)
-    pod.write(numbered(0, 10))
-    pod.look()
+    pod.keeper.reserve()
     room = held(pod.place / "kept-from.new")
     monkeypatch.setattr(os, "open", full(os.open))
-    pod.write(numbered(10, 10_000))
+    pod.write(numbered(0, 10_000))
     pod.look()
     assert room
     assert held(pod.place / "log") <= 1 << 16

@@ -9,6 +9,7 @@
         record                              where the job stands (see Record)
         events                              what happened, one JSON object a line
         alive                               locked by the supervisor for as long as it lives
+        room                                space for the record of the job's end on a full disk
         held                                there while the job is suspended, or is to be
         unwanted                            there if the job deletes itself: its supervisor does it
         pods/POD/env                        its environment
@@ -332,7 +333,7 @@ class Ledger:
             try:
                 _written(made / "manifest.json", json.dumps(list(objects)))
                 _written(made / "submission.json", _submitted(submission))
-                _check_room(made, submission)
+                _take_room(made, submission)
                 record = replace(record, supervisor=start(made))
                 _written(made / "record", _dumped(record))
                 # Remains of a job that was never finished being made have no record: no job.
@@ -395,6 +396,11 @@ class Ledger:
         except OSError:
             return 0
 
+    def make_room(self, entry: Entry) -> None:
+        """Give back the room that was kept for the record of the job's end."""
+        with contextlib.suppress(OSError):
+            (entry.folder / "room").unlink()
+
     def is_full(self) -> bool:
         """Whether the disk has no room left to write down what happens to jobs."""
         try:
@@ -449,18 +455,20 @@ class Ledger:
             ) from error
 
 
-def _check_room(folder: Path, submission: Submission) -> None:
-    """OSError if the disk has no room for what a job's supervisor is about to write."""
+def _take_room(folder: Path, submission: Submission) -> None:
+    """OSError if the disk has no room for what a job's supervisor is about to write.
+
+    Some of it is kept, for the record of the job's end.
+    """
     environment = len(json.dumps(dict(submission.environment)))
-    path = folder / "room"
-    with path.open("wb") as file:
+    with (folder / "room").open("wb") as file:
         try:
             count = _ROOM + (submission.workers + 1) * (_ROOM_OF_POD + environment)
             os.posix_fallocate(file.fileno(), 0, count)
         except OSError as error:
             if error.errno not in {errno.EOPNOTSUPP, errno.EINVAL}:
                 raise
-    path.unlink()
+        file.truncate(_FULL)
 
 
 def not_found(name: str, namespace: str) -> NotFound:

@@ -124,6 +124,12 @@ class Keeper:
                 self._size = self._noted = TIMES.unpack(times.read(TIMES.size))[1]
             self._first = _covering(times.fileno(), self._count, self._kept + 1)
 
+    def reserve(self) -> None:
+        """Take the room that cutting the log will need, before it can fill the disk."""
+        if self._most is not None:
+            with contextlib.suppress(OSError):
+                _reserve(self._note)
+
     def look(self) -> bool:
         """Note how long the log is now; False if it did not grow."""
         try:
@@ -134,8 +140,6 @@ class Keeper:
             return False
         grew, self._size = size > self._size, size
         try:
-            if self._count == 0 and self._most is not None:
-                _reserve(self._note)
             descriptor = os.open(self._times, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 entry = TIMES.pack(time.time(), size)
@@ -192,8 +196,7 @@ class Keeper:
                 else:
                     os.unlink(self._note)  # noqa: PTH108  a text, as all paths here
                 raise
-        with contextlib.suppress(OSError):
-            _reserve(self._note)
+        self.reserve()
         self._kept, self._first = begin, first
 
 

@@ -322,6 +322,7 @@ class Supervisor:
     def _start(self, pod: str, command: Sequence[str], folder: str) -> None:
         place = self._entry.folder / "pods" / pod
         environment = json.loads((place / "env").read_bytes())
+        self._keeper(pod).reserve()
         with (place / "log").open("ab") as log:
             try:
                 started = subprocess.Popen(
@@ -411,6 +412,7 @@ class Supervisor:
             except _Stopped:
                 return
             except ArenaError:
+                self._ledger.make_room(self._entry)
                 try:
                     self._bell.wait(_SLOWEST)
                 except _Stopped:
@@ -455,14 +457,18 @@ class Supervisor:
         """Note how long each log is now, and keep it within its limit; False if none grew."""
         grew = False
         for pod in {launcher_name(self._job.name), *self._pods}:
-            keeper = self._logs.get(pod)
-            if keeper is None:
-                place = self._entry.folder / "pods" / pod
-                keeper = self._logs[pod] = logfile.Keeper(place, self._limit)
+            keeper = self._keeper(pod)
             grew = keeper.look() or grew
             if complaint := keeper.bound():
                 self._note("LogGrows", complaint, kind="Warning", source=f"pod/{pod}")
         return grew
+
+    def _keeper(self, pod: str) -> logfile.Keeper:
+        keeper = self._logs.get(pod)
+        if keeper is None:
+            place = self._entry.folder / "pods" / pod
+            keeper = self._logs[pod] = logfile.Keeper(place, self._limit)
+        return keeper
 
     def _tell_log(self, message: str) -> None:
         place = self._entry.folder / "pods" / launcher_name(self._job.name)
