@@ -819,6 +819,21 @@ def test_delete_ends_even_what_will_not_listen_and_frees_the_name(engine):
     assert ended(engine, "demo").exit_code == 0
 
 
+def test_a_job_that_is_deleted_is_never_seen_to_fail(engine):
+    # A long log takes a while to be kept, and the job is not there any more meanwhile.
+    submit(engine, job("demo", "seq 1 300000; touch said; exec sleep 600"))
+    eventually(Path("said").exists)
+    deleting = threading.Thread(target=engine.delete, args=("demo", "default"))
+    deleting.start()
+    seen = set()
+    with suppress(NotFound):
+        while True:
+            seen.add(engine.job("demo", "default").phase)
+            seen |= {one.phase for one in engine.jobs(None)}
+    deleting.join()
+    assert seen == {Phase.RUNNING}
+
+
 def test_a_job_can_delete_itself(engine, tmp_path):
     delete = f"{sys.executable} -m arena_topo delete demo --backend local"
     submit(engine, job("demo", f"mpirun sleep 600 & {delete}; sleep 600"))

@@ -291,16 +291,17 @@ class LocalBackend(Clusterless):
             self._remember(entry, before)
             self._ledger.give_up(entry)
             return
-        left = _stop(entry) if ours else frozenset()
-        self._remember(entry, before)
-        with self._ledger.lock():
-            found = self._ledger.read(entry.folder)
-            # Somebody else may have removed it meanwhile, and even made another.
-            if found is not None and found.submission.uid == entry.submission.uid:
-                if ours:
-                    # Its supervisor does this too, but it may have been killed.
-                    supervisor.remove_scratch(found)
-                self._ledger.remove(found)
+        with self._ledger.deleting(entry):
+            left = _stop(entry) if ours else frozenset()
+            self._remember(entry, before)
+            with self._ledger.lock():
+                found = self._ledger.read(entry.folder)
+                # Somebody else may have removed it meanwhile, and even made another.
+                if found is not None and found.submission.uid == entry.submission.uid:
+                    if ours:
+                        # Its supervisor does this too, but it may have been killed.
+                        supervisor.remove_scratch(found)
+                    self._ledger.remove(found)
         if left:
             raise ArenaError(
                 f"the job {name} is deleted, but {processes.listed(left)} of it cannot be ended",
@@ -331,15 +332,13 @@ class LocalBackend(Clusterless):
         """One job; NotFound if there is none."""
         _reap()
         try:
-            entry = self._ledger.entry(name, namespace)
+            alive = self._alive(self._ledger.entry(name, namespace))
+            if alive is None:
+                raise not_found(name, namespace)
         except NotFound as missing:
             raise NotFound(f"{missing.message},please use 'arena submit' to create it.") from None
         except Broken as error:
             return _broken(error)
-        alive = self._alive(entry)
-        if alive is None:
-            # Deleted just now.
-            return self.job(name, namespace)
         return self._status(alive)
 
     def request(self, name: str, namespace: str) -> Request | None:
@@ -465,11 +464,16 @@ class LocalBackend(Clusterless):
         return tuple(entry for entry in found if entry is not None)
 
     def _alive(self, entry: Entry) -> Entry | None:
-        """The job, written down as failed if its supervisor was killed; None if it is gone now."""
-        if not supervisor.dead(self._ledger, entry):
-            return entry
-        with self._ledger.lock():
-            return supervisor.current(self._ledger, entry)
+        """The job, written down as failed if its supervisor was killed; None if it is gone now.
+
+        One that is over because somebody deletes it is gone.
+        """
+        found: Entry | None = entry
+        if supervisor.dead(self._ledger, entry):
+            with self._ledger.lock():
+                found = supervisor.current(self._ledger, entry)
+        over = found is not None and found.record.phase.over
+        return None if found is not None and over and self._ledger.is_deleted(found) else found
 
     def _status(self, entry: Entry) -> JobStatus:
         job, record = entry.submission, entry.record

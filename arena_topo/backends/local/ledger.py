@@ -10,6 +10,7 @@
         events                              what happened, one JSON object a line
         alive                               locked by the supervisor for as long as it lives
         room                                space for the record of the job's end on a full disk
+        deleted                             locked by whoever deletes the job
         held                                there while the job is suspended, or is to be
         unwanted                            there if the job deletes itself: its supervisor does it
         pods/POD/env                        its environment
@@ -206,17 +207,29 @@ class Ledger:
 
         Containers may share a state folder and a host name, but not their processes.
         """
+        return _is_locked(entry.folder / "alive")
+
+    @contextlib.contextmanager
+    def deleting(self, entry: Entry) -> Iterator[None]:
+        """Show for as long as it takes that a job is being deleted.
+
+        Shown by a lock, which ends with its process: a job whose deleter was killed is there again.
+        """
+        descriptor = -1
+        with contextlib.suppress(OSError):
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+            descriptor = os.open(entry.folder / "deleted", flags, 0o600)
+            # Who deletes it at the same time shows it as well.
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         try:
-            descriptor = os.open(entry.folder / "alive", os.O_RDWR | os.O_CLOEXEC)
-        except OSError:
-            return False
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError as error:
-            return error.errno == errno.EWOULDBLOCK
+            yield
         finally:
-            os.close(descriptor)
-        return False
+            if descriptor >= 0:
+                os.close(descriptor)
+
+    def is_deleted(self, entry: Entry) -> bool:
+        """Whether a job is being deleted."""
+        return _is_locked(entry.folder / "deleted")
 
     def hold(self, entry: Entry) -> None:
         """Mark a job to be held once it is ended; the caller holds the lock and has seen it."""
@@ -453,6 +466,20 @@ class Ledger:
                 why=error.strerror or str(error),
                 hint="make room there, or set XDG_STATE_HOME to a folder that you may write to",
             ) from error
+
+
+def _is_locked(path: Path) -> bool:
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno == errno.EWOULDBLOCK
+    finally:
+        os.close(descriptor)
+    return False
 
 
 def _take_room(folder: Path, submission: Submission) -> None:
