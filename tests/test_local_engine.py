@@ -508,6 +508,36 @@ def test_a_job_that_had_to_wait_gets_the_best_place_there_is_when_its_turn_comes
     assert (forecast.bus_bandwidth, forecast.optimal) == (40.0, True)
 
 
+def test_replan_starts_a_job_again_on_the_best_gpus_there_are_now(engine, run):
+    for name in ("one", "two", "three", "four"):
+        submit(engine, job(name, LONG, workers=3))
+    poor = submit(engine, job("demo", "echo runs; sleep 600", workers=4)).forecast
+    eventually(lambda: log(engine, "demo") == "runs\n")
+    engine.delete("one", "default")
+    code, out, err = run("replan", "demo", "--backend", "local")
+    assert (code, out) == (0, "mpijob.kubeflow.org/demo placed anew\n"), err
+    better = started(engine, "demo").forecast
+    assert better.bus_bandwidth > poor.bus_bandwidth
+    assert {node for _, node, _ in better.workers} == {"dgx-1-v100-0"}
+    assert f"{better.bus_bandwidth:.4g} GB/s" in err
+    eventually(lambda: log(engine, "demo") == "runs\n")
+    assert log(engine, "demo", previous=True) == "runs\n"
+
+
+def test_a_job_that_is_over_or_not_there_cannot_be_placed_anew(engine, run):
+    submit(engine, job("demo", "exit 0"))
+    ended(engine, "demo")
+    assert run("replan", "demo", "--backend", "local", "-q") == (
+        1,
+        "",
+        "error: demo cannot be placed anew\n  why:  it has SUCCEEDED\n"
+        "  try:  arena-topo delete demo -n default, and submit it again\n",
+    )
+    code, _, err = run("replan", "nobody", "--backend", "local")
+    assert code == 1
+    assert "Not found training job nobody" in err
+
+
 @pytest.mark.parametrize("record", ["", "{", '{"format": 99, "record": {}}'])
 def test_a_job_whose_files_cannot_be_read_stops_nobody_and_can_be_deleted(engine, tmp_path, record):
     submit(engine, job("all", LONG, workers=16))
