@@ -387,19 +387,56 @@ def test_what_only_operators_see_to_is_said_by_flag(engine):
         launcher_memory=Quantity.parse("1Gi"),
         service_account="trainer",
         mpi_implementation=MPIImplementation.MPICH,
-        running_timeout=Duration(60),
+        cpu=Quantity.parse("1"),
+        memory=Quantity.parse("512Mi"),
+        share_memory=Quantity.parse("1Gi"),
         ttl_after_finished=Duration(0),
     )
     containers, times = engine.remarks(asked)
     assert containers == (
-        "not used on this machine, where there are no containers: --launcher-cpu,"
-        " --launcher-memory, --service-account, --mpi-implementation"
+        "not used on this machine, where there are no containers: --cpu, --memory,"
+        " --launcher-cpu, --launcher-memory, --share-memory, --service-account,"
+        " --mpi-implementation"
     )
     assert times == (
-        "not used on this machine, where no operator keeps the time of a job: --running-timeout,"
-        " --ttl-after-finished"
+        "not used on this machine, where no operator keeps the time of a job: --ttl-after-finished"
     )
-    assert engine.remarks(job("demo", "true")) == ()
+    assert engine.remarks(job("demo", "true", running_timeout=Duration(60))) == ()
+
+
+@pytest.mark.parametrize("command", [LONG, "mpirun sh -c 'trap true TERM; sleep 600; sleep 600'"])
+def test_a_job_that_runs_for_longer_than_it_may_is_ended(engine, run, command, tmp_path):
+    submit(engine, job("demo", command, running_timeout=Duration(1), retry=3))
+    status = ended(engine, "demo")
+    assert (status.phase, status.exit_code) == (Phase.FAILED, None)
+    assert status.reason == (
+        "DeadlineExceeded: the job ran for longer than its --running-timeout allows"
+    )
+    eventually(lambda: len(running(str(tmp_path / "state"))) == 0)
+    code, out, _ = run("why", "demo", "--backend", "local")
+    assert code == 0
+    assert out.startswith("demo: FAILED, RunningTimeout\n")
+    assert "longer --running-timeout" in out
+
+
+def test_the_time_of_a_job_begins_when_it_starts_and_holds_for_all_its_tries(engine):
+    submit(engine, job("all", "while ! test -e go; do sleep 0.05; done", workers=16))
+    submit(engine, job("demo", "sleep 0.6; exit 1", running_timeout=Duration(1), retry=9))
+    time.sleep(1.2)
+    Path("go").touch()
+    status = ended(engine, "demo")
+    assert status.reason.startswith("DeadlineExceeded")
+    assert log(engine, "demo", previous=True) == ""
+
+
+def test_why_advises_nothing_that_this_engine_does_not_do(engine, run):
+    submit(engine, job("first", LONG, workers=1))
+    submit(engine, job("large", LONG, workers=16))
+    submit(engine, job("small", LONG, workers=1))
+    code, out, _ = run("why", "small", "--backend", "local")
+    assert code == 0
+    assert "--running-timeout" not in out
+    assert "it starts by itself after default/large" in out
 
 
 # ---------------------------------------------------------------------------- the queue
@@ -530,8 +567,10 @@ def test_a_job_that_is_over_or_not_there_cannot_be_placed_anew(engine, run):
     assert run("replan", "demo", "--backend", "local", "-q") == (
         1,
         "",
-        "error: demo cannot be placed anew\n  why:  it has SUCCEEDED\n"
-        "  try:  arena-topo delete demo -n default, and submit it again\n",
+        (
+            "error: demo cannot be placed anew\n  why:  it has SUCCEEDED\n"
+            "  try:  arena-topo delete demo -n default, and submit it again\n"
+        ),
     )
     code, _, err = run("replan", "nobody", "--backend", "local")
     assert code == 1

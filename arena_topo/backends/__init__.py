@@ -81,6 +81,10 @@ class Instance:
     launcher: bool = False
 
 
+DEADLINE = "DeadlineExceeded"
+"""The reason of a job that was ended since it ran for longer than it may."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobStatus:
     """What is known of one job. Times are Unix seconds; None means not yet.

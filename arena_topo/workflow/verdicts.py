@@ -20,7 +20,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from arena_topo.backends import JobStatus, Phase
+from arena_topo.backends import DEADLINE, JobStatus, Phase
 from arena_topo.backends.kubernetes.facts import PATIENCE
 from arena_topo.backends.kubernetes.status import KUBE_QUEUE, QUEUE_LABELS, is_launcher
 from arena_topo.backends.queue import MOST_TRIES, moment
@@ -151,7 +151,8 @@ def _preempted(case: Case) -> Said | None:
 
 
 def _running_timeout(case: Case) -> Said | None:
-    if case.status.phase is not Phase.FAILED or not symptoms.deadline(case.mpijob):
+    told = (case.status.reason or "").startswith(DEADLINE) and case.facts is None
+    if case.status.phase is not Phase.FAILED or not (told or symptoms.deadline(case.mpijob)):
         return None
     limit = case.policy.get("activeDeadlineSeconds")
     return Said(
@@ -460,7 +461,10 @@ def _turn(case: Case) -> Said | None:
     return Said(
         f"it fits, but {case.fit.behind} waits longer or has more priority",
         f"the GPUs it would take are kept for {case.fit.behind}",
-        "a shorter --running-timeout may let a job pass those that wait for longer",
+        # An engine without objects keeps to the order of age.
+        "a shorter --running-timeout may let a job pass those that wait for longer"
+        if case.facts is not None
+        else f"it starts by itself after {case.fit.behind}",
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import select
 import shlex
@@ -23,7 +24,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from arena_topo.backends import Event, Phase
+from arena_topo.backends import DEADLINE, Event, Phase
 from arena_topo.backends.local import logfile, mpirun, processes, seating
 from arena_topo.backends.local.ledger import Entry, Ledger, PodRecord, Record, Submission
 from arena_topo.errors import ArenaError, NotFound, UsageError
@@ -63,6 +64,8 @@ class Pods:
     folder: str
     slots: int
     retries: int
+    seconds: float = math.inf
+    """How long the job may run."""
 
 
 def read_pods(manifest: Manifest, gpus: int) -> Pods:
@@ -86,6 +89,7 @@ def read_pods(manifest: Manifest, gpus: int) -> Pods:
         folder=launcher.get("workingDir", WORKING_DIR),
         slots=spec.get("slotsPerWorker") or max(1, gpus),
         retries=policy.get("backoffLimit") or 0,
+        seconds=policy.get("activeDeadlineSeconds") or math.inf,
     )
 
 
@@ -146,6 +150,10 @@ class _Stopped(Exception):
     """The job was deleted or suspended, or the machine is going down."""
 
 
+class _OutOfTime(Exception):
+    """The job has run for as long as it may."""
+
+
 class Supervisor:
     """Runs one job from the queue to its end."""
 
@@ -159,6 +167,7 @@ class Supervisor:
         self._logs: dict[str, logfile.Keeper] = {}
         self._job = entry.submission
         self._limit = _limit()
+        self._deadline = math.inf
 
     def run(self) -> None:
         """Bring the job to its end, and write down how it ended."""
@@ -169,6 +178,9 @@ class Supervisor:
         except _Stopped:
             held = self._ledger.is_held(self._entry)
             outcome = _held(self._entry.record) if held else self._over(None, STOPPED)
+        except _OutOfTime as over:
+            self._note(DEADLINE, str(over), kind="Warning")
+            outcome = self._over(None, f"{DEADLINE}: {over}")
         except (ArenaError, OSError) as error:
             # The log says it too: that is where a person looks first.
             self._tell_log(str(error))
@@ -244,6 +256,7 @@ class Supervisor:
                 folder,
             )
         self._note("Started", f"{self._job.workers} workers wait for mpirun")
+        self._deadline = time.monotonic() + pods.seconds
         launcher = launcher_name(self._job.name)
         for attempt in range(pods.retries + 1):
             if attempt:
@@ -350,6 +363,7 @@ class Supervisor:
         looked, pause = time.monotonic(), logfile.FRESH
         while pod in self._running.values():
             self._bell.wait(pause)
+            self._check_time()
             if time.monotonic() - looked >= _TICK:
                 looked = time.monotonic()
                 self._check_folder()
@@ -447,6 +461,11 @@ class Supervisor:
         while (left := until - time.monotonic()) > 0:
             self._bell.wait(left)
             self._reap()
+            self._check_time()
+
+    def _check_time(self) -> None:
+        if time.monotonic() >= self._deadline:
+            raise _OutOfTime("the job ran for longer than its --running-timeout allows")
 
     def _check_folder(self) -> None:
         ledger, entry = self._ledger, self._entry
