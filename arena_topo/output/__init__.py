@@ -420,8 +420,8 @@ def explained(status: JobStatus) -> bool:
 
 
 def trouble(status: JobStatus) -> str | None:
-    """Why a job does not run, or what is wrong while it does, in a line; None if nothing is."""
-    if status.reason is None or status.phase is Phase.SUCCEEDED:
+    """Why a job does not run, in a line; None if it does, or has done."""
+    if status.reason is None or status.phase in {Phase.RUNNING, Phase.SUCCEEDED}:
         return None
     return f"The Job {status.name} is {status.phase}: {one_line(status.reason)}"
 

@@ -538,13 +538,15 @@ def _instances(entry: Entry) -> Iterator[Instance]:
     if entry.record.phase is Phase.SUSPENDED:
         return
     nodes = {index: node for index, node, _ in entry.record.forecast.workers}
+    # Its processes were ended from outside, and came to no end of their own.
+    cut = entry.record.phase is Phase.FAILED and entry.record.exit_code is None
     for index in (None, *range(job.workers)):
         name = launcher_name(job.name) if index is None else worker_name(job.name, index)
         pod = entry.record.pods.get(name)
         pending = pod is None and not entry.record.phase.over
         if pending:
             status = "Pending"
-        elif pod is None or (pod.finished and index is None and pod.exit_code != 0):
+        elif pod is None or (pod.finished and (cut or (index is None and pod.exit_code != 0))):
             status = "Error"
         else:
             status = "Completed" if pod.finished else "Running"

@@ -168,6 +168,7 @@ class Supervisor:
         self._job = entry.submission
         self._limit = _limit()
         self._deadline = math.inf
+        self._held_open = -1
 
     def run(self) -> None:
         """Bring the job to its end, and write down how it ended."""
@@ -248,6 +249,7 @@ class Supervisor:
         for remark in (*self._job.remarks, *_dropped(pods)):
             self._tell_log(remark)
         self._prepare(pods, scratch, folder)
+        self._guard()
         for index in range(self._job.workers):
             # A shell that becomes `sleep`: the cheapest process there is to stand for a worker.
             self._start(
@@ -271,6 +273,31 @@ class Supervisor:
                 self._write(reason=f"{failed}; starting it again", announce=False)
                 self._pause(min(_LONGEST_PAUSE, 0.25 * 2**attempt))
         return self._over(code, failed)
+
+    def _guard(self) -> None:
+        """Have a child end the job's processes as soon as this process is killed.
+
+        It waits for the end of a pipe that this process alone holds open. It is told from the pods
+        by the mark of supervisors.
+        """
+        supervisor = self._entry.record.supervisor
+        heard, self._held_open = os.pipe()
+        if supervisor is None or os.fork():
+            os.close(heard)
+            return
+        try:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            # Also the lock by which others see that the supervisor lives.
+            _close_inherited(but=heard)
+            os.read(heard, 1)
+            # Files are closed a moment before a process is gone.
+            while processes.alive(supervisor):
+                time.sleep(_QUICKEST)
+            with self._ledger.lock():
+                current(self._ledger, self._entry)
+        finally:
+            os._exit(0)
 
     def _prepare(self, pods: Pods, scratch: Path, folder: str) -> None:
         """Write what the pods, `mpirun` and the agent read: environments, hosts, the shims."""
@@ -708,10 +735,10 @@ def _adopt_orphans() -> None:
         ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
 
 
-def _close_inherited() -> None:
-    """Let go of files of the submitter: a pipe or a lock held here would never be released."""
+def _close_inherited(but: int = -1) -> None:
+    """Let go of the files of another process: a pipe or a lock would never be released."""
     for descriptor in list(_descriptors()):
-        if descriptor > sys.stderr.fileno():
+        if descriptor > sys.stderr.fileno() and descriptor != but:
             with contextlib.suppress(OSError):
                 os.close(descriptor)
 
