@@ -488,14 +488,16 @@ def _take_room(folder: Path, submission: Submission) -> None:
     Some of it is kept, for the record of the job's end.
     """
     environment = len(json.dumps(dict(submission.environment)))
-    with (folder / "room").open("wb") as file:
-        try:
-            count = _ROOM + (submission.workers + 1) * (_ROOM_OF_POD + environment)
-            os.posix_fallocate(file.fileno(), 0, count)
-        except OSError as error:
-            if error.errno not in {errno.EOPNOTSUPP, errno.EINVAL}:
-                raise
-        file.truncate(_FULL)
+    descriptor = os.open(folder / "room", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        count = _ROOM + (submission.workers + 1) * (_ROOM_OF_POD + environment)
+        os.posix_fallocate(descriptor, 0, count)
+        os.ftruncate(descriptor, _FULL)
+    except OSError as error:
+        if error.errno not in {errno.EOPNOTSUPP, errno.EINVAL}:
+            raise
+    finally:
+        os.close(descriptor)
 
 
 def not_found(name: str, namespace: str) -> NotFound:
