@@ -469,6 +469,20 @@ def gpus_of(quad: tuple[str, list[int]]) -> list[tuple[str, tuple[int, ...]]]:
     return [(quad[0], (device,)) for device in quad[1]]
 
 
+def test_a_job_that_is_submitted_has_nobody_who_waits_look_at_all_jobs_again(engine, tmp_path):
+    changes = tmp_path / "state/arena-topo/changes"
+    submit(engine, job("before", "exit 0"))
+    ended(engine, "before")
+    told = changes.stat().st_mtime_ns
+    submit(engine, job("first", "echo runs; sleep 600", workers=8))
+    submit(engine, job("second", LONG, workers=16))
+    eventually(lambda: log(engine, "first") == "runs\n")
+    assert changes.stat().st_mtime_ns == told
+    engine.delete("first", "default")
+    assert changes.stat().st_mtime_ns > told
+    started(engine, "second")
+
+
 def test_a_younger_job_does_not_overtake_the_gang_that_has_waited_longest(engine):
     submit(engine, job("small", LONG, workers=1))
     whole = submit(engine, job("whole", LONG, workers=16))

@@ -2,7 +2,7 @@
 
     $XDG_STATE_HOME/arena-topo/             ~/.local/state/arena-topo where that is not set
       lock                                  held while GPUs are given out
-      changes                               touched whenever GPUs or places in the queue change
+      changes                               touched whenever GPUs or places in the queue get free
       jobs/NAMESPACE/NAME/
         manifest.json                       the objects of the plan, as a cluster would get them
         submission.json                     what the supervisor must know besides (see Submission)
@@ -355,7 +355,7 @@ class Ledger:
             except BaseException:
                 shutil.rmtree(made, ignore_errors=True)
                 raise
-        self.announce()
+        # Not announced: whoever waits gains nothing by one more job.
         return Entry(folder=folder, submission=submission, record=record)
 
     def write(self, entry: Entry, record: Record, *, announce: bool = True) -> Entry:

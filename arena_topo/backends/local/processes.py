@@ -7,12 +7,14 @@ by descent from it. Linux only: everything is read from /proc.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
 from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 PROC = Path("/proc")
@@ -59,6 +61,7 @@ def alive(one: Process) -> bool:
     return process(one.pid) == one
 
 
+@cache
 def boot() -> str:
     """The ID of this start of the machine."""
     return (PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
@@ -134,12 +137,15 @@ def _send(
     A process ID may have passed on to a stranger since `find` was asked. So each process is opened,
     and `find` asked once more: what it finds now is what was opened.
     """
-    opened = {pid: _opened(pid) for pid in pids}
+    opened: dict[int, int | None] = {}
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            opened[pid] = _opened(pid)
     denied = set()
     try:
-        found = find() if pids else pids
+        found = find() if opened else frozenset()
         # The oldest first: a shell that outlives its child writes of that child's end into the log.
-        for pid in sorted(pids & found, key=_age):
+        for pid in sorted(opened.keys() & found, key=_age):
             try:
                 for number in numbers:
                     _signal(pid, opened[pid], number)
@@ -155,9 +161,14 @@ def _send(
 
 
 def _opened(pid: int) -> int | None:
-    """A descriptor of a process; None where there is none to be had, as before Linux 5.3."""
+    """A descriptor of a process; None where there is none to be had, as before Linux 5.3.
+
+    ProcessLookupError if the process is gone.
+    """
     try:
         return os.pidfd_open(pid)
+    except ProcessLookupError:
+        raise
     except (AttributeError, OSError):
         return None
 

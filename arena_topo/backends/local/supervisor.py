@@ -43,7 +43,11 @@ _QUICKEST, _SLOWEST = 0.05, 0.5
 
 _FULL_LOOK = 5.0
 """Seconds until the queue is worked through although nobody announced a change: who holds GPUs may
-have been killed."""
+have been killed. The second in the queue waits twice as long, and so on: who looks first announces
+what he finds."""
+
+_LAST_LOOK = 60.0
+"""Seconds after which also the last in a long queue works through it."""
 
 _LONGEST_PAUSE = 10.0
 """Seconds between two starts of a failing launcher, at most."""
@@ -169,6 +173,8 @@ class Supervisor:
         self._limit = _limit()
         self._deadline = math.inf
         self._held_open = -1
+        self._place = 1
+        """In the queue, as it was at the last look."""
 
     def run(self) -> None:
         """Bring the job to its end, and write down how it ended."""
@@ -203,7 +209,7 @@ class Supervisor:
         while self._entry.waiting:
             now = time.monotonic()
             changes = self._ledger.changes()
-            if changes != seen or now - looked >= _FULL_LOOK:
+            if changes != seen or now - looked >= min(_FULL_LOOK * self._place, _LAST_LOOK):
                 pause = _QUICKEST if changes != seen else pause
                 seen, looked = changes, now
                 try:
@@ -221,6 +227,9 @@ class Supervisor:
         """Take GPUs if it is this job's turn; otherwise write down why not."""
         with self._ledger.lock():
             entries = living(self._ledger, self._ledger.entries())
+            mine = (self._job.created, self._job.uid)
+            ahead = [one for one in entries if (one.submission.created, one.submission.uid) < mine]
+            self._place = 1 + sum(one.waiting for one in ahead)
             try:
                 forecast = seating.seat(self._entry, entries, seating.machines)
             except Unplaceable as refused:
@@ -241,7 +250,7 @@ class Supervisor:
         pods = read_pods(self._ledger.manifest(self._entry), self._job.gpus)
         scratch = Path(_temporary(self._job)) / f"arena-topo-{self._job.uid.partition('-')[0]}"
         # Written down before it exists: whoever ends a job without its supervisor removes it.
-        self._write(scratch=str(scratch))
+        self._write(scratch=str(scratch), announce=False)
         scratch.mkdir(mode=0o700)
         folder = self._job.folder if pods.folder == WORKING_DIR else pods.folder
         if not Path(folder).is_dir():
