@@ -337,6 +337,17 @@ def test_a_machine_is_shown_as_its_matrix_with_nics_and_numa_nodes():
     }
 
 
+def test_a_clock_that_was_set_back_leaves_no_invalid_duration():
+    begun = mpi_dist(Phase.RUNNING)
+    for status, now in (
+        (begun, CREATED - 3600),
+        (replace(begun, phase=Phase.SUCCEEDED, finished=CREATED - 3600), CREATED),
+    ):
+        shown = output.job(status, now=now) + output.jobs([status], now=now)
+        assert "invalid" not in shown
+        assert "  0s  " in shown
+
+
 @pytest.mark.parametrize(
     ("seconds", "shown"),
     [

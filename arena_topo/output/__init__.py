@@ -664,15 +664,15 @@ def in_order(instances: Iterable[Instance]) -> list[Instance]:
 
 
 def lasted(status: JobStatus, now: float) -> float:
-    """Seconds from a job's creation to its end, or to now."""
-    return (now if status.finished is None else status.finished) - status.created
+    """Seconds from a job's creation to its end, or to now; 0 where a clock was set back."""
+    return max(0.0, (now if status.finished is None else status.finished) - status.created)
 
 
 def age_of(one: Instance, now: float) -> float:
-    """Seconds that a pod has run, or waited if it has not."""
+    """Seconds that a pod has run, or waited if it has not; 0 where a clock was set back."""
     if one.pending or one.started is None:
-        return now - one.created
-    return (now if one.finished is None else one.finished) - one.started
+        return max(0.0, now - one.created)
+    return max(0.0, (now if one.finished is None else one.finished) - one.started)
 
 
 def place_of(one: Instance, place: str | None) -> str:

@@ -156,7 +156,7 @@ def copied(
     NoSuchJob, or NotFound where there is no such pod, or nothing to read of it (yet): what is kept
     of it has `show`.
     """
-    job = existing(backend, name, namespace)
+    job = _with_stopped(existing(backend, name, namespace))
     seen(job)
     pod, begun = choosing.readable(job, backend, asked.instance), False
     try:
@@ -209,6 +209,11 @@ def existing(backend: Backend, name: str, namespace: str) -> JobStatus:
     except NotFound:
         unknown = UnknownJob(name, namespace)
         raise NoSuchJob(unknown.message, hint=unknown.hint) from None
+
+
+def _with_stopped(job: JobStatus) -> JobStatus:
+    """The job with the pods that it had before it was suspended, to read their logs."""
+    return replace(job, instances=job.instances or job.stopped)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,6 +273,8 @@ class _Show:
         self._see(job)
         try:
             following = self._asked.options.follow and not job.phase.over
+            if not following:
+                job = _with_stopped(job)
             wanted = self._wanted(job, later=following)
         except NotFound:
             kept = self.found(uid=job.uid)

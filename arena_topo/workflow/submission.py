@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from arena_topo import manifests
-from arena_topo.backends import Backend, JobStatus
+from arena_topo.backends import Backend, JobStatus, Pausing
 from arena_topo.backends.kubernetes.status import is_launcher
 from arena_topo.backends.queue import MOST_TRIES, Queue, QueuedJob, queued, suspender
 from arena_topo.backends.usage import job_over
@@ -32,6 +32,7 @@ from arena_topo.workflow.assembling import Tell, brought_together, left
 from arena_topo.workflow.gathering import Fate
 from arena_topo.workflow.planning import built, check_preferred, fit, placed, plan, request_of
 from arena_topo.workflow.starting import UNSEEN, Decision, Outcome, Starter, left_behind
+from arena_topo.workflow.waiting import command
 
 Announce = Callable[[Sequence[str]], None]
 """Hears the names of what was created, as soon as it is."""
@@ -564,6 +565,8 @@ def replan(
 
     NotPossible for one that does not run, or whose start is somebody else's to decide.
     """
+    if backend.pausing is not None:
+        return _replanned(backend, backend.pausing, name, namespace, stay=stay, sees=sees)
     queue, stored = _queue_of(backend, name, namespace)
     mine = queued(stored, {})
     if mine is None or mine.suspender is not None:
@@ -591,6 +594,22 @@ def replan(
     outcome = starter.start(job, back, None)
     until = Fate.STARTED if stay else Fate.BOUND
     return brought_together(starter, job, outcome, until=until, tell=tell, sees=sees)
+
+
+def _replanned(
+    backend: Backend, pausing: Pausing, name: str, namespace: str, *, stay: bool, sees: Tell
+) -> Outcome:
+    """The same on an engine without a queue, which places each job that it resumes anew."""
+    phase = backend.job(name, namespace).phase
+    if phase.over:
+        raise NotPossible(
+            f"{name} cannot be placed anew",
+            why=f"it has {phase}",
+            hint=f"{command('delete', name, namespace=namespace)}, and submit it again",
+        )
+    pausing.suspend(name, namespace)
+    pausing.resume(name, namespace)
+    return ordinary.resumed(backend, name, namespace, held=True, stay=stay, sees=sees)
 
 
 def _suspended(stored: Manifest) -> Manifest:

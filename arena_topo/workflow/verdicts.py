@@ -20,7 +20,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from arena_topo.backends import JobStatus, Phase
+from arena_topo.backends import DEADLINE, JobStatus, Phase
 from arena_topo.backends.kubernetes.facts import PATIENCE
 from arena_topo.backends.kubernetes.status import is_launcher
 from arena_topo.backends.queue import KUBE_QUEUE, KUEUE_LABEL, MOST_TRIES, moment
@@ -151,7 +151,8 @@ def _preempted(case: Case) -> Said | None:
 
 
 def _running_timeout(case: Case) -> Said | None:
-    if case.status.phase is not Phase.FAILED or not symptoms.deadline(case.mpijob):
+    told = (case.status.reason or "").startswith(DEADLINE) and case.facts is None
+    if case.status.phase is not Phase.FAILED or not (told or symptoms.deadline(case.mpijob)):
         return None
     limit = case.policy.get("activeDeadlineSeconds")
     return Said(
@@ -485,7 +486,10 @@ def _turn(case: Case) -> Said | None:
     return Said(
         f"it fits, but {case.fit.behind} waits longer or has more priority",
         f"the GPUs it would take are kept for {case.fit.behind}",
-        "a shorter --running-timeout may let a job pass those that wait for longer",
+        # An engine without objects keeps to the order of age.
+        "a shorter --running-timeout may let a job pass those that wait for longer"
+        if case.facts is not None
+        else f"it starts by itself after {case.fit.behind}",
     )
 
 
@@ -633,7 +637,7 @@ def _running(case: Case) -> Said | None:
         return None
     where = _where(case.status)
     what = f"the job runs{f' on {where}' if where else ''}"
-    why = _worth(case.status)
+    why = "; ".join(filter(None, (case.status.reason, _worth(case.status)))) or None
     cordoned = symptoms.cordoned(case.pods, case.nodes)
     if cordoned and case.state == "placed":
         verb = "is" if len(cordoned) == 1 else "are"

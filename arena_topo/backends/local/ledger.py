@@ -2,14 +2,17 @@
 
     $XDG_STATE_HOME/arena-topo/             ~/.local/state/arena-topo where that is not set
       lock                                  held while GPUs are given out
-      changes                               touched whenever GPUs or places in the queue change
+      changes                               touched whenever GPUs or places in the queue get free
       jobs/NAMESPACE/NAME/
         manifest.json                       the objects of the plan, as a cluster would get them
         submission.json                     what the supervisor must know besides (see Submission)
         record                              where the job stands (see Record)
         events                              what happened, one JSON object a line
         alive                               locked by the supervisor for as long as it lives
+        room                                space for the record of the job's end on a full disk
+        deleted                             locked by whoever deletes the job
         held                                there while the job is suspended, or is to be
+        unwanted                            there if the job deletes itself: its supervisor does it
         pods/POD/env                        its environment
         pods/POD/{log,times,runs,kept-from} output, and when it was written (see logfile)
 
@@ -49,6 +52,12 @@ from arena_topo.solver import Request
 
 FORMAT = 1
 """The version of the files; a reader refuses those of a later one."""
+
+_ROOM, _ROOM_OF_POD = 1 << 16, 1 << 14
+"""Bytes that a job's records and the first lines of its logs take, beside its environments."""
+
+_FULL = 1 << 14
+"""Bytes without which a record may not be written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,17 +232,29 @@ class Ledger:
 
         Containers may share a state folder and a host name, but not their processes.
         """
+        return _is_locked(entry.folder / "alive")
+
+    @contextlib.contextmanager
+    def deleting(self, entry: Entry) -> Iterator[None]:
+        """Show for as long as it takes that a job is being deleted.
+
+        Shown by a lock, which ends with its process: a job whose deleter was killed is there again.
+        """
+        descriptor = -1
+        with contextlib.suppress(OSError):
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+            descriptor = os.open(entry.folder / "deleted", flags, 0o600)
+            # Who deletes it at the same time shows it as well.
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         try:
-            descriptor = os.open(entry.folder / "alive", os.O_RDWR | os.O_CLOEXEC)
-        except OSError:
-            return False
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError as error:
-            return error.errno == errno.EWOULDBLOCK
+            yield
         finally:
-            os.close(descriptor)
-        return False
+            if descriptor >= 0:
+                os.close(descriptor)
+
+    def is_deleted(self, entry: Entry) -> bool:
+        """Whether a job is being deleted."""
+        return _is_locked(entry.folder / "deleted")
 
     def hold(self, entry: Entry) -> None:
         """Mark a job to be held once it is ended; the caller holds the lock and has seen it."""
@@ -248,6 +269,15 @@ class Ledger:
     def is_held(self, entry: Entry) -> bool:
         """Whether a job is to be held once it is ended."""
         return (entry.folder / "held").exists()
+
+    def give_up(self, entry: Entry) -> None:
+        """Mark a job to be removed by its supervisor once its processes have ended."""
+        with self._writing():
+            (entry.folder / "unwanted").touch(mode=0o600)
+
+    def is_given_up(self, entry: Entry) -> bool:
+        """Whether a job is to be removed once its processes have ended."""
+        return (entry.folder / "unwanted").exists()
 
     def holds(self, entry: Entry) -> bool:
         """Whether the job is still there; True where the disk does not say."""
@@ -348,6 +378,7 @@ class Ledger:
             try:
                 _written(made / "manifest.json", json.dumps(list(objects)))
                 _written(made / "submission.json", _submitted(submission))
+                _take_room(made, submission)
                 record = replace(record, supervisor=start(made))
                 _written(made / "record", _dumped(record))
                 # Remains of a job that was never finished being made have no record: no job.
@@ -356,7 +387,7 @@ class Ledger:
             except BaseException:
                 shutil.rmtree(made, ignore_errors=True)
                 raise
-        self.announce()
+        # Not announced: whoever waits gains nothing by one more job.
         return Entry(folder=folder, submission=submission, record=record)
 
     def write(self, entry: Entry, record: Record, *, announce: bool = True) -> Entry:
@@ -412,6 +443,21 @@ class Ledger:
         except OSError:
             return 0
 
+    def make_room(self, entry: Entry) -> None:
+        """Give back the room that was kept for the record of the job's end."""
+        with contextlib.suppress(OSError):
+            (entry.folder / "room").unlink()
+
+    def is_full(self) -> bool:
+        """Whether the disk has no room left to write down what happens to jobs."""
+        try:
+            disk = os.statvfs(self.root)
+        except OSError:
+            return False
+        # Some blocks may be kept for root alone; file systems without a size have no blocks.
+        free = disk.f_bfree if os.geteuid() == 0 else disk.f_bavail
+        return disk.f_blocks > 0 and free * disk.f_frsize < _FULL
+
     def note(self, entry: Entry, event: Event) -> None:
         """Write down something that happened; never an error, since the work comes first."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
@@ -461,6 +507,38 @@ class Ledger:
                 why=error.strerror or str(error),
                 hint="make room there, or set XDG_STATE_HOME to a folder that you may write to",
             ) from error
+
+
+def _is_locked(path: Path) -> bool:
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno == errno.EWOULDBLOCK
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def _take_room(folder: Path, submission: Submission) -> None:
+    """OSError if the disk has no room for what a job's supervisor is about to write.
+
+    Some of it is kept, for the record of the job's end.
+    """
+    environment = len(json.dumps(dict(submission.environment)))
+    descriptor = os.open(folder / "room", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        count = _ROOM + (submission.workers + 1) * (_ROOM_OF_POD + environment)
+        os.posix_fallocate(descriptor, 0, count)
+        os.ftruncate(descriptor, _FULL)
+    except OSError as error:
+        if error.errno not in {errno.EOPNOTSUPP, errno.EINVAL}:
+            raise
+    finally:
+        os.close(descriptor)
 
 
 def not_found(name: str, namespace: str) -> NotFound:
