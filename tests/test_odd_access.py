@@ -295,11 +295,18 @@ def limited() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
 
 
+ODDLY = "not a kubeconfig: it {} (line 1)"
 ODD = {
-    "aliases": (nested("a", "[x]") + "\ncurrent-context: *a9\nclusters: *a9", "line 7: not YAML"),
-    "merged": (nested("a", "{x: 1}", merged=True) + "\nclusters: *a9", "line 6: not YAML"),
-    "endless": ("clusters: &a [*a]", "line 1: not YAML"),
-    "deep": ("[" * 100_000, "line 1: not YAML"),
+    "aliases": (
+        nested("a", "[x]") + "\ncurrent-context: *a9\nclusters: *a9",
+        ODDLY.format("repeats too much of itself by aliases"),
+    ),
+    "merged": (
+        nested("a", "{x: 1}", merged=True) + "\nclusters: *a9",
+        ODDLY.format("repeats too much of itself by aliases"),
+    ),
+    "endless": ("clusters: &a [*a]", ODDLY.format("has a value that contains itself")),
+    "deep": ("[" * 100_000, ODDLY.format("is nested too deeply")),
     "number": (f"\nusers:\n- {'9' * 5000}", "line 3: not YAML"),
     "binary": ("\nusers: 0b_", "line 2: not YAML"),
     "date": ("current-context: 2020-13-45", "line 1: not YAML"),

@@ -48,13 +48,13 @@ def documents(text: str) -> Iterator[Any]:
         loader.dispose()
 
 
-def document(text: str, *, most: int) -> Any:
+def document(text: str | bytes, *, most: int, quick: bool = False) -> Any:
     """The one document of a small text, which has at most so many values; None if it is empty.
 
-    Errors as of `documents`, in the words of PyYAML itself.
+    `quick`: libyaml reads it. Errors as of `documents`, else in the words of PyYAML itself.
     """
     repeats = _examined(text, most)
-    loader = _loader(quick=False)(text)
+    loader = _loader(quick=quick)(text)
     try:
         node = loader.get_single_node()
         if node is None:
@@ -64,7 +64,7 @@ def document(text: str, *, most: int) -> Any:
         loader.dispose()
 
 
-def _examined(text: str, most: int | None) -> bool:
+def _examined(text: str | bytes, most: int | None) -> bool:
     """Whether a text has aliases; Excess if it is nested too deeply or has too many values."""
     import yaml
 
@@ -88,7 +88,7 @@ def _examined(text: str, most: int | None) -> bool:
     return repeats
 
 
-def _bounded(node: Any, text: str, *, repeats: bool) -> Any:
+def _bounded(node: Any, text: str | bytes, *, repeats: bool) -> Any:
     if repeats and _size(node) > max(_REPEATED, 4 * len(text)):
         raise Excess("repeats too much of itself by aliases", node.start_mark)
     return node

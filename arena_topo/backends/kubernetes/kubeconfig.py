@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from arena_topo.backends import Options, bounded_yaml
+from arena_topo.backends import Options, safe_yaml
 from arena_topo.errors import UsageError
 
 IN_CLUSTER = "the pod's service account"
@@ -27,6 +27,9 @@ _NO_HEADER = "has characters that no request can carry"
 
 MOST = 16 << 20
 """Bytes of a kubeconfig: a cluster and a user with their certificates take about 8,000."""
+
+MOST_VALUES = 200_000
+"""Values in a kubeconfig: a cluster and a user have some 20."""
 
 PROVIDER = "auth-provider"
 """A credential plugin of the kind that kubectl had until 1.25."""
@@ -380,7 +383,9 @@ def _load(path: Path) -> Mapping[str, Any]:
     if len(text) > MOST:
         raise UsageError(f"{path}: not a kubeconfig: it has more than {MOST >> 20} MiB")
     try:
-        document = bounded_yaml.load(text)
+        document = safe_yaml.document(text, most=MOST_VALUES, quick=True)
+    except safe_yaml.Excess as error:
+        raise UsageError(f"{path}: not a kubeconfig: it {error}") from error
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f" line {mark.line + 1}:" if mark else ""
