@@ -45,10 +45,9 @@ def worker_patch(
     `gpus` are the worker's, in ring order (none where the kubelet picks them), `visible` those that
     its containers may see, in the order in which they are to see them. `guarantee` is written where
     the template could not say it yet, `kept` are the effects of our taints on the node. Gates of
-    others stay,
-    and so does every node requirement that the pod has. The server refuses the patch for a pod that
-    was made since under the same name, as its uid is another. ValueError if the pod does not wait
-    at our gate.
+    others stay, and so does every node requirement that the pod has. The server refuses the patch
+    for a pod that was made since under the same name, as its uid is another. ValueError if the pod
+    does not wait at our gate.
     """
     metadata, spec = pod["metadata"], pod["spec"]
     if not waits_at_gate(pod):

@@ -95,7 +95,7 @@ def belongs(
     if ending is None or owner.get("name") != f"{job['name']}-{ending}":
         return False
     if controller_uid is not None:
-        return controller_uid(owner) == job.get("uid")
+        return controller_uid(owner) == str(job.get("uid"))
     return _born(pod["metadata"]) >= _born(job)
 
 
