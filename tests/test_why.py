@@ -1099,6 +1099,10 @@ def test_a_job_that_runs_says_where_with_which_bandwidth_and_how_firmly():
         "21.83 GB/s of bus bandwidth between nodes, within one leaf, the best that there was;"
         " pods of this shape can use 2.25 GB/s; each worker has these GPUs, by gates"
     )
+    guessed = replace(runs_there, forecast=replace(forecast, optimal=False, assumed=True))
+    assert verdict(Case(status=guessed, now=NOW)).why.startswith(
+        "21.83 GB/s of bus bandwidth between nodes, within one leaf (an assumed speed);"
+    )
     # The recorded GPUs are not those that the kubelet picks.
     many = tuple((index, f"n{index}", (0, 3)) for index in range(7))
     forecast = replace(

@@ -621,8 +621,9 @@ def _worth(status: JobStatus) -> str | None:
         tier = {None: "", "node": " inside one node", "beyond": " between nodes"}.get(
             found.tier, f" between nodes, within one {found.tier}"
         )
+        assumed = " (an assumed speed)" if found.assumed else ""
         best = ", the best that there was" if found.optimal else ""
-        said.append(f"{found.bus_bandwidth:.4g} GB/s of bus bandwidth{tier}{best}")
+        said.append(f"{found.bus_bandwidth:.4g} GB/s of bus bandwidth{tier}{assumed}{best}")
         if found.usable is not None and found.usable != found.bus_bandwidth:
             said.append(f"pods of this shape can use {found.usable:.4g} GB/s")
     if found.guarantee in set(Guarantee):
