@@ -1,0 +1,4 @@
+class Reads: 
+    name="reads"
+class Writes:
+    name="writes"

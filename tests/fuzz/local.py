@@ -1,0 +1,4 @@
+class LocalJobs:
+    name="local"
+class KeptLogs:
+    name="kept"
