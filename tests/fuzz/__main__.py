@@ -46,7 +46,10 @@ def main() -> int:
             parser.error("--only is a number of one target")
         work = [Chunk(target=next(iter(chosen)), first=given.only, count=1)]
     else:
-        work = campaign.chunks(shares(chosen, given.inputs), rounds=max(1, min(campaign.ROUNDS, given.inputs // 20_000)))
+        work = campaign.chunks(
+            shares(chosen, given.inputs),
+            rounds=max(1, min(campaign.ROUNDS, given.inputs // 20_000)),
+        )
     run.run(work, workers=given.workers, fresh=True, tell=_progress(begun))
     print(table(run.tallies))
     print(f"seed {seed}, {time.monotonic() - begun:.0f} s")

@@ -200,7 +200,7 @@ class Worker:
     """A process that runs inputs, with a home, a state and caches of its own, and nothing else."""
 
     def __init__(self) -> None:
-        memory = Path("/dev/shm")  # noqa: S108 - each input writes files
+        memory = Path("/dev/shm")
         place = memory if os.access(memory, os.W_OK) else None
         self._folder = Path(tempfile.mkdtemp(prefix="fuzz-", dir=place))
         for name in ("home", "tmp", "work"):

@@ -60,7 +60,13 @@ WAITING = {("attach",), ("wait",), ("controller",)}
 PLANNING = {("submit", "mpi"), ("plan", "mpi")}
 VARIABLES = (
     *("COLUMNS", "LINES", "TERM", "TZ", "NO_COLOR", "ARENA_TOPO_LOG_ARCHIVE", "ARENA_CONFIG"),
-    *("ARENA_TOPO_LOCAL_LOG_LIMIT", "ARENA_TOPO_PROFILE", "KUBECONFIG", "HTTPS_PROXY", "HTTP_PROXY"),
+    *(
+        "ARENA_TOPO_LOCAL_LOG_LIMIT",
+        "ARENA_TOPO_PROFILE",
+        "KUBECONFIG",
+        "HTTPS_PROXY",
+        "HTTP_PROXY",
+    ),
     *("ALL_PROXY", "KUBERNETES_SERVICE_HOST", "NODE_NAME", "HOME", "XDG_STATE_HOME"),
     "XDG_CACHE_HOME",
 )
@@ -72,7 +78,7 @@ class Lines(Target):
 
     name = "lines"
     share = 70
-    few = 400
+    few = 250
 
     @contextmanager
     def opened(self, sandbox: Sandbox) -> Iterator[None]:

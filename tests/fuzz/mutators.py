@@ -101,9 +101,7 @@ def _repeat(rng: random.Random, data: bytes, _others: object, _fragments: object
     return data[:end] + data[start:end] * rng.choice((1, 1, 2, 50)) + data[end:]
 
 
-def _insert(
-    rng: random.Random, data: bytes, _others: object, fragments: Sequence[bytes]
-) -> bytes:
+def _insert(rng: random.Random, data: bytes, _others: object, fragments: Sequence[bytes]) -> bytes:
     start, _ = _span(rng, data)
     return data[:start] + rng.choice(fragments) + data[start:]
 
@@ -123,18 +121,14 @@ def _cut_start(rng: random.Random, data: bytes, _others: object, _fragments: obj
     return data[rng.randrange(len(data) + 1) :]
 
 
-def _splice(
-    rng: random.Random, data: bytes, others: Sequence[bytes], _fragments: object
-) -> bytes:
+def _splice(rng: random.Random, data: bytes, others: Sequence[bytes], _fragments: object) -> bytes:
     start, end = _span(rng, data)
     other = rng.choice(others)
     at = rng.randrange(len(other) + 1)
     return data[:start] + other[at : at + rng.choice((8, 64, 512))] + data[end:]
 
 
-def _append(
-    rng: random.Random, data: bytes, others: Sequence[bytes], _fragments: object
-) -> bytes:
+def _append(rng: random.Random, data: bytes, others: Sequence[bytes], _fragments: object) -> bytes:
     return data + rng.choice(others)
 
 
@@ -164,9 +158,7 @@ def _number(rng: random.Random, data: bytes, _others: object, _fragments: object
     return data[: one.start()] + new + data[one.end() :]
 
 
-def _word(
-    rng: random.Random, data: bytes, _others: object, fragments: Sequence[bytes]
-) -> bytes:
+def _word(rng: random.Random, data: bytes, _others: object, fragments: Sequence[bytes]) -> bytes:
     found = list(_WORD.finditer(data, 0, 20_000))
     if not found:
         return data

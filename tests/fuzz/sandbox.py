@@ -21,12 +21,15 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Any
+
+from arena_topo import cli
+from arena_topo.cli import stopping
 
 CPU_LIMIT = 5.0
 """Seconds of computing after which a run is slow, and ended."""
@@ -107,29 +110,27 @@ class _NoEnd(BaseException):
 class Sandbox:
     """Runs inputs in the folder it is given, which is the current one of the process."""
 
-    def __init__(self, folder: Path) -> None:
-        from arena_topo import cli  # noqa: PLC0415 - its environment has to be there first
-        from arena_topo.cli import stopping  # noqa: PLC0415
-
-        self._run, self._unlimited = cli.run, stopping.unlimited
-        # What every process makes once, and a process that runs thousands of lines needs only once.
+    def __init__(self, folder: Path, entry: Callable[[Sequence[str]], int] = cli.run) -> None:
+        self._entry = entry
+        # What the program sets and makes once in a process.
         gc.set_threshold(100_000, 20, 20)
         cli.tree = functools.cache(cli.tree)
         self._folder = folder
         self._reports = Path(os.environ["TMPDIR"])
         self._streams = [_stream(number) for number in (1, 2)]
         self._hook = _Hook(folder)
+        self._trusts = False
         self._watch = _Watch()
         self._peak = os.open("/proc/self/clear_refs", os.O_WRONLY)
 
     @contextmanager
     def trusted(self) -> Iterator[None]:
-        """Let this process do as it likes: targets make their worlds in it."""
-        before, self._hook.armed = self._hook.armed, False
+        """Let runs do as they like: targets make their worlds with them."""
+        self._trusts = True
         try:
             yield
         finally:
-            self._hook.armed = before
+            self._trusts = False
 
     def run(self, given: Input) -> Outcome:
         """Run one input to its end, whatever that is."""
@@ -148,17 +149,17 @@ class Sandbox:
         crash = ended = None
         memory = self._forget_peak()
         begun, computed = time.monotonic(), time.process_time()
-        self._hook.armed = True
+        self._hook.armed = not self._trusts
         try:
             with self._watch:
-                code = self._run([*given.line])
+                code = self._entry([*given.line])
         except _NoEnd as stop:
             code, ended = -1, Place.of("".join(traceback.format_exception(stop)))
         except BaseException as error:  # noqa: BLE001 - nothing may come out of that function
             code, crash = -1, Place.of("".join(traceback.format_exception(error)))
         finally:
             self._hook.armed = False
-            self._unlimited()
+            stopping.unlimited()
             sys.stdin, sys.stdout, sys.stderr = streams
             _set(changed)
         peak = _highest()
@@ -222,7 +223,7 @@ def _stream(number: int) -> int:
 
 
 def _writer(descriptor: int, errors: str) -> io.TextIOWrapper:
-    raw = open(descriptor, "wb", closefd=False)  # noqa: SIM115, PTH123 - a descriptor
+    raw = open(descriptor, "wb", closefd=False)  # noqa: SIM115 - a descriptor
     return io.TextIOWrapper(raw, encoding="utf-8", errors=errors)
 
 

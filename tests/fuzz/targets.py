@@ -82,7 +82,16 @@ class Matrices(Target):
     fragments = (
         *mutators.FRAGMENTS,
         *(b"SYS", b"NODE", b"PHB", b"PXB", b"PIX", b"NV12", b"NV-1", b"NV999999999", b"NV" * 500),
-        *(b"GPU0", b"GPU-1", b"GPU99999999999", b"NIC0", b"mlx5_0", b"\tGPU8", b"N/A", b"0-2147483647"),
+        *(
+            b"GPU0",
+            b"GPU-1",
+            b"GPU99999999999",
+            b"NIC0",
+            b"mlx5_0",
+            b"\tGPU8",
+            b"N/A",
+            b"0-2147483647",
+        ),
         *(b"CPU Affinity", b"NUMA Affinity", b"\x1b[4mGPU0", b"Legend:", b"NIC Legend:", b"0-3,5-"),
     )
 
@@ -164,7 +173,9 @@ class Documents(Target):
         if rng.random() < 0.2:
             data = mutators.text(rng, data)
         line = ["topology", "show", "--from", "machine.json"]
-        return Input(line=line + [*_output(rng, "json", "yaml", "svg")], files={"machine.json": data})
+        return Input(
+            line=line + [*_output(rng, "json", "yaml", "svg")], files={"machine.json": data}
+        )
 
 
 def _asked(sandbox: Sandbox, *line: str) -> Any:
@@ -192,7 +203,9 @@ class Calibrations(Target):
         if rng.random() < 0.5:
             data = mutators.text(rng, data)
         line = ["topology", "publish", "node-0", "--preset=dgx-1-v100", "--dry-run"]
-        return Input(line=[*line, "--bus-bandwidth", "measured.json"], files={"measured.json": data})
+        return Input(
+            line=[*line, "--bus-bandwidth", "measured.json"], files={"measured.json": data}
+        )
 
 
 class Fabrics(Target):
@@ -235,7 +248,7 @@ class Dumps(Target):
 
     name = "state"
     share = 50
-    few = 200
+    few = 100
 
     @contextmanager
     def opened(self, sandbox: Sandbox) -> Iterator[None]:
@@ -243,8 +256,7 @@ class Dumps(Target):
         from .clusters import dumped  # noqa: PLC0415 - only here
 
         found = _loaded(texts("dumps/*"))
-        with sandbox.trusted():
-            found += dumped(sandbox)
+        found += dumped(sandbox)
         self._whole = [mutators.Sample.of(one) for one in found]
         self._items = [
             (one["items"], [mutators.Sample.of(item) for item in one["items"]])
@@ -283,7 +295,9 @@ class Dumps(Target):
 
     def _one(self, rng: random.Random) -> Any:
         given = mutators.value(rng, rng.choice(self._whole))
-        return {"apiVersion": "v1", "kind": "List", "items": [given]} if rng.random() < 0.2 else given
+        return (
+            {"apiVersion": "v1", "kind": "List", "items": [given]} if rng.random() < 0.2 else given
+        )
 
     def _several(self, rng: random.Random) -> Any:
         """A dump in which some objects are changed."""
@@ -340,7 +354,9 @@ class JobFiles(Target):
 
     def __init__(self) -> None:
         pages = [(DOCS / f"{name}.md").read_text() for name in ("job-file", "moving-from-arena")]
-        blocks = [one for page in pages for one in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)]
+        blocks = [
+            one for page in pages for one in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+        ]
         assert blocks
         self._pages = [
             *(one.encode() for one in blocks),
@@ -425,12 +441,34 @@ share-memory = "1Gi"
 """,
     )
     extra = (
-        *(b"[[submit]]", b"[submit.env]", b"a.b.c = 1", b"x = 2020-01-01", b"x = 1e400", b"x = inf"),
+        *(
+            b"[[submit]]",
+            b"[submit.env]",
+            b"a.b.c = 1",
+            b"x = 2020-01-01",
+            b"x = 1e400",
+            b"x = inf",
+        ),
         *(b"x = nan", b"x = 0x" + b"f" * 5000, b"x = " + b"[" * 2000, b"x = " + b"9" * 5000),
-        *(b"[profile]", b'"" = 1', b'"\\u001b" = "a"', b'namespace = "\\u001b[5;45m"', b"profile = 3"),
-        *(b"namespace = '''\n\n'''", b"[profile.'']", b"default-profile = 3", b"request-timeout = 1"),
+        *(
+            b"[profile]",
+            b'"" = 1',
+            b'"\\u001b" = "a"',
+            b'namespace = "\\u001b[5;45m"',
+            b"profile = 3",
+        ),
+        *(
+            b"namespace = '''\n\n'''",
+            b"[profile.'']",
+            b"default-profile = 3",
+            b"request-timeout = 1",
+        ),
         *(b"emulate = 'dgx-1-v100:999999999'", b"emulate = 'dgx-1-v100:2,'", b"a" * 3000 + b" = 1"),
-        *(b"[submit]\nimage = 1979-05-27T07:32:00Z", b"a." * 2000 + b"b = 1", b"[" + b"a." * 2000 + b"b]"),
+        *(
+            b"[submit]\nimage = 1979-05-27T07:32:00Z",
+            b"a." * 2000 + b"b = 1",
+            b"[" + b"a." * 2000 + b"b]",
+        ),
         b"[submit]\nenv = {" + b", ".join(b"A%d = 'b'" % at for at in range(3000)) + b"}",
     )
     lines = (
@@ -559,12 +597,12 @@ class Kubeconfigs(Target):
 @functools.cache
 def every() -> Mapping[str, type[Target]]:
     """All targets by their names."""
-
+    from .answers import Claims, Reads, Writes  # noqa: PLC0415 - they build on this module
     from .lines import Lines  # noqa: PLC0415
-
+    from .local import KeptLogs, LocalJobs  # noqa: PLC0415
 
     targets: Sequence[type[Target]] = (
         *(Matrices, Xml, Documents, Calibrations, Fabrics, Dumps, NcclLogs, JobFiles, Settings),
-        *(Kubeconfigs, Lines),
+        *(Kubeconfigs, Lines, LocalJobs, KeptLogs, Reads, Writes, Claims),
     )
     return {one.name: one for one in targets}

@@ -14,6 +14,7 @@ import struct
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ AT = struct.Struct("<Q")
 
 def source(target: str, seed: int, number: int) -> random.Random:
     """What an input is made from."""
-    return random.Random(f"{target} {seed} {number}")  # noqa: S311 - no secret
+    return random.Random(f"{target} {seed} {number}")
 
 
 def main() -> None:
@@ -34,6 +35,7 @@ def main() -> None:
     told, says = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w", buffering=1)
     sys.stderr = os.fdopen(os.dup(2), "w", buffering=1)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.umask(0o077)
     folder = Path.cwd()
     bounded_memory()
     sandbox = Sandbox(folder)
@@ -66,6 +68,7 @@ def _chunk(
     """Run some inputs of a target, until a moment of `time.monotonic`; what that came to."""
     begun, computed, peak, ran = time.monotonic(), time.process_time(), 0, 0
     known: set[str] = set()
+    keeper = _Keeper(Path(keep), target.name)
     with target.opened(sandbox):
         for number in range(first, first + count):
             if time.monotonic() > until and number > first:
@@ -73,7 +76,7 @@ def _chunk(
             os.pwrite(mark, AT.pack(number), 0)
             given = target.make(source(target.name, seed, number))
             if only_keep:
-                return {"kept": _keep(Path(keep), target.name, number, given, Finding(kind="", what=only_keep))}
+                return {"kept": keeper.keep(number, given, Finding(kind="", what=only_keep))}
             target.prepare(given)
             outcome = sandbox.run(given)
             ran += 1
@@ -81,13 +84,12 @@ def _chunk(
             for finding in target.judged(given, outcome):
                 new = finding.what not in known
                 known.add(finding.what)
-                where = _keep(Path(keep), target.name, number, given, finding, outcome) if new else ""
                 tell(
                     {
                         "found": finding.what,
                         "kind": finding.kind,
                         "number": number,
-                        "kept": where,
+                        "kept": keeper.keep(number, given, finding, outcome) if new else "",
                         "detail": finding.detail[-4000:] if new else "",
                     }
                 )
@@ -99,31 +101,35 @@ def _chunk(
     }
 
 
-def _keep(
-    folder: Path,
-    target: str,
-    number: int,
-    given: Input,
-    finding: Finding,
-    outcome: Outcome | None = None,
-) -> str:
-    """Write down how to see a finding again; the folder where that is."""
-    made = folder / target / hashlib.sha256(finding.what.encode()).hexdigest()[:10]
-    (made / "files").mkdir(parents=True, exist_ok=True)
-    said = [finding.what, f"target {target}, input {number}", given.about, given.shell()]
-    (made / "line").write_text("\n".join(filter(None, said)) + "\n", errors="backslashreplace")
-    for name, data in given.files.items():
-        path = made / "files" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-    if given.stdin:
-        (made / "stdin").write_bytes(given.stdin)
-    if finding.detail:
-        (made / "detail").write_text(finding.detail, errors="backslashreplace")
-    if outcome is not None:
-        (made / "stdout").write_bytes(outcome.out[:1_000_000])
-        (made / "stderr").write_bytes(outcome.err[:1_000_000])
-    return str(made)
+@dataclass(frozen=True, slots=True)
+class _Keeper:
+    """Writes down how to see findings of a target again."""
+
+    folder: Path
+    target: str
+
+    def keep(
+        self, number: int, given: Input, finding: Finding, outcome: Outcome | None = None
+    ) -> str:
+        """Write down an input and what was seen; the folder where that is."""
+        made = self.folder / self.target / hashlib.sha256(finding.what.encode()).hexdigest()[:10]
+        (made / "files").mkdir(parents=True, exist_ok=True)
+        said = [finding.what, f"target {self.target}, input {number}", given.about, given.shell()]
+        text = "\n".join(filter(None, said)) + "\n"
+        (made / "line").write_text(text, encoding="utf-8", errors="backslashreplace")
+        for name, data in given.files.items():
+            path = made / "files" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+        if given.stdin:
+            (made / "stdin").write_bytes(given.stdin)
+        if finding.detail:
+            detail = made / "detail"
+            detail.write_text(finding.detail, encoding="utf-8", errors="backslashreplace")
+        if outcome is not None:
+            (made / "stdout").write_bytes(outcome.out[:1_000_000])
+            (made / "stderr").write_bytes(outcome.err[:1_000_000])
+        return str(made)
 
 
 if __name__ == "__main__":
