@@ -1,4 +1,4 @@
-"""Answers of API servers: commands that read and that write, while a proxy spoils what comes back."""
+"""Answers of API servers: commands that read and that write, while a proxy spoils the answers."""
 
 from __future__ import annotations
 

@@ -115,12 +115,14 @@ class Campaign:
             self.tallies.setdefault(one.target, Tally())
             left.put(one)
         with ThreadPoolExecutor(workers) as pool:
-            for done in [pool.submit(self._serve, left, fresh, tell) for _ in range(workers)]:
+            for done in [
+                pool.submit(self._serve, left, fresh=fresh, tell=tell) for _ in range(workers)
+            ]:
                 done.result()
         return self.tallies
 
     def _serve(
-        self, left: queue.SimpleQueue[Chunk], fresh: bool, tell: Callable[[str], object]
+        self, left: queue.SimpleQueue[Chunk], *, fresh: bool, tell: Callable[[str], object]
     ) -> None:
         worker: Worker | None = None
         try:

@@ -1,4 +1,4 @@
-"""The local engine's own files: of one job that are broken, with commands about it and about others.
+"""The local engine's own files: those of one job broken, and commands about it and about others.
 
 Jobs are submitted once, for real; what they leave below the state folder is copied for each input.
 """
@@ -150,7 +150,7 @@ class LocalJobs(_Engine):
     )
     others = ("done", "fail")
     jobs = ("done", "fail", "held", "run", "wait")
-    likely = {"record", "submission.json", "manifest.json", "events", "times", "runs"}
+    likely = frozenset({"record", "submission.json", "manifest.json", "events", "times", "runs"})
 
     def _learn(self, sandbox: Sandbox) -> None:
         found = [name for name in self._files if "/jobs/" in name]

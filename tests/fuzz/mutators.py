@@ -29,7 +29,21 @@ TEXTS = (
     # No style that the program uses itself.
     *("\x1b[5;45mX\x1b[0m", "\x1b]0;TITLE\x07", "\u202eevil", "\ud800", "\udcff", "\U0010ffff"),
     *("a" * 300, "a" * 5000, "9" * 20, "9" * 5000, "0" * 400 + "1", "-1", "1e999", "NaN", "0x10"),
-    *("٣", "²", "１２", "é", "𝒳", "😀", "null", "true", "~", "no", "1_000", "0b", "0b_"),
+    *(
+        "\u0663",
+        "\u00b2",
+        "\uff11\uff12",
+        "é",
+        "\U0001d4b3",
+        "\U0001f600",
+        "null",
+        "true",
+        "~",
+        "no",
+        "1_000",
+        "0b",
+        "0b_",
+    ),
     *("2020-13-45", "190:20:30", "../../etc/passwd", "/etc/passwd", "/dev/zero", "-", "--", "="),
     *(":", ",", "<script>alert(1)</script>", "{{7*7}}", "${IFS}", "$(id)", "`id`", "'; ls #"),
     *("%s%n", "0,1,2,3", "node-0/0,1;node-1/2", "&a", "*a", "!!python/object/apply:os.system [id]"),
@@ -232,24 +246,19 @@ def value(rng: random.Random, sample: Sample) -> Any:
 
 def hostile(rng: random.Random, depth: int = 0) -> Any:
     """Any value but the one that was expected."""
-    match rng.randrange(9):
-        case 0:
-            return rng.choice(INTEGERS)
-        case 1:
-            return rng.choice(FLOATS)
-        case 2 | 3:
-            return rng.choice(TEXTS)
-        case 4:
-            return None
-        case 5:
-            return rng.random() < 0.5
-        case 6:
-            return [] if depth > 2 else [hostile(rng, depth + 1) for _ in range(rng.randrange(3))]
-        case 7:
-            keys = rng.choices((*TEXTS, "name", "kind", "metadata"), k=rng.randrange(3))
-            return {} if depth > 2 else {key: hostile(rng, depth + 1) for key in keys}
-        case _:
-            return rng.choice(WRITTEN)
+    kind = rng.choice(_HOSTILE)
+    if kind is list:
+        return [] if depth > 2 else [hostile(rng, depth + 1) for _ in range(rng.randrange(3))]
+    if kind is dict:
+        keys = rng.choices((*TEXTS, "name", "kind", "metadata"), k=rng.randrange(3))
+        return {} if depth > 2 else {key: hostile(rng, depth + 1) for key in keys}
+    return rng.choice(kind)
+
+
+_HOSTILE: tuple[Any, ...] = (
+    *(INTEGERS, INTEGERS, FLOATS, FLOATS, TEXTS, TEXTS, TEXTS, TEXTS, (None,), (None,)),
+    *((True, False), list, list, dict, dict, WRITTEN),
+)
 
 
 def _changed(rng: random.Random, at: Any, path: Path, sample: Sample) -> Any:

@@ -246,7 +246,7 @@ _CHANGES: Mapping[str, Sequence[tuple[int, int | None]]] = {
     "os.truncate": ((0, None),),
     "os.setxattr": ((0, None),),
 }
-"""Audit events of changes: where among what they tell a path is, and the folder it is relative to."""
+"""Audit events of changes: where they tell a path, and the open folder that it is relative to."""
 
 
 class _Watch:

@@ -174,7 +174,7 @@ class Documents(Target):
             data = mutators.text(rng, data)
         line = ["topology", "show", "--from", "machine.json"]
         return Input(
-            line=line + [*_output(rng, "json", "yaml", "svg")], files={"machine.json": data}
+            line=[*line, *_output(rng, "json", "yaml", "svg")], files={"machine.json": data}
         )
 
 
@@ -213,7 +213,7 @@ class Fabrics(Target):
 
     name = "fabric"
     share = 35
-    few = 200
+    few = 100
     pages = texts("fabrics/*.yaml")
     nodes = texts("dumps/racks.yaml")[0]
 
@@ -349,7 +349,7 @@ class JobFiles(Target):
 
     name = "job"
     share = 45
-    few = 200
+    few = 100
     state = texts("dumps/two-dgx-1.json")[0]
 
     def __init__(self) -> None:
@@ -403,6 +403,7 @@ class Settings(Target):
 
     name = "settings"
     share = 50
+    few = 150
     samples = (
         b"""namespace = "team-a"
 request-timeout = "10s"
@@ -501,7 +502,7 @@ class Kubeconfigs(Target):
 
     name = "kubeconfig"
     share = 50
-    few = 200
+    few = 150
     sample = mutators.Sample.of(
         {
             "apiVersion": "v1",
