@@ -46,13 +46,13 @@ def test_no_hostile_input_is_a_traceback_an_odd_exit_or_without_end(
     tallies: Mapping[str, Tally], target: str
 ):
     tally = tallies[target]
-    assert tally.ran == TARGETS[target].few
     if tally.found:
         pytest.fail("\n".join(map(told, tally.found.values())), pytrace=False)
+    assert tally.ran == TARGETS[target].few
 
 
 def told(one: Found) -> str:
-    line = Path(one.kept, "line").read_text(encoding="utf-8")[:2000]
+    line = Path(one.kept, "line").read_text(encoding="utf-8")[:2000] if one.kept else ""
     return f"{one.times} x {one.what}, first input {one.number}: {line}{one.detail[-1500:]}"
 
 

@@ -92,7 +92,7 @@ def places(tallies: Mapping[str, Tally]) -> list[str]:
     found = [(name, one) for name, tally in tallies.items() for one in tally.found.values()]
     return [
         f"{one.times:6,}  {name}: {one.what} ({one.kind}; first input {one.number})\n"
-        f"        {one.kept}"
+        f"        {one.kept or one.detail}"
         for name, one in sorted(found, key=lambda pair: -pair[1].times)
     ]
 

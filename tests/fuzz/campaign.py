@@ -164,6 +164,18 @@ class Campaign:
                     return worker
             # It is gone, and took with it what it had counted.
             at, how = worker.at(first), worker.close()
+            if not how:
+                with self._lock:
+                    tally.add(
+                        {
+                            "found": "the fuzzer itself has failed",
+                            "kind": verdicts.OTHER,
+                            "number": at,
+                            "kept": "",
+                            "detail": worker.said,
+                        }
+                    )
+                return None
             what = f"the process was ended by {how}"
             kept = self._kept(chunk.target, at, what)
             with self._lock:
@@ -285,6 +297,4 @@ class Worker:
         self.said = self._errors.read()[-4000:]
         self._errors.close()
         shutil.rmtree(self._folder, ignore_errors=True)
-        if code > 0:
-            raise RuntimeError(f"the fuzzer itself has failed:\n{self.said}")
-        return signal.Signals(-code).name if code else ""
+        return signal.Signals(-code).name if code < 0 else ""
