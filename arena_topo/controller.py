@@ -29,7 +29,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from arena_topo import manifests
-from arena_topo.backends import Backend
+from arena_topo.backends import Backend, quota
 from arena_topo.backends.kubernetes.status import is_launcher
 from arena_topo.backends.kubernetes.upkeep import LEASE_DURATION
 from arena_topo.backends.queue import MOST_TRIES, Queue, QueuedJob, Snapshot, written
@@ -209,7 +209,7 @@ class Controller:
         if self._withdrawn(view, leads):
             view = self.queue.read()
         self._guarded("the published view", lambda: self._publish(view))
-        pods = self.upkeep.pods()
+        pods = self.upkeep.pods((job.manifest for job in view.jobs), self._told_once)
         now = self.queue.now()
         self._forget(view)
         self._notice(view, pods, now)
@@ -253,13 +253,16 @@ class Controller:
         try:
             return act()
         except Exception as error:  # noqa: BLE001  jobs are anybody's, and may be any nonsense
-            line = f"warning: {what}: {_told(error)}"
+            self._told_once(f"warning: {what}: {_told(error)}")
+        return False
+
+    def _told_once(self, line: str) -> None:
+        """Say a line, but not the same one again within `_SAID_AGAIN`."""
         now = self.clock()
         self._warned = {key: at for key, at in self._warned.items() if now - at < _SAID_AGAIN}
         if line not in self._warned:
             self._warned[line] = now
             self.tell(line)
-        return False
 
     def _forget(self, view: Snapshot) -> None:
         """Drop what is remembered of jobs that are gone or were placed anew."""
@@ -419,7 +422,11 @@ class Controller:
         """Suspend a gang whole; it waits for its turn again."""
         tries = job.tries + counts
         patch = transition.taking_back(
-            job.manifest, manifests.unplaced(job.manifest), reason, tries
+            job.manifest,
+            manifests.unplaced(job.manifest),
+            reason,
+            tries,
+            blocked_by=quota.blocker(reason),
         )
         if self.queue.change(job.manifest, patch) is None:
             return False
@@ -514,7 +521,7 @@ class Controller:
         self._published = self.clock()
         self.upkeep.publish_view(view.cluster(), now=view.now)
         if self.ack:
-            self.upkeep.mirror()
+            self.upkeep.mirror(self._told_once)
         return True
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import ssl
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -31,7 +32,9 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Declare the marker of tests that a real cluster must pass as well."""
+    """Declare the marker of tests that a real cluster must pass; undo what `nohup` ignores."""
+    # Commands inherit an ignored SIGHUP, and rightly go on; tests are about all others.
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     config.addinivalue_line(
         "markers",
         f"cluster(needs): runs against the fake cluster, and against the real one that"

@@ -57,6 +57,19 @@ P100_LANES = dict.fromkeys(P100_SINGLE, 1)
 V100 = machine("dgx-1-v100", "V100", matrix(8, V100_LANES))
 P100 = machine("dgx-1-p100", "P100", matrix(8, P100_LANES))
 HGX = machine("hgx-a100", "A100", flat(8, Link(kind=LinkKind.NVLINK, lanes=12)))
+
+
+def on_a_switch(size: int, first: int) -> Machine:
+    """An H100 machine behind an NVSwitch, of whose GPU 0 only so many NVLinks are up."""
+    lanes = {
+        (one, other): 18 if one else first for one in range(size) for other in range(one + 1, size)
+    }
+    name = f"hgx-{size}-{first}"
+    return machine(name, "H100", matrix(size, lanes))
+
+
+OFF_THE_SWITCH = on_a_switch(8, 0)
+WEAK_ON_THE_SWITCH = on_a_switch(8, 14)
 PCIE = machine("pcie", "L40S", matrix(8, {}))
 
 

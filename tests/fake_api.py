@@ -121,6 +121,8 @@ class Hook:
 class FakeApi(Store):
     """The server, and the hands that its world has: add, change and look at what it stores."""
 
+    gangs: tuple[str, ...] = ("v1alpha2",)
+    """The versions of PodGroup and Workload of `scheduling.k8s.io`, where they are served."""
     logging = 0
     """Raised to cut all logs that are followed."""
     watching = 0
@@ -664,6 +666,8 @@ class FakeApi(Store):
             return tuple(self.topologies)
         if resource.group == "kueue.x-k8s.io":
             return tuple(self.kueue)
+        if resource.group == "scheduling.k8s.io" and len(resource.versions) > 1:
+            return self.gangs
         return resource.versions
 
     def preferred(self, resource: Resource) -> str:

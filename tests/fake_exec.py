@@ -52,6 +52,8 @@ class Execs:
         """Whether nothing at all is taken from who asks, so that connections fill up."""
         self.eager = False
         """Whether the consent leaves only with the first frame, over TLS in one record."""
+        self.resets = False
+        """Whether a connection is reset once the exit code is out, and never closed."""
         self.running: list[subprocess.Popen[bytes]] = []
         self.connections: list[socket.socket] = []
         self.ended = threading.Event()
@@ -332,4 +334,9 @@ class _Session:
     def _finish(self, status: Object) -> None:
         more: dict[str, Any] = {"kind": "Status", "apiVersion": "v1"}
         self._send(STATUS, json.dumps({**more, **status}).encode())
+        if self._execs.resets:
+            linger = struct.pack("ii", 1, 0)
+            self._connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+            self._connection.close()
+            return
         self._raw(8, struct.pack(">H", 1000))

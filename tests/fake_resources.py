@@ -82,9 +82,10 @@ def _all() -> Iterator[Resource]:
     yield Resource(plural="deviceclasses", kind="DeviceClass", group=group, wide=True)
     group = "scheduling.k8s.io"
     yield Resource(plural="priorityclasses", kind="PriorityClass", group=group, wide=True)
-    alpha = ("v1alpha2",)
-    yield Resource(plural="podgroups", kind="PodGroup", group=group, versions=alpha, status=True)
-    yield Resource(plural="workloads", kind="Workload", group=group, versions=alpha)
+    # Kubernetes 1.36 serves the first of these, 1.37 the others.
+    later = ("v1alpha2", "v1beta1", "v1alpha3")
+    yield Resource(plural="podgroups", kind="PodGroup", group=group, versions=later, status=True)
+    yield Resource(plural="workloads", kind="Workload", group=group, versions=later)
     for group, version in (
         ("scheduling.x-k8s.io", "v1alpha1"),
         ("scheduling.volcano.sh", "v1beta1"),

@@ -117,7 +117,7 @@ def pod(
                 "training.kubeflow.org/job-role": role,
             },
             "annotations": notes or {},
-            "ownerReferences": [{"kind": "MPIJob", "name": "demo", "uid": UID}],
+            "ownerReferences": [{"kind": "MPIJob", "name": "demo", "uid": UID, "controller": True}],
             **(meta or {}),
         },
         "spec": {

@@ -7,6 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+from arena_topo.nccl.measured import Table, TableReader
+
+
+def read_tables(lines: Iterable[str]) -> tuple[Table, ...]:
+    """Every table of one log."""
+    reader = TableReader()
+    reader.feed_all(lines)
+    return reader.tables()
+
 
 def host_of(pod: int) -> str:
     return f"demo-worker-{pod}"

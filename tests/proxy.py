@@ -49,6 +49,8 @@ class Trouble:
     reset: bool = False
     cut: int | None = None
     """Bytes of the body after which the connection is reset."""
+    torn: bool = False
+    """The answer is half of the body, and says that this is all of it."""
     lines: int | None = None
     """Events of a watch after which it ends."""
     late: bool = False
@@ -227,7 +229,9 @@ class _Handler(StreamRequestHandler):
     def _pass_on(self, answer: Any, trouble: Trouble, *, streams: bool) -> None:
         headers = {name: value for name, value in answer.headers.items() if name.lower() in KEPT}
         if not streams:
-            self._send(answer.status, headers, answer.read(), cut=trouble.cut)
+            body = answer.read()
+            whole = body[: len(body) // 2] if trouble.torn else body
+            self._send(answer.status, headers, whole, cut=trouble.cut)
             return
         self._head(answer.status, {**headers, "transfer-encoding": "chunked"})
         left = trouble.lines

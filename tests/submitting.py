@@ -1,9 +1,10 @@
 """A process that submits gangs one after another, and may be killed after any of its requests.
 
 python submitting.py KUBECONFIG NAME...         submit these; a line of JSON for each
-python submitting.py KUBECONFIG --die NAME      submit NAME-1, NAME-2, ... each in a process of
+python submitting.py KUBECONFIG --die NAME STEP submit NAME-1, NAME-2, ... each in a process of
                                                 its own that ends without a word after so many
-                                                requests, until one of them comes through
+                                                requests, until one of them comes through; only
+                                                each STEP-th number of requests
 """
 
 from __future__ import annotations
@@ -57,9 +58,9 @@ def _die_after(backend: kubernetes.KubernetesBackend, last: int) -> None:
     pool.request = counted
 
 
-def dying(config: str, prefix: str) -> None:
-    """Submit in a process of its own that dies after 1, 2, 3, ... requests."""
-    for last in range(1, 1000):
+def dying(config: str, prefix: str, step: int) -> None:
+    """Submit in a process of its own that dies after 1, 1 + step, ... requests."""
+    for last in range(1, 1000, step):
         child = os.fork()
         if not child:
             found = submitted(config, f"{prefix}-{last}", last)
@@ -74,7 +75,7 @@ def dying(config: str, prefix: str) -> None:
 def main() -> None:
     config, *names = sys.argv[1:]
     if names[0] == "--die":
-        dying(config, names[1])
+        dying(config, names[1], int(names[2]))
         return
     for name in names:
         sys.stdout.write(json.dumps(submitted(config, name)) + "\n")

@@ -288,8 +288,8 @@ def test_a_job_that_is_not_there_is_an_error_in_arenas_words(local):
     ):
         with pytest.raises(arena_topo.NotFound, match=re.escape(text)):
             verb("nope", options=HERE, namespace="team")
-    with pytest.raises(arena_topo.NotFound, match="training job not found"):
-        next(arena_topo.logs("nope", options=HERE))
+    with pytest.raises(arena_topo.NotFound, match=re.escape(text)):
+        next(arena_topo.logs("nope", options=HERE, namespace="team"))
     arena_topo.delete("nope", options=HERE, ignore_not_found=True)
 
 

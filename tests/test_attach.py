@@ -174,7 +174,11 @@ def test_dashes_before_the_job_are_answered_in_arenas_words(place: Place, capsys
         ),
     )
     code, err = place.answer(capsys)
-    assert (code, err) == (2, "error: not set job name,please set it\n")
+    assert code == 2
+    assert err.splitlines() == [
+        "error: not set job name,please set it",
+        "  try:  arena-topo attach [OPTIONS] JOB [-- COMMAND...]; --help says more",
+    ]
 
 
 def test_whoever_reads_no_more_ends_it_quietly(place: Place):
@@ -267,6 +271,12 @@ def test_a_connection_that_breaks_is_an_error(place: Place):
         r"  why:  (it was closed before the command ended|.*[Rr]eset.*)\n",
         said,
     )
+
+
+def test_an_exit_code_that_has_arrived_outlives_the_connection(place: Place):
+    place.api.execs.resets = True
+    done = place.run("--", "sh", "-c", "echo out; exit 7")
+    assert (done.returncode, done.stdout, done.stderr.decode()) == (7, b"out\n", HELLO)
 
 
 def test_a_program_that_the_image_lacks_is_named(place: Place, capsys: Any):

@@ -175,7 +175,7 @@ def test_v1alpha1_has_the_template_alone_whatever_the_cluster_offers():
     [
         ("admission", V2BETA1, NOTHING, "no admission policy places workers", "arena-topo install"),
         ("admission", V1ALPHA1, POLICIES, "v1alpha1 do not know their number", "leave it out"),
-        ("gates", V2BETA1, NOTHING, "and you may not", 'verbs: ["list", "watch", "patch"]'),
+        ("gates", V2BETA1, NOTHING, "and you may not", 'verbs: ["list", "patch"]'),
         ("gates", V1ALPHA1, POLICIES, "v1alpha1 drops scheduling gates", "leave it out"),
         ("claims", V2BETA1, POLICIES, "no DRA driver publishes the GPUs of node a", "leave it out"),
     ],
@@ -890,7 +890,7 @@ def test_the_patch_of_a_gated_worker_is_accepted_whatever_affinity_it_has(
     assert after["spec"]["schedulingGates"] == [{"name": "other"}]
     notes = after["metadata"]["annotations"]
     assert notes["note"] == "kept"
-    assert notes["topology.kubernetes.io/gpu-group"] == "0,3"
+    assert notes["topology.kubernetes.io/gpu-group"] == "3,0"
     assert notes["topology.kubernetes.io/gpu-visible"] == "3,0"
     assert after["spec"]["tolerations"] == [TOLERATION]
     terms = after["spec"]["affinity"]["nodeAffinity"][REQUIRED]["nodeSelectorTerms"]

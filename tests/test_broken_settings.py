@@ -107,3 +107,20 @@ def test_the_view_shows_a_variable_that_names_no_kubeconfig(
     code, out, _err = run("config", "view")
     assert code == 0
     assert "KUBECONFIG names no file that is there" in out
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (f"\n\nx = 1{'0' * 5000}\n", ", line 3: a number has too many digits\n"),
+        (f"request-timeout = 0x{'f' * 5000}\n", ": request-timeout has too many digits\n"),
+    ],
+    ids=["decimal", "hexadecimal"],
+)
+def test_a_number_that_no_program_can_read_is_refused_with_its_place(
+    text: str, said: str, user: Path, run: Run
+):
+    user.write_text(text)
+    assert run("list", *HERE) == (2, "", f"error: {user}{said}")
+    code, _out, err = run("config", "view", *HERE)
+    assert (code, said in err) == (2, True)

@@ -317,12 +317,65 @@ def test_what_is_missing_is_named_with_the_way_out(check, api, case):
     assert code == (1 if result == "fail" else 0)
 
 
+def test_where_all_gpus_are_shared_no_links_are_said_to_be_published(check, api):
+    with of(api, "Node", "n1", "") as one:
+        one["metadata"]["labels"]["nvidia.com/gpu.replicas"] = "2"
+    code, found, _err = check()
+    assert (code, found["topology"]) == (
+        0,
+        [
+            (
+                "warn",
+                (
+                    "only node n1 has GPUs, and they are shared or cut up: no job is placed by"
+                    " topology"
+                ),
+                "arena-topo top node shows how each node is set up",
+            )
+        ],
+    )
+
+
+@pytest.mark.parametrize(
+    ("count", "said"), [(5, "so is node n5"), (6, "so are 2 more nodes: n5, n6")]
+)
+def test_of_many_nodes_that_are_set_up_by_halves_the_last_are_named_together(
+    check, api, count, said
+):
+    for at in range(2, count + 1):
+        api.add(node(f"n{at}"))
+    for at in range(1, count + 1):
+        with of(api, "Node", f"n{at}", "") as one:
+            one["metadata"]["labels"][TAINT] = "true"
+    _code, found, _err = check()
+    assert found["topology nodes"][-1] == ("warn", said, "arena-topo nodes list")
+
+
 def test_a_gang_scheduler_is_named(check, api):
     api.unserved -= {"podgroups.scheduling.x-k8s.io"}
     _code, found, _err = check()
     assert found["gang scheduler"] == [
         ("ok", "scheduler-plugins or Koordinator (scheduling.x-k8s.io)", None)
     ]
+
+
+UNKNOWN = "kube-scheduler serves PodGroups as v1alpha3, arena-topo writes v1beta1 and v1alpha2"
+
+
+@pytest.mark.parametrize(
+    ("served", "finding"),
+    [
+        (("v1alpha2",), ("ok", "kube-scheduler (scheduling.k8s.io/v1alpha2)", None)),
+        (("v1beta1", "v1alpha3"), ("ok", "kube-scheduler (scheduling.k8s.io/v1beta1)", None)),
+        (("v1alpha3",), ("warn", f"{UNKNOWN}: --gang-scheduling does nothing here", None)),
+    ],
+    ids=["1.36", "1.37", "unknown"],
+)
+def test_the_version_of_the_schedulers_own_gangs_is_named(check, api, served, finding):
+    api.unserved -= {"podgroups.scheduling.k8s.io"}
+    api.gangs = served
+    _code, found, _err = check()
+    assert found["gang scheduler"] == [finding]
 
 
 @pytest.mark.usefixtures("api")

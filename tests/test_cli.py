@@ -435,9 +435,16 @@ def test_a_missing_job_gets_the_text_that_arenas_sdk_looks_for(kind, arena):
 
 @pytest.mark.parametrize("command", ["get", "logs", "delete"])
 @pytest.mark.usefixtures("world")
-def test_a_command_about_a_job_without_a_name_shows_its_help_and_fails(command, arena):
+def test_a_command_about_a_job_without_a_name_fails_and_says_on_stderr_how_it_is_used(
+    command, arena
+):
     code, out, err = arena(command)
-    assert (code, err) == (2, "error: not set job name,please set it\n")
+    assert (code, out) == (2, "")
+    said, tries = err.splitlines()
+    assert said == "error: not set job name,please set it"
+    assert tries.startswith(f"  try:  arena-topo {command} [OPTIONS] JOB")
+    code, out, err = arena(command, "--help")
+    assert (code, err) == (0, "")
     assert out.startswith(f"Usage: arena-topo {command} ")
 
 
@@ -475,7 +482,11 @@ def test_a_log_reaches_stdout_and_byte_for_byte_if_raw(capfdbinary):
 def test_the_log_of_a_missing_job_is_an_error_at_once(arena):
     code, out, err = arena("logs", "-f", "ghost")
     assert (code, out) == (1, "")
-    assert err.startswith("error: training job not found,please use 'arena-topo list'")
+    assert err == (
+        "error: Not found training job ghost in namespace default,"
+        "please use 'arena submit' to create it.\n"
+        "  try:  arena-topo list shows the jobs that are there, with -A in all namespaces\n"
+    )
 
 
 @pytest.mark.usefixtures("world")
@@ -507,6 +518,24 @@ def test_deleting_goes_on_after_a_job_that_is_not_there(arena, world):
 @pytest.mark.usefixtures("world")
 def test_a_job_that_is_not_there_can_be_ignored(arena):
     assert arena("del", "ghost", "--ignore-not-found") == (0, "", "")
+
+
+@pytest.mark.parametrize(
+    ("words", "flag"),
+    [
+        (("delete", "demo", "--no-namespace", "other"), "--no-namespace"),
+        (("list", "--no-namespace", "other"), "--no-namespace"),
+        (("plan", "mpi", "--name=x", "--no-gpus", "2"), "--no-gpus"),
+        (("plan", "mpi", "--name=x", "--no-dry-run", "c"), "--no-dry-run"),
+    ],
+)
+def test_only_switches_can_be_negated_and_nothing_is_done_otherwise(words, flag, arena, world):
+    arena("submit", "mpi", *GANG, "-n", "other", "c")
+    there = dict(world.known)
+    code, out, err = arena(*words)
+    assert (code, out) == (2, "")
+    assert f"error: unknown flag: {flag}\n" in err
+    assert world.known == there
 
 
 # ---------------------------------------------------------------- machines and the program

@@ -37,19 +37,23 @@ class World:
         self.api, self.config = api, config
         self.cluster = FakeCluster(api, kueue=True)
         for index in range(nodes):
-            self.cluster.node(
-                f"node-{index}",
-                labels={TAINT: "true"} if dedicated else None,
-                taints=[{"key": TAINT, "effect": "NoSchedule"}] if dedicated else None,
-            )
-            machine = presets.machine("dgx-1-v100", f"node-{index}")
-            api.add(published.config_map(machine, machine.everything))
+            self.machine(f"node-{index}", dedicated=dedicated)
         if api.find("Namespace", SYSTEM) is None:
             api.add({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}})
         self.backend = kubernetes.open_backend(Options(kubeconfig=config))
         self.said: list[str] = []
         self.time = 1000.0
         self.controller = self.another()
+
+    def machine(self, name: str, *, dedicated: bool = False) -> None:
+        """Add a DGX-1 whose links are published."""
+        self.cluster.node(
+            name,
+            labels={TAINT: "true"} if dedicated else None,
+            taints=[{"key": TAINT, "effect": "NoSchedule"}] if dedicated else None,
+        )
+        machine = presets.machine("dgx-1-v100", name)
+        self.api.add(published.config_map(machine, machine.everything))
 
     def another(self) -> Controller:
         queue = self.backend.queue
@@ -129,6 +133,24 @@ def test_a_waiting_gang_starts_once_there_is_room(world):
     assert here.runs("second")
     assert here.nodes("second") == {"node-0"}
     assert "default/second: started" in here.said
+
+
+def test_the_name_of_a_machine_does_not_cost_the_oldest_gang_its_turn(world):
+    here = world(0)
+    for index in range(2):
+        here.machine(f"quota-pool-{index}")
+    here.submit("first", workers=12)
+    here.submit("large", workers=16)
+    assert "quota-pool" in here.reason("large")
+    here.later(2)
+    here.submit("small", workers=4)
+    assert not here.runs("small")
+    here.rounds(2)
+    assert not here.runs("small")
+    here.backend.delete("first", "default")
+    here.cluster.settle()
+    here.rounds(2)
+    assert here.runs("large")
 
 
 def test_the_oldest_waiting_gang_comes_first_and_a_small_one_does_not_take_its_place(world):
@@ -220,6 +242,27 @@ def test_a_waiting_job_whose_files_are_there_is_started(world, tmp_path):
     here.cluster.settle()
     here.rounds(2)
     assert here.runs("second")
+
+
+def test_a_job_with_files_of_who_may_not_see_the_cluster_is_started(world, tmp_path):
+    here = world(1)
+    here.rounds()
+    here.api.add(
+        {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": {"name": LEASE, "namespace": SYSTEM},
+            "spec": {"holderIdentity": "c", "renewTime": "2999-01-01T00:00:00.000000Z"},
+        }
+    )
+    (tmp_path / "settings.yaml").write_text("a: 1")
+    files = (ConfigFile.parse(f"{tmp_path}/settings.yaml:/etc/settings.yaml"),)
+    here.api.deny("list nodes")
+    here.submit("job", workers=8, config_file=files)
+    assert not here.runs("job")
+    here.api.denied.clear()
+    here.rounds(2)
+    assert here.runs("job")
 
 
 def test_a_worker_that_is_created_again_is_sent_to_its_place_from_the_gate(world):

@@ -5,7 +5,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from cube_mesh import HGX, V100, cluster, machine, matrix, node
+from cube_mesh import (
+    HGX,
+    OFF_THE_SWITCH,
+    V100,
+    WEAK_ON_THE_SWITCH,
+    cluster,
+    machine,
+    matrix,
+    node,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -89,10 +98,15 @@ def test_links_that_form_no_tree_are_a_triangle_in_their_own_words():
     ]
 
 
-def test_a_switch_is_worth_its_slowest_nvlink():
-    mixed = machine("odd", "V100", matrix(4, {(0, 1): 6, (1, 2): 6, (2, 3): 4}))
-    assert mixed.nvswitch
-    assert "NVSwitch: NV4 between any two" in drawing.machine(mixed)
+def test_a_switch_is_said_to_join_any_two_gpus_only_where_it_does():
+    """A GPU whose NVLinks are down (`nvidia-smi topo -m` says NODE or SYS), and a weaker one."""
+    off = drawing.machine(OFF_THE_SWITCH)
+    assert "between any two" not in off
+    assert "      2  PHB   NV18" in off.splitlines()
+    weak = drawing.machine(WEAK_ON_THE_SWITCH).splitlines()
+    assert "NVSwitch: NV18 between any two" in weak[4]
+    assert weak[4].index("╰") > weak[1].index("┌")
+    assert "NV14, 14 NVLinks" in weak[5]
 
 
 def test_one_numa_node_needs_no_bracket():
@@ -318,7 +332,9 @@ def test_nodes_without_gpus_take_no_place_from_the_network():
 
 def test_one_gpu_is_not_many():
     world = cluster(node("a", machine("one", "V100", matrix(1, {}))))
-    assert drawing.fabric(world).startswith("cluster (1.25 GB/s): 1 node, 1 of 1 GPU free\n")
+    assert drawing.fabric(world).startswith(
+        "cluster (1.25 GB/s, assumed): 1 node, 1 of 1 GPU free\n"
+    )
 
 
 def test_no_gpu_is_called_free_on_a_machine_that_takes_no_jobs():

@@ -539,6 +539,18 @@ def test_a_connection_that_closes_before_the_end_is_no_success(serve: Any):
         podexec.execute(api, "team-a", "demo-worker-0", ["true"])
 
 
+def test_an_exit_code_that_has_arrived_outlives_the_connection(serve: Any):
+    def answer(peer: Peer, _asked: dict[str, Any]) -> None:
+        peer.send(1, b"all")
+        peer.send(3, json.dumps({"status": "Success"}).encode())
+        linger = struct.pack("ii", 1, 0)
+        peer._connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+
+    _, api = serve(answer)
+    done = podexec.execute(api, "team-a", "demo-worker-0", ["true"])
+    assert done == Done(code=0, stdout=b"all")
+
+
 # A look into the workers of a job.
 
 

@@ -79,7 +79,7 @@ def test_a_document_may_come_from_standard_input(monkeypatch: pytest.MonkeyPatch
         (b"levels: [", "line 1, column 10: not YAML: "),
         (b"a: 1\n---\nb: 2\n", "line 2, column 1: not YAML: "),
         (b"a: \xff", "is not UTF-8 text"),
-        (b"a: 2026-02-30", "not YAML: "),
+        (b"a: 2026-02-30", "line 1, column 4: not YAML: '2026-02-30' is no time"),
         (b"[" * 100_000, "is nested too deeply"),
     ],
 )

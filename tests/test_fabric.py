@@ -115,6 +115,7 @@ def pairs(coarse, near):
         (LEAF, CLIQUE, ["leaf", "nvlink"]),
         (f"{GKE}block", f"{GKE}subblock", ["spine", "leaf"]),
         ("topology.gke.io/cluster", "topology.gke.io/rack", ["spine", "leaf"]),
+        ("alibabacloud.com/point-of-delivery", "alibabacloud.com/asw-id", ["spine", "leaf"]),
         (f"{EKS}2", f"{EKS}3", ["spine", "leaf"]),
         (f"{EKS}3", f"{EKS}4", ["spine", "leaf"]),
         (f"{EKS}3", "topology.k8s.aws/ultraserver-id", ["leaf", "nvlink"]),

@@ -188,7 +188,6 @@ LOST = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("fault", LOST)
 def test_submit_leaves_nothing_half_whichever_request_goes_wrong(world, fault):
     lines = world.trace(*SUBMIT)

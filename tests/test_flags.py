@@ -295,6 +295,15 @@ def test_a_command_that_was_not_quoted_is_refused_with_the_way_out(words, hear):
     assert "  try:  quote the whole command, or put -- before it\n" in heard.errors
 
 
+def test_a_word_after_a_flag_that_takes_none_is_named_as_the_cause(hear):
+    said = hear("submit", "mpi", "--name=x", "--queue", "q", "--gputopology", "train").errors
+    assert said.splitlines() == [
+        "error: --gputopology stands after the start of the command, 'q'",
+        "  why:  --queue takes no value, so 'q' is read as the start of the command",
+        "  try:  leave out 'q'; or quote the whole command, or put -- before it",
+    ]
+
+
 def test_a_misspelt_flag_after_a_command_of_one_word_still_gets_a_suggestion(hear):
     heard = hear("submit", "mpi", "./train.sh", "--gusp=2")
     assert heard.errors.endswith("or put -- before it; or did you mean --gpus?\n")

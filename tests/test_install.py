@@ -77,7 +77,7 @@ def named(kind: str, name: str, **how: Any) -> dict[str, Any]:
 
 def container(kind: str, **how: Any) -> dict[str, Any]:
     """The container of the agent or the controller."""
-    name = {"DaemonSet": install.AGENT, "Deployment": install.CONTROLLER}[kind]
+    name = {"DaemonSet": "arena-topo-agent", "Deployment": install.CONTROLLER}[kind]
     return named(kind, name, **how)["spec"]["template"]["spec"]["containers"][0]
 
 
@@ -212,7 +212,7 @@ def test_the_policies_read_what_jobs_carry():
 
 
 def test_the_policies_of_writers_know_the_names_of_what_is_published():
-    agent = json.dumps(named("ValidatingAdmissionPolicy", install.AGENT))
+    agent = json.dumps(named("ValidatingAdmissionPolicy", "arena-topo-agent"))
     suffix = published.object_name("")
     for word in (f"variables.node + '{suffix}'", f"[?'{published.NODE_LABEL}']", "[?'nodeName']"):
         assert word in agent
@@ -223,12 +223,12 @@ def test_the_policies_of_writers_know_the_names_of_what_is_published():
 
 def test_the_agent_runs_where_labels_tell_of_gpus():
     assert {*published.PRODUCT_LABELS, published.SCHEDULE_LABEL, TAINT} <= set(install.GPU_LABELS)
-    pod = named("DaemonSet", install.AGENT)["spec"]["template"]["spec"]
+    pod = named("DaemonSet", "arena-topo-agent")["spec"]["template"]["spec"]
     terms = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     # Terms are alternatives: any of the labels will do.
     keys = [[one["key"] for one in term["matchExpressions"]] for term in terms["nodeSelectorTerms"]]
     assert keys == [[key] for key in install.GPU_LABELS]
-    chosen = named("DaemonSet", install.AGENT, node_selector={"pool": "gpu"})
+    chosen = named("DaemonSet", "arena-topo-agent", node_selector={"pool": "gpu"})
     assert chosen["spec"]["template"]["spec"]["nodeSelector"] == {"pool": "gpu"}
     assert "affinity" not in chosen["spec"]["template"]["spec"]
 
@@ -407,7 +407,7 @@ def test_a_difference_is_shown_by_its_lines(arena, api):
     assert _heads(out) == [
         f"+++ install/clusterrole.rbac.authorization.k8s.io/{install.SUBMITTER}",
         f"+++ install/deployment.apps/{install.CONTROLLER} in namespace {install.SYSTEM}",
-        f"+++ install/daemonset.apps/{install.AGENT} in namespace {install.SYSTEM}",
+        f"+++ install/daemonset.apps/arena-topo-agent in namespace {install.SYSTEM}",
     ]
 
 

@@ -89,6 +89,7 @@ def bears(**said: str) -> tuple[Toleration]:
             NAMES,
         ),
         ({"service_account": "a b"}, "--service-account", "nothing can be called 'a b'", NAMES),
+        ({"data": ("ok:/a", "My_Claim:/x")}, "--data", "nothing can be called 'My_Claim'", NAMES),
         ({"priority": "High"}, "--priority", "nothing can be called 'High'", NAMES),
         ({"image": "my image:1"}, "--image", "'my image:1' has a blank in it", IMAGE),
         ({"image": "image:1\n"}, "--image", r"'image:1\n' has a blank in it", IMAGE),

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,11 +19,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arena_topo.backends import JobStatus, Phase
+from arena_topo.backends import JobStatus, Options, Phase
 from arena_topo.backends.kept import AGE, SWITCH, Archive, Kept, open_archive
 from arena_topo.backends.logs import Line, LogOptions, Source
 from arena_topo.errors import ArenaError, UsageError
+from arena_topo.workflow import open_backend, telling
 from arena_topo.workflow.saving import Saved, Saving
+from arena_topo.workflow.speakers import Voices
 
 SERVER = "https://10.0.0.1:6443"
 JOB = JobStatus(uid="u1", name="train", namespace="team", phase=Phase.RUNNING, created=100.0)
@@ -262,6 +266,7 @@ def test_a_tail_counts_lines_and_not_their_pieces(tmp_path: Path) -> None:
     assert served(archive, LogOptions(tail=2)) == pieces[-6:]
     follow(archive, [*pieces, line(61, "no end", ends=False)], whole=True)
     assert served(archive, LogOptions(tail=2)) == [*pieces[-3:], line(61, "no end", ends=False)]
+    assert served(archive, LogOptions(tail=0)) == []
 
 
 def test_a_run_before_the_last_is_previous(archive: Archive) -> None:
@@ -500,6 +505,43 @@ def test_what_cannot_be_kept_is_told_once_and_is_no_error(tmp_path: Path) -> Non
     assert archive.kept(SERVER, "team", "train") == ()
 
 
+@pytest.mark.parametrize("whose", ["arena-topo", "arena-topo/logs"])
+def test_an_archive_in_a_folder_of_another_user_is_neither_read_nor_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whose: str
+) -> None:
+    environment = {"XDG_STATE_HOME": str(tmp_path)}
+    follow(open_archive(environment), [line(1)])
+    before = sorted(tmp_path.rglob("*"))
+    theirs, stat = str(tmp_path / whose), os.stat
+
+    def planted(path: Path, **options: Any) -> os.stat_result:
+        found = stat(path, **options)
+        if str(path) != theirs:
+            return found
+        values = list(found)
+        values[4] = os.geteuid() + 1
+        return os.stat_result(values)
+
+    monkeypatch.setattr(os, "stat", planted)
+    told: list[str] = []
+    archive = open_archive(environment, tell=told.append)
+    follow(archive, [line(2)])
+    assert archive.kept(SERVER, "team", "train") == ()
+    assert sorted(tmp_path.rglob("*")) == before
+    assert len(told) == 1
+    assert f"the folder {theirs} is not used, since it belongs to" in told[0]
+
+
+def test_an_archive_that_is_open_to_others_is_closed(tmp_path: Path) -> None:
+    environment = {"XDG_STATE_HOME": str(tmp_path)}
+    follow(open_archive(environment), [line(1)])
+    folders = [tmp_path / "arena-topo", tmp_path / "arena-topo/logs"]
+    for folder in folders:
+        folder.chmod(0o777)
+    assert served(open_archive(environment)) == [line(1)]
+    assert {folder.stat().st_mode & 0o777 for folder in folders} == {0o700}
+
+
 def test_a_user_without_a_home_is_told_that_nothing_is_kept() -> None:
     told: list[str] = []
     archive = open_archive({"HOME": ""}, tell=told.append)
@@ -686,3 +728,122 @@ def test_a_link_that_leads_nowhere_is_a_file_that_is_there(tmp_path: Path) -> No
         assert saving.close().error is None
     assert not elsewhere.exists()
     assert (folder / f"{WORKER.pod}.{WORKER.uid}.log").read_text() == "joined later\n"
+
+
+# ---------------------------------------------------------------- damage
+
+
+AGAIN = replace(JOB, uid="u2", created=200.0)
+
+
+def told_archive(root: Path) -> tuple[Archive, list[str]]:
+    told: list[str] = []
+    return Archive(root, tell=told.append), told
+
+
+ODD_TEXTS = {
+    "nothing": b"",
+    "cut": b'{"format": 1, "pl',
+    "no object": b"[]",
+    "no text": b"\xff\xfe",
+    "deep": b"[" * 100_000,
+    "many digits": b'{"format": 1' + b"0" * 5000 + b"}",
+}
+
+
+@pytest.mark.parametrize("text", ODD_TEXTS.values(), ids=ODD_TEXTS)
+def test_a_job_whose_head_is_damaged_is_named_and_the_others_are_served(
+    tmp_path: Path, text: bytes
+):
+    archive, told = told_archive(tmp_path / "logs")
+    follow(archive, [line(1, "first")])
+    head = newest(archive).folder / "job.json"
+    follow(archive, [line(2, "second")], job=AGAIN)
+    head.write_bytes(text)
+    (kept,) = archive.kept(SERVER, "team", "train")
+    assert [one.text for one in archive.lines(kept)] == [b"second"]
+    assert archive.kept(SERVER, "team", "train") == (kept,)
+    assert len(told) == 1
+    assert told[0].startswith(f"{head.parent} makes no sense and is left out: ")
+    follow(archive, [line(3, "third")])
+    assert len(archive.kept(SERVER, "team", "train")) == 2
+
+
+ODD = [None, [], {}, [[1]], {"a": 1}, -1, 1.5, True, "", "x" * 300, "\ud800", 1e300, 10**30]
+
+
+@pytest.mark.parametrize("odd", ODD, ids=repr)
+@pytest.mark.parametrize("file", ["job", "log"])
+def test_no_value_in_a_head_stops_anybody(tmp_path: Path, file: str, odd: object):
+    archive, _told = told_archive(tmp_path / "logs")
+    follow(archive, [line(1, "chief"), line(2, "", WORKER)], job=OVER, whole=True)
+    folder = newest(archive).folder
+    name = folder / "job.json" if file == "job" else next(folder.glob("train-worker-0*.json"))
+    sound = json.loads(name.read_bytes())
+    for key in sound:
+        name.write_text(json.dumps({**sound, key: odd}), encoding="utf-8")
+        for kept in archive.kept(SERVER, "team", "train"):
+            assert len(list(archive.lines(kept))) in {1, 2}
+            telling.served(kept, asked=True, older=1, root=archive.root)
+            telling.ended_as(kept)
+            voices = Voices(slots=kept.slots or None)
+            with Saving(tmp_path / f"saved-{key}") as saving:
+                for one in archive.lines(kept):
+                    voices.entry(one)
+                    saving.write([one])
+            shutil.rmtree(tmp_path / f"saved-{key}")
+
+
+def test_a_log_whose_head_is_damaged_is_named_and_the_others_are_served(tmp_path: Path):
+    archive, told = told_archive(tmp_path / "logs")
+    follow(
+        archive,
+        [line(1, "chief"), line(2, "", WORKER)],
+        job=OVER,
+        whole=True,
+        ended=[CHIEF, WORKER],
+    )
+    assert newest(archive).complete
+    (head,) = newest(archive).folder.glob("train-worker-0*.json")
+    head.write_text('{"format": 1, "pod": 7}')
+    kept = newest(archive)
+    assert (kept.sources, kept.complete) == ((CHIEF,), False)
+    assert [one.text for one in archive.lines(kept)] == [b"chief"]
+    assert [one.partition(" makes")[0] for one in told] == [str(head)]
+
+
+@pytest.mark.parametrize("at", [b"9" * 20, b"9" * 5000, b"-1" + b"0" * 30, b"1e9", b""])
+def test_a_line_of_no_time_that_can_be_is_left_out(tmp_path: Path, at: bytes):
+    archive = Archive(tmp_path / "logs")
+    follow(archive, [line(1, "first"), line(2, "last")], whole=True)
+    (file,) = newest(archive).folder.glob("*.log")
+    head, first, last = file.read_bytes().splitlines(keepends=True)
+    for rows in ([head, at + first, last], [head, first, at + last], [head, at + first[1:]]):
+        file.write_bytes(b"".join(rows) + at + b" stamp F text\n")
+        kept = newest(archive)
+        list(archive.lines(kept))
+        assert telling.served(kept, asked=True, older=0, root=None).text
+    file.write_bytes(head.replace(b" 0 ", b" " + at + b" ") + first)
+    assert [one.text for one in archive.lines(newest(archive))] == [b"first"]
+
+
+def test_a_damaged_archive_is_a_warning_of_the_command(
+    run: Callable[..., tuple[int, str, str]],
+):
+    here = ("--backend=local", "--emulate=dgx-1-v100:1", "-n", "team")
+    with closing(open_backend(Options(backend="local", emulate="dgx-1-v100:1"))) as engine:
+        place = engine.place
+    archive = open_archive(os.environ)
+    for job in (JOB, AGAIN):
+        with archive.keeping(place, job) as keeping:
+            keeping.write([line(1, f"of {job.uid}")])
+    newest_first = archive.kept(place, "team", "train")
+    damaged = newest_first[0].folder / "job.json"
+    damaged.write_text("{}")
+    code, out, err = run("logs", "train", "--kept", *here)
+    assert (code, out) == (0, "of u1\n")
+    (newest_first[1].folder / "job.json").write_text('{"format": 1, "slots": []}')
+    code, out, err = run("logs", "train", "--kept", *here)
+    assert (code, out) == (1, "")
+    assert f"warning: {newest_first[1].folder} makes no sense and is left out: " in err
+    assert "error: nothing is kept of the logs of train" in err

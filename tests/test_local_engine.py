@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from argparse import ArgumentTypeError
@@ -22,7 +24,7 @@ from arena_topo.backends.local.engine import LocalBackend, open_backend, search_
 from arena_topo.errors import AlreadyExists, ArenaError, NotFound, UsageError
 from arena_topo.examples import allreduce
 from arena_topo.job import Claim, Duration, EnvVar, MPIImplementation, MPIJob, Quantity
-from arena_topo.manifests import ApiVersion
+from arena_topo.manifests import ApiVersion, Forecast
 from arena_topo.solver import Policy, Reason, Request, Unplaceable, place
 from arena_topo.topology import NodeName
 
@@ -52,7 +54,7 @@ def engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     nothing_runs(str(tmp_path / "state"))
 
 
-def test_a_request_is_read_back_as_it_was_written():
+def test_a_request_is_read_back_as_it_was_written(tmp_path):
     request = Request(
         workers=4,
         gpus=2,
@@ -62,7 +64,7 @@ def test_a_request_is_read_back_as_it_was_written():
         pack_above=0.25,
     )
     written = ledger.Submission(
-        uid="1",
+        uid="00000000-0000-4000-8000-000000000001",
         name="demo",
         namespace="default",
         created=0.0,
@@ -71,10 +73,18 @@ def test_a_request_is_read_back_as_it_was_written():
         gpus=2,
         request=request,
     )
-    assert ledger._submission(json.loads(ledger._submitted(written))) == written
-    earlier = json.loads(ledger._submitted(written))
+    record = ledger.Record(phase=Phase.SUCCEEDED, forecast=Forecast(state="placed"))
+    jobs = ledger.Ledger(tmp_path / "state")
+    myself = processes.process(os.getpid())
+    entry = jobs.create(written, record, [], lambda _: myself)
+    assert jobs.entry("demo", "default") == entry
+    assert entry.submission == written
+    # A record of an earlier version says nothing of a policy.
+    path = entry.folder / "submission.json"
+    earlier = json.loads(path.read_text())
     del earlier["request"]["policy"], earlier["request"]["required"]
-    assert ledger._submission(earlier).request.policy is Policy.PACK
+    path.write_text(json.dumps(earlier))
+    assert jobs.entry("demo", "default").submission.request.policy is Policy.PACK
 
 
 def nothing_runs(state: str) -> None:
@@ -293,6 +303,31 @@ def test_a_folder_that_is_not_there_fails_the_job_and_says_so(engine):
     assert "/nowhere/at/all" in log(engine, "demo")
 
 
+@pytest.mark.usefixtures("engine")
+@pytest.mark.parametrize("variable", ["XDG_STATE_HOME", "TMPDIR"])
+@pytest.mark.parametrize("name", ["O'Brien", "a;touch${IFS}ran;b", "$(touch${IFS}ran)", "a:b"])
+def test_no_shell_reads_the_path_of_the_state_or_temporary_folder(monkeypatch, variable, name):
+    # Short, since a longer folder for temporary files is never used.
+    with tempfile.TemporaryDirectory() as short:
+        folder = Path(short) / name
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        # Where the path of the state folder is odd, the files of mpirun are in the temporary one.
+        monkeypatch.setenv("XDG_STATE_HOME", str(folder))
+        if variable == "TMPDIR":
+            monkeypatch.setenv("XDG_STATE_HOME", f"{short}/a b")
+            monkeypatch.setenv("TMPDIR", str(folder))
+        odd = open_backend(Options(emulate="dgx-1-v100:2"))
+        try:
+            submit(odd, job("demo", "mpirun --allow-run-as-root -np 2 echo rank", workers=2))
+            status = ended(odd, "demo")
+            written = log(odd, "demo")
+            assert (status.exit_code, written) == (0, "rank\nrank\n")
+        finally:
+            odd.delete("demo", "default")
+        assert list(Path(short).rglob("ran")) == []
+
+
 @pytest.mark.parametrize("queued", [False, True])
 def test_no_process_of_a_job_ignores_a_signal(engine, queued):
     # As under nohup, or in the background of a script.
@@ -360,19 +395,57 @@ def test_what_only_operators_see_to_is_said_by_flag(engine):
         launcher_memory=Quantity.parse("1Gi"),
         service_account="trainer",
         mpi_implementation=MPIImplementation.MPICH,
-        running_timeout=Duration(60),
+        cpu=Quantity.parse("1"),
+        memory=Quantity.parse("512Mi"),
+        share_memory=Quantity.parse("1Gi"),
         ttl_after_finished=Duration(0),
     )
     containers, times = engine.remarks(asked)
     assert containers == (
-        "not used on this machine, where there are no containers: --launcher-cpu,"
-        " --launcher-memory, --service-account, --mpi-implementation"
+        "not used on this machine, where there are no containers: --cpu, --memory,"
+        " --launcher-cpu, --launcher-memory, --share-memory, --service-account,"
+        " --mpi-implementation"
     )
     assert times == (
-        "not used on this machine, where no operator keeps the time of a job: --running-timeout,"
-        " --ttl-after-finished"
+        "not used on this machine, where no operator keeps the time of a job: --ttl-after-finished"
     )
-    assert engine.remarks(job("demo", "true")) == ()
+    assert engine.remarks(job("demo", "true", running_timeout=Duration(60))) == ()
+
+
+@pytest.mark.parametrize("command", [LONG, "mpirun sh -c 'trap true TERM; sleep 600; sleep 600'"])
+def test_a_job_that_runs_for_longer_than_it_may_is_ended(engine, run, command, tmp_path):
+    submit(engine, job("demo", command, running_timeout=Duration(1), retry=3))
+    status = ended(engine, "demo")
+    assert (status.phase, status.exit_code) == (Phase.FAILED, None)
+    assert status.reason == (
+        "DeadlineExceeded: the job ran for longer than its --running-timeout allows"
+    )
+    eventually(lambda: len(running(str(tmp_path / "state"))) == 0)
+    code, out, _ = run("why", "demo", "--backend", "local")
+    assert code == 0
+    assert out.startswith("demo: FAILED, RunningTimeout\n")
+    assert "longer --running-timeout" in out
+
+
+def test_the_time_of_a_job_begins_when_it_starts_and_holds_for_all_its_tries(engine):
+    submit(engine, job("all", "while ! test -e go; do sleep 0.05; done", workers=16))
+    submit(engine, job("demo", "touch ran; exit 1", running_timeout=Duration(1), retry=99))
+    time.sleep(1.2)
+    assert engine.job("demo", "default").phase is Phase.PENDING
+    Path("go").touch()
+    # Its tries, and the pauses between them, are short: none of them alone takes so long.
+    assert ended(engine, "demo").reason.startswith("DeadlineExceeded")
+    assert Path("ran").exists()
+
+
+def test_why_advises_nothing_that_this_engine_does_not_do(engine, run):
+    submit(engine, job("first", LONG, workers=1))
+    submit(engine, job("large", LONG, workers=16))
+    submit(engine, job("small", LONG, workers=1))
+    code, out, _ = run("why", "small", "--backend", "local")
+    assert code == 0
+    assert "--running-timeout" not in out
+    assert "it starts by itself after default/large" in out
 
 
 # ---------------------------------------------------------------------------- the queue
@@ -403,6 +476,20 @@ def test_gangs_get_a_quad_each_and_the_fifth_waits_until_one_ends(engine):
 
 def gpus_of(quad: tuple[str, list[int]]) -> list[tuple[str, tuple[int, ...]]]:
     return [(quad[0], (device,)) for device in quad[1]]
+
+
+def test_a_job_that_is_submitted_has_nobody_who_waits_look_at_all_jobs_again(engine, tmp_path):
+    changes = tmp_path / "state/arena-topo/changes"
+    submit(engine, job("before", "exit 0"))
+    ended(engine, "before")
+    told = changes.stat().st_mtime_ns
+    submit(engine, job("first", "echo runs; sleep 600", workers=8))
+    submit(engine, job("second", LONG, workers=16))
+    eventually(lambda: log(engine, "first") == "runs\n")
+    assert changes.stat().st_mtime_ns == told
+    engine.delete("first", "default")
+    assert changes.stat().st_mtime_ns > told
+    started(engine, "second")
 
 
 def test_a_younger_job_does_not_overtake_the_gang_that_has_waited_longest(engine):
@@ -479,6 +566,38 @@ def test_a_job_that_had_to_wait_gets_the_best_place_there_is_when_its_turn_comes
     engine.delete("all", "default")
     forecast = started(engine, "pair").forecast
     assert (forecast.bus_bandwidth, forecast.optimal) == (40.0, True)
+
+
+def test_replan_starts_a_job_again_on_the_best_gpus_there_are_now(engine, run):
+    for name in ("one", "two", "three", "four"):
+        submit(engine, job(name, LONG, workers=3))
+    poor = submit(engine, job("demo", "echo runs; sleep 600", workers=4)).forecast
+    eventually(lambda: log(engine, "demo") == "runs\n")
+    engine.delete("one", "default")
+    code, out, err = run("replan", "demo", "--backend", "local")
+    assert (code, out) == (0, "mpijob.kubeflow.org/demo placed anew\n"), err
+    better = started(engine, "demo").forecast
+    assert better.bus_bandwidth > poor.bus_bandwidth
+    assert {node for _, node, _ in better.workers} == {"dgx-1-v100-0"}
+    assert f"{better.bus_bandwidth:.4g} GB/s" in err
+    eventually(lambda: log(engine, "demo") == "runs\n")
+    assert log(engine, "demo", previous=True) == "runs\n"
+
+
+def test_a_job_that_is_over_or_not_there_cannot_be_placed_anew(engine, run):
+    submit(engine, job("demo", "exit 0"))
+    ended(engine, "demo")
+    assert run("replan", "demo", "--backend", "local", "-q") == (
+        1,
+        "",
+        (
+            "error: demo cannot be placed anew\n  why:  it has SUCCEEDED\n"
+            "  try:  arena-topo delete demo -n default, and submit it again\n"
+        ),
+    )
+    code, _, err = run("replan", "nobody", "--backend", "local")
+    assert code == 1
+    assert "Not found training job nobody" in err
 
 
 @pytest.mark.parametrize("record", ["", "{", '{"format": 99, "record": {}}'])
@@ -631,16 +750,66 @@ def test_ending_gives_up_on_what_cannot_be_ended(monkeypatch):
     assert processes.end(lambda: {1 << 30}, grace=0.0) == {1 << 30}
 
 
-def test_ending_leaves_what_runs_as_another_user(monkeypatch):
+@pytest.mark.parametrize("kernel", ["new", "old"])
+def test_ending_leaves_what_runs_as_another_user(monkeypatch, kernel):
     told = []
 
-    def kill(_pid, number):
+    def refuse(_process, number):
         told.append(number)
         raise PermissionError
 
-    monkeypatch.setattr(os, "kill", kill)
-    assert processes.end(lambda: {7, 8}, grace=PATIENCE) == {7, 8}
-    assert set(told) == {signal.SIGTERM, signal.SIGCONT}
+    if kernel == "old":
+        monkeypatch.delattr(os, "pidfd_open")
+    monkeypatch.setattr(os, "kill", refuse)
+    monkeypatch.setattr(signal, "pidfd_send_signal", refuse)
+    ours = os.getpid()
+    assert processes.end(lambda: {ours}, grace=PATIENCE) == {ours}
+    assert told == [signal.SIGTERM]
+
+
+@pytest.mark.parametrize("kernel", ["new", "old"])
+def test_ending_spares_a_stranger_who_has_taken_over_the_id_of_a_process(monkeypatch, kernel):
+    if kernel == "old":
+        monkeypatch.delattr(os, "pidfd_open")
+    with subprocess.Popen(["sleep", "600"]) as stranger:
+        looks = iter([{stranger.pid}])
+        assert not processes.end(lambda: next(looks, set()))
+        assert stranger.poll() is None
+        stranger.kill()
+
+
+def test_a_shell_that_is_ended_writes_nothing_of_the_end_of_its_child(monkeypatch, tmp_path):
+    def later(send):
+        def send_and_wait(*words):
+            send(*words)
+            time.sleep(0.05)
+
+        return send_and_wait
+
+    monkeypatch.setattr(os, "kill", later(os.kill))
+    monkeypatch.setattr(signal, "pidfd_send_signal", later(signal.pidfd_send_signal))
+    with (tmp_path / "log").open("wb") as written:
+        for _ in range(64):
+            shell = subprocess.Popen(["/bin/sh", "-c", "sleep 600; true"], stderr=written)
+            eventually(lambda shell=shell: processes.descendants(shell.pid))
+            [child] = processes.descendants(shell.pid)
+            # In a set of two such numbers the child comes first, as it must not.
+            unlucky = [*{shell.pid, child}] == [child, shell.pid]
+            pair = {shell.pid, child}
+            processes.end(
+                lambda pair=pair: {pid for pid in pair if processes.process(pid)},
+                reap=shell.poll,
+            )
+            shell.wait()
+            if unlucky:
+                break
+    assert (tmp_path / "log").read_text() == ""
+
+
+def guards(keeper: int) -> set[int]:
+    """The children of a supervisor that are no part of its job."""
+    children = Path(f"/proc/{keeper}/task/{keeper}/children").read_text().split()
+    return set(map(int, children)) - processes.descendants(keeper)
 
 
 @pytest.fixture
@@ -652,14 +821,19 @@ def unendable(engine, monkeypatch, tmp_path):
     keeper = record_of(tmp_path, "demo")["supervisor"]["pid"]
     kill = os.kill
 
-    def refuse(process, number):
-        if process == int(pid):
+    send = signal.pidfd_send_signal
+
+    def refuse(descriptor, number):
+        about = Path(f"/proc/self/fdinfo/{descriptor}").read_text()
+        if f"Pid:\t{pid}\n" in about:
             raise PermissionError
-        kill(process, number)
+        send(descriptor, number)
 
     with monkeypatch.context() as world:
-        world.setattr(os, "kill", refuse)
-        kill(keeper, signal.SIGKILL)
+        world.setattr(signal, "pidfd_send_signal", refuse)
+        # Its guard too, which would end them in a process that is not patched.
+        for one in (*guards(keeper), keeper):
+            kill(one, signal.SIGKILL)
         eventually(lambda: processes.process(keeper) is None)
         yield pid, Path(scratch).parent
     kill(int(pid), signal.SIGKILL)
@@ -701,6 +875,50 @@ def test_a_killed_supervisor_fails_the_job_and_frees_its_gpus(engine, tmp_path):
     assert engine.cluster().nodes[0].free == 0xFF
 
 
+def test_the_processes_of_a_killed_supervisor_end_although_nobody_looks(engine, run, tmp_path):
+    submit(engine, job("demo", "mpirun sleep 600"))
+    uid = started(engine, "demo").uid
+    until(engine, "demo", lambda _: len(processes.of_job(uid)) > 8)
+    os.kill(record_of(tmp_path, "demo")["supervisor"]["pid"], signal.SIGKILL)
+    eventually(lambda: not processes.of_job(uid))
+    eventually(lambda: record_of(tmp_path, "demo")["phase"] == "FAILED")
+    code, out, err = run("get", "demo", "--backend", "local")
+    assert code == 0
+    assert "The Job demo is FAILED: the process that ran the job was killed" in err
+    assert out.count("Error") == 5
+    assert "Completed" not in out
+
+
+def test_a_job_that_ends_while_another_is_submitted_keeps_its_exit_code(engine, monkeypatch):
+    submit(engine, job("demo", "while ! test -e go; do sleep 0.02; done; exit 0"))
+    started(engine, "demo")
+    alive = processes.alive
+
+    def alive_after_the_end(supervisor: processes.Process) -> bool:
+        """The job ends after its record was read, and before its supervisor is looked for."""
+        Path("go").touch()
+        eventually(lambda: not alive(supervisor))
+        return alive(supervisor)
+
+    wanted = job("other", LONG)
+    cluster = engine.cluster()
+    plan = manifests.plan(
+        wanted,
+        namespace="default",
+        api=ApiVersion.V2BETA1,
+        owner="me",
+        files={},
+        request=Request(workers=4, gpus=1),
+        cluster=cluster,
+        binding=engine.binding,
+    )
+    with monkeypatch.context() as patch:
+        patch.setattr(processes, "alive", alive_after_the_end)
+        engine.apply(plan)
+    status = engine.job("demo", "default")
+    assert (status.phase, status.exit_code, status.reason) == (Phase.SUCCEEDED, 0, None)
+
+
 def test_delete_ends_even_what_will_not_listen_and_frees_the_name(engine):
     # The launcher ignores SIGTERM, and one child has left the session and lost its mark.
     hidden = "setsid env -i sh -c 'echo $$ > new; mv new hidden; exec sleep 600'"
@@ -713,6 +931,29 @@ def test_delete_ends_even_what_will_not_listen_and_frees_the_name(engine):
     assert engine.cluster().nodes[0].free == 0xFF
     submit(engine, job("demo", "exit 0"))
     assert ended(engine, "demo").exit_code == 0
+
+
+def test_a_job_that_is_deleted_is_never_seen_to_fail(engine):
+    # A long log takes a while to be kept, and the job is not there any more meanwhile.
+    submit(engine, job("demo", "seq 1 300000; touch said; exec sleep 600"))
+    eventually(Path("said").exists)
+    deleting = threading.Thread(target=engine.delete, args=("demo", "default"))
+    deleting.start()
+    seen = set()
+    with suppress(NotFound):
+        while True:
+            seen.add(engine.job("demo", "default").phase)
+            seen |= {one.phase for one in engine.jobs(None)}
+    deleting.join()
+    assert seen == {Phase.RUNNING}
+
+
+def test_a_job_can_delete_itself(engine, tmp_path):
+    delete = f"{sys.executable} -m arena_topo delete demo --backend local"
+    submit(engine, job("demo", f"mpirun sleep 600 & {delete}; sleep 600"))
+    eventually(lambda: engine.jobs(None) == ())
+    nothing_runs(str(tmp_path / "state"))
+    assert not list((tmp_path / "state/arena-topo/jobs").rglob("demo"))
 
 
 def test_what_a_launcher_leaves_behind_ends_with_it(engine):
@@ -740,6 +981,7 @@ def test_jobs_of_another_machine_are_left_alone(engine, tmp_path):
     (folder / "submission.json").write_text(json.dumps(submission | {"host": "elsewhere"}))
     record = json.loads((folder / "record").read_text())
     record["record"] |= {"phase": "RUNNING", "finished": None}
+    record["record"]["supervisor"]["boot"] = "another"
     (folder / "record").write_text(json.dumps(record))
     status = engine.job("demo", "default")
     assert (status.phase, status.reason) == (
@@ -787,6 +1029,48 @@ def test_a_state_folder_that_cannot_be_written_is_said(monkeypatch, state):
         submit(other, job("demo", "exit 0"))
     assert refused.value.message == f"cannot keep local jobs in {state}/arena-topo"
     assert "XDG_STATE_HOME" in refused.value.hint
+
+
+def test_a_submit_to_a_full_disk_says_so_and_leaves_nothing(engine, monkeypatch, tmp_path):
+    def full(_descriptor, _start, count):
+        assert count > 1 << 16
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(ArenaError) as refused:
+        submit(engine, job("demo", "true"))
+    assert refused.value.message == f"cannot keep local jobs in {tmp_path / 'state/arena-topo'}"
+    assert refused.value.why == "No space left on device"
+    assert engine.jobs(None) == ()
+
+
+def test_a_job_says_that_the_disk_is_full_while_it_is(engine, monkeypatch, run, tmp_path):
+    submit(engine, job("demo", LONG))
+    started(engine, "demo")
+    full = f"the disk of {tmp_path / 'state/arena-topo'} is full"
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            os, "statvfs", lambda _: os.statvfs_result((4096, 4096, 9, 0, 0, 9, 9, 9, 0, 9))
+        )
+        _, out, _ = run("why", "demo", "--backend", "local")
+        assert f"why:  {full}" in out
+    assert engine.job("demo", "default").reason is None
+
+
+def test_a_supervisor_that_cannot_write_the_end_of_its_job_ends_when_it_is_told(engine, tmp_path):
+    submit(engine, job("demo", "while ! test -e go; do sleep 0.02; done; exit 3"))
+    started(engine, "demo")
+    supervisor = record_of(tmp_path, "demo")["supervisor"]["pid"]
+    # Nothing can be written in the place of a folder, as nothing can on a full disk.
+    record = tmp_path / "state/arena-topo/jobs/default/demo/record"
+    record.unlink()
+    record.mkdir()
+    Path("go").touch()
+    uid = json.loads((record.parent / "submission.json").read_text())["uid"]
+    eventually(lambda: not processes.of_job(uid))
+    os.kill(supervisor, signal.SIGTERM)
+    eventually(lambda: processes.process(supervisor) is None)
+    engine.delete("demo", "default")
 
 
 def test_files_that_a_job_writes_follow_the_submitters_umask(engine):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 import time
@@ -262,6 +263,45 @@ def test_a_job_that_is_resumed_runs_anew_and_what_it_said_before_is_its_previous
     assert reader.turns == [Turn.JOINED, Turn.GONE, Turn.RESTARTED, Turn.ENDED]
     assert log(engine, "demo") == "run 2\n"
     assert log(engine, "demo", previous=True) == "run 1\n"
+
+
+def test_the_log_of_a_suspended_job_is_read_from_its_files_and_not_from_what_was_followed(
+    engine, run
+):
+    go = "while ! test -e go; do sleep 0.05; done"
+    submit(engine, job("demo", f"echo early; {go}; echo late; sleep 600", workers=2))
+    status = started(engine, "demo")
+    eventually(lambda: log(engine, "demo") == "early\n")
+    with open_archive(os.environ).keeping(engine.place, status, slots=1, whole=True) as keeping:
+        with engine.follow(status, LogOptions(), launchers) as following:
+            reader = Reader(following)
+            reader.until_done()
+        keeping.write(reader.lines)
+    Path("go").touch()
+    eventually(lambda: log(engine, "demo") == "early\nlate\n")
+    engine.pausing.suspend("demo", "default")
+    name = ("demo", "--backend", "local")
+    assert run("logs", *name, "-q") == (0, "early\nlate\n", "")
+    assert run("logs", *name, "-q", "--tail=1") == (0, "late\n", "")
+    code, out, _ = run("logs", *name, "-q", "--all")
+    assert (code, [line.rpartition(" ")[2] for line in out.splitlines()]) == (0, ["early", "late"])
+    code, out, _ = run("logs", *name, "-q", "-o", "json")
+    assert (code, out.count("\n")) == (0, 2)
+    code, out, err = run("logs", *name, "-q", "-p")
+    assert (code, out) == (1, "")
+    assert "there is no log of an earlier run of demo-launcher" in err
+
+
+def test_the_previous_log_of_a_suspended_job_is_that_of_the_run_before_its_last(engine, run):
+    submit(engine, job("demo", "echo x >> runs; echo run $(wc -l < runs); sleep 600", workers=1))
+    for number in (1, 2):
+        eventually(lambda number=number: log(engine, "demo") == f"run {number}\n")
+        engine.pausing.suspend("demo", "default")
+        if number == 1:
+            engine.pausing.resume("demo", "default")
+    name = ("demo", "--backend", "local", "-q")
+    assert run("logs", *name) == (0, "run 2\n", "")
+    assert run("logs", *name, "-p") == (0, "run 1\n", "")
 
 
 # ---------------------------------------------------------------------------- following
@@ -586,6 +626,50 @@ def test_a_log_that_cannot_be_cut_stays_whole_and_that_is_said_once(tmp_path, mo
     assert file.kept_from() == 0
     assert b"".join(file.pieces(0, file.size())) == numbered(0, 20_000)
     file.close()
+
+
+def test_a_log_is_kept_within_its_limit_although_its_times_cannot_be_written(tmp_path):
+    pod = Pod(tmp_path, "demo-launcher", most=1 << 16)
+    (pod.place / "times").symlink_to("/dev/full")
+    pod.write(numbered(0, 10_000))
+    pod.look()
+    pod.write(numbered(10_000, 20_000))
+    pod.look()
+    assert held(pod.place / "log") <= 1 << 16
+    file = LogFile(str(pod.place))
+    kept = b"".join(file.pieces(file.kept_from(), file.size()))
+    assert numbered(0, 20_000).endswith(kept)
+    assert len(kept) > 1 << 15
+    file.close()
+    # Once there is room, the times go on.
+    (pod.place / "times").unlink()
+    pod.look()
+    assert [size for _, size in TIMES.iter_unpack((pod.place / "times").read_bytes())] == [
+        len(numbered(0, 20_000))
+    ]
+
+
+def test_a_log_that_has_filled_the_disk_itself_is_cut_all_the_same(tmp_path, monkeypatch):
+    pod = Pod(tmp_path, "demo-launcher", most=1 << 16)
+    pod.keeper.reserve()
+    room = held(pod.place / "kept-from.new")
+    monkeypatch.setattr(os, "open", full(os.open))
+    pod.write(numbered(0, 10_000))
+    pod.look()
+    assert room
+    assert held(pod.place / "log") <= 1 << 16
+    assert int((pod.place / "kept-from").read_text()) > 1 << 16
+
+
+def full(opens):
+    """Opening files on a full disk: none can be made, or be cut off to be written again."""
+
+    def opened(path, flags, *words, **more):
+        if flags & os.O_TRUNC or (flags & os.O_CREAT and not Path(path).exists()):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return opens(path, flags, *words, **more)
+
+    return opened
 
 
 def test_a_line_longer_than_all_that_is_kept_loses_its_beginning(tmp_path):

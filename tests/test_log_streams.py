@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import resource
 import socket
 import ssl
 import threading
@@ -494,6 +495,21 @@ def test_sixty_four_workers_are_read_whole_and_in_their_order(
     for worker in range(64):
         mine = [line.text.decode() for line in reader.lines if line.source.worker == worker]
         assert mine == [f"{worker} {number}" for number in range(100)]
+
+
+def test_whoever_follows_many_logs_can_open_as_many_files_afterwards_as_before(
+    backend: KubernetesBackend, operator: FakeOperator
+):
+    job = running(backend, operator, workers=20)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    few = (80, before[1])
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, few)
+        with backend.follow(job, FOLLOW) as following:
+            Reader(following).until(lambda: resource.getrlimit(resource.RLIMIT_NOFILE)[0] > few[0])
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == few
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 def test_since_cuts_off_what_is_older(

@@ -319,6 +319,10 @@ def test_without_flags_it_is_the_whole_log_of_the_launcher_as_arena_shows_it(pla
     place.say("one", "two")
     assert place.logs("demo") == (0, "one\ntwo\n", "")
     assert place.logs("demo", "-t", "1") == (0, "two\n", "")
+    assert place.logs("demo", "-t", "-1") == (0, "one\ntwo\n", "")
+    for words in ((), ("--all",), ("-o", "json")):
+        code, out, err = place.logs("demo", "--tail", "0", *words)
+        assert (code, out, "error" in err) == (0, "", False)
     code, out, _ = place.logs("demo", "--timestamps")
     assert code == 0
     assert [
@@ -444,8 +448,10 @@ def test_a_job_that_nobody_knows_is_an_error_at_once(place):
     for flags in ([], ["-f"], ["--all", "-f"], ["-o", "json"]):
         code, out, err = place.logs("dem", *flags)
         assert (code, out) == (1, "")
-        assert err.startswith("error: training job not found,please use 'arena-topo list'")
-        assert "did you mean demo?" in err
+        assert err.endswith(
+            "error: Not found training job dem in namespace default,"
+            "please use 'arena submit' to create it.\n  try:  did you mean demo?\n"
+        )
     code, _, err = place.logs("dem", "--kept")
     assert code == 1
     assert err.startswith("error: nothing is kept of the logs of dem ")

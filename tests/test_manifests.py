@@ -8,6 +8,7 @@ import os
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -572,7 +573,33 @@ def test_two_config_files_at_one_path_are_refused():
         planned(a_job(config_file=(SETTINGS, other)), files={SETTINGS: "1", other: "2"})
 
 
-@pytest.mark.parametrize("name", ["dshm", "my.claim", "training-data-0", "Upper_case"])
+@pytest.mark.parametrize(
+    "claims",
+    [
+        ("training-claim-1:/a", "data.v1:/b"),
+        ("data.v1:/a", "training-claim-0:/b"),
+        ("training-claim-1:/a", "data.v1:/b", "training-claim-3:/c", "dshm:/d"),
+    ],
+)
+def test_no_two_volumes_of_a_pod_have_one_name(claims: tuple[str, ...]):
+    worker = worker_of(planned(a_job(data=claims)))["spec"]
+    names = [one["name"] for one in worker["volumes"]]
+    assert len(names) == len(set(names))
+    claimed = {
+        one["name"]: one["persistentVolumeClaim"]["claimName"]
+        for one in worker["volumes"]
+        if "persistentVolumeClaim" in one
+    }
+    mounts = worker["containers"][0]["volumeMounts"]
+    placed = {
+        f"{claimed[one['name']]}:{one['mountPath']}" for one in mounts if one["name"] in claimed
+    }
+    assert placed == set(claims)
+
+
+@pytest.mark.parametrize(
+    "name", ["dshm", "my.claim", "training-data-0", "training-claim-0", "code-sync"]
+)
 def test_a_claim_whose_name_is_no_name_for_a_volume_is_mounted_all_the_same(name: str):
     job = a_job(
         data=(Claim(name=name, path="/x"),), data_dir=(HostPath(host="/h", container="/h"),)
@@ -1021,6 +1048,29 @@ def test_a_record_says_that_it_is_not_confirmed_and_nothing_where_it_is():
     assert "confirmed" not in told[True]
 
 
+def test_a_record_says_where_a_bandwidth_rests_on_an_assumed_network():
+    for beyond, assumed in ((1.25, True), (3.0, False)):
+        cluster = replace(BOTH, beyond=beyond)
+        mpijob = planned(a_topology_job(), placement=APART, cluster=cluster).objects[0]
+        found = recorded(mpijob)
+        assert found is not None
+        assert found.assumed is assumed
+        note = json.loads(mpijob["metadata"]["annotations"]["arena-topo.io/forecast"])
+        assert note.get("assumed", False) is assumed
+
+
+def test_a_record_calls_nothing_optimal_of_which_the_pods_can_use_less():
+    """Also one of an older client, which said it of the GPUs alone."""
+    for usable, optimal in ((2.25, False), (80.0, True)):
+        old = json.dumps({"busBandwidthGBps": 80.0, "usableGBps": usable, "optimal": True})
+        found = recorded(noted(placement="a/0;a/1", forecast=old))
+        assert found is not None
+        assert found.optimal is optimal
+    made = planned(a_topology_job(), placement=PAIR, cluster=BOTH).objects[0]
+    note = json.loads(made["metadata"]["annotations"]["arena-topo.io/forecast"])
+    assert (note["optimal"], note["boundGBps"]) == (False, note["busBandwidthGBps"])
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
@@ -1092,9 +1142,9 @@ def test_any_text_in_any_flag_comes_back_unchanged(api: ApiVersion, data: st.Dat
     drawn = {
         name: data.draw(kind, label=name)
         for kind, names in (
-            (TEXT, ("env", "note", "claim", "file")),
+            (TEXT, ("env", "note", "file")),
             (WORD, ("key", "label", "node", "taint")),
-            (WORD.map(str.lower).filter(is_name), ("secret",)),
+            (WORD.map(str.lower).filter(is_name), ("secret", "claim")),
         )
         for name in names
     }

@@ -347,6 +347,25 @@ def test_the_version_is_asked_once_until_the_file_changes(tmp_path):
     assert asked.read_text() == "x\nx\n"
 
 
+@pytest.mark.parametrize(
+    "content",
+    ["[]", "7", "{", "[" * 100_000, '{"KEY": "NONSENSE"}', '{"KEY": []}', b"\xff", '{"KEY": null}'],
+    ids=lambda content: str(content)[:20],
+)
+def test_odd_content_of_the_memory_of_flavours_is_asked_again(content, tmp_path):
+    program, cache = tmp_path / "mpirun", tmp_path / "mpi.json"
+    program.write_text("#!/bin/sh\necho 'mpirun (Open MPI) 4.1.6'\n")
+    program.chmod(0o700)
+    if isinstance(content, str):
+        key = f"{program}@{program.stat().st_mtime_ns}"
+        content = content.replace("KEY", key).encode()
+    cache.write_bytes(content)
+    assert launch.flavour_at(program, cache) is Flavour.OPEN_MPI_4
+    program.write_text("#!/bin/sh\nexit 1\n")
+    os.utime(program, ns=(7, 7))
+    assert launch.flavour_at(program, cache) is Flavour.OTHER, "what was asked is remembered whole"
+
+
 def test_a_machine_without_mpi_says_how_to_get_one(tmp_path):
     (tmp_path / "bin").mkdir()
     (tmp_path / "pods.json").write_text(

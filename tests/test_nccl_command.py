@@ -31,6 +31,8 @@ Run = Callable[..., tuple[int, str, str]]
 
 SCREENS = Path(__file__).parent / "screens"
 
+REAL_LOGS = sorted((Path(__file__).parent / "nccl").glob("*.log"))
+
 
 @pytest.fixture(params=[living_world, WORLDS["local"]], ids=["kubernetes", "local"])
 def world(
@@ -130,6 +132,31 @@ def test_programs_get_all_of_it(world: World, run: Run):
     assert [rank["worker"] for rank in comm["ranks"]] == [0, 1, 2, 3]
     assert comm["transports"][0] == {"from": 0, "to": 1, "kinds": ["NET/Socket"]}
     assert comm["rings"][0] == {"channel": 0, "ranks": [0, 1, 2, 3]}
+
+
+def test_measured_bandwidths_of_files_are_refused_before_anything_is_read(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+):
+    class Unread:
+        def readline(self, _size: int) -> bytes:
+            raise AssertionError("standard input was read")
+
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=Unread()))
+    code, out, err = run("logs", "--nccl", "--bus-bandwidth", "--from", "-")
+    assert (code, out) == (2, "")
+    assert err.startswith("error: --bus-bandwidth needs a job, not --from\n")
+
+
+@pytest.mark.parametrize("log", REAL_LOGS, ids=[path.stem for path in REAL_LOGS])
+def test_every_real_log_is_shown_to_people_and_to_programs(log: Path, run: Run):
+    code, out, err = run("logs", "--nccl", "--from", str(log))
+    assert (code, err) == (0, "")
+    assert out.startswith("NCCL")
+    code, out, err = run("logs", "--nccl", "--from", str(log), "-o", "json")
+    assert (code, err) == (0, "")
+    # The report that is expected of this log says how many lines are NCCL's.
+    expected = log.with_suffix(".txt").read_text(encoding="utf-8")
+    assert expected.startswith(f"{json.loads(out)['lines']} lines, ")
 
 
 def test_a_job_that_says_nothing_of_nccl_is_an_error_that_says_how_to_ask(world: World, run: Run):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nccl_lines import read_tables
 
-from arena_topo.nccl.measured import Measured, TableReader, measured, read_tables
+from arena_topo.nccl.measured import Measured, TableReader, measured
 
 HEADER = """\
 #

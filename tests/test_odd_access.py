@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import resource
 import socket
 import struct
+import subprocess
 import sys
 import threading
 import time
@@ -21,7 +23,14 @@ from arena_topo.backends import Options
 from arena_topo.backends.kubernetes import connection, credentials, podexec
 from arena_topo.backends.kubernetes import kubeconfig as files
 from arena_topo.backends.kubernetes.connection import Connection
-from arena_topo.errors import AccessDenied, ArenaError, NotFound, TimedOut, UsageError
+from arena_topo.errors import (
+    AccessDenied,
+    ArenaError,
+    NotFound,
+    NotPossible,
+    TimedOut,
+    UsageError,
+)
 
 SECRET = "s3cr3t"
 NO_HEADER = "has characters that no request can carry"
@@ -167,6 +176,18 @@ def test_a_socks_proxy_leads_to_pods_too(api: FakeApi, tmp_path: Path):
         assert proxy.asked == ["api.test:6443"]
 
 
+def test_to_a_proxy_over_tls_no_command_sends_a_login_in_clear_text(api: FakeApi, tmp_path: Path):
+    with closing(socket.create_server(("127.0.0.1", 0))) as proxy:
+        address = f"https://me:{SECRET}@127.0.0.1:{proxy.getsockname()[1]}"
+        config = kubeconfig(tmp_path / "config", api.url, cluster={"proxy-url": address})
+        with pytest.raises(NotPossible, match="through an https:// proxy") as caught:
+            podexec.execute(Connection(Options(kubeconfig=config)), "default", "none", ["true"])
+        assert SECRET not in str(caught.value)
+        proxy.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            proxy.accept()
+
+
 def test_a_socks_proxy_without_what_speaks_to_it_is_a_usage_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -255,6 +276,208 @@ def test_a_plugin_with_an_odd_token_gives_no_credentials(tmp_path: Path):
     with pytest.raises(AccessDenied, match="gave no credentials") as caught:
         connection.access(Options(kubeconfig=config))
     assert caught.value.why == "its token has characters that no token has"
+
+
+# ---------------------------------------------------------------- odd kubeconfigs
+
+
+def nested(name: str, inner: str, *, merged: bool = False) -> str:
+    """Ten lines that name each other nine times each."""
+    lines = [f"{name}0: &{name}0 {inner}"]
+    for index in range(1, 10):
+        nine = ",".join([f"*{name}{index - 1}"] * 9)
+        value = f"{{<<: [{nine}]}}" if merged else f"[{nine}]"
+        lines.append(f"{name}{index}: &{name}{index} {value}")
+    return "\n".join(lines)
+
+
+def limited() -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
+
+
+ODDLY = "not a kubeconfig: it {} (line 1)"
+ODD = {
+    "aliases": (
+        nested("a", "[x]") + "\ncurrent-context: *a9\nclusters: *a9",
+        ODDLY.format("repeats too much of itself by aliases"),
+    ),
+    "merged": (
+        nested("a", "{x: 1}", merged=True) + "\nclusters: *a9",
+        ODDLY.format("repeats too much of itself by aliases"),
+    ),
+    "endless": ("clusters: &a [*a]", ODDLY.format("has a value that contains itself")),
+    "deep": ("[" * 100_000, ODDLY.format("is nested too deeply")),
+    "number": (f"\nusers:\n- {'9' * 5000}", "line 3: not YAML"),
+    "binary": ("\nusers: 0b_", "line 2: not YAML"),
+    "date": ("current-context: 2020-13-45", "line 1: not YAML"),
+    "stamp": ("current-context: !!timestamp no", "line 1: not YAML"),
+    "context": ("current-context: [a]", "current-context is no text"),
+    "large": ("#" * (16 << 20) + "\n", "not a kubeconfig: it has more than 16 MiB"),
+}
+
+
+@pytest.mark.parametrize("kind", ODD)
+def test_a_kubeconfig_that_makes_no_sense_is_named_within_a_gigabyte(tmp_path: Path, kind: str):
+    text, said = ODD[kind]
+    config = tmp_path / "config"
+    config.write_text(text)
+    line = [sys.executable, "-m", "arena_topo", "list", f"--kubeconfig={config}"]
+    done = subprocess.run(
+        line, capture_output=True, text=True, timeout=60, preexec_fn=limited, check=False
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"error: {config}: {said}")
+
+
+def test_an_alias_that_stands_for_little_is_read(tmp_path: Path):
+    config = tmp_path / "config"
+    config.write_text(
+        "clusters: [{name: a, cluster: &c {server: 'http://x'}}, {name: b, cluster: *c}]\n"
+        "contexts: [{name: c, context: {cluster: b}}]\ncurrent-context: c\n"
+    )
+    assert files.resolve(Options(kubeconfig=str(config))).server == "http://x"
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"args": 5}, "args is no list"),
+        ({"args": [5]}, "args[0] is no text"),
+        ({"env": 5}, "env is no list"),
+        ({"env": ["A=b"]}, "env[0] is no mapping"),
+        ({"env": [{"name": "A", "value": 5}]}, "env[0].value is no text"),
+        ({"interactiveMode": []}, "interactiveMode is no text"),
+    ],
+)
+def test_a_plugin_of_which_the_file_says_nonsense_is_a_fault_of_the_file(
+    tmp_path: Path, asked: dict[str, Any], said: str
+):
+    plugin = {"apiVersion": "client.authentication.k8s.io/v1", "command": "true", **asked}
+    config = kubeconfig(tmp_path / "config", "http://x", user={"exec": plugin})
+    with pytest.raises(UsageError) as caught:
+        Connection(Options(kubeconfig=config))
+    assert caught.value.message == f"{config}: users[alice].user.exec.{said}"
+
+
+@pytest.mark.parametrize("asked", [{"args": ["a\0b"]}, {"env": [{"name": "A=B", "value": "c"}]}])
+def test_a_plugin_that_no_process_can_be_cannot_be_started(tmp_path: Path, asked: dict[str, Any]):
+    plugin = {"apiVersion": "client.authentication.k8s.io/v1", "command": "true", **asked}
+    config = kubeconfig(tmp_path / "config", "http://x", user={"exec": plugin})
+    with pytest.raises(UsageError, match="cannot be started"):
+        Connection(Options(kubeconfig=config))
+
+
+@pytest.mark.parametrize(
+    "provider",
+    [
+        "oidc",
+        {"name": "oidc", "config": 5},
+        {"name": "oidc", "config": {"id-token": 5}},
+        {"name": "oidc", "config": {"id-token": ["a"]}},
+        {"name": "oidc", "config": {"id-token": "a.b"}},
+        {"name": "gcp", "config": {"expiry": "x"}},
+        {"name": 5},
+    ],
+)
+def test_an_auth_provider_that_makes_no_sense_is_no_mistake_of_ours(tmp_path: Path, provider: Any):
+    user = {"auth-provider": provider}
+    config = kubeconfig(tmp_path / "config", "http://127.0.0.1:1", user=user)
+    with pytest.raises((UsageError, AccessDenied)):
+        Connection(Options(kubeconfig=config))
+
+
+def test_certificates_are_skipped_or_checked_but_not_both_as_with_kubectl(tmp_path: Path):
+    both = {"insecure-skip-tls-verify": True, "certificate-authority-data": "eA=="}
+    config = kubeconfig(tmp_path / "config", "https://x", cluster=both)
+    with pytest.raises(UsageError, match=r"insecure-skip-tls-verify is set beside a certificate"):
+        files.resolve(Options(kubeconfig=config))
+
+
+def test_whether_certificates_are_skipped_is_never_guessed(tmp_path: Path):
+    cluster = {"insecure-skip-tls-verify": "true"}
+    config = kubeconfig(tmp_path / "config", "https://x", cluster=cluster)
+    with pytest.raises(UsageError, match=r"insecure-skip-tls-verify is neither true nor false"):
+        files.resolve(Options(kubeconfig=config))
+
+
+# ---------------------------------------------------------------- addresses with a login
+
+
+@pytest.mark.parametrize("words", [["list"], ["whoami"], ["check"], ["config", "view"]])
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        (f"https://admin:{SECRET}@127.0.0.1:1", "127.0.0.1:1"),
+        (f"htps://admin:{SECRET}@127.0.0.1:1", "is no http or https address"),
+        (f"https://admin:{SECRET}/x@127.0.0.1:1", "is no http or https address"),
+        (f"admin:{SECRET}@127.0.0.1:1", "is no http or https address"),
+        (f"https://admin:{SECRET}@[::1", "is no http or https address"),
+        ("https://[::1", "is no http or https address"),
+        ("https://127.0.0.1:99999", "is no http or https address"),
+    ],
+)
+def test_the_password_of_a_servers_address_is_never_shown(
+    tmp_path: Path,
+    words: list[str],
+    address: str,
+    said: str,
+    capfd: pytest.CaptureFixture[str],
+):
+    config = kubeconfig(tmp_path / "config", address)
+    _, out, err = run(capfd, *words, "--kubeconfig", config, "--loglevel", "debug")
+    assert SECRET not in out + err
+    assert "Traceback" not in err
+    assert said in out + err
+
+
+def test_who_logs_in_by_the_address_of_a_server_is_sent_as_by_kubectl(api: FakeApi, tmp_path: Path):
+    config = kubeconfig(tmp_path / "config", api.url.replace("//", "//bob:p%40w@"))
+    answer, _ = Connection(Options(kubeconfig=config)).post(
+        "/apis/authentication.k8s.io/v1/selfsubjectreviews", {}
+    )
+    assert answer["status"]["userInfo"]["username"] == "bob"
+
+
+# ---------------------------------------------------------------- whom no proxy is asked for
+
+
+@pytest.mark.parametrize(
+    ("listed", "server", "direct"),
+    [
+        ("10.0.0.0/8,.svc", "https://10.1.2.3:6443", True),
+        ("10.0.0.0/8", "https://11.1.2.3:6443", False),
+        ("10.1.2.3/8", "https://10.9.9.9", True),
+        ("10.1.2.3", "https://10.1.2.3:6443", True),
+        ("10.1.2.3:6443", "https://10.1.2.3:6443", True),
+        ("10.1.2.3:443", "https://10.1.2.3:6443", False),
+        ("10.1.2.3:443", "https://10.1.2.3", True),
+        ("fd00::/8", "https://[fd00::1]:6443", True),
+        ("[fd00::1]:6443", "https://[fd00::1]:6443", True),
+        ("fd00:0::1", "https://[fd00::1]:6443", True),
+        ("*.corp.example", "https://api.corp.example:6443", True),
+        ("*.corp.example", "https://corp.example:6443", False),
+        (".corp.example", "https://api.corp.example:6443", True),
+        (".corp.example", "https://corp.example:6443", False),
+        ("corp.example", "https://corp.example", True),
+        ("corp.example", "https://API.corp.example", True),
+        ("corp.example", "https://notcorp.example", False),
+        (" api.corp.example:6443 ", "https://api.corp.example:6443", True),
+        ("api.corp.example:443", "https://api.corp.example:6443", False),
+        ("a, *", "https://api.corp.example", True),
+        (",:80,/8,[", "https://api.corp.example", False),
+        ("", "https://127.1.2.3:6443", True),
+        ("", "https://[::1]:6443", True),
+        ("", "https://localhost", True),
+        ("", "https://127.example", False),
+    ],
+)
+def test_no_proxy_means_what_it_means_to_kubectl(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listed: str, server: str, *, direct: bool
+):
+    monkeypatch.setenv("HTTPS_PROXY", "http://proxy:3128")
+    monkeypatch.setenv("NO_PROXY", listed)
+    found = files.resolve(Options(kubeconfig=kubeconfig(tmp_path / "config", server)))
+    assert found.proxy == (None if direct else "http://proxy:3128")
 
 
 # ---------------------------------------------------------------- odd servers

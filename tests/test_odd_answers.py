@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import json
 import re
 import socket
 import threading
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,9 +16,12 @@ from typing import Any
 import pytest
 from fake_api import FakeApi, kubeconfig
 from fake_operator import FakeOperator
+from kube_objects import node
 from worlds import planned
 
 from arena_topo.backends import Options
+from arena_topo.backends.kubernetes import bounded
+from arena_topo.backends.kubernetes import connection as connections
 from arena_topo.backends.kubernetes import engine as kubernetes
 from arena_topo.backends.kubernetes.connection import Connection
 from arena_topo.errors import ArenaError, ClusterError, TimedOut
@@ -55,6 +60,10 @@ class Still:
             peer.sendall(self._said)
             if self._silent:
                 self._left.wait(30)
+            # Whoever closes while bytes of a request are still to come resets the connection.
+            peer.shutdown(socket.SHUT_WR)
+            while peer.recv(65536):
+                pass
 
     def close(self) -> None:
         self._left.set()
@@ -157,6 +166,21 @@ def test_a_date_that_no_clock_has_is_no_date(serve: Serve, zone: str):
     assert connection.server_time is None
 
 
+@pytest.mark.parametrize("status", ["301 Moved", "303 See Other", "307 Temporary", "308 Permanent"])
+def test_no_request_is_sent_on_to_where_an_answer_points(api: FakeApi, serve: Serve, status: str):
+    there = f"Location: {api.url}/api/v1/namespaces/default/configmaps"
+    connection = serve(answer(there, "Content-Length: 0", "Connection: close", status=status))
+    body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}}
+    for call in (
+        lambda: connection.post("/api/v1/namespaces/default/configmaps", body),
+        lambda: connection.get("/api/v1/namespaces/default/configmaps/a"),
+        lambda: connection.delete("/api/v1/namespaces/default/configmaps/a"),
+    ):
+        with pytest.raises(ClusterError, match=f"the API server answered {status}"):
+            call()
+    assert api.requests == []
+
+
 def test_one_object_that_is_none_is_no_answer_of_an_api_server(serve: Serve):
     connection = serve(answer("Content-Length: 2", "Connection: close", body=b"{}"))
     for call in (
@@ -169,7 +193,135 @@ def test_one_object_that_is_none_is_no_answer_of_an_api_server(serve: Serve):
             call()
 
 
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize("coding", ["gzip", "deflate", ""])
+def test_an_answer_without_bound_is_given_up(
+    serve: Serve, coding: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(bounded, "MOST", MIB)
+    body = b" " * (64 * MIB)
+    if coding:
+        body = gzip.compress(body) if coding == "gzip" else zlib.compress(body)
+    said = answer(f"Content-Encoding: {coding}" if coding else "x: y", body=body)
+    with pytest.raises(ClusterError, match="does not answer like") as caught:
+        serve(said).get("/api/v1/nodes/a")
+    assert caught.value.why == "GET /api/v1/nodes/a returned more than 1 MiB"
+
+
+def test_an_answer_that_comes_compressed_is_read_to_its_end(serve: Serve):
+    items = [{"metadata": {"name": f"pod-{index}"}} for index in range(20_000)]
+    body = gzip.compress(json.dumps({"kind": "PodList", "items": items}).encode())
+    for head in (f"Content-Length: {len(body)}", "Connection: close"):
+        found = serve(answer("Content-Encoding: gzip", head, body=body)).collect("/api/v1/pods")
+        assert found == items
+
+
+def test_a_list_that_goes_on_where_it_was_is_given_up(serve: Serve):
+    body = b'{"kind":"PodList","metadata":{"continue":"abc"},"items":[]}'
+    with pytest.raises(ClusterError, match="does not answer like") as caught:
+        serve(answer("Connection: close", body=body)).collect("/api/v1/pods")
+    assert caught.value.why == "the list of /api/v1/pods does not end"
+
+
+def test_a_list_that_always_goes_on_is_given_up(
+    api: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(connections, "PAGE", 1)
+    monkeypatch.setattr(connections, "PAGES", 3)
+    connection = Connection(Options(kubeconfig=kubeconfig(tmp_path / "config", api.url)))
+    for name in "abcd":
+        api.add(node(name))
+    assert len(connection.collect("/api/v1/nodes")) == 4
+    api.add(node("e"))
+    with pytest.raises(ClusterError, match="does not answer like"):
+        connection.collect("/api/v1/nodes")
+
+
+FAILURE = (
+    b'{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"no quorum",'
+    b'"reason":"InternalError","code":500}'
+)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"{}",
+        b'{"kind":"PodList","apiVersion":"v1","metadata":{}}',
+        b'{"items":[]}',
+        b'{"kind":"Pod","metadata":{"name":"a"},"items":[]}',
+        b'{"kind":"Status","status":"Success","items":[]}',
+        b'{"kind":["List"],"items":[]}',
+    ],
+)
+def test_a_list_without_its_kind_or_its_items_is_never_an_empty_list(serve: Serve, body: bytes):
+    with pytest.raises(ClusterError, match="does not answer like a Kubernetes API server"):
+        serve(answer("Content-Length: -5", body=body)).collect("/api/v1/pods")
+
+
+@pytest.mark.parametrize("half", [rb"\ud800", rb"\udFff", b"\xed\xa0\x80"])
+def test_half_a_character_is_no_answer_of_an_api_server(serve: Serve, half: bytes):
+    body = b'{"kind":"PodList","metadata":{"continue":"%s"},"items":[]}' % half
+    with pytest.raises(ClusterError, match="does not answer like a Kubernetes API server"):
+        serve(answer("Connection: close", body=body)).collect("/api/v1/pods")
+
+
+def test_a_character_that_json_escapes_in_two_halves_is_whole(serve: Serve):
+    body = rb'{"kind":"Node","metadata":{"name":"a","labels":{"b":"\ud83d\ude00"}}}'
+    found = serve(answer("Connection: close", body=body)).get("/api/v1/nodes/a")
+    assert found["metadata"]["labels"] == {"b": "\N{GRINNING FACE}"}
+
+
+def test_a_list_whose_items_are_null_is_empty_as_servers_in_go_write_it(serve: Serve):
+    body = b'{"kind":"PodList","apiVersion":"v1","metadata":{},"items":null}'
+    assert serve(answer("Connection: close", body=body)).collect("/api/v1/pods") == []
+
+
+def test_a_status_of_failure_is_an_error_whatever_the_code_of_its_answer(serve: Serve):
+    connection = serve(answer("Connection: close", body=FAILURE))
+    for call in (
+        lambda: connection.collect("/api/v1/pods"),
+        lambda: connection.get("/api/v1/nodes/a"),
+        lambda: connection.get("/version"),
+        lambda: connection.delete("/api/v1/nodes/a"),
+        lambda: connection.patch("/api/v1/nodes/a", {}),
+        lambda: connection.post("/api/v1/nodes", {"metadata": {"name": "a"}}),
+    ):
+        with pytest.raises(ClusterError, match="no quorum") as caught:
+            call()
+        assert caught.value.status == 500
+
+
+def test_a_failure_that_names_no_code_of_an_error_is_one(serve: Serve):
+    body = b'{"kind":"Status","status":"Failure","message":"no","code":200}'
+    with pytest.raises(ClusterError, match="no"):
+        serve(answer("Connection: close", body=body)).delete("/api/v1/nodes/a")
+
+
+def test_what_says_nothing_of_a_deletion_is_no_deletion(serve: Serve):
+    with pytest.raises(ClusterError, match="does not answer like a Kubernetes API server"):
+        serve(answer("Connection: close", body=b"{}")).delete("/api/v1/nodes/a")
+
+
 # ---------------------------------------------------------------- commands
+
+
+@pytest.mark.parametrize(
+    "said", [b"{}", FAILURE, b'{"kind":"PodList","metadata":{}}'], ids=["empty", "status", "bare"]
+)
+def test_gpus_that_nobody_speaks_of_are_never_free(
+    api: FakeApi, tmp_path: Path, run: Run, said: bytes
+):
+    api.add(node("node-0", gpus=8))
+    config = kubeconfig(tmp_path / "config", api.url, user={"username": "alice"})
+    gang = ["--name=a", "--gpus=8", "--workers=1", "--gputopology", "--image=i", "x"]
+    words = ("plan", "mpi", *gang, "--kubeconfig", config)
+    assert run(*words)[0] == 0
+    api.fail(r"^GET /api/v1/pods\b", status=200, body=said, times=99)
+    code, out, _ = run(*words)
+    assert (code, out) == (1, "")
 
 
 @pytest.mark.parametrize("words", [[], ["--all"], ["-f"], ["--nccl"]], ids="".join)

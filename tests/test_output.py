@@ -106,7 +106,7 @@ PLACED = Forecast(
     tier="leaf",
     binding="template",
     guarantee="node",
-    optimal=True,
+    optimal=False,
     bound=20.6,
     emulated=True,
 )
@@ -243,6 +243,15 @@ def test_a_binding_that_nobody_could_try_is_shown_as_unconfirmed(binding, doubt)
     assert said in shown
 
 
+def test_a_guarantee_of_a_later_version_is_shown_as_it_was_recorded():
+    one = replace(PLACED, guarantee="device", binding="admission", emulated=False)
+    status = mpi_dist(Phase.RUNNING, launcher(), name="demo", forecast=one)
+    assert (
+        "  Guarantee: device, by admission"
+        " (this version of arena-topo does not know what that means)\n"
+    ) in output.job(status, now=CREATED + 5)
+
+
 def test_a_placement_that_is_not_confirmed_is_shown_whole():
     status = mpi_dist(
         Phase.RUNNING,
@@ -271,6 +280,23 @@ def test_a_bandwidth_that_is_not_proven_says_what_could_be_possible():
     )
     shown = output.placement(found, "demo", slots=2)
     assert "  Bus bandwidth: 40 GB/s inside one node (at most 80 GB/s is possible)\n" in shown
+
+
+def test_a_network_whose_speed_nobody_gave_is_said_to_be_assumed_wherever_a_placement_is_shown():
+    found = Forecast(
+        state="placed",
+        workers=((0, "n", (0,)), (1, "m", (0,))),
+        bus_bandwidth=1.25,
+        usable=1.25,
+        tier="beyond",
+        optimal=True,
+        bound=1.25,
+        assumed=True,
+    )
+    shown = output.placement(found, "demo", slots=1)
+    assert "  Bus bandwidth: 1.25 GB/s assumed between nodes" in shown
+    assert output.placement_value(found, slots=1)["assumed"] is True
+    assert output.placement_value(replace(found, assumed=False), slots=1)["assumed"] is False
 
 
 def test_the_list_counts_allocated_gpus_only_of_jobs_that_hold_or_want_them():
@@ -309,6 +335,17 @@ def test_a_machine_is_shown_as_its_matrix_with_nics_and_numa_nodes():
         "pcieGeneration": None,
         "knowledge": "measured",
     }
+
+
+def test_a_clock_that_was_set_back_leaves_no_invalid_duration():
+    begun = mpi_dist(Phase.RUNNING)
+    for status, now in (
+        (begun, CREATED - 3600),
+        (replace(begun, phase=Phase.SUCCEEDED, finished=CREATED - 3600), CREATED),
+    ):
+        shown = output.job(status, now=now) + output.jobs([status], now=now)
+        assert "invalid" not in shown
+        assert "  0s  " in shown
 
 
 @pytest.mark.parametrize(

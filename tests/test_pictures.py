@@ -16,7 +16,7 @@ from cube_mesh import HGX, V100, cluster, machine, matrix, node
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arena_topo import cli
+from arena_topo import cli, escaping
 from arena_topo.output import picture
 from arena_topo.output.picture import figure, places, sheet
 from arena_topo.output.picture.network import fabric
@@ -646,6 +646,24 @@ def test_a_name_that_has_no_room_keeps_its_beginning_and_its_end():
 
 
 # ---------------------------------------------------------------- the commands
+
+
+@given(st.text("iWo ", min_size=1, max_size=60), st.floats(1, 400))
+def test_a_name_is_cut_to_as_much_as_fits(words, room):
+    line = escaping.one_line(words)
+    short = sheet.fitted(words, room)
+    if sheet.width(line) <= room:
+        assert short == line
+    else:
+        assert "\u2026" in short
+        kept = len(short) - 1
+        longer = f"{line[: (kept + 2) // 2]}\u2026{line[len(line) - (kept + 1) // 2 :]}"
+        assert kept == len(line) - 1 or sheet.width(longer) > room
+
+
+def test_a_name_of_a_million_characters_is_cut_at_once():
+    # To try every length of it would take hours.
+    assert sheet.fitted("x" * 1_000_000, 100) == sheet.fitted("x" * 1000, 100)
 
 
 def test_nodes_files_and_the_network_are_drawn_by_the_same_flag(arena):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from cube_mesh import HGX, V100, cluster, node
+from cube_mesh import HGX, OFF_THE_SWITCH, V100, cluster, node
 
 from arena_topo import cli
 from arena_topo.backends import Options
@@ -19,7 +19,7 @@ from arena_topo.job import MPIJob, PodShape, Quantity
 from arena_topo.manifests import ApiVersion
 from arena_topo.output import plan as screen_of
 from arena_topo.solver import Request
-from arena_topo.topology import Tier, gpu_set
+from arena_topo.topology import Tier, gpu_set, published
 from arena_topo.workflow import comparison
 
 HERE = Path(__file__).parent
@@ -57,6 +57,28 @@ def shown(world, *, width=100, unicode=True, **more):
 
 
 # ---------------------------------------------------------------- for people
+
+
+def test_a_gpu_whose_nvlinks_are_down_is_not_chosen_before_those_of_the_switch(plan, tmp_path):
+    """`nvidia-smi topo -m` of an HGX H100 whose GPU 0 is off the fabric, as ACK publishes it."""
+    broken = replace(OFF_THE_SWITCH, name="hgx-0")
+    status = {"allocatable": {"nvidia.com/gpu": "8"}, "capacity": {"nvidia.com/gpu": "8"}}
+    labels = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}
+    listed = [
+        {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "hgx-0", "labels": labels}}
+        | {"spec": {}, "status": status},
+        published.config_map(broken, broken.everything),
+    ]
+    dump = tmp_path / "state.json"
+    dump.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": listed}))
+    code, out, _err = plan(dump, 1, 4)
+    assert code == 0
+    assert "between any two" not in out
+    found = json.loads(plan(dump, 1, 4, "-o=json")[1])
+    assert found["busBandwidthGBps"] == 370.8
+    assert 0 not in found["workers"][0]["gpus"]
+    assert json.loads(plan(dump, 1, 8, "-o=json")[1])["busBandwidthGBps"] == 11
+    assert json.loads(plan(dump, 1, 1, "-o=json")[1])["workers"][0]["gpus"] == [0]
 
 
 def test_a_plan_draws_the_machine_and_compares_with_schedulers_that_only_count(plan):
@@ -147,13 +169,59 @@ def test_a_bandwidth_that_rests_on_a_guess_is_marked(plan):
     assert "1.25 GB/s assumed   1.00x  over an unknown network; proven best" in unknown
 
 
-def test_pods_that_fall_short_of_the_least_bandwidth_are_noted(plan):
-    note = (
-        "note: these pods can use 2.25 GB/s, less than --min-bandwidth 30: the kubelet picks the"
-        " GPUs, at worst 9 GB/s; pods that share a node talk through its memory, 2.25 GB/s\n"
+def test_pods_that_would_share_a_node_too_slowly_are_refused_with_what_would_do(plan):
+    """Separate pods of one node have 2.25 GB/s, whatever links their GPUs have."""
+    code, out, err = plan(TWO_DGX_1, 4, 1, "--min-bandwidth=5")
+    assert (code, out) == (5, "")
+    assert "pods that share a node are slower than what was asked for" in err
+    assert "  try:  fits now with --min-bandwidth 2.25, or with --pod-shape fused\n" in err
+    assert plan(TWO_DGX_1, 4, 1, "--min-bandwidth=2.25")[0] == 0
+    assert plan(TWO_DGX_1, 4, 1, "--min-bandwidth=5", "--pod-shape=fused")[0] == 0
+
+
+def test_a_least_bandwidth_that_the_kubelet_may_miss_is_not_met(plan):
+    """The GPUs of one worker have 40 GB/s, those that the kubelet may pick instead have 9."""
+    code, out, err = plan(TWO_DGX_1, 1, 4, "--min-bandwidth=30")
+    assert (code, out) == (3, "")
+    assert "could use 9 GB/s now, less than --min-bandwidth 30\n" in err
+    assert "the kubelet picks the GPUs, at worst 9 GB/s" in err
+    assert "  try:  fits now with --min-bandwidth 9\n" in err
+    assert plan(TWO_DGX_1, 1, 4, "--min-bandwidth=9")[0] == 0
+
+
+RDMA = cluster(*(node(f"hgx-{at}", HGX, domains=("r",)) for at in range(4)))
+RDMA = replace(RDMA, tiers=(Tier(name="rack", bandwidth=12.5),))
+
+
+def test_nodes_that_give_the_pods_more_are_named_and_taken_where_that_is_asked_for():
+    found = proposed(RDMA, workers=4, gpus=1)
+    assert found.plan.forecast.usable == 2.25
+    advice = (
+        "4 nodes would give these pods 12.5 GB/s instead of 2.25: --min-bandwidth 12.5 places them"
+        " so"
     )
-    assert note in plan(TWO_DGX_1, 4, 1, "--min-bandwidth=30")[2]
-    assert "these pods" not in plan(TWO_DGX_1, 4, 1, "--min-bandwidth=2")[2]
+    assert advice in found.advice
+    spread = proposed(RDMA, workers=4, gpus=1, min_bandwidth=12.5)
+    assert len(spread.plan.placement.nodes) == 4
+    assert spread.plan.forecast.usable == 12.5
+    assert spread.advice == ()
+    # What sharing a node is worth to pods is what first fit is compared by.
+    assert spread.comparison.first_fit.bandwidth == 2.25
+    one_node = replace(RDMA, nodes=RDMA.nodes[:1])
+    assert not any(
+        "nodes would give" in one for one in proposed(one_node, workers=4, gpus=1).advice
+    )
+
+
+@pytest.mark.parametrize("shape", list(PodShape))
+@pytest.mark.parametrize(("workers", "gpus"), [(1, 8), (1, 2), (2, 4), (4, 1), (3, 8), (8, 2)])
+def test_nothing_is_called_best_whose_pods_can_use_less_than_its_gpus_have(shape, workers, gpus):
+    world = cluster(node("v", V100, 0b1111), *(node(f"hgx-{at}", HGX) for at in range(3)))
+    found = proposed(world, workers=workers, gpus=gpus, pod_shape=shape)
+    value, text = screen_of.value(found), screen_of.text(found)
+    whole = value["usableGBps"] == value["busBandwidthGBps"]
+    assert ("proven best" in text) == value["proof"]["optimal"] == whole
+    assert "proven" in text.partition("this placement")[2].partition("\n")[0]
 
 
 def test_a_dump_without_nodes_is_a_mistake(plan, tmp_path):

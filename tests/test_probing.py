@@ -126,7 +126,20 @@ def test_a_gang_is_held_back_only_where_the_server_keeps_what_the_policy_says(ap
     api.mutators = [PLACEMENT, JOIN]
     assert asked(api, tmp_path).gang is False
     api.unserved -= {"scheduling.k8s.io", "podgroups.scheduling.k8s.io"}
-    assert asked(api, tmp_path).gang is True
+    for served, version in ((("v1alpha2",), "v1alpha2"), (("v1beta1", "v1alpha3"), "v1beta1")):
+        api.gangs = served
+        found = asked(api, tmp_path)
+        assert (found.gang, found.gang_version) == (True, version)
+
+
+def test_a_gang_is_not_held_back_by_groups_of_a_version_that_nobody_here_can_write(api, tmp_path):
+    api.mutators = [PLACEMENT, JOIN]
+    api.unserved -= {"scheduling.k8s.io", "podgroups.scheduling.k8s.io"}
+    api.gangs = ("v1alpha3",)
+    found = asked(api, tmp_path)
+    assert found.gang is False
+    (note,) = found.notes
+    assert note.startswith("the cluster serves no PodGroup of scheduling.k8s.io in v1beta1 or ")
 
 
 def test_a_policy_for_an_older_map_does_not_count(api, tmp_path):
@@ -454,13 +467,13 @@ def a_rule(*verbs: str, **more: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "rules",
     [
-        [a_rule("list", "watch", "patch")],
+        [a_rule("list", "patch")],
         [a_rule("list", "watch"), a_rule("get", "patch")],
         [a_rule("*")],
         [a_rule("*", resources=["*"], apiGroups=["*"])],
     ],
 )
-def test_who_may_list_watch_and_patch_all_pods_of_a_namespace_may_patch_workers(
+def test_who_may_list_and_patch_all_pods_of_a_namespace_may_patch_workers(
     api, tmp_path, rules: list[dict[str, Any]]
 ):
     role(api, *rules)
@@ -471,7 +484,8 @@ def test_who_may_list_watch_and_patch_all_pods_of_a_namespace_may_patch_workers(
 @pytest.mark.parametrize(
     "rules",
     [
-        [a_rule("list", "patch")],
+        [a_rule("list", "watch")],
+        [a_rule("get", "patch")],
         [a_rule("list", "watch", "patch", resourceNames=["one"])],
         [a_rule("list", "watch", "patch", apiGroups=["apps"])],
         [a_rule("list", "watch", "patch", resources=["pods/status"])],
@@ -491,8 +505,8 @@ def test_where_rules_are_not_listed_each_verb_is_asked_for(api, tmp_path):
     said = body.replace("'", '"').replace("True", "true").encode()
     api.fail("selfsubjectrulesreviews", status=201, body=said)
     assert asked(api, tmp_path).patches is True
-    assert sum("selfsubjectaccessreviews" in one for one in api.requests) == 3
-    api.deny("watch pods team-a")
+    assert sum("selfsubjectaccessreviews" in one for one in api.requests) == 2
+    api.deny("patch pods team-a")
     api.fail("selfsubjectrulesreviews", status=201, body=said)
     assert asked(api, tmp_path).patches is False
 

@@ -225,6 +225,26 @@ def test_a_token_that_no_header_takes_is_never_shown(
     assert asked(backend)[1] == [f"{KNOWN}PROMETHEUS_TOKEN has characters that no token has"]
 
 
+def test_no_token_is_sent_on_to_where_an_answer_points(
+    api: FakeApi, tmp_path: Path, served: Served, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv(prometheus.TOKEN, "t0ken")
+    with socket.create_server(("127.0.0.1", 0)) as first:
+
+        def point() -> None:
+            peer, _ = first.accept()
+            with peer:
+                peer.recv(65536)
+                head = f"HTTP/1.1 307 Elsewhere\r\nLocation: {served.url}\r\n"
+                peer.sendall(f"{head}Content-Length: 0\r\n\r\n".encode())
+
+        threading.Thread(target=point, daemon=True).start()
+        address = f"http://127.0.0.1:{first.getsockname()[1]}"
+        _, heard = asked(opened(api, tmp_path, prometheus_address=address))
+    assert heard == [f"{KNOWN}{address} answers 307 Elsewhere"]
+    assert served.headers == []
+
+
 # What is asked only once.
 
 

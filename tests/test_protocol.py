@@ -316,6 +316,26 @@ def orders(
     return max(explore(run, kill=kill))
 
 
+SAMPLE = 40
+"""Orders by lot of a test whose orders are too many for every run."""
+
+
+def some_orders(
+    world: World, actors: Callable[[], list[Actor]], end: Callable[[list[Actor]], None]
+) -> None:
+    """Play orders that a die chooses."""
+    for seed in range(SAMPLE):
+        world.memory.restore()
+        mine = actors()
+        assert play(mine, at_random(seed), world.check) is not None
+        end(mine)
+
+
+in_every_order = pytest.mark.parametrize(
+    "every", [False, pytest.param(True, marks=pytest.mark.exhaustive)], ids=["sample", "every"]
+)
+
+
 def settled(world: World, actors: list[Actor], *, running: int) -> None:
     """Nobody failed, nobody is lost, and as many run as can."""
     for one in actors:
@@ -357,7 +377,8 @@ def test_where_gpus_are_only_counted_no_node_is_given_more_than_it_has(build) ->
     assert done > 20
 
 
-FIRST, SECOND = ("node-0/0,3", 40.0, True), ("node-1/0,3", 40.0, True)
+# The kubelet may pick GPUs that have 11 GB/s, so no placement of these is called the best.
+FIRST, SECOND = ("node-0/0,3", 40.0, False), ("node-1/0,3", 40.0, False)
 # Of the two that are left nobody knows whether NVLink joins them; else PCIe does.
 BESIDE, RACED = ("node-0/", 11.0, True), ("node-0/", 11.0, False)
 
@@ -366,9 +387,10 @@ BESIDE, RACED = ("node-0/", 11.0, True), ("node-0/", 11.0, False)
     ("nodes", "least", "ends"),
     [
         (1, 0.0, {(BESIDE, FIRST), (RACED, FIRST)}),
-        (1, 40.0, {(FIRST,)}),
+        (1, 11.0, {(BESIDE, FIRST), (RACED, FIRST)}),
+        (1, 40.0, {()}),
         (2, 0.0, {(RACED, FIRST), (FIRST, SECOND)}),
-        (2, 40.0, {(FIRST, SECOND)}),
+        (2, 40.0, {()}),
     ],
 )
 def test_where_gpus_are_only_counted_the_second_gang_neither_names_them_nor_counts_on_them(
@@ -388,23 +410,25 @@ def test_where_gpus_are_only_counted_the_second_gang_neither_names_them_nor_coun
     assert seen == ends
 
 
-def stalled(world: World) -> int:
-    """All orders of two submitters, and of a minute that passes at some moment."""
-    return orders(
-        world,
-        lambda: [
-            world.submitter("a", **TAKES_ALL),
-            world.submitter("b", **TAKES_ALL),
-            world.clock(61),
-        ],
-        lambda actors: ended(world, actors),
-    )
+def stalled(world: World, *, every: bool) -> None:
+    """Orders of two submitters, and of a minute that passes at some moment."""
+
+    def actors() -> list[Actor]:
+        submitters = [world.submitter(name, **TAKES_ALL) for name in "ab"]
+        return [*submitters, world.clock(61)]
+
+    def end(actors: list[Actor]) -> None:
+        ended(world, actors)
+
+    if every:
+        assert orders(world, actors, end) > 100
+    else:
+        some_orders(world, actors, end)
 
 
-@pytest.mark.slow
-def test_a_stalled_submitter_whose_record_was_withdrawn_does_not_run(build) -> None:
-    done = stalled(build())
-    assert done > 100
+@in_every_order
+def test_a_stalled_submitter_whose_record_was_withdrawn_does_not_run(build, every) -> None:
+    stalled(build(), every=every)
 
 
 def ended(world: World, actors: list[Actor]) -> None:
@@ -469,20 +493,25 @@ def test_a_record_that_was_taken_off_and_written_again_is_not_the_one_that_was_l
     assert world.running() == {"b"}
 
 
-@pytest.mark.slow
-def test_of_three_gangs_that_want_the_same_gpus_exactly_one_runs_in_every_order(build) -> None:
+@in_every_order
+def test_of_three_gangs_that_want_the_same_gpus_exactly_one_runs(build, every) -> None:
     world = build()
-    done = orders(
-        world,
-        lambda: [world.starter(name, **TAKES_ALL) for name in "abc"],
-        lambda actors: settled(world, actors, running=1),
-    )
-    assert done > 1000
+
+    def actors() -> list[Actor]:
+        return [world.starter(name, **TAKES_ALL) for name in "abc"]
+
+    def end(actors: list[Actor]) -> None:
+        settled(world, actors, running=1)
+
+    if every:
+        assert orders(world, actors, end) > 1000
+    else:
+        some_orders(world, actors, end)
 
 
-@pytest.mark.slow
+@in_every_order
 @pytest.mark.parametrize("dedicated", [True, False])
-def test_three_gangs_that_overlap_in_part_share_nothing(build, dedicated) -> None:
+def test_three_gangs_that_overlap_in_part_share_nothing(build, dedicated, every) -> None:
     """Orders with at most one switch away from who could go on, and some by lot."""
     world = build(nodes=2, dedicated=dedicated)
     sizes = {
@@ -495,6 +524,8 @@ def test_three_gangs_that_overlap_in_part_share_nothing(build, dedicated) -> Non
         with_one_switch(list(who), at, to) for who in firsts for at in range(8) for to in who[1:]
     ]
     choosers += [at_random(seed) for seed in range(100)]
+    if not every:
+        choosers = choosers[::5]
     for choose in choosers:
         world.memory.restore()
         actors = [world.starter(name, **size) for name, size in sizes.items()]
@@ -680,7 +711,7 @@ class TestWhatIsExploredIsEnoughToNotice:
     def test_a_resume_that_does_not_test_the_record(self, build, monkeypatch) -> None:
         monkeypatch.setattr(transition, "_unchanged", without_record)
         with pytest.raises(AssertionError, match="a runs, but it is waiting"):
-            stalled(build())
+            stalled(build(), every=True)
 
     def test_records_that_can_be_told_apart_by_the_second_only(self, build, monkeypatch) -> None:
         monkeypatch.setattr(starting.Starter, "_stamp", lambda _: "2030-03-17T17:46:40Z")

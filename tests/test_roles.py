@@ -21,6 +21,7 @@ from arena_topo.backends.kubernetes.publishing import Report, Reports
 from arena_topo.errors import AccessDenied
 from arena_topo.manifests import install, values
 from arena_topo.manifests.install import Installation, Right
+from arena_topo.topology import published
 from arena_topo.workflow.machines import publishing
 
 SYSTEM = install.SYSTEM
@@ -390,8 +391,22 @@ def test_a_mistyped_level_is_found_before_a_job_is_left_to_the_controller(arena,
     assert (code, err) == (0, "team-a/demo: started\n")
 
 
-def test_the_controller_gives_each_worker_its_own_claim_and_its_gang(arena, api):
+ALPHA = {
+    "podGroupTemplateRef": {"workload": {"workloadName": "demo", "podGroupTemplateName": "workers"}}
+}
+BETA = {"workloadRef": {"workloadName": "demo", "templateName": "workers"}}
+
+
+@pytest.mark.parametrize(
+    ("served", "reference"),
+    [(("v1alpha2",), ALPHA), (("v1beta1", "v1alpha3"), BETA)],
+    ids=["1.36", "1.37"],
+)
+def test_the_controller_gives_each_worker_its_own_claim_and_its_gang(
+    arena, api, served: tuple[str, ...], reference: dict[str, Any]
+):
     """It may not create pods, and so not try the policies: what can be read of them counts."""
+    api.gangs = served
     api.unserved -= {"scheduling.k8s.io", "podgroups.scheduling.k8s.io"}
     api.unserved -= {"workloads.scheduling.k8s.io"}
     cluster = FakeCluster(api)
@@ -419,7 +434,15 @@ def test_the_controller_gives_each_worker_its_own_claim_and_its_gang(arena, api)
         assert claim is not None
         results = claim["status"]["allocation"]["devices"]["results"]
         assert {one["device"] for one in results} == {f"gpu-{one}" for one in gpus}
-    assert api.find("PodGroup", "demo", "team-a")
+    group, workload = (api.find(kind, "demo", "team-a") for kind in ("PodGroup", "Workload"))
+    assert group is not None
+    assert workload is not None
+    policy = {"gang": {"minCount": 4}}
+    assert group["spec"] == {"schedulingPolicy": policy, **reference}
+    assert workload["spec"]["podGroupTemplates"] == [
+        {"name": "workers", "schedulingPolicy": policy}
+    ]
+    assert {one["apiVersion"] for one in (group, workload)} == {f"scheduling.k8s.io/{served[0]}"}
 
 
 def stored_places(api: FakeApi) -> list[list[int]]:
@@ -526,17 +549,21 @@ def test_in_kube_system_the_controller_writes_topology_and_nothing_else(api, con
                 stored["rules"] = one["rules"]
     plain = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "dns"}, "data": {}}
     api.add(plain | {"metadata": {"name": "dns", "namespace": "kube-system"}})
-    taken = config_map("n1", name="dns")
+    mirrored = {published.MIRRORED: "true"}
+    taken = config_map("n1", name="dns", **mirrored)
     connection = Connection(Options(kubeconfig=config(CTL)))
     path = "/api/v1/namespaces/kube-system/configmaps"
-    assert refused(api, config, CTL, "kube-system", config_map("n1")) is None
-    assert refused(api, config, CTL, "kube-system", config_map("n1", more="x")) is None
-    for body in (plain, taken, {**plain, "metadata": {"name": "another"}}):
+    assert refused(api, config, CTL, "kube-system", config_map("n1", **mirrored)) is None
+    assert refused(api, config, CTL, "kube-system", config_map("n1", more="x", **mirrored)) is None
+    assert refused(api, config, "admin", "kube-system", config_map("n2")) is None
+    theirs = config_map("n2", **mirrored)
+    for body in (plain, taken, {**plain, "metadata": {"name": "another"}}, theirs):
         said = refused(api, config, CTL, "kube-system", body)
         assert said is not None
         assert "in kube-system the controller may write the topology of nodes only" in said
     connection.delete(f"{path}/n1-gpu-topology")
-    with pytest.raises(AccessDenied):
-        connection.delete(f"{path}/dns")
+    for name in ("dns", "n2-gpu-topology"):
+        with pytest.raises(AccessDenied):
+            connection.delete(f"{path}/{name}")
     # Elsewhere it is RBAC alone that limits it.
     assert refused(api, config, CTL, SYSTEM, plain) is None

@@ -79,7 +79,11 @@ def cluster(folder):
 def interrupted(process, number=signal.SIGINT):
     """Send a signal; the exit code, and what was said after it."""
     process.send_signal(number)
-    out, err = process.communicate(timeout=30)
+    try:
+        out, err = process.communicate(timeout=30)
+    except subprocess.TimeoutExpired:
+        process.kill()  # to leave its block waits for it, without end
+        raise
     assert "Traceback" not in out + err
     return process.returncode, err
 

@@ -5,10 +5,22 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
+from dataclasses import replace
 
 import networkx as nx
 import pytest
-from cube_mesh import HGX, P100, P100_LANES, PCIE, V100, V100_LANES, machine, matrix
+from cube_mesh import (
+    HGX,
+    OFF_THE_SWITCH,
+    P100,
+    P100_LANES,
+    PCIE,
+    V100,
+    V100_LANES,
+    WEAK_ON_THE_SWITCH,
+    machine,
+    matrix,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -115,6 +127,57 @@ def test_behind_an_nvswitch_only_the_number_of_gpus_counts(size, bandwidth):
     shape = Table(HGX.configuration)
     assert shape.uniform
     assert {shape.value(one) for one in sets(size)} == {bandwidth}
+
+
+def test_a_gpu_off_the_switch_slows_the_sets_with_it_and_no_others():
+    """Its row says PIX, PHB and SYS; the links of the others are up."""
+    shape = Table(OFF_THE_SWITCH.configuration)
+    values = {chosen: shape.value(gpu_set(chosen)) for chosen in ((0, 1), (0, 4), (1, 2), (1, 4))}
+    assert values == {(0, 1): 12, (0, 4): 9, (1, 2): 370.8, (1, 4): 370.8}
+    for size in range(2, 8):
+        assert shape.best(GPUSet(255), size) == 370.8
+        assert shape.worst(GPUSet(255), size) in {9, 11}
+    assert shape.value(GPUSet(255)) == 11
+
+
+def test_a_gpu_with_fewer_links_to_the_switch_is_worth_those():
+    shape = Table(WEAK_ON_THE_SWITCH.configuration)
+    for size in range(2, 9):
+        with_it = {shape.value(one) for one in sets(size) if one & 1}
+        assert with_it == {14 * 20.6}
+        assert {shape.value(one) for one in sets(size) if not one & 1} <= {370.8}
+
+
+@given(st.data())
+def test_behind_a_switch_a_set_is_worth_the_slowest_link_of_its_best_ring(data):
+    """Compared with all rings of all sets, on switches of which any links may be down."""
+    size = data.draw(st.integers(3, 6))
+    up = [data.draw(st.sampled_from((18, 18, 18, 14, 0))) for _ in range(size)]
+    lanes = {
+        (one, other): min(up[one], up[other])
+        for one, other in itertools.combinations(range(size), 2)
+    }
+    of = replace(machine("odd", "H100", matrix(size, lanes)), nvswitch=True)
+    shape = Table(of.configuration)
+    rates = {
+        pair: cost.link_rate(of.link(*pair), of.configuration)
+        for pair in itertools.permutations(range(size), 2)
+    }
+    values: dict[int, list[float]] = {}
+    for many in range(2, size + 1):
+        for chosen in itertools.combinations(range(size), many):
+            rings = (
+                [*itertools.pairwise((*order, order[0]))]
+                for order in itertools.permutations(chosen)
+            )
+            expected = max(min(rates[pair] for pair in ring) for ring in rings)
+            assert shape.value(gpu_set(chosen)) == expected
+            if min(up[gpu] for gpu in chosen):
+                assert expected == min(up[gpu] for gpu in chosen) * 20.6
+            values.setdefault(many, []).append(expected)
+    for many, found in values.items():
+        assert shape.best(of.everything, many) == max(found)
+        assert shape.worst(of.everything, many) == min(found)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from cube_mesh import HGX, P100, PCIE, V100, V100_LANES, cluster, machine, matri
 from hypothesis import given
 from hypothesis import strategies as st
 
+from arena_topo.errors import InvalidJob
 from arena_topo.solver import Reason, Request, Unplaceable, Verdict, place
 from arena_topo.solver.classes import Index
 from arena_topo.solver.configurations import table
@@ -28,6 +29,7 @@ from arena_topo.topology import (
     count,
     flat,
     gpu_set,
+    natural,
 )
 
 
@@ -281,6 +283,21 @@ def test_nodes_that_are_too_slow_for_one_worker_are_counted_as_such():
     with pytest.raises(Unplaceable) as refused:
         place(Request(workers=1, gpus=2, min_bandwidth=50), TWO_DGX1)
     assert [(one.reason, one.nodes) for one in refused.value.refusals] == [(Reason.BANDWIDTH, 2)]
+
+
+@pytest.mark.parametrize("size", [{"workers": 0, "gpus": 1}, {"workers": 1, "gpus": 0}])
+def test_a_gang_of_nobody_is_refused(size):
+    with pytest.raises(InvalidJob, match="a gang needs at least one"):
+        Request(**size)
+    with pytest.raises(InvalidJob):
+        Request(**{name: -number for name, number in size.items()})
+
+
+def test_names_of_more_digits_than_python_reads_at_once_are_in_order():
+    names = ["rack-" + "9" * 5000, "rack-1" + "0" * 5000, "rack-10", "rack-9"]
+    assert sorted(names, key=natural) == [names[3], names[2], names[0], names[1]]
+    world = cluster(*(node(name, HGX) for name in names))
+    assert place(Request(workers=1, gpus=1), world).nodes == ("rack-9",)
 
 
 def test_a_limit_of_nodes_is_kept():

@@ -192,7 +192,7 @@ def test_nodes_that_must_become_free_together_are_named():
     two = cluster(*world.nodes, node("v100-d", V100))
     assert said(two, workers=3, gpus=8) == (
         "fits now with --workers 1, or with --gpus 2;"
-        " or when all GPUs of v100-b and v100-c are free"
+        " or when all GPUs of v100-a and v100-b are free"
     )
 
 
@@ -293,6 +293,9 @@ def free_together(request, world, text):
     if found is None:
         assert "when" not in text or text.endswith("1 more are free") or " healthy" in text
         return
+    if "for example" not in text:
+        everybody = [one for one in world.nodes if one.free_count < len(one.machine.gpus)]
+        assert len(everybody) == len(re.findall(r"n\d", found[0]))
     named = re.findall(r"n\d", found[0])
     for kept in (named, *([one for one in named if one != name] for name in named)):
         nodes = (
@@ -331,9 +334,96 @@ def test_the_changes_named_are_those_that_trying_everything_finds(seed):
         for name, then in ([] if never else released(world, more))
         if value(request, then) is not None
     ]
+    if not never and not request.min_bandwidth and request.max_nodes in {None, 1}:
+        fewest = fewest_gpus(request, world)
+        assert named(text, world) == fewest
+        assert "for example" not in text
+        sufficient = [one for one in sufficient if one[0] == fewest]
+        if not sufficient:
+            return
     if not sufficient:
         free_together(request, world, text)
     else:
         more, name = min(sufficient)
         gpus = "1 more GPU" if more == 1 else f"{more} more GPUs"
         assert text.endswith(f"when {gpus} of node {name} {'is' if more == 1 else 'are'} free")
+
+
+def fewest_gpus(request, world):
+    """The fewest GPUs of any nodes whose release would do it, by trying all numbers of them."""
+    in_use = [len(one.machine.gpus) - one.free_count for one in world.nodes]
+    for more in sorted(itertools.product(*(range(most + 1) for most in in_use)), key=sum):
+        if value(request, with_free(world, more)) is not None:
+            return sum(more)
+    raise AssertionError("all of them are enough")
+
+
+def with_free(world, more):
+    """The world with so many more GPUs free on each node; which of them is no matter here."""
+    nodes = (
+        replace(one, free=GPUSet((1 << one.free_count + extra) - 1), hidden=0)
+        for one, extra in zip(world.nodes, more, strict=True)
+    )
+    return replace(world, nodes=tuple(nodes))
+
+
+def named(text, world):
+    """How many GPUs a text says must be released, which has to be enough; only small worlds."""
+    words = text.partition("when ")[2]
+    if words.startswith("all GPUs of "):
+        everybody = "1 more" in words  # of four nodes
+        return sum(
+            len(one.machine.gpus) - one.free_count
+            for one in world.nodes
+            if everybody or one.name in words
+        )
+    return sum(
+        int(number) for number in re.findall(r"(\d+)(?: more GPUs?)? of (?:node )?n\d", words)
+    )
+
+
+def test_the_fewest_gpus_to_release_may_be_those_of_several_nodes():
+    """Two nodes lack a GPU each for one more worker; a node that has none free lacks four."""
+    world = cluster(*(node(f"n{at}", HGX, free) for at, free in enumerate((0b111, 0b111, 0))))
+    assert said(world, workers=2, gpus=4).endswith(
+        "when 1 more GPU of node n0 and 1 of n1 are free"
+    )
+    assert said(world, workers=3, gpus=4).endswith(
+        "when 5 more GPUs of node n0 and 1 of n1 are free"
+    )
+    many = cluster(*(node(f"n{at}", HGX, 0b111) for at in range(9)))
+    assert said(many, workers=6, gpus=4).endswith(
+        "when 1 more GPU of node n0, 1 of n1, 1 of n2 and 3 of 3 more nodes are free"
+    )
+
+
+def test_what_was_found_by_trying_is_an_example():
+    """Two GPUs of one node would do, of which one each of two nodes might be fewer elsewhere."""
+    world = cluster(node("a", V100, 0b111), node("b", V100, 0b1))
+    text = said(world, workers=1, gpus=8, min_bandwidth=5.0)
+    assert text.endswith("for example when 5 more GPUs of node a are free")
+    one = cluster(node("a", V100, 0b1111111), node("b", V100, 0b1))
+    assert said(one, workers=1, gpus=8, min_bandwidth=5.0).endswith(
+        "or when 1 more GPU of node a is free"
+    )
+
+
+def test_a_refusal_looks_at_few_clusters_however_large_they_are():
+    """Each cluster that is looked at takes as long as a placement on it."""
+    rnd = random.Random(3)
+    nodes = tuple(node(f"n{at}", V100, rnd.getrandbits(8)) for at in range(400))
+    world = cluster(*nodes)
+    for request in (
+        Request(workers=1800, gpus=1),
+        Request(workers=150, gpus=8),
+        Request(workers=150, gpus=8, min_bandwidth=1.0),
+        Request(workers=150, gpus=8, cpu=1.0),
+    ):
+        seen = []
+
+        def best(asked, there, seen=seen):
+            seen.append(there)
+            return value(asked, there)
+
+        assert nearest(request, world, never=False, best=best) is not None
+        assert len({id(one) for one in seen}) <= 60

@@ -164,6 +164,8 @@ def ours(state: str) -> dict[str, str]:
         (suspended({"scheduling.x-k8s.io/suspend": "true"}), Phase.QUEUING),
         (suspended(labels={"kueue.x-k8s.io/queue-name": "q"}), Phase.QUEUING),
         (suspended(policy={"managedBy": "kueue.x-k8s.io/multikueue"}), Phase.QUEUING),
+        (suspended({"scheduling.x-k8s.io/suspend": "false"}), Phase.QUEUING),
+        (suspended(policy={"managedBy": "example.com/queue"}), Phase.QUEUING),
         (suspended(policy={"managedBy": "kubeflow.org/mpi-operator"}), Phase.SUSPENDED),
     ],
 )

@@ -93,6 +93,37 @@ def test_what_is_over_or_not_there_is_neither_suspended_nor_resumed(arena: promp
         assert err.startswith("error: Not found training job nobody in namespace default")
 
 
+QUEUES = {
+    "Kueue's label": ({"labels": {"kueue.x-k8s.io/queue-name": "q"}}, {}),
+    "MultiKueue": ({}, {"managedBy": "kueue.x-k8s.io/multikueue"}),
+    "another manager": ({}, {"managedBy": "example.com/queue"}),
+    "kube-queue holds it": ({"annotations": {"scheduling.x-k8s.io/suspend": "true"}}, {}),
+    "kube-queue let it go": ({"annotations": {"scheduling.x-k8s.io/suspend": "false"}}, {}),
+    "the operator": ({}, {"managedBy": "kubeflow.org/mpi-operator"}),
+    "nobody": ({}, {}),
+}
+
+
+@pytest.mark.parametrize(("meta", "policy"), QUEUES.values(), ids=QUEUES.keys())
+def test_a_job_is_queuing_exactly_where_resume_leaves_its_start_to_a_queue(
+    tmp_path: Any, capfd: Any, meta: dict[str, Any], policy: dict[str, Any]
+):
+    with prompt.opened("kubernetes-v2beta1", tmp_path, capfd) as arena:
+        arena.applied("demo", workers=2, gpus=2)
+        assert arena("suspend", "demo")[0] == 0
+        with arena.world.api.edit("MPIJob", "demo") as job:
+            for key, value in meta.items():
+                job["metadata"][key] = {**(job["metadata"].get(key) or {}), **value}
+            job["spec"]["runPolicy"] |= policy
+        shown = phase(arena)
+        _, why, _ = arena("why", "demo")
+        code, _, err = arena("resume", "demo")
+        refused = code != 0 and " decides when demo starts" in err
+        assert (shown is Phase.QUEUING) == refused
+        assert (shown is Phase.SUSPENDED) == (code == 0)
+        assert ("somebody has suspended it" in why) == (code == 0)
+
+
 def test_jobs_of_mpijob_v1alpha1_can_only_be_deleted(tmp_path: Any, capfd: Any):
     with prompt.opened("kubernetes-v1alpha1", tmp_path, capfd) as arena:
         running(arena)

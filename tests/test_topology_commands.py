@@ -481,6 +481,30 @@ def test_the_cluster_itself_is_drawn_where_no_dump_is_given(arena, api):
     )
 
 
+def test_a_node_with_the_name_of_a_preset_is_shown_and_the_preset_with_the_local_engine(arena, api):
+    api.add(node("dgx-2", 8))
+    code, out, err = arena("show", "dgx-2")
+    assert (code, "dgx-2: 8 x GPU; 8 free" in out) == (0, True)
+    assert (
+        "note: dgx-2 is a node here; with --backend local the preset of that name is shown\n"
+    ) in err
+    code, out, err = arena("show", "dgx-2", "--backend", "local")
+    assert (code, "dgx-2: 16 x V100" in out, err) == (0, True, "")
+
+
+def test_a_preset_that_no_node_is_called_by_is_shown_beside_a_cluster(arena, api):
+    code, out, err = arena("show", "dgx-2")
+    assert (code, "dgx-2: 16 x V100" in out, err) == (0, True, "")
+    assert [one for one in api.requests if "pods" in str(one)] == []
+
+
+def test_a_preset_is_shown_where_nobody_may_say_whether_a_node_is_called_so(arena, api):
+    api.deny("get nodes")
+    code, out, err = arena("show", "dgx-2")
+    assert (code, "dgx-2: 16 x V100" in out) == (0, True)
+    assert err.startswith("note: whether the cluster has a node dgx-2 is not known, the preset is")
+
+
 # ---------------------------------------------------------------- this machine
 
 

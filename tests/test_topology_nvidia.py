@@ -15,10 +15,32 @@ from hypothesis import strategies as st
 
 from arena_topo.errors import UnreadableTopology
 from arena_topo.topology import GPU, NIC, SYS, Link, LinkKind, Machine, behind_nvswitch, nvidia
-from arena_topo.topology.nvidia import parse_topo, read_topo, write_topo
+from arena_topo.topology.nvidia import parse_topo, read_topo
 
 MACHINES = Path(__file__).parent / "machines"
 CAPTURES = Path(__file__).resolve().parents[2] / "shared" / "data" / "topo"
+
+
+def write_topo(machine: Machine) -> str:
+    """Print the matrix as `nvidia-smi topo -m` does, so that `parse_topo` reads the same machine.
+
+    UUIDs, the PCIe generation and measured bandwidths have no place in it, nor has a switch that
+    the lanes do not betray. Rows of NICs are left out: how NICs reach each other is not known.
+    """
+    nics = [f"NIC{index}" for index in range(len(machine.nics))]
+    gpus = [f"GPU{gpu.index}" for gpu in machine.gpus]
+    header = ["", *gpus, *nics, "CPU Affinity", "NUMA Affinity", "GPU NUMA ID"]
+    rows = ["\t".join(header)]
+    for gpu, links in zip(machine.gpus, machine.links, strict=True):
+        cells = [" X " if link is None else str(link) for link in links]
+        cells += [str(nic.attachment[gpu.index]) for nic in machine.nics]
+        numa = "N/A" if gpu.numa is None else str(gpu.numa)
+        # The empty cells are the CPU affinity, and the tab that nvidia-smi puts after a NUMA node.
+        rows.append("\t".join([f"GPU{gpu.index}", *cells, "", numa, "", "N/A"]))
+    if nics:
+        rows += ["", "NIC Legend:", ""]
+        rows += [f"  {nic}: {known.name}" for nic, known in zip(nics, machine.nics, strict=True)]
+    return "\n".join(rows) + "\n"
 
 
 def text_of(name):
@@ -260,6 +282,7 @@ mlx5_0  PIX     PHB     SYS      X
         (("X      NV2", "X       X "), "line 2: GPU0-GPU1 is X, but X marks a device and itself"),
         (("NV2      X ", "NV2     SYS"), "line 3: GPU1-GPU1 is SYS, but X marks a device"),
         (("GPU1    GPU2", "GPU1    GPU3"), "line 1: GPU2 has no column, GPU3 has one"),
+        (("GPU0    GPU1", "GPU00   GPU1"), "line 1: GPU0 has no column, "),
         (("GPU1    GPU2", "GPU1    GPU1"), "line 1: GPU1 has two columns"),
         (("GPU2    SYS", "GPU1    SYS"), "line 4: GPU1 has two rows"),
         (("GPU2    SYS", "GPU3    SYS"), "line 4: GPU3 has a row but no column"),

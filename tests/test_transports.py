@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 from cube_mesh import HGX, PCIE, V100
-from nccl_lines import joined, made, spoken, table_of, through
+from nccl_lines import joined, made, read_tables, spoken, table_of, through
 
 from arena_topo.backends import Instance, JobStatus, Phase
 from arena_topo.errors import ArenaError
 from arena_topo.manifests import Forecast
-from arena_topo.nccl.measured import read_tables
 from arena_topo.nccl.reading import Reader
 from arena_topo.topology import Cluster, GPUSet, Machine, Node, NodeName
 from arena_topo.workflow.deviations import Finding, Kind

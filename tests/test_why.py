@@ -6,6 +6,7 @@ The first part goes through the decision table, each row with the shapes that le
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -45,7 +46,7 @@ from arena_topo.backends.kubernetes.status import job_status
 from arena_topo.controller import LOST_AFTER
 from arena_topo.manifests import Forecast
 from arena_topo.output import job as job_screen
-from arena_topo.output import trouble
+from arena_topo.output import job_value, trouble
 from arena_topo.output import why as screens
 from arena_topo.solver import Reason
 from arena_topo.solver import Verdict as Fits
@@ -145,6 +146,7 @@ NO_IMAGE = (
 SHORT = "quota gpus of the namespace leaves 1 requests.nvidia.com/gpu, and the gang needs 8"
 SSHD = {"readinessProbe": {"exec": {"command": ["sh", "-c", "cat /etc/ssh/sshd_config"]}}}
 PLACED = ours("placed", map="a/0,3;a/1,2;b/0,3;b/1,2", binding="admission", guarantee="gpus")
+UNMARKED = {"arena-topo.io/incomplete": "true"}
 MAP = {"arena-topo.io/placement": "a/0,3;a/1,2;b/0,3;b/1,2"}
 GATE = "arena-topo.io/placement"
 
@@ -386,6 +388,23 @@ CASES: dict[str, tuple[Callable[[], Case], Code, str, str]] = {
         Code.NEVER_FITS,
         "never",
         "not enough free GPUs",
+    ),
+    "_incomplete": (
+        lambda: case(
+            mpijob(CREATED, SUSPENDED, notes=PLACED | UNMARKED, policy=SUSPEND),
+            missing=("demo-182f153bd948039",),
+        ),
+        Code.NOT_RESUMED,
+        "it was not created completely",
+        "no configmap demo-182f153bd948039",
+    ),
+    "_unmarked": (
+        lambda: case(
+            mpijob(CREATED, SUSPENDED, notes=ours("waiting") | UNMARKED, policy=SUSPEND), fit=NO_FIT
+        ),
+        Code.NOT_RESUMED,
+        "it waits, and nobody starts it",
+        "whoever submitted it was stopped",
     ),
     "_no_image": (
         lambda: case(waiting(tries=1, reason=NO_IMAGE), fit=FITS, starts=False),
@@ -692,6 +711,35 @@ def test_verdicts_are_sentences_without_secrets_of_the_wire(row: str):
 
 def code(found: Case) -> Code:
     return verdict(found).code
+
+
+@pytest.mark.parametrize(
+    ("reason", "what", "hint"),
+    [
+        ("WaitingForQuota", "the Kueue queue gpus has no quota left for it now", "describe"),
+        (
+            "ExceedsMaxQuota",
+            "it asks for more than the Kueue queue gpus can ever give",
+            "fewer --workers",
+        ),
+        (
+            "TopologyPlacementFailed",
+            "Kueue finds no place for it in its topology, for the queue gpus",
+            "describe",
+        ),
+        (
+            "NoMatchingFlavor",
+            "no flavor of the Kueue queue gpus is for such nodes as it asks for",
+            "--selector",
+        ),
+    ],
+)
+def test_the_reasons_of_kueue_are_told_apart(reason: str, what: str, hint: str):
+    quota = condition("QuotaReserved", "False", reason=reason, message="as Kueue says it")
+    said = verdict(queued(quota))
+    assert (said.code, said.what, said.why) == (Code.KUEUE_QUOTA, what, "as Kueue says it")
+    assert hint in said.hint
+    assert "kubectl describe" in said.hint
 
 
 def test_a_job_that_runs_is_not_explained_by_what_went_wrong_before():
@@ -1108,6 +1156,24 @@ def test_what_was_recorded_before_its_queue_started_a_job_is_not_shown_any_more(
     assert "none yet: demo-worker-0 waits at its gate to be given a node" in shown
 
 
+@pytest.mark.parametrize("state", ["waiting", "held"])
+def test_a_job_that_ended_while_it_was_taken_back_does_not_wait_any_more(state: str):
+    notes = ours(state, reason="node gpu-2 is cordoned")
+    for end, phase in (("Succeeded", Phase.SUCCEEDED), ("Failed", Phase.FAILED)):
+        over = mpijob(CREATED, SUSPENDED, condition(end), notes=notes, policy=SUSPEND)
+        over["status"]["completionTime"] = at(60)
+        found = job_status(over, [])
+        assert found.phase is phase
+        assert "cordoned" not in job_screen(found, now=NOW)
+        assert "none yet" not in job_screen(found, now=NOW)
+        assert "cordoned" not in json.dumps(job_value(found, now=NOW))
+
+
+def test_a_job_that_ended_keeps_its_last_placement():
+    found = job_status(mpijob(CREATED, condition("Succeeded"), notes=PLACED), [])
+    assert "Placement:" in job_screen(found, now=NOW)
+
+
 def test_a_heading_does_not_say_the_same_twice():
     for phase, head in (
         (Phase.RUNNING, "demo: RUNNING\n"),
@@ -1277,6 +1343,32 @@ def test_a_waiting_job_is_explained_by_nodes_holders_and_its_place_in_the_queue(
         ("default", "big", 8)
     ]
     assert found.denied == ()
+
+
+def test_pods_of_others_that_are_on_their_way_out_are_named(api: FakeApi, backend: Any):
+    busy(api)
+    notebook = api.find("Pod", "notebook-0", "team-a")
+    assert notebook is not None
+    notebook["metadata"]["deletionTimestamp"] = at(590)
+    found = ask(backend)
+    assert found.unnamed == 0
+    assert [(one.namespace, one.name, one.gpus) for one in found.holders] == [
+        ("team-a", "train", 8),
+        ("team-a", "notebook-0", 7),
+    ]
+    shown = screens.text(found)
+    assert re.search(r"team-a/notebook-0 +7 .* gpu-2 \(terminating\)\n", shown)
+    assert "others" not in shown
+    assert screens.value(found)["holders"][1]["terminating"] is True
+
+
+def test_a_pod_on_its_way_out_of_a_job_that_is_named_is_not_named_twice(api: FakeApi, backend: Any):
+    busy(api)
+    limits = {"resources": {"limits": {"nvidia.com/gpu": "2"}}}
+    leaves = pod("train-worker-0", "Running", node="gpu-1", spec={"containers": [limits]})
+    leaves["metadata"]["deletionTimestamp"] = at(590)
+    api.add(leaves)
+    assert [one.name for one in ask(backend).holders] == ["train"]
 
 
 @pytest.mark.parametrize(("width", "file"), [(80, "why-80.txt"), (200, "why-200.txt")])

@@ -108,7 +108,7 @@ def test_a_log_is_followed_from_the_first_line_to_the_end_of_the_job(world: Worl
 
 def test_the_log_of_a_job_that_does_not_exist_fails_at_once(world: World):
     for asked in (Asked(), Asked(options=FOLLOW), Asked(everyone=True, options=FOLLOW)):
-        with pytest.raises(logs.NoSuchJob, match="training job not found"):
+        with pytest.raises(logs.NoSuchJob, match="Not found training job"):
             Showing(world, asked).rest()
 
 

@@ -81,13 +81,18 @@ class Instance:
     launcher: bool = False
 
 
+DEADLINE = "DeadlineExceeded"
+"""The reason of a job that was ended since it ran for longer than it may."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobStatus:
     """What is known of one job. Times are Unix seconds; None means not yet.
 
     `forecast` is the recorded placement with its promised bandwidth; `reason` says why the job
     waits or failed, in a sentence. `exit_code` is the launcher's, where it is known. `command` is
-    what the launcher was told to run, where that is known.
+    what the launcher was told to run, where that is known. `stopped` are the pods that a suspended
+    job had, as far as their logs are still there.
     """
 
     uid: str
@@ -97,6 +102,7 @@ class JobStatus:
     created: float
     finished: float | None = None
     instances: tuple[Instance, ...] = ()
+    stopped: tuple[Instance, ...] = ()
     priority: str = "N/A"
     request_gpus: int = 0
     allocated_gpus: int = 0

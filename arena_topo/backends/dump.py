@@ -8,22 +8,24 @@ from __future__ import annotations
 
 import codecs
 import json
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO, Any
 
+from arena_topo.backends import safe_yaml
+from arena_topo.backends.files import STDIN, opened
 from arena_topo.errors import UsageError
 
 Object = Mapping[str, Any]
 
-STDIN = "-"
-
 _PIECE = 1 << 20
 _SPACE = " \t\r\n"
 _NO_OBJECT = "this is no Kubernetes object: it has neither kind nor items"
+_MOST_BYTES, _MOST_VALUES = 256 << 10, 2000
+"""What a small file may have: levels of a network are few."""
+_MOST_YAML = 256 << 20
+"""Characters of YAML, which is held whole; that many take minutes to read."""
 _LONGEST_WORD = 16
 """Characters within which JSON decides what a word is: `false`, `\\ud83d\\ude00`, `-Infinity`."""
 
@@ -80,7 +82,9 @@ def document(path: str) -> tuple[Any, str]:
 
     name = _name(path)
     with _opened(path, hint=None) as file:
-        data = file.read()
+        data = file.read(_MOST_BYTES + 1)
+        if len(data) > _MOST_BYTES:
+            raise UsageError(f"{name}: is larger than {_MOST_BYTES >> 10} KiB", hint=_SMALL)
         try:
             text = data.decode(encoding(data))
         except UnicodeDecodeError as error:
@@ -92,10 +96,12 @@ def document(path: str) -> tuple[Any, str]:
         with suppress(ValueError, RecursionError):
             return json.loads(text), name
         try:
-            return yaml.safe_load(text), name
+            return safe_yaml.document(text, most=_MOST_VALUES), name
+        except safe_yaml.Excess as error:
+            raise UsageError(f"{name}: {error}", hint=_SMALL) from error
         except RecursionError as error:
             raise UsageError(f"{name}: is nested too deeply", hint=_SMALL) from error
-        except (yaml.YAMLError, ValueError) as error:
+        except yaml.YAMLError as error:
             raise _not_yaml(name, error, hint=_SMALL) from error
 
 
@@ -114,14 +120,12 @@ def _name(path: str) -> str:
 
 @contextmanager
 def _opened(path: str, *, hint: str | None = _HINT) -> Iterator[IO[bytes]]:
-    if path == STDIN:
-        yield sys.stdin.buffer
-        return
     try:
-        with Path(path).open("rb") as file:
+        with opened(path) as file:
             yield file
     except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror}", hint=hint) from error
+        why = error.strerror or str(error)
+        raise UsageError(f"{_name(path)}: cannot be read: {why}", hint=hint) from error
 
 
 def _file(file: IO[bytes], name: str) -> Iterator[Object]:
@@ -164,6 +168,8 @@ class _Text:
             more = self._decode.decode(raw, final=not raw)
         except UnicodeDecodeError as error:
             raise self.fault("is not UTF-8 text") from error
+        if "\0" in more:
+            raise self.fault("is not text: it has NUL characters")
         if raw:
             self._lines += self._text.count("\n", 0, self._at)
             newline = self._text.rfind("\n", 0, self._at)
@@ -203,7 +209,7 @@ class _Text:
             self.peek()
             try:
                 value, end = self._json.raw_decode(self._text, self._at)
-            except (json.JSONDecodeError, RecursionError) as error:
+            except (ValueError, RecursionError) as error:
                 # The value may only be cut by the end of the piece. To read on until it has
                 # doubled keeps one very large value from being parsed once per piece.
                 wanted = max(2 * wanted, _PIECE)
@@ -231,7 +237,10 @@ class _Text:
     def rest(self) -> str:
         """All that has not been read."""
         while self._more():
-            pass
+            if len(self._text) > _MOST_YAML:
+                raise self.fault(
+                    f"YAML of more than {_MOST_YAML >> 20} MB is not read; write it with -o json"
+                )
         return self._text[self._at :]
 
     def _nonsense(self, error: Exception) -> UsageError:
@@ -241,6 +250,8 @@ class _Text:
             if error.msg.startswith("Unterminated string") or not self._text[self._at :].strip():
                 return self.fault("the file is cut off in the object that starts here", at=start)
             return self.fault(f"not JSON: {error.msg}")
+        if isinstance(error, ValueError):
+            return self.fault("a number has too many digits in what starts here")
         return self.fault("is nested too deeply")
 
     def fault(self, problem: str, *, at: int | None = None) -> UsageError:
@@ -257,11 +268,10 @@ class _Text:
 
 def _is_certain(error: Exception, length: int) -> bool:
     """Whether text of this length stays nonsense, however it goes on."""
-    return (
-        isinstance(error, json.JSONDecodeError)
-        and not error.msg.startswith("Unterminated string")
-        and error.pos + _LONGEST_WORD < length
-    )
+    if not isinstance(error, json.JSONDecodeError):
+        return True
+    unfinished = error.msg.startswith("Unterminated string")
+    return not unfinished and error.pos + _LONGEST_WORD < length
 
 
 def _document(text: _Text) -> Iterator[Object]:
@@ -336,6 +346,8 @@ def _yaml(text: _Text) -> Iterator[Object]:
     whole = text.rest()
     try:
         yield from _yaml_objects(text, whole)
+    except safe_yaml.Excess as error:
+        raise UsageError(f"{text.name}: {error}", hint=_HINT) from error
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         if mark is None:
@@ -347,10 +359,7 @@ def _yaml(text: _Text) -> Iterator[Object]:
 
 def _yaml_objects(text: _Text, whole: str, *, cut: bool = False) -> Iterator[Object]:
     """The objects of YAML; of a list that is `cut` all items, else all but the doubtful last."""
-    import yaml
-
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    for document in yaml.load_all(whole, Loader=loader):
+    for document in safe_yaml.documents(whole):
         found = document if isinstance(document, list) else [document]
         for one in found:
             if one is not None and not (
@@ -383,7 +392,7 @@ def _yaml_before(text: _Text, whole: str, line: int) -> Iterator[Object]:
         elif one.startswith("- "):
             item = at
     if item > start:
-        with suppress(yaml.YAMLError, UsageError):
+        with suppress(yaml.YAMLError, safe_yaml.Excess, UsageError):
             yield from _yaml_objects(text, "".join(lines[start:item]), cut=True)
 
 

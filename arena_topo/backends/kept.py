@@ -34,10 +34,13 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
+
+import msgspec
 
 from arena_topo.backends import stretches
 from arena_topo.backends.logs import Line, LogOptions, Notice, Source, Wanted
+from arena_topo.backends.private import require_private
 from arena_topo.backends.tagging import Tagging, tagging
 from arena_topo.errors import ArenaError, UsageError
 
@@ -66,6 +69,14 @@ FORMAT = 1
 
 SOON = 0.5
 """Seconds after which lines are written at the latest, if `write` is called."""
+
+_JOB = "job.json"
+
+_LATEST = 1e11
+"""Unix seconds; later ones no clock says."""
+
+_MOST = (1 << 31) - 1
+"""The largest number of restarts, workers, slots or exit code that is believed."""
 
 LEFTOVER = 3600.0
 """Seconds without a change after which nobody is taken to write where locks do not work."""
@@ -175,11 +186,11 @@ class Keeping:
         if not self._off:
             with self._trying():
                 self._flush()
-                there = _loaded(self._folder / "job.json") or {}
+                there = _sound_head(self._folder / _JOB, JobHead)
                 # Who deletes it knows best: others see it end just then.
-                if job is not None and (deleted or not there.get("deleted")):
+                if job is not None and (deleted or there is None or not there.deleted):
                     self._about = {**self._about, **_seen(job), "deleted": deleted}
-                    _replace(self._folder / "job.json", self._about)
+                    _replace(self._folder / _JOB, self._about)
                 self._unlock()
                 with contextlib.suppress(OSError):
                     self._condense()
@@ -221,10 +232,11 @@ class Keeping:
                 break
             # Somebody has removed the folder as too old in this very moment.
             self._unlock()
-        old = _loaded(self._folder / "job.json") or {}
-        for key in ("slots", "tags"):
-            self._about[key] = self._about[key] or old.get(key, self._about[key])
-        _replace(self._folder / "job.json", self._about)
+        old = _sound_head(self._folder / _JOB, JobHead)
+        if old is not None:
+            self._about["slots"] = self._about["slots"] or old.slots
+            self._about["tags"] = self._about["tags"] or old.tags
+        _replace(self._folder / _JOB, self._about)
         if self._sole:
             self._there = stretches.found(self._folder)
 
@@ -305,6 +317,7 @@ class Archive:
         self.part = max(1 << 14, min(stretches.PART, most // 64))
         self._tell = tell
         self._told = False
+        self._damaged: set[Path] = set()
         self._clock = clock
 
     def keeping(
@@ -361,7 +374,10 @@ class Archive:
             keeping.close(job, deleted=not job.phase.over)
 
     def kept(self, place: str, namespace: str, name: str) -> tuple[Kept, ...]:
-        """What is kept of all jobs of a name, the newest first; nothing if nothing can be read."""
+        """What is kept of all jobs of a name, the newest first; nothing if nothing can be read.
+
+        `tell` hears, once, of each file that makes no sense, which is left out.
+        """
         if self.root is None:
             return ()
         wanted = _folder(place, namespace, name, "").rpartition("-")[0]
@@ -369,10 +385,64 @@ class Archive:
         with contextlib.suppress(OSError):
             for folder in self.root.iterdir():
                 if folder.name.rpartition("-")[0] == wanted:
-                    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-                        found.append(_described(folder))
+                    with self._skipping(folder):
+                        found.append(self._described(folder))
         there = [one for one in found if one is not None and one.sources]
         return tuple(sorted(there, key=lambda one: (one.created, one.last), reverse=True))
+
+    @contextlib.contextmanager
+    def _skipping(self, path: Path) -> Iterator[None]:
+        """Leave out what cannot be read in a folder or a file, and tell once which that is."""
+        try:
+            yield
+        except (OSError, Damaged) as error:
+            if path not in self._damaged:
+                self._damaged.add(path)
+                why = (isinstance(error, OSError) and error.strerror) or str(error)
+                self._tell(f"{path} makes no sense and is left out: {why}")
+
+    def _described(self, folder: Path) -> Kept | None:
+        """What a folder holds; None where it is of another version, or has not begun."""
+        about = _head(folder / _JOB, JobHead)
+        if about is None:
+            return None
+        there = stretches.found(folder)
+        sources: list[Source] = []
+        gaps: list[stretches.Gap] = []
+        firsts, lasts, ended = [], [], True
+        for path in sorted(folder.glob("*.json")):
+            log = None
+            with self._skipping(path):
+                log = None if path.name == _JOB else _head(path, LogHead)
+            if log is None:
+                ended = ended and path not in self._damaged
+                continue
+            ended = log.ended and ended
+            known = there.get(path.name.removesuffix(".json"), ())
+            sources.append(log.source)
+            gaps += stretches.gaps(known, log.source)
+            firsts += [begins for begins, _ in map(stretches.first, known) if begins]
+            lasts += [at for at in map(stretches.last, known) if at]
+        over = about.deleted or about.phase in {"SUCCEEDED", "FAILED"}
+        return Kept(
+            folder=folder,
+            place=about.place,
+            namespace=about.namespace,
+            name=about.name,
+            uid=about.uid,
+            created=about.created,
+            phase=about.phase,
+            exit_code=about.exit_code,
+            slots=about.slots,
+            tags=next((one for one in Tagging if one == about.tags), None),
+            deleted=about.deleted,
+            first=min(firsts, default=0),
+            last=max(lasts, default=0),
+            sources=tuple(sorted(sources, key=_place)),
+            gaps=tuple(gaps),
+            complete=ended and not gaps and over,
+            size=_measured(folder)[1],
+        )
 
     def lines(
         self,
@@ -466,8 +536,19 @@ class Archive:
 def open_archive(
     environment: Mapping[str, str], *, tell: Callable[[str], None] = lambda _: None
 ) -> Archive:
-    """The archive of this user; UsageError where `SWITCH` makes no sense."""
-    return Archive(_root(environment), most=_most(environment.get(SWITCH, "")), tell=tell)
+    """The archive of this user; UsageError where `SWITCH` makes no sense.
+
+    Where its folder is not the user's own, `tell` hears why it is neither read nor written.
+    """
+    root, most = _root(environment), _most(environment.get(SWITCH, ""))
+    if root is not None:
+        try:
+            require_private(root.parent)
+            require_private(root)
+        except ArenaError as error:
+            tell(f"logs are neither kept nor read back: {error.message}, since {error.why}")
+            return Archive(None, most=0)
+    return Archive(root, most=most, tell=tell)
 
 
 def _root(environment: Mapping[str, str]) -> Path | None:
@@ -498,47 +579,6 @@ def _most(text: str) -> int:
             hint=f"{SWITCH}=500M, {SWITCH}=4G or {SWITCH}=off",
         )
     return int(size[1]) << {"k": 10, "m": 20, "g": 30, "t": 40}[size[2]]
-
-
-def _described(folder: Path) -> Kept | None:
-    about = _loaded(folder / "job.json")
-    if about is None or about["format"] != FORMAT:
-        return None
-    created = float(about["created"])
-    there = stretches.found(folder)
-    sources: list[Source] = []
-    gaps: list[stretches.Gap] = []
-    firsts, lasts, ended = [], [], True
-    for path in sorted(folder.glob("*.json")):
-        value = None if path.name == "job.json" else _loaded(path)
-        if value is None or value.pop("format") != FORMAT:
-            continue
-        ended = bool(value.pop("ended")) and ended
-        source = Source(**value)
-        known = there.get(path.name.removesuffix(".json"), ())
-        sources.append(source)
-        gaps += stretches.gaps(known, source)
-        firsts += [begins for begins, _ in map(stretches.first, known) if begins]
-        lasts += [at for at in map(stretches.last, known) if at]
-    return Kept(
-        folder=folder,
-        place=about["place"],
-        namespace=about["namespace"],
-        name=about["name"],
-        uid=about["uid"],
-        created=created,
-        phase=about["phase"],
-        exit_code=about["exit_code"],
-        slots=about["slots"],
-        tags=next((one for one in Tagging if one == about.get("tags")), None),
-        deleted=(deleted := about.get("deleted") is True),
-        first=min(firsts, default=0),
-        last=max(lasts, default=0),
-        sources=tuple(sorted(sources, key=_place)),
-        gaps=tuple(gaps),
-        complete=ended and not gaps and (deleted or about["phase"] in {"SUCCEEDED", "FAILED"}),
-        size=_measured(folder)[1],
-    )
 
 
 def _place(source: Source) -> tuple[object, ...]:
@@ -587,6 +627,8 @@ def _part(
 
 def last(lines: Iterable[Line], count: int) -> Iterator[Line]:
     """The last lines, pieces of one counted as one."""
+    if not count:
+        return
     held: deque[Line] = deque()
     ends = 0
     for line in lines:
@@ -677,13 +719,83 @@ def _make(folder: Path) -> None:
     folder.mkdir(mode=0o700, exist_ok=True)
 
 
-def _loaded(path: Path) -> dict[str, Any] | None:
-    """What a JSON file says; None where there is none, or a crash has spoilt it."""
+class Damaged(Exception):
+    """A file of the archive makes no sense; the text says why."""
+
+
+class JobHead(msgspec.Struct, frozen=True, kw_only=True):
+    """`job.json`: whose logs they are, and how the job was last seen."""
+
+    format: int
+    place: str
+    namespace: str
+    name: str
+    uid: str
+    created: Annotated[float, msgspec.Meta(ge=0, le=_LATEST)]
+    phase: str
+    exit_code: Annotated[int, msgspec.Meta(ge=-_MOST, le=_MOST)] | None
+    slots: Annotated[int, msgspec.Meta(ge=0, le=_MOST)]
+    tags: str | None = None
+    deleted: bool = False
+
+
+class LogHead(msgspec.Struct, frozen=True, kw_only=True):
+    """`LOG.json`: whose log it is, and whether all of it was read."""
+
+    format: int
+    pod: str
+    uid: str
+    container: str
+    run: Annotated[int, msgspec.Meta(ge=0, le=_MOST)]
+    chief: bool
+    worker: Annotated[int, msgspec.Meta(ge=0, le=_MOST)] | None
+    ended: bool
+
+    @property
+    def source(self) -> Source:
+        """Whose log it is."""
+        return Source(
+            pod=self.pod,
+            uid=self.uid,
+            container=self.container,
+            run=self.run,
+            chief=self.chief,
+            worker=self.worker,
+        )
+
+
+class _Version(msgspec.Struct):
+    format: int = 0
+
+
+Head = TypeVar("Head", JobHead, LogHead)
+
+
+def _head(path: Path, kind: type[Head]) -> Head | None:
+    """What a JSON file says; None where there is none, or another version has written it.
+
+    Damaged where it makes no sense, OSError where it cannot be read.
+    """
     try:
-        value = json.loads(path.read_bytes())
-    except (FileNotFoundError, ValueError):
+        data = path.read_bytes()
+    except FileNotFoundError:
         return None
-    return value if isinstance(value, dict) else None
+    try:
+        # Names are whatever a server says, lone surrogates too, which msgspec's own reader refuses.
+        value = json.loads(data)
+        if msgspec.convert(value, _Version).format != FORMAT:
+            return None
+        return msgspec.convert(value, kind)
+    except (msgspec.ValidationError, ValueError, ArithmeticError, RecursionError) as error:
+        raise Damaged(str(error)) from error
+
+
+def _sound_head(path: Path, kind: type[Head]) -> Head | None:
+    """The same, and None for one that makes no sense: it is about to be written anew."""
+    try:
+        return _head(path, kind)
+    except Damaged:
+        return None
 
 
 def _replace(path: Path, value: Mapping[str, Any]) -> None:

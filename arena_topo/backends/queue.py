@@ -136,7 +136,12 @@ def _job_of_pod(one: Object) -> tuple[str, str] | None:
     if one["kind"] != "Pod" or not _is_ours(one):
         return None
     namespace, name = _key(one)
-    return namespace, re.sub(r"-(worker-\d+|launcher(-\w+)?)$", "", name)
+    return namespace, job_of_pod(name)
+
+
+def job_of_pod(name: str) -> str:
+    """The job that a pod of this name belongs to, as operators call their pods."""
+    return re.sub(r"-(worker-\d+|launcher(-\w+)?)$", "", name)
 
 
 def _is_ours(one: Object) -> bool:
@@ -293,6 +298,9 @@ class Queue(Protocol):
 
     def get(self, namespace: str, name: str) -> Manifest | None:
         """One MPIJob; None if there is none."""
+
+    def missing(self, stored: Object) -> tuple[str, ...]:
+        """The ConfigMaps that the pods of a job mount, and that are not there."""
 
     def remove(self, stored: Object) -> None:
         """Delete this very job, if it is still there."""

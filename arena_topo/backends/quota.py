@@ -6,6 +6,7 @@ through; this looks at all of them before any is created.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -13,12 +14,23 @@ from typing import Any
 from arena_topo.backends.objects import items, of
 from arena_topo.backends.usage import amount
 from arena_topo.manifests import Manifest
+from arena_topo.manifests.values import QUOTA
 
 Object = Mapping[str, Any]
 
 _PODS = ("pods", "count/pods")
 _PLAIN = {"cpu": "requests.cpu", "memory": "requests.memory"}
 """Other names of the same limits (kubernetes, resource-quotas)."""
+
+
+_REFUSED = re.compile(r"\b(exceeded|failed) quota: ")
+"""What an API server says of an object that a quota refuses (kubernetes, plugin/pkg/admission/
+resourcequota)."""
+
+
+def blocker(refusal: str) -> str | None:
+    """What `Forecast.blocked_by` is to say of a server's refusal to create an object of a gang."""
+    return QUOTA if _REFUSED.search(refusal) else None
 
 
 def shortfall(

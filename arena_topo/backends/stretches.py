@@ -34,6 +34,9 @@ PART = 1 << 20
 CHUNK = 1 << 16
 """Bytes that are read or written at once; a log has no file open in between."""
 
+_DIGITS = 19
+"""Digits of a time or a count that is believed: nanoseconds until the year 2286."""
+
 ALIKE = 1000
 """Lines of one moment that are compared where two stretches meet in the middle of it."""
 
@@ -164,9 +167,9 @@ def last(stretch: Stretch) -> int:
             # The longest piece of a line fits into one chunk, and its head into another.
             file.seek(max(0, size - 3 * CHUNK))
             for row in reversed(file.read().rpartition(b"\n")[0].split(b"\n")):
-                head = row.split(b" ", 1)[0]
-                if head.isdigit():
-                    return int(head)
+                at = _at(row)
+                if at is not None:
+                    return at
     return 0
 
 
@@ -176,9 +179,9 @@ def first(stretch: Stretch) -> tuple[int, bool]:
         whole, mark = _head(path)
         for rows in _rows(path):
             for row in rows:
-                head = row.split(b" ", 1)[0]
-                if head.isdigit():
-                    return max(mark.top, int(head)), whole and number == 0
+                at = _at(row)
+                if at is not None:
+                    return max(mark.top, at), whole and number == 0
     return 0, False
 
 
@@ -505,16 +508,26 @@ def _head(path: Path) -> tuple[bool, Mark]:
         words = chunk.split(b"\n", 1)[0].split(b" ")
         try:
             _, _, whole, top, since = words
+            if max(len(top), len(since)) > _DIGITS:
+                break
             return bool(int(whole)), Mark(top=int(top), since=int(since))
         except ValueError:
             break
     return False, Mark()
 
 
+def _at(row: bytes) -> int | None:
+    """When the line of a row was written; None for a row that says no time."""
+    head = row.split(b" ", 1)[0]
+    return int(head) if head.isdigit() and len(head) <= _DIGITS else None
+
+
 def _line(row: bytes, source: Source) -> Line | None:
     """A line as it was; None for a row that is none."""
     try:
         at, stamp, flag, text = row.split(b" ", 3)
+        if len(at) > _DIGITS:
+            return None
         ends, fed = flag != b"P", flag != b"E"
         return Line(source=source, at=int(at), stamp=stamp, text=text, ends=ends, fed=fed)
     except ValueError:

@@ -223,8 +223,10 @@ def uses_of(
         node = spec.get("nodeName", promised)
         if over or node is not None:
             group = meta["annotations"].get(GPU_GROUP)
+            # Only a hand-written dump has anything but a text there.
+            told = None if group is None else str(group)
             settled[meta.get("namespace", ""), meta["name"]] = _Standing(
-                place=None if over or node is None else (node, group),
+                place=None if over or node is None else (node, told),
                 ends="deletionTimestamp" in meta,
                 promised=promised is not None,
             )

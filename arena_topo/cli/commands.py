@@ -241,13 +241,13 @@ class ConfigCommand(ArenaCommand):
 
 
 class NamedCommand(ArenaCommand):
-    """A command about a job; without a name it shows its help and ends with arena's words."""
+    """A command about a job; without a name it ends with arena's words."""
 
     def positional(self, ctx: Any, words: Sequence[str]) -> Sequence[str]:
         """The names, of which there must be one."""
         if not words:
-            display(ctx.get_help() + "\n")
-            raise UsageError("not set job name,please set it")
+            usage = " ".join([ctx.command_path, *self.collect_usage_pieces(ctx)])
+            raise UsageError("not set job name,please set it", hint=f"{usage}; --help says more")
         return words
 
 

@@ -15,6 +15,7 @@ from arena_topo.errors import UsageError
 from arena_topo.flag import Flag, flags_of, spelling
 from arena_topo.job import MPIJob
 from arena_topo.output.configuration import (
+    HIDDEN,
     Configuration,
     Reached,
     Setting,
@@ -146,6 +147,7 @@ def _reached(everywhere: Globals) -> Reached:
         access = kubeconfig.resolve(options)
     except UsageError as error:
         return Reached(backend=backend, kubeconfig=files, trouble=error.message)
+    login = f"://{HIDDEN}@" if access.login else "://"
     return Reached(
         backend=backend,
         kubeconfig=files,
@@ -155,6 +157,6 @@ def _reached(everywhere: Globals) -> Reached:
         acting=access.headers.get("impersonate-user"),
         groups=access.groups,
         namespace=options.namespace or access.namespace or "default",
-        server=access.server or None,
+        server=access.server.replace("://", login, 1) or None,
         proxy=access.proxy,
     )

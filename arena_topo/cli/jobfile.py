@@ -22,6 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
+from arena_topo.backends.files import STDIN
 from arena_topo.cli import reading
 from arena_topo.cli.jobkeys import (
     ARENA,
@@ -39,7 +40,6 @@ from arena_topo.cli.jobkeys import (
 )
 from arena_topo.cli.options import PROGRAM
 from arena_topo.cli.pflag import boolean, shell_command, truth
-from arena_topo.cli.reading import STDIN
 from arena_topo.cli.settings import Layer
 from arena_topo.errors import UsageError
 from arena_topo.flag import flags_of, spelling
@@ -60,6 +60,10 @@ _TAGS = frozenset(
 _RESOURCE = re.compile(r"/|^hugepages-|^ephemeral-storage$")
 """What the names of resources other than cpu and memory look like (kubernetes.io, Manage Resources
 for Containers); anything else is a slip of the pen."""
+
+_MOST_VALUES = 20_000
+"""Keys and values that a file may have: as many as an object of etcd has room for, and some seconds
+of reading."""
 
 _TOO_DEEP = "it is nested too deeply"
 
@@ -125,8 +129,22 @@ def _composed(text: str, name: str) -> Node:
         json.loads(text)
         # A tab in JSON that is no escape stands between words, where YAML wants none.
         text = text.replace("\t", " ")
+
+    class Loader(yaml.SafeLoader):
+        """Composes no more than a job can have."""
+
+        values = 0
+
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            """The next value, counted."""
+            self.values += 1
+            if self.values > _MOST_VALUES:
+                mark: Any = self.get_mark()
+                raise UsageError(f"{name}: line {mark.line + 1}: more than {_MOST_VALUES:,} values")
+            return super().compose_node(parent, index)
+
     try:
-        node: Node = yaml.compose(text, Loader=yaml.SafeLoader)
+        node: Node = yaml.compose(text, Loader=Loader)
     except RecursionError as error:
         raise UsageError(f"{name}: {_TOO_DEEP}", hint=_FORM) from error
     except yaml.reader.ReaderError as error:

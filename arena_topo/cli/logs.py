@@ -132,7 +132,7 @@ class Wanted:
     tail: Annotated[
         int,
         Flag(
-            help="Only so many of the last lines of each pod; -1 shows all.",
+            help="Only so many of the last lines of each pod; 0 shows none, -1 all.",
             short="-t",
             panel=PANEL,
         ),
@@ -282,7 +282,7 @@ class Wanted:
         """Which part of each log."""
         return LogOptions(
             follow=self.follow,
-            tail=self.tail if self.tail > 0 else None,
+            tail=self.tail if self.tail >= 0 else None,
             since=_since(self.since) if self.since else None,
             since_time=_moment(self.since_time) if self.since_time else None,
             timestamps=self.timestamps,
@@ -318,7 +318,7 @@ class Wanted:
                 words.append(word)
             elif isinstance(value, tuple):
                 words += [text for one in value for text in (word, str(one))]
-            elif value not in {False, "", -1, LogFormat.TEXT}:
+            elif value != getattr(_PLAIN, field):
                 words += [word, str(value)]
         left = [["--no-fold"][: not self.fold], ["--keep=false"][: not self.keep]]
         return shlex.join([*words, *left[0], *left[1]])
@@ -409,8 +409,10 @@ def logs(name: Name, wanted: Wanted, everywhere: Globals) -> None:
             shown.interrupted()
             raise
         except NotFound as error:
-            if not shown.known and error.hint is None:
-                error.hint = alike(name, namespace, backend)
+            from arena_topo.workflow.logs import NoSuchJob  # noqa: PLC0415 - the verbs load theirs
+
+            if isinstance(error, NoSuchJob) or (not shown.known and error.hint is None):
+                error.hint = alike(name, namespace, backend) or error.hint
             raise
     if failure is not None:
         raise failure

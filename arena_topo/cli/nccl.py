@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import closing, suppress
@@ -13,13 +12,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from arena_topo import output
 from arena_topo.backends import Backend, JobStatus, slots_of
+from arena_topo.backends.files import STDIN, opened
 from arena_topo.cli.options import PROGRAM, LogLevel, display, say, show
 from arena_topo.cli.terminal import columns, draws
 from arena_topo.errors import ArenaError, UsageError
 from arena_topo.escaping import one_line
 
 if TYPE_CHECKING:
-    from typing import BinaryIO
+    from typing import IO
 
     from arena_topo.nccl import Report
     from arena_topo.nccl.measured import Table
@@ -53,10 +53,6 @@ def of_files(names: Sequence[str], *, as_json: bool, table: bool = False) -> Non
     from arena_topo.nccl.reading import Reader  # noqa: PLC0415 - the verbs load what they need
     from arena_topo.workflow.transports import compare  # noqa: PLC0415 - as above
 
-    reader = Reader()
-    for name in names:
-        _read_file(reader, name, speaker=Path(name).stem if len(names) > 1 else "")
-    found = reader.report()
     if table:
         raise UsageError(
             "--bus-bandwidth needs a job, not --from",
@@ -64,6 +60,10 @@ def of_files(names: Sequence[str], *, as_json: bool, table: bool = False) -> Non
             " placement tells",
             hint=f"{PROGRAM} logs JOB --nccl --bus-bandwidth",
         )
+    reader = Reader()
+    for name in names:
+        _read_file(reader, name, speaker=Path(name).stem if len(names) > 1 else "")
+    found = reader.report()
     one = "standard input" if names[0] == "-" else names[0]
     where = one if len(names) == 1 else "these files"
     _refuse_silence(found, where)
@@ -72,22 +72,17 @@ def of_files(names: Sequence[str], *, as_json: bool, table: bool = False) -> Non
 
 def _read_file(reader: Reader, name: str, *, speaker: str) -> None:
     try:
-        if name == "-":
-            if sys.stdin is None:
-                raise UsageError("cannot read standard input", why="it is closed")
-            _feed(reader, sys.stdin.buffer, speaker)
-            return
-        with Path(name).open("rb") as file:
+        with opened(name) as file:
             _feed(reader, file, speaker)
     except OSError as error:
         raise UsageError(
-            f"cannot read {name}",
+            f"cannot read {'standard input' if name == STDIN else name}",
             why=error.strerror,
             hint="--from takes the path of a file, or -",
         ) from error
 
 
-def _feed(reader: Reader, file: BinaryIO, speaker: str) -> None:
+def _feed(reader: Reader, file: IO[bytes], speaker: str) -> None:
     while line := file.readline(_PIECE):
         reader.feed(line.decode(errors="replace"), speaker, ends=line.endswith(b"\n"))
 

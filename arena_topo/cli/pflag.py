@@ -133,9 +133,9 @@ class Reader:
             name = new
         param = self._options.get(name)
         if param is None and not equals and name.startswith("--no-"):
-            param = self._options.get("--" + name.removeprefix("--no-"))
-            if param is not None and boolean(param):
-                self._given.append((param.name, "false"))
+            negated = self._options.get("--" + name.removeprefix("--no-"))
+            if negated is not None and boolean(negated):
+                self._given.append((negated.name, "false"))
                 return
         if param is None:
             raise self._unknown(name, f"unknown flag: {name}")
@@ -189,9 +189,15 @@ class Reader:
 
     def _unquoted(self, option: str, guess: str | None = None) -> UsageError:
         advice = "quote the whole command, or put -- before it"
+        start = self._words[self._named]
+        why = "it could be meant for the command or for arena-topo"
+        if self._doubt is not None:
+            word, flag = self._doubt
+            why = f"{flag} takes no value, so {word!r} is read as the start of the command"
+            advice = f"leave out {word!r}; or {advice}"
         return UsageError(
-            f"{option} stands after the start of the command, {self._words[self._named]!r}",
-            why="it could be meant for the command or for arena-topo",
+            f"{option} stands after the start of the command, {start!r}",
+            why=why,
             hint=f"{advice}; or {guess}" if guess else advice,
         )
 

@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import stat
-import sys
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO
 
+from arena_topo.backends.files import HANDED, STDIN, opened
 from arena_topo.errors import UsageError
-
-STDIN = "-"
 
 MOST = 1 << 20
 """Bytes that a file of a job or of settings may have: etcd takes 1.5 MiB of an object at most."""
-
-_HANDED = re.compile(r"/dev/stdin|/dev/fd/[0-9]+|/proc/self/fd/[0-9]+")
-"""What shells call the files that they hand over, such as `<(COMMAND)`."""
 
 
 def regular(path: str, name: str | None = None) -> bytes:
@@ -42,17 +36,13 @@ def regular(path: str, name: str | None = None) -> bytes:
 
 def handed(path: str, name: str) -> bytes:
     """The same, also of standard input (`-`) and of what a shell hands over, pipes among them."""
-    if path == STDIN:
-        if sys.stdin is None:  # closed by the caller: `<&-`
-            raise UsageError(f"{name}: cannot be read: it is closed")
-        return _bounded(sys.stdin.buffer, name)
-    if _HANDED.fullmatch(path):
-        with Path(path).open("rb") as file:
+    if path == STDIN or HANDED.fullmatch(path):
+        with opened(path) as file:
             return _bounded(file, name)
     return regular(path, name)
 
 
-def _bounded(file: BinaryIO, name: str) -> bytes:
+def _bounded(file: IO[bytes], name: str) -> bytes:
     data = file.read(MOST + 1)
     if len(data) > MOST:
         raise UsageError(f"{name}: is larger than {MOST >> 20} MiB")

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -63,6 +64,9 @@ _SAME = {"config": "kubeconfig"}
 
 _INSTEAD = {"name": "generate_name", "generate_name": "name"}
 """Fields that each stand in for the other: only one of them counts, that of the firmer source."""
+
+_LONG = re.compile(rb"[0-9][0-9_]{4299,}")
+"""An integer of more digits than Python reads."""
 
 _SOMEWHERE_ELSE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG})
 
@@ -385,6 +389,12 @@ def _toml(path: str, data: bytes) -> Mapping[str, Any]:
         ) from error
     except RecursionError as error:
         raise UsageError(f"{path}: is nested too deeply") from error
+    except ValueError as error:
+        # Python does not say where the number stands.
+        long = _LONG.search(data)
+        line = 0 if long is None else data.count(b"\n", 0, long.start()) + 1
+        where = f"{path}, line {line}" if line else path
+        raise UsageError(f"{where}: a number has too many digits") from error
 
 
 def _lines(path: str, data: bytes) -> Mapping[str, str]:
@@ -451,7 +461,11 @@ def _texts(origin: str, key: str, value: object, param: Any) -> Iterator[str]:
 def _text_of(origin: str, key: str, value: object) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise _wrong(origin, key, "a text or a number", value)
-    return str(value)
+    try:
+        return str(value)
+    except ValueError as error:
+        # Written in hexadecimal it was read.
+        raise UsageError(f"{origin}: {key} has too many digits") from error
 
 
 def _wrong(origin: str, key: str, wanted: str, value: object) -> UsageError:

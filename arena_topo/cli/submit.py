@@ -44,7 +44,7 @@ from arena_topo.flag import Flag
 from arena_topo.job import MPIJob
 from arena_topo.manifests import ApiVersion, Manifest, Plan
 from arena_topo.workflow import opening, submitting
-from arena_topo.workflow.submitting import Exists
+from arena_topo.workflow.submitting import Exists, There
 
 if TYPE_CHECKING:
     from arena_topo.topology import Cluster
@@ -210,7 +210,7 @@ class _Order:
         for one in done:
             with detaching(self.backend, job.name, self.namespace, there=lambda: True):
                 self._tell(job, one)
-        if not done:
+        if there is not None:
             self._tell_unchanged(job, there)
         if self.how.wait:
             known = done[0] if done else None
@@ -262,13 +262,13 @@ class _Order:
         )
         summarise(done, waits=self.how.wait)
 
-    def _tell_unchanged(self, job: MPIJob, there: Sequence[Manifest]) -> None:
+    def _tell_unchanged(self, job: MPIJob, there: There) -> None:
         if self._names_only:
             show(f"{output.RESOURCE}/{job.name}\n")
         elif self.how.output is None:
-            show(f"{output.RESOURCE}/{job.name} unchanged\n")
+            show(f"{output.RESOURCE}/{job.name} {'resumed' if there.resumed else 'unchanged'}\n")
         else:
-            show(_printed(there, self.how.output))
+            show(_printed(there.objects, self.how.output))
         say(f"The Job {job.name} is there already, with the very same request")
         remembering.created(self.backend, self.namespace, job)
 

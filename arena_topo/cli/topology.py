@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from arena_topo import output
-from arena_topo.cli import remembering
+from arena_topo.cli import remembering, stopping
 from arena_topo.cli.arguments import (
     NODES,
     PANEL,
@@ -39,12 +39,15 @@ from arena_topo.cli.options import (
     tell,
 )
 from arena_topo.cli.terminal import columns, draws
-from arena_topo.errors import UsageError
+from arena_topo.errors import ArenaError, UsageError
 from arena_topo.flag import Flag, Word
 from arena_topo.manifests import Manifest
 
 if TYPE_CHECKING:
     from arena_topo.topology import Cluster, Machine, Node
+
+_GLANCE = 3.0
+"""Seconds that looking for a node with the name of a preset may take."""
 
 _AGENT = "Agent"
 _INTERVAL = Seconds(15)
@@ -110,7 +113,8 @@ def topology_show(
         return
     from arena_topo.topology import Node, presets  # noqa: PLC0415 - reads the matrices
 
-    if target in presets.names() and not state:
+    named = target in presets.names()
+    if named and not state and not _is_node(target, everywhere):
         _show_machine(presets.machine(target, target), plain=plain, output_format=output_format)
         return
     cluster = _cluster(state, fabric, everywhere)
@@ -118,6 +122,9 @@ def topology_show(
     if target:
         found = _node(target, cluster)
         if isinstance(found, Node):
+            if named:
+                other = "without --state" if state else "with --backend local"
+                remark(f"note: {target} is a node here; {other} the preset of that name is shown")
             _show_node(found, cluster, plain=plain, output_format=output_format)
         else:
             _show_machine(found, plain=plain, output_format=output_format)
@@ -429,6 +436,27 @@ def _cluster(state: tuple[str, ...], fabric: str, everywhere: Globals) -> Cluste
     cluster = backend.cluster()
     remembering.nodes(backend, cluster)
     return cluster
+
+
+def _is_node(preset: str, everywhere: Globals) -> bool:
+    """Whether the Kubernetes cluster, where one is configured, has a node named like a preset."""
+    from arena_topo import workflow  # noqa: PLC0415 - the verbs load what they need
+
+    options = everywhere.options()
+    if workflow.engine_of(options) != "kubernetes":
+        return False
+    from arena_topo.backends.kubernetes.engine import KubernetesBackend  # noqa: PLC0415 - heavy
+
+    why = f"no answer within {_GLANCE:g} s"
+    with stopping.briefly(_GLANCE):
+        try:
+            return KubernetesBackend(options).has_node(preset)
+        except ArenaError as error:
+            why = error.message
+    remark(
+        f"note: whether the cluster has a node {preset} is not known, the preset is shown: {why}"
+    )
+    return False
 
 
 def _node(name: str, cluster: Cluster) -> Node | Machine:

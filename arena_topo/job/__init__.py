@@ -223,7 +223,7 @@ class MPIJob:
     min_bandwidth: Annotated[
         float,
         Flag(
-            help="Refuse placements with less bus bandwidth than this.",
+            help="Refuse placements whose pods can use less bus bandwidth than this.",
             panel=_PLACEMENT,
             metavar="GBPS",
             at_least=0,

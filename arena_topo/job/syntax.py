@@ -82,6 +82,7 @@ def check(job: MPIJob) -> None:
         ("--image-pull-secret", job.image_pull_secret),
         ("--service-account", (job.service_account,)),
         ("--priority", (job.priority,)),
+        ("--data", [one.name for one in job.data]),
     ):
         for name in filter(None, names):
             _demand(is_name(name), flag, f"nothing can be called {_short(name)}", _NAME_FORM)

@@ -45,6 +45,8 @@ _QUANTITY = re.compile(
 )
 _MOST = (1 << 63) - 1
 """The largest number a quantity may stand for (kubernetes, apimachinery, resource.Quantity)."""
+_LEAST = Decimal("1e-9")
+"""What the API server rounds a smaller quantity up to (the same source)."""
 _SHOWN = 80
 """Characters of a text that is no quantity which a person needs to see."""
 
@@ -87,15 +89,16 @@ class Quantity:
 
     @property
     def amount(self) -> Decimal:
-        """The exact number meant, in cores or bytes."""
+        """The exact number meant, in cores or bytes; what is between 0 and 1n counts as 1n."""
         found = _QUANTITY.fullmatch(self.text)
         if found is None:
             raise InvalidValue(f"{self.text!r} is not a quantity")
         number, suffix = Decimal(found["number"]), found["suffix"] or ""
         try:
-            return number * (_SCALE[suffix] if suffix in _SCALE else Decimal("1" + suffix))
+            amount = number * (_SCALE[suffix] if suffix in _SCALE else Decimal("1" + suffix))
         except ArithmeticError as error:
             raise InvalidValue(f"{self.text[:_SHOWN]!r} is out of range") from error
+        return max(amount, _LEAST) if amount else amount
 
     def times(self, count: int) -> Self:
         """So many times this amount, in the same unit; at most what a quantity may stand for."""

@@ -24,8 +24,7 @@ from arena_topo.topology import ORDINARY, PUBLISHED, TAINT, Cluster, Node, NodeN
 
 _INSTALL = "an administrator installs it: arena-topo install"
 _PATCHES = (
-    "ask for this rule in a Role:"
-    ' {apiGroups: [""], resources: ["pods"], verbs: ["list", "watch", "patch"]}'
+    'ask for this rule in a Role: {apiGroups: [""], resources: ["pods"], verbs: ["list", "patch"]}'
 )
 
 
@@ -139,7 +138,7 @@ def _order(case: _Case, *, known: bool) -> list[str]:
 
 def _finished(case: _Case, binding: Binding) -> Binding:
     gang = bool(case.job.gang and case.found.gang and case.api is not ApiVersion.V1ALPHA1)
-    return replace(binding, gang=gang)
+    return replace(binding, gang=gang, gang_version=case.found.gang_version if gang else "")
 
 
 # The ways
@@ -300,7 +299,6 @@ def _why_node(case: _Case, *, alone: bool, same: bool, ours: bool) -> str:
     )
 
 
-_COLOURED = "which worker gets which of the chosen groups of GPUs is the scheduler's choice"
 _UNTOLD = "a node does not say which of its GPUs are free, so the {} picks them"
 
 _WAYS: dict[str, Callable[[_Case], Binding | _No]] = {

@@ -23,7 +23,7 @@ from arena_topo.solver import Assignment, Placement
 from arena_topo.topology import ORDINARY, PUBLISHED, Cluster, Node, NodeName
 
 RESOURCES = "resource.k8s.io/v1"
-SCHEDULING = "scheduling.k8s.io/v1alpha2"
+SCHEDULING = "scheduling.k8s.io"
 
 MOST_GROUPS = 8
 """Alternatives that one request may have (`firstAvailable: Too many: 9: must have at most 8`)."""
@@ -47,7 +47,7 @@ def claims_of(
     itself holds back a Workload and its PodGroup; else none. ValueError if the cluster does not
     say which devices the GPUs are, which `bind` has checked.
     """
-    group = _gang(mpijob) if binding.gang else ()
+    group = _gang(mpijob, binding.gang_version) if binding.gang else ()
     if binding.name != "claims":
         return group
     nodes = _known(cluster)
@@ -237,22 +237,25 @@ def _quoted(words: Iterable[str]) -> str:
     return ", ".join(f"'{word}'" for word in words)
 
 
-def _gang(mpijob: Manifest) -> tuple[Manifest, ...]:
-    """The PodGroup that the policy joins workers to, of the job's name, and its Workload."""
+def _gang(mpijob: Manifest, version: str) -> tuple[Manifest, ...]:
+    """The PodGroup that the policy joins workers to, of the job's name, and its Workload.
+
+    The fields are those of Kubernetes 1.36 (v1alpha2) and 1.37 (v1beta1), which calls the reference
+    to the Workload otherwise.
+    """
     name = mpijob["metadata"]["name"]
     policy = {"gang": {"minCount": mpijob["spec"]["mpiReplicaSpecs"]["Worker"]["replicas"]}}
     workload = {
         "controllerRef": {"apiGroup": "kubeflow.org", "kind": "MPIJob", "name": name},
         "podGroupTemplates": [{"name": "workers", "schedulingPolicy": policy}],
     }
-    group = {
-        "podGroupTemplateRef": {
-            "workload": {"workloadName": name, "podGroupTemplateName": "workers"}
-        },
-        "schedulingPolicy": policy,
-    }
-    metadata = _metadata(mpijob, name)
+    reference: Manifest = {"workloadRef": {"workloadName": name, "templateName": "workers"}}
+    if version == "v1alpha2":
+        template = {"workloadName": name, "podGroupTemplateName": "workers"}
+        reference = {"podGroupTemplateRef": {"workload": template}}
+    group = {**reference, "schedulingPolicy": policy}
+    api, metadata = f"{SCHEDULING}/{version}", _metadata(mpijob, name)
     return (
-        {"apiVersion": SCHEDULING, "kind": "Workload", "metadata": metadata, "spec": workload},
-        {"apiVersion": SCHEDULING, "kind": "PodGroup", "metadata": metadata, "spec": group},
+        {"apiVersion": api, "kind": "Workload", "metadata": metadata, "spec": workload},
+        {"apiVersion": api, "kind": "PodGroup", "metadata": metadata, "spec": group},
     )

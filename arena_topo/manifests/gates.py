@@ -42,12 +42,12 @@ def worker_patch(
 ) -> Manifest:
     """The strategic-merge patch that sends one gated worker to its node, as it was read.
 
-    `gpus` are the worker's (none where the kubelet picks them), `visible` those that its containers
-    may see, in the order in which they are to see them. `guarantee` is written where the template
-    could not say it yet, `kept` are the effects of our taints on the node. Gates of others stay,
-    and so does every node requirement that the pod has. The server refuses the patch for a pod that
-    was made since under the same name, as its uid is another. ValueError if the pod does not wait
-    at our gate.
+    `gpus` are the worker's, in ring order (none where the kubelet picks them), `visible` those that
+    its containers may see, in the order in which they are to see them. `guarantee` is written where
+    the template could not say it yet, `kept` are the effects of our taints on the node. Gates of
+    others stay, and so does every node requirement that the pod has. The server refuses the patch
+    for a pod that was made since under the same name, as its uid is another. ValueError if the pod
+    does not wait at our gate.
     """
     metadata, spec = pod["metadata"], pod["spec"]
     if not waits_at_gate(pod):
@@ -55,7 +55,7 @@ def worker_patch(
     before = metadata.get("annotations") or {}
     notes: dict[str, str | None] = {FORMAT: "v1"}
     if gpus:
-        notes[GPU_GROUP] = ",".join(map(str, sorted(gpus)))
+        notes[GPU_GROUP] = ",".join(map(str, gpus))
         notes[GPU_VISIBLE] = ",".join(map(str, visible))
     if guarantee is not None:
         notes[GUARANTEE] = guarantee.value

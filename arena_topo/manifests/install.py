@@ -29,8 +29,6 @@ VIEW = published.VIEW
 CONTROLLER = "arena-topo-controller"
 """The controller's Deployment, ServiceAccount and Lease."""
 
-AGENT = "arena-topo-agent"
-
 PLACEMENT_POLICY = "arena-topo-placement"
 CLAIMS_POLICY = "arena-topo-claims"
 GANG_POLICY = "arena-topo-gang"

@@ -7,6 +7,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from arena_topo.manifests.values import (
@@ -60,9 +61,10 @@ def forecast_of(placement: Placement, cluster: Cluster | None, binding: Binding)
         binding=binding.name,
         guarantee=binding.guarantee.value,
         confirmed=binding.confirmed,
-        optimal=placement.proof.optimal,
+        optimal=placement.proof.optimal and usable == placement.bandwidth,
         bound=None if math.isinf(placement.proof.bound) else placement.proof.bound,
         emulated=cluster is not None and cluster.emulated,
+        assumed=cluster is not None and cluster.assumed(placement.bandwidth, placement.tier),
     )
 
 
@@ -76,7 +78,9 @@ _RECORDED = {
     "optimal": ("optimal", bool),
     "boundGBps": ("bound", float),
     "emulated": ("emulated", bool),
+    "assumed": ("assumed", bool),
     "reason": ("reason", str),
+    "blockedBy": ("blocked_by", str),
 }
 """The keys of the recorded forecast, the field of each, and what it must be."""
 
@@ -84,7 +88,7 @@ _RECORDED = {
 def annotated(mpijob: Manifest, forecast: Forecast) -> Manifest:
     """The same MPIJob with the forecast written on it, for `recorded` to read back."""
     said = {key: getattr(forecast, name) for key, (name, _) in _RECORDED.items()}
-    usual = {"emulated": False, "confirmed": True}
+    usual = {"emulated": False, "assumed": False, "confirmed": True}
     kept = {
         key: value
         for key, value in said.items()
@@ -184,4 +188,6 @@ def recorded(mpijob: Manifest) -> Forecast | None:
             continue
         if isinstance(value, kind):
             whole[name] = value
-    return Forecast(state=notes[STATE], workers=workers, **whole)
+    found = Forecast(state=notes[STATE], workers=workers, **whole)
+    # Older records say what was proven of the GPUs, whatever the pods could use.
+    return replace(found, optimal=False) if found.optimal and found.falls_short else found

@@ -433,6 +433,7 @@ def _joined(job: MPIJob, namespace: str, environment: Mapping[str, str]) -> list
 def _sync(job: MPIJob) -> dict[str, str]:
     if job.sync_mode is not SyncMode.GIT:
         return {}
+    # As in arena the folder has the name up to the first `.git`: `me.github.io.git` is `me` there.
     project = job.sync_source.rstrip("/").rpartition("/")[2].partition(".git")[0]
     return {
         "GIT_SYNC_REPO": job.sync_source,

@@ -11,7 +11,7 @@ that is all the mutual exclusion there is.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from arena_topo.manifests.record import annotated
@@ -32,6 +32,7 @@ from arena_topo.manifests.values import (
 Patch = list[dict[str, Any]]
 
 SUSPEND = "/spec/runPolicy/suspend"
+_UID = "/metadata/uid"
 _TEMPLATES = ("Worker", "Launcher")
 
 
@@ -111,9 +112,15 @@ def completed(stored: Mapping[str, Any]) -> Patch:
     return [*_unchanged(stored, suspend=None), _removed(INCOMPLETE)]
 
 
-def waiting(stored: Mapping[str, Any], unpinned: Manifest, reason: str | None) -> Patch:
+def waiting(
+    stored: Mapping[str, Any],
+    unpinned: Manifest,
+    reason: str | None,
+    *,
+    blocked_by: str | None = None,
+) -> Patch:
     """Take the record off a job that is suspended; it waits for the reason given."""
-    forecast = Forecast(state="waiting", reason=reason)
+    forecast = Forecast(state="waiting", reason=reason, blocked_by=blocked_by)
     return [
         *_unchanged(stored, suspend=True),
         *_templates(stored, unpinned),
@@ -121,9 +128,16 @@ def waiting(stored: Mapping[str, Any], unpinned: Manifest, reason: str | None) -
     ]
 
 
-def taking_back(stored: Mapping[str, Any], unpinned: Manifest, reason: str, tries: int) -> Patch:
+def taking_back(
+    stored: Mapping[str, Any],
+    unpinned: Manifest,
+    reason: str,
+    tries: int,
+    *,
+    blocked_by: str | None = None,
+) -> Patch:
     """Suspend a gang that cannot complete, whole; it waits, having tried so often."""
-    forecast = Forecast(state="waiting", reason=reason)
+    forecast = Forecast(state="waiting", reason=reason, blocked_by=blocked_by)
     return [
         *_unchanged(stored, suspend=False),
         *_templates(stored, unpinned),
@@ -175,6 +189,34 @@ def releasing(stored: Mapping[str, Any]) -> Patch:
     ]
 
 
+def took_effect(patch: Sequence[Mapping[str, Any]], found: Mapping[str, Any]) -> bool:
+    """Whether an object is as a patch leaves it, and still the one that the patch was for.
+
+    What the server adds inside a value, such as defaults, does not count.
+    """
+    return all(
+        _holds(step, found) for step in patch if step["op"] != "test" or step["path"] == _UID
+    )
+
+
+def _holds(step: Mapping[str, Any], found: Mapping[str, Any]) -> bool:
+    """Whether what a step of a patch writes, or tests, stands in an object."""
+    at: Any = found
+    for key in step["path"].split("/")[1:]:
+        if not isinstance(at, Mapping):
+            return False
+        at = at.get(key.replace("~1", "/").replace("~0", "~"))
+    return at is None if step["op"] == "remove" else _contains(at, step["value"])
+
+
+def _contains(found: Any, wanted: Any) -> bool:
+    if isinstance(wanted, Mapping) and isinstance(found, Mapping):
+        return all(_contains(found.get(key), value) for key, value in wanted.items())
+    if isinstance(wanted, list) and isinstance(found, list):
+        return len(wanted) == len(found) and all(map(_contains, found, wanted))
+    return bool(found == wanted)
+
+
 def settled(stored: Mapping[str, Any]) -> Patch:
     """Forget the tries of a gang that runs: the next trouble is another one."""
     return [
@@ -194,7 +236,7 @@ def clearing(stored: Mapping[str, Any], reason: str | None = None) -> Patch:
 
 def _same(stored: Mapping[str, Any]) -> Patch:
     """The test that it is this very job."""
-    return [{"op": "test", "path": "/metadata/uid", "value": stored["metadata"]["uid"]}]
+    return [{"op": "test", "path": _UID, "value": stored["metadata"]["uid"]}]
 
 
 def _annotations(stored: Mapping[str, Any]) -> Mapping[str, Any]:

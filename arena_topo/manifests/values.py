@@ -54,6 +54,11 @@ class ApiVersion(StrEnum):
     V1ALPHA1 = "v1alpha1"
 
 
+POD_GROUPS = ("v1beta1", "v1alpha2")
+"""Versions of scheduling.k8s.io in which PodGroups can be written, best first: Kubernetes 1.37
+serves the first, 1.36 the second."""
+
+
 class Guarantee(StrEnum):
     """What holds of a placement when the job runs."""
 
@@ -75,7 +80,7 @@ class Binding:
     group of GPUs is the scheduler's choice. `confirmed` is False where the cluster could not be
     asked whether the mechanism works. `device_class` is what claims name; `resource` what the
     workers ask for instead ("": what their template says). `gang`: the scheduler itself holds the
-    workers back until all can run.
+    workers back until all can run, by a PodGroup of scheduling.k8s.io in `gang_version`.
     """
 
     name: str
@@ -88,6 +93,7 @@ class Binding:
     device_class: str = ""
     resource: str = ""
     gang: bool = False
+    gang_version: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,10 +101,11 @@ class Mechanisms:
     """What a cluster was found to offer for making placements hold; None: it could not be asked.
 
     `admission`, `claims` and `gang` are the policies that give workers their node, their claim and
-    their PodGroup, as answered by a probe in the job's namespace; `patches` whether the caller may
-    list, watch and patch pods there. `classes` maps each DRA driver to a DeviceClass of its GPUs
-    (None: they could not be read), `extended` each of those classes to the extended resource that
-    it stands for, where it does. `quotas` are the ResourceQuotas of the namespace, as they are
+    their PodGroup, as answered by a probe in the job's namespace; `gang_version` is that of
+    scheduling.k8s.io in which PodGroups are written, where there are any; `patches` whether the
+    caller may list and patch pods there. `classes` maps each DRA driver to a DeviceClass of its
+    GPUs (None: they could not be read), `extended` each of those classes to the extended resource
+    that it stands for, where it does. `quotas` are the ResourceQuotas of the namespace, as they are
     stored. `suspends` says whether an MPIJob can be created suspended. `notes` say what could not
     be found out, and why.
     """
@@ -106,6 +113,7 @@ class Mechanisms:
     admission: bool | None = None
     claims: bool | None = None
     gang: bool | None = None
+    gang_version: str = ""
     patches: bool | None = None
     classes: Mapping[str, str] | None = None
     extended: Mapping[str, str] = field(default_factory=dict)
@@ -119,9 +127,13 @@ class Forecast:
     """What is recorded of a placement on the job itself, and shown ever after.
 
     `state` is `waiting`, `placed` or `held`. Bandwidths are GB/s; None for a job of one GPU or
-    without a placement. `workers` holds (index, node, GPU indexes); the indexes are empty where
+    without a placement. `bus_bandwidth` is that of the GPUs, `usable` what the pods can use of it.
+    `optimal`: no placement gives these pods more; `bound` is the most that any GPUs have.
+    `assumed`: the bandwidth is that of a network whose speed nobody gave.
+    `workers` holds (index, node, GPU indexes); the indexes are empty where
     the kubelet chooses. `confirmed` is False where the cluster could not be asked whether the
-    binding works, so that the guarantee is what it gives if it does.
+    binding works, so that the guarantee is what it gives if it does. `blocked_by` is `quota` where
+    the quota of the namespace, and no lack of GPUs, keeps a gang waiting.
     """
 
     state: str
@@ -135,7 +147,19 @@ class Forecast:
     optimal: bool | None = None
     bound: float | None = None
     emulated: bool = False
+    assumed: bool = False
     reason: str | None = None
+    blocked_by: str | None = None
+
+    @property
+    def falls_short(self) -> bool:
+        """Whether the pods can use less than their GPUs have, so that others may give them more."""
+        ours, usable = self.bus_bandwidth, self.usable
+        return ours is not None and usable is not None and usable < ours
+
+
+QUOTA = "quota"
+"""What `Forecast.blocked_by` says of a gang that its namespace's quota keeps waiting."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import posixpath
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,9 +66,10 @@ def mounted(job: MPIJob, namespace: str) -> list[Mounted]:
         )
         for folder in dict.fromkeys(_place(one)[0] for one in job.config_file)
     ]
+    names = _claim_volumes([claim.name for claim in job.data], {one.name for one in volumes})
     claims = [
         Mounted(
-            name=_volume_name(claim.name, index),
+            name=names[index],
             source={"persistentVolumeClaim": {"claimName": claim.name}},
             path=claim.path,
             flag=f"--data {claim}",
@@ -129,6 +130,21 @@ def mounted(job: MPIJob, namespace: str) -> list[Mounted]:
     return volumes
 
 
+def config_maps(mpijob: Manifest) -> tuple[str, ...]:
+    """The ConfigMaps that the pods of a stored MPIJob mount, and cannot start without."""
+    spec = mpijob.get("spec") or {}
+    roles = (spec.get("mpiReplicaSpecs") or {"Worker": spec}).values()
+    volumes = [
+        volume
+        for role in roles
+        for volume in ((role.get("template") or {}).get("spec") or {}).get("volumes") or ()
+    ]
+    sources = [volume.get("configMap") or {} for volume in volumes]
+    return tuple(
+        dict.fromkeys(one["name"] for one in sources if "name" in one and not one.get("optional"))
+    )
+
+
 def logs(job: MPIJob, volumes: Iterable[Mounted]) -> list[Mounted]:
     """What TensorBoard must see: whatever holds the folder of the logs."""
     if not job.logdir.startswith("/"):
@@ -142,13 +158,16 @@ def _inside(path: str, folder: str) -> bool:
     return path.rstrip("/") == folder or path.startswith(folder + "/")
 
 
-def _volume_name(claim: str, index: int) -> str:
-    """The claim's own name, as in arena, unless it is no name for a volume or is one of ours."""
-    ours = {"dshm", "code-sync", "training-logs-volume"}
-    legal = re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", claim)
-    if legal is None or claim in ours or claim.startswith("training-data-"):
-        return f"training-claim-{index}"
-    return claim
+def _claim_volumes(claims: Sequence[str], taken: set[str]) -> list[str]:
+    """The name of the volume of each claim: its own, as in arena, where no other volume has it."""
+    taken = taken | {"dshm", "code-sync", "training-logs-volume"}
+    names: list[str] = []
+    for index, claim in enumerate(claims):
+        legal = re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", claim) is not None
+        ours = claim.startswith(("training-data-", "training-claim-")) or claim in taken
+        names.append(claim if legal and not ours else f"training-claim-{index}")
+        taken.add(names[-1])
+    return names
 
 
 def _place(one: ConfigFile) -> tuple[str, str]:

@@ -206,13 +206,6 @@ class TableReader:
         )
 
 
-def read_tables(lines: Iterable[str]) -> tuple[Table, ...]:
-    """Every table of one log."""
-    reader = TableReader()
-    reader.feed_all(lines)
-    return reader.tables()
-
-
 def measured(table: Table) -> Measured | str:
     """The bus bandwidth that a table gives for its set of GPUs, or why it gives none.
 

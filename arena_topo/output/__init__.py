@@ -36,9 +36,12 @@ NOTHING = "N/A"
 
 EMULATED = "EMULATED: these GPUs do not exist; processes run on this machine in their place"
 
+FASTEST_GPUS = "fastest GPUs, proven"
+"""What is proven of a placement whose pods can use less than its GPUs have."""
+
 _PADDING = 2
 
-HOLDS = {
+HOLDS: Mapping[str, str] = {
     Guarantee.GPUS: "each worker gets these GPUs",
     Guarantee.NODE: "each worker gets its node; which GPUs there, the kubelet decides",
     Guarantee.ADVISORY: "nothing enforces this plan",
@@ -387,12 +390,14 @@ def placement(
 
 def guarantee(forecast: Forecast) -> str:
     """How firmly a placement holds, by what, and whether it was seen that this works."""
-    by = str(forecast.binding)
+    by = one_line(str(forecast.binding))
     if not forecast.confirmed:
         doubt = UNCONFIRMED.get(by)
         by += f", unconfirmed: {doubt}" if doubt else ", unconfirmed"
-    holds = HOLDS.get(Guarantee(str(forecast.guarantee)), "")
-    return f"Guarantee: {forecast.guarantee}, by {by} ({holds})"
+    named = one_line(str(forecast.guarantee))
+    # A later version may have recorded a guarantee of its own.
+    meaning = HOLDS.get(named, "this version of arena-topo does not know what that means")
+    return f"Guarantee: {named}, by {by} ({meaning})"
 
 
 def confirmed(forecast: Forecast | None) -> bool | None:
@@ -427,13 +432,15 @@ def trouble(status: JobStatus) -> str | None:
 
 
 def _bandwidth(forecast: Forecast) -> str:
-    text = f"{number(forecast.bus_bandwidth)} GB/s"
+    text = f"{number(forecast.bus_bandwidth)} GB/s{' assumed' if forecast.assumed else ''}"
     if forecast.tier is not None:
         text += {
             "node": " inside one node",
             "beyond": " between nodes that share no known level",
         }.get(forecast.tier, f" between nodes, within one {forecast.tier}")
-    if forecast.optimal:
+    if forecast.falls_short and forecast.bound == forecast.bus_bandwidth:
+        text += f" ({FASTEST_GPUS})"
+    elif forecast.optimal and not forecast.falls_short:
         text += " (proven best)"
     elif forecast.optimal is not None and forecast.bound is not None:
         text += f" (at most {number(forecast.bound)} GB/s is possible)"
@@ -516,6 +523,7 @@ def placement_value(forecast: Forecast | None, *, slots: int) -> dict[str, Any] 
         "confirmed": confirmed(forecast),
         "binding": forecast.binding,
         "tier": forecast.tier,
+        "assumed": forecast.assumed,
         "nodes": list(dict.fromkeys(node for _index, node, _gpus in rows)),
         "workers": [worker_value(*row, slots=slots) for row in rows],
         "proof": {"optimal": forecast.optimal, "bound": number(forecast.bound)},
@@ -656,15 +664,15 @@ def in_order(instances: Iterable[Instance]) -> list[Instance]:
 
 
 def lasted(status: JobStatus, now: float) -> float:
-    """Seconds from a job's creation to its end, or to now."""
-    return (now if status.finished is None else status.finished) - status.created
+    """Seconds from a job's creation to its end, or to now; 0 where a clock was set back."""
+    return max(0.0, (now if status.finished is None else status.finished) - status.created)
 
 
 def age_of(one: Instance, now: float) -> float:
-    """Seconds that a pod has run, or waited if it has not."""
+    """Seconds that a pod has run, or waited if it has not; 0 where a clock was set back."""
     if one.pending or one.started is None:
-        return now - one.created
-    return (now if one.finished is None else one.finished) - one.started
+        return max(0.0, now - one.created)
+    return max(0.0, (now if one.finished is None else one.finished) - one.started)
 
 
 def place_of(one: Instance, place: str | None) -> str:

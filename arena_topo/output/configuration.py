@@ -10,7 +10,9 @@ from typing import Any
 from arena_topo.output import align, table
 
 _SECRET = re.compile(
-    r"token|secret|passw|credential|api_?key|access_?key|private_?key", re.IGNORECASE
+    r"token|secret|passw|pass(?:_|$)|credential|api_?key|access_?key|private_?key"
+    r"|(?:^|_)(?:pat|pwd|auth|creds?|key)(?:_|$)",
+    re.IGNORECASE,
 )
 """Names of variables whose values are nobody's business."""
 

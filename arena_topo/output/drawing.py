@@ -216,10 +216,6 @@ def tree(machine: Machine) -> list[Level] | None:
     links = sorted(
         {machine.link(one, other) for one, other in combinations(range(size), 2)}, reverse=True
     )
-    if machine.nvswitch and links and links[0].kind is LinkKind.NVLINK:
-        slowest = min(link for link in links if link.kind is LinkKind.NVLINK)
-        word = f"NVSwitch: {slowest} between any two"
-        return [(Group(gpus=tuple(range(size)), word=word),)]
     levels: list[Level] = []
     known: set[tuple[int, ...]] = set()
     for link in links:
@@ -236,8 +232,16 @@ def tree(machine: Machine) -> list[Level] | None:
             return None
         new = [group for group in groups if len(group) > 1 and group not in known]
         known.update(new)
-        levels.append(tuple(Group(gpus=one, word=str(link), meaning=meaning(link)) for one in new))
+        levels.append(tuple(_group(machine, one, link) for one in new))
     return levels
+
+
+def _group(machine: Machine, gpus: tuple[int, ...], slowest: Link) -> Group:
+    """The group that links no slower than `slowest` join."""
+    links = {machine.link(one, other) for one, other in combinations(gpus, 2)}
+    if machine.nvswitch and slowest.kind is LinkKind.NVLINK and len(links) == 1:
+        return Group(gpus=gpus, word=f"NVSwitch: {slowest} between any two")
+    return Group(gpus=gpus, word=str(slowest), meaning=meaning(slowest))
 
 
 def meaning(link: Link) -> str:
@@ -416,7 +420,7 @@ def fabric(cluster: Cluster, *, unicode: bool = True, width: int = 100) -> str:
     for depth in range(deepest, 0, -1):
         tree = _Tree(cluster, depth, pen, width)
         lines = [
-            _domain_line("cluster", cluster.beyond, nodes, assumed=BEYOND in cluster.guesses),
+            _domain_line("cluster", cluster.beyond, nodes, assumed=cluster.guessed(BEYOND)),
             *tree.below(nodes, 0, ""),
         ]
         if len(lines) <= FABRIC_LINES:
@@ -446,7 +450,7 @@ class _Tree:
 
     def __init__(self, cluster: Cluster, depth: int, pen: _Pen, width: int) -> None:
         self.tiers = cluster.tiers
-        self.assumed = cluster.guesses.keys()
+        self.guessed = cluster.guessed
         self.signs: set[str] = set()
         self.depth = depth
         self.pen = pen
@@ -468,7 +472,7 @@ class _Tree:
         lines: list[str] = []
         for at, name in enumerate(names):
             inside = domains[name]
-            assumed = tier.name in self.assumed
+            assumed = self.guessed(tier.name)
             head = _domain_line(f"{tier.name} {name}", tier.bandwidth, inside, assumed=assumed)
             lines.append(trunk + self._branch(at, names) + head)
             more = self.pen.trunk if at + 1 < len(names) else " " * len(self.pen.trunk)

@@ -25,12 +25,12 @@ def value(cluster: Cluster) -> dict[str, Any]:
             {
                 "name": tier.name,
                 "bandwidthGBps": number(tier.bandwidth),
-                "assumed": tier.name in cluster.guesses,
+                "assumed": cluster.guessed(tier.name),
             }
             for tier in cluster.tiers
         ],
         "beyondGBps": number(cluster.beyond),
-        "beyondAssumed": BEYOND in cluster.guesses,
+        "beyondAssumed": cluster.guessed(BEYOND),
         "nodes": [
             {
                 "name": str(node.name),

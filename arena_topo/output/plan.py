@@ -13,6 +13,7 @@ from arena_topo.job import MPIJob
 from arena_topo.manifests import Forecast
 from arena_topo.output import (
     EMULATED,
+    FASTEST_GPUS,
     align,
     confirmed,
     drawing,
@@ -165,7 +166,7 @@ def _bandwidths(
     if ours is None:
         return "Bus bandwidth: none, as one GPU talks to nobody\n"
     rated = rate_of(ours, placement.tier, cluster)
-    place = f"{meets(placement.tier, cluster)}; {proved(placement)}"
+    place = f"{meets(placement.tier, cluster)}; {proved(placement, forecast)}"
     rows = [(f"  this placement\t{rated}\t{_ratio(ours, ours)}", place)]
     comparison = proposal.comparison
     if comparison is not None:
@@ -198,14 +199,8 @@ def rate_of(value: float | None, tier: str | None, cluster: Cluster) -> str:
     """A bandwidth of a table, and whether it rests on a network of which nobody gave the speed."""
     if value is None:
         return "does not fit"
-    return f"{number(value):>6} GB/s{' assumed' if _assumed(value, tier, cluster) else ''}"
-
-
-def _assumed(value: float, tier: str | None, cluster: Cluster) -> bool:
-    """Whether a bandwidth is that of a network whose speed nobody gave."""
-    rates = {one.name: one.bandwidth for one in cluster.tiers} | {BEYOND: cluster.beyond}
-    guessed = tier in cluster.guesses or (tier == BEYOND and cluster.beyond == UNKNOWN_NETWORK)
-    return guessed and tier is not None and value >= rates[tier]
+    assumed = tier is not None and cluster.assumed(value, tier)
+    return f"{number(value):>6} GB/s{' assumed' if assumed else ''}"
 
 
 def _ratio(value: float | None, ours: float) -> str:
@@ -235,11 +230,13 @@ def meets(tier: str, cluster: Cluster) -> str:
     return "over the network"
 
 
-def proved(placement: Placement) -> str:
+def proved(placement: Placement, forecast: Forecast) -> str:
     """How good a placement is known to be."""
     proof = placement.proof
     if proof.bound > placement.bandwidth:
         return f"at most {number(proof.bound)} GB/s is possible"
+    if forecast.falls_short:
+        return FASTEST_GPUS
     if proof.optimal:
         return "proven best"
     return _OPEN.get(proof.open or "", f"proven best but for {proof.open}")
@@ -284,10 +281,11 @@ def value(proposal: Proposal) -> dict[str, Any]:
         "confirmed": confirmed(forecast),
         "binding": forecast.binding if forecast else None,
         "tier": forecast.tier if forecast else None,
+        "assumed": forecast.assumed if forecast else None,
         "nodes": list(dict.fromkeys(node for _index, node, _gpus in rows)),
         "podShape": proposal.job.pod_shape.value,
         "workers": [worker_value(*row, slots=slots) for row in rows],
-        "proof": _proof_value(plan.placement if plan is not None else None),
+        "proof": _proof_value(plan.placement if plan is not None else None, forecast),
         "refusals": [
             {"reason": one.reason.value, "nodes": one.nodes, "example": one.example}
             for one in (refused.refusals if refused is not None else ())
@@ -300,11 +298,11 @@ def value(proposal: Proposal) -> dict[str, Any]:
     }
 
 
-def _proof_value(placement: Placement | None) -> dict[str, Any]:
-    if placement is None:
+def _proof_value(placement: Placement | None, forecast: Forecast | None) -> dict[str, Any]:
+    if placement is None or forecast is None:
         return {"optimal": None, "bound": None}
     proof = placement.proof
-    found: dict[str, Any] = {"optimal": proof.optimal, "bound": _finite(proof.bound)}
+    found: dict[str, Any] = {"optimal": forecast.optimal, "bound": _finite(proof.bound)}
     return found if proof.open is None else found | {"open": proof.open}
 
 

@@ -36,7 +36,7 @@ def jobs(statuses: Iterable[JobStatus], *, now: float, namespaces: bool = False)
             one.name,
             one.phase.value,
             output.TRAINER.upper(),
-            output.duration(_lasted(one, now)),
+            output.duration(output.lasted(one, now)),
             str(one.request_gpus),
             str(one.allocated_gpus),
             output.NOTHING if one.chief is None else _host(one.chief),
@@ -77,10 +77,6 @@ def job(
     total_line = f"  Allocated/Requested GPUs of Job: {status.allocated_gpus}/{status.request_gpus}"
     head = output.head(replace(status, model_name="", model_version="", model_source=""), now)
     return head + output.align(["", "Instances:", *lines, "", "GPUs:", total_line])
-
-
-def _lasted(status: JobStatus, now: float) -> float:
-    return (now if status.finished is None else status.finished) - status.created
 
 
 def _host(one: Instance) -> str:

@@ -57,7 +57,7 @@ def _holders(found: Explanation) -> Iterator[str]:
         (
             f"{one.namespace}/{one.name}",
             str(one.gpus),
-            duration(found.now - one.since),
+            duration(max(0.0, found.now - one.since)),
             "-" if one.left is None else duration(one.left),
             _where(one),
         )
@@ -81,7 +81,7 @@ def _plain(lines: list[str], heading: str) -> str:
 def _where(one: Holder) -> str:
     shown = ",".join(one.nodes[:3]) or "?"
     more = len(one.nodes) - 3
-    note = "" if one.started else " (planned)"
+    note = " (terminating)" if one.terminating else "" if one.started else " (planned)"
     return f"{shown}{f' and {more} more' if more > 0 else ''}{note}"
 
 
@@ -179,9 +179,10 @@ def _holder_value(one: Holder, now: float) -> Mapping[str, Any]:
         "namespace": one.namespace,
         "gpus": one.gpus,
         "nodes": list(one.nodes),
-        "age": int(now - one.since),
+        "age": max(0, int(now - one.since)),
         "left": None if one.left is None else int(one.left),
         "started": one.started,
+        "terminating": one.terminating,
     }
 
 

@@ -25,7 +25,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from arena_topo.errors import ArenaError
+from arena_topo.errors import ArenaError, InvalidJob
 from arena_topo.topology import Cluster, NodeName
 
 UNLIMITED = math.inf
@@ -53,6 +53,7 @@ class Reason(Enum):
     BANDWIDTH = "no placement reaches the bandwidth asked for"
     MAX_NODES = "no placement on so few nodes holds all workers"
     PER_NODE = "one worker at most, as each would run sshd on the network of the node"
+    PODS = "one worker at most, as pods that share a node are slower than what was asked for"
     LEVEL = "no domain of the level asked for holds all workers"
     ROOM = "room for some of the workers, not for all"
 
@@ -72,10 +73,12 @@ class Request:
     `workers` pods of `gpus` GPUs each. `cpu` (cores) and `memory` (bytes) are per worker.
     `excluded` names nodes that the job may not use, each with the reason.
     `min_bandwidth` is GB/s of all-reduce bus bandwidth; `max_nodes` bounds how far it may spread.
-    `per_node` is the most workers that may share a node, however much room it has.
+    `per_node` is the most workers that may share a node, however much room it has; `between_pods`
+    is GB/s between workers of one node, where these are pods that cannot use the links of its GPUs.
     `required` names the level that all nodes must share (`node`, a tier of the cluster, `beyond`);
     `preferred` the level that they share if that is possible at all, before any bandwidth.
     `pack_above` is the share of GPUs in use above which the adaptive policy packs.
+    InvalidJob for a gang without workers or without GPUs.
     """
 
     workers: int
@@ -88,10 +91,21 @@ class Request:
     min_bandwidth: float = 0.0
     max_nodes: int | None = None
     per_node: int | None = None
+    between_pods: float = UNLIMITED
     required: str | None = None
     preferred: str | None = None
     policy: Policy = Policy.PACK
     pack_above: float = PACK_ABOVE
+
+    def __post_init__(self) -> None:
+        for count, what in ((self.workers, "worker"), (self.gpus, "GPU for each worker")):
+            if count < 1:
+                raise InvalidJob(f"a gang needs at least one {what}", why=f"{count} were asked for")
+
+    @property
+    def most_per_node(self) -> int | None:
+        """The most workers that may share a node; one where sharing is too slow."""
+        return 1 if self.min_bandwidth > self.between_pods else self.per_node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,7 +177,8 @@ class Unplaceable(ArenaError):
     """No set of GPUs fits. NOT_NOW (exit 3) may change by itself; NEVER (exit 5) cannot.
 
     `refusals` counts the nodes by what refuses the job; `nearest` says in words what would fit;
-    `notes` are oddities of the cluster that may be behind it; they are no part of `why`.
+    `notes` are oddities of the cluster that may be behind it; they are no part of `why`, which is
+    made of the refusals where it is not given.
     """
 
     def __init__(
@@ -174,13 +189,14 @@ class Unplaceable(ArenaError):
         refusals: tuple[Refusal, ...],
         nearest: str | None = None,
         notes: tuple[str, ...] = (),
+        why: str | None = None,
     ) -> None:
         counted = [
             f"{one.nodes} node{'s' if one.nodes != 1 else ''} ({one.example}"
             f"{', ...' if one.nodes > 1 else ''}): {one.reason.value}"
             for one in refusals
         ]
-        super().__init__(message, why="; ".join(counted) or None, hint=nearest)
+        super().__init__(message, why=why or "; ".join(counted) or None, hint=nearest)
         self.verdict = verdict
         self.refusals = refusals
         self.nearest = nearest

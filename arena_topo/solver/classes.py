@@ -138,7 +138,7 @@ class Index:
         if spread or request.excluded or request.cpu or request.memory:
             return self._split(request, spread=spread)
         # What is left decides, and that is the same for all nodes of a class.
-        key = (request.gpus, request.model, request.mix_models, request.per_node)
+        key = (request.gpus, request.model, request.mix_models, request.most_per_node)
         found = self._supplies.get(key)
         if found is None:
             capacities = [room(request, first) for first in self._firsts]
@@ -369,8 +369,8 @@ def room(request: Request, node: Node) -> int:
         rooms.append(int((node.cpu + 1e-9) // request.cpu))
     if request.memory and node.memory is not None:
         rooms.append(node.memory // request.memory)
-    if request.per_node is not None:
-        rooms.append(request.per_node)
+    if request.most_per_node is not None:
+        rooms.append(request.most_per_node)
     return max(0, min(rooms))
 
 

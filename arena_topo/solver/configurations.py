@@ -44,14 +44,18 @@ class Table:
         self.size = len(configuration.links)
         self.measured = dict(configuration.measured)
         kinds = {link for row in configuration.links for link in row if link is not None}
-        self.switched = configuration.nvswitch and has_nvlink(configuration)
-        self.uniform = (self.switched or len(kinds) <= 1) and not self.measured
+        self.uniform = len(kinds) <= 1 and not self.measured
         """Whether a set is worth what its size is worth."""
         self._rates = [
             [0.0 if link is None else cost.link_rate(link, configuration) for link in row]
             for row in configuration.links
         ]
-        self._lanes = cost.lanes(configuration.links)
+        # A switch has no lane between two GPUs: one ring uses all lanes of each of them.
+        self._lanes = (
+            [[0] * self.size] * self.size
+            if configuration.nvswitch
+            else cost.lanes(configuration.links)
+        )
         self._layers: tuple[Layer, ...] | None = None
         self._ceiling: tuple[Layer, ...] | None = None
         self._values: dict[int, float] = {0: UNLIMITED}
@@ -210,13 +214,8 @@ class Table:
         return True
 
     def _computed(self, *, bound: bool) -> tuple[Layer, ...]:
-        rates, lanes = self._rates, self._lanes
-        if self.switched:
-            # Behind the switch all links are alike, and no ring is laid over any one of them.
-            rate = cost.switched(self.configuration, self.size)
-            rates = [[rate] * self.size] * self.size
-            lanes = [[0] * self.size] * self.size
-        return layers.layers(rates, lanes, cost.lane_rate(self.configuration.model), bound=bound)
+        rate = cost.lane_rate(self.configuration.model)
+        return layers.layers(self._rates, self._lanes, rate, bound=bound)
 
     def _value(self, gpus: GPUSet) -> float:
         size = count(gpus)
@@ -228,8 +227,6 @@ class Table:
 
     def _alike(self, gpus: GPUSet, size: int) -> float:
         """The value of so many GPUs where all links are alike."""
-        if self.switched:
-            return cost.switched(self.configuration, size)
         rings = cost.most_rings(self._lanes, gpus) if size > layers.PAIR else 0
         return 2 * rings * cost.lane_rate(self.configuration.model) if rings else self._rates[0][1]
 

@@ -1,8 +1,8 @@
 """What a set of GPUs is worth to a collective, in GB/s of all-reduce bus bandwidth.
 
-The model (docs/how-it-works.md): a collective runs over rings. Behind an NVSwitch a GPU drives all
-its lanes at once; on a direct mesh as many rings run side by side as can be laid through the set
-without sharing a lane; where NVLink closes no ring, one ring runs at its slowest link.
+The model (docs/how-it-works.md): a collective runs over rings. Behind an NVSwitch one ring uses all
+lanes of each GPU at once; on a direct mesh as many rings run side by side as can be laid through
+the set without sharing a lane; where NVLink closes no ring, one ring runs at its slowest link.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from arena_topo.solver import UNLIMITED
 from arena_topo.topology import Configuration, GPUSet, Link, LinkKind, Matrix, members
 
 NVLINK_RATE = {
@@ -74,19 +73,6 @@ def link_rate(link: Link, configuration: Configuration) -> float:
         return link.lanes * lane_rate(configuration.model)
     generation = configuration.pcie_generation or PCIE_GENERATION
     return PCIE_RATE[link.kind] * 2.0 ** (generation - PCIE_GENERATION)
-
-
-def switched(configuration: Configuration, size: int) -> float:
-    """GB/s of any `size` GPUs behind an NVSwitch: each drives all its lanes."""
-    if size < 2:  # noqa: PLR2004  a single GPU talks to nobody
-        return UNLIMITED
-    lanes = min(
-        link.lanes
-        for row in configuration.links
-        for link in row
-        if link is not None and link.kind is LinkKind.NVLINK
-    )
-    return lanes * lane_rate(configuration.model)
 
 
 def lanes(links: Matrix) -> list[list[int]]:

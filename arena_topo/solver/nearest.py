@@ -1,13 +1,14 @@
 """The nearest changes that would give a refused gang its place: of the request, or of the cluster.
 
-Every change named was tried and fits; a number named is the best one of its kind. Where the work
-limit keeps the best from being known, the change is not named at all.
+Every change named was tried and fits; a number named is the best one of its kind. GPUs to release
+are the fewest there are; where they were found by trying, and fewer may do, "for example" says so.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -27,7 +28,7 @@ Best = Callable[[Request, Cluster], Worth | None]
 MOST_CHANGES = 3
 """Changes named at once, the smallest first."""
 
-WORK = 200_000
+WORK = 20_000
 """Nodes looked at, over all searches, for the GPUs whose release would help."""
 
 MOST_NAMES = 3
@@ -76,14 +77,13 @@ def nearest(
     if then:
         parts.append(f"{', or '.join(then)} {once_empty(today or cluster)}")
     release = None if never else _release(request, cluster, best)
-    if release is None and not never:
-        release = _several(request, cluster, best)
     if release is None:
         release = _later(request, cluster, best, others)
-        if release is not None and never and cluster != today:
-            release = f"the cluster is empty and {release}"
+        if release is not None:
+            empty = "the cluster is empty and " if never and cluster != today else ""
+            release = f"when {empty}{release}"
     if release is not None:
-        parts.append(f"when {release}")
+        parts.append(release)
     return f"fits {'; or '.join(parts)}" if parts else None
 
 
@@ -187,11 +187,23 @@ def _later(request: Request, cluster: Cluster, best: Best, others: Sequence[Inst
 def _speed(request: Request, cluster: Cluster, best: Best) -> Iterator[Change]:
     if request.min_bandwidth:
         # A preferred level would come before the bandwidth.
-        found = best(replace(request, min_bandwidth=0.0, preferred=None), cluster)
-        if found is not None:
+        found = _fastest(replace(request, min_bandwidth=0.0, preferred=None), cluster, best)
+        if found:
             # Rounded down: what is asked for must be there.
-            rate = math.floor(round(-found.bandwidth * 100, 6)) / 100
+            rate = math.floor(round(found * 100, 6)) / 100
             yield f"with --min-bandwidth {rate:g}", replace(request, min_bandwidth=rate)
+
+
+def _fastest(request: Request, cluster: Cluster, best: Best) -> float:
+    """The most bandwidth (GB/s) that the workers can use; 0 if they do not fit."""
+    found = best(request, cluster)
+    if found is None:
+        return 0.0
+    bandwidth = -found.bandwidth
+    if bandwidth <= request.between_pods or found.nodes == request.workers:
+        return bandwidth
+    apart = best(replace(request, per_node=1), cluster)
+    return max(request.between_pods, 0.0 if apart is None else -apart.bandwidth)
 
 
 def _hardware(request: Request, cluster: Cluster, best: Best) -> Iterator[Change]:
@@ -216,7 +228,7 @@ def _distance(request: Request, cluster: Cluster, best: Best) -> Iterator[Change
         if found is not None:
             most = _fewest(request, cluster, best, found.nodes)
             yield f"with --max-nodes {most}", replace(request, max_nodes=most)
-    if request.per_node is not None:
+    if request.most_per_node is not None:
         yield from _apart(request, cluster, best)
     if request.required is None:
         return
@@ -241,7 +253,7 @@ def _apart(request: Request, cluster: Cluster, best: Best) -> Iterator[Change]:
             yield "with --pod-shape fused", fused
             break
     shared = replace(request, per_node=None)
-    if best(shared, cluster) is not None:
+    if request.per_node is not None and best(shared, cluster) is not None:
         yield "without --hostNetwork", shared
 
 
@@ -454,8 +466,76 @@ class _Limits:
 
 
 def _release(request: Request, cluster: Cluster, best: Best) -> str | None:
-    """The fewest GPUs of one node whose release would do it, in words."""
+    """What others would have to release, in words: GPUs, else whole nodes."""
     limits = _Limits(request, cluster)
+    if not request.min_bandwidth and (limits.depth is None or request.max_nodes is None):
+        # Then numbers of GPUs are all that counts.
+        fewest = _fewest_gpus(request, cluster, limits)
+        if fewest is not None:
+            return f"when {_released(fewest, cluster)}"
+    else:
+        found = _of_one_node(request, cluster, limits, best)
+        if found is not None:
+            return found
+    return _several(request, cluster, best)
+
+
+def _fewest_gpus(request: Request, cluster: Cluster, limits: _Limits) -> dict[str, int] | None:
+    """The fewest GPUs whose release would do it, by node; None if no number of them would.
+
+    One more worker on a node never costs fewer GPUs than the one before, so the cheapest of all
+    nodes together are the fewest GPUs. Of equally many those of a single node are named.
+    """
+    prices: dict[tuple[object, ...], dict[str, list[int]]] = {}
+    for node in sorted(cluster.nodes, key=lambda node: natural(node.name)):
+        held, now = _held(node), limits.loads[node.name]
+        most = limits.load(node, more=held) if held and refused(request, node) is None else now
+        prices.setdefault(limits.home(node), {})[node.name] = [
+            workers * request.gpus - max(node.free_count, (workers - 1) * request.gpus)
+            for workers in range(now + 1, most + 1)
+        ]
+    fewest: dict[str, int] = {}
+    for home, offers in prices.items():
+        missing = request.workers - limits.groups[home].total
+        cheapest = sorted(
+            (more, place, name)
+            for place, (name, some) in enumerate(offers.items())
+            for more in some
+        )[:missing]
+        if len(cheapest) < missing:
+            continue
+        found: Counter[str] = Counter()
+        for more, _, name in cheapest:
+            found[name] += more
+        for name, some in offers.items():
+            if len(some) >= missing and sum(some[:missing]) == found.total():
+                found = Counter({name: found.total()})
+                break
+        if not fewest or found.total() < sum(fewest.values()):
+            fewest = dict(found)
+    return fewest or None
+
+
+def _released(gpus: Mapping[str, int], cluster: Cluster) -> str:
+    """How many more GPUs of which nodes are free, in words; most of a node first."""
+    nodes = [node for node in cluster.nodes if node.name in gpus]
+    nodes.sort(key=lambda node: (-gpus[node.name], natural(node.name)))
+    first, *others = nodes[:MOST_NAMES]
+    if len(nodes) == 1:
+        return _words(gpus[first.name], first)
+    if all(gpus[one.name] == len(one.machine.gpus) - one.free_count for one in nodes):
+        return _becoming(nodes, emptied=False)
+    parts = [_gpus_of(gpus[first.name], first)]
+    parts += [f"{gpus[node.name]} of {node.name}" for node in others]
+    rest = nodes[MOST_NAMES:]
+    if rest:
+        many = f"{len(rest)} more node{'s' if len(rest) > 1 else ''}"
+        parts.append(f"{sum(gpus[node.name] for node in rest)} of {many}")
+    return f"{', '.join(parts[:-1])} and {parts[-1]} are free"
+
+
+def _of_one_node(request: Request, cluster: Cluster, limits: _Limits, best: Best) -> str | None:
+    """The fewest GPUs of one node whose release would do it, in words."""
     wanted: dict[int, list[Node]] = {}
     for node in cluster.nodes:
         needed = limits.needed(node) if refused(request, node) is None else None
@@ -468,21 +548,22 @@ def _release(request: Request, cluster: Cluster, best: Best) -> str | None:
         for node in _first_of_each(nodes):
             if not limits.allow(node, more):
                 continue
+            when = "when" if more == 1 else "for example when"
             if not request.min_bandwidth:
                 # The bounds are exact then.
-                return _words(more, node)
+                return f"{when} {_words(more, node)}"
             for freed in _freed(node, more):
                 work -= len(cluster.nodes)
                 if work < 0:
                     return None
                 nodes_then = (freed if one is node else one for one in cluster.nodes)
                 if best(request, replace(cluster, nodes=tuple(nodes_then))) is not None:
-                    return _words(more, node)
+                    return f"{when} {_words(more, node)}"
     return None
 
 
 def _several(request: Request, cluster: Cluster, best: Best) -> str | None:
-    """The nodes that would have to become free together, none of them in vain, in words."""
+    """Nodes that would have to become free together, in words."""
     for well in (_without_gpu_jobs, made_well):
         ready = replace(cluster, nodes=tuple(map(well, cluster.nodes)))
         index = Index(ready)
@@ -491,18 +572,41 @@ def _several(request: Request, cluster: Cluster, best: Best) -> str | None:
         used = set(gang.search(request, index).nodes)
         then = {one.name: well(one) for one in cluster.nodes if one.name in used}
         needed = [one for one in cluster.nodes if one.name in used and then[one.name] != one]
-        work = WORK
-        # Nodes that many GPUs would have to be waited for are given up first.
-        for one in sorted(needed, key=lambda node: (-_held(node), natural(node.name))):
-            work -= len(cluster.nodes)
-            if work < 0:
-                break
-            fewer = {other.name for other in needed if other is not one}
-            nodes = (then[it.name] if it.name in fewer else it for it in cluster.nodes)
-            if best(request, replace(cluster, nodes=tuple(nodes))) is not None:
-                needed = [other for other in needed if other is not one]
-        return _becoming(needed, emptied=well is made_well)
+
+        def enough(some: Sequence[Node], then: Mapping[NodeName, Node] = then) -> bool:
+            names = {one.name for one in some}
+            nodes = (then[it.name] if it.name in names else it for it in cluster.nodes)
+            return best(request, replace(cluster, nodes=tuple(nodes))) is not None
+
+        needed = _less(needed, enough, WORK // len(cluster.nodes))
+        others = sum(well(one) != one for one in cluster.nodes) > len(needed)
+        when = "for example when" if others and len(needed) > 1 else "when"
+        return f"{when} {_becoming(needed, emptied=well is made_well)}"
     return None
+
+
+def _less(
+    nodes: Sequence[Node], enough: Callable[[Sequence[Node]], bool], tries: int
+) -> list[Node]:
+    """As few of these nodes as are found to be enough; after enough tries, none of them in vain.
+
+    Nodes that many GPUs would have to be waited for are given up first: as many as can be at once,
+    then one by one.
+    """
+    ordered = sorted(nodes, key=lambda node: (-_held(node), natural(node.name)))
+    low, high = 0, len(ordered)
+    while high - low > 1 and tries > 0:
+        middle = (low + high) // 2
+        tries -= 1
+        low, high = (middle, high) if enough(ordered[middle:]) else (low, middle)
+    kept = ordered[low:]
+    for one in kept[1:] if low else kept:
+        if tries <= 0:
+            break
+        tries -= 1
+        fewer = [other for other in kept if other is not one]
+        kept = fewer if enough(fewer) else kept
+    return kept
 
 
 def _without_gpu_jobs(node: Node) -> Node:
@@ -598,6 +702,10 @@ def _freed(node: Node, more: int) -> Iterator[Node]:
 
 
 def _words(more: int, node: Node) -> str:
+    return f"{_gpus_of(more, node)} {'is' if more == 1 else 'are'} free"
+
+
+def _gpus_of(more: int, node: Node) -> str:
     gpus = "1 more GPU" if more == 1 else f"{more} more GPUs"
     where = node.name if node.name.startswith("node") else f"node {node.name}"
-    return f"{gpus} of {where} {'is' if more == 1 else 'are'} free"
+    return f"{gpus} of {where}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from arena_topo.solver import Reason, Refusal, Request, Unplaceable, Verdict
+from arena_topo.solver import UNLIMITED, Reason, Refusal, Request, Unplaceable, Verdict
 from arena_topo.solver.classes import Index, refused, room
 from arena_topo.solver.gang import Worth, best, ceiling
 from arena_topo.solver.nearest import Instead, made_well, nearest
@@ -92,6 +92,8 @@ def _reason(request: Request, node: Node) -> Reason | None:
 def _scarce(request: Request, index: Index) -> Reason:
     """What keeps nodes with room for some workers from taking all, found by trying without it."""
     limits = []
+    if request.min_bandwidth > request.between_pods:
+        limits.append((Reason.PODS, replace(request, between_pods=UNLIMITED)))
     if request.min_bandwidth:
         limits.append((Reason.BANDWIDTH, replace(request, min_bandwidth=0.0)))
     if request.max_nodes is not None:

@@ -266,6 +266,19 @@ class Cluster:
     guesses: Mapping[str, str] = field(default_factory=dict)
     view: float | None = None
 
+    def guessed(self, level: str) -> bool:
+        """Whether nobody gave the bandwidth of a level: of a tier, or of `beyond`."""
+        unknown = level == "beyond" and self.beyond == UNKNOWN_NETWORK
+        return unknown or level in self.guesses
+
+    def assumed(self, bandwidth: float, level: str) -> bool:
+        """Whether a gang whose nodes meet at this level has its bandwidth from a guess.
+
+        `level` is a tier, `beyond`, or `node`, where no network limits the gang.
+        """
+        rates = {tier.name: tier.bandwidth for tier in self.tiers} | {"beyond": self.beyond}
+        return level in rates and self.guessed(level) and bandwidth >= rates[level]
+
 
 def gpu_set(indexes: Iterable[int]) -> GPUSet:
     """The set of these GPU indexes."""
@@ -359,5 +372,18 @@ def natural(name: str) -> tuple[list[str | int], str]:
     """A sort key by which `node-2` comes before `node-10`."""
     # Texts and numbers alternate, so keys never compare one with the other.
     parts: list[str | int] = [*_DIGITS.split(name)]
-    parts[1::2] = map(int, parts[1::2])
+    parts[1::2] = map(_number, _DIGITS.findall(name))
     return parts, name
+
+
+def _number(digits: str) -> int:
+    """The number that a text of digits spells, however many there are."""
+    value = 0
+    for start in range(0, len(digits), _DIGITS_AT_ONCE):
+        some = digits[start : start + _DIGITS_AT_ONCE]
+        value = value * 10 ** len(some) + int(some)
+    return value
+
+
+_DIGITS_AT_ONCE = 4000
+"""Digits that are turned into a number at once; Python refuses more than 4300."""

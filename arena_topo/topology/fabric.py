@@ -111,6 +111,9 @@ _NETWORKS: tuple[_Family, ...] = (
     # What OKE writes where there is no RDMA topology (topograph, docs/reference/node-labels.md,
     # "Without Topograph").
     _switch_family(f"{_OCI}host.rack_id", f"{_OCI}host.network_block_id"),
+    # Alibaba Cloud, ACK Lingjun clusters, "network topology-aware scheduling": a point of delivery
+    # has several access switches (ASW), the first ones from a node.
+    _switch_family("alibabacloud.com/asw-id", "alibabacloud.com/point-of-delivery"),
 )
 
 _PLACES: _Family = {

@@ -29,6 +29,10 @@ BEYOND = "beyond"
 RESERVED = frozenset({"node", BEYOND})
 """Level words that no tier may have: they stand for less and for more than any of them."""
 
+MOST_LEVELS = 16
+"""Levels of a network: from zones down to hosts there are half as many, which is what Kueue allows
+(TopologySpec.levels)."""
+
 LABEL = re.compile(
     r"(?=.{1,316}\Z)([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
     r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
@@ -85,6 +89,8 @@ class _File:
         if not isinstance(listed, list):
             state = "is missing" if listed is None else f"is {show(listed)}, not a list"
             self._wrong("levels", state)
+        if len(listed) > MOST_LEVELS:
+            self._wrong("levels", f"has {len(listed)} levels; {MOST_LEVELS} are the most")
         levels: list[Level] = []
         for at, one in enumerate(listed):
             levels.append(self._level(one, f"levels[{at}]", levels))

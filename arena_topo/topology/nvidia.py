@@ -84,28 +84,6 @@ def read_topo(text: str, *, name: str = "machine", model: str | None = None) -> 
     return Reading(machine=reading.machine, notes=reading.notes + unread)
 
 
-def write_topo(machine: Machine) -> str:
-    """Print the matrix as `nvidia-smi topo -m` does, so that `parse_topo` reads the same machine.
-
-    UUIDs, the PCIe generation and measured bandwidths have no place in it, nor has a switch that
-    the lanes do not betray. Rows of NICs are left out: how NICs reach each other is not known.
-    """
-    nics = [f"NIC{index}" for index in range(len(machine.nics))]
-    gpus = [f"GPU{gpu.index}" for gpu in machine.gpus]
-    header = ["", *gpus, *nics, "CPU Affinity", "NUMA Affinity", "GPU NUMA ID"]
-    rows = ["\t".join(header)]
-    for gpu, links in zip(machine.gpus, machine.links, strict=True):
-        cells = [" X " if link is None else str(link) for link in links]
-        cells += [str(nic.attachment[gpu.index]) for nic in machine.nics]
-        numa = "N/A" if gpu.numa is None else str(gpu.numa)
-        # The empty cells are the CPU affinity, and the tab that nvidia-smi puts after a NUMA node.
-        rows.append("\t".join([f"GPU{gpu.index}", *cells, "", numa, "", "N/A"]))
-    if nics:
-        rows += ["", "NIC Legend:", ""]
-        rows += [f"  {nic}: {known.name}" for nic, known in zip(nics, machine.nics, strict=True)]
-    return "\n".join(rows) + "\n"
-
-
 # --- text to blocks -------------------------------------------------------------------------
 
 _NVIDIA = "the matrix of nvidia-smi topo -m"
@@ -450,7 +428,9 @@ def _size(block: _Block) -> int:
     found = sorted(int(gpu[1]) for name in block.devices if (gpu := _GPU.fullmatch(name)))
     if len(found) > MOST_GPUS:
         raise _refused(block.header, f"{len(found)} GPUs; {MOST_GPUS} are the most there can be")
-    absent = [f"GPU{index}" for index in range(len(found)) if index not in found]
+    # By name: `GPU00` is not what any row or legend calls GPU0.
+    expected = [f"GPU{index}" for index in range(len(found))]
+    absent = [name for name in expected if name not in block.devices]
     if absent:
         raise _refused(block.header, f"{_listed(absent)} has no column, GPU{found[-1]} has one")
     return len(found)

@@ -66,6 +66,9 @@ STALE = 900.0
 SCHEDULE_LABEL = "ack.node.gpu.schedule"
 NODE_LABEL = "nodename"
 
+MIRRORED = "arena-topo.io/mirrored"
+"""Label of what the controller has copied for ACK's tools, and may change or delete."""
+
 KNOWLEDGE_ANNOTATION = "arena-topo.io/knowledge"
 """Ours: ACK's format cannot say that a matrix is only assumed."""
 
@@ -235,6 +238,8 @@ def updated(document: Mapping[str, Any], machine: Machine, healthy: GPUSet) -> d
     metadata = document["metadata"]
     for key in ("labels", "annotations"):
         new["metadata"][key] = {**(metadata.get(key) or {}), **new["metadata"][key]}
+    # What a person has published is no copy any more that the controller may overwrite.
+    new["metadata"]["labels"].pop(MIRRORED, None)
     new["metadata"] |= {key: metadata[key] for key in ("name", "namespace") if key in metadata}
     return {**document, "metadata": {**metadata, **new["metadata"]}} | {
         "apiVersion": new["apiVersion"],
@@ -289,6 +294,10 @@ class _ConfigMap:
     def node(self) -> str:
         labels = self.mapping("labels")
         label, written = labels.get(NODE_LABEL), self.data.get("nodeName")
+        if not isinstance(label, str | None):
+            self.refuse(f"metadata.labels.{NODE_LABEL}", "is no text")
+        if not isinstance(written, str | None):
+            self.refuse("data.nodeName", "is no text")
         names = {name for name in (label, written) if name}
         if len(names) > 1:
             self.refuse("data.nodeName", f"{written!r}, but the label {NODE_LABEL} is {label!r}")

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from arena_topo.backends import Backend
-from arena_topo.backends.queue import moment
+from arena_topo.backends.queue import moment, queued
 from arena_topo.errors import (
     AccessDenied,
     AlreadyExists,
@@ -89,7 +89,8 @@ class _Found:
             return f"what it was submitted with is not known: there is no ConfigMap {books} of it"
         if "name" not in _flags(theirs):
             return "what it was submitted with is not known: arena-topo did not submit it"
-        if INCOMPLETE in (meta.get("annotations") or {}) or None in self._files(self.stored):
+        marked = INCOMPLETE in (meta.get("annotations") or {})
+        if None in self._files(self.stored) or (marked and None in self.stored):
             return "whoever submitted it was stopped before it was whole"
         return None
 
@@ -223,6 +224,27 @@ def _shown(value: Any) -> str:
     text = str(value).lower() if isinstance(value, bool) else str(value)
     text = " ".join(text.split())
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
+
+
+def left_before_start(name: str, backend: Backend, namespace: str) -> bool:
+    """Whether a gang is suspended on its way to its start, and nobody is at work on it any more.
+
+    Whoever is at work on it is given some seconds.
+    """
+    queue = backend.queue
+    end = time.monotonic() + _YOUNG
+    while queue is not None:
+        stored = queue.get(namespace, name)
+        mine = None if stored is None else queued(stored, {})
+        if mine is None or not mine.suspended or mine.suspender is not None:
+            return False
+        if mine.state != "placed" and not mine.incomplete:
+            return False
+        touched = max(mine.created, mine.recorded or 0.0)
+        if queue.now() - touched >= _YOUNG or time.monotonic() >= end:
+            return True
+        time.sleep(_LOOK)
+    return False
 
 
 # ---------------------------------------------------------------- taking its place

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from arena_topo import manifests
+from arena_topo.backends import quota
 from arena_topo.backends.queue import MOST_TRIES, Queue, queued, suspender
 from arena_topo.errors import AccessDenied, ClusterError, TimedOut
 from arena_topo.job import MPIJob
@@ -82,7 +83,9 @@ def taken_back(
     """Suspend a gang that cannot complete, whole, and start it again unless it was tried enough."""
     queue, stored = starter.queue, outcome.stored
     tries = transition.tries_of(stored) + 1
-    patch = transition.taking_back(stored, manifests.unplaced(stored), trouble, tries)
+    patch = transition.taking_back(
+        stored, manifests.unplaced(stored), trouble, tries, blocked_by=quota.blocker(trouble)
+    )
     back = queue.change(stored, patch)
     if back is None:
         return starter.elsewhere(stored, outcome.decision)

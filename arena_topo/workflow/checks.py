@@ -15,6 +15,7 @@ from arena_topo.backends.kubernetes.admin import GANG_GROUPS, Administration
 from arena_topo.backends.kubernetes.status import seconds
 from arena_topo.errors import AccessDenied, ArenaError, TimedOut, UsageError
 from arena_topo.manifests import install
+from arena_topo.manifests.claims import SCHEDULING
 from arena_topo.manifests.install import (
     ATTACH,
     CLAIMS_POLICY,
@@ -26,7 +27,7 @@ from arena_topo.manifests.install import (
     SYSTEM,
     Right,
 )
-from arena_topo.manifests.values import MAP_FORMAT
+from arena_topo.manifests.values import MAP_FORMAT, POD_GROUPS
 from arena_topo.topology import Knowledge, published
 from arena_topo.workflow.nodes import Use, standings
 
@@ -215,8 +216,18 @@ class _Check:
 
     def gang(self) -> Iterator[Finding]:
         name, found = "gang scheduler", self.admin.gangs()
-        if found:
-            yield _ok(name, ", ".join(f"{GANG_GROUPS[one]} ({one})" for one in found))
+        served = found.get(SCHEDULING, ())
+        written = next((one for one in POD_GROUPS if one in served), None)
+        if served and written is None:
+            yield _warn(
+                name,
+                f"{GANG_GROUPS[SCHEDULING]} serves PodGroups as {', '.join(served)}, arena-topo"
+                f" writes {' and '.join(POD_GROUPS)}: --gang-scheduling does nothing here",
+                None,
+            )
+        elif found:
+            names = {one: f"{one}/{written}" if one == SCHEDULING else one for one in found}
+            yield _ok(name, ", ".join(f"{GANG_GROUPS[one]} ({names[one]})" for one in found))
         else:
             yield _ok(name, "none; arena-topo itself starts gangs whole, or not at all")
 
@@ -234,7 +245,18 @@ class _Check:
 
     def _links(self, cluster: Cluster) -> Iterator[Finding]:
         name = "topology"
-        nodes = [node for node in cluster.nodes if node.machine.gpus and node.shared is None]
+        machines = [node for node in cluster.nodes if node.machine.gpus]
+        nodes = [node for node in machines if node.shared is None]
+        if machines and not nodes:
+            names = [str(one.name) for one in machines]
+            have = "has" if len(names) == 1 else "have"
+            yield _warn(
+                name,
+                f"only {_some(names, 'node')} {have} GPUs, and they are shared or cut up: no job"
+                " is placed by topology",
+                "arena-topo top node shows how each node is set up",
+            )
+            return
         fix = f"arena-topo topology publish NODE, or an agent on each node: {_INSTALL}"
         doubts = (
             (Knowledge.UNKNOWN, "not known, and every path counts as the slowest"),
@@ -277,7 +299,8 @@ class _Check:
             )
         if len(odd) > _SHOWN:
             rest = [one.node for one in odd[_SHOWN:]]
-            yield _warn(name, f"so are {_some(rest, 'more node')}", "arena-topo nodes list")
+            are = "is node" if len(rest) == 1 else f"are {len(rest)} more nodes:"
+            yield _warn(name, f"so {are} {_few(rest)}", "arena-topo nodes list")
         mixed = [str(one.name) for one in self.cluster().nodes if one.dedicated and one.foreign]
         if mixed:
             yield _warn(
@@ -492,8 +515,12 @@ def _some(names: Sequence[str], noun: str) -> str:
     """So many things, with the names of a few: `3 nodes (a, b, c)`, or the one by its name."""
     if len(names) == 1:
         return f"{noun} {names[0]}"
+    return f"{len(names)} {noun}s ({_few(names)})"
+
+
+def _few(names: Sequence[str]) -> str:
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return f"{len(names)} {noun}s ({', '.join(names[:_SHOWN])}{more})"
+    return f"{', '.join(names[:_SHOWN])}{more}"
 
 
 def _said(rights: Sequence[Right]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass, replace
 
@@ -11,7 +12,8 @@ from arena_topo.errors import ArenaError, UsageError
 from arena_topo.job import MPIJob, PodShape
 from arena_topo.manifests import ApiVersion, Plan
 from arena_topo.manifests.record import forecast_of
-from arena_topo.solver import Request, Unplaceable, Verdict, gang, unaware
+from arena_topo.solver import UNLIMITED, Request, Unplaceable, Verdict, gang, unaware
+from arena_topo.solver.classes import Index
 from arena_topo.solver.nearest import once_empty
 from arena_topo.solver.refusal import emptied
 from arena_topo.topology import Cluster
@@ -98,14 +100,23 @@ def propose(
         namespace=namespace,
         cluster=cluster,
         request=request,
-        comparison=compare(request, cluster),
+        comparison=compare(_merged(job, request), cluster),
     )
     try:
         plan = workflow.plan(job, backend, namespace=namespace, api=api, cluster=cluster)
     except Unplaceable as refused:
         return replace(found, refused=refused)
-    advice = _fused(plan, job, backend, namespace=namespace, cluster=cluster)
-    return replace(found, plan=plan, advice=(advice,) if advice else ())
+    advice = (
+        _fused(plan, job, backend, namespace=namespace, cluster=cluster),
+        apart(plan, cluster),
+    )
+    return replace(found, plan=plan, advice=tuple(filter(None, advice)))
+
+
+def _merged(job: MPIJob, request: Request) -> Request:
+    """The request of a job whose workers share pods where that is better."""
+    fused = job.pod_shape is PodShape.FUSED
+    return replace(request, between_pods=UNLIMITED) if fused else request
 
 
 def count_only(job: MPIJob, backend: Backend | None, cluster: Cluster | None = None) -> Counted:
@@ -148,15 +159,27 @@ def count_only(job: MPIJob, backend: Backend | None, cluster: Cluster | None = N
 
 
 def compare(request: Request, cluster: Cluster) -> Comparison:
-    """What the empty cluster would allow, and what schedulers that only count would do now."""
+    """What the empty cluster would allow, and what schedulers that only count would do now.
+
+    Where sharing a node is too slow for the pods, what these schedulers do is worth that to them.
+    """
     best = gang.value(request, emptied(cluster))
     levels = list(gang.distances(cluster))
+    # Who only counts GPUs knows no bandwidth to keep to.
+    counted = replace(request, min_bandwidth=0.0)
     return Comparison(
         best_empty=None if best is None else -best.bandwidth,
         tier_empty=None if best is None else levels[best.distance],
-        first_fit=unaware.first_fit(request, cluster),
-        spread=unaware.spread(request, cluster),
+        first_fit=_for_pods(request, unaware.first_fit(counted, cluster)),
+        spread=_for_pods(request, unaware.spread(counted, cluster)),
     )
+
+
+def _for_pods(request: Request, found: unaware.Outcome | None) -> unaware.Outcome | None:
+    together = found is not None and max(found.loads.values()) > 1
+    if found is None or not together or request.min_bandwidth <= request.between_pods:
+        return found
+    return replace(found, bandwidth=min(found.bandwidth, request.between_pods))
 
 
 def advised(plan: Plan) -> str | None:
@@ -177,6 +200,31 @@ def advised(plan: Plan) -> str | None:
         return None
     pods = len(placement.assignments) // together
     return _said(plan.job, pods, together, usable=usable, instead=forecast.usable)
+
+
+def apart(plan: Plan, cluster: Cluster) -> str | None:
+    """What the pods of a plan could use, were each on a node of its own; None if it is no more."""
+    binding, forecast, request = plan.binding, plan.forecast, plan.request
+    if binding is None or forecast is None or request is None or forecast.usable is None:
+        return None
+    if not (binding.separate and forecast.falls_short):
+        return None
+    index = Index(cluster)
+    alone = replace(request, per_node=1)
+    best = gang.best(alone, index)
+    if best is None:
+        return None
+    placement = gang.placement(alone, index, best)
+    # The kubelet may have to pick the GPUs there.
+    usable = min(placement.bandwidth, placement.worst)
+    rate = math.floor(round(usable * 100, 6)) / 100
+    if rate <= max(forecast.usable, request.between_pods):
+        return None
+    assumed = " (assumed)" if cluster.assumed(usable, placement.tier) else ""
+    return (
+        f"{len(placement.nodes)} nodes would give these pods {rate:g} GB/s{assumed} instead of"
+        f" {round(forecast.usable, 2):g}: --min-bandwidth {rate:g} places them so"
+    )
 
 
 def _fused(

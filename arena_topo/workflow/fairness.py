@@ -18,6 +18,7 @@ from arena_topo.backends import quota
 from arena_topo.backends.queue import Queue, QueuedJob, Snapshot
 from arena_topo.errors import ArenaError
 from arena_topo.job import MPIJob
+from arena_topo.manifests.values import QUOTA
 from arena_topo.solver import Placement
 from arena_topo.topology import Cluster, GPUSet, NodeName, gpu_set
 
@@ -107,7 +108,7 @@ def short_of_quota(queue: Queue, job: QueuedJob) -> bool:
     not every quota can be read.
     """
     forecast = manifests.recorded(job.manifest)
-    if forecast is not None and "quota" in (forecast.reason or ""):
+    if forecast is not None and forecast.blocked_by == QUOTA:
         return True
     quotas = queue.quotas(job.namespace)
     return bool(quotas) and quota.shortfall(job.manifest, quotas) is not None

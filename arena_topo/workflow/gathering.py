@@ -106,7 +106,7 @@ def standing(
         if broken is not None:
             return Standing(fate=Fate.BROKEN, signs=signs, reason=broken)
     if len(workers) < wanted:
-        refused = _refused(told, since)
+        refused = _refused(mpijob, told, since)
         if refused is not None:
             return Standing(fate=Fate.BROKEN, signs=signs, reason=refused)
         missing = f"{len(workers)} of {wanted} workers exist"
@@ -238,11 +238,12 @@ def _broken(pod: Object, now: float) -> str | None:
     return None
 
 
-def _refused(events: Iterable[Object], since: float) -> str | None:
-    """Why the operator could not create a worker, by the newest event since then."""
+def _refused(mpijob: Object, events: Iterable[Object], since: float) -> str | None:
+    """Why the operator could not create a worker, by its newest event of the job since then."""
     found = None
     for event in events:
-        if event.get("type") != "Warning":
+        about = event.get("involvedObject") or {}
+        if event.get("type") != "Warning" or about.get("uid") != mpijob["metadata"].get("uid"):
             continue
         message = str(event.get("message") or "")
         at = moment(event.get("lastTimestamp") or event.get("eventTime"))

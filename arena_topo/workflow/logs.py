@@ -19,6 +19,7 @@ from arena_topo.errors import ArenaError, JobFailed, NotFound, UsageError
 from arena_topo.workflow import choosing, telling, unread
 from arena_topo.workflow.course import Course, End, Looker, Waiting, source_of
 from arena_topo.workflow.flow import Flow
+from arena_topo.workflow.opening import UnknownJob
 from arena_topo.workflow.speakers import Entry, Only, ranks_of, wants
 from arena_topo.workflow.telling import Note, Tell, named
 from arena_topo.workflow.waiting import command
@@ -155,7 +156,7 @@ def copied(
     NoSuchJob, or NotFound where there is no such pod, or nothing to read of it (yet): what is kept
     of it has `show`.
     """
-    job = existing(backend, name, namespace)
+    job = _with_stopped(existing(backend, name, namespace))
     seen(job)
     pod, begun = choosing.readable(job, backend, asked.instance), False
     try:
@@ -205,11 +206,14 @@ def existing(backend: Backend, name: str, namespace: str) -> JobStatus:
     """The job as it is now; NoSuchJob, in arena's words, if there is none."""
     try:
         return backend.job(name, namespace)
-    except NotFound as missing:
-        raise NoSuchJob(
-            "training job not found,please use 'arena-topo list' to make sure job is existed",
-            why=missing.message,
-        ) from None
+    except NotFound:
+        unknown = UnknownJob(name, namespace)
+        raise NoSuchJob(unknown.message, hint=unknown.hint) from None
+
+
+def _with_stopped(job: JobStatus) -> JobStatus:
+    """The job with the pods that it had before it was suspended, to read their logs."""
+    return replace(job, instances=job.instances or job.stopped)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,6 +273,8 @@ class _Show:
         self._see(job)
         try:
             following = self._asked.options.follow and not job.phase.over
+            if not following:
+                job = _with_stopped(job)
             wanted = self._wanted(job, later=following)
         except NotFound:
             kept = self.found(uid=job.uid)

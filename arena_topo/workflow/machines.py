@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import NoReturn
 
 from arena_topo.backends import Backend
 from arena_topo.backends.dump import encoding
+from arena_topo.backends.files import STDIN, opened
 from arena_topo.errors import ArenaError, UnreadableTopology, UsageError
 from arena_topo.escaping import one_line
 from arena_topo.manifests import is_node_name
@@ -82,24 +82,22 @@ def _no_number(word: str) -> NoReturn:
 
 def _text(source: str, flag: str = "--from") -> tuple[str, str, str]:
     """The text of a file, what a machine in it is called, and what to call the file."""
+    name, shown = ("stdin", "standard input") if source == STDIN else (Path(source).stem, source)
     try:
-        if source == "-":
-            text, name, shown = sys.stdin.read(MOST_BYTES + 1), "stdin", "standard input"
-        else:
-            with Path(source).open("rb") as file:
-                data = file.read(MOST_BYTES + 1)
-            text, name, shown = data.decode(encoding(data)), Path(source).stem, source
+        with opened(source) as file:
+            data = file.read(MOST_BYTES + 1)
+        text = data.decode(encoding(data))
     except OSError as error:
         raise UsageError(
-            f"cannot read {source}",
+            f"cannot read {shown}",
             why=error.strerror,
             hint=f"{flag} takes the path of a file, or -",
         ) from error
     except UnicodeDecodeError as error:
-        raise UsageError(f"cannot read {source}", why="it is not UTF-8 text", hint=_HINT) from error
-    if len(text) > MOST_BYTES:
+        raise UsageError(f"cannot read {shown}", why="it is not UTF-8 text", hint=_HINT) from error
+    if len(data) > MOST_BYTES:
         raise UsageError(
-            f"cannot read {source}",
+            f"cannot read {shown}",
             why=f"more than {MOST_BYTES // 1_000_000} MB are no machine",
             hint="dumps of kubectl are read with --state FILE",
         )

@@ -6,6 +6,7 @@ Nothing here writes. `plan`, `submit` and those who start waiting jobs all place
 from __future__ import annotations
 
 import difflib
+import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -15,14 +16,17 @@ from pathlib import Path
 from arena_topo import manifests
 from arena_topo.backends import Backend
 from arena_topo.errors import AccessDenied, InvalidJob, UsageError
-from arena_topo.job import ConfigFile, MPIJob, Toleration
-from arena_topo.manifests import ApiVersion, Binding, Guarantee, Plan
+from arena_topo.job import ConfigFile, MPIJob, PodShape, Toleration
+from arena_topo.manifests import ApiVersion, Binding, Forecast, Guarantee, Plan
+from arena_topo.manifests.record import forecast_of
 from arena_topo.manifests.values import Mechanisms
 from arena_topo.solver import (
     PACK_ABOVE,
+    UNLIMITED,
     Placement,
     Policy,
     Reason,
+    Refusal,
     Request,
     Unplaceable,
     Verdict,
@@ -71,7 +75,7 @@ def plan(
     job = shape.fused(job, cluster, backend, api=api)
     request = request_of(job, cluster, backend, api=api)
     placement = placed(job, request, cluster)
-    return built(
+    plan = built(
         job,
         backend,
         namespace=namespace,
@@ -80,6 +84,9 @@ def plan(
         request=request,
         placement=placement,
     )
+    if plan.binding is not None:
+        check_bandwidth(job, placement, cluster, plan.binding)
+    return plan
 
 
 def seen(job: MPIJob, backend: Backend, namespace: str) -> Cluster:
@@ -149,7 +156,7 @@ def built(
     )
     remarks = (*_unsuspended(job, api), *(backend.remarks(job) if backend else ()))
     doubts = _doubts(placement, cluster) if placement and cluster else []
-    more = (*remarks, *_left_out(job, cluster), *shape.remarks(built), *doubts, *_short(built))
+    more = (*remarks, *_left_out(job, cluster), *shape.remarks(built), *doubts)
     return replace(built, notes=(*built.notes, *more))
 
 
@@ -221,14 +228,28 @@ _DOUBTS = {
 }
 
 
-def _short(plan: Plan) -> list[str]:
-    """What is missing where the pods can use less than the least bandwidth asked for."""
-    least = plan.job.min_bandwidth
-    usable = plan.forecast.usable if plan.forecast is not None else None
-    if usable is None or usable >= least:
-        return []
-    said = f"these pods can use {round(usable, 2):g} GB/s, less than --min-bandwidth {least:g}"
-    return [f"{said}: {shortfall(plan)}"]
+def check_bandwidth(job: MPIJob, placement: Placement, cluster: Cluster, binding: Binding) -> None:
+    """Refuse a placement of which the pods can use less than --min-bandwidth.
+
+    Unplaceable (NOT_NOW): which GPUs the kubelet can pick changes with what other jobs use.
+    """
+    forecast = forecast_of(placement, cluster, binding)
+    if forecast.usable is None or forecast.usable >= job.min_bandwidth:
+        return
+    rate = math.floor(round(forecast.usable * 100, 6)) / 100
+    raise Unplaceable(
+        f"the pods of {job.name} could use {round(forecast.usable, 2):g} GB/s now, less than"
+        f" --min-bandwidth {job.min_bandwidth:g}",
+        verdict=Verdict.NOT_NOW,
+        refusals=(
+            Refusal(
+                reason=Reason.BANDWIDTH, nodes=len(placement.nodes), example=placement.nodes[0]
+            ),
+        ),
+        why="; ".join(filter(None, [_causes(placement, binding, forecast), binding.why])),
+        nearest=f"fits now with --min-bandwidth {rate:g}",
+        notes=cluster.notes,
+    )
 
 
 def fit(job: MPIJob, cluster: Cluster) -> Placement | None:
@@ -243,12 +264,16 @@ def fit(job: MPIJob, cluster: Cluster) -> Placement | None:
 
 
 def shortfall(plan: Plan) -> str:
-    """Why the pods of a plan can use less than their GPUs allow; empty where they can use it all.
-
-    The same reasons as in `manifests.forecast_of`.
-    """
+    """Why the pods of a plan can use less than their GPUs allow; empty where they use it all."""
     placement, binding, forecast = plan.placement, plan.binding, plan.forecast
-    if placement is None or binding is None or forecast is None or forecast.usable is None:
+    if placement is None or binding is None or forecast is None:
+        return ""
+    return _causes(placement, binding, forecast)
+
+
+def _causes(placement: Placement, binding: Binding, forecast: Forecast) -> str:
+    """Why pods can use less than their GPUs allow: the same reasons as in `forecast_of`."""
+    if forecast.usable is None:
         return ""
     causes = []
     if binding.guarantee is not Guarantee.GPUS and placement.worst < placement.bandwidth:
@@ -315,6 +340,7 @@ def request_of(
         min_bandwidth=job.min_bandwidth,
         max_nodes=job.max_nodes or None,
         per_node=1 if _one_per_node(job, backend, api) else None,
+        between_pods=_between_pods(job, backend),
         required=job.topology_required or None,
         preferred=job.topology_preferred if job.topology_preferred in words else None,
         policy=Policy(job.policy.value) if job.policy else Policy.PACK,
@@ -330,6 +356,12 @@ def _one_per_node(job: MPIJob, backend: Backend | None, api: ApiVersion | None) 
     from arena_topo.manifests.shape import one_per_node  # noqa: PLC0415  only for such jobs
 
     return one_per_node(job, version(backend, api))
+
+
+def _between_pods(job: MPIJob, backend: Backend | None) -> float:
+    """GB/s between workers of one node; UNLIMITED where the links of its GPUs may join them."""
+    joined = backend is not None and backend.binding is not None and not backend.binding.separate
+    return UNLIMITED if joined or job.pod_shape is PodShape.SHARED else manifests.HOST_STAGED
 
 
 def check_preferred(job: MPIJob, cluster: Cluster, backend: Backend | None = None) -> None:
@@ -437,10 +469,17 @@ def _read_files(job: MPIJob) -> dict[ConfigFile, str]:
         path = Path(os.path.expanduser(one.source))  # noqa: PTH111 - see above
         try:
             texts[one] = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-            raise InvalidJob(f"cannot read --config-file {one.source}", why=reason) from error
+        except UnicodeDecodeError as error:
+            raise _unread(one, "it is not UTF-8 text") from error
+        except OSError as error:
+            raise _unread(one, error.strerror) from error
+        except ValueError as error:
+            raise _unread(one, "no path has a NUL character") from error
     return texts
+
+
+def _unread(file: ConfigFile, why: str | None) -> InvalidJob:
+    return InvalidJob(f"cannot read --config-file {file.source}", why=why)
 
 
 def _user() -> str:

@@ -19,7 +19,8 @@ import math
 import random
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -32,10 +33,11 @@ from arena_topo.job import MPIJob
 from arena_topo.manifests import Binding, Forecast, Manifest, Plan, transition
 from arena_topo.manifests.binding import leaves_choice, overlooked
 from arena_topo.manifests.record import forecast_of
-from arena_topo.manifests.values import STATE, Guarantee, Mechanisms
+from arena_topo.manifests.values import QUOTA, STATE, Guarantee, Mechanisms
 from arena_topo.solver import Placement, Proof, Unplaceable, Verdict
 from arena_topo.topology import Cluster, GPUSet, Node, NodeName, gpu_set
 from arena_topo.workflow import fairness
+from arena_topo.workflow.planning import check_bandwidth
 
 Place = Callable[[MPIJob, Cluster], Placement]
 """Places a job on a cluster; Unplaceable says why it cannot."""
@@ -125,7 +127,7 @@ class Starter:
         whole = snapshot.cluster(without={mine.key})
         if not snapshot.everything:
             return Decision(cluster=whole, refused=UNSEEN)
-        blocked = partial(fairness.short_of_quota, self.queue)
+        blocked = partial(self._blocked, snapshot)
         held = fairness.reservation(mine, snapshot, self.fit, blocked=blocked)
         cluster = fairness.kept_from(mine, whole, held, now=snapshot.now)
         try:
@@ -140,6 +142,18 @@ class Starter:
             if refused.verdict is not Verdict.NOT_NOW:
                 raise
             return Decision(cluster=whole, refused=refused.reason, nearest=refused.nearest)
+
+    def _blocked(self, snapshot: Snapshot, head: QueuedJob) -> bool:
+        """Whether something else than GPUs keeps a waiting gang from starting."""
+        if fairness.short_of_quota(self.queue, head):
+            return True
+        job = manifests.job_of(head.manifest)
+        if not job.min_bandwidth:
+            return False
+        try:
+            return self._bound(job, head, snapshot.emptied()).placement is None
+        except ArenaError:
+            return True
 
     def _bound(self, job: MPIJob, mine: QueuedJob, cluster: Cluster) -> Decision:
         """The best placement that something holds; Unplaceable if there is none.
@@ -175,6 +189,7 @@ class Starter:
                     raise
                 cluster = _emptied_of(cluster, ours)
             else:
+                check_bandwidth(job, placement, cluster, binding)
                 return Decision(cluster=cluster, placement=placement, binding=binding)
         raise AssertionError("every round takes a node away")
 
@@ -350,11 +365,13 @@ class Starter:
         held = self.queue.claims(stored) if claims else ()
         quotas = self.queue.quotas(meta["namespace"])
         short = quota.shortfall(placed, quotas, claims=claims, held=held)
+        blocked_by = QUOTA if short is not None else None
         if short is None and claims:
             try:
                 self.queue.renew(stored, claims)
             except (ClusterError, AlreadyExists) as error:
                 short = f"{error.message}{f': {error.why}' if error.why else ''}"
+                blocked_by = quota.blocker(short)
         if short is None:
             try:
                 anew = None if decision is told else decision.forecast
@@ -367,9 +384,9 @@ class Starter:
             else:
                 done = Outcome(stored=changed or stored, decision=decision, resumed=True)
                 return None if changed is None else done
-        back = self.queue.change(
-            stored, transition.waiting(stored, manifests.unplaced(stored), short)
-        )
+        bare = manifests.unplaced(stored)
+        patch = transition.waiting(stored, bare, short, blocked_by=blocked_by)
+        back = self.queue.change(stored, patch)
         refused = replace(decision, placement=None, binding=None, refused=short)
         return None if back is None else Outcome(stored=back, decision=refused, resumed=False)
 
@@ -387,7 +404,8 @@ class Starter:
             stored = self.queue.create(plan, plan.objects[0])
             if decision.placement is None or not view.everything:
                 return plan, Outcome(stored=stored, decision=decision, resumed=True)
-            seen = self._looked(stored)
+            with left_behind(job.name, mine.namespace):
+                seen = self._looked(stored)
             # Its own pods may be there by now.
             if seen is not None and _fits(
                 job, decision, seen.cluster(without={_key(stored)}, pods=False)
@@ -506,6 +524,23 @@ UNSEEN = (
     "the jobs of other namespaces may not be listed, so nobody can know that these GPUs are free;"
     " the controller starts it"
 )
+
+
+@contextmanager
+def left_behind(name: str, namespace: str) -> Iterator[None]:
+    """Let whatever stops the work on a job that was created name the job, and how to go on."""
+    try:
+        yield
+    except JobDeleted:
+        raise
+    except ArenaError as error:
+        if f" {name}" not in (error.hint or ""):
+            resume, delete = (
+                f"arena-topo {verb} {name} -n {namespace}" for verb in ("resume", "delete")
+            )
+            left = f"the job was created: {resume} starts it if it waits, {delete} ends it"
+            error.hint = f"{left}; {error.hint}" if error.hint else left
+        raise
 
 
 def pinned(stored: Manifest, placement: Placement, binding: Binding, cluster: Cluster) -> Manifest:

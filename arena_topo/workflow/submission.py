@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from arena_topo import manifests
-from arena_topo.backends import Backend, JobStatus
+from arena_topo.backends import Backend, JobStatus, Pausing
 from arena_topo.backends.kubernetes.status import is_launcher
 from arena_topo.backends.queue import MOST_TRIES, Queue, QueuedJob, queued, suspender
 from arena_topo.backends.usage import job_over
@@ -27,11 +27,12 @@ from arena_topo.manifests import ApiVersion, Manifest, Plan, transition
 from arena_topo.manifests.values import INCOMPLETE, STATE
 from arena_topo.solver import Placement, Unplaceable, Verdict
 from arena_topo.topology import Cluster
-from arena_topo.workflow import fairness, gathering, ordinary, shape
+from arena_topo.workflow import comparison, fairness, gathering, ordinary, shape
 from arena_topo.workflow.assembling import Tell, brought_together, left
 from arena_topo.workflow.gathering import Fate
 from arena_topo.workflow.planning import built, check_preferred, fit, placed, plan, request_of
-from arena_topo.workflow.starting import UNSEEN, Decision, Outcome, Starter
+from arena_topo.workflow.starting import UNSEEN, Decision, Outcome, Starter, left_behind
+from arena_topo.workflow.waiting import command
 
 Announce = Callable[[Sequence[str]], None]
 """Hears the names of what was created, as soon as it is."""
@@ -197,13 +198,23 @@ class _Submission:
         planned = self._built(job, decision.cluster, decision)
         stored = starter.admit(planned, decision)
         created = self._completed(stored, planned)
+        with left_behind(job.name, self.namespace):
+            outcome = self._started(starter, job, stored, decision)
+        if outcome.decision is not decision:
+            planned = self._built(job, outcome.decision.cluster, outcome.decision)
+        return self._told(planned, created, outcome)
+
+    def _started(
+        self, starter: Starter, job: MPIJob, stored: Manifest, decision: Decision
+    ) -> Outcome:
+        """Start a gang that was created, and stay with it as long as this command is to."""
         outcome = (
             starter.start(job, stored, decision)
             if decision.placement is not None
             else Outcome(stored=stored, decision=decision, resumed=False)
         )
-        if not outcome.resumed and INCOMPLETE in outcome.stored["metadata"]["annotations"]:
-            self.queue.change(outcome.stored, transition.completed(outcome.stored))
+        if not outcome.resumed:
+            marked_whole(self.queue, outcome.stored)
         until = Fate.STARTED if self.stay else Fate.BOUND
         while True:
             outcome = brought_together(
@@ -215,9 +226,7 @@ class _Submission:
             if found is None:
                 break
             outcome = found
-        if outcome.decision is not decision:
-            planned = self._built(job, outcome.decision.cluster, outcome.decision)
-        return self._told(planned, created, outcome)
+        return outcome
 
     def _awaited(self, starter: Starter, job: MPIJob, outcome: Outcome) -> Outcome | None:
         """Stay until a gang that waits can be started; None if it is not for this command to do."""
@@ -265,6 +274,7 @@ class _Submission:
     def _told(self, planned: Plan, created: tuple[str, ...], outcome: Outcome) -> Submitted:
         status, unread = _seen(self.backend, self.job.name, self.namespace)
         waits = outcome.decision.placement is None
+        better = None if waits else comparison.apart(planned, outcome.decision.cluster)
         return Submitted(
             plan=planned,
             created=created,
@@ -272,7 +282,7 @@ class _Submission:
             unread=unread,
             starter=self._starter(outcome) if waits else None,
             nearest=outcome.decision.nearest,
-            notes=outcome.notes,
+            notes=(*outcome.notes, *([better] if better else ())),
         )
 
     def _starter(self, outcome: Outcome) -> str:
@@ -310,6 +320,8 @@ class _Submission:
         starter = open_starter(self.backend, self.queue)
         stored = starter.admit(planned, decision)
         created = self._completed(stored, planned)
+        with left_behind(job.name, self.namespace):
+            stored = marked_whole(self.queue, stored)
         outcome = Outcome(stored=stored, decision=decision, resumed=False)
         return self._told(planned, created, outcome)
 
@@ -337,7 +349,8 @@ class _Submission:
         watched = self.queue.watched()
         if self.stay and not watched:
             self.tell(f"{owner} decides when {job.name} starts; this command places it then")
-            outcome = self._admitted(job)
+            with left_behind(job.name, self.namespace):
+                outcome = self._admitted(job)
             if outcome is not None:
                 return self._told(
                     self._built(job, outcome.decision.cluster, outcome.decision), created, outcome
@@ -392,7 +405,8 @@ class _Submission:
         planned, outcome = starter.unguarded(job, mine, build)
         claims = [one for one in planned.objects if one["kind"].startswith("ResourceClaim")]
         if claims:
-            self.queue.renew(outcome.stored, claims)
+            with left_behind(job.name, self.namespace):
+                self.queue.renew(outcome.stored, claims)
         created = self._completed(outcome.stored, planned)
         status, unread = _seen(self.backend, job.name, self.namespace)
         note = (
@@ -400,6 +414,13 @@ class _Submission:
             " is not taken back if it cannot complete"
         )
         return Submitted(plan=planned, created=created, status=status, unread=unread, notes=(note,))
+
+
+def marked_whole(queue: Queue, stored: Manifest) -> Manifest:
+    """A job on which it stands that all is there that it owns, so that anybody may start it."""
+    if INCOMPLETE not in stored["metadata"]["annotations"]:
+        return stored
+    return queue.change(stored, transition.completed(stored)) or stored
 
 
 def open_starter(backend: Backend, queue: Queue) -> Starter:
@@ -444,11 +465,14 @@ def resume(
             hint=f"{ordinary.delete(stored)}, and submit it again",
         )
     if mine.incomplete:
-        raise NotPossible(
-            f"{name} was not created completely",
-            why="whoever submitted it was stopped before its files were there",
-            hint=f"arena-topo delete {name}, and submit it again",
-        )
+        if missing := queue.missing(stored):
+            raise NotPossible(
+                f"{name} was not created completely",
+                why=f"whoever submitted it was stopped before its files were there: no"
+                f" {' and no '.join(f'configmap {one}' for one in missing)}",
+                hint=f"{ordinary.delete(stored)}, and submit it again",
+            )
+        stored = marked_whole(queue, stored)
     starter = open_starter(backend, queue)
     job = manifests.job_of(stored)
     if mine.suspender is not None:
@@ -541,6 +565,8 @@ def replan(
 
     NotPossible for one that does not run, or whose start is somebody else's to decide.
     """
+    if backend.pausing is not None:
+        return _replanned(backend, backend.pausing, name, namespace, stay=stay, sees=sees)
     queue, stored = _queue_of(backend, name, namespace)
     mine = queued(stored, {})
     if mine is None or mine.suspender is not None:
@@ -568,6 +594,22 @@ def replan(
     outcome = starter.start(job, back, None)
     until = Fate.STARTED if stay else Fate.BOUND
     return brought_together(starter, job, outcome, until=until, tell=tell, sees=sees)
+
+
+def _replanned(
+    backend: Backend, pausing: Pausing, name: str, namespace: str, *, stay: bool, sees: Tell
+) -> Outcome:
+    """The same on an engine without a queue, which places each job that it resumes anew."""
+    phase = backend.job(name, namespace).phase
+    if phase.over:
+        raise NotPossible(
+            f"{name} cannot be placed anew",
+            why=f"it has {phase}",
+            hint=f"{command('delete', name, namespace=namespace)}, and submit it again",
+        )
+    pausing.suspend(name, namespace)
+    pausing.resume(name, namespace)
+    return ordinary.resumed(backend, name, namespace, held=True, stay=stay, sees=sees)
 
 
 def _suspended(stored: Manifest) -> Manifest:

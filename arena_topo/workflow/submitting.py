@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import StrEnum
 
 from arena_topo.backends import Backend, JobStatus, Phase
@@ -21,6 +22,14 @@ class Exists(StrEnum):
     """It is deleted for the new one, whatever it was submitted with."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class There:
+    """A job that was there already: its objects and files; `resumed` if it was started now."""
+
+    objects: tuple[Manifest, ...]
+    resumed: bool = False
+
+
 def unless_there(
     job: MPIJob,
     backend: Backend,
@@ -31,8 +40,8 @@ def unless_there(
     api: ApiVersion | None = None,
     limit: float | None = None,
     tell: Callable[[str], None] = lambda _: None,
-) -> tuple[Manifest, ...]:
-    """Create a job, or find it there; then it is its objects and files that are returned.
+) -> There | None:
+    """Create a job, and return None; or return the very same one that is there, started if needed.
 
     `create` does the former; AlreadyExists if another has the name. What is replaced is awaited for
     at most `limit` seconds, and `tell` hears of it.
@@ -41,19 +50,39 @@ def unless_there(
 
     if exists is Exists.REPLACE:
         again.cleared(job, backend, namespace=namespace, api=api, limit=limit, tell=tell)
-    elif exists is Exists.OK and (there := again.same(job, backend, namespace=namespace, api=api)):
-        return there
+    elif exists is Exists.OK and (found := again.same(job, backend, namespace=namespace, api=api)):
+        return _gone_on(found, job.name, backend, namespace, tell)
     try:
         create()
     except AlreadyExists:
         # Somebody may have submitted the same between our look and now.
-        there = ()
+        found = ()
         if exists is Exists.OK:
-            there = again.same(job, backend, namespace=namespace, api=api)
-        if not there:
+            found = again.same(job, backend, namespace=namespace, api=api)
+        if not found:
             raise
-        return there
-    return ()
+        return _gone_on(found, job.name, backend, namespace, tell)
+    return None
+
+
+def _gone_on(
+    found: tuple[Manifest, ...],
+    name: str,
+    backend: Backend,
+    namespace: str,
+    tell: Callable[[str], None],
+) -> There:
+    """The same job that is there, started where whoever submitted it was stopped before that."""
+    from arena_topo.workflow import again, starting, submission  # noqa: PLC0415 - reads the solver
+
+    if not again.left_before_start(name, backend, namespace):
+        return There(objects=found)
+    tell(f"{name} was left before its start; it is started now")
+    with starting.left_behind(name, namespace):
+        outcome = submission.resume(backend, name, namespace, tell=tell)
+    if not outcome.resumed:
+        tell(f"{name} has to wait: {outcome.decision.refused}")
+    return There(objects=found, resumed=outcome.resumed)
 
 
 def to_the_end(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
-from arena_topo.backends import Event
+from arena_topo.backends import DEADLINE, Event
 from arena_topo.backends.kubernetes.facts import Object, pinned_nodes
 from arena_topo.backends.kubernetes.status import is_launcher, seconds
 from arena_topo.backends.quota import shortfall
@@ -261,7 +261,7 @@ def deadline(mpijob: Object) -> bool:
     failed = condition_of(mpijob, "Failed") or {}
     said = f"{failed.get('reason')} {failed.get('message')}"
     return failed.get("status") == "True" and (
-        "DeadlineExceeded" in said or "longer than specified deadline" in said
+        DEADLINE in said or "longer than specified deadline" in said
     )
 
 

@@ -347,10 +347,13 @@ class Seen:
         )
 
     def host(self, rank: int) -> str:
-        """The host that a rank names, else the pod that it should be in."""
-        found = self._spoke.get(rank)
-        return (found.host if found is not None else "") or self.seats[rank].pod
+        """The host that a rank names, else the pod that it should be in; empty if not known.
+
+        A log of some ranks only names others as ends of connections, and nothing more of them.
+        """
+        found, seat = self._spoke.get(rank), self.seats.get(rank)
+        return (found.host if found is not None else "") or (seat.pod if seat is not None else "")
 
     def names(self, pairs: Iterable[tuple[int, int]]) -> list[str]:
-        """The hosts of some pairs, each once."""
-        return sorted({self.host(rank) for pair in pairs for rank in pair}, key=natural)
+        """The known hosts of some pairs, each once."""
+        return sorted({self.host(rank) for pair in pairs for rank in pair} - {""}, key=natural)

@@ -20,13 +20,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from arena_topo.backends import JobStatus, Phase
+from arena_topo.backends import DEADLINE, JobStatus, Phase
 from arena_topo.backends.kubernetes.facts import PATIENCE
-from arena_topo.backends.kubernetes.status import KUBE_QUEUE, QUEUE_LABELS, is_launcher
-from arena_topo.backends.queue import MOST_TRIES, moment
+from arena_topo.backends.kubernetes.status import is_launcher
+from arena_topo.backends.queue import KUBE_QUEUE, KUEUE_LABEL, MOST_TRIES, moment
 from arena_topo.job import NodeLoss
 from arena_topo.manifests.request import asked
-from arena_topo.manifests.values import RECORDED, TRIES, Guarantee
+from arena_topo.manifests.values import INCOMPLETE, RECORDED, TRIES, Guarantee
 from arena_topo.solver import Verdict as Fits
 from arena_topo.topology import natural
 from arena_topo.workflow import obstacles, symptoms
@@ -151,7 +151,8 @@ def _preempted(case: Case) -> Said | None:
 
 
 def _running_timeout(case: Case) -> Said | None:
-    if case.status.phase is not Phase.FAILED or not symptoms.deadline(case.mpijob):
+    told = (case.status.reason or "").startswith(DEADLINE) and case.facts is None
+    if case.status.phase is not Phase.FAILED or not (told or symptoms.deadline(case.mpijob)):
         return None
     limit = case.policy.get("activeDeadlineSeconds")
     return Said(
@@ -222,8 +223,8 @@ def _deleting(case: Case) -> Said | None:
 
 def _held_by_kueue(case: Case) -> bool:
     labels = (case.mpijob.get("metadata") or {}).get("labels") or {}
-    named = any(labels.get(key) for key in QUEUE_LABELS)
-    return case.suspended and (named or bool(case.workload) or "kueue" in _manager(case))
+    named = bool(labels.get(KUEUE_LABEL)) or "kueue" in _manager(case)
+    return case.suspended and (named or bool(case.workload))
 
 
 def _manager(case: Case) -> str:
@@ -233,7 +234,7 @@ def _manager(case: Case) -> str:
 def _queue(case: Case) -> str:
     labels = (case.mpijob.get("metadata") or {}).get("labels") or {}
     name = (case.workload.get("spec") or {}).get("queueName")
-    return str(name or next((labels[key] for key in QUEUE_LABELS if labels.get(key)), "?"))
+    return str(name or labels.get(KUEUE_LABEL) or "?")
 
 
 def _preempted_by_kueue(case: Case) -> Said | None:
@@ -256,11 +257,35 @@ def _ask_kueue(case: Case) -> str:
     return f"kubectl describe {what} -n {case.status.namespace}"
 
 
+_KUEUE_REASONS = {
+    "WaitingForQuota": ("the Kueue queue {} has no quota left for it now", ""),
+    "ExceedsMaxQuota": (
+        "it asks for more than the Kueue queue {} can ever give",
+        "submit it with fewer --workers, or ask for more quota; ",
+    ),
+    "TopologyPlacementFailed": (
+        "Kueue finds no place for it in its topology, for the queue {}",
+        "",
+    ),
+    "NoMatchingFlavor": (
+        "no flavor of the Kueue queue {} is for such nodes as it asks for",
+        "submit it with another --selector or --toleration; ",
+    ),
+}
+"""Why Kueue reserves no quota (kueue, apis/kueue/v1beta2, WorkloadQuotaReservedReason...): what to
+say of a queue, and what can be done about it besides asking Kueue."""
+
+
 def _kueue_quota(case: Case) -> Said | None:
     reserved = condition_of(case.workload, "QuotaReserved") or {}
     message = str(reserved.get("message") or "")
     if not _held_by_kueue(case) or reserved.get("status") != "False":
         return None
+    if (known := _KUEUE_REASONS.get(str(reserved.get("reason")))) is not None:
+        what, advice = known
+        return Said(what.format(_queue(case)), message or None, f"{advice}{_ask_kueue(case)}")
+    # Older versions of Kueue, and those without its feature UnadmittedWorkloadsObservability, say
+    # Pending whatever the cause is.
     if not re.search(r"quota|flavor|topology", message, re.IGNORECASE):
         return None
     return Said(f"the Kueue queue {_queue(case)} has no quota for it", message, _ask_kueue(case))
@@ -281,11 +306,12 @@ def _kueue(case: Case) -> Said | None:
 
 
 def _kube_queue(case: Case) -> Said | None:
-    if case.notes.get(KUBE_QUEUE) != "true" or (case.pods and not case.suspended):
+    said = case.notes.get(KUBE_QUEUE)
+    if said is None or not (case.suspended or (said == "true" and not case.pods)):
         return None
     return Said(
         "kube-queue decides when it starts",
-        f"annotation {KUBE_QUEUE} is true",
+        f"annotation {KUBE_QUEUE} is {said}",
         f"kubectl get queueunits -n {case.status.namespace}",
     )
 
@@ -460,7 +486,10 @@ def _turn(case: Case) -> Said | None:
     return Said(
         f"it fits, but {case.fit.behind} waits longer or has more priority",
         f"the GPUs it would take are kept for {case.fit.behind}",
-        "a shorter --running-timeout may let a job pass those that wait for longer",
+        # An engine without objects keeps to the order of age.
+        "a shorter --running-timeout may let a job pass those that wait for longer"
+        if case.facts is not None
+        else f"it starts by itself after {case.fit.behind}",
     )
 
 
@@ -470,6 +499,36 @@ def _nobody(case: Case) -> Said | None:
     return Said(
         "it fits now, and nobody starts it",
         "the controller of arena-topo does not run in this cluster",
+        case.command("resume"),
+    )
+
+
+def _incomplete(case: Case) -> Said | None:
+    """Its files are not there, so that resuming it would not help."""
+    if case.facts is None or not case.facts.missing or case.status.phase is not Phase.PENDING:
+        return None
+    lacks = " and ".join(f"configmap {one}" for one in case.facts.missing)
+    start_over = f"{case.command('delete')}, and submit it again"
+    if case.now - case.status.created < STALE:
+        return Said(
+            "its files are not there yet",
+            f"there is no {lacks}",
+            f"if whoever submits it was stopped: {start_over}",
+        )
+    return Said(
+        "it was not created completely",
+        f"whoever submitted it was stopped before its files were there: no {lacks}",
+        start_over,
+    )
+
+
+def _unmarked(case: Case) -> Said | None:
+    """All that it needs is there, and the mark that keeps others from starting it still stands."""
+    if not _waits(case) or INCOMPLETE not in case.notes or case.now - case.status.created < STALE:
+        return None
+    return Said(
+        "it waits, and nobody starts it",
+        "whoever submitted it was stopped before it could be left to others",
         case.command("resume"),
     )
 
@@ -578,7 +637,7 @@ def _running(case: Case) -> Said | None:
         return None
     where = _where(case.status)
     what = f"the job runs{f' on {where}' if where else ''}"
-    why = _worth(case.status)
+    why = "; ".join(filter(None, (case.status.reason, _worth(case.status)))) or None
     cordoned = symptoms.cordoned(case.pods, case.nodes)
     if cordoned and case.state == "placed":
         verb = "is" if len(cordoned) == 1 else "are"
@@ -634,7 +693,9 @@ TABLE: tuple[tuple[Code, Row], ...] = (
     (Code.NODE_LOST, _held_for_node),
     (Code.EVICTED, _held_for_pod),
     (Code.SUSPENDED_BY_USER, _user),
+    (Code.NOT_RESUMED, _incomplete),
     (Code.NEVER_FITS, _never),
+    (Code.NOT_RESUMED, _unmarked),
     (Code.IMAGE_PULL, _no_image),
     (Code.TAKEN_BACK, _taken_back),
     (Code.PODS_TERMINATING, _haunted),

@@ -9,7 +9,7 @@ why          all of it put together, with the solver's answer for a job that wai
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -17,11 +17,13 @@ from arena_topo import manifests
 from arena_topo.backends import Backend, Event, JobStatus, Phase
 from arena_topo.backends.kubernetes.facts import Denied, Facts, Object
 from arena_topo.backends.kubernetes.status import seconds
-from arena_topo.backends.queue import QueuedJob, Snapshot, queued
-from arena_topo.backends.usage import gpu_count, job_over, worker_template
+from arena_topo.backends.objects import of
+from arena_topo.backends.queue import QueuedJob, Snapshot, job_of_pod, queued
+from arena_topo.backends.usage import OVER, gpu_count, job_over, worker_template
 from arena_topo.errors import AccessDenied, ArenaError
+from arena_topo.job import MPIJob
 from arena_topo.manifests.values import GATE, MAP, STATE
-from arena_topo.solver import Refusal, Request, Unplaceable, place
+from arena_topo.solver import Placement, Refusal, Request, Unplaceable, place
 from arena_topo.solver import Verdict as Fits
 from arena_topo.topology import Cluster, count
 from arena_topo.workflow import fairness, planning, symptoms, tables
@@ -35,11 +37,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """A job that holds GPUs of nodes that the waiting one could use.
+    """A job that holds GPUs of nodes that the waiting one could use, or a pod that still does.
 
     `nodes` is empty where nobody recorded them. `since` is Unix seconds; `left` how many seconds
     its running timeout leaves it, None where it has none. `started`: it runs, and does not only
-    have its placement recorded.
+    have its placement recorded. `terminating`: it is a pod, which was to end at `since`.
     """
 
     name: str
@@ -49,6 +51,7 @@ class Holder:
     since: float
     left: float | None = None
     started: bool = True
+    terminating: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +135,7 @@ class _Look:
     cluster: Cluster | None = None
     request: Request | None = None
     turn: Turn | None = None
+    terminating: tuple[Holder, ...] = ()
 
 
 def _of_cluster(backend: Backend, facts: Facts) -> Explanation:
@@ -180,13 +184,16 @@ def _looked(backend: Backend, facts: Facts, denied: list[Denied]) -> _Look:
     """Ask the solver and the queue about a waiting job, as far as they may be read."""
     snapshot, cluster = _view(backend, denied)
     look = _Look(cluster=cluster, turn=_turn(facts, snapshot))
+    if snapshot is not None:
+        look.terminating = tuple(_terminating(snapshot))
     if cluster is None:
         look.fit = Fit()
         return look
     try:
         job = manifests.job_of(dict(facts.mpijob))
         look.request = planning.request_of(job, cluster, backend)
-        planning.placed(job, look.request, cluster)
+        placement = planning.placed(job, look.request, cluster)
+        _check_bandwidth(job, placement, cluster, backend, facts)
     except Unplaceable as refused:
         look.fit, look.refusals = _refused(refused), refused.refusals
     except ArenaError as error:
@@ -194,6 +201,16 @@ def _looked(backend: Backend, facts: Facts, denied: list[Denied]) -> _Look:
     else:
         look.fit = Fit(verdict=Fits.PLACEABLE, behind=_behind(job, facts, snapshot, cluster))
     return look
+
+
+def _check_bandwidth(
+    job: MPIJob, placement: Placement, cluster: Cluster, backend: Backend, facts: Facts
+) -> None:
+    """Refuse, with Unplaceable, what a starter would refuse for --min-bandwidth."""
+    if job.min_bandwidth:
+        mechanisms = backend.mechanisms(facts.status.namespace)
+        binding = manifests.bind(job, placement, cluster, backend.api_version(), mechanisms)
+        planning.check_bandwidth(job, placement, cluster, binding)
 
 
 def _refused(refused: Unplaceable) -> Fit:
@@ -299,7 +316,31 @@ def _held_by(facts: Facts, look: _Look) -> tuple[tuple[Holder, ...], int]:
         for one in facts.jobs or ()
         if one["metadata"].get("uid") != me and (holder := _holder(one, facts.now)) is not None
     ]
-    return _relevant(found, look.request, look.cluster)
+    jobs = {(one.namespace, one.name) for one in found}
+    pods = [one for one in look.terminating if (one.namespace, job_of_pod(one.name)) not in jobs]
+    return _relevant([*found, *pods], look.request, look.cluster)
+
+
+def _terminating(snapshot: Snapshot) -> Iterator[Holder]:
+    """The pods that hold GPUs until they have ended, as they were told to."""
+    for one in snapshot.objects:
+        try:
+            meta, spec = one["metadata"], one["spec"]
+            gpus = gpu_count(spec) if one["kind"] == "Pod" and "nodeName" in spec else 0
+            over = of(one, "status").get("phase") in OVER
+            due = seconds(meta.get("deletionTimestamp"))
+        except (AttributeError, KeyError, TypeError, ValueError):
+            # The notes of the cluster say what is wrong with it.
+            continue
+        if gpus and due is not None and not over:
+            yield Holder(
+                name=str(meta["name"]),
+                namespace=str(meta.get("namespace") or ""),
+                gpus=gpus,
+                nodes=(str(spec["nodeName"]),),
+                since=due,
+                terminating=True,
+            )
 
 
 def _relevant(

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from arena_topo.backends.kubernetes.connection import Connection
+from arena_topo.backends.kubernetes.shapes import bare, oddity
 from arena_topo.backends.kubernetes.writing import part
 from arena_topo.errors import ClusterError, NotFound
 from arena_topo.manifests import Manifest
@@ -114,9 +115,9 @@ class Administration:
 
         return self._api.collect("/apis/apps/v1/deployments", keep)
 
-    def gangs(self) -> tuple[str, ...]:
-        """The groups of `GANG_GROUPS` that have a PodGroup here."""
-        found = []
+    def gangs(self) -> dict[str, tuple[str, ...]]:
+        """The groups of `GANG_GROUPS` that have a PodGroup here, and in which versions."""
+        found: dict[str, tuple[str, ...]] = {}
         for group in GANG_GROUPS:
             try:
                 said = self._api.get(f"/apis/{group}")
@@ -128,9 +129,8 @@ class Administration:
                 except NotFound:
                     continue
                 if any(each.get("name") == "podgroups" for each in listed.get("resources") or ()):
-                    found.append(group)
-                    break
-        return tuple(found)
+                    found[group] = (*found.get(group, ()), str(one.get("version")))
+        return found
 
     def topologies(self, namespace: str) -> list[Object]:
         """The ConfigMaps of a namespace that publish the links of a node."""
@@ -163,12 +163,19 @@ class Administration:
     # Jobs, nodes and pods
 
     def jobs(self) -> list[Object]:
-        """The MPIJobs of all namespaces; none without an operator."""
+        """The MPIJobs of all namespaces; none without an operator.
+
+        Of one that makes no sense only its name.
+        """
         served = self.served()
         if not served:
             return []
         version = self.backend.api_version()
-        return self._api.collect(f"/apis/{_GROUP}/{version}/mpijobs")
+
+        def keep(one: Object) -> Object:
+            return one if oddity(one) is None else bare(one)
+
+        return self._api.collect(f"/apis/{_GROUP}/{version}/mpijobs", keep, judged=True)
 
     def nodes(self) -> list[Object]:
         """All nodes, without what kubelets say of images."""

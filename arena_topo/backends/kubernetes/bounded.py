@@ -1,7 +1,8 @@
-"""Calls that take no longer than they may in all, however slowly their answer drips.
+"""Calls that take no longer than they may in all, and whose answers are no longer than they may be.
 
 A read time-out of urllib3 is for each read of the socket, and starts anew with every byte. Here it
-is the time for the whole answer, its head included. Answers that are read as they arrive (logs,
+is the time for the whole answer, its head included; and a megabyte of gzip may hold a gigabyte, so
+what counts is the length of an answer as decoded. Answers that are read as they arrive (logs,
 watches) are left as they are: silence alone ends those.
 """
 
@@ -16,6 +17,16 @@ if TYPE_CHECKING:
     import socket
 
     import urllib3
+
+
+MOST = 512 << 20
+"""Bytes of an answer: a page of 500 pods has about 10 MB, where etcd takes 1.5 MB of each."""
+
+_PIECE = 1 << 16
+
+
+class Overlong(Exception):
+    """An answer is longer than any that is meant."""
 
 
 class _Clocked(io.RawIOBase):
@@ -49,6 +60,28 @@ def _answered(sock: socket.socket, until: float, *told: Any, **named: Any) -> HT
     return response
 
 
+def _read(answer: urllib3.HTTPResponse) -> urllib3.HTTPResponse:
+    """The same answer, its body read and decoded."""
+    import urllib3
+
+    pieces, size = [], 0
+    while piece := answer.read(_PIECE):
+        size += len(piece)
+        if size > MOST:
+            answer.close()
+            raise Overlong
+        pieces.append(piece)
+    return urllib3.HTTPResponse(
+        body=io.BytesIO(b"".join(pieces)),
+        headers=answer.headers,
+        status=answer.status,
+        reason=answer.reason,
+        decode_content=False,
+        # The length that was told is that of the body as it came, before it was decoded.
+        enforce_content_length=False,
+    )
+
+
 class _Bounded:
     """A connection that knows whether the answer to its request is read as a whole."""
 
@@ -58,7 +91,13 @@ class _Bounded:
     def request(self, *told: Any, **named: Any) -> None:
         self._whole = named.get("preload_content", True)
         connection: Any = super()  # urllib3's, which `bound` puts behind this class
-        connection.request(*told, **named)
+        connection.request(*told, **{**named, "preload_content": False})
+
+    def getresponse(self) -> urllib3.BaseHTTPResponse:
+        """The answer; Overlong if it is to be read as a whole, and has more than `MOST` bytes."""
+        connection: Any = super()
+        answer: urllib3.HTTPResponse = connection.getresponse()
+        return _read(answer) if self._whole else answer
 
     def response_class(self, sock: socket.socket, *told: Any, **named: Any) -> HTTPResponse:
         """What http.client makes of an answer, while `timeout` is the time for reading it."""

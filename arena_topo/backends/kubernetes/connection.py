@@ -26,6 +26,7 @@ from urllib.parse import urlencode, urlsplit
 
 from arena_topo import __version__
 from arena_topo.backends import REQUESTS, Options
+from arena_topo.backends.kubernetes import bounded
 from arena_topo.backends.kubernetes.failures import (
     CONFLICT,
     FORBIDDEN,
@@ -33,8 +34,11 @@ from arena_topo.backends.kubernetes.failures import (
     IN_BETWEEN,
     INVALID,
     UNKNOWN_CALLER,
+    Unreadable,
     answers_object,
     cause,
+    failure,
+    looks_up,
     odd_body,
     parsed,
     refusal,
@@ -46,13 +50,16 @@ from arena_topo.backends.kubernetes.kubeconfig import (
     Access,
     configured,
     is_token,
+    parted,
     present,
     proxy_of_environment,
     resolve,
 )
 from arena_topo.backends.kubernetes.pooling import pool_of
+from arena_topo.backends.kubernetes.shapes import misfit, sound
 from arena_topo.backends.tidying import undisturbed
 from arena_topo.errors import AccessDenied, ClusterError, TimedOut, UsageError
+from arena_topo.escaping import brief
 
 if TYPE_CHECKING:
     import urllib3
@@ -77,6 +84,9 @@ CONNECT_TIMEOUT = 5.0
 
 PAGE = 500
 """Objects per list request (kubectl's own chunk size)."""
+
+PAGES = 2000
+"""Pages of a list: a million objects, where the largest clusters have 150,000 pods."""
 
 Keep = Callable[[dict[str, Any]], dict[str, Any] | None]
 """What is kept of an object that a list returns."""
@@ -109,6 +119,9 @@ _HEADERS = {
     "accept-encoding": "gzip",
     "user-agent": f"arena-topo/{__version__}",
 }
+
+_ODD = (AttributeError, LookupError, RecursionError, TypeError, ValueError)
+"""What the kubernetes package raises for settings of an auth-provider that make no sense."""
 
 _requests = logging.getLogger(REQUESTS)
 
@@ -180,8 +193,8 @@ def _asked(found: Access) -> Access:
     with _heard() as texts:
         try:
             load(config_file=found.files, context=found.context, client_configuration=settings)
-        except (ConfigException, OSError, ValueError, KeyError) as error:
-            raise UsageError(f"{found.files}: {error}") from error
+        except (ConfigException, OSError, *_ODD) as error:
+            raise UsageError(f"{found.files}: {brief(str(error))}") from error
     headers = _headers(settings)
     certificate = None
     if settings.cert_file and settings.key_file:
@@ -199,7 +212,14 @@ def _in_pod(found: Access) -> Access:
     """The credentials that a pod finds inside itself, on behalf of whoever `found` names."""
     host = os.environ.get("KUBERNETES_SERVICE_HOST", "")
     port = os.environ.get("KUBERNETES_SERVICE_PORT") or "443"
-    server = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
+    address = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
+    try:
+        server, _ = parted(address)
+    except ValueError:
+        raise UsageError(
+            f"{IN_CLUSTER} cannot be used",
+            why="KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT make no address",
+        ) from None
     authority, namespace = SERVICE_ACCOUNT / "ca.crt", SERVICE_ACCOUNT / "namespace"
     try:
         token = (SERVICE_ACCOUNT / "token").read_text(encoding="utf-8").strip()
@@ -241,7 +261,8 @@ class Connection:
         self._options = options
         self._timeout = options.request_timeout or math.inf
         self._limit = math.inf if options.deadline is None else options.deadline
-        self._end = time.monotonic() + self._limit
+        self._deadline = time.monotonic() + self._limit
+        self._own = threading.local()
         self.silence = self._timeout
         """Seconds without a byte after which an answer is given up that must come at once."""
         self.server_time: float | None = None
@@ -259,16 +280,12 @@ class Connection:
 
     @contextlib.contextmanager
     def grace(self, seconds: float = 5.0) -> Iterator[None]:
-        """Let the requests inside have this much time even past the deadline: to tidy up.
+        """Let this thread's requests inside have this much time past the deadline: to tidy up.
 
         The alarm that ends a command waits for them as long.
         """
-        end, self._end = self._end, max(self._end, time.monotonic() + seconds)
-        try:
-            with undisturbed(seconds):
-                yield
-        finally:
-            self._end = end
+        with self._until(max(self._end, time.monotonic() + seconds)), undisturbed(seconds):
+            yield
 
     @property
     def left(self) -> float:
@@ -277,12 +294,23 @@ class Connection:
 
     @contextlib.contextmanager
     def within(self, seconds: float) -> Iterator[None]:
-        """Give the requests inside no more than this much time, all together."""
-        end, self._end = self._end, min(self._end, time.monotonic() + seconds)
+        """Give this thread's requests inside no more than this much time, all together."""
+        with self._until(min(self._end, time.monotonic() + seconds)):
+            yield
+
+    @property
+    def _end(self) -> float:
+        """The deadline of this thread's requests on the monotonic clock."""
+        end: float = getattr(self._own, "end", self._deadline)
+        return end
+
+    @contextlib.contextmanager
+    def _until(self, end: float) -> Iterator[None]:
+        before, self._own.end = self._end, end
         try:
             yield
         finally:
-            self._end = end
+            self._own.end = before
 
     def get(self, path: str, **query: str) -> dict[str, Any]:
         """Read one object; ClusterError for what is none. Of other paths what the server says."""
@@ -326,51 +354,63 @@ class Connection:
             raise ValueError(f"{path} names no object, and would delete them all")
         self._json("DELETE", path, query, body)
 
-    def collect(self, path: str, keep: Keep | None = None, **query: str) -> list[dict[str, Any]]:
+    def collect(
+        self, path: str, keep: Keep | None = None, *, judged: bool = False, **query: str
+    ) -> list[dict[str, Any]]:
         """All objects of a list, page by page; of each only what `keep` returns (None: nothing).
 
-        Pages are dropped as they are reduced. A list that changed too much between its pages
-        (410) is read once more from the start, then in one piece. With `resourceVersion` and
-        `resourceVersionMatch="Exact"` it is the list at that very revision; ClusterError with
-        status 410 if the server has forgotten it.
+        ClusterError names one that has not the shape of an object, unless whoever reads the list
+        looks at that (`judged`), and goes on without it. Pages are dropped as they are reduced. A
+        list that changed too much between its pages (410) is read once more from the start, then
+        in one piece. With `resourceVersion` and `resourceVersionMatch="Exact"` it is the list at
+        that very revision; ClusterError with status 410 if the server has forgotten it.
         """
-        return self.listed(path, keep, **query)[0]
+        return self.listed(path, keep, judged=judged, **query)[0]
 
     def listed(
-        self, path: str, keep: Keep | None = None, **query: str
+        self, path: str, keep: Keep | None = None, *, judged: bool = False, **query: str
     ) -> tuple[list[dict[str, Any]], str]:
         """What `collect` returns, and the resourceVersion of the list, from which to watch."""
         for limit in (PAGE, PAGE, 0):
             try:
-                return self._pages(path, keep, limit, query)
+                return self._pages(path, keep, limit, query, judged=judged)
             except ClusterError as error:
                 if error.status != GONE or not limit:
                     raise
         raise AssertionError("the last attempt returns or raises")
 
     def _pages(
-        self, path: str, keep: Keep | None, limit: int, query: Mapping[str, str]
+        self, path: str, keep: Keep | None, limit: int, query: Mapping[str, str], *, judged: bool
     ) -> tuple[list[dict[str, Any]], str]:
         found: list[dict[str, Any]] = []
         asked = {**query, "limit": str(limit)} if limit else dict(query)
+        tokens: set[str] = set()
         while True:
             page, _ = self._json("GET", path, asked)
             for one in self._items(path, page):
-                kept = keep(one) if keep else one
+                right = one if judged else sound(one)
+                kept = keep(right) if keep else right
                 if kept is not None:
                     found.append(kept)
             meta = page.get("metadata") or {}
             if not isinstance(meta, dict):
                 raise self.no_server(f"the list of {path} has no metadata")
-            if not meta.get("continue"):
+            token = meta.get("continue")
+            if not token:
                 return found, str(meta.get("resourceVersion") or "")
+            if not isinstance(token, str) or token in tokens or len(tokens) == PAGES:
+                raise self.no_server(f"the list of {path} does not end")
+            tokens.add(token)
             # The token knows its revision; the server refuses to be told it twice.
             asked = {key: value for key, value in asked.items() if key not in _REVISION}
-            asked["continue"] = meta["continue"]
+            asked["continue"] = token
 
     def _items(self, path: str, page: Mapping[str, Any]) -> list[dict[str, Any]]:
         """The objects in a page of a list; ClusterError where they are none."""
-        found = page.get("items") or []
+        if not str(page.get("kind")).endswith("List") or "items" not in page:
+            raise self.no_server(f"GET {path} returned no list")
+        # Go writes an empty list as null.
+        found = [] if page["items"] is None else page["items"]
         if not isinstance(found, list) or not all(map(_is_object, found)):
             raise self.no_server(f"the list of {path} holds what is no object")
         return found
@@ -500,15 +540,25 @@ class Connection:
         if response.status >= _REDIRECT:
             raise refusal(method, path, response.status, response.reason, response.data)
         answer = parsed(response.data)
+        kind = ClusterError if method == "GET" else Unreadable
         if not isinstance(answer, dict):
-            raise self.no_server(f"{method} {path} returned no JSON object")
-        if answers_object(method, path, body) and not _is_object(answer):
-            raise self.no_server(f"{method} {path} returned what is no object")
+            raise self.no_server(f"{method} {path} returned no JSON object", kind)
+        if (status := failure(answer)) is not None:
+            # client-go too believes the Status, and not the code of the answer that brings it.
+            raise refusal(method, path, status, response.reason, response.data)
+        if method == "DELETE" and answer.get("kind") != "Status" and not _is_object(answer):
+            raise self.no_server(f"{method} {path} returned neither a Status nor an object", kind)
+        if answers_object(method, path, body):
+            if not _is_object(answer):
+                raise self.no_server(f"{method} {path} returned what is no object", kind)
+            sound(answer, kind)
+        elif looks_up(method, path) and (odd := misfit(answer)) is not None:
+            raise self.no_server(f"{method} {path}: {odd}", kind)
         return answer, _warnings(response)
 
-    def no_server(self, why: str) -> ClusterError:
+    def no_server(self, why: str, kind: type[ClusterError] = ClusterError) -> ClusterError:
         """The error of an answer that no API server would give."""
-        return ClusterError(
+        return kind(
             f"{self.access.server} does not answer like a Kubernetes API server",
             why=why,
             hint=IN_BETWEEN,
@@ -585,9 +635,16 @@ class Connection:
                         connect=min(CONNECT_TIMEOUT, left),
                         read=reading if reading is not None and reading < _LONGEST else None,
                     ),
+                    # Whoever is sent elsewhere would take credentials and bodies along.
+                    redirect=False,
                     preload_content=not stream,
                 )
                 log(method, url, str(response.status), begun)
+            except bounded.Overlong as error:
+                log(method, url, type(error).__name__, begun)
+                raise self.no_server(
+                    f"{method} {urlsplit(url).path} returned more than {bounded.MOST >> 20} MiB"
+                ) from error
             # http.client has no other word for a chunk of a negative length.
             except (urllib3.exceptions.HTTPError, ValueError) as error:
                 log(method, url, type(error).__name__, begun)

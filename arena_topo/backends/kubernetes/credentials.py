@@ -9,11 +9,13 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 import subprocess
 import sys
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from arena_topo.backends.kubernetes.kubeconfig import is_token
 from arena_topo.errors import AccessDenied, TimedOut, UsageError
@@ -27,6 +29,39 @@ _VERSIONS = tuple(f"client.authentication.k8s.io/{one}" for one in ("v1", "v1bet
 _MODES = ("Never", "IfAvailable", "Always")
 
 
+_WORDS = {"str": "text", "array": "list", "object": "mapping", "bool": "true or false"}
+"""What msgspec calls a type -> what a person does."""
+
+
+class _Variable(msgspec.Struct, frozen=True):
+    name: str = ""
+    value: str | None = None
+
+
+class _Exec(msgspec.Struct, frozen=True, rename="camel"):
+    """What a kubeconfig says of a plugin (KEP-541); its command stands in `Access.plugin`."""
+
+    api_version: str | None = None
+    args: tuple[str, ...] | None = None
+    env: tuple[_Variable, ...] | None = None
+    install_hint: str | None = None
+    interactive_mode: str | None = None
+    provide_cluster_info: bool | None = None
+
+
+def _read(found: Access) -> _Exec:
+    """What the kubeconfig says of the plugin; UsageError with the place of what has no sense."""
+    try:
+        return msgspec.convert(found.exec or {}, _Exec)
+    except msgspec.ValidationError as error:
+        where = f"{found.files}: users[{found.identity}].user.exec"
+        told = re.match(r"Expected `(\w+)[^`]*`, got .*?(?: - at `\$(.*)`)?$", str(error))
+        if told is None:
+            raise UsageError(f"{where}: {error}") from error
+        word = _WORDS.get(told[1], told[1])
+        raise UsageError(f"{where}{told[2] or ''} is no {word}") from error
+
+
 def asked(found: Access, *, patience: float | None = None) -> Access:
     """The same access with what the command of its user answers.
 
@@ -34,19 +69,23 @@ def asked(found: Access, *, patience: float | None = None) -> Access:
     person does, such as in a browser; else `patience` seconds. UsageError if it cannot be started,
     AccessDenied if it gives nothing, TimedOut if it takes longer.
     """
-    wanted = found.exec or {}
-    command, version = found.plugin or "", str(wanted.get("apiVersion") or "")
+    wanted = _read(found)
+    command, version = found.plugin or "", wanted.api_version or ""
     if version not in _VERSIONS:
         raise UsageError(
             f"the credential plugin of user {found.identity!r} is of apiVersion {version!r}",
             why=f"known are {' and '.join(_VERSIONS)}",
             hint="write the kubeconfig again with the current tool of your cluster",
         )
-    talks = _talks(found, str(wanted.get("interactiveMode") or "IfAvailable"))
+    talks = _talks(found, wanted.interactive_mode or "IfAvailable")
     try:
         done = subprocess.run(
-            [command, *(str(one) for one in wanted.get("args") or ())],
-            env={**os.environ, **_added(wanted), "KUBERNETES_EXEC_INFO": _info(found, talks)},
+            [command, *(wanted.args or ())],
+            env={
+                **os.environ,
+                **{one.name: one.value or "" for one in wanted.env or () if one.name},
+                "KUBERNETES_EXEC_INFO": _info(found, wanted, talks),
+            },
             stdin=None if talks else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=None if talks else subprocess.PIPE,
@@ -59,11 +98,13 @@ def asked(found: Access, *, patience: float | None = None) -> Access:
             why=_late(error.stderr),
             hint=f"allow more with --request-timeout, or run it by hand: {found.plugin}",
         ) from error
-    except OSError as error:
+    # ValueError: a word or a variable that no process can have.
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
         raise UsageError(
             f"the credential plugin of user {found.identity!r} cannot be started",
-            why=f"{command}: {error.strerror}",
-            hint=brief(str(wanted.get("installHint") or "")) or "is it in PATH?",
+            why=f"{command}: {reason}",
+            hint=brief(wanted.install_hint or "") or "is it in PATH?",
         ) from error
     said = (done.stderr or b"").decode("utf-8", "replace").strip()
     if done.returncode:
@@ -103,18 +144,9 @@ def _talks(found: Access, mode: str) -> bool:
     return terminal and mode != "Never"
 
 
-def _added(wanted: Mapping[str, Any]) -> dict[str, str]:
-    return {
-        str(one.get("name")): str(one.get("value") or "")
-        for one in wanted.get("env") or ()
-        if isinstance(one, dict) and one.get("name")
-    }
-
-
-def _info(found: Access, talks: bool) -> str:  # noqa: FBT001  the field of the document
-    wanted = found.exec or {}
+def _info(found: Access, wanted: _Exec, talks: bool) -> str:  # noqa: FBT001  the document's field
     spec: dict[str, Any] = {"interactive": talks}
-    if wanted.get("provideClusterInfo") is True:
+    if wanted.provide_cluster_info:
         spec["cluster"] = {
             "server": found.server,
             **({"tls-server-name": found.server_name} if found.server_name else {}),
@@ -122,7 +154,7 @@ def _info(found: Access, talks: bool) -> str:  # noqa: FBT001  the field of the 
             **({"certificate-authority-data": ca} if (ca := _authority(found)) else {}),
             **({"proxy-url": found.proxy} if found.proxy else {}),
         }
-    return json.dumps({"apiVersion": wanted["apiVersion"], "kind": "ExecCredential", "spec": spec})
+    return json.dumps({"apiVersion": wanted.api_version, "kind": "ExecCredential", "spec": spec})
 
 
 def _authority(found: Access) -> str | None:

@@ -7,7 +7,6 @@ and `status`'s to say, how the server is reached is `connection`'s.
 from __future__ import annotations
 
 import contextlib
-import re
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -27,12 +26,13 @@ from arena_topo.backends.kubernetes.belonging import (
     ARENA_SELECTOR,
     NAME_LABELS,
     belongs,
+    is_about,
     is_arenas,
     labelled,
 )
 from arena_topo.backends.kubernetes.connection import CONFLICT, FORBIDDEN, Connection
 from arena_topo.backends.kubernetes.failures import unlisted
-from arena_topo.backends.kubernetes.shapes import bare, oddity, sound
+from arena_topo.backends.kubernetes.shapes import bare, oddity, stored_job
 from arena_topo.backends.kubernetes.status import NO_PODS, job_status, seconds, when
 from arena_topo.backends.kubernetes.writing import GROUP, PLURAL, Writer, arenas, deletion, part
 from arena_topo.errors import (
@@ -290,6 +290,14 @@ class KubernetesBackend:
         label = published.SCHEDULE_LABEL
         return any(node.labels.get(label) == "topology" for node in self._nodes())
 
+    def has_node(self, name: str) -> bool:
+        """Whether the cluster has a node of this name; AccessDenied for who may not get nodes."""
+        try:
+            self.api.get(f"/api/v1/nodes/{part(name)}")
+        except NotFound:
+            return False
+        return True
+
     def _nodes(self) -> tuple[Node, ...]:
         """The nodes, read once, whatever runs on them; none where they may not be listed."""
         from arena_topo.backends import observed  # noqa: PLC0415  to read the cluster
@@ -378,7 +386,7 @@ class KubernetesBackend:
                 # `observed.cluster` says what is wrong with it.
                 return {**one, "kind": kind}
 
-        return self.api.collect(path, keep, **query)
+        return self.api.collect(path, keep, judged=True, **query)
 
     def apply(self, plan: Plan) -> tuple[str, ...]:
         """Create the MPIJob, then all it owns; if one of those fails, nothing is left.
@@ -422,7 +430,7 @@ class KubernetesBackend:
     def mpijob(self, name: str, namespace: str) -> Object:
         """The MPIJob itself; NotFound if there is none, ClusterError if it makes no sense."""
         try:
-            return sound(self.api.get(self.job_path(name, namespace)))
+            return stored_job(self.api.get(self.job_path(name, namespace)))
         except NotFound as error:
             raise NotFound(
                 f"Not found training job {name} in namespace {namespace},"
@@ -452,7 +460,7 @@ class KubernetesBackend:
         from arena_topo.backends.kubernetes import podexec, podlog  # noqa: PLC0415  only to look in
 
         path = f"/api/v1/namespaces/{part(namespace)}/pods/{part(pod)}"
-        container = podlog.main_container(sound(self.api.get(path)))
+        container = podlog.main_container(self.api.get(path))
         return podexec.execute(self.api, namespace, pod, command, container=container)
 
     def attach(
@@ -514,14 +522,15 @@ class KubernetesBackend:
             odds[id(kept)] = odd
             return kept
 
-        mpijobs = self.api.collect(f"/apis/{GROUP}/{version}{space}/{PLURAL}", keep, **selected)
+        path = f"/apis/{GROUP}/{version}{space}/{PLURAL}"
+        mpijobs = self.api.collect(path, keep, judged=True, **selected)
         pods: dict[tuple[str, str], dict[str, Object]] = defaultdict(dict)
         names = {one["metadata"]["name"] for one in mpijobs}
 
         def gather(wanted: str, label: str) -> None:
             if selector and len(names) <= _FEW:
                 wanted = selectors.every(wanted, selectors.either(label, names))
-            for pod in self.api.collect(f"/api/v1{space}/pods", sound, labelSelector=wanted):
+            for pod in self.api.collect(f"/api/v1{space}/pods", labelSelector=wanted):
                 meta = pod["metadata"]
                 job = (meta.get("labels") or {}).get(label, "")
                 pods[meta.get("namespace", ""), job].setdefault(meta["name"], pod)
@@ -616,18 +625,10 @@ class KubernetesBackend:
 
     def events(self, job: JobStatus) -> tuple[Event, ...]:
         """What happened to the job and its pods, oldest first."""
-        objects = {job.uid, *(one.uid for one in job.instances)}
-        workload = re.compile(rf"{re.escape(job.name)}-(worker|launcher|mpijob-launcher)(-\w+)?")
+        uids = {job.uid, *(one.uid for one in job.instances)}
 
         def keep(one: Object) -> Object | None:
-            about = one.get("involvedObject") or {}
-            # Pods that are gone have no uid to go by, but belong to the time of this job.
-            gone = (
-                about.get("kind") in {"Pod", "Job", "StatefulSet"}
-                and workload.fullmatch(str(about.get("name")))
-                and when(one) >= job.created
-            )
-            return one if about.get("uid") in objects or gone else None
+            return one if is_about(one, name=job.name, created=job.created, uids=uids) else None
 
         path = f"/api/v1/namespaces/{part(job.namespace)}/events"
         found = [

@@ -7,27 +7,27 @@ has ended no quota.
 
 from __future__ import annotations
 
-import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from arena_topo.backends import JobStatus, Phase
+from arena_topo.backends.kubernetes.belonging import is_about
 from arena_topo.backends.kubernetes.podlog import log_query
+from arena_topo.backends.kubernetes.shapes import oddity
 from arena_topo.backends.kubernetes.status import (
-    KUBE_QUEUE,
-    QUEUE_LABELS,
     is_launcher,
     job_status,
     seconds,
-    when,
 )
 from arena_topo.backends.kubernetes.writing import GROUP
 from arena_topo.backends.logs import LogOptions
+from arena_topo.backends.queue import suspender
 from arena_topo.errors import AccessDenied, ArenaError, NotFound
-from arena_topo.manifests.values import STATE
+from arena_topo.escaping import brief
+from arena_topo.manifests.values import INCOMPLETE, STATE
 
 if TYPE_CHECKING:
     from arena_topo.backends.kubernetes.connection import Connection
@@ -86,6 +86,8 @@ class Facts:
     `jobs` are all MPIJobs that may be listed, in any state. `priorities` maps priority classes to
     their values, `operators` the Deployments of MPI operators to their ready pods. `nodes` holds
     the nodes that matter, None for one that does not exist. `log` is the end of the launcher's log.
+    `missing` are the ConfigMaps that its pods mount and that are not there, looked for only where
+    whoever submitted the job has not said that all of them are.
     """
 
     status: JobStatus
@@ -100,6 +102,7 @@ class Facts:
     operators: Mapping[str, int] | None = None
     nodes: Mapping[str, Object | None] = field(default_factory=dict)
     log: str = ""
+    missing: tuple[str, ...] = ()
     denied: tuple[Denied, ...] = ()
 
 
@@ -140,6 +143,7 @@ class _Reader:
             operators=self._operators() if found.ignored else None,
             nodes={name: self._node(name) for name in found.doubtful[:MOST_NODES]},
             log=self._log(found.speaker) if found.speaker is not None else "",
+            missing=tuple(self._missing()) if found.incomplete else (),
             denied=tuple(dict.fromkeys(self._denied)),
         )
 
@@ -179,17 +183,13 @@ class _Reader:
 
     def _events(self, pods: Iterable[Object]) -> list[Object]:
         meta = self._mpijob["metadata"]
-        uids = {meta.get("uid"), *(pod["metadata"].get("uid") for pod in pods)}
+        uids = {str(one["metadata"].get("uid") or "") for one in (self._mpijob, *pods)}
         created = seconds(meta.get("creationTimestamp")) or 0.0
-        made = re.compile(rf"{re.escape(self._name)}-(worker|launcher|mpijob-launcher)(-\w+)*")
 
         def keep(one: dict[str, Any]) -> dict[str, Any] | None:
-            about = one.get("involvedObject") or {}
-            named = made.fullmatch(str(about.get("name"))) is not None
-            ours = named and about.get("kind") in {"Pod", "Job", "StatefulSet"}
-            # What is gone by now has no uid to go by, but belongs to the time of this job.
-            if about.get("uid") in uids or (ours and when(one) >= created):
+            if is_about(one, name=self._name, created=created, uids=uids):
                 return one
+            about = one.get("involvedObject") or {}
             return one if about.get("kind") == "ResourceQuota" else None
 
         return list(self._api.collect(f"/api/v1/namespaces/{self._namespace}/events", keep))
@@ -205,7 +205,7 @@ class _Reader:
             group = self._api.get(f"/apis/{KUEUE}")
         except ArenaError:
             return None
-        version = (group.get("preferredVersion") or {}).get("version") or "v1beta1"
+        version = (group.get("preferredVersion") or {}).get("version") or "v1beta2"
         path = f"/apis/{KUEUE}/{version}/namespaces/{self._namespace}/workloads"
         selector = f"{JOB_UID}={self._mpijob['metadata'].get('uid')}"
         found = self._may(
@@ -228,12 +228,21 @@ class _Reader:
             found = self._may(
                 "list",
                 "mpijobs",
-                partial(self._api.collect, path),
+                partial(self._api.collect, path, self._sensible, judged=True),
                 group=GROUP,
                 everywhere=everywhere,
             )
             if found is not None:
                 return tuple(found)
+        return None
+
+    def _sensible(self, one: dict[str, Any]) -> dict[str, Any] | None:
+        """An MPIJob of anybody; None, and said so, where it makes no sense."""
+        odd = oddity(one)
+        if odd is None:
+            return one
+        why = f"MPIJob {brief(str(one['metadata'].get('name')), 253)} makes no sense: {odd}"
+        self._denied.append(Denied(verb="read", resource="mpijobs", group=GROUP, why=why))
         return None
 
     def _priorities(self) -> dict[str, int]:
@@ -280,6 +289,21 @@ class _Reader:
         # Not known is not gone.
         return {}
 
+    def _missing(self) -> Iterator[str]:
+        from arena_topo.manifests.volumes import config_maps  # noqa: PLC0415  for half-made jobs
+
+        root = f"/api/v1/namespaces/{self._namespace}/configmaps"
+        for name in config_maps(dict(self._mpijob)):
+            if self._may("get", "configmaps", partial(self._lacks, f"{root}/{name}")):
+                yield name
+
+    def _lacks(self, path: str) -> bool:
+        try:
+            self._api.get(path)
+        except NotFound:
+            return True
+        return False
+
     def _log(self, pod: Object) -> str:
         path = f"/api/v1/namespaces/{self._namespace}/pods/{pod['metadata']['name']}/log"
         query = log_query(LogOptions(tail=LOG_LINES), dict(pod))
@@ -301,15 +325,15 @@ class _Found:
         self, mpijob: Object, pods: tuple[Object, ...], status: JobStatus, now: float
     ) -> None:
         meta = mpijob["metadata"]
-        notes, labels = meta.get("annotations") or {}, meta.get("labels") or {}
+        notes = meta.get("annotations") or {}
         policy = (mpijob.get("spec") or {}).get("runPolicy") or {}
         suspended = policy.get("suspend") is True
         alive = not status.phase.over
         self.now = now
-        owned = any(labels.get(key) for key in QUEUE_LABELS) or KUBE_QUEUE in notes
-        self.queued = alive and (suspended or owned or bool(policy.get("managedBy")))
+        self.queued = alive and (suspended or suspender(mpijob) is not None)
         stuck = status.phase is Phase.PENDING
         self.waiting = alive and (notes.get(STATE) in {"waiting", "placed"} and stuck)
+        self.incomplete = alive and suspended and INCOMPLETE in notes
         created = seconds(meta.get("creationTimestamp")) or 0.0
         self.ignored = alive and not suspended and not pods and self.now - created > PATIENCE
         self.doubtful = _doubtful(pods) if alive or status.phase is Phase.FAILED else []

@@ -29,7 +29,11 @@ CONFLICT = 409
 GONE = 410
 INVALID = 422
 _ERRORS = 400
-_GATEWAYS = frozenset({502, 504})
+_SERVER_ERROR = 500
+"""HTTP codes from here on are the server's fault, or a gateway's (RFC 9110, 15.6). Some come after
+the write: etcd that does not answer in time is told as 500, a gateway's timeout as 504."""
+_UNNAMED = 500
+"""The code of a failure that names none: what the server did is not known."""
 _WHY = 200
 """Characters of a cause: of what is no HTTP it is the first line."""
 IN_BETWEEN = "is there a proxy or a login page in between? see `kubectl version`"
@@ -48,10 +52,14 @@ class _Late(Unsure, TimedOut):
     pass
 
 
+class Unreadable(Unsure, ClusterError):
+    """A request that changes something was answered with what nobody can read."""
+
+
 def unsure(error: BaseException) -> bool:
-    """Whether the request may have been taken for all that: it broke off, here or at a gateway."""
-    gateway = isinstance(error, ClusterError) and error.status in _GATEWAYS
-    return isinstance(error, Unsure) or gateway
+    """Whether the request may have been taken for all that: it broke off, or the server failed."""
+    status = error.status if isinstance(error, ClusterError) else None
+    return isinstance(error, Unsure) or (status is not None and status >= _SERVER_ERROR)
 
 
 def cause(error: BaseException) -> str:
@@ -121,6 +129,18 @@ def answers_object(method: str, path: str, body: object) -> bool:
     return method != "DELETE" and target["name"] is not None
 
 
+_HALF = re.compile(rb"\\u[dD][89a-fA-F]")
+"""Half of a character beyond the first 65,536, as JSON may escape it."""
+
+
+def looks_up(method: str, path: str) -> bool:
+    """Whether a request is a review, or asks what the server serves."""
+    target = _PATH.fullmatch(path)
+    if target is not None:
+        return method == "POST" and target["sub"] is None
+    return path.startswith("/apis/")
+
+
 _VERBS = {"POST": "create", "DELETE": "delete", "PATCH": "patch", "PUT": "update"}
 
 
@@ -148,11 +168,25 @@ def odd_body(headers: Mapping[str, str], *, unpacks: Collection[str] = ()) -> st
 
 
 def parsed(body: bytes) -> Any:
-    """The JSON in an answer; None where it is none, or deeper than any that is meant."""
+    """The JSON in an answer; None where it is none, or deeper than any that is meant.
+
+    Half a character is none either: Go never writes it, and nothing can be sent or shown with it.
+    """
     try:
-        return json.loads(body)
+        found = json.loads(body.decode())
+        if _HALF.search(body):
+            json.dumps(found, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
         return None
+    return found
+
+
+def failure(answer: Mapping[str, Any]) -> int | None:
+    """The code of the error that a Status means, unless it says Success; None if it is none."""
+    if answer.get("kind") != "Status" or answer.get("status") == "Success":
+        return None
+    code = answer.get("code")
+    return code if isinstance(code, int) and code >= _ERRORS else _UNNAMED
 
 
 def _shortened(message: str) -> str:

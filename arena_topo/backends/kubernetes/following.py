@@ -134,6 +134,8 @@ class Follow:
         self._due: deque[Reading] = deque()
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._errands.bell, selectors.EVENT_READ, None)
+        self._room: tuple[int, int] | None = None
+        """How many files this process could open before, and can since there are many streams."""
         self._begun = False
         self._left = self._away = 0.0
         """When `read` has returned, and the seconds spent elsewhere between its calls."""
@@ -170,6 +172,7 @@ class Follow:
             one.state = State.SETTLED
         self._selector.close()
         self._errands.close()
+        self._give_room_back()
 
     # What other threads do.
 
@@ -693,3 +696,12 @@ class Follow:
         wish = 2 * needed if hard == resource.RLIM_INFINITY else min(2 * needed, hard)
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wish), hard))
+            self._room = (self._room[0] if self._room else soft, max(soft, wish))
+
+    def _give_room_back(self) -> None:
+        """Let this process open as many files as before, unless others have set that since."""
+        import resource  # noqa: PLC0415  only to follow logs
+
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if self._room is not None and soft == self._room[1]:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (self._room[0], hard))

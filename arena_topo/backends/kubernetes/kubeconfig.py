@@ -8,19 +8,28 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
-from arena_topo.backends import Options
+from arena_topo.backends import Options, safe_yaml
 from arena_topo.errors import UsageError
 
 IN_CLUSTER = "the pod's service account"
 
 _NO_HEADER = "has characters that no request can carry"
+
+MOST = 16 << 20
+"""Bytes of a kubeconfig: a cluster and a user with their certificates take about 8,000."""
+
+MOST_VALUES = 200_000
+"""Values in a kubeconfig: a cluster and a user have some 20."""
 
 PROVIDER = "auth-provider"
 """A credential plugin of the kind that kubectl had until 1.25."""
@@ -33,15 +42,17 @@ SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 class Access:
     """Where an API server is, and how to prove who asks.
 
-    `ca` is PEM text; `certificate` names PEM files of a client's certificate and key, or holds
-    them. `groups` are those to act as a member of; whom to act as stands in `headers`. `plugin` is
-    set where the credentials have to be asked of somebody: the command of a credential plugin, of
-    which `exec` is all that the kubeconfig says, or the pod's service account. `rotates` says that
-    the token stands in a file of its own, which others renew. `files` are the kubeconfig, as in
-    KUBECONFIG; `cluster` and `identity` are the entries of it that count.
+    `login` is `user:password` where the address of the server says who logs in, which `server` does
+    not hold. `ca` is PEM text; `certificate` names PEM files of a client's certificate and key, or
+    holds them. `groups` are those to act as a member of; whom to act as stands in `headers`.
+    `plugin` is set where the credentials have to be asked of somebody: the command of a credential
+    plugin, of which `exec` is all that the kubeconfig says, or the pod's service account. `rotates`
+    says that the token stands in a file of its own, which others renew. `files` are the kubeconfig,
+    as in KUBECONFIG; `cluster` and `identity` are the entries of it that count.
     """
 
     server: str = ""
+    login: str = field(default="", repr=False)
     files: str = ""
     context: str | None = None
     cluster: str | None = None
@@ -215,6 +226,18 @@ class _Entry:
             raise self.fault(key, "is no text")
         return value
 
+    def flag(self, key: str) -> bool:
+        value = self.value.get(key)
+        if not isinstance(value, bool | None):
+            raise self.fault(key, "is neither true nor false")
+        return bool(value)
+
+    def mapping(self, key: str) -> Mapping[str, Any] | None:
+        value = self.value.get(key)
+        if not isinstance(value, dict | None):
+            raise self.fault(key, "is no mapping")
+        return value
+
     def header(self, key: str) -> str | None:
         text = self.text(key)
         if text is not None and not _is_header(text):
@@ -256,7 +279,10 @@ class _Kubeconfig:
         found: dict[str, dict[str, _Entry]] = {"cluster": {}, "user": {}, "context": {}}
         for path in paths:
             document = _load(path)
-            current = current or str(document.get("current-context") or "")
+            named = document.get("current-context")
+            if not isinstance(named, str | None):
+                raise UsageError(f"{path}: current-context is no text")
+            current = current or named or ""
             for kind, entries in found.items():
                 for entry in _entries(path, document, kind):
                     entries.setdefault(entry.name, entry)
@@ -287,10 +313,15 @@ class _Kubeconfig:
         server = cluster.text("server")
         if server is None:
             raise cluster.fault("server", "is missing")
-        if not re.match(r"https?://[^/]", server):
-            raise cluster.fault("server", f"is no http or https address: {server!r}")
+        try:
+            server, login = parted(server)
+        except ValueError:
+            problem = f"is no http or https address: {shown(server)!r}"
+            raise cluster.fault("server", problem) from None
+        server = server.rstrip("/")
         found = Access(
-            server=server.rstrip("/"),
+            server=server,
+            login=login,
             files=self.where,
             context=name or None,
             cluster=cluster.name,
@@ -298,7 +329,7 @@ class _Kubeconfig:
             user=user.name if user else None,
             identity=user.name if user else None,
             server_name=cluster.text("tls-server-name"),
-            verify=cluster.value.get("insecure-skip-tls-verify") is not True,
+            verify=not cluster.flag("insecure-skip-tls-verify"),
         )
         ca = cluster.data("certificate-authority-data")
         found = replace(
@@ -307,9 +338,16 @@ class _Kubeconfig:
             ca_file=None if ca else cluster.file("certificate-authority"),
             proxy=cluster.text("proxy-url") or proxy_of_environment(server),
         )
-        if user is None:
-            return found
-        return _identified(found, user)
+        if not found.verify and (found.ca or found.ca_file):
+            raise cluster.fault(
+                "insecure-skip-tls-verify", "is set beside a certificate-authority (kubectl's rule)"
+            )
+        if user is not None:
+            found = _identified(found, user)
+        if login and "authorization" not in found.headers:
+            # Go's http.Client sends what an address says of who logs in.
+            found = replace(found, headers={**found.headers, "authorization": _basic(login)})
+        return found
 
     def _chosen(self, name: str, kind: str, entries: dict[str, _Entry]) -> _Entry:
         if name in entries:
@@ -337,11 +375,17 @@ class _Kubeconfig:
 def _load(path: Path) -> Mapping[str, Any]:
     import yaml  # 30 ms that most commands save
 
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        document = yaml.load(path.read_bytes(), Loader=loader)  # noqa: S506  # a safe loader
+        with path.open("rb") as file:
+            text = file.read(MOST + 1)
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
+    if len(text) > MOST:
+        raise UsageError(f"{path}: not a kubeconfig: it has more than {MOST >> 20} MiB")
+    try:
+        document = safe_yaml.document(text, most=MOST_VALUES, quick=True)
+    except safe_yaml.Excess as error:
+        raise UsageError(f"{path}: not a kubeconfig: it {error}") from error
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f" line {mark.line + 1}:" if mark else ""
@@ -380,17 +424,21 @@ def _identified(found: Access, user: _Entry) -> Access:
     if not all(map(_is_header, groups)):
         raise user.fault("as-groups", _NO_HEADER)
     found = replace(found, headers=headers, groups=tuple(groups), user=name or user.name)
-    if asked := user.value.get("exec"):
+    if asked := user.mapping("exec"):
         return replace(found, plugin=_command(user, asked), exec=asked)
-    if user.value.get("auth-provider"):
+    if provider := user.mapping(PROVIDER):
+        settings = provider.get("config") or {}
+        if not isinstance(settings, dict) or not all(
+            isinstance(one, str) for one in settings.values()
+        ):
+            raise user.fault(f"{PROVIDER}.config", "is no mapping of texts")
         return replace(found, plugin=PROVIDER)
     token, rotates = _token(user)
     found = replace(found, rotates=rotates)
     if token:
         headers["authorization"] = f"Bearer {token}"
     elif login := user.text("username"):
-        pair = f"{login}:{user.text('password') or ''}".encode()
-        headers["authorization"] = f"Basic {base64.b64encode(pair).decode()}"
+        headers["authorization"] = _basic(f"{login}:{user.text('password') or ''}")
         found = replace(found, user=name or login)
     certificate = user.data("client-certificate-data") or user.file("client-certificate")
     private = user.data("client-key-data") or user.file("client-key")
@@ -418,27 +466,84 @@ def _token(user: _Entry) -> tuple[str, bool]:
     return token, key == "tokenFile"
 
 
-def _command(user: _Entry, asked: object) -> str:
+def _command(user: _Entry, asked: Mapping[str, Any]) -> str:
     """The command of a plugin; one with a slash is relative to the kubeconfig (kubectl's rule)."""
-    command = asked.get("command") if isinstance(asked, dict) else None
+    command = asked.get("command")
     if not isinstance(command, str) or not command:
         raise user.fault("exec.command", "is missing")
     return str(user.path.parent.absolute() / _path(command)) if os.sep in command else command
 
 
+def _basic(login: str) -> str:
+    return f"Basic {base64.b64encode(login.encode()).decode()}"
+
+
+def parted(address: str) -> tuple[str, str]:
+    """An http or https address without who logs in there, and `user:password` or nothing.
+
+    ValueError, which holds no password, for what is no such address.
+    """
+    split = urlsplit(address)
+    odd = split.scheme not in {"http", "https"} or not split.hostname or split.port == 0
+    # A password with a bare slash or question mark would be taken for the name of the host.
+    if odd or ("@" in address and "@" not in split.netloc):
+        raise ValueError("no http or https address")
+    login, _, host = split.netloc.rpartition("@")
+    user, _, password = login.partition(":")
+    bare = split._replace(netloc=host, query="", fragment="").geturl()
+    return bare, f"{unquote(user)}:{unquote(password)}" if login else ""
+
+
+def shown(address: str) -> str:
+    """As much of any address, odd ones included, as a person may see: no login and no query."""
+    scheme = re.match(r"[a-z][a-z0-9+.-]*://", address, re.IGNORECASE)
+    rest = re.split(r"[?#]", address[scheme.end() if scheme else 0 :].rpartition("@")[2])[0]
+    return f"{scheme[0] if scheme else ''}{rest}"
+
+
 def proxy_of_environment(server: str) -> str | None:
-    """The proxy that HTTPS_PROXY and NO_PROXY give, by Go's rule that loopback never has one."""
-    scheme, _, rest = server.partition("://")
+    """The proxy that HTTPS_PROXY and NO_PROXY give an http or https address, by Go's rules."""
+    scheme, _, _ = server.partition("://")
     names = (f"{scheme}_proxy", f"{scheme}_proxy".upper(), "all_proxy", "ALL_PROXY")
     if not any(os.environ.get(name) for name in names):
         return None
-    from urllib.request import getproxies_environment, proxy_bypass  # noqa: PLC0415
+    from urllib.request import getproxies_environment  # noqa: PLC0415
 
-    address = rest.split("/", 1)[0]
-    host = re.sub(r":\d+$", "", address).strip("[]")
-    if host in {"localhost", "::1"} or host.startswith("127."):
-        return None
-    if proxy_bypass(address):
+    split = urlsplit(server)
+    port = split.port or (443 if scheme == "https" else 80)
+    if _reached_directly(split.hostname or "", port):
         return None
     proxies = getproxies_environment()
     return proxies.get(scheme) or proxies.get("all")
+
+
+def _reached_directly(host: str, port: int) -> bool:
+    """Whether a host is this machine or in NO_PROXY (golang.org/x/net/http/httpproxy, v0.30)."""
+    address = _address(host)
+    if host == "localhost" or (address is not None and address.is_loopback):
+        return True
+    listed = os.environ.get("NO_PROXY") or os.environ.get("no_proxy") or ""
+    entries = [entry.strip() for entry in listed.lower().split(",")]
+    return "*" in entries or any(_names(entry, host, address, port) for entry in entries if entry)
+
+
+def _names(entry: str, host: str, address: IPv4Address | IPv6Address | None, port: int) -> bool:
+    """Whether an entry of NO_PROXY is, or holds, a host: `10.0.0.0/8`, `x.org`, `*.x.org:80`."""
+    if re.fullmatch(r"[0-9a-f.:]+/[0-9]+", entry):
+        with contextlib.suppress(ValueError):
+            return address is not None and address in ip_network(entry, strict=False)
+    if parts := re.fullmatch(r"(?:\[([^\[\]]*)\]|([^:\[\]]*)):([^:\[\]]*)", entry):
+        entry = parts[1] or parts[2] or ""
+        if not entry or parts[3] not in {"", str(port)}:
+            return False
+    if (named := _address(entry)) is not None:
+        return address == named
+    domain = entry[1:] if entry.startswith("*.") else entry
+    return host.endswith(f".{domain.removeprefix('.')}") or host == domain
+
+
+def _address(text: str) -> IPv4Address | IPv6Address | None:
+    try:
+        return ip_address(text)
+    except ValueError:
+        return None

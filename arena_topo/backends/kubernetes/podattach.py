@@ -220,9 +220,8 @@ class _Talk:
         while True:
             # Even before the first `select`, which sees nothing of what came in one TLS record with
             # the server's consent.
-            for channel, data in link.received():
-                self._take(channel, data)
-            link.flush()
+            if not self._exchange():
+                break
             if self._status and ended == math.inf:
                 ended = time.monotonic() + _FAREWELL
             self._keep_alive()
@@ -244,6 +243,19 @@ class _Talk:
         if not self._status:
             raise podexec.broken(link.server, link.pod, "it was closed before the command ended")
         return podexec.exit_code(bytes(self._status), link.pod, self._command)
+
+    def _exchange(self) -> bool:
+        """Take what has arrived, and send what waits; False where that is over for good."""
+        try:
+            for channel, data in self._link.received():
+                self._take(channel, data)
+            self._link.flush()
+        except ClusterError:
+            # Load balancers may reset what is over; the exit code has arrived for all that.
+            if not self._status:
+                raise
+            return False
+        return True
 
     def _patience(self, ended: float) -> float:
         now = time.monotonic()

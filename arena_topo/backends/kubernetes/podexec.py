@@ -19,7 +19,7 @@ from urllib.parse import unquote, urlencode, urlsplit
 from arena_topo.backends.kubernetes.connection import CONNECT_TIMEOUT, log
 from arena_topo.backends.kubernetes.failures import refusal
 from arena_topo.backends.kubernetes.pooling import socks_missing, tls
-from arena_topo.errors import ClusterError, TimedOut
+from arena_topo.errors import ClusterError, NotPossible, TimedOut
 
 if TYPE_CHECKING:
     from arena_topo.backends.kubernetes.connection import Access, Connection
@@ -78,7 +78,8 @@ def connect(
 ) -> Any:
     """A `websocket.WebSocket` to a command in a pod, which `query` describes, in so many seconds.
 
-    NotFound if there is no such pod, AccessDenied where it is not allowed, TimedOut, ClusterError.
+    NotFound if there is no such pod, AccessDenied where it is not allowed, TimedOut, ClusterError,
+    NotPossible where a proxy is in between to which one speaks over TLS.
     """
     import websocket
 
@@ -156,9 +157,16 @@ def _proxy(found: Access, timeout: float) -> dict[str, Any]:
         # What is not said here would be taken from the environment, which `access` has read.
         return {"http_no_proxy": ["*"]}
     split = urlsplit(found.proxy)
+    if split.scheme == "https":
+        raise NotPossible(
+            "commands in pods cannot be run through an https:// proxy",
+            why="websocket-client would speak to the proxy, and log in there, in clear text",
+            hint="name an http:// or socks5:// proxy in proxy-url or HTTPS_PROXY, or the API server"
+            " in NO_PROXY",
+        )
     settings: dict[str, Any] = {
         "http_proxy_host": split.hostname,
-        "http_proxy_port": split.port or (443 if split.scheme == "https" else 80),
+        "http_proxy_port": split.port or 80,
         "proxy_type": "http",
     }
     if split.scheme.startswith("socks"):
@@ -179,7 +187,13 @@ def _heard(socket: Any, pod: str, command: Sequence[str], deadline: float) -> Do
     channels: dict[int, bytearray] = {number: bytearray() for number in (STDOUT, STDERR, STATUS)}
     while True:
         socket.settimeout(max(0.001, deadline - time.monotonic()))
-        opcode, data = socket.recv_data()
+        try:
+            opcode, data = socket.recv_data()
+        except _errors():
+            # Load balancers may reset what is over; the exit code has arrived for all that.
+            if not channels[STATUS]:
+                raise
+            break
         if opcode == ABNF.OPCODE_CLOSE:
             break
         if data and data[0] in channels:

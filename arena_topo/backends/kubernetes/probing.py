@@ -27,6 +27,7 @@ from arena_topo.manifests.values import (
     MAP,
     MAP_FORMAT,
     PER_WORKER,
+    POD_GROUPS,
 )
 
 Object = dict[str, Any]
@@ -41,7 +42,7 @@ _NODE = "arena-topo-probe"
 _GROUP = "0,1"
 _ADMISSION = "/apis/admissionregistration.k8s.io"
 _REVIEWS = "/apis/authorization.k8s.io/v1"
-_VERBS = ("list", "watch", "patch")
+_VERBS = ("list", "patch")
 _NO_RIGHT = re.compile(r'cannot create resource "pods"')
 _TYPE = re.compile(r"""\.type\s*==\s*(["'])(?P<type>[^"']+)\1""")
 _DRIVER = re.compile(r"""device\.driver\s*==\s*(["'])(?P<driver>[^"']+)\1""")
@@ -56,10 +57,17 @@ def mechanisms(api: Connection, namespace: str) -> Mechanisms:
     notes: list[str] = []
     tried = _tried(api, namespace, notes)
     classes, extended = _classes(api, notes)
+    version = _pod_groups(api) if tried.gang else ""
+    if tried.gang and not version:
+        notes.append(
+            f"the cluster serves no PodGroup of scheduling.k8s.io in {' or '.join(POD_GROUPS)} that"
+            " you may ask for: workers are not joined to one"
+        )
     return Mechanisms(
         admission=tried.admission,
         claims=tried.claims,
-        gang=tried.gang,
+        gang=tried.gang and bool(version),
+        gang_version=version,
         patches=_patches(api, namespace, notes),
         classes=classes,
         extended=extended,
@@ -222,7 +230,7 @@ def _read(api: Connection, namespace: str, notes: list[str], refused: _Refused) 
         admission=placing is not None and placing.get(FORMAT_LABEL) == MAP_FORMAT,
         claims=_stands(api, CLAIMS_POLICY),
         # Where there are no PodGroups, the API server drops what that policy writes.
-        gang=_stands(api, GANG_POLICY) and _has_pod_groups(api),
+        gang=_stands(api, GANG_POLICY) and bool(_pod_groups(api)),
     )
 
 
@@ -250,25 +258,32 @@ def _stands(api: Connection, name: str) -> bool | None:
     return labels is not None and labels.get(FORMAT_LABEL, MAP_FORMAT) == MAP_FORMAT
 
 
-def _has_pod_groups(api: Connection) -> bool | None:
+def _pod_groups(api: Connection) -> str:
+    """The version of scheduling.k8s.io in which PodGroups are to be written; "" where none serves.
+
+    Others of that group may be served without any: it has PriorityClasses too.
+    """
     from arena_topo.manifests.claims import SCHEDULING  # noqa: PLC0415  only where it is read
 
-    try:
-        served = api.get(f"/apis/{SCHEDULING}")
-    except NotFound:
-        return False
-    except AccessDenied as error:
-        if error.status != FORBIDDEN:
-            raise
-        return None
-    return any(one.get("name") == "podgroups" for one in served.get("resources") or ())
+    for version in POD_GROUPS:
+        try:
+            served = api.get(f"/apis/{SCHEDULING}/{version}")
+        except NotFound:
+            continue
+        except AccessDenied as error:
+            if error.status != FORBIDDEN:
+                raise
+            continue
+        if any(one.get("name") == "podgroups" for one in served.get("resources") or ()):
+            return version
+    return ""
 
 
 # Rights, classes and quotas
 
 
 def _patches(api: Connection, namespace: str, notes: list[str]) -> bool | None:
-    """Whether the caller may list, watch and patch the pods of a namespace."""
+    """Whether the caller may list and patch the pods of a namespace."""
     body = {
         "apiVersion": "authorization.k8s.io/v1",
         "kind": "SelfSubjectRulesReview",

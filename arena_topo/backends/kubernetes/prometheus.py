@@ -12,18 +12,17 @@ import base64
 import contextlib
 import json
 import os
-import re
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlencode, urlsplit
+from urllib.parse import urlencode
 
 from arena_topo.backends import metrics
 from arena_topo.backends.kubernetes.failures import cause
-from arena_topo.backends.kubernetes.kubeconfig import proxy_of_environment
+from arena_topo.backends.kubernetes.kubeconfig import parted, proxy_of_environment, shown
 from arena_topo.errors import AccessDenied, ArenaError, ClusterError, TimedOut
 from arena_topo.escaping import brief
 
@@ -55,7 +54,6 @@ _NOT_OK = 300
 _ODD = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 _PIECE = 1 << 16
 _NAME = "Prometheus"
-_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,8 +94,7 @@ class Prometheus:
                 where = _parts(direct.address)[0]
                 answer = self._bounded(where, lambda: _asked(direct, query, deadline))
             else:
-                with self._api.within(PATIENCE):
-                    answer = self._bounded(_NAME, lambda: self._passed_on(query, deadline))
+                answer = self._bounded(_NAME, lambda: self._passed_on(query, deadline))
             if answer is None:
                 tell(
                     "no Prometheus was found that could say what GPUs do; if there is one,"
@@ -122,13 +119,14 @@ class Prometheus:
 
     def _passed_on(self, query: str, deadline: float) -> Any:
         """What the Prometheus behind the API server answers; None if there is none."""
-        if self._found is None:
-            self._found = (found(self._api),)
-        [path] = self._found
-        if path is None:
-            return None
-        left = max(0.1, deadline - time.monotonic())
-        return _read(_NAME, self._api.streamed(path, {"query": query}, silence=left), deadline)
+        with self._api.within(deadline - time.monotonic()):
+            if self._found is None:
+                self._found = (found(self._api),)
+            [path] = self._found
+            if path is None:
+                return None
+            left = max(0.1, deadline - time.monotonic())
+            return _read(_NAME, self._api.streamed(path, {"query": query}, silence=left), deadline)
 
     def _bounded(self, where: str, work: Callable[[], Any]) -> Any:
         """What comes of `work`; TimedOut after `PATIENCE` seconds, and then nobody waits for it.
@@ -221,7 +219,9 @@ def _asked(direct: Direct, query: str, deadline: float) -> Any:
     try:
         with pool:
             url = f"{bare.rstrip('/')}{_PATH}?{urlencode({'query': query})}"
-            answer = pool.request("GET", url, headers=headers, preload_content=False)
+            answer = pool.request(
+                "GET", url, headers=headers, redirect=False, preload_content=False
+            )
             with contextlib.closing(answer):
                 if answer.status >= _NOT_OK:
                     said = f"{answer.status} {answer.reason or ''}".rstrip()
@@ -237,20 +237,11 @@ def _parts(address: str) -> tuple[str, str]:
     ClusterError for one that cannot be asked; it never holds the password.
     """
     try:
-        split = urlsplit(address)
-        odd = split.scheme not in {"http", "https"} or not split.hostname or split.port == 0
+        return parted(address)
     except ValueError:
-        odd = True
-    # A password with a bare slash or question mark would be taken for the name of the host.
-    if odd or ("@" in address and "@" not in split.netloc):
-        scheme = _SCHEME.match(address)
-        rest = re.split(r"[?#]", address[scheme.end() if scheme else 0 :].rpartition("@")[2])[0]
-        shown = f"{scheme[0] if scheme else ''}{rest}"
-        raise ClusterError(f"{shown!r} is no address such as http://10.0.0.1:9090")
-    login, _, host = split.netloc.rpartition("@")
-    user, _, password = login.partition(":")
-    bare = split._replace(netloc=host, query="", fragment="").geturl()
-    return bare, f"{unquote(user)}:{unquote(password)}" if login else ""
+        raise ClusterError(
+            f"{shown(address)!r} is no address such as http://10.0.0.1:9090"
+        ) from None
 
 
 def _results(answer: Any) -> list[Any]:

@@ -15,7 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from arena_topo import manifests
 from arena_topo.backends import observed
+from arena_topo.backends.kubernetes.belonging import is_about
 from arena_topo.backends.kubernetes.connection import CONFLICT, INVALID
+from arena_topo.backends.kubernetes.failures import Unreadable, unsure
+from arena_topo.backends.kubernetes.shapes import nonsense, oddity, stored_job
 from arena_topo.backends.kubernetes.writing import GROUP, PLURAL, part
 from arena_topo.backends.queue import (
     Snapshot,
@@ -24,8 +27,9 @@ from arena_topo.backends.queue import (
     suspender,
 )
 from arena_topo.errors import AccessDenied, ArenaError, ClusterError, NotFound, TimedOut
-from arena_topo.manifests import ApiVersion, Manifest, Plan, install
+from arena_topo.manifests import ApiVersion, Manifest, Plan, install, transition
 from arena_topo.manifests.values import STATE, Mechanisms
+from arena_topo.manifests.volumes import config_maps
 from arena_topo.topology import Cluster, published
 
 if TYPE_CHECKING:
@@ -44,6 +48,9 @@ SERVER_ERROR = 500
 
 _STORM = 30.0
 """Seconds for which a patch is sent again that found no gap between the writes of others."""
+
+_TRIES = 5
+"""How often a patch is sent of which nobody knows whether it was taken."""
 
 _TEST_FAILED = "the server rejected our request due to an error in our request"
 """What a server says of a JSON patch whose test failed, and of nothing else (apimachinery,
@@ -86,7 +93,11 @@ class KubernetesQueue:
             nonlocal listed
             path = f"/apis/{GROUP}/{self.api_version()}/{PLURAL}"
             small = []
-            for one in self._api.collect(path, None, **query):
+            for one in self._api.collect(path, None, judged=True, **query):
+                if oddity(one) is not None:
+                    # What one tenant writes must stop nobody: the notes of the cluster name it.
+                    small.append({**one, "kind": "MPIJob"})
+                    continue
                 jobs.append(one)
                 # What its queue has suspended holds nothing, whatever is still written on it, and
                 # what waits neither: left out, looks for each of those that wait are one look.
@@ -147,6 +158,8 @@ class KubernetesQueue:
         if self.api_version() is ApiVersion.V1ALPHA1:
             return ("suspend", "schedulingGates")
         seen, _ = self._engine.writer.create_job(plan, mpijob, dryRun="All")
+        if queued(seen, {}) is None:
+            raise nonsense(seen, "its workers are not as they were sent")
         kept = ((seen.get("spec") or {}).get("runPolicy") or {}).get("suspend") is True
         return (*(() if kept else ("suspend",)), *manifests.dropped(mpijob, seen))
 
@@ -180,22 +193,28 @@ class KubernetesQueue:
     def change(
         self, stored: Mapping[str, Any], patch: Sequence[Mapping[str, Any]]
     ) -> Manifest | None:
-        """Apply a JSON patch to a job; None if one of its tests failed, or the job is gone."""
+        """Apply a JSON patch to a job; None if one of its tests failed, or the job is gone.
+
+        It tests what it changes, so it is sent again where the server fails or breaks off.
+        """
         meta = stored["metadata"]
         end = time.monotonic() + _STORM
+        doubts = 0
         for attempt in itertools.count():
             try:
-                return self._api.patch(self._path(meta["namespace"], meta["name"]), patch)
+                answer = self._api.patch(self._path(meta["namespace"], meta["name"]), patch)
+                return stored_job(answer, Unreadable)
             except NotFound:
                 return None
             except ClusterError as error:
                 # Policies and validation answer 422 as well, and asking again would not help.
                 if error.status == INVALID and _TEST_FAILED in error.message:
-                    return None
-                # Others wrote to the job all the while: the tests say whether that matters.
-                if error.status != CONFLICT:
+                    return self._applied(stored, patch) if doubts else None
+                doubts += unsure(error)
+                if doubts == _TRIES or not (unsure(error) or error.status == CONFLICT):
                     raise
-                if time.monotonic() > end:
+                # Others wrote to the job all the while: the tests say whether that matters.
+                if error.status == CONFLICT and time.monotonic() > end:
                     raise ClusterError(
                         f"others wrote to the job {meta['name']} all the time",
                         status=CONFLICT,
@@ -206,10 +225,28 @@ class KubernetesQueue:
             time.sleep(random.uniform(0, longest))  # noqa: S311  no secret
         raise AssertionError("the last attempt returns or raises")
 
+    def _applied(
+        self, stored: Mapping[str, Any], patch: Sequence[Mapping[str, Any]]
+    ) -> Manifest | None:
+        """The job as a patch left it whose answer was lost; None if the patch was not taken."""
+        found = self.get(stored["metadata"]["namespace"], stored["metadata"]["name"])
+        return found if found is not None and transition.took_effect(patch, found) else None
+
+    def missing(self, stored: Mapping[str, Any]) -> tuple[str, ...]:
+        """The ConfigMaps that the pods of a job mount, and that are not there."""
+        space = part(stored["metadata"]["namespace"])
+        found = []
+        for name in config_maps(dict(stored)):
+            try:
+                self._api.get(f"/api/v1/namespaces/{space}/configmaps/{part(name)}")
+            except NotFound:
+                found.append(name)
+        return tuple(found)
+
     def get(self, namespace: str, name: str) -> Manifest | None:
         """One MPIJob; None if there is none."""
         try:
-            return self._api.get(self._path(namespace, name))
+            return stored_job(self._api.get(self._path(namespace, name)))
         except NotFound:
             return None
 
@@ -244,14 +281,11 @@ class KubernetesQueue:
     def events(self, stored: Mapping[str, Any]) -> list[Manifest]:
         """The events about a job and its pods, oldest first; none where they may not be read."""
         meta = stored["metadata"]
-        prefix = f"{meta['name']}-"
+        name, uids = str(meta["name"]), {str(meta["uid"])}
+        created = moment(meta.get("creationTimestamp")) or 0.0
 
         def keep(one: Object) -> Object | None:
-            about = one.get("involvedObject") or {}
-            name = str(about.get("name"))
-            of_job = about.get("uid") == meta["uid"]
-            mine = of_job or name == meta["name"] or name.startswith(prefix)
-            return one if mine else None
+            return one if is_about(one, name=name, created=created, uids=uids) else None
 
         path = f"/api/v1/namespaces/{part(meta['namespace'])}/events"
         try:

@@ -1,6 +1,8 @@
-"""Whether what a server gives out as a job or a pod has the shape of one, as far as it is read.
+"""Whether what a server gives out as an object has the shape of one, as far as it is read.
 
-Pure. An API server keeps to the shape; whatever else may answer in its place need not.
+Pure. An API server keeps to the shape; whatever else may answer in its place need not. The one
+exception are custom resources whose CRD checks little: what one tenant writes there must stop
+nobody else, so whoever lists them looks at each (`oddity`) and goes on without the odd ones.
 """
 
 from __future__ import annotations
@@ -21,8 +23,15 @@ class _Map:
 
 _ENDED = {"exitCode": int, "reason": str, "message": str, "signal": int}
 _STATE = {"running": {}, "waiting": {"reason": str, "message": str}, "terminated": _ENDED}
-_CONTAINER = {"name": str}
+_CONTAINER = {
+    "name": str,
+    "env": [{"name": str}],
+    "resources": {"limits": {}, "requests": {}},
+}
 _CONTAINER_STATUS = {"name": str, "state": _STATE, "lastState": _STATE, "restartCount": int}
+_REQUIRED = {
+    "nodeSelectorTerms": [{"matchFields": [{"key": str, "values": [str]}]}],
+}
 _POD_SPEC = {
     "containers": [_CONTAINER],
     "initContainers": [_CONTAINER],
@@ -30,6 +39,11 @@ _POD_SPEC = {
     "nodeName": str,
     "priorityClassName": str,
     "restartPolicy": str,
+    "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": _REQUIRED}},
+    "schedulingGates": [{"name": str}],
+    "schedulingGroup": {},
+    "resourceClaims": [{"name": str}],
+    "volumes": [{"name": str, "configMap": {"name": str}}],
 }
 _REPLICAS = {"template": {"metadata": {}, "spec": _POD_SPEC}}
 _KNOWN: dict[str, _Shape] = {
@@ -48,6 +62,11 @@ _KNOWN: dict[str, _Shape] = {
         **_POD_SPEC,
         **_REPLICAS,
         "runPolicy": {},
+        # Of a node, a service, a DeviceClass.
+        "taints": [{"key": str, "value": str, "effect": str}],
+        "ports": [{}],
+        "selectors": [{"cel": {"expression": str}}],
+        "extendedResourceName": str,
         "mpiReplicaSpecs": {"Launcher": _REPLICAS, "Worker": _REPLICAS},
     },
     "status": {
@@ -60,32 +79,80 @@ _KNOWN: dict[str, _Shape] = {
         "conditions": [{"type": str, "status": str, "reason": str, "message": str}],
         "containerStatuses": [_CONTAINER_STATUS],
         "initContainerStatuses": [_CONTAINER_STATUS],
+        # Of a Deployment, a service, a node, a quota.
+        "readyReplicas": int,
+        "loadBalancer": {"ingress": [{"ip": str, "hostname": str}]},
+        "capacity": {},
+        "allocatable": {},
+        "hard": {},
+        "used": {},
+        # Of reviews.
+        "userInfo": {"username": str},
+        "resourceRules": [{"verbs": [str], "apiGroups": [str], "resources": [str]}],
     },
+    # Of an event, a PriorityClass.
+    "involvedObject": {"kind": str, "name": str, "uid": str},
+    "series": {},
+    "type": str,
+    "reason": str,
+    "message": str,
+    "value": int,
+    # Of what a server serves.
+    "resources": [{"name": str}],
+    "versions": [{"version": str}],
+    "preferredVersion": {"version": str},
 }
-"""What is read of MPIJobs (all three versions) and pods; their names differ where they do."""
+"""What is read of MPIJobs (all three versions), pods and all others; the names of their fields
+differ where they do."""
 
 _TYPES = {str: "text", int: "number"}
 
 
 def oddity(one: Any) -> str | None:
-    """What is wrong with a job or a pod: `status.conditions is no list`; None if nothing is.
+    """What is wrong with an object: `status.conditions is no list`; None if nothing is.
 
     What may be absent may be null too; only `metadata.name` must be there.
     """
     meta = one.get("metadata") if isinstance(one, Mapping) else None
     if not isinstance(meta, Mapping) or not meta.get("name"):
         return "it has no name"
+    return misfit(one)
+
+
+def misfit(one: Any) -> str | None:
+    """What is wrong with an answer that need not have a name, such as a review."""
     return _odd(one, _KNOWN, "")
 
 
-def sound(one: dict[str, Any]) -> dict[str, Any]:
-    """The same job or pod; ClusterError if it has not the shape of one."""
+def sound(one: dict[str, Any], kind: type[ClusterError] = ClusterError) -> dict[str, Any]:
+    """The same object; ClusterError, of this kind, if it has not the shape of one."""
     odd = oddity(one)
-    if odd is None:
-        return one
-    meta = one.get("metadata")
+    if odd is not None:
+        raise nonsense(one, odd, kind)
+    return one
+
+
+def stored_job(
+    one: dict[str, Any], kind: type[ClusterError] = ClusterError, *, tried: bool = False
+) -> dict[str, Any]:
+    """The same MPIJob as a server stores it; ClusterError if something is missing that each has.
+
+    One that was only `tried`, in a dry run, has no revision.
+    """
+    meta, spec = sound(one, kind)["metadata"], one.get("spec")
+    for key in ("namespace", "uid", *(() if tried else ("resourceVersion",))):
+        if not meta.get(key):
+            raise nonsense(one, f"there is no metadata.{key}", kind)
+    if spec is None:
+        raise nonsense(one, "there is no spec", kind)
+    return one
+
+
+def nonsense(one: Any, odd: str, kind: type[ClusterError] = ClusterError) -> ClusterError:
+    """The error of an object that makes no sense."""
+    meta = one.get("metadata") if isinstance(one, Mapping) else None
     name = meta.get("name") if isinstance(meta, dict) else None
-    raise ClusterError(
+    return kind(
         f"what the API server says of {brief(str(name or 'an object'), 253)} makes no sense",
         why=odd,
         hint="is there a proxy in between? see what `kubectl get -o yaml` says",
@@ -93,7 +160,7 @@ def sound(one: dict[str, Any]) -> dict[str, Any]:
 
 
 def bare(one: dict[str, Any]) -> dict[str, Any]:
-    """A job or a pod without all that may make no sense."""
+    """An object without all that may make no sense."""
     kept = ("name", "namespace", "uid", "creationTimestamp")
     meta = one["metadata"]
     return {"metadata": {key: meta[key] for key in kept if isinstance(meta.get(key), str)}}
@@ -106,7 +173,7 @@ def _odd(value: Any, shape: _Shape, path: str) -> str | None:
     if isinstance(shape, list):
         if not isinstance(value, list):
             return f"{path} is no list"
-        if not all(isinstance(item, dict) for item in value):
+        if isinstance(shape[0], dict) and not all(isinstance(item, dict) for item in value):
             return f"{path} is no list of objects"
         return next((odd for item in value if (odd := _odd(item, shape[0], path))), None)
     if shape is _Map:

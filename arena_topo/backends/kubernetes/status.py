@@ -15,6 +15,7 @@ from typing import Any
 
 from arena_topo import manifests
 from arena_topo.backends import Instance, JobStatus, Phase
+from arena_topo.backends.queue import KUBE_QUEUE, suspender
 from arena_topo.backends.usage import gpu_count, job_over, launcher_command, worker_template
 from arena_topo.manifests.values import GPU_GROUP, Forecast
 from arena_topo.topology import natural
@@ -30,12 +31,6 @@ _MOST_GPUS = 2**31 - 1
 ROLE_LABELS = ("training.kubeflow.org/job-role", "mpi-job-role", "mpi_role_type")
 INDEX_LABEL = "training.kubeflow.org/replica-index"
 _LAUNCHER_ROLES = frozenset({"launcher", "master"})
-
-KUBE_QUEUE = "scheduling.x-k8s.io/suspend"
-"""Annotation of kube-queue; `true` while it holds the job."""
-
-QUEUE_LABELS = ("kueue.x-k8s.io/queue-name",)
-"""Labels that name the queue which decides when a job starts."""
 
 HANDED_OVER = "decides when it starts; then it is placed"
 """How the reason ends that is recorded on a job which another queue starts."""
@@ -155,8 +150,13 @@ def _named(pod: Object) -> str:
 
 
 def _forecast(mpijob: Object, phase: Phase) -> Forecast | None:
-    """What is recorded of the placement; that its queue has not started it yet, only while so."""
+    """What is recorded of the placement; that its queue has not started it yet, only while so.
+
+    Of a job that is over only the placement that it had: it waits for nothing any more.
+    """
     found = manifests.recorded(dict(mpijob))
+    if found is not None and phase.over and not found.workers:
+        return None
     if found is None or phase is Phase.QUEUING:
         return found
     over = (found.reason or "").endswith(HANDED_OVER)
@@ -230,16 +230,16 @@ def _phase(mpijob: Object, pods: list[Object], chief: Object | None) -> Phase:
 
 def _held(mpijob: Object, pods: list[Object]) -> Phase | None:
     """Who keeps a job from starting: a queue, `suspend`, or its wait for GPUs; None if nobody."""
-    meta = mpijob["metadata"]
-    annotations, labels = meta.get("annotations") or {}, meta.get("labels") or {}
+    annotations = mpijob["metadata"].get("annotations") or {}
     policy = (mpijob.get("spec") or {}).get("runPolicy") or {}
     suspended = policy.get("suspend") is True
-    if annotations.get(KUBE_QUEUE) == "true" and (suspended or not pods):
+    # Operators that know kube-queue need no `suspend` beside its annotation.
+    if suspender(mpijob) is not None and (
+        suspended or (annotations.get(KUBE_QUEUE) == "true" and not pods)
+    ):
         return Phase.QUEUING
     if not suspended:
         return None
-    if any(labels.get(key) for key in QUEUE_LABELS) or "kueue" in str(policy.get("managedBy")):
-        return Phase.QUEUING
     forecast = manifests.recorded(dict(mpijob))
     if forecast is not None and forecast.state in {"waiting", "placed"}:
         return Phase.PENDING

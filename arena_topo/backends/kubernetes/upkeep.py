@@ -5,15 +5,17 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from arena_topo.backends import view
+from arena_topo.backends.kubernetes.belonging import belongs, controller_of
 from arena_topo.backends.kubernetes.connection import CONFLICT, Connection
 from arena_topo.backends.kubernetes.queue import LEASE, SYSTEM
 from arena_topo.backends.kubernetes.writing import deletion, part
 from arena_topo.backends.queue import written
-from arena_topo.errors import AlreadyExists, ArenaError, ClusterError, NotFound
+from arena_topo.errors import AccessDenied, AlreadyExists, ArenaError, ClusterError, NotFound
 from arena_topo.topology import Cluster, published
 
 if TYPE_CHECKING:
@@ -109,22 +111,74 @@ class Lease:
         return text if "." in text else text.replace("Z", ".000000Z")
 
 
+class _Launchers:
+    """Who controls the batch Jobs that own launchers, by their uids; each is asked for once.
+
+    `before` are those that were known already: who controls an object never changes.
+    """
+
+    def __init__(
+        self, api: Connection, before: Mapping[str, str | None], tell: Callable[[str], None]
+    ) -> None:
+        self._api = api
+        self._before = before
+        self._tell = tell
+        self._denied = False
+        self.controllers: dict[str, str | None] = {}
+
+    def controller_uid(self, namespace: str, owner: Mapping[str, Any]) -> str | None:
+        """The uid of the controller of a workload; None where there is none, or nobody may look."""
+        uid = str(owner.get("uid"))
+        if uid in self._before:
+            self.controllers[uid] = self._before[uid]
+        if uid in self.controllers or self._denied or owner.get("kind") != "Job":
+            return self.controllers.get(uid)
+        path = f"/apis/batch/v1/namespaces/{part(namespace)}/jobs/{part(str(owner['name']))}"
+        try:
+            job = self._api.get(path)
+        except NotFound:
+            return None
+        except AccessDenied as denied:
+            self._denied = True
+            self._tell(
+                f"warning: {denied.message}: launchers that are left on machines which do not"
+                " answer stay there; `arena-topo install` prints the role that lets the controller"
+                " look"
+            )
+            return None
+        controller = controller_of(job) if job["metadata"].get("uid") == uid else None
+        self.controllers[uid] = None if controller is None else str(controller["uid"])
+        return self.controllers[uid]
+
+
 class Upkeep:
     """The reads and writes of a controller beyond those of the queue."""
 
     def __init__(self, engine: KubernetesBackend) -> None:
         self._api = engine.api
+        self._launchers: Mapping[str, str | None] = {}
 
     def lease(self, identity: str) -> Lease:
         """The Lease of the controller of this identity."""
         return Lease(self._api, identity)
 
-    def pods(self) -> Mapping[tuple[str, str], list[Object]]:
-        """The pods of all jobs that have not ended, by namespace and name of the job."""
+    def pods(
+        self, jobs: Iterable[Mapping[str, Any]], tell: Callable[[str], None] = lambda _: None
+    ) -> Mapping[tuple[str, str], list[Object]]:
+        """The pods that these MPIJobs control, by namespace and name of the job.
+
+        A pod that only carries the name of a job in its labels is not among them.
+        """
+        known = {(one["metadata"]["namespace"], one["metadata"]["name"]): one for one in jobs}
         found: dict[tuple[str, str], list[Object]] = defaultdict(list)
+        launchers = _Launchers(self._api, self._launchers, tell)
         for pod in self._api.collect("/api/v1/pods", None, labelSelector=_JOB):
             meta = pod["metadata"]
-            found[meta["namespace"], (meta.get("labels") or {}).get(_JOB, "")].append(pod)
+            key = meta["namespace"], (meta.get("labels") or {}).get(_JOB, "")
+            controller_uid = partial(launchers.controller_uid, meta["namespace"])
+            if key in known and belongs(pod, known[key], controller_uid):
+                found[key].append(pod)
+        self._launchers = launchers.controllers
         return found
 
     def bury(self, pod: Mapping[str, Any]) -> None:
@@ -144,10 +198,11 @@ class Upkeep:
         }
         self._write(body)
 
-    def mirror(self) -> int:
+    def mirror(self, tell: Callable[[str], None] = lambda _: None) -> int:
         """Copy what agents have published to where ACK's tools look; how many there are.
 
-        What was copied for nodes that are gone is deleted.
+        What was copied for nodes that are gone is deleted. ConfigMaps that somebody else has made
+        there, as with `topology publish`, are left as they are, and `tell` hears of each.
         """
         source = f"/api/v1/namespaces/{published.OWN_NAMESPACE}/configmaps"
         target = f"/api/v1/namespaces/{published.NAMESPACE}/configmaps"
@@ -161,20 +216,44 @@ class Upkeep:
                 "metadata": {
                     "name": meta["name"],
                     "namespace": published.NAMESPACE,
-                    "labels": {**(meta.get("labels") or {}), _MIRRORED: "true"},
+                    "labels": {**(meta.get("labels") or {}), published.MIRRORED: "true"},
                     "annotations": meta.get("annotations") or {},
                 },
                 "data": one.get("data") or {},
             }
-        listed = self._api.collect(target, None, labelSelector=f"{_MIRRORED}=true")
+        listed = self._api.collect(target, None, labelSelector=selector)
         there = {one["metadata"]["name"]: one for one in listed}
+        copies = {name: one for name, one in there.items() if _is_copy(one)}
         for name, body in wanted.items():
-            if name not in there or not _same(there[name], body):
-                self._write(body)
-        for name in there.keys() - wanted.keys():
-            with contextlib.suppress(NotFound):
-                self._api.delete(f"{target}/{part(name)}")
+            if name in copies:
+                self._renew_copy(target, copies[name], body)
+            elif name in there or not self._create_copy(target, body):
+                tell(
+                    f"note: ConfigMap {published.NAMESPACE}/{name} is left as it is: somebody else"
+                    " has made it"
+                )
+        for name in copies.keys() - wanted.keys():
+            meta = copies[name]["metadata"]
+            exactly = {"uid": meta["uid"], "resourceVersion": meta["resourceVersion"]}
+            with _unless_overtaken():
+                self._api.delete(f"{target}/{part(name)}", {"preconditions": exactly})
         return len(wanted)
+
+    def _create_copy(self, target: str, body: Object) -> bool:
+        """Create a copy; False where there is something else of its name."""
+        try:
+            self._api.post(target, body)
+        except AlreadyExists:
+            return False
+        return True
+
+    def _renew_copy(self, target: str, copy: Object, body: Object) -> None:
+        """Make a copy say what it is to say, unless it was changed since it was read."""
+        if _same(copy, body):
+            return
+        meta = {**body["metadata"], "resourceVersion": copy["metadata"]["resourceVersion"]}
+        with _unless_overtaken():
+            self._api.put(f"{target}/{part(meta['name'])}", {**body, "metadata": meta})
 
     def _write(self, body: Object) -> None:
         """Create an object, or make it what it should be."""
@@ -195,10 +274,23 @@ class Upkeep:
                 self._api.put(f"{path}/{meta['name']}", fresh)
 
 
+@contextlib.contextmanager
+def _unless_overtaken() -> Iterator[None]:
+    """Let a write be refused because the object is gone, or was changed since it was read."""
+    try:
+        yield
+    except NotFound:
+        pass
+    except ClusterError as error:
+        if error.status != CONFLICT:
+            raise
+
+
+def _is_copy(config_map: Object) -> bool:
+    """Whether a ConfigMap was made by `mirror`."""
+    return (config_map["metadata"].get("labels") or {}).get(published.MIRRORED) == "true"
+
+
 def _same(found: Object, body: Object) -> bool:
     """Whether a ConfigMap says already what it is to say."""
     return all((found.get(key) or {}) == (body.get(key) or {}) for key in ("data", "binaryData"))
-
-
-_MIRRORED = "arena-topo.io/mirrored"
-"""Label of what the controller copied for ACK's tools."""

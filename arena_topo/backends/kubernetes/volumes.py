@@ -27,8 +27,9 @@ def bound(api: Connection, namespace: str | None) -> tuple[Volume, ...]:
     AccessDenied says which right is missing; UsageError is for what no namespace is called.
     """
     space = f"/namespaces/{part(namespace)}" if namespace else ""
+    path = f"/api/v1{space}/persistentvolumeclaims"
     try:
-        found = [_volume(one) for one in api.collect(f"/api/v1{space}/persistentvolumeclaims")]
+        found = [_volume(one) for one in api.collect(path, judged=True)]
     except AccessDenied as error:
         if namespace is None:
             error.hint = f"{error.hint}; or ask for one namespace with -n"

@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from arena_topo.backends.kubernetes.connection import CONFLICT, Connection
-from arena_topo.backends.kubernetes.failures import unsure
+from arena_topo.backends.kubernetes.failures import Unreadable, unsure
+from arena_topo.backends.kubernetes.shapes import stored_job
 from arena_topo.backends.kubernetes.status import seconds
 from arena_topo.errors import (
     AccessDenied,
@@ -181,12 +182,13 @@ class Writer:
         try:
             while True:
                 try:
-                    return self._api.post(path, first, **query)
+                    made, warnings = self._api.post(path, first, **query)
+                    return stored_job(made, Unreadable, tried=bool(query)), warnings
                 except AlreadyExists:
                     there = self._api.get(f"{path}/{first['metadata']['name']}") if lost else None
                     if there is None or not _made_of(there, first, began):
                         raise
-                    return there, ()
+                    return stored_job(there), ()
                 except ClusterError as error:
                     if lost or not unsure(error):
                         raise
@@ -204,7 +206,7 @@ class Writer:
         """Take back a job of which nobody knows whether it was made; else say that it may be."""
         try:
             with self._api.grace():
-                there = self._api.get(f"{path}/{first['metadata']['name']}")
+                there = stored_job(self._api.get(f"{path}/{first['metadata']['name']}"))
         except NotFound:
             return
         except ArenaError:

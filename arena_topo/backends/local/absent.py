@@ -20,15 +20,18 @@ _ONLY_ON_CLUSTERS = (
     "tensorboard",
     "rdma",
     "device",
+    "cpu",
+    "memory",
     "launcher_cpu",
     "launcher_memory",
+    "share_memory",
     "service_account",
     "mpi_implementation",
 )
 """What a job may ask of its containers, of which there are none here."""
 
-_UNTIMED = ("running_timeout", "ttl_after_finished")
-"""What an operator does once a job has run, or has been over, for some time."""
+_UNTIMED = ("ttl_after_finished",)
+"""What an operator does once a job has been over for some time."""
 
 
 class Clusterless:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from arena_topo.backends import console
+from arena_topo.backends.local import decoding
 from arena_topo.backends.local.ledger import Entry
 from arena_topo.errors import ArenaError, NotFound, NotPossible
 
@@ -18,6 +19,13 @@ CONTAINER = "mpi"
 
 _SIGNALLED = 128
 """What shells add to the number of the signal that ended a process."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _PodsFile:
+    """What is read here of `pods.json`: the folder in which the processes of the job start."""
+
+    folder: str
 
 
 def attach(
@@ -39,9 +47,10 @@ def attach(
     _check(entry, instance)
     place = entry.folder / "pods" / instance
     try:
-        environment = json.loads((place / "env").read_bytes())
-        folder = json.loads((entry.folder / "pods.json").read_bytes())["folder"]
-    except (OSError, ValueError, KeyError) as error:
+        environment = decoding.decoded((place / "env").read_bytes(), dict[str, str], "env")
+        pods = (entry.folder / "pods.json").read_bytes()
+        folder = decoding.decoded(pods, _PodsFile, "pods.json").folder
+    except (OSError, ValueError) as error:
         raise ArenaError(f"instance {instance} is ending, or its files cannot be read") from error
     tell(f"Hello! Arena attach the container {CONTAINER} of instance {instance}")
     words = tuple(command) or (console.SHELL if terminal else console.PLAIN_SHELL)
@@ -94,10 +103,12 @@ def _run(words: Sequence[str], environment: dict[str, str], folder: str, *, fed:
             env=environment,
             stdin=None if fed else subprocess.DEVNULL,
         )
-    except OSError as error:
+    except (OSError, ValueError) as error:
         for key, handler in held.items():
             signal.signal(key, handler)
-        raise ArenaError(f"`{words[0]}` cannot be run in {folder}", why=error.strerror) from error
+        # A ValueError is of words or variables that no process can have.
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise ArenaError(f"`{words[0]}` cannot be run in {folder}", why=why) from error
 
     def typed(number: int, _frame: object) -> None:
         # What a terminal sends, it sends to the command as well.

@@ -28,6 +28,7 @@ from arena_topo.backends import (
 from arena_topo.backends.local import logfile, processes, seating, supervisor
 from arena_topo.backends.local.absent import Clusterless
 from arena_topo.backends.local.ledger import (
+    MOST_WORKERS,
     Broken,
     Entry,
     Ledger,
@@ -76,12 +77,15 @@ def open_backend(options: Options) -> LocalBackend:
 
 
 def _broken(error: Broken) -> JobStatus:
+    created = 0.0
+    with suppress(OSError):  # somebody deletes it at this moment
+        created = error.folder.stat().st_mtime
     return JobStatus(
         uid=error.uid or "",
         name=error.folder.name,
         namespace=error.folder.parent.name,
         phase=Phase.UNKNOWN,
-        created=error.folder.stat().st_mtime,
+        created=created,
         reason=f"{error.why}; remove it: {error.hint}",
     )
 
@@ -284,18 +288,24 @@ class LocalBackend(Clusterless):
             return
         if uid is not None and uid != entry.submission.uid:
             raise not_found(name, namespace)
-        ours = entry.submission.host == seating.host()
+        ours = seating.is_here(entry)
         before = self._status(self._alive(entry) or entry)
-        left = _stop(entry) if ours else frozenset()
-        self._remember(entry, before)
-        with self._ledger.lock():
-            found = self._ledger.read(entry.folder)
-            # Somebody else may have removed it meanwhile, and even made another.
-            if found is not None and found.submission.uid == entry.submission.uid:
-                if ours:
-                    # Its supervisor does this too, but it may have been killed.
-                    supervisor.remove_scratch(found)
-                self._ledger.remove(found)
+        if self._environment.get(processes.JOB_MARK) == entry.submission.uid:
+            # This very process ends with the job, so the supervisor has to remove it.
+            self._remember(entry, before)
+            self._ledger.give_up(entry)
+            return
+        with self._ledger.deleting(entry):
+            left = _stop(entry) if ours else frozenset()
+            self._remember(entry, before)
+            with self._ledger.lock():
+                found = self._ledger.read(entry.folder)
+                # Somebody else may have removed it meanwhile, and even made another.
+                if found is not None and found.submission.uid == entry.submission.uid:
+                    if ours:
+                        # Its supervisor does this too, but it may have been killed.
+                        supervisor.remove_scratch(found)
+                    self._ledger.remove(found)
         if left:
             raise ArenaError(
                 f"the job {name} is deleted, but {processes.listed(left)} of it cannot be ended",
@@ -326,15 +336,13 @@ class LocalBackend(Clusterless):
         """One job; NotFound if there is none."""
         _reap()
         try:
-            entry = self._ledger.entry(name, namespace)
+            alive = self._alive(self._ledger.entry(name, namespace))
+            if alive is None:
+                raise not_found(name, namespace)
         except NotFound as missing:
             raise NotFound(f"{missing.message},please use 'arena submit' to create it.") from None
         except Broken as error:
             return _broken(error)
-        alive = self._alive(entry)
-        if alive is None:
-            # Deleted just now.
-            return self.job(name, namespace)
         return self._status(alive)
 
     def request(self, name: str, namespace: str) -> Request | None:
@@ -355,13 +363,13 @@ class LocalBackend(Clusterless):
 
         try:
             return launcher_command(self._ledger.manifest(entry))
-        except (OSError, ValueError, LookupError):  # somebody deletes it at this moment
+        except (OSError, Broken):  # somebody deletes it at this moment
             return ""
 
     def _labels(self, entry: Entry) -> Mapping[str, str]:
         try:
             found: Mapping[str, str] = self._ledger.manifest(entry)["metadata"].get("labels") or {}
-        except (OSError, ValueError, LookupError):  # somebody deletes it at this moment
+        except (OSError, Broken):  # somebody deletes it at this moment
             return {}
         return found
 
@@ -373,7 +381,7 @@ class LocalBackend(Clusterless):
         """The log of one pod as it is now, in pieces: of its last run, or of the one before."""
         _check_container(options.container, instance)
         entry = self._ledger.entry(job.name, job.namespace)
-        if instance not in {one.name for one in job.instances}:
+        if instance not in {one.name for one in (*job.instances, *job.stopped)}:
             raise NotFound(
                 f"invalid instance name {instance} in job {job.name},please use"
                 f" 'arena-topo get {job.name}' to make sure instance name"
@@ -385,9 +393,10 @@ class LocalBackend(Clusterless):
         self, job: JobStatus, options: LogOptions, wanted: Wanted = lambda _: True
     ) -> LocalFollowing:
         """The logs of the job's pods that are wanted, in one; see `Backend.follow`."""
-        from arena_topo.backends.local.following import LocalFollowing  # noqa: PLC0415  rare
+        from arena_topo.backends.local import following  # noqa: PLC0415  only here, and to delete
+        from arena_topo.backends.local.following import LocalFollowing  # noqa: PLC0415  the same
 
-        pods = (one for one in job.instances if wanted(_source(one)))
+        pods = (one for one in (*job.instances, *job.stopped) if wanted(_source(one)))
         first = next((one.name for one in pods), launcher_name(job.name))
         _check_container(options.container, first)
         entry = self._ledger.entry(job.name, job.namespace)
@@ -400,7 +409,11 @@ class LocalBackend(Clusterless):
                 return None
             return self._alive(found)
 
-        return LocalFollowing(look() or entry, look, options, wanted)
+        found = look() or entry
+        if found.record.phase is Phase.SUSPENDED and not options.follow:
+            # What is there is read, and nothing is waited for.
+            return LocalFollowing(following.settled(found), lambda: None, options, wanted)
+        return LocalFollowing(found, look, options, wanted)
 
     def attach(
         self,
@@ -455,21 +468,27 @@ class LocalBackend(Clusterless):
         return tuple(entry for entry in found if entry is not None)
 
     def _alive(self, entry: Entry) -> Entry | None:
-        """The job, written down as failed if its supervisor was killed; None if it is gone now."""
-        if not supervisor.dead(self._ledger, entry):
-            return entry
-        with self._ledger.lock():
-            found = self._ledger.read(entry.folder)
-            if found is None or not supervisor.dead(self._ledger, found):
-                return found
-            return supervisor.bury(self._ledger, found)
+        """The job, written down as failed if its supervisor was killed; None if it is gone now.
+
+        One that is over because somebody deletes it is gone.
+        """
+        found: Entry | None = entry
+        if supervisor.dead(self._ledger, entry):
+            with self._ledger.lock():
+                found = supervisor.current(self._ledger, entry)
+        over = found is not None and found.record.phase.over
+        return None if found is not None and over and self._ledger.is_deleted(found) else found
 
     def _status(self, entry: Entry) -> JobStatus:
+        entry = replace(entry, record=replace(entry.record, forecast=seating.present(entry)))
         job, record = entry.submission, entry.record
         phase, reason = record.phase, record.reason
-        if not phase.over and job.host != seating.host():
+        if not phase.over and not seating.is_here(entry):
             phase = Phase.UNKNOWN
             reason = f"it runs on {job.host}, which cannot be looked into from here"
+        elif phase in {Phase.PENDING, Phase.RUNNING} and self._ledger.is_full():
+            root = self._ledger.root
+            reason = f"the disk of {root} is full, so nothing of the job can be written down"
         return JobStatus(
             uid=job.uid,
             name=job.name,
@@ -478,6 +497,7 @@ class LocalBackend(Clusterless):
             created=job.created,
             finished=record.finished,
             instances=tuple(_instances(entry)),
+            stopped=tuple(_stopped(entry)),
             priority=job.priority or "N/A",
             request_gpus=job.workers * job.gpus,
             allocated_gpus=job.workers * job.gpus if phase is Phase.RUNNING else 0,
@@ -489,6 +509,12 @@ class LocalBackend(Clusterless):
 
 
 def _check(job: MPIJob) -> None:
+    if job.workers > MOST_WORKERS:
+        raise InvalidJob(
+            f"a job of {job.workers} workers does not run on one machine",
+            why=f"each worker is a process, and {MOST_WORKERS} of one job are the most",
+            hint="use --backend kubernetes, or fewer workers",
+        )
     if job.queue:
         raise InvalidJob(
             "--queue is for clusters",
@@ -523,13 +549,15 @@ def _instances(entry: Entry) -> Iterator[Instance]:
     if entry.record.phase is Phase.SUSPENDED:
         return
     nodes = {index: node for index, node, _ in entry.record.forecast.workers}
+    # Its processes were ended from outside, and came to no end of their own.
+    cut = entry.record.phase is Phase.FAILED and entry.record.exit_code is None
     for index in (None, *range(job.workers)):
         name = launcher_name(job.name) if index is None else worker_name(job.name, index)
         pod = entry.record.pods.get(name)
         pending = pod is None and not entry.record.phase.over
         if pending:
             status = "Pending"
-        elif pod is None or (pod.finished and index is None and pod.exit_code != 0):
+        elif pod is None or (pod.finished and (cut or (index is None and pod.exit_code != 0))):
             status = "Error"
         else:
             status = "Completed" if pod.finished else "Running"
@@ -550,6 +578,25 @@ def _instances(entry: Entry) -> Iterator[Instance]:
             uid=f"{job.uid}-{name}",
             failure=f"ended with exit code {pod.exit_code}" if pod and pod.exit_code else None,
         )
+
+
+def _stopped(entry: Entry) -> Iterator[Instance]:
+    """The pods of a suspended job that have written logs."""
+    job = entry.submission
+    if entry.record.phase is not Phase.SUSPENDED:
+        return
+    for index in (None, *range(job.workers)):
+        name = launcher_name(job.name) if index is None else worker_name(job.name, index)
+        if (entry.folder / "pods" / name / "log").exists():
+            yield Instance(
+                name=name,
+                status="Terminated",
+                created=job.created,
+                chief=index is None,
+                worker=index,
+                gpus=0 if index is None else job.gpus,
+                uid=f"{job.uid}-{name}",
+            )
 
 
 def _stop(entry: Entry) -> AbstractSet[int]:

@@ -168,13 +168,17 @@ class LocalFollowing:
             self._folder = None
 
 
+def settled(entry: Entry) -> Entry:
+    """A job whose processes are ended, as one that is over: its logs are read to their end."""
+    return replace(entry, record=replace(entry.record, phase=Phase.FAILED, reason=None))
+
+
 def everything(entry: Entry) -> Iterator[Line | Notice]:
     """All lines of all runs of all pods of a job whose processes are ended.
 
     A notice (`Turn.CUT`) comes before those of a log whose beginning was given up.
     """
-    record = replace(entry.record, phase=Phase.FAILED, reason=None)
-    over = replace(entry, record=record)
+    over = settled(entry)
     with LocalFollowing(over, lambda: over, LogOptions(), lambda _: True, every=True) as following:
         while not following.done:
             for one in following.read(0.0):

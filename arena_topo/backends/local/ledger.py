@@ -2,16 +2,22 @@
 
     $XDG_STATE_HOME/arena-topo/             ~/.local/state/arena-topo where that is not set
       lock                                  held while GPUs are given out
-      changes                               touched whenever GPUs or places in the queue change
+      changes                               touched whenever GPUs or places in the queue get free
       jobs/NAMESPACE/NAME/
         manifest.json                       the objects of the plan, as a cluster would get them
         submission.json                     what the supervisor must know besides (see Submission)
         record                              where the job stands (see Record)
         events                              what happened, one JSON object a line
         alive                               locked by the supervisor for as long as it lives
+        room                                space for the record of the job's end on a full disk
+        deleted                             locked by whoever deletes the job
         held                                there while the job is suspended, or is to be
+        unwanted                            there if the job deletes itself: its supervisor does it
         pods/POD/env                        its environment
         pods/POD/{log,times,runs,kept-from} output, and when it was written (see logfile)
+
+The folder must be the user's own and closed to others. What a killed submitter or deleter leaves
+in it (jobs/NAMESPACE/.new-*, .gone-*) is removed by who lists jobs next.
 
 Records and everything else are replaced as wholes, so that a reader never sees half a file, and a
 process killed at any point leaves a job that others understand, or none. A folder's name may pass
@@ -36,14 +42,22 @@ from pathlib import Path
 from typing import Any
 
 from arena_topo.backends import Event, Phase
+from arena_topo.backends.local import decoding, shape
+from arena_topo.backends.local.decoding import is_moment
 from arena_topo.backends.local.processes import Process
+from arena_topo.backends.private import require_private
 from arena_topo.errors import ArenaError, NotFound, UsageError
-from arena_topo.manifests import Forecast, Manifest
-from arena_topo.solver import Policy, Reason, Request
-from arena_topo.topology import NodeName
+from arena_topo.manifests import Forecast, Guarantee, Manifest
+from arena_topo.solver import Request
 
 FORMAT = 1
 """The version of the files; a reader refuses those of a later one."""
+
+_ROOM, _ROOM_OF_POD = 1 << 16, 1 << 14
+"""Bytes that a job's records and the first lines of its logs take, beside its environments."""
+
+_FULL = 1 << 14
+"""Bytes without which a record may not be written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +126,24 @@ class Entry:
         return not self.record.phase.over and self.record.forecast.state == "placed"
 
 
+MOST_WORKERS = 1 << 15
+"""Workers of a job, at most: each is a process, and Linux has no more of them by default
+(proc(5), pid_max)."""
+
+_MOST_GPUS = 1 << 12
+"""GPUs of a machine, at most: far more than there are in one."""
+
+_LAST_EXIT_CODE = 255
+
+_FOLDER = re.compile(r"[a-z0-9A-Z]([-a-z0-9A-Z_.]*[a-z0-9A-Z])?")
+"""What jobs, namespaces and pods may be called, since folders are named after them."""
+
+_UNFINISHED = (".new-", ".gone-")
+"""How the folders begin of jobs that are being written, and being removed."""
+
+_UID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
 def state_folder(environment: Mapping[str, str]) -> Path:
     """Where the state lives; ArenaError where the user has no home."""
     named = environment.get("XDG_STATE_HOME", "")
@@ -148,8 +180,8 @@ class Broken(ArenaError):
         """The mark of its processes, if that at least can be read."""
         try:
             with _opened(self.folder) as opened:
-                return str(_loaded(opened, "submission.json")["uid"])
-        except (OSError, ValueError, TypeError, KeyError):
+                return _uid(opened)
+        except (OSError, ValueError):
             return None
 
 
@@ -164,7 +196,7 @@ class Ledger:
     def folder(self, name: str, namespace: str) -> Path:
         """The folder of a job; UsageError where the names cannot be names of folders."""
         for what, word in (("job name", name), ("namespace", namespace)):
-            if re.fullmatch(r"[a-z0-9A-Z]([-a-z0-9A-Z_.]*[a-z0-9A-Z])?", word) is None:
+            if _FOLDER.fullmatch(word) is None:
                 raise UsageError(f"{word!r} is not a {what}")
         return self.jobs / namespace / name
 
@@ -172,10 +204,12 @@ class Ledger:
     def lock(self) -> Iterator[None]:
         """Keep every other process from giving out GPUs, adding jobs or removing them."""
         with self._writing():
-            self._make(self.root)
+            self._make()
             descriptor = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             with self._writing():
+                if os.fstat(descriptor).st_uid != os.geteuid():
+                    raise PermissionError("the file lock in it belongs to another user")
                 # Not lockf: its locks are the process's, so threads would not keep each other out.
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield
@@ -198,17 +232,29 @@ class Ledger:
 
         Containers may share a state folder and a host name, but not their processes.
         """
+        return _is_locked(entry.folder / "alive")
+
+    @contextlib.contextmanager
+    def deleting(self, entry: Entry) -> Iterator[None]:
+        """Show for as long as it takes that a job is being deleted.
+
+        Shown by a lock, which ends with its process: a job whose deleter was killed is there again.
+        """
+        descriptor = -1
+        with contextlib.suppress(OSError):
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+            descriptor = os.open(entry.folder / "deleted", flags, 0o600)
+            # Who deletes it at the same time shows it as well.
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         try:
-            descriptor = os.open(entry.folder / "alive", os.O_RDWR | os.O_CLOEXEC)
-        except OSError:
-            return False
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError as error:
-            return error.errno == errno.EWOULDBLOCK
+            yield
         finally:
-            os.close(descriptor)
-        return False
+            if descriptor >= 0:
+                os.close(descriptor)
+
+    def is_deleted(self, entry: Entry) -> bool:
+        """Whether a job is being deleted."""
+        return _is_locked(entry.folder / "deleted")
 
     def hold(self, entry: Entry) -> None:
         """Mark a job to be held once it is ended; the caller holds the lock and has seen it."""
@@ -224,11 +270,20 @@ class Ledger:
         """Whether a job is to be held once it is ended."""
         return (entry.folder / "held").exists()
 
+    def give_up(self, entry: Entry) -> None:
+        """Mark a job to be removed by its supervisor once its processes have ended."""
+        with self._writing():
+            (entry.folder / "unwanted").touch(mode=0o600)
+
+    def is_given_up(self, entry: Entry) -> bool:
+        """Whether a job is to be removed once its processes have ended."""
+        return (entry.folder / "unwanted").exists()
+
     def holds(self, entry: Entry) -> bool:
         """Whether the job is still there; True where the disk does not say."""
         try:
             with _opened(entry.folder) as opened:
-                return bool(_loaded(opened, "submission.json")["uid"] == entry.submission.uid)
+                return _uid(opened) == entry.submission.uid
         except (FileNotFoundError, NotADirectoryError):
             return False
         except (OSError, ValueError):
@@ -246,7 +301,7 @@ class Ledger:
         found = []
         for folder in self._jobs(namespace):
             with contextlib.suppress(Broken):
-                entry = self.read(folder)
+                entry = _read(folder)
                 if entry is not None:
                     found.append(entry)
         return tuple(sorted(found, key=lambda one: (one.submission.created, one.submission.uid)))
@@ -256,33 +311,43 @@ class Ledger:
         found = []
         for folder in self._jobs(namespace):
             try:
-                self.read(folder)
+                _read(folder)
             except Broken as error:
                 found.append(error)
         return tuple(found)
 
     def _jobs(self, namespace: str | None) -> Iterator[Path]:
+        self._require_private()
         for space in [self.jobs / namespace] if namespace else _folders(self.jobs):
-            # Folders that start with a dot are jobs still being written, or being removed.
-            yield from (one for one in _folders(space) if not one.name.startswith("."))
+            require_private(space)
+            folders = _folders(space)
+            if any(one.name.startswith(_UNFINISHED) for one in folders):
+                self._sweep(space)
+            # Folders with other names are jobs still being written, or none of this program's.
+            yield from (one for one in folders if _FOLDER.fullmatch(one.name))
+
+    def _sweep(self, space: Path) -> None:
+        """Remove what submitters and deleters left that were killed at their work.
+
+        They work while they hold the lock: what is unfinished while nobody has it stays so.
+        """
+        with contextlib.suppress(OSError):
+            descriptor = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                for one in _folders(space):
+                    if one.name.startswith(_UNFINISHED):
+                        shutil.rmtree(one, ignore_errors=True)
+                # The folder of a namespace goes with its last job.
+                space.rmdir()
+            finally:
+                os.close(descriptor)
 
     def read(self, folder: Path) -> Entry | None:
         """The job in a folder; None if there is none; Broken if it makes no sense."""
-        try:
-            with _opened(folder) as opened:
-                submission = _loaded(opened, "submission.json")
-                record = _loaded(opened, "record")
-            if record["format"] == FORMAT:
-                return Entry(
-                    folder=folder,
-                    submission=_submission(submission),
-                    record=_record(record["record"]),
-                )
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except (OSError, ValueError, TypeError, KeyError) as error:
-            raise Broken(folder, f"its folder {folder} cannot be read: {error}") from error
-        raise Broken(folder, f"{folder} was written by another version of arena-topo")
+        self._require_private()
+        require_private(folder.parent)
+        return _read(folder)
 
     def manifests(self, name: str, namespace: str) -> tuple[Manifest, ...]:
         """The objects of a job, as a cluster would have them; none if there is no such job."""
@@ -290,12 +355,9 @@ class Ledger:
         if self.read(folder) is None:
             return ()
         try:
-            with _opened(folder) as opened:
-                return tuple(_loaded(opened, "manifest.json"))
+            return _manifests(folder)
         except (FileNotFoundError, NotADirectoryError):
             return ()
-        except (OSError, ValueError, TypeError) as error:
-            raise Broken(folder, f"its folder {folder} cannot be read: {error}") from error
 
     def create(
         self,
@@ -316,6 +378,7 @@ class Ledger:
             try:
                 _written(made / "manifest.json", json.dumps(list(objects)))
                 _written(made / "submission.json", _submitted(submission))
+                _take_room(made, submission)
                 record = replace(record, supervisor=start(made))
                 _written(made / "record", _dumped(record))
                 # Remains of a job that was never finished being made have no record: no job.
@@ -324,7 +387,7 @@ class Ledger:
             except BaseException:
                 shutil.rmtree(made, ignore_errors=True)
                 raise
-        self.announce()
+        # Not announced: whoever waits gains nothing by one more job.
         return Entry(folder=folder, submission=submission, record=record)
 
     def write(self, entry: Entry, record: Record, *, announce: bool = True) -> Entry:
@@ -336,11 +399,13 @@ class Ledger:
         with self._writing():
             try:
                 with _opened(entry.folder) as opened:
-                    if _loaded(opened, "submission.json")["uid"] != entry.submission.uid:
+                    if _uid(opened) != entry.submission.uid:
                         raise missing
                     _replace(opened, "record", _dumped(record))
             except (FileNotFoundError, NotADirectoryError):
                 raise missing from None
+            except ValueError as error:
+                raise _unreadable(entry.folder, error) from error
         if announce:
             self.announce()
         return replace(entry, record=record)
@@ -378,6 +443,21 @@ class Ledger:
         except OSError:
             return 0
 
+    def make_room(self, entry: Entry) -> None:
+        """Give back the room that was kept for the record of the job's end."""
+        with contextlib.suppress(OSError):
+            (entry.folder / "room").unlink()
+
+    def is_full(self) -> bool:
+        """Whether the disk has no room left to write down what happens to jobs."""
+        try:
+            disk = os.statvfs(self.root)
+        except OSError:
+            return False
+        # Some blocks may be kept for root alone; file systems without a size have no blocks.
+        free = disk.f_bfree if os.geteuid() == 0 else disk.f_bavail
+        return disk.f_blocks > 0 and free * disk.f_frsize < _FULL
+
     def note(self, entry: Entry, event: Event) -> None:
         """Write down something that happened; never an error, since the work comes first."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
@@ -389,26 +469,33 @@ class Ledger:
     def events(self, entry: Entry) -> tuple[Event, ...]:
         """What happened to a job, oldest first."""
         try:
-            lines = (entry.folder / "events").read_text().splitlines()
+            lines = (entry.folder / "events").read_bytes().splitlines()
         except OSError:
             return ()
         found = []
         for line in lines:
             # A full disk leaves a last line that is cut off.
-            with contextlib.suppress(ValueError, TypeError):
-                found.append(Event(**json.loads(line)))
+            with contextlib.suppress(ValueError):
+                event = decoding.decoded(line, Event, "events")
+                if is_moment(event.when):
+                    found.append(event)
         return tuple(found)
 
     def manifest(self, entry: Entry) -> Manifest:
-        """The MPIJob as it was submitted."""
-        found: Manifest = json.loads((entry.folder / "manifest.json").read_bytes())[0]
-        return found
+        """The MPIJob as it was submitted; OSError where it is not there, Broken if it is none."""
+        return _manifests(entry.folder)[0]
 
-    def _make(self, folder: Path) -> None:
+    def _make(self, *folders: Path) -> None:
         # Environments and logs may hold secrets: nobody else gets to read any of it.
         self.root.parent.mkdir(parents=True, exist_ok=True)
-        for one in (self.root, self.jobs, folder):
+        for one in (self.root, self.jobs, *folders):
             one.mkdir(mode=0o700, exist_ok=True)
+            require_private(one)
+
+    def _require_private(self) -> None:
+        """Make sure that nobody else can change or read what is in the state folder."""
+        require_private(self.root)
+        require_private(self.jobs)
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
@@ -422,6 +509,38 @@ class Ledger:
             ) from error
 
 
+def _is_locked(path: Path) -> bool:
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno == errno.EWOULDBLOCK
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def _take_room(folder: Path, submission: Submission) -> None:
+    """OSError if the disk has no room for what a job's supervisor is about to write.
+
+    Some of it is kept, for the record of the job's end.
+    """
+    environment = len(json.dumps(dict(submission.environment)))
+    descriptor = os.open(folder / "room", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        count = _ROOM + (submission.workers + 1) * (_ROOM_OF_POD + environment)
+        os.posix_fallocate(descriptor, 0, count)
+        os.ftruncate(descriptor, _FULL)
+    except OSError as error:
+        if error.errno not in {errno.EOPNOTSUPP, errno.EINVAL}:
+            raise
+    finally:
+        os.close(descriptor)
+
+
 def not_found(name: str, namespace: str) -> NotFound:
     """The error of a job that is not there."""
     return NotFound(f"Not found training job {name} in namespace {namespace}")
@@ -433,6 +552,8 @@ def _folders(folder: Path) -> list[Path]:
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            return []
         raise ArenaError(
             f"cannot read the local jobs in {folder}", why=error.strerror or str(error)
         ) from error
@@ -441,17 +562,19 @@ def _folders(folder: Path) -> list[Path]:
 @contextlib.contextmanager
 def _opened(folder: Path) -> Iterator[int]:
     """A folder that stays the same one while it is renamed or replaced by another."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        # No folder has a name that no folder can have.
+        if error.errno == errno.ENAMETOOLONG:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT)) from error
+        raise
+    try:
+        if os.fstat(descriptor).st_uid != os.geteuid():
+            raise PermissionError("it belongs to another user")
         yield descriptor
     finally:
         os.close(descriptor)
-
-
-def _loaded(opened: int, name: str) -> Any:
-    descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=opened)
-    with os.fdopen(descriptor, "rb") as file:
-        return json.load(file)
 
 
 def _written(path: Path, text: str) -> None:
@@ -484,40 +607,114 @@ def _dumped(record: Record) -> str:
     return json.dumps({"format": FORMAT, "record": asdict(record)})
 
 
-def _record(data: Mapping[str, Any]) -> Record:
-    forecast = data["forecast"]
-    supervisor = data["supervisor"]
-    return Record(
-        **{
-            **data,
-            "phase": Phase(data["phase"]),
-            "forecast": Forecast(
-                **{
-                    **forecast,
-                    "workers": tuple(
-                        (i, node, tuple(gpus)) for i, node, gpus in forecast["workers"]
-                    ),
-                }
-            ),
-            "supervisor": None if supervisor is None else Process(**supervisor),
-            "pods": {name: PodRecord(**pod) for name, pod in data["pods"].items()},
-        }
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Marked:
+    """What is always read of `submission.json`."""
+
+    uid: str
 
 
-def _submission(data: Mapping[str, Any]) -> Submission:
-    request = data["request"]
-    return Submission(
-        **{
-            **data,
-            "request": None if request is None else _request(request),
-            "remarks": tuple(data["remarks"]),
-        }
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Version:
+    """What is read of `record` before all else: whether the rest of it is understood."""
+
+    format: int
 
 
-def _request(data: Mapping[str, Any]) -> Request:
-    excluded = {NodeName(node): Reason(reason) for node, reason in data["excluded"].items()}
-    # A record of an earlier version says nothing of a policy.
-    policy = Policy(data.get("policy", Policy.PACK))
-    return Request(**{**data, "excluded": excluded, "policy": policy})
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Recorded:
+    """The file `record`, in the version of this program."""
+
+    record: Record
+
+
+def _uid(opened: int) -> str:
+    """The mark of a job's processes; ValueError for what cannot be one."""
+    found = decoding.read(opened, "submission.json", _Marked).uid
+    # Every supervisor carries an empty mark, since it is of no job.
+    if _UID.fullmatch(found) is None:
+        raise ValueError("submission.json: uid is no UUID")
+    return found
+
+
+def _read(folder: Path) -> Entry | None:
+    """The job in a folder that is trusted; None if there is none; Broken if it makes no sense."""
+    try:
+        with _opened(folder) as opened:
+            submission = decoding.read(opened, "submission.json", Submission)
+            recorded = decoding.read(opened, "record", dict[str, Any])
+        if decoding.converted(recorded, _Version, "record").format == FORMAT:
+            record = decoding.converted(recorded, _Recorded, "record").record
+            entry = Entry(folder=folder, submission=submission, record=record)
+            _check(entry)
+            return entry
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError) as error:
+        raise _unreadable(folder, error) from error
+    raise Broken(folder, f"{folder} was written by another version of arena-topo")
+
+
+def _manifests(folder: Path) -> tuple[Manifest, ...]:
+    """The objects of a job; OSError where they are not there, Broken where they are none."""
+    try:
+        with _opened(folder) as opened:
+            found = decoding.read(opened, "manifest.json", list[Manifest])
+        _require_objects(found)
+    except ValueError as error:
+        raise _unreadable(folder, error) from error
+    return tuple(found)
+
+
+def _require_objects(found: list[Manifest]) -> None:
+    if not found:
+        raise ValueError("manifest.json: there is no MPIJob in it")
+    decoding.converted(found, list[shape.Object], "manifest.json")
+    decoding.converted(found[0], shape.MPIJob, "manifest.json")
+
+
+def _unreadable(folder: Path, error: Exception) -> Broken:
+    return Broken(folder, f"its folder {folder} cannot be read: {error}")
+
+
+def _check(entry: Entry) -> None:
+    """Refuse a job in whose files something cannot be so, with a ValueError."""
+    for complaint in _complaints(entry):
+        raise ValueError(complaint)
+
+
+def _complaints(entry: Entry) -> Iterator[str]:
+    """What cannot be so in the files of a job, although everything has the right type."""
+    job = entry.submission
+    if _UID.fullmatch(job.uid) is None:
+        yield "submission.json: uid is no UUID"
+    if (job.name, job.namespace) != (entry.folder.name, entry.folder.parent.name):
+        yield "submission.json: it is the submission of another job"
+    if not is_moment(job.created):
+        yield "submission.json: created is no time"
+    if any("\0" in word for pair in job.environment.items() for word in pair):
+        yield "submission.json: environment has a zero byte"
+    sizes: list[tuple[int, int]] = [(job.workers, job.gpus)]
+    if job.request is not None:
+        sizes.append((job.request.workers, job.request.gpus))
+    for workers, gpus in sizes:
+        if not 0 <= workers <= MOST_WORKERS or not 0 <= gpus <= _MOST_GPUS:
+            yield "submission.json: workers or gpus is out of range"
+    yield from _odd_record(entry.record, job.workers)
+
+
+def _odd_record(record: Record, workers: int) -> Iterator[str]:
+    pods = record.pods.values()
+    moments = [record.finished, *(when for pod in pods for when in (pod.started, pod.finished))]
+    if not all(when is None or is_moment(when) for when in moments):
+        yield "record: a time is out of range"
+    codes = [record.exit_code, *(pod.exit_code for pod in pods)]
+    if not all(code is None or 0 <= code <= _LAST_EXIT_CODE for code in codes):
+        yield "record: an exit code is out of range"
+    if not all(map(_FOLDER.fullmatch, record.pods)):
+        yield "record: pods has a name that is none of a folder"
+    if record.forecast.guarantee not in {None, *Guarantee}:
+        yield "record: forecast.guarantee is unknown"
+    for worker, _, gpus in record.forecast.workers:
+        if worker not in range(workers) or not all(0 <= gpu < _MOST_GPUS for gpu in gpus):
+            yield "record: forecast.workers is out of range"

@@ -20,11 +20,13 @@ import contextlib
 import errno
 import os
 import struct
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
+from arena_topo.backends.local.decoding import is_moment
 from arena_topo.backends.logs import LogOptions
 from arena_topo.errors import ArenaError, NotFound, UsageError
 from arena_topo.job import Quantity
@@ -52,6 +54,9 @@ _CHUNK = 1 << 18
 
 _BLOCK = 4096
 """Holes begin and end at blocks of the file system, most often of this size."""
+
+_RESERVED = 32
+"""Bytes that no place in a log is longer than, in decimal digits."""
 
 _PUNCH, _KEEP_SIZE = 2, 1
 """FALLOC_FL_PUNCH_HOLE and FALLOC_FL_KEEP_SIZE of fallocate(2); linux/falloc.h."""
@@ -106,7 +111,8 @@ class Keeper:
         self._most = most
         self._kept = _number(self._note)
         self._count = self._first = 0
-        self._size = 0
+        self._size = self._noted = 0
+        """How long the log was at the last look, and by the last entry of its times."""
         with contextlib.suppress(OSError):
             self._resume()
 
@@ -117,15 +123,25 @@ class Keeper:
             self._count = os.fstat(times.fileno()).st_size // TIMES.size
             if self._count:
                 times.seek((self._count - 1) * TIMES.size)
-                self._size = TIMES.unpack(times.read(TIMES.size))[1]
+                self._size = self._noted = TIMES.unpack(times.read(TIMES.size))[1]
             self._first = _covering(times.fileno(), self._count, self._kept + 1)
+
+    def reserve(self) -> None:
+        """Take the room that cutting the log will need, before it can fill the disk."""
+        if self._most is not None:
+            with contextlib.suppress(OSError):
+                _reserve(self._note)
 
     def look(self) -> bool:
         """Note how long the log is now; False if it did not grow."""
         try:
             size = os.stat(self._log).st_size  # noqa: PTH116  a Path costs more than the call
-            if size <= self._size:
-                return False
+        except OSError:
+            return False
+        if size <= self._noted:
+            return False
+        grew, self._size = size > self._size, size
+        try:
             descriptor = os.open(self._times, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 entry = TIMES.pack(time.time(), size)
@@ -133,9 +149,10 @@ class Keeper:
             finally:
                 os.close(descriptor)
         except OSError:
-            return False
+            # A full disk: the log is kept within its limit all the same, by its size alone.
+            return grew
         self._count += 1
-        self._size = size
+        self._noted = size
         return True
 
     def bound(self) -> str | None:
@@ -160,23 +177,28 @@ class Keeper:
 
     def _cut(self, most: int, entries: int) -> None:
         """Keep about three quarters of what may be kept, so that this is not to be done at once."""
-        with open(self._log, "r+b") as log, open(self._times, "r+b") as times:  # noqa: PTH123
+        with contextlib.ExitStack() as opened:
+            log = opened.enter_context(open(self._log, "r+b")).fileno()  # noqa: PTH123
+            times = -1
+            if self._count:
+                times = opened.enter_context(open(self._times, "r+b")).fileno()  # noqa: PTH123
             least = self._size - most * 3 // 4
             if self._count > entries:
                 oldest = max(self._first, self._count - 1 - entries * 3 // 4)
-                least = max(least, TIMES.unpack(os.pread(times.fileno(), 16, oldest * 16))[1])
-            begin = _next_line(log.fileno(), least, self._size)
+                least = max(least, TIMES.unpack(os.pread(times, 16, oldest * 16))[1])
+            begin = _next_line(log, least, self._size)
             _replace(self._note, str(begin))
-            first = _covering(times.fileno(), self._count, begin + 1)
+            first = _covering(times, self._count, begin + 1)
             try:
-                _punch(log.fileno(), self._kept, begin)
-                _punch(times.fileno(), self._first * TIMES.size, first * TIMES.size)
+                _punch(log, self._kept, begin)
+                _punch(times, self._first * TIMES.size, first * TIMES.size)
             except OSError:
                 if self._kept:
                     _replace(self._note, str(self._kept))
                 else:
                     os.unlink(self._note)  # noqa: PTH108  a text, as all paths here
                 raise
+        self.reserve()
         self._kept, self._first = begin, first
 
 
@@ -224,7 +246,8 @@ class LogFile:
         """The byte at which each run begins, that of the first being 0."""
         data = _content(f"{self._place}/runs", self._folder)
         whole = len(data) - len(data) % RUNS.size
-        return (0, *(at for (at,) in RUNS.iter_unpack(data[:whole])))
+        size = self.size()
+        return (0, *(min(at, size) for (at,) in RUNS.iter_unpack(data[:whole])))
 
     def entries(self, first: int, most: int) -> list[tuple[float, int]]:
         """Some of the times, from one on: Unix seconds, and the bytes written by then."""
@@ -233,7 +256,10 @@ class LogFile:
         if descriptor is None or self._opened("log") is None or self._count() <= first:
             return []
         data = os.pread(descriptor, most * TIMES.size, first * TIMES.size)
-        return list(TIMES.iter_unpack(data[: len(data) - len(data) % TIMES.size]))
+        found = TIMES.iter_unpack(data[: len(data) - len(data) % TIMES.size])
+        length = self.size()
+        # A log is as long as its times say, or longer; times that no clock can show are no times.
+        return [(when if is_moment(when) else 0.0, min(size, length)) for when, size in found]
 
     def covering(self, byte: int) -> int:
         """The first of the times by which so many bytes were written."""
@@ -439,9 +465,10 @@ def _punch(descriptor: int, begin: int, end: int) -> None:
 
 def _number(path: str, folder: int | None = None) -> int:
     try:
-        return int(_content(path, folder) or b"0")
+        found = int(_content(path, folder) or b"0")
     except ValueError:
         return 0
+    return found if 0 <= found <= sys.maxsize else 0
 
 
 def _content(path: str, folder: int | None) -> bytes:
@@ -455,8 +482,20 @@ def _content(path: str, folder: int | None) -> bytes:
         os.close(descriptor)
 
 
+def _reserve(path: str) -> None:
+    """Take the room that `_replace` will need, for when the disk is full."""
+    with open(f"{path}.new", "ab") as file:  # noqa: PTH123  a text, as all paths here
+        if file.tell() == 0:
+            file.write(b" " * _RESERVED)
+
+
 def _replace(path: str, text: str) -> None:
     temporary = f"{path}.new"
-    with open(temporary, "w", encoding="ascii") as file:  # noqa: PTH123  a text, as all paths here
-        file.write(text)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        # Into the room that is reserved: a file that is cut off first would need new room.
+        os.pwrite(descriptor, text.encode("ascii"), 0)
+        os.ftruncate(descriptor, len(text))
+    finally:
+        os.close(descriptor)
     os.replace(temporary, path)  # noqa: PTH105

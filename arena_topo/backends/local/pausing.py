@@ -74,8 +74,10 @@ class LocalPausing:
 
     def _found(self, name: str, namespace: str) -> Entry:
         """The job as it stands; the caller holds the lock."""
-        entry = self.ledger.entry(name, namespace)
-        return supervisor.bury(self.ledger, entry) if supervisor.dead(self.ledger, entry) else entry
+        found = supervisor.current(self.ledger, self.ledger.entry(name, namespace))
+        if found is None:
+            raise not_found(name, namespace)
+        return found
 
     def _note(self, entry: Entry, reason: str, message: str) -> None:
         source = f"mpijob/{entry.submission.name}"
@@ -90,7 +92,7 @@ def _check(entry: Entry, cannot: str, over: str) -> None:
     job, phase = entry.submission, entry.record.phase
     if phase.over:
         raise NotPossible(cannot, why=f"it has {phase}", hint=over)
-    if job.host != seating.host():
+    if not seating.is_here(entry):
         raise NotPossible(cannot, why=f"it runs on {job.host}", hint=f"say the same on {job.host}")
 
 

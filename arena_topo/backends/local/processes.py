@@ -7,12 +7,14 @@ by descent from it. Linux only: everything is read from /proc.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
 from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 PROC = Path("/proc")
@@ -59,6 +61,7 @@ def alive(one: Process) -> bool:
     return process(one.pid) == one
 
 
+@cache
 def boot() -> str:
     """The ID of this start of the machine."""
     return (PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
@@ -109,12 +112,11 @@ def end(
     while (left := find()) - denied:
         now = time.monotonic()
         if now < deadline:
-            denied |= _send(left - told, signal.SIGTERM)
             # A stopped process only hears SIGTERM once it goes on.
-            _send(left - told, signal.SIGCONT)
+            denied |= _send(find, left - told, signal.SIGTERM, signal.SIGCONT)
             told |= left
         elif now < deadline + INSIST:
-            denied |= _send(left - denied, signal.SIGKILL)
+            denied |= _send(find, left - denied, signal.SIGKILL)
         else:
             break
         time.sleep(_STEP)
@@ -127,17 +129,61 @@ def listed(pids: AbstractSet[int]) -> str:
     return f"process{'es' * (len(pids) > 1)} {', '.join(map(str, sorted(pids)))}"
 
 
-def _send(pids: AbstractSet[int], number: signal.Signals) -> set[int]:
-    """Send a signal; those that have changed their user, and so are not ours to end."""
-    denied = set()
+def _send(
+    find: Callable[[], AbstractSet[int]], pids: AbstractSet[int], *numbers: signal.Signals
+) -> set[int]:
+    """Send signals; those that have changed their user, and so are not ours to end.
+
+    A process ID may have passed on to a stranger since `find` was asked. So each process is opened,
+    and `find` asked once more: what it finds now is what was opened.
+    """
+    opened: dict[int, int | None] = {}
     for pid in pids:
-        try:
-            os.kill(pid, number)
-        except ProcessLookupError:
-            continue
-        except PermissionError:
-            denied.add(pid)
+        with contextlib.suppress(ProcessLookupError):
+            opened[pid] = _opened(pid)
+    denied = set()
+    try:
+        found = find() if opened else frozenset()
+        # The oldest first: a shell that outlives its child writes of that child's end into the log.
+        for pid in sorted(opened.keys() & found, key=_age):
+            try:
+                for number in numbers:
+                    _signal(pid, opened[pid], number)
+            except ProcessLookupError:
+                continue
+            except PermissionError:
+                denied.add(pid)
+    finally:
+        for descriptor in opened.values():
+            if descriptor is not None:
+                os.close(descriptor)
     return denied
+
+
+def _opened(pid: int) -> int | None:
+    """A descriptor of a process; None where there is none to be had, as before Linux 5.3.
+
+    ProcessLookupError if the process is gone.
+    """
+    try:
+        return os.pidfd_open(pid)
+    except ProcessLookupError:
+        raise
+    except (AttributeError, OSError):
+        return None
+
+
+def _signal(pid: int, opened: int | None, number: signal.Signals) -> None:
+    if opened is None:
+        os.kill(pid, number)
+    else:
+        signal.pidfd_send_signal(opened, number)
+
+
+def _age(pid: int) -> tuple[int, int]:
+    """What orders processes by their start."""
+    found = _stat(pid)
+    return (0 if found is None else found[1], pid)
 
 
 def _is_keeper(pid: int) -> bool:

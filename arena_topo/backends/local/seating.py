@@ -15,6 +15,8 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
+from arena_topo.backends import Phase
+from arena_topo.backends.local import processes
 from arena_topo.backends.local.ledger import Entry, Submission
 from arena_topo.errors import ArenaError
 from arena_topo.manifests import Binding, Forecast, Guarantee
@@ -54,6 +56,21 @@ Free = Callable[[str | None], Cluster]
 def host() -> str:
     """The name of this machine."""
     return socket.gethostname()
+
+
+def is_here(entry: Entry) -> bool:
+    """Whether a job is one of this machine, which may have another name by now.
+
+    Machines that share a home folder have names of their own, and so have containers of one
+    machine; the processes of a job are seen only where it runs, and a held job has none.
+    """
+    if entry.submission.host == host():
+        return True
+    supervisor = entry.record.supervisor
+    if supervisor is None or supervisor.boot != processes.boot():
+        return False
+    held = entry.record.phase is Phase.SUSPENDED
+    return held or processes.alive(supervisor) or bool(processes.of_job(entry.submission.uid))
 
 
 def emulation(asked: str | None, environment: Mapping[str, str]) -> str | None:
@@ -192,10 +209,16 @@ def less(cluster: Cluster, taken: Mapping[str, int]) -> Cluster:
 
 def held(entries: Iterable[Entry]) -> dict[str, int]:
     """The GPUs that jobs have on this machine and the emulated ones, as bits by node."""
-    return _bits(
-        entry.record.forecast
-        for entry in entries
-        if entry.holding and entry.submission.host == host()
+    return _bits(present(entry) for entry in entries if entry.holding and is_here(entry))
+
+
+def present(entry: Entry) -> Forecast:
+    """Where a job is; on this machine by the name that the machine has now."""
+    job, forecast = entry.submission, entry.record.forecast
+    if job.emulate is not None or job.host == host() or not is_here(entry):
+        return forecast
+    return replace(
+        forecast, workers=tuple((worker, host(), gpus) for worker, _, gpus in forecast.workers)
     )
 
 
@@ -215,7 +238,7 @@ def seat(
     `entries` are all jobs as they stand; the caller holds the lock. `wish` is a placement that was
     found best a moment ago: it is taken if its GPUs are free.
     """
-    here = [one for one in entries if one.submission.host == host()]
+    here = [one for one in entries if is_here(one)]
     cluster = free(entry.submission.emulate)
     others = [one for one in here if one.submission.uid != entry.submission.uid]
     now = less(cluster, held(others))
@@ -334,6 +357,8 @@ def _forecast(
         optimal=proof.optimal if proof else None,
         bound=proof.bound if proof and proof.bound != UNLIMITED else None,
         emulated=cluster.emulated,
+        assumed=cluster.assumed(bandwidth, placement.tier if placement else "beyond")
+        and len(nodes) > 1,
     )
 
 

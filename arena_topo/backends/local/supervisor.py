@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import select
 import shlex
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -23,7 +25,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from arena_topo.backends import Event, Phase
+from arena_topo.backends import DEADLINE, Event, Phase
 from arena_topo.backends.local import logfile, mpirun, processes, seating
 from arena_topo.backends.local.ledger import Entry, Ledger, PodRecord, Record, Submission
 from arena_topo.errors import ArenaError, NotFound, UsageError
@@ -42,7 +44,11 @@ _QUICKEST, _SLOWEST = 0.05, 0.5
 
 _FULL_LOOK = 5.0
 """Seconds until the queue is worked through although nobody announced a change: who holds GPUs may
-have been killed."""
+have been killed. The second in the queue waits twice as long, and so on: who looks first announces
+what he finds."""
+
+_LAST_LOOK = 60.0
+"""Seconds after which also the last in a long queue works through it."""
 
 _LONGEST_PAUSE = 10.0
 """Seconds between two starts of a failing launcher, at most."""
@@ -63,6 +69,8 @@ class Pods:
     folder: str
     slots: int
     retries: int
+    seconds: float = math.inf
+    """How long the job may run."""
 
 
 def read_pods(manifest: Manifest, gpus: int) -> Pods:
@@ -86,6 +94,7 @@ def read_pods(manifest: Manifest, gpus: int) -> Pods:
         folder=launcher.get("workingDir", WORKING_DIR),
         slots=spec.get("slotsPerWorker") or max(1, gpus),
         retries=policy.get("backoffLimit") or 0,
+        seconds=policy.get("activeDeadlineSeconds") or math.inf,
     )
 
 
@@ -146,6 +155,10 @@ class _Stopped(Exception):
     """The job was deleted or suspended, or the machine is going down."""
 
 
+class _OutOfTime(Exception):
+    """The job has run for as long as it may."""
+
+
 class Supervisor:
     """Runs one job from the queue to its end."""
 
@@ -159,6 +172,10 @@ class Supervisor:
         self._logs: dict[str, logfile.Keeper] = {}
         self._job = entry.submission
         self._limit = _limit()
+        self._deadline = math.inf
+        self._held_open = -1
+        self._place = 1
+        """In the queue, as it was at the last look."""
 
     def run(self) -> None:
         """Bring the job to its end, and write down how it ended."""
@@ -169,6 +186,9 @@ class Supervisor:
         except _Stopped:
             held = self._ledger.is_held(self._entry)
             outcome = _held(self._entry.record) if held else self._over(None, STOPPED)
+        except _OutOfTime as over:
+            self._note(DEADLINE, str(over), kind="Warning")
+            outcome = self._over(None, f"{DEADLINE}: {over}")
         except (ArenaError, OSError) as error:
             # The log says it too: that is where a person looks first.
             self._tell_log(str(error))
@@ -176,7 +196,12 @@ class Supervisor:
         finally:
             # Also where this program itself is at fault: nothing is left running.
             self._end_all()
-            self._finish(outcome)
+            if self._ledger.is_given_up(self._entry):
+                with self._ledger.lock():
+                    if self._ledger.holds(self._entry):
+                        self._ledger.remove(self._entry)
+            else:
+                self._finish(outcome)
 
     # ------------------------------------------------------------------ the queue
 
@@ -185,7 +210,7 @@ class Supervisor:
         while self._entry.waiting:
             now = time.monotonic()
             changes = self._ledger.changes()
-            if changes != seen or now - looked >= _FULL_LOOK:
+            if changes != seen or now - looked >= min(_FULL_LOOK * self._place, _LAST_LOOK):
                 pause = _QUICKEST if changes != seen else pause
                 seen, looked = changes, now
                 try:
@@ -203,6 +228,9 @@ class Supervisor:
         """Take GPUs if it is this job's turn; otherwise write down why not."""
         with self._ledger.lock():
             entries = living(self._ledger, self._ledger.entries())
+            mine = (self._job.created, self._job.uid)
+            ahead = [one for one in entries if (one.submission.created, one.submission.uid) < mine]
+            self._place = 1 + sum(one.waiting for one in ahead)
             try:
                 forecast = seating.seat(self._entry, entries, seating.machines)
             except Unplaceable as refused:
@@ -221,9 +249,9 @@ class Supervisor:
 
     def _run(self) -> dict[str, Any]:
         pods = read_pods(self._ledger.manifest(self._entry), self._job.gpus)
-        scratch = Path(_temporary(self._job)) / f"arena-topo-{self._job.uid.partition('-')[0]}"
+        scratch = Path(_temporary(self._job)) / _scratch_name(self._job)
         # Written down before it exists: whoever ends a job without its supervisor removes it.
-        self._write(scratch=str(scratch))
+        self._write(scratch=str(scratch), announce=False)
         scratch.mkdir(mode=0o700)
         folder = self._job.folder if pods.folder == WORKING_DIR else pods.folder
         if not Path(folder).is_dir():
@@ -231,6 +259,7 @@ class Supervisor:
         for remark in (*self._job.remarks, *_dropped(pods)):
             self._tell_log(remark)
         self._prepare(pods, scratch, folder)
+        self._guard()
         for index in range(self._job.workers):
             # A shell that becomes `sleep`: the cheapest process there is to stand for a worker.
             self._start(
@@ -239,6 +268,7 @@ class Supervisor:
                 folder,
             )
         self._note("Started", f"{self._job.workers} workers wait for mpirun")
+        self._deadline = time.monotonic() + pods.seconds
         launcher = launcher_name(self._job.name)
         for attempt in range(pods.retries + 1):
             if attempt:
@@ -254,13 +284,37 @@ class Supervisor:
                 self._pause(min(_LONGEST_PAUSE, 0.25 * 2**attempt))
         return self._over(code, failed)
 
+    def _guard(self) -> None:
+        """Have a child end the job's processes as soon as this process is killed.
+
+        It waits for the end of a pipe that this process alone holds open. It is told from the pods
+        by the mark of supervisors.
+        """
+        supervisor = self._entry.record.supervisor
+        heard, self._held_open = os.pipe()
+        if supervisor is None or os.fork():
+            os.close(heard)
+            return
+        try:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            # Also the lock by which others see that the supervisor lives.
+            _close_inherited(but=heard)
+            os.read(heard, 1)
+            # Files are closed a moment before a process is gone.
+            while processes.alive(supervisor):
+                time.sleep(_QUICKEST)
+            with self._ledger.lock():
+                current(self._ledger, self._entry)
+        finally:
+            os._exit(0)
+
     def _prepare(self, pods: Pods, scratch: Path, folder: str) -> None:
         """Write what the pods, `mpirun` and the agent read: environments, hosts, the shims."""
         job, interfaces = self._job, mpirun.interfaces()
         cluster = seating.machines(job.emulate)
-        # Some MPIs split the name of the agent at spaces, so it must not have any.
         control = self._entry.folder
-        if len(str(control).split()) != 1:
+        if not _is_plain(str(control)):
             control = scratch
         shims = control / SHIMS
         shims.mkdir(mode=0o700, exist_ok=True)
@@ -318,6 +372,7 @@ class Supervisor:
     def _start(self, pod: str, command: Sequence[str], folder: str) -> None:
         place = self._entry.folder / "pods" / pod
         environment = json.loads((place / "env").read_bytes())
+        self._keeper(pod).reserve()
         with (place / "log").open("ab") as log:
             try:
                 started = subprocess.Popen(
@@ -345,6 +400,7 @@ class Supervisor:
         looked, pause = time.monotonic(), logfile.FRESH
         while pod in self._running.values():
             self._bell.wait(pause)
+            self._check_time()
             if time.monotonic() - looked >= _TICK:
                 looked = time.monotonic()
                 self._check_folder()
@@ -407,7 +463,12 @@ class Supervisor:
             except _Stopped:
                 return
             except ArenaError:
-                time.sleep(_SLOWEST)
+                self._ledger.make_room(self._entry)
+                try:
+                    self._bell.wait(_SLOWEST)
+                except _Stopped:
+                    # Whoever deletes or suspends the job does not wait for room on the disk.
+                    return
             else:
                 return
 
@@ -437,24 +498,33 @@ class Supervisor:
         while (left := until - time.monotonic()) > 0:
             self._bell.wait(left)
             self._reap()
+            self._check_time()
+
+    def _check_time(self) -> None:
+        if time.monotonic() >= self._deadline:
+            raise _OutOfTime("the job ran for longer than its --running-timeout allows")
 
     def _check_folder(self) -> None:
-        if not self._ledger.holds(self._entry) or self._ledger.is_held(self._entry):
+        ledger, entry = self._ledger, self._entry
+        if not ledger.holds(entry) or ledger.is_held(entry) or ledger.is_given_up(entry):
             raise _Stopped
 
     def _sample(self) -> bool:
         """Note how long each log is now, and keep it within its limit; False if none grew."""
         grew = False
         for pod in {launcher_name(self._job.name), *self._pods}:
-            keeper = self._logs.get(pod)
-            if keeper is None:
-                place = self._entry.folder / "pods" / pod
-                keeper = self._logs[pod] = logfile.Keeper(place, self._limit)
-            if keeper.look():
-                grew = True
-                if complaint := keeper.bound():
-                    self._note("LogGrows", complaint, kind="Warning", source=f"pod/{pod}")
+            keeper = self._keeper(pod)
+            grew = keeper.look() or grew
+            if complaint := keeper.bound():
+                self._note("LogGrows", complaint, kind="Warning", source=f"pod/{pod}")
         return grew
+
+    def _keeper(self, pod: str) -> logfile.Keeper:
+        keeper = self._logs.get(pod)
+        if keeper is None:
+            place = self._entry.folder / "pods" / pod
+            keeper = self._logs[pod] = logfile.Keeper(place, self._limit)
+        return keeper
 
     def _tell_log(self, message: str) -> None:
         place = self._entry.folder / "pods" / launcher_name(self._job.name)
@@ -507,25 +577,47 @@ def living(ledger: Ledger, entries: Sequence[Entry]) -> tuple[Entry, ...]:
 
     The caller holds the lock. Jobs of other machines are left as they are.
     """
-    return tuple(bury(ledger, entry) if dead(ledger, entry) else entry for entry in entries)
+    known = (current(ledger, entry) for entry in entries)
+    return tuple(entry for entry in known if entry is not None)
+
+
+def current(ledger: Ledger, entry: Entry) -> Entry | None:
+    """The job now, written down as failed if its supervisor was killed; None if it was removed.
+
+    The caller holds the lock.
+    """
+    if not dead(ledger, entry):
+        return entry
+    # A supervisor writes the end of its job without the lock, perhaps after `entry` was read. It is
+    # gone now, so the record no longer changes.
+    found = ledger.read(entry.folder)
+    if found is None or found.submission.uid != entry.submission.uid:
+        return None
+    return _bury(ledger, found) if dead(ledger, found) else found
 
 
 def dead(ledger: Ledger, entry: Entry) -> bool:
     """Whether a job is not over but has nobody left to bring it to its end."""
     settled = entry.record.phase.over or entry.record.phase is Phase.SUSPENDED
-    if settled or entry.submission.host != seating.host():
+    if settled or not seating.is_here(entry):
         return False
     supervisor = entry.record.supervisor
     return not (supervisor and processes.alive(supervisor)) and not ledger.kept(entry)
 
 
-def bury(ledger: Ledger, entry: Entry) -> Entry:
-    """End what is left of a job whose supervisor is gone; it has failed, if it is not held."""
+def _bury(ledger: Ledger, entry: Entry) -> Entry | None:
+    """End what is left of a job whose supervisor is gone.
+
+    It has failed, if it is not held; None if it was to be removed.
+    """
     left = processes.end(lambda: processes.of_job(entry.submission.uid), grace=0.0)
     for pod in entry.record.pods:
         # What was written since its last look has its time too.
         logfile.Keeper(entry.folder / "pods" / pod, None).look()
     remove_scratch(entry)
+    if ledger.is_given_up(entry):
+        ledger.remove(entry)
+        return None
     if ledger.is_held(entry):
         return ledger.write(entry, replace(entry.record, **_held(entry.record)))
     supervisor = entry.record.supervisor
@@ -564,7 +656,6 @@ def _held(record: Record) -> dict[str, Any]:
         "phase": Phase.SUSPENDED,
         "forecast": Forecast(state="held", emulated=record.forecast.emulated),
         "reason": "`arena-topo resume` starts it",
-        "supervisor": None,
         "finished": None,
         "exit_code": None,
         "scratch": None,
@@ -573,9 +664,21 @@ def _held(record: Record) -> dict[str, Any]:
 
 
 def remove_scratch(entry: Entry) -> None:
-    """Remove the temporary files of a job that nothing runs of any more."""
-    if entry.record.scratch is not None:
-        shutil.rmtree(entry.record.scratch, ignore_errors=True)
+    """Remove the temporary files of a job that nothing runs of any more.
+
+    Never another folder, whatever the record says.
+    """
+    scratch = Path(entry.record.scratch or "/")
+    if scratch.name != _scratch_name(entry.submission):
+        return
+    with contextlib.suppress(OSError, ValueError):
+        status = scratch.lstat()
+        if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid():
+            shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _scratch_name(submission: Submission) -> str:
+    return f"arena-topo-{submission.uid.partition('-')[0]}"
 
 
 def _dropped(pods: Pods) -> Iterator[str]:
@@ -630,8 +733,16 @@ def _temporary(submission: Submission) -> str:
     inside = processes.JOB_MARK in submission.environment
     named = "" if inside else submission.environment.get("TMPDIR", "")
     longest = 48
-    usable = len(named) <= longest and len(named.split()) == 1 and os.access(named, os.W_OK)
+    usable = len(named) <= longest and _is_plain(named) and os.access(named, os.W_OK)
     return named if usable else "/tmp"  # noqa: S108  a private folder is made in it
+
+
+def _is_plain(path: str) -> bool:
+    """Whether a path is one word for a shell, and one folder of a PATH.
+
+    MPICH gives the path of the agent to a shell, Open MPI splits it at blanks and colons.
+    """
+    return shlex.quote(path) == path and os.pathsep not in path
 
 
 def _adopt_orphans() -> None:
@@ -645,10 +756,10 @@ def _adopt_orphans() -> None:
         ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
 
 
-def _close_inherited() -> None:
-    """Let go of files of the submitter: a pipe or a lock held here would never be released."""
+def _close_inherited(but: int = -1) -> None:
+    """Let go of the files of another process: a pipe or a lock would never be released."""
     for descriptor in list(_descriptors()):
-        if descriptor > sys.stderr.fileno():
+        if descriptor > sys.stderr.fileno() and descriptor != but:
             with contextlib.suppress(OSError):
                 os.close(descriptor)
 

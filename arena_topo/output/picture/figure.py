@@ -97,7 +97,7 @@ def rings(machine: Machine, gpus: GPUSet, order: Ring = ()) -> Rings:
         slow = frozenset() if nvlink else frozenset(links)
         return Rings(gbps=gbps, rings=(inside,), pair=True, slow=slow)
     first = order if set(order) == set(inside) else shape.order(gpus)
-    laid = side_by_side(cost.lanes(machine.links), gpus, first)
+    laid = () if machine.nvswitch else side_by_side(cost.lanes(machine.links), gpus, first)
     if laid:
         return Rings(gbps=gbps, rings=laid)
     best = shape.order(gpus)
@@ -121,8 +121,9 @@ def reason(machine: Machine, found: Rings) -> str:
     if found.slow:
         return _held_up(machine, min(machine.link(*pair) for pair in found.slow), found)
     if found.switched:
-        link = min(machine.link(*pair) for pair in combinations(inside, 2))
-        said = f"each GPU drives all its {link.lanes} NVLinks to the switch"
+        links = {machine.link(*pair).lanes for pair in combinations(inside, 2)}
+        each = f"all its {min(links)}" if len(links) == 1 else str(min(links))
+        said = f"each GPU drives {each} NVLinks to the switch"
     elif found.pair:
         said = f"two GPUs with {meaning(machine.link(inside[0], inside[1]))} between them"
     else:

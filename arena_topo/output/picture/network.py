@@ -151,7 +151,7 @@ def _draw(sheet: Sheet, domain: _Domain, at: Point, cluster: Cluster, signs: set
     middle = y + high / 2
     tier = cluster.tiers[domain.level] if domain.level >= 0 else None
     speed = cluster.beyond if tier is None else tier.bandwidth
-    assumed = (BEYOND if tier is None else tier.name) in cluster.guesses
+    assumed = cluster.guessed(BEYOND if tier is None else tier.name)
     name = domain.name if tier is None else f"{tier.name} {domain.name}"
     room = _DOMAIN[0] - 24
     sheet.text((x + 12, middle - 14), name, "strong", room=room / 1.08)

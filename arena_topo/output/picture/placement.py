@@ -155,7 +155,7 @@ def _ours(proposal: Proposal, cluster: Cluster) -> _Side:
     return _Side(
         who="arena-topo",
         gbps="one GPU" if gbps is None else _rate(gbps, tier, cluster),
-        why=f"{_why(places, gbps, tier, cluster)}; {proved(plan.placement)}",
+        why=f"{_why(places, gbps, tier, cluster)}; {proved(plan.placement, plan.forecast)}",
         poor=False,
         tier=tier,
         places=places,

@@ -158,10 +158,8 @@ def _meshed(machine: Machine) -> bool:
 
 
 def _joined(machine: Machine, gpus: Sequence[int]) -> Link:
-    """The slowest link among some GPUs; on a machine with an NVSwitch the slowest to that."""
-    links = [machine.link(one, other) for one, other in combinations(gpus, 2)]
-    nvlinks = [link for link in links if link.kind is LinkKind.NVLINK]
-    return min(nvlinks if machine.nvswitch and nvlinks else links)
+    """The slowest link among some GPUs."""
+    return min(machine.link(one, other) for one, other in combinations(gpus, 2))
 
 
 # ---------------------------------------------------------------- what hangs on bars
@@ -204,10 +202,11 @@ def _hanging(machine: Machine, levels: Sequence[Sequence[tuple[int, ...]]]) -> P
         for group in level:
             left = min(spots[gpu][0] for gpu in group) - NODE[0] / 2
             right = max(spots[gpu][0] for gpu in group) + NODE[0] / 2
+            link = _joined(machine, group)
             bar = Bar(
                 gpus=group,
-                link=_joined(machine, group),
-                switch=machine.nvswitch,
+                link=link,
+                switch=machine.nvswitch and link.kind is LinkKind.NVLINK,
                 at=(left, y),
                 width=right - left,
             )

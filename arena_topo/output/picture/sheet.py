@@ -99,6 +99,7 @@ STYLE = f"{_SHAPE}{_rules(_LIGHT)}@media (prefers-color-scheme:dark){{{_rules(_D
 
 _NARROW = frozenset("fijlrtI.,:;'|!()[]/- ")
 _WIDE = frozenset("mwMW@%&")
+_LEAST = 0.4
 
 
 def width(words: str, size: float = TEXT) -> float:
@@ -110,7 +111,7 @@ def _advance(character: str) -> float:
     if unicodedata.east_asian_width(character) in "WF":
         return 1.05
     if character in _NARROW:
-        return 0.4
+        return _LEAST
     if character in _WIDE:
         return 0.98
     return 0.7 if character.isupper() else 0.61
@@ -121,7 +122,8 @@ def fitted(words: str, room: float, size: float = TEXT) -> str:
     line = one_line(words)
     if width(line, size) <= room:
         return line
-    keep = len(line) - 1
+    # However long the line is, no more than so many of its narrowest characters have room.
+    keep = min(len(line) - 1, int(room / (size * _LEAST)) + 1)
     while keep > 2 and width(_cut(line, keep), size) > room:  # noqa: PLR2004 one at each end
         keep -= 1
     return _cut(line, keep)

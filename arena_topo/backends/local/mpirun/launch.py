@@ -55,13 +55,22 @@ def find(program: str, path: str, own: Path) -> Path | None:
     return None
 
 
+def _remembered(cache: Path) -> dict[str, str]:
+    """What is known of programs, without what makes no sense: that is asked again."""
+    try:
+        found = json.loads(cache.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    pairs = found.items() if isinstance(found, dict) else ()
+    return {
+        key: name for key, name in pairs if isinstance(name, str) and name in Flavour.__members__
+    }
+
+
 def flavour_at(program: Path, cache: Path) -> Flavour:
     """Whose mpirun this file is; asked once and remembered until the file changes."""
     key = f"{program}@{program.stat().st_mtime_ns}"
-    try:
-        known: dict[str, str] = json.loads(cache.read_bytes())
-    except (OSError, ValueError):
-        known = {}
+    known = _remembered(cache)
     if key not in known:
         try:
             done = subprocess.run(

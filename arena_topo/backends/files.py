@@ -1,0 +1,51 @@
+"""Files that people name, opened in one way: a device without an end is no file."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import re
+import stat
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+STDIN = "-"
+
+HANDED = re.compile(r"/dev/stdin|/dev/fd/[0-9]+|/proc/self/fd/[0-9]+")
+"""What shells call the files that they hand over, such as `<(COMMAND)`."""
+
+
+@contextmanager
+def opened(path: str) -> Iterator[IO[bytes]]:
+    """Open a file, a pipe or standard input (`-`) for reading bytes.
+
+    OSError, with a reason for people, for what cannot be opened: standard input that is closed, a
+    folder, and a device, which may have no end (/dev/null is an empty file).
+    """
+    if path == STDIN:
+        yield _stdin()
+        return
+    if "\0" in path:
+        raise OSError(errno.EINVAL, "no path has a NUL character")
+    mode = Path(path).stat().st_mode
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode) or HANDED.fullmatch(path) or _null(path)):
+        raise OSError(errno.ENODEV, "it is a device, not a file")
+    with Path(path).open("rb") as file:
+        yield file
+
+
+def _stdin() -> IO[bytes]:
+    if sys.stdin is None:  # closed by the caller: `<&-`
+        raise OSError(errno.EBADF, "it is closed")
+    # A program that embeds this one may have put a stream of text in its place.
+    return getattr(sys.stdin, "buffer", None) or io.BytesIO(sys.stdin.read().encode())
+
+
+def _null(path: str) -> bool:
+    return Path(path).samefile(os.devnull)

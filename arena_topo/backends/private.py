@@ -1,0 +1,49 @@
+"""Folders that only their user may enter: what is in them is trusted, and may be secret."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import stat
+from pathlib import Path
+
+from arena_topo.errors import ArenaError
+
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+
+
+def require_private(folder: Path) -> None:
+    """Make sure that a folder, if it is there, belongs to this user and is closed to all others.
+
+    The mode of an own folder is repaired. ArenaError for the folder of another user, also behind a
+    link, for a link that another user has made, and where the mode cannot be repaired.
+    """
+    try:
+        found = [os.lstat(folder), os.stat(folder)]  # noqa: PTH116  a Path costs more than the call
+    except OSError:
+        # Whoever uses the folder next says what is the matter with it.
+        return
+    owner = next((one.st_uid for one in found if one.st_uid != os.geteuid()), None)
+    if owner is not None:
+        raise _refusal(folder, f"it belongs to {_name(owner)}, who could change what is in it")
+    if found[1].st_mode & _OTHERS:
+        with contextlib.suppress(OSError):
+            os.chmod(folder, stat.S_IRWXU)  # noqa: PTH101
+        if os.stat(folder).st_mode & _OTHERS:  # noqa: PTH116
+            raise _refusal(folder, "other users can look into it or change it")
+
+
+def _refusal(folder: Path, why: str) -> ArenaError:
+    return ArenaError(
+        f"the folder {folder} is not used",
+        why=why,
+        hint="set XDG_STATE_HOME to a folder that only you can write to",
+    )
+
+
+def _name(owner: int) -> str:
+    try:
+        return f"the user {pwd.getpwuid(owner).pw_name}"
+    except KeyError:
+        return f"the user with the number {owner}"
