@@ -91,7 +91,7 @@ class Reads(_Answers):
     """Commands that look."""
 
     name = "reads"
-    share = 3
+    share = 2
     few = 40
     lines = (
         *(("list",), ("list", "-o", "json"), ("get", "b"), ("get", "b", "-o", "json", "--events")),
@@ -108,7 +108,7 @@ class Writes(_Answers):
     """Commands that change something."""
 
     name = "writes"
-    share = 1
+    share = 0.5
     few = 10
     lines = (
         ("submit", "mpi", "--name=n", *GANG, "x"),
