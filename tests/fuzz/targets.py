@@ -403,7 +403,7 @@ class Settings(Target):
 
     name = "settings"
     share = 25
-    few = 150
+    few = 100
     samples = (
         b"""namespace = "team-a"
 request-timeout = "10s"
@@ -502,7 +502,7 @@ class Kubeconfigs(Target):
 
     name = "kubeconfig"
     share = 40
-    few = 150
+    few = 100
     sample = mutators.Sample.of(
         {
             "apiVersion": "v1",
