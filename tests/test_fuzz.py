@@ -40,7 +40,6 @@ def tallies(
     return campaign.run(work, workers=1, fresh=False)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS)
 def test_no_hostile_input_is_a_traceback_an_odd_exit_or_without_end(
     tallies: Mapping[str, Tally], target: str

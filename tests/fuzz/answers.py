@@ -91,8 +91,8 @@ class Reads(_Answers):
     """Commands that look."""
 
     name = "reads"
-    share = 3
-    few = 40
+    share = 2
+    few = 25
     lines = (
         *(("list",), ("list", "-o", "json"), ("get", "b"), ("get", "b", "-o", "json", "--events")),
         *(("why", "b"), ("top", "node", "-d"), ("top", "job", "-A"), ("logs", "b"), ("check",)),
@@ -108,8 +108,8 @@ class Writes(_Answers):
     """Commands that change something."""
 
     name = "writes"
-    share = 1
-    few = 10
+    share = 0.5
+    few = 8
     lines = (
         ("submit", "mpi", "--name=n", *GANG, "x"),
         ("submit", "mpi", "--name=n", "--gpus=1", "--workers=1", "--image=x/y:1", "sleep 1"),

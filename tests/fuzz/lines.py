@@ -77,7 +77,7 @@ class Lines(Target):
     """Command lines and variables."""
 
     name = "lines"
-    share = 70
+    share = 50
     few = 250
 
     @contextmanager

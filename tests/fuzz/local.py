@@ -124,7 +124,7 @@ class LocalJobs(_Engine):
     """Files of jobs."""
 
     name = "local"
-    share = 18
+    share = 12
     few = 60
     about_it = (
         *(("list",), ("list", "-o", "json"), ("get", "X"), ("get", "X", "-o", "json")),
@@ -185,7 +185,8 @@ class LocalJobs(_Engine):
         yield from super().judged(given, outcome)
         named = {given.about, f"--name={given.about}"} & set(given.line)
         expected = outcome.code if named else self._codes.get(given.line, outcome.code)
-        if expected != outcome.code:
+        # The GPUs of a job that cannot be read count as free, so that there may be room now.
+        if outcome.code not in {expected, 0}:
             said = outcome.err.decode("utf-8", "replace")
             what = f"another job's files stop `{given.line[0]}`"
             yield verdicts.Finding(kind=verdicts.OTHER, what=what, detail=said)
@@ -201,7 +202,7 @@ class KeptLogs(_Engine):
     """The archive of logs."""
 
     name = "kept"
-    share = 12
+    share = 10
     few = 60
     jobs = ("done", "gone")
     lines = (

@@ -30,8 +30,8 @@ class Target:
     """One kind of input."""
 
     name: ClassVar[str]
-    share: ClassVar[int]
-    """How many of 1,000 inputs are of this target: cheap ones get more."""
+    share: ClassVar[float]
+    """About how many of 1,000 inputs are of this target: cheap ones get more."""
     few: ClassVar[int] = 300
     """Inputs of the short form."""
     log: ClassVar[bool] = False
@@ -77,7 +77,7 @@ class Matrices(Target):
     """What `nvidia-smi topo -m` prints."""
 
     name = "topo"
-    share = 200
+    share = 240
     samples = texts("machines/*.txt")
     fragments = (
         *mutators.FRAGMENTS,
@@ -109,7 +109,7 @@ class Xml(Target):
     """What NCCL and hwloc write."""
 
     name = "xml"
-    share = 130
+    share = 150
     samples = texts("machines/*.xml")
     fragments = (
         *mutators.FRAGMENTS,
@@ -152,7 +152,7 @@ class Documents(Target):
     """Machines as JSON and as ConfigMaps, as the program itself writes them."""
 
     name = "machines"
-    share = 120
+    share = 150
 
     @contextmanager
     def opened(self, sandbox: Sandbox) -> Iterator[None]:
@@ -188,7 +188,7 @@ class Calibrations(Target):
     """Measured bandwidths of machines."""
 
     name = "calibration"
-    share = 120
+    share = 160
     samples = tuple(
         mutators.Sample.of(one)
         for one in (
@@ -212,7 +212,7 @@ class Fabrics(Target):
     """Files that say how nodes are linked."""
 
     name = "fabric"
-    share = 35
+    share = 25
     few = 100
     pages = texts("fabrics/*.yaml")
     nodes = texts("dumps/racks.yaml")[0]
@@ -247,7 +247,7 @@ class Dumps(Target):
     """What `kubectl get -o json` or `-o yaml` wrote, for `--state`."""
 
     name = "state"
-    share = 50
+    share = 30
     few = 100
 
     @contextmanager
@@ -348,7 +348,7 @@ class JobFiles(Target):
     """Jobs as files."""
 
     name = "job"
-    share = 45
+    share = 22
     few = 100
     state = texts("dumps/two-dgx-1.json")[0]
 
@@ -402,8 +402,8 @@ class Settings(Target):
     """Settings files."""
 
     name = "settings"
-    share = 50
-    few = 150
+    share = 25
+    few = 100
     samples = (
         b"""namespace = "team-a"
 request-timeout = "10s"
@@ -501,8 +501,8 @@ class Kubeconfigs(Target):
     """Kubeconfigs; the servers in them refuse connections."""
 
     name = "kubeconfig"
-    share = 50
-    few = 150
+    share = 40
+    few = 100
     sample = mutators.Sample.of(
         {
             "apiVersion": "v1",
