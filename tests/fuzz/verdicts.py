@@ -11,8 +11,9 @@ from .sandbox import Outcome
 CODES = frozenset({0, 1, 2, 3, 4, 5, 6, 130})
 """The exit codes of `docs/conventions.md`, without those of other signals and of jobs."""
 
-MEMORY = 256 << 20
-"""Bytes that reading one input of at most 1 MiB may take."""
+MEMORY = 512 << 20
+"""Bytes that one input may take: an answer may have 128 MiB, of which there are copies for a
+moment while it is put together."""
 
 _STYLES = re.compile(r"\x1b\[(?:0|1|2|31|32|33|34|35|36|1;3[1-6])m")
 """Those that the program uses itself."""

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     import urllib3
 
 
-MOST = 512 << 20
-"""Bytes of an answer: a page of 500 pods has about 10 MB, where etcd takes 1.5 MB of each."""
+MOST = 128 << 20
+"""Bytes of an answer, as decoded: a page of 500 pods has about 10 MB."""
 
 _PIECE = 1 << 16
 
