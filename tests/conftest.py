@@ -32,9 +32,13 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Declare the marker of tests that a real cluster must pass; undo what `nohup` ignores."""
-    # Commands inherit an ignored SIGHUP, and rightly go on; tests are about all others.
+    """Declare the marker of tests that a real cluster must pass; undo ignored signals."""
+    # `nohup` ignores SIGHUP, a shell SIGINT for what it starts in the background. Commands inherit
+    # that, and rightly go on; tests are about all others.
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGQUIT, signal.SIG_DFL)
     config.addinivalue_line(
         "markers",
         f"cluster(needs): runs against the fake cluster, and against the real one that"
