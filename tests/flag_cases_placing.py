@@ -237,7 +237,7 @@ CASES: Mapping[str, tuple[Case, ...]] = {
     "gpu_model": (Case(said={"gpu_model": "V100"}, within=PLACED, asks={"model": "V100"}),),
     "mix_models": (Case(said={"mix_models": True}, within=PLACED, asks={"mixModels": True}),),
     "min_bandwidth": (
-        Case(said={"min_bandwidth": 12.5}, within=PLACED, asks={"minBandwidthGBps": 12.5}),
+        Case(said={"min_bandwidth": 2.0}, within=PLACED, asks={"minBandwidthGBps": 2.0}),
     ),
     "max_nodes": (Case(said={"max_nodes": 2}, within=PLACED, asks={"maxNodes": 2}),),
     "topology_required": (
