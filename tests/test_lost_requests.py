@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from exhaustive import all_but
 from fake_api import FakeApi, kubeconfig
 from fake_cluster import FakeCluster
 from proxy import Proxy, Trouble
@@ -103,8 +104,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> Iterat
 # ---------------------------------------------------------------- one request is lost
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", SWEPT)
+@pytest.mark.parametrize("kind", all_but(2, SWEPT))
 def test_whichever_request_is_lost_the_job_is_gone_or_runs_or_is_named(world: World, kind: str):
     world.run(*SUBMIT)
     every = list(world.proxy.requests)

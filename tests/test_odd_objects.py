@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from exhaustive import all_but
 from fake_api import FakeApi, kubeconfig
 from fake_cluster import FakeCluster
 from job_shapes import CREATED, RUNNING, mpijob, node, ours
@@ -98,8 +99,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> Iterat
     made.api.close()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", all_but(4, COMMANDS))
 def test_no_object_of_a_server_is_a_mistake_of_the_program(world: World, command: str):
     words = COMMANDS[command]
     world.run(*words)

@@ -46,7 +46,7 @@ def api():
     ):
         fake.add(binding(who, role, space))
     fake.tokens |= {who: who for who in ("admin", "sub", "runner", "placer", "stranger")}
-    for account in (install.CONTROLLER, install.AGENT):
+    for account in (install.CONTROLLER, AGENT):
         fake.tokens[account] = f"system:serviceaccount:{SYSTEM}:{account}"
     fake.rbac = True
     yield fake
@@ -87,7 +87,7 @@ def arena(config, capfd, monkeypatch):
     return run
 
 
-CTL, AGENT = install.CONTROLLER, install.AGENT
+CTL, AGENT = install.CONTROLLER, "arena-topo-agent"
 TEAM, OTHER, NONE = "team-a", "default", ""
 
 MAY = [

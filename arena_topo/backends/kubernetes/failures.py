@@ -170,12 +170,14 @@ def odd_body(headers: Mapping[str, str], *, unpacks: Collection[str] = ()) -> st
 def parsed(body: bytes) -> Any:
     """The JSON in an answer; None where it is none, or deeper than any that is meant.
 
-    Half a character is none either: Go never writes it, and nothing can be sent or shown with it.
+    Half a character, with which nothing can be sent or shown, is read as the character that stands
+    for the unreadable (U+FFFD), as Go writes it.
     """
     try:
         found = json.loads(body.decode())
         if _HALF.search(body):
-            json.dumps(found, ensure_ascii=False).encode()
+            text = json.dumps(found, ensure_ascii=False)
+            found = json.loads(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
     except (ValueError, RecursionError):
         return None
     return found
