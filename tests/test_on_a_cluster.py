@@ -557,6 +557,7 @@ def proxied(site: Site, proxy: Proxy, tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 PASSING: dict[str, Callable[[Proxy], None]] = {
+    "write 500": lambda proxy: proxy.fail(WRITE, 500),
     "reads 429": lambda proxy: proxy.fail("GET .*/mpijobs", 429, retry_after=1),
     "write 429": lambda proxy: proxy.fail(WRITE, 429, retry_after=1),
     "write reset": lambda proxy: proxy.reset(WRITE),
@@ -588,7 +589,7 @@ def test_a_gang_runs_whole_in_spite_of_a_fault_that_passes(
 
 LOST: dict[str, Callable[[Proxy], None]] = {
     "reads 503 for good": lambda proxy: proxy.fail("GET /api/v1/", 503, times=999),
-    "write 500": lambda proxy: proxy.fail(WRITE, 500),
+    "write 500": lambda proxy: proxy.fail(WRITE, 500, times=99),
     "write reset": lambda proxy: proxy.reset(WRITE, times=99),
     "write reset when it was done": lambda proxy: proxy.reset(WRITE, times=99, late=True),
     "resume 500": lambda proxy: proxy.fail(RECORD, 500, times=99),
