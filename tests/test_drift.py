@@ -9,6 +9,7 @@ import socket
 import struct
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -366,7 +367,11 @@ class ExecServer:
         self._thread.start()
 
     def close(self) -> None:
+        # Without it the thread goes on accepting, on whatever listens there next.
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
+        self._thread.join()
 
     def _serve(self) -> None:
         while True:

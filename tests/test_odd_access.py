@@ -153,6 +153,8 @@ class Socks:
             sink.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
 

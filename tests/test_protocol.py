@@ -438,8 +438,9 @@ def ended(world: World, actors: list[Actor]) -> None:
     world.check_end()
 
 
-def test_a_resume_beside_the_submitter_starts_the_job_once(build) -> None:
-    """All orders of a submitter with whoever resumes its job by hand."""
+@in_every_order
+def test_a_resume_beside_the_submitter_starts_the_job_once(build, every) -> None:
+    """Orders of a submitter with whoever resumes its job by hand."""
     world = build()
 
     def end(actors: list[Actor]) -> None:
@@ -449,24 +450,31 @@ def test_a_resume_beside_the_submitter_starts_the_job_once(build) -> None:
         world.check_end(by_hand=True)
         assert world.running() == {"a"}
 
-    done = orders(
-        world,
-        lambda: [world.submitter("a", alone=False, **TAKES_ALL), world.resumer("r", "a")],
-        end,
-    )
-    assert done > 20
+    def actors() -> list[Actor]:
+        return [world.submitter("a", alone=False, **TAKES_ALL), world.resumer("r", "a")]
+
+    if every:
+        assert orders(world, actors, end) > 20
+    else:
+        some_orders(world, actors, end)
 
 
-def test_a_record_that_is_withdrawn_at_once_does_no_harm(build, monkeypatch) -> None:
+@in_every_order
+def test_a_record_that_is_withdrawn_at_once_does_no_harm(build, monkeypatch, every) -> None:
     """Whoever is late solves again: the minute of grace is for peace, not for safety."""
     monkeypatch.setattr(fairness, "STALE", -1.0)
     world = build()
-    done = orders(
-        world,
-        lambda: [world.submitter("a", **TAKES_ALL), world.submitter("b", **TAKES_ALL)],
-        lambda actors: ended(world, actors),
-    )
-    assert done > 20
+
+    def actors() -> list[Actor]:
+        return [world.submitter(name, **TAKES_ALL) for name in "ab"]
+
+    def end(actors: list[Actor]) -> None:
+        ended(world, actors)
+
+    if every:
+        assert orders(world, actors, end) > 20
+    else:
+        some_orders(world, actors, end)
 
 
 REWRITTEN = "b aaaa rrrr bbb r a"
