@@ -227,6 +227,18 @@ def test_a_path_that_no_system_takes_is_refused(run: Run, file: Callable[[str], 
     refused(run("plan", "mpi", "--file", path, "--state", str(DUMP)), "--config-file", "NUL")
 
 
+@pytest.mark.parametrize("path", ["/dev/zero", "large"])
+def test_a_config_file_without_an_end_is_refused(
+    path: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    Path("large").write_bytes(b"x" * (1 << 20) + b"y")
+    words = (*("--gpus=1", "--image=i", "--gputopology"), f"--config-file={path}:/etc/x", "train")
+    code, out, err = run("plan", "mpi", "--name=x", *words, "--state", str(DUMP))
+    assert (code, out) == (2, "")
+    assert err.startswith(f"error: cannot read --config-file {path}\n  why:  ")
+
+
 @pytest.mark.parametrize("cpu", ["1e-320", "0.1n", "1n"])
 def test_a_part_of_a_cpu_that_is_next_to_nothing_is_placed(cpu: str, run: Run):
     code, out, _err = run(

@@ -6,15 +6,15 @@ Nothing here writes. `plan`, `submit` and those who start waiting jobs all place
 from __future__ import annotations
 
 import difflib
+import io
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 from arena_topo import manifests
-from arena_topo.backends import Backend
+from arena_topo.backends import Backend, files
 from arena_topo.errors import AccessDenied, InvalidJob, UsageError
 from arena_topo.job import ConfigFile, MPIJob, PodShape, Toleration
 from arena_topo.manifests import ApiVersion, Binding, Forecast, Guarantee, Plan
@@ -461,20 +461,26 @@ def borne(taint: Taint, tolerations: Sequence[Toleration]) -> bool:
     return any(one.tolerates(taint.key, taint.value, taint.effect) for one in tolerations)
 
 
+_CONFIG_MAP = 1 << 20
+"""Bytes of a ConfigMap, at most (Kubernetes: core/validation, MaxSecretSize)."""
+
+
 def _read_files(job: MPIJob) -> dict[ConfigFile, str]:
     """The text of every `--config-file`; InvalidJob names the one that cannot be read."""
     texts = {}
     for one in job.config_file:
         # Path would raise for an unknown `~user`.
-        path = Path(os.path.expanduser(one.source))  # noqa: PTH111 - see above
+        path = os.path.expanduser(one.source)  # noqa: PTH111 - see above
         try:
-            texts[one] = path.read_text(encoding="utf-8")
+            with files.opened(path) as file:
+                content = file.read(_CONFIG_MAP + 1)
+            texts[one] = io.TextIOWrapper(io.BytesIO(content), encoding="utf-8").read()
         except UnicodeDecodeError as error:
             raise _unread(one, "it is not UTF-8 text") from error
         except OSError as error:
             raise _unread(one, error.strerror) from error
-        except ValueError as error:
-            raise _unread(one, "no path has a NUL character") from error
+        if len(content) > _CONFIG_MAP:
+            raise _unread(one, "a ConfigMap, which it becomes, has at most 1 MiB")
     return texts
 
 
