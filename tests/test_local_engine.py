@@ -307,8 +307,9 @@ def test_a_folder_that_is_not_there_fails_the_job_and_says_so(engine):
 @pytest.mark.parametrize("variable", ["XDG_STATE_HOME", "TMPDIR"])
 @pytest.mark.parametrize("name", ["O'Brien", "a;touch${IFS}ran;b", "$(touch${IFS}ran)", "a:b"])
 def test_no_shell_reads_the_path_of_the_state_or_temporary_folder(monkeypatch, variable, name):
-    # Short, since a longer folder for temporary files is never used.
-    with tempfile.TemporaryDirectory() as short:
+    # Short, since a longer folder for temporary files is never used. The supervisor tells others of
+    # its end while the folder is removed.
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as short:
         folder = Path(short) / name
         folder.mkdir()
         monkeypatch.chdir(folder)
