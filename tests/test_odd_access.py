@@ -331,6 +331,18 @@ def test_a_kubeconfig_that_makes_no_sense_is_named_within_a_gigabyte(tmp_path: P
     assert done.stderr.startswith(f"error: {config}: {said}")
 
 
+def test_a_name_that_no_file_can_have_names_no_file(tmp_path: Path):
+    config = tmp_path / "config"
+    name = "a" * 300
+    config.write_text(
+        "clusters: [{name: c, cluster: {server: 'http://x'}}]\n"
+        f"users: [{{name: u, user: {{tokenFile: {name}}}}}]\n"
+        "contexts: [{name: c, context: {cluster: c, user: u}}]\ncurrent-context: c\n"
+    )
+    with pytest.raises(UsageError, match=r"tokenFile names .*, which does not exist"):
+        files.resolve(Options(kubeconfig=str(config)))
+
+
 def test_an_alias_that_stands_for_little_is_read(tmp_path: Path):
     config = tmp_path / "config"
     config.write_text(

@@ -249,7 +249,7 @@ class _Entry:
         if name is None:
             return None
         path = self.path.parent / _path(name)
-        if not path.is_file():
+        if not os.path.isfile(path):  # noqa: PTH113 - Path raises for a name too long
             raise self.fault(key, f"names {path}, which does not exist")
         return str(path)
 
