@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import ssl
@@ -58,10 +59,18 @@ def live(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[clusters.Li
         yield one
 
 
+@pytest.fixture(scope="session")
+def homes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Empty folders; pytest's own way to number them lists all that are there, each time."""
+    folder = tmp_path_factory.mktemp("homes")
+    return (folder / str(number) for number in itertools.count())
+
+
 @pytest.fixture(autouse=True)
-def _nobodys_machine(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory):
+def _nobodys_machine(monkeypatch: pytest.MonkeyPatch, homes: Iterator[Path]):
     """No test sees the kubeconfig, the state or the settings of whoever runs it."""
-    home = tmp_path_factory.mktemp("home")
+    home = next(homes)
+    home.mkdir()
     for name in list(os.environ):
         if name.startswith(("ARENA_", "KUBE", "XDG_", "LC_")):
             monkeypatch.delenv(name)
