@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import functools
 import itertools
 import os
 import signal
@@ -32,6 +34,10 @@ settings.register_profile("thorough", deadline=None, derandomize=False, max_exam
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 
+# A process of a user runs one line, and this one thousands: the parser is made once for them all.
+cli.tree = functools.cache(cli.tree)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Declare the marker of tests that a real cluster must pass; undo ignored signals."""
     # `nohup` ignores SIGHUP, a shell SIGINT for what it starts in the background. Commands inherit
@@ -45,6 +51,19 @@ def pytest_configure(config: pytest.Config) -> None:
         f"cluster(needs): runs against the fake cluster, and against the real one that"
         f" {clusters.VARIABLE} names; `needs` says what the fake one does not have",
     )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
+    """Let the first worker compile a test module, and the others load what it has compiled."""
+    if not isinstance(collector, pytest.Module):
+        return (yield)
+    with collector.path.open("rb") as module:
+        try:
+            fcntl.flock(module, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            fcntl.flock(module, fcntl.LOCK_SH)
+        return (yield)
 
 
 @pytest.fixture

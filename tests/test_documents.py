@@ -40,7 +40,18 @@ def name(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-@pytest.mark.parametrize("path", PAGES, ids=name)
+LONG = {f"docs/howto/{page}.md" for page in ("ack", "calibrating", "dra", "kueue", "stock-cluster")}
+"""Pages with some twenty commands on a cluster each; howto/pending.md, the longest, stays a sample.
+
+CI copies the lines of these as well.
+"""
+
+
+def marked(path: Path) -> object:
+    return pytest.param(path, marks=pytest.mark.exhaustive) if name(path) in LONG else path
+
+
+@pytest.mark.parametrize("path", list(map(marked, PAGES)), ids=list(map(name, PAGES)))
 def test_what_a_page_shows_is_seen_by_who_copies_its_lines(path):
     run = screens.Run(pages.read(path))
     run.run()

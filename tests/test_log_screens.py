@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from fake_terminal import Running
 from nccl_lines import joined, made
+from prompt import prepared
 
 PROGRAM = [sys.executable, "-m", "arena_topo"]
 SOON = 5.0
@@ -41,10 +42,17 @@ class Machine:
     def around(self) -> dict[str, str]:
         return {"PATH": os.environ["PATH"], "TZ": "UTC", **self.env}
 
-    def submit(self, script: str, name: str = "demo", gpus: int = 1) -> None:
+    def submit(
+        self, script: str, name: str = "demo", gpus: int = 1, *, starts: bool = True
+    ) -> None:
         job = [f"--name={name}", "--image=local", "--workers=2", f"--gpus={gpus}", "--gputopology"]
-        done = self.arena("submit", "mpi", *job, script)
+        done = prepared(["submit", "mpi", *job, script], self.around())
         assert done.returncode == 0, done.stderr
+        while starts and self.status(name) == "PENDING":
+            time.sleep(0.05)
+
+    def status(self, name: str) -> str:
+        return json.loads(prepared(["get", name, "-o", "json"], self.around()).stdout)["status"]
 
     def follow(self, *words: str, name: str = "demo", **terminal) -> Running:
         return Running(["logs", "-f", name, *words], self.env, **terminal)
@@ -64,8 +72,8 @@ def machine(tmp_path):
     yield one
     # What was said is of no use any more, and some of it was a flood.
     one.env["ARENA_TOPO_LOG_ARCHIVE"] = "off"
-    names = one.arena("list", "-o", "name").stdout.split()
-    one.arena("delete", *(name.partition("/")[2] for name in names))
+    names = prepared(["list", "-o", "name"], one.around()).stdout.split()
+    prepared(["delete", *(name.partition("/")[2] for name in names)], one.around())
 
 
 GOES_ON = "The job demo goes on. Come back: "
@@ -146,7 +154,7 @@ def test_sequences_in_a_log_are_seen_and_not_obeyed(machine):
 
 def test_a_terminal_shows_why_it_waits_until_there_are_lines(machine):
     machine.submit("sleep 600", name="first", gpus=8)
-    machine.submit("echo hello; sleep 2; exit 7", gpus=8)
+    machine.submit("echo hello; sleep 2; exit 7", gpus=8, starts=False)
     shown = machine.follow("--all")
     waits = shown.until("demo waits: 2 workers x 8 GPUs cannot be placed now")
     assert "it starts by itself once it can" in " ".join(waits.split())
@@ -174,7 +182,7 @@ def test_a_terminal_shows_whom_nccl_has_not_connected_yet_and_then_what_it_did(m
 
 def test_a_pipe_is_told_why_it_waits_once_for_each_reason(machine):
     machine.submit("sleep 600", name="first", gpus=8)
-    machine.submit("echo hello", gpus=8)
+    machine.submit("echo hello", gpus=8, starts=False)
     follows = machine.piped()
     assert follows.stderr is not None
     assert follows.stderr.readline().startswith(b"demo waits: 2 workers x 8 GPUs cannot be placed")
@@ -187,8 +195,6 @@ def test_a_pipe_is_told_why_it_waits_once_for_each_reason(machine):
 
 def test_an_empty_log_is_told_of_on_a_terminal_and_is_nothing_in_a_pipe(machine):
     machine.submit("sleep 600")
-    while "RUNNING" not in machine.arena("list").stdout:
-        time.sleep(0.1)
     shown = Running(["logs", "demo"], machine.env, columns=200)
     assert shown.end() == 0
     assert shown.screen.text == (
@@ -217,7 +223,7 @@ def test_a_pipe_is_told_once_that_nothing_is_written_and_that_a_job_is_suspended
 
 def test_quiet_is_heeded_while_waiting(machine):
     machine.submit("sleep 600", name="first", gpus=8)
-    machine.submit("echo hello", gpus=8)
+    machine.submit("echo hello", gpus=8, starts=False)
     shown = machine.follow("--quiet")
     assert shown.during(2.5) == ""
     machine.arena("delete", "first")

@@ -16,6 +16,7 @@ import pytest
 from fake_api import FakeApi, kubeconfig
 from fake_cluster import FakeCluster
 from fake_terminal import FakeTerminal, Running
+from prompt import prepared
 
 from arena_topo.output import live
 from arena_topo.topology import presets, published
@@ -75,7 +76,7 @@ class Machine:
         self.script = script
 
     def start(self) -> None:
-        done = arena(self, *self.submit, self.script)
+        done = prepared([*self.submit, self.script], around(self))
         assert done.returncode == 0, done.stderr
         runs(self)
 
@@ -83,10 +84,14 @@ class Machine:
         self.code.write_text(f"{code}\n")
 
 
+def around(cluster, **env):
+    return {"PATH": os.environ["PATH"], "TZ": "UTC", **cluster.env, **env}
+
+
 def arena(cluster, *words, **env):
     return subprocess.run(
         [sys.executable, "-m", "arena_topo", *words],
-        env={"PATH": os.environ["PATH"], "TZ": "UTC", **cluster.env, **env},
+        env=around(cluster, **env),
         capture_output=True,
         check=False,
         encoding="utf-8",
@@ -96,14 +101,16 @@ def arena(cluster, *words, **env):
 
 def submitted(cluster, name="demo", workers=2):
     job = [f"--name={name}", "--image=i", f"--workers={workers}", "--gpus=1"]
-    done = arena(cluster, "submit", "mpi", *job, "c")
+    done = prepared(["submit", "mpi", *job, "c"], around(cluster))
     assert done.returncode == 0, done.stderr
 
 
 def runs(cluster, name="demo"):
     end = time.monotonic() + 20
-    while json.loads(arena(cluster, "get", name, "-o", "json").stdout)["status"] != "RUNNING":
+    looks = ["get", name, "-o", "json"]
+    while json.loads(prepared(looks, around(cluster)).stdout)["status"] != "RUNNING":
         assert time.monotonic() < end
+        time.sleep(0.05)
 
 
 @pytest.fixture

@@ -72,7 +72,7 @@ def test_every_flag_prints_objects_that_a_server_takes_whole(
         assert shown.err.startswith(f"error: {case.refused[api]}\n  why:  ")
         return
     assert code == 0, shown.err
-    for one in yaml.safe_load_all(shown.out):
+    for one in yaml.load_all(shown.out, yaml.CSafeLoader):
         kept = applied(live, one)
         assert lost(one, kept) == []
 
@@ -99,7 +99,7 @@ def lost(sent: Any, kept: Any, path: str = "") -> list[str]:
 
 def golden(api: ApiVersion = ApiVersion.V2BETA1) -> dict[str, Any]:
     text = (TESTS / f"manifests/plain.{api}.yaml").read_text(encoding="utf-8")
-    found = next(iter(yaml.safe_load_all(text)))
+    found = next(iter(yaml.load_all(text, yaml.CSafeLoader)))
     found["metadata"].pop("namespace")
     return dict(found)
 

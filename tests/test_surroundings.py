@@ -9,22 +9,23 @@ import sys
 from pathlib import Path
 
 import pytest
+from exhaustive import all_but
 
 PROGRAM = [sys.executable, "-m", "arena_topo"]
 MACHINES = ["--backend", "local", "--emulate", "dgx-1-v100:2"]
 JOB = ["--name", "demo", "--image", "local", "--gpus", "2", "--workers", "4", "--gputopology"]
 
 LOOKING = {
+    "plan": ["plan", "mpi", *JOB, *MACHINES, "true"],
+    "logs": ["logs", "demo", *MACHINES],
+    "get json": ["get", "demo", "-o", "json", *MACHINES],
     "help": ["--help"],
+    "topology": ["topology", "show", *MACHINES],
     "version": ["version"],
     "list": ["list", *MACHINES],
     "get": ["get", "demo", *MACHINES],
-    "get json": ["get", "demo", "-o", "json", *MACHINES],
     "why": ["why", "demo", *MACHINES],
-    "plan": ["plan", "mpi", *JOB, *MACHINES, "true"],
     "dry run": ["submit", "mpi", *JOB, "--dry-run", *MACHINES, "true"],
-    "logs": ["logs", "demo", *MACHINES],
-    "topology": ["topology", "show", *MACHINES],
     "presets": ["topology", "presets"],
     "top node": ["top", "node", *MACHINES],
     "top job": ["top", "job", *MACHINES],
@@ -33,6 +34,9 @@ LOOKING = {
     "completion": ["completion", "bash"],
 }
 """Commands that print something and change nothing."""
+
+FIRST = 5
+"""As many of them are tried in every run, around every odd thing."""
 
 
 def surroundings(home: Path, **more: str) -> dict[str, str]:
@@ -59,7 +63,7 @@ def home(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("words", LOOKING.values(), ids=LOOKING)
+@pytest.mark.parametrize("words", all_but(FIRST, LOOKING.values()), ids=LOOKING)
 def test_nobody_is_told_of_a_reader_that_has_gone(words, home):
     reader, writer = os.pipe()
     os.close(reader)
@@ -102,7 +106,7 @@ def test_who_watches_for_a_reader_that_has_gone_stops_though_nothing_happens(wor
         run("delete", "demo", *MACHINES, env=env)
 
 
-@pytest.mark.parametrize("words", LOOKING.values(), ids=LOOKING)
+@pytest.mark.parametrize("words", all_but(FIRST, LOOKING.values()), ids=LOOKING)
 def test_output_that_cannot_be_written_is_an_error(words, home):
     with Path("/dev/full").open("w") as full:
         done = run(
@@ -116,7 +120,7 @@ def test_output_that_cannot_be_written_is_an_error(words, home):
     assert "error: cannot write the output\n  why:  No space left on device" in done.stderr
 
 
-@pytest.mark.parametrize("words", LOOKING.values(), ids=LOOKING)
+@pytest.mark.parametrize("words", all_but(FIRST, LOOKING.values()), ids=LOOKING)
 @pytest.mark.parametrize("said", [{"LANG": "C"}, {"LC_ALL": "POSIX"}])
 def test_a_locale_without_unicode_gets_none(words, said, home):
     done = run(*words, env=surroundings(home, **said), text=False)
@@ -125,7 +129,7 @@ def test_a_locale_without_unicode_gets_none(words, said, home):
     assert done.stderr.isascii()
 
 
-@pytest.mark.parametrize("words", LOOKING.values(), ids=LOOKING)
+@pytest.mark.parametrize("words", all_but(FIRST, LOOKING.values()), ids=LOOKING)
 def test_what_goes_into_a_pipe_has_no_escape_sequences_and_no_width(words, home):
     narrow = run(*words, env=surroundings(home, COLUMNS="20", TERM="xterm-256color"))
     wide = run(*words, env=surroundings(home, COLUMNS="300", TERM="xterm-256color"))
@@ -140,7 +144,7 @@ def without_times(text: str) -> list[str]:
     return [line for line in text.splitlines() if "Duration" not in line and '"age"' not in line]
 
 
-@pytest.mark.parametrize("words", LOOKING.values(), ids=LOOKING)
+@pytest.mark.parametrize("words", all_but(FIRST, LOOKING.values()), ids=LOOKING)
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-"])
 def test_a_stream_that_the_caller_has_closed_is_no_mistake_of_ours(words, closed, home):
     line = subprocess.list2cmdline([*PROGRAM, *words]) + " " + closed
@@ -158,12 +162,10 @@ HOMES = {
     "an empty home": "",
 }
 
+HOMELESS = {name: words for name, words in LOOKING.items() if "demo" not in words or name == "plan"}
 
-@pytest.mark.parametrize(
-    "words",
-    [words for name, words in LOOKING.items() if "demo" not in words or name == "plan"],
-    ids=[name for name, words in LOOKING.items() if "demo" not in words or name == "plan"],
-)
+
+@pytest.mark.parametrize("words", all_but(3, HOMELESS.values()), ids=HOMELESS)
 @pytest.mark.parametrize("where", HOMES.values(), ids=HOMES)
 def test_looking_needs_no_home(words, where, tmp_path):
     env = surroundings(tmp_path, XDG_STATE_HOME=str(tmp_path))

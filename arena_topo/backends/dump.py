@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import IO, Any
 
 from arena_topo.backends import safe_yaml
-from arena_topo.backends.files import STDIN, opened
 from arena_topo.errors import UsageError
+from arena_topo.files import STDIN, opened
 
 Object = Mapping[str, Any]
 

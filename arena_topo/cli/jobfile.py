@@ -22,7 +22,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
-from arena_topo.backends.files import STDIN
 from arena_topo.cli import reading
 from arena_topo.cli.jobkeys import (
     ARENA,
@@ -42,6 +41,7 @@ from arena_topo.cli.options import PROGRAM
 from arena_topo.cli.pflag import boolean, shell_command, truth
 from arena_topo.cli.settings import Layer
 from arena_topo.errors import UsageError
+from arena_topo.files import STDIN
 from arena_topo.flag import flags_of, spelling
 from arena_topo.job import WORKING_DIR, KeyValue, MPIJob
 

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from arena_topo import output
 from arena_topo.backends import Backend, JobStatus, slots_of
-from arena_topo.backends.files import STDIN, opened
 from arena_topo.cli.options import PROGRAM, LogLevel, display, say, show
 from arena_topo.cli.terminal import columns, draws
 from arena_topo.errors import ArenaError, UsageError
 from arena_topo.escaping import one_line
+from arena_topo.files import STDIN, opened
 
 if TYPE_CHECKING:
     from typing import IO

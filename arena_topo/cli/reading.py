@@ -8,8 +8,8 @@ import stat
 from pathlib import Path
 from typing import IO
 
-from arena_topo.backends.files import HANDED, STDIN, opened
 from arena_topo.errors import UsageError
+from arena_topo.files import HANDED, STDIN, opened
 
 MOST = 1 << 20
 """Bytes that a file of a job or of settings may have: etcd takes 1.5 MiB of an object at most."""

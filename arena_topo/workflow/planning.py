@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from arena_topo import manifests
-from arena_topo.backends import Backend, files
+from arena_topo import files, manifests
+from arena_topo.backends import Backend
 from arena_topo.errors import AccessDenied, InvalidJob, UsageError
 from arena_topo.job import ConfigFile, MPIJob, PodShape, Toleration
 from arena_topo.manifests import ApiVersion, Binding, Forecast, Guarantee, Plan
