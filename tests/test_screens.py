@@ -242,13 +242,22 @@ def test_a_terminal_that_cannot_go_back_gets_a_line_for_each_change(running, ter
     assert watch.screen.codes == []
 
 
-def test_in_a_pipe_a_watched_job_is_a_line_for_each_change(cluster):
-    cluster.images["i"] = 1.5
+def watched(cluster, *words):
+    """What a pipe gets of a job that waits for its image until it is watched, and then runs."""
+    cluster.images["i"] = 600.0
     submitted(cluster)
-    cluster.duration = 1.0
-    done = arena(cluster, "get", "demo", "--watch")
-    assert (done.returncode, done.stderr) == (0, "")
-    lines = [re.sub(LINE, "", line) for line in done.stdout.splitlines()]
+    line = [sys.executable, "-m", "arena_topo", "get", "demo", *words]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(line, env=around(cluster), **pipes) as watch:
+        first = watch.stdout.readline()
+        cluster.duration, cluster.images["i"] = 1.0, 0.0
+        rest, said = watch.communicate()
+    assert (watch.returncode, said) == (0, "")
+    return [first, *rest.splitlines(keepends=True)]
+
+
+def test_in_a_pipe_a_watched_job_is_a_line_for_each_change(cluster):
+    lines = [re.sub(LINE, "", line).rstrip("\n") for line in watched(cluster, "--watch")]
     assert lines[0] == "PENDING  0 of 3 pods run  3 of 3 pods are starting"
     assert lines[-1].startswith("SUCCEEDED  after ")
     assert len(lines) == len(set(lines))
@@ -271,12 +280,7 @@ def test_nothing_is_told_of_a_job_to_which_nothing_happens(running):
 
 
 def test_a_watched_job_as_json_is_a_document_for_each_change_on_a_line_of_its_own(cluster):
-    cluster.images["i"] = 1.5
-    submitted(cluster)
-    cluster.duration = 1.0
-    done = arena(cluster, "get", "demo", "-w", "-o", "json")
-    assert done.returncode == 0
-    found = [json.loads(line) for line in done.stdout.splitlines()]
+    found = [json.loads(line) for line in watched(cluster, "-w", "-o", "json")]
     assert [one["status"] for one in found][:: len(found) - 1] == ["PENDING", "SUCCEEDED"]
     now = json.loads(arena(cluster, "get", "demo", "-o", "json").stdout)
     assert list(found[-1]) == list(now)

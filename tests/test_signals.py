@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from prompt import prepared
 from proxy import Proxy, Trouble
 from worlds import living_world, local_world
 
@@ -42,11 +43,9 @@ class Place:
 
     def submit(self, name="demo", *flags):
         job = self.world.job(name)
-        with self.start(
-            "submit", "mpi", f"--name={name}", "--image=local", *flags, job.command
-        ) as one:
-            said = one.communicate()
-        assert one.returncode == 0, said
+        line = ["submit", "mpi", f"--name={name}", "--image=local", *flags, job.command]
+        done = prepared([*self.words, *line], os.environ)
+        assert done.returncode == 0, done.stderr
         return job
 
     def there(self, name="demo"):
