@@ -203,3 +203,13 @@ def test_a_name_has_at_most_253_characters(length: int):
 def test_a_name_is_parts_between_dots_each_with_a_letter_or_digit_at_both_ends(text: str):
     parts = text.split(".")
     assert is_name(text) == all(part and not {part[0], part[-1]} & {"-"} for part in parts)
+
+
+@pytest.mark.parametrize("name", ["A", "a b", "a.b", "-a", "a" * 64, "\udcff", "a\n", "../a"])
+@pytest.mark.parametrize("verb", [("plan",), ("submit",), ("submit", "--dry-run")])
+def test_a_text_that_no_namespace_can_be_called_is_refused(run, verb, name: str):
+    first, *others = verb
+    job = ("--name=a", "--image=local", "--gputopology", "--gpus=1", "--workers=2", "true")
+    code, out, err = run(first, "mpi", *others, "--backend=local", f"--namespace={name}", *job)
+    assert (code, out) == (2, "")
+    assert err.startswith("error: --namespace is invalid\n  why:  no namespace can be called ")

@@ -255,6 +255,16 @@ def test_of_a_pool_only_the_newest_generation_counts():
     assert len(only(bare(), new, old).machine.gpus) == 4
 
 
+@pytest.mark.parametrize("field", ["generation", "resourceSliceCount"])
+def test_a_slice_with_a_number_beyond_all_bounds_is_passed_over_with_a_note(field: str):
+    odd = resource_slice("node-a", pool={field: float("inf")})
+    found = seen(bare("node-a"), odd, bare("node-b"), resource_slice("node-b"))
+    assert found.notes == (
+        "ResourceSlice node-a-slice makes no sense and is ignored: a number in it is too large",
+    )
+    assert [node.free_count for node in found.nodes] == [0, 8]
+
+
 def test_gpus_of_a_pool_that_is_not_complete_wait_until_it_is():
     half = resource_slice(pool={"resourceSliceCount": 2})
     found = seen(bare(), half)

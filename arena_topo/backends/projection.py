@@ -38,7 +38,10 @@ def project(kind: str, one: Object) -> dict[str, Any]:
     A pod of 6.7 kB becomes some 400 bytes, which is what makes clusters of 10,000 nodes fit in
     memory. KeyError for another kind; TypeError or ValueError for an object without a name.
     """
-    small = PROJECTIONS[kind](one)
+    try:
+        small = PROJECTIONS[kind](one)
+    except OverflowError:  # JSON has no bound for numbers: 1e999 is read as infinity
+        raise ValueError("a number in it is too large") from None
     name = small["metadata"].get("name")
     if not isinstance(name, str) or not name:
         raise ValueError("it has no name")

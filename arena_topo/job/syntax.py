@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 _WORD = r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 _NAME = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
+_LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
+"""DNS label (RFC 1123)."""
 _PLAIN_VARIABLE = r"(?!\.\.|\.\Z)[-._a-zA-Z][-._a-zA-Z0-9]*"
 """IsEnvVarName: what would be a path upwards is none either."""
 
@@ -30,6 +32,7 @@ _NAME_FORM = (
 )
 _KEY_FORM = f"{_WORD_FORM}, after a DNS name and '/' if need be: team or example.com/team"
 _VARIABLE_FORM = "letters, digits, '_', '-' and '.', no digit and no '..' first, and not '.' alone"
+_LABEL_FORM = "at most 63 lower case letters, digits and '-', with a letter or digit at both ends"
 _IMAGE_FORM = "the name of an image, such as team/train:1"
 _SHELL_FORM = "a program such as sh or bash"
 
@@ -48,6 +51,12 @@ def is_key(text: str) -> bool:
     """Whether a text can be the key of a label: a word, after a DNS name and `/` if it has one."""
     prefix, slash, word = text.rpartition("/")
     return re.fullmatch(_WORD, word) is not None and (is_name(prefix) if slash else True)
+
+
+def check_namespace(text: str) -> None:
+    """InvalidJob for a text that no namespace can be called: it takes a DNS label (RFC 1123)."""
+    legal = re.fullmatch(_LABEL, text) is not None
+    _demand(legal, "--namespace", f"no namespace can be called {_short(text)}", _LABEL_FORM)
 
 
 def check(job: MPIJob) -> None:

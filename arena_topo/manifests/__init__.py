@@ -124,8 +124,9 @@ def plan(
     wait is built suspended and unpinned. `binding` is for an engine that binds by itself; without
     it, `bind` chooses by what `mechanisms` say that the cluster offers. `kept`: some nodes are kept
     for topology jobs by ACK's label, so other GPU jobs go elsewhere. InvalidJob if this version
-    cannot express the job.
+    cannot express the job, or no namespace can be called so.
     """
+    from arena_topo.job.syntax import check_namespace  # noqa: PLC0415
     from arena_topo.manifests.binding import bind, keeping, offered  # noqa: PLC0415
     from arena_topo.manifests.claims import claims_of  # noqa: PLC0415
     from arena_topo.manifests.pinning import kept_off, placed  # noqa: PLC0415
@@ -133,6 +134,7 @@ def plan(
     from arena_topo.manifests.render import check, remarks, render  # noqa: PLC0415
     from arena_topo.topology.published import SCHEDULE_LABEL  # noqa: PLC0415
 
+    check_namespace(namespace)
     check(job, api)
     pinned = None if waiting is not None else placement
     bound = None if pinned is None else binding or bind(job, pinned, cluster, api, mechanisms)
