@@ -58,12 +58,14 @@ def engine(
     `fabric` says what joins the nodes of its cluster; who is `repeating` looks again by itself
     where a request is not answered, and says so.
     """
-    stopping.limit(everywhere.timeout)
-    remembering.begin(everywhere)
     options = replace(everywhere.options(), fabric=fabric, repeating=repeating)
-    if repeating and not options.deadline:
-        # Who may not wait at all still looks once; the alarm keeps that short.
+    if repeating and options.deadline == 0:
+        # `--timeout 0s` means one look, which takes as long as any request may.
         options = replace(options, deadline=None)
+        stopping.limit(everywhere.request_timeout or None)
+    else:
+        stopping.limit(everywhere.timeout)
+    remembering.begin(everywhere)
     return opening.engine(options, image=image, emulating=emulating(), tell=say)
 
 
