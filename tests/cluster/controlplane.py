@@ -202,7 +202,8 @@ class ControlPlane:
             *("--service-cluster-ip-range=10.96.0.0/16", "--allow-privileged=true"),
             f"--default-not-ready-toleration-seconds={EVICTS}",
             f"--default-unreachable-toleration-seconds={EVICTS}",
-            "--profiling=false",
+            # Lists over watches need etcd 3.4.31, which is newer than Debian's.
+            *("--feature-gates=WatchList=false", "--profiling=false"),
         )
         self._until("kube-apiserver", lambda: self._serves("/readyz"))
 
@@ -258,7 +259,11 @@ class ControlPlane:
         name = "operator" if is_operator else program
         home = self.folder / "home"
         home.mkdir(exist_ok=True)
-        environment = {"PATH": os.environ["PATH"], "HOME": str(home)}
+        environment = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(home),
+            "KUBE_FEATURE_WatchListClient": "false",
+        }
         with (self.folder / "logs" / name).open("wb") as log:
             self.running[name] = subprocess.Popen(
                 [str(found) if found.exists() else program, *words],
@@ -299,7 +304,7 @@ class ControlPlane:
 def _ends_with_parent() -> None:
     """Let the kernel end this process when its parent is gone, however that came."""
     pr_set_pdeathsig = 1
-    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)
+    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
 
 
 @contextmanager

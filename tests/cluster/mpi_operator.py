@@ -209,6 +209,13 @@ class Mirror:
                 self._heard(resource, left)
 
 
+class Reporting(Operator):
+    """The simulated operator, which logs what it is refused."""
+
+    def _refused(self, error: Refused) -> None:
+        print(error.message, file=sys.stderr, flush=True)
+
+
 class Cluster(FakeCluster):
     """What the simulated operator asks of its cluster, without the rest of a simulated one."""
 
@@ -216,7 +223,7 @@ class Cluster(FakeCluster):
         self.api = api
         self.said: dict[tuple[str, str, str], tuple[str, Object]] = {}
         self.numbers = itertools.count(int(api.clock() * 1000))
-        self.operator = Operator(self)
+        self.operator = Reporting(self)
 
     def event(
         self,
@@ -287,8 +294,8 @@ class Cluster(FakeCluster):
         except Refused as error:
             # A status that somebody else has changed meanwhile: the next round knows more.
             print(error.message, file=sys.stderr, flush=True)
-        except KeyError as error:
-            print(f"{error} went away meanwhile", file=sys.stderr, flush=True)
+        except urllib3.exceptions.HTTPError as error:
+            print(f"{error!r}", file=sys.stderr, flush=True)
 
 
 def _version(resource: Resource) -> str:
