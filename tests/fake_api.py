@@ -369,6 +369,8 @@ class FakeApi(Store):
         thing = fake_admission.mutated(self, attempt, thing)
         if resource.name == "pods":
             fake_pods.admit_new(self, thing)
+        elif resource.name == "secrets":
+            fake_pods.check_secret(thing)
         else:
             fake_pods.check_devices(resource, thing)
         fake_admission.validated(self, attempt, thing)
@@ -623,7 +625,7 @@ class FakeApi(Store):
         if resource.name == "pods" and not sub:
             fake_pods.check_update(found, changed)
         if resource.name == "mpijobs.kubeflow.org":
-            fake_crd.check_update(found, changed)
+            fake_crd.check_update(found, changed, version or self.preferred(resource))
         fake_admission.validated(self, attempt, changed)
         changed.setdefault("kind", found.get("kind"))
         if changed.get("spec") != found.get("spec") and "generation" in old:

@@ -68,8 +68,10 @@ def unknown(
     return [f'unknown field \\"{path}\\"' for path in paths]
 
 
-def check_update(old: Object, new: Object) -> None:
-    """Refuse what the CRD says is immutable."""
+def check_update(old: Object, new: Object, version: str) -> None:
+    """Refuse what the CRD says is immutable; that of v2beta1 says so of nothing."""
+    if version == "v2beta1":
+        return
 
     def manager(thing: Object) -> Any:
         return ((thing.get("spec") or {}).get("runPolicy") or {}).get("managedBy")

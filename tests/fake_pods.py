@@ -219,6 +219,16 @@ def check_binding(pod: Object) -> None:
         raise conflict(binding, name, f"pod {name} has non-empty .spec.schedulingGates")
 
 
+def check_secret(thing: Object) -> None:
+    """Validate that a Secret holds what its type promises."""
+    if thing.get("type") == "kubernetes.io/ssh-auth":
+        held = {**(thing.get("data") or {}), **(thing.get("stringData") or {})}
+        if "ssh-privatekey" not in held:
+            raise invalid(
+                "Secret", thing["metadata"]["name"], "data[ssh-privatekey]: Required value"
+            )
+
+
 def check_devices(resource: Resource, thing: Object) -> None:
     """Validate the device requests of claims and of their templates."""
     spec = thing.get("spec") or {}

@@ -37,7 +37,7 @@ def submitted(config: str, name: str, last: int | None = None) -> dict[str, Any]
         gang_timeout=60,
     )
     try:
-        done = workflow.submit(job, backend, namespace="default")
+        done = workflow.submit(job, backend, namespace=os.environ.get("SUBMITTING_NAMESPACE", "default"))
     except ArenaError as error:
         return {"name": name, "error": f"{error.message} ({error.why})"}
     return {"name": name, "waits": done.plan.waiting}
