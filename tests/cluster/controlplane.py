@@ -73,7 +73,7 @@ class ControlPlane:
     operator: Path | None = None
     """A real MPI operator; the simulated one where there is none."""
     steady: bool = False
-    """Whether machines stay ready without any sign of life."""
+    """Whether machines stay ready without any sign of life, and nobody runs their pods."""
     url: str = ""
     running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     _tokens: dict[str, str] = field(default_factory=dict)
@@ -94,8 +94,9 @@ class ControlPlane:
             self.call("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", one)
         self._until("kube-controller-manager", self._has_accounts)
         self._until("kube-apiserver", lambda: self._serves("/apis/kubeflow.org/v2beta1/mpijobs"))
-        self._kubelets()
-        self._operator()
+        if not self.steady:
+            self._kubelets()
+            self._operator()
 
     def close(self) -> None:
         """End all components, those that others depend on last."""
@@ -233,7 +234,7 @@ class ControlPlane:
             *("kwok", f"--kubeconfig={self.kubeconfig('kubelets')}"),
             *(f"--config={HERE / 'stages.yaml'}", "--node-ip=127.0.0.1", "--node-port=0"),
             *("--manage-all-nodes=false", "--manage-nodes-with-label-selector=arena-topo.io/kubelet"),
-            f"--node-lease-duration-seconds={0 if self.steady else LEASE}",
+            f"--node-lease-duration-seconds={LEASE}",
         )
 
     def _operator(self) -> None:

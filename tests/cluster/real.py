@@ -144,9 +144,8 @@ class Real:
         self.called("PATCH", f"/api/v1/nodes/{name}/status", status, kind="strategic")
         if gpus:
             its = presets.machine("dgx-1-v100", name)
-            links = published.config_map(its, its.everything)
-            space = links["metadata"]["namespace"]
-            self.live.call("POST", f"/api/v1/namespaces/{space}/configmaps", links)
+            links = published.config_map(its, its.everything, namespace=install.SYSTEM)
+            self.called("POST", f"/api/v1/namespaces/{install.SYSTEM}/configmaps", links)
 
     def machines(self, count: int, **how: Any) -> None:
         """Add node-0, node-1, ..., and wait until pods may be bound to them."""

@@ -95,42 +95,32 @@ def test_suspend_resume_and_replan_move_a_gang_whole(cluster: Real):
     assert set(cluster.bound("gang").values()) == {"node-0", "node-1"} - {before}
 
 
-@pytest.mark.parametrize("how", ["cordon", "silence", "evict"])
-def test_the_controller_moves_a_gang_whose_machine_or_worker_is_lost(cluster: Real, how: str):
-    cluster.machines(2)
-    assert cluster.arena(*words("gang", 2, 4)).code == 0
-    cluster.until(lambda: cluster.exact("gang"), "the gang runs")
-    [before] = set(cluster.bound("gang").values())
-    uids = {one["metadata"]["uid"] for one in cluster.pods().values()}
-    match how:
-        case "cordon":
-            cluster.kubectl("cordon", before)
-        case "silence":
-            cluster.silence(before)
-        case "evict":
-            cluster.tell("gang-worker-1", "evicted", "true")
-            cluster.until(
-                lambda: cluster.pods()["gang-worker-1"]["status"]["phase"] == "Failed",
-                "the worker is evicted",
-            )
-    with cluster.controller() as log:
-        if how == "silence":
-            # Nobody confirms the end of pods on a machine that is silent, until its Node goes.
-            cluster.until(
-                lambda: "started" not in log.read_text() and len(cluster.pods()) < 3,
-                "the control plane gives up the pods of the machine",
-                patience=120,
-            )
-        cluster.until(
-            lambda: (
-                cluster.exact("gang")
-                and not uids & {one["metadata"]["uid"] for one in cluster.pods().values()}
-            ),
-            f"the gang runs anew: {log.read_text()}",
-            patience=180,
+def test_the_controller_moves_gangs_whose_machine_or_worker_is_lost(cluster: Real):
+    """One machine is cordoned, one falls silent, and of the third gang a worker is evicted."""
+    cluster.machines(6)
+    names = ("cordoned", "silent", "evicted")
+    for name in names:
+        assert cluster.arena(*words(name, 2, 4)).code == 0
+        cluster.until(lambda name=name: cluster.exact(name), f"{name} runs")
+    before = {name: cluster.bound(name)[f"{name}-worker-0"] for name in names}
+    uids = {name: one["metadata"]["uid"] for name, one in cluster.pods().items()}
+    cluster.kubectl("cordon", before["cordoned"])
+    cluster.silence(before["silent"])
+    cluster.tell("evicted-worker-1", "evicted", "true")
+
+    def anew(name: str) -> bool:
+        pods = cluster.pods()
+        workers = [pods.get(f"{name}-worker-{index}") for index in range(2)]
+        return cluster.exact(name) and all(
+            one is not None and one["metadata"]["uid"] != uids[one["metadata"]["name"]]
+            for one in workers
         )
-    if how != "evict":
-        assert before not in cluster.bound("gang").values()
+
+    with cluster.controller() as log:
+        for name in reversed(names):
+            cluster.until(lambda name=name: anew(name), f"{name}: {log.read_text()}", patience=180)
+    for name in ("cordoned", "silent"):
+        assert before[name] not in cluster.bound(name).values()
 
 
 def held(cluster: Real) -> dict[tuple[str, int], str]:

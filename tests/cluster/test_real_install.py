@@ -10,7 +10,6 @@ from real import IMAGE, JOBS, Real, words
 
 from arena_topo.errors import AccessDenied
 from arena_topo.manifests import install
-from arena_topo.topology import published
 
 pytestmark = pytest.mark.cluster
 
@@ -116,7 +115,7 @@ def test_who_has_no_role_is_told_what_is_missing(cluster: Real):
 
 def test_an_agent_writes_of_its_own_machine_alone(cluster: Real):
     cluster.machines(2)
-    space = published.NAMESPACE
+    space = install.SYSTEM
 
     def agents() -> dict[str, str]:
         found = cluster.called("GET", f"/api/v1/namespaces/{space}/pods")["items"]
@@ -131,16 +130,15 @@ def test_an_agent_writes_of_its_own_machine_alone(cluster: Real):
     token = cluster.kubectl("create", "token", "arena-topo-agent", "-n", space, *bound)
     agent = Real(type(cluster.live)(cluster.config(token=token.strip()), space), cluster.home)
     links = f"/api/v1/namespaces/{space}/configmaps"
-    names = {
-        one["data"]["nodeName"]: one["metadata"]["name"]
-        for one in cluster.called("GET", links)["items"]
-        if "nodeName" in (one.get("data") or {})
-    }
-    change = {"metadata": {"annotations": {"test.arena-topo.io/seen": "1"}}}
-    own = agent.live.call("PATCH", f"{links}/{names['node-0']}", change, kind="merge")
+    answers = []
+    for name in ("node-0", "node-1"):
+        published = cluster.called("GET", f"{links}/{name}-gpu-topology")
+        published["metadata"]["annotations"] = {"test.arena-topo.io/seen": "1"}
+        answers.append(agent.live.call("PUT", f"{links}/{name}-gpu-topology", published))
+    own, other = answers
     assert own.status == 200, own.said
-    other = agent.live.call("PATCH", f"{links}/{names['node-1']}", change, kind="merge")
-    assert (other.status, "arena-topo-agent" in other.said) == (403, True) or other.status == 422
+    assert other.status == 403
+    assert "the agent of node node-0 may publish the topology of that node only" in other.said
 
 
 def test_what_was_installed_is_removed_without_a_trace(cluster: Real):
