@@ -369,10 +369,8 @@ class FakeApi(Store):
         thing = fake_admission.mutated(self, attempt, thing)
         if resource.name == "pods":
             fake_pods.admit_new(self, thing)
-        elif resource.name == "secrets":
-            fake_pods.check_secret(thing)
         else:
-            fake_pods.check_devices(resource, thing)
+            fake_pods.check_others(resource, thing)
         fake_admission.validated(self, attempt, thing)
         fake_quota.admit(self, resource, thing, hand=hand)
         if (space, name) in self.tables[resource.name]:

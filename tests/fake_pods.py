@@ -219,8 +219,15 @@ def check_binding(pod: Object) -> None:
         raise conflict(binding, name, f"pod {name} has non-empty .spec.schedulingGates")
 
 
-def check_secret(thing: Object) -> None:
-    """Validate that a Secret holds what its type promises."""
+def check_others(resource: Resource, thing: Object) -> None:
+    """Validate a new object that is no pod."""
+    if resource.name == "secrets":
+        _check_secret(thing)
+    else:
+        _check_devices(resource, thing)
+
+
+def _check_secret(thing: Object) -> None:
     if thing.get("type") == "kubernetes.io/ssh-auth":
         held = {**(thing.get("data") or {}), **(thing.get("stringData") or {})}
         if "ssh-privatekey" not in held:
@@ -229,7 +236,7 @@ def check_secret(thing: Object) -> None:
             )
 
 
-def check_devices(resource: Resource, thing: Object) -> None:
+def _check_devices(resource: Resource, thing: Object) -> None:
     """Validate the device requests of claims and of their templates."""
     spec = thing.get("spec") or {}
     path = "spec.devices.requests"

@@ -14,7 +14,6 @@ from pathlib import Path
 MODULE = Path(__file__).parent / "controlplane"
 KWOK = "v0.8.0"
 KUBERNETES = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
-ETCD = "etcd"
 VERSION_VARIABLES = ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
 
 
@@ -30,7 +29,9 @@ def cache() -> Path:
 
 def missing() -> list[str]:
     """What has to be installed before the test cluster can be built and started."""
-    needed = [ETCD, "openssl"] if built().is_dir() else ["go", ETCD, "openssl"]
+    needed = ["etcd", "openssl", "setpriv"]
+    if not built().is_dir():
+        needed.insert(0, "go")
     return [name for name in needed if shutil.which(name) is None]
 
 

@@ -1,4 +1,4 @@
-"""A Kubernetes control plane of its own: etcd, API server, controllers, scheduler, kubelets, operator.
+"""A Kubernetes control plane of its own, with simulated kubelets and an MPI operator.
 
 Everything is on loopback and in one folder, with a certificate and tokens made for this run. The
 only port is that of the API server.
@@ -7,7 +7,6 @@ only port is that of the API server.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import secrets
@@ -30,7 +29,7 @@ from typing import Any
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
-import definitions
+import definitions  # noqa: E402
 
 Object = dict[str, Any]
 
@@ -109,6 +108,14 @@ class ControlPlane:
                 process.kill()
                 process.wait()
         self.running.clear()
+
+    def ended(self) -> list[str]:
+        """What each component said last that has ended by itself."""
+        return [
+            f"{name} ended with {process.returncode}:\n{self._said(name)}"
+            for name, process in self.running.items()
+            if process.poll() is not None
+        ]
 
     # What tests use.
 
@@ -222,7 +229,11 @@ class ControlPlane:
         settings = {
             "apiVersion": "kubescheduler.config.k8s.io/v1",
             "kind": "KubeSchedulerConfiguration",
-            "clientConnection": {"kubeconfig": str(self.kubeconfig(who)), "qps": 500, "burst": 1000},
+            "clientConnection": {
+                "kubeconfig": str(self.kubeconfig(who)),
+                "qps": 500,
+                "burst": 1000,
+            },
             "leaderElection": {"leaderElect": False},
             "enableProfiling": False,
         }
@@ -233,7 +244,10 @@ class ControlPlane:
         self._run(
             *("kwok", f"--kubeconfig={self.kubeconfig('kubelets')}"),
             *(f"--config={HERE / 'stages.yaml'}", "--node-ip=127.0.0.1", "--node-port=0"),
-            *("--manage-all-nodes=false", "--manage-nodes-with-label-selector=arena-topo.io/kubelet"),
+            *(
+                "--manage-all-nodes=false",
+                "--manage-nodes-with-label-selector=arena-topo.io/kubelet",
+            ),
             f"--node-lease-duration-seconds={LEASE}",
         )
 
@@ -267,22 +281,21 @@ class ControlPlane:
         }
         with (self.folder / "logs" / name).open("wb") as log:
             self.running[name] = subprocess.Popen(
-                [str(found) if found.exists() else program, *words],
+                # Where this process is killed, the kernel ends what it has started.
+                ["setpriv", "--pdeathsig=KILL", str(found) if found.exists() else program, *words],
                 cwd=self.folder,
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=_ends_with_parent,
             )
 
     def _until(self, name: str, holds: Any) -> None:
         deadline = time.monotonic() + STARTS
         while not holds():
-            for one, process in self.running.items():
-                if process.poll() is not None:
-                    raise DidNotStart(f"{one} ended with {process.returncode}:\n{self._said(one)}")
+            if ended := self.ended():
+                raise DidNotStart(ended[0])
             if time.monotonic() > deadline:
                 raise DidNotStart(f"{name} is not up after {STARTS:.0f} s:\n{self._said(name)}")
             time.sleep(0.1)
@@ -300,12 +313,6 @@ class ControlPlane:
 
     def _has_accounts(self) -> bool:
         return self._serves("/api/v1/namespaces/default/serviceaccounts/default")
-
-
-def _ends_with_parent() -> None:
-    """Let the kernel end this process when its parent is gone, however that came."""
-    pr_set_pdeathsig = 1
-    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
 
 
 @contextmanager

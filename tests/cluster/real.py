@@ -99,7 +99,7 @@ class Real:
 
     @contextmanager
     def controller(self) -> Iterator[Path]:
-        """arena-topo's controller as its service account, for as long as the block runs; its log."""
+        """The controller as its service account, for as long as the block runs; its log."""
         config = self.account(install.CONTROLLER, install.SYSTEM)
         log = self.home / "controller.log"
         with log.open("wb") as told:
@@ -152,10 +152,12 @@ class Real:
         for index in range(count):
             self.machine(f"node-{index}", **how)
         self.until(
-            lambda: not any(
-                one["key"].startswith("node.kubernetes.io/")
-                for name in self.nodes
-                for one in self.node(name)["spec"].get("taints") or ()
+            lambda: (
+                not any(
+                    one["key"].startswith("node.kubernetes.io/")
+                    for name in self.nodes
+                    for one in self.node(name)["spec"].get("taints") or ()
+                )
             ),
             "the machines are ready",
         )

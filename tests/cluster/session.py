@@ -75,6 +75,9 @@ def _on_a_cluster(programs: Path, options: argparse.Namespace) -> int:
             signal.sigwait({signal.SIGINT, signal.SIGTERM})
             return 0
         code = _tests(plane, options.pytest)
+        for line in plane.ended():
+            print(f"error: {line}", file=sys.stderr)
+            code = code or 1
         _tell(f"tests ended after {time.monotonic() - began:.0f} s")
     return code
 

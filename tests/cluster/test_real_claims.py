@@ -105,8 +105,10 @@ def test_without_the_policies_each_worker_gets_one_whole_group(dra: Real):
         dra.kubectl("delete", kind, *policies)
     try:
         dra.until(
-            lambda: "Not firmer" in dra.arena(*words("look", 3, 2), "--dry-run").err
-            or "not effective" in dra.arena("check").out,
+            lambda: (
+                "Not firmer" in dra.arena(*words("look", 3, 2), "--dry-run").err
+                or "not effective" in dra.arena("check").out
+            ),
             "the policies are gone",
         )
         done = dra.arena(*words("gang", 3, 2))

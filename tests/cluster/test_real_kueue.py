@@ -96,7 +96,9 @@ def queue(cluster: Real) -> Iterator[Real]:
                 cluster.called("DELETE", f"{path}/{thing['metadata']['name']}")
 
 
-def said(cluster: Real, name: str, *conditions: tuple[str, str, str, str], **status: object) -> None:
+def said(
+    cluster: Real, name: str, *conditions: tuple[str, str, str, str], **status: object
+) -> None:
     """Let Kueue say something of a job, whose Workload it makes first."""
     job = cluster.job(name)
     workload = workload_name(job)

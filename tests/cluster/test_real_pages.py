@@ -17,7 +17,7 @@ from clusters import Live
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "docs" / "site"))
 
-import screens
+import screens  # noqa: E402
 
 pytestmark = pytest.mark.cluster
 

@@ -32,7 +32,8 @@ def node(index: int) -> dict[str, Any]:
         "nvidia.com/gpu.count": "8",
         **{f"feature.node.kubernetes.io/cpu-cpuid.F{number}": "true" for number in range(40)},
     }
-    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}}
+    meta = {"name": name, "labels": labels}
+    return {"apiVersion": "v1", "kind": "Node", "metadata": meta, "status": node_status()}
 
 
 def node_status() -> dict[str, Any]:
@@ -50,11 +51,14 @@ def node_status() -> dict[str, Any]:
         for kind in CONDITIONS
     ]
     images = [
-        {"names": [f"registry.example/team/image-{number}@sha256:{number:064x}"], "sizeBytes": 10**9}
+        {
+            "names": [f"registry.example/team/image-{number}@sha256:{number:064x}"],
+            "sizeBytes": 10**9,
+        }
         for number in range(IMAGES)
     ]
     status = {"capacity": offers, "allocatable": offers, "conditions": conditions}
-    return {"status": {**status, "images": images}}
+    return {**status, "images": images}
 
 
 def job(index: int) -> dict[str, Any]:
@@ -75,7 +79,7 @@ def job(index: int) -> dict[str, Any]:
 
 
 def pod(index: int) -> dict[str, Any]:
-    """A pod that runs and holds one GPU of four of a machine's."""
+    """A pod that is bound and holds a GPU; four are on a machine."""
     owner, worker = divmod(index, WORKERS)
     labels = {
         "training.kubeflow.org/operator-name": "mpi-operator",
@@ -116,24 +120,18 @@ def filled(live: Live) -> None:
             own.live = Live(live.config, "default")
         return own.live
 
-    def call(method: str, path: str, body: Any, **how: str) -> None:
-        answer = hand().call(method, path, body, **how)
+    def made(path: str, body: Any) -> None:
+        answer = hand().call("POST", path, body)
         assert answer.status < 300, answer.said
 
     def machine(index: int) -> None:
-        call("POST", "/api/v1/nodes", node(index))
-        path = f"/api/v1/nodes/node-{index}/status"
-        call("PATCH", path, node_status(), kind="strategic")
+        made("/api/v1/nodes", node(index))
 
     def running(index: int) -> None:
-        body = pod(index)
-        path = "/api/v1/namespaces/default/pods"
-        call("POST", path, body)
-        status = {"status": {"phase": "Running"}}
-        call("PATCH", f"{path}/{body['metadata']['name']}/status", status, kind="merge")
+        made("/api/v1/namespaces/default/pods", pod(index))
 
     def queued(index: int) -> None:
-        call("POST", f"/apis/{real.JOBS}/namespaces/default/mpijobs", job(index))
+        made(f"/apis/{real.JOBS}/namespaces/default/mpijobs", job(index))
 
     with ThreadPoolExecutor(8) as many:
         for make, count in ((machine, NODES), (running, PODS), (queued, JOBS)):
