@@ -305,7 +305,12 @@ class Operator:
                 "labels": {"app": name},
                 "ownerReferences": owner_of(job, "kubeflow.org/v2beta1"),
             },
-            "spec": {"template": template, "suspend": suspended, **more},
+            "spec": {
+                "template": template,
+                "suspend": suspended,
+                "podReplacementPolicy": "Failed",
+                **more,
+            },
         }
 
     def _align(self, launcher: Object, job: Object, *, suspended: bool) -> None:

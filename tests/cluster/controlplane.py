@@ -54,8 +54,6 @@ LEASE = 12
 """Seconds for which a kubelet's sign of life counts; a quarter of it is between two of them."""
 GRACE = 20
 """Seconds of silence after which a machine counts as lost (40 on most clusters)."""
-EVICTS = 10
-"""Seconds after which pods of a lost machine are deleted (300 on most clusters)."""
 PATIENT = 10**6
 
 
@@ -208,8 +206,6 @@ class ControlPlane:
             *("--service-account-key-file=accounts.key",),
             "--service-account-signing-key-file=accounts.key",
             *("--service-cluster-ip-range=10.96.0.0/16", "--allow-privileged=true"),
-            f"--default-not-ready-toleration-seconds={EVICTS}",
-            f"--default-unreachable-toleration-seconds={EVICTS}",
             # Lists over watches need etcd 3.4.31, which is newer than Debian's.
             *("--feature-gates=WatchList=false", "--profiling=false"),
         )

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from fake_crd import DEFAULTS
 from fake_schema import QUANTITY
 
 Object = dict[str, Any]
@@ -25,14 +26,6 @@ TYPES: dict[str, Object] = {
     "int-or-string": NUMBER_OR_STRING,
     "quantity": {**NUMBER_OR_STRING, "pattern": f"^{QUANTITY.pattern}$"},
 }
-MPIJOB_DEFAULTS = {
-    "launcherCreationPolicy": "AtStartup",
-    "mpiImplementation": "OpenMPI",
-    "runLauncherAsWorker": False,
-    "slotsPerWorker": 1,
-    "sshAuthMountPath": "/root/.ssh",
-}
-"""Those of the operator's definition (commit as in the recorded schema)."""
 
 
 def mpijob() -> Object:
@@ -41,7 +34,7 @@ def mpijob() -> Object:
     del recorded["MPIJob"]["metadata"]
     schema = _schema(recorded["MPIJob"], recorded["types"])
     spec = schema["properties"]["spec"]["properties"]
-    for name, value in MPIJOB_DEFAULTS.items():
+    for name, value in DEFAULTS.items():
         spec[name]["default"] = value
     spec["runPolicy"]["properties"]["suspend"]["default"] = False
     return definition("kubeflow.org", "v2beta1", "MPIJob", schema)
