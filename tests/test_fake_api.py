@@ -353,6 +353,44 @@ def test_a_whole_object_is_not_taken_for_a_patch(live: Live, method: str):
 
 
 @real_too
+def test_a_job_that_says_nothing_gets_what_its_definition_says(live: Live):
+    group = "kubeflow.org/v2beta1"
+    body = mpijob("j")
+    del body["spec"]["runPolicy"]["suspend"]
+    body["spec"]["runPolicy"]["managedBy"] = "kueue.x-k8s.io/multikueue"
+    spec = made(live, body, group=group)["spec"]
+    assert {key: spec[key] for key in spec if key not in {"runPolicy", "mpiReplicaSpecs"}} == {
+        "launcherCreationPolicy": "AtStartup",
+        "mpiImplementation": "OpenMPI",
+        "runLauncherAsWorker": False,
+        "slotsPerWorker": 1,
+        "sshAuthMountPath": "/root/.ssh",
+    }
+    assert spec["runPolicy"]["suspend"] is False
+
+
+@real_too
+def test_a_launcher_keeps_its_labels_when_its_job_is_resumed_with_others(live: Live):
+    group = "kubeflow.org/v2beta1"
+    body = mpijob("j")
+    template = body["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]
+    template["metadata"] = {"labels": {"a": "1", "b": "1"}, "annotations": {"c": "1"}}
+    made(live, body, group=group)
+    path = live.path("jobs", "j-launcher", group="batch/v1")
+    live.until(lambda: live.call("GET", path).status == 200, "the launcher is there")
+    changed = {"metadata": {"labels": {"a": None, "b": "2"}, "annotations": {"c": None}}}
+    specs = {"Launcher": {"template": changed}}
+    resumed = {"spec": {"runPolicy": {"suspend": False}, "mpiReplicaSpecs": specs}}
+    live.call("PATCH", live.path("mpijobs", "j", group=group), resumed, kind="merge")
+    live.until(
+        lambda: live.call("GET", path).body["spec"]["suspend"] is False, "the launcher is resumed"
+    )
+    meta = live.call("GET", path).body["spec"]["template"]["metadata"]
+    assert {key: meta["labels"][key] for key in "ab"} == {"a": "1", "b": "2"}
+    assert meta["annotations"] == {"c": "1"}
+
+
+@real_too
 def test_keys_of_ssh_are_not_taken_without_a_private_one(live: Live):
     body = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}}
     body["type"] = "kubernetes.io/ssh-auth"

@@ -151,13 +151,18 @@ def test_no_gpu_is_given_twice_to_200_gangs_of_eight_submitters(cluster: Real):
         )
         for first in range(8)
     ]
-    while any(one.poll() is None for one in processes):
-        held(cluster)
-        time.sleep(0.3)
-    for one in processes:
-        out, err = one.communicate()
-        assert one.returncode == 0, err
-        assert not [line for line in map(json.loads, out.splitlines()) if "error" in line]
+    try:
+        while any(one.poll() is None for one in processes):
+            held(cluster)
+            time.sleep(0.3)
+        for one in processes:
+            out, err = one.communicate()
+            assert one.returncode == 0, err
+            assert not [line for line in map(json.loads, out.splitlines()) if "error" in line]
+    finally:
+        for one in processes:
+            one.kill()
+            one.wait()
     running = {worker.rpartition("-worker-")[0] for worker in held(cluster).values()}
     assert 50 <= len(running) <= 60
     for name in sorted(running):
