@@ -1,8 +1,10 @@
 """The cluster that a test runs against: the fake one, or a real one that a kubeconfig names.
 
 ARENA_TOPO_TEST_KUBECONFIG names a cluster in which machines may be made up: Node objects without a
-kubelet, whose pods this module runs by patching their status. All that a test creates carries the
-label `arena-topo.io/test` or lies in its namespace, and is removed after it.
+kubelet, whose pods this module runs by patching their status, unless ARENA_TOPO_TEST_KUBELETS says
+that the cluster simulates kubelets itself, for nodes with the label `arena-topo.io/kubelet`
+(tests/cluster). All that a test creates carries the label `arena-topo.io/test` or lies in its
+namespace, and is removed after it.
 """
 
 from __future__ import annotations
@@ -30,7 +32,10 @@ from arena_topo.backends.kubernetes.connection import Connection
 VARIABLE = "ARENA_TOPO_TEST_KUBECONFIG"
 REAL = os.environ.get(VARIABLE)
 """Read before any test hides the environment."""
+KUBELETS = bool(os.environ.get("ARENA_TOPO_TEST_KUBELETS"))
 
+KUBELET = "arena-topo.io/kubelet"
+"""Label of the machines whose kubelet the cluster simulates."""
 LABEL = "arena-topo.io/test"
 PATIENCE = 60.0
 HEARTBEAT = 5.0
@@ -120,6 +125,8 @@ class Live:
         name = f"{name}-{self.run}"
         offers = {"cpu": "64", "memory": "512Gi", "pods": "110", "nvidia.com/gpu": str(gpus)}
         labels = {"kubernetes.io/hostname": name, LABEL: self.run, **(more.get("labels") or {})}
+        if KUBELETS:
+            labels[KUBELET] = "kwok"
         body = {
             "apiVersion": "v1",
             "kind": "Node",
@@ -128,7 +135,11 @@ class Live:
         }
         assert self.call("POST", "/api/v1/nodes", body).status == 201
         self._made.append(name)
-        self._beat(name, capacity=offers, allocatable=offers)
+        if KUBELETS:
+            offered = {"status": {"capacity": offers, "allocatable": offers}}
+            self.call("PATCH", f"/api/v1/nodes/{name}/status", offered, kind="strategic")
+        else:
+            self._beat(name, capacity=offers, allocatable=offers)
         return name
 
     def _beat(self, name: str, **status: Any) -> None:
@@ -236,10 +247,12 @@ def _real(config: str) -> Iterator[Live]:
     # A pool of its own: urllib3's is safe to share, the counting of retries is not.
     hand = Live(config, live.namespace, run=live.run, _made=live._made)
     thread = threading.Thread(target=hand.play, args=(stop,), daemon=True)
-    thread.start()
+    if not KUBELETS:
+        thread.start()
     try:
         yield live
     finally:
         live.clean()
         stop.set()
-        thread.join()
+        if not KUBELETS:
+            thread.join()

@@ -363,6 +363,7 @@ class FakeApi(Store):
         fake_crd.prune(self, resource, thing, version or self.preferred(resource))
         if not hand:
             fake_crd.check(resource, thing, version or self.preferred(resource))
+        fake_crd.fill(resource, thing, version or self.preferred(resource))
         for mutate in self.mutators:
             mutate(resource, thing, "CREATE")
         attempt = fake_admission.Attempt(resource, "CREATE", user)
@@ -370,7 +371,7 @@ class FakeApi(Store):
         if resource.name == "pods":
             fake_pods.admit_new(self, thing)
         else:
-            fake_pods.check_devices(resource, thing)
+            fake_pods.check_others(resource, thing)
         fake_admission.validated(self, attempt, thing)
         fake_quota.admit(self, resource, thing, hand=hand)
         if (space, name) in self.tables[resource.name]:
@@ -617,13 +618,14 @@ class FakeApi(Store):
             }
             fake_crd.prune(self, resource, changed, version or self.preferred(resource))
             fake_crd.check(resource, changed, version or self.preferred(resource))
+            fake_crd.fill(resource, changed, version or self.preferred(resource))
             for mutate in self.mutators:
                 mutate(resource, changed, "UPDATE")
             changed = fake_admission.mutated(self, attempt, changed)
         if resource.name == "pods" and not sub:
             fake_pods.check_update(found, changed)
         if resource.name == "mpijobs.kubeflow.org":
-            fake_crd.check_update(found, changed)
+            fake_crd.check_update(found, changed, version or self.preferred(resource))
         fake_admission.validated(self, attempt, changed)
         changed.setdefault("kind", found.get("kind"))
         if changed.get("spec") != found.get("spec") and "generation" in old:

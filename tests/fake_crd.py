@@ -15,6 +15,26 @@ if TYPE_CHECKING:
 MANAGERS = {"kubeflow.org/mpi-operator", "kueue.x-k8s.io/multikueue"}
 
 
+DEFAULTS = {
+    "launcherCreationPolicy": "AtStartup",
+    "mpiImplementation": "OpenMPI",
+    "runLauncherAsWorker": False,
+    "slotsPerWorker": 1,
+    "sshAuthMountPath": "/root/.ssh",
+}
+"""What the CRD of v2beta1 puts into a job that says nothing (mpi-operator, commit caa3c47)."""
+
+
+def fill(resource: Resource, thing: Object, version: str) -> None:
+    """Put in what the CRD says of fields that are left out."""
+    spec = thing.get("spec")
+    if resource.name == "mpijobs.kubeflow.org" and version == "v2beta1" and isinstance(spec, dict):
+        for key, value in DEFAULTS.items():
+            spec.setdefault(key, value)
+        if isinstance(spec.get("runPolicy"), dict):
+            spec["runPolicy"].setdefault("suspend", False)
+
+
 def _stray(api: FakeApi, thing: Object, kind: str, version: str) -> list[fake_schema.Unknown]:
     """All that the schema of an object does not know."""
     found = fake_schema.unknown(thing, kind, version)
@@ -68,8 +88,10 @@ def unknown(
     return [f'unknown field \\"{path}\\"' for path in paths]
 
 
-def check_update(old: Object, new: Object) -> None:
-    """Refuse what the CRD says is immutable."""
+def check_update(old: Object, new: Object, version: str) -> None:
+    """Refuse what the CRD says is immutable; that of v2beta1 says so of nothing."""
+    if version == "v2beta1":
+        return
 
     def manager(thing: Object) -> Any:
         return ((thing.get("spec") or {}).get("runPolicy") or {}).get("managedBy")

@@ -27,6 +27,8 @@ from fake_store import Change, Entry, selector
 if TYPE_CHECKING:
     from fake_api import FakeApi
 
+WHOLE = ("application/json", "application/yaml", "application/vnd.kubernetes.protobuf")
+"""The media types of objects that are sent whole."""
 VERBS = {"POST": "create", "DELETE": "delete", "PATCH": "patch", "PUT": "update"}
 LOST = (BrokenPipeError, ConnectionError, TimeoutError, ValueError)
 
@@ -288,6 +290,14 @@ class Handler(StreamRequestHandler):
         answer: Object | None
         if self.command != "DELETE" and body is None:
             raise Refused(400, "BadRequest", "unexpected end of JSON input")
+        kind = self.headers.get("content-type", "")
+        if self.command in {"POST", "PUT"} and kind and kind.partition(";")[0] not in WHOLE:
+            raise Refused(
+                415,
+                "UnsupportedMediaType",
+                "the body of the request was in an unknown format - accepted media types include:"
+                f" {', '.join(WHOLE)}",
+            )
         if isinstance(body, dict) and self.command in {"POST", "PUT", "PATCH"}:
             validation = call.query.get("fieldValidation", "Warn")
             self.said += fake_crd.unknown(fake, call.resource, body, call.version, validation)
@@ -303,7 +313,6 @@ class Handler(StreamRequestHandler):
             case "PUT":
                 answer = fake.replace(*where, body, sub=call.sub, **more)
             case "PATCH":
-                kind = self.headers.get("content-type", "")
                 answer = fake.patch(*where, body, kind, sub=call.sub, **more)
             case "DELETE" if not call.name:
                 # The real server calls it deletecollection: all of the namespace.

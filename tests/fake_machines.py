@@ -101,7 +101,7 @@ class Controllers:
                 _conditioned(
                     status, "Failed", "True", reason="BackoffLimitExceeded", message=said, now=now
                 )
-            elif not live:
+            elif not live and not self._awaits_an_end(spec, pods):
                 live = self._launch(key, job)
             if failed:
                 status["failed"] = failed
@@ -111,6 +111,14 @@ class Controllers:
             status.pop("active", None)
         if changed != self.api.tables[JOBS.name][key].thing:
             self.api.store(JOBS, key, changed)
+
+    @staticmethod
+    def _awaits_an_end(spec: Object, pods: list[Object]) -> bool:
+        """Whether a pod on its way out has to be gone before another one takes its place."""
+        return spec.get("podReplacementPolicy") == "Failed" and any(
+            "deletionTimestamp" in one["metadata"] and phase(one) in {"Pending", "Running"}
+            for one in pods
+        )
 
     def _launch(self, key: Key, job: Object) -> list[Object]:
         template = copy.deepcopy(job["spec"]["template"])

@@ -20,6 +20,8 @@ JOBS = RESOURCES["jobs.batch"]
 SETS = RESOURCES["statefulsets.apps"]
 LABEL = "training.kubeflow.org"
 MANAGED_BY = "kubeflow.org/mpi-operator"
+KEY = "bm8ga2V5"
+"""Where real operators put the keys of ssh that they make."""
 
 
 def owner_of(thing: Object, version: str) -> list[Object]:
@@ -83,13 +85,16 @@ class Operator:
             before = self._print(key)
             try:
                 reconcile(key, changed, status)
-            except Refused:
-                # Said in an event; tried again with the next step.
+            except Refused as error:
+                self._refused(error)
                 before = None
             if changed != self.api.tables[MPIJOBS.name][key].thing:
                 self.api.store(MPIJOBS, key, changed)
             elif before == self._print(key):
                 self.done[job["metadata"]["uid"]] = before
+
+    def _refused(self, error: Refused) -> None:
+        """A pass that ended early: said in an event where people need it, and tried again."""
 
     def _print(self, key: Key) -> object:
         entry = self.api.tables[MPIJOBS.name][key]
@@ -177,7 +182,8 @@ class Operator:
             labels = {**_labels(name, None), "job-name": name}
             self._made(job, name, "Service", spec={"clusterIP": "None", "selector": labels})
             self._made(job, f"{name}-config", "ConfigMap", data={"hostfile": hosts})
-            self._made(job, f"{name}-ssh", "Secret", type="kubernetes.io/ssh-auth")
+            keys = {"ssh-privatekey": KEY, "ssh-publickey": KEY}
+            self._made(job, f"{name}-ssh", "Secret", type="kubernetes.io/ssh-auth", data=keys)
             if not suspended:
                 workers = self._workers(key, job, "kubeflow.org/v2beta1")
             ready = all(is_ready(one) for one in workers)
@@ -286,7 +292,9 @@ class Operator:
         spec["restartPolicy"] = replica.get("restartPolicy", "OnFailure")
         policy = job["spec"].get("runPolicy") or {}
         more = {
-            key: policy[key] for key in ("backoffLimit", "activeDeadlineSeconds") if key in policy
+            key: policy[key]
+            for key in ("backoffLimit", "activeDeadlineSeconds", "ttlSecondsAfterFinished")
+            if key in policy
         }
         return {
             "apiVersion": "batch/v1",
@@ -297,7 +305,12 @@ class Operator:
                 "labels": {"app": name},
                 "ownerReferences": owner_of(job, "kubeflow.org/v2beta1"),
             },
-            "spec": {"template": template, "suspend": suspended, **more},
+            "spec": {
+                "template": template,
+                "suspend": suspended,
+                "podReplacementPolicy": "Failed",
+                **more,
+            },
         }
 
     def _align(self, launcher: Object, job: Object, *, suspended: bool) -> None:
@@ -308,11 +321,8 @@ class Operator:
             new = job["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]
             old = changed["spec"]["template"]
             for part in ("labels", "annotations"):
-                kept = old["metadata"].get(part) or {}
-                old["metadata"][part] = {**((new.get("metadata") or {}).get(part) or {})}
-                if part == "labels":
-                    own = {key: value for key, value in kept.items() if key.startswith(LABEL)}
-                    old["metadata"][part] |= own
+                wanted = (new.get("metadata") or {}).get(part) or {}
+                old["metadata"][part] = {**(old["metadata"].get(part) or {}), **wanted}
             for part in ("nodeSelector", "tolerations", "schedulingGates"):
                 old["spec"].pop(part, None)
                 if part in new["spec"]:

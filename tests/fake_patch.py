@@ -140,7 +140,9 @@ def _step(document: dict[str, Any], step: dict[str, Any]) -> dict[str, Any]:
         case "add":
             _put(at, last, copy.deepcopy(step["value"]))
         case "replace":
-            _look(at, [last])
+            # Of a member that an object does not have, the server takes it for `add`.
+            if not isinstance(at, (dict, list)):
+                raise TypeError(step["path"])
             at[_index(at, last) if isinstance(at, list) else last] = copy.deepcopy(step["value"])
         case "copy" | "move":
             value = copy.deepcopy(_look(document, _parts(step["from"])))

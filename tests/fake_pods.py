@@ -219,7 +219,24 @@ def check_binding(pod: Object) -> None:
         raise conflict(binding, name, f"pod {name} has non-empty .spec.schedulingGates")
 
 
-def check_devices(resource: Resource, thing: Object) -> None:
+def check_others(resource: Resource, thing: Object) -> None:
+    """Validate a new object that is no pod."""
+    if resource.name == "secrets":
+        _check_secret(thing)
+    else:
+        _check_devices(resource, thing)
+
+
+def _check_secret(thing: Object) -> None:
+    if thing.get("type") == "kubernetes.io/ssh-auth":
+        held = {**(thing.get("data") or {}), **(thing.get("stringData") or {})}
+        if "ssh-privatekey" not in held:
+            raise invalid(
+                "Secret", thing["metadata"]["name"], "data[ssh-privatekey]: Required value"
+            )
+
+
+def _check_devices(resource: Resource, thing: Object) -> None:
     """Validate the device requests of claims and of their templates."""
     spec = thing.get("spec") or {}
     path = "spec.devices.requests"

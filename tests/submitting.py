@@ -20,6 +20,8 @@ from arena_topo.backends.kubernetes import engine as kubernetes
 from arena_topo.errors import ArenaError
 from arena_topo.job import MPIJob
 
+SPACE = os.environ.get("SUBMITTING_NAMESPACE", "default")
+
 
 def submitted(config: str, name: str, last: int | None = None) -> dict[str, Any]:
     """Submit one gang of two workers; what became of it."""
@@ -37,7 +39,7 @@ def submitted(config: str, name: str, last: int | None = None) -> dict[str, Any]
         gang_timeout=60,
     )
     try:
-        done = workflow.submit(job, backend, namespace="default")
+        done = workflow.submit(job, backend, namespace=SPACE)
     except ArenaError as error:
         return {"name": name, "error": f"{error.message} ({error.why})"}
     return {"name": name, "waits": done.plan.waiting}

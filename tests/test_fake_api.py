@@ -317,7 +317,7 @@ def test_a_json_patch_whose_test_fails_changes_nothing(live: Live):
     "step",
     [
         {"op": "remove", "path": "/data/none"},
-        {"op": "replace", "path": "/data/none", "value": "1"},
+        {"op": "replace", "path": "/none/deep", "value": "1"},
         {"op": "add", "path": "/none/deep", "value": "1"},
         {"op": "test", "path": "/metadata/annotations/none", "value": "1"},
     ],
@@ -329,6 +329,78 @@ def test_a_json_patch_of_what_is_not_there_is_refused(live: Live, step: dict[str
         422,
         "the server rejected our request due to an error in our request",
     )
+
+
+@real_too
+def test_a_json_patch_replaces_what_is_not_there_in_what_is(live: Live):
+    made(live, config_map("c0", a="1"))
+    step = {"op": "replace", "path": "/data/none", "value": "2"}
+    answer = live.call("PATCH", live.path("configmaps", "c0"), [step], kind="json")
+    assert (answer.status, answer.body["data"]) == (200, {"a": "1", "none": "2"})
+
+
+@real_too
+@pytest.mark.parametrize("method", ["POST", "PUT"])
+def test_a_whole_object_is_not_taken_for_a_patch(live: Live, method: str):
+    made(live, config_map("c0"))
+    path = live.path("configmaps", "c0" if method == "PUT" else "")
+    answer = live.call(method, path, config_map("c0"), kind="merge")
+    assert (answer.status, answer.body["reason"]) == (415, "UnsupportedMediaType")
+    assert answer.said == (
+        "the body of the request was in an unknown format - accepted media types include:"
+        " application/json, application/yaml, application/vnd.kubernetes.protobuf"
+    )
+
+
+@real_too
+def test_a_job_that_says_nothing_gets_what_its_definition_says(live: Live):
+    group = "kubeflow.org/v2beta1"
+    body = mpijob("j")
+    del body["spec"]["runPolicy"]["suspend"]
+    body["spec"]["runPolicy"]["managedBy"] = "kueue.x-k8s.io/multikueue"
+    spec = made(live, body, group=group)["spec"]
+    assert {key: spec[key] for key in spec if key not in {"runPolicy", "mpiReplicaSpecs"}} == {
+        "launcherCreationPolicy": "AtStartup",
+        "mpiImplementation": "OpenMPI",
+        "runLauncherAsWorker": False,
+        "slotsPerWorker": 1,
+        "sshAuthMountPath": "/root/.ssh",
+    }
+    assert spec["runPolicy"]["suspend"] is False
+
+
+@real_too
+def test_a_launcher_keeps_its_labels_when_its_job_is_resumed_with_others(live: Live):
+    group = "kubeflow.org/v2beta1"
+    body = mpijob("j")
+    template = body["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]
+    template["metadata"] = {"labels": {"a": "1", "b": "1"}, "annotations": {"c": "1"}}
+    made(live, body, group=group)
+    path = live.path("jobs", "j-launcher", group="batch/v1")
+    live.until(lambda: live.call("GET", path).status == 200, "the launcher is there")
+    changed = {"metadata": {"labels": {"a": None, "b": "2"}, "annotations": {"c": None}}}
+    specs = {"Launcher": {"template": changed}}
+    resumed = {"spec": {"runPolicy": {"suspend": False}, "mpiReplicaSpecs": specs}}
+    live.call("PATCH", live.path("mpijobs", "j", group=group), resumed, kind="merge")
+    live.until(
+        lambda: live.call("GET", path).body["spec"]["suspend"] is False, "the launcher is resumed"
+    )
+    meta = live.call("GET", path).body["spec"]["template"]["metadata"]
+    assert {key: meta["labels"][key] for key in "ab"} == {"a": "1", "b": "2"}
+    assert meta["annotations"] == {"c": "1"}
+
+
+@real_too
+def test_keys_of_ssh_are_not_taken_without_a_private_one(live: Live):
+    body = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}}
+    body["type"] = "kubernetes.io/ssh-auth"
+    path = live.path("secrets")
+    answer = live.call("POST", path, body)
+    assert (answer.status, answer.said) == (
+        422,
+        'Secret "s" is invalid: data[ssh-privatekey]: Required value',
+    )
+    assert live.call("POST", path, body | {"data": {"ssh-privatekey": "bm8="}}).status == 201
 
 
 @real_too
@@ -356,8 +428,11 @@ def test_a_dry_run_is_checked_and_not_stored(live: Live):
     assert live.call("POST", path, config_map("c1"), dryRun="All").status == 201
     taken = live.call("POST", path, config_map("c0"), dryRun="All")
     assert (taken.status, taken.said) == (409, 'configmaps "c0" already exists')
-    for method, body in (("PATCH", {"data": {"a": "2"}}), ("PUT", config_map("c0", a="2"))):
-        answer = live.call(method, f"{path}/c0", body, kind="merge", dryRun="All")
+    for method, body, kind in (
+        ("PATCH", {"data": {"a": "2"}}, "merge"),
+        ("PUT", config_map("c0", a="2"), ""),
+    ):
+        answer = live.call(method, f"{path}/c0", body, kind=kind, dryRun="All")
         assert answer.body["data"] == {"a": "2"}
     assert live.call("DELETE", f"{path}/c0", dryRun="All").status == 200
     assert named(live) == ["c0"]

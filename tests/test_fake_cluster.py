@@ -594,3 +594,22 @@ def test_the_world_lives_in_a_thread_as_it_does_by_steps(api: FakeApi, world):
                 api.lock.wait(0.01)
     with pytest.raises(Refused):
         api.get("mpijobs", "default", "j")
+
+
+def test_another_launcher_starts_once_the_one_before_has_ended(api: FakeApi, world: FakeCluster):
+    mpijob(api)
+    world.settle()
+
+    def launchers() -> list[str]:
+        return sorted(name for name in world.phases() if "-launcher-" in name)
+
+    [first] = launchers()
+    world.keeps_terminating = True
+    with api.lock:
+        api.remove("pods", "default", first)
+    world.settle()
+    assert launchers() == [first], "its Job says podReplacementPolicy: Failed"
+    world.keeps_terminating = False
+    world.settle()
+    [second] = launchers()
+    assert second != first

@@ -244,13 +244,24 @@ def test_the_crd_of_v2beta1_keeps_gates_and_claims_and_prunes_the_scheduling_gro
 
 
 @real_too
-def test_managed_by_cannot_be_changed(live: Live):
+def test_managed_by_of_v2beta1_can_be_changed(live: Live):
     group = "kubeflow.org/v2beta1"
     body = mpijob("j")
     body["spec"]["runPolicy"]["managedBy"] = "kubeflow.org/mpi-operator"
     made(live, body, group=group)
     change = {"spec": {"runPolicy": {"managedBy": "kueue.x-k8s.io/multikueue"}}}
     answer = live.call("PATCH", live.path("mpijobs", "j", group=group), change, kind="merge")
+    assert answer.status == 200, "its CRD has no rule against it, whatever its comment says"
+
+
+def test_managed_by_of_v1_cannot_be_changed(api: FakeApi, client: Live):
+    api.versions = ["v1"]
+    group = "kubeflow.org/v1"
+    body = mpijob("j") | {"apiVersion": group}
+    body["spec"]["runPolicy"]["managedBy"] = "kubeflow.org/mpi-operator"
+    made(client, body, group=group)
+    change = {"spec": {"runPolicy": {"managedBy": "kueue.x-k8s.io/multikueue"}}}
+    answer = client.call("PATCH", client.path("mpijobs", "j", group=group), change, kind="merge")
     assert answer.status == 422
     assert "field is immutable" in answer.said
 
