@@ -34,15 +34,12 @@ import definitions  # noqa: E402
 Object = dict[str, Any]
 
 ADMIN = "admin"
-SUBMITTER = "sub"
-"""Somebody without any right but those that a test binds."""
 USERS = {
     ADMIN: ("system:masters",),
     "system:kube-controller-manager": (),
     "system:kube-scheduler": (),
     "kubelets": ("system:masters",),
     "mpi-operator": ("system:masters",),
-    SUBMITTER: (),
 }
 """Each user with groups; each has a token."""
 
@@ -54,7 +51,8 @@ LEASE = 12
 """Seconds for which a kubelet's sign of life counts; a quarter of it is between two of them."""
 GRACE = 20
 """Seconds of silence after which a machine counts as lost (40 on most clusters)."""
-PATIENT = 10**6
+NEVER = 10**6
+"""The same where no kubelet gives any."""
 
 
 class DidNotStart(Exception):
@@ -182,11 +180,11 @@ class ControlPlane:
     def _etcd(self) -> None:
         # Sockets in the folder: whoever may not read it reaches no etcd.
         self._run(
-            *("etcd", "--name=test", "--data-dir=etcd", "--unsafe-no-fsync"),
+            *("etcd", "--name=test", "--data-dir=etcd", "--unsafe-no-fsync", "--log-level=warn"),
             *("--listen-client-urls=unix://client:1", "--advertise-client-urls=unix://client:1"),
             *("--listen-peer-urls=unix://peer:1", "--initial-advertise-peer-urls=unix://peer:1"),
             *("--initial-cluster=test=unix://peer:1", "--quota-backend-bytes=4294967296"),
-            "--log-level=warn",
+            program=("etcd",),
         )
 
     def _api_server(self) -> None:
@@ -203,7 +201,7 @@ class ControlPlane:
             *("--token-auth-file=tokens.csv", "--anonymous-auth=false"),
             "--authorization-mode=RBAC",
             "--service-account-issuer=https://kubernetes.default.svc",
-            *("--service-account-key-file=accounts.key",),
+            "--service-account-key-file=accounts.key",
             "--service-account-signing-key-file=accounts.key",
             *("--service-cluster-ip-range=10.96.0.0/16", "--allow-privileged=true"),
             # Lists over watches need etcd 3.4.31, which is newer than Debian's.
@@ -217,7 +215,7 @@ class ControlPlane:
             *("kube-controller-manager", f"--kubeconfig={self.kubeconfig(who)}"),
             *("--secure-port=0", "--leader-elect=false", "--use-service-account-credentials"),
             *("--service-account-private-key-file=accounts.key", "--root-ca-file=server.pem"),
-            f"--node-monitor-grace-period={PATIENT if self.steady else GRACE}s",
+            f"--node-monitor-grace-period={NEVER if self.steady else GRACE}s",
             *("--node-monitor-period=2s", "--kube-api-qps=500", "--kube-api-burst=1000"),
             "--profiling=false",
         )
@@ -240,34 +238,32 @@ class ControlPlane:
         self._run(
             *("kwok", f"--kubeconfig={self.kubeconfig('kubelets')}"),
             *(f"--config={HERE / 'stages.yaml'}", "--node-ip=127.0.0.1", "--node-port=0"),
-            *(
-                "--manage-all-nodes=false",
-                "--manage-nodes-with-label-selector=arena-topo.io/kubelet",
-            ),
+            "--manage-all-nodes=false",
+            "--manage-nodes-with-label-selector=arena-topo.io/kubelet",
             f"--node-lease-duration-seconds={LEASE}",
         )
 
     def _operator(self) -> None:
         config = self.kubeconfig("mpi-operator")
         if self.operator is None:
-            self._run(sys.executable, str(HERE / "mpi_operator.py"), f"--kubeconfig={config}")
+            program = (sys.executable, str(HERE / "mpi_operator.py"))
+            self._run("operator", f"--kubeconfig={config}", program=program)
             log = self.folder / "logs" / "operator"
             self._until("operator", lambda: "ready" in log.read_text())
             return
         space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "mpi-operator"}}
         self.call("POST", "/api/v1/namespaces", space)
         self._run(
-            *(str(self.operator), f"--kubeConfig={config}", "--lock-namespace=mpi-operator"),
+            *("operator", f"--kubeConfig={config}", "--lock-namespace=mpi-operator"),
             *("--kube-api-qps=500", "--kube-api-burst=1000"),
             *("--controller-queue-rate-limit=1000", "--controller-queue-burst=10000"),
+            program=(str(self.operator),),
         )
 
     # How they are started and watched.
 
-    def _run(self, program: str, *words: str) -> None:
-        found = self.programs / program
-        is_operator = program in {sys.executable, str(self.operator)}
-        name = "operator" if is_operator else program
+    def _run(self, name: str, *words: str, program: tuple[str, ...] = ()) -> None:
+        """Start a component, by default the program of its name; its log has that name as well."""
         home = self.folder / "home"
         home.mkdir(exist_ok=True)
         environment = {
@@ -278,7 +274,7 @@ class ControlPlane:
         with (self.folder / "logs" / name).open("wb") as log:
             self.running[name] = subprocess.Popen(
                 # Where this process is killed, the kernel ends what it has started.
-                ["setpriv", "--pdeathsig=KILL", str(found) if found.exists() else program, *words],
+                ["setpriv", "--pdeathsig=KILL", *(program or (str(self.programs / name),)), *words],
                 cwd=self.folder,
                 env=environment,
                 stdin=subprocess.DEVNULL,
