@@ -1,0 +1,1 @@
+"""What NCCL reaches on a set of GPUs and NICs."""
