@@ -1,1 +1,624 @@
-"""What NCCL reaches on a set of GPUs and NICs."""
+"""The bandwidth that NCCL reaches in an all-reduce: for GPUs, their NICs and the pods around them.
+
+`estimate` takes the hosts of a job as NCCL counts them and gives what nccl-tests would report as
+bus bandwidth for large messages, in GB/s: a point and an 80 % range. Each regime is a form that
+follows from the algorithm, times a constant fitted on measured rows (`fitted`). The forms:
+
+    NVSwitch, ring     lanes x rate
+    NVSwitch, NVLS     lanes x rate x 2(g-1)/(g+1), flat from 8 GPUs on: each GPU moves S(1 + 1/g)
+    direct NVLinks     (g-1) x lanes x rate on a full mesh, else 2 x rate x disjoint rings
+    bridged pairs      2 x the PCIe path: each port carries one direction of each of two rings
+    PCIe               the slowest link of the best ring
+    several hosts      the NICs of the chosen GPUs; on two hosts 2(n-1)/n of them, since a tree
+                       sends each byte once; never more than one host reaches inside
+
+g is the GPUs of a host, n those of the job, S the bytes that are reduced.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from arena_topo.bandwidth import fitted, packing
+from arena_topo.bandwidth.fitted import FITTED, Constants, Factor
+from arena_topo.topology import (
+    NIC,
+    GPUSet,
+    Knowledge,
+    Link,
+    LinkKind,
+    Machine,
+    count,
+    members,
+)
+from arena_topo.topology.models import MODELS, MOST_LANES, Architecture, Model
+
+ASSUMED_LANE_RATE = 20.0
+"""GB/s per NVLink and direction where the GPU model is not known: V100's and A100's (topo.h)."""
+
+ASSUMED_GENERATION = 3
+"""The PCIe generation where neither machine nor model tell: the oldest with measured rows."""
+
+FLAT = 8
+"""GPUs from which NVLS gains nothing more: NVL72 reaches with 32 what it reaches with 8."""
+
+MOST_BRIDGED = 12
+"""NVLinks that bridges join on two PCIe cards at most (NVIDIA product briefs of A100 and H100
+PCIe: three bridges of four links); more come from an NVSwitch of which two GPUs are seen."""
+
+NVLS_FROM = {Architecture.HOPPER: 5, Architecture.BLACKWELL: 6}
+"""GPUs of one host from which NCCL chooses NVLS; measured on H100, H200 and B200 by GPU count."""
+
+EFFORT = 100_000
+"""Steps for packing rings; a DGX-1 takes fewer than 2,000."""
+
+_PAIR = 2
+_RING = 3
+
+
+class Algorithm(StrEnum):
+    """The algorithms of NCCL that can be asked for by NCCL_ALGO."""
+
+    RING = "ring"
+    TREE = "tree"
+    NVLS = "nvls"
+
+
+class Wire(StrEnum):
+    """How hosts reach each other."""
+
+    RDMA = "rdma"
+    TCP = "tcp"
+
+
+class Regime(StrEnum):
+    """What decides a bandwidth; each regime has a form and fitted constants."""
+
+    SWITCH = "nvswitch-ring"
+    NVLS = "nvls"
+    MESH = "nvlink-mesh"
+    BRIDGE = "nvlink-bridge"
+    ISLANDS = "bridged-pairs"
+    PCIE = "pcie"
+    NO_RING = "nvlink-without-ring"
+    STAGED = "host-staged"
+    TWO_HOSTS = "two-hosts"
+    HOSTS = "several-hosts"
+    TCP = "tcp"
+
+
+class Limit(StrEnum):
+    """The part that would have to be faster for the bandwidth to rise."""
+
+    NVLINK = "NVLinks"
+    BRIDGE = "NVLink bridge"
+    PCIE = "PCIe path"
+    MEMORY = "host memory"
+    NICS = "NICs"
+    HOST = "one host inside"
+    NETWORK = "network"
+
+
+class NotModelled(ValueError):
+    """No measured row supports a number for this; the message says what is missing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """Bus bandwidth in GB/s: a point and an 80 % range, and what decides it.
+
+    `latency` is seconds that each all-reduce takes whatever its size, so that the share of `point`
+    that a message reaches follows (`share`). `assumed` are the facts that nobody gave.
+    """
+
+    point: float
+    low: float
+    high: float
+    regime: Regime
+    limited_by: Limit
+    latency: float
+    ranks: int
+    assumed: tuple[str, ...] = ()
+
+    def share(self, size: int) -> float:
+        """The part of `point` that an all-reduce of `size` bytes reaches, from 0 to 1."""
+        transfer = 2 * (self.ranks - 1) / self.ranks * size / (self.point * 1e9)
+        return transfer / (self.latency + transfer)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """What NCCL counts as one host: some GPUs of a machine, or of several in one NVLink domain.
+
+    A pod is a host where each pod has its own hostname, a node where its pods share one. Hosts whose
+    machines have one name are on one machine, and share its NICs.
+    `p2p` says whether GPUs reach each other over PCIe; None leaves it to the GPU model.
+    """
+
+    parts: tuple[tuple[Machine, GPUSet], ...]
+    p2p: bool | None = None
+
+    @classmethod
+    def of(cls, machine: Machine, gpus: GPUSet, *, p2p: bool | None = None) -> Host:
+        """The host of GPUs of one machine."""
+        return cls(parts=((machine, gpus),), p2p=p2p)
+
+    @property
+    def size(self) -> int:
+        """How many GPUs it has."""
+        return sum(count(gpus) for _, gpus in self.parts)
+
+
+def estimate(
+    hosts: Sequence[Host],
+    *,
+    algorithm: Algorithm | None = None,
+    wire: Wire | None = None,
+    nvls: bool = True,
+    constants: Constants = FITTED,
+) -> Estimate | None:
+    """The bus bandwidth of an all-reduce among all GPUs of these hosts; None for a single GPU.
+
+    Without `algorithm` it is NCCL's own choice, for which `nvls` says whether NVLS may be taken
+    (NCCL_NVLS_ENABLE). `wire` joins the hosts; None means RDMA where the chosen GPUs have NICs of
+    known speed, else a network of which nothing is known. NotModelled for an algorithm of which
+    there are no measured rows on such hosts.
+    """
+    ranks = sum(host.size for host in hosts)
+    if not all(host.size for host in hosts) or not hosts:
+        raise ValueError("each host needs a GPU")
+    if ranks == 1:
+        return None
+    kinds = {_likeness(host): host for host in hosts}
+    if len(hosts) == 1:
+        return inside(hosts[0], algorithm=algorithm, nvls=nvls, constants=constants)
+    _check_between(len(hosts), algorithm)
+    inner = [
+        _ceiling(host, len(hosts), algorithm, nvls=nvls, constants=constants)
+        for host in kinds.values()
+        if host.size > 1
+    ]
+    outer = _between(hosts, ranks, algorithm, wire, constants)
+    return _least(outer, inner, ranks)
+
+
+def inside(
+    host: Host,
+    *,
+    algorithm: Algorithm | None = None,
+    nvls: bool = True,
+    constants: Constants = FITTED,
+) -> Estimate:
+    """The bus bandwidth of two or more GPUs of one host; NotModelled as `estimate`."""
+    if algorithm is Algorithm.TREE:
+        raise NotModelled("no measured row has NCCL_ALGO=Tree on a single host")
+    machine, gpus = host.parts[0]
+    size = host.size
+    known = _model(machine)
+    lanes = _switched(host)
+    if lanes:
+        form = lanes * _lane_rate(machine)
+        first = NVLS_FROM.get(known.architecture, 0) if known else 0
+        reduced = constants.nvls.get(known.architecture) if known else None
+        wanted = algorithm is Algorithm.NVLS or (algorithm is None and nvls and size >= first)
+        if wanted and first and reduced:
+            at = min(size, FLAT)
+            form *= 2 * (at - 1) / (at + 1)
+            return _made(host, Regime.NVLS, form, reduced, constants)
+    if algorithm is Algorithm.NVLS:
+        raise NotModelled("NVLS needs Hopper or Blackwell GPUs behind an NVSwitch")
+    if lanes:
+        form = lanes * _lane_rate(machine)
+        return _made(host, Regime.SWITCH, form, constants.nvlink, constants)
+    if len(host.parts) > 1:
+        raise ValueError("GPUs of several machines are one host only in an NVLink domain")
+    matrix = packing.lanes(machine.links)
+    if machine.nvswitch:
+        # Behind a switch no GPU has lanes to one other: those off the fabric have only PCIe.
+        matrix = [[0] * len(row) for row in matrix]
+    return _direct(host, machine, gpus, matrix, constants)
+
+
+def _direct(
+    host: Host, machine: Machine, gpus: GPUSet, matrix: list[list[int]], constants: Constants
+) -> Estimate:
+    """GPUs that no switch joins: over NVLink rings where there are any, else over PCIe."""
+    inside_set = members(gpus)
+    rate = _lane_rate(machine)
+    joined = _components(matrix, inside_set)
+    lanes = [matrix[one][other] for one in inside_set for other in inside_set if one < other]
+    if len(inside_set) == _PAIR and lanes[0]:
+        alone = len(_components(matrix, range(len(matrix)), inside_set[0])[0]) == _PAIR
+        if alone and lanes[0] <= MOST_BRIDGED:
+            return _made(host, Regime.BRIDGE, lanes[0] * rate, constants.bridge, constants)
+        return _made(host, Regime.MESH, lanes[0] * rate, constants.nvlink, constants)
+    if len(inside_set) >= _RING:
+        rings = packing.ring_bounds(matrix, gpus, effort=EFFORT)[0]
+        form = rate * max((len(inside_set) - 1) * min(lanes), 2 * rings)
+        if form:
+            return _made(host, Regime.MESH, form, constants.nvlink, constants)
+    allowed = host.p2p
+    if allowed is None:
+        known = _model(machine)
+        allowed = known.p2p if known else True
+    if not allowed:
+        return _staged(host, machine, constants)
+    return _over_pcie(host, machine, gpus, joined, constants)
+
+
+def _over_pcie(
+    host: Host,
+    machine: Machine,
+    gpus: GPUSet,
+    joined: Sequence[frozenset[int]],
+    constants: Constants,
+) -> Estimate:
+    generation = _generation(machine) or ASSUMED_GENERATION
+    doubling = 2.0 ** (generation - ASSUMED_GENERATION)
+    rates = [
+        [0.0 if link is None else _rate(link, machine, doubling, constants) for link in row]
+        for row in machine.links
+    ]
+    order = packing.ring_order(rates, gpus)
+    pairs = [(one, order[place - 1]) for place, one in enumerate(order)]
+    slowest = min(pairs, key=lambda pair: rates[pair[0]][pair[1]])
+    kind = machine.link(*slowest).kind
+    path = _path(kind, constants)
+    islands = len(joined) > 1 and all(len(one) >= _PAIR for one in joined)
+    if islands:
+        both = constants.islands
+        form = 2 * doubling * path.value
+        return _made(host, Regime.ISLANDS, form, both, constants)
+    if len(joined) == 1:
+        return _made(host, Regime.NO_RING, doubling, _relayed(path), constants)
+    return _made(host, Regime.PCIE, doubling, path, constants)
+
+
+def _relayed(path: Factor) -> Factor:
+    """A set that NVLinks join without a ring: its path over PCIe, or relays over other GPUs."""
+    return replace(path, low=path.value * fitted.UNRELAYED, high=path.value * fitted.RELAYED)
+
+
+def _staged(host: Host, machine: Machine, constants: Constants) -> Estimate:
+    staged = replace(constants.staged, low=min(constants.staged.low, fitted.STAGED_LOW))
+    known = machine.pcie_generation
+    if known is not None:
+        port = _path(LinkKind.PIX, constants).value * 2.0 ** (known - ASSUMED_GENERATION)
+        staged = replace(
+            staged, value=min(staged.value, port), high=min(staged.high, port * fitted.PORT_HIGH)
+        )
+        staged = replace(staged, low=min(staged.low, staged.value))
+    return _made(host, Regime.STAGED, 1.0, staged, constants)
+
+
+# ---------------------------------------------------------------- between hosts
+
+
+def _check_between(hosts: int, algorithm: Algorithm | None) -> None:
+    if algorithm in {Algorithm.TREE, Algorithm.NVLS} and hosts > _PAIR:
+        raise NotModelled(
+            f"no measured row has NCCL_ALGO={algorithm} forced on three or more hosts"
+        )
+
+
+def _ceiling(
+    host: Host, hosts: int, algorithm: Algorithm | None, *, nvls: bool, constants: Constants
+) -> Estimate:
+    """What a host lets through from its inside.
+
+    On two hosts a tree reduces as one host does. A ring through three and more leaves each host
+    once, so that a GPU's NVLinks carry g-1 of its g channels; but never more than one host alone
+    reaches.
+    """
+    alone = inside(host, nvls=nvls, constants=constants)
+    if algorithm is Algorithm.NVLS:
+        return inside(host, algorithm=algorithm, constants=constants)
+    if hosts == _PAIR and algorithm is not Algorithm.RING:
+        return alone
+    ring = inside(host, algorithm=Algorithm.RING, constants=constants)
+    if ring.regime in {Regime.SWITCH, Regime.MESH}:
+        wider = host.size / (host.size - 1)
+        ring = _scaled(ring, min(wider, max(1.0, alone.point / ring.point)))
+    return ring
+
+
+def _between(
+    hosts: Sequence[Host],
+    ranks: int,
+    algorithm: Algorithm | None,
+    wire: Wire | None,
+    constants: Constants,
+) -> Estimate:
+    """What the network lets through, whatever the hosts are inside."""
+    rails, assumed = _rails(hosts, constants)
+    everything = {note for host in hosts for note in _doubts(host)} | assumed
+    notes = tuple(sorted(everything))
+    if wire is Wire.TCP:
+        return _tcp(hosts, rails, ranks, constants, notes)
+    if wire is None and not rails:
+        return _unknown(ranks, constants, notes)
+    if not rails:
+        raise ValueError("no NIC reaches the chosen GPUs")
+    net = constants.network
+    if len(hosts) == _PAIR and algorithm is not Algorithm.RING:
+        form = rails * 2 * (ranks - 1) / ranks
+        low = min(net.low * form, fitted.RING_OF_OLD * rails)
+        regime = Regime.TWO_HOSTS
+    else:
+        form, low, regime = rails, net.low * rails, Regime.HOSTS
+    return Estimate(
+        point=net.value * form,
+        low=min(low, net.value * form),
+        high=min(net.high, 1.0) * form,
+        regime=regime,
+        limited_by=Limit.NICS,
+        latency=constants.latency["network"],
+        ranks=ranks,
+        assumed=notes,
+    )
+
+
+def _rails(hosts: Sequence[Host], constants: Constants) -> tuple[float, set[str]]:
+    """GB/s of the NICs that the weakest host uses, 0 where one has none; and what is assumed."""
+    users: Counter[tuple[str, str]] = Counter()
+    used: list[list[tuple[Machine, int, set[int]]]] = []
+    for host in hosts:
+        parts = []
+        for machine, gpus in host.parts:
+            cards = {card for gpu in members(gpus) for card in _chosen(machine, gpu)}
+            users.update((machine.name, machine.nics[card].name) for card in cards)
+            parts.append((machine, count(gpus), cards))
+        used.append(parts)
+    assumed: set[str] = set()
+    least = math.inf
+    for parts in used:
+        total = 0.0
+        for machine, many, cards in parts:
+            rate = 0.0
+            for card in cards:
+                nic = machine.nics[card]
+                speed, note = _speed(nic, machine)
+                assumed |= {note} if note else set()
+                rate += speed / users[machine.name, nic.name]
+            generation = _generation(machine)
+            if generation is not None and rate:
+                port = _path(LinkKind.PIX, constants).value
+                port *= 2.0 ** (generation - ASSUMED_GENERATION)
+                # The efficiency of NICs and of ports is the same loss, counted once.
+                rate = min(rate, many * port / constants.network.value)
+            total += rate
+        least = min(least, total)
+    return least, assumed
+
+
+def _chosen(machine: Machine, gpu: int) -> tuple[int, ...]:
+    """The NICs that a GPU uses: the nearest among its fastest.
+
+    NCCL takes the way with most bandwidth first, then the shortest (src/graph/search.cc,
+    ncclTopoGetLocal), so a management port beside the GPU is not used where rails are faster.
+    """
+    speeds = [_speed(nic, machine)[0] for nic in machine.nics]
+    best = max(speeds, default=0.0)
+    if not best:
+        return ()
+    fast = [card for card, speed in enumerate(speeds) if speed == best]
+    near = max(machine.nics[card].attachment[gpu].kind for card in fast)
+    return tuple(card for card in fast if machine.nics[card].attachment[gpu].kind == near)
+
+
+def _speed(nic: NIC, machine: Machine) -> tuple[float, str]:
+    """GB/s of a NIC; where nobody gave it, what the maker's reference machine has per NIC."""
+    if nic.speed is not None:
+        return nic.speed, ""
+    known = _model(machine)
+    if known is None or known.nic is None:
+        return 0.0, ""
+    # Reference machines have a NIC for each GPU, or one for two (DGX-1).
+    card = known.nic if known.nic >= _RAIL else 2 * known.nic
+    return card, f"NICs of {card:g} GB/s, as machines with {known.name} usually have"
+
+
+_RAIL = 12.5
+"""GB/s of EDR and 100GbE, the slowest NIC of a reference machine."""
+
+
+def _tcp(
+    hosts: Sequence[Host],
+    rails: float,
+    ranks: int,
+    constants: Constants,
+    notes: tuple[str, ...],
+) -> Estimate:
+    """Sockets: between pods of one machine its memory, else a share of the NICs."""
+    names = {machine.name for host in hosts for machine, _ in host.parts}
+    if len(names) == 1:
+        low, high = fitted.LOCAL_TCP
+    elif not rails:
+        return _unknown(ranks, constants, notes)
+    else:
+        high = fitted.TCP_SHARE * rails
+        low = max(min(fitted.UNKNOWN_NETWORK.low, high / 2), high / fitted.TCP_WIDTH)
+    return Estimate(
+        point=math.sqrt(low * high),
+        low=low,
+        high=high,
+        regime=Regime.TCP,
+        limited_by=Limit.NETWORK,
+        latency=constants.latency["network"],
+        ranks=ranks,
+        assumed=notes,
+    )
+
+
+def _unknown(ranks: int, constants: Constants, notes: tuple[str, ...]) -> Estimate:
+    default = fitted.UNKNOWN_NETWORK
+    note = "a network of which nothing is known: TCP"
+    return Estimate(
+        point=default.value,
+        low=default.low,
+        high=default.high,
+        regime=Regime.TCP,
+        limited_by=Limit.NETWORK,
+        latency=constants.latency["network"],
+        ranks=ranks,
+        assumed=(*notes, note),
+    )
+
+
+def _least(outer: Estimate, inner: Iterable[Estimate], ranks: int) -> Estimate:
+    """The smallest of all, end by end; what is limited is decided by the point."""
+    found = outer
+    for one in inner:
+        held = one.point < found.point
+        found = replace(
+            found,
+            point=min(found.point, one.point),
+            low=min(found.low, one.low),
+            high=max(min(found.high, one.high), min(found.point, one.point)),
+            limited_by=Limit.HOST if held else found.limited_by,
+            assumed=tuple(sorted({*found.assumed, *one.assumed})),
+        )
+    return replace(found, ranks=ranks)
+
+
+# ---------------------------------------------------------------- what machines are
+
+
+def _likeness(host: Host) -> tuple[object, ...]:
+    return (host.p2p, *((id(machine.links), machine.model, gpus) for machine, gpus in host.parts))
+
+
+def _model(machine: Machine) -> Model | None:
+    return MODELS.get(machine.model or "")
+
+
+def _lane_rate(machine: Machine) -> float:
+    known = _model(machine)
+    return known.lane_rate if known and known.lane_rate else ASSUMED_LANE_RATE
+
+
+def _generation(machine: Machine) -> int | None:
+    """The PCIe generation of the slots, else that of the GPU model."""
+    if machine.pcie_generation is not None:
+        return machine.pcie_generation
+    known = _model(machine)
+    return known.pcie if known else None
+
+
+def _switched(host: Host) -> int:
+    """NVLinks of each GPU that lead to a switch which joins all of the host; 0 without one.
+
+    The links of the set decide: one GPU off the fabric makes the sets with it slow, and no others.
+    """
+    fewest = MOST_LANES
+    for machine, gpus in host.parts:
+        chosen = members(gpus)
+        several = len(chosen) > 1
+        peers = chosen if several else tuple(range(len(machine.gpus)))
+        found = [
+            _nvlinks(machine.link(one, other)) for one in chosen for other in peers if one != other
+        ]
+        behind = machine.nvswitch or (
+            len(host.parts) == 1 and several and min(found) > MOST_BRIDGED
+        )
+        if not behind or not found:
+            return 0
+        fewest = min(fewest, *found) if several else min(fewest, max(found))
+    return fewest
+
+
+def _nvlinks(link: Link) -> int:
+    return link.lanes if link.kind is LinkKind.NVLINK else 0
+
+
+def _components(
+    matrix: Sequence[Sequence[int]], gpus: Iterable[int], start: int | None = None
+) -> list[frozenset[int]]:
+    """The groups of GPUs that NVLinks join; with `start` only the one that holds it."""
+    left = set(gpus)
+    found: list[frozenset[int]] = []
+    while left:
+        seed = start if start is not None else min(left)
+        group, frontier = {seed}, [seed]
+        while frontier:
+            gpu = frontier.pop()
+            near = {other for other in left - group if matrix[gpu][other]}
+            group |= near
+            frontier += near
+        found.append(frozenset(group))
+        if start is not None:
+            return found
+        left -= group
+    return found
+
+
+def _rate(link: Link, machine: Machine, doubling: float, constants: Constants) -> float:
+    if link.kind is LinkKind.NVLINK and not machine.nvswitch:
+        return link.lanes * _lane_rate(machine)
+    return _path(link.kind, constants).value * doubling
+
+
+def _path(kind: LinkKind, constants: Constants) -> Factor:
+    """GB/s of a PCIe path at generation 3, by what it crosses."""
+    if kind in {LinkKind.PIX, LinkKind.PXB}:
+        return constants.pcie_switch
+    return constants.pcie_host
+
+
+def _doubts(host: Host) -> set[str]:
+    """What of a host nobody said."""
+    found: set[str] = set()
+    for machine, _ in host.parts:
+        known = _model(machine)
+        nvlink = any(
+            link is not None and link.kind is LinkKind.NVLINK
+            for row in machine.links
+            for link in row
+        )
+        if machine.knowledge is Knowledge.UNKNOWN:
+            found.add("links between GPUs: PCIe across sockets")
+        elif machine.knowledge is Knowledge.ASSUMED:
+            found.add("links between GPUs, by model and count")
+        if nvlink and (known is None or known.lane_rate is None):
+            found.add(f"{ASSUMED_LANE_RATE:g} GB/s per NVLink of a model that is not known")
+        if not nvlink and machine.pcie_generation is None:
+            found.add(f"PCIe generation {_generation(machine) or ASSUMED_GENERATION}")
+    return found
+
+
+_LIMITS = {
+    Regime.SWITCH: Limit.NVLINK,
+    Regime.NVLS: Limit.NVLINK,
+    Regime.MESH: Limit.NVLINK,
+    Regime.BRIDGE: Limit.BRIDGE,
+    Regime.ISLANDS: Limit.PCIE,
+    Regime.PCIE: Limit.PCIE,
+    Regime.NO_RING: Limit.PCIE,
+    Regime.STAGED: Limit.MEMORY,
+}
+
+
+def _made(
+    host: Host, regime: Regime, form: float, factor: Factor, constants: Constants
+) -> Estimate:
+    """The estimate inside a host: a form times its constant."""
+    limit = _LIMITS[regime]
+    kind = "pcie" if limit in {Limit.PCIE, Limit.MEMORY} else "nvlink"
+    return Estimate(
+        point=form * factor.value,
+        low=form * factor.low,
+        high=form * factor.high,
+        regime=regime,
+        limited_by=limit,
+        latency=constants.latency[kind],
+        ranks=host.size,
+        assumed=tuple(sorted(_doubts(host))),
+    )
+
+
+def _scaled(one: Estimate, by: float) -> Estimate:
+    return replace(one, point=one.point * by, low=one.low * by, high=one.high * by)
