@@ -116,7 +116,8 @@ def test_pods_of_one_node_with_rdma_talk_over_their_nics():
 def test_eight_pods_on_two_nodes_are_eight_hosts_and_not_two():
     shared = nodes("hgx-h100", 2, 4)
     pods = [Host.of(host.parts[0][0], gpu_set([gpu])) for host in shared for gpu in range(4)]
-    assert point(pods) < 50 < 300 < point(shared)
+    assert point(pods) < 50
+    assert point(shared) > 300
 
 
 def test_pods_that_share_a_nic_share_its_bandwidth():
@@ -231,15 +232,15 @@ boards = st.sampled_from([name for name in presets.names() if "pcie" not in name
     boards,
     st.integers(1, 5),
     st.integers(1, 8),
-    st.sampled_from([1, 2, 4, 8, 16, 32]),
-    st.sampled_from([3.125, 12.5, 25.0, 50.0, 100.0]),
+    st.tuples(
+        st.sampled_from([1, 2, 4, 8, 16, 32]), st.sampled_from([3.125, 12.5, 25.0, 50.0, 100.0])
+    ),
     st.sampled_from([None, Algorithm.RING]),
 )
 @settings(max_examples=150, deadline=None)
-def test_no_forecast_is_above_the_nics_or_above_one_host(
-    preset, many, gpus, nics, speed, algorithm
-):
+def test_no_forecast_is_above_the_nics_or_above_one_host(preset, many, gpus, cards, algorithm):
     gpus = min(gpus, len(presets.machine(preset, "x").gpus))
+    nics, speed = cards
     hosts = nodes(preset, many, gpus, nics=nics, speed=speed)
     ranks = many * gpus
     found = estimate(hosts, algorithm=algorithm)

@@ -175,7 +175,7 @@ def _reach_of(model: str | None) -> tuple[bool, float | None]:
     known = MODELS.get(model or "")
     if known is None or known.nvlinks is None:
         return True, None
-    return (True, known.nvlinks * cost.lane_rate(model)) if known.across else (False, None)
+    return (True, known.nvlinks * cost.lane_rate(model)) if known.domain else (False, None)
 
 
 def _best(

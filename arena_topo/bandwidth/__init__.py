@@ -134,8 +134,8 @@ class Estimate:
 class Host:
     """What NCCL counts as one host: some GPUs of a machine, or of several in one NVLink domain.
 
-    A pod is a host where each pod has its own hostname, a node where its pods share one. Hosts whose
-    machines have one name are on one machine, and share its NICs.
+    A pod is a host where each pod has its own hostname, a node where its pods share one. Hosts
+    whose machines have one name are on one machine, and share its NICs.
     `p2p` says whether GPUs reach each other over PCIe; None leaves it to the GPU model.
     """
 
@@ -335,10 +335,12 @@ def _between(
 ) -> Estimate:
     """What the network lets through, whatever the hosts are inside."""
     rails, assumed = _rails(hosts, constants)
-    everything = {note for host in hosts for note in _doubts(host)} | assumed
-    notes = tuple(sorted(everything))
+    doubts = {note for host in hosts for note in _doubts(host)}
+    if wire is Wire.TCP and len({machine.name for host in hosts for machine, _ in host.parts}) == 1:
+        return _local(ranks, constants, tuple(sorted(doubts)))
+    notes = tuple(sorted(doubts | assumed))
     if wire is Wire.TCP:
-        return _tcp(hosts, rails, ranks, constants, notes)
+        return _tcp(rails, ranks, constants, notes)
     if wire is None and not rails:
         return _unknown(ranks, constants, notes)
     if not rails:
@@ -426,22 +428,32 @@ _RAIL = 12.5
 """GB/s of EDR and 100GbE, the slowest NIC of a reference machine."""
 
 
-def _tcp(
-    hosts: Sequence[Host],
-    rails: float,
-    ranks: int,
-    constants: Constants,
-    notes: tuple[str, ...],
-) -> Estimate:
-    """Sockets: between pods of one machine its memory, else a share of the NICs."""
-    names = {machine.name for host in hosts for machine, _ in host.parts}
-    if len(names) == 1:
-        low, high = fitted.LOCAL_TCP
-    elif not rails:
+def _tcp(rails: float, ranks: int, constants: Constants, notes: tuple[str, ...]) -> Estimate:
+    """Sockets between machines: a share of the NICs, with a wide range."""
+    if not rails:
         return _unknown(ranks, constants, notes)
-    else:
-        high = fitted.TCP_SHARE * rails
-        low = max(min(fitted.UNKNOWN_NETWORK.low, high / 2), high / fitted.TCP_WIDTH)
+    high = fitted.TCP_SHARE * rails
+    low = max(min(fitted.UNKNOWN_NETWORK[0], high / 2), high / fitted.TCP_WIDTH)
+    return _sockets(low, high, ranks, constants, notes)
+
+
+def _local(ranks: int, constants: Constants, notes: tuple[str, ...]) -> Estimate:
+    """Sockets between pods of one machine, which its memory carries."""
+    low, high = fitted.LOCAL_TCP
+    return _sockets(low, high, ranks, constants, notes)
+
+
+def _unknown(ranks: int, constants: Constants, notes: tuple[str, ...]) -> Estimate:
+    """A network of which nothing is known."""
+    low, high = fitted.UNKNOWN_NETWORK
+    note = "a network of which nothing is known: TCP"
+    return _sockets(low, high, ranks, constants, (*notes, note))
+
+
+def _sockets(
+    low: float, high: float, ranks: int, constants: Constants, notes: tuple[str, ...]
+) -> Estimate:
+    """A forecast of sockets: the middle of its range, by ratio."""
     return Estimate(
         point=math.sqrt(low * high),
         low=low,
@@ -451,21 +463,6 @@ def _tcp(
         latency=constants.latency["network"],
         ranks=ranks,
         assumed=notes,
-    )
-
-
-def _unknown(ranks: int, constants: Constants, notes: tuple[str, ...]) -> Estimate:
-    default = fitted.UNKNOWN_NETWORK
-    note = "a network of which nothing is known: TCP"
-    return Estimate(
-        point=default.value,
-        low=default.low,
-        high=default.high,
-        regime=Regime.TCP,
-        limited_by=Limit.NETWORK,
-        latency=constants.latency["network"],
-        ranks=ranks,
-        assumed=(*notes, note),
     )
 
 

@@ -35,9 +35,10 @@ class Model:
     one direction (GB/s; the nominal rates of data sheets are 20, 25, 25, 14, 25 and 50); None where
     there are none or the number differs between boards. `pcie` is the PCIe generation of the GPU.
     `p2p` is False where the driver never lets two GPUs reach each other over PCIe. `nic` is the
-    network bandwidth per GPU (GB/s) of the maker's reference machine. `across` says that NVLink
-    leaves the machine. `ids` are PCI device ids, `capability` is the CUDA compute capability where
-    no other model with NVLinks shares it.
+    network bandwidth per GPU (GB/s) of the maker's reference machine. `domain` is the GPUs of its
+    NVLink domain where that leaves the machine (GH200 NVL32, GB200 and GB300 NVL72). `ids` are PCI
+    device ids, `capability` is the CUDA compute capability where no other model with NVLinks shares
+    it.
     """
 
     name: str
@@ -47,7 +48,7 @@ class Model:
     lane_rate: float | None = None
     p2p: bool = True
     nic: float | None = None
-    across: bool = False
+    domain: int | None = None
     ids: tuple[str, ...] = ()
     capability: str | None = None
 
@@ -66,7 +67,7 @@ MODELS: Mapping[str, Model] = MappingProxyType(
                 nvlinks=18,
                 lane_rate=40.1,
                 nic=100.0,
-                across=True,
+                domain=72,
                 ids=("31c2", "31c3"),
             ),
             Model(
@@ -76,10 +77,10 @@ MODELS: Mapping[str, Model] = MappingProxyType(
                 nvlinks=18,
                 lane_rate=40.1,
                 nic=50.0,
-                across=True,
+                domain=72,
                 ids=("2941",),
             ),
-            Model(name="GH200", architecture=_H, pcie=5, nvlinks=18, lane_rate=20.6, across=True),
+            Model(name="GH200", architecture=_H, pcie=5, nvlinks=18, lane_rate=20.6, domain=32),
             Model(name="B300", architecture=_B, pcie=6, nvlinks=18, lane_rate=40.1, nic=100.0),
             Model(
                 name="B200",

@@ -26,7 +26,6 @@ from arena_topo.topology import (
     LinkKind,
     Machine,
     flat,
-    gpu_set,
     presets,
 )
 from arena_topo.topology.instances import with_nics
@@ -450,20 +449,20 @@ def _head(healthy: Sequence[Tried], every: Sequence[Tried]) -> list[str]:
         "# How true the forecasts are",
         "",
         "How far the bandwidths that [`forecast`](reference/forecast.md) gives are from measured",
-        f"ones: {len(every)} all-reduces of {sources} sources, each forecast with constants that were"
-        " fitted",
-        "without its source. This page is written by `python docs/site/fidelity.py`.",
+        f"ones: {len(every)} all-reduces of {sources} sources. Each is forecast with constants",
+        "that were fitted without its source. `python docs/site/fidelity.py` writes this page.",
         "",
         "Constants are fitted on *healthy* rows alone. The others were posted as slow, or their",
-        "machine is not named, or a NIC was left out by hand: a reader's cluster may be one of them,",
-        "so they stand beside the healthy ones.",
+        "machine is not named, or a NIC was left out by hand: a reader's cluster may be one of",
+        "them, so they stand beside the healthy ones.",
         "",
-        "| rows | | median error | 90th percentile | Spearman | pairs: right / wrong / tie | in range |",
+        "| rows | | median | 90th percentile | Spearman | pairs: right / wrong / tie | in range |",
         "|---|---|---|---|---|---|---|",
         _summary("healthy", healthy),
         _summary("all usable", every),
         "",
-        "Pairs are two rows of one source that differ by 5 % and more; forecasts within 1 % are ties.",
+        "Median and 90th percentile are of the relative error. Pairs are two rows of one source",
+        "that differ by 5 % and more; forecasts within 1 % of each other are a tie.",
         "",
     ]
 
@@ -483,9 +482,9 @@ def _classes(healthy: Sequence[Tried], every: Sequence[Tried]) -> list[str]:
     lines = [
         "## By class",
         "",
-        "Bias is the mean of forecast / measured - 1.",
+        "Bias is the mean of forecast / measured - 1; healthy rows left, all usable ones right.",
         "",
-        "| class | healthy | median | 90th | bias | worst | usable | median | 90th | bias | worst |",
+        "| class | rows | median | 90th | bias | worst | rows | median | 90th | bias | worst |",
         "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for kind in sorted({one.row.kind for one in every}):
@@ -626,10 +625,10 @@ def _out(left: Mapping[str, str]) -> list[str]:
     return [
         *lines,
         "",
-        "Not modelled: AMD GPUs; reductions in the network's switches (SHARP); NCCL_ALGO=Tree inside",
-        "one host, Tree and NVLS forced on three or more; jobs beside other jobs on one network. The",
-        "host path of machines without P2P is a property of the machine: its range is wide until a",
-        "measured value replaces it.",
+        "Not modelled: AMD GPUs; reductions in the network's switches (SHARP); NCCL_ALGO=Tree",
+        "inside one host, Tree and NVLS forced on three or more; jobs beside other jobs on one",
+        "network. The host path of machines without P2P is a property of the machine: its range is",
+        "wide until a measured value replaces it.",
         "",
     ]
 
@@ -638,13 +637,13 @@ def main(words: Sequence[str]) -> int:
     """Write the page; `--check` compares it, `--fit` prints constants."""
     if words == ["--fit"]:
         found = fit(rows()[0])
-        for key in _SIMPLE:
-            print(f"    {key}={getattr(found, key)},")
-        print(f"    nvls={dict(found.nvls)},\n    latency={dict(found.latency)},")
+        lines = [f"    {key}={getattr(found, key)}," for key in _SIMPLE]
+        lines += [f"    nvls={dict(found.nvls)},", f"    latency={dict(found.latency)},"]
+        sys.stdout.write("\n".join(lines) + "\n")
         return 0
     if words == ["--check"]:
         same = PAGE.read_text(encoding="utf-8") == page()
-        print("as it should be" if same else f"run {MARK}")
+        sys.stdout.write("as it should be\n" if same else f"run {MARK}\n")
         return 0 if same else 1
     PAGE.write_text(page(), encoding="utf-8")
     return 0
