@@ -306,6 +306,9 @@ def test_larger_messages_reach_more_of_the_plateau(power, preset):
     share = found.share(1 << power)
     assert 0 < share <= 1
     assert found.share(1 << (power + 1)) >= share
+    reached, low, high = found.at(1 << power)
+    assert low <= reached <= high
+    assert reached == pytest.approx(share * found.point)
 
 
 # ---------------------------------------------------------------- NICs

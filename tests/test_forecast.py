@@ -88,7 +88,7 @@ def test_programs_get_the_same_with_shares_by_message_size(arena):
     found = value["bandwidth"]
     assert found["low"] <= found["gbps"] <= found["high"]
     assert found["assumed"] is True
-    assert list(found["shares"])[0] == "1MiB"
+    assert next(iter(found["shares"])) == "1MiB"
     assert list(found["shares"])[-1] == "8GiB"
     assert found["shares"]["16MiB"] < found["shares"]["25MiB"] < found["shares"]["32MiB"]
 

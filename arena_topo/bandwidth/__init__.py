@@ -111,8 +111,8 @@ class NotModelled(ValueError):
 class Estimate:
     """Bus bandwidth in GB/s: a point and an 80 % range, and what decides it.
 
-    `latency` is seconds that each all-reduce takes whatever its size, so that the share of `point`
-    that a message reaches follows (`share`). `assumed` are the facts that nobody gave.
+    `latency` is seconds that each all-reduce takes whatever its size, from which follows what a
+    message of some size reaches (`share`, `at`). `assumed` are the facts that nobody gave.
     """
 
     point: float
@@ -120,14 +120,25 @@ class Estimate:
     high: float
     regime: Regime
     limited_by: Limit
-    latency: float
+    latency: Factor
     ranks: int
     assumed: tuple[str, ...] = ()
 
     def share(self, size: int) -> float:
         """The part of `point` that an all-reduce of `size` bytes reaches, from 0 to 1."""
-        transfer = 2 * (self.ranks - 1) / self.ranks * size / (self.point * 1e9)
-        return transfer / (self.latency + transfer)
+        return self._reached(size, self.point, self.latency.value) / self.point
+
+    def at(self, size: int) -> tuple[float, float, float]:
+        """The point, the low and the high end for an all-reduce of `size` bytes, in GB/s."""
+        return (
+            self._reached(size, self.point, self.latency.value),
+            self._reached(size, self.low, self.latency.high),
+            self._reached(size, self.high, self.latency.low),
+        )
+
+    def _reached(self, size: int, plateau: float, latency: float) -> float:
+        moved = 2 * (self.ranks - 1) / self.ranks * size / 1e9
+        return moved / (latency + moved / plateau)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

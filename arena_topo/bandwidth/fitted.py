@@ -42,7 +42,7 @@ class Constants:
     pcie_host: Factor
     staged: Factor
     network: Factor
-    latency: Mapping[str, float]
+    latency: Mapping[str, Factor]
 
 
 FITTED = Constants(
@@ -59,7 +59,13 @@ FITTED = Constants(
             Architecture.BLACKWELL: Factor(value=0.753, low=0.709, high=0.799, rows=6),
         }
     ),
-    latency=MappingProxyType({"nvlink": 6.1e-05, "network": 0.00042, "pcie": 3.9e-05}),
+    latency=MappingProxyType(
+        {
+            "nvlink": Factor(value=5.63e-05, low=3.38e-05, high=9.02e-05, rows=8),
+            "network": Factor(value=0.000258, low=0.000101, high=0.000533, rows=5),
+            "pcie": Factor(value=3.88e-05, low=3.29e-05, high=4.58e-05, rows=1),
+        }
+    ),
 )
 
 STAGED_LOW = 8.0

@@ -82,7 +82,7 @@ def text(found: Forecast, beside: Against | None, *, unicode: bool) -> str:
         rows = [
             (
                 size_of(size),
-                _shown(one.share(size) * one.point),
+                _shown(one.at(size)[0]),
                 f"{100 * one.share(size):.0f}%",
                 full * round(_BAR * one.share(size)) or "-",
             )

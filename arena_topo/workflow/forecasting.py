@@ -291,14 +291,8 @@ def _check(table: Table, found: Forecast, shown: str) -> None:
 
 
 def _point(size: int, rate: float, found: Estimate) -> Point:
-    share = found.share(size)
-    return Point(
-        size=size,
-        measured=rate,
-        forecast=share * found.point,
-        low=share * found.low,
-        high=share * found.high,
-    )
+    point, low, high = found.at(size)
+    return Point(size=size, measured=rate, forecast=point, low=low, high=high)
 
 
 _USUAL = {

@@ -239,7 +239,12 @@ def _constant(found: Estimate, row: Row) -> str | None:
 
 
 def _factor(old: Factor, ratios: Sequence[float]) -> Factor:
-    ordered = sorted(old.value * ratio for ratio in ratios)
+    return _spread([old.value * ratio for ratio in ratios])
+
+
+def _spread(values: Sequence[float]) -> Factor:
+    """The geometric mean of values, and the range of their middle 80 % with room."""
+    ordered = sorted(values)
     slack = 1 + REPEAT + FEW / len(ordered)
     return Factor(
         value=_rounded(statistics.geometric_mean(ordered)),
@@ -300,13 +305,13 @@ def latency(ranks: int, points: Sequence[tuple[int, float]]) -> float:
     return min((1e-6 * 1.05**step for step in range(150)), key=error)
 
 
-def latencies() -> dict[str, float]:
-    """The median latency of the sweeps over NVLink, over PCIe and between hosts."""
+def latencies() -> dict[str, Factor]:
+    """The latency of the sweeps over NVLink, over PCIe and between hosts."""
     found: dict[str, list[float]] = defaultdict(list)
     for (name, ranks), points in sweeps().items():
         kind = next((kind for begin, kind in _KINDS.items() if name.startswith(begin)), "nvlink")
         found[kind].append(latency(ranks, points))
-    return {kind: float(f"{statistics.median(some):.2g}") for kind, some in found.items()}
+    return {kind: _spread(some) for kind, some in found.items()}
 
 
 # ---------------------------------------------------------------- how far it holds
@@ -583,7 +588,7 @@ def _shares() -> list[str]:
     for (name, ranks), points in sweeps().items():
         kind = next((kind for begin, kind in _KINDS.items() if name.startswith(begin)), "nvlink")
         plateau = max(rate for _, rate in points)
-        shared = FITTED.latency[kind]
+        shared = FITTED.latency[kind].value
         cells = []
         for mebibytes in (1, 16, 64, 256):
             measured = dict(points)[mebibytes << 20] / plateau
