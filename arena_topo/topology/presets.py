@@ -159,7 +159,6 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             model="A800",
             matrix=_uniform("NV8", "00001111"),
             pcie_generation=4,
-            products=r"A800-SXM4?-\d+GB",
         ),
         "hgx-h100": Preset(
             summary="8 x H100 behind NVSwitch",
