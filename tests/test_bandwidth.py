@@ -179,6 +179,18 @@ def test_cards_without_p2p_go_through_host_memory_with_a_wide_range():
     assert found.high > 3 * found.low or found.low == 8.0
 
 
+def test_a_ring_through_several_hosts_leaves_each_once():
+    # A GPU's NVLinks carry 7 of its 8 channels, so the host lets 8/7 of its own ring through.
+    ring = estimate(
+        [Host.of(presets.machine("hgx-h800", "node"), first(8))], algorithm=Algorithm.RING
+    )
+    found = estimate(nodes("hgx-h800", 3, 8))
+    assert ring is not None
+    assert found is not None
+    assert found.point == pytest.approx(ring.point * 8 / 7)
+    assert found.limited_by is Limit.HOST
+
+
 def test_a_port_for_management_is_not_used_where_rails_are_faster():
     hosts = nodes("hgx-h100", 3, 8)
     with_port = []

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from arena_topo import cli
-from arena_topo.topology import presets
+from arena_topo.topology import instances, presets
 
 HERE = Path(__file__).parent
 QUAD = HERE / "machines" / "nccl-quad.xml"
@@ -119,6 +119,35 @@ def test_a_file_and_an_instance_type_are_machines(arena):
     nodes = told(arena, "p4d.24xlarge", "--nodes", "4")
     assert nodes["bandwidth"]["gbps"] == pytest.approx(46.5, rel=0.01)
     assert nodes["bandwidth"]["limitedBy"] == "NICs"
+
+
+PARTIAL = """<system version="1"><cpu numaid="0">
+<pci busid="0000:10:1c.0" class="0x030200" vendor="0x10de" device="{device}"/>
+<pci busid="0000:10:1d.0" class="0x030200" vendor="0x10de" device="{device}"/>
+</cpu></system>
+"""
+
+
+def test_a_file_without_the_nvlinks_that_its_gpus_have_is_never_taken_for_pcie(arena, tmp_path):
+    (tmp_path / "p4d.xml").write_text(PARTIAL.format(device="0x20b0"))
+    code, out, err = arena(str(tmp_path / "p4d.xml"))
+    assert code == 2
+    assert out == ""
+    assert "p4d does not tell the NVLinks of its A100" in err
+    # An L4 has none to tell.
+    (tmp_path / "l4.xml").write_text(PARTIAL.format(device="0x27b8"))
+    assert told(arena, str(tmp_path / "l4.xml"))["bandwidth"]["regime"] == "pcie"
+
+
+def test_a_node_has_the_nics_of_its_instance_type():
+    board = presets.machine("hgx-h100", "node")
+    labels = {"node.kubernetes.io/instance-type": "a3-megagpu-8g"}
+    assert [nic.speed for nic in instances.of_node(board, labels).nics] == [25.0] * 8
+    assert instances.of_node(board, {}).nics == ()
+    # A node of another size is another machine, and its own NICs are better known.
+    assert instances.of_node(presets.machine("pcie-4", "node"), labels).nics == ()
+    own = presets.machine("dgx-1-v100", "node")
+    assert instances.of_node(own, labels) == own
 
 
 def test_nics_are_those_that_are_named(arena):

@@ -64,6 +64,20 @@ def machine(name: str) -> Machine | None:
     return with_nics(found, known.nics, known.speed)
 
 
+_LABELS = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")
+
+
+def of_node(machine: Machine, labels: Mapping[str, str]) -> Machine:
+    """The machine of a node, with the NICs of its instance type where it tells none itself."""
+    named = next((labels[label] for label in _LABELS if label in labels), "")
+    known = INSTANCES.get(named)
+    if machine.nics or known is None:
+        return machine
+    if len(presets.machine(known.preset, named).gpus) != len(machine.gpus):
+        return machine
+    return with_nics(machine, known.nics, known.speed)
+
+
 def with_nics(machine: Machine, nics: int, speed: float | None) -> Machine:
     """The machine with so many NICs of `speed` GB/s instead of its own, shared out evenly.
 
