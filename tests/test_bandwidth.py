@@ -235,6 +235,18 @@ def test_what_is_assumed_is_said():
     assert found.assumed == ("links between GPUs, by model and count",)
 
 
+def test_nics_that_nobody_named_widen_the_range_down():
+    named = estimate(nodes("hgx-h100", 4, 8))
+    board = with_nics(presets.machine("hgx-h100", "node"), 8, None)
+    guessed = estimate([Host.of(replace(board, name=f"{node}"), first(8)) for node in range(4)])
+    assert named is not None
+    assert guessed is not None
+    assert guessed.point == named.point
+    assert guessed.low == pytest.approx(named.low / 4)
+    assert guessed.assumed
+    assert not named.assumed
+
+
 # ---------------------------------------------------------------- laws
 
 boards = st.sampled_from([name for name in presets.names() if "pcie" not in name])

@@ -150,6 +150,29 @@ def test_a_node_has_the_nics_of_its_instance_type():
     assert instances.of_node(own, labels) == own
 
 
+PAIRS = """        GPU0    GPU1    GPU2    GPU3
+GPU0     X      NV18    NV18    NV18
+GPU1    NV18     X      NV18    NV18
+GPU2    NV18    NV18     X      NV18
+GPU3    NV18    NV18    NV18     X
+"""
+
+
+def test_the_gpu_model_of_a_matrix_can_be_named(arena, tmp_path):
+    (tmp_path / "topo.txt").write_text(PAIRS)
+    unknown = told(arena, str(tmp_path / "topo.txt"))["bandwidth"]
+    named = told(arena, str(tmp_path / "topo.txt"), "--gpu-model", "NVIDIA GB200")["bandwidth"]
+    # A tray of an NVL72 measured 663.
+    assert named["gbps"] == pytest.approx(663, rel=0.05)
+    assert named["assumed"] is False
+    assert unknown["assumed"] is True
+    assert unknown["low"] < 370
+    assert unknown["high"] > 663
+    code, _, err = arena("hgx-h100", "--gpu-model", "B200")
+    assert code == 2
+    assert "hgx-h100 has GPUs of model H100" in err
+
+
 def test_nics_are_those_that_are_named(arena):
     narrow, wide = (
         told(arena, "hgx-h100", "--nodes", "4", "--nics", nics)["bandwidth"]

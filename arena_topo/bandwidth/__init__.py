@@ -43,6 +43,12 @@ ASSUMED_LANE_RATE = 20.0
 ASSUMED_GENERATION = 3
 """The PCIe generation where neither machine nor model tell: the oldest with measured rows."""
 
+MOST_OF_CARDS = 4
+"""NVLinks of the workstation cards of which boards differ (RTX A6000, A40: one bridge of four)."""
+
+NEWEST_GENERATION = 5
+"""The newest PCIe generation with measured rows."""
+
 FLAT = 8
 """GPUs from which NVLS gains nothing more: NVL72 reaches with 32 what it reaches with 8."""
 
@@ -352,21 +358,22 @@ def _between(
     notes = tuple(sorted(doubts | assumed))
     if wire is Wire.TCP:
         return _tcp(rails, ranks, constants, notes)
-    if wire is None and not rails:
+    if wire is None and rails is None:
         return _unknown(ranks, constants, notes)
-    if not rails:
+    if rails is None:
         raise ValueError("no NIC reaches the chosen GPUs")
     net = constants.network
     if len(hosts) == _PAIR and algorithm is not Algorithm.RING:
-        form = rails * 2 * (ranks - 1) / ranks
-        low = min(net.low * form, fitted.RING_OF_OLD * rails)
+        once = 2 * (ranks - 1) / ranks
+        low = min(net.low * once, fitted.RING_OF_OLD)
         regime = Regime.TWO_HOSTS
     else:
-        form, low, regime = rails, net.low * rails, Regime.HOSTS
+        once, low, regime = 1.0, net.low, Regime.HOSTS
+    point = net.value * once * rails.value
     return Estimate(
-        point=net.value * form,
-        low=min(low, net.value * form),
-        high=min(net.high, 1.0) * form,
+        point=point,
+        low=min(low * rails.low, point),
+        high=min(net.high, 1.0) * once * rails.high,
         regime=regime,
         limited_by=Limit.NICS,
         latency=constants.latency["network"],
@@ -375,8 +382,8 @@ def _between(
     )
 
 
-def _rails(hosts: Sequence[Host], constants: Constants) -> tuple[float, set[str]]:
-    """GB/s of the NICs that the weakest host uses, 0 where one has none; and what is assumed."""
+def _rails(hosts: Sequence[Host], constants: Constants) -> tuple[Factor | None, set[str]]:
+    """GB/s of the NICs that the weakest host uses, None where one has none; and what is assumed."""
     users: Counter[tuple[str, str]] = Counter()
     used: list[list[tuple[Machine, int, set[int]]]] = []
     for host in hosts:
@@ -387,25 +394,29 @@ def _rails(hosts: Sequence[Host], constants: Constants) -> tuple[float, set[str]
             parts.append((machine, count(gpus), cards))
         used.append(parts)
     assumed: set[str] = set()
-    least = math.inf
+    totals: list[list[float]] = []
     for parts in used:
-        total = 0.0
+        total = [0.0, 0.0, 0.0]
         for machine, many, cards in parts:
-            rate = 0.0
+            rates = [0.0, 0.0, 0.0]
             for card in cards:
                 nic = machine.nics[card]
                 speed, note = _speed(nic, machine)
                 assumed |= {note} if note else set()
-                rate += speed / users[machine.name, nic.name]
+                share = 1 / users[machine.name, nic.name]
+                rates[0] += share * speed.value
+                rates[1] += share * speed.low
+                rates[2] += share * speed.high
             generation = _generation(machine)
-            if generation is not None and rate:
+            if generation is not None:
                 port = _path(LinkKind.PIX, constants).value
                 port *= 2.0 ** (generation - ASSUMED_GENERATION)
                 # The efficiency of NICs and of ports is the same loss, counted once.
-                rate = min(rate, many * port / constants.network.value)
-            total += rate
-        least = min(least, total)
-    return least, assumed
+                rates = [min(rate, many * port / constants.network.value) for rate in rates]
+            total = [one + rate for one, rate in zip(total, rates, strict=True)]
+        totals.append(total)
+    value, low, high = (min(column) for column in zip(*totals, strict=True))
+    return (Factor(value=value, low=low, high=high) if value else None), assumed
 
 
 def _chosen(machine: Machine, gpu: int) -> tuple[int, ...]:
@@ -414,7 +425,7 @@ def _chosen(machine: Machine, gpu: int) -> tuple[int, ...]:
     NCCL takes the way with most bandwidth first, then the shortest (src/graph/search.cc,
     ncclTopoGetLocal), so a management port beside the GPU is not used where rails are faster.
     """
-    speeds = [_speed(nic, machine)[0] for nic in machine.nics]
+    speeds = [_speed(nic, machine)[0].value for nic in machine.nics]
     best = max(speeds, default=0.0)
     if not best:
         return ()
@@ -423,27 +434,31 @@ def _chosen(machine: Machine, gpu: int) -> tuple[int, ...]:
     return tuple(card for card in fast if machine.nics[card].attachment[gpu].kind == near)
 
 
-def _speed(nic: NIC, machine: Machine) -> tuple[float, str]:
-    """GB/s of a NIC; where nobody gave it, what the maker's reference machine has per NIC."""
+def _speed(nic: NIC, machine: Machine) -> tuple[Factor, str]:
+    """GB/s of a NIC; where nobody gave it, what the maker's reference machine has, with a range."""
     if nic.speed is not None:
-        return nic.speed, ""
+        return Factor(value=nic.speed, low=nic.speed, high=nic.speed), ""
     known = _model(machine)
     if known is None or known.nic is None:
-        return 0.0, ""
+        note = f"NICs of {SLOWEST_RAIL:g} GB/s, the slowest of machines with RDMA"
+        return Factor(value=SLOWEST_RAIL, low=SLOWEST_RAIL, high=FASTEST_RAIL), note
     # Reference machines have a NIC for each GPU, or one for two (DGX-1).
-    card = known.nic if known.nic >= _RAIL else 2 * known.nic
-    return card, f"NICs of {card:g} GB/s, as machines with {known.name} usually have"
+    card = known.nic if known.nic >= SLOWEST_RAIL else 2 * known.nic
+    note = f"NICs of {card:g} GB/s, as machines with {known.name} usually have"
+    return Factor(value=card, low=card * fitted.FEWER_NICS, high=card), note
 
 
-_RAIL = 12.5
-"""GB/s of EDR and 100GbE, the slowest NIC of a reference machine."""
+SLOWEST_RAIL, FASTEST_RAIL = 12.5, 50.0
+"""GB/s of a NIC of which nothing is known: EDR and 100GbE to NDR, as the measured rows have."""
 
 
-def _tcp(rails: float, ranks: int, constants: Constants, notes: tuple[str, ...]) -> Estimate:
+def _tcp(
+    rails: Factor | None, ranks: int, constants: Constants, notes: tuple[str, ...]
+) -> Estimate:
     """Sockets between machines: a share of the NICs, with a wide range."""
-    if not rails:
+    if rails is None:
         return _unknown(ranks, constants, notes)
-    high = fitted.TCP_SHARE * rails
+    high = fitted.TCP_SHARE * rails.value
     low = max(min(fitted.UNKNOWN_NETWORK[0], high / 2), high / fitted.TCP_WIDTH)
     return _sockets(low, high, ranks, constants, notes)
 
@@ -616,16 +631,36 @@ def _made(
     """The estimate inside a host: a form times its constant."""
     limit = _LIMITS[regime]
     kind = "pcie" if limit in {Limit.PCIE, Limit.MEMORY} else "nvlink"
+    slower, faster = _unsure(host, limit)
     return Estimate(
         point=form * factor.value,
-        low=form * factor.low,
-        high=form * factor.high,
+        low=form * factor.low * slower,
+        high=form * factor.high * faster,
         regime=regime,
         limited_by=limit,
         latency=constants.latency[kind],
         ranks=host.size,
         assumed=tuple(sorted(_doubts(host))),
     )
+
+
+def _unsure(host: Host, limit: Limit) -> tuple[float, float]:
+    """How far the ends of a range move where nobody said the GPU model or the PCIe generation."""
+    machine, _ = host.parts[0]
+    known = _model(machine)
+    if limit in {Limit.NVLINK, Limit.BRIDGE}:
+        if known is not None and known.lane_rate is not None:
+            return 1.0, 1.0
+        widest = max(_nvlinks(link) for row in machine.links for link in row if link is not None)
+        rates = [
+            one.lane_rate / ASSUMED_LANE_RATE
+            for one in MODELS.values()
+            if one.lane_rate and (one.nvlinks or MOST_OF_CARDS) >= widest
+        ]
+        return min(1.0, *rates), max(1.0, *rates)
+    if limit is Limit.PCIE and _generation(machine) is None:
+        return 1.0, 2.0 ** (NEWEST_GENERATION - ASSUMED_GENERATION)
+    return 1.0, 1.0
 
 
 def _scaled(one: Estimate, by: float) -> Estimate:

@@ -80,6 +80,10 @@ RELAYED = 3.0
 PORT_HIGH = 1.05
 """How far above a PCIe port's figure (NCCL's 12 GB/s for generation 3) measured rows reach."""
 
+FEWER_NICS = 0.25
+"""The fewest NICs of machines with one GPU model, beside those of the maker's reference machine:
+instance types with A100 have 50 to 200 GB/s, those with H100 100 to 400 (`topology/instances`)."""
+
 RING_OF_OLD = 0.8
 """On two hosts, what of the NICs old NCCL and untuned RoCE still reach, at ring's traffic (rows 58,
 116, 117, 120 and 124: 0.60 to 0.95, median 0.80)."""

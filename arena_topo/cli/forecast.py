@@ -46,6 +46,15 @@ def forecast(
             metavar="COUNTxSPEED",
         ),
     ] = "",
+    gpu_model: Annotated[
+        str,
+        Flag(
+            help="The GPU model, for files that do not tell it: nvidia-smi topo -m never does.",
+            panel=PANEL,
+            metavar="MODEL",
+            completes="models",
+        ),
+    ] = "",
     tcp: Annotated[
         bool, Flag(help="Hosts talk over TCP: pods get no RDMA device.", panel=PANEL)
     ] = False,
@@ -91,6 +100,7 @@ def forecast(
             pod_shape=pod_shape,
             algorithm=algorithm,
             wire=Wire.TCP if tcp else None,
+            model=gpu_model,
         ),
     )
     beside = forecasting.against(found, against) if against else None

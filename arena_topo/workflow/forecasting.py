@@ -26,9 +26,18 @@ from arena_topo.nccl import Cause
 from arena_topo.nccl.causes import ADVICE, Advice, advice_on
 from arena_topo.nccl.measured import Table, TableReader, from_json
 from arena_topo.nccl.reading import Reader
-from arena_topo.topology import GPUSet, Knowledge, LinkKind, Machine, count, gpu_set, presets
+from arena_topo.topology import (
+    GPUSet,
+    Knowledge,
+    LinkKind,
+    Machine,
+    behind_nvswitch,
+    count,
+    gpu_set,
+    presets,
+)
 from arena_topo.topology.instances import parse_nics, with_nics
-from arena_topo.topology.models import MODELS
+from arena_topo.topology.models import MODELS, model_of
 
 MOST_NODES = 10_000
 """Nodes of a forecast."""
@@ -54,6 +63,7 @@ class Asked:
     pod_shape: PodShape = PodShape.SHARED
     algorithm: Algorithm | None = None
     wire: Wire | None = None
+    model: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +122,7 @@ def forecast(machine: Machine, asked: Asked) -> Forecast:
             why="the set says how many GPUs it has",
             hint="leave out --gpus",
         )
+    machine = _with_model(machine, asked.model)
     _check_links(machine, asked)
     machine, notes = _with_nics(machine, asked)
     gpus = _chosen(machine, asked.chosen) if asked.chosen else _best(machine, asked, notes)
@@ -131,6 +142,24 @@ def forecast(machine: Machine, asked: Asked) -> Forecast:
         algorithm=asked.algorithm,
         estimate=found,
         notes=tuple(notes),
+    )
+
+
+def _with_model(machine: Machine, name: str) -> Machine:
+    """The machine with the GPU model that was named, where it does not tell another."""
+    if not name:
+        return machine
+    model = model_of(name)
+    told = {gpu.model for gpu in machine.gpus} - {None}
+    if told - {model}:
+        raise UsageError(
+            f"--gpu-model {name}: {machine.name} has GPUs of model {min(filter(None, told))}",
+            hint="leave out --gpu-model: it is for files that do not tell",
+        )
+    return replace(
+        machine,
+        gpus=tuple(replace(gpu, model=model) for gpu in machine.gpus),
+        nvswitch=machine.nvswitch or behind_nvswitch(model, machine.links),
     )
 
 
