@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -192,6 +193,26 @@ def test_separate_pods_are_hosts_of_their_own(arena):
 
 def test_an_algorithm_that_is_forced_counts(arena):
     assert told(arena, "hgx-h100", "--algorithm", "ring")["bandwidth"]["regime"] == "nvswitch-ring"
+
+
+@pytest.mark.parametrize(
+    "words", [["hgx-h100"], ["hgx-h100", "--gpus", "1"], ["pcie-4", "--nodes=3"]]
+)
+def test_a_picture_of_it_is_whole_and_needs_nothing_else(arena, words):
+    code, out, _ = arena(*words, "-o", "svg")
+    assert code == 0
+    root = ET.fromstring(out)
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
+    assert "http" not in out.replace("http://www.w3.org/2000/svg", "")
+
+
+def test_a_picture_shows_what_was_measured(arena, tmp_path):
+    (tmp_path / "log").write_text(log(8))
+    alone = arena("hgx-h100", "-o", "svg")[1]
+    beside = arena("hgx-h100", "--against", str(tmp_path / "log"), "-o", "svg")[1]
+    assert ">measured<" not in alone
+    assert ">measured<" in beside
+    assert beside.count("<path") > alone.count("<path")
 
 
 # ---------------------------------------------------------------- beside a log

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from arena_topo.bandwidth import Algorithm, Wire
-from arena_topo.cli.arguments import PANEL, PlanFormat, PlanFormatFlag, document
-from arena_topo.cli.options import Globals, display, spread, tell
+from arena_topo.cli.arguments import PANEL, PictureFormat, PictureFormatFlag, document
+from arena_topo.cli.options import Globals, display, show, spread, tell
 from arena_topo.cli.terminal import draws
 from arena_topo.files import STDIN
 from arena_topo.flag import Flag, Word
@@ -79,7 +79,7 @@ def forecast(
             completes="files",
         ),
     ] = "",
-    output_format: PlanFormatFlag = PlanFormat.WIDE,
+    output_format: PictureFormatFlag = PictureFormat.WIDE,
 ) -> None:
     """Say what bandwidth NCCL reaches on GPUs of a machine, and between such machines.
 
@@ -104,10 +104,14 @@ def forecast(
         ),
     )
     beside = forecasting.against(found, against) if against else None
-    if output_format is PlanFormat.WIDE:
+    if output_format is PictureFormat.SVG:
+        from arena_topo.output.picture.forecast import forecast as drawn  # noqa: PLC0415 - as above
+
+        show(drawn(found, beside))
+    elif output_format is PictureFormat.WIDE:
         display(shown.text(found, beside, unicode=draws()))
     else:
-        display(document(shown.value(found, beside), output_format))
+        show(document(shown.value(found, beside), output_format))
 
 
 def _machine(target: str, everywhere: Globals) -> Machine:
