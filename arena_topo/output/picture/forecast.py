@@ -43,7 +43,7 @@ def forecast(found: Forecast, beside: Against | None) -> str:
 
 
 def _plot(sheet: Sheet, one: Estimate, beside: Against | None) -> None:
-    top = 84.0
+    top = 96.0
     measured = [(point.size, point.measured) for point in beside.points] if beside else []
     most = max([one.high, *(rate for _, rate in measured)])
     first, last = SIZES[0], max([SIZES[-1], *(size for size, _ in measured)])
@@ -66,7 +66,7 @@ def _plot(sheet: Sheet, one: Estimate, beside: Against | None) -> None:
         along = place(size, 0.0)[0]
         sheet.text((along, top + _HIGH + 18), size_of(size), "small dim middle", size=SMALL)
     sheet.text((_ROOM + _WIDE, top + _HIGH + 36), "bytes", "small dim end", size=SMALL)
-    sheet.text((0, top - 4), "GB/s", "small dim", size=SMALL)
+    sheet.text((0, top - 14), "GB/s", "small dim", size=SMALL)
     reached = [(size, one.at(size)) for size in powers]
     curve([(size, low) for size, (_, low, _) in reached], "link pcie", 1.5)
     curve([(size, high) for size, (_, _, high) in reached], "link pcie", 1.5)
