@@ -190,10 +190,10 @@ def estimate(
         raise ValueError("each host needs a GPU")
     if ranks == 1:
         return None
-    kinds = {_likeness(host): host for host in hosts}
     if len(hosts) == 1:
         return inside(hosts[0], algorithm=algorithm, nvls=nvls, constants=constants)
     _check_between(len(hosts), algorithm)
+    kinds = {_likeness(host): host for host in hosts}
     inner = [
         _ceiling(host, len(hosts), algorithm, nvls=nvls, constants=constants)
         for host in kinds.values()
@@ -214,23 +214,21 @@ def inside(
     if algorithm is Algorithm.TREE:
         raise NotModelled("no measured row has NCCL_ALGO=Tree on a single host")
     machine, gpus = host.parts[0]
-    size = host.size
-    known = _model(machine)
     lanes = _switched(host)
     if lanes:
         form = lanes * _lane_rate(machine)
-        first = NVLS_FROM.get(known.architecture, 0) if known else 0
+        known = _model(machine)
         reduced = constants.nvls.get(known.architecture) if known else None
-        wanted = algorithm is Algorithm.NVLS or (algorithm is None and nvls and size >= first)
-        if wanted and first and reduced:
-            at = min(size, FLAT)
-            form *= 2 * (at - 1) / (at + 1)
-            return _made(host, Regime.NVLS, form, reduced, constants)
+        if known is not None and reduced is not None and algorithm is not Algorithm.RING:
+            enough = nvls and host.size >= NVLS_FROM[known.architecture]
+            if enough or algorithm is Algorithm.NVLS:
+                at = min(host.size, FLAT)
+                form *= 2 * (at - 1) / (at + 1)
+                return _made(host, Regime.NVLS, form, reduced, constants)
+        if algorithm is not Algorithm.NVLS:
+            return _made(host, Regime.SWITCH, form, constants.nvlink, constants)
     if algorithm is Algorithm.NVLS:
         raise NotModelled("NVLS needs Hopper or Blackwell GPUs behind an NVSwitch")
-    if lanes:
-        form = lanes * _lane_rate(machine)
-        return _made(host, Regime.SWITCH, form, constants.nvlink, constants)
     if len(host.parts) > 1:
         raise ValueError("GPUs of several machines are one host only in an NVLink domain")
     matrix = packing.lanes(machine.links)
@@ -285,11 +283,10 @@ def _over_pcie(
     slowest = min(pairs, key=lambda pair: rates[pair[0]][pair[1]])
     kind = machine.link(*slowest).kind
     path = _path(kind, constants)
-    islands = len(joined) > 1 and all(len(one) >= _PAIR for one in joined)
-    if islands:
-        both = constants.islands
+    if len(joined) > 1 and all(len(one) >= _PAIR for one in joined):
+        # A ring enters a pair at one card and leaves it at the other: its mirror image fits too.
         form = 2 * doubling * path.value
-        return _made(host, Regime.ISLANDS, form, both, constants)
+        return _made(host, Regime.ISLANDS, form, constants.islands, constants)
     if len(joined) == 1:
         return _made(host, Regime.NO_RING, doubling, _relayed(path), constants)
     return _made(host, Regime.PCIE, doubling, path, constants)
