@@ -105,6 +105,26 @@ def test_pods_of_one_node_over_tcp_are_not_below_what_a_published_run_refutes():
     found = estimate(pods, wire=Wire.TCP)
     assert found is not None
     assert found.low >= 3.2
+    # Where nobody says how pods of one node talk, they do it over TCP.
+    bare = replace(node, nics=())
+    assert estimate([Host.of(bare, gpu_set([gpu])) for gpu in range(4)]) == found
+
+
+def test_sockets_get_a_share_of_one_nic_and_never_more_than_any_row():
+    def over(speed):
+        found = estimate(nodes("hgx-h100", 3, 8, speed=speed), wire=Wire.TCP)
+        assert found is not None
+        assert found.high <= found.low * 5 * (1 + 1e-9)
+        return found
+
+    assert over(1.25).high == pytest.approx(0.85 * 1.25)
+    assert over(12.5).low < 10 <= over(12.5).high
+    assert over(50.0) == over(100.0)
+    points = [over(speed).point for speed in (0.5, 1.25, 3.125, 12.5, 50.0)]
+    assert points == sorted(points)
+    pods = nodes("hgx-h100", 2, 1, speed=3.125)
+    more = [*pods, *(Host.of(host.parts[0][0], gpu_set([1])) for host in pods)]
+    assert point(more, wire=Wire.TCP) < point(pods, wire=Wire.TCP)
 
 
 def test_pods_of_one_node_with_rdma_talk_over_their_nics():
@@ -211,7 +231,8 @@ def test_an_unknown_network_is_slower_than_any_host_inside_and_is_marked():
     for preset in presets.names():
         board = replace(presets.machine(preset, "node"), nics=())
         alone = estimate([Host.of(board, first(len(board.gpus)))])
-        apart = estimate([Host.of(board, first(1)), Host.of(replace(board, name="b"), first(1))])
+        other = replace(board, name="other")
+        apart = estimate([Host.of(board, first(1)), Host.of(other, first(1))])
         assert alone is not None
         assert apart is not None
         assert apart.high < alone.low, preset

@@ -187,6 +187,7 @@ def test_separate_pods_are_hosts_of_their_own(arena):
     one = told(arena, "hgx-h100", "--pod-shape", "separate", "--nics", "8x400G")
     assert one["hosts"] == 8
     assert one["bandwidth"]["gbps"] < 50
+    assert told(arena, "pcie-4", "--pod-shape", "separate")["bandwidth"]["low"] == 3.2
     over = told(arena, "hgx-h100", "--pod-shape", "separate", "--tcp")
     assert 3.2 <= over["bandwidth"]["low"] <= over["bandwidth"]["gbps"] <= 10
 

@@ -350,15 +350,14 @@ def _between(
     """What the network lets through, whatever the hosts are inside."""
     rails, assumed = _rails(hosts, constants)
     doubts = {note for host in hosts for note in _doubts(host)}
-    if wire is Wire.TCP and len({machine.name for host in hosts for machine, _ in host.parts}) == 1:
+    sockets = wire is Wire.TCP or (wire is None and rails is None)
+    if sockets and len({machine.name for host in hosts for machine, _ in host.parts}) == 1:
         return _local(ranks, constants, tuple(sorted(doubts)))
-    notes = tuple(sorted(doubts | assumed))
-    if wire is Wire.TCP:
-        return _tcp(rails, ranks, constants, notes)
-    if wire is None and rails is None:
-        return _unknown(ranks, constants, notes)
+    if sockets:
+        return _tcp(hosts, ranks, constants, tuple(sorted(doubts)))
     if rails is None:
         raise ValueError("no NIC reaches the chosen GPUs")
+    notes = tuple(sorted(doubts | assumed))
     net = constants.network
     if len(hosts) == _PAIR and algorithm is not Algorithm.RING:
         once = 2 * (ranks - 1) / ranks
@@ -450,12 +449,21 @@ SLOWEST_RAIL, FASTEST_RAIL = 12.5, 50.0
 
 
 def _tcp(
-    rails: Factor | None, ranks: int, constants: Constants, notes: tuple[str, ...]
+    hosts: Sequence[Host], ranks: int, constants: Constants, notes: tuple[str, ...]
 ) -> Estimate:
-    """Sockets between machines: a share of the NICs, with a wide range."""
-    if rails is None:
+    """Sockets between machines: a share of one NIC, which the pods of a machine share.
+
+    A NIC of which nobody told the speed tells nothing: pods without RDMA seldom use the rails.
+    """
+    pods = Counter(name for host in hosts for name in {machine.name for machine, _ in host.parts})
+    rates = [
+        max((nic.speed or 0.0 for nic in machine.nics), default=0.0) / pods[machine.name]
+        for host in hosts
+        for machine, _ in host.parts
+    ]
+    if not min(rates):
         return _unknown(ranks, constants, notes)
-    high = fitted.TCP_SHARE * rails.value
+    high = min(fitted.TCP_SHARE * min(rates), fitted.MOST_TCP)
     low = max(min(fitted.UNKNOWN_NETWORK[0], high / 2), high / fitted.TCP_WIDTH)
     return _sockets(low, high, ranks, constants, notes)
 
