@@ -91,6 +91,8 @@ LOADS = {
     "topology show dgx-1-v100 --backend=local": BARE,
     "topology discover": {"arena_topo.solver"},
     "topology publish node-0 --preset=dgx-1-v100 --dry-run": {"yaml"},
+    "forecast node-0": OBSERVING,
+    "forecast hgx-h100 --nodes=2": BARE,
     "check": OBSERVING | {"jinja2", "arena_topo.manifests.render"},
     "install --image=registry.example/i@sha256:{zeros}": {"jinja2", "arena_topo.manifests.render"},
     "nodes topology node-0 --dry-run": SERVER,

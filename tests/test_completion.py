@@ -162,7 +162,7 @@ def test_machines_with_their_numbers():
     assert offered("--emulate=dgx-1-v100:")[0] == "--emulate=dgx-1-v100:2"
     assert offered("--emulate", "pcie-4:2,dgx-2")[:2] == ["pcie-4:2,dgx-2", "pcie-4:2,dgx-2:2"]
     assert offered("submit", "mpi", "--topology-required", "sp") == ["spine"]
-    assert offered("submit", "mpi", "--gpu-model", "H") == ["H100", "H200", "H20"]
+    assert offered("submit", "mpi", "--gpu-model", "H") == ["H100", "H200", "H800", "H20"]
     assert all(level in option("--topology-required").help for level in LEVELS)
     assert offered("submit", "mpi", "--topology-preferred", "") == LEVELS
     assert offered("completion", "") == ["bash", "zsh", "fish", "powershell"]

@@ -17,10 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arena_topo import cli, escaping
+from arena_topo.bandwidth import packing
 from arena_topo.output import picture
 from arena_topo.output.picture import figure, places, sheet
 from arena_topo.output.picture.network import fabric
-from arena_topo.solver import cost
 from arena_topo.solver.configurations import table
 from arena_topo.solver.rings import side_by_side
 from arena_topo.topology import (
@@ -294,7 +294,7 @@ def test_a_machine_that_somebody_captured_can_be_read(path):
 
 def test_a_mesh_has_a_line_for_every_lane_and_its_partners_side_by_side():
     text = picture.machine(V100)
-    lanes = sum(map(sum, cost.lanes(V100.links))) // 2
+    lanes = sum(map(sum, packing.lanes(V100.links))) // 2
     key = 1 + 2 + 1
     assert len(looks(text)) == lanes + key
     spots = places.places(V100).spots
@@ -386,14 +386,14 @@ def test_no_line_of_a_mesh_goes_through_a_gpu_whatever_ring_is_drawn(of):
 @pytest.mark.parametrize("kind", ["dgx-1-v100", "dgx-1-p100", "hgx-a100-4"])
 def test_the_rings_drawn_are_as_many_as_were_counted_and_share_no_lane(kind):
     of = preset(kind)
-    lanes = cost.lanes(of.links)
+    lanes = packing.lanes(of.links)
     for bits in range(1, 1 << len(of.gpus)):
         gpus = GPUSet(bits)
         if count(gpus) < 3:
             continue
         order = table(of.configuration).order(gpus)
         rings = side_by_side(lanes, gpus, order)
-        assert len(rings) == cost.most_rings(lanes, gpus)
+        assert len(rings) == packing.most_rings(lanes, gpus)
         used = {}
         for ring in rings:
             assert sorted(ring) == list(members(gpus))
@@ -404,7 +404,7 @@ def test_the_rings_drawn_are_as_many_as_were_counted_and_share_no_lane(kind):
 
 
 def test_the_first_ring_is_that_of_the_ranks_where_it_can_be():
-    lanes = cost.lanes(V100.links)
+    lanes = packing.lanes(V100.links)
     assert side_by_side(lanes, gpu_set((0, 1, 4, 5)), (0, 1, 5, 4)) == ((0, 1, 5, 4),)
     assert side_by_side(lanes, gpu_set((0, 1, 2, 3)), (0, 2, 1, 3))[0] == (0, 2, 1, 3)
 
@@ -461,7 +461,7 @@ def test_the_worse_choice_of_the_docs_is_one_that_no_relay_of_nccl_can_mend(aren
         for gpu, rank in pairwise(said)
         if gpu.startswith("GPU ") and rank.startswith("rank ")
     ]
-    lanes = cost.lanes(V100.links)
+    lanes = packing.lanes(V100.links)
     assert sorted(drawn[4:]) == [2, 3, 4, 5]
     assert not any(lanes[one][other] for one in (2, 3) for other in (4, 5))
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from cube_mesh import V100
 
-from arena_topo.solver import cost
+from arena_topo.bandwidth import packing
 from arena_topo.topology import GPUSet, members
 from arena_topo.workflow.cases import Code
 
@@ -75,9 +75,9 @@ def test_how_it_works_counts_the_sets_that_relays_of_nccl_could_help() -> None:
         text,
         re.DOTALL,
     )
-    lanes = cost.lanes(V100.links)
+    lanes = packing.lanes(V100.links)
     every = [GPUSet(bits) for bits in range(1, 256) if bits.bit_count() > 2]
-    ringless = [one for one in every if not cost.most_rings(lanes, one)]
+    ringless = [one for one in every if not packing.most_rings(lanes, one)]
     one_way: set[GPUSet] = set()
     both_ways: set[GPUSet] = set()
     for gpus in ringless:

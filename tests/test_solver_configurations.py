@@ -24,6 +24,7 @@ from cube_mesh import (
 from hypothesis import given
 from hypothesis import strategies as st
 
+from arena_topo.bandwidth import packing
 from arena_topo.solver import cost, families
 from arena_topo.solver.configurations import CHOICES, Table, choices, many_choices
 from arena_topo.topology import (
@@ -46,7 +47,7 @@ def sets(size: int, most: int = 8):
 def ring_census(lanes_of: list[list[int]], size: int) -> dict[int, int]:
     if size == 2:
         return dict(Counter(lanes_of[a][b] for a, b in itertools.combinations(range(8), 2)))
-    return dict(Counter(cost.most_rings(lanes_of, one) for one in sets(size)))
+    return dict(Counter(packing.most_rings(lanes_of, one) for one in sets(size)))
 
 
 V100_CENSUS = {
@@ -72,12 +73,12 @@ P100_CENSUS = {
 
 @pytest.mark.parametrize("size", range(2, 9))
 def test_the_ring_census_of_a_dgx1_v100_is_the_published_one(size):
-    assert ring_census(cost.lanes(V100.links), size) == V100_CENSUS[size]
+    assert ring_census(packing.lanes(V100.links), size) == V100_CENSUS[size]
 
 
 @pytest.mark.parametrize("size", range(2, 9))
 def test_the_ring_census_of_a_dgx1_p100_is_the_published_one(size):
-    assert ring_census(cost.lanes(P100.links), size) == P100_CENSUS[size]
+    assert ring_census(packing.lanes(P100.links), size) == P100_CENSUS[size]
 
 
 @pytest.mark.parametrize(("lanes_of", "expected"), [(V100_LANES, 46), (P100_LANES, 14)])
@@ -282,19 +283,19 @@ def every_packing(lanes_of: dict[tuple[int, int], int], size: int) -> int:
 )
 def test_ring_packing_equals_trying_everything(small):
     size, lanes_of = small
-    table = cost.lanes(matrix(size, lanes_of, Link(kind=LinkKind.SYS)))
-    assert cost.most_rings(table, gpu_set(range(size))) == every_packing(lanes_of, size)
+    table = packing.lanes(matrix(size, lanes_of, Link(kind=LinkKind.SYS)))
+    assert packing.most_rings(table, gpu_set(range(size))) == every_packing(lanes_of, size)
 
 
 @given(lanes_of_small_machines)
 def test_ring_packing_never_exceeds_two_lanes_per_gpu_and_ring(small):
     size, lanes_of = small
-    table = cost.lanes(matrix(size, lanes_of, Link(kind=LinkKind.SYS)))
+    table = packing.lanes(matrix(size, lanes_of, Link(kind=LinkKind.SYS)))
     for bits in range(7, 1 << size):
         one = members(GPUSet(bits))
         if len(one) >= 3:
             lanes_each = [sum(table[gpu][other] for other in one) for gpu in one]
-            assert cost.most_rings(table, gpu_set(one)) <= min(lanes_each) // 2
+            assert packing.most_rings(table, gpu_set(one)) <= min(lanes_each) // 2
 
 
 @given(lanes_of_small_machines, st.randoms(use_true_random=False))
@@ -324,7 +325,7 @@ def test_the_slowest_link_of_the_best_ring_equals_trying_every_ring(small):
         for row in links
     ]
     everything = gpu_set(range(size))
-    if cost.most_rings(cost.lanes(links), everything) == 0 and not one.nvswitch:
+    if packing.most_rings(packing.lanes(links), everything) == 0 and not one.nvswitch:
         best = max(
             min(rates[a][b] for a, b in itertools.pairwise((0, *order, 0)))
             for order in itertools.permutations(range(1, size))
@@ -452,10 +453,10 @@ def worth(of: Configuration, gpus: GPUSet) -> float:
     if len(inside) < 3:
         return math.inf if len(inside) < 2 else rates[inside[0]][inside[1]]
     place = {gpu: at for at, gpu in enumerate(inside)}
-    lanes_of = cost.lanes(of.links)
+    lanes_of = packing.lanes(of.links)
     among = {(place[a], place[b]): lanes_of[a][b] for a, b in itertools.combinations(inside, 2)}
     rings = (
-        cost.most_rings(lanes_of, gpus) if len(inside) > 5 else every_packing(among, len(inside))
+        packing.most_rings(lanes_of, gpus) if len(inside) > 5 else every_packing(among, len(inside))
     )
     if rings:
         return 2 * rings * cost.lane_rate(of.model)
@@ -614,7 +615,7 @@ def test_a_packing_that_takes_too_long_shows_its_bound():
     gaps = []
     for many in range(2, 17):
         best, bound = shape.best(whole, many), shape.bound(whole, many)
-        assert best <= bound <= 2 * 20 * (max(map(sum, cost.lanes(of.links))) // 2)
+        assert best <= bound <= 2 * 20 * (max(map(sum, packing.lanes(of.links))) // 2)
         assert shape.best_hidden(whole, 16 - many, many) <= shape.bound_hidden(
             whole, 16 - many, many
         )
@@ -727,7 +728,7 @@ def test_a_full_mesh_packs_as_many_rings_as_trying_everything_finds(size, lanes_
     """Walecki's construction and its multiples, which are taken from the books for any size."""
     alike = [[0 if a == b else lanes_each for b in range(size)] for a in range(size)]
     pairs = dict.fromkeys(itertools.combinations(range(size), 2), lanes_each)
-    assert cost.most_rings(alike, gpu_set(range(size))) == every_packing(pairs, size)
+    assert packing.most_rings(alike, gpu_set(range(size))) == every_packing(pairs, size)
 
 
 def test_a_full_mesh_of_16_gpus_is_worth_its_lanes_at_every_size():
@@ -757,14 +758,14 @@ def rows(text: str) -> list[list[int]]:
 def test_rings_that_greedy_laying_misses_are_found(text):
     table = rows(text)
     pairs = {(a, b): table[a][b] for a, b in itertools.combinations(range(6), 2)}
-    assert cost.most_rings(table, GPUSet(63)) == every_packing(pairs, 6) == 3
+    assert packing.most_rings(table, GPUSet(63)) == every_packing(pairs, 6) == 3
 
 
 @pytest.mark.parametrize("text", AWKWARD)
 def test_however_early_a_search_is_cut_short_it_rules_out_nothing_that_there_is(text):
     table = rows(text)
     for effort in range(1000):
-        least, most, _ = cost.ring_bounds(table, GPUSet(63), effort=effort)
+        least, most, _ = packing.ring_bounds(table, GPUSet(63), effort=effort)
         assert least <= 3 <= most
 
 
@@ -772,7 +773,7 @@ def test_rings_are_bounded_by_the_lanes_across_every_cut():
     """Four lanes at each GPU, but two between the triangles: one ring, known without a search."""
     lanes_of = dict.fromkeys([(0, 1), (0, 2), (1, 2), (3, 4), (3, 5), (4, 5)], 2)
     links = matrix(6, lanes_of | {(0, 3): 1, (1, 4): 1}, Link(kind=LinkKind.SYS))
-    least, most, steps = cost.ring_bounds(cost.lanes(links), GPUSet(63))
+    least, most, steps = packing.ring_bounds(packing.lanes(links), GPUSet(63))
     assert (least, most) == (1, 1)
     assert steps < 100
     shape = Table(machine("triangles", "V100", links).configuration)
@@ -796,7 +797,7 @@ def test_a_search_for_rings_that_is_cut_short_brackets_the_truth(small, effort):
         [lanes_of.get((min(a, b), max(a, b)), 0) if a != b else 0 for b in range(size)]
         for a in range(size)
     ]
-    least, most, _ = cost.ring_bounds(table, gpu_set(range(size)), effort=effort)
+    least, most, _ = packing.ring_bounds(table, gpu_set(range(size)), effort=effort)
     assert least <= every_packing(lanes_of, size) <= most
 
 

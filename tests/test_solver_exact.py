@@ -34,6 +34,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracle import brute_force, by_the_letter, cp_sat, realised, shape, sides
 
+from arena_topo.bandwidth import packing
 from arena_topo.solver import Request, Unplaceable, cost, place
 from arena_topo.solver.classes import Index
 from arena_topo.solver.gang import best, value
@@ -467,7 +468,7 @@ def bound(of: Machine, gpus: Sequence[int]) -> float:
     """GB/s that no packing of rings exceeds."""
     if len(gpus) == 2:
         return cost.link_rate(of.link(*gpus), of.configuration)
-    rings = fractional_rings(cost.lanes(of.links), gpus)
+    rings = fractional_rings(packing.lanes(of.links), gpus)
     return 2 * rings * cost.lane_rate(of.model) if rings else slowest_link(of, gpus)
 
 

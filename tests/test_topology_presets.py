@@ -91,10 +91,13 @@ def test_the_kinds_of_connected_sets_are_as_many_as_blink_counted(preset, kinds)
         ("dgx-a100", "A100", {"NV12": 28}, True, 4),
         ("hgx-a100-4", "A100", {"NV4": 6}, False, 4),
         ("hgx-a100", "A100", {"NV12": 28}, True, 4),
+        ("hgx-a800", "A800", {"NV8": 28}, True, 4),
         ("hgx-h100", "H100", {"NV18": 28}, True, 5),
         ("hgx-h200", "H200", {"NV18": 28}, True, 5),
+        ("hgx-h800", "H800", {"NV8": 28}, True, 5),
         ("hgx-h20", "H20", {"NV18": 28}, True, 5),
         ("hgx-b200", "B200", {"NV18": 28}, True, 5),
+        ("hgx-b300", "B300", {"NV18": 28}, True, None),
         ("gb200-nvl72", "GB200", {"NV18": 6}, True, None),
         ("gb300-nvl72", "GB300", {"NV18": 6}, True, None),
         ("pcie-4", "T4", {"PIX": 2, "PHB": 4}, False, 3),
@@ -114,7 +117,7 @@ def test_a_preset_is_the_machine_it_names(preset, model, expected, nvswitch, gen
 
 def test_every_preset_is_listed_with_a_summary():
     assert presets.names() == tuple(presets.PRESETS)
-    assert len(presets.names()) == 15
+    assert len(presets.names()) == 18
     assert all(known.summary for known in presets.PRESETS.values())
 
 

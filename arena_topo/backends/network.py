@@ -14,7 +14,6 @@ from typing import Any
 from arena_topo.errors import UnreadableTopology
 from arena_topo.solver import cost
 from arena_topo.topology import (
-    LANES_PER_GPU,
     UNKNOWN_NETWORK,
     Machine,
     NodeName,
@@ -23,13 +22,11 @@ from arena_topo.topology import (
     natural,
 )
 from arena_topo.topology.fabricfile import BEYOND, FabricFile
+from arena_topo.topology.models import MODELS
 
 RDMA_RATE = 12.5
 """GB/s of a node that offers RDMA and not how fast: one NIC of 100 Gb/s, a floor of our own, less
 than nodes sold with RDMA have. (NCCL takes 10 Gb/s where a driver tells no speed: topo.cc.)"""
-
-_ACROSS_NODES = frozenset({"GH200", "GB200", "GB300"})
-"""Models whose NVLink leaves the machine (NVIDIA: GH200 NVL32, GB200 NVL72, GB300 NVL72)."""
 
 _RDMA_NAMES = frozenset(
     {
@@ -175,9 +172,10 @@ def _reach(
 
 def _reach_of(model: str | None) -> tuple[bool, float | None]:
     """Whether NVLink may leave a machine with these GPUs, and how fast it is, where known."""
-    if model in _ACROSS_NODES:
-        return True, LANES_PER_GPU[model] * cost.lane_rate(model)
-    return model not in LANES_PER_GPU, None
+    known = MODELS.get(model or "")
+    if known is None or known.nvlinks is None:
+        return True, None
+    return (True, known.nvlinks * cost.lane_rate(model)) if known.domain else (False, None)
 
 
 def _best(

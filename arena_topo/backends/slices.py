@@ -27,9 +27,9 @@ from arena_topo.topology import (
     Matrix,
     flat,
     gpu_set,
-    model_of,
     natural,
 )
+from arena_topo.topology.models import model_of
 
 Device = tuple[str, str, str]
 """What names a device in a cluster: its driver, its pool, its name there."""

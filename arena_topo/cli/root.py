@@ -76,6 +76,11 @@ ROOT = Branch(
             },
             SubmitGroup,
         ),
+        "forecast": Leaf(
+            "Say what bandwidth NCCL reaches on GPUs of a machine, and between such machines.",
+            "forecast",
+            "forecast",
+        ),
         "get": Leaf(
             "Show one job: its state, its pods, where they run and why.", "get", "get", NamedCommand
         ),

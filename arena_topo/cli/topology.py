@@ -117,10 +117,10 @@ def topology_show(
     if named and not state and not _is_node(target, everywhere):
         _show_machine(presets.machine(target, target), plain=plain, output_format=output_format)
         return
-    cluster = _cluster(state, fabric, everywhere)
+    cluster = cluster_of(state, fabric, everywhere)
     tell(cluster.notes)
     if target:
-        found = _node(target, cluster)
+        found = node_or_preset(target, cluster)
         if isinstance(found, Node):
             if named:
                 other = "without --state" if state else "with --backend local"
@@ -426,7 +426,8 @@ def _manifest(manifest: Manifest, document: Document) -> str:
 # ---------------------------------------------------------------- what is looked at
 
 
-def _cluster(state: tuple[str, ...], fabric: str, everywhere: Globals) -> Cluster:
+def cluster_of(state: tuple[str, ...], fabric: str, everywhere: Globals) -> Cluster:
+    """The cluster of dumps, or the one that commands go to."""
     from arena_topo import workflow  # noqa: PLC0415 - the verbs load what they need
 
     described = network(fabric, state)
@@ -459,7 +460,7 @@ def _is_node(preset: str, everywhere: Globals) -> bool:
     return False
 
 
-def _node(name: str, cluster: Cluster) -> Node | Machine:
+def node_or_preset(name: str, cluster: Cluster) -> Node | Machine:
     """The node of that name, else the preset."""
     from arena_topo.topology import presets  # noqa: PLC0415 - reads the matrices
 

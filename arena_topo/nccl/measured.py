@@ -14,8 +14,9 @@ over the versions. Bus bandwidth is the data each link carries, whatever the num
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 LEAST_SIZE = 128 * 1024 * 1024
 """Bytes from which a size counts: below, latency is measured more than links. It is the largest
@@ -204,6 +205,53 @@ class TableReader:
                 wrong=sum(wrong) if whole else None,
             )
         )
+
+
+def from_json(value: Mapping[str, Any]) -> Table | None:
+    """The table in what nccl-tests writes with `--json` (-J); None if this is other JSON.
+
+    Keys are those of its src/util.cu. A build without MPI lists one device whatever their number.
+    """
+    results, args = value.get("results"), value.get("args")
+    if not isinstance(results, list) or not isinstance(args, list) or not args:
+        return None
+    found = _OPERATION.search(str(args[0]))
+    rows = [row for one in results[:MOST_ROWS] if (row := _json_row(one)) is not None]
+    config = value.get("config")
+    config = config if isinstance(config, Mapping) else {}
+    devices = config.get("devices", value.get("devices"))
+    ranks = [_json_rank(one) for one in devices] if isinstance(devices, list) else []
+    return Table(
+        operation=found[1] if found else None,
+        ranks=tuple(one for one in ranks if one is not None),
+        rows=tuple(rows),
+    )
+
+
+def _json_row(value: object) -> Row | None:
+    if not isinstance(value, Mapping) or not isinstance(value.get("size"), int):
+        return None
+    found = [_json_rate(value.get(place)) for place in ("out_of_place", "in_place")]
+    return Row(size=value["size"], rate=found[0], inside=found[1], wrong=None)
+
+
+def _json_rate(value: object) -> float | None:
+    rate = value.get("bus_bw") if isinstance(value, Mapping) else None
+    return _number(str(rate))
+
+
+def _json_rank(value: object) -> TestedRank | None:
+    if not isinstance(value, Mapping) or not isinstance(value.get("rank"), int):
+        return None
+    device, pid = value.get("device"), value.get("pid")
+    return TestedRank(
+        rank=value["rank"],
+        pid=pid if isinstance(pid, int) else 0,
+        host=str(value.get("hostname", "")),
+        device=device if isinstance(device, int) else 0,
+        pci=str(value.get("device_hex", "")).lower(),
+        model=str(value.get("device_info", "")),
+    )
 
 
 def measured(table: Table) -> Measured | str:

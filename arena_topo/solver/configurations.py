@@ -13,6 +13,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 
+from arena_topo.bandwidth import packing
 from arena_topo.solver import UNLIMITED, cost, layers
 from arena_topo.solver.layers import Layer
 from arena_topo.topology import Configuration, GPUSet, LinkKind, count, gpu_set, members
@@ -54,7 +55,7 @@ class Table:
         self._lanes = (
             [[0] * self.size] * self.size
             if configuration.nvswitch
-            else cost.lanes(configuration.links)
+            else packing.lanes(configuration.links)
         )
         self._layers: tuple[Layer, ...] | None = None
         self._ceiling: tuple[Layer, ...] | None = None
@@ -163,7 +164,7 @@ class Table:
 
     def order(self, gpus: GPUSet) -> tuple[int, ...]:
         """These GPUs along their best ring."""
-        return members(gpus) if self.uniform else cost.ring_order(self._rates, gpus)
+        return members(gpus) if self.uniform else packing.ring_order(self._rates, gpus)
 
     def split(self, gpus: GPUSet, size: int) -> tuple[tuple[int, ...], ...]:
         """Share a set out to workers of `size` GPUs, each group as well linked as possible.
@@ -227,7 +228,7 @@ class Table:
 
     def _alike(self, gpus: GPUSet, size: int) -> float:
         """The value of so many GPUs where all links are alike."""
-        rings = cost.most_rings(self._lanes, gpus) if size > layers.PAIR else 0
+        rings = packing.most_rings(self._lanes, gpus) if size > layers.PAIR else 0
         return 2 * rings * cost.lane_rate(self.configuration.model) if rings else self._rates[0][1]
 
     def _extreme(self, free: GPUSet, size: int, *, best: bool) -> float:
@@ -371,7 +372,7 @@ def _fair(table: Table, gpus: GPUSet, size: int) -> tuple[GPUSet, ...]:
 
     Nothing where that takes more than `CHOICES` steps.
     """
-    steps = cost.Budget(CHOICES)
+    steps = packing.Budget(CHOICES)
     floors = sorted({layer.bandwidth for layer in table.layers} | {*table.measured.values()})
     fits = {layer.bandwidth: layer.groups(gpus, size) for layer in table.layers}
     for floor in reversed(floors):
@@ -383,7 +384,7 @@ def _fair(table: Table, gpus: GPUSet, size: int) -> tuple[GPUSet, ...]:
 
 
 def _groups(
-    table: Table, gpus: GPUSet, size: int, floor: float, steps: cost.Budget
+    table: Table, gpus: GPUSet, size: int, floor: float, steps: packing.Budget
 ) -> tuple[GPUSet, ...] | None:
     """Disjoint groups of `size` that cover a set, each at least so fast, fast ones first."""
     dead: set[int] = set()

@@ -15,7 +15,8 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from arena_topo.solver import cost, families
+from arena_topo.bandwidth import packing
+from arena_topo.solver import families
 from arena_topo.topology import GPUSet, count, gpu_set, members
 
 EFFORT = 200_000
@@ -427,7 +428,7 @@ def _rings_of(lanes: tuple[tuple[int, ...], ...]) -> tuple[Rings, Rings]:
     if len(kinds) == 1:
         # All alike: only the number of GPUs counts.
         by_size = [
-            cost.most_rings(lanes, GPUSet((1 << many) - 1)) if many >= RING else 0
+            packing.most_rings(lanes, GPUSet((1 << many) - 1)) if many >= RING else 0
             for many in range(size + 1)
         ]
         alike: Rings = tuple(
@@ -463,7 +464,7 @@ def _search(lanes: tuple[tuple[int, ...], ...], found: list[int], bound: list[in
     more = [bytearray((1 << size) // 8 + 1) for _ in found]
     less = [bytearray((1 << size) // 8 + 1) for _ in found]
     for gpus in itertools.chain.from_iterable(ordered):
-        least, most, steps = cost.ring_bounds(lanes, GPUSet(gpus), effort=min(left, EFFORT_EACH))
+        least, most, steps = packing.ring_bounds(lanes, GPUSet(gpus), effort=min(left, EFFORT_EACH))
         left -= steps
         for rings in range(least):
             more[rings][gpus >> 3] |= 1 << (gpus & 7)

@@ -1,4 +1,4 @@
-"""The rings themselves that a set of GPUs is worth: what `cost` counts, one by one.
+"""The rings themselves that a set of GPUs is worth: what `packing` counts, one by one.
 
 Only pictures need them; the solver needs no more than their number.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from arena_topo.solver.cost import Budget, most_rings
+from arena_topo.bandwidth.packing import Budget, most_rings
 from arena_topo.topology import GPUSet, members
 
 EFFORT = 20_000

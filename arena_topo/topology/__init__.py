@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from typing import NewType
 
+from arena_topo.topology.models import LANES_PER_GPU, MOST_LANES
+
 GPUSet = NewType("GPUSet", int)
 """GPUs of one machine as bits: bit i is GPU i."""
 
@@ -310,26 +312,6 @@ def flat(size: int, link: Link = SYS) -> Matrix:
     return tuple(tuple(None if i == j else link for j in range(size)) for i in range(size))
 
 
-LANES_PER_GPU = {
-    "P100": 4,
-    "V100": 6,
-    "A100": 12,
-    "A800": 12,
-    "A30": 4,
-    "H100": 18,
-    "H200": 18,
-    "H800": 18,
-    "H20": 18,
-    "GH200": 18,
-    "B200": 18,
-    "GB200": 18,
-    "B300": 18,
-    "GB300": 18,
-}
-"""NVLinks one GPU of each model has (NVIDIA data sheets and architecture white papers)."""
-
-MOST_LANES = max(LANES_PER_GPU.values())
-
 MOST_GPUS = 64
 """More than any machine has on one PCIe fabric (32 today)."""
 
@@ -346,23 +328,6 @@ def behind_nvswitch(model: str | None, links: Matrix) -> bool:
         sum(link.lanes for link in row if link is not None and link.kind is LinkKind.NVLINK) > limit
         for row in links
     )
-
-
-_MODEL = re.compile(
-    r"\b(GB300|GB200|GH200|B300|B200|H200|H100|H800|H20|A100|A800|A30|A40|A10G|A10|A16|A2|L40S|L40"
-    r"|L20|L4|V100S|V100|P100|P40|P4|T4|K80|M60)\b"
-)
-
-
-def model_of(product: str | None) -> str | None:
-    """The model in a product name: `NVIDIA-H100-80GB-HBM3` is `H100`; the product if unknown."""
-    if not product:
-        return None
-    words = re.sub(r"[-_\s]+", " ", product)
-    found = _MODEL.search(words)
-    if found is None:
-        return re.sub(r"^((NVIDIA|Tesla|GeForce|Quadro)\s+)+", "", words).strip() or None
-    return "V100" if found[1] == "V100S" else found[1]
 
 
 _DIGITS = re.compile(r"(\d+)")

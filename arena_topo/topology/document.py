@@ -22,8 +22,8 @@ from arena_topo.topology import (
     Knowledge,
     Machine,
     behind_nvswitch,
-    model_of,
 )
+from arena_topo.topology.models import model_of
 from arena_topo.topology.published import link, matrix
 
 _MOST_NUMA = 1023

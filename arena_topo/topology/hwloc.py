@@ -21,10 +21,10 @@ from arena_topo.topology import (
     Machine,
     Matrix,
     behind_nvswitch,
-    model_of,
 )
+from arena_topo.topology.models import BY_ID, model_of
 from arena_topo.topology.nvidia import Reading
-from arena_topo.topology.xml import MODELS, Element
+from arena_topo.topology.xml import Element
 
 HINT = "write it on the machine itself with: lstopo --of xml FILE, from a hwloc built with NVML"
 
@@ -124,7 +124,7 @@ def read(root: Element, *, name: str, model: str | None = None) -> Reading:
         GPU(
             index=index,
             uuid=one.info("NVIDIAUUID"),
-            model=own or model_of(one.info("GPUModel")) or MODELS.get(one.device),
+            model=own or model_of(one.info("GPUModel")) or BY_ID.get(one.device),
             numa=one.numa,
         )
         for index, one in enumerate(devices)

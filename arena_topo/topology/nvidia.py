@@ -22,15 +22,14 @@ from arena_topo.errors import UnreadableTopology
 from arena_topo.topology import (
     GPU,
     MOST_GPUS,
-    MOST_LANES,
     NIC,
     Link,
     LinkKind,
     Machine,
     Matrix,
     behind_nvswitch,
-    model_of,
 )
+from arena_topo.topology.models import MOST_LANES, model_of
 
 HINT = "paste the whole output of: nvidia-smi topo -m"
 

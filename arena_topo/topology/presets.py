@@ -153,6 +153,13 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             pcie_generation=4,
             products=r"A100-SXM4?-\d+GB",
         ),
+        # 8 of 12 links: 400 GB/s (topo -m of an A800 board shows NV8).
+        "hgx-a800": Preset(
+            summary="8 x A800 behind NVSwitch",
+            model="A800",
+            matrix=_uniform("NV8", "00001111"),
+            pcie_generation=4,
+        ),
         "hgx-h100": Preset(
             summary="8 x H100 behind NVSwitch",
             model="H100",
@@ -167,6 +174,14 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             pcie_generation=5,
             products=r"H200(-SXM5)?(-141GB(-HBM\w+)?)?",
         ),
+        # 8 of 18 links: 400 GB/s.
+        "hgx-h800": Preset(
+            summary="8 x H800 behind NVSwitch",
+            model="H800",
+            matrix=_uniform("NV8", "00001111"),
+            pcie_generation=5,
+            products=r"H800(-SXM5)?(-80GB(-HBM\w+)?)?",
+        ),
         "hgx-h20": Preset(
             summary="8 x H20 behind NVSwitch",
             model="H20",
@@ -180,6 +195,12 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             matrix=_uniform("NV18", "00001111"),
             pcie_generation=5,
             products=r"B200(-SXM\d?)?(-\d+GB(-HBM\w+)?)?",
+        ),
+        "hgx-b300": Preset(
+            summary="8 x B300 behind NVSwitch",
+            model="B300",
+            matrix=_uniform("NV18", "00001111"),
+            products=r"B300(-SXM\d?)?(-AC)?(-\d+GB(-HBM\w+)?)?",
         ),
         "gb200-nvl72": Preset(
             summary="4 x GB200, one tray of an NVL72",

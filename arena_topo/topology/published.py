@@ -35,8 +35,8 @@ from arena_topo.topology import (
     flat,
     gpu_set,
     members,
-    model_of,
 )
+from arena_topo.topology.models import model_of
 
 NAMESPACE = "kube-system"
 """Where ACK publishes."""

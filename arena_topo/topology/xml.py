@@ -32,8 +32,8 @@ from arena_topo.topology import (
     Machine,
     Matrix,
     behind_nvswitch,
-    model_of,
 )
+from arena_topo.topology.models import BY_CAPABILITY, BY_ID, model_of
 from arena_topo.topology.nvidia import Reading
 
 MOST_CHARACTERS = 4_000_000
@@ -187,47 +187,6 @@ _KNOWN = {
     "graphs": "this is an NCCL graph: the rings and trees that NCCL chose",
     "nvidia_smi_log": "this is the output of nvidia-smi -q -x, which does not tell the links",
 }
-
-MODELS = {
-    "15f7": "P100",
-    "15f8": "P100",
-    "15f9": "P100",
-    "1db1": "V100",
-    "1db4": "V100",
-    "1db5": "V100",
-    "1db6": "V100",
-    "1db8": "V100",
-    "1eb8": "T4",
-    "20b0": "A100",
-    "20b1": "A100",
-    "20b2": "A100",
-    "20b5": "A100",
-    "20b7": "A30",
-    "20f1": "A100",
-    "2235": "A40",
-    "2236": "A10",
-    "2237": "A10G",
-    "2321": "H100",
-    "2322": "H800",
-    "2324": "H800",
-    "2329": "H20",
-    "2330": "H100",
-    "2331": "H100",
-    "2335": "H200",
-    "233b": "H200",
-    "26b5": "L40",
-    "26b9": "L40S",
-    "27b8": "L4",
-    "2901": "B200",
-    "2941": "GB200",
-    "31c2": "GB300",
-    "31c3": "GB300",
-}
-"""NVIDIA's PCI device ids (pci-ids.ucw.cz, vendor 10de)."""
-
-_CHIPS = {"60": "P100", "70": "V100"}
-"""Compute capabilities with NVLink that one data centre GPU alone has. 80 may be an A100, an A800
-or an A30, 90 an H100, H200, H800 or H20, whose NVLinks differ, so they are not told apart by it."""
 
 _GENERATIONS = {8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
 """GT/s of a lane by PCIe generation (PCI-SIG). What is slower is a link that saves power: newer
@@ -412,10 +371,10 @@ class _Topology:
     @staticmethod
     def model(one: _Device) -> str | None:
         device = one.slot.get("device").lower().removeprefix("0x")
-        if one.slot.get("vendor").lower() == "0x10de" and device in MODELS:
-            return MODELS[device]
+        if one.slot.get("vendor").lower() == "0x10de" and device in BY_ID:
+            return BY_ID[device]
         linked = one.said is not None and any(one.said.all("nvlink"))
-        return _CHIPS.get(one.element.get("sm")) if linked else None
+        return BY_CAPABILITY.get(one.element.get("sm")) if linked else None
 
     @staticmethod
     def generation(devices: Sequence[_Device]) -> int | None:

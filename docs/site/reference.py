@@ -24,6 +24,7 @@ _MARK = "      # Made by reference.py, down to the end of the list.\n"
 GUIDES: Mapping[str, tuple[str, ...]] = {
     "submit mpi": ("local-engine", "on-kubernetes", "how-it-works", "job-file"),
     "plan mpi": ("how-it-works", "job-file"),
+    "forecast": ("forecast", "fidelity"),
     "get": ("howto/pending",),
     "why": ("howto/pending",),
     "list": (),

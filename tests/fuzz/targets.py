@@ -341,6 +341,62 @@ class NcclLogs(Target):
         return Input(line=[*line, *more], files={"nccl.log": data})
 
 
+_MEASURED: Mapping[str, Any] = {
+    "version": 1,
+    "args": ["./build/all_reduce_perf", "-g", "8"],
+    "config": {
+        "devices": [
+            {
+                "rank": rank,
+                "pid": 1,
+                "hostname": "a",
+                "device": rank,
+                "device_hex": "0000:06:00",
+            }
+            for rank in range(8)
+        ]
+    },
+    "results": [
+        {"size": 1 << power, "out_of_place": {"bus_bw": power * 9.5, "nwrong": 0}}
+        for power in (20, 27, 33)
+    ],
+}
+"""What nccl-tests writes with -J."""
+
+
+class Forecasts(Documents):
+    """Machines of any kind with any options, and what nccl-tests measured beside them."""
+
+    name = "forecast"
+    share = 100
+
+    def make(self, rng: random.Random) -> Input:
+        machine = mutators.encoded(mutators.value(rng, rng.choice(self._samples)), rng)
+        line = ["forecast", "machine.json", *_output(rng, "json", "svg")]
+        for options in (
+            ("--nodes=2", "--nodes=3", "--nodes=0", "--nodes=x"),
+            ("--gpus=1", "--gpus=2", "--gpus=5", "--gpus=-1"),
+            ("--set=0,1", "--set=3,1,0", "--set=0,0", "--set=,"),
+            ("--nics=8x400G", "--nics=1x0.5GB", "--nics=0x400G", "--nics=4x\u0664G"),
+            ("--pod-shape=separate", "--pod-shape=fused", "--tcp"),
+            ("--algorithm=ring", "--algorithm=tree", "--algorithm=nvls"),
+            ("--gpu-model=H100", "--gpu-model=RTX 4090", "--gpu-model=\x1b[31m"),
+        ):
+            line += [rng.choice(options)] if rng.random() < 0.3 else []
+        if rng.random() < 0.5:
+            line[1] = "hgx-h100"
+        if rng.random() < 0.5:
+            return Input(line=line, files={"machine.json": machine})
+        log = rng.choice(NcclLogs.samples)
+        if rng.random() < 0.6:
+            changed = mutators.value(rng, mutators.Sample.of(_MEASURED))
+            log = mutators.encoded(changed, rng)
+        else:
+            log = mutators.text(rng, log, NcclLogs.samples)
+        line += ["--against", "measured.log"]
+        return Input(line=line, files={"machine.json": machine, "measured.log": log})
+
+
 # ---------------------------------------------------------------- files of the user
 
 
@@ -603,7 +659,7 @@ def every() -> Mapping[str, type[Target]]:
     from .local import KeptLogs, LocalJobs  # noqa: PLC0415
 
     targets: Sequence[type[Target]] = (
-        *(Matrices, Xml, Documents, Calibrations, Fabrics, Dumps, NcclLogs, JobFiles, Settings),
-        *(Kubeconfigs, Lines, LocalJobs, KeptLogs, Reads, Writes, Claims),
+        *(Matrices, Xml, Documents, Calibrations, Fabrics, Dumps, NcclLogs, Forecasts, JobFiles),
+        *(Settings, Kubeconfigs, Lines, LocalJobs, KeptLogs, Reads, Writes, Claims),
     )
     return {one.name: one for one in targets}

@@ -38,8 +38,8 @@ from arena_topo.topology import (
     NodeName,
     gpu_set,
     members,
-    model_of,
 )
+from arena_topo.topology.models import model_of
 
 DEFAULT_EMULATION = "dgx-1-v100:2"
 """What is pretended where there are no GPUs: the cluster of the published example."""

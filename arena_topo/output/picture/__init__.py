@@ -5,6 +5,7 @@
     figure      one machine, and the rings that a choice of its GPUs gives
     placement   what `plan` proposes, beside the first GPUs by index
     fabric      the network as a tree, with free GPUs
+    forecast    bandwidth over message size, and what was measured
 
 A picture is one file that needs nothing else: no script, no font, nothing from elsewhere. It has
 the colours of the reader's screen, light or dark (`prefers-color-scheme`), a title and a

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import combinations, pairwise
 
+from arena_topo.bandwidth import packing
 from arena_topo.output import number
 from arena_topo.output.drawing import meaning
 from arena_topo.output.picture.places import BAR, NODE, Bar, Places, places
@@ -97,7 +98,7 @@ def rings(machine: Machine, gpus: GPUSet, order: Ring = ()) -> Rings:
         slow = frozenset() if nvlink else frozenset(links)
         return Rings(gbps=gbps, rings=(inside,), pair=True, slow=slow)
     first = order if set(order) == set(inside) else shape.order(gpus)
-    laid = () if machine.nvswitch else side_by_side(cost.lanes(machine.links), gpus, first)
+    laid = () if machine.nvswitch else side_by_side(packing.lanes(machine.links), gpus, first)
     if laid:
         return Rings(gbps=gbps, rings=laid)
     best = shape.order(gpus)

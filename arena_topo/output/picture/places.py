@@ -11,9 +11,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, pairwise
 
+from arena_topo.bandwidth import packing
 from arena_topo.output.drawing import tree
 from arena_topo.output.picture.sheet import Point
-from arena_topo.solver import cost
 from arena_topo.topology import Link, LinkKind, Machine
 
 NODE = (62.0, 44.0)
@@ -325,7 +325,7 @@ def _mesh(machine: Machine) -> Places:
         x = max(at for at, _y in spots.values()) + NODE[0] / 2 + 60
     found = Places(spots=spots, mesh=True)
     found.frames = _boxes(machine, spots)
-    lanes = cost.lanes(machine.links)
+    lanes = packing.lanes(machine.links)
     for one, other in combinations(range(len(lanes)), 2):
         if lanes[one][other]:
             found.path(one, other)
@@ -334,7 +334,7 @@ def _mesh(machine: Machine) -> Places:
 
 def _parts(machine: Machine) -> list[list[int]]:
     """The GPUs that hang together by NVLink."""
-    lanes = cost.lanes(machine.links)
+    lanes = packing.lanes(machine.links)
     parts: list[list[int]] = []
     left = list(range(len(lanes)))
     while left:
@@ -385,7 +385,7 @@ def _quads(machine: Machine, part: Sequence[int]) -> dict[int, Point] | None:
     The drawing is NVIDIA's (DGX-1 system architecture white paper, figure 4): partners lie on one
     line, the inner ones side by side.
     """
-    lanes = cost.lanes(machine.links)
+    lanes = packing.lanes(machine.links)
 
     def full(gpus: Iterable[int]) -> bool:
         return all(lanes[one][other] for one, other in combinations(gpus, 2))

@@ -1,0 +1,143 @@
+"""A forecast for people and for programs, alone or beside a measured log."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from arena_topo import output
+from arena_topo.topology import members
+from arena_topo.workflow.forecasting import SIZES, Against, Forecast
+
+_BAR = 24
+"""Columns of the plot at the whole plateau."""
+
+_UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"))
+
+
+def value(found: Forecast, beside: Against | None) -> dict[str, Any]:
+    """A forecast for JSON: GB/s, shares of the point by message size; null for a single GPU."""
+    told: dict[str, Any] = {
+        "apiVersion": "arena-topo/v1",
+        "kind": "Forecast",
+        "machine": found.machine.name,
+        "gpusPerNode": len(members(found.gpus)),
+        "gpus": list(members(found.gpus)),
+        "nodes": found.nodes,
+        "hosts": found.hosts,
+        "podShape": str(found.pod_shape),
+        "algorithm": None if found.algorithm is None else str(found.algorithm),
+        "bandwidth": None,
+    }
+    one = found.estimate
+    if one is not None:
+        told["bandwidth"] = {
+            "gbps": _round(one.point),
+            "low": _round(one.low),
+            "high": _round(one.high),
+            "assumed": bool(one.assumed),
+            "assumptions": list(one.assumed),
+            "regime": str(one.regime),
+            "limitedBy": str(one.limited_by),
+            "shares": {size_of(size): round(one.share(size), 3) for size in SIZES},
+        }
+    if beside is not None:
+        told["against"] = {
+            "inside": beside.verdict.inside,
+            "rows": [
+                {
+                    "bytes": point.size,
+                    "measuredGBps": output.number(point.measured),
+                    "forecastGBps": _round(point.forecast),
+                    "low": _round(point.low),
+                    "high": _round(point.high),
+                    "inside": point.inside,
+                }
+                for point in beside.points
+            ],
+            "causes": [{"why": cause.why, "try": cause.hint} for cause in beside.causes],
+        }
+    return told
+
+
+def text(found: Forecast, beside: Against | None, *, unicode: bool) -> str:
+    """A forecast for people: the number, what decides it, and a plot over message sizes."""
+    gpus = ",".join(map(str, members(found.gpus)))
+    where = f"of each of {found.nodes} nodes, {found.ranks} in all" if found.nodes > 1 else ""
+    lines = [f"{found.machine.name}: GPUs {gpus} {where}".rstrip()]
+    one = found.estimate
+    if one is None:
+        return "\n".join([*lines, "", "A single GPU has no bandwidth.", ""])
+    hosts = f", {found.hosts} hosts for NCCL" if found.hosts > 1 else ""
+    lines += [
+        "",
+        f"  Bandwidth   {_shown(one.point)} GB/s ({_shown(one.low)} to {_shown(one.high)})",
+        f"  Regime      {one.regime}{hosts}",
+        f"  Limited by  {one.limited_by}",
+    ]
+    lines += [f"  Assumed     {note}" for note in one.assumed]
+    lines += [f"  Note        {note}" for note in found.notes]
+    lines.append("")
+    if beside is None:
+        full = "\u2588" if unicode else "#"
+        rows = [
+            (
+                size_of(size),
+                _shown(one.at(size)[0]),
+                f"{100 * one.share(size):.0f}%",
+                full * round(_BAR * one.share(size)) or "-",
+            )
+            for size in SIZES
+        ]
+        lines.append(
+            output.align(output.table(("SIZE", "GB/S", "SHARE", "PLATEAU"), rows)).rstrip()
+        )
+    else:
+        lines += _beside(beside)
+    return "\n".join(lines) + "\n"
+
+
+def _beside(beside: Against) -> list[str]:
+    rows = [
+        (
+            size_of(point.size),
+            _shown(point.measured),
+            _shown(point.forecast),
+            f"{_shown(point.low)}-{_shown(point.high)}",
+            _verdict(point.measured, point.low, point.high),
+        )
+        for point in beside.points
+    ]
+    header = ("SIZE", "MEASURED", "FORECAST", "RANGE", "")
+    lines = [output.align(output.table(header, rows)).rstrip(), ""]
+    last = beside.verdict
+    found = _verdict(last.measured, last.low, last.high)
+    lines.append(
+        f"At {size_of(last.size)} {_shown(last.measured)} GB/s were measured: {found} the range."
+    )
+    if beside.causes:
+        lines.append("What usually explains it:")
+    for cause in beside.causes:
+        lines += [f"  {cause.why}", f"    try: {cause.hint}"]
+    return lines
+
+
+def _verdict(measured: float, low: float, high: float) -> str:
+    if measured < low:
+        return "below"
+    return "above" if measured > high else "inside"
+
+
+def size_of(size: int) -> str:
+    """Bytes in words: `25MiB`, `8GiB`, `1000B`."""
+    for unit, name in _UNITS:
+        if size >= unit and size % unit == 0:
+            return f"{size // unit}{name}"
+    return f"{size}B"
+
+
+def _round(number: float) -> float:
+    return float(f"{number:.4g}")
+
+
+def _shown(number: float) -> str:
+    return f"{number:.0f}" if number >= 100 else f"{number:.3g}"  # noqa: PLR2004 - three digits

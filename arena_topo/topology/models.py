@@ -1,0 +1,217 @@
+"""What is known of each GPU model: one row per model, and everything else derives from the rows.
+
+Sources: NVIDIA data sheets and architecture white papers (NVLinks, PCIe, usual network cards);
+NCCL src/graph/topo.h, SM60/70/80/86/90/100_NVLINK_BW (rates); pci-ids.ucw.cz, vendor 10de (ids).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+
+
+class Architecture(StrEnum):
+    """A generation of GPUs, oldest first."""
+
+    KEPLER = "kepler"
+    MAXWELL = "maxwell"
+    PASCAL = "pascal"
+    VOLTA = "volta"
+    TURING = "turing"
+    AMPERE = "ampere"
+    ADA = "ada"
+    HOPPER = "hopper"
+    BLACKWELL = "blackwell"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """One GPU model.
+
+    `nvlinks` is the number of NVLinks of one GPU, `lane_rate` what NCCL gets from one of them in
+    one direction (GB/s; the nominal rates of data sheets are 20, 25, 25, 14, 25 and 50); None where
+    there are none or the number differs between boards. `pcie` is the PCIe generation of the GPU.
+    `p2p` is False where the driver never lets two GPUs reach each other over PCIe. `nic` is the
+    network bandwidth per GPU (GB/s) of the maker's reference machine. `domain` is the GPUs of its
+    NVLink domain where that leaves the machine (GH200 NVL32, GB200 and GB300 NVL72). `ids` are PCI
+    device ids, `capability` is the CUDA compute capability where no other model with NVLinks shares
+    it.
+    """
+
+    name: str
+    architecture: Architecture
+    pcie: int
+    nvlinks: int | None = None
+    lane_rate: float | None = None
+    p2p: bool = True
+    nic: float | None = None
+    domain: int | None = None
+    ids: tuple[str, ...] = ()
+    capability: str | None = None
+
+
+_A, _H, _B = Architecture.AMPERE, Architecture.HOPPER, Architecture.BLACKWELL
+_ADA, _TURING = Architecture.ADA, Architecture.TURING
+
+MODELS: Mapping[str, Model] = MappingProxyType(
+    {
+        model.name: model
+        for model in (
+            Model(
+                name="GB300",
+                architecture=_B,
+                pcie=6,
+                nvlinks=18,
+                lane_rate=40.1,
+                nic=100.0,
+                domain=72,
+                ids=("31c2", "31c3"),
+            ),
+            Model(
+                name="GB200",
+                architecture=_B,
+                pcie=5,
+                nvlinks=18,
+                lane_rate=40.1,
+                nic=50.0,
+                domain=72,
+                ids=("2941",),
+            ),
+            Model(name="GH200", architecture=_H, pcie=5, nvlinks=18, lane_rate=20.6, domain=32),
+            Model(name="B300", architecture=_B, pcie=6, nvlinks=18, lane_rate=40.1, nic=100.0),
+            Model(
+                name="B200",
+                architecture=_B,
+                pcie=5,
+                nvlinks=18,
+                lane_rate=40.1,
+                nic=50.0,
+                ids=("2901",),
+            ),
+            Model(
+                name="H200",
+                architecture=_H,
+                pcie=5,
+                nvlinks=18,
+                lane_rate=20.6,
+                nic=50.0,
+                ids=("2335", "233b"),
+            ),
+            Model(
+                name="H100",
+                architecture=_H,
+                pcie=5,
+                nvlinks=18,
+                lane_rate=20.6,
+                nic=50.0,
+                ids=("2321", "2330", "2331"),
+            ),
+            Model(
+                name="H800",
+                architecture=_H,
+                pcie=5,
+                nvlinks=18,
+                lane_rate=20.6,
+                nic=50.0,
+                ids=("2322", "2324"),
+            ),
+            Model(
+                name="H20",
+                architecture=_H,
+                pcie=5,
+                nvlinks=18,
+                lane_rate=20.6,
+                nic=50.0,
+                ids=("2329",),
+            ),
+            Model(
+                name="A100",
+                architecture=_A,
+                pcie=4,
+                nvlinks=12,
+                lane_rate=20.0,
+                nic=25.0,
+                ids=("20b0", "20b1", "20b2", "20b5", "20f1"),
+            ),
+            Model(name="A800", architecture=_A, pcie=4, nvlinks=12, lane_rate=20.0, nic=25.0),
+            Model(name="A30", architecture=_A, pcie=4, nvlinks=4, lane_rate=20.0, ids=("20b7",)),
+            Model(name="A40", architecture=_A, pcie=4, lane_rate=12.0, ids=("2235",)),
+            Model(name="A10", architecture=_A, pcie=4, lane_rate=12.0, ids=("2236",)),
+            Model(name="A10G", architecture=_A, pcie=4, ids=("2237",)),
+            Model(name="A16", architecture=_A, pcie=4),
+            Model(name="A2", architecture=_A, pcie=4),
+            Model(name="RTX A6000", architecture=_A, pcie=4, lane_rate=12.0),
+            Model(name="RTX A5500", architecture=_A, pcie=4, lane_rate=12.0),
+            Model(name="RTX A5000", architecture=_A, pcie=4, lane_rate=12.0),
+            Model(name="RTX 3090", architecture=_A, pcie=4, lane_rate=12.0, p2p=False),
+            Model(name="RTX 4090", architecture=_ADA, pcie=4, p2p=False),
+            Model(name="RTX 5090", architecture=_B, pcie=5, p2p=False),
+            Model(name="L40S", architecture=_ADA, pcie=4, ids=("26b9",)),
+            Model(name="L40", architecture=_ADA, pcie=4, ids=("26b5",)),
+            Model(name="L20", architecture=_ADA, pcie=4),
+            Model(name="L4", architecture=_ADA, pcie=4, ids=("27b8",)),
+            Model(
+                name="V100",
+                architecture=Architecture.VOLTA,
+                pcie=3,
+                nvlinks=6,
+                lane_rate=20.0,
+                nic=6.25,
+                ids=("1db1", "1db4", "1db5", "1db6", "1db8"),
+                capability="70",
+            ),
+            Model(
+                name="P100",
+                architecture=Architecture.PASCAL,
+                pcie=3,
+                nvlinks=4,
+                lane_rate=18.0,
+                nic=6.25,
+                ids=("15f7", "15f8", "15f9"),
+                capability="60",
+            ),
+            Model(name="P40", architecture=Architecture.PASCAL, pcie=3),
+            Model(name="P4", architecture=Architecture.PASCAL, pcie=3),
+            Model(name="T4", architecture=_TURING, pcie=3, ids=("1eb8",)),
+            Model(name="K80", architecture=Architecture.KEPLER, pcie=3),
+            Model(name="M60", architecture=Architecture.MAXWELL, pcie=3),
+        )
+    }
+)
+
+LANES_PER_GPU: Mapping[str, int] = MappingProxyType(
+    {one.name: one.nvlinks for one in MODELS.values() if one.nvlinks is not None}
+)
+"""NVLinks of one GPU, where the model has a fixed number."""
+
+MOST_LANES = max(LANES_PER_GPU.values())
+
+BY_ID: Mapping[str, str] = MappingProxyType(
+    {one: model.name for model in MODELS.values() for one in model.ids}
+)
+"""Models by PCI device id."""
+
+BY_CAPABILITY: Mapping[str, str] = MappingProxyType(
+    {model.capability: model.name for model in MODELS.values() if model.capability}
+)
+"""Compute capabilities with NVLink that one data centre GPU alone has. 80 may be an A100, an A800
+or an A30, 90 an H100, H200, H800 or H20, whose NVLinks differ, so they are not told apart by it."""
+
+# Product names of workstation and consumer cards are their model names already.
+_NAMES = re.compile(
+    r"\b(" + "|".join((*(name for name in MODELS if " " not in name), "V100S")) + r")\b"
+)
+
+
+def model_of(product: str | None) -> str | None:
+    """The model in a product name: `NVIDIA-H100-80GB-HBM3` is `H100`; the product if unknown."""
+    if not product:
+        return None
+    words = re.sub(r"[-_\s]+", " ", product)
+    found = _NAMES.search(words)
+    if found is None:
+        return re.sub(r"^((NVIDIA|Tesla|GeForce|Quadro)\s+)+", "", words).strip() or None
+    return "V100" if found[1] == "V100S" else found[1]

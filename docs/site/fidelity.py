@@ -1,0 +1,680 @@
+"""Write docs/fidelity.md: `python docs/site/fidelity.py [--check | --fit]`.
+
+The bandwidth model beside measured all-reduces (`tests/bandwidth/`): errors by class, each source
+left out of the fit in turn. `--fit` prints the constants that the healthy rows give.
+"""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import math
+import statistics
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+
+from arena_topo.bandwidth import Algorithm, Estimate, Host, Limit, Regime, Wire, estimate
+from arena_topo.bandwidth.fitted import FITTED, Constants, Factor
+from arena_topo.topology import (
+    GPU,
+    GPUSet,
+    Link,
+    LinkKind,
+    Machine,
+    flat,
+    presets,
+)
+from arena_topo.topology.instances import with_nics
+from arena_topo.topology.models import Architecture
+
+DOCS = Path(__file__).resolve().parents[1]
+PAGE = DOCS / "fidelity.md"
+ROWS = DOCS.parent / "tests" / "bandwidth" / "busbw.tsv"
+SWEEPS = DOCS.parent / "tests" / "bandwidth" / "busbw_sizes.tsv"
+
+TCP_ROWS = frozenset({"6"})
+"""Rows over sockets; every other row between hosts has RDMA or what stands in for it (TCPXO)."""
+
+LEAST = 5
+"""Rows of a class from which its bias is judged."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A measured all-reduce, and the job that it was measured on."""
+
+    name: str
+    source: str
+    url: str
+    kind: str
+    healthy: bool
+    measured: float
+    hosts: tuple[Host, ...]
+    algorithm: Algorithm | None
+    wire: Wire | None
+
+    def estimate(self, constants: Constants = FITTED) -> Estimate:
+        """What the model says of it."""
+        found = estimate(self.hosts, algorithm=self.algorithm, wire=self.wire, constants=constants)
+        if found is None:
+            raise ValueError(f"row {self.name} has a single GPU")
+        return found
+
+
+# ---------------------------------------------------------------- rows
+
+
+def rows() -> tuple[tuple[Row, ...], dict[str, str]]:
+    """The usable rows, and why each of the others is not one."""
+    found: list[Row] = []
+    left: dict[str, str] = {}
+    with ROWS.open(encoding="utf-8") as file:
+        for one in csv.DictReader(file, delimiter="\t"):
+            if one["algo"] == "SHARP":
+                left[one["id"]] = "SHARP: switches of the network reduce, which is not modelled"
+            elif one["usable"] != "1":
+                left[one["id"]] = one["note"]
+            else:
+                found.append(_row(one))
+    return tuple(found), left
+
+
+def _row(one: Mapping[str, str]) -> Row:
+    nodes = int(one["nodes"])
+    cards, speed = int(one["nics_per_node"]), float(one["nic_GBps"])
+    machines = [_machine(one["machine"], f"node-{node}") for node in range(nodes)]
+    size = 2 if one["gpus_per_node"] == "any" else int(one["gpus_per_node"])
+    # The NICs of a row are those of its GPUs, or of the whole machine where it has one for each.
+    many = size if 0 < cards < len(machines[0].gpus) and size < len(machines[0].gpus) else 0
+    gpus = GPUSet((1 << size) - 1)
+    if cards and nodes > 1:
+        served = size if many else len(machines[0].gpus)
+        machines = [_carded(machine, cards, speed, served) for machine in machines]
+    p2p = False if one["class"] == "pcie-staged" else None
+    if one["class"].startswith("mnnvl"):
+        hosts = [Host(parts=tuple((machine, gpus) for machine in machines))]
+    else:
+        hosts = [Host.of(machine, gpus, p2p=p2p) for machine in machines]
+    algorithm = Algorithm.RING if one["algo"] == "ring" else None
+    wire = Wire.TCP if one["id"] in TCP_ROWS else Wire.RDMA
+    return Row(
+        name=one["id"],
+        source=one["source"],
+        url=one["url"],
+        kind=one["class"],
+        healthy=one["healthy"] == "1",
+        measured=float(one["measured_busbw"]),
+        hosts=tuple(hosts),
+        algorithm=algorithm,
+        wire=wire if nodes > 1 else None,
+    )
+
+
+def _carded(machine: Machine, cards: int, speed: float, served: int) -> Machine:
+    if served == len(machine.gpus):
+        return with_nics(machine, cards, speed)
+    part = replace(machine, gpus=machine.gpus[:served])
+    nics = with_nics(part, cards, speed).nics
+    far = (Link(kind=LinkKind.SYS),) * (len(machine.gpus) - served)
+    return replace(
+        machine, nics=tuple(replace(nic, attachment=nic.attachment + far) for nic in nics)
+    )
+
+
+def _machine(name: str, node: str) -> Machine:
+    if name in presets.names():
+        return presets.machine(name, node)
+    return _OTHERS[name](node)
+
+
+def _pcie(
+    size: int,
+    link: str,
+    generation: int | None,
+    *,
+    model: str | None = None,
+    pairs: str = "",
+    sockets: int = 1,
+) -> Callable[[str], Machine]:
+    """A machine whose GPUs PCIe joins, neighbours by `pairs` where given, over some sockets."""
+
+    def made(node: str) -> Machine:
+        links = [list(line) for line in flat(size, Link.parse(link))]
+        for one, other in itertools.permutations(range(size), 2):
+            if one * sockets // size != other * sockets // size:
+                links[one][other] = Link.parse("SYS")
+            if pairs and one // 2 == other // 2:
+                links[one][other] = Link.parse(pairs)
+        return Machine(
+            name=node,
+            gpus=tuple(GPU(index=index, model=model) for index in range(size)),
+            links=tuple(map(tuple, links)),
+            pcie_generation=generation,
+        )
+
+    return made
+
+
+_OTHERS: Mapping[str, Callable[[str], Machine]] = {
+    "pix2-gen4": _pcie(2, "PIX", 4),
+    "pix2-gen5": _pcie(2, "PIX", 5),
+    "pcie8-node-gen5": _pcie(8, "NODE", 5),
+    "pcie8-sys-gen5": _pcie(8, "NODE", 5, sockets=2),
+    "pcie8-node-sys-gen5": _pcie(8, "NODE", 5, model="RTX 5090", sockets=2),
+    # Nobody said the generation of this one.
+    "pcie8-node-sys-gen4": _pcie(8, "NODE", None, sockets=2),
+    "a40-4-pairs": _pcie(4, "SYS", 4, model="A40", pairs="NV4"),
+    "nc96": _pcie(4, "SYS", 4, model="A100", pairs="NV12"),
+    "h100pcie-2-nv12": _pcie(2, "NODE", 5, model="H100", pairs="NV12"),
+    "2080ti-2-nv2": _pcie(2, "PHB", 3, pairs="NV2"),
+}
+"""Machines of rows that no preset describes, as their sources do."""
+
+
+# ---------------------------------------------------------------- the fit
+
+
+def fit(given: Iterable[Row], start: Constants = FITTED) -> Constants:
+    """The constants that the healthy rows give, and latencies that their sweeps do.
+
+    A constant without a row stays as it was. Host-staged copies have no healthy row at all, so the
+    usable ones count there.
+    """
+    ratios: dict[str, list[float]] = defaultdict(list)
+    for row in given:
+        found = row.estimate(start)
+        key = _constant(found, row)
+        if key is not None and (row.healthy or key == "staged"):
+            ratios[key].append(row.measured / found.point)
+
+    def new(key: str, old: Factor) -> Factor:
+        return _factor(old, ratios[key]) if ratios[key] else old
+
+    changes = {key: new(key, getattr(start, key)) for key in _SIMPLE}
+    # Pairs with a bridge reach all of their links or half: the point says all, the range both.
+    whole = changes["nvlink"]
+    changes["bridge"] = replace(changes["bridge"], value=whole.value, high=whole.high)
+    return replace(
+        start,
+        **changes,
+        nvls=MappingProxyType({key: new(key, old) for key, old in start.nvls.items()}),
+        latency=MappingProxyType(latencies()),
+    )
+
+
+_SIMPLE = (
+    *("nvlink", "bridge", "islands", "pcie_switch", "pcie_host"),
+    *("staged", "network"),
+)
+
+
+def _constant(found: Estimate, row: Row) -> str | None:
+    """The constant that decides an estimate's point; None for those that stand on no rows here."""
+    if found.limited_by is Limit.HOST:
+        return None
+    if found.regime is Regime.NVLS:
+        model = row.hosts[0].parts[0][0].model or ""
+        return Architecture.BLACKWELL if model.startswith(("B", "GB")) else Architecture.HOPPER
+    if found.regime is Regime.PCIE:
+        machine, gpus = row.hosts[0].parts[0]
+        kinds = {
+            machine.link(one, other).kind
+            for one, other in itertools.combinations(range(gpus.bit_length()), 2)
+        }
+        worst = min(kinds)
+        return "pcie_switch" if worst in {LinkKind.PIX, LinkKind.PXB} else "pcie_host"
+    return {
+        Regime.SWITCH: "nvlink",
+        Regime.MESH: "nvlink",
+        Regime.BRIDGE: "bridge",
+        Regime.ISLANDS: "islands",
+        Regime.STAGED: "staged",
+        Regime.TWO_HOSTS: "network",
+        Regime.HOSTS: "network",
+    }.get(found.regime)
+
+
+def _factor(old: Factor, ratios: Sequence[float]) -> Factor:
+    return _spread([old.value * ratio for ratio in ratios])
+
+
+def _spread(values: Sequence[float]) -> Factor:
+    """The geometric mean of values, and the range of their middle 80 % with room."""
+    ordered = sorted(values)
+    slack = 1 + REPEAT + FEW / len(ordered)
+    return Factor(
+        value=_rounded(statistics.geometric_mean(ordered)),
+        low=_rounded(quantile(ordered, 0.1) / slack),
+        high=_rounded(quantile(ordered, 0.9) * slack),
+        rows=len(ordered),
+    )
+
+
+REPEAT = 0.03
+FEW = 0.15
+"""How far a range reaches beyond the middle 80 % of its rows: one machine repeats its readings
+within some 3 %, and the fewer rows there are, the less they say of the next one."""
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.3g}")
+
+
+def quantile(ordered: Sequence[float], share: float) -> float:
+    """The value below which a share of ordered values lies, between two values linearly."""
+    place = share * (len(ordered) - 1)
+    low = math.floor(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
+
+
+_KINDS = {"p4de 2": "network", "p5 2": "network", "a3-mega": "network", "B200 4": "network"}
+_KINDS |= {"DGX H100 2x2": "network", "NC96": "pcie"}
+"""What joins the GPUs of a sweep, by how its name begins; NVLink for all others."""
+
+SMALLEST = 1 << 20
+"""Bytes from which the shares of a sweep are fitted: below, NCCL changes its protocol."""
+
+
+def sweeps() -> dict[tuple[str, int], list[tuple[int, float]]]:
+    """Bytes and bus bandwidth of each sweep, by its name and its ranks."""
+    found: dict[tuple[str, int], list[tuple[int, float]]] = defaultdict(list)
+    with SWEEPS.open(encoding="utf-8") as file:
+        for one in csv.DictReader(file, delimiter="\t"):
+            size, rate = int(one["bytes"]), float(one["busbw_GBps"])
+            found[one["sweep"], int(one["ranks"])].append((size, rate))
+    return dict(found)
+
+
+def latency(ranks: int, points: Sequence[tuple[int, float]]) -> float:
+    """The seconds of t = latency + bytes / plateau that fit a sweep best, in mean log error."""
+    plateau = max(rate for _, rate in points) * 1e9
+    moved = [
+        (2 * (ranks - 1) / ranks * size / plateau, rate * 1e9 / plateau)
+        for size, rate in points
+        if size >= SMALLEST
+    ]
+
+    def error(seconds: float) -> float:
+        return sum(abs(math.log(time / (time + seconds) / share)) for time, share in moved)
+
+    return min((1e-6 * 1.05**step for step in range(150)), key=error)
+
+
+def latencies() -> dict[str, Factor]:
+    """The latency of the sweeps over NVLink, over PCIe and between hosts."""
+    found: dict[str, list[float]] = defaultdict(list)
+    for (name, ranks), points in sweeps().items():
+        kind = next((kind for begin, kind in _KINDS.items() if name.startswith(begin)), "nvlink")
+        found[kind].append(latency(ranks, points))
+    return {kind: _spread(some) for kind, some in found.items()}
+
+
+# ---------------------------------------------------------------- how far it holds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tried:
+    """A row, and what the model says with the source of that row left out of the fit."""
+
+    row: Row
+    found: Estimate
+
+    @property
+    def error(self) -> float:
+        """The relative error of the point."""
+        return self.found.point / self.row.measured - 1
+
+    @property
+    def inside(self) -> bool:
+        """Whether the range holds what was measured."""
+        return self.found.low <= self.row.measured <= self.found.high
+
+
+def tried(given: Sequence[Row]) -> tuple[Tried, ...]:
+    """Each row, forecast without its source."""
+    without = {
+        source: fit([row for row in given if row.source != source])
+        for source in {row.source for row in given}
+    }
+    return tuple(Tried(row=row, found=row.estimate(without[row.source])) for row in given)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """Pairs of rows of one source that differ by 5 % and more: how the model orders them."""
+
+    right: int
+    wrong: int
+    ties: int
+
+
+def order(given: Sequence[Tried]) -> Order:
+    """How pairs within a source are ordered; forecasts within 1 % of each other are a tie."""
+    right = wrong = ties = 0
+    for one, other in itertools.combinations(given, 2):
+        if one.row.source != other.row.source:
+            continue
+        if max(one.row.measured, other.row.measured) < 1.05 * min(
+            one.row.measured, other.row.measured
+        ):
+            continue
+        if abs(math.log(one.found.point / other.found.point)) < math.log(1.01):
+            ties += 1
+        elif (one.found.point > other.found.point) == (one.row.measured > other.row.measured):
+            right += 1
+        else:
+            wrong += 1
+    return Order(right=right, wrong=wrong, ties=ties)
+
+
+def spearman(given: Sequence[Tried]) -> float:
+    """The rank correlation of forecast and measured values."""
+    pairs = (
+        _ranks([one.found.point for one in given]),
+        _ranks([one.row.measured for one in given]),
+    )
+    return statistics.correlation(*pairs)
+
+
+def _ranks(values: Sequence[float]) -> list[float]:
+    ordered = sorted(values)
+    return [ordered.index(value) + (ordered.count(value) - 1) / 2 for value in values]
+
+
+def absolute(given: Sequence[Tried]) -> list[float]:
+    """The sizes of the errors, smallest first."""
+    return sorted(abs(one.error) for one in given)
+
+
+WIDTHS = {
+    "NVLink": ({Regime.SWITCH, Regime.NVLS, Regime.MESH}, 1.3),
+    "RDMA between hosts": ({Regime.TWO_HOSTS, Regime.HOSTS}, 2.3),
+    "TCP and host-staged": ({Regime.TCP, Regime.STAGED}, 5.0),
+}
+"""Kinds of forecasts, and how wide (high / low) their ranges may be in the median."""
+
+
+def width(given: Sequence[Tried], regimes: set[Regime]) -> float:
+    """The median width of the ranges of some regimes."""
+    return statistics.median(
+        one.found.high / one.found.low for one in given if one.found.regime in regimes
+    )
+
+
+# ---------------------------------------------------------------- the page
+
+MARK = "python docs/site/fidelity.py"
+
+
+def page() -> str:
+    """The whole page."""
+    usable, left = rows()
+    every = tried(usable)
+    healthy = [one for one in every if one.row.healthy]
+    return "\n".join(
+        [
+            *_head(healthy, every),
+            *_classes(healthy, every),
+            *_ranges(healthy, every),
+            *_sources(healthy, every),
+            *_constants(),
+            *_shares(),
+            *_worst(every),
+            *_out(left),
+            *_tried(),
+        ]
+    )
+
+
+def _percent(value: float, digits: int = 1) -> str:
+    return f"{100 * value:.{digits}f} %"
+
+
+def _signed(value: float) -> str:
+    return f"{100 * value:+.1f} %"
+
+
+def _summary(name: str, given: Sequence[Tried]) -> str:
+    errors, found = absolute(given), order(given)
+    return (
+        f"| {name} | {len(given)} | {_percent(statistics.median(errors))}"
+        f" | {_percent(quantile(errors, 0.9))} | {spearman(given):.3f}"
+        f" | {found.right} / {found.wrong} / {found.ties}"
+        f" | {_percent(sum(one.inside for one in given) / len(given), 0)} |"
+    )
+
+
+def _head(healthy: Sequence[Tried], every: Sequence[Tried]) -> list[str]:
+    sources = len({one.row.source for one in every})
+    return [
+        "# How true the forecasts are",
+        "",
+        "How far the bandwidths that [`forecast`](reference/forecast.md) gives are from measured",
+        f"ones: {len(every)} all-reduces of {sources} sources. Each is forecast with constants",
+        "that were fitted without its source. `python docs/site/fidelity.py` writes this page.",
+        "",
+        "Constants are fitted on *healthy* rows alone. The others were posted as slow, or their",
+        "machine is not named, or a NIC was left out by hand: a reader's cluster may be one of",
+        "them, so they stand beside the healthy ones.",
+        "",
+        "| rows | | median | 90th percentile | Spearman | pairs: right / wrong / tie | in range |",
+        "|---|---|---|---|---|---|---|",
+        _summary("healthy", healthy),
+        _summary("all usable", every),
+        "",
+        "Median and 90th percentile are of the relative error. Pairs are two rows of one source",
+        "that differ by 5 % and more; forecasts within 1 % of each other are a tie.",
+        "",
+    ]
+
+
+def _classes(healthy: Sequence[Tried], every: Sequence[Tried]) -> list[str]:
+    def cells(given: Sequence[Tried]) -> str:
+        if not given:
+            return "0 | | | |"
+        errors = absolute(given)
+        worst = max((one.error for one in given), key=abs)
+        return (
+            f"{len(given)} | {_percent(statistics.median(errors))}"
+            f" | {_percent(quantile(errors, 0.9))}"
+            f" | {_signed(statistics.mean(one.error for one in given))} | {_signed(worst)}"
+        )
+
+    lines = [
+        "## By class",
+        "",
+        "Bias is the mean of forecast / measured - 1; healthy rows left, all usable ones right.",
+        "",
+        "| class | rows | median | 90th | bias | worst | rows | median | 90th | bias | worst |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for kind in sorted({one.row.kind for one in every}):
+        good = [one for one in healthy if one.row.kind == kind]
+        some = [one for one in every if one.row.kind == kind]
+        lines.append(f"| {kind} | {cells(good)} | {cells(some)} |")
+    return [*lines, ""]
+
+
+def _ranges(healthy: Sequence[Tried], every: Sequence[Tried]) -> list[str]:
+    lines = [
+        "## Ranges",
+        "",
+        "A range is meant to hold four measurements of five. Width is high / low.",
+        "",
+        "| | rows | in range | median width |",
+        "|---|---|---|---|",
+    ]
+    for name, given in (("healthy", healthy), ("all usable", every)):
+        for what, (regimes, _) in WIDTHS.items():
+            some = [one for one in given if one.found.regime in regimes]
+            share = sum(one.inside for one in some) / len(some)
+            lines.append(
+                f"| {what}, {name} | {len(some)} | {_percent(share, 0)}"
+                f" | {width(some, regimes):.2f} |"
+            )
+    return [*lines, ""]
+
+
+def _sources(healthy: Sequence[Tried], every: Sequence[Tried]) -> list[str]:
+    lines = [
+        "## Each source left out",
+        "",
+        "| source | healthy | median | worst | pairs | usable | median | worst | pairs |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+
+    def cells(given: Sequence[Tried]) -> str:
+        if not given:
+            return "0 | | | "
+        found = order(given)
+        worst = max((one.error for one in given), key=abs)
+        return (
+            f"{len(given)} | {_percent(statistics.median(absolute(given)))} | {_signed(worst)}"
+            f" | {found.right} / {found.wrong} / {found.ties}"
+        )
+
+    for source in sorted({one.row.source for one in every}):
+        good = [one for one in healthy if one.row.source == source]
+        some = [one for one in every if one.row.source == source]
+        url = some[0].row.url
+        name = f"[{source}]({url})" if url else source
+        lines.append(f"| {name} | {cells(good)} | {cells(some)} |")
+    return [*lines, ""]
+
+
+_MEANS = {
+    "nvlink": "rings over NVLink: share of lanes x rate",
+    "hopper": "NVLS on Hopper: share of lanes x rate x 2(g-1)/(g+1)",
+    "blackwell": "NVLS on Blackwell: the same",
+    "bridge": "two cards with an NVLink bridge: the same point, the range of their own rows",
+    "islands": "bridged pairs joined by PCIe: share of twice the PCIe path",
+    "pcie_switch": "within a PCIe switch: GB/s at generation 3, doubled by each one after",
+    "pcie_host": "across host bridges or sockets: the same",
+    "staged": "through host memory: GB/s",
+    "network": "share of the NICs of the chosen GPUs",
+}
+
+
+def _constants() -> list[str]:
+    lines = [
+        "## Constants",
+        "",
+        "`low` and `high` are the range that the constant gives; `rows` stand behind it.",
+        "",
+        "| what | value | low | high | rows |",
+        "|---|---|---|---|---|",
+    ]
+    every = {key: getattr(FITTED, key) for key in _SIMPLE} | dict(FITTED.nvls)
+    for key, what in _MEANS.items():
+        one = every[key]
+        lines.append(f"| {what} | {one.value:g} | {one.low:g} | {one.high:g} | {one.rows} |")
+    return [*lines, ""]
+
+
+def _shares() -> list[str]:
+    lines = [
+        "## Message size",
+        "",
+        "Time is a latency plus bytes / plateau. The share of its plateau that each sweep reached,",
+        "measured and by the latency that all sweeps of its kind share:",
+        "",
+        "| sweep | latency alone | shared | 1 MiB | 16 MiB | 64 MiB | 256 MiB |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for (name, ranks), points in sweeps().items():
+        kind = next((kind for begin, kind in _KINDS.items() if name.startswith(begin)), "nvlink")
+        plateau = max(rate for _, rate in points)
+        shared = FITTED.latency[kind].value
+        cells = []
+        for mebibytes in (1, 16, 64, 256):
+            measured = dict(points)[mebibytes << 20] / plateau
+            time = 2 * (ranks - 1) / ranks * (mebibytes << 20) / (plateau * 1e9)
+            cells.append(f"{_percent(measured, 0)}, {_percent(time / (time + shared), 0)}")
+        own = 1e6 * latency(ranks, points)
+        lines.append(f"| {name} | {own:.0f} us | {1e6 * shared:.0f} us | {' | '.join(cells)} |")
+    return [*lines, ""]
+
+
+def _worst(every: Sequence[Tried]) -> list[str]:
+    lines = [
+        "## The worst rows",
+        "",
+        "| row | source | healthy | measured | forecast | range | error |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for one in sorted(every, key=lambda one: -abs(one.error))[:15]:
+        healthy = "yes" if one.row.healthy else "no"
+        lines.append(
+            f"| {one.row.name} ({one.row.kind}) | {one.row.source} | {healthy}"
+            f" | {one.row.measured:g} | {one.found.point:.1f}"
+            f" | {one.found.low:.1f} to {one.found.high:.1f} | {_signed(one.error)} |"
+        )
+    return [*lines, ""]
+
+
+def _out(left: Mapping[str, str]) -> list[str]:
+    lines = [
+        "## What is left out",
+        "",
+        "| rows | why |",
+        "|---|---|",
+    ]
+    reasons = sorted(set(left.values()))
+    for why in reasons:
+        named = [name for name, said in left.items() if said == why]
+        lines.append(f"| {', '.join(named)} | {why} |")
+    return [
+        *lines,
+        "",
+        "Not modelled: AMD GPUs; reductions in the network's switches (SHARP); NCCL_ALGO=Tree",
+        "inside one host, Tree and NVLS forced on three or more; jobs beside other jobs on one",
+        "network. The host path of machines without P2P is a property of the machine: its range is",
+        "wide until a measured value replaces it.",
+        "",
+    ]
+
+
+def _tried() -> list[str]:
+    return [
+        "## What was tried",
+        "",
+        "Other forms, with the 90th percentile of the error on healthy rows, each source left out,",
+        "when the model was made; it has 13.6 % as a whole.",
+        "",
+        "| instead of | form | error |",
+        "|---|---|---|",
+        "| NVLS: 2(g-1)/(g+1) | 2(g-1)/g | class nvls 4.6 %, not 1.3 % |",
+        "| two hosts: 2(n-1)/n of the NICs | the NICs, as a ring | 21.1 % |",
+        "| full mesh: (g-1) x lanes | twice its rings | class nvlink-mesh 22.5 %, not 6.1 % |",
+        "| bridged pairs: two rings | one ring | 37.7 % |",
+        "| two bridged cards: all their links | a share of its own (half or all) | 17.0 % |",
+        "| one PCIe rate outside a switch | one more across sockets | 30.9 % |",
+        "| three hosts: ring x g/(g-1) | the ring | 11.5 %, but 380 is measured above 370 |",
+        "| geometric means | medians | 14.9 %, median 1.4 % |",
+        "",
+    ]
+
+
+def main(words: Sequence[str]) -> int:
+    """Write the page; `--check` compares it, `--fit` prints constants."""
+    if words == ["--fit"]:
+        found = fit(rows()[0])
+        lines = [f"    {key}={getattr(found, key)}," for key in _SIMPLE]
+        lines += [f"    nvls={dict(found.nvls)},", f"    latency={dict(found.latency)},"]
+        sys.stdout.write("\n".join(lines) + "\n")
+        return 0
+    if words == ["--check"]:
+        same = PAGE.read_text(encoding="utf-8") == page()
+        sys.stdout.write("as it should be\n" if same else f"run {MARK}\n")
+        return 0 if same else 1
+    PAGE.write_text(page(), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
