@@ -604,8 +604,10 @@ def test_a_fault_that_stays_is_one_clear_line_and_nothing_half_is_left(
     site: Site, proxy: Proxy, proxied: str, arena: Arena, fault: str
 ):
     LOST[fault](proxy)
-    code, _, err = arena(proxied, *site.words("gang"), "--binding=gates", "--timeout=2")
-    assert code == (6 if fault.startswith("too slow") else 1), err
+    slow = fault.startswith("too slow")
+    limit = f"--timeout={2 if slow else 5}"
+    code, _, err = arena(proxied, *site.words("gang"), "--binding=gates", limit)
+    assert code == (6 if slow else 1), err
     assert sum(line.startswith("error: ") for line in err.splitlines()) == 1
     assert "Traceback" not in err
     met = [line for line in proxy.requests if "mpijobs" in line or "nodes" in line]

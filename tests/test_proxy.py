@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import clusters
 import pytest
 from clusters import Live
 from proxy import Proxy
@@ -71,6 +72,9 @@ def test_pages_expire_and_writes_collide(client: Live, proxy: Proxy):
 
 
 def test_a_watch_ends_early(client: Live, proxy: Proxy):
+    if clusters.REAL:
+        own = client.path("configmaps", "kube-root-ca.crt")
+        client.until(lambda: client.call("GET", own).status == 200, "the namespace has its own")
     first = made(client, config_map("c0"))["metadata"]["resourceVersion"]
     for index in range(1, 4):
         made(client, config_map(f"c{index}"))

@@ -481,7 +481,7 @@ def test_all_that_ran_had_gpus_of_their_own(world: World) -> None:
     states = Counter(world.notes(f"gang-{index}")[STATE] for index in range(5))
     assert states == {"placed": 4, "waiting": 1}
     world.backend.delete("gang-1", "default")
-    world.until(lambda: not world.pods("gang-1"))
+    world.until(lambda: not world.cluster.workers("gang-1"))
     assert submission.resume(world.backend, "gang-4", "default").resumed
     world.whole("gang-4", workers=2)
 

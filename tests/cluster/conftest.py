@@ -32,7 +32,8 @@ def installed(admin: real.Real) -> Iterator[None]:
         lambda: "ok      gives workers" in admin.arena("check").out, "the policies take effect"
     )
     yield
-    admin.kubectl("delete", "--ignore-not-found", "-f", "-", text=printed.out)
+    # The namespace may take its time: nobody waits for it.
+    admin.kubectl("delete", "--ignore-not-found", "--wait=false", "-f", "-", text=printed.out)
 
 
 @pytest.fixture

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from fake_dra import device_class, resource_slice
-from real import JOBS, PRODUCT, Real, words
+from real import IMAGE, JOBS, PRODUCT, Real, words
 
 from arena_topo import manifests
 from arena_topo.manifests.values import MAP
@@ -96,11 +95,8 @@ def test_gpus_that_claims_hold_are_not_planned_for_others(dra: Real):
 def test_without_the_policies_each_worker_gets_one_whole_group(dra: Real):
     policies = ("arena-topo-claims", "arena-topo-placement")
     kinds = ("mutatingadmissionpolicybinding", "mutatingadmissionpolicy")
-    stored = [
-        json.loads(dra.kubectl("get", kind, name, "-o", "json"))
-        for kind in reversed(kinds)
-        for name in policies
-    ]
+    printed = dra.arena("install", f"--image={IMAGE}")
+    assert printed.code == 0, printed.err
     for kind in kinds:
         dra.kubectl("delete", kind, *policies)
     try:
@@ -117,9 +113,5 @@ def test_without_the_policies_each_worker_gets_one_whole_group(dra: Real):
         groups = sorted(map(sorted, planned(dra, "gang").values()))
         assert sorted(sorted(allocated(one)) for one in claims(dra).values()) == groups
     finally:
-        for one in stored:
-            for key in ("resourceVersion", "uid", "creationTimestamp", "generation"):
-                one["metadata"].pop(key, None)
-            one["metadata"].pop("managedFields", None)
-            dra.kubectl("create", "-f", "-", text=json.dumps(one))
+        dra.kubectl("apply", "--server-side", "-f", "-", text=printed.out)
         dra.until(lambda: "claims policy        ok" in dra.arena("check").out, "they are back")
