@@ -363,7 +363,7 @@ class FakeApi(Store):
         fake_crd.prune(self, resource, thing, version or self.preferred(resource))
         if not hand:
             fake_crd.check(resource, thing, version or self.preferred(resource))
-        fake_crd.fill(resource, thing, version or self.preferred(resource))
+        fake_crd.fill(self, resource, thing, version or self.preferred(resource))
         for mutate in self.mutators:
             mutate(resource, thing, "CREATE")
         attempt = fake_admission.Attempt(resource, "CREATE", user)
@@ -618,7 +618,7 @@ class FakeApi(Store):
             }
             fake_crd.prune(self, resource, changed, version or self.preferred(resource))
             fake_crd.check(resource, changed, version or self.preferred(resource))
-            fake_crd.fill(resource, changed, version or self.preferred(resource))
+            fake_crd.fill(self, resource, changed, version or self.preferred(resource))
             for mutate in self.mutators:
                 mutate(resource, changed, "UPDATE")
             changed = fake_admission.mutated(self, attempt, changed)

@@ -25,13 +25,13 @@ DEFAULTS = {
 """What the CRD of v2beta1 puts into a job that says nothing (mpi-operator, commit caa3c47)."""
 
 
-def fill(resource: Resource, thing: Object, version: str) -> None:
+def fill(api: FakeApi, resource: Resource, thing: Object, version: str) -> None:
     """Put in what the CRD says of fields that are left out."""
     spec = thing.get("spec")
     if resource.name == "mpijobs.kubeflow.org" and version == "v2beta1" and isinstance(spec, dict):
         for key, value in DEFAULTS.items():
             spec.setdefault(key, value)
-        if isinstance(spec.get("runPolicy"), dict):
+        if api.suspends and isinstance(spec.get("runPolicy"), dict):
             spec["runPolicy"].setdefault("suspend", False)
 
 

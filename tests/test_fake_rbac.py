@@ -26,7 +26,8 @@ def api() -> Iterator[FakeApi]:
 def ask(api: FakeApi, tmp_path: Path):
     def call(who: str, method: str, path: str, body: Any = None, **query: str) -> Answer:
         config = kubeconfig(tmp_path / who.replace(":", "."), api.url, user={"username": who})
-        return Live(config, "default", api).call(method, path, body, kind="merge", **query)
+        kind = "merge" if method == "PATCH" else ""
+        return Live(config, "default", api).call(method, path, body, kind=kind, **query)
 
     return call
 
