@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
 from collections.abc import Iterator
@@ -17,10 +18,12 @@ from clusters import Live
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "docs" / "site"))
 
+import compare  # noqa: E402
 import screens  # noqa: E402
 
 pytestmark = pytest.mark.cluster
 
+STARTING = re.compile("PENDING: .* pods? (is|are) starting")
 QUIET = 1.0
 """Seconds without a change after which nothing more is expected to happen."""
 
@@ -64,5 +67,13 @@ def test_the_readme_shows_what_a_real_cluster_does(
         finally:
             cluster.close()
 
+    def same(shown: list[str], seen: list[str], changes: list[str]) -> bool:
+        # A page does not show pods that are on their way; how many are depends on the machine.
+        settled = [
+            line for line in seen if not re.search("PENDING: .* pods? (is|are) starting", line)
+        ]
+        return compare.same(shown, settled, changes)
+
+    monkeypatch.setattr(screens, "same", same)
     monkeypatch.setattr(doc_worlds, "opened", opened)
     assert [str(one) for one in screens.check(ROOT / "README.md")] == []
