@@ -271,6 +271,10 @@ def test_the_users_folder_of_settings_may_be_elsewhere(
             "error: {file}: is nested too deeply\n",
         ),
         (
+            ".".join("a" * 90_000),
+            "error: {file}: is nested too deeply\n",
+        ),
+        (
             "namespace = [1]",
             (
                 "error: {file}: namespace is no setting of this kind\n"

@@ -321,6 +321,7 @@ def test_the_number_of_ranks_is_read_where_the_command_says_it(command: str, num
     "command",
     [
         "python train.py -np 4",
+        f"mpirun -np {'9' * 5000} x",
         "mpirun python train.py",
         "mpirun -np $RANKS x",
         "mpirun -np 2 a : -np 3 b",

@@ -65,6 +65,9 @@ _SAME = {"config": "kubeconfig"}
 _INSTEAD = {"name": "generate_name", "generate_name": "name"}
 """Fields that each stand in for the other: only one of them counts, that of the firmer source."""
 
+_MOST_DOTS = 1000
+"""In a line of a file."""
+
 _LONG = re.compile(rb"[0-9][0-9_]{4299,}")
 """An integer of more digits than Python reads."""
 
@@ -377,6 +380,9 @@ def _read(
 def _toml(path: str, data: bytes) -> Mapping[str, Any]:
     import tomllib  # noqa: PLC0415 - only where there is a file
 
+    # A dotted key costs the square of its dots.
+    if any(line.count(b".") > _MOST_DOTS for line in data.splitlines()):
+        raise UsageError(f"{path}: is nested too deeply")
     try:
         return tomllib.loads(data.decode())
     except UnicodeDecodeError as error:

@@ -94,6 +94,9 @@ def merged(job: MPIJob, each: int, api: ApiVersion) -> MPIJob:
 # ---------------------------------------------------------------- mpirun's own number
 
 
+_DIGITS = 9
+"""Of a number of ranks; more than any job has."""
+
 _LAUNCHERS = frozenset({"mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun"})
 
 _BEFORE = re.compile(r"exec|time|[A-Za-z_]\w*=.*", re.DOTALL)
@@ -127,7 +130,8 @@ def ranks(command: str) -> int | None:
         return None
     said = {number for name in ("np", "n", "c") for number in program.all(name)}
     number = said.pop() if len(said) == 1 else ""
-    return int(number) if number.isascii() and number.isdigit() else None
+    plain = number.isascii() and number.isdigit() and len(number) <= _DIGITS
+    return int(number) if plain else None
 
 
 def _launches(command: str) -> Iterator[list[str]]:
