@@ -134,6 +134,8 @@ BROKEN = {
     "GPUs without end": ("submission.json", {"gpus": 10**12}),
     "request is a list": ("submission.json", {"request": []}),
     "request without end": ("submission.json", {"request": {"workers": 10**9, "gpus": 1}}),
+    "a request of negative workers": ("submission.json", {"request": {"workers": -1, "gpus": 1}}),
+    "a request without GPUs": ("submission.json", {"request": {"workers": 1, "gpus": 0}}),
     "uid is a list": ("submission.json", {"uid": []}),
     "uid is empty": ("submission.json", {"uid": ""}),
     "the name of another": ("submission.json", {"name": "good"}),

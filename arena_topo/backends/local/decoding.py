@@ -11,6 +11,8 @@ import os
 import stat
 from typing import TypeVar
 
+from arena_topo.errors import ArenaError
+
 _Kind = TypeVar("_Kind")
 
 _LAST_MOMENT = 250_000_000_000
@@ -52,7 +54,8 @@ def converted(value: object, kind: type[_Kind], name: str) -> _Kind:
 
     try:
         return msgspec.convert(value, kind)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, ArenaError) as error:
+        # What types check of themselves, such as a request, they refuse as any user's mistake.
         raise ValueError(f"{name}: {error}") from error
     except RecursionError as error:
         raise ValueError(f"{name}: it is nested too deeply") from error
