@@ -16,6 +16,7 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
+from fake_api import Fault
 from worlds import kubernetes_world, living_world, local_world
 
 import arena_topo
@@ -169,6 +170,18 @@ def test_waiting_for_no_time_at_all_looks_once(tmp_path, run, which):
         assert code == 6
         assert "job demo is still RUNNING after 0 s" in err
         world.finish("demo")
+
+
+def test_one_look_at_a_slow_server_takes_as_long_as_a_request_may(tmp_path, run):
+    with kubernetes_world("v2beta1")(tmp_path) as world:
+        options = Options(kubeconfig=str(tmp_path / "config"))
+        world.backend.apply(arena_topo.plan(world.job("demo", **GANG), options=options).plan)
+        world.start("demo")
+        flags = ("--timeout=0s", "--for=running", f"--kubeconfig={options.kubeconfig}")
+        world.api.faults.append(Fault(match="GET .*/mpijobs/demo", delay=1.2))
+        assert run("wait", "demo", *flags)[:2] == (0, "mpijob.kubeflow.org/demo running\n")
+        world.api.faults.append(Fault(match="GET .*/mpijobs/demo", delay=1.2))
+        assert run("wait", "demo", *flags, "--request-timeout=500ms")[0] == 6
 
 
 def test_of_several_jobs_that_are_awaited_each_has_its_ending_in_the_order_of_the_names(local):
