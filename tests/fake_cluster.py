@@ -6,7 +6,6 @@ clients are processes. All of it goes by the same rules and under the same lock 
 
 from __future__ import annotations
 
-import copy
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,16 +18,18 @@ from fake_machines import Controllers, Kubelets
 from fake_operators import PODS, Operator, phase
 from fake_resources import RESOURCES, Key, Object, rfc3339
 from fake_scheduler import Scheduler
+from fake_world import World
 
 SETTLES = 200
 """Steps after which a world that still changes is taken to be wrong."""
 
 
-class FakeCluster:
+class FakeCluster(World):
     """A cluster that lives: `step` lets everything in it act once."""
 
     def __init__(self, api: FakeApi, *, kueue: bool = False) -> None:
-        self.api = api
+        super().__init__(api)
+        self.api: FakeApi = api
         api.graceful = True
         self.kubelets = True
         """Whether machines answer at all; without, pods are bound and no more."""
@@ -45,10 +46,9 @@ class FakeCluster:
         self.duration: float | None = None
         """Seconds after which launchers end well; None: when a test says so."""
         self.exits: dict[tuple[str, str], int] = {}
+        self.serial = 0
         self.operates = True
         self.schedules = True
-        self.serial = 0
-        self.events: dict[tuple[str, str, str], Key] = {}
         self.operator = Operator(self)
         self.controllers = Controllers(self)
         self.scheduler = Scheduler(self)
@@ -245,19 +245,6 @@ class FakeCluster:
 
     # What others in this world use.
 
-    def pods_of(self, owner: Object) -> list[Object]:
-        """The pods that an object owns, by name."""
-        found = sorted(self.api.owned.get(owner["metadata"]["uid"], ()))
-        return [self.api.tables[name][key].thing for name, key in found if name == "pods"]
-
-    def print_of(self, uid: str) -> tuple[tuple[str, Key, int], ...]:
-        """What an object owns, with revisions: as long as it is the same there is nothing to do."""
-        return tuple(
-            (name, key, self.api.tables[name][key].revision)
-            for name, key in sorted(self.api.owned.get(uid, ()))
-            if name != "events"
-        )
-
     def workers(self, job: str, namespace: str = "default") -> list[Object]:
         """The worker pods of a job, by index."""
         with self.api.lock:
@@ -281,47 +268,16 @@ class FakeCluster:
     def new_log() -> Log:
         return Log()
 
-    def event(
-        self,
-        thing: Object,
-        reason: str,
-        message: str,
-        *,
-        kind: str = "Warning",
-        source: str = "mpi-job-controller",
-    ) -> None:
-        """Record an event of an object; the same one again only counts, every ten seconds."""
-        meta = thing["metadata"]
-        space = meta.get("namespace", "default")
-        now = rfc3339(self.api.clock())
-        same = (meta["uid"], reason, message)
-        if same in self.events and self.events[same] in self.api.tables["events"]:
-            one = self.api.tables["events"][self.events[same]].thing
-            if now[:-2] > str(one["lastTimestamp"])[:-2]:
-                again = {**copy.deepcopy(one), "count": one["count"] + 1, "lastTimestamp": now}
-                self.api.store(RESOURCES["events"], self.events[same], again)
-            return
-        self.serial += 1
-        name = f"{meta['name']}.{self.serial:016x}"
-        self.events[same] = (space, name)
-        self.api.add(
-            {
-                "apiVersion": "v1",
-                "kind": "Event",
-                "metadata": {"name": name, "namespace": space},
-                "involvedObject": {
-                    "apiVersion": thing.get("apiVersion", "v1"),
-                    "kind": thing.get("kind"),
-                    "name": meta["name"],
-                    "namespace": space,
-                    "uid": meta["uid"],
-                },
-                "type": kind,
-                "reason": reason,
-                "message": message,
-                "count": 1,
-                "firstTimestamp": now,
-                "lastTimestamp": now,
-                "source": {"component": source},
-            }
-        )
+    def _exists(self, _event: Object) -> bool:
+        return _key(_event) in self.api.tables["events"]
+
+    def _record(self, event: Object) -> Object:
+        return self.api.add(event)
+
+    def _repeat(self, event: Object) -> Object:
+        self.api.store(RESOURCES["events"], _key(event), event)
+        return event
+
+
+def _key(event: Object) -> Key:
+    return event["metadata"]["namespace"], event["metadata"]["name"]

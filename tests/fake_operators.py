@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from fake_resources import RESOURCES, Key, Object, Refused, rfc3339
 
 if TYPE_CHECKING:
-    from fake_cluster import FakeCluster
+    from fake_world import World
 
 MPIJOBS = RESOURCES["mpijobs.kubeflow.org"]
 PODS = RESOURCES["pods"]
@@ -65,7 +65,7 @@ def phase(pod: Object) -> str:
 class Operator:
     """One pass over an MPIJob of the served version."""
 
-    def __init__(self, cluster: FakeCluster) -> None:
+    def __init__(self, cluster: World) -> None:
         self.cluster = cluster
         self.api = cluster.api
         self.done: dict[str, object] = {}

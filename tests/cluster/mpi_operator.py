@@ -21,10 +21,10 @@ import urllib3
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from fake_cluster import FakeCluster
 from fake_operators import JOBS, MPIJOBS, PODS, Operator
-from fake_resources import RESOURCES, Key, Object, Refused, Resource, named, of, rfc3339
+from fake_resources import RESOURCES, Key, Object, Refused, Resource, named, of
 from fake_store import Entry
+from fake_world import World
 
 VERSION = "v2beta1"
 WATCHED = (
@@ -217,60 +217,26 @@ class Reporting(Operator):
         print(error.message, file=sys.stderr, flush=True)
 
 
-class Cluster(FakeCluster):
-    """What the simulated operator asks of its cluster, without the rest of a simulated one."""
+class Cluster(World):
+    """The cluster of a real API server, for the simulated operator."""
 
     def __init__(self, api: Mirror) -> None:
-        self.api = api
-        self.said: dict[tuple[str, str, str], tuple[str, Object]] = {}
-        self.numbers = itertools.count(int(api.clock() * 1000))
+        super().__init__(api, itertools.count(int(api.clock() * 1000)))
         self.operator = Reporting(self)
 
-    def event(
-        self,
-        thing: Object,
-        reason: str,
-        message: str,
-        *,
-        kind: str = "Warning",
-        source: str = "mpi-job-controller",
-    ) -> None:
-        """Record an event; the same one again only counts, every ten seconds."""
-        meta = thing["metadata"]
-        now = rfc3339(self.api.clock())
-        same = (meta["uid"], reason, message)
-        events = f"/api/v1/namespaces/{meta['namespace']}/events"
+    def _record(self, event: Object) -> Object | None:
+        return self._write("POST", "", event)
+
+    def _repeat(self, event: Object) -> Object:
+        return self._write("PUT", f"/{event['metadata']['name']}", event) or event
+
+    def _write(self, method: str, name: str, event: Object) -> Object | None:
+        path = f"/api/v1/namespaces/{event['metadata']['namespace']}/events{name}"
         try:
-            if same in self.said:
-                path, event = self.said[same]
-                if now[:-2] > event["lastTimestamp"][:-2]:
-                    event |= {"count": event["count"] + 1, "lastTimestamp": now}
-                    self.said[same] = path, self.api.client.call("PUT", path, event)
-                return
-            name = f"{meta['name']}.{next(self.numbers):x}"
-            event = {
-                "apiVersion": "v1",
-                "kind": "Event",
-                "metadata": {"name": name, "namespace": meta["namespace"]},
-                "involvedObject": {
-                    "apiVersion": thing["apiVersion"],
-                    "kind": thing["kind"],
-                    "name": meta["name"],
-                    "namespace": meta["namespace"],
-                    "uid": meta["uid"],
-                },
-                "type": kind,
-                "reason": reason,
-                "message": message[:1024],
-                "count": 1,
-                "firstTimestamp": now,
-                "lastTimestamp": now,
-                "source": {"component": source},
-            }
-            self.said[same] = f"{events}/{name}", self.api.client.call("POST", events, event)
+            return self.api.client.call(method, path, event)
         except Refused:
             # An event is news and no more: the namespace may be on its way out.
-            return
+            return None
 
     def run(self) -> None:
         """Reconcile for good, whenever something has changed, and once a second."""
