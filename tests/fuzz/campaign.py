@@ -101,6 +101,10 @@ class Campaign:
         self._lock = threading.Lock()
         self.tallies: dict[str, Tally] = {}
 
+    def stop(self) -> None:
+        """End a run that another thread is in after the chunks that have begun."""
+        self._until = time.monotonic()
+
     def run(
         self,
         work: Sequence[Chunk],
@@ -240,6 +244,8 @@ class Worker:
                 "TZ": "UTC",
                 "ARENA_TOPO_SETTINGS": "",
             },
+            # Ctrl-C is for the campaign.
+            process_group=0,
         )
 
     def ask(self, order: Mapping[str, Any]) -> Any:
