@@ -314,3 +314,9 @@ def test_a_machine_that_nobody_knows_is_refused(arena):
     assert code == 2
     assert "there is no node or preset hgx-h1000" in err
     assert "hgx-h100" in err
+
+
+def test_a_machine_whose_name_is_longer_than_any_files_is_refused(arena):
+    code, _, err = arena("0" * 300)
+    assert code == 2
+    assert f"there is no node or preset {'0' * 300}" in err

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import os
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -125,7 +125,8 @@ def _machine(target: str, everywhere: Globals) -> Machine:
     known = instances.machine(target)
     if known is not None:
         return known
-    if target == STDIN or Path(target).is_file():
+    # Path would raise for a name that no file can have.
+    if target == STDIN or os.path.isfile(target):  # noqa: PTH113 - see above
         found = machines.read(target)
         tell(found.notes)
         return found.machine
