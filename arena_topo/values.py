@@ -13,7 +13,8 @@ from arena_topo.manifests.values import Binding, Guarantee
 from arena_topo.solver import Assignment, Policy, Proof, Reason, Refusal, Request
 from arena_topo.solver.unaware import Outcome as Baseline
 from arena_topo.topology import GPU, NIC, Knowledge, Link, LinkKind, Node, Taint, Tier
-from arena_topo.topology.fabricfile import FabricFile, Level
+from arena_topo.topology.fabricfile import FabricFile, Level, NodeNICs
+from arena_topo.topology.nics import NICs
 from arena_topo.workflow.cases import Code, Diagnosis
 from arena_topo.workflow.checks import Finding, Outcome
 from arena_topo.workflow.comparison import Comparison
@@ -42,7 +43,9 @@ __all__ = [
     "Level",
     "Link",
     "LinkKind",
+    "NICs",
     "Node",
+    "NodeNICs",
     "NodePod",
     "NodeStatus",
     "Occupancy",

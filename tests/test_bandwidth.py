@@ -21,7 +21,8 @@ from arena_topo.bandwidth import (
     estimate,
 )
 from arena_topo.topology import GPUSet, Knowledge, Link, LinkKind, Machine, gpu_set, presets
-from arena_topo.topology.instances import INSTANCES, machine, parse_nics, with_nics
+from arena_topo.topology.instances import INSTANCES, machine
+from arena_topo.topology.nics import NICs, parse_nics
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "docs" / "site"))
@@ -36,7 +37,9 @@ def first(count: int) -> GPUSet:
 def nodes(preset: str, count: int, gpus: int, *, nics: int = 8, speed: float = 50.0) -> list[Host]:
     """Hosts of a preset, each with its first GPUs and NICs of its own."""
     return [
-        Host.of(with_nics(presets.machine(preset, f"node-{node}"), nics, speed), first(gpus))
+        Host.of(
+            NICs(number=nics, speed=speed).of(presets.machine(preset, f"node-{node}")), first(gpus)
+        )
         for node in range(count)
     ]
 
@@ -128,7 +131,7 @@ def test_sockets_get_a_share_of_one_nic_and_never_more_than_any_row():
 
 
 def test_pods_of_one_node_with_rdma_talk_over_their_nics():
-    node = with_nics(presets.machine("hgx-h100", "node"), 8, 50.0)
+    node = NICs(number=8, speed=50.0).of(presets.machine("hgx-h100", "node"))
     pods = [Host.of(node, gpu_set([gpu])) for gpu in range(4)]
     assert 45 <= point(pods, wire=Wire.RDMA) <= 50
 
@@ -141,7 +144,7 @@ def test_eight_pods_on_two_nodes_are_eight_hosts_and_not_two():
 
 
 def test_pods_that_share_a_nic_share_its_bandwidth():
-    node = with_nics(presets.machine("hgx-h100", "node"), 4, 50.0)
+    node = NICs(number=4, speed=50.0).of(presets.machine("hgx-h100", "node"))
     other = replace(node, name="other")
     apart = [Host.of(node, gpu_set([0])), Host.of(other, gpu_set([0]))]
     crowded = [*apart, Host.of(node, gpu_set([1]))]
@@ -258,7 +261,7 @@ def test_what_is_assumed_is_said():
 
 def test_nics_that_nobody_named_widen_the_range_down():
     named = estimate(nodes("hgx-h100", 4, 8))
-    board = with_nics(presets.machine("hgx-h100", "node"), 8, None)
+    board = NICs(number=8, speed=None).of(presets.machine("hgx-h100", "node"))
     guessed = estimate([Host.of(replace(board, name=f"{node}"), first(8)) for node in range(4)])
     assert named is not None
     assert guessed is not None
@@ -369,7 +372,8 @@ def test_larger_messages_reach_more_of_the_plateau(power, preset):
     ],
 )
 def test_nics_are_read_in_bits_and_bytes(text, told):
-    assert parse_nics(text) == told
+    found = parse_nics(text)
+    assert (found.number, found.speed) == told
 
 
 @pytest.mark.parametrize("text", ["0x400G", "8x0G", "8x400", "8x400T", "400G", "", "x", "999x1G"])

@@ -602,16 +602,16 @@ HALL = {"name": "hall", "label": "example.com/hall", "bandwidthGBps": 10}
 @pytest.mark.parametrize(
     ("data", "problem"),
     [
-        (None, "the file is None, not a mapping of levels, beyondGBps"),
-        ("levels", "the file is 'levels', not a mapping of levels, beyondGBps"),
+        (None, "the file is None, not a mapping of levels, beyondGBps, nics"),
+        ("levels", "the file is 'levels', not a mapping of levels, beyondGBps, nics"),
         (
             [HALL],
-            f"the file is {str([HALL])[:37]}..., not a mapping of levels, beyondGBps",
+            f"the file is {str([HALL])[:37]}..., not a mapping of levels, beyondGBps, nics",
         ),
         ({}, "levels is missing"),
         ({"levels": HALL}, "levels is {'name': 'hall', 'label': 'example.co..., not a list"),
-        ({"tiers": []}, "tiers is not known here; known: levels, beyondGBps"),
-        ({True: []}, "True is not known here; known: levels, beyondGBps"),
+        ({"tiers": []}, "tiers is not known here; known: levels, beyondGBps, nics"),
+        ({True: []}, "True is not known here; known: levels, beyondGBps, nics"),
         ({"levels": ["rack"]}, "levels[0] is 'rack', not a mapping of name, label, bandwidthGBps"),
         (
             {"levels": [HALL, level(bandwidth=3)]},

@@ -9,7 +9,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from arena_topo import cli
-from arena_topo.topology import instances, presets
+from arena_topo.topology import presets
 
 HERE = Path(__file__).parent
 QUAD = HERE / "machines" / "nccl-quad.xml"
@@ -138,17 +138,6 @@ def test_a_file_without_the_nvlinks_that_its_gpus_have_is_never_taken_for_pcie(a
     # An L4 has none to tell.
     (tmp_path / "l4.xml").write_text(PARTIAL.format(device="0x27b8"))
     assert told(arena, str(tmp_path / "l4.xml"))["bandwidth"]["regime"] == "pcie"
-
-
-def test_a_node_has_the_nics_of_its_instance_type():
-    board = presets.machine("hgx-h100", "node")
-    labels = {"node.kubernetes.io/instance-type": "a3-megagpu-8g"}
-    assert [nic.speed for nic in instances.of_node(board, labels).nics] == [25.0] * 8
-    assert instances.of_node(board, {}).nics == ()
-    # A node of another size is another machine, and its own NICs are better known.
-    assert instances.of_node(presets.machine("pcie-4", "node"), labels).nics == ()
-    own = presets.machine("dgx-1-v100", "node")
-    assert instances.of_node(own, labels) == own
 
 
 PAIRS = """        GPU0    GPU1    GPU2    GPU3

@@ -330,6 +330,7 @@ def test_a_machine_is_shown_as_its_matrix_with_nics_and_numa_nodes():
             {"index": 1, "uuid": None, "model": None, "numa": None},
         ],
         "nics": [{"name": "mlx5_0", "attachment": ["PIX", "SYS"], "speedGBps": None}],
+        "nicsAssumed": None,
         "links": [["X", "NV2"], ["NV2", "X"]],
         "nvswitch": False,
         "pcieGeneration": None,

@@ -315,7 +315,9 @@ def test_a_fabric_file_says_what_joins_the_nodes(arena, dump, tmp_path):
 def test_a_node_is_drawn_with_the_gpus_that_are_free_and_those_in_use(arena, dump):
     code, out, _err = arena("show", "node-1", "--state", dump)
     machine = workflow.read_state((dump,)).nodes[0].machine
-    assert (code, out.partition("\n\n")[2]) == (
+    matrix, _, legend = out.partition("NIC Legend:\n  NIC0: mlx5_0\n\n")
+    assert matrix.splitlines()[0].split() == ["GPU0", "GPU1", "GPU2", "GPU3", "NIC0", "NUMA"]
+    assert (code, legend) == (
         0,
         drawing.machine(machine, free=gpu_set([0, 2, 3]), pairs=False),
     )

@@ -164,7 +164,8 @@ def test_a_product_of_one_board_is_assumed_to_be_that_board(product, count, pres
     assert machine.name == "node"
     assert machine.links == presets.machine(preset, "node").links
     assert machine.model == presets.PRESETS[preset].model
-    assert machine.nics == ()
+    assert machine.nics == presets.machine(preset, "node").nics
+    assert machine.nics_assumed == f"machines with {count} x {machine.model}"
     assert {gpu.numa for gpu in machine.gpus} == {None}
 
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from arena_topo.errors import UnreadableTopology
 from arena_topo.topology import (
     GPU,
+    NIC,
     SYS,
     GPUSet,
     Knowledge,
@@ -194,6 +195,36 @@ def test_a_machine_is_published_in_the_words_of_ack():
     }
 
 
+def test_nics_that_nobody_has_seen_are_not_published():
+    machine = presets.machine("dgx-1-v100", "node")
+    assert "nics" in published.config_map(machine, machine.everything)["data"]
+    guessed = replace(machine, knowledge=Knowledge.ASSUMED)
+    assert "nics" not in published.config_map(guessed, machine.everything)["data"]
+
+
+@pytest.mark.parametrize(
+    ("nics", "said"),
+    [
+        ("{}", r"data\.nics: is not a list"),
+        ("[1]", r"data\.nics\[0\]: is not an object"),
+        ('[{"name": "a"}]', r"data\.nics\[0\]\.attachment: is not a list of 4 links"),
+        (
+            '[{"attachment": ["PIX", "PIX", "SYS", "SYS"], "speedGBps": 0}]',
+            r"data\.nics\[0\]\.speedGBps: 0 is not a number of GB/s",
+        ),
+    ],
+)
+def test_nics_that_make_no_sense_are_refused_and_the_rest_is_used(nics, said):
+    machine = presets.machine("hgx-a100-4", "node")
+    written = published.config_map(machine, machine.everything)
+    written["data"]["nics"] = nics
+    with pytest.raises(UnreadableTopology, match=said):
+        published.from_config_map(written)
+    found, complaints = published.salvage(written)
+    assert found.machine.links == machine.links
+    assert set(complaints) == {"nics"}
+
+
 def test_a_published_assumption_stays_an_assumption():
     machine = presets.match("NVIDIA-H100-80GB-HBM3", 8, "node")
     again = published.from_config_map(published.config_map(machine, machine.everything))
@@ -216,12 +247,21 @@ def machines(draw):
     sets = st.integers(1, (1 << size) - 1).filter(lambda gpus: gpus.bit_count() > 1)
     measured = draw(st.dictionaries(sets, some, max_size=3)) if size > 1 else {}
     row = st.tuples(*[rate] * size)
+    card = st.builds(
+        NIC,
+        name=st.sampled_from(["mlx5_0", "mlx5_1"]),
+        attachment=st.tuples(*[WORDS.map(Link.parse)] * size),
+        speed=st.one_of(st.none(), some),
+    )
+    knowledge = draw(st.sampled_from([Knowledge.MEASURED, Knowledge.ASSUMED]))
+    cards = draw(st.lists(card, max_size=2)) if knowledge is Knowledge.MEASURED else []
     return Machine(
         name="node",
         gpus=tuple(GPU(index=index, model="V100") for index in range(size)),
         links=links,
+        nics=tuple(cards),
         nvswitch=behind_nvswitch("V100", links),
-        knowledge=draw(st.sampled_from([Knowledge.MEASURED, Knowledge.ASSUMED])),
+        knowledge=knowledge,
         measured=tuple(sorted(measured.items())),
         bandwidth=draw(st.one_of(st.none(), st.tuples(*[row] * size))),
     )
@@ -249,7 +289,11 @@ JSON = st.recursive(
 
 
 @settings(max_examples=80, deadline=None)
-@given(st.dictionaries(st.sampled_from(["devices", "linkType", "bandwidth", "busBandwidth"]), JSON))
+@given(
+    st.dictionaries(
+        st.sampled_from(["devices", "linkType", "bandwidth", "busBandwidth", "nics"]), JSON
+    )
+)
 def test_no_config_map_makes_the_reader_fall_over(data):
     texts = {key: json.dumps(value) for key, value in data.items()}
     try:

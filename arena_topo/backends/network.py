@@ -88,7 +88,7 @@ def joining(
     rates = {name: RDMA_RATE for name in labels if name in rdma}
     reach = _reach(with_gpus, labels)
     notes: list[str] = []
-    if file is not None:
+    if file is not None and file.levels is not None:
         found = fabric.from_file(file, labels, rdma=rates, nvlink=reach)
         notes += (f"{file.where}: {note}" for note in found.notes)
     else:
@@ -111,9 +111,7 @@ def joining(
         limits=found.limits,
         guesses=_guesses(found, {rdma[name] for name in rates}),
         notes=tuple(notes),
-        unused=frozenset(one.name for one in file.levels if one.name not in used)
-        if file is not None
-        else frozenset(),
+        unused=frozenset(one.name for one in (file and file.levels) or () if one.name not in used),
     )
 
 

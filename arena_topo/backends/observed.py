@@ -31,6 +31,7 @@ from arena_topo.topology import (
     Taint,
     count,
     fabric,
+    instances,
     natural,
     published,
 )
@@ -116,6 +117,12 @@ def survey(
         name: machines.of(name, one, present[name], devices.nodes.get(name))
         for name, one in nodes.items()
     }
+    cards = _Cards(file)
+    known = {
+        name: replace(one, machine=cards.of(one.machine, nodes[name]["metadata"]["labels"]))
+        for name, one in known.items()
+    }
+    notes += cards.notes()
     if nodes:
         notes += machines.of_others(nodes)
         notes += machines.stale(now)
@@ -173,10 +180,69 @@ def _where(labels: Object, known: _Known) -> Object:
     return {**labels, fabric.CLIQUE: known.dra.clique}
 
 
+class _Cards:
+    """The NICs of each node: as the fabric file says, else its own, else its instance type's.
+
+    Nodes of a kind share them, which spares the solver comparing them.
+    """
+
+    def __init__(self, file: FabricFile | None) -> None:
+        self._file = file
+        self._entries = () if file is None else file.nics
+        self._made: dict[object, tuple[Machine, Machine]] = {}
+        self._unlike: dict[int, list[str]] = {}
+        self._used: set[int] = set()
+
+    def of(self, machine: Machine, labels: Object) -> Machine:
+        """The machine of a node that has these labels."""
+        at = self._entry(machine, labels)
+        instance = instances.of_labels(labels) if at is None else ""
+        if not machine.gpus or (at is None and not instance):
+            return machine
+        # The machine that a key was made from is remembered, so its tuple keeps its identity.
+        key = (id(machine.nics), len(machine.gpus), at, instance)
+        if key not in self._made:
+            made = (
+                instances.of_node(machine, instance)
+                if at is None
+                else self._entries[at].nics.of(machine)
+            )
+            self._made[key] = machine, made
+        made = self._made[key][1]
+        return replace(machine, nics=made.nics, nics_assumed=made.nics_assumed)
+
+    def _entry(self, machine: Machine, labels: Object) -> int | None:
+        """The entry of the file that is for this node, if it can be."""
+        for at, one in enumerate(self._entries):
+            if labels.get(one.label) != one.value:
+                continue
+            self._used.add(at)
+            if machine.gpus and max(one.nics.near or (0,)) > machine.everything:
+                self._unlike.setdefault(at, []).append(machine.name)
+                return None
+            return at
+        return None
+
+    def notes(self) -> Iterable[str]:
+        """What of the file is not used."""
+        for at, one in enumerate(self._entries):
+            where = f"{self._file.where if self._file else ''}: nics[{at}]"
+            if at not in self._used:
+                yield f"{where} is not used: no node has the label {one.label}={one.value}"
+            elif at in self._unlike:
+                first, *others = sorted(self._unlike[at], key=natural)
+                more = f" and {len(others)} others" if others else ""
+                yield (
+                    f"{where}.near names GPUs that node {first}{more} does not have: it is not used"
+                    " there"
+                )
+
+
 _INSTEAD = {
     "linkType": "using the labels of node {node}",
     "busBandwidth": "what sets of GPUs of node {node} reach is computed from its links",
     "bandwidth": "it is for display only, and node {node} does without",
+    published.NICS: "the NICs of node {node} are not known by it",
 }
 """What becomes of a node whose ConfigMap makes sense but for this key."""
 

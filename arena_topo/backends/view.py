@@ -242,7 +242,7 @@ def _kind(machine: Machine) -> object:
     """What makes machines equal; those of one kind share their matrices, as readers make them."""
     return (
         *(id(machine.links), id(machine.nics), id(machine.measured), id(machine.bandwidth)),
-        *(machine.nvswitch, machine.pcie_generation, machine.knowledge),
+        *(machine.nvswitch, machine.pcie_generation, machine.knowledge, machine.nics_assumed),
         tuple((gpu.model, gpu.numa) for gpu in machine.gpus),
     )
 
@@ -259,6 +259,7 @@ def _machine(machine: Machine) -> dict[str, Any]:
         "nics": [
             [one.name, [str(link) for link in one.attachment], one.speed] for one in machine.nics
         ],
+        "nicsAssumed": machine.nics_assumed,
         "nvswitch": machine.nvswitch,
         "pcieGeneration": machine.pcie_generation,
         "knowledge": machine.knowledge.value,
@@ -351,6 +352,8 @@ def _read_machine(told: Mapping[str, Any]) -> Machine:
             NIC(name=name, attachment=tuple(map(Link.parse, attachment)), speed=speed)
             for name, attachment, speed in told["nics"]
         ),
+        # The versions before did not tell, and knew of no assumed ones.
+        nics_assumed=str(told.get("nicsAssumed", "")),
         nvswitch=told["nvswitch"],
         pcie_generation=told["pcieGeneration"],
         knowledge=Knowledge(told["knowledge"]),

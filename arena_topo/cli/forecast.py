@@ -132,4 +132,4 @@ def _machine(target: str, everywhere: Globals) -> Machine:
         return found.machine
     cluster = cluster_of((), "", everywhere)
     node = node_or_preset(target, cluster)
-    return instances.of_node(node.machine, node.labels) if isinstance(node, Node) else node
+    return node.machine if isinstance(node, Node) else node

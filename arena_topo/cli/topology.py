@@ -393,7 +393,7 @@ def _drawn(machine: Machine, *, plain: bool, **state: Any) -> str:
         matrix = output.matrix(machine, cards=False)
     unicode = draws(plain=plain)
     drawn = drawing.machine(machine, **state, pairs=False, unicode=unicode, width=width)
-    return f"{matrix}\n{drawn}"
+    return f"{matrix}\n{drawn}{drawing.assumed_nics(machine)}"
 
 
 def _show_fabric(cluster: Cluster, *, plain: bool, output_format: PictureFormat) -> None:

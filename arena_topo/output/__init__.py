@@ -610,9 +610,9 @@ def _links(machine: Machine) -> str:
 def matrix(machine: Machine, *, cards: bool = True) -> str:
     """The links of a machine in the words of nvidia-smi: a row for each GPU, then its NICs.
 
-    Without `cards` the NICs are left out.
+    Without `cards` the NICs are left out, and so are those that are only assumed.
     """
-    nics = machine.nics if cards else ()
+    nics = machine.nics if cards and not machine.nics_assumed else ()
     header = ["", *(f"GPU{gpu.index}" for gpu in machine.gpus)]
     header += [f"NIC{index}" for index in range(len(nics))]
     lines = ["\t".join([*header, "NUMA"])]
@@ -642,6 +642,7 @@ def machine_value(machine: Machine) -> dict[str, Any]:
             }
             for nic in machine.nics
         ],
+        "nicsAssumed": machine.nics_assumed or None,
         "links": _words(machine),
         "nvswitch": machine.nvswitch,
         "pcieGeneration": machine.pcie_generation,

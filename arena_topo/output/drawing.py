@@ -130,7 +130,7 @@ def machine(
             lines += _triangle(machine, chosen, pen, width) if pairs else _legend(machine, width)
         else:
             lines += _rows(boxes, groups, pen, width)
-        lines += _nics(machine, width)
+        lines += [] if machine.nics_assumed else _nics(machine, width)
     if hidden:
         lines.append(
             f"  {hidden} of the GPUs marked free? {'is' if hidden == 1 else 'are'} in use or"
@@ -385,6 +385,15 @@ def _nics(machine: Machine, width: int) -> list[str]:
         reach = "all" if len(near) == len(machine.gpus) else ",".join(map(str, near))
         words.append(f"{nic.name} {best} {reach}")
     return _wrapped("NICs and their nearest GPUs: ", words, width) if words else []
+
+
+def assumed_nics(machine: Machine) -> str:
+    """A line on NICs that neither the machine nor a person told; nothing where there are none."""
+    if not machine.nics_assumed:
+        return ""
+    speed = machine.nics[0].speed if machine.nics else None
+    rate = f" of {speed:g} GB/s" if speed else ", their speed not known"
+    return f"  NICs: {len(machine.nics)}{rate} (assumed: {machine.nics_assumed})\n"
 
 
 def _wrapped(head: str, words: Sequence[str], width: int) -> list[str]:

@@ -113,6 +113,8 @@ class Machine:
     """One server's GPUs and the links between them; never changes while it runs.
 
     `pcie_generation` is set only where a preset or the machine says so, not guessed from the model.
+    `nics_assumed` says what the NICs are assumed from (`instance type p5.48xlarge`) where neither
+    the machine nor a person told them.
     `bandwidth` is a matrix that somebody published for display (GB/s); the solver does not use it.
     """
 
@@ -120,6 +122,7 @@ class Machine:
     gpus: tuple[GPU, ...]
     links: Matrix
     nics: tuple[NIC, ...] = ()
+    nics_assumed: str = ""
     nvswitch: bool = False
     pcie_generation: int | None = None
     knowledge: Knowledge = Knowledge.MEASURED

@@ -1,8 +1,8 @@
 """A machine as `topology show -o json` prints it -> Machine.
 
     {"name": ..., "gpus": [{"index", "uuid", "model", "numa"}], "nics": [{"name", "attachment",
-     "speedGBps"}], "links": [["X", "NV2"], ...], "nvswitch": ..., "pcieGeneration": ...,
-     "knowledge": ...}
+     "speedGBps"}], "nicsAssumed": ..., "links": [["X", "NV2"], ...], "nvswitch": ...,
+     "pcieGeneration": ..., "knowledge": ...}
 
 Only `gpus` and `links` are needed. Nothing else of a machine survives: bandwidths that somebody
 measured or published belong to its node.
@@ -10,7 +10,6 @@ measured or published belong to its node.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
@@ -18,13 +17,12 @@ from arena_topo.errors import UnreadableTopology
 from arena_topo.topology import (
     GPU,
     MOST_GPUS,
-    NIC,
     Knowledge,
     Machine,
     behind_nvswitch,
 )
 from arena_topo.topology.models import model_of
-from arena_topo.topology.published import link, matrix
+from arena_topo.topology.published import matrix, nic
 
 _MOST_NUMA = 1023
 """The highest number that Linux gives a NUMA node."""
@@ -52,7 +50,11 @@ def from_document(document: Mapping[str, Any], *, name: str, model: str | None =
         name=_text(document, "name", "name") or name,
         gpus=gpus,
         links=links,
-        nics=tuple(_nic(index, one, size) for index, one in enumerate(_listed(document, "nics"))),
+        nics=tuple(
+            nic(one, index, size, f"nics[{index}]", _refuse)
+            for index, one in enumerate(_listed(document, "nics"))
+        ),
+        nics_assumed=_text(document, "nicsAssumed", "nicsAssumed") or "",
         nvswitch=behind_nvswitch(common, links) if nvswitch is None else nvswitch,
         pcie_generation=_whole(document, "pcieGeneration", "pcieGeneration", _GENERATIONS),
         knowledge=_knowledge(document),
@@ -71,27 +73,6 @@ def _gpu(index: int, one: Any, model: str | None) -> GPU:
         uuid=_text(one, "uuid", f"{path}.uuid"),
         model=model_of(_text(one, "model", f"{path}.model") or model),
         numa=_whole(one, "numa", f"{path}.numa", range(_MOST_NUMA + 1)),
-    )
-
-
-def _nic(index: int, one: Any, size: int) -> NIC:
-    path = f"nics[{index}]"
-    if not isinstance(one, Mapping):
-        _refuse(path, "is not an object")
-    words = one.get("attachment")
-    if not isinstance(words, list) or len(words) != size:
-        _refuse(f"{path}.attachment", f"is not a list of {size} links, one for each GPU")
-    speed = one.get("speedGBps")
-    if isinstance(speed, bool) or not isinstance(speed, int | float | None):
-        _refuse(f"{path}.speedGBps", f"{speed!r} is not a number of GB/s")
-    if speed is not None and not (0 < speed < math.inf):
-        _refuse(f"{path}.speedGBps", f"{speed!r} is not a number of GB/s")
-    return NIC(
-        name=_text(one, "name", f"{path}.name") or f"NIC{index}",
-        attachment=tuple(
-            link(word, f"{path}.attachment[{gpu}]", _refuse) for gpu, word in enumerate(words)
-        ),
-        speed=None if speed is None else float(speed),
     )
 
 

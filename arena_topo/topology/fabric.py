@@ -247,7 +247,7 @@ def from_file(
     """
     rows = _Rows(labels)
     rate = _Rate(rows, rdma, nvlink)
-    return _described(file.levels, rows, rate=rate, beyond=file.beyond)
+    return _described(file.levels or (), rows, rate=rate, beyond=file.beyond)
 
 
 # Labels as columns: one list per label is several times faster than one object per node.

@@ -8,6 +8,11 @@
         label: example.com/leaf
         bandwidthGBps: 50
     beyondGBps: 3.1
+    nics:
+      - label: example.com/pool
+        value: training
+        nics: 4x200G
+        near: [[0, 1], [2, 3], [4, 5], [6, 7]]
 
 The format is documented in docs/how-it-works.md.
 """
@@ -17,11 +22,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, NoReturn
 
 from arena_topo.errors import UsageError
+from arena_topo.topology import MOST_GPUS, GPUSet, gpu_set
+from arena_topo.topology.nics import NICs, parse_nics
 
 BEYOND = "beyond"
 """What joins nodes that share no tier."""
@@ -50,28 +57,50 @@ class Level:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NodeNICs:
+    """The NICs of all nodes on which a label has this value."""
+
+    label: str
+    value: str
+    nics: NICs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FabricFile:
     """What a fabric file says: levels from coarse to near, GB/s beyond them where it is given.
 
-    `where` names the file for people.
+    `levels` is None where the file leaves them to the cluster. Of `nics` the first that fits a node
+    counts. `where` names the file for people.
     """
 
     where: str
-    levels: tuple[Level, ...]
+    levels: tuple[Level, ...] | None
     beyond: float | None = None
+    nics: tuple[NodeNICs, ...] = ()
 
 
 def read(data: Any, *, where: str) -> FabricFile:
     """Check a file as parsed; UsageError names the file (`where`) and the path in it.
 
     `levels`, coarse to near, each have `name`, `label` and maybe `bandwidthGBps`; beside them there
-    may be `beyondGBps`. Bandwidths must not grow outward.
+    may be `beyondGBps`. Bandwidths must not grow outward. `nics` are entries of `label`, `value`,
+    `nics` (as `parse_nics` reads them) and maybe `near`, the GPUs near each NIC. A file with `nics`
+    alone needs no levels.
     """
     return _File(where).read(data)
 
 
 _EXPECTED = "levels run from coarse to near; each has a name, the key of a node label, maybe GB/s"
 _EXAMPLE = "levels: [{name: rack, label: example.com/rack, bandwidthGBps: 50}]"
+
+_NICS = "nics: [{label: example.com/pool, value: training, nics: 8x400G}]"
+_SPEED = "write their number and the speed of each: 8x400G (Gb/s) or 8x50GB (GB/s)"
+_NEAR = "near has a list of GPUs for each NIC: nics: 2x200G with near: [[0, 1], [2, 3]]"
+
+_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
+"""The value of a label (Kubernetes, "Labels and Selectors")."""
+
+_ANYTHING = re.compile(r".{1,64}")
 
 _NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
@@ -84,8 +113,13 @@ class _File:
 
     def read(self, data: Any) -> FabricFile:
         """The levels, and the bandwidth beyond them where it is given."""
-        file = self._mapping(data, "", ("levels", "beyondGBps"))
+        file = self._mapping(data, "", ("levels", "beyondGBps", "nics"))
+        nics = tuple(
+            self._nics(one, f"nics[{at}]") for at, one in enumerate(self._list(file, "nics"))
+        )
         listed = file.get("levels")
+        if listed is None and nics and "beyondGBps" not in file:
+            return FabricFile(where=self._where, levels=None, nics=nics)
         if not isinstance(listed, list):
             state = "is missing" if listed is None else f"is {show(listed)}, not a list"
             self._wrong("levels", state)
@@ -96,7 +130,44 @@ class _File:
             levels.append(self._level(one, f"levels[{at}]", levels))
         beyond = self._rate(file, "beyondGBps")
         self._check_growth(levels, beyond)
-        return FabricFile(where=self._where, levels=tuple(levels), beyond=beyond)
+        return FabricFile(where=self._where, levels=tuple(levels), beyond=beyond, nics=nics)
+
+    def _nics(self, data: Any, path: str) -> NodeNICs:
+        entry = self._mapping(data, path, ("label", "value", "nics", "near"))
+        label = self._text(entry, f"{path}.label", LABEL, "the key of a node label")
+        value = self._text(entry, f"{path}.value", _VALUE, "the value of a node label, as a text")
+        written = self._text(entry, f"{path}.nics", _ANYTHING, "a number and a speed, 8x400G")
+        try:
+            nics = parse_nics(written)
+        except ValueError as error:
+            self._wrong(f"{path}.nics", f"is {show(written)}: {error}", hint=_SPEED)
+        near = self._near(entry, path, nics.number)
+        return NodeNICs(label=label, value=value, nics=replace(nics, near=near))
+
+    def _near(self, entry: Mapping[str, Any], path: str, number: int) -> tuple[GPUSet, ...] | None:
+        if entry.get("near") is None:
+            return None
+        path = f"{path}.near"
+        listed = self._list(entry, path)
+        if len(listed) != number:
+            problem = f"has {len(listed)} entries for {number} NICs"
+            self._wrong(path, problem, hint=_NEAR)
+        near: list[GPUSet] = []
+        for at, gpus in enumerate(listed):
+            if not isinstance(gpus, list) or not all(
+                type(gpu) is int and 0 <= gpu < MOST_GPUS for gpu in gpus
+            ):
+                self._wrong(f"{path}[{at}]", f"is {show(gpus)}, not a list of GPUs", hint=_NEAR)
+            near.append(gpu_set(gpus))
+        return tuple(near)
+
+    def _list(self, entry: Mapping[str, Any], path: str) -> list[Any]:
+        value = entry.get(path.rpartition(".")[2])
+        if value is None:
+            return []
+        if not isinstance(value, list):
+            self._wrong(path, f"is {show(value)}, not a list", hint=_NICS)
+        return value
 
     def _level(self, data: Any, path: str, before: Sequence[Level]) -> Level:
         entry = self._mapping(data, path, ("name", "label", "bandwidthGBps"))

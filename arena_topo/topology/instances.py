@@ -6,17 +6,12 @@ Sources: the instance pages of AWS, Azure, Google Cloud and Oracle, and NCCL top
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from arena_topo.topology import NIC, Knowledge, Link, LinkKind, Machine, presets
-
-MOST_NICS = 256
-"""More network cards than any machine has."""
-
-_NEAR, _FAR = Link(kind=LinkKind.PXB), Link(kind=LinkKind.SYS)
+from arena_topo.topology import Knowledge, Machine, presets
+from arena_topo.topology.nics import NICs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,63 +56,32 @@ def machine(name: str) -> Machine | None:
     if known is None:
         return None
     found = replace(presets.machine(known.preset, name), knowledge=Knowledge.ASSUMED)
-    return with_nics(found, known.nics, known.speed)
+    return _with_nics(found, name, known)
 
 
 _LABELS = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")
 
 
-def of_node(machine: Machine, labels: Mapping[str, str]) -> Machine:
-    """The machine of a node, with the NICs of its instance type where it tells none itself."""
+def of_labels(labels: Mapping[str, str]) -> str:
+    """The instance type that a node is labelled with, if it is a known one; else nothing."""
     named = next((labels[label] for label in _LABELS if label in labels), "")
-    known = INSTANCES.get(named)
-    if machine.nics or known is None:
-        return machine
-    if len(presets.machine(known.preset, named).gpus) != len(machine.gpus):
-        return machine
-    return with_nics(machine, known.nics, known.speed)
+    return named if named in INSTANCES else ""
 
 
-def with_nics(machine: Machine, nics: int, speed: float | None) -> Machine:
-    """The machine with so many NICs of `speed` GB/s instead of its own, shared out evenly.
+def of_node(machine: Machine, instance: str) -> Machine:
+    """The machine of a node of this instance type, with its NICs where it tells none itself.
 
-    With more NICs than GPUs each GPU has its own, with fewer neighbours share one.
+    As many NICs that it does tell get their speed from the type.
     """
-    size = len(machine.gpus)
-    cards = tuple(
-        NIC(
-            name=f"nic{card}",
-            attachment=tuple(
-                _NEAR if _serves(card, gpu, nics, size) else _FAR for gpu in range(size)
-            ),
-            speed=speed,
-        )
-        for card in range(nics)
-    )
-    return replace(machine, nics=cards)
+    known = INSTANCES[instance]
+    if len(presets.machine(known.preset, instance).gpus) != len(machine.gpus):
+        return machine
+    if machine.nics and not machine.nics_assumed:
+        told = len(machine.nics) != known.nics or any(nic.speed for nic in machine.nics)
+        return machine if told else _with_nics(machine, instance, known)
+    return _with_nics(machine, instance, known)
 
 
-def _serves(card: int, gpu: int, nics: int, gpus: int) -> bool:
-    if nics >= gpus:
-        return card * gpus // nics == gpu
-    return gpu * nics // gpus == card
-
-
-_UNITS = {"G": 8.0, "Gb": 8.0, "Gb/s": 8.0, "GB": 1.0, "GB/s": 1.0}
-"""What a number in each unit is divided by for GB/s: `400G` means Gb/s, as cards are sold."""
-
-
-def parse_nics(text: str) -> tuple[int, float]:
-    """How many NICs and GB/s of each: `8x400G` or `8x50GB`; ValueError says what is wrong."""
-    found = re.fullmatch(r"(\d{1,4})x(\d{1,5}(?:\.\d{1,3})?)([A-Za-z/]*)", text.strip())
-    if found is None:
-        raise ValueError(f"{text!r} is no count and speed")
-    number, rate, unit = int(found[1]), float(found[2]), found[3]
-    per = _UNITS.get(unit)
-    if per is None:
-        raise ValueError(f"{unit or 'a number alone'} is no unit of speed")
-    if not 0 < number <= MOST_NICS:
-        raise ValueError(f"{number} NICs: a machine has 1 to {MOST_NICS}")
-    if not rate:
-        raise ValueError("a NIC of speed 0 joins nothing")
-    return number, rate / per
+def _with_nics(machine: Machine, instance: str, known: Instance) -> Machine:
+    nics = NICs(number=known.nics, speed=known.speed)
+    return nics.of(machine, assumed=f"instance type {instance}")

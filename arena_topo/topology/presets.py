@@ -16,6 +16,7 @@ from types import MappingProxyType
 
 from arena_topo.errors import UsageError
 from arena_topo.topology import Knowledge, Machine, nvidia
+from arena_topo.topology.nics import NICs
 
 MOST_EMULATED = 100_000
 """Machines in one emulated cluster: what the solver is built for."""
@@ -27,7 +28,9 @@ class Preset:
 
     `products` is a pattern for the product names, in capitals and without the maker, that such a
     machine reports; None where the product does not tell the links (every PCIe card).
-    `pcie_generation` is that of the slots and of the GPUs (data sheets), where it is known.
+    `pcie_generation` is that of the slots and of the GPUs (data sheets), where it is known. `nics`
+    is how many cards for RDMA the maker's machine has where the matrix shows none (data sheets of
+    DGX-1, DGX-2, DGX A100 to B300 and of the NVL72 trays); how fast they are is up to the model.
     """
 
     summary: str
@@ -35,6 +38,7 @@ class Preset:
     matrix: str
     pcie_generation: int | None = None
     products: str | None = None
+    nics: int = 0
 
 
 # NVLinks and PCIe paths as DGX-1 prints them; the NICs in the order of their names.
@@ -118,6 +122,7 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             matrix=_DGX_1_P100,
             pcie_generation=3,
             products=r"P100-SXM2-16GB",
+            nics=4,
         ),
         "dgx-1-v100": Preset(
             summary="8 x V100, hybrid cube mesh of single and double NVLinks",
@@ -132,12 +137,14 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             matrix=_uniform("NV6", "0000000011111111"),
             pcie_generation=3,
             products=r"V100-SXM3-32GB(-\w+)?",
+            nics=8,
         ),
         "dgx-a100": Preset(
             summary="8 x A100 behind NVSwitch, four NUMA nodes in use",
             model="A100",
             matrix=_uniform("NV12", "33117755"),
             pcie_generation=4,
+            nics=8,
         ),
         "hgx-a100-4": Preset(
             summary="4 x A100 SXM, every pair joined by four NVLinks",
@@ -145,6 +152,7 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             matrix=_uniform("NV4", "0011"),
             pcie_generation=4,
             products=r"A100-SXM4?-\d+GB",
+            nics=4,
         ),
         "hgx-a100": Preset(
             summary="8 x A100 behind NVSwitch",
@@ -152,6 +160,7 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             matrix=_uniform("NV12", "00001111"),
             pcie_generation=4,
             products=r"A100-SXM4?-\d+GB",
+            nics=8,
         ),
         # 8 of 12 links: 400 GB/s (topo -m of an A800 board shows NV8).
         "hgx-a800": Preset(
@@ -159,6 +168,7 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             model="A800",
             matrix=_uniform("NV8", "00001111"),
             pcie_generation=4,
+            nics=8,
         ),
         "hgx-h100": Preset(
             summary="8 x H100 behind NVSwitch",
@@ -166,6 +176,7 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             matrix=_uniform("NV18", "00001111"),
             pcie_generation=5,
             products=r"H100(-SXM5)?-80GB-HBM\w+",
+            nics=8,
         ),
         "hgx-h200": Preset(
             summary="8 x H200 behind NVSwitch",
@@ -173,6 +184,7 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             matrix=_uniform("NV18", "00001111"),
             pcie_generation=5,
             products=r"H200(-SXM5)?(-141GB(-HBM\w+)?)?",
+            nics=8,
         ),
         # 8 of 18 links: 400 GB/s.
         "hgx-h800": Preset(
@@ -181,6 +193,7 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             matrix=_uniform("NV8", "00001111"),
             pcie_generation=5,
             products=r"H800(-SXM5)?(-80GB(-HBM\w+)?)?",
+            nics=8,
         ),
         "hgx-h20": Preset(
             summary="8 x H20 behind NVSwitch",
@@ -188,6 +201,7 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             matrix=_uniform("NV18", "00001111"),
             pcie_generation=5,
             products=r"H20(-\d+GB)?(-HBM\w+)?",
+            nics=8,
         ),
         "hgx-b200": Preset(
             summary="8 x B200 behind NVSwitch",
@@ -195,24 +209,28 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             matrix=_uniform("NV18", "00001111"),
             pcie_generation=5,
             products=r"B200(-SXM\d?)?(-\d+GB(-HBM\w+)?)?",
+            nics=8,
         ),
         "hgx-b300": Preset(
             summary="8 x B300 behind NVSwitch",
             model="B300",
             matrix=_uniform("NV18", "00001111"),
             products=r"B300(-SXM\d?)?(-AC)?(-\d+GB(-HBM\w+)?)?",
+            nics=8,
         ),
         "gb200-nvl72": Preset(
             summary="4 x GB200, one tray of an NVL72",
             model="GB200",
             matrix=_uniform("NV18", "0011"),
             products=r"GB200(-NVL\w*)?(-\d+GB)?(-HBM\w+)?",
+            nics=4,
         ),
         "gb300-nvl72": Preset(
             summary="4 x GB300, one tray of an NVL72",
             model="GB300",
             matrix=_uniform("NV18", "0011"),
             products=r"GB300(-NVL\w*)?(-\d+GB)?(-HBM\w+)?",
+            nics=4,
         ),
         "pcie-4": Preset(
             summary="4 x T4 in two pairs on PCIe switches, one socket",
@@ -257,14 +275,22 @@ def machine(preset: str, name: str) -> Machine:
 def _parsed(preset: str) -> Machine:
     known = PRESETS[preset]
     parsed = nvidia.parse_topo(known.matrix, name=preset, model=known.model)
-    return replace(parsed, pcie_generation=known.pcie_generation)
+    parsed = replace(parsed, pcie_generation=known.pcie_generation)
+    if not known.nics:
+        return parsed
+    return NICs(number=known.nics, speed=None).of(parsed, assumed=_usual(parsed))
+
+
+def _usual(machine: Machine) -> str:
+    """What NICs are assumed from that machines with these GPUs usually have."""
+    return f"machines with {len(machine.gpus)} x {machine.model}"
 
 
 def match(product: str, count: int, name: str) -> Machine | None:
     """The machine that `count` GPUs of a product must be, marked assumed; None if not certain.
 
     Only products that are sold on one board alone tell their links. A PCIe card, a MIG slice or
-    a shared GPU never does. NICs and NUMA nodes are the machine's own, so they are not assumed.
+    a shared GPU never does. NUMA nodes are the machine's own, so they are not assumed.
     """
     words = re.sub(r"[-_\s]+", "-", product.strip().upper())
     words = re.sub(r"^(?:(?:NVIDIA|TESLA)-)+", "", words)
@@ -274,7 +300,13 @@ def match(product: str, count: int, name: str) -> Machine | None:
         found = _parsed(preset)
         if len(found.gpus) == count:
             gpus = tuple(replace(gpu, numa=None) for gpu in found.gpus)
-            return replace(found, name=name, gpus=gpus, nics=(), knowledge=Knowledge.ASSUMED)
+            return replace(
+                found,
+                name=name,
+                gpus=gpus,
+                nics_assumed=_usual(found) if found.nics else "",
+                knowledge=Knowledge.ASSUMED,
+            )
     return None
 
 

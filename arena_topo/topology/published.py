@@ -7,8 +7,8 @@ Two sources, the best first:
 
 A third thing that labels say is that GPUs are cut up or shared; then links mean nothing.
 
-Our agent writes more keys into the ConfigMap of its node: when it looked, the UUIDs of the GPUs,
-and which of them the kubelet has given to whom.
+Our agent writes more keys into the ConfigMap of its node: its NICs, when it looked, the UUIDs of
+the GPUs, and which of them the kubelet has given to whom.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from arena_topo.errors import UnreadableTopology
 from arena_topo.topology import (
     GPU,
     MOST_GPUS,
+    NIC,
     GPUSet,
     Knowledge,
     Link,
@@ -56,6 +57,9 @@ OBSERVED = "observedAt"
 
 ALLOCATIONS = "allocations"
 """Data key: JSON of the GPUs that the kubelet has given to pods, `{"NAMESPACE/POD": [0, 3]}`."""
+
+NICS = "nics"
+"""Data key: JSON list of the NICs, as `topology show -o json` has them."""
 
 UUIDS = "uuids"
 """Data key: JSON list of the UUIDs of the GPUs, by index."""
@@ -137,7 +141,7 @@ def from_config_map(config_map: Mapping[str, Any], *, model: str | None = None) 
     return _ConfigMap(config_map).read(model_of(model))
 
 
-_OPTIONAL = ("bandwidth", "busBandwidth", "linkType")
+_OPTIONAL = ("bandwidth", "busBandwidth", NICS, "linkType")
 """Keys without which a ConfigMap still says which GPUs there are and which are healthy."""
 
 
@@ -177,8 +181,9 @@ def config_map(
 ) -> dict[str, Any]:
     """The ConfigMap that `from_config_map` and ACK's readers take for this machine.
 
-    Its format has no room for UUIDs, NUMA nodes, NICs and the PCIe generation. `observed_at` (Unix
-    seconds) and `allocations` (`NAMESPACE/POD` -> GPUs) are what only our own readers know.
+    Its format has no room for UUIDs, NUMA nodes and the PCIe generation. NICs that the machine has
+    told, `observed_at` (Unix seconds) and `allocations` (`NAMESPACE/POD` -> GPUs) are what only our
+    own readers know.
     """
     size = len(machine.gpus)
     data = {
@@ -197,6 +202,8 @@ def config_map(
         data["busBandwidth"] = _json(
             {",".join(map(str, members(gpus))): value for gpus, value in machine.measured}
         )
+    if machine.nics and not machine.nics_assumed and machine.knowledge is Knowledge.MEASURED:
+        data[NICS] = _json([_nic_value(one) for one in machine.nics])
     if observed_at is not None:
         looked = datetime.fromtimestamp(observed_at, UTC).isoformat(timespec="milliseconds")
         data[OBSERVED] = looked.replace("+00:00", "Z")
@@ -248,8 +255,16 @@ def updated(document: Mapping[str, Any], machine: Machine, healthy: GPUSet) -> d
     }
 
 
-_LINKED = frozenset({"linkType", "bandwidth", "busBandwidth"})
+_LINKED = frozenset({"linkType", "bandwidth", "busBandwidth", NICS})
 """Keys that mean nothing any more once the links are others."""
+
+
+def _nic_value(nic: NIC) -> dict[str, Any]:
+    return {
+        "name": nic.name,
+        "attachment": [str(link) for link in nic.attachment],
+        "speedGBps": nic.speed,
+    }
 
 
 def _json(value: object) -> str:
@@ -283,6 +298,7 @@ class _ConfigMap:
             name=node,
             gpus=tuple(GPU(index=index, model=model) for index in range(size)),
             links=matrix,
+            nics=self.nics(size),
             nvswitch=behind_nvswitch(model, matrix),
             knowledge=knowledge,
             measured=self.measured(size),
@@ -399,6 +415,17 @@ class _ConfigMap:
             self.refuse(path, f"{cell!r} is not a number of GB/s")
         return value
 
+    def nics(self, size: int) -> tuple[NIC, ...]:
+        found = self.load(NICS)
+        if found is None:
+            return ()
+        if not isinstance(found, list):
+            self.refuse(f"data.{NICS}", "is not a list")
+        return tuple(
+            nic(one, index, size, f"data.{NICS}[{index}]", self.refuse)
+            for index, one in enumerate(found)
+        )
+
     def measured(self, size: int) -> tuple[tuple[GPUSet, float], ...]:
         found = self.load("busBandwidth")
         if found is None:
@@ -422,6 +449,30 @@ class _ConfigMap:
             if not table[gpus]:
                 self.refuse(path, "is 0 GB/s, and an all-reduce takes some")
         return tuple(sorted(table.items()))
+
+
+def nic(one: Any, index: int, size: int, path: str, refuse: Refuse) -> NIC:
+    """Read a NIC with its links to `size` GPUs; `refuse` hears the path of what makes no sense."""
+    if not isinstance(one, Mapping):
+        refuse(path, "is not an object")
+    words = one.get("attachment")
+    if not isinstance(words, list) or len(words) != size:
+        refuse(f"{path}.attachment", f"is not a list of {size} links, one for each GPU")
+    speed = one.get("speedGBps")
+    if isinstance(speed, bool) or not isinstance(speed, int | float | None):
+        refuse(f"{path}.speedGBps", f"{speed!r} is not a number of GB/s")
+    if speed is not None and not (0 < speed < math.inf):
+        refuse(f"{path}.speedGBps", f"{speed!r} is not a number of GB/s")
+    name = one.get("name")
+    if not isinstance(name, str | None):
+        refuse(f"{path}.name", f"{name!r} is not a text")
+    return NIC(
+        name=name or f"NIC{index}",
+        attachment=tuple(
+            link(word, f"{path}.attachment[{gpu}]", refuse) for gpu, word in enumerate(words)
+        ),
+        speed=None if speed is None else float(speed),
+    )
 
 
 def matrix(found: Any, size: int, path: str, refuse: Refuse) -> Matrix:

@@ -36,8 +36,8 @@ from arena_topo.topology import (
     gpu_set,
     presets,
 )
-from arena_topo.topology.instances import parse_nics, with_nics
 from arena_topo.topology.models import MODELS, model_of
+from arena_topo.topology.nics import NICs, parse_nics
 
 MOST_NODES = 10_000
 """Nodes of a forecast."""
@@ -192,17 +192,20 @@ def _with_nics(machine: Machine, asked: Asked) -> tuple[Machine, list[str]]:
     """The machine with the NICs that were named, else its own, else those of its model."""
     if asked.nics:
         try:
-            many, speed = parse_nics(asked.nics)
+            nics = parse_nics(asked.nics)
         except ValueError as error:
             raise UsageError(
                 f"--nics {asked.nics}: {error}",
                 hint="write their number and the speed of each: 8x400G (Gb/s) or 8x50GB (GB/s)",
             ) from error
-        return with_nics(machine, many, speed), []
+        return nics.of(machine), []
+    if asked.nodes == 1 and machine.nics_assumed and not any(nic.speed for nic in machine.nics):
+        # Nobody said that the pods of one node have RDMA.
+        return replace(machine, nics=(), nics_assumed=""), []
     known = MODELS.get(machine.model or "")
     if machine.nics or known is None or known.nic is None or asked.nodes == 1:
         return machine, []
-    return with_nics(machine, len(machine.gpus), None), []
+    return NICs(number=len(machine.gpus), speed=None).of(machine), []
 
 
 def _chosen(machine: Machine, text: str) -> GPUSet:

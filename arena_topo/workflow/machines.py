@@ -105,12 +105,12 @@ def _text(source: str, flag: str = "--from") -> tuple[str, str, str]:
 
 
 def discover() -> Machine:
-    """This machine with its GPUs; ArenaError says what was asked and what to install."""
+    """This machine with its GPUs and NICs; ArenaError says what was asked and what to install."""
     from arena_topo.backends.local import seating  # noqa: PLC0415 - loads the solver
 
     found = seating.look()
     if isinstance(found, Machine):
-        return found
+        return seating.with_nics(found)
     raise ArenaError(
         "this machine has no GPUs that NVML or nvidia-smi can list",
         why="; ".join(found),

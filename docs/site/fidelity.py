@@ -28,8 +28,8 @@ from arena_topo.topology import (
     flat,
     presets,
 )
-from arena_topo.topology.instances import with_nics
 from arena_topo.topology.models import Architecture
+from arena_topo.topology.nics import NICs
 
 DOCS = Path(__file__).resolve().parents[1]
 PAGE = DOCS / "fidelity.md"
@@ -116,9 +116,9 @@ def _row(one: Mapping[str, str]) -> Row:
 
 def _carded(machine: Machine, cards: int, speed: float, served: int) -> Machine:
     if served == len(machine.gpus):
-        return with_nics(machine, cards, speed)
-    part = replace(machine, gpus=machine.gpus[:served])
-    nics = with_nics(part, cards, speed).nics
+        return NICs(number=cards, speed=speed).of(machine)
+    part = replace(machine, gpus=machine.gpus[:served], nics=())
+    nics = NICs(number=cards, speed=speed).of(part).nics
     far = (Link(kind=LinkKind.SYS),) * (len(machine.gpus) - served)
     return replace(
         machine, nics=tuple(replace(nic, attachment=nic.attachment + far) for nic in nics)

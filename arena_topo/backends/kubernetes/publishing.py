@@ -40,7 +40,7 @@ class Reports:
     """The ConfigMap of one node in our own namespace, as its agent keeps it; needs no list.
 
     A write that somebody overtakes is made again on what is there now. What others have added to
-    the object stays, but for bandwidths measured over other links.
+    the object stays, but for NICs and measured bandwidths of other links.
     """
 
     def __init__(self, api: Connection, node: str) -> None:
@@ -117,7 +117,7 @@ def _over(stored: Object, new: Object) -> Object:
     data, metadata = stored.get("data") or {}, stored["metadata"]
     gone = set(_OURS)
     if data.get("linkType") != new["data"].get("linkType"):
-        gone.add("busBandwidth")
+        gone |= {"busBandwidth", published.NICS}
     kept = {key: value for key, value in data.items() if key not in gone}
     joined = {
         key: {**(metadata.get(key) or {}), **new["metadata"][key]}

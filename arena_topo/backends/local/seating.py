@@ -7,18 +7,20 @@ placement on the machines as if they were empty, and younger ones may only use o
 
 from __future__ import annotations
 
+import re
 import socket
 import subprocess
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from arena_topo.backends import Phase
 from arena_topo.backends.local import processes
 from arena_topo.backends.local.ledger import Entry, Submission
-from arena_topo.errors import ArenaError
+from arena_topo.errors import ArenaError, UnreadableTopology
 from arena_topo.manifests import Binding, Forecast, Guarantee
 from arena_topo.solver import (
     UNLIMITED,
@@ -38,6 +40,7 @@ from arena_topo.topology import (
     NodeName,
     gpu_set,
     members,
+    nvidia,
 )
 from arena_topo.topology.models import model_of
 
@@ -132,9 +135,44 @@ def look() -> Machine | tuple[str, ...]:
     return tuple(reasons)
 
 
-def _nvml() -> Machine | str:
-    from arena_topo.topology import nvidia  # noqa: PLC0415  needed only where jobs are placed
+INFINIBAND = Path("/sys/class/infiniband")
+"""Where Linux lists the devices of RDMA (Documentation/ABI/stable/sysfs-class-infiniband)."""
 
+
+def with_nics(machine: Machine) -> Machine:
+    """This machine with its NICs, as far as nvidia-smi lists them, and what their ports reach.
+
+    NVML knows of no NIC. A NIC with no active port keeps an unknown speed.
+    """
+    if not machine.nics:
+        try:
+            listed = nvidia.parse_topo(_asked("topo", "-m"))
+        except (_Silent, UnreadableTopology):
+            return machine
+        if len(listed.gpus) != len(machine.gpus):
+            return machine
+        machine = replace(machine, nics=listed.nics)
+    return replace(
+        machine,
+        nics=tuple(replace(nic, speed=_speed(INFINIBAND / nic.name)) for nic in machine.nics),
+    )
+
+
+def _speed(device: Path) -> float | None:
+    """GB/s that the active ports of a device reach together; None where none is active."""
+    total = 0.0
+    for port in device.glob("ports/*"):
+        try:
+            active = "ACTIVE" in (port / "state").read_text(encoding="utf-8")
+            rate = re.match(r"(\d+(?:\.\d+)?) Gb/sec", (port / "rate").read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError):
+            continue
+        if active and rate:
+            total += float(rate[1]) / 8
+    return total or None
+
+
+def _nvml() -> Machine | str:
     try:
         import pynvml
     except ImportError:
@@ -151,8 +189,6 @@ def _nvml() -> Machine | str:
 
 
 def _nvidia_smi() -> Machine | str:
-    from arena_topo.topology import nvidia  # noqa: PLC0415  needed only where jobs are placed
-
     try:
         listing = _asked("--query-gpu=index,uuid,name", "--format=csv,noheader")
         matrix = _asked("topo", "-m")

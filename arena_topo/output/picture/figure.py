@@ -191,7 +191,7 @@ def draw(
     for gpu, (x, y) in sorted(laid.spots.items()):
         state, words = states[gpu]
         _gpu(sheet, gpu, (x, y), state, words)
-    if cards:
+    if cards and not machine.nics_assumed:
         _cards(sheet, machine.nics, len(machine.gpus))
     return sheet
 

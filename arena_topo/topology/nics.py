@@ -1,0 +1,79 @@
+"""NICs of a machine as a person or a catalogue tells them: how many, how fast, near which GPUs."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from arena_topo.topology import NIC, GPUSet, Link, LinkKind, Machine
+
+MOST_NICS = 256
+"""More network cards than any machine has."""
+
+_NEAR, _FAR = Link(kind=LinkKind.PXB), Link(kind=LinkKind.SYS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NICs:
+    """So many NICs of `speed` GB/s each, None where it is not known.
+
+    `near` has the GPUs that are near each of them; without it they are shared out evenly: with more
+    NICs than GPUs each GPU has its own, with fewer neighbours share one.
+    """
+
+    number: int
+    speed: float | None
+    near: tuple[GPUSet, ...] | None = None
+
+    def of(self, machine: Machine, *, assumed: str = "") -> Machine:
+        """The machine with these NICs instead of its own; `assumed` as in `Machine.nics_assumed`.
+
+        Where it tells as many itself, and nothing says which GPUs are near them, its own get the
+        speed.
+        """
+        if self.near is None and len(machine.nics) == self.number and not machine.nics_assumed:
+            own = tuple(replace(nic, speed=self.speed) for nic in machine.nics)
+            return replace(machine, nics=own)
+        size = len(machine.gpus)
+        near = self.near or tuple(map(GPUSet, _shared_out(self.number, size)))
+        nics = tuple(
+            NIC(
+                name=f"nic{card}",
+                attachment=tuple(_NEAR if gpus >> gpu & 1 else _FAR for gpu in range(size)),
+                speed=self.speed,
+            )
+            for card, gpus in enumerate(near)
+        )
+        return replace(machine, nics=nics, nics_assumed=assumed)
+
+
+def _shared_out(nics: int, gpus: int) -> list[int]:
+    """The GPUs of each NIC, as bits."""
+    shares = [0] * nics
+    if nics >= gpus:
+        for card in range(nics):
+            shares[card] = 1 << card * gpus // nics
+    else:
+        for gpu in range(gpus):
+            shares[gpu * nics // gpus] |= 1 << gpu
+    return shares
+
+
+_UNITS = {"G": 8.0, "Gb": 8.0, "Gb/s": 8.0, "GB": 1.0, "GB/s": 1.0}
+"""What a number in each unit is divided by for GB/s: `400G` means Gb/s, as cards are sold."""
+
+
+def parse_nics(text: str) -> NICs:
+    """How many NICs and how fast: `8x400G` or `8x50GB`; ValueError says what is wrong."""
+    found = re.fullmatch(r"(\d{1,4})x(\d{1,5}(?:\.\d{1,3})?)([A-Za-z/]*)", text.strip())
+    if found is None:
+        raise ValueError(f"{text!r} is no count and speed")
+    number, rate, unit = int(found[1]), float(found[2]), found[3]
+    per = _UNITS.get(unit)
+    if per is None:
+        raise ValueError(f"{unit or 'a number alone'} is no unit of speed")
+    if not 0 < number <= MOST_NICS:
+        raise ValueError(f"{number} NICs: a machine has 1 to {MOST_NICS}")
+    if not rate:
+        raise ValueError("a NIC of speed 0 joins nothing")
+    return NICs(number=number, speed=rate / per)
