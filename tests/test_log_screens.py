@@ -51,6 +51,14 @@ class Machine:
         while starts and self.status(name) == "PENDING":
             time.sleep(0.05)
 
+    def turn(self, name: str) -> str:
+        """What a script does to wait for `goes_on`."""
+        return f"until [ -e {self.home}/{name} ]; do sleep 0.05; done"
+
+    def goes_on(self, name: str) -> None:
+        """Let a script go on from that turn."""
+        (self.home / name).touch()
+
     def status(self, name: str) -> str:
         return json.loads(prepared(["get", name, "-o", "json"], self.around()).stdout)["status"]
 
@@ -126,12 +134,15 @@ def test_long_lines_are_whole_and_the_terminal_wraps_them(machine):
 
 def test_a_bar_of_one_log_moves_on_a_terminal(machine):
     bar = (
-        "for i in 10 20 30; do printf '\\r%s%%' $i; sleep 1; done; printf '\\r done\\n'; sleep 600"
+        f"for i in 10 20 30; do printf '\\r%s%%' $i; {machine.turn('$i')}; done;"
+        " printf '\\r done\\n'; sleep 600"
     )
     machine.submit(bar)
     shown = machine.follow()
-    for state in ("10%", "20%", "30%", " done"):
-        assert shown.until(state).splitlines() == [state]
+    for state in ("10", "20", "30"):
+        assert shown.until(f"{state}%").splitlines() == [f"{state}%"]
+        machine.goes_on(state)
+    assert shown.until("done").splitlines() == [" done"]
 
 
 def test_a_bar_among_many_logs_is_shown_once_when_it_is_done(machine):
@@ -172,9 +183,10 @@ def test_a_terminal_shows_whom_nccl_has_not_connected_yet_and_then_what_it_did(m
     begun, done = made(2, ["a"], done=False), made(2, ["a"])[2:] + joined(2, "P2P/CUMEM")
     (tmp_path / "begun").write_text("".join(f"{line}\n" for line in begun))
     (tmp_path / "done").write_text("".join(f"{line}\n" for line in done))
-    machine.submit(f"cat {tmp_path}/begun; sleep 3; cat {tmp_path}/done; sleep 600")
+    machine.submit(f"cat {tmp_path}/begun; {machine.turn('on')}; cat {tmp_path}/done; sleep 600")
     shown = machine.follow("--nccl")
     shown.until("demo waits: NCCL connects ranks 0-1")
+    machine.goes_on("on")
     shown.until("CUM P2P/CUMEM")
     assert shown.end() == 0
     assert "waits" not in shown.screen.text

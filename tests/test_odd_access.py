@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from fake_api import FakeApi, kubeconfig
 from test_top_commands import run
 
@@ -398,6 +399,15 @@ def test_an_auth_provider_that_makes_no_sense_is_no_mistake_of_ours(tmp_path: Pa
     config = kubeconfig(tmp_path / "config", "http://127.0.0.1:1", user=user)
     with pytest.raises((UsageError, AccessDenied)):
         Connection(Options(kubeconfig=config))
+
+
+def test_what_the_kubernetes_package_cannot_read_is_a_fault_of_the_file(tmp_path: Path):
+    user = {"auth-provider": {"name": "gcp"}, "another": "x"}
+    config = Path(kubeconfig(tmp_path / "config", "http://x", user=user))
+    # JSON is YAML, in which libyaml takes a tab where the other reader does not.
+    config.write_text(yaml.safe_dump(json.loads(config.read_text())).replace("another", "a\tkey"))
+    with pytest.raises(UsageError, match=r"cannot start any token"):
+        Connection(Options(kubeconfig=str(config)))
 
 
 def test_certificates_are_skipped_or_checked_but_not_both_as_with_kubectl(tmp_path: Path):

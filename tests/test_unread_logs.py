@@ -273,12 +273,12 @@ def follow(
 
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All patience is short."""
+    """Patience is short, and longer than a busy machine lets its processes wait."""
     for module, name, seconds in (
-        (followed, "_SILENCE", 0.5),
-        (followed, "_ANSWER", 0.8),
+        (followed, "_SILENCE", 2.0),
+        (followed, "_ANSWER", 2.5),
         (followed, "_LONGEST", 0.2),
-        (course, "LINGER", 1.5),
+        (course, "LINGER", 4.0),
     ):
         monkeypatch.setattr(module, name, seconds)
 

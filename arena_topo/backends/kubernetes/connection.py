@@ -185,6 +185,7 @@ def _heard() -> Iterator[list[str]]:
 
 def _asked(found: Access) -> Access:
     """Let the kubernetes package run the credential plugin, and take what it answers."""
+    import yaml
     from kubernetes.client.configuration import Configuration
     from kubernetes.config import ConfigException, load_kube_config
 
@@ -193,7 +194,8 @@ def _asked(found: Access) -> Access:
     with _heard() as texts:
         try:
             load(config_file=found.files, context=found.context, client_configuration=settings)
-        except (ConfigException, OSError, *_ODD) as error:
+        except (ConfigException, OSError, yaml.YAMLError, *_ODD) as error:
+            # Its reader of YAML, which is another, refuses some of what ours takes.
             raise UsageError(f"{found.files}: {brief(str(error))}") from error
     headers = _headers(settings)
     certificate = None
