@@ -517,6 +517,13 @@ def test_a_duration_without_a_unit_or_with_a_sign_is_refused(text, hear):
         )
 
 
+@pytest.mark.parametrize("text", ["2562048h", "9" * 5000 + "s"])
+def test_a_duration_longer_than_go_reads_is_refused(text, hear):
+    heard = hear("submit", "mpi", f"--gang-timeout={text}", "c")
+    assert heard.code == 2
+    assert heard.errors == ("error: --gang-timeout is invalid\n  why:  expected at most 2562047h\n")
+
+
 def test_the_help_shows_durations_and_choices_with_their_defaults(hear):
     shown = " ".join(hear("submit", "mpi", "--help", job=False).output.split())
     assert "--gang-timeout DURATION Take the whole gang back if it makes no progress" in shown

@@ -743,7 +743,8 @@ def test_a_supervisor_that_breaks_down_leaves_no_process(engine, tmp_path):
     assert record_of(tmp_path, "demo")["reason"] == "the process that ran the job broke down"
     assert not processes.of_job(uid)
     diary = tmp_path / "state/arena-topo/jobs/default/demo/supervisor.log"
-    assert "JSONDecodeError" in diary.read_text()
+    # It writes down why once the job has its end.
+    eventually(lambda: "JSONDecodeError" in diary.read_text())
 
 
 def test_ending_gives_up_on_what_cannot_be_ended(monkeypatch):

@@ -34,7 +34,7 @@ import typer
 from arena_topo.cli.terminal import laid_out, tinted
 from arena_topo.errors import ArenaError, UsageError
 from arena_topo.escaping import escaped, one_line
-from arena_topo.flag import Flag, flags_of, spelling
+from arena_topo.flag import MOST_HOURS, Flag, flags_of, spelling
 
 if TYPE_CHECKING:
     from arena_topo.backends import Options
@@ -137,8 +137,6 @@ class Seconds(float):
 
     __slots__ = ()
     _UNITS: ClassVar[Mapping[str, float]] = {"h": 3600, "m": 60, "s": 1, "ms": 1e-3}
-    _MOST_HOURS: ClassVar[int] = 2562047
-    """What Go's time.Duration can hold (int64 nanoseconds), and so can Python's clocks."""
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -150,8 +148,8 @@ class Seconds(float):
             if not parts or "".join(number + unit for number, unit in parts) != text:
                 raise ValueError(f"expected a time such as 30s, 10m or 1h30m, got {text!r}")
             span = cls(sum(float(number) * cls._UNITS[unit] for number, unit in parts))
-        if span > cls._MOST_HOURS * 3600:
-            raise ValueError(f"expected at most {cls._MOST_HOURS}h, got {text!r}")
+        if span > MOST_HOURS * 3600:
+            raise ValueError(f"expected at most {MOST_HOURS}h, got {text!r}")
         return span
 
 

@@ -13,6 +13,7 @@ from decimal import Decimal
 from typing import Self
 
 from arena_topo.errors import InvalidValue
+from arena_topo.flag import MOST_HOURS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -323,7 +324,10 @@ class Duration(int):
         parts = _SPAN.findall(text)
         if not parts or "".join(number + unit for number, unit in parts) != text:
             raise InvalidValue(f"expected a time such as 90s, 10m or 1h30m, got {text!r}")
-        return cls(math.ceil(sum(Decimal(number) * _UNITS[unit] for number, unit in parts)))
+        seconds = sum(Decimal(number) * _UNITS[unit] for number, unit in parts)
+        if seconds > MOST_HOURS * 3600:
+            raise InvalidValue(f"expected at most {MOST_HOURS}h")
+        return cls(math.ceil(seconds))
 
     def __str__(self) -> str:
         hours, rest = divmod(int(self), 3600)
