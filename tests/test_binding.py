@@ -35,7 +35,6 @@ from arena_topo.manifests import (
     waits_at_gate,
     worker_patch,
 )
-from arena_topo.manifests.claims import LONGEST_SELECTOR, uncoloured
 from arena_topo.solver import Assignment, Placement, Proof
 from arena_topo.topology import (
     GPU,
@@ -284,7 +283,7 @@ def claiming(
 
 def test_gpus_of_a_driver_are_claimed_worker_by_worker_where_the_policies_are_there():
     found = claiming()
-    assert (found.name, found.guarantee, found.coloured) == ("claims", Guarantee.GPUS, False)
+    assert (found.name, found.guarantee, found.confirmed) == ("claims", Guarantee.GPUS, True)
     assert (found.inject, found.why, found.device_class) == (False, None, DRIVER)
 
 
@@ -294,28 +293,43 @@ def test_gpus_of_a_driver_are_claimed_worker_by_worker_where_the_policies_are_th
         CLASSES,
         replace(CLASSES, claims=True),
         replace(CLASSES, admission=True),
-        replace(CLASSES, admission=None, claims=None),
+        replace(CLASSES, admission=None),
+        replace(CLASSES, claims=None),
     ],
 )
-def test_without_the_policies_one_claim_template_holds_all_groups(offered: Mechanisms):
-    found = claiming(by=offered)
-    assert (found.name, found.guarantee, found.coloured) == ("claims", Guarantee.GPUS, True)
-    assert found.confirmed
-    assert found.why == (
-        "which worker gets which of the chosen groups of GPUs is the scheduler's choice"
-    )
+def test_without_both_policies_no_gpus_are_claimed_and_the_way_to_them_is_named(
+    offered: Mechanisms,
+):
+    for choice in (BindingChoice.AUTO, BindingChoice.CLAIMS):
+        with pytest.raises(ArenaError) as caught:
+            claiming(by=offered, binding=choice)
+        assert caught.value.why == (
+            "no admission policies give each worker its node and a claim of its own"
+        )
+        assert "arena-topo install" in str(caught.value.hint)
+
+
+def test_without_the_policies_a_driver_whose_class_stands_for_a_resource_is_had_by_number():
+    extended = replace(CLASSES, patches=True, extended={DRIVER: "nvidia.com/gpu"})
+    found = claiming(by=extended)
+    assert (found.name, found.guarantee) == ("gates", Guarantee.NODE)
+
+
+def test_policies_that_could_not_be_tried_leave_the_claims_unconfirmed():
+    for offered in (replace(POLICIES, claims=None), replace(CLASSES, admission=None, claims=None)):
+        found = claiming(by=offered)
+        assert (found.name, found.guarantee, found.confirmed) == ("claims", Guarantee.GPUS, False)
 
 
 def test_a_cluster_that_could_not_be_asked_is_taken_to_have_a_class_called_as_its_driver():
-    for offered in (None, Mechanisms(admission=False, claims=False)):
-        found = claiming(by=offered)
-        assert (found.device_class, found.coloured, found.confirmed) == (DRIVER, True, False)
+    found = claiming(by=None)
+    assert (found.name, found.device_class, found.confirmed) == ("claims", DRIVER, False)
 
 
 def test_a_node_that_does_not_say_which_gpus_are_free_gets_a_claim_of_a_number():
     untold = a_placement(("dra-1", ()), ("dra-2", ()))
     found = claiming(untold)
-    assert (found.guarantee, found.coloured) == (Guarantee.NODE, False)
+    assert found.guarantee is Guarantee.NODE
     assert found.why == (
         "a node does not say which of its GPUs are free, so the scheduler picks them"
     )
@@ -326,9 +340,6 @@ def test_a_node_that_does_not_say_which_gpus_are_free_gets_a_claim_of_a_number()
         "allocationMode": "ExactCount",
         "count": 2,
     }
-    with pytest.raises(ArenaError) as caught:
-        claiming(untold, by=CLASSES)
-    assert "does not say which of its GPUs are free, and no policy" in str(caught.value.why)
 
 
 @pytest.mark.parametrize(
@@ -415,108 +426,6 @@ def test_a_driver_that_does_not_say_which_device_is_which_has_no_claims():
         assert "does not say the uuid of GPU 0 of node dra-1" in str(caught.value.why)
 
 
-def expressions(template: Manifest) -> list[str]:
-    (request,) = template["spec"]["spec"]["devices"]["requests"]
-    return [one["selectors"][0]["cel"]["expression"] for one in request["firstAvailable"]]
-
-
-def test_nine_groups_on_a_node_are_more_than_a_claim_template_can_hold():
-    wide = a_cluster(a_driven_node(1, 16))
-    nine = a_placement(*[("dra-1", (index,)) for index in range(9)])
-    assert claiming(
-        a_placement(*[("dra-1", (index,)) for index in range(8)]), wide, CLASSES
-    ).coloured
-    with pytest.raises(ArenaError) as caught:
-        claiming(nine, wide, CLASSES)
-    assert "9 workers share a node, and a claim template tells 8 apart" in str(caught.value.why)
-    assert "arena-topo install" in str(caught.value.hint)
-    unsure = claiming(nine, wide, replace(CLASSES, admission=None, claims=None))
-    assert (unsure.coloured, unsure.confirmed) == (False, False)
-
-
-def many(nodes: int) -> tuple[Placement, Cluster]:
-    """As many nodes, each with one worker of two GPUs."""
-    placement = a_placement(*[(f"dra-{one}", (0, 1)) for one in range(nodes)])
-    return placement, a_cluster(*map(a_driven_node, range(nodes)))
-
-
-def coloured(nodes: int) -> list[str]:
-    placement, cluster = many(nodes)
-    binding = Binding(name="claims", guarantee=Guarantee.GPUS, coloured=True, device_class=DRIVER)
-    (template,) = claims_of(rendered(a_job(workers=nodes)), placement, binding, cluster)
-    return expressions(template)
-
-
-def test_selectors_name_whole_uuids_while_they_fit_and_what_begins_them_after_that():
-    (full,) = coloured(115)
-    assert uuid(114, 1) in full
-    assert len(full) <= LONGEST_SELECTOR
-    (short,) = coloured(116)
-    assert short.startswith(f"device.attributes['{DRIVER}'].uuid.substring(4, 12) in ['00000000',")
-    assert len(short) <= LONGEST_SELECTOR
-    assert uuid(115, 1)[4:12] in short
-
-
-def test_what_begins_a_uuid_is_no_name_for_it_where_another_begins_alike():
-    placement, cluster = many(200)
-    assert uncoloured(placement, cluster) is None
-    twin = a_driven_node(200)
-    for begin in (uuid(0, 0)[:12] + "-twin", None, "GPU-short"):
-        gpus = (GPU(index=0, uuid=begin), *twin.machine.gpus[1:])
-        more = replace(twin, machine=replace(twin.machine, gpus=gpus))
-        found = uncoloured(placement, a_cluster(*cluster.nodes, more))
-        assert found is not None
-        assert "400 GPUs is longer than the 10240 bytes" in found
-
-
-def test_a_gang_of_more_gpus_than_any_selector_names_is_not_coloured():
-    found = uncoloured(*many(500))
-    assert found == "a selector of 1000 GPUs is longer than the 10240 bytes that it may have"
-
-
-def chosen_by(expression: str) -> set[str]:
-    """What a selector of ours means, read as CEL would: by whole uuid or by what begins it."""
-    _, _, listed = expression.partition(" in ")
-    wanted = {word.strip(" '") for word in listed.strip("[]").split(",")}
-    short = ".substring(4, 12)" in expression
-    every = [uuid(node, gpu) for node in range(1, 3) for gpu in range(8)]
-    return {one for one in every if (one[4:12] if short else one) in wanted}
-
-
-@given(st.permutations(range(4)), st.permutations([1, 2]))
-def test_whatever_order_the_scheduler_takes_coloured_claims_give_out_the_chosen_groups(
-    workers: list[int], nodes: list[int]
-):
-    """Allocation as the scheduler does it: a node, then the first alternative that has enough."""
-    binding = claiming(by=CLASSES)
-    (template,) = claims_of(rendered(a_job(workers=4)), CLAIMED, binding, DRIVEN)
-    alternatives = [chosen_by(one) for one in expressions(template)]
-    free = {node: {uuid(node, gpu) for gpu in range(8)} for node in (1, 2)}
-    taken = []
-    for _ in workers:
-        options = [
-            (node, list(free[node] & wanted)[:2])
-            for node in nodes
-            for wanted in alternatives
-            if len(free[node] & wanted) >= 2
-        ]
-        node, devices = options[0]
-        free[node] -= set(devices)
-        taken.append(frozenset(devices))
-    groups = [(1, (0, 3)), (1, (1, 2)), (2, (4, 7)), (2, (5, 6))]
-    assert set(taken) == {frozenset(uuid(node, gpu) for gpu in gpus) for node, gpus in groups}
-
-
-def test_the_claims_alone_decide_how_many_workers_each_node_gets():
-    """One more rule could only forbid what the claims ask for."""
-    for placement in (APART, a_placement(*[(node, (one,)) for node in "ab" for one in (0, 1)])):
-        job = a_job(workers=len(placement.assignments))
-        pod = worker_of(placed(rendered(job), placement, BINDINGS["coloured"]))["spec"]
-        assert set(pod["affinity"]) == {"nodeAffinity"}
-        assert "topologySpreadConstraints" not in pod
-        assert "schedulingGates" not in pod
-
-
 def test_a_gang_that_the_scheduler_holds_back_has_a_group_of_its_name_and_size():
     found = claiming(by=replace(POLICIES, gang=True), gang=True)
     assert found.gang
@@ -539,9 +448,6 @@ BINDINGS = {
     "admission": Binding(name="admission", guarantee=Guarantee.GPUS, inject=True),
     "gates": Binding(name="gates", guarantee=Guarantee.GPUS, inject=True),
     "claims": Binding(name="claims", guarantee=Guarantee.GPUS, device_class=DRIVER),
-    "coloured": Binding(
-        name="claims", guarantee=Guarantee.GPUS, coloured=True, device_class=DRIVER
-    ),
     "template": Binding(name="template", guarantee=Guarantee.GPUS, inject=True),
     "resource": Binding(name="template", guarantee=Guarantee.NODE, resource="aliyun.com/gpu"),
     "gang": Binding(name="admission", guarantee=Guarantee.NODE, gang=True),
@@ -818,7 +724,6 @@ def test_terms_that_a_job_had_are_narrowed_to_each_node_and_not_dropped():
         ("admission", "schedulingGates"),
         ("gates", "schedulingGates"),
         ("claims", "schedulingGates"),
-        ("coloured", "resourceClaims"),
         ("template", "affinity"),
     ],
 )

@@ -186,15 +186,6 @@ SCENES: dict[str, tuple[MPIJob, dict[str, Any], tuple[ApiVersion, ...]]] = {
         {"placement": ACROSS, "cluster": CLAIMED, "mechanisms": POLICIES},
         OPERATORS,
     ),
-    "binding-coloured": (
-        THREE,
-        {
-            "placement": ACROSS,
-            "cluster": CLAIMED,
-            "mechanisms": Mechanisms(admission=False, claims=False, classes=POLICIES.classes),
-        },
-        OPERATORS,
-    ),
     "topology-waiting": (a_topology_job(), {"waiting": "no free quad"}, OPERATORS),
     "topology-shared": (
         a_topology_job(

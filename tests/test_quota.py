@@ -148,18 +148,6 @@ def test_claims_are_counted_as_the_objects_that_they_are() -> None:
         assert shortfall(a_gang(), [short], claims=[claim] * 3, held=[claim]) is None
 
 
-def test_of_a_claim_template_every_worker_takes_the_largest_alternative() -> None:
-    each = [{"deviceClassName": "gpu.nvidia.com", "count": count} for count in (1, 2)]
-    devices = {"requests": [{"name": "gpu", "firstAvailable": each}]}
-    template = {"kind": "ResourceClaimTemplate", "spec": {"spec": {"devices": devices}}}
-    gang = a_gang()
-    workers = gang["spec"]["mpiReplicaSpecs"]["Worker"]["replicas"]
-    key = "gpu.nvidia.com.deviceclass.resource.k8s.io/devices"
-    assert shortfall(gang, [a_quota(hard={key: f"{2 * workers}"})], claims=[template]) is None
-    short = [a_quota(hard={key: f"{2 * workers - 1}"})]
-    assert shortfall(gang, short, claims=[template]) is not None
-
-
 def test_quantities_of_the_gang_that_make_no_sense_are_left_to_the_server() -> None:
     gang = a_gang(limits={"nvidia.com/gpu": "two", "cpu": "4"})
     assert shortfall(gang, [a_quota(hard={"requests.nvidia.com/gpu": "0"})]) is None

@@ -131,7 +131,6 @@ MAY = [
     ("placer", "create resourceclaims.resource.k8s.io", TEAM),
     ("placer", "create podgroups.scheduling.k8s.io", TEAM),
     ("placer", "create workloads.scheduling.k8s.io", TEAM),
-    ("placer", "create resourceclaimtemplates.resource.k8s.io", TEAM),
     # the controller, everywhere
     *[(CTL, f"{verb} nodes", NONE) for verb in ("list", "watch")],
     *[(CTL, f"{verb} pods", OTHER) for verb in ("list", "watch", "patch", "delete")],

@@ -42,15 +42,15 @@ def shortfall(
 ) -> str | None:
     """What a namespace has too little of for all pods of an MPIJob; None if it is enough.
 
-    `mpijob` is the job as it would run, `claims` are the claims or the claim template that it would
-    have, `held` the claims that it has and that count already. Quotas for some pods only (scopes)
-    count if they speak of the job's priority class or of pods without a deadline; quantities that
-    make no sense are passed over, as the server itself decides in the end.
+    `mpijob` is the job as it would run, `claims` are the claims that it would have, `held` those
+    that it has and that count already. Quotas for some pods only (scopes) count if they speak of
+    the job's priority class or of pods without a deadline; quantities that make no sense are passed
+    over, as the server itself decides in the end.
     """
     wanted = _wanted(mpijob)
-    for name, value in _claimed(mpijob, claims).items():
+    for name, value in _claimed(claims).items():
         wanted[name] += value
-    for name, value in _claimed(mpijob, held).items():
+    for name, value in _claimed(held).items():
         wanted[name] -= value
     classes = {
         str(of(of(one, "template"), "spec").get("priorityClassName") or "")
@@ -88,25 +88,17 @@ def _wanted(mpijob: Manifest) -> dict[str, float]:
     return total
 
 
-def _claimed(mpijob: Manifest, claims: Iterable[Object]) -> dict[str, float]:
+def _claimed(claims: Iterable[Object]) -> dict[str, float]:
     """What claims count for: themselves, and their devices by class (KEP-4840, quota of DRA)."""
-    worker = of(of(of(mpijob, "spec"), "mpiReplicaSpecs"), "Worker")
     total: dict[str, float] = defaultdict(float)
     for one in claims:
-        spec, times = of(one, "spec"), 1
-        if one.get("kind") == "ResourceClaimTemplate":
-            spec, times = of(spec, "spec"), int(worker.get("replicas", 1))
-        elif one.get("kind", "ResourceClaim") != "ResourceClaim":
+        if one.get("kind", "ResourceClaim") != "ResourceClaim":
             continue
-        total["count/resourceclaims.resource.k8s.io"] += times
-        for request in items(of(spec, "devices"), "requests"):
-            # Of alternatives the largest counts, for each class.
-            most: dict[str, float] = {}
-            for each in items(request, "firstAvailable") or [of(request, "exactly")]:
-                name = str(each.get("deviceClassName"))
-                most[name] = max(most.get(name, 0.0), float(each.get("count", 1)))
-            for name, count in most.items():
-                total[f"{name}.deviceclass.resource.k8s.io/devices"] += times * count
+        total["count/resourceclaims.resource.k8s.io"] += 1
+        for request in items(of(of(one, "spec"), "devices"), "requests"):
+            asked = of(request, "exactly")
+            name = f"{asked.get('deviceClassName')}.deviceclass.resource.k8s.io/devices"
+            total[name] += float(asked.get("count", 1))
     return total
 
 

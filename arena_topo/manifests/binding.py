@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from arena_topo.errors import ArenaError, InvalidJob
 from arena_topo.job import BindingChoice, MPIJob, PodShape
-from arena_topo.manifests.claims import unclaimable, uncoloured, unmetered
+from arena_topo.manifests.claims import unclaimable, unmetered
 from arena_topo.manifests.values import ApiVersion, Binding, Guarantee, Mechanisms
 from arena_topo.solver import Assignment, Placement
 from arena_topo.topology import ORDINARY, PUBLISHED, TAINT, Cluster, Node, NodeName, gpu_set
@@ -154,21 +154,14 @@ def _claims(case: _Case) -> Binding | _No:
         why=None if case.told else _UNTOLD.format("scheduler"),
         device_class=case.device_class or "",
     )
-    if case.found.claims and case.found.admission:
-        return ours
-    apart = "the workers were made before their GPUs were known"
-    if case.injects:
-        found = uncoloured(case.placement, case.cluster)
-        if found is None:
-            groups = (
-                "which worker gets which of the chosen groups of GPUs is the scheduler's choice"
-            )
-            confirmed = case.found.classes is not None
-            return replace(ours, coloured=True, why=groups, confirmed=confirmed)
-        apart = found
-    if case.found.claims is not False and case.found.admission is not False:
-        return replace(ours, confirmed=False)
-    return _No(why=f"{apart}, and no policy gives each worker a claim of its own", hint=_INSTALL)
+    policies = case.found.claims, case.found.admission
+    if False in policies:
+        return _No(
+            why="no admission policies give each worker its node and a claim of its own",
+            hint="an administrator installs them: arena-topo install --without-controller"
+            " --without-agent",
+        )
+    return replace(ours, confirmed=all(policies))
 
 
 def _unclaimable(case: _Case) -> _No | None:

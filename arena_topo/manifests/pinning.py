@@ -3,7 +3,7 @@
     admission  the map of the placement and a gate in the template; a policy gives each worker its
                own entry and lifts the gate
     gates      the gate alone; somebody patches each worker (`gates`)
-    claims     as admission, and GPUs by claim; coloured: claims alone
+    claims     as admission, and GPUs by claim
     template   node affinity, the same for all workers
 
 What a pin replaces is kept in an annotation of the template, so that what is read back from a
@@ -90,12 +90,12 @@ def placed(
     elif binding.name == "gates":
         _close(template)
     else:
-        _to_nodes(pinned, template, placement, alone=binding.name == "claims")
+        _to_nodes(pinned, template, placement)
         if gpus := _shared_gpus(placement):
             notes[GPU_GROUP] = ",".join(map(str, sorted(gpus)))
             notes[GPU_VISIBLE] = ",".join(map(str, gpus))
     if binding.name == "claims":
-        _claim(pinned, template, coloured=binding.coloured)
+        _claim(template)
     elif binding.resource:
         _ask(template, binding.resource)
     if binding.gang:
@@ -123,7 +123,7 @@ def gated(mpijob: Manifest, *, kept: Iterable[str] = ()) -> Manifest:
     _close(template)
     key = _gpu_key(template)
     if key is not None and "/" not in key:
-        _claim(pinned, template, coloured=False)
+        _claim(template)
     _bear(pinned, kept)
     return _remembering(bare, pinned)
 
@@ -162,11 +162,11 @@ def kept_off(mpijob: Manifest) -> Manifest:
 def dropped(sent: Manifest, stored: Manifest) -> tuple[str, ...]:
     """The fields of the workers in which a server has not kept what was sent: pins without effect.
 
-    CRDs prune what they do not know; that of MPIJob v1alpha1 knows neither `schedulingGates` nor
-    `resourceClaims`, and without a gate workers run wherever they fit.
+    CRDs prune what they do not know; that of MPIJob v1alpha1 does not know `schedulingGates`, and
+    without a gate workers run wherever they fit.
     """
     lost = []
-    for path in ("spec/schedulingGates", "spec/resourceClaims", "spec/affinity"):
+    for path in ("spec/schedulingGates", "spec/affinity"):
         ours, kept = (_read(one, f"Worker/{path}") for one in (sent, stored))
         missing = [one for one in ours or () if one not in (kept or ())]
         if missing:
@@ -182,7 +182,7 @@ def claims_gpus(mpijob: Manifest) -> bool:
 
 def is_mapped(binding: Binding) -> bool:
     """Whether the workers of a binding find their places in a map, through the policy."""
-    return binding.name == "admission" or (binding.name == "claims" and not binding.coloured)
+    return binding.name in {"admission", "claims"}
 
 
 def worker_template(mpijob: Manifest) -> Manifest:
@@ -199,11 +199,6 @@ def gpus_of(template: Manifest) -> int:
             return int(str(one["value"]))
     key = _gpu_key(template)
     return 0 if key is None else int(_limits(template)[key])
-
-
-def claim_template(job: str) -> str:
-    """The name of the claim template that all workers of a job share."""
-    return f"{job}-gpus"
 
 
 def _checked(mpijob: Manifest, placement: Placement) -> str:
@@ -244,12 +239,12 @@ def _close(template: Manifest) -> None:
     template["spec"].setdefault("schedulingGates", []).append({"name": GATE})
 
 
-def _to_nodes(mpijob: Manifest, template: Manifest, placement: Placement, *, alone: bool) -> None:
-    """Keep the workers on the chosen nodes and, unless that is all, in equal numbers on each."""
+def _to_nodes(mpijob: Manifest, template: Manifest, placement: Placement) -> None:
+    """Keep the workers on the chosen nodes and, where they fill them alike, in equal numbers."""
     pod = template["spec"]
     _require(_dict(pod, "affinity"), placement.nodes)
     per_node = set(Counter(one.node for one in placement.assignments).values())
-    if alone or len(placement.nodes) == 1 or len(per_node) > 1:
+    if len(placement.nodes) == 1 or len(per_node) > 1:
         return
     workers = _workers(mpijob)
     if per_node == {1} and not _one(mpijob):
@@ -284,18 +279,12 @@ def on_node(term: Mapping[str, Any], node: str) -> Manifest:
     return {**term, "matchFields": fields if ours in fields else [*fields, ours]}
 
 
-def _claim(mpijob: Manifest, template: Manifest, *, coloured: bool) -> None:
+def _claim(template: Manifest) -> None:
     """Let the workers take their GPUs by claim, and not be counted as well."""
-    pod = template["spec"]
     _ask(template, None)
-    resources = _dict(pod["containers"][0], "resources")
+    resources = _dict(template["spec"]["containers"][0], "resources")
     resources["claims"] = [*(resources.get("claims") or ()), {"name": CLAIM}]
-    if coloured:
-        name = claim_template(mpijob["metadata"]["name"])
-        claim = {"name": CLAIM, "resourceClaimTemplateName": name}
-        pod["resourceClaims"] = [*(pod.get("resourceClaims") or ()), claim]
-    else:
-        _label(template, CLAIMS, PER_WORKER)
+    _label(template, CLAIMS, PER_WORKER)
 
 
 def _ask(template: Manifest, resource: str | None) -> None:

@@ -75,12 +75,11 @@ class Binding:
     """How a placement is made to hold: the mechanism, what it guarantees, if devices are injected.
 
     `separate` says that the workers of one node are pods of their own, which NCCL cannot join
-    directly. `why` is one sentence for a person when the guarantee is less than `gpus`, or when
-    the claims are `coloured`: one claim template for all workers, so that which of them gets which
-    group of GPUs is the scheduler's choice. `confirmed` is False where the cluster could not be
-    asked whether the mechanism works. `device_class` is what claims name; `resource` what the
-    workers ask for instead ("": what their template says). `gang`: the scheduler itself holds the
-    workers back until all can run, by a PodGroup of scheduling.k8s.io in `gang_version`.
+    directly. `why` is one sentence for a person when the guarantee is less than `gpus`. `confirmed`
+    is False where the cluster could not be asked whether the mechanism works. `device_class` is
+    what claims name; `resource` what the workers ask for instead ("": what their template says).
+    `gang`: the scheduler itself holds the workers back until all can run, by a PodGroup of
+    scheduling.k8s.io in `gang_version`.
     """
 
     name: str
@@ -88,7 +87,6 @@ class Binding:
     inject: bool = False
     separate: bool = True
     why: str | None = None
-    coloured: bool = False
     confirmed: bool = True
     device_class: str = ""
     resource: str = ""

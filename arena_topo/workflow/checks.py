@@ -200,8 +200,8 @@ class _Check:
         else:
             yield _warn(
                 name,
-                f"not effective: which worker gets which GPUs of {drivers} is known only once they"
-                " are bound",
+                f"not effective: no worker gets the GPUs of {drivers} that are chosen for it, so"
+                " that no job is placed on them by claims",
                 _INSTALL,
             )
 

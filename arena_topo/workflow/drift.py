@@ -86,7 +86,7 @@ def compare(
                 found.append(_missing(status, index, node, gpus))
             continue
         found += _of_pod(one, index, node, gpus, begun=begun)
-        alone = shared[node] == 1 or forecast.binding not in {"template", "claims"}
+        alone = shared[node] == 1 or forecast.binding != "template"
         found += _of_annotation(one, index, node, gpus, alone=alone)
     if sightings is not None:
         found += _of_claims(status, sightings.claims)
@@ -150,14 +150,9 @@ def _of_annotation(
 
 
 def _of_claims(status: JobStatus, claims: Iterable[Given]) -> Iterator[Difference]:
-    """Workers whose claim holds a group of GPUs that was planned for no worker of that node.
-
-    Where one claim template serves all workers, the scheduler decides which of them gets which of
-    the planned groups.
-    """
+    """Workers whose claim holds other GPUs than were planned for them."""
     forecast = status.forecast
     assert forecast is not None
-    groups = {(node, frozenset(gpus)) for _, node, gpus in forecast.workers}
     plans = {index: (node, gpus) for index, node, gpus in forecast.workers}
     names = {f"{status.namespace}/{one.name}": one for one in status.instances}
     for given in claims:
@@ -165,7 +160,7 @@ def _of_claims(status: JobStatus, claims: Iterable[Given]) -> Iterator[Differenc
         if one is None or one.worker not in plans:
             continue
         node, gpus = plans[one.worker]
-        if (given.node, frozenset(given.gpus)) not in groups:
+        if given.node != node or (gpus and set(given.gpus) != set(gpus)):
             yield Difference(
                 kind=Kind.GPUS,
                 worker=one.worker,

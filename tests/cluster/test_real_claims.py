@@ -92,7 +92,7 @@ def test_gpus_that_claims_hold_are_not_planned_for_others(dra: Real):
     assert not dra.planned("late")
 
 
-def test_without_the_policies_each_worker_gets_one_whole_group(dra: Real):
+def test_without_the_policies_nothing_is_claimed_and_the_way_to_them_is_named(dra: Real):
     policies = ("arena-topo-claims", "arena-topo-placement")
     kinds = ("mutatingadmissionpolicybinding", "mutatingadmissionpolicy")
     printed = dra.arena("install", f"--image={IMAGE}")
@@ -101,17 +101,13 @@ def test_without_the_policies_each_worker_gets_one_whole_group(dra: Real):
         dra.kubectl("delete", kind, *policies)
     try:
         dra.until(
-            lambda: (
-                "Not firmer" in dra.arena(*words("look", 3, 2), "--dry-run").err
-                or "not effective" in dra.arena("check").out
-            ),
+            lambda: "not effective" in dra.arena("check").out,
             "the policies are gone",
         )
         done = dra.arena(*words("gang", 3, 2))
-        assert done.code == 0, done.err
-        dra.until(lambda: len(dra.bound("gang")) == 3, "all workers run")
-        groups = sorted(map(sorted, planned(dra, "gang").values()))
-        assert sorted(sorted(allocated(one)) for one in claims(dra).values()) == groups
+        assert done.code == 1
+        assert "arena-topo install" in done.err
+        assert not claims(dra)
     finally:
         dra.kubectl("apply", "--server-side", "-f", "-", text=printed.out)
         dra.until(lambda: "claims policy        ok" in dra.arena("check").out, "they are back")
