@@ -70,7 +70,8 @@ if TYPE_CHECKING:
         SyncMode,
         Toleration,
     )
-    from arena_topo.manifests import ApiVersion, Forecast, Plan
+    from arena_topo.manifests import Forecast, Plan
+    from arena_topo.manifests.versions import ApiVersion
     from arena_topo.output.values import LogLine, Logs
     from arena_topo.solver import Placement, Unplaceable, Verdict
     from arena_topo.topology import Cluster, Machine
@@ -180,7 +181,8 @@ _HOMES = {
     "job": "BindingChoice Claim CleanPodPolicy ConfigFile Device Duration EnvVar HostPath"
     " ImagePullPolicy KeyValue MPIImplementation MPIJob NodeLoss PlacementPolicy PodShape Quantity"
     " SyncMode Toleration",
-    "manifests": "ApiVersion Forecast Plan",
+    "manifests": "Forecast Plan",
+    "manifests.versions": "ApiVersion",
     "output.values": "LogLine Logs",
     "solver": "Placement Unplaceable Verdict",
     "topology": "Cluster Machine",

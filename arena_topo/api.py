@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar, overload
 from arena_topo.backends import Backend, JobStatus, Options, Phase, unheard
 from arena_topo.errors import NotFound, UsageError
 from arena_topo.job import MPIJob
-from arena_topo.manifests import ApiVersion
+from arena_topo.manifests.versions import ApiVersion, VersionName
 from arena_topo.output.values import Logs, value
 from arena_topo.workflow import opening
 from arena_topo.workflow.listing import Order
@@ -84,7 +84,7 @@ def submit(
     options: Options | None = None,
     namespace: str | None = None,
     exists: Exists | Literal["fail", "ok", "replace"] = Exists.FAIL,
-    api_version: ApiVersion | Literal["v2beta1", "v1", "v1alpha1"] | None = None,
+    api_version: ApiVersion | VersionName | None = None,
     wait: bool = False,
     timeout: float | None = None,
     tell: Tell = unheard,
@@ -143,7 +143,7 @@ def plan(
     options: Options | None = None,
     namespace: str | None = None,
     state: Sequence[str] = (),
-    api_version: ApiVersion | Literal["v2beta1", "v1", "v1alpha1"] | None = None,
+    api_version: ApiVersion | VersionName | None = None,
     tell: Tell = unheard,
 ) -> Proposal:
     """Say where the workers of a job would go, and how good that is; nothing is created.

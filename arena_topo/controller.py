@@ -36,7 +36,8 @@ from arena_topo.backends.queue import MOST_TRIES, Queue, QueuedJob, Snapshot, wr
 from arena_topo.errors import ArenaError, UsageError
 from arena_topo.job import MPIJob, NodeLoss
 from arena_topo.manifests import transition
-from arena_topo.manifests.values import PROPOSED, REQUEST, TRIES, ApiVersion
+from arena_topo.manifests.values import PROPOSED, REQUEST, TRIES
+from arena_topo.manifests.versions import having
 from arena_topo.workflow import fairness, gathering, heartbeat
 from arena_topo.workflow.gathering import Fate
 from arena_topo.workflow.starting import Starter, over
@@ -92,7 +93,7 @@ def run(
             why="it starts what waits by itself",
             hint="name a cluster with --backend kubernetes",
         )
-    _refuse_v1alpha1(queue)
+    _refuse_unsuspended(queue)
 
     def opened() -> Starter:
         fresh = backend.queue
@@ -124,18 +125,18 @@ def run(
         lease.release()
 
 
-def _refuse_v1alpha1(queue: Queue) -> None:
+def _refuse_unsuspended(queue: Queue) -> None:
     """UsageError on a cluster whose operator knows no jobs that wait."""
     try:
         version = queue.api_version()
     except ArenaError:
         return  # It may come up later; the rounds say what is wrong.
-    if version is ApiVersion.V1ALPHA1:
+    if not version.traits.suspends:
         raise UsageError(
             "this cluster needs no controller",
-            why="its MPI operator serves MPIJob v1alpha1 only, which cannot be suspended: jobs"
+            why=f"its MPI operator serves MPIJob {version} only, which cannot be suspended: jobs"
             " start when they are submitted, and none waits",
-            hint="install an operator that serves v2beta1 or v1",
+            hint=f"install an operator that serves {' or '.join(having(lambda one: one.suspends))}",
         )
 
 

@@ -19,7 +19,7 @@ from arena_topo.job import (
     MPIJob,
     SyncMode,
 )
-from arena_topo.manifests import ApiVersion
+from arena_topo.manifests.versions import ApiVersion
 
 V2BETA1, V1, V1ALPHA1 = ApiVersion.V2BETA1, ApiVersion.V1, ApiVersion.V1ALPHA1
 

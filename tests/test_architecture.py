@@ -234,6 +234,16 @@ def test_every_link_between_pages_leads_somewhere():
     assert not dead
 
 
+def test_what_a_version_of_mpijob_can_do_is_asked_of_its_row():
+    named = re.compile(r"ApiVersion\.V[0-9]|\bV2BETA1\b|\bV1ALPHA1\b")
+    found = [
+        str(path.relative_to(PACKAGE))
+        for path in sorted(PACKAGE.rglob("*.py"))
+        if named.search(path.read_text(encoding="utf-8"))
+    ]
+    assert found == ["manifests/versions.py"]
+
+
 def test_no_path_of_a_developers_machine_is_written_down():
     mine = Path(__file__)
     pattern = re.compile(r"/(work|farm)/|/home/(?!me/|you/)\w+/|/Users/\w+/")

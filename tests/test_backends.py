@@ -16,7 +16,8 @@ from arena_topo import solver
 from arena_topo.backends import Backend, Phase
 from arena_topo.backends.logs import LogOptions
 from arena_topo.errors import AlreadyExists, NotFound
-from arena_topo.manifests import ApiVersion, Plan
+from arena_topo.manifests import Plan
+from arena_topo.manifests.versions import ApiVersion
 from arena_topo.solver import Request
 from arena_topo.topology import count
 

@@ -20,7 +20,6 @@ from arena_topo.backends.kubernetes.connection import Connection
 from arena_topo.errors import ArenaError, ClusterError, InvalidJob
 from arena_topo.job import BindingChoice, MPIJob, PodShape, Quantity
 from arena_topo.manifests import (
-    ApiVersion,
     Binding,
     Guarantee,
     Manifest,
@@ -35,6 +34,7 @@ from arena_topo.manifests import (
     waits_at_gate,
     worker_patch,
 )
+from arena_topo.manifests.versions import ApiVersion
 from arena_topo.solver import Assignment, Placement, Proof
 from arena_topo.topology import (
     GPU,

@@ -14,7 +14,8 @@ import pytest
 from arena_topo import cli, workflow
 from arena_topo.backends import Event, Instance, JobStatus, Phase
 from arena_topo.errors import AccessDenied, AlreadyExists, ClusterError, NotFound
-from arena_topo.manifests import ApiVersion, Mechanisms
+from arena_topo.manifests import Mechanisms
+from arena_topo.manifests.versions import ApiVersion
 from arena_topo.topology import Cluster, Node, NodeName, gpu_set, presets
 from arena_topo.workflow import waiting
 

@@ -17,7 +17,8 @@ from flag_cases import ABSENT, FILE, PLAIN, V1ALPHA1, Case
 from arena_topo.errors import InvalidJob
 from arena_topo.flag import flags_of, spelling
 from arena_topo.job import MPIJob
-from arena_topo.manifests import ApiVersion, Plan, plan, requested
+from arena_topo.manifests import Plan, plan, requested
+from arena_topo.manifests.versions import ApiVersion
 
 Leaves = dict[str, Any]
 

@@ -22,8 +22,8 @@ from arena_topo.backends.queue import (
 )
 from arena_topo.errors import InvalidJob
 from arena_topo.job import MPIJob, Quantity
-from arena_topo.manifests import ApiVersion
 from arena_topo.manifests.values import FORMAT, MAP, RECORDED, REQUEST, STATE, TRIES
+from arena_topo.manifests.versions import ApiVersion
 from arena_topo.topology import Cluster, GPUSet, count
 from arena_topo.workflow import fairness
 from arena_topo.workflow.planning import fit

@@ -14,7 +14,8 @@ from arena_topo.cli.options import Globals, Seconds
 from arena_topo.cli.root import tree
 from arena_topo.flag import Flag, spelling
 from arena_topo.job import Duration, MPIJob
-from arena_topo.manifests import ApiVersion, Plan
+from arena_topo.manifests import Plan
+from arena_topo.manifests.versions import ApiVersion
 from arena_topo.workflow import Submitted, logs
 
 CASES = json.loads((Path(__file__).parent / "pflag_cases.json").read_text(encoding="utf-8"))[

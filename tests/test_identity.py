@@ -185,7 +185,7 @@ def test_a_verbose_version_names_templates_and_packages(arena, flag):
     lines = out.splitlines()
     at = lines.index("  Packages:")
     folder = Path(lines[at - 1].removeprefix("  Templates: "))
-    assert (folder / "mpijob" / "v1.yaml.j2").exists()
+    assert (folder / "mpijob" / "replicas.yaml.j2").exists()
     packages = dict(one.strip().split(": ") for one in lines[at + 1 :])
     assert {"typer", "pyyaml", "kubernetes", "mpi4py"} <= set(packages)
     assert "pytest" not in packages

@@ -29,7 +29,8 @@ from arena_topo.errors import (
     UsageError,
 )
 from arena_topo.job import MPIJob
-from arena_topo.manifests import ApiVersion, Plan
+from arena_topo.manifests import Plan
+from arena_topo.manifests.versions import ApiVersion
 from arena_topo.topology import Knowledge, Tier, fabricfile, presets, published
 
 JOBS = "/apis/kubeflow.org/v2beta1/namespaces/default/mpijobs"

@@ -24,7 +24,8 @@ from arena_topo.backends.local.engine import LocalBackend, open_backend, search_
 from arena_topo.errors import AlreadyExists, ArenaError, NotFound, UsageError
 from arena_topo.examples import allreduce
 from arena_topo.job import Claim, Duration, EnvVar, MPIImplementation, MPIJob, Quantity
-from arena_topo.manifests import ApiVersion, Forecast
+from arena_topo.manifests import Forecast
+from arena_topo.manifests.versions import ApiVersion
 from arena_topo.solver import Policy, Reason, Request, Unplaceable, place
 from arena_topo.topology import NodeName
 

@@ -36,7 +36,6 @@ from arena_topo.job import (
 from arena_topo.job.syntax import is_name
 from arena_topo.manifests import (
     HOST_STAGED,
-    ApiVersion,
     Binding,
     Forecast,
     Guarantee,
@@ -52,6 +51,7 @@ from arena_topo.manifests import (
     to_json,
     to_yaml,
 )
+from arena_topo.manifests.versions import ApiVersion
 from arena_topo.solver import UNLIMITED, Assignment, Placement, Proof
 from arena_topo.topology import GPU, Cluster, Machine, Node, NodeName, Taint, flat, gpu_set
 

@@ -16,7 +16,7 @@ from arena_topo import cli
 from arena_topo.backends import Options
 from arena_topo.backends.local import engine as local
 from arena_topo.job import MPIJob, PodShape, Quantity
-from arena_topo.manifests import ApiVersion
+from arena_topo.manifests.versions import ApiVersion
 from arena_topo.output import plan as screen_of
 from arena_topo.solver import Request
 from arena_topo.topology import Tier, gpu_set, published

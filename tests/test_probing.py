@@ -17,7 +17,8 @@ from arena_topo.backends.kubernetes import engine
 from arena_topo.backends.local import engine as local
 from arena_topo.errors import AccessDenied, ClusterError, TimedOut
 from arena_topo.job import MPIJob
-from arena_topo.manifests import ApiVersion, Mechanisms, install
+from arena_topo.manifests import Mechanisms, install
+from arena_topo.manifests.versions import ApiVersion
 from arena_topo.solver import Assignment, Placement, Proof
 from arena_topo.topology import GPU, Cluster, Machine, Node, NodeName, flat
 

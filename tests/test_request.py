@@ -28,9 +28,9 @@ from arena_topo.job import (
     Quantity,
     Toleration,
 )
-from arena_topo.manifests import ApiVersion
 from arena_topo.manifests.request import asked, job_of, requested
 from arena_topo.manifests.values import MAP, REQUEST, STATE, TRIES
+from arena_topo.manifests.versions import ApiVersion
 
 PLACED = [
     *("name", "workers", "gpus", "cpu", "memory", "gpu_model", "mix_models", "min_bandwidth"),

@@ -17,7 +17,7 @@ from flag_cases import FILE, Case
 
 from arena_topo import cli
 from arena_topo.backends.kubernetes.writing import path_of
-from arena_topo.manifests import ApiVersion
+from arena_topo.manifests.versions import ApiVersion
 
 TESTS = Path(__file__).parent
 DUMP = TESTS / "dumps/two-dgx-1.json"

@@ -15,7 +15,7 @@ from worlds import WORLDS, living_world
 from arena_topo import cli
 from arena_topo.backends import Phase
 from arena_topo.errors import NotFound
-from arena_topo.manifests import ApiVersion
+from arena_topo.manifests.versions import ApiVersion
 
 WORLDS_TOO = {**WORLDS, "living": living_world}
 

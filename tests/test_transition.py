@@ -15,7 +15,7 @@ from fake_resources import Refused
 
 from arena_topo import manifests
 from arena_topo.job import MPIJob
-from arena_topo.manifests import ApiVersion, Forecast, transition
+from arena_topo.manifests import Forecast, transition
 from arena_topo.manifests.record import forecast_of
 from arena_topo.manifests.values import (
     FORECAST,
@@ -28,6 +28,7 @@ from arena_topo.manifests.values import (
     TRIES,
     Mechanisms,
 )
+from arena_topo.manifests.versions import ApiVersion
 from arena_topo.workflow import planning, starting
 
 NOON = "2026-11-21T12:00:00.123456Z"

@@ -14,7 +14,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
 from arena_topo.backends.logs import Following, LogOptions, Wanted
-from arena_topo.manifests import ApiVersion, Binding, Forecast, Manifest, Mechanisms, Plan
+from arena_topo.manifests import Binding, Forecast, Manifest, Mechanisms, Plan
+from arena_topo.manifests.versions import ApiVersion
 
 if TYPE_CHECKING:
     from arena_topo.backends.kubernetes.upkeep import Upkeep

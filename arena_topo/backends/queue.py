@@ -22,11 +22,11 @@ from arena_topo.manifests.values import (
     RECORDED,
     STATE,
     TRIES,
-    ApiVersion,
     Manifest,
     Mechanisms,
     Plan,
 )
+from arena_topo.manifests.versions import ApiVersion
 from arena_topo.topology import Cluster
 
 Object = Mapping[str, Any]

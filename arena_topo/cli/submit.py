@@ -42,7 +42,8 @@ from arena_topo.errors import AlreadyExists, UsageError
 from arena_topo.escaping import one_line
 from arena_topo.flag import Flag
 from arena_topo.job import MPIJob
-from arena_topo.manifests import ApiVersion, Manifest, Plan
+from arena_topo.manifests import Manifest, Plan
+from arena_topo.manifests.versions import ApiVersion
 from arena_topo.workflow import opening, submitting
 from arena_topo.workflow.submitting import Exists, There
 

@@ -21,15 +21,8 @@ import importlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from arena_topo.manifests.values import (
-    ApiVersion,
-    Binding,
-    Forecast,
-    Guarantee,
-    Manifest,
-    Mechanisms,
-    Plan,
-)
+from arena_topo.manifests.values import Binding, Forecast, Guarantee, Manifest, Mechanisms, Plan
+from arena_topo.manifests.versions import ApiVersion
 
 if TYPE_CHECKING:
     from arena_topo.job import ConfigFile, MPIJob
@@ -52,7 +45,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "HOST_STAGED",
-    "ApiVersion",
     "Binding",
     "Forecast",
     "Guarantee",

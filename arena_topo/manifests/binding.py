@@ -18,7 +18,8 @@ from dataclasses import dataclass, replace
 from arena_topo.errors import ArenaError, InvalidJob
 from arena_topo.job import BindingChoice, MPIJob, PodShape
 from arena_topo.manifests.claims import unclaimable, unmetered
-from arena_topo.manifests.values import ApiVersion, Binding, Guarantee, Mechanisms
+from arena_topo.manifests.values import Binding, Guarantee, Mechanisms
+from arena_topo.manifests.versions import ApiVersion, having
 from arena_topo.solver import Assignment, Placement
 from arena_topo.topology import ORDINARY, PUBLISHED, TAINT, Cluster, Node, NodeName, gpu_set
 
@@ -137,7 +138,7 @@ def _order(case: _Case, *, known: bool) -> list[str]:
 
 
 def _finished(case: _Case, binding: Binding) -> Binding:
-    gang = bool(case.job.gang and case.found.gang and case.api is not ApiVersion.V1ALPHA1)
+    gang = bool(case.job.gang and case.found.gang and case.api.traits.numbered)
     return replace(binding, gang=gang, gang_version=case.found.gang_version if gang else "")
 
 
@@ -170,10 +171,10 @@ def _unclaimable(case: _Case) -> _No | None:
     if not case.driver or plugin is not None:
         where = plugin or next(iter(case.placement.nodes))
         return _No(why=f"no DRA driver publishes the GPUs of node {where}, so none can be claimed")
-    if case.api is ApiVersion.V1ALPHA1:
+    if not case.api.traits.claims:
         return _No(
-            why="workers of MPIJob v1alpha1 cannot claim GPUs, and these can only be claimed",
-            hint="install an operator that serves MPIJob v2beta1",
+            why=f"workers of MPIJob {case.api} cannot claim GPUs, and these can only be claimed",
+            hint=f"install an operator that serves MPIJob {having(lambda one: one.claims)[0]}",
         )
     if case.device_class is None:
         return _No(
@@ -190,8 +191,8 @@ def _unclaimable(case: _Case) -> _No | None:
 
 
 def _admission(case: _Case) -> Binding | _No:
-    if case.api is ApiVersion.V1ALPHA1:
-        return _No(why="workers of MPIJob v1alpha1 do not know their number, so no policy helps")
+    if not case.api.traits.numbered:
+        return _No(why=f"workers of MPIJob {case.api} do not know their number, so no policy helps")
     if case.found.admission is False:
         return _No(why="no admission policy places workers in this namespace", hint=_INSTALL)
     answer = _each(case, "admission")
@@ -201,8 +202,8 @@ def _admission(case: _Case) -> Binding | _No:
 
 
 def _gates(case: _Case) -> Binding | _No:
-    if case.api is ApiVersion.V1ALPHA1:
-        return _No(why="the operator of MPIJob v1alpha1 drops scheduling gates")
+    if not case.api.traits.gates:
+        return _No(why=f"the operator of MPIJob {case.api} drops scheduling gates")
     if case.found.patches is False:
         return _No(
             why="workers at a gate wait for somebody to patch them, and you may not",
@@ -254,8 +255,8 @@ def _template(case: _Case) -> Binding | _No:
     whole = all(_is_whole(one, case) for one in placement.assignments)
     same = len({frozenset(one.gpus) for one in placement.assignments}) == 1
     ours = all(_is_ours(case.nodes.get(name)) for name in placement.nodes)
-    # In v1alpha1 the launcher is made from the same template: it would see the GPUs as well.
-    injectable = case.told and same and case.job.gpus > 0 and case.api is not ApiVersion.V1ALPHA1
+    # A launcher that is made from the same template would see the GPUs as well.
+    injectable = case.told and same and case.job.gpus > 0 and not case.api.traits.one_template
     held = Binding(name="template", guarantee=Guarantee.GPUS, resource=resource)
     if whole or (alone and injectable and ours):
         return replace(held, inject=injectable and not case.driver)
@@ -288,7 +289,8 @@ def _why_node(case: _Case, *, alone: bool, same: bool, ours: bool) -> str:
     if not ours:
         return "other pods may use GPUs of the same nodes, so the kubelet picks the workers' GPUs"
     return (
-        "in v1alpha1 the launcher shares the template of the workers, so the kubelet picks the GPUs"
+        f"in {case.api} the launcher shares the template of the workers, so the kubelet picks the"
+        " GPUs"
     )
 
 
@@ -407,4 +409,4 @@ def offered(
         for one in kept:
             gpus[one.resource] += len(one.machine.gpus)
         return gpus.most_common(1)[0][0]
-    return PUBLISHED if job.gputopology and api is ApiVersion.V1ALPHA1 else ORDINARY
+    return PUBLISHED if job.gputopology and api.traits.arenas else ORDINARY

@@ -7,7 +7,7 @@ can change the structure.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,8 @@ from arena_topo.job import (
 )
 from arena_topo.manifests.shape import on_host_network, one_per_node
 from arena_topo.manifests.text import as_json, to_yaml
-from arena_topo.manifests.values import GPU_GROUP, GPU_VISIBLE, ApiVersion, Manifest
+from arena_topo.manifests.values import GPU_GROUP, GPU_VISIBLE, Manifest
+from arena_topo.manifests.versions import ApiVersion, having
 from arena_topo.manifests.volumes import by_role, digest, folders, logs, mounted
 
 if TYPE_CHECKING:
@@ -41,9 +42,6 @@ PATIENCE = 7 * 24 * 3600
 """Seconds that a launcher waits for workers that may have to queue for GPUs like any pod. Workers
 whose GPUs were known to be free are waited for as long as their gang may make no progress."""
 
-HOSTFILE = "/etc/mpi/hostfile"
-"""Where the operators of v1 and v2beta1 put the list of workers in launchers."""
-
 
 def check(job: MPIJob, api: ApiVersion) -> None:
     """Refuse, with InvalidJob, what one version of MPIJob or Kubernetes itself cannot express."""
@@ -54,11 +52,11 @@ def check(job: MPIJob, api: ApiVersion) -> None:
             why=f"{last} has {len(last)} characters, and the name of a pod may have 63",
             hint=f"use a name of at most {63 - len(last) + len(job.name)} characters",
         )
-    if not job.name[0].isalpha() and (api is ApiVersion.V2BETA1 or job.tensorboard):
+    if not job.name[0].isalpha() and (api.traits.sshd or job.tensorboard):
         raise InvalidJob(
             f"the name {job.name} must begin with a letter",
             why=f"MPIJob {api} names a Service after it"
-            if api is ApiVersion.V2BETA1
+            if api.traits.sshd
             else "--tensorboard names a Service after it",
             hint=f"use a name such as job-{job.name}",
         )
@@ -112,23 +110,24 @@ def _check_launching(job: MPIJob, api: ApiVersion) -> None:
     path = job.ssh_auth_mount_path
     if path and not path.startswith("/"):
         raise InvalidJob("--ssh-auth-mount-path is invalid", why=f"{path!r} is no absolute path")
-    if api is ApiVersion.V2BETA1:
+    if api.traits.sshd:
         return
+    needs = f"needs MPIJob {_either(having(lambda one: one.sshd))}"
     if job.mpi_implementation is not MPIImplementation.OPENMPI:
         raise InvalidJob(
-            f"--mpi-implementation {job.mpi_implementation} needs MPIJob v2beta1",
+            f"--mpi-implementation {job.mpi_implementation} {needs}",
             why=f"the operator of MPIJob {api} writes the list of hosts for Open MPI alone",
             hint="leave it out, and give mpirun a list of hosts in its own format",
         )
     if path:
         raise InvalidJob(
-            "--ssh-auth-mount-path needs MPIJob v2beta1",
+            f"--ssh-auth-mount-path {needs}",
             why=f"workers of MPIJob {api} are reached through kubectl exec, not ssh",
             hint="leave it out",
         )
     if job.pod_shape is PodShape.SHARED:
         raise InvalidJob(
-            "--pod-shape shared needs MPIJob v2beta1",
+            f"--pod-shape shared {needs}",
             why=f"in MPIJob {api} nothing tells the ranks of a pod which of the GPUs that it"
             " sees are its own",
             hint="use --pod-shape fused: one pod for the workers of a node",
@@ -136,21 +135,23 @@ def _check_launching(job: MPIJob, api: ApiVersion) -> None:
 
 
 def _check_life(job: MPIJob, api: ApiVersion) -> None:
-    """Refuse what the version that arena installs has no field for: its CRD would drop it."""
-    if api is not ApiVersion.V1ALPHA1:
-        return
-    if job.running_timeout:
+    """Refuse what a version has no field for: its CRD would drop it."""
+    if job.running_timeout and not api.traits.deadline:
         raise InvalidJob(
-            "--running-timeout needs MPIJob v1 or v2beta1",
+            f"--running-timeout needs MPIJob {_either(having(lambda one: one.deadline))}",
             why=f"MPIJob {api} has no field for a deadline",
             hint="leave it out, and let the command end itself: timeout 1h mpirun ...",
         )
-    if job.ttl_after_finished is not None:
+    if job.ttl_after_finished is not None and not api.traits.ttl:
         raise InvalidJob(
-            "--ttl-after-finished needs MPIJob v1 or v2beta1",
+            f"--ttl-after-finished needs MPIJob {_either(having(lambda one: one.ttl))}",
             why=f"MPIJob {api} has no field for it, so nobody would delete the job",
             hint="leave it out, and delete the job later",
         )
+
+
+def _either(versions: Sequence[ApiVersion]) -> str:
+    return " or ".join(reversed(versions))
 
 
 def remarks(job: MPIJob, api: ApiVersion) -> tuple[str, ...]:
@@ -159,7 +160,7 @@ def remarks(job: MPIJob, api: ApiVersion) -> tuple[str, ...]:
     The launcher's account: mpi-operator v1alpha1, `newLauncher` in `mpi_job_controller.go`.
     """
     said = []
-    if job.service_account and api is ApiVersion.V1ALPHA1:
+    if job.service_account and not api.traits.launcher_account:
         said.append(
             f"only the workers run as {job.service_account}: the operator of MPIJob {api} makes"
             " a service account of its own for the launcher"
@@ -213,12 +214,12 @@ def render(
         "suspend": suspend,
         "topology": topology,
         "patience": int(job.gang_timeout) if topology else PATIENCE,
-        "host_network": context["host_network"] or (topology and api is ApiVersion.V1ALPHA1),
+        "host_network": context["host_network"] or (topology and api.traits.arenas),
         "chart": CHART,
         "values": to_yaml([_flags(job)]),
         "folders": folders(job, files),
     }
-    names = [f"mpijob/{api}.yaml.j2", "mpijob/configmaps.yaml.j2"]
+    names = [f"mpijob/{api.traits.template}", "mpijob/configmaps.yaml.j2"]
     if job.tensorboard:
         names.append("mpijob/tensorboard.yaml.j2")
     return tuple(one for name in names for one in _read(templates().get_template(name), context))
@@ -279,7 +280,8 @@ def _context(
         "job": job,
         "namespace": namespace,
         "slots": max(1, job.gpus),
-        "sshd": api is ApiVersion.V2BETA1,
+        "api": str(api),
+        "sshd": api.traits.sshd,
         "shared": shared,
         "labels": labels,
         "worker_labels": labels | workers,
@@ -304,7 +306,9 @@ def _context(
         "tensorboard_volumes": [one.volume for one in seen],
         "tensorboard_mounts": [one.mount for one in seen],
         "logs_on_node": any("hostPath" in one.source for one in seen),
-        "first_worker": _first_worker(job, api),
+        "first_worker": {
+            key: value.format(job=job.name) for key, value in api.traits.first_worker.items()
+        },
     }
 
 
@@ -342,19 +346,6 @@ def _worker_labels(job: MPIJob, *, topology: bool) -> dict[str, str]:
         labels["gpu-topology"] = job.name
         labels["gpu-topology-replica"] = str(job.workers)
     return labels
-
-
-def _first_worker(job: MPIJob, api: ApiVersion) -> dict[str, str]:
-    """The labels by which an operator marks worker 0."""
-    if api is ApiVersion.V1ALPHA1:
-        return {
-            "mpi_job_name": job.name,
-            "statefulset.kubernetes.io/pod-name": f"{job.name}-worker-0",
-        }
-    return {
-        "training.kubeflow.org/job-name": job.name,
-        "training.kubeflow.org/replica-index": "0",
-    }
 
 
 def _toleration(one: Toleration) -> dict[str, str]:
@@ -398,18 +389,8 @@ def _launching(job: MPIJob, api: ApiVersion) -> dict[str, str]:
     plm_rsh_args, plm_rsh_agent (kubeflow/mpi-operator issue 842). PRRTE reads PRTE_MCA_ and has no
     rsh component; its names are those registered in prte_mca_params.c and plm_ssh_component.c.
     """
-    if job.mpi_implementation is not MPIImplementation.OPENMPI:
-        return {}
-    hosts = {"PRTE_MCA_prte_default_hostfile": HOSTFILE}
-    if api is ApiVersion.V2BETA1:
-        return hosts | {
-            "PRTE_MCA_prte_keep_fqdn_hostnames": "true",
-            "PRTE_MCA_plm_ssh_args": "-o ConnectionAttempts=10",
-        }
-    if api is ApiVersion.V1:
-        return hosts | {"PRTE_MCA_plm_ssh_agent": "/etc/mpi/kubexec.sh"}
-    # The workers are made from the same template, and it is arena's own.
-    return {}
+    openmpi = job.mpi_implementation is MPIImplementation.OPENMPI
+    return dict(api.traits.launcher_env) if openmpi else {}
 
 
 def _joined(job: MPIJob, namespace: str, environment: Mapping[str, str]) -> list[dict[str, Any]]:

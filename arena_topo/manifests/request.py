@@ -13,7 +13,8 @@ from typing import Any
 
 from arena_topo.errors import InvalidJob
 from arena_topo.job import KeyValue, MPIJob, Quantity, Toleration
-from arena_topo.manifests.values import REQUEST, ApiVersion, Manifest
+from arena_topo.manifests.values import REQUEST, Manifest
+from arena_topo.manifests.versions import version_of
 from arena_topo.topology import GPU_RESOURCES
 
 _KEYS = {
@@ -31,9 +32,6 @@ _KEYS = {
     "onNodeLoss": "on_node_loss",
 }
 """The keys of the annotation, and the field of each."""
-
-_SSHD = f"kubeflow.org/{ApiVersion.V2BETA1}"
-"""The version whose workers run sshd."""
 
 
 def requested(job: MPIJob) -> str:
@@ -96,8 +94,8 @@ def _job_of(mpijob: Manifest) -> MPIJob:
             for key, value in (pod.get("nodeSelector") or {}).items()
         ),
         "toleration": tuple(map(_toleration, pod.get("tolerations") or ())),
-        # In other versions the network of the node has no say in where workers go.
-        "host_network": mpijob.get("apiVersion", _SSHD) == _SSHD and pod.get("hostNetwork") is True,
+        # Without sshd the network of the node has no say in where workers go.
+        "host_network": version_of(mpijob).traits.sshd and pod.get("hostNetwork") is True,
         "running_timeout": _whole(policy.get("activeDeadlineSeconds") or 0),
     }
     for key, field in _KEYS.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from arena_topo.job import MPIJob
-from arena_topo.manifests.values import ApiVersion
+from arena_topo.manifests.versions import ApiVersion
 
 
 def on_host_network(job: MPIJob) -> bool:
@@ -17,10 +17,10 @@ def on_host_network(job: MPIJob) -> bool:
 def one_per_node(job: MPIJob, api: ApiVersion) -> bool:
     """Whether no two workers of a job can run on one node, whatever room it has.
 
-    Workers of MPIJob v2beta1 run sshd, all on the port of their image; on the network of the node
-    only one of them gets it (kubeflow/mpi-operator issue 593). Others are reached through the API.
+    Workers that run sshd do so on the port of their image; on the network of the node only one of
+    them gets it (kubeflow/mpi-operator issue 593).
     """
-    return api is ApiVersion.V2BETA1 and on_host_network(job)
+    return api.traits.sshd and on_host_network(job)
 
 
 def visible(

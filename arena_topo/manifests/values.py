@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from arena_topo.manifests.versions import ApiVersion
+
 if TYPE_CHECKING:
     from arena_topo.job import MPIJob
     from arena_topo.solver import Placement, Request
@@ -44,14 +46,6 @@ UNPINNED = "arena-topo.io/unpinned"
 """On a pinned template: what of it the pins have replaced (JSON), where they did."""
 GPU_GROUP = "topology.kubernetes.io/gpu-group"
 GPU_VISIBLE = "topology.kubernetes.io/gpu-visible"
-
-
-class ApiVersion(StrEnum):
-    """The MPIJob versions there are, best first."""
-
-    V2BETA1 = "v2beta1"
-    V1 = "v1"
-    V1ALPHA1 = "v1alpha1"
 
 
 POD_GROUPS = ("v1beta1", "v1alpha2")

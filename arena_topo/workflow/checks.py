@@ -28,6 +28,7 @@ from arena_topo.manifests.install import (
     Right,
 )
 from arena_topo.manifests.values import MAP_FORMAT, POD_GROUPS
+from arena_topo.manifests.versions import BEST, having
 from arena_topo.topology import Knowledge, published
 from arena_topo.workflow.nodes import Use, standings
 
@@ -102,6 +103,11 @@ class _Check:
 
     # The operator
 
+    @property
+    def unsuspended(self) -> bool:
+        """Whether no version that is served knows suspension."""
+        return bool(self.served) and not {*self.served} & {*having(lambda one: one.suspends)}
+
     def mpijobs(self) -> Iterator[Finding]:
         self.served = self.admin.served()
         name = "mpijobs"
@@ -111,12 +117,12 @@ class _Check:
                 "this cluster serves no MPIJob",
                 "install the MPI operator: https://github.com/kubeflow/mpi-operator/releases",
             )
-        elif self.served == ("v1alpha1",):
+        elif self.unsuspended:
             yield _warn(
                 name,
-                "v1alpha1, which cannot be suspended: jobs cannot wait, and are pinned by their"
-                " template alone",
-                "install an operator of v2beta1",
+                f"{', '.join(self.served)}, which cannot be suspended: jobs cannot wait, and are"
+                " pinned by their template alone",
+                f"install an operator of {BEST}",
             )
         else:
             yield _ok(name, ", ".join(self.served))
@@ -206,7 +212,7 @@ class _Check:
             )
 
     def suspension(self) -> Iterator[Finding]:
-        if self.served in {(), ("v1alpha1",)} or self.mechanisms().suspends:
+        if not self.served or self.unsuspended or self.mechanisms().suspends:
             return
         yield _warn(
             "suspension",

@@ -17,9 +17,10 @@ from arena_topo import files, manifests
 from arena_topo.backends import Backend
 from arena_topo.errors import AccessDenied, InvalidJob, UsageError
 from arena_topo.job import ConfigFile, MPIJob, PodShape, Toleration
-from arena_topo.manifests import ApiVersion, Binding, Forecast, Guarantee, Plan
+from arena_topo.manifests import Binding, Forecast, Guarantee, Plan
 from arena_topo.manifests.record import forecast_of
 from arena_topo.manifests.values import Mechanisms
+from arena_topo.manifests.versions import BEST, ApiVersion
 from arena_topo.solver import (
     PACK_ABOVE,
     UNLIMITED,
@@ -162,7 +163,7 @@ def built(
 
 def version(backend: Backend | None, api: ApiVersion | None = None) -> ApiVersion:
     """The MPIJob version that jobs are written in: the one given, else what the engine takes."""
-    return api or (backend.api_version() if backend else ApiVersion.V2BETA1)
+    return api or (backend.api_version() if backend else BEST)
 
 
 def _kept(job: MPIJob, backend: Backend | None, cluster: Cluster | None) -> bool:
@@ -378,7 +379,7 @@ def check_preferred(job: MPIJob, cluster: Cluster, backend: Backend | None = Non
 
 def _unsuspended(job: MPIJob, api: ApiVersion) -> Iterator[str]:
     """That a queue may not decide when a job starts, though it is to."""
-    if job.queue and api is ApiVersion.V1ALPHA1:
+    if job.queue and not api.traits.suspends:
         yield (
             f"--queue is an annotation only, since MPIJob {api} cannot be suspended: an operator"
             " that does not know it starts the job at once"

@@ -11,7 +11,8 @@ from dataclasses import replace
 from arena_topo.backends import Backend
 from arena_topo.errors import InvalidJob
 from arena_topo.job import MPIJob, PodShape
-from arena_topo.manifests import HOST_STAGED, ApiVersion, Plan
+from arena_topo.manifests import HOST_STAGED, Plan
+from arena_topo.manifests.versions import ApiVersion
 from arena_topo.solver import gang
 from arena_topo.solver.classes import Index
 from arena_topo.topology import Cluster
@@ -76,9 +77,9 @@ def _usable(found: gang.Found, *, separate: bool) -> float:
 
 def merged(job: MPIJob, each: int, api: ApiVersion) -> MPIJob:
     """The same job with every so many workers made one; `each` divides their number."""
-    # A launcher has what a worker has unless told otherwise, and it does not grow. That of
-    # v1alpha1 is given nothing of its own unless something is asked for it.
-    alike = api is not ApiVersion.V1ALPHA1 or job.launcher_cpu or job.launcher_memory
+    # A launcher has what a worker has unless told otherwise, and it does not grow. One that is made
+    # from the template of the workers is given nothing of its own unless something is asked for it.
+    alike = not api.traits.one_template or job.launcher_cpu or job.launcher_memory
     return replace(
         job,
         workers=job.workers // each,

@@ -23,8 +23,9 @@ from arena_topo.errors import (
     NotPossible,
 )
 from arena_topo.job import MPIJob
-from arena_topo.manifests import ApiVersion, Manifest, Plan, transition
+from arena_topo.manifests import Manifest, Plan, transition
 from arena_topo.manifests.values import INCOMPLETE, STATE
+from arena_topo.manifests.versions import ApiVersion
 from arena_topo.solver import Placement, Unplaceable, Verdict
 from arena_topo.topology import Cluster
 from arena_topo.workflow import comparison, fairness, gathering, ordinary, shape
@@ -646,12 +647,12 @@ def _out_of_queue(backend: Backend, stored: Manifest) -> str | None:
 
 def _queue_of(backend: Backend, name: str, namespace: str) -> tuple[Queue, Manifest]:
     queue = backend.queue
-    if queue is None or queue.api_version() is ApiVersion.V1ALPHA1:
+    if queue is None or not queue.api_version().traits.suspends:
         raise NotPossible(
             "jobs of this engine cannot be suspended or resumed",
             why="the local engine knows no queue"
             if queue is None
-            else "MPIJob v1alpha1 knows no suspension",
+            else f"MPIJob {queue.api_version()} knows no suspension",
             hint=f"arena-topo delete {name} -n {namespace} ends it; submit it again later",
         )
     stored = queue.get(namespace, name)

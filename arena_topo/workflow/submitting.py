@@ -9,7 +9,8 @@ from enum import StrEnum
 from arena_topo.backends import Backend, JobStatus, Phase
 from arena_topo.errors import AlreadyExists, JobDeleted, JobFailed, NotFound
 from arena_topo.job import MPIJob
-from arena_topo.manifests import ApiVersion, Manifest
+from arena_topo.manifests import Manifest
+from arena_topo.manifests.versions import ApiVersion
 
 
 class Exists(StrEnum):

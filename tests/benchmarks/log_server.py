@@ -26,7 +26,7 @@ from fake_operator import FakeOperator
 
 from arena_topo import manifests
 from arena_topo.job import MPIJob
-from arena_topo.manifests import ApiVersion
+from arena_topo.manifests.versions import ApiVersion
 
 JOB = "train"
 TICK = 0.02

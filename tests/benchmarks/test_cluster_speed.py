@@ -34,8 +34,9 @@ from arena_topo.backends import Options
 from arena_topo.backends.kubernetes import engine as kubernetes
 from arena_topo.controller import Controller
 from arena_topo.job import MPIJob
-from arena_topo.manifests import ApiVersion, Forecast, transition
+from arena_topo.manifests import Forecast, transition
 from arena_topo.manifests.values import MAP, STATE
+from arena_topo.manifests.versions import ApiVersion
 from arena_topo.topology import Cluster, Node, presets, published
 from arena_topo.workflow.submission import open_starter
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from arena_topo.backends.kubernetes.status import seconds, when
 from arena_topo.backends.kubernetes.writing import part
-from arena_topo.manifests import ApiVersion
+from arena_topo.manifests.versions import ApiVersion
 
 if TYPE_CHECKING:
     from arena_topo.backends.kubernetes.connection import Connection
@@ -17,14 +17,6 @@ Object = dict[str, Any]
 
 ARENA_SELECTOR = "app=mpijob"
 """Label of everything that arena's chart creates."""
-
-NAME_LABELS = {
-    ApiVersion.V2BETA1: ("training.kubeflow.org/job-name",),
-    ApiVersion.V1: ("training.kubeflow.org/job-name", "mpi-job-name"),
-    ApiVersion.V1ALPHA1: ("mpi_job_name",),
-}
-"""Where each version's operators write a pod's job."""
-
 
 _WORKLOADS = {"Job": "launcher", "StatefulSet": "worker"}
 """What operators make between an MPIJob and its pods, by kind: how its name ends."""
@@ -57,7 +49,7 @@ def labelled(
 
     if arenas:
         return api.collect(path, kept, labelSelector=f"release={name},{ARENA_SELECTOR}")
-    for label in NAME_LABELS[version]:
+    for label in version.traits.job_labels:
         if found := api.collect(path, kept, labelSelector=f"{label}={name}"):
             return found
     return []

@@ -24,7 +24,6 @@ from arena_topo.backends import (
 )
 from arena_topo.backends.kubernetes.belonging import (
     ARENA_SELECTOR,
-    NAME_LABELS,
     belongs,
     is_about,
     is_arenas,
@@ -41,7 +40,8 @@ from arena_topo.errors import (
     NotFound,
 )
 from arena_topo.job import MPIJob
-from arena_topo.manifests import ApiVersion, Manifest, Mechanisms, Plan, object_name
+from arena_topo.manifests import Manifest, Mechanisms, Plan, object_name
+from arena_topo.manifests.versions import ApiVersion
 from arena_topo.topology import Cluster, Machine, Node, published
 
 if TYPE_CHECKING:
@@ -272,7 +272,7 @@ class KubernetesBackend:
 
         found = probing.mechanisms(self.api, namespace)
         with contextlib.suppress(_NoOperator):
-            return replace(found, suspends=self.api_version() is not ApiVersion.V1ALPHA1)
+            return replace(found, suspends=self.api_version().traits.suspends)
         return found
 
     def remarks(self, job: MPIJob) -> tuple[str, ...]:
@@ -538,7 +538,7 @@ class KubernetesBackend:
         if any(is_arenas(one) for one in mpijobs):
             gather(ARENA_SELECTOR, "release")
         if not all(is_arenas(one) for one in mpijobs):
-            for label in NAME_LABELS[version]:
+            for label in version.traits.job_labels:
                 gather(label, label)
         ended = self._ended(namespace, version)
         found = []
@@ -566,10 +566,10 @@ class KubernetesBackend:
 
     def _ended(self, namespace: str | None, version: ApiVersion) -> dict[tuple[str, str], float]:
         """When launchers were done, by job, for the operator that does not say so itself."""
-        if version is not ApiVersion.V1ALPHA1:
+        if version.traits.times_launcher:
             return {}
         space = f"/namespaces/{part(namespace)}" if namespace else ""
-        label = NAME_LABELS[version][0]
+        label = version.traits.job_labels[0]
         try:
             jobs = self.api.collect(f"/apis/batch/v1{space}/jobs", labelSelector=label)
         except AccessDenied:
@@ -615,7 +615,7 @@ class KubernetesBackend:
             if uid is None or error.status != CONFLICT:
                 raise
             raise NotFound(gone) from error
-        if version is ApiVersion.V1ALPHA1:
+        if version.traits.arenas:
             # Arena itself does not always make the job its owner.
             path = f"/api/v1/namespaces/{part(namespace)}/configmaps/{part(arenas(name))}"
             with contextlib.suppress(NotFound, AccessDenied):

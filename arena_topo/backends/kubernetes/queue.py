@@ -27,8 +27,9 @@ from arena_topo.backends.queue import (
     suspender,
 )
 from arena_topo.errors import AccessDenied, ArenaError, ClusterError, NotFound, TimedOut
-from arena_topo.manifests import ApiVersion, Manifest, Plan, install, transition
+from arena_topo.manifests import Manifest, Plan, install, transition
 from arena_topo.manifests.values import STATE, Mechanisms
+from arena_topo.manifests.versions import ApiVersion
 from arena_topo.manifests.volumes import config_maps
 from arena_topo.topology import Cluster, published
 
@@ -155,7 +156,7 @@ class KubernetesQueue:
 
         AlreadyExists if the name is taken.
         """
-        if self.api_version() is ApiVersion.V1ALPHA1:
+        if not self.api_version().traits.suspends:
             return ("suspend", "schedulingGates")
         seen, _ = self._engine.writer.create_job(plan, mpijob, dryRun="All")
         if queued(seen, {}) is None:

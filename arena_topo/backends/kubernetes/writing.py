@@ -21,7 +21,8 @@ from arena_topo.errors import (
     NotFound,
     UsageError,
 )
-from arena_topo.manifests import ApiVersion, Manifest, Plan, object_name
+from arena_topo.manifests import Manifest, Plan, object_name
+from arena_topo.manifests.versions import ApiVersion, version_of
 
 Object = dict[str, Any]
 
@@ -277,8 +278,8 @@ class Writer:
                     raise
                 self._post(path, owned, job)
         except (AlreadyExists, ClusterError) as error:
-            # Only arena reads it, and only of v1alpha1.
-            if is_arenas and not job["apiVersion"].endswith(f"/{ApiVersion.V1ALPHA1}"):
+            # Only arena reads it, and only of its own version.
+            if is_arenas and not version_of(job).traits.arenas:
                 return False
             if isinstance(error, AlreadyExists):
                 kind, name = one["kind"].lower(), one["metadata"]["name"]

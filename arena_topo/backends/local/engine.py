@@ -42,7 +42,8 @@ from arena_topo.backends.logs import LogOptions, Source, Wanted
 from arena_topo.backends.selectors import LabelSelector
 from arena_topo.errors import AlreadyExists, ArenaError, InvalidJob, NotFound, UsageError
 from arena_topo.job import MPIJob
-from arena_topo.manifests import ApiVersion, Forecast, Manifest, Mechanisms, Plan
+from arena_topo.manifests import Forecast, Manifest, Mechanisms, Plan
+from arena_topo.manifests.versions import BEST, ApiVersion
 from arena_topo.solver import Placement, Request, Unplaceable, Verdict
 from arena_topo.topology import Cluster, Machine
 
@@ -126,8 +127,8 @@ class LocalBackend(Clusterless):
             return str(os.getuid())
 
     def api_version(self) -> ApiVersion:
-        """The MPIJob version to write: all are understood, so the newest."""
-        return ApiVersion.V2BETA1
+        """The MPIJob version to write: all are understood, so the best."""
+        return BEST
 
     def cluster(self) -> Cluster:
         """This machine, or the emulated ones, with what is free on them now."""

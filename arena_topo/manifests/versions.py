@@ -1,0 +1,132 @@
+"""The MPIJob versions, a row for each: what its fields can say and what its operators do.
+
+Other modules ask a row, and compare no versions. A new version is a member of `ApiVersion`, its row
+in `_TRAITS`, and a template where none of those in `templates/mpijob` can express it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Literal
+
+HOSTFILE = "/etc/mpi/hostfile"
+"""Where the operators of v1 and v2beta1 put the list of workers in launchers."""
+
+VersionName = Literal["v2beta1", "v1", "v1alpha1"]
+"""What callers in Python may write for an `ApiVersion`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traits:
+    """What one MPIJob version can express, and what its operators do with it.
+
+    `template` is below `templates/mpijob`. `first_worker` are the labels of worker 0, and
+    `job_labels` those in which operators write a pod's job; `{job}` stands for its name.
+    `launcher_env` is what a launcher of Open MPI 5 needs to hear besides.
+    """
+
+    template: str
+    first_worker: Mapping[str, str]
+    job_labels: tuple[str, ...]
+    launcher_env: Mapping[str, str] = field(default_factory=dict)
+    sshd: bool = False
+    """Workers run sshd and are reached through a Service named after the job; else through the API
+    of Kubernetes."""
+    one_template: bool = False
+    """Launcher and workers are made from one pod template."""
+    suspends: bool = True
+    deadline: bool = True
+    """It has a field for the time that a job may run."""
+    ttl: bool = True
+    """It has a field for the time after which a finished job is deleted."""
+    claims: bool = True
+    """Its pod templates keep ResourceClaims."""
+    gates: bool = True
+    """Its pod templates keep scheduling gates."""
+    numbered: bool = True
+    """Workers carry their number as a label."""
+    times_launcher: bool = True
+    """The job says when its launcher ended."""
+    launcher_account: bool = True
+    """The launcher runs as the service account of the template."""
+    arenas: bool = False
+    """Arena writes this version itself: it reads the job's ConfigMap back, and its topology jobs
+    use the network of the node and the GPUs of ACK's device plugin."""
+
+
+class ApiVersion(StrEnum):
+    """The MPIJob versions there are, best first."""
+
+    V2BETA1 = "v2beta1"
+    V1 = "v1"
+    V1ALPHA1 = "v1alpha1"
+
+    @property
+    def traits(self) -> Traits:
+        """What the version can express."""
+        return _TRAITS[self]
+
+
+_INDEXED = {
+    "training.kubeflow.org/job-name": "{job}",
+    "training.kubeflow.org/replica-index": "0",
+}
+
+_TRAITS = {
+    ApiVersion.V2BETA1: Traits(
+        template="replicas.yaml.j2",
+        first_worker=_INDEXED,
+        job_labels=("training.kubeflow.org/job-name",),
+        launcher_env={
+            "PRTE_MCA_prte_default_hostfile": HOSTFILE,
+            "PRTE_MCA_prte_keep_fqdn_hostnames": "true",
+            "PRTE_MCA_plm_ssh_args": "-o ConnectionAttempts=10",
+        },
+        sshd=True,
+    ),
+    ApiVersion.V1: Traits(
+        template="replicas.yaml.j2",
+        first_worker=_INDEXED,
+        job_labels=("training.kubeflow.org/job-name", "mpi-job-name"),
+        launcher_env={
+            "PRTE_MCA_prte_default_hostfile": HOSTFILE,
+            "PRTE_MCA_plm_ssh_agent": "/etc/mpi/kubexec.sh",
+        },
+    ),
+    ApiVersion.V1ALPHA1: Traits(
+        template="v1alpha1.yaml.j2",
+        first_worker={
+            "mpi_job_name": "{job}",
+            "statefulset.kubernetes.io/pod-name": "{job}-worker-0",
+        },
+        job_labels=("mpi_job_name",),
+        one_template=True,
+        suspends=False,
+        deadline=False,
+        ttl=False,
+        claims=False,
+        gates=False,
+        numbered=False,
+        times_launcher=False,
+        launcher_account=False,
+        arenas=True,
+    ),
+}
+"""Sources: the CRDs and controllers of kubeflow/mpi-operator (v2beta1, v1alpha1) and of
+kubeflow/training-operator (v1)."""
+
+BEST = next(iter(ApiVersion))
+"""The version to write where no cluster has a say."""
+
+
+def having(trait: Callable[[Traits], bool]) -> tuple[ApiVersion, ...]:
+    """The versions that have a trait, best first."""
+    return tuple(one for one in ApiVersion if trait(one.traits))
+
+
+def version_of(mpijob: Mapping[str, Any]) -> ApiVersion:
+    """The version of an MPIJob; the best one where it names none that is known."""
+    _, _, version = str(mpijob.get("apiVersion")).rpartition("/")
+    return next((one for one in ApiVersion if one == version), BEST)
