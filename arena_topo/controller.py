@@ -28,15 +28,15 @@ from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from arena_topo import manifests
 from arena_topo.backends import Backend, quota
 from arena_topo.backends.kubernetes.status import is_launcher
 from arena_topo.backends.kubernetes.upkeep import LEASE_DURATION
 from arena_topo.backends.queue import MOST_TRIES, Queue, QueuedJob, Snapshot, written
 from arena_topo.errors import ArenaError, UsageError
 from arena_topo.job import MPIJob, NodeLoss
-from arena_topo.manifests import transition
-from arena_topo.manifests.values import PROPOSED, REQUEST, TRIES
+from arena_topo.manifests import PROPOSED, REQUEST, TRIES, patches, pinning
+from arena_topo.manifests.record import recorded
+from arena_topo.manifests.request import job_of
 from arena_topo.manifests.versions import having
 from arena_topo.workflow import fairness, gathering, heartbeat
 from arena_topo.workflow.gathering import Fate
@@ -320,8 +320,8 @@ class Controller:
         if job.suspended:
             if job.record is None and job.state == "waiting":
                 return False
-            return self.queue.change(job.manifest, transition.clearing(job.manifest)) is not None
-        asked = manifests.job_of(job.manifest)
+            return self.queue.change(job.manifest, patches.clearing(job.manifest)) is not None
+        asked = job_of(job.manifest)
         if self._starts >= MOST_STARTS:
             return False
         if self._just_refused(job) and (seen.quiet or not self._fits(asked, job, seen.view)):
@@ -341,14 +341,14 @@ class Controller:
         stands = gathering.standing(job.manifest, pods, (), now=now, since=since)
         if stands.fate is Fate.STARTED:
             if TRIES in (job.manifest["metadata"].get("annotations") or {}):
-                self.queue.change(job.manifest, transition.settled(job.manifest))
+                self.queue.change(job.manifest, patches.settled(job.manifest))
             return False
         events = self.queue.events(job.manifest)
         stands = gathering.standing(job.manifest, pods, events, now=now, since=since)
         if stands.fate is Fate.BROKEN:
             return self._back(job, stands.reason or "it cannot complete")
         key = (*job.key, job.record or "")
-        limit = float(manifests.job_of(job.manifest).gang_timeout)
+        limit = float(job_of(job.manifest).gang_timeout)
         patience = self._patience.setdefault(key, gathering.Patience(limit=limit))
         pulling = gathering.pulls(pods, events, now=now)
         if patience.lost(stands, pulling=pulling, now=self.clock()):
@@ -380,11 +380,11 @@ class Controller:
         trouble = self._loss(pods)
         if trouble is None:
             return None
-        match manifests.job_of(job.manifest).on_node_loss:
+        match job_of(job.manifest).on_node_loss:
             case NodeLoss.REPLAN:
                 return self._back(job, trouble, counts=False)
             case NodeLoss.HOLD:
-                held = transition.holding(job.manifest, manifests.unplaced(job.manifest), trouble)
+                held = patches.holding(job.manifest, pinning.unplaced(job.manifest), trouble)
                 done = self.queue.change(job.manifest, held) is not None
                 if done:
                     self.tell(f"{job.namespace}/{job.name}: held: {trouble}")
@@ -422,9 +422,9 @@ class Controller:
     def _back(self, job: QueuedJob, reason: str, *, counts: bool = True) -> bool:
         """Suspend a gang whole; it waits for its turn again."""
         tries = job.tries + counts
-        patch = transition.taking_back(
+        patch = patches.taking_back(
             job.manifest,
-            manifests.unplaced(job.manifest),
+            pinning.unplaced(job.manifest),
             reason,
             tries,
             blocked_by=quota.blocker(reason),
@@ -467,7 +467,7 @@ class Controller:
 
         `older`: others were started since the view was read. Whether it may be out of date now.
         """
-        asked = manifests.job_of(job.manifest)
+        asked = job_of(job.manifest)
         if (older or self._just_refused(job)) and not self._fits(asked, job, view):
             return False
         if not older:
@@ -505,10 +505,10 @@ class Controller:
 
     def _reasoned(self, job: QueuedJob, reason: str | None) -> bool:
         """Write down why a gang waits, where that is news."""
-        known = manifests.recorded(job.manifest)
+        known = recorded(job.manifest)
         if reason is None or (known is not None and known.reason == reason) or job.tries:
             return False
-        patch = transition.waiting(job.manifest, manifests.unplaced(job.manifest), reason)
+        patch = patches.waiting(job.manifest, pinning.unplaced(job.manifest), reason)
         self.queue.change(job.manifest, patch)
         return False
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from arena_topo.backends.kubernetes.facts import Denied
 from arena_topo.backends.metrics import GpuSample
 from arena_topo.backends.occupancy import NodePod, NodeStatus, Occupancy, Share
-from arena_topo.manifests.values import Binding, Guarantee
+from arena_topo.manifests import Binding, Guarantee
 from arena_topo.solver import Assignment, Policy, Proof, Reason, Refusal, Request
 from arena_topo.solver.unaware import Outcome as Baseline
 from arena_topo.topology import GPU, NIC, Knowledge, Link, LinkKind, Node, Taint, Tier

@@ -60,9 +60,9 @@ SERVER = {"yaml", "urllib3", "ssl", "http.client", "logging"}
 """What asks a server: a kubeconfig is YAML."""
 OBSERVING = SERVER | {"arena_topo.backends.observed", "arena_topo.solver"}
 """What says which GPUs are free, and what they are good for."""
-PLACING = OBSERVING | {"arena_topo.workflow.planning"}
-SUBMITTING = PLACING | {"jinja2", "arena_topo.manifests.render"}
-"""What writes a job down as well; whoever starts it later only reads that."""
+PLACING = OBSERVING | {"arena_topo.workflow.planning", "arena_topo.manifests.render"}
+SUBMITTING = PLACING | {"jinja2"}
+"""What fills in the templates as well; whoever starts a job later only reads what came of them."""
 
 DUMP = ROOT / "tests/dumps/two-dgx-1.json"
 
@@ -74,7 +74,7 @@ LOADS = {
         SUBMITTING - SERVER | {"yaml"}
     ),
     "get placed": SERVER,
-    "why placed": SERVER | {"arena_topo.solver", "arena_topo.workflow.planning"},
+    "why placed": PLACING - {"arena_topo.backends.observed"},
     "list": SERVER,
     "list --backend=local": {"arena_topo.solver"},
     "logs placed": SERVER,
@@ -93,8 +93,8 @@ LOADS = {
     "topology publish node-0 --preset=dgx-1-v100 --dry-run": {"yaml"},
     "forecast node-0": OBSERVING,
     "forecast hgx-h100 --nodes=2": BARE,
-    "check": OBSERVING | {"jinja2", "arena_topo.manifests.render"},
-    "install --image=registry.example/i@sha256:{zeros}": {"jinja2", "arena_topo.manifests.render"},
+    "check": OBSERVING | {"jinja2"},
+    "install --image=registry.example/i@sha256:{zeros}": {"jinja2"},
     "nodes topology node-0 --dry-run": SERVER,
     "nodes default node-0 --dry-run": SERVER,
     "nodes list": SERVER,

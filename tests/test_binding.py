@@ -19,21 +19,18 @@ from arena_topo.backends import Options
 from arena_topo.backends.kubernetes.connection import Connection
 from arena_topo.errors import ArenaError, ClusterError, InvalidJob
 from arena_topo.job import BindingChoice, MPIJob, PodShape, Quantity
-from arena_topo.manifests import (
-    Binding,
-    Guarantee,
-    Manifest,
-    Mechanisms,
-    bind,
-    claims_of,
+from arena_topo.manifests import Binding, Guarantee, Manifest, Mechanisms
+from arena_topo.manifests.binding import bind
+from arena_topo.manifests.claims import claims_of
+from arena_topo.manifests.pinning import (
     dropped,
     gated,
     placed,
-    plan,
     unplaced,
     waits_at_gate,
     worker_patch,
 )
+from arena_topo.manifests.render import plan
 from arena_topo.manifests.versions import ApiVersion
 from arena_topo.solver import Assignment, Placement, Proof
 from arena_topo.topology import (

@@ -14,7 +14,7 @@ import pytest
 from fake_api import FakeApi, kubeconfig
 from fake_cluster import FakeCluster
 
-from arena_topo import controller, manifests, workflow
+from arena_topo import controller, workflow
 from arena_topo.backends import Options
 from arena_topo.backends.kubernetes import engine as kubernetes
 from arena_topo.backends.kubernetes.queue import LEASE, SYSTEM, KubernetesQueue
@@ -23,7 +23,8 @@ from arena_topo.backends.local import engine as local
 from arena_topo.controller import LOST_AFTER, Controller
 from arena_topo.errors import ClusterError, NotPossible, UsageError
 from arena_topo.job import CleanPodPolicy, ConfigFile, KeyValue, MPIJob, NodeLoss
-from arena_topo.manifests.values import GATE, MAP, PROPOSED, STATE, TRIES
+from arena_topo.manifests import GATE, MAP, PROPOSED, STATE, TRIES
+from arena_topo.manifests.record import recorded
 from arena_topo.topology import TAINT, presets, published
 from arena_topo.workflow import gathering, submission
 from arena_topo.workflow.starting import Starter
@@ -104,7 +105,7 @@ class World:
         return {pod["spec"].get("nodeName") for pod in self.cluster.workers(name)}
 
     def reason(self, name: str) -> str | None:
-        return manifests.recorded(self.job(name)).reason
+        return recorded(self.job(name)).reason
 
 
 @pytest.fixture

@@ -8,12 +8,12 @@ from typing import Never
 
 from test_controller import World, world
 
-from arena_topo import controller, manifests
+from arena_topo import controller
 from arena_topo.backends.kubernetes.queue import LEASE, SYSTEM
 from arena_topo.backends.kubernetes.upkeep import LEASE_DURATION
 from arena_topo.controller import MOST_STARTS, PERIOD, RENEWAL
 from arena_topo.job import MPIJob
-from arena_topo.manifests.values import MAP, STATE
+from arena_topo.manifests import MAP, STATE, pinning
 from arena_topo.solver import Placement
 from arena_topo.topology import Cluster
 from arena_topo.workflow import gathering
@@ -79,12 +79,12 @@ def test_a_record_left_behind_that_makes_no_sense_does_not_stop_the_others(world
     for name in ("evil", "left"):
         with here.api.edit("MPIJob", name) as one:
             one["metadata"]["annotations"] |= {STATE: "placed", MAP: "node-9/0"}
-    unplaced = manifests.unplaced
+    unplaced = pinning.unplaced
 
     def evil(mpijob: dict) -> dict:
         return nonsense() if mpijob["metadata"]["name"] == "evil" else unplaced(mpijob)
 
-    monkeypatch.setattr(manifests, "unplaced", evil)
+    monkeypatch.setattr(pinning, "unplaced", evil)
     here.rounds()
     assert (here.state("evil"), here.state("left")) == ("placed", "waiting")
     assert "warning: default/evil: KeyError: 'evil'" in here.said

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_controller import World, world
 
-from arena_topo.manifests.values import FORMAT, GATE, GPU_GROUP, MAP, STATE
+from arena_topo.manifests import FORMAT, GATE, GPU_GROUP, MAP, STATE
 from arena_topo.topology import presets, published
 
 __all__ = ["world"]

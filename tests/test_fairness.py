@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from cube_mesh import HGX, V100, cluster, node
 
-from arena_topo import manifests
 from arena_topo.backends.queue import (
     MOST_TRIES,
     QueuedJob,
@@ -22,7 +21,8 @@ from arena_topo.backends.queue import (
 )
 from arena_topo.errors import InvalidJob
 from arena_topo.job import MPIJob, Quantity
-from arena_topo.manifests.values import FORMAT, MAP, RECORDED, REQUEST, STATE, TRIES
+from arena_topo.manifests import FORMAT, MAP, RECORDED, REQUEST, STATE, TRIES, render
+from arena_topo.manifests.request import job_of, requested
 from arena_topo.manifests.versions import ApiVersion
 from arena_topo.topology import Cluster, GPUSet, count
 from arena_topo.workflow import fairness
@@ -34,11 +34,11 @@ NOW = 1_900_000_000.0
 def a_job(name: str, workers: int = 2, gpus: int = 4, **more: Any) -> QueuedJob:
     """A gang that waits since it was created at 0."""
     asked = MPIJob(name=name, command="x", image="y", workers=workers, gpus=gpus, gputopology=True)
-    plan = manifests.plan(
+    plan = render.plan(
         asked, namespace="default", api=ApiVersion.V2BETA1, owner="a", files={}, waiting=""
     )
     manifest = plan.objects[0]
-    manifest["metadata"].setdefault("annotations", {})[REQUEST] = manifests.requested(asked)
+    manifest["metadata"].setdefault("annotations", {})[REQUEST] = requested(asked)
     values: dict[str, Any] = {
         "namespace": "default",
         "name": name,
@@ -137,7 +137,7 @@ def test_what_can_never_fit_or_makes_no_sense_keeps_nothing_from_others() -> Non
     huge, broken = a_job("huge", workers=9, gpus=8), a_job("broken")
     broken.manifest["metadata"]["annotations"][REQUEST] = '{"maxNodes":"many"}'
     with pytest.raises(InvalidJob):
-        manifests.job_of(broken.manifest)
+        job_of(broken.manifest)
     real = a_job("real", created=1.0)
     mine = a_job("mine", created=2.0)
     held = fairness.reservation(mine, seen([huge, broken, real, mine], TWO), fit)

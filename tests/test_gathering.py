@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from arena_topo.backends.queue import written
-from arena_topo.manifests.values import GATE, MAP, PROPOSED
+from arena_topo.manifests import GATE, MAP, PROPOSED
 from arena_topo.workflow import gathering
 from arena_topo.workflow.gathering import Fate, Patience, standing
 

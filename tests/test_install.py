@@ -15,8 +15,21 @@ from fake_api import FakeApi, kubeconfig
 from arena_topo import cli
 from arena_topo.cli import root
 from arena_topo.errors import UsageError
-from arena_topo.manifests import install, object_name, values
+from arena_topo.manifests import (
+    CLAIMS,
+    GANG,
+    GATE,
+    GPU_GROUP,
+    GPU_VISIBLE,
+    INLINE,
+    MAP,
+    MAP_FORMAT,
+    PER_WORKER,
+    STATE,
+    install,
+)
 from arena_topo.manifests.install import Installation
+from arena_topo.manifests.serialize import object_name
 from arena_topo.topology import TAINT, published
 from arena_topo.workflow import heartbeat
 from arena_topo.workflow.install import dependents, owned
@@ -202,12 +215,12 @@ def test_the_policies_read_what_jobs_carry():
     role = {"training.kubeflow.org/job-role": ["worker"]}
     index = {"training.kubeflow.org/replica-index": None}
     placement = policies[install.PLACEMENT_POLICY]
-    assert placement["metadata"]["labels"][install.FORMAT_LABEL] == values.MAP_FORMAT
-    assert asked(install.PLACEMENT_POLICY) == role | index | {values.INLINE: [values.MAP_FORMAT]}
-    assert asked(install.CLAIMS_POLICY) == role | index | {values.CLAIMS: [values.PER_WORKER]}
-    assert asked(install.GANG_POLICY) == role | {values.GANG: ["true"]}
+    assert placement["metadata"]["labels"][install.FORMAT_LABEL] == MAP_FORMAT
+    assert asked(install.PLACEMENT_POLICY) == role | index | {INLINE: [MAP_FORMAT]}
+    assert asked(install.CLAIMS_POLICY) == role | index | {CLAIMS: [PER_WORKER]}
+    assert asked(install.GANG_POLICY) == role | {GANG: ["true"]}
     text = json.dumps(placement)
-    for word in (values.MAP, values.GATE, values.GPU_GROUP, values.GPU_VISIBLE):
+    for word in (MAP, GATE, GPU_GROUP, GPU_VISIBLE):
         assert word in text
 
 
@@ -442,18 +455,18 @@ def job(name: str, *, labels: dict[str, str] | None = None, **annotations: str) 
 
 
 def test_jobs_that_need_what_would_go_are_named_with_what_they_need():
-    over = {**job("over", labels={values.INLINE: "v1"}), "status": {"launcherStatus": "Succeeded"}}
+    over = {**job("over", labels={INLINE: "v1"}), "status": {"launcherStatus": "Succeeded"}}
     waiting = job("waiting")
-    waiting["metadata"]["annotations"] = {values.STATE: "waiting"}
+    waiting["metadata"]["annotations"] = {STATE: "waiting"}
     found = dict(
         dependents(
             [
                 over,
                 waiting,
                 job("plain"),
-                job("placed", labels={values.INLINE: "v1"}),
-                job("claims", labels={values.CLAIMS: "per-worker"}),
-                job("gang", labels={values.GANG: "true"}),
+                job("placed", labels={INLINE: "v1"}),
+                job("claims", labels={CLAIMS: "per-worker"}),
+                job("gang", labels={GANG: "true"}),
             ]
         )
     )
@@ -467,7 +480,7 @@ def test_jobs_that_need_what_would_go_are_named_with_what_they_need():
 
 def test_nothing_is_removed_under_a_job_that_needs_it(arena, api):
     installed(api)
-    api.add(job("bert", labels={values.INLINE: "v1"}))
+    api.add(job("bert", labels={INLINE: "v1"}))
     code, out, err = arena("install", "--remove")
     assert (code, out) == (1, "")
     assert err.splitlines()[:2] == [

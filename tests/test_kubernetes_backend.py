@@ -14,7 +14,6 @@ import pytest
 from fake_api import FakeApi, kubeconfig, rfc3339
 from fake_operator import FakeOperator
 
-from arena_topo import manifests
 from arena_topo.backends import Options, Phase
 from arena_topo.backends.kubernetes import engine as kubernetes
 from arena_topo.backends.kubernetes import podlog
@@ -29,7 +28,8 @@ from arena_topo.errors import (
     UsageError,
 )
 from arena_topo.job import MPIJob
-from arena_topo.manifests import Plan
+from arena_topo.manifests import Plan, render
+from arena_topo.manifests.serialize import to_yaml
 from arena_topo.manifests.versions import ApiVersion
 from arena_topo.topology import Knowledge, Tier, fabricfile, presets, published
 
@@ -45,7 +45,7 @@ def backend(api: FakeApi, tmp_path: Path) -> KubernetesBackend:
 def plan(name: str = "demo", *, api: ApiVersion = ApiVersion.V2BETA1, **more: Any) -> Plan:
     usual = {"command": "mpirun true", "image": "i", "gpus": 2, "tensorboard_image": "t"}
     job = MPIJob(**{"name": name, **usual, **more})
-    return manifests.plan(job, namespace="default", api=api, owner="alice", files={})
+    return render.plan(job, namespace="default", api=api, owner="alice", files={})
 
 
 def foreign(name: str = "theirs") -> dict[str, Any]:
@@ -286,9 +286,9 @@ def test_everything_created_belongs_to_the_job(api: FakeApi, backend: Kubernetes
 
 def test_what_is_applied_is_the_plan_unchanged(api: FakeApi, backend: KubernetesBackend):
     made = plan()
-    before = manifests.to_yaml(made.objects)
+    before = to_yaml(made.objects)
     backend.apply(made)
-    assert manifests.to_yaml(made.objects) == before
+    assert to_yaml(made.objects) == before
     job = api.find("MPIJob", "demo")
     assert job is not None
     given = made.objects[0]["spec"]
@@ -423,7 +423,7 @@ def test_somebody_elses_object_is_never_deleted(api: FakeApi, backend: Kubernete
 
 def test_a_missing_namespace_is_named(backend: KubernetesBackend):
     job = MPIJob(name="demo", command="true", image="i")
-    made = manifests.plan(job, namespace="nowhere", api=ApiVersion.V2BETA1, owner="alice", files={})
+    made = render.plan(job, namespace="nowhere", api=ApiVersion.V2BETA1, owner="alice", files={})
     with pytest.raises(NotFound, match="there is no namespace nowhere"):
         backend.apply(made)
 

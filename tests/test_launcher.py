@@ -12,7 +12,7 @@ import yaml
 
 from arena_topo.errors import InvalidJob
 from arena_topo.job import Duration, EnvVar, MPIJob
-from arena_topo.manifests import plan
+from arena_topo.manifests.render import plan
 from arena_topo.manifests.versions import ApiVersion
 
 OPERATORS = (ApiVersion.V2BETA1, ApiVersion.V1)

@@ -17,14 +17,13 @@ from pathlib import Path
 
 import pytest
 
-from arena_topo import manifests
 from arena_topo.backends import JobStatus, LogOptions, Options, Phase
 from arena_topo.backends.local import ledger, processes, seating
 from arena_topo.backends.local.engine import LocalBackend, open_backend, search_path
 from arena_topo.errors import AlreadyExists, ArenaError, NotFound, UsageError
 from arena_topo.examples import allreduce
 from arena_topo.job import Claim, Duration, EnvVar, MPIImplementation, MPIJob, Quantity
-from arena_topo.manifests import Forecast
+from arena_topo.manifests import Forecast, render
 from arena_topo.manifests.versions import ApiVersion
 from arena_topo.solver import Policy, Reason, Request, Unplaceable, place
 from arena_topo.topology import NodeName
@@ -128,7 +127,7 @@ def submit(engine: LocalBackend, wanted: MPIJob, api: ApiVersion = ApiVersion.V2
         request = Request(workers=wanted.workers, gpus=wanted.gpus)
         with suppress(Unplaceable):
             placement = place(request, cluster)
-    plan = manifests.plan(
+    plan = render.plan(
         wanted,
         namespace="default",
         api=api,
@@ -527,7 +526,7 @@ def test_a_plan_whose_gpus_were_taken_meanwhile_is_made_anew(engine):
         wanted = job(name, LONG)
         request = Request(workers=4, gpus=1)
         plans.append(
-            manifests.plan(
+            render.plan(
                 wanted,
                 namespace="default",
                 api=ApiVersion.V2BETA1,
@@ -553,7 +552,7 @@ def test_a_job_that_had_to_wait_gets_the_best_place_there_is_when_its_turn_comes
     taken = {"dgx-1-v100-0": 0b10111110, "dgx-1-v100-1": 0xFF}
     poor = place(request, seating.less(seating.machines("dgx-1-v100:2"), taken))
     assert (poor.assignments[0].gpus, poor.bandwidth < 20) == ((0,), True)
-    plan = manifests.plan(
+    plan = render.plan(
         job("pair", LONG, workers=2),
         namespace="default",
         api=ApiVersion.V2BETA1,
@@ -905,7 +904,7 @@ def test_a_job_that_ends_while_another_is_submitted_keeps_its_exit_code(engine, 
 
     wanted = job("other", LONG)
     cluster = engine.cluster()
-    plan = manifests.plan(
+    plan = render.plan(
         wanted,
         namespace="default",
         api=ApiVersion.V2BETA1,

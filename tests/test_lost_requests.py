@@ -19,7 +19,7 @@ from proxy import Proxy, Trouble
 
 from arena_topo import cli
 from arena_topo.backends.kubernetes import connection
-from arena_topo.manifests.values import INCOMPLETE, RECORDED, STATE
+from arena_topo.manifests import INCOMPLETE, RECORDED, STATE
 
 NAME = "gang-7"
 GANG = ("--image", "i", "--workers", "2", "--gpus", "2", "--gputopology", "mpirun x")

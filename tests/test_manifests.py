@@ -34,23 +34,12 @@ from arena_topo.job import (
     Toleration,
 )
 from arena_topo.job.syntax import is_name
-from arena_topo.manifests import (
-    HOST_STAGED,
-    Binding,
-    Forecast,
-    Guarantee,
-    Mechanisms,
-    Plan,
-    bind,
-    check,
-    parse_map,
-    placed,
-    placement_map,
-    plan,
-    recorded,
-    to_json,
-    to_yaml,
-)
+from arena_topo.manifests import Binding, Forecast, Guarantee, Mechanisms, Plan
+from arena_topo.manifests.binding import bind
+from arena_topo.manifests.pinning import placed
+from arena_topo.manifests.record import HOST_STAGED, parse_map, placement_map, recorded
+from arena_topo.manifests.render import check, plan
+from arena_topo.manifests.serialize import to_json, to_yaml
 from arena_topo.manifests.versions import ApiVersion
 from arena_topo.solver import UNLIMITED, Assignment, Placement, Proof
 from arena_topo.topology import GPU, Cluster, Machine, Node, NodeName, Taint, flat, gpu_set
@@ -1293,6 +1282,6 @@ def test_a_worker_is_ready_once_its_sshd_listens_on_whatever_port_the_image_chos
 
 
 def test_importing_the_module_loads_neither_yaml_nor_templates():
-    code = "import sys, arena_topo.manifests; print({'yaml', 'jinja2'} & set(sys.modules))"
+    code = "import sys, arena_topo.manifests.render; print({'yaml', 'jinja2'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"

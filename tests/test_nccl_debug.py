@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from arena_topo.job import EnvVar, MPIJob, PodShape
-from arena_topo.manifests import plan
+from arena_topo.manifests.render import plan
 from arena_topo.manifests.versions import ApiVersion
 
 SUBSYSTEMS = "INIT,BOOTSTRAP,ENV,GRAPH,NET"

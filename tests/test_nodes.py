@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from arena_topo import cli
 from arena_topo.backends import observed
-from arena_topo.manifests.values import FORMAT, GUARANTEE
+from arena_topo.manifests import FORMAT, GUARANTEE
 from arena_topo.topology import TAINT
 from arena_topo.workflow import nodes
 from arena_topo.workflow.nodes import Use

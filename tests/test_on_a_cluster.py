@@ -20,14 +20,14 @@ from clusters import Live
 from fake_api import kubeconfig
 from proxy import Proxy
 
-from arena_topo import cli, controller, manifests, workflow
+from arena_topo import cli, controller, workflow
 from arena_topo.backends import Options, Phase
 from arena_topo.backends.kubernetes import connection
 from arena_topo.backends.kubernetes import engine as kubernetes
 from arena_topo.errors import AccessDenied
 from arena_topo.job import BindingChoice, KeyValue, MPIJob
-from arena_topo.manifests import install
-from arena_topo.manifests.values import FORECAST, GPU_GROUP, MAP, STATE
+from arena_topo.manifests import FORECAST, GPU_GROUP, MAP, STATE, install
+from arena_topo.manifests.record import parse_map
 from arena_topo.topology import TAINT
 from arena_topo.workflow import submission
 
@@ -134,7 +134,7 @@ class Site:
     def record(self, name: str) -> dict[int, tuple[str, tuple[int, ...]]]:
         """The node and the GPUs of each worker, as they are recorded on the job."""
         text = self.there(name)["metadata"]["annotations"][MAP]
-        return {index: (node, gpus) for index, node, gpus in manifests.parse_map(text)}
+        return {index: (node, gpus) for index, node, gpus in parse_map(text)}
 
     def runs(self, name: str) -> bool:
         found = self.there(name)
@@ -165,7 +165,7 @@ class Site:
         for job in self.live.call("GET", self.live.path("mpijobs", group=JOBS)).body["items"]:
             name, notes = job["metadata"]["name"], job["metadata"]["annotations"]
             if job["spec"]["runPolicy"]["suspend"] is False:
-                for index, node, gpus in manifests.parse_map(notes[MAP]):
+                for index, node, gpus in parse_map(notes[MAP]):
                     for gpu in gpus:
                         found.setdefault(("record", node, gpu), []).append(f"{name}-{index}")
         for pod in self.live.call("GET", self.live.path("pods")).body["items"]:

@@ -10,10 +10,11 @@ import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from arena_topo import manifests, output
+from arena_topo import output
 from arena_topo.backends import Event, Instance, JobStatus, Phase
 from arena_topo.errors import ArenaError
 from arena_topo.manifests import Binding, Forecast, Guarantee
+from arena_topo.manifests.serialize import object_name
 from arena_topo.solver import Reason, Refusal, Unplaceable, Verdict
 from arena_topo.topology import GPU, NIC, SYS, Link, LinkKind, Machine
 
@@ -423,8 +424,8 @@ def test_a_complaint_says_what_why_and_what_to_try():
 def test_objects_are_named_as_kubectl_names_them():
     job = {"apiVersion": "kubeflow.org/v2beta1", "kind": "MPIJob", "metadata": {"name": "x"}}
     files = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x-mpijob"}}
-    assert manifests.object_name(job) == "mpijob.kubeflow.org/x"
-    assert manifests.object_name(files) == "configmap/x-mpijob"
+    assert object_name(job) == "mpijob.kubeflow.org/x"
+    assert object_name(files) == "configmap/x-mpijob"
 
 
 # ---------------------------------------------------------------- refusals, and narrow screens

@@ -23,9 +23,11 @@ from arena_topo.backends import Options
 from arena_topo.backends.local import engine as local
 from arena_topo.errors import InvalidJob
 from arena_topo.job import Device, EnvVar, KeyValue, MPIJob, PodShape, Quantity
-from arena_topo.manifests import HOST_STAGED, Plan, job_of, parse_map
-from arena_topo.manifests import plan as build
-from arena_topo.manifests.shape import visible
+from arena_topo.manifests import Plan
+from arena_topo.manifests.pinning import visible
+from arena_topo.manifests.record import HOST_STAGED, parse_map
+from arena_topo.manifests.render import plan as build
+from arena_topo.manifests.request import job_of
 from arena_topo.manifests.versions import ApiVersion
 from arena_topo.solver import Placement, Reason, Request, Unplaceable, place
 from arena_topo.solver.gang import value

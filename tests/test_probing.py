@@ -11,13 +11,12 @@ import pytest
 from fake_api import FakeApi, kubeconfig
 from fake_resources import Refused, Resource
 
-from arena_topo import manifests
 from arena_topo.backends import Options
 from arena_topo.backends.kubernetes import engine
 from arena_topo.backends.local import engine as local
 from arena_topo.errors import AccessDenied, ClusterError, TimedOut
 from arena_topo.job import MPIJob
-from arena_topo.manifests import Mechanisms, install
+from arena_topo.manifests import Mechanisms, install, render
 from arena_topo.manifests.versions import ApiVersion
 from arena_topo.solver import Assignment, Placement, Proof
 from arena_topo.topology import GPU, Cluster, Machine, Node, NodeName, flat
@@ -245,7 +244,7 @@ def test_workers_of_a_placed_template_get_their_places_from_the_printed_policies
             tier="node",
             proof=Proof(optimal=True, bound=1.0),
         )
-        made = manifests.plan(
+        made = render.plan(
             MPIJob(name=name, image="i", command="c", gpus=2, workers=3, gputopology=True),
             namespace="team-a",
             api=ApiVersion.V2BETA1,

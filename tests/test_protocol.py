@@ -34,14 +34,14 @@ from interleaving import (
     with_one_switch,
 )
 
-from arena_topo import manifests, workflow
+from arena_topo import workflow
 from arena_topo.backends import Options
 from arena_topo.backends.kubernetes import engine as kubernetes
 from arena_topo.backends.kubernetes.queue import KubernetesQueue
 from arena_topo.backends.queue import QueuedJob
 from arena_topo.job import MPIJob
-from arena_topo.manifests import Plan, transition
-from arena_topo.manifests.values import FORECAST, GPU_GROUP, MAP, STATE, Mechanisms
+from arena_topo.manifests import FORECAST, GPU_GROUP, MAP, STATE, Mechanisms, Plan, patches
+from arena_topo.manifests.record import parse_map
 from arena_topo.topology import TAINT, published
 from arena_topo.workflow import fairness, planning, starting, submission
 
@@ -183,7 +183,7 @@ class World:
             assert notes[STATE] == "placed", f"{name} runs, but it is {notes[STATE]}"
             exact = json.loads(notes[FORECAST])["guarantee"] == "gpus"
             each = gpus_of(job)
-            for _, node, gpus in manifests.parse_map(notes[MAP]):
+            for _, node, gpus in parse_map(notes[MAP]):
                 counts[node] += each
                 assert not exact or len(gpus) == each, (name, notes[MAP])
                 for gpu in gpus:
@@ -238,7 +238,7 @@ class World:
             json.loads(job["metadata"]["annotations"][FORECAST])["guarantee"] == "gpus"
             for job in (one, other)
         )
-        mine, its = (manifests.parse_map(text) for text in maps)
+        mine, its = (parse_map(text) for text in maps)
         if exact:
             sets = [
                 {(node, gpu) for _, node, gpus in workers for gpu in gpus}
@@ -698,7 +698,7 @@ def test_a_record_counts_beside_pods_of_an_earlier_placement(
 def without_record(stored: Any, *, suspend: bool | None) -> Iterator[dict[str, Any]]:
     yield {"op": "test", "path": "/metadata/uid", "value": stored["metadata"]["uid"]}
     if suspend is not None:
-        yield {"op": "test", "path": transition.SUSPEND, "value": suspend}
+        yield {"op": "test", "path": patches.SUSPEND, "value": suspend}
 
 
 class TestWhatIsExploredIsEnoughToNotice:
@@ -717,7 +717,7 @@ class TestWhatIsExploredIsEnoughToNotice:
             two(build(), running=1, a=TAKES_ALL, b=TAKES_ALL)
 
     def test_a_resume_that_does_not_test_the_record(self, build, monkeypatch) -> None:
-        monkeypatch.setattr(transition, "_unchanged", without_record)
+        monkeypatch.setattr(patches, "_unchanged", without_record)
         with pytest.raises(AssertionError, match="a runs, but it is waiting"):
             stalled(build(), every=True)
 

@@ -16,10 +16,10 @@ from cube_mesh import machine, matrix
 from fake_api import FakeApi, kubeconfig
 from fake_cluster import FakeCluster
 
-from arena_topo import manifests
 from arena_topo.backends import Options
 from arena_topo.backends.kubernetes import engine as kubernetes
-from arena_topo.manifests.values import FORECAST, GPU_GROUP, MAP, STATE
+from arena_topo.manifests import FORECAST, GPU_GROUP, MAP, STATE
+from arena_topo.manifests.record import parse_map
 from arena_topo.topology import TAINT, published
 from arena_topo.workflow import submission
 from arena_topo.workflow.fairness import STALE
@@ -81,7 +81,7 @@ class Guarded(FakeApi):
 
 
 def workers_of(job: dict[str, Any]) -> tuple[tuple[int, str, tuple[int, ...]], ...]:
-    return manifests.parse_map(job["metadata"]["annotations"][MAP])
+    return parse_map(job["metadata"]["annotations"][MAP])
 
 
 class World:

@@ -14,7 +14,6 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from kube_objects import node
 
-from arena_topo import manifests
 from arena_topo.backends import observed
 from arena_topo.backends.queue import queued
 from arena_topo.errors import InvalidJob
@@ -28,8 +27,8 @@ from arena_topo.job import (
     Quantity,
     Toleration,
 )
+from arena_topo.manifests import MAP, REQUEST, STATE, TRIES, render
 from arena_topo.manifests.request import asked, job_of, requested
-from arena_topo.manifests.values import MAP, REQUEST, STATE, TRIES
 from arena_topo.manifests.versions import ApiVersion
 
 PLACED = [
@@ -83,7 +82,7 @@ def jobs(draw: st.DrawFn) -> MPIJob:
 
 
 def stored(job: MPIJob, api: ApiVersion = ApiVersion.V2BETA1) -> dict[str, Any]:
-    plan = manifests.plan(job, namespace="default", api=api, owner="alice", files={}, waiting="no")
+    plan = render.plan(job, namespace="default", api=api, owner="alice", files={}, waiting="no")
     found = json.loads(json.dumps(plan.objects[0]))
     found["metadata"].setdefault("annotations", {})[REQUEST] = requested(job)
     return found

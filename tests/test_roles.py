@@ -12,15 +12,16 @@ import pytest
 from fake_api import FakeApi, kubeconfig
 from fake_cluster import FakeCluster
 
-from arena_topo import cli, manifests
+from arena_topo import cli
 from arena_topo.backends import Options
 from arena_topo.backends.kubernetes import engine
 from arena_topo.backends.kubernetes.admin import Administration
 from arena_topo.backends.kubernetes.connection import Connection
 from arena_topo.backends.kubernetes.publishing import Report, Reports
 from arena_topo.errors import AccessDenied
-from arena_topo.manifests import install, values
+from arena_topo.manifests import MAP, install
 from arena_topo.manifests.install import Installation, Right
+from arena_topo.manifests.record import parse_map
 from arena_topo.topology import published
 from arena_topo.workflow.machines import publishing
 
@@ -371,7 +372,7 @@ def test_a_job_of_somebody_who_may_only_submit_is_placed_by_the_controller(arena
     stored = api.find("MPIJob", "demo", "team-a")
     assert stored is not None
     assert stored["spec"]["runPolicy"]["suspend"] is False
-    assert stored["metadata"]["annotations"][values.MAP].startswith("node-1/")
+    assert stored["metadata"]["annotations"][MAP].startswith("node-1/")
 
 
 def test_a_mistyped_level_is_found_before_a_job_is_left_to_the_controller(arena, api):
@@ -448,8 +449,8 @@ def stored_places(api: FakeApi) -> list[list[int]]:
     """The GPUs of each worker, as the job says."""
     stored = api.find("MPIJob", "demo", "team-a")
     assert stored is not None
-    record = stored["metadata"]["annotations"][values.MAP]
-    return [list(gpus) for _, _, gpus in manifests.parse_map(record)]
+    record = stored["metadata"]["annotations"][MAP]
+    return [list(gpus) for _, _, gpus in parse_map(record)]
 
 
 # ---------------------------------------------------------------- what policies add to the roles

@@ -15,13 +15,13 @@ import pytest
 from fake_api import FakeApi, kubeconfig
 from fake_cluster import FakeCluster
 
-from arena_topo import manifests, workflow
+from arena_topo import workflow
 from arena_topo.backends import Options, Phase
 from arena_topo.backends.kubernetes import engine as kubernetes
 from arena_topo.errors import ArenaError, ClusterError, NotFound, NotPossible
 from arena_topo.job import KeyValue, MPIJob
-from arena_topo.manifests import install
-from arena_topo.manifests.values import FORECAST, GATE, MAP, STATE, TRIES
+from arena_topo.manifests import FORECAST, GATE, MAP, STATE, TRIES, install
+from arena_topo.manifests.record import parse_map
 from arena_topo.solver import Unplaceable
 from arena_topo.topology import presets, published
 from arena_topo.workflow import assembling, comparison, gathering, submission
@@ -108,7 +108,7 @@ class World:
         """A gang that runs: every worker is where the record says."""
         job = self.job(name)
         assert job["spec"]["runPolicy"]["suspend"] is False
-        places = manifests.parse_map(job["metadata"]["annotations"][MAP])
+        places = parse_map(job["metadata"]["annotations"][MAP])
         assert len(places) == workers
         self.until(lambda: self.nodes(name) == [node for _, node, _ in places])
 

@@ -16,8 +16,7 @@ from arena_topo import workflow
 from arena_topo.backends import JobStatus, Options, Phase
 from arena_topo.errors import AlreadyExists, InvalidJob, TimedOut, UsageError
 from arena_topo.job import ConfigFile, Device, KeyValue, MPIJob, Toleration
-from arena_topo.manifests import Guarantee
-from arena_topo.manifests.values import REQUEST
+from arena_topo.manifests import REQUEST, Guarantee
 from arena_topo.manifests.versions import ApiVersion
 from arena_topo.solver import Unplaceable, Verdict
 from arena_topo.topology import Cluster, GPUSet, Node, NodeName, Taint, presets

@@ -13,12 +13,11 @@ from fake_api import FakeApi, kubeconfig
 from fake_cluster import FakeCluster
 from fake_operator import FakeOperator
 
-from arena_topo import manifests
 from arena_topo.backends import Backend, Options, Phase
 from arena_topo.backends.kubernetes import engine as kubernetes
 from arena_topo.backends.local import engine as local
 from arena_topo.job import MPIJob
-from arena_topo.manifests import Plan
+from arena_topo.manifests import Plan, render
 from arena_topo.topology import presets, published
 
 
@@ -51,7 +50,7 @@ class World(Protocol):
 
 def planned(backend: Backend, job: MPIJob, **more: Any) -> Plan:
     """What `submit` would apply for a job on an engine."""
-    return manifests.plan(
+    return render.plan(
         job,
         namespace=backend.default_namespace(),
         api=backend.api_version(),

@@ -16,7 +16,7 @@ from arena_topo.backends.objects import Object, of
 from arena_topo.backends.projection import PROJECTIONS, project, publishes_topology
 from arena_topo.backends.usage import Use, Witnesses, amount, uses_of
 from arena_topo.errors import UnreadableTopology
-from arena_topo.manifests.values import FORMAT
+from arena_topo.manifests import FORMAT
 from arena_topo.topology import (
     GPU_RESOURCES,
     MOST_GPUS,

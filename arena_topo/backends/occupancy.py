@@ -20,7 +20,7 @@ from arena_topo.backends.dump import Damage
 from arena_topo.backends.kubernetes.status import pod_status
 from arena_topo.backends.objects import Object, items, of
 from arena_topo.backends.usage import OVER, Use, amount, gpu_count
-from arena_topo.manifests.values import GPU_GROUP, GPU_VISIBLE
+from arena_topo.manifests import GPU_GROUP, GPU_VISIBLE
 from arena_topo.topology import Cluster, GPUSet, Knowledge, Node, count, gpu_set, members
 from arena_topo.topology.fabricfile import FabricFile
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from arena_topo import manifests
 from arena_topo.backends import slices
 from arena_topo.backends.objects import Object, items, of, only, texts
 from arena_topo.backends.queue import suspender
@@ -15,7 +14,7 @@ from arena_topo.backends.usage import (
     worker_replicas,
     worker_template,
 )
-from arena_topo.manifests.values import (
+from arena_topo.manifests import (
     FORECAST,
     FORMAT,
     GATE,
@@ -26,6 +25,7 @@ from arena_topo.manifests.values import (
     REQUEST,
     STATE,
 )
+from arena_topo.manifests.record import is_node_name
 from arena_topo.topology import published
 
 _POD_ANNOTATIONS = (GPU_GROUP, GPU_VISIBLE, ACK_ALLOCATION, GUARANTEE, FORMAT)
@@ -45,7 +45,7 @@ def project(kind: str, one: Object) -> dict[str, Any]:
     name = small["metadata"].get("name")
     if not isinstance(name, str) or not name:
         raise ValueError("it has no name")
-    if kind == "Node" and not manifests.is_node_name(name):
+    if kind == "Node" and not is_node_name(name):
         raise ValueError("no node can be called so")
     return {"kind": kind, **small}
 

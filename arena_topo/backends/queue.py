@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from arena_topo.backends import slices
 from arena_topo.backends.objects import items, of
 from arena_topo.backends.usage import job_over
-from arena_topo.manifests.values import (
+from arena_topo.manifests import (
     FORMAT,
     INCOMPLETE,
     MAP,

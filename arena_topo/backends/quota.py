@@ -13,8 +13,7 @@ from typing import Any
 
 from arena_topo.backends.objects import items, of
 from arena_topo.backends.usage import amount
-from arena_topo.manifests import Manifest
-from arena_topo.manifests.values import QUOTA
+from arena_topo.manifests import QUOTA, Manifest
 
 Object = Mapping[str, Any]
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from arena_topo.backends.objects import Object, items, of, only, texts
-from arena_topo.manifests.values import FORMAT
+from arena_topo.manifests import FORMAT
 from arena_topo.topology import (
     GPU,
     MOST_GPUS,

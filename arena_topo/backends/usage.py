@@ -17,12 +17,11 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from arena_topo import manifests
 from arena_topo.backends.objects import Object, items, of
 from arena_topo.backends.slices import Claimed
 from arena_topo.job import Quantity
-from arena_topo.manifests import request
-from arena_topo.manifests.values import FORECAST, FORMAT, GPU_GROUP, GUARANTEE, MAP, STATE
+from arena_topo.manifests import FORECAST, FORMAT, GPU_GROUP, GUARANTEE, MAP, STATE, request
+from arena_topo.manifests.record import parse_map
 from arena_topo.topology import GPU_RESOURCES, GPUSet, count, gpu_set, published
 
 ACK_ALLOCATION = "gputopology.alibabacloud.com/allocation"
@@ -412,7 +411,7 @@ def _add_record(
         return
     who = f"MPIJob {meta.get('namespace', '')}/{meta['name']}"
     try:
-        workers = manifests.parse_map(str(annotations[MAP]))
+        workers = parse_map(str(annotations[MAP]))
         replicas, each = _asked_for(job)
     except (TypeError, ValueError) as error:
         notes.append(

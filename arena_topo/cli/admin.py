@@ -23,6 +23,7 @@ from arena_topo.cli.terminal import columns
 from arena_topo.errors import UsageError
 from arena_topo.flag import Flag
 from arena_topo.job import KeyValue
+from arena_topo.manifests.serialize import object_name, to_json, to_yaml
 from arena_topo.workflow import opening
 
 if TYPE_CHECKING:
@@ -156,13 +157,11 @@ def install(
         # The reason of each right is a comment, which objects cannot keep.
         show(installing.text(wanted))
     else:
-        from arena_topo import manifests  # noqa: PLC0415 - only here
-
         objects = installing.objects(wanted)
         if output_format is Document.NAME:
-            show("".join(f"{manifests.object_name(one)}\n" for one in objects))
+            show("".join(f"{object_name(one)}\n" for one in objects))
         else:
-            show(manifests.to_json(objects))
+            show(to_json(objects))
 
 
 def _diff(wanted: Installation, everywhere: Globals) -> None:
@@ -179,7 +178,6 @@ def _diff(wanted: Installation, everywhere: Globals) -> None:
 
 
 def _remove(everywhere: Globals, output_format: Document) -> None:
-    from arena_topo import manifests  # noqa: PLC0415 - loads YAML
     from arena_topo.workflow import install as removing  # noqa: PLC0415 - the verbs load late
 
     found = removing.removal(_admin(engine(everywhere)))
@@ -191,9 +189,9 @@ def _remove(everywhere: Globals, output_format: Document) -> None:
     if not found.objects:
         say("Nothing of arena-topo is installed.")
     elif output_format is Document.NAME:
-        show("".join(f"{manifests.object_name(one)}\n" for one in found.objects))
+        show("".join(f"{object_name(one)}\n" for one in found.objects))
     else:
-        write = manifests.to_json if output_format is Document.JSON else manifests.to_yaml
+        write = to_json if output_format is Document.JSON else to_yaml
         show(write(found.objects))
 
 

@@ -26,7 +26,7 @@ def facts(*, verbose: bool) -> dict[str, Any]:
     known["pythonVersion"] = platform.python_version()
     known["platform"] = f"{sys.platform}/{os.uname().machine}"
     if verbose:
-        from arena_topo.manifests.render import template_folder  # noqa: PLC0415 - only here
+        from arena_topo.manifests.templates import template_folder  # noqa: PLC0415 - only here
 
         known["templates"] = str(template_folder())
         known["packages"] = _packages()

@@ -43,6 +43,7 @@ from arena_topo.escaping import one_line
 from arena_topo.flag import Flag
 from arena_topo.job import MPIJob
 from arena_topo.manifests import Manifest, Plan
+from arena_topo.manifests.serialize import object_name, to_json, to_yaml
 from arena_topo.manifests.versions import ApiVersion
 from arena_topo.workflow import opening, submitting
 from arena_topo.workflow.submitting import Exists, There
@@ -398,9 +399,7 @@ def _world(
 
 
 def _printed(objects: Sequence[Manifest], document: Document) -> str:
-    from arena_topo import manifests  # noqa: PLC0415 - loads YAML
-
     if document is Document.NAME:
-        return "".join(f"{manifests.object_name(one)}\n" for one in objects)
-    text = manifests.to_json(objects) if document is Document.JSON else manifests.to_yaml(objects)
+        return "".join(f"{object_name(one)}\n" for one in objects)
+    text = to_json(objects) if document is Document.JSON else to_yaml(objects)
     return text if text.endswith("\n") else text + "\n"

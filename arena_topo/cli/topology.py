@@ -42,6 +42,7 @@ from arena_topo.cli.terminal import columns, draws
 from arena_topo.errors import ArenaError, UsageError
 from arena_topo.flag import Flag, Word
 from arena_topo.manifests import Manifest
+from arena_topo.manifests.serialize import object_name, to_json, to_yaml
 
 if TYPE_CHECKING:
     from arena_topo.topology import Cluster, Machine, Node
@@ -415,11 +416,9 @@ def _emulated(cluster: Cluster) -> str:
 
 
 def _manifest(manifest: Manifest, document: Document) -> str:
-    from arena_topo import manifests  # noqa: PLC0415 - loads YAML
-
     if document is Document.NAME:
-        return f"{manifests.object_name(manifest)}\n"
-    write = manifests.to_json if document is Document.JSON else manifests.to_yaml
+        return f"{object_name(manifest)}\n"
+    write = to_json if document is Document.JSON else to_yaml
     return write([manifest]).rstrip("\n") + "\n"
 
 

@@ -1,166 +1,192 @@
-"""A job and its placement -> a Plan of Kubernetes objects, for v1alpha1, v1 and v2beta1.
+"""A job and its placement -> a Plan of Kubernetes objects, for each version of MPIJob.
 
-    values      Plan and the small values in it
-    render      a job -> its objects, through the templates; nothing is pinned yet
-    volumes     what is mounted where in the containers
-    binding     how a placement is made to hold: which mechanism, and what that guarantees
-    pinning     the job with its workers pinned, and without
-    claims      the claims of GPUs that workers take
-    gates       the patch that gives one worker its place
-    request     what a job asked of the solver, for whoever starts it later
-    transition  the JSON patches between waiting, placed, held and running
-    record      what is written on a job about its placement, and read back
-    text        objects -> YAML and JSON that kubectl takes for the same objects
+    versions     what the MPIJob versions can do, a row for each
+    render       a job -> its Plan: the objects, through the templates, and their pins
+    templates    the Jinja environment
+    volumes      what is mounted where in the containers
+    binding      how a placement is made to hold: which mechanism, and what that guarantees
+    pinning      the job with its workers pinned, and without; the patch of a worker at its gate
+    claims       the claims of GPUs that workers take
+    request      what a job asked of the solver, for whoever starts it later
+    record       what is written on a job about its placement, and read back
+    patches      the JSON patches between waiting, placed, held and running
+    serialize    objects -> YAML and JSON that kubectl takes for the same objects
+    install      what an administrator applies once
 
+Here are the Plan, the small values in it, and the annotations by which jobs and pods carry them.
 Pure but for reading the templates and the path of a `--config-file` without a target.
 """
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from arena_topo.manifests.values import Binding, Forecast, Guarantee, Manifest, Mechanisms, Plan
 from arena_topo.manifests.versions import ApiVersion
 
 if TYPE_CHECKING:
-    from arena_topo.job import ConfigFile, MPIJob
-    from arena_topo.manifests.binding import bind
-    from arena_topo.manifests.claims import claims_of
-    from arena_topo.manifests.gates import waits_at_gate, worker_patch
-    from arena_topo.manifests.pinning import claims_gpus, dropped, gated, placed, unplaced
-    from arena_topo.manifests.record import (
-        HOST_STAGED,
-        is_node_name,
-        parse_map,
-        placement_map,
-        recorded,
-    )
-    from arena_topo.manifests.render import check, render
-    from arena_topo.manifests.request import job_of, requested
-    from arena_topo.manifests.text import object_name, to_json, to_yaml
+    from arena_topo.job import MPIJob
     from arena_topo.solver import Placement, Request
-    from arena_topo.topology import Cluster
 
-__all__ = [
-    "HOST_STAGED",
-    "Binding",
-    "Forecast",
-    "Guarantee",
-    "Manifest",
-    "Mechanisms",
-    "Plan",
-    "bind",
-    "check",
-    "claims_gpus",
-    "claims_of",
-    "dropped",
-    "gated",
-    "is_node_name",
-    "job_of",
-    "object_name",
-    "parse_map",
-    "placed",
-    "placement_map",
-    "plan",
-    "recorded",
-    "render",
-    "requested",
-    "to_json",
-    "to_yaml",
-    "unplaced",
-    "waits_at_gate",
-    "worker_patch",
-]
+Manifest = dict[str, Any]
 
-
-_ROOMS = {
-    "binding": ("bind",),
-    "claims": ("claims_of",),
-    "gates": ("waits_at_gate", "worker_patch"),
-    "pinning": ("claims_gpus", "dropped", "gated", "placed", "unplaced"),
-    "record": ("HOST_STAGED", "is_node_name", "parse_map", "placement_map", "recorded"),
-    "render": ("check", "render"),
-    "request": ("job_of", "requested"),
-    "text": ("object_name", "to_json", "to_yaml"),
-}
+FORMAT = "arena-topo.io/format"
+STATE = "arena-topo.io/state"
+MAP = "arena-topo.io/placement"
+"""On a job: its recorded placement. On its worker template: what the admission policy reads."""
+RECORDED = "arena-topo.io/recorded"
+"""When the placement was recorded, by the server's clock (RFC 3339)."""
+REQUEST = "arena-topo.io/request"
+"""What the job asked of the solver, for whoever starts it later (JSON)."""
+TRIES = "arena-topo.io/tries"
+"""How often the whole gang was taken back after a start that could not complete."""
+PROPOSED = "arena-topo.io/proposed"
+"""On a running job with a record that its author has not compared with others yet."""
+INCOMPLETE = "arena-topo.io/incomplete"
+"""On a job that is being created: what it owns, such as its files, is not all there yet."""
+FORECAST = "arena-topo.io/forecast"
+GUARANTEE = "arena-topo.io/guarantee"
+GATE = "arena-topo.io/placement"
+"""The scheduling gate of workers that have no node yet."""
+INLINE = "arena-topo.io/inline-placement"
+"""Label of workers that the admission policy places; its value is the format of the map."""
+MAP_FORMAT = "v1"
+"""The grammar of the map. A policy for another one leaves the pods alone, at their gate."""
+CLAIMS = "arena-topo.io/claims"
+"""Label of workers that the admission policy gives a claim each."""
+PER_WORKER = "per-worker"
+GANG = "arena-topo.io/gang"
+"""Label of workers that the admission policy joins to the PodGroup of their job."""
+UNPINNED = "arena-topo.io/unpinned"
+"""On a pinned template: what of it the pins have replaced (JSON), where they did."""
+GPU_GROUP = "topology.kubernetes.io/gpu-group"
+GPU_VISIBLE = "topology.kubernetes.io/gpu-visible"
 
 
-def __getattr__(name: str) -> Any:
-    """What commands that only look never need is imported when it is first asked for (PEP 562)."""
-    for room, names in _ROOMS.items():
-        if name in names:
-            return getattr(importlib.import_module(f"{__name__}.{room}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+POD_GROUPS = ("v1beta1", "v1alpha2")
+"""Versions of scheduling.k8s.io in which PodGroups can be written, best first: Kubernetes 1.37
+serves the first, 1.36 the second."""
 
 
-def plan(
-    job: MPIJob,
-    *,
-    namespace: str,
-    api: ApiVersion,
-    owner: str,
-    files: Mapping[ConfigFile, str],
-    request: Request | None = None,
-    placement: Placement | None = None,
-    cluster: Cluster | None = None,
-    waiting: str | None = None,
-    binding: Binding | None = None,
-    mechanisms: Mechanisms | None = None,
-    kept: bool = False,
-) -> Plan:
-    """Build every object of a job; with a placement, pinned as firmly as the template allows.
+class Guarantee(StrEnum):
+    """What holds of a placement when the job runs."""
 
-    `owner` is the user's name; `files` holds the text of each `--config-file`. A job that must
-    wait is built suspended and unpinned. `binding` is for an engine that binds by itself; without
-    it, `bind` chooses by what `mechanisms` say that the cluster offers. `kept`: some nodes are kept
-    for topology jobs by ACK's label, so other GPU jobs go elsewhere. InvalidJob if this version
-    cannot express the job, or no namespace can be called so.
+    GPUS = "gpus"
+    """Each worker gets the GPUs of the plan."""
+    NODE = "node"
+    """Each worker gets its node; the kubelet picks the devices there."""
+    ADVISORY = "advisory"
+    """Nothing enforces the plan."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Binding:
+    """How a placement is made to hold: the mechanism, what it guarantees, if devices are injected.
+
+    `separate` says that the workers of one node are pods of their own, which NCCL cannot join
+    directly. `why` is one sentence for a person when the guarantee is less than `gpus`. `confirmed`
+    is False where the cluster could not be asked whether the mechanism works. `device_class` is
+    what claims name; `resource` what the workers ask for instead ("": what their template says).
+    `gang`: the scheduler itself holds the workers back until all can run, by a PodGroup of
+    scheduling.k8s.io in `gang_version`.
     """
-    from arena_topo.job.syntax import check_namespace  # noqa: PLC0415
-    from arena_topo.manifests.binding import bind, keeping, offered  # noqa: PLC0415
-    from arena_topo.manifests.claims import claims_of  # noqa: PLC0415
-    from arena_topo.manifests.pinning import kept_off, placed  # noqa: PLC0415
-    from arena_topo.manifests.record import annotated, forecast_of  # noqa: PLC0415
-    from arena_topo.manifests.render import check, remarks, render  # noqa: PLC0415
-    from arena_topo.topology.published import SCHEDULE_LABEL  # noqa: PLC0415
 
-    check_namespace(namespace)
-    check(job, api)
-    pinned = None if waiting is not None else placement
-    bound = None if pinned is None else binding or bind(job, pinned, cluster, api, mechanisms)
-    first, *others = render(
-        job,
-        namespace=namespace,
-        api=api,
-        owner=owner,
-        files=files,
-        resource=offered(job, pinned, cluster, api),
-        suspend=job.queue or waiting is not None,
-        topology=job.gputopology or pinned is not None,
-    )
-    forecast = None
-    if waiting is not None:
-        emulated = cluster is not None and cluster.emulated
-        forecast = Forecast(state="waiting", reason=waiting, emulated=emulated)
-    elif pinned is not None and bound is not None:
-        forecast = forecast_of(pinned, cluster, bound)
-        first = placed(first, pinned, bound, kept=keeping(pinned, cluster))
-        others += claims_of(first, pinned, bound, cluster)
-    elif kept and job.gpus and not any(one.key == SCHEDULE_LABEL for one in job.selector):
-        first = kept_off(first)
-    if forecast is not None:
-        first = annotated(first, forecast)
-    return Plan(
-        job=job,
-        namespace=namespace,
-        api=api,
-        objects=(first, *others),
-        request=request,
-        placement=placement,
-        binding=bound,
-        forecast=forecast,
-        waiting=waiting,
-        notes=(*remarks(job, api), *(cluster.notes if cluster is not None else ())),
-    )
+    name: str
+    guarantee: Guarantee
+    inject: bool = False
+    separate: bool = True
+    why: str | None = None
+    confirmed: bool = True
+    device_class: str = ""
+    resource: str = ""
+    gang: bool = False
+    gang_version: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mechanisms:
+    """What a cluster was found to offer for making placements hold; None: it could not be asked.
+
+    `admission`, `claims` and `gang` are the policies that give workers their node, their claim and
+    their PodGroup, as answered by a probe in the job's namespace; `gang_version` is that of
+    scheduling.k8s.io in which PodGroups are written, where there are any; `patches` whether the
+    caller may list and patch pods there. `classes` maps each DRA driver to a DeviceClass of its
+    GPUs (None: they could not be read), `extended` each of those classes to the extended resource
+    that it stands for, where it does. `quotas` are the ResourceQuotas of the namespace, as they are
+    stored. `suspends` says whether an MPIJob can be created suspended. `notes` say what could not
+    be found out, and why.
+    """
+
+    admission: bool | None = None
+    claims: bool | None = None
+    gang: bool | None = None
+    gang_version: str = ""
+    patches: bool | None = None
+    classes: Mapping[str, str] | None = None
+    extended: Mapping[str, str] = field(default_factory=dict)
+    quotas: tuple[Mapping[str, Any], ...] = ()
+    suspends: bool = True
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """What is recorded of a placement on the job itself, and shown ever after.
+
+    `state` is `waiting`, `placed` or `held`. Bandwidths are GB/s; None for a job of one GPU or
+    without a placement. `bus_bandwidth` is that of the GPUs, `usable` what the pods can use of it.
+    `optimal`: no placement gives these pods more; `bound` is the most that any GPUs have.
+    `assumed`: the bandwidth is that of a network whose speed nobody gave.
+    `workers` holds (index, node, GPU indexes); the indexes are empty where
+    the kubelet chooses. `confirmed` is False where the cluster could not be asked whether the
+    binding works, so that the guarantee is what it gives if it does. `blocked_by` is `quota` where
+    the quota of the namespace, and no lack of GPUs, keeps a gang waiting.
+    """
+
+    state: str
+    workers: tuple[tuple[int, str, tuple[int, ...]], ...] = ()
+    bus_bandwidth: float | None = None
+    usable: float | None = None
+    tier: str | None = None
+    binding: str | None = None
+    guarantee: str | None = None
+    confirmed: bool = True
+    optimal: bool | None = None
+    bound: float | None = None
+    emulated: bool = False
+    assumed: bool = False
+    reason: str | None = None
+    blocked_by: str | None = None
+
+    @property
+    def falls_short(self) -> bool:
+        """Whether the pods can use less than their GPUs have, so that others may give them more."""
+        ours, usable = self.bus_bandwidth, self.usable
+        return ours is not None and usable is not None and usable < ours
+
+
+QUOTA = "quota"
+"""What `Forecast.blocked_by` says of a gang that its namespace's quota keeps waiting."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Everything `submit` would create, in order; printed or applied, never rebuilt.
+
+    The first object is the MPIJob; the others will be owned by it. `request` is what the solver
+    was asked (None for a job that is not placed); `waiting` says in a sentence why the job cannot
+    start now, when it cannot. `notes` are what a person should know of the cluster it was made on.
+    """
+
+    job: MPIJob
+    namespace: str
+    api: ApiVersion
+    objects: tuple[Manifest, ...]
+    request: Request | None = None
+    placement: Placement | None = None
+    binding: Binding | None = None
+    forecast: Forecast | None = None
+    waiting: str | None = None
+    notes: tuple[str, ...] = ()

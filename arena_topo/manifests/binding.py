@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 
 from arena_topo.errors import ArenaError, InvalidJob
 from arena_topo.job import BindingChoice, MPIJob, PodShape
+from arena_topo.manifests import Binding, Guarantee, Mechanisms
 from arena_topo.manifests.claims import unclaimable, unmetered
-from arena_topo.manifests.values import Binding, Guarantee, Mechanisms
 from arena_topo.manifests.versions import ApiVersion, having
 from arena_topo.solver import Assignment, Placement
 from arena_topo.topology import ORDINARY, PUBLISHED, TAINT, Cluster, Node, NodeName, gpu_set

@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
+from arena_topo.manifests import Binding, Manifest
 from arena_topo.manifests.pinning import gpus_of, worker_template
-from arena_topo.manifests.values import Binding, Manifest
 from arena_topo.solver import Assignment, Placement
 from arena_topo.topology import ORDINARY, PUBLISHED, Cluster, Node, NodeName
 

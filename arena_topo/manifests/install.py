@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from arena_topo.errors import UsageError
-from arena_topo.manifests.values import Manifest
+from arena_topo.manifests import Manifest, templates
 from arena_topo.topology import published
 
 SYSTEM = published.OWN_NAMESPACE
@@ -58,7 +58,7 @@ GPU_LABELS = (
 """Labels by which nodes say that they have GPUs: NVIDIA's feature discovery and operator, ACK, GKE,
 ourselves."""
 
-_ROOMS = ("namespace", "policies", "roles", "controller", "agent")
+_PARTS = ("namespace", "policies", "roles", "controller", "agent")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,9 +122,6 @@ def check(installation: Installation) -> tuple[str, ...]:
 
 def text(installation: Installation) -> str:
     """Every object in the order in which it is to be created, as YAML with its reasons."""
-    from arena_topo.manifests.render import templates  # noqa: PLC0415 - most only want the names
-
-    environment = templates()
     context: dict[str, Any] = {
         "image": installation.image,
         "agent": installation.agent,
@@ -137,18 +134,13 @@ def text(installation: Installation) -> str:
         "alive": list(ALIVE),
     }
     wanted = {"controller": installation.controller, "agent": installation.agent}
-    rooms = [one for one in _ROOMS if wanted.get(one, True)]
-    return "---\n".join(
-        environment.get_template(f"install/{room}.yaml.j2").render(context) for room in rooms
-    )
+    parts = [one for one in _PARTS if wanted.get(one, True)]
+    return "---\n".join(templates.text(f"install/{one}.yaml.j2", context) for one in parts)
 
 
 def objects(installation: Installation) -> tuple[Manifest, ...]:
     """The same as values."""
-    import yaml
-
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    return tuple(yaml.load_all(text(installation), Loader=loader))
+    return tuple(templates.objects(text(installation)))
 
 
 def everything() -> tuple[Manifest, ...]:

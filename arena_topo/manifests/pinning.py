@@ -20,8 +20,7 @@ from copy import deepcopy
 from typing import Any
 
 from arena_topo.errors import ArenaError
-from arena_topo.manifests.record import parse_map, placement_map
-from arena_topo.manifests.values import (
+from arena_topo.manifests import (
     CLAIMS,
     FORMAT,
     GANG,
@@ -38,6 +37,7 @@ from arena_topo.manifests.values import (
     Guarantee,
     Manifest,
 )
+from arena_topo.manifests.record import parse_map, placement_map
 from arena_topo.solver import Placement
 from arena_topo.topology import ORDINARY, PUBLISHED, TAINT, NodeName, published
 
@@ -157,6 +157,86 @@ def kept_off(mpijob: Manifest) -> Manifest:
         for term in required.get("nodeSelectorTerms") or [{}]
     ]
     return kept
+
+
+def waits_at_gate(pod: Manifest) -> bool:
+    """Whether a pod is held by our gate: nobody has given it its place yet."""
+    gates = (pod.get("spec") or {}).get("schedulingGates") or ()
+    return any(one.get("name") == GATE for one in gates)
+
+
+def worker_patch(
+    pod: Manifest,
+    node: str,
+    gpus: tuple[int, ...],
+    visible: tuple[int, ...],
+    *,
+    guarantee: Guarantee | None = None,
+    kept: Iterable[str] = (),
+) -> Manifest:
+    """The strategic-merge patch that sends one gated worker to its node, as it was read.
+
+    `gpus` are the worker's, in ring order (none where the kubelet picks them), `visible` those that
+    its containers may see, in the order in which they are to see them. `guarantee` is written where
+    the template could not say it yet, `kept` are the effects of our taints on the node. Gates of
+    others stay, and so does every node requirement that the pod has. The server refuses the patch
+    for a pod that was made since under the same name, as its uid is another. ValueError if the pod
+    does not wait at our gate.
+    """
+    metadata, spec = pod["metadata"], pod["spec"]
+    if not waits_at_gate(pod):
+        raise ValueError(f"{metadata['name']} does not wait at the gate {GATE}")
+    before = metadata.get("annotations") or {}
+    notes: dict[str, str | None] = {FORMAT: "v1"}
+    if gpus:
+        notes[GPU_GROUP] = ",".join(map(str, gpus))
+        notes[GPU_VISIBLE] = ",".join(map(str, visible))
+    if guarantee is not None:
+        notes[GUARANTEE] = guarantee.value
+    if MAP in before:
+        # It was left for a policy that is not there: the worker has its place now.
+        notes[MAP] = None
+    affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
+    # The server replaces this list as a whole, and refuses one in which a term is missing.
+    terms = (affinity.get(_REQUIRED) or {}).get("nodeSelectorTerms") or [{}]
+    changed: Manifest = {
+        "affinity": {
+            "nodeAffinity": {
+                _REQUIRED: {"nodeSelectorTerms": [on_node(term, node) for term in terms]}
+            }
+        },
+        "schedulingGates": [{"$patch": "delete", "name": GATE}],
+    }
+    borne = list(spec.get("tolerations") or ())
+    for effect in sorted(set(kept)):
+        bears = {"key": TAINT, "operator": "Exists", "effect": effect}
+        if bears not in borne:
+            borne.append(bears)
+            changed["tolerations"] = borne
+    uid = {"uid": metadata["uid"]} if "uid" in metadata else {}
+    return {"metadata": {**uid, "annotations": notes}, "spec": changed}
+
+
+def visible(
+    workers: Iterable[tuple[int, str, tuple[int, ...]]], *, shared: bool
+) -> tuple[tuple[int, ...], ...]:
+    """The GPUs that each worker sees, by worker; `workers` are as `parse_map` returns them.
+
+    Its own, in ring order. Under `--pod-shape shared` then those of the job's other workers on its
+    node as well, in theirs; there nobody of a node is told anything unless all its workers are.
+    """
+    ordered = sorted(workers)
+    if not shared:
+        return tuple(gpus for _index, _node, gpus in ordered)
+    held: dict[str, list[tuple[int, ...]]] = {}
+    for _index, node, gpus in ordered:
+        held.setdefault(node, []).append(gpus)
+    return tuple(
+        tuple(dict.fromkeys([*gpus, *(gpu for each in held[node] for gpu in each)]))
+        if all(held[node])
+        else ()
+        for _index, node, gpus in ordered
+    )
 
 
 def dropped(sent: Manifest, stored: Manifest) -> tuple[str, ...]:

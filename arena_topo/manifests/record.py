@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from arena_topo.manifests.values import (
+from arena_topo.manifests import (
     FORECAST,
     FORMAT,
     MAP,

@@ -1,16 +1,11 @@
-"""A job -> its objects, through the templates; nothing is pinned yet.
-
-The templates hold what the objects look like. Every value reaches them as JSON, so that no value
-can change the structure.
-"""
+"""A job -> its Plan: the objects, through the templates, and with a placement their pins."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from arena_topo.errors import InvalidJob
 from arena_topo.flag import flags_of, spelling
@@ -24,16 +19,27 @@ from arena_topo.job import (
     SyncMode,
     Toleration,
 )
-from arena_topo.manifests.shape import on_host_network, one_per_node
-from arena_topo.manifests.text import as_json, to_yaml
-from arena_topo.manifests.values import GPU_GROUP, GPU_VISIBLE, Manifest
+from arena_topo.job.syntax import check_namespace
+from arena_topo.manifests import (
+    GPU_GROUP,
+    GPU_VISIBLE,
+    Binding,
+    Forecast,
+    Manifest,
+    Mechanisms,
+    Plan,
+)
+from arena_topo.manifests.binding import bind, keeping, offered
+from arena_topo.manifests.claims import claims_of
+from arena_topo.manifests.pinning import kept_off, placed
+from arena_topo.manifests.record import annotated, forecast_of
+from arena_topo.manifests.serialize import to_yaml
+from arena_topo.manifests.templates import objects, text
 from arena_topo.manifests.versions import ApiVersion, having
 from arena_topo.manifests.volumes import by_role, digest, folders, logs, mounted
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import jinja2
+from arena_topo.solver import Placement, Request
+from arena_topo.topology import Cluster
+from arena_topo.topology.published import SCHEDULE_LABEL
 
 CHART = "0.28.0"
 """The version of arena's chart that these objects look like; arena reads it back."""
@@ -41,6 +47,69 @@ CHART = "0.28.0"
 PATIENCE = 7 * 24 * 3600
 """Seconds that a launcher waits for workers that may have to queue for GPUs like any pod. Workers
 whose GPUs were known to be free are waited for as long as their gang may make no progress."""
+
+
+def plan(
+    job: MPIJob,
+    *,
+    namespace: str,
+    api: ApiVersion,
+    owner: str,
+    files: Mapping[ConfigFile, str],
+    request: Request | None = None,
+    placement: Placement | None = None,
+    cluster: Cluster | None = None,
+    waiting: str | None = None,
+    binding: Binding | None = None,
+    mechanisms: Mechanisms | None = None,
+    kept: bool = False,
+) -> Plan:
+    """Build every object of a job; with a placement, pinned as firmly as the template allows.
+
+    `owner` is the user's name; `files` holds the text of each `--config-file`. A job that must
+    wait is built suspended and unpinned. `binding` is for an engine that binds by itself; without
+    it, `bind` chooses by what `mechanisms` say that the cluster offers. `kept`: some nodes are kept
+    for topology jobs by ACK's label, so other GPU jobs go elsewhere. InvalidJob if this version
+    cannot express the job, or no namespace can be called so.
+    """
+    check_namespace(namespace)
+    check(job, api)
+    pinned = None if waiting is not None else placement
+    bound = None if pinned is None else binding or bind(job, pinned, cluster, api, mechanisms)
+    first, *others = render(
+        job,
+        namespace=namespace,
+        api=api,
+        owner=owner,
+        files=files,
+        resource=offered(job, pinned, cluster, api),
+        suspend=job.queue or waiting is not None,
+        topology=job.gputopology or pinned is not None,
+    )
+    forecast = None
+    if waiting is not None:
+        emulated = cluster is not None and cluster.emulated
+        forecast = Forecast(state="waiting", reason=waiting, emulated=emulated)
+    elif pinned is not None and bound is not None:
+        forecast = forecast_of(pinned, cluster, bound)
+        first = placed(first, pinned, bound, kept=keeping(pinned, cluster))
+        others += claims_of(first, pinned, bound, cluster)
+    elif kept and job.gpus and not any(one.key == SCHEDULE_LABEL for one in job.selector):
+        first = kept_off(first)
+    if forecast is not None:
+        first = annotated(first, forecast)
+    return Plan(
+        job=job,
+        namespace=namespace,
+        api=api,
+        objects=(first, *others),
+        request=request,
+        placement=placement,
+        binding=bound,
+        forecast=forecast,
+        waiting=waiting,
+        notes=(*remarks(job, api), *(cluster.notes if cluster is not None else ())),
+    )
 
 
 def check(job: MPIJob, api: ApiVersion) -> None:
@@ -154,6 +223,21 @@ def _either(versions: Sequence[ApiVersion]) -> str:
     return " or ".join(reversed(versions))
 
 
+def on_host_network(job: MPIJob) -> bool:
+    """Whether the job asks for the network of its nodes, and gets no network card of its own."""
+    eni = {one.key: one.value for one in job.annotation}.get("k8s.aliyun.com/eni") == "true"
+    return job.host_network and not eni
+
+
+def one_per_node(job: MPIJob, api: ApiVersion) -> bool:
+    """Whether no two workers of a job can run on one node, whatever room it has.
+
+    Workers that run sshd do so on the port of their image; on the network of the node only one of
+    them gets it (kubeflow/mpi-operator issue 593).
+    """
+    return api.traits.sshd and on_host_network(job)
+
+
 def remarks(job: MPIJob, api: ApiVersion) -> tuple[str, ...]:
     """What one version of MPIJob does otherwise than the flags say; nothing that `check` refuses.
 
@@ -222,43 +306,7 @@ def render(
     names = [f"mpijob/{api.traits.template}", "mpijob/configmaps.yaml.j2"]
     if job.tensorboard:
         names.append("mpijob/tensorboard.yaml.j2")
-    return tuple(one for name in names for one in _read(templates().get_template(name), context))
-
-
-def _read(template: jinja2.Template, context: Mapping[str, Any]) -> list[Manifest]:
-    import yaml
-
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    return list(yaml.load_all(template.render(context), Loader=loader))
-
-
-@cache
-def templates() -> jinja2.Environment:
-    """The templates, every value of which is written as JSON; one that is missing names itself."""
-    import jinja2
-
-    def written(value: object) -> object:
-        # An undefined name must reach Jinja, which raises and says which it is.
-        return value if isinstance(value, jinja2.Undefined) else as_json(value)
-
-    return jinja2.Environment(
-        loader=jinja2.FileSystemLoader(template_folder()),
-        undefined=jinja2.StrictUndefined,
-        finalize=written,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,  # noqa: S701 - JSON, not HTML
-    )
-
-
-def template_folder() -> Path:
-    """The templates of the installed package, or of the checkout that the package is run from."""
-    from pathlib import Path  # noqa: PLC0415
-
-    package = Path(__file__).resolve().parents[1]
-    inside = package / "templates"
-    return inside if inside.is_dir() else package.parent / "templates"
+    return tuple(one for name in names for one in objects(text(name, context)))
 
 
 def _context(

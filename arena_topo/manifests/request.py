@@ -13,7 +13,7 @@ from typing import Any
 
 from arena_topo.errors import InvalidJob
 from arena_topo.job import KeyValue, MPIJob, Quantity, Toleration
-from arena_topo.manifests.values import REQUEST, Manifest
+from arena_topo.manifests import REQUEST, Manifest
 from arena_topo.manifests.versions import version_of
 from arena_topo.topology import GPU_RESOURCES
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from arena_topo.errors import InvalidJob
 from arena_topo.job import ConfigFile, MPIJob, SyncMode
-from arena_topo.manifests.values import Manifest
+from arena_topo.manifests import Manifest
 
 
 def digest(text: str) -> str:

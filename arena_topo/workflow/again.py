@@ -23,8 +23,7 @@ from arena_topo.errors import (
     TimedOut,
 )
 from arena_topo.job import BY_KEY, MPIJob, PodShape
-from arena_topo.manifests import Manifest, Plan
-from arena_topo.manifests.values import INCOMPLETE
+from arena_topo.manifests import INCOMPLETE, Manifest, Plan
 from arena_topo.manifests.versions import ApiVersion
 from arena_topo.solver import Unplaceable, Verdict
 from arena_topo.workflow import planning, shape

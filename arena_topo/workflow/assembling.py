@@ -9,12 +9,11 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from arena_topo import manifests
 from arena_topo.backends import quota
 from arena_topo.backends.queue import MOST_TRIES, Queue, queued, suspender
 from arena_topo.errors import AccessDenied, ClusterError, TimedOut
 from arena_topo.job import MPIJob
-from arena_topo.manifests import Manifest, transition
+from arena_topo.manifests import Manifest, patches, pinning
 from arena_topo.workflow import gathering
 from arena_topo.workflow.gathering import Fate
 from arena_topo.workflow.starting import Outcome, Starter
@@ -82,9 +81,9 @@ def taken_back(
 ) -> Outcome:
     """Suspend a gang that cannot complete, whole, and start it again unless it was tried enough."""
     queue, stored = starter.queue, outcome.stored
-    tries = transition.tries_of(stored) + 1
-    patch = transition.taking_back(
-        stored, manifests.unplaced(stored), trouble, tries, blocked_by=quota.blocker(trouble)
+    tries = patches.tries_of(stored) + 1
+    patch = patches.taking_back(
+        stored, pinning.unplaced(stored), trouble, tries, blocked_by=quota.blocker(trouble)
     )
     back = queue.change(stored, patch)
     if back is None:

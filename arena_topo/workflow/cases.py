@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from arena_topo.backends import Event, JobStatus, Phase
 from arena_topo.backends.kubernetes.facts import Object
 from arena_topo.backends.queue import suspender
-from arena_topo.manifests.values import FORMAT, STATE
+from arena_topo.manifests import FORMAT, STATE
 from arena_topo.solver import Verdict as Fits
 from arena_topo.workflow.complaints import standing
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from arena_topo.backends.kubernetes.admin import GANG_GROUPS, Administration
 from arena_topo.backends.kubernetes.status import seconds
 from arena_topo.errors import AccessDenied, ArenaError, TimedOut, UsageError
-from arena_topo.manifests import install
+from arena_topo.manifests import MAP_FORMAT, POD_GROUPS, install
 from arena_topo.manifests.claims import SCHEDULING
 from arena_topo.manifests.install import (
     ATTACH,
@@ -27,13 +27,12 @@ from arena_topo.manifests.install import (
     SYSTEM,
     Right,
 )
-from arena_topo.manifests.values import MAP_FORMAT, POD_GROUPS
 from arena_topo.manifests.versions import BEST, having
 from arena_topo.topology import Knowledge, published
 from arena_topo.workflow.nodes import Use, standings
 
 if TYPE_CHECKING:
-    from arena_topo.manifests.values import Mechanisms
+    from arena_topo.manifests import Mechanisms
     from arena_topo.topology import Cluster
 
 FRESH = 60.0

@@ -13,12 +13,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from arena_topo import manifests
 from arena_topo.backends import quota
 from arena_topo.backends.queue import Queue, QueuedJob, Snapshot
 from arena_topo.errors import ArenaError
 from arena_topo.job import MPIJob
-from arena_topo.manifests.values import QUOTA
+from arena_topo.manifests import QUOTA
+from arena_topo.manifests.record import parse_map, recorded
+from arena_topo.manifests.request import job_of
 from arena_topo.solver import Placement
 from arena_topo.topology import Cluster, GPUSet, NodeName, gpu_set
 
@@ -89,7 +90,7 @@ def reservation(
         if head.key == mine.key or rank(head) > rank(mine):
             return None
         try:
-            job = manifests.job_of(head.manifest)
+            job = job_of(head.manifest)
             emptied = emptied or snapshot.emptied()
             placement = fit(job, emptied)
         except ArenaError:
@@ -107,7 +108,7 @@ def short_of_quota(queue: Queue, job: QueuedJob) -> bool:
     By its pods, or by what was recorded when it was last tried: claims count in quotas as well, and
     not every quota can be read.
     """
-    forecast = manifests.recorded(job.manifest)
+    forecast = recorded(job.manifest)
     if forecast is not None and forecast.blocked_by == QUOTA:
         return True
     quotas = queue.quotas(job.namespace)
@@ -186,7 +187,7 @@ def _freed(placement: Placement, jobs: Iterable[QueuedJob]) -> float | None:
         if job.record is None or job.suspended:
             continue
         try:
-            workers = manifests.parse_map(job.record)
+            workers = parse_map(job.record)
         except ValueError:
             return None
         if not any(

@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from arena_topo import manifests
 from arena_topo.backends.kubernetes.status import is_launcher, worker_index
 from arena_topo.backends.queue import moment
-from arena_topo.manifests import Manifest, shape
+from arena_topo.manifests import GATE, MAP, PROPOSED, Manifest, pinning
+from arena_topo.manifests.record import parse_map
 from arena_topo.manifests.request import asked
-from arena_topo.manifests.values import GATE, MAP, PROPOSED
 
 Object = Mapping[str, Any]
 
@@ -142,7 +141,7 @@ def _recorded(mpijob: Object) -> tuple[tuple[int, str, tuple[int, ...]], ...]:
     """Where the record of a job sends its workers; nothing where it does not say, or nonsense."""
     record = (mpijob["metadata"].get("annotations") or {}).get(MAP)
     try:
-        return manifests.parse_map(record) if record else ()
+        return parse_map(record) if record else ()
     except ValueError:
         return ()
 
@@ -274,11 +273,11 @@ def worker_places(mpijob: Manifest, pods: Iterable[Object]) -> list[tuple[Object
         return []
     workers = _recorded(mpijob)
     shared = asked(mpijob).get("podShape") == "shared"
-    seen = shape.visible(workers, shared=shared)
+    seen = pinning.visible(workers, shared=shared)
     found = []
     for pod in gated(pods):
         index = worker_index(pod)
         if index is not None and index < len(workers):
             _, node, gpus = workers[index]
-            found.append((pod, manifests.worker_patch(dict(pod), node, gpus, seen[index])))
+            found.append((pod, pinning.worker_patch(dict(pod), node, gpus, seen[index])))
     return found

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from arena_topo.backends.usage import job_over, worker_template
 from arena_topo.errors import AccessDenied, ArenaError
-from arena_topo.manifests import Manifest, install, object_name, to_yaml
-from arena_topo.manifests.values import CLAIMS, GANG, INLINE, STATE
+from arena_topo.manifests import CLAIMS, GANG, INLINE, STATE, Manifest, install
+from arena_topo.manifests.serialize import object_name, to_yaml
 from arena_topo.topology import TAINT
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from arena_topo.backends.usage import OVER, gpu_count
 from arena_topo.errors import ArenaError, ClusterError
-from arena_topo.manifests.values import FORMAT, GUARANTEE, Guarantee
+from arena_topo.manifests import FORMAT, GUARANTEE, Guarantee
 from arena_topo.topology import GPU_RESOURCES, TAINT, published
 
 if TYPE_CHECKING:

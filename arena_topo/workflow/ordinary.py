@@ -11,7 +11,7 @@ from collections.abc import Callable
 from arena_topo.backends import Backend, JobStatus
 from arena_topo.backends.queue import Queue, suspender
 from arena_topo.errors import ArenaError, NotFound, NotPossible
-from arena_topo.manifests import Manifest, transition
+from arena_topo.manifests import Manifest, patches
 from arena_topo.topology import Cluster
 from arena_topo.workflow import waiting
 from arena_topo.workflow.starting import Decision, Outcome
@@ -34,7 +34,7 @@ def resume(queue: Queue, stored: Manifest) -> bool:
         owner = suspender(stored)
         if owner is not None:
             raise not_ours(stored, owner, "starts")
-        if queue.change(stored, transition.going(stored)) is not None:
+        if queue.change(stored, patches.going(stored)) is not None:
             return True
         found = queue.get(namespace, name)
         if found is None:

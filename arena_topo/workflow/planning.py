@@ -13,13 +13,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from arena_topo import files, manifests
+from arena_topo import files
 from arena_topo.backends import Backend
 from arena_topo.errors import AccessDenied, InvalidJob, UsageError
 from arena_topo.job import ConfigFile, MPIJob, PodShape, Toleration
-from arena_topo.manifests import Binding, Forecast, Guarantee, Plan
-from arena_topo.manifests.record import forecast_of
-from arena_topo.manifests.values import Mechanisms
+from arena_topo.manifests import Binding, Forecast, Guarantee, Mechanisms, Plan, render
+from arena_topo.manifests.record import HOST_STAGED, forecast_of
 from arena_topo.manifests.versions import BEST, ApiVersion
 from arena_topo.solver import (
     PACK_ABOVE,
@@ -141,7 +140,7 @@ def built(
     from arena_topo.workflow import shape  # noqa: PLC0415  it plans in its turn
 
     api = version(backend, api)
-    built = manifests.plan(
+    built = render.plan(
         job,
         namespace=namespace,
         api=api,
@@ -354,15 +353,13 @@ def _one_per_node(job: MPIJob, backend: Backend | None, api: ApiVersion | None) 
     if not job.host_network or (backend is not None and backend.binding is not None):
         # What an engine that binds by itself runs is no pods with sshd.
         return False
-    from arena_topo.manifests.shape import one_per_node  # noqa: PLC0415  only for such jobs
-
-    return one_per_node(job, version(backend, api))
+    return render.one_per_node(job, version(backend, api))
 
 
 def _between_pods(job: MPIJob, backend: Backend | None) -> float:
     """GB/s between workers of one node; UNLIMITED where the links of its GPUs may join them."""
     joined = backend is not None and backend.binding is not None and not backend.binding.separate
-    return UNLIMITED if joined or job.pod_shape is PodShape.SHARED else manifests.HOST_STAGED
+    return UNLIMITED if joined or job.pod_shape is PodShape.SHARED else HOST_STAGED
 
 
 def check_preferred(job: MPIJob, cluster: Cluster, backend: Backend | None = None) -> None:

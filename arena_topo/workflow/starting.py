@@ -25,15 +25,26 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from arena_topo import manifests
 from arena_topo.backends import quota
 from arena_topo.backends.queue import Queue, QueuedJob, Snapshot, queued, written
 from arena_topo.errors import AccessDenied, AlreadyExists, ArenaError, ClusterError, JobDeleted
 from arena_topo.job import MPIJob
-from arena_topo.manifests import Binding, Forecast, Manifest, Plan, transition
-from arena_topo.manifests.binding import leaves_choice, overlooked
+from arena_topo.manifests import (
+    QUOTA,
+    STATE,
+    Binding,
+    Forecast,
+    Guarantee,
+    Manifest,
+    Mechanisms,
+    Plan,
+    patches,
+    pinning,
+)
+from arena_topo.manifests.binding import bind, leaves_choice, overlooked
+from arena_topo.manifests.claims import claims_of
 from arena_topo.manifests.record import forecast_of
-from arena_topo.manifests.values import QUOTA, STATE, Guarantee, Mechanisms
+from arena_topo.manifests.request import job_of, requested
 from arena_topo.solver import Placement, Proof, Unplaceable, Verdict
 from arena_topo.topology import Cluster, GPUSet, Node, NodeName, gpu_set
 from arena_topo.workflow import fairness
@@ -147,7 +158,7 @@ class Starter:
         """Whether something else than GPUs keeps a waiting gang from starting."""
         if fairness.short_of_quota(self.queue, head):
             return True
-        job = manifests.job_of(head.manifest)
+        job = job_of(head.manifest)
         if not job.min_bandwidth:
             return False
         try:
@@ -171,7 +182,7 @@ class Starter:
                 why = f": {first.why}" if first.why else ""
                 return Decision(cluster=cluster, refused=first.message + why, nearest=first.hint)
             try:
-                binding = manifests.bind(
+                binding = bind(
                     job,
                     placement,
                     cluster,
@@ -199,11 +210,11 @@ class Starter:
     def admit(self, plan: Plan, decision: Decision) -> Manifest:
         """Create a job as it was decided: suspended, with its placement recorded or waiting."""
         at = self._stamp() if decision.placement is not None else None
-        form = transition.suspended(
-            manifests.unplaced(plan.objects[0]),
+        form = patches.suspended(
+            pinning.unplaced(plan.objects[0]),
             decision.forecast,
             at=at,
-            request=manifests.requested(plan.job),
+            request=requested(plan.job),
             incomplete=any(map(_matters, plan.objects[1:])),
         )
         return self.queue.create(plan, form)
@@ -318,10 +329,10 @@ class Starter:
             mine = view.job(*mine.key) or mine
             decision = self.decide(job, mine, view)
             if decision.placement is None:
-                patch = transition.waiting(stored, manifests.unplaced(stored), decision.refused)
+                patch = patches.waiting(stored, pinning.unplaced(stored), decision.refused)
             else:
                 at = self._stamp()
-                patch = transition.recording(stored, decision.forecast, at=at)
+                patch = patches.recording(stored, decision.forecast, at=at)
             changed = self.queue.change(stored, patch)
             if changed is not None:
                 return changed, decision
@@ -361,7 +372,7 @@ class Starter:
         assert binding is not None
         placed = pinned(stored, placement, binding, decision.cluster)
         meta = stored["metadata"]
-        claims = manifests.claims_of(placed, placement, binding, decision.cluster)
+        claims = claims_of(placed, placement, binding, decision.cluster)
         held = self.queue.claims(stored) if claims else ()
         quotas = self.queue.quotas(meta["namespace"])
         short = quota.shortfall(placed, quotas, claims=claims, held=held)
@@ -375,7 +386,7 @@ class Starter:
         if short is None:
             try:
                 anew = None if decision is told else decision.forecast
-                changed = self.queue.change(stored, transition.resuming(stored, placed, anew))
+                changed = self.queue.change(stored, patches.resuming(stored, placed, anew))
             except ClusterError as error:
                 if error.status != INVALID:
                     raise
@@ -384,8 +395,8 @@ class Starter:
             else:
                 done = Outcome(stored=changed or stored, decision=decision, resumed=True)
                 return None if changed is None else done
-        bare = manifests.unplaced(stored)
-        patch = transition.waiting(stored, bare, short, blocked_by=blocked_by)
+        bare = pinning.unplaced(stored)
+        patch = patches.waiting(stored, bare, short, blocked_by=blocked_by)
         back = self.queue.change(stored, patch)
         refused = replace(decision, placement=None, binding=None, refused=short)
         return None if back is None else Outcome(stored=back, decision=refused, resumed=False)
@@ -438,10 +449,10 @@ class Starter:
                 return self.elsewhere(stored, None)
             decision = self.decide(job, view.job(*mine.key) or mine, view)
             if decision.placement is None:
-                patch = transition.clearing(stored, decision.refused)
+                patch = patches.clearing(stored, decision.refused)
             else:
                 at = self._stamp()
-                patch = transition.recording_in_place(stored, decision.forecast, at=at)
+                patch = patches.recording_in_place(stored, decision.forecast, at=at)
             changed = self.queue.change(stored, patch)
             if changed is not None:
                 if decision.placement is None:
@@ -467,11 +478,11 @@ class Starter:
         assert placement is not None
         assert binding is not None
         placed = pinned(stored, placement, binding, decision.cluster)
-        claims = manifests.claims_of(placed, placement, binding, decision.cluster)
+        claims = claims_of(placed, placement, binding, decision.cluster)
         if claims:
             self.queue.renew(stored, claims)
         anew = None if decision is told else decision.forecast
-        changed = self.queue.change(stored, transition.confirming(stored, anew))
+        changed = self.queue.change(stored, patches.confirming(stored, anew))
         if changed is None:
             return None
         return Outcome(stored=changed, decision=decision, resumed=True)
@@ -503,14 +514,14 @@ class Starter:
             if not fairness.abandoned(one, now):
                 continue
             try:
-                bare = manifests.unplaced(one.manifest)
+                bare = pinning.unplaced(one.manifest)
                 if bare is one.manifest:
                     reason = "whoever was to start it did not; it waits for its turn"
-                    patch = transition.waiting(one.manifest, bare, reason)
+                    patch = patches.waiting(one.manifest, bare, reason)
                 else:
                     # Only what was resumed is pinned: somebody suspended it by other means.
                     reason = "somebody suspended it, by other means than arena-topo"
-                    patch = transition.holding(one.manifest, bare, reason)
+                    patch = patches.holding(one.manifest, bare, reason)
                 if self.queue.change(one.manifest, patch) is not None:
                     freed.append(one)
             except ArenaError:
@@ -547,8 +558,8 @@ def pinned(stored: Manifest, placement: Placement, binding: Binding, cluster: Cl
     """A stored job with its workers pinned."""
     from arena_topo.manifests.binding import keeping  # noqa: PLC0415  for placing
 
-    return manifests.placed(
-        manifests.unplaced(stored), placement, binding, kept=keeping(placement, cluster)
+    return pinning.placed(
+        pinning.unplaced(stored), placement, binding, kept=keeping(placement, cluster)
     )
 
 

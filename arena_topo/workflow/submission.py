@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from arena_topo import manifests
 from arena_topo.backends import Backend, JobStatus, Pausing
 from arena_topo.backends.kubernetes.status import is_launcher
 from arena_topo.backends.queue import MOST_TRIES, Queue, QueuedJob, queued, suspender
@@ -23,8 +22,9 @@ from arena_topo.errors import (
     NotPossible,
 )
 from arena_topo.job import MPIJob
-from arena_topo.manifests import Manifest, Plan, transition
-from arena_topo.manifests.values import INCOMPLETE, STATE
+from arena_topo.manifests import INCOMPLETE, STATE, Forecast, Manifest, Plan, patches, pinning
+from arena_topo.manifests.request import job_of, requested
+from arena_topo.manifests.serialize import object_name
 from arena_topo.manifests.versions import ApiVersion
 from arena_topo.solver import Placement, Unplaceable, Verdict
 from arena_topo.topology import Cluster
@@ -184,11 +184,11 @@ class _Submission:
         owner = suspender(bare.objects[0])
         if owner is not None:
             return self._handed_over(job, bare, owner)
-        trial = transition.suspended(
-            manifests.gated(manifests.unplaced(bare.objects[0])),
+        trial = patches.suspended(
+            pinning.gated(pinning.unplaced(bare.objects[0])),
             Decision(cluster=view.cluster(), refused="").forecast,
             at=None,
-            request=manifests.requested(job),
+            request=requested(job),
         )
         lacks = self.queue.lacks(bare, trial)
         if "schedulingGates" in lacks:
@@ -231,7 +231,7 @@ class _Submission:
 
     def _awaited(self, starter: Starter, job: MPIJob, outcome: Outcome) -> Outcome | None:
         """Stay until a gang that waits can be started; None if it is not for this command to do."""
-        if transition.tries_of(outcome.stored) >= MOST_TRIES or self.queue.watched():
+        if patches.tries_of(outcome.stored) >= MOST_TRIES or self.queue.watched():
             return None
         self.tell(f"{job.name} waits: {outcome.decision.refused}; it is started once it fits")
         meta = outcome.stored["metadata"]
@@ -254,7 +254,7 @@ class _Submission:
         first, *others = planned.objects
         # Claims are made when the placement they speak of stands.
         others = [one for one in others if not one["kind"].startswith("ResourceClaim")]
-        created = (manifests.object_name(first), *self.queue.own(stored, others))
+        created = (object_name(first), *self.queue.own(stored, others))
         self.announce(created)
         return created
 
@@ -289,7 +289,7 @@ class _Submission:
     def _starter(self, outcome: Outcome) -> str:
         """Who starts a gang that has to wait."""
         name = self.job.name
-        if transition.tries_of(outcome.stored) >= MOST_TRIES:
+        if patches.tries_of(outcome.stored) >= MOST_TRIES:
             return f"It is not tried again before you say so: arena-topo resume {name}"
         if self.queue.watched():
             return "The controller starts it once it can."
@@ -329,20 +329,18 @@ class _Submission:
     def _handed_over(self, job: MPIJob, bare: Plan, owner: str) -> Submitted:
         """Create a gang that another queue starts: at its gates, and not placed before that."""
         claims = self.queue.mechanisms(self.namespace).claims
-        if claims is False and manifests.claims_gpus(bare.objects[0]):
+        if claims is False and pinning.claims_gpus(bare.objects[0]):
             raise InvalidJob(
                 f"{owner} cannot start {job.name} on nodes whose GPUs are claimed",
                 why="its workers would need a claim each, and no policy gives them one",
                 hint="ask an administrator for: arena-topo install",
             )
         waits = f"{owner} decides when it starts; then it is placed"
-        planned = replace(
-            bare, waiting=waits, forecast=manifests.Forecast(state="waiting", reason=waits)
-        )
-        form = transition.handed_over(
-            manifests.gated(manifests.unplaced(bare.objects[0]), kept=("NoSchedule",)),
-            manifests.Forecast(state="waiting", reason=waits),
-            request=manifests.requested(job),
+        planned = replace(bare, waiting=waits, forecast=Forecast(state="waiting", reason=waits))
+        form = patches.handed_over(
+            pinning.gated(pinning.unplaced(bare.objects[0]), kept=("NoSchedule",)),
+            Forecast(state="waiting", reason=waits),
+            request=requested(job),
             suspend=job.queue,
         )
         stored = self.queue.create(planned, form)
@@ -381,7 +379,7 @@ class _Submission:
                 return None
             if mine.suspended or not gathering.gated(self.queue.pods(found)):
                 continue
-            outcome = starter.admitted(manifests.job_of(found), found)
+            outcome = starter.admitted(job_of(found), found)
             if outcome.resumed and outcome.decision.placement is not None:
                 until = Fate.STARTED
                 return brought_together(
@@ -421,7 +419,7 @@ def marked_whole(queue: Queue, stored: Manifest) -> Manifest:
     """A job on which it stands that all is there that it owns, so that anybody may start it."""
     if INCOMPLETE not in stored["metadata"]["annotations"]:
         return stored
-    return queue.change(stored, transition.completed(stored)) or stored
+    return queue.change(stored, patches.completed(stored)) or stored
 
 
 def open_starter(backend: Backend, queue: Queue) -> Starter:
@@ -475,7 +473,7 @@ def resume(
             )
         stored = marked_whole(queue, stored)
     starter = open_starter(backend, queue)
-    job = manifests.job_of(stored)
+    job = job_of(stored)
     if mine.suspender is not None:
         if mine.suspended:
             raise ordinary.not_ours(stored, mine.suspender, "starts")
@@ -488,7 +486,7 @@ def resume(
         left(starter, stored)
         if starter.haunted(stored):
             return starter.haunting(stored)
-        released = queue.change(stored, transition.releasing(stored))
+        released = queue.change(stored, patches.releasing(stored))
         if released is None:
             released = queue.get(namespace, name)
         if released is None:
@@ -537,9 +535,9 @@ def suspend(backend: Backend, name: str, namespace: str) -> None:
         if mine.state == "held" if mine is not None else ordinary.is_suspended(stored):
             return
         patch = (
-            transition.stopping(stored)
+            patches.stopping(stored)
             if mine is None
-            else transition.holding(stored, manifests.unplaced(stored))
+            else patches.holding(stored, pinning.unplaced(stored))
         )
         held = queue.change(stored, patch)
         if held is not None:
@@ -582,10 +580,10 @@ def replan(
             else f"{verbs} start it again",
         )
     starter = open_starter(backend, queue)
-    job = manifests.job_of(stored)
+    job = job_of(stored)
     if mine.suspended:
         return resume(backend, name, namespace, stay=stay, tell=tell, sees=sees)
-    patch = transition.taking_back(stored, manifests.unplaced(stored), reason, mine.tries)
+    patch = patches.taking_back(stored, pinning.unplaced(stored), reason, mine.tries)
     back = queue.change(stored, patch)
     if back is None:
         raise ArenaError(f"{name} was changed by somebody else meanwhile", hint="try again")

@@ -15,7 +15,7 @@ from arena_topo.backends.kubernetes.facts import Object, pinned_nodes
 from arena_topo.backends.kubernetes.status import is_launcher, seconds
 from arena_topo.backends.quota import shortfall
 from arena_topo.backends.usage import amount
-from arena_topo.manifests.values import GATE, MAP
+from arena_topo.manifests import GATE, MAP
 from arena_topo.topology import natural
 from arena_topo.workflow.complaints import IMAGE_REASONS, condition, condition_of, waits
 

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from arena_topo import manifests
 from arena_topo.backends import Backend, Event, JobStatus, Phase
 from arena_topo.backends.kubernetes.facts import Denied, Facts, Object
 from arena_topo.backends.kubernetes.status import seconds
@@ -22,7 +21,10 @@ from arena_topo.backends.queue import QueuedJob, Snapshot, job_of_pod, queued
 from arena_topo.backends.usage import OVER, gpu_count, job_over, worker_template
 from arena_topo.errors import AccessDenied, ArenaError
 from arena_topo.job import MPIJob
-from arena_topo.manifests.values import GATE, MAP, STATE
+from arena_topo.manifests import GATE, MAP, STATE
+from arena_topo.manifests.binding import bind
+from arena_topo.manifests.record import parse_map
+from arena_topo.manifests.request import job_of
 from arena_topo.solver import Placement, Refusal, Request, Unplaceable, place
 from arena_topo.solver import Verdict as Fits
 from arena_topo.topology import Cluster, count
@@ -190,7 +192,7 @@ def _looked(backend: Backend, facts: Facts, denied: list[Denied]) -> _Look:
         look.fit = Fit()
         return look
     try:
-        job = manifests.job_of(dict(facts.mpijob))
+        job = job_of(dict(facts.mpijob))
         look.request = planning.request_of(job, cluster, backend)
         placement = planning.placed(job, look.request, cluster)
         _check_bandwidth(job, placement, cluster, backend, facts)
@@ -209,7 +211,7 @@ def _check_bandwidth(
     """Refuse, with Unplaceable, what a starter would refuse for --min-bandwidth."""
     if job.min_bandwidth:
         mechanisms = backend.mechanisms(facts.status.namespace)
-        binding = manifests.bind(job, placement, cluster, backend.api_version(), mechanisms)
+        binding = bind(job, placement, cluster, backend.api_version(), mechanisms)
         planning.check_bandwidth(job, placement, cluster, binding)
 
 
@@ -300,7 +302,7 @@ def _waiting(one: QueuedJob) -> Waiting:
 def _asked(mpijob: Object) -> int:
     """The GPUs that a job asks for."""
     try:
-        job = manifests.job_of(dict(mpijob))
+        job = job_of(dict(mpijob))
     except (ArenaError, KeyError, TypeError, ValueError):
         return 0
     return job.workers * job.gpus
@@ -376,7 +378,7 @@ def _holder(mpijob: Object, now: float) -> Holder | None:
     workers: tuple[tuple[int, str, tuple[int, ...]], ...] = ()
     if planned:
         try:
-            workers = manifests.parse_map(str(notes[MAP]))
+            workers = parse_map(str(notes[MAP]))
         except ValueError:
             workers = ()
     gpus = sum(len(one[2]) for one in workers) or _asked(mpijob) or _counted(mpijob)

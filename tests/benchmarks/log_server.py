@@ -24,8 +24,8 @@ import fake_logs
 from fake_api import FakeApi, rfc3339
 from fake_operator import FakeOperator
 
-from arena_topo import manifests
 from arena_topo.job import MPIJob
+from arena_topo.manifests import render
 from arena_topo.manifests.versions import ApiVersion
 
 JOB = "train"
@@ -220,7 +220,7 @@ def running(api: FakeApi, workers: int) -> None:
     status = {"capacity": offers, "allocatable": offers}
     api.add({"kind": "Node", "metadata": {"name": "node-0"}, "status": status})
     job = MPIJob(name=JOB, command="mpirun train", image="train:1", workers=workers, gpus=1)
-    plan = manifests.plan(
+    plan = render.plan(
         job, namespace="default", api=ApiVersion.V2BETA1, owner="alice", files={}, binding=None
     )
     for one in plan.objects:

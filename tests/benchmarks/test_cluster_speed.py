@@ -29,13 +29,14 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from fake_api import FakeApi, kubeconfig, rfc3339
 from fake_cluster import FakeCluster
 
-from arena_topo import manifests, workflow
+from arena_topo import workflow
 from arena_topo.backends import Options
 from arena_topo.backends.kubernetes import engine as kubernetes
 from arena_topo.controller import Controller
 from arena_topo.job import MPIJob
-from arena_topo.manifests import Forecast, transition
-from arena_topo.manifests.values import MAP, STATE
+from arena_topo.manifests import MAP, STATE, Forecast, patches, pinning
+from arena_topo.manifests.record import parse_map
+from arena_topo.manifests.request import requested
 from arena_topo.manifests.versions import ApiVersion
 from arena_topo.topology import Cluster, Node, presets, published
 from arena_topo.workflow.submission import open_starter
@@ -132,7 +133,7 @@ class World:
 
     def pods(self, mpijob: dict[str, Any]) -> None:
         """All pods of a resumed job, running where its record says."""
-        places = manifests.parse_map(mpijob["metadata"]["annotations"][MAP])
+        places = parse_map(mpijob["metadata"]["annotations"][MAP])
         spec = mpijob["spec"]["mpiReplicaSpecs"]
         for index, node, gpus in places:
             ids = ",".join(map(str, gpus))
@@ -204,11 +205,11 @@ class World:
         """A gang that waits for whole machines, of which none is free."""
         job = asked(name, nodes, PER_NODE)
         body = self.plan(name, nodes, PER_NODE, self.names[:nodes])
-        form = transition.suspended(
-            manifests.unplaced(body),
+        form = patches.suspended(
+            pinning.unplaced(body),
             Forecast(state="waiting", reason="it has not been looked at yet"),
             at=None,
-            request=manifests.requested(job),
+            request=requested(job),
         )
         self.api.add(form | {"metadata": form["metadata"] | BALLAST})
 

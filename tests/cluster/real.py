@@ -15,9 +15,8 @@ from typing import Any
 
 from clusters import KUBELET, LABEL, REAL, Live
 
-from arena_topo import manifests
-from arena_topo.manifests import install
-from arena_topo.manifests.values import MAP, STATE
+from arena_topo.manifests import MAP, STATE, install
+from arena_topo.manifests.record import parse_map
 from arena_topo.topology import TAINT, presets, published
 
 Object = dict[str, Any]
@@ -202,9 +201,7 @@ class Real:
         notes = self.job(name)["metadata"]["annotations"]
         if notes[STATE] != "placed":
             return {}
-        return {
-            f"{name}-worker-{index}": node for index, node, _ in manifests.parse_map(notes[MAP])
-        }
+        return {f"{name}-worker-{index}": node for index, node, _ in parse_map(notes[MAP])}
 
     def bound(self, name: str) -> dict[str, str]:
         """The node of each worker that has one and runs."""

@@ -10,8 +10,8 @@ import pytest
 from fake_dra import device_class, resource_slice
 from real import IMAGE, JOBS, PRODUCT, Real, words
 
-from arena_topo import manifests
-from arena_topo.manifests.values import MAP
+from arena_topo.manifests import MAP
+from arena_topo.manifests.record import parse_map
 
 pytestmark = pytest.mark.cluster
 
@@ -56,7 +56,7 @@ def planned(cluster: Real, name: str) -> dict[str, set[tuple[str, str]]]:
     text = cluster.job(name)["metadata"]["annotations"][MAP]
     return {
         f"{name}-worker-{index}": {(node, f"gpu-{gpu}") for gpu in gpus}
-        for index, node, gpus in manifests.parse_map(text)
+        for index, node, gpus in parse_map(text)
     }
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from real import JOBS, Real, words
 
-from arena_topo import manifests
-from arena_topo.manifests.values import MAP, STATE
+from arena_topo.manifests import MAP, STATE
+from arena_topo.manifests.record import parse_map
 
 pytestmark = pytest.mark.cluster
 
@@ -129,7 +129,7 @@ def held(cluster: Real) -> dict[tuple[str, int], str]:
         notes = job["metadata"]["annotations"]
         if notes[STATE] != "placed" or job["spec"]["runPolicy"]["suspend"]:
             continue
-        for index, node, gpus in manifests.parse_map(notes[MAP]):
+        for index, node, gpus in parse_map(notes[MAP]):
             for gpu in gpus:
                 worker = f"{job['metadata']['name']}-worker-{index}"
                 other = found.setdefault((node, gpu), worker)

@@ -40,7 +40,8 @@ from arena_topo.errors import (
     NotFound,
 )
 from arena_topo.job import MPIJob
-from arena_topo.manifests import Manifest, Mechanisms, Plan, object_name
+from arena_topo.manifests import Manifest, Mechanisms, Plan
+from arena_topo.manifests.serialize import object_name
 from arena_topo.manifests.versions import ApiVersion
 from arena_topo.topology import Cluster, Machine, Node, published
 

@@ -27,7 +27,7 @@ from arena_topo.backends.logs import LogOptions
 from arena_topo.backends.queue import suspender
 from arena_topo.errors import AccessDenied, ArenaError, NotFound
 from arena_topo.escaping import brief
-from arena_topo.manifests.values import INCOMPLETE, STATE
+from arena_topo.manifests import INCOMPLETE, STATE
 
 if TYPE_CHECKING:
     from arena_topo.backends.kubernetes.connection import Connection

@@ -16,8 +16,7 @@ from typing import Any
 from arena_topo.backends.kubernetes.connection import FORBIDDEN, Connection
 from arena_topo.backends.kubernetes.writing import part
 from arena_topo.errors import AccessDenied, ArenaError, ClusterError, NotFound
-from arena_topo.manifests import Manifest, Mechanisms
-from arena_topo.manifests.values import (
+from arena_topo.manifests import (
     CLAIMS,
     FORMAT,
     GANG,
@@ -28,6 +27,8 @@ from arena_topo.manifests.values import (
     MAP_FORMAT,
     PER_WORKER,
     POD_GROUPS,
+    Manifest,
+    Mechanisms,
 )
 
 Object = dict[str, Any]

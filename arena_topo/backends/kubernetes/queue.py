@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from arena_topo import manifests
 from arena_topo.backends import observed
 from arena_topo.backends.kubernetes.belonging import is_about
 from arena_topo.backends.kubernetes.connection import CONFLICT, INVALID
@@ -27,8 +26,7 @@ from arena_topo.backends.queue import (
     suspender,
 )
 from arena_topo.errors import AccessDenied, ArenaError, ClusterError, NotFound, TimedOut
-from arena_topo.manifests import Manifest, Plan, install, transition
-from arena_topo.manifests.values import STATE, Mechanisms
+from arena_topo.manifests import STATE, Manifest, Mechanisms, Plan, install, patches, pinning
 from arena_topo.manifests.versions import ApiVersion
 from arena_topo.manifests.volumes import config_maps
 from arena_topo.topology import Cluster, published
@@ -162,7 +160,7 @@ class KubernetesQueue:
         if queued(seen, {}) is None:
             raise nonsense(seen, "its workers are not as they were sent")
         kept = ((seen.get("spec") or {}).get("runPolicy") or {}).get("suspend") is True
-        return (*(() if kept else ("suspend",)), *manifests.dropped(mpijob, seen))
+        return (*(() if kept else ("suspend",)), *pinning.dropped(mpijob, seen))
 
     def create(self, plan: Plan, mpijob: Manifest) -> Manifest:
         """Create the MPIJob of a plan in the form given; AlreadyExists if its name is taken."""
@@ -231,7 +229,7 @@ class KubernetesQueue:
     ) -> Manifest | None:
         """The job as a patch left it whose answer was lost; None if the patch was not taken."""
         found = self.get(stored["metadata"]["namespace"], stored["metadata"]["name"])
-        return found if found is not None and transition.took_effect(patch, found) else None
+        return found if found is not None and patches.took_effect(patch, found) else None
 
     def missing(self, stored: Mapping[str, Any]) -> tuple[str, ...]:
         """The ConfigMaps that the pods of a job mount, and that are not there."""

@@ -13,11 +13,11 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from arena_topo import manifests
 from arena_topo.backends import Instance, JobStatus, Phase
 from arena_topo.backends.queue import KUBE_QUEUE, suspender
 from arena_topo.backends.usage import gpu_count, job_over, launcher_command, worker_template
-from arena_topo.manifests.values import GPU_GROUP, Forecast
+from arena_topo.manifests import GPU_GROUP, Forecast
+from arena_topo.manifests.record import recorded
 from arena_topo.topology import natural
 
 Object = Mapping[str, Any]
@@ -154,7 +154,7 @@ def _forecast(mpijob: Object, phase: Phase) -> Forecast | None:
 
     Of a job that is over only the placement that it had: it waits for nothing any more.
     """
-    found = manifests.recorded(dict(mpijob))
+    found = recorded(dict(mpijob))
     if found is not None and phase.over and not found.workers:
         return None
     if found is None or phase is Phase.QUEUING:
@@ -240,7 +240,7 @@ def _held(mpijob: Object, pods: list[Object]) -> Phase | None:
         return Phase.QUEUING
     if not suspended:
         return None
-    forecast = manifests.recorded(dict(mpijob))
+    forecast = recorded(dict(mpijob))
     if forecast is not None and forecast.state in {"waiting", "placed"}:
         return Phase.PENDING
     return Phase.SUSPENDED
@@ -282,7 +282,7 @@ def _reason(
 
 def _wait(mpijob: Object, pods: list[Object], chief: Object | None) -> str | None:
     if ((mpijob.get("spec") or {}).get("runPolicy") or {}).get("suspend") is True:
-        forecast = manifests.recorded(dict(mpijob))
+        forecast = recorded(dict(mpijob))
         return forecast.reason if forecast else None
     waits = [why for pod in pods if (why := _waits(pod))]
     if waits:

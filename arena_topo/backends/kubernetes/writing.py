@@ -21,7 +21,8 @@ from arena_topo.errors import (
     NotFound,
     UsageError,
 )
-from arena_topo.manifests import Manifest, Plan, object_name
+from arena_topo.manifests import Manifest, Plan
+from arena_topo.manifests.serialize import object_name
 from arena_topo.manifests.versions import ApiVersion, version_of
 
 Object = dict[str, Any]

@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 from arena_topo.escaping import escaped_in_quotes
-from arena_topo.manifests.values import Manifest
+from arena_topo.manifests import Manifest
 
 
 def to_json(objects: Iterable[Manifest]) -> str:

@@ -14,8 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from arena_topo.manifests.record import annotated
-from arena_topo.manifests.values import (
+from arena_topo.manifests import (
     FORECAST,
     FORMAT,
     INCOMPLETE,
@@ -28,6 +27,7 @@ from arena_topo.manifests.values import (
     Forecast,
     Manifest,
 )
+from arena_topo.manifests.record import annotated
 
 Patch = list[dict[str, Any]]
 

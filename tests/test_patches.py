@@ -13,11 +13,8 @@ from cube_mesh import V100, cluster, node
 from fake_patch import json_patch
 from fake_resources import Refused
 
-from arena_topo import manifests
 from arena_topo.job import MPIJob
-from arena_topo.manifests import Forecast, transition
-from arena_topo.manifests.record import forecast_of
-from arena_topo.manifests.values import (
+from arena_topo.manifests import (
     FORECAST,
     FORMAT,
     MAP,
@@ -26,8 +23,15 @@ from arena_topo.manifests.values import (
     REQUEST,
     STATE,
     TRIES,
+    Forecast,
     Mechanisms,
+    patches,
+    pinning,
+    render,
 )
+from arena_topo.manifests.binding import bind
+from arena_topo.manifests.record import forecast_of, placement_map, recorded
+from arena_topo.manifests.request import requested
 from arena_topo.manifests.versions import ApiVersion
 from arena_topo.workflow import planning, starting
 
@@ -38,7 +42,7 @@ JOB = MPIJob(
 )
 CLUSTER = cluster(node("node-0", V100), node("node-1", V100))
 PLACEMENT = planning.placed(JOB, planning.request_of(JOB, CLUSTER), CLUSTER)
-BINDING = manifests.bind(
+BINDING = bind(
     JOB, PLACEMENT, CLUSTER, ApiVersion.V2BETA1, Mechanisms(patches=True, admission=False)
 )
 PLACED = forecast_of(PLACEMENT, CLUSTER, BINDING)
@@ -49,11 +53,11 @@ Object = dict[str, Any]
 
 def created(forecast: Forecast, at: str | None = None) -> Object:
     """A job as the server stores it after it was created suspended."""
-    plan = manifests.plan(
+    plan = render.plan(
         JOB, namespace="default", api=ApiVersion.V2BETA1, owner="alice", files={}, waiting=""
     )
-    form = transition.suspended(
-        manifests.unplaced(plan.objects[0]), forecast, at=at, request=manifests.requested(JOB)
+    form = patches.suspended(
+        pinning.unplaced(plan.objects[0]), forecast, at=at, request=requested(JOB)
     )
     stored = json.loads(json.dumps(form))
     stored["metadata"] |= {"uid": "1-2-3", "resourceVersion": "7", "namespace": "default"}
@@ -69,11 +73,11 @@ def placed() -> Object:
 
 
 def running() -> Object:
-    return json_patch(placed(), transition.resuming(placed(), pinned()))
+    return json_patch(placed(), patches.resuming(placed(), pinned()))
 
 
 def held() -> Object:
-    return json_patch(running(), transition.holding(running(), manifests.unplaced(running())))
+    return json_patch(running(), patches.holding(running(), pinning.unplaced(running())))
 
 
 def pinned() -> Object:
@@ -81,7 +85,7 @@ def pinned() -> Object:
 
 
 def unpinned(stored: Object) -> Object:
-    return manifests.unplaced(stored)
+    return pinning.unplaced(stored)
 
 
 def notes(stored: Object) -> dict[str, str]:
@@ -92,16 +96,16 @@ def suspend(stored: Object) -> object:
     return stored["spec"]["runPolicy"].get("suspend")
 
 
-MOVES: dict[str, tuple[Callable[[], Object], Callable[[Object], transition.Patch]]] = {
-    "record": (waiting, lambda one: transition.recording(one, PLACED, at=LATER)),
-    "record-again": (placed, lambda one: transition.recording(one, PLACED, at=LATER)),
-    "record-in-place": (running, lambda one: transition.recording_in_place(one, PLACED, at=LATER)),
-    "resume": (placed, lambda one: transition.resuming(one, pinned())),
-    "withdraw": (placed, lambda one: transition.waiting(one, unpinned(one), "too slow")),
-    "take-back": (running, lambda one: transition.taking_back(one, unpinned(one), "broken", 2)),
-    "hold": (running, lambda one: transition.holding(one, unpinned(one))),
-    "release": (held, transition.releasing),
-    "clear": (running, lambda one: transition.clearing(one, "evicted")),
+MOVES: dict[str, tuple[Callable[[], Object], Callable[[Object], patches.Patch]]] = {
+    "record": (waiting, lambda one: patches.recording(one, PLACED, at=LATER)),
+    "record-again": (placed, lambda one: patches.recording(one, PLACED, at=LATER)),
+    "record-in-place": (running, lambda one: patches.recording_in_place(one, PLACED, at=LATER)),
+    "resume": (placed, lambda one: patches.resuming(one, pinned())),
+    "withdraw": (placed, lambda one: patches.waiting(one, unpinned(one), "too slow")),
+    "take-back": (running, lambda one: patches.taking_back(one, unpinned(one), "broken", 2)),
+    "hold": (running, lambda one: patches.holding(one, unpinned(one))),
+    "release": (held, patches.releasing),
+    "clear": (running, lambda one: patches.clearing(one, "evicted")),
 }
 """Every move: from what it starts, and its patch."""
 
@@ -167,13 +171,13 @@ def test_every_move_leaves_a_job_that_is_whole(move: str) -> None:
     assert said[FORMAT] == "v1"
     assert said[REQUEST] == notes(before)[REQUEST]
     assert (said[STATE] == "placed") == (MAP in said) == (RECORDED in said)
-    assert manifests.recorded(after).state == said[STATE]
+    assert recorded(after).state == said[STATE]
     assert after["spec"]["mpiReplicaSpecs"]["Worker"]["replicas"] == 2
 
 
 def test_a_job_is_created_suspended_and_its_template_says_nothing_of_places() -> None:
     assert suspend(placed()) is True
-    assert notes(placed())[MAP] == manifests.placement_map(PLACEMENT)
+    assert notes(placed())[MAP] == placement_map(PLACEMENT)
     assert notes(placed())[RECORDED] == NOON
     assert placed()["spec"]["mpiReplicaSpecs"] == waiting()["spec"]["mpiReplicaSpecs"]
     assert MAP not in notes(waiting())
@@ -181,7 +185,7 @@ def test_a_job_is_created_suspended_and_its_template_says_nothing_of_places() ->
 
 
 def test_resuming_is_one_step_with_the_template_and_the_record_tested() -> None:
-    patch = transition.resuming(placed(), pinned())
+    patch = patches.resuming(placed(), pinned())
     tested = [one["path"] for one in patch if one["op"] == "test"]
     assert tested == [
         "/metadata/uid",
@@ -202,10 +206,10 @@ def test_a_record_that_says_less_is_written_in_the_step_that_goes_by_it(move: st
     """It keeps its time, so that it is the same record."""
     stored = placed() if move == "resume" else running()
     if move == "resume":
-        patch = transition.resuming(stored, pinned(), LESS)
+        patch = patches.resuming(stored, pinned(), LESS)
     else:
-        stored = json_patch(stored, transition.recording_in_place(stored, PLACED, at=NOON))
-        patch = transition.confirming(stored, LESS)
+        stored = json_patch(stored, patches.recording_in_place(stored, PLACED, at=NOON))
+        patch = patches.confirming(stored, LESS)
     after = json_patch(stored, patch)
     assert notes(after)[MAP] == "node-0/;node-0/"
     assert json.loads(notes(after)[FORECAST])["busBandwidthGBps"] == 9.0
@@ -220,30 +224,30 @@ def test_a_record_that_says_less_is_written_in_the_step_that_goes_by_it(move: st
 
 def test_a_gang_that_is_taken_back_is_as_it_was_before_it_was_placed() -> None:
     stored = running()
-    after = json_patch(stored, transition.taking_back(stored, unpinned(stored), "broken", 2))
+    after = json_patch(stored, patches.taking_back(stored, unpinned(stored), "broken", 2))
     assert suspend(after) is True
     assert after["spec"] == waiting()["spec"]
     assert notes(after)[TRIES] == "2"
-    assert transition.tries_of(after) == 2
+    assert patches.tries_of(after) == 2
     assert json.loads(notes(after)[FORECAST]) == {"reason": "broken"}
 
 
 def test_a_withdrawn_record_leaves_a_job_that_waits_and_says_why() -> None:
-    after = json_patch(placed(), transition.waiting(placed(), unpinned(placed()), "too slow"))
+    after = json_patch(placed(), patches.waiting(placed(), unpinned(placed()), "too slow"))
     assert suspend(after) is True
     assert notes(after)[STATE] == "waiting"
-    assert manifests.recorded(after) == Forecast(state="waiting", reason="too slow")
+    assert recorded(after) == Forecast(state="waiting", reason="too slow")
 
 
 def test_holding_and_releasing_forget_how_often_it_was_tried() -> None:
     stored = running()
     notes(stored)[TRIES] = "2"
-    after = json_patch(stored, transition.holding(stored, unpinned(stored)))
+    after = json_patch(stored, patches.holding(stored, unpinned(stored)))
     assert notes(after)[STATE] == "held"
     assert suspend(after) is True
     assert TRIES not in notes(after)
     notes(after)[TRIES] = "3"
-    released = json_patch(after, transition.releasing(after))
+    released = json_patch(after, patches.releasing(after))
     assert notes(released)[STATE] == "waiting"
     assert TRIES not in notes(released)
     assert suspend(released) is True
@@ -267,7 +271,7 @@ def test_a_job_that_is_handed_over_is_suspended_only_if_its_queue_does_not_do_th
     said = Forecast(state="waiting", reason="Kueue decides")
     form = waiting()
     for asked, left in ((True, True), (False, None)):
-        after = transition.handed_over(form, said, request="{}", suspend=asked)
+        after = patches.handed_over(form, said, request="{}", suspend=asked)
         assert suspend(after) is left
         assert notes(after)[REQUEST] == "{}"
         assert MAP not in notes(after)
@@ -276,7 +280,7 @@ def test_a_job_that_is_handed_over_is_suspended_only_if_its_queue_does_not_do_th
 def test_a_job_without_annotations_gets_some() -> None:
     stored = waiting()
     del stored["metadata"]["annotations"]
-    after = json_patch(stored, transition.recording_in_place(stored, PLACED, at=NOON))
+    after = json_patch(stored, patches.recording_in_place(stored, PLACED, at=NOON))
     assert notes(after)[MAP] == notes(placed())[MAP]
 
 
@@ -286,15 +290,15 @@ def test_a_job_without_annotations_gets_some() -> None:
 def test_a_number_of_tries_that_makes_no_sense_is_none(said: str, tries: int) -> None:
     stored = waiting()
     notes(stored)[TRIES] = said
-    assert transition.tries_of(stored) == tries
+    assert patches.tries_of(stored) == tries
 
 
 def test_only_jobs_with_our_format_and_a_state_of_ours_are_ours() -> None:
-    assert transition.is_ours(waiting())
+    assert patches.is_ours(waiting())
     for key, value in ((STATE, "else"), (STATE, None), (FORMAT, None)):
         stored = waiting()
         if value is None:
             del notes(stored)[key]
         else:
             notes(stored)[key] = value
-        assert not transition.is_ours(stored)
+        assert not patches.is_ours(stored)

@@ -1,0 +1,53 @@
+"""The templates, every value of which is written as JSON: no value can change the structure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from arena_topo.manifests import Manifest
+from arena_topo.manifests.serialize import as_json
+
+if TYPE_CHECKING:
+    import jinja2
+
+
+def text(name: str, context: Mapping[str, Any]) -> str:
+    """A template filled in, as YAML with its comments."""
+    return environment().get_template(name).render(context)
+
+
+def objects(text: str) -> Iterator[Manifest]:
+    """The objects of what was filled in."""
+    import yaml
+
+    yield from yaml.load_all(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+
+
+@cache
+def environment() -> jinja2.Environment:
+    """The templates, every value of which is written as JSON; one that is missing names itself."""
+    import jinja2
+
+    def written(value: object) -> object:
+        # An undefined name must reach Jinja, which raises and says which it is.
+        return value if isinstance(value, jinja2.Undefined) else as_json(value)
+
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(template_folder()),
+        undefined=jinja2.StrictUndefined,
+        finalize=written,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,  # noqa: S701 - JSON, not HTML
+    )
+
+
+def template_folder() -> Path:
+    """The templates of the installed package, or of the checkout that the package is run from."""
+    package = Path(__file__).resolve().parents[1]
+    inside = package / "templates"
+    return inside if inside.is_dir() else package.parent / "templates"
