@@ -487,7 +487,7 @@ def test_the_launcher_never_waits_at_a_gate_and_claims_nothing():
 
 def test_a_job_that_somebody_else_starts_waits_at_its_gate_for_a_patch():
     bare = rendered(a_job())
-    held = gated(bare, kept=["NoSchedule"])
+    held = gated(bare, effects=["NoSchedule"])
     worker = worker_of(held)
     assert worker["spec"]["schedulingGates"] == [{"name": "arena-topo.io/placement"}]
     notes = worker["metadata"]["annotations"]
@@ -497,7 +497,7 @@ def test_a_job_that_somebody_else_starts_waits_at_its_gate_for_a_patch():
     assert worker["spec"]["tolerations"] == [
         {"key": "arena-topo.io/topology", "operator": "Exists", "effect": "NoSchedule"}
     ]
-    assert gated(held, kept=["NoSchedule"]) == held
+    assert gated(held, effects=["NoSchedule"]) == held
     assert unplaced(held) == bare
     assert placed(held, APART, BINDINGS["admission"]) == placed(bare, APART, BINDINGS["admission"])
 
@@ -616,7 +616,7 @@ def test_what_is_pinned_comes_off_again_and_leaves_the_job_as_it_was(
     mpijob: Manifest, binding: str, placement: str, kept: set[str]
 ):
     before = copy.deepcopy(mpijob)
-    pinned = placed(mpijob, PLACEMENTS[placement], BINDINGS[binding], kept=kept)
+    pinned = placed(mpijob, PLACEMENTS[placement], BINDINGS[binding], effects=kept)
     assert mpijob == before
     assert unplaced(pinned) == mpijob
     assert unplaced(unplaced(pinned)) == mpijob
@@ -633,7 +633,7 @@ def test_pins_come_off_the_one_template_of_v1alpha1_too(
     mpijob: Manifest, placement: str, kept: set[str]
 ):
     binding = replace(BINDINGS["template"], inject=False)
-    assert unplaced(placed(mpijob, PLACEMENTS[placement], binding, kept=kept)) == mpijob
+    assert unplaced(placed(mpijob, PLACEMENTS[placement], binding, effects=kept)) == mpijob
 
 
 @given(
@@ -646,7 +646,7 @@ def test_pins_come_off_the_one_template_of_v1alpha1_too(
 def test_a_job_that_is_placed_again_is_as_if_it_had_never_been_elsewhere(
     mpijob: Manifest, first: str, then: str, one: str, other: str
 ):
-    elsewhere = placed(mpijob, PLACEMENTS[one], BINDINGS[first], kept=["NoSchedule"])
+    elsewhere = placed(mpijob, PLACEMENTS[one], BINDINGS[first], effects=["NoSchedule"])
     fresh = placed(mpijob, PLACEMENTS[other], BINDINGS[then])
     assert placed(unplaced(elsewhere), PLACEMENTS[other], BINDINGS[then]) == fresh
     assert placed(elsewhere, PLACEMENTS[other], BINDINGS[then]) == fresh
@@ -655,14 +655,16 @@ def test_a_job_that_is_placed_again_is_as_if_it_had_never_been_elsewhere(
 @pytest.mark.parametrize("binding", sorted(BINDINGS))
 @pytest.mark.parametrize("placement", sorted(PLACEMENTS))
 def test_what_a_server_fills_in_does_not_keep_a_pin_on_the_job(binding: str, placement: str):
-    pinned = placed(rendered(a_job()), PLACEMENTS[placement], BINDINGS[binding], kept=["NoExecute"])
+    pinned = placed(
+        rendered(a_job()), PLACEMENTS[placement], BINDINGS[binding], effects=["NoExecute"]
+    )
     assert unplaced(with_defaults(pinned)) == with_defaults(rendered(a_job()))
 
 
 @pytest.mark.parametrize("binding", ["admission", "gates", "template", "gang"])
 def test_pins_that_replace_nothing_need_no_note_to_come_off(binding: str):
     for placement in PLACEMENTS.values():
-        pinned = placed(rendered(a_job()), placement, BINDINGS[binding], kept=["NoSchedule"])
+        pinned = placed(rendered(a_job()), placement, BINDINGS[binding], effects=["NoSchedule"])
         assert "arena-topo.io/unpinned" not in worker_of(pinned)["metadata"]["annotations"]
 
 
@@ -677,13 +679,24 @@ def test_a_job_that_waited_asks_for_gpus_by_the_name_they_have_where_it_goes():
         assert unplaced(pinned) == waiting
 
 
-def test_what_a_queue_writes_into_a_pinned_job_outlives_the_pins():
-    pinned = placed(rendered(a_job()), APART, BINDINGS["claims"])
-    worker_of(pinned)["spec"]["nodeSelector"] = {"flavor": "h100"}
-    worker_of(pinned)["metadata"]["labels"]["kueue.x-k8s.io/podset"] = "worker"
-    bare = worker_of(unplaced(pinned))
-    assert bare["spec"]["nodeSelector"] == {"flavor": "h100"}
-    assert bare["metadata"]["labels"]["kueue.x-k8s.io/podset"] == "worker"
+@pytest.mark.parametrize("binding", sorted(BINDINGS))
+def test_what_a_queue_writes_into_a_pinned_job_outlives_the_pins(binding: str):
+    """Kueue writes into these fields when it admits a job (`Merge` in pkg/podset/podset.go)."""
+    added = {"key": "flavor", "operator": "Exists"}
+
+    def admitted(mpijob: Manifest) -> Manifest:
+        mpijob = copy.deepcopy(mpijob)
+        template = worker_of(mpijob)
+        template["metadata"]["labels"]["kueue.x-k8s.io/podset"] = "worker"
+        template["metadata"]["annotations"]["kueue.x-k8s.io/workload"] = "mpijob-train"
+        template["spec"]["nodeSelector"] = {"flavor": "h100"}
+        template["spec"].setdefault("tolerations", []).append(added)
+        template["spec"].setdefault("schedulingGates", []).append({"name": "kueue.x-k8s.io/tas"})
+        return mpijob
+
+    bare = rendered(a_job())
+    pinned = placed(bare, APART, BINDINGS[binding], effects=["NoSchedule"])
+    assert unplaced(admitted(pinned)) == admitted(bare)
 
 
 @pytest.mark.parametrize(
@@ -786,7 +799,7 @@ def test_the_patch_of_a_gated_worker_is_accepted_whatever_affinity_it_has(
     api.add(a_worker(affinity=affinity or {}, schedulingGates=gates))
     pod = connection.get(POD)
     assert waits_at_gate(pod)
-    patch = worker_patch(pod, "node-2", (3, 0), (3, 0), kept=["NoSchedule"])
+    patch = worker_patch(pod, "node-2", (3, 0), (3, 0))
     after = connection.patch(POD, patch, kind="strategic")
     assert not waits_at_gate(after)
     assert after["spec"]["schedulingGates"] == [{"name": "other"}]
@@ -794,7 +807,6 @@ def test_the_patch_of_a_gated_worker_is_accepted_whatever_affinity_it_has(
     assert notes["note"] == "kept"
     assert notes["topology.kubernetes.io/gpu-group"] == "3,0"
     assert notes["topology.kubernetes.io/gpu-visible"] == "3,0"
-    assert after["spec"]["tolerations"] == [TOLERATION]
     terms = after["spec"]["affinity"]["nodeAffinity"][REQUIRED]["nodeSelectorTerms"]
     ours = {"key": "metadata.name", "operator": "In", "values": ["node-2"]}
     assert all(ours in one["matchFields"] for one in terms)
@@ -831,11 +843,8 @@ def test_a_map_that_no_policy_has_read_goes_with_the_gate():
 
 
 def test_gpus_that_the_kubelet_picks_are_not_written_on_a_worker():
-    notes = worker_patch(a_worker(), "a", (), (), guarantee=Guarantee.NODE)["metadata"]
-    assert notes["annotations"] == {
-        "arena-topo.io/format": "v1",
-        "arena-topo.io/guarantee": "node",
-    }
+    notes = worker_patch(a_worker(), "a", (), ())["metadata"]["annotations"]
+    assert notes == {"arena-topo.io/format": "v1"}
 
 
 def test_a_worker_that_is_past_its_gate_is_not_patched():

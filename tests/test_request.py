@@ -218,6 +218,16 @@ def test_an_annotation_that_is_no_mapping_says_nothing(text: str) -> None:
     assert job_of(mpijob).workers == 4
 
 
+def test_a_key_that_makes_no_sense_is_named_with_its_job() -> None:
+    mpijob = stored(MPIJob(name="j", command="x", image="y", workers=4, gpus=2, gputopology=True))
+    mpijob["metadata"]["annotations"][REQUEST] = '{"policy": "scatter"}'
+    with pytest.raises(InvalidJob, match="MPIJob j makes no sense as a job") as caught:
+        job_of(mpijob)
+    assert caught.value.why == (
+        "--policy is invalid: expected pack, spread or adaptive, got 'scatter'"
+    )
+
+
 # Whatever a tenant writes
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from arena_topo.errors import ArenaError, InvalidJob
 from arena_topo.job import BindingChoice, MPIJob, PodShape
 from arena_topo.manifests import Binding, Guarantee, Mechanisms
-from arena_topo.manifests.claims import unclaimable, unmetered
+from arena_topo.manifests.claims import missing_quota_line, why_unclaimable
 from arena_topo.manifests.versions import ApiVersion, having
 from arena_topo.solver import Assignment, Placement
 from arena_topo.topology import ORDINARY, PUBLISHED, TAINT, Cluster, Node, NodeName, gpu_set
@@ -67,7 +67,7 @@ class _Case:
         return len(self.placement.nodes) < len(self.placement.assignments)
 
     @property
-    def told(self) -> bool:
+    def known(self) -> bool:
         """Whether it is known which GPUs the workers are to get."""
         return all(one.gpus for one in self.placement.assignments)
 
@@ -81,7 +81,7 @@ def bind(
     *,
     gated: bool = False,
 ) -> Binding:
-    """The firmest way to hold a placement that the cluster and the chosen nodes allow.
+    """The strongest way to hold a placement that the cluster and the chosen nodes allow.
 
     `mechanisms` is what the cluster was found to offer; without it only what needs nothing of the
     cluster is taken to work. `gated`: the workers were made at their gates already, so that they
@@ -105,7 +105,7 @@ def bind(
             raise InvalidJob(
                 f"--binding {forced} cannot hold the workers of {job.name}",
                 why=answer.why,
-                hint=answer.hint or "leave it out: the firmest way that there is will be used",
+                hint=answer.hint or "leave it out: the strongest way that there is will be used",
             )
         return _finished(case, answer)
     refusals = []
@@ -123,7 +123,7 @@ def bind(
 
 
 def _order(case: _Case, *, known: bool) -> list[str]:
-    """The ways to try, firmest first."""
+    """The ways to try, strongest first."""
     if not case.injects:
         return ["claims"] if case.driver else ["gates"]
     first = ["claims"] if case.driver else []
@@ -151,8 +151,8 @@ def _claims(case: _Case) -> Binding | _No:
         return refusal
     ours = Binding(
         name="claims",
-        guarantee=Guarantee.GPUS if case.told else Guarantee.NODE,
-        why=None if case.told else _UNTOLD.format("scheduler"),
+        guarantee=Guarantee.GPUS if case.known else Guarantee.NODE,
+        why=None if case.known else _UNKNOWN.format("scheduler"),
         device_class=case.device_class or "",
     )
     policies = case.found.claims, case.found.admission
@@ -181,12 +181,12 @@ def _unclaimable(case: _Case) -> _No | None:
             why=f"no DeviceClass of the cluster offers the GPUs of driver {case.driver}",
             hint="an administrator installs the one that comes with the driver",
         )
-    if line := unmetered(case.found.quotas, case.device_class):
+    if line := missing_quota_line(case.found.quotas, case.device_class):
         return _No(
             why="the namespace has a quota of GPUs, and claims of them would go past it",
             hint=f"an administrator adds to spec.hard of the ResourceQuota: {line}",
         )
-    why = unclaimable(case.placement, case.cluster)
+    why = why_unclaimable(case.placement, case.cluster)
     return _No(why=why) if why else None
 
 
@@ -229,15 +229,15 @@ def _each(case: _Case, name: str) -> Binding | _No:
             return replace(ours, guarantee=Guarantee.GPUS)
         why = "the workers ask for a number of GPUs, and the scheduler picks which"
         return replace(ours, why=why)
-    if case.told and case.job.gpus > 0 and (whole or (case.injects and all(shown))):
+    if case.known and case.job.gpus > 0 and (whole or (case.injects and all(shown))):
         return replace(ours, guarantee=Guarantee.GPUS, inject=case.injects)
-    if not case.told:
-        why = _UNTOLD.format("kubelet")
+    if not case.known:
+        why = _UNKNOWN.format("kubelet")
     elif all(shown):
         why = "the workers were made before their GPUs were known, so the kubelet picks them"
     else:
         why = "other pods may use GPUs of the same nodes, so the kubelet picks the workers' GPUs"
-    return _left(case, replace(ours, why=why))
+    return _by_kubelet(case, replace(ours, why=why))
 
 
 def _template(case: _Case) -> Binding | _No:
@@ -256,7 +256,7 @@ def _template(case: _Case) -> Binding | _No:
     same = len({frozenset(one.gpus) for one in placement.assignments}) == 1
     ours = all(_is_ours(case.nodes.get(name)) for name in placement.nodes)
     # A launcher that is made from the same template would see the GPUs as well.
-    injectable = case.told and same and case.job.gpus > 0 and not case.api.traits.one_template
+    injectable = case.known and same and case.job.gpus > 0 and not case.api.traits.one_template
     held = Binding(name="template", guarantee=Guarantee.GPUS, resource=resource)
     if whole or (alone and injectable and ours):
         return replace(held, inject=injectable and not case.driver)
@@ -269,13 +269,13 @@ def _template(case: _Case) -> Binding | _No:
     else:
         guarantee = Guarantee.NODE
         why = _why_node(case, alone=alone, same=same, ours=ours)
-    return _left(case, replace(held, guarantee=guarantee, why=why))
+    return _by_kubelet(case, replace(held, guarantee=guarantee, why=why))
 
 
 def _why_node(case: _Case, *, alone: bool, same: bool, ours: bool) -> str:
     """Why one template can promise no more than the node."""
-    if not case.told:
-        return _UNTOLD.format("kubelet")
+    if not case.known:
+        return _UNKNOWN.format("kubelet")
     if not alone:
         return (
             "several workers share a node and one template that cannot tell them apart, so the"
@@ -294,7 +294,7 @@ def _why_node(case: _Case, *, alone: bool, same: bool, ours: bool) -> str:
     )
 
 
-_UNTOLD = "a node does not say which of its GPUs are free, so the {} picks them"
+_UNKNOWN = "a node does not say which of its GPUs are free, so the {} picks them"
 
 _WAYS: dict[str, Callable[[_Case], Binding | _No]] = {
     "claims": _claims,
@@ -323,14 +323,14 @@ def _asked(case: _Case) -> str | _No:
     )
 
 
-def _left(case: _Case, binding: Binding) -> Binding | _No:
+def _by_kubelet(case: _Case, binding: Binding) -> Binding | _No:
     """The binding that leaves the GPUs to the kubelet, where that takes them from nobody.
 
     The kubelet does not know of GPUs that we have shown to containers: on a node where we do that
     it may give them away again.
     """
     for name, node in case.nodes.items():
-        if overlooked(node):
+        if double_booked(node):
             return _No(
                 why=f"jobs on node {name} were given GPUs that the kubelet does not know of, and"
                 " it would give them to these workers too",
@@ -340,10 +340,10 @@ def _left(case: _Case, binding: Binding) -> Binding | _No:
     return binding
 
 
-def overlooked(node: Node) -> bool:
+def double_booked(node: Node) -> bool:
     """Whether containers of a node hold GPUs that its kubelet takes for free."""
     known = node.machine.everything if node.allocatable is None else node.allocatable
-    return _is_kept(node) and bool(known & ~node.free)
+    return _is_dedicated(node) and bool(known & ~node.free)
 
 
 def leaves_choice(binding: Binding) -> bool:
@@ -351,13 +351,13 @@ def leaves_choice(binding: Binding) -> bool:
     return binding.name != "claims" and not binding.inject and binding.guarantee is Guarantee.NODE
 
 
-def _is_kept(node: Node) -> bool:
+def _is_dedicated(node: Node) -> bool:
     """Whether containers of this node may be shown GPUs of our choice."""
     return node.dedicated and not node.foreign and not node.opaque and not node.driver
 
 
 def _is_ours(node: Node | None) -> bool:
-    return node is not None and _is_kept(node)
+    return node is not None and _is_dedicated(node)
 
 
 def _is_whole(one: Assignment, case: _Case) -> bool:
@@ -374,7 +374,7 @@ def _chosen(placement: Placement, cluster: Cluster | None) -> list[Node]:
     return [one for one in cluster.nodes if one.name in names] if cluster is not None else []
 
 
-def keeping(placement: Placement, cluster: Cluster | None) -> set[str]:
+def taint_effects(placement: Placement, cluster: Cluster | None) -> set[str]:
     """The effects of the taints that keep the chosen nodes for arena-topo."""
     return {
         taint.effect

@@ -39,7 +39,7 @@ def claims_of(
     return (*group, *(_claim(mpijob, one, binding, nodes) for one in ordered))
 
 
-def unclaimable(placement: Placement, cluster: Cluster | None) -> str | None:
+def why_unclaimable(placement: Placement, cluster: Cluster | None) -> str | None:
     """Why no claim can name the GPUs chosen, or None: a node whose devices are not known."""
     nodes = _known(cluster)
     for one in placement.assignments:
@@ -49,7 +49,7 @@ def unclaimable(placement: Placement, cluster: Cluster | None) -> str | None:
     return None
 
 
-def unmetered(quotas: Iterable[Mapping[str, object]], device_class: str) -> str | None:
+def missing_quota_line(quotas: Iterable[Mapping[str, object]], device_class: str) -> str | None:
     """The line that a namespace's quota lacks for claims, or None.
 
     Claims are not counted by a quota of a device plugin's resource: where there is one, and none

@@ -2,13 +2,14 @@
 
     admission  the map of the placement and a gate in the template; a policy gives each worker its
                own entry and lifts the gate
-    gates      the gate alone; somebody patches each worker (`gates`)
+    gates      the gate alone; somebody patches each worker (`worker_patch`)
     claims     as admission, and GPUs by claim
     template   node affinity, the same for all workers
 
-What a pin replaces is kept in an annotation of the template, so that what is read back from a
-server, with its defaults filled in and with what queues have written into it, loses our pins and
-nothing else.
+Pins come off by what they look like, since others write into the same fields meanwhile: Kueue adds
+labels, annotations, tolerations and scheduling gates when it admits a job, servers fill in
+defaults. Copies of whole fields would take that away. What cannot be told by its looks, such as the
+name under which GPUs were asked for, an annotation of the template holds.
 """
 
 from __future__ import annotations
@@ -69,13 +70,13 @@ _LAUNCHER = ("spec/tolerations",)
 
 
 def placed(
-    mpijob: Manifest, placement: Placement, binding: Binding, *, kept: Iterable[str] = ()
+    mpijob: Manifest, placement: Placement, binding: Binding, *, effects: Iterable[str] = ()
 ) -> Manifest:
     """The same MPIJob with its workers pinned to the chosen nodes; the one given stays as it is.
 
-    Pins that it has already are replaced. `kept` are the effects of taints that keep the chosen
-    nodes for arena-topo; pods bear them. ArenaError if the placement cannot be written down, or is
-    not one of all workers.
+    Pins that it has already are replaced. `effects` are those of the taints that keep the chosen
+    nodes for arena-topo; pods tolerate them. ArenaError if the placement cannot be written down, or
+    is not one of all workers.
     """
     text = _checked(mpijob, placement)
     bare = unplaced(mpijob)
@@ -84,11 +85,11 @@ def placed(
     notes = _dict(_dict(template, "metadata"), "annotations")
     notes |= {FORMAT: "v1", GUARANTEE: binding.guarantee.value}
     if is_mapped(binding):
-        _close(template)
+        _add_gate(template)
         _label(template, INLINE, MAP_FORMAT)
         notes[MAP] = text
     elif binding.name == "gates":
-        _close(template)
+        _add_gate(template)
     else:
         _to_nodes(pinned, template, placement)
         if gpus := _shared_gpus(placement):
@@ -103,11 +104,11 @@ def placed(
     if binding.inject:
         container = template["spec"]["containers"][0]
         container["env"] = _with_devices(container.get("env") or ())
-    _bear(pinned, kept)
+    _tolerate(pinned, effects)
     return _remembering(bare, pinned)
 
 
-def gated(mpijob: Manifest, *, kept: Iterable[str] = ()) -> Manifest:
+def gated(mpijob: Manifest, *, effects: Iterable[str] = ()) -> Manifest:
     """The same MPIJob with its workers held at the gate, for a job that somebody else starts.
 
     There is no map in it: each worker is patched (`worker_patch`) once it is there. Its containers
@@ -120,11 +121,11 @@ def gated(mpijob: Manifest, *, kept: Iterable[str] = ()) -> Manifest:
     notes = _dict(_dict(template, "metadata"), "annotations")
     notes |= {FORMAT: "v1", GUARANTEE: Guarantee.NODE.value}
     _label(template, INLINE, MAP_FORMAT)
-    _close(template)
+    _add_gate(template)
     key = _gpu_key(template)
     if key is not None and "/" not in key:
         _claim(template)
-    _bear(pinned, kept)
+    _tolerate(pinned, effects)
     return _remembering(bare, pinned)
 
 
@@ -143,7 +144,7 @@ def unplaced(mpijob: Manifest) -> Manifest:
     return bare
 
 
-def kept_off(mpijob: Manifest) -> Manifest:
+def avoiding_reserved(mpijob: Manifest) -> Manifest:
     """The same MPIJob, its workers kept off nodes that ACK's label keeps for topology jobs.
 
     Their GPUs are handed out by placement, of which the kubelet knows nothing.
@@ -166,53 +167,35 @@ def waits_at_gate(pod: Manifest) -> bool:
 
 
 def worker_patch(
-    pod: Manifest,
-    node: str,
-    gpus: tuple[int, ...],
-    visible: tuple[int, ...],
-    *,
-    guarantee: Guarantee | None = None,
-    kept: Iterable[str] = (),
+    pod: Manifest, node: str, gpus: tuple[int, ...], visible: tuple[int, ...]
 ) -> Manifest:
     """The strategic-merge patch that sends one gated worker to its node, as it was read.
 
     `gpus` are the worker's, in ring order (none where the kubelet picks them), `visible` those that
-    its containers may see, in the order in which they are to see them. `guarantee` is written where
-    the template could not say it yet, `kept` are the effects of our taints on the node. Gates of
-    others stay, and so does every node requirement that the pod has. The server refuses the patch
-    for a pod that was made since under the same name, as its uid is another. ValueError if the pod
-    does not wait at our gate.
+    its containers may see, in the order in which they are to see them. Of a pod at its gate only
+    node affinity and tolerations may be narrowed or added and gates taken away (Kubernetes 1.27 and
+    later; anything else is refused with 422). Gates of others stay, and so does every node
+    requirement that the pod has. The server refuses the patch for a pod that was made since under
+    the same name, as its uid is another. ValueError if the pod does not wait at our gate.
     """
     metadata, spec = pod["metadata"], pod["spec"]
     if not waits_at_gate(pod):
         raise ValueError(f"{metadata['name']} does not wait at the gate {GATE}")
-    before = metadata.get("annotations") or {}
     notes: dict[str, str | None] = {FORMAT: "v1"}
     if gpus:
         notes[GPU_GROUP] = ",".join(map(str, gpus))
         notes[GPU_VISIBLE] = ",".join(map(str, visible))
-    if guarantee is not None:
-        notes[GUARANTEE] = guarantee.value
-    if MAP in before:
+    if MAP in (metadata.get("annotations") or {}):
         # It was left for a policy that is not there: the worker has its place now.
         notes[MAP] = None
     affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
     # The server replaces this list as a whole, and refuses one in which a term is missing.
     terms = (affinity.get(_REQUIRED) or {}).get("nodeSelectorTerms") or [{}]
-    changed: Manifest = {
-        "affinity": {
-            "nodeAffinity": {
-                _REQUIRED: {"nodeSelectorTerms": [on_node(term, node) for term in terms]}
-            }
-        },
+    required = {"nodeSelectorTerms": [on_node(term, node) for term in terms]}
+    changed = {
+        "affinity": {"nodeAffinity": {_REQUIRED: required}},
         "schedulingGates": [{"$patch": "delete", "name": GATE}],
     }
-    borne = list(spec.get("tolerations") or ())
-    for effect in sorted(set(kept)):
-        bears = {"key": TAINT, "operator": "Exists", "effect": effect}
-        if bears not in borne:
-            borne.append(bears)
-            changed["tolerations"] = borne
     uid = {"uid": metadata["uid"]} if "uid" in metadata else {}
     return {"metadata": {**uid, "annotations": notes}, "spec": changed}
 
@@ -314,7 +297,7 @@ def _label(template: Manifest, key: str, value: str) -> None:
     _dict(_dict(template, "metadata"), "labels")[key] = value
 
 
-def _close(template: Manifest) -> None:
+def _add_gate(template: Manifest) -> None:
     """Put our gate before the workers, beside others."""
     template["spec"].setdefault("schedulingGates", []).append({"name": GATE})
 
@@ -395,9 +378,9 @@ def _with_devices(variables: Iterable[Manifest]) -> list[Manifest]:
     return [*kept[:at], ours, *kept[at:]]
 
 
-def _bear(mpijob: Manifest, kept: Iterable[str]) -> None:
+def _tolerate(mpijob: Manifest, effects: Iterable[str]) -> None:
     """Bear our taints; the launcher too, as it is to run beside its workers."""
-    for effect in sorted(set(kept)):
+    for effect in sorted(set(effects)):
         bears = {"key": TAINT, "operator": "Exists", "effect": effect}
         for pod in _pods(mpijob):
             pod["tolerations"] = [*(pod.get("tolerations") or ()), bears]
@@ -434,7 +417,7 @@ def _stripped(mpijob: Manifest) -> Manifest:
     _filter(pod, "resourceClaims", lambda one: one.get("name") != CLAIM)
     _filter(pod, "topologySpreadConstraints", lambda one: not _is_about(one, workers))
     for each in _pods(bare):
-        _filter(each, "tolerations", lambda one: not _is_borne(one))
+        _filter(each, "tolerations", lambda one: not _is_tolerated(one))
     affinity = pod.get("affinity") or {}
     nodes = affinity.get("nodeAffinity") or {}
     required = nodes.get(_REQUIRED) or {}
@@ -467,7 +450,7 @@ def _is_about(one: Mapping[str, Any], workers: Mapping[str, str]) -> bool:
     return one.get("topologyKey") == _HOSTNAME and selector.get("matchLabels") == workers
 
 
-def _is_borne(one: Mapping[str, Any]) -> bool:
+def _is_tolerated(one: Mapping[str, Any]) -> bool:
     return one.get("key") == TAINT and one.get("operator") == "Exists" and bool(one.get("effect"))
 
 

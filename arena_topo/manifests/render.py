@@ -29,9 +29,9 @@ from arena_topo.manifests import (
     Mechanisms,
     Plan,
 )
-from arena_topo.manifests.binding import bind, keeping, offered
+from arena_topo.manifests.binding import bind, offered, taint_effects
 from arena_topo.manifests.claims import claims_of
-from arena_topo.manifests.pinning import kept_off, placed
+from arena_topo.manifests.pinning import avoiding_reserved, placed
 from arena_topo.manifests.record import annotated, forecast_of
 from arena_topo.manifests.serialize import to_yaml
 from arena_topo.manifests.templates import objects, text
@@ -92,10 +92,10 @@ def plan(
         forecast = Forecast(state="waiting", reason=waiting, emulated=emulated)
     elif pinned is not None and bound is not None:
         forecast = forecast_of(pinned, cluster, bound)
-        first = placed(first, pinned, bound, kept=keeping(pinned, cluster))
+        first = placed(first, pinned, bound, effects=taint_effects(pinned, cluster))
         others += claims_of(first, pinned, bound, cluster)
     elif kept and job.gpus and not any(one.key == SCHEDULE_LABEL for one in job.selector):
-        first = kept_off(first)
+        first = avoiding_reserved(first)
     if forecast is not None:
         first = annotated(first, forecast)
     return Plan(

@@ -7,7 +7,6 @@ is read from there: queues such as Kueue write their decisions into it.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -61,10 +60,13 @@ def job_of(mpijob: Manifest) -> MPIJob:
     """
     try:
         return _job_of(mpijob)
+    except InvalidJob as error:
+        why = f"{error.message}: {error.why}" if error.why else error.message
     except (ArithmeticError, LookupError, AttributeError, TypeError, ValueError) as error:
-        meta = mpijob.get("metadata")
-        name = meta.get("name") if isinstance(meta, Mapping) else None
-        raise InvalidJob(f"MPIJob {name} makes no sense as a job", why=str(error)) from error
+        why = str(error)
+    meta = mpijob.get("metadata")
+    name = meta.get("name") if isinstance(meta, Mapping) else None
+    raise InvalidJob(f"MPIJob {name} makes no sense as a job", why=why)
 
 
 def _job_of(mpijob: Manifest) -> MPIJob:
@@ -98,9 +100,7 @@ def _job_of(mpijob: Manifest) -> MPIJob:
         "host_network": version_of(mpijob).traits.sshd and pod.get("hostNetwork") is True,
         "running_timeout": _whole(policy.get("activeDeadlineSeconds") or 0),
     }
-    for key, field in _KEYS.items():
-        if key in said:
-            fields[field] = _value(field, said[key])
+    fields |= {field: said[key] for key, field in _KEYS.items() if key in said}
     return MPIJob(**fields)
 
 
@@ -136,43 +136,3 @@ def _toleration(one: Mapping[str, Any]) -> Toleration:
         effect=str(one.get("effect") or ""),
         operator=str(one.get("operator") or "Equal"),
     )
-
-
-def _value(field: str, said: Any) -> Any:
-    """A value of the annotation as the field holds it; InvalidJob if it is none."""
-    import dataclasses  # noqa: PLC0415 - only for jobs that are started later
-
-    default: Any = next(one for one in dataclasses.fields(MPIJob) if one.name == field).default
-    kind: Any = _KINDS.get(field) or type(default)
-    try:
-        return kind(said)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise InvalidJob(f"annotation {REQUEST}: {field} is {said!r}", why=str(error)) from error
-
-
-def _kinds() -> dict[str, Any]:
-    from arena_topo.job import PlacementPolicy  # noqa: PLC0415 - beside what it is for
-
-    return {
-        "policy": PlacementPolicy,
-        "pack_above": _finite,
-        "min_bandwidth": _finite,
-        "mix_models": _truth,
-    }
-
-
-def _truth(said: Any) -> bool:
-    if not isinstance(said, bool):
-        raise TypeError("it is neither true nor false")
-    return said
-
-
-def _finite(said: Any) -> float:
-    """A number that can be compared; JSON as Python reads it has NaN and infinities."""
-    value = float(said)
-    if not math.isfinite(value):
-        raise ValueError("it is no number")
-    return value
-
-
-_KINDS = _kinds()

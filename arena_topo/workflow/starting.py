@@ -41,7 +41,7 @@ from arena_topo.manifests import (
     patches,
     pinning,
 )
-from arena_topo.manifests.binding import bind, leaves_choice, overlooked
+from arena_topo.manifests.binding import bind, double_booked, leaves_choice, taint_effects
 from arena_topo.manifests.claims import claims_of
 from arena_topo.manifests.record import forecast_of
 from arena_topo.manifests.request import job_of, requested
@@ -194,7 +194,9 @@ class Starter:
                 first = first or unheld
                 chosen = set(placement.nodes)
                 ours = [
-                    node.name for node in cluster.nodes if node.name in chosen and overlooked(node)
+                    node.name
+                    for node in cluster.nodes
+                    if node.name in chosen and double_booked(node)
                 ]
                 if not ours:
                     raise
@@ -556,10 +558,8 @@ def left_behind(name: str, namespace: str) -> Iterator[None]:
 
 def pinned(stored: Manifest, placement: Placement, binding: Binding, cluster: Cluster) -> Manifest:
     """A stored job with its workers pinned."""
-    from arena_topo.manifests.binding import keeping  # noqa: PLC0415  for placing
-
     return pinning.placed(
-        pinning.unplaced(stored), placement, binding, kept=keeping(placement, cluster)
+        pinning.unplaced(stored), placement, binding, effects=taint_effects(placement, cluster)
     )
 
 
@@ -640,7 +640,7 @@ def _lets_have(node: Node, gpus: GPUSet, binding: Binding) -> bool:
     # kubelet only where we have chosen none.
     if binding.inject and gpus and node.opaque:
         return False
-    return not (leaves_choice(binding) and overlooked(node))
+    return not (leaves_choice(binding) and double_booked(node))
 
 
 def _emptied_of(cluster: Cluster, names: Collection[NodeName]) -> Cluster:

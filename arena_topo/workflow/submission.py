@@ -338,7 +338,7 @@ class _Submission:
         waits = f"{owner} decides when it starts; then it is placed"
         planned = replace(bare, waiting=waits, forecast=Forecast(state="waiting", reason=waits))
         form = patches.handed_over(
-            pinning.gated(pinning.unplaced(bare.objects[0]), kept=("NoSchedule",)),
+            pinning.gated(pinning.unplaced(bare.objects[0]), effects=("NoSchedule",)),
             Forecast(state="waiting", reason=waits),
             request=requested(job),
             suspend=job.queue,
