@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -35,7 +35,7 @@ from arena_topo.manifests.pinning import avoiding_reserved, placed
 from arena_topo.manifests.record import annotated, forecast_of
 from arena_topo.manifests.serialize import to_yaml
 from arena_topo.manifests.templates import objects, text
-from arena_topo.manifests.versions import ApiVersion, having
+from arena_topo.manifests.versions import ApiVersion, Traits, having
 from arena_topo.manifests.volumes import by_role, digest, folders, logs, mounted
 from arena_topo.solver import Placement, Request
 from arena_topo.topology import Cluster
@@ -135,8 +135,7 @@ def check(job: MPIJob, api: ApiVersion) -> None:
             hint=f"name an image with {job.sync_mode} in it that your cluster can pull, here or"
             " once and for all in the settings: sync-image",
         )
-    _check_launching(job, api)
-    _check_life(job, api)
+    _check_version(job, api)
     if job.tensorboard and not job.tensorboard_image:
         raise InvalidJob(
             "--tensorboard needs --tensorboard-image",
@@ -174,53 +173,52 @@ def _check_ours(job: MPIJob) -> None:
                 raise InvalidJob(said, why=why, hint="leave it out, or use a name of your own")
 
 
-def _check_launching(job: MPIJob, api: ApiVersion) -> None:
-    """Refuse what only workers that run sshd can do, and a folder that is none."""
+def _check_version(job: MPIJob, api: ApiVersion) -> None:
+    """Refuse what a version has no field for, or its operator no way to do."""
     path = job.ssh_auth_mount_path
     if path and not path.startswith("/"):
         raise InvalidJob("--ssh-auth-mount-path is invalid", why=f"{path!r} is no absolute path")
-    if api.traits.sshd:
-        return
-    needs = f"needs MPIJob {_either(having(lambda one: one.sshd))}"
-    if job.mpi_implementation is not MPIImplementation.OPENMPI:
-        raise InvalidJob(
-            f"--mpi-implementation {job.mpi_implementation} {needs}",
-            why=f"the operator of MPIJob {api} writes the list of hosts for Open MPI alone",
-            hint="leave it out, and give mpirun a list of hosts in its own format",
-        )
-    if path:
-        raise InvalidJob(
-            f"--ssh-auth-mount-path {needs}",
-            why=f"workers of MPIJob {api} are reached through kubectl exec, not ssh",
-            hint="leave it out",
-        )
-    if job.pod_shape is PodShape.SHARED:
-        raise InvalidJob(
-            f"--pod-shape shared {needs}",
-            why=f"in MPIJob {api} nothing tells the ranks of a pod which of the GPUs that it"
-            " sees are its own",
-            hint="use --pod-shape fused: one pod for the workers of a node",
-        )
-
-
-def _check_life(job: MPIJob, api: ApiVersion) -> None:
-    """Refuse what a version has no field for: its CRD would drop it."""
-    if job.running_timeout and not api.traits.deadline:
-        raise InvalidJob(
-            f"--running-timeout needs MPIJob {_either(having(lambda one: one.deadline))}",
-            why=f"MPIJob {api} has no field for a deadline",
-            hint="leave it out, and let the command end itself: timeout 1h mpirun ...",
-        )
-    if job.ttl_after_finished is not None and not api.traits.ttl:
-        raise InvalidJob(
-            f"--ttl-after-finished needs MPIJob {_either(having(lambda one: one.ttl))}",
-            why=f"MPIJob {api} has no field for it, so nobody would delete the job",
-            hint="leave it out, and delete the job later",
-        )
-
-
-def _either(versions: Sequence[ApiVersion]) -> str:
-    return " or ".join(reversed(versions))
+    needs: list[tuple[object, str, Callable[[Traits], bool], str, str]] = [
+        (
+            job.mpi_implementation is not MPIImplementation.OPENMPI,
+            f"--mpi-implementation {job.mpi_implementation}",
+            lambda one: one.sshd,
+            f"the operator of MPIJob {api} writes the list of hosts for Open MPI alone",
+            "leave it out, and give mpirun a list of hosts in its own format",
+        ),
+        (
+            path,
+            "--ssh-auth-mount-path",
+            lambda one: one.sshd,
+            f"workers of MPIJob {api} are reached through kubectl exec, not ssh",
+            "leave it out",
+        ),
+        (
+            job.pod_shape is PodShape.SHARED,
+            "--pod-shape shared",
+            lambda one: one.sshd,
+            f"in MPIJob {api} nothing tells ranks which of the GPUs that their pod sees are theirs",
+            "use --pod-shape fused: one pod for the workers of a node",
+        ),
+        (
+            job.running_timeout,
+            "--running-timeout",
+            lambda one: one.deadline,
+            f"MPIJob {api} has no field for a deadline",
+            "leave it out, and let the command end itself: timeout 1h mpirun ...",
+        ),
+        (
+            job.ttl_after_finished is not None,
+            "--ttl-after-finished",
+            lambda one: one.ttl,
+            f"MPIJob {api} has no field for it, so nobody would delete the job",
+            "leave it out, and delete the job later",
+        ),
+    ]
+    for asked, flag, serves, why, hint in needs:
+        if asked and not serves(api.traits):
+            versions = " or ".join(reversed(having(serves)))
+            raise InvalidJob(f"{flag} needs MPIJob {versions}", why=why, hint=hint)
 
 
 def on_host_network(job: MPIJob) -> bool:
