@@ -668,6 +668,16 @@ def test_pins_that_replace_nothing_need_no_note_to_come_off(binding: str):
         assert "arena-topo.io/unpinned" not in worker_of(pinned)["metadata"]["annotations"]
 
 
+def test_terms_of_others_stay_though_one_of_them_names_a_node():
+    """Also on a job that the version before has pinned, which noted less."""
+    affinity = {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [IN_POOL, ON_X]}}}
+    mpijob = rendered(a_job())
+    worker_of(mpijob)["spec"]["affinity"] = affinity
+    pinned = placed(mpijob, APART, BINDINGS["admission"])
+    worker_of(pinned)["metadata"]["annotations"].pop("arena-topo.io/unpinned", None)
+    assert worker_of(unplaced(pinned))["spec"]["affinity"] == affinity
+
+
 def test_a_job_that_waited_asks_for_gpus_by_the_name_they_have_where_it_goes():
     job = a_job(cpu=Quantity(text="4"))
     nodes = [a_node(name, resource="aliyun.com/gpu") for name in ("a", "b")]

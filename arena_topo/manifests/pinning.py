@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import deepcopy
 from typing import Any
 
@@ -54,18 +54,18 @@ _DEVICES = "NVIDIA_VISIBLE_DEVICES"
 _VISIBLE = f"metadata.annotations['{GPU_VISIBLE}']"
 _BUILT_IN = ("cpu", "memory", "ephemeral-storage", "hugepages-")
 
-_WORKER = (
-    "metadata/labels",
-    "metadata/annotations",
-    "spec/affinity",
-    "spec/topologySpreadConstraints",
-    "spec/tolerations",
-    "spec/schedulingGates",
-    "spec/resourceClaims",
-    "spec/containers/0/env",
-    "spec/containers/0/resources",
+_FIELDS = (
+    "Worker/metadata/labels",
+    "Worker/metadata/annotations",
+    "Worker/spec/affinity",
+    "Worker/spec/topologySpreadConstraints",
+    "Worker/spec/tolerations",
+    "Worker/spec/schedulingGates",
+    "Worker/spec/resourceClaims",
+    "Worker/spec/containers/0/env",
+    "Worker/spec/containers/0/resources",
+    "Launcher/spec/tolerations",
 )
-_LAUNCHER = ("spec/tolerations",)
 """The fields of the pod templates that pins are written into."""
 
 
@@ -409,48 +409,51 @@ def _shared_gpus(placement: Placement) -> tuple[int, ...]:
 def _stripped(mpijob: Manifest) -> Manifest:
     """A copy without anything that looks like a pin of ours, and without what that leaves empty."""
     bare = deepcopy(mpijob)
-    template = worker_template(bare)
-    pod, metadata, workers = template["spec"], template["metadata"], _workers(bare)
-    _without(metadata, "labels", {INLINE, CLAIMS, GANG})
-    _without(metadata, "annotations", {FORMAT, GUARANTEE, MAP, UNPINNED, GPU_GROUP, GPU_VISIBLE})
-    _filter(pod, "schedulingGates", lambda one: one.get("name") != GATE)
-    _filter(pod, "resourceClaims", lambda one: one.get("name") != CLAIM)
-    _filter(pod, "topologySpreadConstraints", lambda one: not _is_about(one, workers))
-    for each in _pods(bare):
-        _filter(each, "tolerations", lambda one: not _is_tolerated(one))
-    affinity = pod.get("affinity") or {}
-    nodes = affinity.get("nodeAffinity") or {}
-    required = nodes.get(_REQUIRED) or {}
-    if required and all(map(_is_node, required.get("nodeSelectorTerms") or ())):
-        del nodes[_REQUIRED]
-    apart = affinity.get("podAntiAffinity") or {}
-    _filter(apart, _REQUIRED, lambda one: not _is_about(one, workers))
-    for key in ("nodeAffinity", "podAntiAffinity"):
-        _drop_empty(affinity, key)
-    _drop_empty(pod, "affinity")
-    container = pod["containers"][0]
-    _filter(container, "env", lambda one: not _is_injected(one))
-    _filter(container.get("resources") or {}, "claims", lambda one: one.get("name") != CLAIM)
-    _drop_empty(container, "resources")
-    _drop_empty(template, "metadata")
+    for path, is_ours in _pins(bare):
+        found = _read(bare, path)
+        left: Any = [one for one in found or () if not is_ours(one)]
+        if len(left) == len(found or ()):
+            continue
+        _write(bare, path, {key: found[key] for key in left} if isinstance(found, dict) else left)
+        empty = path
+        while "/" in empty and _read(bare, empty) in ({}, []):
+            _write(bare, empty, None)
+            empty = empty.rpartition("/")[0]
     return bare
+
+
+def _pins(mpijob: Manifest) -> Iterator[tuple[str, Callable[[Any], bool]]]:
+    """Where pins are, and which keys or items there are ours."""
+    workers = _workers(mpijob)
+
+    def about_workers(one: Mapping[str, Any]) -> bool:
+        selector = one.get("labelSelector") or {}
+        return one.get("topologyKey") == _HOSTNAME and selector.get("matchLabels") == workers
+
+    yield "Worker/metadata/labels", {INLINE, CLAIMS, GANG}.__contains__
+    notes = {FORMAT, GUARANTEE, MAP, UNPINNED, GPU_GROUP, GPU_VISIBLE}
+    yield "Worker/metadata/annotations", notes.__contains__
+    yield "Worker/spec/schedulingGates", lambda one: one.get("name") == GATE
+    yield "Worker/spec/resourceClaims", lambda one: one.get("name") == CLAIM
+    yield "Worker/spec/topologySpreadConstraints", about_workers
+    yield f"Worker/spec/affinity/podAntiAffinity/{_REQUIRED}", about_workers
+    terms = f"Worker/spec/affinity/nodeAffinity/{_REQUIRED}/nodeSelectorTerms"
+    # Terms are alternatives: beside one of somebody else's, a node alone is no pin.
+    nodes_alone = all(map(_is_node, _read(mpijob, terms) or ()))
+    yield terms, lambda _: nodes_alone
+    yield "Worker/spec/containers/0/env", _is_injected
+    yield "Worker/spec/containers/0/resources/claims", lambda one: one.get("name") == CLAIM
+    yield "Worker/spec/tolerations", _is_toleration
+    yield "Launcher/spec/tolerations", _is_toleration
 
 
 def _is_node(term: Mapping[str, Any]) -> bool:
     fields = list(term.get("matchFields") or ())
-    return (
-        len(fields) == 1
-        and fields[0].get("key") == "metadata.name"
-        and not term.get("matchExpressions")
-    )
+    alone = len(fields) == 1 and not term.get("matchExpressions")
+    return alone and fields[0].get("key") == "metadata.name"
 
 
-def _is_about(one: Mapping[str, Any], workers: Mapping[str, str]) -> bool:
-    selector = one.get("labelSelector") or {}
-    return one.get("topologyKey") == _HOSTNAME and selector.get("matchLabels") == workers
-
-
-def _is_tolerated(one: Mapping[str, Any]) -> bool:
+def _is_toleration(one: Mapping[str, Any]) -> bool:
     return one.get("key") == TAINT and one.get("operator") == "Exists" and bool(one.get("effect"))
 
 
@@ -459,32 +462,11 @@ def _is_injected(one: Mapping[str, Any]) -> bool:
     return one.get("name") == _DEVICES and source.get("fieldPath") == _VISIBLE
 
 
-def _without(holder: Manifest, key: str, ours: set[str]) -> None:
-    if key in holder:
-        left = {name: value for name, value in (holder[key] or {}).items() if name not in ours}
-        holder[key] = left
-        _drop_empty(holder, key)
-
-
-def _filter(holder: Manifest, key: str, keep: Any) -> None:
-    if key in holder:
-        holder[key] = [one for one in holder[key] or () if keep(one)]
-        _drop_empty(holder, key)
-
-
-def _drop_empty(holder: Manifest, key: str) -> None:
-    if key in holder and not holder[key]:
-        del holder[key]
-
-
 def _remembering(bare: Manifest, pinned: Manifest) -> Manifest:
     """The pinned job, with a note of all that stripping it alone would not bring back."""
     left = _stripped(pinned)
-    lost = {}
-    for path in _paths(bare):
-        before = _read(bare, path)
-        if before != _read(left, path):
-            lost[path] = before
+    before = {path: _read(bare, path) for path in _FIELDS}
+    lost = {path: value for path, value in before.items() if value != _read(left, path)}
     if lost:
         notes = worker_template(pinned)["metadata"]["annotations"]
         notes[UNPINNED] = json.dumps(lost, separators=(",", ":"), ensure_ascii=False)
@@ -497,14 +479,7 @@ def _remembered(text: Any) -> dict[str, Any]:
         said = json.loads(text or "{}")
     except (ValueError, TypeError, RecursionError):
         return {}
-    known = {f"Worker/{path}" for path in _WORKER} | {f"Launcher/{path}" for path in _LAUNCHER}
-    return {key: said[key] for key in said if key in known} if isinstance(said, dict) else {}
-
-
-def _paths(mpijob: Manifest) -> Iterator[str]:
-    yield from (f"Worker/{path}" for path in _WORKER)
-    if not _one(mpijob):
-        yield from (f"Launcher/{path}" for path in _LAUNCHER)
+    return {key: said[key] for key in _FIELDS if key in said} if isinstance(said, dict) else {}
 
 
 def _read(mpijob: Manifest, path: str) -> Any:
@@ -525,8 +500,9 @@ def _write(mpijob: Manifest, path: str, value: Any) -> None:
 
 def _holder(mpijob: Manifest, path: str) -> tuple[Any, str]:
     role, *parts, last = path.split("/")
-    at: Any = worker_template(mpijob) if role == "Worker" else _role(mpijob, role)
-    for part in parts:
+    one = _one(mpijob) and role == "Worker"
+    at: Any = mpijob["spec"] if one else (mpijob["spec"].get("mpiReplicaSpecs") or {}).get(role)
+    for part in ("template", *parts):
         if isinstance(at, list):
             at = at[int(part)] if int(part) < len(at) else None
         else:
