@@ -154,7 +154,7 @@ def bound(placement: Placement, *nodes: Node, by: Mechanisms | None = None, **sa
         (None, "template", "confirmed"),
     ],
 )
-def test_the_firmest_way_is_taken_that_the_cluster_does_not_refuse(
+def test_the_strongest_way_is_taken_that_the_cluster_does_not_refuse(
     offered: Mechanisms | None, name: str, sure: str
 ):
     found = bound(APART, a_node("a"), a_node("b"), by=offered)
