@@ -35,8 +35,7 @@ from arena_topo.backends.queue import MOST_TRIES, Queue, QueuedJob, Snapshot, wr
 from arena_topo.errors import ArenaError, UsageError
 from arena_topo.job import MPIJob, NodeLoss
 from arena_topo.manifests import PROPOSED, REQUEST, TRIES, patches, pinning
-from arena_topo.manifests.record import recorded
-from arena_topo.manifests.request import job_of
+from arena_topo.manifests.annotations import job_of, recorded
 from arena_topo.manifests.versions import having
 from arena_topo.workflow import fairness, gathering, heartbeat
 from arena_topo.workflow.gathering import Fate

@@ -11,7 +11,7 @@ from typing import Any
 
 from fake_api import FakeApi, rfc3339
 
-from arena_topo.manifests.record import parse_map
+from arena_topo.manifests.annotations import parse_map
 
 MAP = "arena-topo.io/placement"
 

@@ -24,7 +24,7 @@ from arena_topo.controller import LOST_AFTER, Controller
 from arena_topo.errors import ClusterError, NotPossible, UsageError
 from arena_topo.job import CleanPodPolicy, ConfigFile, KeyValue, MPIJob, NodeLoss
 from arena_topo.manifests import GATE, MAP, PROPOSED, STATE, TRIES
-from arena_topo.manifests.record import recorded
+from arena_topo.manifests.annotations import recorded
 from arena_topo.topology import TAINT, presets, published
 from arena_topo.workflow import gathering, submission
 from arena_topo.workflow.starting import Starter

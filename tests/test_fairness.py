@@ -22,7 +22,7 @@ from arena_topo.backends.queue import (
 from arena_topo.errors import InvalidJob
 from arena_topo.job import MPIJob, Quantity
 from arena_topo.manifests import FORMAT, MAP, RECORDED, REQUEST, STATE, TRIES, render
-from arena_topo.manifests.request import job_of, requested
+from arena_topo.manifests.annotations import job_of, requested
 from arena_topo.manifests.versions import ApiVersion
 from arena_topo.topology import Cluster, GPUSet, count
 from arena_topo.workflow import fairness

@@ -35,9 +35,9 @@ from arena_topo.job import (
 )
 from arena_topo.job.syntax import is_name
 from arena_topo.manifests import Binding, Forecast, Guarantee, Mechanisms, Plan
+from arena_topo.manifests.annotations import HOST_STAGED, parse_map, placement_map, recorded
 from arena_topo.manifests.binding import bind
 from arena_topo.manifests.pinning import placed
-from arena_topo.manifests.record import HOST_STAGED, parse_map, placement_map, recorded
 from arena_topo.manifests.render import check, plan
 from arena_topo.manifests.serialize import to_json, to_yaml
 from arena_topo.manifests.versions import ApiVersion

@@ -27,7 +27,7 @@ from arena_topo.backends.kubernetes import engine as kubernetes
 from arena_topo.errors import AccessDenied
 from arena_topo.job import BindingChoice, KeyValue, MPIJob
 from arena_topo.manifests import FORECAST, GPU_GROUP, MAP, STATE, install
-from arena_topo.manifests.record import parse_map
+from arena_topo.manifests.annotations import parse_map
 from arena_topo.topology import TAINT
 from arena_topo.workflow import submission
 

@@ -29,9 +29,8 @@ from arena_topo.manifests import (
     pinning,
     render,
 )
+from arena_topo.manifests.annotations import forecast_of, placement_map, recorded, requested
 from arena_topo.manifests.binding import bind
-from arena_topo.manifests.record import forecast_of, placement_map, recorded
-from arena_topo.manifests.request import requested
 from arena_topo.manifests.versions import ApiVersion
 from arena_topo.workflow import planning, starting
 

@@ -24,10 +24,9 @@ from arena_topo.backends.local import engine as local
 from arena_topo.errors import InvalidJob
 from arena_topo.job import Device, EnvVar, KeyValue, MPIJob, PodShape, Quantity
 from arena_topo.manifests import Plan
+from arena_topo.manifests.annotations import HOST_STAGED, job_of, parse_map
 from arena_topo.manifests.pinning import visible
-from arena_topo.manifests.record import HOST_STAGED, parse_map
 from arena_topo.manifests.render import plan as build
-from arena_topo.manifests.request import job_of
 from arena_topo.manifests.versions import ApiVersion
 from arena_topo.solver import Placement, Reason, Request, Unplaceable, place
 from arena_topo.solver.gang import value

@@ -41,7 +41,7 @@ from arena_topo.backends.kubernetes.queue import KubernetesQueue
 from arena_topo.backends.queue import QueuedJob
 from arena_topo.job import MPIJob
 from arena_topo.manifests import FORECAST, GPU_GROUP, MAP, STATE, Mechanisms, Plan, patches
-from arena_topo.manifests.record import parse_map
+from arena_topo.manifests.annotations import parse_map
 from arena_topo.topology import TAINT, published
 from arena_topo.workflow import fairness, planning, starting, submission
 

@@ -19,7 +19,7 @@ from fake_cluster import FakeCluster
 from arena_topo.backends import Options
 from arena_topo.backends.kubernetes import engine as kubernetes
 from arena_topo.manifests import FORECAST, GPU_GROUP, MAP, STATE
-from arena_topo.manifests.record import parse_map
+from arena_topo.manifests.annotations import parse_map
 from arena_topo.topology import TAINT, published
 from arena_topo.workflow import submission
 from arena_topo.workflow.fairness import STALE

@@ -18,7 +18,7 @@ from arena_topo import output
 from arena_topo.backends import JobStatus, Phase
 from arena_topo.job import MPIJob, PodShape
 from arena_topo.manifests import Forecast
-from arena_topo.manifests.record import parse_map
+from arena_topo.manifests.annotations import parse_map
 from arena_topo.solver import Placement, Request, Unplaceable, cost, place
 from arena_topo.solver.configurations import table as table_of
 from arena_topo.topology import Cluster, GPUSet, LinkKind, Machine, Tier, count

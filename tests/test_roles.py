@@ -20,8 +20,8 @@ from arena_topo.backends.kubernetes.connection import Connection
 from arena_topo.backends.kubernetes.publishing import Report, Reports
 from arena_topo.errors import AccessDenied
 from arena_topo.manifests import MAP, install
+from arena_topo.manifests.annotations import parse_map
 from arena_topo.manifests.install import Installation, Right
-from arena_topo.manifests.record import parse_map
 from arena_topo.topology import published
 from arena_topo.workflow.machines import publishing
 

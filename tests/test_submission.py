@@ -21,7 +21,7 @@ from arena_topo.backends.kubernetes import engine as kubernetes
 from arena_topo.errors import ArenaError, ClusterError, NotFound, NotPossible
 from arena_topo.job import KeyValue, MPIJob
 from arena_topo.manifests import FORECAST, GATE, MAP, STATE, TRIES, install
-from arena_topo.manifests.record import parse_map
+from arena_topo.manifests.annotations import parse_map
 from arena_topo.solver import Unplaceable
 from arena_topo.topology import presets, published
 from arena_topo.workflow import assembling, comparison, gathering, submission

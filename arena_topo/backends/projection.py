@@ -25,7 +25,7 @@ from arena_topo.manifests import (
     REQUEST,
     STATE,
 )
-from arena_topo.manifests.record import is_node_name
+from arena_topo.manifests.annotations import is_node_name
 from arena_topo.topology import published
 
 _POD_ANNOTATIONS = (GPU_GROUP, GPU_VISIBLE, ACK_ALLOCATION, GUARANTEE, FORMAT)

@@ -20,8 +20,8 @@ from typing import Any
 from arena_topo.backends.objects import Object, items, of
 from arena_topo.backends.slices import Claimed
 from arena_topo.job import Quantity
-from arena_topo.manifests import FORECAST, FORMAT, GPU_GROUP, GUARANTEE, MAP, STATE, request
-from arena_topo.manifests.record import parse_map
+from arena_topo.manifests import FORECAST, FORMAT, GPU_GROUP, GUARANTEE, MAP, STATE
+from arena_topo.manifests.annotations import asked, parse_map
 from arena_topo.topology import GPU_RESOURCES, GPUSet, count, gpu_set, published
 
 ACK_ALLOCATION = "gputopology.alibabacloud.com/allocation"
@@ -455,7 +455,7 @@ def _asked_for(job: Object) -> tuple[int | None, int]:
     workers, each = job["spec"].get("replicas"), gpu_count(spec)
     if not isinstance(workers, int) or workers < 0:
         workers = None
-    if (workers is None or not each) and (said := request.asked(job)):
+    if (workers is None or not each) and (said := asked(job)):
         wanted = _number(said.get("workers", 1))
         workers = wanted if workers is None else workers
         if workers and not each:

@@ -7,8 +7,7 @@
     binding      how a placement is made to hold: which mechanism, and what that guarantees
     pinning      the job with its workers pinned, and without; the patch of a worker at its gate
     claims       the claims of GPUs that workers take
-    request      what a job asked of the solver, for whoever starts it later
-    record       what is written on a job about its placement, and read back
+    annotations  what is written on a job and read back: its placement, what it asked of the solver
     patches      the JSON patches between waiting, placed, held and running
     serialize    objects -> YAML and JSON that kubectl takes for the same objects
     install      what an administrator applies once

@@ -27,7 +27,7 @@ from arena_topo.manifests import (
     Forecast,
     Manifest,
 )
-from arena_topo.manifests.record import annotated
+from arena_topo.manifests.annotations import annotated
 
 Patch = list[dict[str, Any]]
 

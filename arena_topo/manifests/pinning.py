@@ -38,7 +38,7 @@ from arena_topo.manifests import (
     Guarantee,
     Manifest,
 )
-from arena_topo.manifests.record import parse_map, placement_map
+from arena_topo.manifests.annotations import parse_map, placement_map
 from arena_topo.solver import Placement
 from arena_topo.topology import ORDINARY, PUBLISHED, TAINT, NodeName, published
 

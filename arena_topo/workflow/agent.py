@@ -26,7 +26,7 @@ from arena_topo.backends.kubelet import SOCKET, Device, Holder, PodResources
 from arena_topo.backends.kubernetes.connection import Connection
 from arena_topo.backends.kubernetes.publishing import Object, Report, Reports, publish
 from arena_topo.errors import ArenaError, NotFound, UnreadableTopology, UsageError
-from arena_topo.manifests.record import is_node_name
+from arena_topo.manifests.annotations import is_node_name
 from arena_topo.topology import (
     GPU_RESOURCES,
     GPUSet,

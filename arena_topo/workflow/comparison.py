@@ -11,7 +11,7 @@ from arena_topo.backends import Backend
 from arena_topo.errors import ArenaError, UsageError
 from arena_topo.job import MPIJob, PodShape
 from arena_topo.manifests import Plan
-from arena_topo.manifests.record import forecast_of
+from arena_topo.manifests.annotations import forecast_of
 from arena_topo.manifests.versions import ApiVersion
 from arena_topo.solver import UNLIMITED, Request, Unplaceable, Verdict, gang, unaware
 from arena_topo.solver.classes import Index

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from arena_topo.manifests.record import HOST_STAGED
+from arena_topo.manifests.annotations import HOST_STAGED
 from arena_topo.nccl import Cause, Complaint, Connection, Family, Host, Side, causes
 from arena_topo.topology import UNKNOWN_NETWORK
 from arena_topo.workflow.transports import Place

@@ -18,8 +18,7 @@ from arena_topo.backends.queue import Queue, QueuedJob, Snapshot
 from arena_topo.errors import ArenaError
 from arena_topo.job import MPIJob
 from arena_topo.manifests import QUOTA
-from arena_topo.manifests.record import parse_map, recorded
-from arena_topo.manifests.request import job_of
+from arena_topo.manifests.annotations import job_of, parse_map, recorded
 from arena_topo.solver import Placement
 from arena_topo.topology import Cluster, GPUSet, NodeName, gpu_set
 

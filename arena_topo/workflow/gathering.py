@@ -15,8 +15,7 @@ from typing import Any
 from arena_topo.backends.kubernetes.status import is_launcher, worker_index
 from arena_topo.backends.queue import moment
 from arena_topo.manifests import GATE, MAP, PROPOSED, Manifest, pinning
-from arena_topo.manifests.record import parse_map
-from arena_topo.manifests.request import asked
+from arena_topo.manifests.annotations import asked, parse_map
 
 Object = Mapping[str, Any]
 

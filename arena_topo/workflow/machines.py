@@ -14,7 +14,7 @@ from arena_topo.backends.dump import encoding
 from arena_topo.errors import ArenaError, UnreadableTopology, UsageError
 from arena_topo.escaping import one_line
 from arena_topo.files import STDIN, opened
-from arena_topo.manifests.record import is_node_name
+from arena_topo.manifests.annotations import is_node_name
 from arena_topo.topology import Knowledge, LinkKind, Machine
 from arena_topo.topology.nvidia import Reading
 

@@ -18,7 +18,7 @@ from arena_topo.backends import Backend
 from arena_topo.errors import AccessDenied, InvalidJob, UsageError
 from arena_topo.job import ConfigFile, MPIJob, PodShape, Toleration
 from arena_topo.manifests import Binding, Forecast, Guarantee, Mechanisms, Plan, render
-from arena_topo.manifests.record import HOST_STAGED, forecast_of
+from arena_topo.manifests.annotations import HOST_STAGED, forecast_of
 from arena_topo.manifests.versions import BEST, ApiVersion
 from arena_topo.solver import (
     PACK_ABOVE,

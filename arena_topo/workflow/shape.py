@@ -12,7 +12,7 @@ from arena_topo.backends import Backend
 from arena_topo.errors import InvalidJob
 from arena_topo.job import MPIJob, PodShape
 from arena_topo.manifests import Plan
-from arena_topo.manifests.record import HOST_STAGED
+from arena_topo.manifests.annotations import HOST_STAGED
 from arena_topo.manifests.versions import ApiVersion
 from arena_topo.solver import gang
 from arena_topo.solver.classes import Index

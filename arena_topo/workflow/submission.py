@@ -23,7 +23,7 @@ from arena_topo.errors import (
 )
 from arena_topo.job import MPIJob
 from arena_topo.manifests import INCOMPLETE, STATE, Forecast, Manifest, Plan, patches, pinning
-from arena_topo.manifests.request import job_of, requested
+from arena_topo.manifests.annotations import job_of, requested
 from arena_topo.manifests.serialize import object_name
 from arena_topo.manifests.versions import ApiVersion
 from arena_topo.solver import Placement, Unplaceable, Verdict

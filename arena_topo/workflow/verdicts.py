@@ -26,7 +26,7 @@ from arena_topo.backends.kubernetes.status import is_launcher
 from arena_topo.backends.queue import KUBE_QUEUE, KUEUE_LABEL, MOST_TRIES, moment
 from arena_topo.job import NodeLoss
 from arena_topo.manifests import INCOMPLETE, RECORDED, TRIES, Guarantee
-from arena_topo.manifests.request import asked
+from arena_topo.manifests.annotations import asked
 from arena_topo.solver import Verdict as Fits
 from arena_topo.topology import natural
 from arena_topo.workflow import obstacles, symptoms

@@ -22,9 +22,8 @@ from arena_topo.backends.usage import OVER, gpu_count, job_over, worker_template
 from arena_topo.errors import AccessDenied, ArenaError
 from arena_topo.job import MPIJob
 from arena_topo.manifests import GATE, MAP, STATE
+from arena_topo.manifests.annotations import job_of, parse_map
 from arena_topo.manifests.binding import bind
-from arena_topo.manifests.record import parse_map
-from arena_topo.manifests.request import job_of
 from arena_topo.solver import Placement, Refusal, Request, Unplaceable, place
 from arena_topo.solver import Verdict as Fits
 from arena_topo.topology import Cluster, count

@@ -35,8 +35,7 @@ from arena_topo.backends.kubernetes import engine as kubernetes
 from arena_topo.controller import Controller
 from arena_topo.job import MPIJob
 from arena_topo.manifests import MAP, STATE, Forecast, patches, pinning
-from arena_topo.manifests.record import parse_map
-from arena_topo.manifests.request import requested
+from arena_topo.manifests.annotations import parse_map, requested
 from arena_topo.manifests.versions import ApiVersion
 from arena_topo.topology import Cluster, Node, presets, published
 from arena_topo.workflow.submission import open_starter

@@ -16,7 +16,7 @@ from typing import Any
 from clusters import KUBELET, LABEL, REAL, Live
 
 from arena_topo.manifests import MAP, STATE, install
-from arena_topo.manifests.record import parse_map
+from arena_topo.manifests.annotations import parse_map
 from arena_topo.topology import TAINT, presets, published
 
 Object = dict[str, Any]

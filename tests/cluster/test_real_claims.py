@@ -11,7 +11,7 @@ from fake_dra import device_class, resource_slice
 from real import IMAGE, JOBS, PRODUCT, Real, words
 
 from arena_topo.manifests import MAP
-from arena_topo.manifests.record import parse_map
+from arena_topo.manifests.annotations import parse_map
 
 pytestmark = pytest.mark.cluster
 

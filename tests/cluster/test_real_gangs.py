@@ -12,7 +12,7 @@ import pytest
 from real import JOBS, Real, words
 
 from arena_topo.manifests import MAP, STATE
-from arena_topo.manifests.record import parse_map
+from arena_topo.manifests.annotations import parse_map
 
 pytestmark = pytest.mark.cluster
 

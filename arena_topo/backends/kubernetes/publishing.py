@@ -16,7 +16,7 @@ from typing import Any
 from arena_topo.backends import Publication, observed
 from arena_topo.backends.kubernetes.connection import CONFLICT, Connection
 from arena_topo.errors import AlreadyExists, ArenaError, ClusterError, NotFound, UsageError
-from arena_topo.manifests.record import is_node_name
+from arena_topo.manifests.annotations import is_node_name
 from arena_topo.topology import GPUSet, Machine, published
 
 Object = dict[str, Any]

@@ -17,7 +17,7 @@ from arena_topo.backends import Instance, JobStatus, Phase
 from arena_topo.backends.queue import KUBE_QUEUE, suspender
 from arena_topo.backends.usage import gpu_count, job_over, launcher_command, worker_template
 from arena_topo.manifests import GPU_GROUP, Forecast
-from arena_topo.manifests.record import recorded
+from arena_topo.manifests.annotations import recorded
 from arena_topo.topology import natural
 
 Object = Mapping[str, Any]

@@ -28,7 +28,7 @@ from arena_topo.job import (
     Toleration,
 )
 from arena_topo.manifests import MAP, REQUEST, STATE, TRIES, render
-from arena_topo.manifests.request import asked, job_of, requested
+from arena_topo.manifests.annotations import asked, job_of, requested
 from arena_topo.manifests.versions import ApiVersion
 
 PLACED = [
