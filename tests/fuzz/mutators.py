@@ -68,7 +68,7 @@ FRAGMENTS = (
 )
 _NUMBER = re.compile(rb"-?\d+(?:\.\d+)?")
 _WORD = re.compile(rb"[A-Za-z_.-]{2,}")
-_WRITTEN = re.compile(rb"""['"]@(digits|deepmap|deep):(\d+)@['"]""")
+_WRITTEN = re.compile(rb"""['"]@(digits|deepmap|deep):(\d{1,9})@['"]""")
 
 ALIAS_BOMB = b"bomb:\n- &a [x,x,x,x,x,x,x,x,x]\n" + b"".join(
     b"- &%c [%s]\n" % (at + 1, b",".join([b"*%c" % at] * 9)) for at in range(ord("a"), ord("i"))
@@ -360,7 +360,8 @@ def yaml(given: Any, rng: random.Random) -> bytes:
 
 
 def _write(found: re.Match[bytes]) -> bytes:
-    count = int(found[2])
+    # Digits beside the mark, which another mutation put there, make it a number of any size.
+    count = min(int(found[2]), MOST)
     if found[1] == b"digits":
         return b"9" * count
     opened, closed = (b"[", b"]") if found[1] == b"deep" else (b'{"a": ', b"}")
