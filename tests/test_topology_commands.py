@@ -193,7 +193,7 @@ def test_json_may_leave_out_all_but_gpus_and_links():
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"", "FILE, line 1: no text at all"),
+        (b"", "FILE, line 1: no header (GPU0 GPU1 ...)"),
         (b"<system>\n <cpu", "FILE, line 2: this is no whole XML: unclosed token"),
         (b"{\n,", "FILE, line 2: this is no whole JSON: Expecting property name"),
         (b'{"gpus": NaN}', "FILE: this is no JSON of a machine: NaN is not a number"),

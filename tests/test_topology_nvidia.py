@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from arena_topo.errors import UnreadableTopology
 from arena_topo.topology import GPU, NIC, SYS, Link, LinkKind, Machine, behind_nvswitch, nvidia
-from arena_topo.topology.nvidia import parse_topo, read_topo
+from arena_topo.topology.nvidia import parse_topo
 
 MACHINES = Path(__file__).parent / "machines"
 CAPTURES = Path(__file__).resolve().parents[2] / "shared" / "data" / "topo"
@@ -97,58 +97,10 @@ def test_a_permuted_mesh_in_mixed_white_space_keeps_its_own_order():
     assert [str(link) for link in machine.nics[1].attachment[4:]] == ["NODE", "NODE", "PIX", "PIX"]
 
 
-def test_a_cut_among_the_nics_keeps_the_gpus_and_says_so():
-    reading = read_topo(text_of("a100-pcie-bridged-pairs-cut.txt"))
-    pairs = {pair for pair, link in words(reading.machine).items() if link == "NV12"}
-    assert pairs == {"0-1", "2-3", "4-5", "6-7"}
-    assert numa(reading.machine) == [0, 0, 0, 0, 1, 1, 1, 1]
-    assert str(reading.machine.nics[0].attachment[6]) == "PHB"
-    assert reading.notes == ("line 12: the text is cut in the row of NIC0; nothing needed is lost",)
-
-
-def test_nics_whose_rows_are_missing_are_known_from_the_rows_of_the_gpus():
-    reading = read_topo(text_of("hgx-h100-9nic-cut.txt"), model="NVIDIA H100 80GB HBM3")
-    assert reading.machine.nvswitch
-    assert reading.machine.model == "H100"
-    near = [
-        next(nic.name for nic in reading.machine.nics if nic.attachment[gpu].kind is LinkKind.PIX)
-        for gpu in range(8)
-    ]
-    assert near == ["NIC8", "NIC7", "NIC6", "NIC5", "NIC4", "NIC3", "NIC2", "NIC1"]
-    assert reading.notes == (
-        "line 18: the text is cut before NIC6, NIC7 and NIC8; nothing needed is lost",
-    )
-
-
-def test_nics_that_the_last_gpu_does_not_tell_are_left_out():
-    text = "\tGPU0\tGPU1\tNIC0\tNIC1\nGPU0\tX\tNV2\tPIX\tSYS\nGPU1\tNV2\tX\tSYS\tPI"
-    reading = read_topo(text)
-    assert words(reading.machine) == {"0-1": "NV2"}
-    assert [nic.name for nic in reading.machine.nics] == ["NIC0"]
-    assert reading.notes == ("line 3: the text is cut in the row of GPU1; NIC1 left out",)
-
-
 def test_a_legend_names_the_nics_and_a_lone_cpu_is_no_numa_node():
     machine = parse_topo(text_of("hgx-h100-6nic-cgroup.txt"))
     assert [nic.name for nic in machine.nics] == [f"mlx5_{index}" for index in range(6)]
     assert numa(machine) == [0, 0, 0, 0, 1, 1, 1, 1]
-
-
-def test_a_markdown_table_is_read_whatever_the_order_of_its_columns():
-    machine = parse_topo(text_of("a100-4-table.txt"))
-    assert set(words(machine).values()) == {"NV4"}
-    assert numa(machine) == [3, 2, 1, 0]
-    assert [(nic.name, [str(link) for link in nic.attachment]) for nic in machine.nics] == [
-        ("mlx5_0", ["SYS", "SYS", "SYS", "PHB"]),
-        ("mlx5_1", ["SYS", "PHB", "SYS", "SYS"]),
-    ]
-
-
-def test_of_two_matrices_in_one_paste_the_links_are_read_and_the_other_is_noted():
-    reading = read_topo(text_of("two-gpus-wrapped-and-p2p.txt"))
-    assert words(reading.machine) == {"0-1": "NODE"}
-    assert numa(reading.machine) == [0, 0]
-    assert reading.notes == ("line 12: a peer-to-peer matrix (nvidia-smi topo -p2p) is not used",)
 
 
 @pytest.mark.parametrize(
@@ -174,50 +126,51 @@ def test_odd_layouts_are_read_for_what_they_say(capture, links, nodes, nics):
     [
         (
             "dgx-1-v100-2017-cut.txt",
-            (
-                "line 7: the matrix ends before GPU5, GPU6 and GPU7: "
-                "'GPU4 NV2 SOC SOC SOC X NV1 NV1 NV2 SOC PIX SOC PHB 20-39,6'"
-            ),
+            "line 7: the matrix ends before the row of GPU5: 'GPU4 NV2 SOC SOC SOC X NV1 NV1 NV2",
         ),
         (
             "hgx-b200-glued-cut.txt",
-            "line 7: the row of GPU4 is cut: 6 of 20 cells: 'GPU4 NV18 NV18 NV18 NV18 X NV1'",
+            "line 7: the row of GPU4 is cut or wrapped: 6 of 20 cells: 'GPU4 NV18 NV18 NV18 NV18 X",
         ),
         (
-            "two-gpus-p2p.txt",
-            (
-                "line 2: this is a peer-to-peer matrix (nvidia-smi topo -p2p), "
-                "not the matrix of nvidia-smi topo -m: 'GPU0 GPU1'"
-            ),
+            "a100-pcie-bridged-pairs-cut.txt",
+            "line 12: the row of NIC0 is cut or wrapped: 1 of 9 cells: 'NIC0 NODE'",
         ),
+        ("two-gpus-p2p.txt", "line 3: GPU0-GPU1: 'GNS' is not a link nvidia-smi knows"),
+        ("amd-2.txt", "line 3: GPU0-GPU0: '0' is not a link nvidia-smi knows"),
+        ("mthreads-8-table.txt", "line 1: no header (GPU0 GPU1 ...) here or below"),
+        ("a100-4-table.txt", "line 1: no header (GPU0 GPU1 ...) here or below"),
         (
-            "amd-2.txt",
-            (
-                "line 2: this is a matrix of AMD's rocm-smi, not the matrix of nvidia-smi topo -m: "
-                "'GPU0 GPU1'"
-            ),
-        ),
-        (
-            "mthreads-8-table.txt",
-            (
-                "line 3: this is a table of another tool, not the matrix of nvidia-smi topo -m: "
-                "'| MTHREADS | Device 0 | Device 1 ... finity | NUMA Affinity |'"
-            ),
+            "two-gpus-wrapped-and-p2p.txt",
+            "line 12: a second matrix, and a file describes one machine: 'GPU0 GPU1'",
         ),
     ],
 )
-def test_what_is_cut_or_foreign_is_refused_with_its_line(capture, message):
-    assert refusal(text_of(capture)) == message
+def test_what_is_cut_or_foreign_is_refused_with_its_line_and_the_command_to_run(capture, message):
+    with pytest.raises(UnreadableTopology) as caught:
+        parse_topo(text_of(capture))
+    assert str(caught.value).startswith(message)
+    assert caught.value.hint == "on the machine itself, run: nvidia-smi topo -m > FILE"
+
+
+def test_rows_of_nics_that_are_missing_lose_nothing():
+    machine = parse_topo(text_of("hgx-h100-9nic-cut.txt"), model="NVIDIA H100 80GB HBM3")
+    assert machine.nvswitch
+    assert machine.model == "H100"
+    near = [
+        next(nic.name for nic in machine.nics if nic.attachment[gpu].kind is LinkKind.PIX)
+        for gpu in range(8)
+    ]
+    assert near == ["NIC8", "NIC7", "NIC6", "NIC5", "NIC4", "NIC3", "NIC2", "NIC1"]
 
 
 def summary(name, text):
     """A row of captures.tsv as the reader would write it."""
     row = dict.fromkeys(COLUMNS, "") | {"file": name}
     try:
-        reading = read_topo(text)
+        machine = parse_topo(text)
     except UnreadableTopology as refused:
         return row | {"refused": str(refused).rsplit(": '", 1)[0]}
-    machine = reading.machine
     links = sorted(Counter(words(machine).values()).items())
     return row | {
         "gpus": str(len(machine.gpus)),
@@ -226,7 +179,6 @@ def summary(name, text):
         "all links": " ".join(f"{word}:{many}" for word, many in links),
         "NUMA": " ".join("?" if node is None else str(node) for node in numa(machine)),
         "NICs as GPU0 sees them": " ".join(f"{n.name}:{n.attachment[0]}" for n in machine.nics),
-        "notes": " | ".join(reading.notes),
     }
 
 
@@ -238,7 +190,6 @@ COLUMNS = (
     "all links",
     "NUMA",
     "NICs as GPU0 sees them",
-    "notes",
     "refused",
 )
 
@@ -277,18 +228,21 @@ mlx5_0  PIX     PHB     SYS      X
             ("mlx5_0  PIX ", "mlx5_0  PXB "),
             "line 5: mlx5_0-GPU0 is PXB, but GPU0-mlx5_0 on line 2 is PIX",
         ),
-        (("X      NV2", "X      FOO"), "line 2: GPU0-GPU1 is 'FOO', which is no link"),
-        (("X      NV2", "X      NV0"), "line 2: GPU0-GPU1 is 'NV0', which is no link"),
+        (("X      NV2", "X      FOO"), "line 2: GPU0-GPU1: 'FOO' is not a link nvidia-smi knows"),
+        (("X      NV2", "X      NV0"), "line 2: GPU0-GPU1: 'NV0' is not a link nvidia-smi knows"),
         (("X      NV2", "X       X "), "line 2: GPU0-GPU1 is X, but X marks a device and itself"),
         (("NV2      X ", "NV2     SYS"), "line 3: GPU1-GPU1 is SYS, but X marks a device"),
         (("GPU1    GPU2", "GPU1    GPU3"), "line 1: GPU2 has no column, GPU3 has one"),
         (("GPU0    GPU1", "GPU00   GPU1"), "line 1: GPU0 has no column, "),
-        (("GPU1    GPU2", "GPU1    GPU1"), "line 1: GPU1 has two columns"),
-        (("GPU2    SYS", "GPU1    SYS"), "line 4: GPU1 has two rows"),
-        (("GPU2    SYS", "GPU3    SYS"), "line 4: GPU3 has a row but no column"),
-        (("GPU2    SYS", "G?U2    SYS"), "line 4: the matrix ends before GPU2: 'G?U2"),
-        (("    SYS     PIX     0-9     0", ""), "line 2: the row of GPU0 is cut: 2 of 4 cells"),
-        (("GPU0    GPU1    GPU2", "a       b       c   "), "line 2: a row without the header"),
+        (("GPU1    GPU2", "GPU1    GPU1"), "line 1: a device has two columns"),
+        (("GPU2    SYS", "GPU1    SYS"), "line 4: the matrix ends before the row of GPU2: 'GPU1"),
+        (("GPU2    SYS", "GPU3    SYS"), "line 4: the matrix ends before the row of GPU2: 'GPU3"),
+        (("GPU2    SYS", "G?U2    SYS"), "line 4: the matrix ends before the row of GPU2: 'G?U2"),
+        (
+            ("    SYS     PIX     0-9     0", ""),
+            "line 2: the row of GPU0 is cut or wrapped: 2 of 4 cells",
+        ),
+        (("GPU0    GPU1    GPU2", "a       b       c   "), "line 1: no header (GPU0 GPU1 ...)"),
     ],
 )
 def test_a_wrong_matrix_is_refused_with_the_line_and_the_cells(change, message):
@@ -303,20 +257,15 @@ def test_the_unchanged_matrix_is_read():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "line 1: no text at all"),
-        ("\n \n\t\n", "line 1: no text at all"),
+        ("", "line 1: no header (GPU0 GPU1 ...)"),
+        ("\n \n\t\n", "line 1: no header (GPU0 GPU1 ...)"),
         ("\nNo devices were found\n", "line 2: no header (GPU0 GPU1 ...)"),
         ("bash: nvidia-smi: command not found", "line 1: no header (GPU0 GPU1 ...)"),
-        ("GPU0\tGPU1\nhello\n", "line 2: the matrix ends before GPU0 and GPU1: 'hello'"),
+        ("GPU0\tGPU1\nhello\n", "line 2: the matrix ends before the row of GPU0: 'hello'"),
         ("x" * 1_000_001, "line 1: 1,000,001 characters are too many"),
         ("\t".join(f"GPU{i}" for i in range(65)), "line 1: 65 GPUs; 64 are the most"),
-        ("GPU0 GPU1\n" * 5_000, "line 1: the matrix ends before GPU0 and GPU1"),
-        pytest.param(
-            "GPU0 GPU1\n" * 50_000,
-            "line 1: the matrix ends before GPU0 and GPU1",
-            marks=pytest.mark.exhaustive,
-        ),
-        ("GPU0\n" * 100_000, "line 2: the row of GPU0 is cut"),
+        ("GPU0 GPU1\n" * 50_000, "line 2: the row of GPU0 is cut or wrapped"),
+        ("GPU0\n" * 100_000, "line 2: the row of GPU0 is cut or wrapped"),
     ],
 )
 def test_what_is_no_matrix_is_refused_at_once(text, message):
@@ -325,8 +274,7 @@ def test_what_is_no_matrix_is_refused_at_once(text, message):
 
 def test_two_machines_in_one_paste_are_refused():
     other = GOOD.replace("NV2", "NV4")
-    assert refusal(GOOD + "\n" + other).startswith("line 7: a second matrix that differs")
-    assert parse_topo(GOOD + "\n" + GOOD) == parse_topo(GOOD)
+    assert refusal(GOOD + "\n" + other).startswith("line 7: a second matrix, and a file describes")
 
 
 @pytest.mark.parametrize(
@@ -334,20 +282,15 @@ def test_two_machines_in_one_paste_are_refused():
     [
         lambda text: text.replace("\n", "\r\n"),
         lambda text: "\n".join("    " + line for line in text.splitlines()),
-        lambda text: "\n".join("> " + line for line in text.splitlines()),
         lambda text: "\n".join(" ".join(line.split()) for line in text.splitlines()),
         lambda text: "\n\n".join(text.splitlines()),
         lambda text: "user@host:~$ nvidia-smi topo -m\n" + text + "user@host:~$ \n",
         lambda text: f"```\n{text}```\n",
         lambda text: "\x1b[4m" + text.replace("\n", "\x1b[0m\n", 1),
         lambda text: "\x1b]0;host\x07\x1b[4m" + text.replace("\n", "\x1b(B\x1b[m\n", 1),
-        lambda text: "[4m" + text.replace("\n", "[0m\n", 1),
-        lambda text: text.replace(" ", "\u00a0"),
         lambda text: "\ufeff" + text,
-        lambda text: text.replace("\n", "\n" + "-" * 60 + "\n", 1),
         lambda text: text + "\nmlx5_0 port 1 ==> ib0 (Up)\n",
         lambda text: text.replace("mlx5_0  CPU", "mlx5_0CPU"),
-        lambda text: "\n".join(f"{line} | |" for line in text.splitlines()),
     ],
 )
 def test_the_way_a_matrix_was_pasted_does_not_change_it(dress):
@@ -366,16 +309,11 @@ def test_columns_may_stand_in_any_order():
     assert [str(link) for link in machine.nics[0].attachment] == ["PIX", "SYS"]
 
 
-def test_a_legend_that_contradicts_itself_names_nothing():
-    text = GOOD.replace("mlx5_0", "NIC0") + "\nNIC Legend:\n\n  NIC0: mlx5_0\n  NIC0: mlx5_1\n"
-    assert [nic.name for nic in parse_topo(text).nics] == ["NIC0"]
-
-
 def test_a_row_that_is_cut_before_the_end_of_the_text_is_refused():
     text = "GPU0 NIC0 NIC1\nGPU0 X PIX SYS\nNIC0 PIX X\nNIC1 SYS PHB X\n"
-    assert refusal(text) == "line 3: the row of NIC0 is cut: 2 of 3 cells: 'NIC0 PIX X'"
+    assert refusal(text).startswith("line 3: the row of NIC0 is cut or wrapped: 2 of 3 cells")
     text = "GPU0 GPU1 NIC0\nGPU0 X NV2\nGPU1 NV2 X SYS\n"
-    assert refusal(text) == "line 2: the row of GPU0 is cut: 2 of 3 cells: 'GPU0 X NV2'"
+    assert refusal(text).startswith("line 2: the row of GPU0 is cut or wrapped: 2 of 3 cells")
 
 
 @pytest.mark.parametrize(
@@ -384,7 +322,8 @@ def test_a_row_that_is_cut_before_the_end_of_the_text_is_refused():
         ("0-9     1               N/A", 1),
         ("0-9,20-29       1               N/A", 1),
         ("1       1               N/A", 1),
-        ("        1               N/A", 1),
+        ("\t\t1\t\tN/A", 1),
+        ("        1               N/A", None),
         ("1                       N/A", None),
         ("0-9     0-1             N/A", None),
         ("0-9     N/A             N/A", None),
@@ -468,19 +407,6 @@ def test_a_wrapped_text_never_gives_other_links(machine, width, stripped):
     except UnreadableTopology:
         return
     assert read.links == machine.links
-
-
-@pytest.mark.parametrize("width", [80, 83, 101, 107, 120, 132, 160])
-def test_a_terminal_of_usual_width_loses_nothing(width):
-    whole = text_of("hgx-h100-6nic-cgroup.txt")
-    pieces = [
-        line[start : start + width]
-        for line in whole.expandtabs().splitlines()
-        for start in range(0, max(1, len(line)), width)
-    ]
-    wrapped, machine = parse_topo("\n".join(pieces)), parse_topo(whole)
-    assert wrapped.links == machine.links
-    assert wrapped.nics == machine.nics
 
 
 @QUICK

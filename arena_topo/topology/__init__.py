@@ -8,7 +8,7 @@ is kept apart from what may be used of it *now* (`Node`).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from typing import NewType
@@ -132,8 +132,7 @@ class Machine:
     @property
     def model(self) -> str | None:
         """The GPU model that all GPUs share; None if unknown or mixed."""
-        models = {gpu.model for gpu in self.gpus}
-        return models.pop() if len(models) == 1 else None
+        return common_model(self.gpus)
 
     @property
     def everything(self) -> GPUSet:
@@ -310,13 +309,28 @@ def count(gpus: GPUSet) -> int:
     return gpus.bit_count()
 
 
+def symmetric(size: int, pair: Callable[[int, int], Link]) -> Matrix:
+    """The links of `size` GPUs, `pair(i, j)` being asked once for each pair, i < j."""
+    upper = [[pair(i, j) for j in range(i + 1, size)] for i in range(size)]
+    return tuple(
+        tuple(None if i == j else upper[min(i, j)][max(i, j) - min(i, j) - 1] for j in range(size))
+        for i in range(size)
+    )
+
+
 def flat(size: int, link: Link = SYS) -> Matrix:
-    """A machine of `size` GPUs in which every link is the same."""
-    return tuple(tuple(None if i == j else link for j in range(size)) for i in range(size))
+    """The links of `size` GPUs where all are the same."""
+    return symmetric(size, lambda _i, _j: link)
 
 
 MOST_GPUS = 64
 """More than any machine has on one PCIe fabric (32 today)."""
+
+
+def common_model(gpus: Iterable[GPU]) -> str | None:
+    """The model that these GPUs share; None if unknown or mixed."""
+    models = {gpu.model for gpu in gpus}
+    return models.pop() if len(models) == 1 else None
 
 
 def behind_nvswitch(model: str | None, links: Matrix) -> bool:

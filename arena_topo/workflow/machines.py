@@ -51,7 +51,7 @@ def _parsed(text: str, name: str) -> Reading:
         return _document(text, name)
     from arena_topo.topology import nvidia  # noqa: PLC0415 - only for such files
 
-    return nvidia.read_topo(text, name=name)
+    return Reading(machine=nvidia.parse_topo(text, name=name))
 
 
 def _document(text: str, name: str) -> Reading:
