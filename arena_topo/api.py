@@ -513,7 +513,7 @@ def machine(preset: str) -> Machine:
 
 
 def read_machine(file: str) -> Machine:
-    """The machine in a file: `nvidia-smi topo -m`, XML of NCCL or hwloc, `topology show -o json`.
+    """The machine in a file: `nvidia-smi topo -m`, XML of NCCL, `topology show -o json`.
 
     `-` is standard input. UsageError names the file and the line that makes no sense.
     """

@@ -1,4 +1,4 @@
-"""XML of NCCL and hwloc -> Machine: what is read, what is noted, what is refused and where."""
+"""XML of NCCL -> Machine: what is read, what is noted, what is refused and where."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from arena_topo.errors import UnreadableTopology
 from arena_topo.topology import Knowledge
-from arena_topo.topology.xml import MOST_CHARACTERS, MOST_LEVELS, parse_xml, read_xml
+from arena_topo.topology.nccl_xml import MOST_CHARACTERS, MOST_LEVELS, parse_xml, read_xml
 
 MACHINES = Path(__file__).parent / "machines"
 CAPTURES = Path(__file__).resolve().parents[2] / "shared" / "data" / "xml"
@@ -74,11 +74,6 @@ UNNUMBERED = (
     "line 3: the file gives GPUs no indexes and no NVLinks (NCCL adds them when a job runs):"
     " numbered in the order of the bus, PCIe paths only"
 )
-WITHOUT_NVML = (
-    "line 5: hwloc was built without NVML: GPUs are numbered in the order of the bus, and their"
-    " NVLinks are not in the file"
-)
-
 BUS = [f"0000:{bus:02x}:00.0" for bus in range(0x10, 0x30)]
 
 
@@ -313,7 +308,7 @@ def test_a_file_that_leaves_gpus_to_nccl_gives_paths_but_promises_no_links():
         ("<system a='\ud800'/>", "line 1: this is no UTF-8 text"),
         ("<graphs/>", "line 1: this is an NCCL graph: the rings and trees that NCCL chose, not"),
         ("\n<nvidia_smi_log/>", "line 2: this is the output of nvidia-smi -q -x, which does not"),
-        ("<html/>", "line 1: this is a file of <html>, not a topology that NCCL or hwloc"),
+        ("<html/>", "line 1: this is a file of <html>, not a topology that NCCL has"),
         (system(), "line 1: no GPU in this file: NCCL adds them itself"),
         (system(cpu(0, '<pci busid="0000:00:16.0"/>')), "line 1: no GPU in this file"),
         (system(cpu(0, gpu(BUS[0], 1))), "line 4: GPU 1 of 1 is out of range"),
@@ -356,14 +351,14 @@ def test_what_makes_no_sense_is_refused_with_its_line(text, message):
     [
         (
             '<!DOCTYPE a [<!ENTITY b "bb">]>\n<system>&b;</system>',
-            "line 1: the document type a is described in the file itself",
+            "line 1: this has the document type a, not a topology that NCCL has written",
         ),
         (
             '<?xml version="1.0"?>\n<!DOCTYPE a [<!ENTITY x SYSTEM "file:///etc/passwd">]>\n<a>&x;</a>',
-            "line 2: the document type a is described in the file itself",
+            "line 2: this has the document type a, not a topology that NCCL has written",
         ),
         ("<a>" * (MOST_LEVELS + 1), f"line 1: more than {MOST_LEVELS} elements one in another"),
-        ("<a>" + " " * MOST_CHARACTERS, "line 1: 4,000,003 characters are too many"),
+        ("<a>" + " " * MOST_CHARACTERS, "line 1: 1,000,003 characters are too many"),
     ],
     ids=["entity", "external entity", "deep", "large"],
 )
@@ -373,8 +368,11 @@ def test_xml_that_is_made_to_hurt_is_refused(text, message):
     assert str(caught.value).startswith(message)
 
 
-def test_a_document_type_that_is_only_named_does_no_harm():
-    assert parse_xml('<!DOCTYPE topology SYSTEM "hwloc2.dtd">\n<topology/>').tag == "topology"
+@pytest.mark.parametrize("head", ["", '<!DOCTYPE topology SYSTEM "hwloc2.dtd">'])
+def test_a_dump_of_hwloc_is_called_so_with_the_way_out(head):
+    with pytest.raises(UnreadableTopology, match=r"line 1: this is a dump of hwloc") as caught:
+        read_xml(f'{head}<topology version="3.0"><object type="Machine"/></topology>', name="m")
+    assert "NCCL_TOPO_DUMP_FILE" in caught.value.hint
 
 
 WHOLE = system(
@@ -398,123 +396,3 @@ def test_a_file_that_is_damaged_anywhere_is_read_or_refused_but_never_crashes(da
         where = "line"
         assert found.links == tuple(zip(*found.links, strict=True))
     assert where.startswith("line")
-
-
-# ---------------------------------------------------------------- hwloc
-
-
-def hwloc(*inside: str) -> str:
-    return (
-        '<!DOCTYPE topology SYSTEM "hwloc2.dtd">\n<topology version="3.0">\n'
-        + "\n".join(inside)
-        + "\n</topology>\n"
-    )
-
-
-def thing(kind: str, number: int, *inside: str, **more: str) -> str:
-    said = "".join(f' {key}="{value}"' for key, value in more.items())
-    return f'<object type="{kind}" gp_index="{number}"{said}>' + "".join(inside) + "</object>\n"
-
-
-def card(number: int, index: int | None, model: str = "Tesla V100-SXM2-16GB") -> str:
-    uuid = f'<info name="NVIDIAUUID" value="GPU-{index}"/><info name="GPUModel" value="{model}"/>'
-    names = "" if index is None else thing("OSDev", 100 + number, uuid, name=f"nvml{index}")
-    return thing(
-        "PCIDev", number, names, pci_busid=BUS[number], pci_type="0302 [10de:1db1] [10de:131d] a1"
-    )
-
-
-def bridge(number: int, *inside: str) -> str:
-    return thing("Bridge", number, *inside, bridge_type="1-1")
-
-
-def package(number: int, *inside: str) -> str:
-    numa = thing("NUMANode", 900 + number, os_index=str(number))
-    return thing("Package", 800 + number, numa, *inside)
-
-
-def bandwidths(heads: str, *cells: int) -> str:
-    written = " ".join(map(str, cells))
-    return (
-        f'<distances2hetero nbobjs="{len(heads.split())}" name="NVLinkBandwidth">'
-        f"<indexes>{heads}</indexes><u64values>{written}</u64values></distances2hetero>"
-    )
-
-
-def test_hwloc_tells_bridges_from_switches():
-    text = hwloc(
-        package(
-            0,
-            # Two ports of one switch; a switch under a port of the same; another root port.
-            bridge(
-                50,
-                bridge(
-                    51,
-                    bridge(
-                        52,
-                        bridge(53, card(0, 0)),
-                        bridge(54, card(1, 1)),
-                        bridge(55, bridge(56, bridge(57, card(2, 2)))),
-                    ),
-                ),
-                bridge(58, card(3, 3)),
-            ),
-            bridge(59, card(4, 4)),
-        ),
-        package(1, bridge(60, card(5, 5))),
-    )
-    found = read_xml(text, name="m").machine
-    assert {pair: word for pair, word in words(found).items() if pair[0] == "0"} == {
-        "0-1": "PIX",
-        "0-2": "PXB",
-        "0-3": "PHB",
-        "0-4": "NODE",
-        "0-5": "SYS",
-    }
-    assert [one.numa for one in found.gpus] == [0, 0, 0, 0, 0, 1]
-    assert (found.model, found.gpus[5].uuid) == ("V100", "GPU-5")
-
-
-def test_hwloc_counts_nvlinks_by_their_bandwidth():
-    gpus = package(0, bridge(50, card(0, 1)), bridge(51, card(1, 0)))
-    heads = "OSDev:100 OSDev:101 Package:800"
-    cells = (1000000, 50000, 75000, 50000, 1000000, 0, 75000, 0, 1000000)
-    found = read_xml(hwloc(gpus, bandwidths(heads, *cells)), name="m").machine
-    assert words(found) == {"0-1": "NV2"}
-    # NVML numbers them, whatever their order in the file.
-    assert [one.uuid for one in found.gpus] == ["GPU-0", "GPU-1"]
-    pascal = package(0, *(bridge(50 + at, card(at, at, "Tesla P100-SXM2-16GB")) for at in (0, 1)))
-    cells = (1000000, 40000, 40000, 1000000)
-    found = read_xml(hwloc(pascal, bandwidths("OSDev:100 OSDev:101", *cells)), name="m").machine
-    assert words(found) == {"0-1": "NV2"}
-
-
-def test_hwloc_without_nvml_promises_no_links():
-    reading = read_xml(hwloc(package(0, card(1, None), card(0, None))), name="m")
-    assert reading.machine.knowledge is Knowledge.ASSUMED
-    assert reading.notes == (WITHOUT_NVML,)
-
-
-@pytest.mark.parametrize(
-    ("inside", "message"),
-    [
-        ((), "line 2: no NVIDIA GPU in this dump of hwloc"),
-        ((card(0, 0), card(1, 2)), "line 2: 2 NVIDIA GPUs, but NVML numbers 0, 2"),
-        (
-            (card(0, 0), bandwidths("OSDev:100 OSDev:101", 1, 2, 3)),
-            "line 6: 2 objects, but 3 bandwidths between them",
-        ),
-        (
-            (card(0, 0), bandwidths("OSDev:999", 1)),
-            "line 6: OSDev:999 is not in the file",
-        ),
-        (
-            (card(0, 0), card(1, 1), bandwidths("OSDev:100 OSDev:101", 0, 30000, -1, 0)),
-            "line 9: '30000' MB/s is no number of NVLinks of 25000 MB/s each",
-        ),
-    ],
-)
-def test_a_dump_of_hwloc_that_makes_no_sense_is_refused_with_its_line(inside, message):
-    with pytest.raises(UnreadableTopology) as caught:
-        read_xml(hwloc(*inside), name="m")
-    assert str(caught.value).startswith(message)

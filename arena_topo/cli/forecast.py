@@ -84,7 +84,7 @@ def forecast(
     """Say what bandwidth NCCL reaches on GPUs of a machine, and between such machines.
 
     MACHINE is a preset (topology presets), an instance type of a cloud, a node of the cluster, or a
-    file: nvidia-smi topo -m, XML of NCCL or hwloc, or JSON of topology show. The number is what
+    file: nvidia-smi topo -m, XML of NCCL, or JSON of topology show. The number is what
     nccl-tests would report as bus bandwidth of an all-reduce of large messages.
     """
     from arena_topo.output import forecast as shown  # noqa: PLC0415 - not for help

@@ -59,8 +59,8 @@ _PlainFlag = Annotated[
 _SourceFlag = Annotated[
     str,
     Flag(
-        help="Read the machine from this file: the output of nvidia-smi topo -m, XML of NCCL or"
-        " hwloc, or what topology show -o json has printed; - is standard input.",
+        help="Read the machine from this file: the output of nvidia-smi topo -m, XML of NCCL,"
+        " or what topology show -o json has printed; - is standard input.",
         name="--from",
         panel=PANEL,
         metavar="FILE",

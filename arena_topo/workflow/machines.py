@@ -19,7 +19,7 @@ from arena_topo.topology import Knowledge, LinkKind, Machine
 from arena_topo.topology.nvidia import Reading
 
 MOST_BYTES = 4_000_000
-"""The largest file of a machine: hwloc's dumps have some 500 kB."""
+"""The largest file of a machine; what its readers take is smaller still."""
 
 
 _HINT = "make one on the machine: nvidia-smi topo -m > FILE"
@@ -28,7 +28,7 @@ _HINT = "make one on the machine: nvidia-smi topo -m > FILE"
 def read(source: str) -> Reading:
     """The machine that a file describes, `-` being standard input; notes on what is not used.
 
-    Known are the output of `nvidia-smi topo -m`, XML of NCCL and hwloc, JSON of `topology show`,
+    Known are the output of `nvidia-smi topo -m`, XML of NCCL, JSON of `topology show`,
     and a published ConfigMap as JSON. UsageError if the file cannot be read or makes no sense, with
     its name and the line.
     """
@@ -44,9 +44,9 @@ def read(source: str) -> Reading:
 def _parsed(text: str, name: str) -> Reading:
     first = text.lstrip()[:1]
     if first == "<":
-        from arena_topo.topology import xml  # noqa: PLC0415 - only for such files
+        from arena_topo.topology import nccl_xml  # noqa: PLC0415 - only for such files
 
-        return xml.read_xml(text, name=name)
+        return nccl_xml.read_xml(text, name=name)
     if first == "{":
         return _document(text, name)
     from arena_topo.topology import nvidia  # noqa: PLC0415 - only for such files

@@ -106,7 +106,7 @@ class Matrices(Target):
 
 
 class Xml(Target):
-    """What NCCL and hwloc write."""
+    """What NCCL writes."""
 
     name = "xml"
     share = 150

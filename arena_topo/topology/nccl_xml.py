@@ -1,4 +1,4 @@
-"""What XML says of a machine (the topology files of NCCL, hwloc's dumps) -> Machine.
+"""The XML in which NCCL describes a machine -> Machine.
 
 NCCL writes what it has found where NCCL_TOPO_DUMP_FILE says, and reads what clouds have written
 from NCCL_TOPO_FILE (NVIDIA/nccl, src/graph/xml.cc and topo.cc):
@@ -9,7 +9,8 @@ from NCCL_TOPO_FILE (NVIDIA/nccl, src/graph/xml.cc and topo.cc):
                  > nvlink target count tclass      lanes to another GPU or to an NVSwitch
                > nic > net name speed              a port of a network card, Mb/s
 
-XML is read without entities, within limits of size and depth, and refused with a line and a reason.
+XML is read without document types, within limits of size and depth, and refused with a line and a
+reason.
 """
 
 from __future__ import annotations
@@ -32,15 +33,17 @@ from arena_topo.topology import (
     Machine,
     Matrix,
     behind_nvswitch,
+    common_model,
+    symmetric,
 )
 from arena_topo.topology.models import BY_CAPABILITY, BY_ID, model_of
 from arena_topo.topology.nvidia import Reading
 
-MOST_CHARACTERS = 4_000_000
-"""NCCL's largest files have some 15,000, hwloc's some 500,000; anything near this is another."""
+MOST_CHARACTERS = 1_000_000
+"""NCCL's largest files have some 15,000; anything near this is another file."""
 
 MOST_LEVELS = 64
-"""Elements one in another; hwloc has about 20, a PCIe tree of NCCL fewer."""
+"""Elements one in another; a PCIe tree of NCCL has about ten."""
 
 HINT = "dump one: run a job on all GPUs of the machine with NCCL_TOPO_DUMP_FILE=FILE"
 
@@ -54,16 +57,25 @@ class Element:
     line: int
     parent: Element | None = None
     children: list[Element] = field(default_factory=list)
-    text: str = ""
 
     @property
     def where(self) -> str:
         """The place as a person looks it up."""
         return f"line {self.line}"
 
+    @property
+    def above(self) -> tuple[Element, ...]:
+        """The elements that hold this one, outermost first."""
+        return () if self.parent is None else (*self.parent.above, self.parent)
+
     def get(self, name: str) -> str:
         """An attribute; empty where there is none."""
         return self.attributes.get(name, "").strip()
+
+    def number(self, name: str) -> int | None:
+        """An attribute of up to four digits; None if it is anything else."""
+        written = self.get(name)
+        return int(written) if re.fullmatch(r"[0-9]{1,4}", written) else None
 
     def all(self, *tags: str) -> Iterator[Element]:
         """All elements below with one of these tags, in their order."""
@@ -71,16 +83,6 @@ class Element:
             if child.tag in tags:
                 yield child
             yield from child.all(*tags)
-
-    def above(self, tag: str) -> tuple[Element, ...]:
-        """The elements with this tag that hold this one, outermost first."""
-        found = []
-        at = self.parent
-        while at is not None:
-            if at.tag == tag:
-                found.append(at)
-            at = at.parent
-        return tuple(reversed(found))
 
     def refuse(self, reason: str, *, hint: str | None = None) -> NoReturn:
         """Say that this element makes no sense."""
@@ -90,102 +92,70 @@ class Element:
 def parse_xml(text: str) -> Element:
     """The elements of an XML text; UnreadableTopology names the line and the reason.
 
-    A document type may be named, but not described: entities are how small files become large.
+    Document types are refused: entities are how small files become large.
     """
     if len(text) > MOST_CHARACTERS:
         raise UnreadableTopology(
             f"{len(text):,} characters are too many for the topology of a machine", where="line 1"
         )
-    return _Reader().read(text)
+    # A name for what is text already: what the XML declaration says of bytes is past.
+    parser = expat.ParserCreate("UTF-8")
+    roots: list[Element] = []
+    opened: list[Element] = []
 
-
-class _Reader:
-    """Builds the elements as the parser meets them."""
-
-    def __init__(self) -> None:
-        self.root: Element | None = None
-        self.open: list[Element] = []
-        # A name for what is text already: what the XML declaration says of bytes is past.
-        self.parser = expat.ParserCreate("UTF-8")
-        self.parser.StartElementHandler = self.start
-        self.parser.EndElementHandler = self.end
-        self.parser.CharacterDataHandler = self.data
-        self.parser.StartDoctypeDeclHandler = self.doctype
-        self.parser.EntityDeclHandler = self.entity
-
-    def read(self, text: str) -> Element:
-        try:
-            self.parser.Parse(text, True)
-        except expat.ExpatError as error:
-            reason = expat.errors.messages.get(error.code, str(error))
-            if self.open:
-                last = self.open[-1]
-                reason += f", inside <{last.tag}> of {last.where}"
-            raise UnreadableTopology(
-                f"this is no whole XML: {reason}", where=f"line {error.lineno}"
-            ) from error
-        except ValueError as error:  # surrogates, which no UTF-8 text has
-            raise UnreadableTopology("this is no UTF-8 text", where="line 1") from error
-        if self.root is None:
-            raise UnreadableTopology("no element at all", where="line 1")
-        return self.root
-
-    def start(self, tag: str, attributes: dict[str, str]) -> None:
-        parent = self.open[-1] if self.open else None
-        one = Element(
-            tag=tag, attributes=attributes, line=self.parser.CurrentLineNumber, parent=parent
-        )
-        if len(self.open) >= MOST_LEVELS:
+    def start(tag: str, attributes: dict[str, str]) -> None:
+        parent = opened[-1] if opened else None
+        line = parser.CurrentLineNumber
+        one = Element(tag=tag, attributes=attributes, line=line, parent=parent)
+        if len(opened) >= MOST_LEVELS:
             one.refuse(f"more than {MOST_LEVELS} elements one in another")
-        if parent is None:
-            self.root = one
-        else:
-            parent.children.append(one)
-        self.open.append(one)
+        (roots if parent is None else parent.children).append(one)
+        opened.append(one)
 
-    def end(self, tag: str) -> None:
-        del tag
-        self.open.pop()
+    def end(_tag: str) -> None:
+        opened.pop()
 
-    def data(self, text: str) -> None:
-        if self.open:
-            self.open[-1].text += text
+    def doctype(name: str, *_rest: object) -> None:
+        what = _KNOWN.get(name, f"this has the document type {name}")
+        where = f"line {parser.CurrentLineNumber}"
+        raise UnreadableTopology(f"{what}, {_UNLIKE}", where=where, hint=HINT)
 
-    def doctype(self, name: str, _system: str | None, _public: str | None, inside: int) -> None:
-        if inside:
-            self.refuse(f"the document type {name} is described in the file itself")
-
-    def entity(self, name: str, *_rest: object) -> None:
-        self.refuse(f"the entity {name} is declared")
-
-    def refuse(self, reason: str) -> NoReturn:
+    parser.StartElementHandler = start
+    parser.EndElementHandler = end
+    parser.StartDoctypeDeclHandler = doctype
+    try:
+        parser.Parse(text, True)
+    except expat.ExpatError as error:
+        reason = expat.errors.messages.get(error.code, str(error))
+        if opened:
+            reason += f", inside <{opened[-1].tag}> of {opened[-1].where}"
         raise UnreadableTopology(
-            f"{reason}, which no topology needs",
-            where=f"line {self.parser.CurrentLineNumber}",
-            hint="remove it from the file",
-        )
+            f"this is no whole XML: {reason}", where=f"line {error.lineno}"
+        ) from error
+    except ValueError as error:  # surrogates, which no UTF-8 text has
+        raise UnreadableTopology("this is no UTF-8 text", where="line 1") from error
+    return roots[0]
 
 
 def read_xml(text: str, *, name: str, model: str | None = None) -> Reading:
-    """The machine that an XML file describes, with notes on what of it is not used.
+    """The machine that a file of NCCL describes, with notes on what of it is not used.
 
     `model` is the GPUs' model or product name, for files that do not tell. UnreadableTopology names
     the line and the reason, and says what the file is if it is a known one without a topology.
     """
     root = parse_xml(text)
-    if root.tag == "topology":
-        from arena_topo.topology import hwloc  # noqa: PLC0415 - it stands on this module
-
-        return hwloc.read(root, name=name, model=model)
     if root.tag != "system":
         what = _KNOWN.get(root.tag, f"this is a file of <{root.tag}>")
-        root.refuse(f"{what}, not a topology that NCCL or hwloc has written", hint=HINT)
+        root.refuse(f"{what}, {_UNLIKE}", hint=HINT)
     return _Topology(root).machine(name, model)
 
+
+_UNLIKE = "not a topology that NCCL has written"
 
 _KNOWN = {
     "graphs": "this is an NCCL graph: the rings and trees that NCCL chose",
     "nvidia_smi_log": "this is the output of nvidia-smi -q -x, which does not tell the links",
+    "topology": "this is a dump of hwloc",
 }
 
 _GENERATIONS = {8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
@@ -214,20 +184,20 @@ class _Place:
     """Where a device hangs: its NUMA node and the PCIe switches above it, outermost first."""
 
     cpu: Element | None
+    numa: int | None
     switches: tuple[Element, ...]
     slot: Element | None
 
     @classmethod
     def of(cls, slot: Element) -> _Place:
         """The place of what stands in, or is, an element."""
-        cpus = slot.above("cpu")
-        own = slot if slot.tag == "pci" else None
-        return cls(cpu=cpus[-1] if cpus else None, switches=slot.above("pci"), slot=own)
-
-    @property
-    def numa(self) -> int | None:
-        written = self.cpu.get("numaid") if self.cpu is not None else ""
-        return int(written) if re.fullmatch(r"[0-9]{1,4}", written) else None
+        cpu = next((one for one in reversed(slot.above) if one.tag == "cpu"), None)
+        return cls(
+            cpu=cpu,
+            numa=None if cpu is None else cpu.number("numaid"),
+            switches=tuple(one for one in slot.above if one.tag == "pci"),
+            slot=slot if slot.tag == "pci" else None,
+        )
 
     def path(self, other: _Place) -> Link:
         """The PCIe path between two devices in the words of nvidia-smi.
@@ -281,14 +251,12 @@ class _Topology:
         )
         links, switched = self.links(devices)
         told = not self.lost and all(one.said is not None for one in devices)
-        models = {gpu.model for gpu in gpus}
-        common = models.pop() if len(models) == 1 else None
         found = Machine(
             name=name,
             gpus=gpus,
             links=links,
             nics=self.nics(devices),
-            nvswitch=switched or behind_nvswitch(common, links),
+            nvswitch=switched or behind_nvswitch(common_model(gpus), links),
             # A file without GPUs is written by hand for NCCL to complete; its speeds are wishes.
             pcie_generation=self.generation(devices) if told else None,
             knowledge=Knowledge.MEASURED if told else Knowledge.ASSUMED,
@@ -311,7 +279,7 @@ class _Topology:
 
     def devices(self) -> tuple[_Device, ...]:
         """The GPUs in the order of their indexes."""
-        said = [one for one in self.root.all("gpu") if one.parent is not None]
+        said = list(self.root.all("gpu"))
         found = self.numbered(said) if said else self.by_bus()
         if not found:
             self.root.refuse(
@@ -331,20 +299,19 @@ class _Topology:
     def numbered(self, said: Sequence[Element]) -> list[_Device]:
         indexes: dict[int, _Device] = {}
         for one in said:
-            slot = one.parent
-            written = one.get("dev")
-            if slot is None or slot.tag != "pci":
+            slot, index = one.above[-1], one.number("dev")
+            if slot.tag != "pci":
                 one.refuse("a GPU outside a PCIe slot")
-            if not re.fullmatch(r"[0-9]{1,4}", written):
-                one.refuse(f"{written!r} is not the index of a GPU")
-            if int(written) >= len(said):
+            if index is None:
+                one.refuse(f"{one.get('dev')!r} is not the index of a GPU")
+            if index >= len(said):
                 one.refuse(
-                    f"GPU {int(written)} of {len(said)} is out of range",
+                    f"GPU {index} of {len(said)} is out of range",
                     hint="only the GPUs of one job may be in the file: " + HINT,
                 )
-            if int(written) in indexes:
-                one.refuse(f"GPU {int(written)} is there twice")
-            indexes[int(written)] = _Device(said=one, slot=slot, place=_Place.of(slot))
+            if index in indexes:
+                one.refuse(f"GPU {index} is there twice")
+            indexes[index] = _Device(said=one, slot=slot, place=_Place.of(slot))
         return [indexes[index] for index in sorted(indexes)]
 
     def by_bus(self) -> list[_Device]:
@@ -363,10 +330,10 @@ class _Topology:
     @staticmethod
     def bus(slot: Element) -> tuple[int, ...]:
         """A PCI address as numbers: domain, bus, device, function."""
-        found = _BUS.fullmatch(slot.get("busid"))
-        if found is None:
+        found = _address(slot.get("busid"))
+        if not found:
             slot.refuse(f"{slot.get('busid')!r} is not a PCI address such as 0000:0f:00.0")
-        return tuple(int(part or "0", 16) for part in found.groups())
+        return found
 
     @staticmethod
     def model(one: _Device) -> str | None:
@@ -426,18 +393,14 @@ class _Topology:
                         f"{devices[i].element.where}: GPU {i} says {direct[i][j]} NVLinks to GPU"
                         f" {j}, which says {direct[j][i]}; the fewer count"
                     )
-        upper = {(i, j): link(i, j) for i in size for j in size if i < j}
-        links = tuple(
-            tuple(None if i == j else upper[min(i, j), max(i, j)] for j in size) for i in size
-        )
-        return links, sum(1 for lanes in switch if lanes) > 1
+        return symmetric(len(devices), link), sum(1 for lanes in switch if lanes) > 1
 
     @staticmethod
     def lanes(one: Element) -> int:
-        written = one.get("count")
-        if not re.fullmatch(r"[0-9]{1,3}", written) or not int(written):
-            one.refuse(f"{written!r} is not a number of NVLinks")
-        return int(written)
+        count = one.number("count")
+        if not count:
+            one.refuse(f"{one.get('count')!r} is not a number of NVLinks")
+        return count
 
     @staticmethod
     def target(one: Element, place: Mapping[tuple[int, ...], int]) -> int | str | None:
@@ -447,8 +410,7 @@ class _Topology:
             return None
         if kind == _PROCESSOR:
             return _TO_CPU
-        found = _BUS.fullmatch(one.get("target"))
-        address = tuple(int(part or "0", 16) for part in found.groups()) if found else ()
+        address = _address(one.get("target"))
         if address not in place:
             return f"{one.get('target') or 'nothing'}, which is not in the file, is the other end"
         return place[address]
@@ -479,17 +441,22 @@ class _Topology:
         return tuple(place.path(one.place) for one in devices)
 
 
-def _order(net: Element) -> int:
+def _address(text: str) -> tuple[int, ...]:
+    """A PCI address as numbers; empty if it is none."""
+    found = _BUS.fullmatch(text)
+    return tuple(int(part or "0", 16) for part in found.groups()) if found else ()
+
+
+def _order(net: Element) -> tuple[bool, int]:
     """Ports in the order of their index, those without one last."""
-    written = net.get("dev")
-    return int(written) if re.fullmatch(r"[0-9]{1,4}", written) else 1 << 16
+    index = net.number("dev")
+    return index is None, index or 0
 
 
 def _slot_of(net: Element) -> Element:
     """What a port hangs on: its PCIe slot, or itself where it is no PCIe device."""
-    nic = net.parent
-    slot = nic.parent if nic is not None and nic.tag == "nic" else nic
-    return slot if slot is not None and slot.tag == "pci" else net
+    above = [one for one in net.above[-2:] if one.tag != "nic"]
+    return above[-1] if above and above[-1].tag == "pci" else net
 
 
 def _speed(net: Element) -> float | None:
