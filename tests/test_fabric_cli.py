@@ -166,7 +166,7 @@ RATE = "bandwidthGBps"
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("", "the file is None, not a mapping of levels, beyondGBps"),
+        ("", "the file is None, not a mapping of levels, beyondGBps, nics"),
         ("levels: [", "line 1, column 10: not YAML: "),
         (FABRIC.replace("200", "-1"), f"levels[1].{RATE} is -1, not a number of GB/s above 0"),
         (FABRIC.replace("200", "20"), f"levels[0].{RATE} is 50, more than the 20 of levels[1]"),

@@ -30,7 +30,7 @@ from arena_topo.manifests import (
 )
 from arena_topo.manifests.install import Installation
 from arena_topo.manifests.serialize import object_name
-from arena_topo.topology import TAINT, published
+from arena_topo.topology import TAINT, nodelabels, published
 from arena_topo.workflow import heartbeat
 from arena_topo.workflow.install import dependents, owned
 
@@ -235,7 +235,7 @@ def test_the_policies_of_writers_know_the_names_of_what_is_published():
 
 
 def test_the_agent_runs_where_labels_tell_of_gpus():
-    assert {*published.PRODUCT_LABELS, published.SCHEDULE_LABEL, TAINT} <= set(install.GPU_LABELS)
+    assert {*nodelabels.PRODUCT_LABELS, published.SCHEDULE_LABEL, TAINT} <= set(install.GPU_LABELS)
     pod = named("DaemonSet", "arena-topo-agent")["spec"]["template"]["spec"]
     terms = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     # Terms are alternatives: any of the labels will do.

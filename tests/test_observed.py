@@ -430,13 +430,13 @@ def test_what_a_node_offers_in_no_quantity_is_noted_with_its_name(key: str, outc
         (
             "linkType",
             '[["N-A", "NV1"], ["NV1"]]',
-            "data.linkType[1]: has 1 cell, not 2; using the labels of node node-a",
+            "data.linkType[1]: has 1 entry, not 2; using the labels of node node-a",
         ),
         (
             "bandwidth",
             "[[-5.0]]",
             (
-                "data.bandwidth: has 1 row for 2 devices; it is for display only, and"
+                "data.bandwidth: has 1 entry, not 2; it is for display only, and"
                 " node node-a does without"
             ),
         ),
@@ -451,7 +451,7 @@ def test_what_a_node_offers_in_no_quantity_is_noted_with_its_name(key: str, outc
         (
             "devices",
             '{"0":"Healthy","9":"Healthy"}',
-            "data.devices: GPU 9 of 2 is out of range; using the labels of node node-a",
+            "data.devices: '9' is not the index of one of 2 GPUs; using the labels of node node-a",
         ),
     ],
 )

@@ -29,10 +29,12 @@ from arena_topo.topology import (
     Node,
     NodeName,
     Taint,
+    configmap,
     count,
     fabric,
     instances,
     natural,
+    nodelabels,
     published,
 )
 from arena_topo.topology.fabricfile import FabricFile
@@ -286,12 +288,12 @@ class _Machines:
         """Remember what only an agent knows of a node, where it has written it."""
         try:
             if published.UUIDS in one["data"]:
-                self.uuids[node] = published.uuids(one)
+                self.uuids[node] = configmap.uuids(one)
         except UnreadableTopology as error:
             self._notes.append(f"{error}; node {node} does without")
         try:
             if published.ALLOCATIONS in one["data"]:
-                found = published.allocations(one)
+                found = configmap.allocations(one)
                 self.kubelets |= {} if found is None else {node: found}
         except UnreadableTopology as error:
             self._notes.append(f"{error}; what pods of node {node} have is taken from themselves")
@@ -373,7 +375,7 @@ class _Machines:
         telling = tuple(sorted(_telling(labels)))
         shared = self._parsed.get((telling, offered))
         if shared is None:
-            machine = published.from_labels(name, labels, offered)
+            machine = nodelabels.from_labels(name, labels, offered)
             shared = _Known(machine, machine.everything)
             self._parsed[telling, offered] = shared
         return _renamed(shared, name)
@@ -381,7 +383,7 @@ class _Machines:
     def _published(
         self, name: str, config_map: Object, labels: Object, offered: int
     ) -> _Known | None:
-        product = next((labels[key] for key in published.PRODUCT_LABELS if key in labels), None)
+        product = next((labels[key] for key in nodelabels.PRODUCT_LABELS if key in labels), None)
         told = {**config_map["data"], **config_map["metadata"]["annotations"], "product": product}
         key = frozenset((key, str(value)) for key, value in told.items() if key not in _OF_ONE)
         # Its label is no part of the key, so one that names another node is looked at by itself.
@@ -389,7 +391,7 @@ class _Machines:
         known = self._parsed.get(key) if label in {None, "", name} else None
         if known is None:
             try:
-                said, complaints = published.salvage(config_map, model=product)
+                said, complaints = configmap.salvage(config_map, model=product)
             except UnreadableTopology as error:
                 self._notes.append(f"{error}; using the labels of node {name}")
                 return None
@@ -397,7 +399,7 @@ class _Machines:
             for lost, complaint in complaints.items():
                 self._notes.append(f"{complaint}; {_INSTEAD[lost].format(node=name)}")
             if "linkType" in complaints:
-                machine = published.from_labels(name, labels, len(machine.gpus))
+                machine = nodelabels.from_labels(name, labels, len(machine.gpus))
             known = _Known(machine, said.healthy)
             if not complaints:
                 self._parsed[key] = known
@@ -424,7 +426,7 @@ _OF_ONE = frozenset({"nodeName", published.OBSERVED, published.ALLOCATIONS, publ
 
 
 def _product(dra: slices.Published) -> dict[str, str]:
-    return {} if dra.product is None else {published.PRODUCT_LABELS[0]: dra.product}
+    return {} if dra.product is None else {nodelabels.PRODUCT_LABELS[0]: dra.product}
 
 
 def _merged(one: Machine, other: Machine) -> Machine:
@@ -484,7 +486,7 @@ def _present(one: Object) -> int:
     offers = _offers(status, "capacity") or _offers(status, "allocatable")
     said = _whole(offers, _resource(status))
     counted = _whole(labels, _COUNT)
-    replicas = _whole(labels, published.REPLICAS_LABEL)
+    replicas = _whole(labels, nodelabels.REPLICAS_LABEL)
     if replicas > 1:
         # The plugin offers each GPU so many times; the label counts it once.
         return _possible(counted or said // replicas)
@@ -502,7 +504,7 @@ def _node(one: Object, known: _Known, joined: network.Network, use: Use, notes: 
     capacity, allocatable = _offers(status, "capacity"), _offers(status, "allocatable")
     dra = known.dra
     resource = _resource(status)
-    shared = published.shared(labels) or (dra.shared if dra is not None else None)
+    shared = nodelabels.shared(labels) or (dra.shared if dra is not None else None)
     notes += _odd_offers(name, resource, allocatable, capacity)
     if not shared:
         notes += _impossible(name, resource, allocatable, capacity, labels)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from functools import cache, partial
 from typing import Any
 
-from arena_topo.topology.fabricfile import show
+from arena_topo.topology.fields import show
 
 DEEPEST = 100
 """Levels of nesting; an object of Kubernetes has some 30, and Python's stack room for some 200."""

@@ -17,15 +17,22 @@ from arena_topo.errors import UnreadableTopology
 from arena_topo.topology import (
     GPU,
     MOST_GPUS,
+    NIC,
     Knowledge,
+    Link,
     Machine,
+    Matrix,
     behind_nvswitch,
+    common_model,
 )
+from arena_topo.topology.fields import Field
 from arena_topo.topology.models import model_of
-from arena_topo.topology.published import matrix, nic
+from arena_topo.topology.published import SELF
 
-_MOST_NUMA = 1023
-"""The highest number that Linux gives a NUMA node."""
+_SELVES = frozenset({SELF, "N/A", "X"})
+
+_NUMA_NODES = range(1024)
+"""The numbers that Linux gives NUMA nodes."""
 
 _GENERATIONS = range(1, 8)
 """PCIe generations that exist."""
@@ -36,78 +43,73 @@ def from_document(document: Mapping[str, Any], *, name: str, model: str | None =
 
     `name` is what the machine is called if it has no name, `model` the GPUs' where it has none.
     """
-    size = len(_listed(document, "gpus"))
-    if not 0 < size <= MOST_GPUS:
-        _refuse("gpus", f"{size} GPUs; a machine has 1 to {MOST_GPUS}")
-    gpus = tuple(_gpu(index, one, model) for index, one in enumerate(document["gpus"]))
-    links = matrix(document.get("links"), size, "links", _refuse)
-    models = {gpu.model for gpu in gpus}
-    common = models.pop() if len(models) == 1 else None
-    nvswitch = document.get("nvswitch")
-    if not isinstance(nvswitch, bool | None):
-        _refuse("nvswitch", f"{nvswitch!r} is neither true nor false")
+    told = Field(document, "", _refuse)
+    listed = told["gpus"].items(most=MOST_GPUS)
+    if not listed:
+        told["gpus"].refuse("has no entries")
+    gpus = tuple(_gpu(index, one, model) for index, one in enumerate(listed))
+    links = matrix(told["links"], len(gpus))
+    switched = told["nvswitch"].maybe(Field.truth)
+    known = {one.value: one for one in Knowledge}
+    if told["knowledge"].maybe(Field.text) not in {None, *known}:
+        told["knowledge"].wanted(f"one of {', '.join(known)}")
     return Machine(
-        name=_text(document, "name", "name") or name,
+        name=told["name"].maybe(Field.text) or name,
         gpus=gpus,
         links=links,
-        nics=tuple(
-            nic(one, index, size, f"nics[{index}]", _refuse)
-            for index, one in enumerate(_listed(document, "nics"))
-        ),
-        nics_assumed=_text(document, "nicsAssumed", "nicsAssumed") or "",
-        nvswitch=behind_nvswitch(common, links) if nvswitch is None else nvswitch,
-        pcie_generation=_whole(document, "pcieGeneration", "pcieGeneration", _GENERATIONS),
-        knowledge=_knowledge(document),
+        nics=told["nics"].maybe(lambda one: nics(one, len(gpus))) or (),
+        nics_assumed=told["nicsAssumed"].maybe(Field.text) or "",
+        nvswitch=behind_nvswitch(common_model(gpus), links) if switched is None else switched,
+        pcie_generation=told["pcieGeneration"].maybe(lambda one: one.whole(_GENERATIONS)),
+        knowledge=known.get(told["knowledge"].value, Knowledge.MEASURED),
     )
 
 
-def _gpu(index: int, one: Any, model: str | None) -> GPU:
-    path = f"gpus[{index}]"
-    if not isinstance(one, Mapping):
-        _refuse(path, "is not an object")
-    written = _whole(one, "index", f"{path}.index", range(MOST_GPUS))
-    if written not in {None, index}:
-        _refuse(f"{path}.index", f"is {written}, not {index}")
+def _gpu(index: int, told: Field, model: str | None) -> GPU:
+    if told["index"].value not in {None, index}:
+        told["index"].wanted(str(index))
     return GPU(
         index=index,
-        uuid=_text(one, "uuid", f"{path}.uuid"),
-        model=model_of(_text(one, "model", f"{path}.model") or model),
-        numa=_whole(one, "numa", f"{path}.numa", range(_MOST_NUMA + 1)),
+        uuid=told["uuid"].maybe(Field.text) or None,
+        model=model_of(told["model"].maybe(Field.text) or model),
+        numa=told["numa"].maybe(lambda one: one.whole(_NUMA_NODES)),
     )
 
 
-def _knowledge(document: Mapping[str, Any]) -> Knowledge:
-    written = document.get("knowledge", Knowledge.MEASURED.value)
-    known = {one.value: one for one in Knowledge}
-    if not isinstance(written, str) or written not in known:
-        _refuse("knowledge", f"{written!r} is not one of {', '.join(known)}")
-    return known[written]
+def matrix(told: Field, size: int) -> Matrix:
+    """The links of `size` GPUs, each row in the words of nvidia-smi."""
+    rows = [row.items(size) for row in told.items(size)]
+    links: list[tuple[Link | None, ...]] = []
+    for i, row in enumerate(rows):
+        for j, one in enumerate(row):
+            if (one.text() in _SELVES) != (i == j):
+                one.refuse(f"is {one.value}, but {SELF} marks a GPU and itself")
+        links.append(tuple(None if i == j else link(one) for j, one in enumerate(row)))
+        for j, above in enumerate(links[:i]):
+            if links[i][j] != above[i]:
+                row[j].refuse(f"is {row[j].value}, but [{j}][{i}] is {rows[j][i].value}")
+    return tuple(links)
 
 
-def _listed(document: Mapping[str, Any], key: str) -> list[Any]:
-    found = document.get(key)
-    if found is None:
-        return []
-    if not isinstance(found, list):
-        _refuse(key, "is not a list")
-    return found
+def nics(told: Field, size: int) -> tuple[NIC, ...]:
+    """The NICs of a machine with `size` GPUs, each with its links in the words of nvidia-smi."""
+    return tuple(
+        NIC(
+            name=one["name"].maybe(Field.text) or f"NIC{at}",
+            attachment=tuple(map(link, one["attachment"].items(size))),
+            speed=one["speedGBps"].maybe(Field.rate),
+        )
+        for at, one in enumerate(told.items())
+    )
 
 
-def _text(document: Mapping[str, Any], key: str, path: str) -> str | None:
-    found = document.get(key)
-    if not isinstance(found, str | None):
-        _refuse(path, f"{found!r} is not a text")
-    return found or None
-
-
-def _whole(document: Mapping[str, Any], key: str, path: str, allowed: range) -> int | None:
-    found = document.get(key)
-    if found is None:
-        return None
-    if isinstance(found, bool) or not isinstance(found, int) or found not in allowed:
-        _refuse(path, f"{found!r} is not a whole number from {allowed[0]} to {allowed[-1]}")
-    return found
+def link(told: Field) -> Link:
+    """One link in the words of nvidia-smi."""
+    try:
+        return Link.parse(told.text())
+    except ValueError as error:
+        told.refuse(str(error))
 
 
 def _refuse(path: str, reason: str) -> NoReturn:
-    raise UnreadableTopology(reason, where=path)
+    raise UnreadableTopology(reason, where=path or "the document")

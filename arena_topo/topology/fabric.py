@@ -20,7 +20,8 @@ from typing import Any
 
 from arena_topo.errors import UnreadableTopology
 from arena_topo.topology import UNKNOWN_NETWORK, NodeName, Tier
-from arena_topo.topology.fabricfile import BEYOND, LABEL, RESERVED, FabricFile, Level, show
+from arena_topo.topology.fabricfile import BEYOND, LABEL, RESERVED, FabricFile, Level
+from arena_topo.topology.fields import show
 
 Labels = Mapping[NodeName, Mapping[str, str]]
 """The labels of each node."""

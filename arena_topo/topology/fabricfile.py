@@ -19,15 +19,15 @@ The format is documented in docs/how-it-works.md.
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, NoReturn
 
 from arena_topo.errors import UsageError
-from arena_topo.topology import MOST_GPUS, GPUSet, gpu_set
+from arena_topo.topology import MOST_GPUS, gpu_set
+from arena_topo.topology.fields import Field, show
 from arena_topo.topology.nics import NICs, parse_nics
 
 BEYOND = "beyond"
@@ -79,6 +79,19 @@ class FabricFile:
     nics: tuple[NodeNICs, ...] = ()
 
 
+_EXPECTED = "levels run from coarse to near; each has a name, the key of a node label, maybe GB/s"
+_HINTS = {
+    "nics": "nics: [{label: example.com/pool, value: training, nics: 8x400G}]",
+    "": "levels: [{name: rack, label: example.com/rack, bandwidthGBps: 50}]",
+}
+"""What a person may have meant, by the beginning of the path."""
+
+_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+
+_VALUE = re.compile(f"({_NAME.pattern})?")
+"""The value of a label (Kubernetes, "Labels and Selectors")."""
+
+
 def read(data: Any, *, where: str) -> FabricFile:
     """Check a file as parsed; UsageError names the file (`where`) and the path in it.
 
@@ -87,158 +100,58 @@ def read(data: Any, *, where: str) -> FabricFile:
     `nics` (as `parse_nics` reads them) and maybe `near`, the GPUs near each NIC. A file with `nics`
     alone needs no levels.
     """
-    return _File(where).read(data)
+
+    def refuse(path: str, problem: str) -> NoReturn:
+        hint = next(hint for start, hint in _HINTS.items() if path.startswith(start))
+        why = _EXPECTED if hint == _HINTS[""] else None
+        raise UsageError(f"{where}: {path or 'the file'} {problem}", why=why, hint=hint)
+
+    file = Field(data, "", refuse)
+    file.mapping("levels", "beyondGBps", "nics")
+    nics = tuple(map(_nics, file["nics"].maybe(Field.items) or ()))
+    beyond = file["beyondGBps"].maybe(Field.rate)
+    if nics and beyond is None and file["levels"].value is None:
+        return FabricFile(where=where, levels=None, nics=nics)
+    levels: list[Level] = []
+    for one in file["levels"].items(most=MOST_LEVELS):
+        levels.append(_level(one, levels))
+    given = [("beyondGBps", beyond)]
+    given += [(f"levels[{at}].bandwidthGBps", one.bandwidth) for at, one in enumerate(levels)]
+    for (path, rate), (nearer, less) in pairwise((path, rate) for path, rate in given if rate):
+        if rate > less:
+            raise UsageError(
+                f"{where}: {path} is {rate:g}, more than the {less:g} of {nearer}, which is nearer",
+                hint="levels run from coarse to near, and bandwidth must not grow outward",
+            )
+    return FabricFile(where=where, levels=tuple(levels), beyond=beyond, nics=nics)
 
 
-_EXPECTED = "levels run from coarse to near; each has a name, the key of a node label, maybe GB/s"
-_EXAMPLE = "levels: [{name: rack, label: example.com/rack, bandwidthGBps: 50}]"
-
-_NICS = "nics: [{label: example.com/pool, value: training, nics: 8x400G}]"
-_SPEED = "write their number and the speed of each: 8x400G (Gb/s) or 8x50GB (GB/s)"
-_NEAR = "near has a list of GPUs for each NIC: nics: 2x200G with near: [[0, 1], [2, 3]]"
-
-_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
-"""The value of a label (Kubernetes, "Labels and Selectors")."""
-
-_ANYTHING = re.compile(r".{1,64}")
-
-_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
-
-
-class _File:
-    """A fabric file under examination: every complaint names it and the path inside."""
-
-    def __init__(self, where: str) -> None:
-        self._where = where
-
-    def read(self, data: Any) -> FabricFile:
-        """The levels, and the bandwidth beyond them where it is given."""
-        file = self._mapping(data, "", ("levels", "beyondGBps", "nics"))
-        nics = tuple(
-            self._nics(one, f"nics[{at}]") for at, one in enumerate(self._list(file, "nics"))
-        )
-        listed = file.get("levels")
-        if listed is None and nics and "beyondGBps" not in file:
-            return FabricFile(where=self._where, levels=None, nics=nics)
-        if not isinstance(listed, list):
-            state = "is missing" if listed is None else f"is {show(listed)}, not a list"
-            self._wrong("levels", state)
-        if len(listed) > MOST_LEVELS:
-            self._wrong("levels", f"has {len(listed)} levels; {MOST_LEVELS} are the most")
-        levels: list[Level] = []
-        for at, one in enumerate(listed):
-            levels.append(self._level(one, f"levels[{at}]", levels))
-        beyond = self._rate(file, "beyondGBps")
-        self._check_growth(levels, beyond)
-        return FabricFile(where=self._where, levels=tuple(levels), beyond=beyond, nics=nics)
-
-    def _nics(self, data: Any, path: str) -> NodeNICs:
-        entry = self._mapping(data, path, ("label", "value", "nics", "near"))
-        label = self._text(entry, f"{path}.label", LABEL, "the key of a node label")
-        value = self._text(entry, f"{path}.value", _VALUE, "the value of a node label, as a text")
-        written = self._text(entry, f"{path}.nics", _ANYTHING, "a number and a speed, 8x400G")
-        try:
-            nics = parse_nics(written)
-        except ValueError as error:
-            self._wrong(f"{path}.nics", f"is {show(written)}: {error}", hint=_SPEED)
-        near = self._near(entry, path, nics.number)
-        return NodeNICs(label=label, value=value, nics=replace(nics, near=near))
-
-    def _near(self, entry: Mapping[str, Any], path: str, number: int) -> tuple[GPUSet, ...] | None:
-        if entry.get("near") is None:
-            return None
-        path = f"{path}.near"
-        listed = self._list(entry, path)
-        if len(listed) != number:
-            problem = f"has {len(listed)} entries for {number} NICs"
-            self._wrong(path, problem, hint=_NEAR)
-        near: list[GPUSet] = []
-        for at, gpus in enumerate(listed):
-            if not isinstance(gpus, list) or not all(
-                type(gpu) is int and 0 <= gpu < MOST_GPUS for gpu in gpus
-            ):
-                self._wrong(f"{path}[{at}]", f"is {show(gpus)}, not a list of GPUs", hint=_NEAR)
-            near.append(gpu_set(gpus))
-        return tuple(near)
-
-    def _list(self, entry: Mapping[str, Any], path: str) -> list[Any]:
-        value = entry.get(path.rpartition(".")[2])
-        if value is None:
-            return []
-        if not isinstance(value, list):
-            self._wrong(path, f"is {show(value)}, not a list", hint=_NICS)
-        return value
-
-    def _level(self, data: Any, path: str, before: Sequence[Level]) -> Level:
-        entry = self._mapping(data, path, ("name", "label", "bandwidthGBps"))
-        name = self._text(entry, f"{path}.name", _NAME, "a word of letters, digits, '-', '_', '.'")
-        label = self._text(entry, f"{path}.label", LABEL, "the key of a node label")
-        if name in RESERVED:
-            self._wrong(f"{path}.name", f"is {name}, which is a level of its own")
-        for at, other in enumerate(before):
-            if other.name == name:
-                self._wrong(f"{path}.name", f"is {name}, as is levels[{at}].name")
-            if other.label == label:
-                self._wrong(f"{path}.label", f"is {label}, as is levels[{at}].label")
-        rate = self._rate(entry, f"{path}.bandwidthGBps")
-        return Level(name=name, label=label, bandwidth=rate)
-
-    def _mapping(self, data: Any, path: str, known: Sequence[str]) -> Mapping[str, Any]:
-        if not isinstance(data, Mapping):
-            self._wrong(path, f"is {show(data)}, not a mapping of {', '.join(known)}")
-        for key in data:
-            if key not in known:
-                inside = f"{path}." if path else ""
-                shown = key if isinstance(key, str) and _NAME.fullmatch(key) else show(key)
-                self._wrong(f"{inside}{shown}", f"is not known here; known: {', '.join(known)}")
-        return data
-
-    def _text(
-        self, entry: Mapping[str, Any], path: str, pattern: re.Pattern[str], what: str
-    ) -> str:
-        value = entry.get(path.rpartition(".")[2])
-        if isinstance(value, str) and pattern.fullmatch(value):
-            return value
-        return self._wrong(path, "is missing" if value is None else f"is {show(value)}, not {what}")
-
-    def _rate(self, entry: Mapping[str, Any], path: str) -> float | None:
-        value = entry.get(path.rpartition(".")[2])
-        if value is None:
-            return None
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            try:
-                rate = float(value)
-            except OverflowError:
-                rate = math.inf
-            if math.isfinite(rate) and rate > 0:
-                return rate
-        return self._wrong(path, f"is {show(value)}, not a number of GB/s above 0")
-
-    def _check_growth(self, levels: Sequence[Level], beyond: float | None) -> None:
-        given = [("beyondGBps", beyond)]
-        given += [(f"levels[{at}].bandwidthGBps", one.bandwidth) for at, one in enumerate(levels)]
-        said = [(path, rate) for path, rate in given if rate is not None]
-        for (path, rate), (nearer, less) in pairwise(said):
-            if rate > less:
-                self._wrong(
-                    path,
-                    f"is {rate:g}, more than the {less:g} of {nearer}, which is nearer",
-                    hint="levels run from coarse to near, and bandwidth must not grow outward",
-                )
-
-    def _wrong(self, path: str, problem: str, *, hint: str | None = None) -> NoReturn:
-        raise UsageError(
-            f"{self._where}: {path or 'the file'} {problem}",
-            why=None if hint else _EXPECTED,
-            hint=hint or _EXAMPLE,
-        )
+def _level(told: Field, before: Sequence[Level]) -> Level:
+    told.mapping("name", "label", "bandwidthGBps")
+    name = told["name"].text(_NAME, "a word of letters, digits, '-', '_', '.'")
+    label = told["label"].text(LABEL, "the key of a node label")
+    if name in RESERVED:
+        told["name"].refuse(f"is {name}, which is a level of its own")
+    for at, other in enumerate(before):
+        if other.name == name:
+            told["name"].refuse(f"is {name}, as is levels[{at}].name")
+        if other.label == label:
+            told["label"].refuse(f"is {label}, as is levels[{at}].label")
+    return Level(name=name, label=label, bandwidth=told["bandwidthGBps"].maybe(Field.rate))
 
 
-def show(value: object) -> str:
-    """Show a foreign value on one line, cut where it is long."""
+def _nics(told: Field) -> NodeNICs:
+    told.mapping("label", "value", "nics", "near")
+    label = told["label"].text(LABEL, "the key of a node label")
+    value = told["value"].text(_VALUE, "the value of a node label, as a text")
     try:
-        shown = repr(value)
-    except ValueError:
-        # Python refuses to print integers of more than 4300 digits.
-        return "a huge number"
-    return f"{shown[:37]}..." if shown[40:] else shown
+        nics = parse_nics(told["nics"].text(None, "a number and a speed, 8x400G"))
+    except ValueError as error:
+        told["nics"].refuse(f"is {show(told['nics'].value)}: {error}")
+    near = told["near"].maybe(
+        lambda listed: tuple(
+            gpu_set(gpu.whole(range(MOST_GPUS)) for gpu in gpus.items())
+            for gpus in listed.items(nics.number)
+        )
+    )
+    return NodeNICs(label=label, value=value, nics=replace(nics, near=near))

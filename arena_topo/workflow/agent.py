@@ -31,10 +31,10 @@ from arena_topo.topology import (
     GPU_RESOURCES,
     GPUSet,
     Machine,
+    configmap,
     count,
     gpu_set,
     members,
-    published,
 )
 from arena_topo.workflow import machines
 from arena_topo.workflow.heartbeat import beat
@@ -315,7 +315,7 @@ def _fits(machine: Machine, sight: Sight) -> bool:
 def _remembered(recorded: Object) -> Machine | None:
     """The machine that a report was about; None if that cannot be told any more."""
     try:
-        machine, uuids = published.from_config_map(recorded).machine, published.uuids(recorded)
+        machine, uuids = configmap.read(recorded).machine, configmap.uuids(recorded)
     except UnreadableTopology:
         return None
     if len(uuids) != len(machine.gpus):

@@ -15,7 +15,17 @@ from arena_topo.errors import ArenaError, UnreadableTopology, UsageError
 from arena_topo.escaping import one_line
 from arena_topo.files import STDIN, opened
 from arena_topo.manifests.annotations import is_node_name
-from arena_topo.topology import Knowledge, LinkKind, Machine
+from arena_topo.topology import (
+    Knowledge,
+    LinkKind,
+    Machine,
+    configmap,
+    document,
+    nccl_xml,
+    nvidia,
+    presets,
+    published,
+)
 from arena_topo.topology.nvidia import Reading
 
 MOST_BYTES = 4_000_000
@@ -44,19 +54,13 @@ def read(source: str) -> Reading:
 def _parsed(text: str, name: str) -> Reading:
     first = text.lstrip()[:1]
     if first == "<":
-        from arena_topo.topology import nccl_xml  # noqa: PLC0415 - only for such files
-
         return nccl_xml.read_xml(text, name=name)
     if first == "{":
         return _document(text, name)
-    from arena_topo.topology import nvidia  # noqa: PLC0415 - only for such files
-
     return Reading(machine=nvidia.parse_topo(text, name=name))
 
 
 def _document(text: str, name: str) -> Reading:
-    from arena_topo.topology import document, published  # noqa: PLC0415 - only for such files
-
     try:
         found = json.loads(text, parse_constant=_no_number)
     except json.JSONDecodeError as error:
@@ -66,7 +70,7 @@ def _document(text: str, name: str) -> Reading:
     except (RecursionError, ValueError) as error:
         raise UnreadableTopology(f"this is no JSON of a machine: {error}") from error
     if found.get("kind") == "ConfigMap":
-        return Reading(machine=published.from_config_map(found).machine)
+        return Reading(machine=configmap.read(found).machine)
     if "gpus" not in found:
         what = f"a {found['kind']}" if isinstance(found.get("kind"), str) else "other JSON"
         raise UnreadableTopology(
@@ -144,8 +148,6 @@ def publishing(
     if source:
         found = read(source)
     elif preset:
-        from arena_topo.topology import presets  # noqa: PLC0415 - reads the matrices
-
         known = presets.machine(preset, preset)
         found = Reading(machine=replace(known, knowledge=Knowledge.ASSUMED))
     else:
@@ -173,8 +175,6 @@ def with_measured(found: Reading, source: str) -> Reading:
     It is a JSON object of GPUs and GB/s, `{"0,1,2,3": 82.1}`, or one whose `busBandwidth` is that.
     UsageError if it makes no sense for this machine, or says that it is of another node.
     """
-    from arena_topo.topology import published  # noqa: PLC0415 - only for such files
-
     machine = found.machine
     text, _name, shown = _text(source, "--bus-bandwidth")
     try:
@@ -191,7 +191,7 @@ def with_measured(found: Reading, source: str) -> Reading:
     document = published.config_map(replace(machine, measured=()), machine.everything)
     document["data"]["busBandwidth"] = json.dumps(table)
     try:
-        measured = published.from_config_map(document).machine.measured
+        measured = configmap.read(document).machine.measured
     except UnreadableTopology as error:
         said = error.message.partition("data.busBandwidth")[2] or error.message
         raise UsageError(f"{shown}{said}", hint=_TABLE) from error

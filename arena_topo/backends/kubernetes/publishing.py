@@ -17,7 +17,7 @@ from arena_topo.backends import Publication, observed
 from arena_topo.backends.kubernetes.connection import CONFLICT, Connection
 from arena_topo.errors import AlreadyExists, ArenaError, ClusterError, NotFound, UsageError
 from arena_topo.manifests.annotations import is_node_name
-from arena_topo.topology import GPUSet, Machine, published
+from arena_topo.topology import GPUSet, Machine, configmap, published
 
 Object = dict[str, Any]
 
@@ -161,7 +161,7 @@ def _write(
         except AlreadyExists as error:
             raise _Overtaken(error.message) from error
         return Publication(manifest=manifest, outcome="created")
-    manifest = published.updated(found, machine, machine.everything)
+    manifest = configmap.updated(found, machine, machine.everything)
     if healthy is not None:
         manifest["data"]["devices"] = published.config_map(machine, healthy)["data"]["devices"]
     if manifest == {**found, "apiVersion": "v1", "kind": "ConfigMap"}:

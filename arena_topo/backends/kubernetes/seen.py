@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from arena_topo.backends import JobStatus, slices
 from arena_topo.errors import ArenaError, NotFound, UnreadableTopology
-from arena_topo.topology import members, published
+from arena_topo.topology import configmap, members, published
 
 if TYPE_CHECKING:
     from arena_topo.backends.kubernetes.connection import Connection
@@ -124,7 +124,7 @@ def _kubelets(api: Connection, nodes: Iterable[str]) -> tuple[list[Given], dict[
     for one in maps:
         node = str((one["metadata"].get("labels") or {}).get(published.NODE_LABEL))
         try:
-            held = published.allocations(one)
+            held = configmap.allocations(one)
         except UnreadableTopology:
             continue
         if held is None or node not in wanted:
