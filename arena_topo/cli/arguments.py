@@ -101,6 +101,16 @@ class PictureFormat(StrEnum):
     SVG = "svg"
 
 
+class GraphFormat(StrEnum):
+    """How machines and networks are shown: all of `PictureFormat`, or as a graph."""
+
+    WIDE = "wide"
+    JSON = "json"
+    YAML = "yaml"
+    SVG = "svg"
+    GRAPHML = "graphml"
+
+
 class DryRun(StrEnum):
     """Who looks at a job that is not created."""
 
@@ -178,12 +188,14 @@ PlanFormatFlag = Annotated[PlanFormat, OUTPUT]
 
 PictureFormatFlag = Annotated[PictureFormat, OUTPUT]
 
+GraphFormatFlag = Annotated[GraphFormat, OUTPUT]
 
-def document(value: object, output_format: PlanFormat | PictureFormat) -> str:
+
+def document(value: object, output_format: PlanFormat | PictureFormat | GraphFormat) -> str:
     """A value for programs, in JSON or YAML; the last line has an end."""
     from arena_topo import output  # noqa: PLC0415 - not for help
 
-    if output_format in {PlanFormat.YAML, PictureFormat.YAML}:
+    if output_format == PlanFormat.YAML:
         return output.to_yaml(value)
     return output.to_json(value) + "\n"
 

@@ -19,8 +19,8 @@ from arena_topo.cli.arguments import (
     Document,
     DryRun,
     FabricFlag,
-    PictureFormat,
-    PictureFormatFlag,
+    GraphFormat,
+    GraphFormatFlag,
     PlanFormat,
     PlanFormatFlag,
     document,
@@ -45,6 +45,8 @@ from arena_topo.manifests import Manifest
 from arena_topo.manifests.serialize import object_name, to_json, to_yaml
 
 if TYPE_CHECKING:
+    import networkx as nx
+
     from arena_topo.topology import Cluster, Machine, Node
 
 _GLANCE = 3.0
@@ -106,7 +108,7 @@ def topology_show(
     fabric: FabricFlag = "",
     *,
     plain: _PlainFlag = False,
-    output_format: PictureFormatFlag = PictureFormat.WIDE,
+    output_format: GraphFormatFlag = GraphFormat.WIDE,
 ) -> None:
     """Show how the GPUs of a machine are linked; without one, how the nodes of the cluster are."""
     if source:
@@ -138,7 +140,7 @@ def topology_discover(
     everywhere: Globals,
     *,
     plain: _PlainFlag = False,
-    output_format: PictureFormatFlag = PictureFormat.WIDE,
+    output_format: GraphFormatFlag = GraphFormat.WIDE,
 ) -> None:
     """Show how the GPUs of this machine are linked, as NVML or nvidia-smi tells it."""
     from arena_topo.workflow import machines  # noqa: PLC0415 - the verbs load what they need
@@ -324,7 +326,7 @@ def _show_file(
     fabric: str,
     *,
     plain: bool,
-    output_format: PictureFormat,
+    output_format: GraphFormat,
 ) -> None:
     for said, what in ((target, "the name of a machine"), (state, "--state"), (fabric, "--fabric")):
         if said:
@@ -340,21 +342,26 @@ def _show_file(
     _show_machine(found.machine, plain=plain, output_format=output_format)
 
 
-def _show_machine(machine: Machine, *, plain: bool, output_format: PictureFormat) -> None:
-    if output_format is PictureFormat.SVG:
+def _show_machine(machine: Machine, *, plain: bool, output_format: GraphFormat) -> None:
+    if output_format is GraphFormat.GRAPHML:
+        show(_graphml(machine.graph()))
+    elif output_format is GraphFormat.SVG:
         from arena_topo.output import picture  # noqa: PLC0415 - only where one is drawn
 
         show(picture.machine(machine))
-    elif output_format is PictureFormat.WIDE:
+    elif output_format is GraphFormat.WIDE:
         show(_drawn(machine, plain=plain))
     else:
         show(document(output.machine_value(machine), output_format))
 
 
-def _show_node(node: Node, cluster: Cluster, *, plain: bool, output_format: PictureFormat) -> None:
+def _show_node(node: Node, cluster: Cluster, *, plain: bool, output_format: GraphFormat) -> None:
     from arena_topo.output import fabric  # noqa: PLC0415 - only where nodes are shown
 
-    if output_format not in {PictureFormat.WIDE, PictureFormat.SVG}:
+    if output_format is GraphFormat.GRAPHML:
+        show(_graphml(node.machine.graph()))
+        return
+    if output_format not in {GraphFormat.WIDE, GraphFormat.SVG}:
         show(document(fabric.node_value(node, cluster), output_format))
         return
     from arena_topo.topology import GPUSet  # noqa: PLC0415 - only for drawings
@@ -362,14 +369,14 @@ def _show_node(node: Node, cluster: Cluster, *, plain: bool, output_format: Pict
     broken = GPUSet(0)
     if node.allocatable is not None:
         broken = GPUSet(node.machine.everything & ~node.allocatable)
-    if not node.machine.gpus and output_format is PictureFormat.WIDE:
+    if not node.machine.gpus and output_format is GraphFormat.WIDE:
         show(f"node {node.name} has no GPUs\n" + _emulated(cluster))
         return
     doubt = node.unavailable or node.shared
     state: dict[str, Any] = {"free": node.free, "hidden": node.hidden, "broken": broken}
     if doubt:
         state["away"] = "shared" if node.shared else "unused"
-    if output_format is PictureFormat.SVG:
+    if output_format is GraphFormat.SVG:
         from arena_topo.output import picture  # noqa: PLC0415 - only where one is drawn
 
         notes = [f"No job can start here now: {doubt}"] if doubt else []
@@ -397,18 +404,26 @@ def _drawn(machine: Machine, *, plain: bool, **state: Any) -> str:
     return f"{matrix}\n{drawn}{drawing.assumed_nics(machine)}"
 
 
-def _show_fabric(cluster: Cluster, *, plain: bool, output_format: PictureFormat) -> None:
+def _show_fabric(cluster: Cluster, *, plain: bool, output_format: GraphFormat) -> None:
     from arena_topo.output import drawing, fabric  # noqa: PLC0415 - only where something is drawn
 
-    if output_format is PictureFormat.SVG:
+    if output_format is GraphFormat.GRAPHML:
+        show(_graphml(cluster.graph()))
+    elif output_format is GraphFormat.SVG:
         from arena_topo.output.picture.network import fabric as picture  # noqa: PLC0415
 
         show(picture(cluster))
-    elif output_format is PictureFormat.WIDE:
+    elif output_format is GraphFormat.WIDE:
         drawn = drawing.fabric(cluster, unicode=draws(plain=plain), width=columns())
         show(drawn + _emulated(cluster))
     else:
         show(document(fabric.value(cluster), output_format))
+
+
+def _graphml(graph: nx.Graph[str]) -> str:
+    import networkx as nx
+
+    return "\n".join(nx.generate_graphml(graph)) + "\n"
 
 
 def _emulated(cluster: Cluster) -> str:

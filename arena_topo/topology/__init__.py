@@ -11,9 +11,12 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
-from typing import NewType
+from typing import TYPE_CHECKING, NewType
 
 from arena_topo.topology.models import LANES_PER_GPU, MOST_LANES
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 GPUSet = NewType("GPUSet", int)
 """GPUs of one machine as bits: bit i is GPU i."""
@@ -146,6 +149,35 @@ class Machine:
             raise ValueError(f"GPU {one} has no link to itself")
         return found
 
+    def graph(self) -> nx.Graph[str]:
+        """The machine as a networkx graph: GPUs and NICs, and the links between them.
+
+        GPUs are `GPU0` and so on, with `kind` "gpu", `index`, and `model`, `uuid`, `numa` where
+        known; NICs are `NIC0` and so on, with `kind` "nic", `name`, and `speed` (GB/s) where known.
+        Links have `kind` in the words of nvidia-smi, and `lanes`. The graph has `name`, `nvswitch`,
+        `knowledge`, and `nics_assumed` where its NICs are.
+        """
+        import networkx as nx
+
+        graph: nx.Graph[str] = nx.Graph(
+            name=self.name, nvswitch=self.nvswitch, knowledge=self.knowledge.value
+        )
+        if self.nics_assumed:
+            graph.graph["nics_assumed"] = self.nics_assumed
+        for gpu in self.gpus:
+            told = {"index": gpu.index, "model": gpu.model, "uuid": gpu.uuid, "numa": gpu.numa}
+            graph.add_node(f"GPU{gpu.index}", kind="gpu", **_known(told))
+            for other in range(gpu.index):
+                link = self.link(gpu.index, other)
+                graph.add_edge(
+                    f"GPU{other}", f"GPU{gpu.index}", kind=link.kind.name, lanes=link.lanes
+                )
+        for at, nic in enumerate(self.nics):
+            graph.add_node(f"NIC{at}", kind="nic", **_known({"name": nic.name, "speed": nic.speed}))
+            for gpu, link in zip(self.gpus, nic.attachment, strict=True):
+                graph.add_edge(f"GPU{gpu.index}", f"NIC{at}", kind=link.kind.name, lanes=link.lanes)
+        return graph
+
     @property
     def configuration(self) -> Configuration:
         """The part of the machine that decides bandwidth."""
@@ -270,6 +302,31 @@ class Cluster:
     guesses: Mapping[str, str] = field(default_factory=dict)
     view: float | None = None
 
+    def graph(self) -> nx.Graph[str]:
+        """The network as a networkx tree: nodes, the domains that join them, and what joins those.
+
+        Nodes have their name, `kind` "node", `gpus`, `free`, and `model` where they share one.
+        Domains are `TIER/DOMAIN`, with `kind` "domain", `tier` and `name`; the root is `/`, of
+        `kind` "root". All but nodes have `bandwidth`: GB/s of an all-reduce between what they join.
+        """
+        import networkx as nx
+
+        graph: nx.Graph[str] = nx.Graph()
+        graph.add_node("/", kind="root", bandwidth=self.beyond)
+        for node in self.nodes:
+            above = "/"
+            for tier, name in zip(self.tiers, node.domains, strict=True):
+                domain = f"{tier.name}/{name}"
+                graph.add_node(
+                    domain, kind="domain", tier=tier.name, name=name, bandwidth=tier.bandwidth
+                )
+                graph.add_edge(above, domain)
+                above = domain
+            told = {"gpus": len(node.machine.gpus), "free": node.free_count}
+            graph.add_node(node.name, kind="node", **told, **_known({"model": node.machine.model}))
+            graph.add_edge(above, node.name)
+        return graph
+
     def guessed(self, level: str) -> bool:
         """Whether nobody gave the bandwidth of a level: of a tier, or of `beyond`."""
         unknown = level == "beyond" and self.beyond == UNKNOWN_NETWORK
@@ -282,6 +339,11 @@ class Cluster:
         """
         rates = {tier.name: tier.bandwidth for tier in self.tiers} | {"beyond": self.beyond}
         return level in rates and self.guessed(level) and bandwidth >= rates[level]
+
+
+def _known(told: Mapping[str, object]) -> dict[str, object]:
+    """What is not None: GraphML has no word for that."""
+    return {key: value for key, value in told.items() if value is not None}
 
 
 def gpu_set(indexes: Iterable[int]) -> GPUSet:
