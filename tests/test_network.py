@@ -145,19 +145,6 @@ def test_a_partial_path_names_the_node_and_the_rest_keeps_its_place():
     assert found.notes == (f"node c does not name the leaf ({LEAF}): near no other node there",)
 
 
-def test_labels_in_a_circle_name_a_node_and_the_rest_works():
-    nodes = [
-        node("a", **{SPINE: "x", LEAF: "y"}),
-        node("b", **{SPINE: "x", LEAF: "y"}),
-        node("c", **{SPINE: "y", LEAF: "x"}),
-    ]
-    found = seen(*nodes)
-    assert paths(found)["a"] == paths(found)["b"]
-    (note,) = found.notes
-    assert "circle" in note
-    assert "node" in note
-
-
 def test_notes_about_the_network_are_all_kept_and_name_the_nodes():
     levels = [f"fabric.topograph.run/tier-{at}" for at in range(6)]
     nodes = [
@@ -220,9 +207,12 @@ def test_of_several_topologies_the_one_that_places_most_gpu_nodes_is_used_and_na
 @pytest.mark.parametrize(
     ("spec", "problem"),
     [
-        (None, "spec.levels is not a list of levels"),
-        ("levels", "spec.levels is not a list of levels"),
-        ({"levels": [{"nodeLabel": 7}]}, "spec.levels[0].nodeLabel is 7, not a label"),
+        (None, "spec is missing"),
+        ("levels", "spec is 'levels', not a mapping"),
+        (
+            {"levels": [{"nodeLabel": 7}]},
+            "spec.levels[0].nodeLabel is 7, not the key of a node label",
+        ),
         (
             {"levels": [{"nodeLabel": SPINE}, {"nodeLabel": SPINE}]},
             f"spec.levels[1].nodeLabel repeats {SPINE}",

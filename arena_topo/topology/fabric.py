@@ -14,14 +14,12 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from graphlib import CycleError, TopologicalSorter
-from itertools import pairwise
-from typing import Any
+from typing import Any, NoReturn
 
 from arena_topo.errors import UnreadableTopology
 from arena_topo.topology import UNKNOWN_NETWORK, NodeName, Tier
 from arena_topo.topology.fabricfile import BEYOND, LABEL, RESERVED, FabricFile, Level
-from arena_topo.topology.fields import show
+from arena_topo.topology.fields import Field
 
 Labels = Mapping[NodeName, Mapping[str, str]]
 """The labels of each node."""
@@ -177,10 +175,8 @@ def from_labels(
     labels say.
     """
     rows = _Rows(labels)
-    switches = _switches(rows)
-    levels = {**_stated(rows, _PLACES), **switches, **_nvlinks(rows, nvlink)}
-    notes = _loops(rows, list(switches.values()))
-    return _assemble(rows, levels, rate=_Rate(rows, rdma, nvlink), notes=notes)
+    levels = {**_stated(rows, _PLACES), **_switches(rows), **_nvlinks(rows, nvlink)}
+    return _assemble(rows, levels, rate=_Rate(rows, rdma, nvlink))
 
 
 def from_topology(
@@ -214,20 +210,19 @@ def listed(topology: Mapping[str, Any]) -> tuple[Level, ...]:
     """
     metadata = topology.get("metadata")
     name = metadata.get("name") if isinstance(metadata, Mapping) else None
-    where = f"topology {name or '?'}"
-    spec = topology.get("spec")
-    said = spec.get("levels") if isinstance(spec, Mapping) else None
-    if not isinstance(said, list) or not said:
-        raise UnreadableTopology("spec.levels is not a list of levels", where=where)
+
+    def refuse(path: str, reason: str) -> NoReturn:
+        raise UnreadableTopology(f"{path} {reason}", where=f"topology {name or '?'}")
+
+    told = Field(topology, "", refuse)["spec"]["levels"]
     labels: list[str] = []
-    for at, one in enumerate(said):
-        label = one.get("nodeLabel") if isinstance(one, Mapping) else None
-        path = f"spec.levels[{at}].nodeLabel"
-        if not isinstance(label, str) or not LABEL.fullmatch(label):
-            raise UnreadableTopology(f"{path} is {show(label)}, not a label", where=where)
+    for one in told.items():
+        label = one["nodeLabel"].text(LABEL, "the key of a node label")
         if label in labels:
-            raise UnreadableTopology(f"{path} repeats {label}", where=where)
+            one["nodeLabel"].refuse(f"repeats {label}")
         labels.append(label)
+    if not labels:
+        told.refuse("has no entries")
     levels: list[Level] = []
     for label in labels:
         word = _WORDS.get(label, label.rpartition("/")[2])
@@ -336,33 +331,6 @@ def _nvlinks(rows: _Rows, nvlink: Rates | None) -> dict[Level, _Column]:
     return {}
 
 
-def _loops(rows: _Rows, columns: Sequence[_Column]) -> list[str]:
-    """A note where switches are above one another in a circle.
-
-    Only switch labels are looked at, whose values are names of one kind: a rack 1 in row 2 and a
-    rack 2 in row 1 are no circle.
-    """
-    edges = [edge for both in pairwise(columns) for edge in dict.fromkeys(zip(*both, strict=True))]
-    sorter: TopologicalSorter[str] = TopologicalSorter()
-    for above, below in edges:
-        if above is not None and below is not None and above != below:
-            sorter.add(below, above)
-    try:
-        sorter.prepare()
-    except CycleError as error:
-        circle: list[str] = error.args[1]
-        names = " > ".join(circle)
-        node = next(
-            node
-            for node, *said in zip(rows.nodes, *columns, strict=True)
-            if (circle[0], circle[1]) in pairwise(said)
-        )
-        where = f"{names} (one edge: node {node})"
-        outcome = "every node keeps the path that it names"
-        return [f"switches are above each other in a circle: {where}; {outcome}"]
-    return []
-
-
 # The tree
 
 
@@ -398,7 +366,6 @@ def _assemble(
     *,
     rate: _Rate,
     beyond: float | None = None,
-    notes: Sequence[str] = (),
 ) -> Fabric:
     tiers, edge, assumed = rate.tiers(levels, beyond)
     told = {
@@ -415,7 +382,7 @@ def _assemble(
         beyond=edge,
         domains=tree.domains,
         assumed=guessed,
-        notes=(*notes, *tree.notes),
+        notes=tuple(tree.notes),
         limits={} if given else rate.limits(used, tree.domains, guessed),
     )
 
