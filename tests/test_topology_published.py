@@ -117,6 +117,7 @@ def test_the_label_names_the_node_where_the_data_does_not():
         ({"devices": 4}, "data.devices: is 4, not a text"),
         ({"devices": '{"0":"Healthy","two":"Healthy"}'}, "data.devices: 'two' is not the index"),
         ({"devices": '{"0":"Healthy","-1":"Healthy"}'}, "data.devices: '-1' is not the index"),
+        ({"devices": '{"0":"Healthy","":"Healthy"}'}, "data.devices: '' is not the index"),
         ({"devices": '{"0":"Healthy","01":"Healthy"}'}, "data.devices: '01' is not the index"),
         (
             {"devices": '{"0":"Healthy","9":"Healthy"}'},

@@ -158,7 +158,8 @@ class _ConfigMap:
         links, rates = self.json("linkType"), self.json("bandwidth")
         known = links.value not in (None, [])
         found = matrix(links, size) if known else flat(size)
-        shown = [row.items(size) for row in rates.items(size)] if rates.value else ()
+        none = rates.value in (None, [])
+        shown = [] if none else [row.items(size) for row in rates.items(size)]
         machine = Machine(
             name=self.node(),
             gpus=tuple(GPU(index=index, model=model) for index in range(size)),
@@ -203,8 +204,9 @@ class _ConfigMap:
         if len(found) > MOST_GPUS:
             told.refuse(f"{len(found)} GPUs; {MOST_GPUS} are the most")
         indexes = {str(index): index for index in range(len(found))}
-        if odd := next((key for key in found if key not in indexes), None):
-            told.refuse(f"{odd!r} is not the index of one of {len(found)} GPUs")
+        for key in found:
+            if key not in indexes:
+                told.refuse(f"{key!r} is not the index of one of {len(found)} GPUs")
         return {indexes[key]: one.text() for key, one in found.items()}
 
     def uuids(self) -> tuple[str, ...]:

@@ -66,7 +66,7 @@ def from_document(document: Mapping[str, Any], *, name: str, model: str | None =
 
 
 def _gpu(index: int, told: Field, model: str | None) -> GPU:
-    if told["index"].value not in {None, index}:
+    if told["index"].maybe(lambda one: one.whole(range(MOST_GPUS))) not in {None, index}:
         told["index"].wanted(str(index))
     return GPU(
         index=index,

@@ -101,7 +101,7 @@ class Matrices(Target):
         if rng.random() < 0.1:
             line[1:2] = ["publish", "node-0", "--dry-run"]
         else:
-            line += _output(rng, "json", "json", "yaml", "svg")
+            line += _output(rng, "json", "json", "yaml", "svg", "graphml")
         return Input(line=line, files={"machine.txt": data})
 
 
@@ -174,7 +174,8 @@ class Documents(Target):
             data = mutators.text(rng, data)
         line = ["topology", "show", "--from", "machine.json"]
         return Input(
-            line=[*line, *_output(rng, "json", "yaml", "svg")], files={"machine.json": data}
+            line=[*line, *_output(rng, "json", "yaml", "svg", "graphml")],
+            files={"machine.json": data},
         )
 
 
@@ -227,7 +228,7 @@ class Fabrics(Target):
             changed = mutators.value(rng, rng.choice(self._samples))
             write = rng.choice((mutators.yaml, mutators.encoded))
             data = write(changed, rng)
-        line: Sequence[str] = ("topology", "show", *_output(rng, "json", "svg"))
+        line: Sequence[str] = ("topology", "show", *_output(rng, "json", "svg", "graphml"))
         if rng.random() < 0.5:
             line = (*PLAN, "--gpus=2", "--workers=3", "x")
         given = ("--fabric", "fabric.yaml", "--state", "nodes.yaml")
