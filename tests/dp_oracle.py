@@ -57,12 +57,12 @@ def _spread(prices: Spread, free: GPUSet, hidden: int) -> dict[int, list[Set]]:
     known = count(free) - hidden
     if hidden:
         for size in range(1, known + 1):
-            speed = prices.table.best_hidden(free, hidden, size)
+            speed = prices.sets.worst(free, size)
             found[size] = [(speed, prices.counted(known, size))]
         return found
     chosen = free
     while chosen:
-        one = (prices.table.value(chosen), prices.price(free, chosen))
+        one = (prices.sets.value(chosen), prices.price(free, chosen))
         found.setdefault(count(chosen), []).append(one)
         chosen = GPUSet((chosen - 1) & free)
     return found

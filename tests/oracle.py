@@ -2,7 +2,7 @@
 
 The order of preference is written down here a second time, from its description alone. Of the code
 under test only the values that it is given are used: the bandwidth of a set of GPUs
-(`Table.value`), the potential of a free set (`Damage.keeps`) and how many workers a node may take
+(`GPUSets.value`), the potential of a free set (`Damage.keeps`) and how many workers a node may take
 (`room`). Everything answers with the fields of a worth, in their order, as a plain tuple:
 
     reach, bandwidth negated, distance, nodes, domains, damage, broken
@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from arena_topo.solver import Placement, Request
 from arena_topo.solver.classes import room
-from arena_topo.solver.configurations import Table
+from arena_topo.solver.gpu_sets import GPUSets
 from arena_topo.solver.policy import Damage
 from arena_topo.topology import Cluster, GPUSet, Machine, Node, count, gpu_set
 
@@ -26,31 +26,31 @@ Worth = tuple[int, float, int, int, tuple[int, ...], int, tuple[int, ...]]
 Set = tuple[float, int]
 """The bandwidth of a set of GPUs, and the damage of taking it."""
 
-_shapes: dict[int, tuple[Machine, Table, Damage]] = {}
+_shapes: dict[int, tuple[Machine, GPUSets, Damage]] = {}
 
 
-def shape(machine: Machine) -> tuple[Table, Damage]:
-    """The table of a machine and its damages, worked out once for each machine object."""
+def shape(machine: Machine) -> tuple[GPUSets, Damage]:
+    """The sets of a machine and its damages, worked out once for each machine object."""
     if id(machine) not in _shapes:
-        table = Table(machine.configuration)
-        _shapes[id(machine)] = (machine, table, Damage(table))
+        sets_of = GPUSets(machine.configuration)
+        _shapes[id(machine)] = (machine, sets_of, Damage(sets_of))
     return _shapes[id(machine)][1:]
 
 
 @functools.cache
-def _sets(table: Table, damage: Damage, free: GPUSet, hidden: int) -> dict[int, list[Set]]:
+def _sets(sets_of: GPUSets, damage: Damage, free: GPUSet, hidden: int) -> dict[int, list[Set]]:
     """By size: every set of free GPUs. Of an opaque node the GPUs can only be counted."""
     found: dict[int, list[Set]] = {}
     if hidden:
         known = count(free) - hidden
         for size in range(1, known + 1):
-            speed = table.best_hidden(free, hidden, size)
+            speed = sets_of.worst(free, size)
             found[size] = [(speed, damage.counted(known, size))]
         return found
     chosen = free
     while chosen:
         lost = damage.keeps(free) - damage.keeps(GPUSet(free & ~chosen))
-        found.setdefault(count(chosen), []).append((table.value(chosen), lost))
+        found.setdefault(count(chosen), []).append((sets_of.value(chosen), lost))
         chosen = GPUSet((chosen - 1) & free)
     return found
 
@@ -61,9 +61,11 @@ def sets(node: Node) -> dict[int, list[Set]]:
 
 
 @functools.cache
-def _undominated(table: Table, damage: Damage, free: GPUSet, hidden: int) -> dict[int, list[Set]]:
+def _undominated(
+    sets_of: GPUSets, damage: Damage, free: GPUSet, hidden: int
+) -> dict[int, list[Set]]:
     kept: dict[int, list[Set]] = {}
-    for size, some in _sets(table, damage, free, hidden).items():
+    for size, some in _sets(sets_of, damage, free, hidden).items():
         front: list[Set] = []
         for speed, lost in sorted(set(some), key=lambda one: (-one[0], one[1])):
             if not front or lost < front[-1][1]:
@@ -219,7 +221,7 @@ def realised(request: Request, on: Cluster, answer: Placement) -> Worth | None:
         held.setdefault(one.node, []).append(one.gpus)
     nodes, taken = [names[name] for name in held], []
     for node, groups in zip(nodes, held.values(), strict=True):
-        table, damage = shape(node.machine)
+        sets_of, damage = shape(node.machine)
         assert 0 < len(groups) <= room(request, node)
         size = len(groups) * request.gpus
         if node.hidden:
@@ -233,7 +235,7 @@ def realised(request: Request, on: Cluster, answer: Placement) -> Worth | None:
         chosen = gpu_set(gpus)
         assert chosen & ~node.free == 0
         lost = damage.keeps(node.free) - damage.keeps(GPUSet(node.free & ~chosen))
-        taken.append((table.value(chosen), lost))
+        taken.append((sets_of.value(chosen), lost))
     if not request.mix_models:
         assert len({node.machine.model for node in nodes}) == 1
     assert len({node.resource for node in nodes}) == 1

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from arena_topo.errors import InvalidJob
 from arena_topo.solver import Reason, Request, Unplaceable, Verdict, place
 from arena_topo.solver.classes import Index
-from arena_topo.solver.configurations import table
 from arena_topo.solver.gang import best
+from arena_topo.solver.gpu_sets import gpu_sets
 from arena_topo.solver.policy import Damage
 from arena_topo.topology import (
     Cluster,
@@ -97,7 +97,7 @@ def test_a_single_gpu_goes_to_the_machine_that_is_already_broken():
 
 
 def test_no_number_of_pairs_makes_up_for_a_quad_and_no_quads_for_a_whole_machine():
-    shape = table(V100.configuration)
+    shape = gpu_sets(V100.configuration)
     damage = Damage(shape)
     quad = damage.keeps(gpu_set((0, 1, 2, 3)))
     without = [one for one in map(GPUSet, range(255)) if shape.best(one, 4) < 40]

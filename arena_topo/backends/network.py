@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from arena_topo.bandwidth import lane_rate
 from arena_topo.errors import UnreadableTopology
-from arena_topo.solver import cost
 from arena_topo.topology import (
     UNKNOWN_NETWORK,
     Machine,
@@ -62,11 +62,12 @@ def rdma_resource(offers: Iterable[str]) -> str | None:
     `rdma/...` is the prefix of Mellanox/k8s-rdma-shared-dev-plugin; the names of GKE
     (networking.gke.io.networks/rdma-0) and OKE (nvidia.com/sriov-rdma-vf) hold the word.
     """
-    return min(filter(_is_rdma, offers), default=None)
+    return min(filter(is_rdma, offers), default=None)
 
 
 @lru_cache(maxsize=1024)
-def _is_rdma(resource: str) -> bool:
+def is_rdma(resource: str) -> bool:
+    """Whether a resource of Kubernetes stands for RDMA."""
     return resource in _RDMA_NAMES or "rdma" in resource
 
 
@@ -175,7 +176,7 @@ def _reach_of(model: str | None) -> tuple[bool, float | None]:
     known = MODELS.get(model or "")
     if known is None or known.nvlinks is None:
         return True, None
-    return (True, known.nvlinks * cost.lane_rate(model)) if known.domain else (False, None)
+    return (True, known.nvlinks * lane_rate(model)) if known.domain else (False, None)
 
 
 def _best(

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from arena_topo.manifests.gates import waits_at_gate, worker_patch
     from arena_topo.manifests.pinning import claims_gpus, dropped, gated, placed, unplaced
     from arena_topo.manifests.record import (
-        HOST_STAGED,
         is_node_name,
         parse_map,
         placement_map,
@@ -51,7 +50,6 @@ if TYPE_CHECKING:
     from arena_topo.topology import Cluster
 
 __all__ = [
-    "HOST_STAGED",
     "ApiVersion",
     "Binding",
     "Forecast",
@@ -88,7 +86,7 @@ _ROOMS = {
     "claims": ("claims_of",),
     "gates": ("waits_at_gate", "worker_patch"),
     "pinning": ("claims_gpus", "dropped", "gated", "placed", "unplaced"),
-    "record": ("HOST_STAGED", "is_node_name", "parse_map", "placement_map", "recorded"),
+    "record": ("is_node_name", "parse_map", "placement_map", "recorded"),
     "render": ("check", "render"),
     "request": ("job_of", "requested"),
     "text": ("object_name", "to_json", "to_yaml"),

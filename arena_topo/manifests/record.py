@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -25,52 +24,50 @@ from arena_topo.topology import Cluster
 if TYPE_CHECKING:
     from arena_topo.solver import Placement
 
-HOST_STAGED = 2.25
-"""GB/s of all-reduce bus bandwidth between separate pods of one node.
-
-Two such pods have different host ids and no common /dev/shm, so NCCL joins them like two hosts,
-through the memory of the one they share. No published sweep measures this. It is what explains
-Alibaba Cloud's PyTorch example (VGG16 and ResNet-50 with `--batch-size=64`, four one-GPU pods,
-435.2 against 820.5 images/s): an iteration-time model fits both networks with 2.25 GB/s. Staging
-inside one pod is faster (6 to 35 GB/s in reports 257, 1130 and 1817 to NCCL) and does not apply.
-"""
-
 _FORMATS = {"v1"}
 _STATES = {"waiting", "placed", "held"}
 
 
 def forecast_of(placement: Placement, cluster: Cluster | None, binding: Binding) -> Forecast:
-    """What to expect of a placement: of the GPUs chosen, and of these pods on them.
+    """What to expect of a placement: what these pods get, and what joined ones would.
 
-    Where the kubelet picks the GPUs it may pick the worst, and that is what pods can count on.
+    Where the kubelet picks the GPUs it may pick the slowest, and that is what pods can count on.
     """
-    from arena_topo.solver import UNLIMITED  # noqa: PLC0415  readers of records need no solver
+    from arena_topo.solver import valued  # noqa: PLC0415  readers of records need no solver
 
+    if binding.separate is placement.joined and cluster is not None:
+        placement = valued(placement, cluster, joined=not binding.separate)
     exact = binding.guarantee is Guarantee.GPUS
-    usable = placement.bandwidth if exact else min(placement.bandwidth, placement.worst)
-    together = max(Counter(one.node for one in placement.assignments).values()) > 1
-    if binding.separate and together:
-        usable = min(usable, HOST_STAGED)
-    lone = placement.bandwidth == UNLIMITED
+    usable = placement.bandwidth if exact else placement.worst
+    inside = placement.inside
+    settled = usable == placement.bandwidth
     return Forecast(
         state="placed",
         workers=parse_map(placement_map(placement)),
-        bus_bandwidth=None if lone else placement.bandwidth,
-        usable=None if lone else usable,
+        bus_bandwidth=None if inside is None else inside.point,
+        usable=None if usable is None else usable.point,
+        low=None if usable is None else usable.low,
+        high=None if usable is None else usable.high,
+        regime=None if usable is None else str(usable.regime),
+        limited_by=None if usable is None else str(usable.limited_by),
         tier=placement.tier,
         binding=binding.name,
         guarantee=binding.guarantee.value,
         confirmed=binding.confirmed,
-        optimal=placement.proof.optimal and usable == placement.bandwidth,
+        optimal=placement.proof.optimal and settled,
         bound=None if math.isinf(placement.proof.bound) else placement.proof.bound,
         emulated=cluster is not None and cluster.emulated,
-        assumed=cluster is not None and cluster.assumed(placement.bandwidth, placement.tier),
+        assumed=usable is not None and bool(usable.assumed),
     )
 
 
 _RECORDED = {
     "busBandwidthGBps": ("bus_bandwidth", float),
     "usableGBps": ("usable", float),
+    "lowGBps": ("low", float),
+    "highGBps": ("high", float),
+    "regime": ("regime", str),
+    "limitedBy": ("limited_by", str),
     "tier": ("tier", str),
     "binding": ("binding", str),
     "guarantee": ("guarantee", str),
@@ -189,5 +186,6 @@ def recorded(mpijob: Manifest) -> Forecast | None:
         if isinstance(value, kind):
             whole[name] = value
     found = Forecast(state=notes[STATE], workers=workers, **whole)
-    # Older records say what was proven of the GPUs, whatever the pods could use.
-    return replace(found, optimal=False) if found.optimal and found.falls_short else found
+    # Records without a regime say what was proven of the GPUs, whatever the pods could use.
+    older = found.regime is None and found.falls_short
+    return replace(found, optimal=False) if found.optimal and older else found

@@ -376,7 +376,7 @@ def placement(
     `slots` is the number of ranks of each worker. Sentences are wrapped at `width` columns.
     """
     lines: list[str] = []
-    if forecast.bus_bandwidth is not None:
+    if forecast.usable is not None:
         lines.append(f"  Bus bandwidth: {_bandwidth(forecast)}")
     if forecast.guarantee is not None:
         lines.append(f"  {guarantee(forecast)}")
@@ -432,20 +432,18 @@ def trouble(status: JobStatus) -> str | None:
 
 
 def _bandwidth(forecast: Forecast) -> str:
-    text = f"{number(forecast.bus_bandwidth)} GB/s{' assumed' if forecast.assumed else ''}"
+    text = f"{number(forecast.usable)} GB/s{' assumed' if forecast.assumed else ''}"
     if forecast.tier is not None:
         text += {
             "node": " inside one node",
             "beyond": " between nodes that share no known level",
         }.get(forecast.tier, f" between nodes, within one {forecast.tier}")
-    if forecast.falls_short and forecast.bound == forecast.bus_bandwidth:
-        text += f" ({FASTEST_GPUS})"
-    elif forecast.optimal and not forecast.falls_short:
+    if forecast.optimal:
         text += " (proven best)"
     elif forecast.optimal is not None and forecast.bound is not None:
         text += f" (at most {number(forecast.bound)} GB/s is possible)"
-    if forecast.usable is not None and forecast.usable != forecast.bus_bandwidth:
-        text += f"; pods of this shape can use {number(forecast.usable)} GB/s"
+    if forecast.falls_short:
+        text += f"; in one host these GPUs reach {number(forecast.bus_bandwidth)} GB/s"
     return text
 
 
@@ -519,6 +517,7 @@ def placement_value(forecast: Forecast | None, *, slots: int) -> dict[str, Any] 
         "state": forecast.state,
         "busBandwidthGBps": number(forecast.bus_bandwidth),
         "usableGBps": number(forecast.usable),
+        "bandwidth": bandwidth_value(forecast),
         "guarantee": forecast.guarantee,
         "confirmed": confirmed(forecast),
         "binding": forecast.binding,
@@ -530,6 +529,25 @@ def placement_value(forecast: Forecast | None, *, slots: int) -> dict[str, Any] 
         "emulated": forecast.emulated,
         "reason": forecast.reason,
     }
+
+
+def bandwidth_value(forecast: Forecast | None) -> dict[str, Any] | None:
+    """What the pods of a placement get, in GB/s; null where nobody recorded it."""
+    if forecast is None or forecast.usable is None or forecast.regime is None:
+        return None
+    return {
+        "gbps": rounded(forecast.usable),
+        "low": rounded(forecast.low),
+        "high": rounded(forecast.high),
+        "assumed": forecast.assumed,
+        "regime": forecast.regime,
+        "limitedBy": forecast.limited_by,
+    }
+
+
+def rounded(value: float | None) -> float | None:
+    """A bandwidth of a forecast: four digits are more than is known."""
+    return None if value is None else float(f"{value:.4g}")
 
 
 def worker_value(index: int, node: str, gpus: Sequence[int], *, slots: int) -> dict[str, Any]:

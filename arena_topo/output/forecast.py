@@ -31,9 +31,9 @@ def value(found: Forecast, beside: Against | None) -> dict[str, Any]:
     one = found.estimate
     if one is not None:
         told["bandwidth"] = {
-            "gbps": _round(one.point),
-            "low": _round(one.low),
-            "high": _round(one.high),
+            "gbps": output.rounded(one.point),
+            "low": output.rounded(one.low),
+            "high": output.rounded(one.high),
             "assumed": bool(one.assumed),
             "assumptions": list(one.assumed),
             "regime": str(one.regime),
@@ -47,9 +47,9 @@ def value(found: Forecast, beside: Against | None) -> dict[str, Any]:
                 {
                     "bytes": point.size,
                     "measuredGBps": output.number(point.measured),
-                    "forecastGBps": _round(point.forecast),
-                    "low": _round(point.low),
-                    "high": _round(point.high),
+                    "forecastGBps": output.rounded(point.forecast),
+                    "low": output.rounded(point.low),
+                    "high": output.rounded(point.high),
                     "inside": point.inside,
                 }
                 for point in beside.points
@@ -133,10 +133,6 @@ def size_of(size: int) -> str:
         if size >= unit and size % unit == 0:
             return f"{size // unit}{name}"
     return f"{size}B"
-
-
-def _round(number: float) -> float:
-    return float(f"{number:.4g}")
 
 
 def _shown(number: float) -> str:

@@ -8,13 +8,14 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from arena_topo.bandwidth import Estimate
 from arena_topo.escaping import one_line
 from arena_topo.job import MPIJob
 from arena_topo.manifests import Forecast
 from arena_topo.output import (
     EMULATED,
-    FASTEST_GPUS,
     align,
+    bandwidth_value,
     confirmed,
     drawing,
     fold,
@@ -157,21 +158,18 @@ def _look(node: Node) -> tuple[object, ...]:
 def _bandwidths(
     proposal: Proposal, forecast: Forecast, placement: Placement, cluster: Cluster, width: int
 ) -> str:
-    """Ours against the best of an empty cluster and against schedulers that only count.
-
-    All rows are of the GPUs alone, so that they can be compared; what the pods make of ours comes
-    after them.
-    """
-    ours = forecast.bus_bandwidth
-    if ours is None:
+    """Ours against the best of an empty cluster and against schedulers that only count."""
+    ours = forecast.usable
+    if ours is None or placement.bandwidth is None:
         return "Bus bandwidth: none, as one GPU talks to nobody\n"
-    rated = rate_of(ours, placement.tier, cluster)
-    place = f"{meets(placement.tier, cluster)}; {proved(placement, forecast)}"
-    rows = [(f"  this placement\t{rated}\t{_ratio(ours, ours)}", place)]
+    rated = rate_of(replace(placement.bandwidth, point=ours))
+    place = f"{meets(placement.tier, cluster)}; {proved(placement)}"
+    rows = [(f"  this placement\t{rated}\t{1:5.2f}x", place)]
     comparison = proposal.comparison
     if comparison is not None:
-        rated = rate_of(comparison.best_empty, comparison.tier_empty, cluster)
-        ratio = _ratio(comparison.best_empty, ours)
+        empty = comparison.best_empty.bandwidth if comparison.best_empty is not None else None
+        rated = rate_of(empty)
+        ratio = _ratio(empty, ours)
         rows.append((f"  best, were all GPUs free\t{rated}\t{ratio}", ""))
         for name, other in (
             ("first fit by index", comparison.first_fit),
@@ -179,32 +177,30 @@ def _bandwidths(
         ):
             rate = None if other is None else other.bandwidth
             place = "" if other is None else _loads(other, cluster)
-            tier = None if other is None else other.tier
-            rated = rate_of(rate, tier, cluster)
+            rated = rate_of(rate)
             rows.append((f"  {name}\t{rated}\t{_ratio(rate, ours)}", place))
     heads = align(f"{head}\t" for head, _place in rows).splitlines()
-    said = ["Bus bandwidth of an all-reduce among the GPUs chosen:"]
+    said = ["Bus bandwidth of an all-reduce:"]
     said += [
         fold(head + place, width, indent=" " * len(head))
         for head, (_head, place) in zip(heads, rows, strict=True)
     ]
-    if forecast.usable is not None and forecast.usable < ours and proposal.plan is not None:
+    if forecast.falls_short and proposal.plan is not None:
         why = shortfall(proposal.plan)
-        use = f"Of {number(ours)} GB/s these pods can use {number(forecast.usable)}"
+        use = f"Of {number(forecast.bus_bandwidth)} GB/s these pods can use {number(ours)}"
         said.append(fold(f"{use}: {why}" if why else use, width))
     return "".join(f"{line.rstrip()}\n" for line in said)
 
 
-def rate_of(value: float | None, tier: str | None, cluster: Cluster) -> str:
-    """A bandwidth of a table, and whether it rests on a network of which nobody gave the speed."""
-    if value is None:
+def rate_of(found: Estimate | None) -> str:
+    """A bandwidth of a table, and whether it rests on facts that nobody gave."""
+    if found is None:
         return "does not fit"
-    assumed = tier is not None and cluster.assumed(value, tier)
-    return f"{number(value):>6} GB/s{' assumed' if assumed else ''}"
+    return f"{number(found.point):>6} GB/s{' assumed' if found.assumed else ''}"
 
 
-def _ratio(value: float | None, ours: float) -> str:
-    return "" if value is None else f"{value / ours:5.2f}x"
+def _ratio(found: Estimate | None, ours: float) -> str:
+    return "" if found is None else f"{found.point / ours:5.2f}x"
 
 
 def _loads(other: Outcome, cluster: Cluster) -> str:
@@ -230,13 +226,11 @@ def meets(tier: str, cluster: Cluster) -> str:
     return "over the network"
 
 
-def proved(placement: Placement, forecast: Forecast) -> str:
+def proved(placement: Placement) -> str:
     """How good a placement is known to be."""
     proof = placement.proof
-    if proof.bound > placement.bandwidth:
+    if placement.bandwidth is not None and proof.bound > placement.bandwidth.point:
         return f"at most {number(proof.bound)} GB/s is possible"
-    if forecast.falls_short:
-        return FASTEST_GPUS
     if proof.optimal:
         return "proven best"
     return _OPEN.get(proof.open or "", f"proven best but for {proof.open}")
@@ -277,6 +271,7 @@ def value(proposal: Proposal) -> dict[str, Any]:
         "verdict": None if proposal.verdict is None else proposal.verdict.value,
         "busBandwidthGBps": number(forecast.bus_bandwidth) if forecast else None,
         "usableGBps": number(forecast.usable) if forecast else None,
+        "bandwidth": bandwidth_value(forecast),
         "guarantee": forecast.guarantee if forecast else None,
         "confirmed": confirmed(forecast),
         "binding": forecast.binding if forecast else None,
@@ -307,13 +302,18 @@ def _proof_value(placement: Placement | None, forecast: Forecast | None) -> dict
 
 
 def _comparison_value(comparison: Comparison | None) -> dict[str, Any]:
+    empty = comparison.best_empty if comparison is not None else None
     first = comparison.first_fit if comparison is not None else None
     spread = comparison.spread if comparison is not None else None
     return {
-        "bestEmptyGBps": _finite(comparison.best_empty if comparison is not None else None),
-        "firstFitGBps": _finite(first.bandwidth if first is not None else None),
-        "spreadGBps": _finite(spread.bandwidth if spread is not None else None),
+        "bestEmptyGBps": _point(empty.bandwidth if empty is not None else None),
+        "firstFitGBps": _point(first.bandwidth if first is not None else None),
+        "spreadGBps": _point(spread.bandwidth if spread is not None else None),
     }
+
+
+def _point(found: Estimate | None) -> int | float | None:
+    return None if found is None else number(found.point)
 
 
 def _finite(value: float | None) -> int | float | None:

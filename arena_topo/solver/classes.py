@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 
 from arena_topo.solver import UNLIMITED, Reason, Request
-from arena_topo.solver.configurations import Table, table
+from arena_topo.solver.gpu_sets import GPUSets, gpu_sets
 from arena_topo.solver.policy import Damage, Proximity, damage, proximity, spreading, spreads
 from arena_topo.topology import Cluster, GPUSet, Machine, Matrix, Node, count, natural
 
@@ -32,7 +32,7 @@ class NodeClass:
     `network` is GB/s that one of them can send to others.
     """
 
-    table: Table
+    sets: GPUSets
     damage: Damage
     free: GPUSet
     hidden: int
@@ -42,15 +42,12 @@ class NodeClass:
 
     def best(self, size: int) -> float:
         """The bandwidth to count on for `size` GPUs of one of these nodes."""
+        if count(self.free) - self.hidden < size:
+            return 0.0
         if self.hidden:
-            return self.table.best_hidden(self.free, self.hidden, size)
-        return self.table.best(self.free, size)
-
-    def bound(self, size: int) -> float:
-        """What `best` can be at most, where the machine's table is not certain of every set."""
-        if self.hidden:
-            return self.table.bound_hidden(self.free, self.hidden, size)
-        return self.table.bound(self.free, size)
+            # Nobody knows which of them are free, and the kubelet picks.
+            return self.sets.worst(self.free, size)
+        return self.sets.best(self.free, size)
 
     def price(self, size: int, bandwidth: float) -> int | None:
         """The damage of taking `size` GPUs at this bandwidth; None if they are too slow."""
@@ -89,7 +86,7 @@ class Index:
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
-        self._tables: dict[tuple[object, ...], Table] = {}
+        self._sets: dict[tuple[object, ...], GPUSets] = {}
         self._matrices: dict[Matrix, int] = {}
         self._known: dict[int, int] = {}
         self._proximities: dict[tuple[object, ...], Proximity] = {}
@@ -138,7 +135,7 @@ class Index:
         if spread or request.excluded or request.cpu or request.memory:
             return self._split(request, spread=spread)
         # What is left decides, and that is the same for all nodes of a class.
-        key = (request.gpus, request.model, request.mix_models, request.most_per_node)
+        key = (request.gpus, request.model, request.mix_models, request.per_node)
         found = self._supplies.get(key)
         if found is None:
             capacities = [room(request, first) for first in self._firsts]
@@ -171,11 +168,11 @@ class Index:
     def _class(
         self, request: Request, first: Node, capacity: int, near: Proximity | None = None
     ) -> NodeClass:
-        shape = self._table(first.machine)
+        sets = self.sets(first.machine)
         model = "" if request.mix_models else first.machine.model or ""
         return NodeClass(
-            table=shape,
-            damage=damage(shape) if near is None else spreading(shape, near),
+            sets=sets,
+            damage=damage(sets) if near is None else spreading(sets, near),
             free=first.free,
             hidden=first.hidden,
             kind=(model, first.resource),
@@ -234,11 +231,12 @@ class Index:
             machine.measured,
         )
 
-    def _table(self, machine: Machine) -> Table:
+    def sets(self, machine: Machine) -> GPUSets:
+        """The sets of GPUs of a machine."""
         shape = self._shape(machine)
-        found = self._tables.get(shape)
+        found = self._sets.get(shape)
         if found is None:
-            found = self._tables[shape] = table(machine.configuration)
+            found = self._sets[shape] = gpu_sets(machine.configuration)
         return found
 
 
@@ -369,8 +367,8 @@ def room(request: Request, node: Node) -> int:
         rooms.append(int((node.cpu + 1e-9) // request.cpu))
     if request.memory and node.memory is not None:
         rooms.append(node.memory // request.memory)
-    if request.most_per_node is not None:
-        rooms.append(request.most_per_node)
+    if request.per_node is not None:
+        rooms.append(request.per_node)
     return max(0, min(rooms))
 
 

@@ -9,16 +9,15 @@ holds the gang is looked for, and the first answer is the best one.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from arena_topo.solver import UNLIMITED, Assignment, Placement, Proof, Request
 from arena_topo.solver.classes import WHOLE, Index, Supply
-from arena_topo.solver.configurations import CHOICES
 from arena_topo.solver.domains import EFFORT, Choice, Chooser, Seat, broken
-from arena_topo.topology import Cluster, natural
+from arena_topo.solver.valuing import worth
+from arena_topo.topology import Cluster, NodeName, natural
 
 NODE_TIER = "node"
 BEYOND = "beyond"
@@ -92,15 +91,8 @@ def best(request: Request, index: Index, *, effort: int = EFFORT) -> Found | Non
             choice = found.choice
             if choice.open is None and not hunt.settled:
                 choice = replace(choice, open="damage")
-            bound = max(-found.worth.bandwidth, hunt.ceiling(limit))
-            return replace(found, choice=choice, bound=bound)
+            return replace(found, choice=choice, bound=-found.worth.bandwidth)
     return None
-
-
-def ceiling(request: Request, index: Index) -> float:
-    """GB/s that no placement exceeds where tables are uncertain; 0 where they are certain."""
-    limit = distances(index.cluster)[request.required or BEYOND]
-    return _Hunt(request, index, 0).ceiling(limit)
 
 
 Kind = tuple[str, str]
@@ -122,9 +114,8 @@ class _Hunt:
         """Whether the least damage inside every node is known, not just a good one."""
         request = self.request
         return all(
-            one.damage.settled(one.free, workers * request.gpus)
+            one.sets.certain(one.free, workers * request.gpus)
             for one in self.supply.classes
-            if math.comb(one.table.size, one.table.size // 2) > CHOICES
             for workers in range(1, min(one.capacity, request.workers) + 1)
         )
 
@@ -188,22 +179,6 @@ class _Hunt:
                     most=request.workers,
                 )
         return self._choosers[key]
-
-    def ceiling(self, limit: int) -> float:
-        """What no placement within a limit exceeds where tables are uncertain; else 0, GB/s."""
-        request, supply = self.request, self.supply
-        usable = [one for one in supply.classes if one.capacity]
-        if all(one.table.certified for one in usable):
-            return 0.0
-        size = request.workers * request.gpus
-        alone = [one.bound(size) for one in usable if one.capacity >= request.workers]
-        inside = max(
-            min(one.bound(workers * request.gpus), one.network)
-            for one in usable
-            for workers in range(1, min(one.capacity, request.workers) + 1)
-        )
-        network = [self.index.bandwidth(level) for level in self._levels(limit)]
-        return max(0.0, *alone, *(min(inside, one) for one in network))
 
     def _levels(self, limit: int) -> list[int]:
         """The levels no further out than a limit, nearest first."""
@@ -277,41 +252,40 @@ def _open(first: Choice, found: Sequence[Choice]) -> str | None:
 
 def placement(request: Request, index: Index, found: Found) -> Placement:
     """Spell a choice out: workers numbered along the network, GPUs along the rings."""
-    assignments: list[Assignment] = []
-    inside, worst = UNLIMITED, UNLIMITED
-    network = UNLIMITED if found.level is None else index.bandwidth(found.level)
+    seats: list[tuple[NodeName, tuple[int, ...]]] = []
     threshold = -found.worth.bandwidth
     for node, at, workers in found.choice.seats:
         one = found.supply.classes[at]
-        if found.level is not None:
-            network = min(network, node.network)
-        size = workers * request.gpus
         groups: Sequence[tuple[int, ...]] = [()] * workers
-        if one.hidden:
-            inside = min(inside, one.best(size))
-        else:
-            cheapest = one.damage.cheapest(one.free, size, threshold)
-            if cheapest is not None:
-                inside = min(inside, one.table.value(cheapest[1]))
-                groups = one.table.split(cheapest[1], request.gpus)
-        worst = min(worst, one.table.worst(one.free, size))
-        for gpus in groups:
-            assignments.append(Assignment(worker=len(assignments), node=node.name, gpus=gpus))
-    bandwidth, left = min(inside, network), found.choice.open
+        if not one.hidden:
+            cheapest = one.damage.cheapest(one.free, workers * request.gpus, threshold)
+            assert cheapest is not None, "a load that is chosen has GPUs"
+            groups = one.sets.split(cheapest[1], request.gpus)
+        seats += [(node.name, gpus) for gpus in groups]
+    value = worth(seats, request.gpus, index.cluster, joined=request.joined, wire=request.wire)
+    left = found.choice.open
     return Placement(
-        assignments=tuple(assignments),
-        bandwidth=bandwidth,
-        worst=min(worst, network),
-        tier=_word(index.cluster, found.level),
-        proof=Proof(
-            optimal=left is None and found.bound <= bandwidth,
-            bound=found.bound,
-            open="bandwidth" if found.bound > bandwidth else left,
+        assignments=tuple(
+            Assignment(worker=worker, node=node, gpus=gpus)
+            for worker, (node, gpus) in enumerate(seats)
         ),
+        bandwidth=value.bandwidth,
+        inside=value.inside,
+        worst=value.worst,
+        tier=word(index.cluster, found.level),
+        proof=Proof(
+            optimal=left is None,
+            bound=UNLIMITED if value.bandwidth is None else value.bandwidth.point,
+            open=left,
+        ),
+        gpus=request.gpus,
+        joined=request.joined,
+        wire=request.wire,
     )
 
 
-def _word(cluster: Cluster, level: int | None) -> str:
+def word(cluster: Cluster, level: int | None) -> str:
+    """The word for a level: `node` for None, the name of a tier, `beyond`."""
     if level is None:
         return NODE_TIER
     return BEYOND if level == WHOLE else cluster.tiers[level].name

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from arena_topo.solver import UNLIMITED, Reason, Refusal, Request, Unplaceable, Verdict
+from arena_topo.solver import Reason, Refusal, Request, Unplaceable, Verdict
 from arena_topo.solver.classes import Index, refused, room
-from arena_topo.solver.gang import Worth, best, ceiling
+from arena_topo.solver.gang import Worth, best
 from arena_topo.solver.nearest import Instead, made_well, nearest
 from arena_topo.topology import Cluster, Node
 
@@ -51,9 +51,6 @@ def refusal(
         return None if found is None else found.worth
 
     never = worth(request, empty) is None
-    if never and request.min_bandwidth:
-        # Where a table is not certain of all sets, one may yet be found that is fast enough.
-        never = ceiling(request, index_of(empty)) < request.min_bandwidth
     view = empty if never else cluster
     scarce = _scarce(request, index_of(view))
     reasons: dict[Reason, list[Node]] = {}
@@ -92,8 +89,6 @@ def _reason(request: Request, node: Node) -> Reason | None:
 def _scarce(request: Request, index: Index) -> Reason:
     """What keeps nodes with room for some workers from taking all, found by trying without it."""
     limits = []
-    if request.min_bandwidth > request.between_pods:
-        limits.append((Reason.PODS, replace(request, between_pods=UNLIMITED)))
     if request.min_bandwidth:
         limits.append((Reason.BANDWIDTH, replace(request, min_bandwidth=0.0)))
     if request.max_nodes is not None:

@@ -11,8 +11,7 @@ from arena_topo.backends import Backend
 from arena_topo.errors import ArenaError, UsageError
 from arena_topo.job import MPIJob, PodShape
 from arena_topo.manifests import ApiVersion, Plan
-from arena_topo.manifests.record import forecast_of
-from arena_topo.solver import UNLIMITED, Request, Unplaceable, Verdict, gang, unaware
+from arena_topo.solver import Placement, Request, Unplaceable, Verdict, gang, unaware
 from arena_topo.solver.classes import Index
 from arena_topo.solver.nearest import once_empty
 from arena_topo.solver.refusal import emptied
@@ -22,17 +21,15 @@ from arena_topo.workflow.planning import check_preferred, seen
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """GB/s of all-reduce bus bandwidth that others would give the same gang; None for none.
+    """What others would give the same gang; None where it does not fit.
 
-    `best_empty` is the best that this cluster could give without any other job, `tier_empty` the
-    level at which its nodes would meet; `first_fit` and `spread` are what schedulers that do not
-    know topology would do now (solver/unaware.py). All are of GPUs, whatever pods make of them.
+    `best_empty` is the best placement on this cluster without any other job; `first_fit` and
+    `spread` are what schedulers that do not know topology would do now (solver/unaware.py).
     """
 
-    best_empty: float | None
+    best_empty: Placement | None
     first_fit: unaware.Outcome | None
     spread: unaware.Outcome | None
-    tier_empty: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +97,7 @@ def propose(
         namespace=namespace,
         cluster=cluster,
         request=request,
-        comparison=compare(_merged(job, request), cluster),
+        comparison=compare(request, cluster),
     )
     try:
         plan = workflow.plan(job, backend, namespace=namespace, api=api, cluster=cluster)
@@ -111,12 +108,6 @@ def propose(
         apart(plan, cluster),
     )
     return replace(found, plan=plan, advice=tuple(filter(None, advice)))
-
-
-def _merged(job: MPIJob, request: Request) -> Request:
-    """The request of a job whose workers share pods where that is better."""
-    fused = job.pod_shape is PodShape.FUSED
-    return replace(request, between_pods=UNLIMITED) if fused else request
 
 
 def count_only(job: MPIJob, backend: Backend | None, cluster: Cluster | None = None) -> Counted:
@@ -161,25 +152,16 @@ def count_only(job: MPIJob, backend: Backend | None, cluster: Cluster | None = N
 def compare(request: Request, cluster: Cluster) -> Comparison:
     """What the empty cluster would allow, and what schedulers that only count would do now.
 
-    Where sharing a node is too slow for the pods, what these schedulers do is worth that to them.
+    Who only counts GPUs knows no bandwidth to keep to.
     """
-    best = gang.value(request, emptied(cluster))
-    levels = list(gang.distances(cluster))
-    # Who only counts GPUs knows no bandwidth to keep to.
+    index = Index(emptied(cluster))
+    best = gang.best(request, index)
     counted = replace(request, min_bandwidth=0.0)
     return Comparison(
-        best_empty=None if best is None else -best.bandwidth,
-        tier_empty=None if best is None else levels[best.distance],
-        first_fit=_for_pods(request, unaware.first_fit(counted, cluster)),
-        spread=_for_pods(request, unaware.spread(counted, cluster)),
+        best_empty=None if best is None else gang.placement(request, index, best),
+        first_fit=unaware.first_fit(counted, cluster),
+        spread=unaware.spread(counted, cluster),
     )
-
-
-def _for_pods(request: Request, found: unaware.Outcome | None) -> unaware.Outcome | None:
-    together = found is not None and max(found.loads.values()) > 1
-    if found is None or not together or request.min_bandwidth <= request.between_pods:
-        return found
-    return replace(found, bandwidth=min(found.bandwidth, request.between_pods))
 
 
 def advised(plan: Plan) -> str | None:
@@ -195,11 +177,11 @@ def advised(plan: Plan) -> str | None:
     if not binding.separate or plan.job.pod_shape is PodShape.FUSED or len(loads) > 1:
         return None
     [together] = loads
-    usable = forecast_of(placement, None, replace(binding, separate=False)).usable
-    if together == 1 or usable is None or usable <= forecast.usable:
+    inside = placement.inside
+    if together == 1 or inside is None or inside.point <= forecast.usable:
         return None
     pods = len(placement.assignments) // together
-    return _said(plan.job, pods, together, usable=usable, instead=forecast.usable)
+    return _said(plan.job, pods, together, usable=inside.point, instead=forecast.usable)
 
 
 def apart(plan: Plan, cluster: Cluster) -> str | None:
@@ -216,11 +198,13 @@ def apart(plan: Plan, cluster: Cluster) -> str | None:
         return None
     placement = gang.placement(alone, index, best)
     # The kubelet may have to pick the GPUs there.
-    usable = min(placement.bandwidth, placement.worst)
-    rate = math.floor(round(usable * 100, 6)) / 100
-    if rate <= max(forecast.usable, request.between_pods):
+    usable = placement.worst
+    if usable is None:
         return None
-    assumed = " (assumed)" if cluster.assumed(usable, placement.tier) else ""
+    rate = math.floor(round(usable.point * 100, 6)) / 100
+    if rate <= forecast.usable:
+        return None
+    assumed = " (assumed)" if usable.assumed else ""
     return (
         f"{len(placement.nodes)} nodes would give these pods {rate:g} GB/s{assumed} instead of"
         f" {round(forecast.usable, 2):g}: --min-bandwidth {rate:g} places them so"
@@ -258,8 +242,8 @@ def _said(job: MPIJob, pods: int, together: int, *, usable: float, instead: floa
     shape = f"{pods} pod{'s' * (pods != 1)} of {job.workers // pods} workers"
     return (
         f"--pod-shape fused ({shape}) would use {round(usable, 2):g} GB/s instead of"
-        f" {round(instead, 2):g}: up to {together} pods share a node here, and pods of one"
-        " node talk through its memory"
+        f" {round(instead, 2):g}: up to {together} pods share a node here, and NCCL takes"
+        " each pod for a host"
     )
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from arena_topo.manifests import HOST_STAGED
+from arena_topo.bandwidth import BETWEEN_HOSTS
 from arena_topo.nccl import Cause, Complaint, Connection, Family, Host, Side, causes
 from arena_topo.topology import UNKNOWN_NETWORK
 from arena_topo.workflow.transports import Place
@@ -168,7 +168,7 @@ def _between_pods(seen: Seen) -> Iterator[Finding]:
         linked = [pair for pair in pairs if seen.nvlink(*pair)]
         said: tuple[str, ...] = (seen.via(pairs[0], kind),)
         plan = seen.planned
-        foretold = plan is not None and plan.usable is not None and plan.usable <= HOST_STAGED
+        foretold = plan is not None and plan.regime in BETWEEN_HOSTS
         cause: str | None
         if family == Family.SHM:
             cause, hint, said = _why_staged(seen, kind, pairs)

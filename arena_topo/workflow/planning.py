@@ -9,12 +9,15 @@ import difflib
 import io
 import math
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
 from arena_topo import files, manifests
 from arena_topo.backends import Backend
+from arena_topo.backends.network import is_rdma
+from arena_topo.bandwidth import Wire, rate_is_assumed
 from arena_topo.errors import AccessDenied, InvalidJob, UsageError
 from arena_topo.job import ConfigFile, MPIJob, PodShape, Toleration
 from arena_topo.manifests import ApiVersion, Binding, Forecast, Guarantee, Plan
@@ -22,7 +25,6 @@ from arena_topo.manifests.record import forecast_of
 from arena_topo.manifests.values import Mechanisms
 from arena_topo.solver import (
     PACK_ABOVE,
-    UNLIMITED,
     Placement,
     Policy,
     Reason,
@@ -30,11 +32,10 @@ from arena_topo.solver import (
     Request,
     Unplaceable,
     Verdict,
-    cost,
     gang,
 )
 from arena_topo.solver.classes import Index
-from arena_topo.solver.configurations import has_nvlink
+from arena_topo.solver.gpu_sets import has_nvlink
 from arena_topo.topology import (
     TAINT,
     Cluster,
@@ -219,7 +220,7 @@ def _doubts(placement: Placement, cluster: Cluster) -> list[str]:
 
 
 def _rate_assumed(machine: Machine) -> bool:
-    return cost.rate_is_assumed(machine.model) and has_nvlink(machine.configuration)
+    return rate_is_assumed(machine.model) and has_nvlink(machine.configuration)
 
 
 _DOUBTS = {
@@ -254,9 +255,6 @@ def check_bandwidth(job: MPIJob, placement: Placement, cluster: Cluster, binding
 
 def fit(job: MPIJob, cluster: Cluster) -> Placement | None:
     """The best placement of a job; None, without looking for reasons, where there is none."""
-    from arena_topo.workflow import tables  # noqa: PLC0415  only for placing
-
-    tables.prepare(cluster)
     index = Index(cluster)
     request = request_of(job, cluster)
     found = gang.best(request, index)
@@ -273,25 +271,22 @@ def shortfall(plan: Plan) -> str:
 
 def _causes(placement: Placement, binding: Binding, forecast: Forecast) -> str:
     """Why pods can use less than their GPUs allow: the same reasons as in `forecast_of`."""
-    if forecast.usable is None:
+    ours, worst, inside = placement.bandwidth, placement.worst, placement.inside
+    if ours is None or worst is None or inside is None or forecast.usable is None:
         return ""
     causes = []
-    if binding.guarantee is not Guarantee.GPUS and placement.worst < placement.bandwidth:
-        causes.append(f"the kubelet picks the GPUs, at worst {round(placement.worst, 2):g} GB/s")
-    if forecast.usable < min(placement.bandwidth, placement.worst) or (
-        not causes and forecast.usable < placement.bandwidth
-    ):
+    if binding.guarantee is not Guarantee.GPUS and worst.point < ours.point:
+        causes.append(f"the kubelet picks the GPUs, at worst {round(worst.point, 2):g} GB/s")
+    together = max(Counter(one.node for one in placement.assignments).values()) > 1
+    if binding.separate and together and ours.point < inside.point:
         causes.append(
-            f"pods that share a node talk through its memory, {round(forecast.usable, 2):g} GB/s"
+            f"NCCL takes each pod for a host, also on one node: {round(ours.point, 2):g} GB/s"
         )
     return "; ".join(causes)
 
 
 def placed(job: MPIJob, request: Request, cluster: Cluster) -> Placement:
     """The best placement of a request of this job; Unplaceable says why there is none."""
-    from arena_topo.workflow import tables  # noqa: PLC0415  only for placing
-
-    tables.prepare(cluster)
     index = Index(cluster)
     found = gang.best(request, index)
     if found is None:
@@ -340,7 +335,8 @@ def request_of(
         min_bandwidth=job.min_bandwidth,
         max_nodes=job.max_nodes or None,
         per_node=1 if _one_per_node(job, backend, api) else None,
-        between_pods=_between_pods(job, backend),
+        joined=_joined(job, backend),
+        wire=_wire(job, backend),
         required=job.topology_required or None,
         preferred=job.topology_preferred if job.topology_preferred in words else None,
         policy=Policy(job.policy.value) if job.policy else Policy.PACK,
@@ -358,10 +354,17 @@ def _one_per_node(job: MPIJob, backend: Backend | None, api: ApiVersion | None) 
     return one_per_node(job, version(backend, api))
 
 
-def _between_pods(job: MPIJob, backend: Backend | None) -> float:
-    """GB/s between workers of one node; UNLIMITED where the links of its GPUs may join them."""
-    joined = backend is not None and backend.binding is not None and not backend.binding.separate
-    return UNLIMITED if joined or job.pod_shape is PodShape.SHARED else manifests.HOST_STAGED
+def _joined(job: MPIJob, backend: Backend | None) -> bool:
+    """Whether NCCL takes the workers of a node for one host."""
+    together = backend is not None and backend.binding is not None and not backend.binding.separate
+    return together or job.pod_shape is PodShape.SHARED
+
+
+def _wire(job: MPIJob, backend: Backend | None) -> Wire:
+    """RDMA where the workers are given NICs: what runs on the machine itself has all of them."""
+    native = backend is not None and backend.binding is not None
+    given = job.rdma or job.host_network or any(is_rdma(one.name) for one in job.device)
+    return Wire.RDMA if native or given else Wire.TCP
 
 
 def check_preferred(job: MPIJob, cluster: Cluster, backend: Backend | None = None) -> None:

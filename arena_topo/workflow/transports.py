@@ -62,6 +62,7 @@ class Planned:
     slots: int
     bandwidth: float | None = None
     usable: float | None = None
+    regime: str | None = None
     tier: str | None = None
     exact: bool = True
     emulated: bool = False
@@ -134,6 +135,7 @@ def promised(status: JobStatus, slots: int, cluster: Cluster | None = None) -> P
         slots=slots,
         bandwidth=forecast.bus_bandwidth,
         usable=forecast.usable,
+        regime=forecast.regime,
         tier=forecast.tier,
         exact=forecast.guarantee == Guarantee.GPUS,
         emulated=forecast.emulated,

@@ -13,11 +13,11 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from arena_topo.solver.configurations import Table
 from cube_mesh import HGX, P100, PCIE, V100, V100_LANES, cluster, machine, matrix, node
 
 from arena_topo.solver import Placement, Request, Unplaceable
 from arena_topo.solver.classes import Index
-from arena_topo.solver.configurations import Table
 from arena_topo.solver.gang import search
 from arena_topo.solver.policy import Damage
 from arena_topo.topology import Cluster, GPUSet, Link, LinkKind, Machine, Tier, flat

@@ -14,8 +14,7 @@ from arena_topo.output import number
 from arena_topo.output.drawing import meaning
 from arena_topo.output.picture.places import BAR, NODE, Bar, Places, places
 from arena_topo.output.picture.sheet import SMALL, Layer, Point, Sheet, width, wrapped
-from arena_topo.solver import cost
-from arena_topo.solver.configurations import table
+from arena_topo.solver.gpu_sets import gpu_sets
 from arena_topo.solver.rings import Ring, side_by_side
 from arena_topo.topology import (
     NIC,
@@ -85,7 +84,7 @@ class Rings:
 
 def rings(machine: Machine, gpus: GPUSet, order: Ring = ()) -> Rings:
     """The rings that give a set of GPUs its bandwidth; none for less than two of them."""
-    shape = table(machine.configuration)
+    shape = gpu_sets(machine.configuration)
     inside = members(gpus)
     if len(inside) < 2:  # noqa: PLR2004 one talks to nobody
         return Rings(gbps=math.inf)
@@ -102,10 +101,7 @@ def rings(machine: Machine, gpus: GPUSet, order: Ring = ()) -> Rings:
     if laid:
         return Rings(gbps=gbps, rings=laid)
     best = shape.order(gpus)
-    rates = {
-        pair: cost.link_rate(links[pair], machine.configuration)
-        for pair in _pairs(best, closed=True)
-    }
+    rates = {pair: links[pair] for pair in _pairs(best, closed=True)}
     least = min(rates.values())
     return Rings(
         gbps=gbps, rings=(best,), slow=frozenset(pair for pair in rates if rates[pair] == least)
@@ -209,7 +205,7 @@ def _gpu(sheet: Sheet, gpu: int, at: Point, state: State, words: str) -> None:
 
 
 def _rate(link: Link, machine: Machine) -> str:
-    return f"{number(cost.link_rate(link, machine.configuration))} GB/s"
+    return f"{number(gpu_sets(machine.configuration).facts.rate(link))} GB/s"
 
 
 def _bars(sheet: Sheet, machine: Machine, laid: Places, choice: Choice | None) -> None:

@@ -23,8 +23,8 @@ from arena_topo.output.picture.figure import (
 )
 from arena_topo.output.picture.sheet import BIG, HEAD, SMALL, Layer, Sheet, width, wrapped
 from arena_topo.output.plan import MOST_DRAWINGS, gang, meets, proved, rate_of
-from arena_topo.solver.configurations import table
 from arena_topo.solver.gang import NODE_TIER
+from arena_topo.solver.gpu_sets import gpu_sets
 from arena_topo.solver.unaware import by_index
 from arena_topo.topology import Cluster, GPUSet, Node, NodeName, gpu_set, members
 from arena_topo.workflow import shortfall
@@ -101,7 +101,7 @@ def placement(proposal: Proposal) -> str:
     lines = [item for side in sides for place in side.places for item in key(place.node.machine)]
     if lines:
         y = draw_key(sheet, list(dict.fromkeys(lines)), (0, y), room) + 4
-    for note in _notes(proposal, cluster, same=len(sides) == 1 and first is not None):
+    for note in _notes(proposal, same=len(sides) == 1 and first is not None):
         for line in wrapped(note, room, SMALL):
             sheet.text((0, y + 10), line, "small dim", size=SMALL)
             y += 17
@@ -150,12 +150,13 @@ def _ours(proposal: Proposal, cluster: Cluster) -> _Side:
         )
         for name, own in ranks.items()
     )
-    gbps = plan.forecast.bus_bandwidth
+    ours = plan.placement.inside
+    gbps = None if ours is None else ours.point
     tier = plan.placement.tier
     return _Side(
         who="arena-topo",
-        gbps="one GPU" if gbps is None else _rate(gbps, tier, cluster),
-        why=f"{_why(places, gbps, tier, cluster)}; {proved(plan.placement, plan.forecast)}",
+        gbps="one GPU" if ours is None else rate_of(ours).strip(),
+        why=f"{_why(places, gbps, tier, cluster)}; {proved(plan.placement)}",
         poor=False,
         tier=tier,
         places=places,
@@ -168,8 +169,9 @@ def _first_fit(proposal: Proposal, cluster: Cluster) -> _Side | None:
     plan, request = proposal.plan, proposal.request
     if found is None or request is None or plan is None or plan.forecast is None:
         return None
-    ours = plan.forecast.bus_bandwidth
-    poor = ours is not None and found.bandwidth < ours
+    ours, theirs = plan.forecast.bus_bandwidth, found.inside
+    gbps = None if theirs is None else theirs.point
+    poor = ours is not None and gbps is not None and gbps < ours
     known: Mapping[NodeName, Node] = {node.name: node for node in cluster.nodes}
     places, rank = [], 0
     for name, workers in found.loads.items():
@@ -180,24 +182,19 @@ def _first_fit(proposal: Proposal, cluster: Cluster) -> _Side | None:
         else:
             gpus = by_index(node, size)
             ranks = {gpu: rank + at for at, gpu in enumerate(members(gpus))}
-            worth = table(node.machine.configuration).value(gpus)
-            slow = poor and worth <= found.bandwidth
+            worth = gpu_sets(node.machine.configuration).value(gpus)
+            slow = poor and gbps is not None and worth <= gbps
             choice = Choice(gpus=gpus, ranks=ranks, poor=poor, slow=slow)
             places.append(_Place(node=node, choice=choice))
         rank += size
-    gbps = None if ours is None else found.bandwidth
     return _Side(
         who="first fit by index",
-        gbps="one GPU" if gbps is None else _rate(gbps, found.tier, cluster),
+        gbps="one GPU" if theirs is None else rate_of(theirs).strip(),
         why=_why(places, gbps, found.tier, cluster),
         poor=poor,
         tier=found.tier,
         places=tuple(places),
     )
-
-
-def _rate(gbps: float, tier: str, cluster: Cluster) -> str:
-    return rate_of(gbps, tier, cluster).strip()
 
 
 def _why(places: Sequence[_Place], gbps: float | None, tier: str, cluster: Cluster) -> str:
@@ -215,7 +212,7 @@ def _why(places: Sequence[_Place], gbps: float | None, tier: str, cluster: Clust
     return "the kubelet picks the GPUs; this is what the worst of them give"
 
 
-def _notes(proposal: Proposal, cluster: Cluster, *, same: bool) -> list[str]:
+def _notes(proposal: Proposal, *, same: bool) -> list[str]:
     plan, comparison = proposal.plan, proposal.comparison
     assert plan is not None
     assert plan.forecast is not None
@@ -226,9 +223,9 @@ def _notes(proposal: Proposal, cluster: Cluster, *, same: bool) -> list[str]:
         notes.append("First fit by index finds no room for all workers.")
     ours = plan.forecast.bus_bandwidth
     if comparison is not None and ours is not None:
-        best = rate_of(comparison.best_empty, comparison.tier_empty, cluster).strip()
-        spread = comparison.spread
-        rate = "does not fit" if spread is None else _rate(spread.bandwidth, spread.tier, cluster)
+        empty, spread = comparison.best_empty, comparison.spread
+        best = rate_of(empty.inside if empty is not None else None).strip()
+        rate = rate_of(spread.inside if spread is not None else None).strip()
         notes.append(
             f"Bus bandwidth of an all-reduce. Were all GPUs free: {best};"
             f" spread, emptiest node first: {rate}."
@@ -315,7 +312,8 @@ def _panel(side: _Side, cluster: Cluster, lines: int) -> Sheet:
 
 def _level(tier: str, cluster: Cluster) -> str:
     rates = {one.name: one.bandwidth for one in cluster.tiers}
-    return _rate(rates.get(tier, cluster.beyond), tier, cluster)
+    guessed = " assumed" if cluster.guessed(tier) else ""
+    return f"{number(rates.get(tier, cluster.beyond))} GB/s{guessed}"
 
 
 def _cell(group: Sequence[_Place]) -> Sheet:
