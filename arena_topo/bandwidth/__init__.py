@@ -61,6 +61,9 @@ PCIe: three bridges of four links); more come from an NVSwitch of which two GPUs
 NVLS_FROM = {Architecture.HOPPER: 5, Architecture.BLACKWELL: 6}
 """GPUs of one host from which NCCL chooses NVLS; measured on H100, H200 and B200 by GPU count."""
 
+SOCKETS = fitted.UNKNOWN_NETWORK[1] / fitted.TCP_SHARE
+"""GB/s of a network of known rate over which sockets reach what they reach of an unknown one."""
+
 EFFORT = 100_000
 """Steps for packing rings; a DGX-1 takes fewer than 2,000."""
 
@@ -207,8 +210,57 @@ def estimate(
         for host in kinds.values()
         if host.size > 1
     ]
-    outer = _between(hosts, algorithm, wire, network, constants)
+    local = len({machine.name for host in hosts for machine, _ in host.parts}) == 1
+    job = _Job(hosts=len(hosts), ranks=ranks, local=local)
+    outer = _between(hosts, job, algorithm, wire, network, constants)
     return _least(outer, inner, ranks)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Job:
+    """What of a whole job decides its traffic: its hosts and GPUs; `local`: on one machine."""
+
+    hosts: int
+    ranks: int
+    local: bool
+
+
+def _once(job: _Job, algorithm: Algorithm | None = None) -> float:
+    """How often the NICs of a host count: on two hosts a tree sends each byte once."""
+    if job.hosts == _PAIR and algorithm is not Algorithm.RING:
+        return 2 * (job.ranks - 1) / job.ranks
+    return 1.0
+
+
+def limit(
+    hosts: Sequence[Host],
+    *,
+    among: int | None,
+    ranks: int,
+    wire: Wire,
+    network: float | None = None,
+) -> float:
+    """GB/s that a job gets as far as its hosts on one machine limit it.
+
+    The job has `among` hosts in all, None if there are no others, and `ranks` GPUs. `network` is as
+    for `estimate`, infinite for one whose rate somebody gave, whatever it is. The point of
+    `estimate` is the least of this over the machines of a job, and of `network_limit`.
+    """
+    kinds = {_likeness(host): host for host in hosts if host.size > 1}
+    job = _Job(hosts=among or len(hosts), ranks=ranks, local=among is None)
+    inner = [
+        _ceiling(host, job.hosts, None, nvls=True, constants=FITTED).point
+        for host in kinds.values()
+    ]
+    return min([_between(hosts, job, None, wire, network, FITTED).point, *inner])
+
+
+def network_limit(network: float, *, among: int, ranks: int, wire: Wire) -> float:
+    """GB/s that a job of so many hosts and GPUs gets as far as a network of so many limits it."""
+    if wire is Wire.TCP:
+        low, high = _socket_range(network)
+        return math.sqrt(low * high)
+    return FITTED.network.value * _once(_Job(hosts=among, ranks=ranks, local=False)) * network
 
 
 def inside(
@@ -247,6 +299,13 @@ class Facts:
     ) -> Estimate:
         """The bus bandwidth of two or more GPUs of this machine; NotModelled as `estimate`."""
         return _inside(((self, gpus),), p2p=p2p, algorithm=algorithm, nvls=nvls)
+
+    def in_domain(self, gpus: GPUSet, ranks: int) -> float:
+        """GB/s of an NVLink domain of `ranks` GPUs as far as these limit it; 0 off the switch."""
+        part = ((self, gpus),)
+        if not self.machine.nvswitch or not _switched(part):
+            return 0.0
+        return _computed(part, p2p=None, algorithm=None, nvls=True, ranks=ranks).point
 
     @functools.cached_property
     def nvlinks(self) -> list[list[int]]:
@@ -306,13 +365,18 @@ def _inside(
 
 
 def _computed(
-    parts: _Parts, *, p2p: bool | None, algorithm: Algorithm | None, nvls: bool
+    parts: _Parts,
+    *,
+    p2p: bool | None,
+    algorithm: Algorithm | None,
+    nvls: bool,
+    ranks: int | None = None,
 ) -> Estimate:
     if algorithm is Algorithm.TREE:
         raise NotModelled("no measured row has NCCL_ALGO=Tree on a single host")
     facts, _ = parts[0]
     constants = facts.constants
-    size = sum(count(some) for _, some in parts)
+    size = sum(count(some) for _, some in parts) if ranks is None else ranks
     lanes = _switched(parts)
     if lanes:
         form = lanes * facts.lane_rate
@@ -427,40 +491,37 @@ def _ceiling(
     return ring
 
 
-def _between(
+def _between(  # noqa: PLR0917  what a job is, and how it is joined
     hosts: Sequence[Host],
+    job: _Job,
     algorithm: Algorithm | None,
     wire: Wire | None,
     network: float | None,
     constants: Constants,
 ) -> Estimate:
     """What the network lets through, whatever the hosts are inside."""
-    ranks = sum(host.size for host in hosts)
     machines = {machine.name: machine for host in hosts for machine, _ in host.parts}
     looks = {(id(one.links), one.model, one.knowledge): one for one in machines.values()}
     doubts = {note for one in looks.values() for note in _doubts(one)}
-    if len(machines) == 1:
+    if job.local:
         # Between pods of one machine nothing of the network is in the way but its NICs.
         network = None
     if wire is None:
         wire = Wire.RDMA if all(one.nics for one in machines.values()) else Wire.TCP
     if wire is Wire.TCP:
-        if len(machines) == 1:
-            return _local(ranks, constants, tuple(sorted(doubts)))
-        return _tcp(hosts, ranks, network, constants, tuple(sorted(doubts)))
-    rails, assumed = _rails(hosts, constants)
-    limit = Limit.NICS
-    if network is not None and (assumed or network < rails.value):
-        rails, assumed = Factor(value=network, low=network, high=network), set()
-        limit = Limit.NETWORK
+        if job.local:
+            return _local(job.ranks, constants, tuple(sorted(doubts)))
+        return _tcp(hosts, job.ranks, network, constants, tuple(sorted(doubts)))
+    rails, assumed = _rails(hosts, network, constants)
+    limit = Limit.NETWORK if network is not None and rails.value >= network else Limit.NICS
     notes = tuple(sorted(doubts | assumed))
     net = constants.network
-    if len(hosts) == _PAIR and algorithm is not Algorithm.RING:
-        once = 2 * (ranks - 1) / ranks
+    once = _once(job, algorithm)
+    if job.hosts == _PAIR and algorithm is not Algorithm.RING:
         low = min(net.low * once, fitted.RING_OF_OLD)
         regime = Regime.TWO_HOSTS
     else:
-        once, low, regime = 1.0, net.low, Regime.HOSTS
+        low, regime = net.low, Regime.HOSTS
     point = net.value * once * rails.value
     return Estimate(
         point=point,
@@ -469,7 +530,7 @@ def _between(
         regime=regime,
         limited_by=limit,
         latency=constants.latency["network"],
-        ranks=ranks,
+        ranks=job.ranks,
         assumed=notes,
     )
 
@@ -482,8 +543,13 @@ def usual_nics(machine: Machine) -> Machine:
     return with_nics(machine, len(machine.gpus) if known is not None and known.nic else 1, None)
 
 
-def _rails(hosts: Sequence[Host], constants: Constants) -> tuple[Factor, set[str]]:
-    """GB/s of the NICs that the weakest host uses, and what of them is assumed."""
+def _rails(
+    hosts: Sequence[Host], network: float | None, constants: Constants
+) -> tuple[Factor, set[str]]:
+    """GB/s that the weakest host sends over its NICs and the network, and what is assumed of it.
+
+    Where the rate of the network is known, NICs of assumed speed do not count.
+    """
     usual: dict[int, Machine] = {}
     chosen: dict[tuple[int, int], tuple[int, ...]] = {}
     users: Counter[tuple[str, str]] = Counter()
@@ -507,12 +573,13 @@ def _rails(hosts: Sequence[Host], constants: Constants) -> tuple[Factor, set[str
     totals: list[list[float]] = []
     for parts in used:
         total = [0.0, 0.0, 0.0]
+        guessed: set[str] = set()
         for machine, many, cards in parts:
             rates = [0.0, 0.0, 0.0]
             for card in cards:
                 nic = machine.nics[card]
                 speed, note = _speed(nic, machine)
-                assumed |= {note} if note else set()
+                guessed |= {note} if note else set()
                 share = 1 / users[machine.name, nic.name]
                 rates[0] += share * speed.value
                 rates[1] += share * speed.low
@@ -524,6 +591,10 @@ def _rails(hosts: Sequence[Host], constants: Constants) -> tuple[Factor, set[str
                 # The efficiency of NICs and of ports is the same loss, counted once.
                 rates = [min(rate, many * port / constants.network.value) for rate in rates]
             total = [one + rate for one, rate in zip(total, rates, strict=True)]
+        if network is None:
+            assumed |= guessed
+        else:
+            total = [network if guessed else min(rate, network) for rate in total]
         totals.append(total)
     value, low, high = (min(column) for column in zip(*totals, strict=True))
     return Factor(value=value, low=low, high=high), assumed
@@ -574,31 +645,31 @@ def _tcp(
     A NIC of which nobody told the speed tells nothing: pods without RDMA seldom use the rails.
     """
     pods = Counter(name for host in hosts for name in {machine.name for machine, _ in host.parts})
-    rates = [
+    rates = {
         max((nic.speed or 0.0 for nic in machine.nics), default=0.0) / pods[machine.name]
         for host in hosts
         for machine, _ in host.parts
-    ]
-    if network is not None:
-        rates = [min(rate, network) if rate else network for rate in rates]
-    if not min(rates):
-        return _unknown(ranks, constants, notes)
-    high = min(fitted.TCP_SHARE * min(rates), fitted.MOST_TCP)
-    low = max(min(fitted.UNKNOWN_NETWORK[0], high / 2), high / fitted.TCP_WIDTH)
+    }
+    known = [rate for rate in rates if rate] + ([] if network is None else [network])
+    ranges = [_socket_range(min(known))] if known else []
+    if network is None and 0.0 in rates:
+        ranges.append(fitted.UNKNOWN_NETWORK)
+        if ranges[0] >= fitted.UNKNOWN_NETWORK:
+            notes = (*notes, "a network of which nothing is known: TCP")
+    low, high = min(ranges)
     return _sockets(low, high, ranks, constants, notes)
+
+
+def _socket_range(rate: float) -> tuple[float, float]:
+    """GB/s that sockets get at least and at most of a network of known rate."""
+    high = min(fitted.TCP_SHARE * rate, fitted.MOST_TCP)
+    return max(min(fitted.UNKNOWN_NETWORK[0], high / 2), high / fitted.TCP_WIDTH), high
 
 
 def _local(ranks: int, constants: Constants, notes: tuple[str, ...]) -> Estimate:
     """Sockets between pods of one machine, which its memory carries."""
     low, high = fitted.LOCAL_TCP
     return _sockets(low, high, ranks, constants, notes)
-
-
-def _unknown(ranks: int, constants: Constants, notes: tuple[str, ...]) -> Estimate:
-    """A network of which nothing is known."""
-    low, high = fitted.UNKNOWN_NETWORK
-    note = "a network of which nothing is known: TCP"
-    return _sockets(low, high, ranks, constants, (*notes, note))
 
 
 def _sockets(

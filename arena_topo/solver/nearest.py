@@ -15,15 +15,15 @@ from typing import Any
 
 from arena_topo.solver import Reason, Request, gang
 from arena_topo.solver.classes import Index, refused, room
-from arena_topo.solver.gang import BEYOND, NODE_TIER, Worth
+from arena_topo.solver.gang import BEYOND, NODE_TIER, Found
 from arena_topo.solver.gpu_sets import gpu_sets
 from arena_topo.topology import Cluster, GPUSet, Node, NodeName, count, gpu_set, members, natural
 
 Change = tuple[str, Request]
 """What to say after "fits now", and the request that then is placed."""
 
-Best = Callable[[Request, Cluster], Worth | None]
-"""What the best placement of a request is worth; None if there is none."""
+Best = Callable[[Request, Cluster], Found | None]
+"""The best choice of nodes for a request; None if there is none."""
 
 MOST_CHANGES = 3
 """Changes named at once, the smallest first."""
@@ -199,7 +199,7 @@ def _fastest(request: Request, cluster: Cluster, best: Best) -> float:
     found = best(request, cluster)
     if found is None:
         return 0.0
-    return -found.bandwidth
+    return found.bandwidth
 
 
 def _hardware(request: Request, cluster: Cluster, best: Best) -> Iterator[Change]:
@@ -222,7 +222,7 @@ def _distance(request: Request, cluster: Cluster, best: Best) -> Iterator[Change
     if request.max_nodes is not None:
         found = best(replace(request, max_nodes=None), cluster)
         if found is not None:
-            most = _fewest(request, cluster, best, found.nodes)
+            most = _fewest(request, cluster, best, found.worth.nodes)
             yield f"with --max-nodes {most}", replace(request, max_nodes=most)
     if request.per_node is not None:
         yield from _apart(request, cluster, best)

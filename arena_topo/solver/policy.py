@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 
 from arena_topo.solver import Policy, Request
-from arena_topo.solver.gpu_sets import GPUSets, choices, with_lowest
+from arena_topo.solver.gpu_sets import GPUSets, with_lowest
 from arena_topo.topology import Cluster, GPUSet, LinkKind, Machine, Node, count, gpu_set, members
 
 GROUP_SIZES = (1, 2, 4, 8, 16)
@@ -53,7 +53,6 @@ class Damage:
             size: WEIGHT ** (size.bit_length() - 1) for size in self._sizes
         }
         self._keeps: dict[int, int] = {}
-        self._cheapest: dict[tuple[int, int, float], tuple[int, GPUSet] | None] = {}
         self._packing: Callable[[int, int], int] = functools.cache(self._packed)
 
     @functools.cached_property
@@ -73,31 +72,9 @@ class Damage:
         """What taking these of the free GPUs costs."""
         return self.keeps(free) - self.keeps(GPUSet(free & ~chosen))
 
-    def cheapest(self, free: GPUSet, size: int, bandwidth: float) -> tuple[int, GPUSet] | None:
-        """The set of `size` free GPUs with at least this bandwidth that costs least.
-
-        Its price and itself; of equal sets the first by index; None if no set is fast enough.
-        """
-        key = (free, size, bandwidth)
-        if key not in self._cheapest:
-            value, price = self.sets.value, self.price
-            least: tuple[int, GPUSet] | None = None
-            for chosen in self._choices(free, size):
-                if value(chosen) >= bandwidth:
-                    asked = price(free, chosen)
-                    if least is None or asked < least[0]:
-                        least = (asked, chosen)
-            self._cheapest[key] = least
-        return self._cheapest[key]
-
     def counted(self, free: int, size: int) -> int:
         """The price of taking `size` of `free` GPUs where nobody knows which they are."""
         return self._by_count(free) - self._by_count(free - size)
-
-    def _choices(self, free: GPUSet, size: int) -> Iterable[GPUSet]:
-        if self.alike != self.sets.alike and self.sets.certain(free, size):
-            return choices(free, size, self.alike)
-        return self.sets.choices(free, size)
 
     def _potential(self, free: GPUSet) -> int:
         if self.sets.uniform:

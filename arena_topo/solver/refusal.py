@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from arena_topo.solver import Reason, Refusal, Request, Unplaceable, Verdict
 from arena_topo.solver.classes import Index, refused, room
-from arena_topo.solver.gang import Worth, best
+from arena_topo.solver.gang import Found, best
 from arena_topo.solver.nearest import Instead, made_well, nearest
 from arena_topo.topology import Cluster, Node
 
@@ -41,16 +41,15 @@ def refusal(
 
     def index_of(there: Cluster) -> Index:
         # Building one takes long for a large cluster, and only these two are looked at often.
-        found = kept.get(id(there)) or Index(there)
+        index = kept.get(id(there)) or Index(there)
         if there is cluster or there is empty:
-            kept[id(there)] = found
-        return found
+            kept[id(there)] = index
+        return index
 
-    def worth(asked: Request, there: Cluster) -> Worth | None:
-        found = best(asked, index_of(there))
-        return None if found is None else found.worth
+    def found(asked: Request, there: Cluster) -> Found | None:
+        return best(asked, index_of(there))
 
-    never = worth(request, empty) is None
+    never = found(request, empty) is None
     view = empty if never else cluster
     scarce = _scarce(request, index_of(view))
     reasons: dict[Reason, list[Node]] = {}
@@ -70,7 +69,7 @@ def refusal(
             request,
             view,
             never=never,
-            best=worth,
+            best=found,
             others=others,
             today=cluster,
         ),

@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from arena_topo.bandwidth import Estimate, Host, Wire, estimate
-from arena_topo.solver.gpu_sets import gpu_sets
+from arena_topo.bandwidth import SOCKETS, Estimate, Host, Wire, estimate
+from arena_topo.solver.loads import AMONG, Hosts, Terms, loads_of
 from arena_topo.topology import (
     Cluster,
     GPUSet,
@@ -49,25 +49,39 @@ class Worth:
 def worth(seats: Sequence[Seat], gpus: int, cluster: Cluster, *, joined: bool, wire: Wire) -> Worth:
     """Value a placement of workers with `gpus` GPUs each."""
     nodes = {node.name: node for node in cluster.nodes}
-    chosen = _chosen(seats, gpus, nodes)
-    network = rate_between({name: nodes[name] for name, _ in seats}.values(), cluster, wire)
-    loads = Counter(name for name, _ in seats)
-    kubelet = [pod for name, many in loads.items() for pod in _worst(nodes[name], many, gpus)]
+    used = {name: nodes[name] for name, _ in seats}
+    network = rate_between(used.values(), cluster, wire)
 
-    def of(pods: Sequence[tuple[NodeName, GPUSet]], *, joined: bool) -> Estimate | None:
-        hosts = hosts_of([(nodes[name], some) for name, some in pods], cluster, joined=joined)
-        return estimate(hosts, wire=wire, network=network)
+    def of(*, joined: bool, blind: bool = False) -> Estimate | None:
+        terms = terms_of(
+            len(seats), len(used), gpus, joined=joined, wire=wire, rated=network is not None
+        )
+        pods = _pods([(name, ()) for name, _ in seats] if blind else seats, nodes, terms)
+        return estimate(hosts_of(pods, cluster, joined=joined), wire=wire, network=network)
 
-    bandwidth = of(chosen, joined=joined)
+    bandwidth = of(joined=joined)
     return Worth(
         bandwidth=bandwidth,
-        inside=bandwidth if joined else of(chosen, joined=True),
-        worst=of(kubelet, joined=joined),
+        inside=bandwidth if joined else of(joined=True),
+        worst=of(joined=joined, blind=True),
     )
+
+
+def terms_of(
+    workers: int, nodes: int, gpus: int, *, joined: bool, wire: Wire, rated: bool
+) -> Terms:
+    """The terms of a job on so many nodes."""
+    hosts = Hosts.NODE
+    if nodes > 1:
+        two = (nodes if joined else workers) == AMONG[Hosts.TWO]
+        hosts = Hosts.TWO if two else Hosts.SEVERAL
+    ranks = workers * gpus
+    return Terms(hosts=hosts, gpus=gpus, ranks=ranks, joined=joined, wire=wire, rated=rated)
 
 
 def hosts_of(pods: Sequence[tuple[Node, GPUSet]], cluster: Cluster, *, joined: bool) -> list[Host]:
     """The hosts of some pods as NCCL counts them; `joined` pods of a node are one host."""
+    domains = _domains(pods, cluster)
     machines: dict[NodeName, Machine] = {}
     parts: dict[tuple[object, ...], dict[NodeName, GPUSet]] = {}
     for at, (node, gpus) in enumerate(pods):
@@ -76,7 +90,7 @@ def hosts_of(pods: Sequence[tuple[Node, GPUSet]], cluster: Cluster, *, joined: b
             machines[node.name] = (
                 node.machine if same else replace(node.machine, name=str(node.name))
             )
-        domain = nvlink_domain(cluster, node)
+        domain = domains.get(node.name)
         key = ("domain", domain) if domain else ("node", node.name) if joined else ("pod", at)
         held = parts.setdefault(key, {})
         held[node.name] = GPUSet(held.get(node.name, 0) | gpus)
@@ -84,6 +98,27 @@ def hosts_of(pods: Sequence[tuple[Node, GPUSet]], cluster: Cluster, *, joined: b
         Host(parts=tuple((machines[name], some) for name, some in held.items()))
         for held in parts.values()
     ]
+
+
+def _domains(
+    pods: Sequence[tuple[Node, GPUSet]], cluster: Cluster
+) -> dict[NodeName, tuple[str, ...]]:
+    """The NVLink domain of each node whose GPUs in use are all on its fabric."""
+    if not any(tier.name == NVLINK for tier in cluster.tiers):
+        return {}
+    chosen: dict[NodeName, GPUSet] = {}
+    for node, gpus in pods:
+        chosen[node.name] = GPUSet(chosen.get(node.name, 0) | gpus)
+    found: dict[NodeName, tuple[str, ...]] = {}
+    for node in {node.name: node for node, _ in pods}.values():
+        domain = nvlink_domain(cluster, node)
+        if domain and loads_of(node.machine).sets.facts.in_domain(chosen[node.name], _MANY):
+            found[node.name] = domain
+    return found
+
+
+_MANY = 8
+"""GPUs of a domain from which its algorithm no longer changes."""
 
 
 def nvlink_domain(cluster: Cluster, node: Node) -> tuple[str, ...] | None:
@@ -110,7 +145,7 @@ def shared_level(cluster: Cluster, nodes: Sequence[Node]) -> int | None:
 
 
 def rate_between(nodes: Iterable[Node], cluster: Cluster, wire: Wire) -> float | None:
-    """GB/s of what joins these nodes, where somebody gave it; None on a single node.
+    """GB/s of what joins these nodes, as far as somebody gave it; None on a single node.
 
     Nodes without the RDMA that others offer have no more than their own network.
     """
@@ -118,37 +153,55 @@ def rate_between(nodes: Iterable[Node], cluster: Cluster, wire: Wire) -> float |
     level = shared_level(cluster, some)
     if level is None:
         return None
-    rates = [rate_of_level(cluster, level)]
+    rates = [rate_of_level(cluster, level, wire)]
     if wire is Wire.RDMA:
         rates += [node.network for node in some if math.isfinite(node.network)]
     return min((rate for rate in rates if rate is not None), default=None)
 
 
-def rate_of_level(cluster: Cluster, level: int) -> float | None:
-    """GB/s of a tier by its place, or beyond all (-1); None where nobody gave it."""
-    if level < 0:
-        return None if cluster.guessed("beyond") else cluster.beyond
-    tier = cluster.tiers[level]
-    return None if cluster.guessed(tier.name) else tier.bandwidth
+def rate_of_level(cluster: Cluster, level: int, wire: Wire) -> float | None:
+    """GB/s of a tier by its place, or beyond all (-1); None where nobody gave it.
+
+    Networks are not faster further out: a level whose rate nobody gave has at least that of the
+    next one out, else at most that of the next nearer one, and then sockets no more than on a
+    network of which nothing is known.
+    """
+    for at in range(level, -2, -1):
+        if _given(cluster, at):
+            return _rate(cluster, at)
+    for at in range(level + 1, len(cluster.tiers)):
+        if _given(cluster, at):
+            rate = _rate(cluster, at)
+            return min(rate, SOCKETS) if wire is Wire.TCP else rate
+    return None
 
 
-def _chosen(
-    seats: Sequence[Seat], gpus: int, nodes: Mapping[NodeName, Node]
-) -> list[tuple[NodeName, GPUSet]]:
-    """The GPUs of each worker; where nobody knows which are free, the slowest."""
-    blind: dict[NodeName, int] = {}
-    for name, some in seats:
-        if not some:
-            blind[name] = blind.get(name, 0) + 1
-    picked = {name: iter(_worst(nodes[name], many, gpus)) for name, many in blind.items()}
-    return [(name, gpu_set(some) if some else next(picked[name])[1]) for name, some in seats]
+def is_given(cluster: Cluster, level: int) -> bool:
+    """Whether somebody gave the rate of a level, or of one further out."""
+    return any(_given(cluster, at) for at in range(level, -2, -1))
 
 
-def _worst(node: Node, workers: int, gpus: int) -> list[tuple[NodeName, GPUSet]]:
-    """The slowest GPUs that so many workers of a node may get."""
-    sets = gpu_sets(node.machine.configuration)
-    size = workers * gpus
+def _given(cluster: Cluster, level: int) -> bool:
+    return not cluster.guessed("beyond" if level < 0 else cluster.tiers[level].name)
+
+
+def _rate(cluster: Cluster, level: int) -> float:
+    return cluster.beyond if level < 0 else cluster.tiers[level].bandwidth
+
+
+def _pods(
+    seats: Sequence[Seat], nodes: Mapping[NodeName, Node], terms: Terms
+) -> list[tuple[Node, GPUSet]]:
+    """The GPUs of each worker; where the kubelet picks them, those that are worth least."""
+    blind = Counter(name for name, some in seats if not some)
+    picked = {name: iter(_worst(nodes[name], many, terms)) for name, many in blind.items()}
+    return [(nodes[name], gpu_set(some or next(picked[name]))) for name, some in seats]
+
+
+def _worst(node: Node, workers: int, terms: Terms) -> tuple[tuple[int, ...], ...]:
+    """The GPUs that are worth least of those that so many workers of a node may get."""
+    loads = loads_of(node.machine)
+    size = workers * terms.gpus
     # A placement may stand for GPUs that its own pods hold by now.
-    free = node.free if count(node.free) >= size else sets.everything
-    found = sets.split(sets.worst_set(free, size), gpus)
-    return [(node.name, gpu_set(some)) for some in found]
+    free = node.free if count(node.free) >= size else node.machine.everything
+    return loads.pods(loads.worst_set(free, size, terms), terms)

@@ -13,10 +13,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from arena_topo.bandwidth import rate_is_assumed
+from arena_topo.bandwidth import Wire, rate_is_assumed
 from arena_topo.solver import UNLIMITED, Request
 from arena_topo.solver.classes import WHOLE, Index, NodeClass
-from arena_topo.solver.gang import best, distances
+from arena_topo.solver.gang import Found, best, distances
 from arena_topo.solver.gpu_sets import GPUSets, choices, has_nvlink, with_lowest
 from arena_topo.solver.refusal import emptied
 from arena_topo.topology import Cluster, GPUSet, Node, count, gpu_set, members, natural
@@ -197,6 +197,8 @@ class _Kind:
     def __init__(self, cluster: Cluster) -> None:
         self.now, self.empty = Index(cluster), Index(emptied(cluster))
         self._nodes = cluster.nodes
+        rails = all(node.machine.nics for node in cluster.nodes)
+        self._wire = Wire.RDMA if rails else Wire.TCP
         self._rooms = Counter(map(_usable, cluster.nodes))
         self._free = sum(room * many for room, many in self._rooms.items())
         self._most = max(len(node.machine.gpus) for node in cluster.nodes)
@@ -221,20 +223,20 @@ class _Kind:
         gpus = min(size, 1 << (self._most.bit_length() - 1))
         workers = size // gpus
         # How few domains a gang would touch, which takes longest to settle, is not shown.
-        compact = best(Request(workers=workers, gpus=gpus), self.empty, effort=0)
-        full = 0.0 if compact is None else -compact.worth.bandwidth
+        compact = best(Request(workers=workers, gpus=gpus, wire=self._wire), self.empty, effort=0)
+        full = 0.0 if compact is None else compact.bandwidth
         fits = compact is not None
-        pieces = Request(workers=size, gpus=1)
+        pieces = Request(workers=size, gpus=1, wire=self._wire)
         now = best(pieces, self.now, effort=0) if size <= self._free else None
         return Gang(
             size=size,
             workers=workers,
             gpus=gpus,
             full=full if fits and full != UNLIMITED else None,
-            whole=_whole(self.now, workers, gpus, full) if fits else 0,
-            whole_empty=_whole(self.empty, workers, gpus, full) if fits else 0,
+            whole=0 if compact is None else _whole(self.now, workers, gpus, compact),
+            whole_empty=0 if compact is None else _whole(self.empty, workers, gpus, compact),
             counted=sum(room // gpus * many for room, many in self._rooms.items()) // workers,
-            best=None if now is None or size < PAIR else -now.worth.bandwidth,
+            best=None if now is None or size < PAIR else now.bandwidth,
             nodes=None if now is None else now.worth.nodes,
             tier=None if now is None else list(distances(self.now.cluster))[now.worth.distance],
         )
@@ -273,21 +275,23 @@ def _usable(node: Node) -> int:
     return node.free_count if node.unavailable is None else 0
 
 
-def _whole(index: Index, workers: int, gpus: int, speed: float) -> int:
-    """How many gangs fit at once at a speed (GB/s), each worker but a lone one on its own node."""
+def _whole(index: Index, workers: int, gpus: int, like: Found) -> int:
+    """How many gangs fit at once as fast as one, each worker but a lone one on its own node."""
     supply = index.supply(Request(workers=1, gpus=1))
-    # On nodes where no job can start there is room for none.
-    fits = {
-        at: certain(one.sets, one.free, one.hidden, gpus, speed)
-        for at, one in enumerate(supply.classes)
-        if one.capacity
-    }
     if workers == 1:
-        return sum(many * supply.counts[at] for at, many in fits.items())
-    able = {at for at, many in fits.items() if many and supply.classes[at].network >= speed}
-    # No machine holds two such workers, and what is near enough for the speed is near enough.
-    tiers = len(index.cluster.tiers)
-    level = next(at for at in range(WHOLE, tiers) if index.bandwidth(at) >= speed)
+        # On nodes where no job can start there is room for none.
+        return sum(
+            certain(one.sets, one.free, one.hidden, gpus, like.bandwidth) * supply.counts[at]
+            for at, one in enumerate(supply.classes)
+            if one.capacity
+        )
+    able = {
+        at
+        for at, one in enumerate(supply.classes)
+        if one.capacity and one.best(1, like.floor.terms) >= like.floor.bandwidth
+    }
+    # No machine holds two such workers, and as near as the one found is near enough.
+    level = WHOLE if like.level is None else like.level
     domains = Counter(node.domains[: level + 1] for _, _, node in supply.members(able))
     return sum(many // workers for many in domains.values())
 
