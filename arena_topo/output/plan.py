@@ -47,12 +47,6 @@ _MOST_SHARES = 4
 _SMALLEST_RING = 2
 """GPUs of which every order is the same ring."""
 
-_OPEN = {
-    "domains": "proven best but for the domains used",
-    "damage": "proven best but for what stays free",
-}
-"""What is proven where the search stopped at a criterion (Proof.open)."""
-
 
 def text(proposal: Proposal, *, unicode: bool = True, width: int = 100) -> str:
     """A proposed placement for a person; empty where there is none.
@@ -229,11 +223,9 @@ def meets(tier: str, cluster: Cluster) -> str:
 def proved(placement: Placement) -> str:
     """How good a placement is known to be."""
     proof = placement.proof
-    if placement.bandwidth is not None and proof.bound > placement.bandwidth.point:
-        return f"at most {number(proof.bound)} GB/s is possible"
     if proof.optimal:
         return "proven best"
-    return _OPEN.get(proof.open or "", f"proven best but for {proof.open}")
+    return f"at most {number(proof.bound)} GB/s is possible"
 
 
 def _holding(proposal: Proposal, forecast: Forecast, width: int) -> str:
@@ -297,8 +289,7 @@ def _proof_value(placement: Placement | None, forecast: Forecast | None) -> dict
     if placement is None or forecast is None:
         return {"optimal": None, "bound": None}
     proof = placement.proof
-    found: dict[str, Any] = {"optimal": forecast.optimal, "bound": _finite(proof.bound)}
-    return found if proof.open is None else found | {"open": proof.open}
+    return {"optimal": forecast.optimal, "bound": _finite(proof.bound)}
 
 
 def _comparison_value(comparison: Comparison | None) -> dict[str, Any]:

@@ -5,10 +5,10 @@ carries its proof; a refusal carries its reasons as values.
 
     gang            the search: bandwidth by bandwidth, level by level
     classes         nodes that a job cannot tell apart, and where they are
-    domains         which domain of a level, and how sure that is
-    nesting         the exact choice in a domain of domains
+    domains         which domain of a level
     selection       how many nodes of each class, and how full: fewest, then cheapest
     gpu_sets        the bandwidth of every set of GPUs of a machine, of the best and of the worst
+    loads           what a set of GPUs of a node is worth to a job
     valuing         what a placement is worth: its hosts as NCCL counts them
     policy          which of the equally good placements: what is left behind, who is in the way
     refusal         why a gang has no place
@@ -118,13 +118,12 @@ class Proof:
     """How good the answer is known to be: no placement gives these pods more than `bound` GB/s.
 
     Where a level is preferred that speaks of placements as near as the one found.
-    `optimal`: exact for the whole order of preference. Where the search had to stop before that,
-    `open` names the first criterion of the order that may be improved on.
+    `optimal`: no placement is in a higher band of bandwidth, and of those in this band none is
+    nearer together, on fewer nodes, or of more bandwidth inside. Fragmentation is not proven.
     """
 
     optimal: bool
     bound: float
-    open: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -386,11 +386,12 @@ class Quotes:
     Ranks run from the largest load to the smallest, and where that is equal from the lowest price
     for it to the highest. The last rank is for all classes that offer nothing. By rank: the class,
     its largest load, the price of that, and the prices of all loads from 0 on, NEVER where a load
-    is impossible. The rest is what searches have worked out for domains, for the next ones: the
-    ranks of their nodes, the lowest prices of each load, what loads exceed a load.
+    is impossible; `whole`: none is. The rest is what searches have worked out for domains, for the
+    next ones: the ranks of their nodes, the lowest prices of each load, what loads exceed a load.
     """
 
     prices: Sequence[Mapping[int, int]]
+    whole: bool = field(init=False)
     rank: list[int] = field(init=False)
     of_rank: list[int] = field(init=False)
     capacity: list[int] = field(init=False)
@@ -413,6 +414,7 @@ class Quotes:
         put(self, "capacity", [*(largest[at] for at in some), 0])
         put(self, "full", [*(self.prices[at][largest[at]] for at in some), 0])
         loads = range(max(largest.values(), default=0) + 1)
+        put(self, "whole", all(len(self.prices[at]) == largest[at] for at in some))
         put(self, "rows", [[self.prices[at].get(load, NEVER) for load in loads] for at in some])
 
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from arena_topo.bandwidth import network_limit
 from arena_topo.solver import UNLIMITED, Assignment, Placement, Proof, Request
 from arena_topo.solver.classes import WHOLE, Index, NodeClass, Supply
-from arena_topo.solver.domains import EFFORT, Choice, Chooser, Seat, broken
+from arena_topo.solver.domains import Choice, Chooser, Seat, broken
 from arena_topo.solver.loads import AMONG, Floor, Hosts, Terms
 from arena_topo.solver.valuing import NVLINK, is_given, worth
 from arena_topo.topology import Cluster, NodeName, natural
@@ -105,15 +105,12 @@ def distances(cluster: Cluster) -> dict[str, int]:
     return {word: distance for distance, word in enumerate(words)}
 
 
-def best(request: Request, index: Index, *, effort: int = EFFORT) -> Found | None:
-    """The best choice of nodes; None if there is none.
-
-    `effort` bounds the steps spent on choosing between domains (`domains.EFFORT`).
-    """
+def best(request: Request, index: Index) -> Found | None:
+    """The best choice of nodes; None if there is none."""
     words = distances(index.cluster)
     farthest = words[request.required or BEYOND]
     nearest = min(words[request.preferred], farthest) if request.preferred else farthest
-    hunt = _Hunt(request, index, effort)
+    hunt = _Hunt(request, index)
     for limit in range(nearest, farthest + 1):
         found = hunt.within(limit)
         if found is not None:
@@ -136,12 +133,11 @@ class _Way(NamedTuple):
 
 
 class _Hunt:
-    """The search for one gang among all kinds of nodes, which share the effort."""
+    """The search for one gang among all kinds of nodes."""
 
-    def __init__(self, request: Request, index: Index, effort: int) -> None:
+    def __init__(self, request: Request, index: Index) -> None:
         self.request = request
         self.index = index
-        self.effort = effort
         self.supply = index.supply(request)
 
     @cached_property
@@ -237,12 +233,13 @@ class _Hunt:
         most = request.workers if request.max_nodes is None else request.max_nodes
         found: list[tuple[_Way, int]] = []
         for way in ways:
-            choice = self._choice(way, self._floor(way, floor, 0), most, known=known, effort=0)
+            chooser = self._chooser(way, self._floor(way, floor, 0), most, known=known)
+            nodes = None if chooser is None else chooser.fewest(way.level)
             # Two nodes of joined pods are two hosts, and worth more as such.
             few = way.terms.hosts is Hosts.SEVERAL and request.joined
-            if choice is not None and not (few and choice.nodes <= AMONG[Hosts.TWO]):
-                most = choice.nodes
-                found.append((way, choice.nodes))
+            if nodes is not None and not (few and nodes <= AMONG[Hosts.TWO]):
+                most = nodes
+                found.append((way, nodes))
         made = [self._made(way, floor, most, known=known) for way, nodes in found if nodes == most]
         return min(made, key=lambda one: one.worth, default=None)
 
@@ -253,10 +250,8 @@ class _Hunt:
         joined = replace(way.terms, hosts=hosts, joined=True)
         return Floor(terms=way.terms, bandwidth=bandwidth, joined=joined, inside=inside)
 
-    def _choice(
-        self, way: _Way, floor: Floor, most: int, *, known: bool, effort: int | None = None
-    ) -> Choice | None:
-        """The best choice of nodes of a way at a floor; None if they are too few."""
+    def _chooser(self, way: _Way, floor: Floor, most: int, *, known: bool) -> Chooser | None:
+        """The search for nodes of a way at a floor; None where all together are too few."""
         request, supply = self.request, self.supply
         if way.terms.hosts is Hosts.TWO:
             most = min(most, AMONG[Hosts.TWO])
@@ -266,19 +261,14 @@ class _Hunt:
         )
         if held < request.workers:
             return None
-        chooser = Chooser(
+        return Chooser(
             index=self.index,
             supply=supply,
             quotes=quotes,
             workers=request.workers,
             gpus=request.gpus,
             most=most,
-            effort=self.effort if effort is None else effort,
         )
-        choice = chooser.best(way.level)
-        if effort is None:
-            self.effort = chooser.effort
-        return choice
 
     def _made(self, way: _Way, floor: float, nodes: int, *, known: bool) -> Found:
         """The choice of so many nodes of which joined pods would get most."""
@@ -297,12 +287,14 @@ class _Hunt:
             # Mostly there is room enough for the best.
             middle = high - 1 if high == len(values) else (low + high) // 2
             some = self._floor(way, floor, nodes, values[middle])
-            if self._choice(way, some, nodes, known=known, effort=0) is None:
+            chooser = self._chooser(way, some, nodes, known=known)
+            if chooser is None or chooser.fewest(way.level) is None:
                 high = middle
             else:
                 low = middle
         chosen = self._floor(way, floor, nodes, values[low])
-        choice = self._choice(way, chosen, nodes, known=known)
+        chooser = self._chooser(way, chosen, nodes, known=known)
+        choice = None if chooser is None else chooser.best(way.level)
         assert choice is not None, "this floor was tried"
         return self._found(way.level, choice, chosen, way.network, values[low])
 
@@ -388,7 +380,6 @@ def placement(request: Request, index: Index, found: Found) -> Placement:
             groups = one.loads.pods(cheapest[1], one.terms(found.floor.terms))
         seats += [(node.name, gpus) for gpus in groups]
     value = worth(seats, request.gpus, index.cluster, joined=request.joined, wire=request.wire)
-    left = found.choice.open
     return Placement(
         assignments=tuple(
             Assignment(worker=worker, node=node, gpus=gpus)
@@ -398,7 +389,7 @@ def placement(request: Request, index: Index, found: Found) -> Placement:
         inside=value.inside,
         worst=value.worst,
         tier=word(index.cluster, found.level),
-        proof=Proof(optimal=True, bound=found.bound, open=left),
+        proof=Proof(optimal=True, bound=found.bound),
         gpus=request.gpus,
         joined=request.joined,
         wire=request.wire,

@@ -222,12 +222,11 @@ class _Kind:
     def _gang(self, size: int) -> Gang:
         gpus = min(size, 1 << (self._most.bit_length() - 1))
         workers = size // gpus
-        # How few domains a gang would touch, which takes longest to settle, is not shown.
-        compact = best(Request(workers=workers, gpus=gpus, wire=self._wire), self.empty, effort=0)
+        compact = best(Request(workers=workers, gpus=gpus, wire=self._wire), self.empty)
         full = 0.0 if compact is None else compact.bandwidth
         fits = compact is not None
         pieces = Request(workers=size, gpus=1, wire=self._wire)
-        now = best(pieces, self.now, effort=0) if size <= self._free else None
+        now = best(pieces, self.now) if size <= self._free else None
         return Gang(
             size=size,
             workers=workers,

@@ -34,7 +34,7 @@ from arena_topo.manifests import Binding, Forecast, Manifest, Plan, transition
 from arena_topo.manifests.binding import leaves_choice, overlooked
 from arena_topo.manifests.record import forecast_of
 from arena_topo.manifests.values import QUOTA, STATE, Guarantee, Mechanisms
-from arena_topo.solver import UNLIMITED, Placement, Proof, Unplaceable, Verdict
+from arena_topo.solver import Placement, Proof, Unplaceable, Verdict
 from arena_topo.topology import Cluster, GPUSet, Node, NodeName, gpu_set
 from arena_topo.workflow import fairness
 from arena_topo.workflow.planning import check_bandwidth
@@ -300,10 +300,8 @@ class Starter:
         if found.placement is None or _seats(found.placement) != _seats(decision.placement):
             return None
         # Nobody has asked whether another node would be better by now.
-        ours = found.placement.bandwidth
-        point = UNLIMITED if ours is None else ours.point
-        bound = max(decision.placement.proof.bound, point)
-        proof = Proof(optimal=False, bound=bound, open="bandwidth" if bound > point else "damage")
+        bound = max(decision.placement.proof.bound, found.placement.proof.bound)
+        proof = Proof(optimal=False, bound=bound)
         found = replace(found, cluster=cluster, placement=replace(found.placement, proof=proof))
         return found if _fits(job, found, cluster) else None
 
