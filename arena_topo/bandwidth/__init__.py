@@ -20,7 +20,7 @@ from __future__ import annotations
 import functools
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -501,7 +501,7 @@ def _between(  # noqa: PLR0917  what a job is, and how it is joined
 ) -> Estimate:
     """What the network lets through, whatever the hosts are inside."""
     machines = {machine.name: machine for host in hosts for machine, _ in host.parts}
-    looks = {(id(one.links), one.model, one.knowledge): one for one in machines.values()}
+    looks = {(id(one.links), id(one.gpus), one.knowledge): one for one in machines.values()}
     doubts = {note for one in looks.values() for note in _doubts(one)}
     if job.local:
         # Between pods of one machine nothing of the network is in the way but its NICs.
@@ -550,54 +550,62 @@ def _rails(
 
     Where the rate of the network is known, NICs of assumed speed do not count.
     """
-    usual: dict[int, Machine] = {}
-    chosen: dict[tuple[int, int], tuple[int, ...]] = {}
-    users: Counter[tuple[str, str]] = Counter()
-    used: list[list[tuple[Machine, int, set[int]]]] = []
-    for host in hosts:
-        parts = []
-        for told, gpus in host.parts:
-            machine = usual.get(id(told))
-            if machine is None:
-                machine = usual[id(told)] = usual_nics(told)
-            cards: set[int] = set()
-            for gpu in members(gpus):
-                key = (id(machine.nics), gpu)
-                if key not in chosen:
-                    chosen[key] = nearest_nics(machine, gpu)
-                cards.update(chosen[key])
-            users.update((machine.name, machine.nics[card].name) for card in cards)
-            parts.append((machine, count(gpus), cards))
-        used.append(parts)
-    assumed: set[str] = set()
-    totals: list[list[float]] = []
-    for parts in used:
-        total = [0.0, 0.0, 0.0]
-        guessed: set[str] = set()
-        for machine, many, cards in parts:
-            rates = [0.0, 0.0, 0.0]
-            for card in cards:
-                nic = machine.nics[card]
-                speed, note = _speed(nic, machine)
-                guessed |= {note} if note else set()
-                share = 1 / users[machine.name, nic.name]
-                rates[0] += share * speed.value
-                rates[1] += share * speed.low
-                rates[2] += share * speed.high
-            generation = _generation(machine)
-            if generation is not None:
-                port = _path(LinkKind.PIX, constants).value
-                port *= 2.0 ** (generation - ASSUMED_GENERATION)
-                # The efficiency of NICs and of ports is the same loss, counted once.
-                rates = [min(rate, many * port / constants.network.value) for rate in rates]
-            total = [one + rate for one, rate in zip(total, rates, strict=True)]
-        if network is None:
-            assumed |= guessed
-        else:
-            total = [network if guessed else min(rate, network) for rate in total]
-        totals.append(total)
+    machines: dict[str, Machine] = {}
+    pods: dict[str, list[tuple[int, GPUSet]]] = {}
+    for at, host in enumerate(hosts):
+        for machine, gpus in host.parts:
+            machines[machine.name] = machine
+            pods.setdefault(machine.name, []).append((at, gpus))
+    totals = [(0.0, 0.0, 0.0)] * len(hosts)
+    doubts: list[frozenset[str]] = [frozenset()] * len(hosts)
+    # Most machines of a job are alike, and are used alike.
+    known: dict[tuple[object, ...], list[tuple[_Range, frozenset[str]]]] = {}
+    for name, machine in machines.items():
+        used = tuple(gpus for _, gpus in pods[name])
+        key = (id(machine.nics), id(machine.links), id(machine.gpus), used)
+        if key not in known:
+            known[key] = list(_sent(usual_nics(machine), used, constants))
+        for (at, _), (sent, notes) in zip(pods[name], known[key], strict=True):
+            value, low, high = totals[at]
+            totals[at] = (value + sent[0], low + sent[1], high + sent[2])
+            doubts[at] |= notes
+    if network is not None:
+        totals = [
+            (network,) * 3
+            if guessed
+            else (min(value, network), min(low, network), min(high, network))
+            for (value, low, high), guessed in zip(totals, doubts, strict=True)
+        ]
     value, low, high = (min(column) for column in zip(*totals, strict=True))
+    assumed = set() if network is not None else set().union(*doubts)
     return Factor(value=value, low=low, high=high), assumed
+
+
+_Range = tuple[float, float, float]
+
+
+def _sent(
+    machine: Machine, pods: Sequence[GPUSet], constants: Constants
+) -> Iterator[tuple[_Range, frozenset[str]]]:
+    """GB/s that each pod of a machine sends over its NICs, with its ends, and what is assumed."""
+    near = [nearest_nics(machine, gpu) for gpu in range(len(machine.gpus))]
+    speeds = [_speed(nic, machine) for nic in machine.nics]
+    cards = [{card for gpu in members(gpus) for card in near[gpu]} for gpus in pods]
+    users = Counter(card for own in cards for card in own)
+    generation = _generation(machine)
+    for gpus, own in zip(pods, cards, strict=True):
+        sent = [0.0, 0.0, 0.0]
+        for card in own:
+            speed = speeds[card][0]
+            for at, one in enumerate((speed.value, speed.low, speed.high)):
+                sent[at] += one / users[card]
+        if generation is not None:
+            port = _path(LinkKind.PIX, constants).value * 2.0 ** (generation - ASSUMED_GENERATION)
+            # The efficiency of NICs and of ports is the same loss, counted once.
+            most = count(gpus) * port / constants.network.value
+            sent = [min(one, most) for one in sent]
+        notes = frozenset(speeds[card][1] for card in own) - {""}
+        yield (sent[0], sent[1], sent[2]), notes
 
 
 def nearest_nics(machine: Machine, gpu: int) -> tuple[int, ...]:
@@ -645,10 +653,10 @@ def _tcp(
     A NIC of which nobody told the speed tells nothing: pods without RDMA seldom use the rails.
     """
     pods = Counter(name for host in hosts for name in {machine.name for machine, _ in host.parts})
+    machines = {machine.name: machine for host in hosts for machine, _ in host.parts}
     rates = {
-        max((nic.speed or 0.0 for nic in machine.nics), default=0.0) / pods[machine.name]
-        for host in hosts
-        for machine, _ in host.parts
+        max((nic.speed or 0.0 for nic in machine.nics), default=0.0) / pods[name]
+        for name, machine in machines.items()
     }
     known = [rate for rate in rates if rate] + ([] if network is None else [network])
     ranges = [_socket_range(min(known))] if known else []
@@ -708,7 +716,7 @@ def _least(outer: Estimate, inner: Iterable[Estimate], ranks: int) -> Estimate:
 
 
 def _likeness(host: Host) -> tuple[object, ...]:
-    return (host.p2p, *((id(machine.links), machine.model, gpus) for machine, gpus in host.parts))
+    return (host.p2p, *((id(one.links), id(one.gpus), gpus) for one, gpus in host.parts))
 
 
 def _model(machine: Machine) -> Model | None:

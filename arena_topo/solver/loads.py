@@ -131,7 +131,7 @@ class Loads:
 
     def choices(self, free: GPUSet, size: int, *terms: Terms) -> Iterable[GPUSet]:
         """The sets of `size` of these GPUs by index; of sets alike under all terms the first."""
-        if all(map(self._by_count, terms)):
+        if all(map(self.by_count, terms)):
             inside = members(free)
             return [gpu_set(inside[:size])] if size <= len(inside) else []
         if not any(map(self._matters, terms)) or not self.sets.certain(free, size):
@@ -216,17 +216,17 @@ class Loads:
             return False
         return not (terms.hosts is Hosts.NODE and terms.joined)
 
-    def _by_count(self, terms: Terms) -> bool:
+    def by_count(self, terms: Terms) -> bool:
         """Whether a set is worth what its size is worth."""
         return self.sets.uniform and (self._even or not self._matters(terms))
 
     def _canonical(self, chosen: GPUSet, terms: Terms) -> GPUSet:
-        return GPUSet((1 << count(chosen)) - 1) if self._by_count(terms) else chosen
+        return GPUSet((1 << count(chosen)) - 1) if self.by_count(terms) else chosen
 
     def _most(self, free: GPUSet, size: int, terms: Terms) -> float:
         if count(free) < size:
             return 0.0
-        if self._by_count(terms) or self.sets.size > _LISTED:
+        if self.by_count(terms) or self.sets.size > _LISTED:
             return max(self.got(one, terms) for one in self.choices(free, size, terms))
         return next(value for value, one in self._list(size, terms) if not one & ~free)
 

@@ -52,18 +52,22 @@ def worth(seats: Sequence[Seat], gpus: int, cluster: Cluster, *, joined: bool, w
     used = {name: nodes[name] for name, _ in seats}
     network = rate_between(used.values(), cluster, wire)
 
+    def on(*, joined: bool) -> Terms:
+        rated = network is not None
+        return terms_of(len(seats), len(used), gpus, joined=joined, wire=wire, rated=rated)
+
     def of(*, joined: bool, blind: bool = False) -> Estimate | None:
-        terms = terms_of(
-            len(seats), len(used), gpus, joined=joined, wire=wire, rated=network is not None
-        )
+        terms = on(joined=joined)
         pods = _pods([(name, ()) for name, _ in seats] if blind else seats, nodes, terms)
         return estimate(hosts_of(pods, cluster, joined=joined), wire=wire, network=network)
 
     bandwidth = of(joined=joined)
+    machines = {id(node.machine): node.machine for node in used.values()}
+    alike = all(loads_of(one).by_count(on(joined=joined)) for one in machines.values())
     return Worth(
         bandwidth=bandwidth,
         inside=bandwidth if joined else of(joined=True),
-        worst=of(joined=joined, blind=True),
+        worst=bandwidth if alike else of(joined=joined, blind=True),
     )
 
 
