@@ -71,15 +71,16 @@ class NodeClass:
             found = self.loads.best(self.free, size, terms)
         return min(found, self.network_limit(terms))
 
-    def insides(self, workers: int, floor: Floor) -> set[float]:
-        """GB/s for joined pods of all sets for so many workers that are worth a floor."""
+    def most_inside(self, workers: int, floor: Floor) -> float:
+        """GB/s that joined pods get at most of a set with a floor; 0 where none has it."""
         size = workers * floor.terms.gpus
-        terms, joined = self.terms(floor.terms), floor.joined
-        if self.best(workers, terms) < floor.bandwidth:
-            return set()
+        if self.best(workers, floor.terms) < floor.bandwidth:
+            return 0.0
         if self.hidden:
-            return {self.loads.worst(self.free, size, joined)}
-        return self.loads.insides(self.free, size, terms, floor.bandwidth, joined)
+            return self.loads.worst(self.free, size, floor.joined)
+        return self.loads.most_inside(
+            self.free, size, replace(floor, terms=self.terms(floor.terms))
+        )
 
     def price(self, workers: int, floor: Floor) -> int | None:
         """The damage of so many workers on one node at a floor; None if they are too slow."""
@@ -314,6 +315,7 @@ class Supply:
         self.leaves = leaves
         self.counts = counts
         self._quotes: dict[tuple[object, ...], Quotes] = {}
+        self._values: dict[tuple[object, ...], frozenset[float]] = {}
         self._speeds: dict[tuple[object, ...], frozenset[float]] = {}
 
     @property
@@ -340,17 +342,22 @@ class Supply:
             )
         return found
 
-    def insides(
-        self, kind: tuple[str, str], floor: Floor, *, known: bool, most: int
-    ) -> frozenset[float]:
-        """What joined pods would get of the loads of a kind that are worth a floor."""
-        return frozenset(
-            value
-            for _, one in self.of(kind)
-            if not (known and one.loads.assumed(floor.terms))
-            for workers in range(1, min(one.capacity, most) + 1)
-            for value in one.insides(workers, floor)
-        )
+    def values(self, kind: tuple[str, str], terms: Terms, most: int) -> frozenset[float]:
+        """What the sets of a kind's machines for at most so many workers are worth."""
+        key = (kind, terms, most)
+        found = self._values.get(key)
+        if found is None:
+            loads = {one.loads: one.capacity for _, one in self.of(kind)}
+            for _, one in self.of(kind):
+                loads[one.loads] = max(loads[one.loads], one.capacity)
+            found = self._values[key] = frozenset().union(
+                *(
+                    some.values(workers * terms.gpus, terms)
+                    for some, capacity in loads.items()
+                    for workers in range(1, min(capacity, most) + 1)
+                )
+            )
+        return found
 
     def members(self, wanted: Iterable[int]) -> Iterator[tuple[int, int, Node]]:
         """The nodes of some classes: the leaf of each, its class, itself."""

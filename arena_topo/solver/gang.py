@@ -275,14 +275,9 @@ class _Hunt:
         least = self._floor(way, floor, nodes)
         network = self._network(least.joined, self.index.rate(way.level, self.request.wire))
         most = self.request.workers - 1
-        values = sorted(
-            {
-                min(value, network)
-                for value in self.supply.insides(way.kind, least, known=known, most=most)
-            }
-        )
+        found = self.supply.values(way.kind, least.joined, most)
+        values = [0.0, *sorted({min(value, network) for value in found})]
         low, high = 0, len(values)
-        # The least of all is reached by any choice at the floor.
         while high - low > 1:
             # Mostly there is room enough for the best.
             middle = high - 1 if high == len(values) else (low + high) // 2
@@ -311,7 +306,7 @@ class _Hunt:
             return None
         least = max(edge(band(bandwidth)), request.min_bandwidth)
         floor = Floor(terms=terms, bandwidth=least, joined=joined)
-        inside = max(value for _, one in some for value in one.insides(request.workers, floor))
+        inside = max(one.most_inside(request.workers, floor) for _, one in some)
         floor = replace(floor, inside=inside)
         prices = {
             at: price

@@ -84,6 +84,8 @@ class Loads:
         self._got: dict[tuple[Terms, int], float] = {}
         self._best: dict[tuple[Terms, int, int], float] = {}
         self._ranked: dict[tuple[Terms, int], list[tuple[float, GPUSet]]] = {}
+        self._values: dict[tuple[Terms, int], frozenset[float]] = {}
+        self._insides: dict[tuple[GPUSet, int, Floor], float] = {}
         self._cheapest: dict[tuple[object, ...], tuple[int, GPUSet] | None] = {}
         self._pods: dict[tuple[Terms, int], tuple[tuple[int, ...], ...]] = {}
 
@@ -138,15 +140,25 @@ class Loads:
             return self.sets.choices(free, size)
         return choices(free, size, self._alike)
 
-    def insides(
-        self, free: GPUSet, size: int, terms: Terms, floor: float, joined: Terms
-    ) -> set[float]:
-        """What joined pods would get of each of these sets that is worth a floor."""
-        return {
-            self.got(one, joined)
-            for one in self.choices(free, size, terms, joined)
-            if self.got(one, terms) >= floor
-        }
+    def values(self, size: int, terms: Terms) -> frozenset[float]:
+        """What the sets of `size` GPUs of such a machine are worth."""
+        key = (terms, size)
+        found = self._values.get(key)
+        if found is None:
+            every = self.choices(self.sets.everything, size, terms)
+            found = self._values[key] = frozenset(self.got(one, terms) for one in every)
+        return found
+
+    def most_inside(self, free: GPUSet, size: int, floor: Floor) -> float:
+        """The most that joined pods get of these sets with a floor; 0 where none has it."""
+        key = (free, size, floor)
+        found = self._insides.get(key)
+        if found is None:
+            some = self.choices(free, size, floor.terms, floor.joined)
+            fast = (one for one in some if self.got(one, floor.terms) >= floor.bandwidth)
+            found = max((self.got(one, floor.joined) for one in fast), default=0.0)
+            self._insides[key] = found
+        return found
 
     def cheapest(
         self, damage: Damage, free: GPUSet, size: int, floor: Floor
