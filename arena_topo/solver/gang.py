@@ -31,6 +31,10 @@ BAND = 1.1
 not fitted on is about that (p90)."""
 
 
+CERTAIN = 8
+"""GPUs of a machine up to which all sets are looked at."""
+
+
 def band(value: float) -> float:
     """The band of a bandwidth in GB/s: the larger, the faster; fixed, not relative to the best."""
     if value <= 0 or math.isinf(value):
@@ -81,6 +85,7 @@ class Found:
     supply: Supply = field(compare=False)
     floor: Floor = field(compare=False)
     bound: float = 0.0
+    proven: bool = True
 
 
 def search(request: Request, index: Index) -> Placement:
@@ -114,8 +119,13 @@ def best(request: Request, index: Index) -> Found | None:
     for limit in range(nearest, farthest + 1):
         found = hunt.within(limit)
         if found is not None:
-            return found
+            return found if hunt.certain else replace(found, bound=UNLIMITED, proven=False)
     return None
+
+
+def certain(request: Request, index: Index) -> bool:
+    """Whether a search looks at all sets of GPUs that matter."""
+    return _Hunt(request, index).certain
 
 
 Kind = tuple[str, str]
@@ -145,6 +155,21 @@ class _Hunt:
         """The best single node."""
         found = [one for one in map(self._alone, self.supply.kinds) if one is not None]
         return min(found, key=lambda one: one.worth, default=None)
+
+    @cached_property
+    def certain(self) -> bool:
+        """Whether all sets of GPUs that matter are looked at, so that the best is the best."""
+        request = self.request
+        large = {
+            (one.sets, one.free): min(one.capacity, request.workers)
+            for one in self.supply.classes
+            if one.sets.size > CERTAIN
+        }
+        return all(
+            sets.certain(free, workers * request.gpus)
+            for (sets, free), most in large.items()
+            for workers in range(1, most + 1)
+        )
 
     def within(self, limit: int) -> Found | None:
         """The best choice of nodes no further apart than this."""
@@ -384,7 +409,7 @@ def placement(request: Request, index: Index, found: Found) -> Placement:
         inside=value.inside,
         worst=value.worst,
         tier=word(index.cluster, found.level),
-        proof=Proof(optimal=True, bound=found.bound),
+        proof=Proof(optimal=found.proven, bound=found.bound),
         gpus=request.gpus,
         joined=request.joined,
         wire=request.wire,

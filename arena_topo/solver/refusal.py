@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from arena_topo.solver import Reason, Refusal, Request, Unplaceable, Verdict
 from arena_topo.solver.classes import Index, refused, room
-from arena_topo.solver.gang import Found, best
+from arena_topo.solver.gang import Found, best, certain
 from arena_topo.solver.nearest import Instead, made_well, nearest
 from arena_topo.topology import Cluster, Node
 
@@ -50,6 +50,9 @@ def refusal(
         return best(asked, index_of(there))
 
     never = found(request, empty) is None
+    if never and request.min_bandwidth:
+        # Where not all sets are looked at, one may yet be fast enough.
+        never = certain(request, index_of(empty))
     view = empty if never else cluster
     scarce = _scarce(request, index_of(view))
     reasons: dict[Reason, list[Node]] = {}

@@ -1,4 +1,4 @@
-"""How long the values of a machine take: `python -m pytest tests/benchmarks/test_table_speed.py -s`.
+"""How long the values of a machine take: `pytest tests/benchmarks/test_table_speed.py -s`.
 
 Bar: 25 ms of CPU time for the best and the worst sets of every size, any preset, nothing kept.
 """
