@@ -121,7 +121,7 @@ def test_loads_that_never_sum_up_are_given_up_without_trying_every_number_of_nod
     many = [node(f"n{at}", V100) for at in range(nodes)]
     on = cluster(*many, node("x", DGX2, (1 << 2 * pairs) - 1), beyond=200.0)
     request = Request(workers=workers, gpus=2, wire=Wire.RDMA)
-    assert frugal_value(request, on, calls=120 * nodes + 400_000) >= workers // 4
+    assert frugal_value(request, on, calls=150 * nodes + 800_000) >= workers // 4
 
 
 # What decides between domains

@@ -476,9 +476,3 @@ def test_where_a_machine_has_too_many_sets_the_answer_is_not_called_proven():
     answer = place(Request(workers=16, gpus=1), cluster(node("a", knot())))
     assert not answer.proof.optimal
     assert place(Request(workers=2, gpus=1), cluster(node("a", knot()))).proof.optimal
-
-
-def test_a_bandwidth_that_is_not_known_to_be_impossible_is_not_refused_for_ever():
-    with pytest.raises(Unplaceable) as refused:
-        place(Request(workers=16, gpus=1, min_bandwidth=300.0), cluster(node("a", knot())))
-    assert refused.value.verdict is Verdict.NOT_NOW

@@ -23,6 +23,9 @@ from arena_topo.solver.classes import NEVER, Domain, Index, Quotes, Supply
 from arena_topo.solver.selection import Offer, Selection, exactly, select
 from arena_topo.topology import Node
 
+EXCHANGES = 2_000
+"""Exchanges of a domain for a smaller one that are tried."""
+
 FEW = 3
 """Nodes up to which all ways to share the workers out are looked at for a bound."""
 
@@ -154,36 +157,44 @@ class Chooser:
         return least
 
     def _nested(self, domain: Domain, least: Choice) -> Choice:
-        """A good choice in a domain of domains: level by level the largest, the last one small.
+        """A good choice in a domain of domains: level by level the fewest, and then small ones.
 
         `least` is the best choice if domains did not count. Domains hold a gang where they cover it
         at every load (`fewest_domains`), as far as loads have no gaps.
         """
         profile = self.filled(domain, least.nodes)
+        wanted = [self.workers - load * profile.nodes for load in range(profile.margin + 1)]
         pool: Sequence[Domain] = (domain,)
         while pool[0].children:
-            level = [child for one in pool for child in one.children]
-            level.sort(key=lambda one: (-self.excess(one, profile.margin - 1), one.free))
-            wanted = [self.workers - load * profile.nodes for load in range(profile.margin + 1)]
-            held = [
-                [0, *accumulate(self.excess(one, load) for one in level)]
-                for load in range(len(wanted))
-            ]
-            many = max(1, *(bisect_left(held[load], less) for load, less in enumerate(wanted)))
-            missing = [less - held[load][many - 1] for load, less in enumerate(wanted)]
-            last = next(
-                (
-                    one
-                    for one in sorted(level[many:], key=lambda one: one.free)
-                    if one.free < level[many - 1].free
-                    and all(self.excess(one, load) >= less for load, less in enumerate(missing))
-                ),
-                level[many - 1],
-            )
-            pool = [*level[: many - 1], last]
+            pool = self._few([child for one in pool for child in one.children], wanted)
         leaves = sorted(leaf for one in pool for leaf in one.leaves)
         found = self.select(leaves, profile.nodes)
         return least if found is None or least.score < found.score else found
+
+    def _few(self, level: list[Domain], wanted: Sequence[int]) -> list[Domain]:
+        """The fewest of these domains that cover what is wanted at each load, and then small ones.
+
+        The largest are taken, and each is then exchanged for the smallest one that will do.
+        """
+        loads = range(len(wanted))
+        level.sort(key=lambda one: (-self.excess(one, len(wanted) - 2), one.free))
+        held = [[0, *accumulate(self.excess(one, load) for one in level)] for load in loads]
+        many = max(1, *(bisect_left(held[load], wanted[load]) for load in loads))
+        chosen, spare = level[:many], sorted(level[many:], key=lambda one: one.free)
+        slack = [held[load][min(many, len(level))] - wanted[load] for load in loads]
+        tries = EXCHANGES
+        for at in range(len(chosen) - 1, -1, -1):
+            for place, other in enumerate(spare):
+                if other.free >= chosen[at].free or tries <= 0:
+                    break
+                tries -= 1
+                lost = [self.excess(chosen[at], load) - self.excess(other, load) for load in loads]
+                if all(less <= more for less, more in zip(lost, slack, strict=True)):
+                    slack = [more - less for less, more in zip(lost, slack, strict=True)]
+                    chosen[at], spare[place] = other, chosen[at]
+                    spare.sort(key=lambda one: one.free)
+                    break
+        return chosen
 
     # Bounds
 

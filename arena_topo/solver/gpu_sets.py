@@ -28,9 +28,9 @@ from arena_topo.topology import (
 UNLIMITED = math.inf
 """The bandwidth of a single GPU: it has nobody to talk to."""
 
-CHOICES = 50_000
-"""Sets that are enumerated at most; beyond, the sets of each group of near GPUs must do. All
-halves of 18 GPUs of which none may stand for another are fewer."""
+CHOICES = 13_000
+"""Sets that are enumerated at most, some seconds of work: all halves of 16 GPUs of which none may
+stand for another. Beyond, the sets of each group of near GPUs must do."""
 
 PARTITIONED = 8
 """GPUs up to which the best way to share a set out is found among all ways."""
