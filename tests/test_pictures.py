@@ -12,7 +12,6 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
-from arena_topo.solver.configurations import table
 from cube_mesh import HGX, V100, cluster, machine, matrix, node
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,6 +21,7 @@ from arena_topo.bandwidth import packing
 from arena_topo.output import picture
 from arena_topo.output.picture import figure, places, sheet
 from arena_topo.output.picture.network import fabric
+from arena_topo.solver.gpu_sets import gpu_sets as table
 from arena_topo.solver.rings import side_by_side
 from arena_topo.topology import (
     NIC,

@@ -22,23 +22,31 @@ from arena_topo.manifests.values import (
 from arena_topo.topology import Cluster
 
 if TYPE_CHECKING:
+    from arena_topo.bandwidth import Estimate
     from arena_topo.solver import Placement
 
 _FORMATS = {"v1"}
 _STATES = {"waiting", "placed", "held"}
 
 
-def forecast_of(placement: Placement, cluster: Cluster | None, binding: Binding) -> Forecast:
-    """What to expect of a placement: what these pods get, and what joined ones would.
-
-    Where the kubelet picks the GPUs it may pick the slowest, and that is what pods can count on.
-    """
+def valued_as(placement: Placement, cluster: Cluster | None, binding: Binding) -> Placement:
+    """The placement with what its pods get under a binding, which may keep them apart."""
     from arena_topo.solver import valued  # noqa: PLC0415  readers of records need no solver
 
     if binding.separate is placement.joined and cluster is not None:
-        placement = valued(placement, cluster, joined=not binding.separate)
-    exact = binding.guarantee is Guarantee.GPUS
-    usable = placement.bandwidth if exact else placement.worst
+        return valued(placement, cluster, joined=not binding.separate)
+    return placement
+
+
+def counted_on(placement: Placement, binding: Binding) -> Estimate | None:
+    """What pods can count on: where the kubelet picks the GPUs, it may pick the slowest."""
+    return placement.bandwidth if binding.guarantee is Guarantee.GPUS else placement.worst
+
+
+def forecast_of(placement: Placement, cluster: Cluster | None, binding: Binding) -> Forecast:
+    """What to expect of a placement: what these pods get, and what joined ones would."""
+    placement = valued_as(placement, cluster, binding)
+    usable = counted_on(placement, binding)
     inside = placement.inside
     settled = usable == placement.bandwidth
     return Forecast(

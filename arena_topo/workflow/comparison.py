@@ -8,14 +8,17 @@ from dataclasses import dataclass, replace
 
 from arena_topo import workflow
 from arena_topo.backends import Backend
+from arena_topo.bandwidth import Wire
 from arena_topo.errors import ArenaError, UsageError
 from arena_topo.job import MPIJob, PodShape
 from arena_topo.manifests import ApiVersion, Plan
-from arena_topo.solver import Placement, Request, Unplaceable, Verdict, gang, unaware
+from arena_topo.manifests.record import counted_on
+from arena_topo.solver import Placement, Request, Unplaceable, Verdict, gang, unaware, valued
 from arena_topo.solver.classes import Index
 from arena_topo.solver.nearest import once_empty
 from arena_topo.solver.refusal import emptied
 from arena_topo.topology import Cluster
+from arena_topo.workflow import estimates
 from arena_topo.workflow.planning import check_preferred, seen
 
 
@@ -106,6 +109,7 @@ def propose(
     advice = (
         _fused(plan, job, backend, namespace=namespace, cluster=cluster),
         apart(plan, cluster),
+        rdma(plan, cluster),
     )
     return replace(found, plan=plan, advice=tuple(filter(None, advice)))
 
@@ -181,7 +185,7 @@ def advised(plan: Plan) -> str | None:
     if together == 1 or inside is None or inside.point <= forecast.usable:
         return None
     pods = len(placement.assignments) // together
-    return _said(plan.job, pods, together, usable=inside.point, instead=forecast.usable)
+    return _said(plan.job, pods, estimates.text(inside))
 
 
 def apart(plan: Plan, cluster: Cluster) -> str | None:
@@ -206,8 +210,32 @@ def apart(plan: Plan, cluster: Cluster) -> str | None:
         return None
     assumed = " (assumed)" if usable.assumed else ""
     return (
-        f"{len(placement.nodes)} nodes would give these pods {rate:g} GB/s{assumed} instead of"
-        f" {round(forecast.usable, 2):g}: --min-bandwidth {rate:g} places them so"
+        f"{len(placement.nodes)} nodes would give these pods {estimates.text(usable)}{assumed}:"
+        f" --min-bandwidth {rate:g} places them so"
+    )
+
+
+def rdma(plan: Plan, cluster: Cluster) -> str | None:
+    """What the pods of a plan would get over the NICs of their nodes, which nobody gives them.
+
+    None where they have them, where the nodes tell of no NIC, and where it is no more.
+    """
+    placement, binding, forecast = plan.placement, plan.binding, plan.forecast
+    if placement is None or binding is None or forecast is None or forecast.usable is None:
+        return None
+    chosen = set(placement.nodes)
+    if placement.wire is Wire.RDMA or not all(
+        node.machine.nics for node in cluster.nodes if node.name in chosen
+    ):
+        return None
+    other = valued(replace(placement, wire=Wire.RDMA), cluster, joined=not binding.separate)
+    found = counted_on(other, binding)
+    if found is None or found.point <= forecast.usable:
+        return None
+    assumed = " (assumed)" if found.assumed else ""
+    return (
+        f"the NICs of the nodes would give these pods {estimates.text(found)}{assumed}: --rdma, or"
+        " --device NAME=1 with the RDMA resource that the nodes offer"
     )
 
 
@@ -233,18 +261,18 @@ def _fused(
         # What cannot be planned in another shape is no advice.
         return None
     usable = other.forecast.usable if other.forecast is not None else None
-    if usable is None or usable <= forecast.usable:
+    if other.forecast is None or usable is None or usable <= forecast.usable:
         return None
-    return _said(job, other.job.workers, together, usable=usable, instead=forecast.usable)
+    words = estimates.recorded(other.forecast)
+    planned = other.placement.bandwidth if other.placement is not None else None
+    if planned is not None and planned.point > usable:
+        words += f" at worst, {estimates.amount(planned.point)} as planned"
+    return _said(job, other.job.workers, words)
 
 
-def _said(job: MPIJob, pods: int, together: int, *, usable: float, instead: float) -> str:
+def _said(job: MPIJob, pods: int, words: str) -> str:
     shape = f"{pods} pod{'s' * (pods != 1)} of {job.workers // pods} workers"
-    return (
-        f"--pod-shape fused ({shape}) would use {round(usable, 2):g} GB/s instead of"
-        f" {round(instead, 2):g}: up to {together} pods share a node here, and NCCL takes"
-        " each pod for a host"
-    )
+    return f"--pod-shape fused ({shape}) would give {words}"
 
 
 def _seen(backend: Backend | None, cluster: Cluster | None) -> Cluster:

@@ -9,7 +9,6 @@ import difflib
 import io
 import math
 import os
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -21,7 +20,7 @@ from arena_topo.bandwidth import Wire, rate_is_assumed
 from arena_topo.errors import AccessDenied, InvalidJob, UsageError
 from arena_topo.job import ConfigFile, MPIJob, PodShape, Toleration
 from arena_topo.manifests import ApiVersion, Binding, Forecast, Guarantee, Plan
-from arena_topo.manifests.record import forecast_of
+from arena_topo.manifests.record import forecast_of, valued_as
 from arena_topo.manifests.values import Mechanisms
 from arena_topo.solver import (
     PACK_ABOVE,
@@ -46,6 +45,7 @@ from arena_topo.topology import (
     Taint,
     published,
 )
+from arena_topo.workflow import estimates
 
 
 def plan(
@@ -157,6 +157,7 @@ def built(
     )
     remarks = (*_unsuspended(job, api), *(backend.remarks(job) if backend else ()))
     doubts = _doubts(placement, cluster) if placement and cluster else []
+    doubts += _may_be_less(job, built.forecast)
     more = (*remarks, *_left_out(job, cluster), *shape.remarks(built), *doubts)
     return replace(built, notes=(*built.notes, *more))
 
@@ -223,6 +224,15 @@ def _rate_assumed(machine: Machine) -> bool:
     return rate_is_assumed(machine.model) and has_nvlink(machine.configuration)
 
 
+def _may_be_less(job: MPIJob, forecast: Forecast | None) -> list[str]:
+    """Whether the range of a bandwidth begins below the least that was asked for."""
+    low = forecast.low if forecast is not None else None
+    if forecast is None or low is None or low >= job.min_bandwidth:
+        return []
+    least = f"--min-bandwidth {job.min_bandwidth:g}, which the point is judged by"
+    return [f"{estimates.recorded(forecast)}: the low end of the range is less than {least}"]
+
+
 _DOUBTS = {
     Knowledge.ASSUMED: "links assumed from the GPU product and count",
     Knowledge.UNKNOWN: "links not known; every path counts as the slowest",
@@ -238,8 +248,9 @@ def check_bandwidth(job: MPIJob, placement: Placement, cluster: Cluster, binding
     if forecast.usable is None or forecast.usable >= job.min_bandwidth:
         return
     rate = math.floor(round(forecast.usable * 100, 6)) / 100
+    cause = _cause(valued_as(placement, cluster, binding), binding, forecast)
     raise Unplaceable(
-        f"the pods of {job.name} could use {round(forecast.usable, 2):g} GB/s now, less than"
+        f"the pods of {job.name} could use {estimates.recorded(forecast)} now, less than"
         f" --min-bandwidth {job.min_bandwidth:g}",
         verdict=Verdict.NOT_NOW,
         refusals=(
@@ -247,10 +258,18 @@ def check_bandwidth(job: MPIJob, placement: Placement, cluster: Cluster, binding
                 reason=Reason.BANDWIDTH, nodes=len(placement.nodes), example=placement.nodes[0]
             ),
         ),
-        why="; ".join(filter(None, [_causes(placement, binding, forecast), binding.why])),
+        why="; ".join(filter(None, [cause, binding.why])),
         nearest=f"fits now with --min-bandwidth {rate:g}",
         notes=cluster.notes,
     )
+
+
+def _cause(placement: Placement, binding: Binding, forecast: Forecast) -> str:
+    """Why pods can use no more: what limits them, or the kubelet that may pick slower GPUs."""
+    ours, worst = placement.bandwidth, placement.worst
+    if binding.guarantee is Guarantee.GPUS or ours is None or worst is None or ours == worst:
+        return estimates.recorded_limit(forecast)
+    return f"the kubelet picks the GPUs, at worst {estimates.text(worst)}"
 
 
 def fit(job: MPIJob, cluster: Cluster) -> Placement | None:
@@ -259,30 +278,6 @@ def fit(job: MPIJob, cluster: Cluster) -> Placement | None:
     request = request_of(job, cluster)
     found = gang.best(request, index)
     return None if found is None else gang.placement(request, index, found)
-
-
-def shortfall(plan: Plan) -> str:
-    """Why the pods of a plan can use less than their GPUs allow; empty where they use it all."""
-    placement, binding, forecast = plan.placement, plan.binding, plan.forecast
-    if placement is None or binding is None or forecast is None:
-        return ""
-    return _causes(placement, binding, forecast)
-
-
-def _causes(placement: Placement, binding: Binding, forecast: Forecast) -> str:
-    """Why pods can use less than their GPUs allow: the same reasons as in `forecast_of`."""
-    ours, worst, inside = placement.bandwidth, placement.worst, placement.inside
-    if ours is None or worst is None or inside is None or forecast.usable is None:
-        return ""
-    causes = []
-    if binding.guarantee is not Guarantee.GPUS and worst.point < ours.point:
-        causes.append(f"the kubelet picks the GPUs, at worst {round(worst.point, 2):g} GB/s")
-    together = max(Counter(one.node for one in placement.assignments).values()) > 1
-    if binding.separate and together and ours.point < inside.point:
-        causes.append(
-            f"NCCL takes each pod for a host, also on one node: {round(ours.point, 2):g} GB/s"
-        )
-    return "; ".join(causes)
 
 
 def placed(job: MPIJob, request: Request, cluster: Cluster) -> Placement:

@@ -10,7 +10,6 @@ from enum import StrEnum
 from itertools import combinations, pairwise
 
 from arena_topo.bandwidth import packing
-from arena_topo.output import number
 from arena_topo.output.drawing import meaning
 from arena_topo.output.picture.places import BAR, NODE, Bar, Places, places
 from arena_topo.output.picture.sheet import SMALL, Layer, Point, Sheet, width, wrapped
@@ -26,6 +25,7 @@ from arena_topo.topology import (
     gpu_set,
     members,
 )
+from arena_topo.workflow import estimates
 
 DRAWN_LANES = 4
 """Lanes between two GPUs that are drawn one by one; more are one thick line."""
@@ -205,7 +205,9 @@ def _gpu(sheet: Sheet, gpu: int, at: Point, state: State, words: str) -> None:
 
 
 def _rate(link: Link, machine: Machine) -> str:
-    return f"{number(gpu_sets(machine.configuration).facts.rate(link))} GB/s"
+    facts = gpu_sets(machine.configuration).facts
+    nvlink = link.kind is LinkKind.NVLINK
+    return f"{estimates.amount(link.lanes * facts.lane_rate if nvlink else facts.rate(link))} GB/s"
 
 
 def _bars(sheet: Sheet, machine: Machine, laid: Places, choice: Choice | None) -> None:
