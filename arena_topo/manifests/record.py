@@ -45,10 +45,12 @@ def counted_on(placement: Placement, binding: Binding) -> Estimate | None:
 
 def forecast_of(placement: Placement, cluster: Cluster | None, binding: Binding) -> Forecast:
     """What to expect of a placement: what these pods get, and what joined ones would."""
-    placement = valued_as(placement, cluster, binding)
+    searched, placement = placement, valued_as(placement, cluster, binding)
     usable = counted_on(placement, binding)
     inside = placement.inside
-    settled = usable == placement.bandwidth
+    # What is proven is proven of the pods that were searched for, and of the GPUs planned.
+    same = placement is searched
+    proven = same and usable == placement.bandwidth
     return Forecast(
         state="placed",
         workers=parse_map(placement_map(placement)),
@@ -62,8 +64,8 @@ def forecast_of(placement: Placement, cluster: Cluster | None, binding: Binding)
         binding=binding.name,
         guarantee=binding.guarantee.value,
         confirmed=binding.confirmed,
-        optimal=placement.proof.optimal and settled,
-        bound=None if math.isinf(placement.proof.bound) else placement.proof.bound,
+        optimal=placement.proof.optimal and proven,
+        bound=placement.proof.bound if same and math.isfinite(placement.proof.bound) else None,
         emulated=cluster is not None and cluster.emulated,
         assumed=usable is not None and bool(usable.assumed),
     )

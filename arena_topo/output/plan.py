@@ -151,16 +151,16 @@ def _look(node: Node) -> tuple[object, ...]:
 # ---------------------------------------------------------------- bandwidths
 
 
-def _bandwidths(proposal: Proposal, placement: Placement, cluster: Cluster, width: int) -> str:
+def _bandwidths(proposal: Proposal, found: Placement, cluster: Cluster, width: int) -> str:
     """What the pods get and what limits it, and what other choices would give them."""
     binding = proposal.plan.binding if proposal.plan is not None else None
-    if binding is not None:
-        placement = valued_as(placement, cluster, binding)
-    ours = counted_on(placement, binding) if binding is not None else placement.bandwidth
+    placement = found if binding is None else valued_as(found, cluster, binding)
+    ours = placement.bandwidth if binding is None else counted_on(placement, binding)
     if ours is None or placement.bandwidth is None:
         return "Bus bandwidth: none, as one GPU talks to nobody\n"
+    proof = f", {proved(placement)}" if placement is found else ""
     lines = ["Bus bandwidth of an all-reduce:"]
-    for label, words in _facts(placement, ours, cluster):
+    for label, words in _facts(placement, ours, cluster, proof):
         lines.append(fold(f"  {label:<12}{words}", width, indent=" " * 14))
     comparison = proposal.comparison
     if comparison is None:
@@ -179,19 +179,21 @@ def _bandwidths(proposal: Proposal, placement: Placement, cluster: Cluster, widt
     return "".join(f"{line.rstrip()}\n" for line in lines)
 
 
-def _facts(placement: Placement, ours: Estimate, cluster: Cluster) -> Iterator[tuple[str, str]]:
+def _facts(
+    placement: Placement, ours: Estimate, cluster: Cluster, proof: str
+) -> Iterator[tuple[str, str]]:
     """What is known of a bandwidth, under the labels that `forecast` gives it."""
     planned, inside = placement.bandwidth, placement.inside
     assert planned is not None
-    proof = f", {proved(placement)}"
     settled = ours == planned
     held = proof if settled else " at worst: the kubelet picks the GPUs"
     yield "Bandwidth", f"{estimates.text(ours)}{_doubt(ours)}{held}"
     yield "Limited by", limited(placement, ours, cluster)
     if not settled:
-        yield "As planned", f"{estimates.text(planned)}{proof}"
+        yield "As planned", f"{estimates.text(planned)}{_doubt(planned)}{proof}"
     if inside is not None and inside.point > planned.point:
-        yield "Joined", f"{estimates.text(inside)}, were the pods of a node one host for NCCL"
+        joined = f"{estimates.text(inside)}{_doubt(inside)}"
+        yield "Joined", f"{joined}, were the pods of a node one host for NCCL"
 
 
 def _doubt(found: Estimate) -> str:

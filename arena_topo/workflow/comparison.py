@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from dataclasses import dataclass, replace
 
@@ -20,6 +19,10 @@ from arena_topo.solver.refusal import emptied
 from arena_topo.topology import Cluster
 from arena_topo.workflow import estimates
 from arena_topo.workflow.planning import check_preferred, seen
+from arena_topo.workflow.shape import fused
+
+RDMA_DEVICE = "rdma/hca"
+"""What --rdma asks for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +42,8 @@ class Comparison:
 class Proposal:
     """A plan, or why there is none, with all that a person needs to judge it.
 
-    `request` and `comparison` are None for a job that is not placed by topology.
+    `request` and `comparison`, both of the pods in the shape that was planned, are None for a job
+    that is not placed by topology.
     """
 
     job: MPIJob
@@ -94,24 +98,34 @@ def propose(
     if cluster is None and backend is not None:
         cluster = seen(job, backend, namespace)
     cluster = _seen(backend, cluster)
-    request = workflow.request_of(job, cluster, backend, api=api)
-    found = Proposal(
-        job=job,
-        namespace=namespace,
-        cluster=cluster,
-        request=request,
-        comparison=compare(request, cluster),
-    )
+    found = Proposal(job=job, namespace=namespace, cluster=cluster)
     try:
         plan = workflow.plan(job, backend, namespace=namespace, api=api, cluster=cluster)
     except Unplaceable as refused:
-        return replace(found, refused=refused)
+        shape = fused(job, cluster, backend, api=api, later=True)
+        request = workflow.request_of(shape, cluster, backend, api=api)
+        seen_as = compare(request, cluster)
+        return replace(found, refused=refused, request=request, comparison=seen_as)
+    request = _as_bound(plan)
     advice = (
         _fused(plan, job, backend, namespace=namespace, cluster=cluster),
-        apart(plan, cluster),
         rdma(plan, cluster),
     )
-    return replace(found, plan=plan, advice=tuple(filter(None, advice)))
+    return replace(
+        found,
+        plan=plan,
+        request=request,
+        comparison=compare(request, cluster),
+        advice=tuple(filter(None, advice)),
+    )
+
+
+def _as_bound(plan: Plan) -> Request:
+    """What the pods of a plan ask of the solver, which their binding may keep apart."""
+    assert plan.request is not None
+    if plan.binding is None:
+        return plan.request
+    return replace(plan.request, joined=not plan.binding.separate)
 
 
 def count_only(job: MPIJob, backend: Backend | None, cluster: Cluster | None = None) -> Counted:
@@ -188,33 +202,6 @@ def advised(plan: Plan) -> str | None:
     return _said(plan.job, pods, estimates.text(inside))
 
 
-def apart(plan: Plan, cluster: Cluster) -> str | None:
-    """What the pods of a plan could use, were each on a node of its own; None if it is no more."""
-    binding, forecast, request = plan.binding, plan.forecast, plan.request
-    if binding is None or forecast is None or request is None or forecast.usable is None:
-        return None
-    if not (binding.separate and forecast.falls_short):
-        return None
-    index = Index(cluster)
-    alone = replace(request, per_node=1)
-    best = gang.best(alone, index)
-    if best is None:
-        return None
-    placement = gang.placement(alone, index, best)
-    # The kubelet may have to pick the GPUs there.
-    usable = placement.worst
-    if usable is None:
-        return None
-    rate = math.floor(round(usable.point * 100, 6)) / 100
-    if rate <= forecast.usable:
-        return None
-    assumed = " (assumed)" if usable.assumed else ""
-    return (
-        f"{len(placement.nodes)} nodes would give these pods {estimates.text(usable)}{assumed}:"
-        f" --min-bandwidth {rate:g} places them so"
-    )
-
-
 def rdma(plan: Plan, cluster: Cluster) -> str | None:
     """What the pods of a plan would get over the NICs of their nodes, which nobody gives them.
 
@@ -224,19 +211,22 @@ def rdma(plan: Plan, cluster: Cluster) -> str | None:
     if placement is None or binding is None or forecast is None or forecast.usable is None:
         return None
     chosen = set(placement.nodes)
-    if placement.wire is Wire.RDMA or not all(
-        node.machine.nics for node in cluster.nodes if node.name in chosen
-    ):
+    nodes = [node for node in cluster.nodes if node.name in chosen]
+    if placement.wire is Wire.RDMA or not all(node.rdma or node.machine.nics for node in nodes):
         return None
     other = valued(replace(placement, wire=Wire.RDMA), cluster, joined=not binding.separate)
     found = counted_on(other, binding)
     if found is None or found.point <= forecast.usable:
         return None
-    assumed = " (assumed)" if found.assumed else ""
-    return (
-        f"the NICs of the nodes would give these pods {estimates.text(found)}{assumed}: --rdma, or"
-        " --device NAME=1 with the RDMA resource that the nodes offer"
-    )
+    words = f"would give these pods {estimates.text(found)}"
+    if found.assumed:
+        words += f", assumed: {'; '.join(found.assumed)}"
+    offered = {node.rdma for node in nodes}
+    if offered == {RDMA_DEVICE}:
+        return f"--rdma {words}"
+    if len(offered) == 1 and "" not in offered:
+        return f"--device {offered.pop()}=1 {words}"
+    return f"the NICs of these nodes {words}; no resource gives them to pods of all these nodes"
 
 
 def _fused(

@@ -274,7 +274,7 @@ class _Submission:
     def _told(self, planned: Plan, created: tuple[str, ...], outcome: Outcome) -> Submitted:
         status, unread = _seen(self.backend, self.job.name, self.namespace)
         waits = outcome.decision.placement is None
-        better = None if waits else comparison.apart(planned, outcome.decision.cluster)
+        better = None if waits else comparison.rdma(planned, outcome.decision.cluster)
         return Submitted(
             plan=planned,
             created=created,
