@@ -33,7 +33,8 @@ def valued_as(placement: Placement, cluster: Cluster | None, binding: Binding) -
     """The placement with what its pods get under a binding, which may keep them apart."""
     from arena_topo.solver import valued  # noqa: PLC0415  readers of records need no solver
 
-    if binding.separate is placement.joined and cluster is not None:
+    shared = len(placement.nodes) < len(placement.assignments)
+    if shared and binding.separate is placement.joined and cluster is not None:
         return valued(placement, cluster, joined=not binding.separate)
     return placement
 
@@ -198,4 +199,4 @@ def recorded(mpijob: Manifest) -> Forecast | None:
     found = Forecast(state=notes[STATE], workers=workers, **whole)
     # Records without a regime say what was proven of the GPUs, whatever the pods could use.
     older = found.regime is None and found.falls_short
-    return replace(found, optimal=False) if found.optimal and older else found
+    return replace(found, optimal=False, bound=None) if found.optimal and older else found

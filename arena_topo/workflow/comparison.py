@@ -109,7 +109,7 @@ def propose(
     request = _as_bound(plan)
     advice = (
         _fused(plan, job, backend, namespace=namespace, cluster=cluster),
-        rdma(plan, cluster),
+        _rdma(plan, cluster),
     )
     return replace(
         found,
@@ -182,11 +182,18 @@ def compare(request: Request, cluster: Cluster) -> Comparison:
     )
 
 
-def advised(plan: Plan) -> str | None:
-    """What fused pods could use of the very GPUs of a plan; None where it is no more.
+def advised(plan: Plan, cluster: Cluster) -> tuple[str, ...]:
+    """What would give the pods of a plan more, on the very nodes of the plan.
 
-    Unlike the advice of `propose` it places nothing anew, as the job may hold its GPUs by now: the
-    same GPUs can be fused where each node has as many workers as the others.
+    Unlike the advice of `propose` it places nothing anew, as the job may hold its GPUs by now.
+    """
+    return tuple(filter(None, (_fused_there(plan, cluster), _rdma(plan, cluster))))
+
+
+def _fused_there(plan: Plan, cluster: Cluster) -> str | None:
+    """What fused pods would get of these GPUs; None where it is no more.
+
+    They can be fused where each node has as many workers as the others.
     """
     placement, binding, forecast = plan.placement, plan.binding, plan.forecast
     if placement is None or binding is None or forecast is None or forecast.usable is None:
@@ -195,14 +202,28 @@ def advised(plan: Plan) -> str | None:
     if not binding.separate or plan.job.pod_shape is PodShape.FUSED or len(loads) > 1:
         return None
     [together] = loads
-    inside = placement.inside
-    if together == 1 or inside is None or inside.point <= forecast.usable:
+    joined = valued(placement, cluster, joined=True)
+    found = counted_on(joined, binding)
+    if together == 1 or found is None or not _faster(found.point, forecast.usable):
         return None
-    pods = len(placement.assignments) // together
-    return _said(plan.job, pods, estimates.text(inside))
+    words = _words(estimates.text(found), found.point, joined)
+    return _said(plan.job, len(placement.assignments) // together, words)
 
 
-def rdma(plan: Plan, cluster: Cluster) -> str | None:
+def _faster(found: float, than: float) -> bool:
+    """Whether a bandwidth is worth a word: in a higher band of the solver."""
+    return gang.band(found) > gang.band(than)
+
+
+def _words(text: str, counted: float, placement: Placement | None) -> str:
+    """What pods can count on, and what the GPUs planned would give where that is more."""
+    planned = placement.bandwidth if placement is not None else None
+    if planned is None or planned.point <= counted:
+        return text
+    return f"{text} at worst, {estimates.amount(planned.point)} as planned"
+
+
+def _rdma(plan: Plan, cluster: Cluster) -> str | None:
     """What the pods of a plan would get over the NICs of their nodes, which nobody gives them.
 
     None where they have them, where the nodes tell of no NIC, and where it is no more.
@@ -216,7 +237,7 @@ def rdma(plan: Plan, cluster: Cluster) -> str | None:
         return None
     other = valued(replace(placement, wire=Wire.RDMA), cluster, joined=not binding.separate)
     found = counted_on(other, binding)
-    if found is None or found.point <= forecast.usable:
+    if found is None or not _faster(found.point, forecast.usable):
         return None
     words = f"would give these pods {estimates.text(found)}"
     if found.assumed:
@@ -251,12 +272,9 @@ def _fused(
         # What cannot be planned in another shape is no advice.
         return None
     usable = other.forecast.usable if other.forecast is not None else None
-    if other.forecast is None or usable is None or usable <= forecast.usable:
+    if other.forecast is None or usable is None or not _faster(usable, forecast.usable):
         return None
-    words = estimates.recorded(other.forecast)
-    planned = other.placement.bandwidth if other.placement is not None else None
-    if planned is not None and planned.point > usable:
-        words += f" at worst, {estimates.amount(planned.point)} as planned"
+    words = _words(estimates.recorded(other.forecast), usable, other.placement)
     return _said(job, other.job.workers, words)
 
 

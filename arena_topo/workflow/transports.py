@@ -54,9 +54,9 @@ class Planned:
     """What a placement promised: seats by worker, `slots` ranks on each.
 
     Bandwidths are GB/s (None: of one GPU, or not recorded): `usable`, in a range from `low` to
-    `high`, is what the pods get, `bandwidth` what joined ones would. `tier` is what joins the nodes. `exact`:
-    the workers have the very GPUs of their seats; `emulated`: there are none. `machines` are by
-    node, where they are known.
+    `high`, is what the pods get, `bandwidth` what joined ones would. `tier` is what joins the
+    nodes. `exact`: the workers have the very GPUs of their seats; `emulated`: there are none.
+    `machines` are by node, where they are known.
     """
 
     seats: tuple[Seat, ...]
