@@ -71,9 +71,13 @@ def text(proposal: Proposal, *, unicode: bool = True, width: int = 100) -> str:
 def _headline(asked: MPIJob, runs: MPIJob, forecast: Forecast) -> str:
     nodes = len({node for _index, node, _gpus in forecast.workers})
     where = "on one node" if nodes == 1 else f"on {nodes} nodes"
+    return f"{asked.name}: {gang(asked)} can be placed now{in_pods(asked, runs)}, {where}\n"
+
+
+def in_pods(asked: MPIJob, runs: MPIJob) -> str:
+    """In how many pods the workers run, where each has several: ` in 1 pod of 4`."""
     each = asked.workers // runs.workers
-    pods = f" in {_many(runs.workers, 'pod')} of {each}" if each > 1 else ""
-    return f"{asked.name}: {gang(asked)} can be placed now{pods}, {where}\n"
+    return f" in {_many(runs.workers, 'pod')} of {each}" if each > 1 else ""
 
 
 def gang(job: MPIJob) -> str:

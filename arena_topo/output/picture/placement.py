@@ -24,7 +24,7 @@ from arena_topo.output.picture.figure import (
     states,
 )
 from arena_topo.output.picture.sheet import BIG, HEAD, SMALL, Layer, Sheet, width, wrapped
-from arena_topo.output.plan import MOST_DRAWINGS, gang, limited, meets, proved
+from arena_topo.output.plan import MOST_DRAWINGS, gang, in_pods, limited, meets, proved
 from arena_topo.solver import Placement
 from arena_topo.solver.gang import NODE_TIER
 from arena_topo.solver.gpu_sets import gpu_sets
@@ -87,7 +87,7 @@ def placement(proposal: Proposal) -> str:
     if first is not None and _taken(first) != _taken(ours):
         sides.append(first)
     sheet = Sheet()
-    title = f"{proposal.job.name}: {gang(proposal.job)}"
+    title = f"{proposal.job.name}: {gang(proposal.job)}{in_pods(proposal.job, plan.job)}"
     said = max(len(_said(side)) for side in sides)
     panels = [_panel(side, cluster, said) for side in sides]
     sizes = [(right - left, low - top) for left, top, right, low in (one.edges for one in panels)]
