@@ -33,8 +33,8 @@ def amount(gbps: float) -> str:
 
 
 def span(low: float, high: float) -> str:
-    """A range in GB/s: `3.2 to 10`; empty where both ends are the same, as of what was measured."""
-    return "" if low == high else f"{amount(low)} to {amount(high)}"
+    """A range in GB/s: `3.2 to 10`; what was measured has none."""
+    return "measured" if low == high else f"{amount(low)} to {amount(high)}"
 
 
 def spoken(gbps: float, low: float | None, high: float | None) -> str:
