@@ -55,10 +55,10 @@ def forecast_of(placement: Placement, cluster: Cluster | None, binding: Binding)
     return Forecast(
         state="placed",
         workers=parse_map(placement_map(placement)),
-        bus_bandwidth=None if inside is None else inside.point,
-        usable=None if usable is None else usable.point,
-        low=None if usable is None else usable.low,
-        high=None if usable is None else usable.high,
+        bus_bandwidth=None if inside is None else _short(inside.point),
+        usable=None if usable is None else _short(usable.point),
+        low=None if usable is None else _short(usable.low),
+        high=None if usable is None else _short(usable.high),
         regime=None if usable is None else str(usable.regime),
         limited_by=None if usable is None else str(usable.limited_by),
         tier=placement.tier,
@@ -66,10 +66,17 @@ def forecast_of(placement: Placement, cluster: Cluster | None, binding: Binding)
         guarantee=binding.guarantee.value,
         confirmed=binding.confirmed,
         optimal=placement.proof.optimal and proven,
-        bound=placement.proof.bound if same and math.isfinite(placement.proof.bound) else None,
+        bound=_short(placement.proof.bound)
+        if same and math.isfinite(placement.proof.bound)
+        else None,
         emulated=cluster is not None and cluster.emulated,
         assumed=usable is not None and bool(usable.assumed),
     )
+
+
+def _short(gbps: float) -> float:
+    """GB/s in six digits, which is far more than is known."""
+    return float(f"{gbps:.6g}")
 
 
 _RECORDED = {
