@@ -6,6 +6,8 @@ fixtures): V100 pairs have one or two lanes, P100 pairs one.
 
 from __future__ import annotations
 
+from arena_topo.bandwidth import Estimate, Limit, Regime
+from arena_topo.bandwidth.fitted import FITTED
 from arena_topo.topology import (
     GPU,
     Cluster,
@@ -80,3 +82,32 @@ def node(name: str, of: Machine, free: int | None = None, **more: object) -> Nod
 
 def cluster(*nodes: Node, **more: object) -> Cluster:
     return Cluster(nodes=nodes, **more)
+
+
+def nvlink(point: float) -> Estimate:
+    """A bandwidth over NVLinks inside one host."""
+    return Estimate(
+        point=point,
+        low=0.9 * point,
+        high=1.1 * point,
+        regime=Regime.MESH,
+        limited_by=Limit.NVLINK,
+        latency=FITTED.latency["nvlink"],
+        ranks=4,
+    )
+
+
+def sockets(
+    *, assumed: tuple[str, ...] = ("a network of which nothing is known: TCP",)
+) -> Estimate:
+    """A bandwidth over TCP, of a network of which nobody knows anything unless `assumed` is ()."""
+    return Estimate(
+        point=0.8,
+        low=0.4,
+        high=1.6,
+        regime=Regime.TCP,
+        limited_by=Limit.NETWORK,
+        latency=FITTED.latency["network"],
+        ranks=4,
+        assumed=assumed,
+    )

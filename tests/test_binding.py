@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
+from cube_mesh import nvlink
 from fake_api import FakeApi, kubeconfig
 from hypothesis import given
 from hypothesis import strategies as st
@@ -100,8 +101,9 @@ def a_placement(*workers: tuple[str, tuple[int, ...]]) -> Placement:
             Assignment(worker=index, node=NodeName(node), gpus=gpus)
             for index, (node, gpus) in enumerate(workers)
         ),
-        bandwidth=80.0,
-        worst=18.0,
+        bandwidth=nvlink(80.0),
+        inside=nvlink(80.0),
+        worst=nvlink(18.0),
         tier="node",
         proof=Proof(optimal=True, bound=80.0),
     )

@@ -237,7 +237,7 @@ def test_a_flat_network_is_its_nodes_with_what_ails_them():
         guesses={"beyond": "nothing says"},
     )
     assert drawing.fabric(world, unicode=False) == (
-        "cluster (1.25 GB/s, assumed): 5 nodes, 12 of 40 GPUs free\n"
+        "cluster (speed unknown): 5 nodes, 12 of 40 GPUs free\n"
         "|- ....####  4 free  8 x V100  a\n"
         "|- xx######  0 free  8 x V100  b (cordoned)\n"
         "|- ????????  5 of 8 free  8 x A100  c\n"
@@ -263,14 +263,14 @@ def test_the_legend_of_a_network_holds_only_signs_that_are_drawn(one, legend):
     assert drawing.fabric(cluster(one), unicode=False).splitlines()[-1] == legend
 
 
-def test_levels_whose_speed_is_assumed_say_so_and_others_do_not():
+def test_levels_whose_speed_nobody_gave_say_so_and_others_do_not():
     world = racks(2, 2, 1)
     guessed = replace(world, guesses={"leaf": "nothing says"})
     lines = drawing.fabric(guessed).splitlines()
-    assert "leaf s0-r0 (25 GB/s, assumed): " in lines[2]
+    assert "leaf s0-r0 (speed unknown): " in lines[2]
     assert "spine s0 (12.5 GB/s): " in lines[1]
     assert lines[0].startswith("cluster (6 GB/s): ")
-    assert "assumed" not in drawing.fabric(world)
+    assert "unknown" not in drawing.fabric(world)
 
 
 def test_without_pairs_a_mesh_is_boxes_and_what_its_words_mean():
@@ -332,9 +332,7 @@ def test_nodes_without_gpus_take_no_place_from_the_network():
 
 def test_one_gpu_is_not_many():
     world = cluster(node("a", machine("one", "V100", matrix(1, {}))))
-    assert drawing.fabric(world).startswith(
-        "cluster (1.25 GB/s, assumed): 1 node, 1 of 1 GPU free\n"
-    )
+    assert drawing.fabric(world).startswith("cluster (speed unknown): 1 node, 1 of 1 GPU free\n")
 
 
 def test_no_gpu_is_called_free_on_a_machine_that_takes_no_jobs():

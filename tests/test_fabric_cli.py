@@ -90,23 +90,23 @@ def planned(arena: Run, workers: int, *more: str) -> tuple[dict[str, Any], str]:
 def test_a_plan_keeps_to_the_rack_that_the_fabric_file_makes_of_labels(
     arena: Run, state: str, net: str
 ):
-    plan, err = planned(arena, 2, "--state", state, "--fabric", net)
+    known = ("--rdma", "--state", state, "--fabric", net)
+    plan, err = planned(arena, 2, *known)
     assert plan["nodes"] == ["gpu-0", "gpu-8"]
-    assert (plan["tier"], plan["busBandwidthGBps"]) == ("rack", 200)
+    assert plan["tier"] == "rack"
     assert "--fabric" not in err
     assert "rack" not in err
-    plan, _err = planned(arena, 4, "--state", state, "--fabric", net)
-    assert (plan["tier"], plan["busBandwidthGBps"]) == ("row", 50)
-    plan, _err = planned(arena, 16, "--state", state, "--fabric", net)
-    assert (plan["tier"], plan["busBandwidthGBps"]) == ("beyond", 3.1)
+    for workers, tier, rate in ((4, "row", 50), (16, "beyond", 3.1)):
+        plan, _err = planned(arena, workers, *known)
+        assert (plan["tier"], plan["bandwidth"]["limitedBy"]) == (tier, "network")
+        assert plan["usableGBps"] == pytest.approx(0.929 * rate, abs=0.01)
 
 
 def test_without_a_fabric_file_a_gang_over_an_unknown_network_is_told_so(arena: Run, state: str):
     plan, err = planned(arena, 2, "--state", state)
-    assert (plan["tier"], plan["busBandwidthGBps"]) == ("beyond", 1.25)
+    assert (plan["tier"], plan["usableGBps"]) == ("beyond", 0.8)
     assert (
-        "note: nothing says how fast the network between nodes is: 1.25 GB/s is assumed;"
-        " --fabric FILE says better\n"
+        "note: nothing says how fast the network between nodes is; --fabric FILE says it\n"
     ) in err
 
 
@@ -250,7 +250,7 @@ def test_a_live_cluster_is_placed_on_by_the_fabric_file(arena: Run, net: str, tm
                 "submit", "mpi", *gang(2), "--kubeconfig", config, "--fabric", net, "c"
             )
         assert code == 0
-        assert "200 GB/s between nodes, within one rack" in err
+        assert "limited by TCP between 2 nodes within one rack" in err
     finally:
         api.close()
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from arena_topo.output import fragmentation as screen
 from arena_topo.solver import Request
-from arena_topo.solver.configurations import Table, table
+from arena_topo.solver.gpu_sets import GPUSets, gpu_sets
 from arena_topo.solver.refusal import emptied
 from arena_topo.topology import (
     Cluster,
@@ -81,7 +81,7 @@ def clusters(draw: st.DrawFn) -> Cluster:
 # ---------------------------------------------------------------- the same by trying everything
 
 
-def packed(of: Table, free: GPUSet, size: int, speed: float) -> int:
+def packed(of: GPUSets, free: GPUSet, size: int, speed: float) -> int:
     """The most disjoint sets, by choosing any set and going on with the rest."""
     return max(
         (
@@ -158,7 +158,7 @@ def test_gangs_are_those_that_fit_when_everything_is_tried(world: Cluster):
 
 @given(meshes(), st.data())
 def test_disjoint_sets_are_as_many_as_there_are(of: Machine, data: st.DataObject):
-    shape = table(of.configuration)
+    shape = gpu_sets(of.configuration)
     free = GPUSet(data.draw(st.integers(0, of.everything)))
     size = data.draw(st.integers(2, max(2, len(of.gpus))))
     speed = data.draw(st.sampled_from([9.0, 12.0, 20.0, 40.0, 80.0, 500.0]))
@@ -167,7 +167,7 @@ def test_disjoint_sets_are_as_many_as_there_are(of: Machine, data: st.DataObject
 
 @given(meshes(5), st.data())
 def test_what_is_certain_holds_whichever_gpus_are_hidden(of: Machine, data: st.DataObject):
-    shape = table(of.configuration)
+    shape = gpu_sets(of.configuration)
     free = GPUSet(data.draw(st.integers(0, of.everything)))
     hidden = data.draw(st.integers(0, count(free)))
     size = data.draw(st.integers(2, 4))
@@ -187,7 +187,7 @@ def test_on_large_machines_no_more_is_called_certain_than_there_is(
 ):
     free = GPUSet(bits)
     hidden = min(hidden, count(free))
-    shape = table(TWELVE.configuration)
+    shape = gpu_sets(TWELVE.configuration)
     speed = shape.best(TWELVE.everything, size)
     least = min(disjoint(shape, some, size, speed) for some in consistent(free, hidden))
     assert certain(shape, free, hidden, size, speed) <= least

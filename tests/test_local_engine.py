@@ -200,7 +200,8 @@ def test_arenas_own_command_line_runs_on_a_quad_of_nvlinks(engine):
     assert "every sum 10" in written
     assert gpus(status) == [("dgx-1-v100-0", (index,)) for index in range(4)]
     forecast = status.forecast
-    assert (forecast.bus_bandwidth, forecast.binding, forecast.guarantee) == (80.0, "local", "gpus")
+    assert forecast.usable == pytest.approx(76.8)
+    assert (forecast.binding, forecast.guarantee) == ("local", "gpus")
     assert (forecast.emulated, forecast.optimal, forecast.tier) == (True, True, "node")
 
 
@@ -551,7 +552,7 @@ def test_a_job_that_had_to_wait_gets_the_best_place_there_is_when_its_turn_comes
     request = Request(workers=2, gpus=1)
     taken = {"dgx-1-v100-0": 0b10111110, "dgx-1-v100-1": 0xFF}
     poor = place(request, seating.less(seating.machines("dgx-1-v100:2"), taken))
-    assert (poor.assignments[0].gpus, poor.bandwidth < 20) == ((0,), True)
+    assert (poor.assignments[0].gpus, poor.bandwidth.point < 20) == ((0,), True)
     plan = render.plan(
         job("pair", LONG, workers=2),
         namespace="default",
@@ -566,7 +567,7 @@ def test_a_job_that_had_to_wait_gets_the_best_place_there_is_when_its_turn_comes
     assert engine.job("pair", "default").phase is Phase.PENDING
     engine.delete("all", "default")
     forecast = started(engine, "pair").forecast
-    assert (forecast.bus_bandwidth, forecast.optimal) == (40.0, True)
+    assert (forecast.usable, forecast.optimal) == (38.4, True)
 
 
 def test_replan_starts_a_job_again_on_the_best_gpus_there_are_now(engine, run):
@@ -578,9 +579,9 @@ def test_replan_starts_a_job_again_on_the_best_gpus_there_are_now(engine, run):
     code, out, err = run("replan", "demo", "--backend", "local")
     assert (code, out) == (0, "mpijob.kubeflow.org/demo placed anew\n"), err
     better = started(engine, "demo").forecast
-    assert better.bus_bandwidth > poor.bus_bandwidth
+    assert better.usable > poor.usable
     assert {node for _, node, _ in better.workers} == {"dgx-1-v100-0"}
-    assert f"{better.bus_bandwidth:.4g} GB/s" in err
+    assert f"Bus bandwidth: {better.usable:.3g} GB/s (" in err
     eventually(lambda: log(engine, "demo") == "runs\n")
     assert log(engine, "demo", previous=True) == "runs\n"
 
@@ -1177,7 +1178,7 @@ def test_a_machine_with_nvidia_smi_is_itself_and_its_jobs_see_uuids(monkeypatch,
     submit(real, job("demo", "mpirun sh -c 'echo $CUDA_VISIBLE_DEVICES'", workers=2))
     status = ended(real, "demo")
     assert sorted(log(real, "demo").split()) == ["GPU-aa", "GPU-bb"]
-    assert (status.forecast.emulated, status.forecast.bus_bandwidth) == (False, 40.0)
+    assert (status.forecast.emulated, status.forecast.usable) == (False, 38.4)
     seating.this_machine.cache_clear()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import socket
 import subprocess
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 import yaml
+from cube_mesh import nvlink, sockets
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -35,13 +37,13 @@ from arena_topo.job import (
 )
 from arena_topo.job.syntax import is_name
 from arena_topo.manifests import Binding, Forecast, Guarantee, Mechanisms, Plan
-from arena_topo.manifests.annotations import HOST_STAGED, parse_map, placement_map, recorded
+from arena_topo.manifests.annotations import parse_map, placement_map, recorded
 from arena_topo.manifests.binding import bind
 from arena_topo.manifests.pinning import placed
 from arena_topo.manifests.render import check, plan
 from arena_topo.manifests.serialize import to_json, to_yaml
 from arena_topo.manifests.versions import ApiVersion
-from arena_topo.solver import UNLIMITED, Assignment, Placement, Proof
+from arena_topo.solver import Assignment, Placement, Proof
 from arena_topo.topology import GPU, Cluster, Machine, Node, NodeName, Taint, flat, gpu_set
 
 GOLDENS = Path(__file__).parent / "manifests"
@@ -98,13 +100,15 @@ def a_cluster(*nodes: Node, **said: Any) -> Cluster:
 
 
 def a_placement(*workers: tuple[str, tuple[int, ...]], **said: Any) -> Placement:
-    plain = {"bandwidth": 80.0, "worst": 18.0, "tier": "node"}
+    rates = {"bandwidth": nvlink(80.0), "inside": nvlink(80.0), "worst": nvlink(18.0)}
+    plain = rates | {"tier": "node"}
+    rate = said.get("bandwidth", rates["bandwidth"])
     return Placement(
         assignments=tuple(
             Assignment(worker=index, node=NodeName(node), gpus=gpus)
             for index, (node, gpus) in enumerate(workers)
         ),
-        proof=Proof(optimal=True, bound=said.get("bandwidth", 80.0)),
+        proof=Proof(optimal=True, bound=math.inf if rate is None else rate.point),
         **(plain | said),
     )
 
@@ -138,15 +142,14 @@ def of_kind(made: Plan, kind: str) -> list[dict[str, Any]]:
 # Whole texts
 
 PAIR = a_placement(("gpu-1", (0, 3)), ("gpu-1", (1, 2)))
-APART = a_placement(("gpu-1", (0, 3)), ("gpu-2", (0, 3)), bandwidth=1.25, tier="beyond")
-WHOLE = a_placement(("gpu-1", (0, 3, 2, 1)), ("gpu-2", (0, 3, 2, 1)), bandwidth=1.25, tier="beyond")
+SLOW = {"bandwidth": sockets(), "inside": sockets(), "worst": sockets()}
+APART = a_placement(("gpu-1", (0, 3)), ("gpu-2", (0, 3)), **SLOW, tier="beyond")
+WHOLE = a_placement(("gpu-1", (0, 3, 2, 1)), ("gpu-2", (0, 3, 2, 1)), **SLOW, tier="beyond")
 BOTH = a_cluster(a_node("gpu-1"), a_node("gpu-2"))
 SMALL = a_cluster(a_node("gpu-1", 4), a_node("gpu-2", 4))
 OURS = a_cluster(a_node("gpu-1", dedicated=True), a_node("gpu-2", dedicated=True))
 CLAIMED = a_cluster(a_driven_node("gpu-1"), a_driven_node("gpu-2"))
-ACROSS = a_placement(
-    ("gpu-1", (0, 3)), ("gpu-1", (1, 2)), ("gpu-2", (4, 7)), bandwidth=1.25, tier="beyond"
-)
+ACROSS = a_placement(("gpu-1", (0, 3)), ("gpu-1", (1, 2)), ("gpu-2", (4, 7)), **SLOW, tier="beyond")
 THREE = a_topology_job(workers=3)
 POLICIES = Mechanisms(admission=True, claims=True, classes={"gpu.nvidia.com": "gpu.nvidia.com"})
 SETTINGS = ConfigFile(source="hosts.json", target="/etc/config/hosts.json")
@@ -871,10 +874,11 @@ def test_a_job_that_must_wait_is_suspended_unpinned_and_says_why(api: ApiVersion
 # What is promised
 
 
-def test_separate_pods_of_one_node_can_use_no_more_than_host_memory_carries():
+def test_separate_pods_of_one_node_get_what_tcp_carries_between_them():
     forecast = planned(a_topology_job(), placement=PAIR, cluster=BOTH).forecast
     assert forecast is not None
-    assert (forecast.bus_bandwidth, forecast.usable) == (80.0, HOST_STAGED)
+    assert forecast.falls_short
+    assert (forecast.regime, forecast.low, forecast.high) == ("tcp", 3.2, 10.0)
 
 
 def test_an_engine_that_binds_by_itself_says_what_its_workers_can_use():
@@ -900,7 +904,7 @@ def test_where_the_kubelet_picks_the_gpus_the_worst_it_may_pick_is_what_counts()
 
 
 def test_a_job_of_one_gpu_has_no_bandwidth():
-    lone = a_placement(("gpu-1", (0,)), bandwidth=UNLIMITED, worst=UNLIMITED)
+    lone = a_placement(("gpu-1", (0,)), bandwidth=None, inside=None, worst=None)
     made = planned(a_topology_job(gpus=1, workers=1), placement=lone, cluster=BOTH)
     assert made.forecast is not None
     assert (made.forecast.bus_bandwidth, made.forecast.usable) == (None, None)
@@ -962,8 +966,9 @@ def test_a_map_that_makes_no_sense_is_a_value_error(text: str):
 def test_workers_that_are_not_numbered_from_zero_have_no_map():
     odd = Placement(
         assignments=(Assignment(worker=1, node=NodeName("a"), gpus=(0,)),),
-        bandwidth=1.0,
-        worst=1.0,
+        bandwidth=nvlink(1.0),
+        inside=nvlink(1.0),
+        worst=nvlink(1.0),
         tier="node",
         proof=Proof(optimal=True, bound=1.0),
     )
@@ -1029,9 +1034,9 @@ def test_a_record_says_that_it_is_not_confirmed_and_nothing_where_it_is():
 
 
 def test_a_record_says_where_a_bandwidth_rests_on_an_assumed_network():
-    for beyond, assumed in ((1.25, True), (3.0, False)):
-        cluster = replace(BOTH, beyond=beyond)
-        mpijob = planned(a_topology_job(), placement=APART, cluster=cluster).objects[0]
+    for rate, assumed in ((sockets(), True), (sockets(assumed=()), False)):
+        placement = replace(APART, bandwidth=rate, inside=rate, worst=rate)
+        mpijob = planned(a_topology_job(), placement=placement, cluster=BOTH).objects[0]
         found = recorded(mpijob)
         assert found is not None
         assert found.assumed is assumed
@@ -1048,7 +1053,8 @@ def test_a_record_calls_nothing_optimal_of_which_the_pods_can_use_less():
         assert found.optimal is optimal
     made = planned(a_topology_job(), placement=PAIR, cluster=BOTH).objects[0]
     note = json.loads(made["metadata"]["annotations"]["arena-topo.io/forecast"])
-    assert (note["optimal"], note["boundGBps"]) == (False, note["busBandwidthGBps"])
+    assert note["optimal"] is False
+    assert "boundGBps" not in note
 
 
 JSON = st.recursive(

@@ -17,6 +17,7 @@ from arena_topo.manifests import Binding, Forecast, Guarantee
 from arena_topo.manifests.serialize import object_name
 from arena_topo.solver import Reason, Refusal, Unplaceable, Verdict
 from arena_topo.topology import GPU, NIC, SYS, Link, LinkKind, Machine
+from arena_topo.workflow import estimates
 
 SCREENS = Path(__file__).parent / "screens"
 
@@ -102,13 +103,17 @@ PENDING = mpi_dist(
 PLACED = Forecast(
     state="placed",
     workers=((2, "dgx-0", (1, 2)), (0, "dgx-0", (0, 3)), (1, "dgx-10", ())),
-    bus_bandwidth=20.6,
-    usable=9.0,
+    bus_bandwidth=230.4,
+    usable=46.5,
+    low=40.0,
+    high=50.0,
+    regime="several-hosts",
+    limited_by="NICs",
     tier="leaf",
     binding="template",
     guarantee="node",
     optimal=False,
-    bound=20.6,
+    bound=92.9,
     emulated=True,
 )
 
@@ -274,28 +279,68 @@ def test_a_bandwidth_that_is_not_proven_says_what_could_be_possible():
     found = Forecast(
         state="placed",
         workers=((0, "n", (0, 1)),),
-        bus_bandwidth=40.0,
+        bus_bandwidth=38.4,
+        usable=38.4,
+        low=36.2,
+        high=40.8,
+        regime="nvlink-mesh",
+        limited_by="NVLinks",
         tier="node",
         optimal=False,
-        bound=80.0,
+        bound=76.8,
     )
     shown = output.placement(found, "demo", slots=2)
-    assert "  Bus bandwidth: 40 GB/s inside one node (at most 80 GB/s is possible)\n" in shown
+    assert (
+        "  Bus bandwidth: 38.4 GB/s (36.2 to 40.8), limited by the NVLinks inside one node"
+        " (at most 76.8 GB/s is possible)\n"
+    ) in shown
+
+
+def test_a_record_of_an_older_version_shows_a_bandwidth_without_a_range():
+    found = Forecast(
+        state="placed", workers=((0, "n", (0, 1)),), bus_bandwidth=40.0, usable=40.0, tier="node"
+    )
+    assert "  Bus bandwidth: 40 GB/s, inside one node\n" in output.placement(found, "a", slots=2)
+    assert output.placement_value(found, slots=2)["bandwidth"] is None
+
+
+@pytest.mark.parametrize(
+    ("regime", "limited_by", "tier", "nodes", "words"),
+    [
+        ("nvls", "NVLinks", "node", 1, "the NVLinks inside one node"),
+        ("nvls", "NVLinks", "nvlink", 9, "the NVLinks within one nvlink"),
+        ("bridged-pairs", "PCIe path", "node", 1, "the PCIe path between the bridged pairs of"),
+        ("nvlink-without-ring", "PCIe path", "node", 1, "as no ring of NVLinks joins these GPUs"),
+        ("host-staged", "host memory", "node", 1, "the host memory inside one node"),
+        ("tcp", "network", "node", 1, "TCP between the pods of one node"),
+        ("tcp", "network", "beyond", 2, "TCP between 2 nodes"),
+        ("two-hosts", "NICs", "leaf", 2, "the NICs between 2 nodes within one leaf"),
+        ("several-hosts", "network", "leaf", 3, "the network between 3 nodes within one leaf"),
+        ("two-hosts", "one host inside", "leaf", 2, "what one host reaches inside"),
+        ("telepathy", "minds", "leaf", 2, "the minds within one leaf"),
+    ],
+)
+def test_what_limits_a_bandwidth_is_said_in_words(regime, limited_by, tier, nodes, words):
+    assert words in estimates.limit(regime, limited_by, tier=tier, nodes=nodes)
 
 
 def test_a_network_whose_speed_nobody_gave_is_said_to_be_assumed_wherever_a_placement_is_shown():
     found = Forecast(
         state="placed",
         workers=((0, "n", (0,)), (1, "m", (0,))),
-        bus_bandwidth=1.25,
-        usable=1.25,
+        bus_bandwidth=0.8,
+        usable=0.8,
+        low=0.4,
+        high=1.6,
+        regime="tcp",
+        limited_by="network",
         tier="beyond",
         optimal=True,
-        bound=1.25,
+        bound=0.8,
         assumed=True,
     )
     shown = output.placement(found, "demo", slots=1)
-    assert "  Bus bandwidth: 1.25 GB/s assumed between nodes" in shown
+    assert "GB/s (0.4 to 1.6) assumed, limited by TCP between 2 nodes (proven best)\n" in shown
     assert output.placement_value(found, slots=1)["assumed"] is True
     assert output.placement_value(replace(found, assumed=False), slots=1)["assumed"] is False
 

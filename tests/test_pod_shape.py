@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import subprocess
@@ -24,7 +25,7 @@ from arena_topo.backends.local import engine as local
 from arena_topo.errors import InvalidJob
 from arena_topo.job import Device, EnvVar, KeyValue, MPIJob, PodShape, Quantity
 from arena_topo.manifests import Plan
-from arena_topo.manifests.annotations import HOST_STAGED, job_of, parse_map
+from arena_topo.manifests.annotations import job_of, parse_map
 from arena_topo.manifests.pinning import visible
 from arena_topo.manifests.render import plan as build
 from arena_topo.manifests.versions import ApiVersion
@@ -181,10 +182,8 @@ def test_a_level_that_is_preferred_comes_before_larger_pods():
 
 
 def usable(placement: Placement) -> float:
-    """GB/s by the letter: the bandwidth, or the memory of a node that separate pods share."""
-    nodes = [one.node for one in placement.assignments]
-    shared = len(set(nodes)) < len(nodes)
-    return min(placement.bandwidth, HOST_STAGED) if shared else placement.bandwidth
+    """GB/s that the pods get; without a limit for a single GPU."""
+    return math.inf if placement.bandwidth is None else placement.bandwidth.point
 
 
 def every_shape(job: MPIJob, world: Cluster) -> dict[int, Placement]:
@@ -276,9 +275,9 @@ def test_the_forecast_is_that_of_the_shape_that_runs():
         one: plan(a_job(pod_shape=one, workers=8), None, namespace="n", cluster=world).forecast
         for one in (PodShape.SEPARATE, PodShape.FUSED)
     }
-    assert said[PodShape.SEPARATE].bus_bandwidth == said[PodShape.FUSED].bus_bandwidth == 240
-    assert said[PodShape.SEPARATE].usable == HOST_STAGED
-    assert said[PodShape.FUSED].usable == 240
+    assert said[PodShape.SEPARATE].bus_bandwidth == said[PodShape.FUSED].bus_bandwidth
+    assert said[PodShape.SEPARATE].regime == "tcp"
+    assert said[PodShape.FUSED].usable == said[PodShape.FUSED].bus_bandwidth
 
 
 def test_the_local_engine_fuses_workers_as_well():

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cube_mesh import nvlink
 from fake_api import FakeApi, kubeconfig
 from fake_resources import Refused, Resource
 
@@ -239,8 +240,9 @@ def test_workers_of_a_placed_template_get_their_places_from_the_printed_policies
                 Assignment(worker=index, node=node.name, gpus=chosen)
                 for index, chosen in enumerate(places)
             ),
-            bandwidth=1.0,
-            worst=1.0,
+            bandwidth=nvlink(1.0),
+            inside=nvlink(1.0),
+            worst=nvlink(1.0),
             tier="node",
             proof=Proof(optimal=True, bound=1.0),
         )

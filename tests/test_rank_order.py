@@ -20,7 +20,7 @@ from arena_topo.job import MPIJob, PodShape
 from arena_topo.manifests import Forecast
 from arena_topo.manifests.annotations import parse_map
 from arena_topo.solver import Placement, Request, Unplaceable, cost, place
-from arena_topo.solver.configurations import table as table_of
+from arena_topo.solver.gpu_sets import gpu_sets
 from arena_topo.topology import Cluster, GPUSet, LinkKind, Machine, Tier, count
 from arena_topo.workflow import plan
 
@@ -121,7 +121,7 @@ LOPSIDED = replace(
 @pytest.mark.parametrize("machine", [V100, P100, PCIE, LOPSIDED], ids=lambda one: one.name)
 def test_ranks_of_a_node_follow_the_best_ring_through_their_gpus(machine: Machine, size: int):
     """No other order of the workers, nor of the GPUs along the ring of each, joins them better."""
-    table = table_of(machine.configuration)
+    table = gpu_sets(machine.configuration)
     for gpus in map(GPUSet, range(1, 256)):
         if size < count(gpus) <= (5 if size == 1 else 8) and count(gpus) % size == 0:
             first, *others = groups = table.split(gpus, size)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arena_topo.solver import Policy, Reason, Request, place
-from arena_topo.solver.configurations import Table, table
+from arena_topo.solver.gpu_sets import GPUSets, gpu_sets
 from arena_topo.solver.policy import (
     CROWD,
     ROOM,
@@ -51,14 +51,14 @@ SWITCH, SOCKET, FAR = 2, 1, 0
 
 
 def prices(of: Machine):
-    return spreading(table(of.configuration), proximity(of))
+    return spreading(gpu_sets(of.configuration), proximity(of))
 
 
 # ---------------------------------------------------------------- damage of large machines
 
 
 def test_of_two_meshes_the_broken_one_gives_the_single_gpu():
-    price = damage(table(TWO_MESHES.configuration))
+    price = damage(gpu_sets(TWO_MESHES.configuration))
     broken = gpu_set(range(1, 16))
     found = price.cheapest(broken, 1, 0.0)
     assert found is not None
@@ -66,7 +66,7 @@ def test_of_two_meshes_the_broken_one_gives_the_single_gpu():
 
 
 def test_of_two_meshes_a_pair_leaves_the_quad_and_the_whole_mesh():
-    price = damage(table(TWO_MESHES.configuration))
+    price = damage(gpu_sets(TWO_MESHES.configuration))
     free = gpu_set((*range(8), 8, 9, 10, 11, 12, 15))
     found = price.cheapest(free, 2, 0.0)
     assert found is not None
@@ -74,14 +74,14 @@ def test_of_two_meshes_a_pair_leaves_the_quad_and_the_whole_mesh():
 
 
 def test_of_two_meshes_eight_workers_take_one_whole():
-    price = damage(table(TWO_MESHES.configuration))
+    price = damage(gpu_sets(TWO_MESHES.configuration))
     found = price.cheapest(TWO_MESHES.everything, 8, 120.0)
     assert found is not None
     assert found[1] == GPUSet(0xFF)
 
 
 def test_the_potential_of_two_meshes_is_what_each_of_them_keeps_where_only_one_is_free():
-    large, small = damage(table(TWO_MESHES.configuration)), damage(table(V100.configuration))
+    large, small = damage(gpu_sets(TWO_MESHES.configuration)), damage(gpu_sets(V100.configuration))
     for quad in ((0, 1, 2, 3), (4, 5, 6, 7)):
         assert large.keeps(gpu_set(quad)) == small.keeps(gpu_set(quad))
     assert large.keeps(GPUSet(0xFF)) == large.keeps(GPUSet(0xFF00)) == small.keeps(GPUSet(0xFF))
@@ -89,13 +89,13 @@ def test_the_potential_of_two_meshes_is_what_each_of_them_keeps_where_only_one_i
 
 @given(st.integers(0, 0xFFFF), st.integers(0, 15))
 def test_the_potential_of_a_large_machine_never_falls_when_a_gpu_becomes_free(free, gpu):
-    price = damage(table(TWO_MESHES.configuration))
+    price = damage(gpu_sets(TWO_MESHES.configuration))
     assert price.keeps(GPUSet(free)) <= price.keeps(GPUSet(free | 1 << gpu))
 
 
 @given(st.integers(1, 0xFFF), st.integers(1, 5), st.sampled_from([0.0, 9.0, 40.0, 80.0]))
 def test_the_cheapest_set_of_a_large_machine_is_the_cheapest_of_all(free, size, bandwidth):
-    shape = table(TWO_MESHES.configuration)
+    shape = gpu_sets(TWO_MESHES.configuration)
     price = Damage(shape)
     costs = [
         (price.keeps(GPUSet(free)) - price.keeps(GPUSet(free & ~gpu_set(one))), one)
@@ -117,7 +117,7 @@ def test_where_sets_are_too_many_a_set_that_is_fast_enough_is_found_all_the_same
         )
         for a in range(28)
     )
-    shape = Table(machine("knot", "L40S", links).configuration)
+    shape = GPUSets(machine("knot", "L40S", links).configuration)
     price, whole = Damage(shape), GPUSet((1 << 28) - 1)
     for size in (4, 8, 12):
         best = shape.best(whole, size)
@@ -179,7 +179,7 @@ def test_a_single_gpu_keeps_off_the_busy_switch_then_off_the_busy_socket():
 
 def test_where_packing_fills_the_broken_pair_spreading_opens_another():
     free = gpu_set(range(1, 8))
-    packed = damage(table(PCIE.configuration)).cheapest(free, 1, 0.0)
+    packed = damage(gpu_sets(PCIE.configuration)).cheapest(free, 1, 0.0)
     assert packed is not None
     assert members(packed[1]) == (1,)
 
@@ -208,7 +208,7 @@ def test_no_room_left_behind_makes_up_for_a_busy_neighbour_and_no_socket_for_a_s
 def test_of_equally_quiet_sets_the_one_that_leaves_most_behind_is_cheapest():
     price = prices(PCIE)
     found = price.cheapest(GPUSet(255), 2, 0.0)
-    packed = damage(table(PCIE.configuration)).cheapest(GPUSet(255), 2, 0.0)
+    packed = damage(gpu_sets(PCIE.configuration)).cheapest(GPUSet(255), 2, 0.0)
     assert found == packed
 
 
@@ -216,18 +216,18 @@ def test_spreading_never_takes_a_slower_set():
     """Off the busy sockets there is no double link left."""
     price = prices(DGX1)
     free = gpu_set((0, 3, 4, 5, 6))
-    best = table(DGX1.configuration).best(free, 2)
+    best = gpu_sets(DGX1.configuration).best(free, 2)
     quiet, fast = price.cheapest(free, 2, 0.0), price.cheapest(free, 2, best)
     assert quiet is not None
     assert fast is not None
-    assert table(DGX1.configuration).value(fast[1]) == best == 40
-    assert table(DGX1.configuration).value(quiet[1]) < best
+    assert gpu_sets(DGX1.configuration).value(fast[1]) == best == 40
+    assert gpu_sets(DGX1.configuration).value(quiet[1]) < best
 
 
 @given(st.integers(1, 255), st.integers(1, 4), st.sampled_from([0.0, 9.0, 40.0]))
 def test_the_cheapest_set_of_spreading_is_the_cheapest_of_all(free, size, bandwidth):
     for of in (DGX1, PCIE, HGX):
-        shape, price = table(of.configuration), prices(of)
+        shape, price = gpu_sets(of.configuration), prices(of)
         busy = [gpu for gpu in range(8) if not free >> gpu & 1]
         near = proximity(of)
 
@@ -254,7 +254,7 @@ def test_the_cheapest_set_of_spreading_is_the_cheapest_of_all(free, size, bandwi
 def test_gpus_in_use_that_nobody_can_name_count_as_the_nearest_neighbours():
     price = prices(PCIE)
     assert price.counted(6, 2) // ROOM == (2 * CROWD + 2) * CROWD + 2
-    assert price.counted(6, 2) % ROOM == damage(table(PCIE.configuration)).counted(6, 2)
+    assert price.counted(6, 2) % ROOM == damage(gpu_sets(PCIE.configuration)).counted(6, 2)
     assert price.counted(8, 2) < ROOM
 
 

@@ -143,29 +143,26 @@ def world(tmp_path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
 
 
 def with_rdma(world: World) -> None:
-    """Nodes reach each other at 12.5 GB/s, which is what is assumed of RDMA."""
+    """Nodes offer RDMA, of which nobody says how fast it is."""
     with world.api.lock:
         for found in world.api.tables["nodes"].values():
             found.thing["metadata"].setdefault("labels", {})["topology.kubernetes.io/zone"] = "z"
             found.thing["status"]["allocatable"]["rdma/hca"] = "1"
 
 
-def test_a_submitter_hears_that_other_nodes_would_give_the_pods_more(world: World) -> None:
+def test_a_submitter_hears_what_would_give_the_pods_more(world: World) -> None:
     with_rdma(world)
-    done = world.submit(workers=2, gpus=1)
-    assert done.plan.forecast.usable == 2.25
-    assert (
-        "2 nodes would give these pods 12.5 GB/s (assumed) instead of 2.25: --min-bandwidth 12.5"
-        " places them so"
-    ) in done.notes
+    (rdma,) = world.submit(workers=1, gpus=8).advice or world.submit(
+        "far", workers=2, gpus=8
+    ).advice
+    assert rdma.startswith("--rdma would give these pods ")
 
 
 def test_a_gang_is_placed_where_its_pods_can_use_the_least_bandwidth(world: World) -> None:
-    """Separate pods of one node have 2.25 GB/s; on two nodes these have more."""
-    with_rdma(world)
-    done = world.submit(workers=2, gpus=1, min_bandwidth=10.0)
-    assert done.plan.forecast.usable == 12.5
-    assert len(set(world.nodes())) == 2
+    """Separate pods of one node talk over TCP, which reaches less."""
+    done = world.submit(workers=2, gpus=1, min_bandwidth=5.0)
+    assert done.plan.forecast.usable == pytest.approx(5.657, rel=0.001)
+    assert any("the low end of the range is less than" in note for note in done.plan.notes)
     with pytest.raises(Unplaceable, match="can never be placed"):
         world.submit("other", workers=2, gpus=1, min_bandwidth=13.0)
 
@@ -173,10 +170,10 @@ def test_a_gang_is_placed_where_its_pods_can_use_the_least_bandwidth(world: Worl
 def test_a_gang_that_no_kubelet_can_be_held_to_waits_and_keeps_nothing_from_others(
     world: World,
 ) -> None:
-    """Which of the free GPUs the workers get is the kubelet's choice here, at worst 9 GB/s."""
+    """The kubelet picks the GPUs of the workers here, at worst a set without a ring."""
     first = world.submit("first", workers=1, gpus=4, min_bandwidth=30.0)
-    assert "at worst 9 GB/s" in world.reason("first")
-    assert first.nearest == "fits now with --min-bandwidth 9"
+    assert "at worst 9.97 GB/s (4.99 to " in world.reason("first")
+    assert first.nearest == "fits now with --min-bandwidth 9.97"
     world.quiet("first")
     world.submit("second", workers=2, gpus=8)
     assert len(set(world.nodes("second"))) == 2

@@ -69,7 +69,7 @@ def test_nothing_agrees_where_no_line_tells_how_ranks_are_joined():
 
 
 def test_one_gpu_pods_of_a_node_that_meet_over_the_network_lack_a_common_host():
-    planned = plan(("a", (0,)), ("a", (3,)), usable=2.25)
+    planned = plan(("a", (0,)), ("a", (3,)), usable=5.66, regime="tcp")
     one = only(read(spoken(2, 1, through("", "NET/Socket/0", 1)), planned))
     assert one.kind is Kind.APART
     assert one.planned == "NVLink"
@@ -87,16 +87,16 @@ def test_one_gpu_pods_of_a_node_that_meet_over_the_network_lack_a_common_host():
 
 def test_what_the_plan_has_counted_with_is_no_surprise():
     lines = spoken(2, 1, through("", "NET/Socket/0", 1))
-    foretold = plan(("a", (0,)), ("a", (3,)), usable=2.25)
+    foretold = plan(("a", (0,)), ("a", (3,)), usable=5.66, regime="tcp")
     assert read(lines, foretold).agrees
-    surprising = plan(("a", (0,)), ("a", (3,)), usable=80.0)
+    surprising = plan(("a", (0,)), ("a", (3,)), usable=76.8, regime="nvlink-mesh")
     assert not read(lines, surprising).agrees
     assert not only(read(lines, surprising)).foretold
 
 
 def test_pods_that_share_a_host_id_and_still_use_the_network_have_no_cause_in_the_lines():
     lines = spoken(2, 1, through("", "NET/Socket/0", 1), settings=["NCCL_HOSTID=a/team/demo"])
-    one = only(read(lines, plan(("a", (0,)), ("a", (3,)), usable=2.25)))
+    one = only(read(lines, plan(("a", (0,)), ("a", (3,)), usable=5.66, regime="tcp")))
     assert one.cause is None
     assert not one.foretold
     assert one.said[-1] == "NCCL_HOSTID set by environment to a/team/demo."
@@ -549,7 +549,7 @@ def test_two_complaints_of_one_class_have_their_own_advice():
 
 def test_pods_of_one_host_name_are_not_told_apart_by_names():
     lines = spoken(2, 1, through("", "NET/Socket/0", 1), host=lambda _: "a")
-    one = only(read(lines, plan(("a", (0,)), ("a", (3,)), usable=80.0)))
+    one = only(read(lines, plan(("a", (0,)), ("a", (3,)), usable=76.8, regime="nvlink-mesh")))
     assert one.kind is Kind.APART
     assert one.cause is None
     assert one.hint == "--pod-shape fused makes one pod of the workers of a node"

@@ -1085,8 +1085,12 @@ def test_a_job_that_runs_says_where_with_which_bandwidth_and_how_firmly():
     forecast = Forecast(
         state="placed",
         workers=((0, "b", (0, 3)), (1, "a", (1, 2)), (2, "b", (4, 5))),
-        bus_bandwidth=21.83,
-        usable=2.25,
+        bus_bandwidth=76.8,
+        usable=46.5,
+        low=40.0,
+        high=50.0,
+        regime="several-hosts",
+        limited_by="NICs",
         tier="leaf",
         optimal=True,
         binding="gates",
@@ -1096,22 +1100,32 @@ def test_a_job_that_runs_says_where_with_which_bandwidth_and_how_firmly():
     said = verdict(Case(status=runs_there, now=NOW))
     assert said.what == "the job runs on a (GPUs 1,2), b (GPUs 0,3; 4,5)"
     assert said.why == (
-        "21.83 GB/s of bus bandwidth between nodes, within one leaf, the best that there was;"
-        " pods of this shape can use 2.25 GB/s; each worker has these GPUs, by gates"
+        "46.5 GB/s (40 to 50) of bus bandwidth, limited by the NICs between 2 nodes within one"
+        " leaf, the best that there was; one host would reach 76.8 GB/s there; each worker has"
+        " these GPUs, by gates"
     )
     guessed = replace(runs_there, forecast=replace(forecast, optimal=False, assumed=True))
     assert verdict(Case(status=guessed, now=NOW)).why.startswith(
-        "21.83 GB/s of bus bandwidth between nodes, within one leaf (an assumed speed);"
+        "46.5 GB/s (40 to 50) (assumed) of bus bandwidth, limited by the NICs between 2 nodes"
+        " within one leaf;"
     )
     # The recorded GPUs are not those that the kubelet picks.
     many = tuple((index, f"n{index}", (0, 3)) for index in range(7))
     forecast = replace(
-        forecast, workers=many, guarantee="node", confirmed=False, optimal=False, usable=None
+        forecast,
+        workers=many,
+        guarantee="node",
+        confirmed=False,
+        optimal=False,
+        regime=None,
+        low=None,
+        high=None,
+        bus_bandwidth=46.5,
     )
     said = verdict(Case(status=replace(runs_there, forecast=forecast), now=NOW))
     assert said.what == "the job runs on n0, n1, n2, n3 and 3 more nodes"
     assert said.why == (
-        "21.83 GB/s of bus bandwidth between nodes, within one leaf; each worker has its node, and"
+        "46.5 GB/s of bus bandwidth, between 7 nodes within one leaf; each worker has its node, and"
         " the kubelet picked the GPUs, by gates, unconfirmed"
     )
     plain = case(mpijob(RUNNING), launcher(**runs()), worker(0, "Running", node="a", **runs()))

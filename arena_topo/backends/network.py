@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from arena_topo.bandwidth import lane_rate
 from arena_topo.errors import UnreadableTopology
-from arena_topo.solver import cost
 from arena_topo.topology import (
-    UNKNOWN_NETWORK,
     Machine,
     NodeName,
     Tier,
@@ -62,11 +61,12 @@ def rdma_resource(offers: Iterable[str]) -> str | None:
     `rdma/...` is the prefix of Mellanox/k8s-rdma-shared-dev-plugin; the names of GKE
     (networking.gke.io.networks/rdma-0) and OKE (nvidia.com/sriov-rdma-vf) hold the word.
     """
-    return min(filter(_is_rdma, offers), default=None)
+    return min(filter(is_rdma, offers), default=None)
 
 
 @lru_cache(maxsize=1024)
-def _is_rdma(resource: str) -> bool:
+def is_rdma(resource: str) -> bool:
+    """Whether a resource of Kubernetes stands for RDMA."""
     return resource in _RDMA_NAMES or "rdma" in resource
 
 
@@ -116,15 +116,15 @@ def joining(
 
 
 def _guesses(found: fabric.Fabric, resources: Collection[str]) -> dict[str, str]:
-    """For each level whose bandwidth nobody gave, what it rests on."""
+    """For each level whose bandwidth nobody gave, what is known of it."""
     named = sorted(resources)
     more = ", ..." if named[1:] else ""
-    slow = ""
+    without = ""
     if found.limits:
         first = min(found.limits, key=natural)
         others = len(found.limits) - 1
-        slow = f"with node {first}" + (f" and {others} others" if others else "")
-        slow += ", which offer none" if others else ", which offers none"
+        without = f" (node {first} and {others} others offer none)" if others else ""
+        without = without or f" (node {first} offers none)"
     guesses: dict[str, str] = {}
     for name, rate in [
         (BEYOND, found.beyond),
@@ -133,12 +133,10 @@ def _guesses(found: fabric.Fabric, resources: Collection[str]) -> dict[str, str]
         if name not in found.assumed:
             continue
         where = "the network between nodes" if name == BEYOND else f"the network within one {name}"
-        why, less = f"nothing says how fast {where} is", ""
+        why = f"nothing says how fast {where} is"
         if named and rate == RDMA_RATE:
-            why = f"nodes offer RDMA ({named[0]}{more}), but do not say how fast it is"
-            if slow:
-                less = f", and {UNKNOWN_NETWORK:g} GB/s {slow}"
-        guesses[name] = f"{why}: {rate:g} GB/s is assumed{less}; --fabric FILE says better"
+            why = f"nodes offer RDMA ({named[0]}{more}){without}, but do not say how fast it is"
+        guesses[name] = f"{why}; --fabric FILE says it"
     return guesses
 
 
@@ -173,7 +171,7 @@ def _reach_of(model: str | None) -> tuple[bool, float | None]:
     known = MODELS.get(model or "")
     if known is None or known.nvlinks is None:
         return True, None
-    return (True, known.nvlinks * cost.lane_rate(model)) if known.domain else (False, None)
+    return (True, known.nvlinks * lane_rate(model)) if known.domain else (False, None)
 
 
 def _best(

@@ -541,6 +541,7 @@ def _node(one: Object, known: _Known, joined: network.Network, use: Use, notes: 
             and any(taint.key == TAINT and taint.effect == "NoSchedule" for taint in taints)
         ),
         foreign=use.foreign,
+        rdma=_rdma(status) or "",
         domains=joined.domains[NodeName(name)],
         network=joined.limits.get(NodeName(name), math.inf),
     )

@@ -17,9 +17,10 @@ g is the GPUs of a host, n those of the job, S the bytes that are reduced.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -36,6 +37,7 @@ from arena_topo.topology import (
     members,
 )
 from arena_topo.topology.models import MODELS, MOST_LANES, Architecture, Model
+from arena_topo.topology.nics import NICs
 
 ASSUMED_LANE_RATE = 20.0
 """GB/s per NVLink and direction where the GPU model is not known: V100's and A100's (topo.h)."""
@@ -58,6 +60,9 @@ PCIe: three bridges of four links); more come from an NVSwitch of which two GPUs
 
 NVLS_FROM = {Architecture.HOPPER: 5, Architecture.BLACKWELL: 6}
 """GPUs of one host from which NCCL chooses NVLS; measured on H100, H200 and B200 by GPU count."""
+
+SOCKETS = fitted.UNKNOWN_NETWORK[1] / fitted.TCP_SHARE
+"""GB/s of a network of known rate over which sockets reach what they reach of an unknown one."""
 
 EFFORT = 100_000
 """Steps for packing rings; a DGX-1 takes fewer than 2,000."""
@@ -95,6 +100,10 @@ class Regime(StrEnum):
     TWO_HOSTS = "two-hosts"
     HOSTS = "several-hosts"
     TCP = "tcp"
+
+
+BETWEEN_HOSTS = frozenset({Regime.TWO_HOSTS, Regime.HOSTS, Regime.TCP})
+"""The regimes of GPUs that NCCL takes for those of several hosts."""
 
 
 class Limit(StrEnum):
@@ -175,15 +184,17 @@ def estimate(
     *,
     algorithm: Algorithm | None = None,
     wire: Wire | None = None,
+    network: float | None = None,
     nvls: bool = True,
     constants: Constants = FITTED,
 ) -> Estimate | None:
     """The bus bandwidth of an all-reduce among all GPUs of these hosts; None for a single GPU.
 
     Without `algorithm` it is NCCL's own choice, for which `nvls` says whether NVLS may be taken
-    (NCCL_NVLS_ENABLE). `wire` joins the hosts; None means RDMA where the chosen GPUs have NICs of
-    known speed, else a network of which nothing is known. NotModelled for an algorithm of which
-    there are no measured rows on such hosts.
+    (NCCL_NVLS_ENABLE). `wire` joins the hosts; None means RDMA where the chosen GPUs have NICs,
+    else a network of which nothing is known. `network` is GB/s that the network lets each machine
+    send, where somebody said so: NICs of known speed count up to it, assumed ones not at all.
+    NotModelled for an algorithm of which there are no measured rows on such hosts.
     """
     ranks = sum(host.size for host in hosts)
     if not all(host.size for host in hosts) or not hosts:
@@ -199,8 +210,57 @@ def estimate(
         for host in kinds.values()
         if host.size > 1
     ]
-    outer = _between(hosts, ranks, algorithm, wire, constants)
+    local = len({machine.name for host in hosts for machine, _ in host.parts}) == 1
+    job = _Job(hosts=len(hosts), ranks=ranks, local=local)
+    outer = _between(hosts, job, algorithm, wire, network, constants)
     return _least(outer, inner, ranks)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Job:
+    """What of a whole job decides its traffic: its hosts and GPUs; `local`: on one machine."""
+
+    hosts: int
+    ranks: int
+    local: bool
+
+
+def _once(job: _Job, algorithm: Algorithm | None = None) -> float:
+    """How often the NICs of a host count: on two hosts a tree sends each byte once."""
+    if job.hosts == _PAIR and algorithm is not Algorithm.RING:
+        return 2 * (job.ranks - 1) / job.ranks
+    return 1.0
+
+
+def limit(
+    hosts: Sequence[Host],
+    *,
+    among: int | None,
+    ranks: int,
+    wire: Wire,
+    network: float | None = None,
+) -> float:
+    """GB/s that a job gets as far as its hosts on one machine limit it.
+
+    The job has `among` hosts in all, None if there are no others, and `ranks` GPUs. `network` is as
+    for `estimate`, infinite for one whose rate somebody gave, whatever it is. The point of
+    `estimate` is the least of this over the machines of a job, and of `network_limit`.
+    """
+    kinds = {_likeness(host): host for host in hosts if host.size > 1}
+    job = _Job(hosts=among or len(hosts), ranks=ranks, local=among is None)
+    inner = [
+        _ceiling(host, job.hosts, None, nvls=True, constants=FITTED).point
+        for host in kinds.values()
+    ]
+    return min([_between(hosts, job, None, wire, network, FITTED).point, *inner])
+
+
+def network_limit(network: float, *, among: int, ranks: int, wire: Wire) -> float:
+    """GB/s that a job of so many hosts and GPUs gets as far as a network of so many limits it."""
+    if wire is Wire.TCP:
+        low, high = _socket_range(network)
+        return math.sqrt(low * high)
+    return FITTED.network.value * _once(_Job(hosts=among, ranks=ranks, local=False)) * network
 
 
 def inside(
@@ -211,85 +271,176 @@ def inside(
     constants: Constants = FITTED,
 ) -> Estimate:
     """The bus bandwidth of two or more GPUs of one host; NotModelled as `estimate`."""
+    parts = tuple((Facts(machine, constants), gpus) for machine, gpus in host.parts)
+    return _inside(parts, p2p=host.p2p, algorithm=algorithm, nvls=nvls)
+
+
+class Facts:
+    """What of a machine decides the bandwidth of its sets of GPUs, worked out once for all of them.
+
+    `inside` gives what the function of that name gives for the same GPUs alone on one host.
+    """
+
+    def __init__(self, machine: Machine, constants: Constants = FITTED) -> None:
+        self.machine = machine
+        self.constants = constants
+        self.measured = dict(machine.measured)
+        name = machine.model
+        self.model = MODELS.get(name or "")
+        self.lane_rate = lane_rate(name)
+
+    def inside(
+        self,
+        gpus: GPUSet,
+        *,
+        p2p: bool | None = None,
+        algorithm: Algorithm | None = None,
+        nvls: bool = True,
+    ) -> Estimate:
+        """The bus bandwidth of two or more GPUs of this machine; NotModelled as `estimate`."""
+        return _inside(((self, gpus),), p2p=p2p, algorithm=algorithm, nvls=nvls)
+
+    def in_domain(self, gpus: GPUSet, ranks: int) -> float:
+        """GB/s of an NVLink domain of `ranks` GPUs as far as these limit it; 0 off the switch."""
+        part = ((self, gpus),)
+        if not self.machine.nvswitch or not _switched(part):
+            return 0.0
+        return _computed(part, p2p=None, algorithm=None, nvls=True, ranks=ranks).point
+
+    @functools.cached_property
+    def nvlinks(self) -> list[list[int]]:
+        """NVLinks between every two GPUs, as nvidia-smi counts them."""
+        return packing.lanes(self.machine.links)
+
+    @functools.cached_property
+    def lanes(self) -> list[list[int]]:
+        """NVLinks that lead straight from GPU to GPU."""
+        if self.machine.nvswitch:
+            # Behind a switch no GPU has lanes to one other: those off the fabric have only PCIe.
+            return [[0] * len(row) for row in self.nvlinks]
+        return self.nvlinks
+
+    @functools.cached_property
+    def generation(self) -> int | None:
+        """The PCIe generation of the slots, else that of the GPU model."""
+        return _generation(self.machine)
+
+    @functools.cached_property
+    def doubling(self) -> float:
+        """How much faster PCIe is than at the generation of the constants."""
+        return 2.0 ** ((self.generation or ASSUMED_GENERATION) - ASSUMED_GENERATION)
+
+    @functools.cached_property
+    def rates(self) -> list[list[float]]:
+        """GB/s between every two GPUs, 0 from a GPU to itself."""
+        links = self.machine.links
+        kinds = {link for row in links for link in row if link is not None}
+        known = {link: self.rate(link) for link in kinds}
+        return [[0.0 if link is None else known[link] for link in row] for row in links]
+
+    def rate(self, link: Link) -> float:
+        """GB/s of a link that leads straight from GPU to GPU, all its lanes together."""
+        if link.kind is LinkKind.NVLINK and not self.machine.nvswitch:
+            return link.lanes * self.lane_rate
+        return _path(link.kind, self.constants).value * self.doubling
+
+    @functools.cached_property
+    def doubts(self) -> frozenset[str]:
+        """What of the machine nobody said."""
+        return frozenset(_doubts(self.machine))
+
+
+_Parts = tuple[tuple[Facts, GPUSet], ...]
+
+
+def _inside(
+    parts: _Parts, *, p2p: bool | None, algorithm: Algorithm | None, nvls: bool
+) -> Estimate:
+    computed = _computed(parts, p2p=p2p, algorithm=algorithm, nvls=nvls)
+    facts, gpus = parts[0]
+    measured = facts.measured.get(gpus) if len(parts) == 1 and algorithm is None else None
+    if measured is None:
+        return computed
+    return replace(computed, point=measured, low=measured, high=measured, assumed=())
+
+
+def _computed(
+    parts: _Parts,
+    *,
+    p2p: bool | None,
+    algorithm: Algorithm | None,
+    nvls: bool,
+    ranks: int | None = None,
+) -> Estimate:
     if algorithm is Algorithm.TREE:
         raise NotModelled("no measured row has NCCL_ALGO=Tree on a single host")
-    machine, gpus = host.parts[0]
-    lanes = _switched(host)
+    facts, _ = parts[0]
+    constants = facts.constants
+    size = sum(count(some) for _, some in parts) if ranks is None else ranks
+    lanes = _switched(parts)
     if lanes:
-        form = lanes * _lane_rate(machine)
-        known = _model(machine)
+        form = lanes * facts.lane_rate
+        known = facts.model
         reduced = constants.nvls.get(known.architecture) if known else None
         if known is not None and reduced is not None and algorithm is not Algorithm.RING:
-            enough = nvls and host.size >= NVLS_FROM[known.architecture]
+            enough = nvls and size >= NVLS_FROM[known.architecture]
             if enough or algorithm is Algorithm.NVLS:
-                at = min(host.size, FLAT)
+                at = min(size, FLAT)
                 form *= 2 * (at - 1) / (at + 1)
-                return _made(host, Regime.NVLS, form, reduced, constants)
+                return _made(parts, Regime.NVLS, form, reduced, constants)
         if algorithm is not Algorithm.NVLS:
-            return _made(host, Regime.SWITCH, form, constants.nvlink, constants)
+            return _made(parts, Regime.SWITCH, form, constants.nvlink, constants)
     if algorithm is Algorithm.NVLS:
         raise NotModelled("NVLS needs Hopper or Blackwell GPUs behind an NVSwitch")
-    if len(host.parts) > 1:
+    if len(parts) > 1:
         raise ValueError("GPUs of several machines are one host only in an NVLink domain")
-    matrix = packing.lanes(machine.links)
-    if machine.nvswitch:
-        # Behind a switch no GPU has lanes to one other: those off the fabric have only PCIe.
-        matrix = [[0] * len(row) for row in matrix]
-    return _direct(host, machine, gpus, matrix, constants)
+    return _direct(parts[0], p2p=p2p)
 
 
-def _direct(
-    host: Host, machine: Machine, gpus: GPUSet, matrix: list[list[int]], constants: Constants
-) -> Estimate:
+def _direct(part: tuple[Facts, GPUSet], *, p2p: bool | None) -> Estimate:
     """GPUs that no switch joins: over NVLink rings where there are any, else over PCIe."""
+    facts, gpus = part
+    parts, constants = (part,), facts.constants
+    matrix = facts.lanes
     inside_set = members(gpus)
-    rate = _lane_rate(machine)
+    rate = facts.lane_rate
     joined = _components(matrix, inside_set)
     lanes = [matrix[one][other] for one in inside_set for other in inside_set if one < other]
     if len(inside_set) == _PAIR and lanes[0]:
         alone = len(_components(matrix, range(len(matrix)), inside_set[0])[0]) == _PAIR
         if alone and lanes[0] <= MOST_BRIDGED:
-            return _made(host, Regime.BRIDGE, lanes[0] * rate, constants.bridge, constants)
-        return _made(host, Regime.MESH, lanes[0] * rate, constants.nvlink, constants)
+            return _made(parts, Regime.BRIDGE, lanes[0] * rate, constants.bridge, constants)
+        return _made(parts, Regime.MESH, lanes[0] * rate, constants.nvlink, constants)
     if len(inside_set) >= _RING:
-        rings = packing.ring_bounds(matrix, gpus, effort=EFFORT)[0]
+        rings = packing.ring_bounds(matrix, gpus, effort=EFFORT)[0] if len(joined) == 1 else 0
         form = rate * max((len(inside_set) - 1) * min(lanes), 2 * rings)
         if form:
-            return _made(host, Regime.MESH, form, constants.nvlink, constants)
-    allowed = host.p2p
+            return _made(parts, Regime.MESH, form, constants.nvlink, constants)
+    allowed = p2p
     if allowed is None:
-        known = _model(machine)
-        allowed = known.p2p if known else True
+        allowed = facts.model.p2p if facts.model else True
     if not allowed:
-        return _staged(host, machine, constants)
-    return _over_pcie(host, machine, gpus, joined, constants)
+        return _staged(facts, gpus, constants)
+    return _over_pcie(facts, gpus, joined, constants)
 
 
 def _over_pcie(
-    host: Host,
-    machine: Machine,
-    gpus: GPUSet,
-    joined: Sequence[frozenset[int]],
-    constants: Constants,
+    facts: Facts, gpus: GPUSet, joined: Sequence[frozenset[int]], constants: Constants
 ) -> Estimate:
-    generation = _generation(machine) or ASSUMED_GENERATION
-    doubling = 2.0 ** (generation - ASSUMED_GENERATION)
-    rates = [
-        [0.0 if link is None else _rate(link, machine, doubling, constants) for link in row]
-        for row in machine.links
-    ]
+    parts = ((facts, gpus),)
+    rates, doubling = facts.rates, facts.doubling
     order = packing.ring_order(rates, gpus)
     pairs = [(one, order[place - 1]) for place, one in enumerate(order)]
     slowest = min(pairs, key=lambda pair: rates[pair[0]][pair[1]])
-    kind = machine.link(*slowest).kind
+    kind = facts.machine.link(*slowest).kind
     path = _path(kind, constants)
     if len(joined) > 1 and all(len(one) >= _PAIR for one in joined):
         # A ring enters a pair at one card and leaves it at the other: its mirror image fits too.
         form = 2 * doubling * path.value
-        return _made(host, Regime.ISLANDS, form, constants.islands, constants)
+        return _made(parts, Regime.ISLANDS, form, constants.islands, constants)
     if len(joined) == 1:
-        return _made(host, Regime.NO_RING, doubling, _relayed(path), constants)
-    return _made(host, Regime.PCIE, doubling, path, constants)
+        return _made(parts, Regime.NO_RING, doubling, _relayed(path), constants)
+    return _made(parts, Regime.PCIE, doubling, path, constants)
 
 
 def _relayed(path: Factor) -> Factor:
@@ -297,16 +448,16 @@ def _relayed(path: Factor) -> Factor:
     return replace(path, low=path.value * fitted.UNRELAYED, high=path.value * fitted.RELAYED)
 
 
-def _staged(host: Host, machine: Machine, constants: Constants) -> Estimate:
+def _staged(facts: Facts, gpus: GPUSet, constants: Constants) -> Estimate:
     staged = replace(constants.staged, low=min(constants.staged.low, fitted.STAGED_LOW))
-    known = machine.pcie_generation
+    known = facts.machine.pcie_generation
     if known is not None:
         port = _path(LinkKind.PIX, constants).value * 2.0 ** (known - ASSUMED_GENERATION)
         staged = replace(
             staged, value=min(staged.value, port), high=min(staged.high, port * fitted.PORT_HIGH)
         )
         staged = replace(staged, low=min(staged.low, staged.value))
-    return _made(host, Regime.STAGED, 1.0, staged, constants)
+    return _made(((facts, gpus),), Regime.STAGED, 1.0, staged, constants)
 
 
 # ---------------------------------------------------------------- between hosts
@@ -340,82 +491,125 @@ def _ceiling(
     return ring
 
 
-def _between(
+def _between(  # noqa: PLR0917  what a job is, and how it is joined
     hosts: Sequence[Host],
-    ranks: int,
+    job: _Job,
     algorithm: Algorithm | None,
     wire: Wire | None,
+    network: float | None,
     constants: Constants,
 ) -> Estimate:
     """What the network lets through, whatever the hosts are inside."""
-    rails, assumed = _rails(hosts, constants)
-    doubts = {note for host in hosts for note in _doubts(host)}
-    sockets = wire is Wire.TCP or (wire is None and rails is None)
-    if sockets and len({machine.name for host in hosts for machine, _ in host.parts}) == 1:
-        return _local(ranks, constants, tuple(sorted(doubts)))
-    if sockets:
-        return _tcp(hosts, ranks, constants, tuple(sorted(doubts)))
-    if rails is None:
-        raise ValueError("no NIC reaches the chosen GPUs")
+    machines = {machine.name: machine for host in hosts for machine, _ in host.parts}
+    looks = {(id(one.links), id(one.gpus), one.knowledge): one for one in machines.values()}
+    doubts = {note for one in looks.values() for note in _doubts(one)}
+    if job.local:
+        # Between pods of one machine nothing of the network is in the way but its NICs.
+        network = None
+    if wire is None:
+        wire = Wire.RDMA if all(one.nics for one in machines.values()) else Wire.TCP
+    if wire is Wire.TCP:
+        if job.local:
+            return _local(job.ranks, constants, tuple(sorted(doubts)))
+        return _tcp(hosts, job.ranks, network, constants, tuple(sorted(doubts)))
+    rails, assumed = _rails(hosts, network, constants)
+    limit = Limit.NETWORK if network is not None and rails.value >= network else Limit.NICS
     notes = tuple(sorted(doubts | assumed))
     net = constants.network
-    if len(hosts) == _PAIR and algorithm is not Algorithm.RING:
-        once = 2 * (ranks - 1) / ranks
+    once = _once(job, algorithm)
+    if job.hosts == _PAIR and algorithm is not Algorithm.RING:
         low = min(net.low * once, fitted.RING_OF_OLD)
         regime = Regime.TWO_HOSTS
     else:
-        once, low, regime = 1.0, net.low, Regime.HOSTS
+        low, regime = net.low, Regime.HOSTS
     point = net.value * once * rails.value
     return Estimate(
         point=point,
         low=min(low * rails.low, point),
         high=min(net.high, 1.0) * once * rails.high,
         regime=regime,
-        limited_by=Limit.NICS,
+        limited_by=limit,
         latency=constants.latency["network"],
-        ranks=ranks,
+        ranks=job.ranks,
         assumed=notes,
     )
 
 
-def _rails(hosts: Sequence[Host], constants: Constants) -> tuple[Factor | None, set[str]]:
-    """GB/s of the NICs that the weakest host uses, None where one has none; and what is assumed."""
-    users: Counter[tuple[str, str]] = Counter()
-    used: list[list[tuple[Machine, int, set[int]]]] = []
-    for host in hosts:
-        parts = []
+def usual_nics(machine: Machine) -> Machine:
+    """The machine with NICs as its like usually has, of assumed speed, where it tells none."""
+    if machine.nics:
+        return machine
+    known = _model(machine)
+    number = len(machine.gpus) if known is not None and known.nic else 1
+    return NICs(number=number, speed=None).of(machine)
+
+
+def _rails(
+    hosts: Sequence[Host], network: float | None, constants: Constants
+) -> tuple[Factor, set[str]]:
+    """GB/s that the weakest host sends over its NICs and the network, and what is assumed of it.
+
+    Where the rate of the network is known, NICs of assumed speed do not count.
+    """
+    machines: dict[str, Machine] = {}
+    pods: dict[str, list[tuple[int, GPUSet]]] = {}
+    for at, host in enumerate(hosts):
         for machine, gpus in host.parts:
-            cards = {card for gpu in members(gpus) for card in _chosen(machine, gpu)}
-            users.update((machine.name, machine.nics[card].name) for card in cards)
-            parts.append((machine, count(gpus), cards))
-        used.append(parts)
-    assumed: set[str] = set()
-    totals: list[list[float]] = []
-    for parts in used:
-        total = [0.0, 0.0, 0.0]
-        for machine, many, cards in parts:
-            rates = [0.0, 0.0, 0.0]
-            for card in cards:
-                nic = machine.nics[card]
-                speed, note = _speed(nic, machine)
-                assumed |= {note} if note else set()
-                share = 1 / users[machine.name, nic.name]
-                rates[0] += share * speed.value
-                rates[1] += share * speed.low
-                rates[2] += share * speed.high
-            generation = _generation(machine)
-            if generation is not None:
-                port = _path(LinkKind.PIX, constants).value
-                port *= 2.0 ** (generation - ASSUMED_GENERATION)
-                # The efficiency of NICs and of ports is the same loss, counted once.
-                rates = [min(rate, many * port / constants.network.value) for rate in rates]
-            total = [one + rate for one, rate in zip(total, rates, strict=True)]
-        totals.append(total)
+            machines[machine.name] = machine
+            pods.setdefault(machine.name, []).append((at, gpus))
+    totals = [(0.0, 0.0, 0.0)] * len(hosts)
+    doubts: list[frozenset[str]] = [frozenset()] * len(hosts)
+    # Most machines of a job are alike, and are used alike.
+    known: dict[tuple[object, ...], list[tuple[_Range, frozenset[str]]]] = {}
+    for name, machine in machines.items():
+        used = tuple(gpus for _, gpus in pods[name])
+        key = (id(machine.nics), id(machine.links), id(machine.gpus), used)
+        if key not in known:
+            known[key] = list(_sent(usual_nics(machine), used, constants))
+        for (at, _), (sent, notes) in zip(pods[name], known[key], strict=True):
+            value, low, high = totals[at]
+            totals[at] = (value + sent[0], low + sent[1], high + sent[2])
+            doubts[at] |= notes
+    if network is not None:
+        totals = [
+            (network,) * 3
+            if guessed
+            else (min(value, network), min(low, network), min(high, network))
+            for (value, low, high), guessed in zip(totals, doubts, strict=True)
+        ]
     value, low, high = (min(column) for column in zip(*totals, strict=True))
-    return (Factor(value=value, low=low, high=high) if value else None), assumed
+    assumed = set() if network is not None else set().union(*doubts)
+    return Factor(value=value, low=low, high=high), assumed
 
 
-def _chosen(machine: Machine, gpu: int) -> tuple[int, ...]:
+_Range = tuple[float, float, float]
+
+
+def _sent(
+    machine: Machine, pods: Sequence[GPUSet], constants: Constants
+) -> Iterator[tuple[_Range, frozenset[str]]]:
+    """GB/s that each pod of a machine sends over its NICs, with its ends, and what is assumed."""
+    near = [nearest_nics(machine, gpu) for gpu in range(len(machine.gpus))]
+    speeds = [_speed(nic, machine) for nic in machine.nics]
+    cards = [{card for gpu in members(gpus) for card in near[gpu]} for gpus in pods]
+    users = Counter(card for own in cards for card in own)
+    generation = _generation(machine)
+    for gpus, own in zip(pods, cards, strict=True):
+        sent = [0.0, 0.0, 0.0]
+        for card in own:
+            speed = speeds[card][0]
+            for at, one in enumerate((speed.value, speed.low, speed.high)):
+                sent[at] += one / users[card]
+        if generation is not None:
+            port = _path(LinkKind.PIX, constants).value * 2.0 ** (generation - ASSUMED_GENERATION)
+            # The efficiency of NICs and of ports is the same loss, counted once.
+            most = count(gpus) * port / constants.network.value
+            sent = [min(one, most) for one in sent]
+        notes = frozenset(speeds[card][1] for card in own) - {""}
+        yield (sent[0], sent[1], sent[2]), notes
+
+
+def nearest_nics(machine: Machine, gpu: int) -> tuple[int, ...]:
     """The NICs that a GPU uses: the nearest among its fastest.
 
     NCCL takes the way with most bandwidth first, then the shortest (src/graph/search.cc,
@@ -449,36 +643,42 @@ SLOWEST_RAIL, FASTEST_RAIL = 12.5, 50.0
 
 
 def _tcp(
-    hosts: Sequence[Host], ranks: int, constants: Constants, notes: tuple[str, ...]
+    hosts: Sequence[Host],
+    ranks: int,
+    network: float | None,
+    constants: Constants,
+    notes: tuple[str, ...],
 ) -> Estimate:
     """Sockets between machines: a share of one NIC, which the pods of a machine share.
 
     A NIC of which nobody told the speed tells nothing: pods without RDMA seldom use the rails.
     """
     pods = Counter(name for host in hosts for name in {machine.name for machine, _ in host.parts})
-    rates = [
-        max((nic.speed or 0.0 for nic in machine.nics), default=0.0) / pods[machine.name]
-        for host in hosts
-        for machine, _ in host.parts
-    ]
-    if not min(rates):
-        return _unknown(ranks, constants, notes)
-    high = min(fitted.TCP_SHARE * min(rates), fitted.MOST_TCP)
-    low = max(min(fitted.UNKNOWN_NETWORK[0], high / 2), high / fitted.TCP_WIDTH)
+    machines = {machine.name: machine for host in hosts for machine, _ in host.parts}
+    rates = {
+        max((nic.speed or 0.0 for nic in machine.nics), default=0.0) / pods[name]
+        for name, machine in machines.items()
+    }
+    known = [rate for rate in rates if rate] + ([] if network is None else [network])
+    ranges = [_socket_range(min(known))] if known else []
+    if network is None and 0.0 in rates:
+        ranges.append(fitted.UNKNOWN_NETWORK)
+        if ranges[0] >= fitted.UNKNOWN_NETWORK:
+            notes = (*notes, "a network of which nothing is known: TCP")
+    low, high = min(ranges)
     return _sockets(low, high, ranks, constants, notes)
+
+
+def _socket_range(rate: float) -> tuple[float, float]:
+    """GB/s that sockets get at least and at most of a network of known rate."""
+    high = min(fitted.TCP_SHARE * rate, fitted.MOST_TCP)
+    return max(min(fitted.UNKNOWN_NETWORK[0], high / 2), high / fitted.TCP_WIDTH), high
 
 
 def _local(ranks: int, constants: Constants, notes: tuple[str, ...]) -> Estimate:
     """Sockets between pods of one machine, which its memory carries."""
     low, high = fitted.LOCAL_TCP
     return _sockets(low, high, ranks, constants, notes)
-
-
-def _unknown(ranks: int, constants: Constants, notes: tuple[str, ...]) -> Estimate:
-    """A network of which nothing is known."""
-    low, high = fitted.UNKNOWN_NETWORK
-    note = "a network of which nothing is known: TCP"
-    return _sockets(low, high, ranks, constants, (*notes, note))
 
 
 def _sockets(
@@ -517,16 +717,23 @@ def _least(outer: Estimate, inner: Iterable[Estimate], ranks: int) -> Estimate:
 
 
 def _likeness(host: Host) -> tuple[object, ...]:
-    return (host.p2p, *((id(machine.links), machine.model, gpus) for machine, gpus in host.parts))
+    return (host.p2p, *((id(one.links), id(one.gpus), gpus) for one, gpus in host.parts))
 
 
 def _model(machine: Machine) -> Model | None:
     return MODELS.get(machine.model or "")
 
 
-def _lane_rate(machine: Machine) -> float:
-    known = _model(machine)
+def lane_rate(model: str | None) -> float:
+    """GB/s that NCCL gets from one NVLink of this GPU model in one direction."""
+    known = MODELS.get(model or "")
     return known.lane_rate if known and known.lane_rate else ASSUMED_LANE_RATE
+
+
+def rate_is_assumed(model: str | None) -> bool:
+    """Whether nobody knows the NVLink rate of this GPU model."""
+    known = MODELS.get(model or "")
+    return known is None or known.lane_rate is None
 
 
 def _generation(machine: Machine) -> int | None:
@@ -537,30 +744,23 @@ def _generation(machine: Machine) -> int | None:
     return known.pcie if known else None
 
 
-def _switched(host: Host) -> int:
-    """NVLinks of each GPU that lead to a switch which joins all of the host; 0 without one.
+def _switched(parts: _Parts) -> int:
+    """NVLinks of each GPU that lead to a switch which joins all of a host; 0 without one.
 
     The links of the set decide: one GPU off the fabric makes the sets with it slow, and no others.
     """
     fewest = MOST_LANES
-    for machine, gpus in host.parts:
+    for facts, gpus in parts:
         chosen = members(gpus)
         several = len(chosen) > 1
-        peers = chosen if several else tuple(range(len(machine.gpus)))
-        found = [
-            _nvlinks(machine.link(one, other)) for one in chosen for other in peers if one != other
-        ]
-        behind = machine.nvswitch or (
-            len(host.parts) == 1 and several and min(found) > MOST_BRIDGED
-        )
-        if not behind or not found:
+        if not facts.machine.nvswitch and not (len(parts) == 1 and several):
+            return 0
+        peers = chosen if several else tuple(range(len(facts.nvlinks)))
+        found = [facts.nvlinks[one][other] for one in chosen for other in peers if one != other]
+        if not found or not (facts.machine.nvswitch or min(found) > MOST_BRIDGED):
             return 0
         fewest = min(fewest, *found) if several else min(fewest, max(found))
     return fewest
-
-
-def _nvlinks(link: Link) -> int:
-    return link.lanes if link.kind is LinkKind.NVLINK else 0
 
 
 def _components(
@@ -584,12 +784,6 @@ def _components(
     return found
 
 
-def _rate(link: Link, machine: Machine, doubling: float, constants: Constants) -> float:
-    if link.kind is LinkKind.NVLINK and not machine.nvswitch:
-        return link.lanes * _lane_rate(machine)
-    return _path(link.kind, constants).value * doubling
-
-
 def _path(kind: LinkKind, constants: Constants) -> Factor:
     """GB/s of a PCIe path at generation 3, by what it crosses."""
     if kind in {LinkKind.PIX, LinkKind.PXB}:
@@ -597,24 +791,21 @@ def _path(kind: LinkKind, constants: Constants) -> Factor:
     return constants.pcie_host
 
 
-def _doubts(host: Host) -> set[str]:
-    """What of a host nobody said."""
+def _doubts(machine: Machine) -> set[str]:
+    """What of a machine nobody said."""
     found: set[str] = set()
-    for machine, _ in host.parts:
-        known = _model(machine)
-        nvlink = any(
-            link is not None and link.kind is LinkKind.NVLINK
-            for row in machine.links
-            for link in row
-        )
-        if machine.knowledge is Knowledge.UNKNOWN:
-            found.add("links between GPUs: PCIe across sockets")
-        elif machine.knowledge is Knowledge.ASSUMED:
-            found.add("links between GPUs, by model and count")
-        if nvlink and (known is None or known.lane_rate is None):
-            found.add(f"{ASSUMED_LANE_RATE:g} GB/s per NVLink of a model that is not known")
-        if not nvlink and machine.pcie_generation is None:
-            found.add(f"PCIe generation {_generation(machine) or ASSUMED_GENERATION}")
+    known = _model(machine)
+    nvlink = any(
+        link is not None and link.kind is LinkKind.NVLINK for row in machine.links for link in row
+    )
+    if machine.knowledge is Knowledge.UNKNOWN:
+        found.add("links between GPUs: PCIe across sockets")
+    elif machine.knowledge is Knowledge.ASSUMED:
+        found.add("links between GPUs, by model and count")
+    if nvlink and (known is None or known.lane_rate is None):
+        found.add(f"{ASSUMED_LANE_RATE:g} GB/s per NVLink of a model that is not known")
+    if not nvlink and machine.pcie_generation is None:
+        found.add(f"PCIe generation {_generation(machine) or ASSUMED_GENERATION}")
     return found
 
 
@@ -631,12 +822,12 @@ _LIMITS = {
 
 
 def _made(
-    host: Host, regime: Regime, form: float, factor: Factor, constants: Constants
+    parts: _Parts, regime: Regime, form: float, factor: Factor, constants: Constants
 ) -> Estimate:
     """The estimate inside a host: a form times its constant."""
     limit = _LIMITS[regime]
     kind = "pcie" if limit in {Limit.PCIE, Limit.MEMORY} else "nvlink"
-    slower, faster = _unsure(host, limit)
+    slower, faster = _unsure(parts[0][0], limit)
     return Estimate(
         point=form * factor.value,
         low=form * factor.low * slower,
@@ -644,26 +835,24 @@ def _made(
         regime=regime,
         limited_by=limit,
         latency=constants.latency[kind],
-        ranks=host.size,
-        assumed=tuple(sorted(_doubts(host))),
+        ranks=sum(count(gpus) for _, gpus in parts),
+        assumed=tuple(sorted(frozenset().union(*(facts.doubts for facts, _ in parts)))),
     )
 
 
-def _unsure(host: Host, limit: Limit) -> tuple[float, float]:
+def _unsure(facts: Facts, limit: Limit) -> tuple[float, float]:
     """How far the ends of a range move where nobody said the GPU model or the PCIe generation."""
-    machine, _ = host.parts[0]
-    known = _model(machine)
     if limit in {Limit.NVLINK, Limit.BRIDGE}:
-        if known is not None and known.lane_rate is not None:
+        if facts.model is not None and facts.model.lane_rate is not None:
             return 1.0, 1.0
-        widest = max(_nvlinks(link) for row in machine.links for link in row if link is not None)
+        widest = max(map(max, facts.nvlinks))
         rates = [
             one.lane_rate / ASSUMED_LANE_RATE
             for one in MODELS.values()
             if one.lane_rate and (one.nvlinks or MOST_OF_CARDS) >= widest
         ]
         return min(1.0, *rates), max(1.0, *rates)
-    if limit is Limit.PCIE and _generation(machine) is None:
+    if limit is Limit.PCIE and facts.generation is None:
         return 1.0, 2.0 ** (NEWEST_GENERATION - ASSUMED_GENERATION)
     return 1.0, 1.0
 

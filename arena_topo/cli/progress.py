@@ -74,10 +74,8 @@ def summarise(done: Submitted, *, waits: bool) -> None:
     forecast = (status.forecast if status else None) or plan.forecast
     if forecast is not None and forecast.workers:
         _placement(forecast, plan.job.name, slots=max(1, plan.job.gpus), binding=plan.binding)
-        from arena_topo.workflow import comparison  # noqa: PLC0415 - the verbs load what they need
-
-        if plan.waiting is None and (advice := comparison.advised(plan)) is not None:
-            _fold(f"Advice: {advice}")
+        for one in done.advice:
+            _fold(f"Advice: {one}")
     if status is None:
         warning = f"warning: the job {plan.job.name} was created, but cannot be read: {done.unread}"
         say(one_line(warning), LogLevel.WARN)

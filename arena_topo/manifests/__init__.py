@@ -135,9 +135,12 @@ class Forecast:
     """What is recorded of a placement on the job itself, and shown ever after.
 
     `state` is `waiting`, `placed` or `held`. Bandwidths are GB/s; None for a job of one GPU or
-    without a placement. `bus_bandwidth` is that of the GPUs, `usable` what the pods can use of it.
-    `optimal`: no placement gives these pods more; `bound` is the most that any GPUs have.
-    `assumed`: the bandwidth is that of a network whose speed nobody gave.
+    without a placement. `usable` is the point of what these pods get, with the guarantee of the
+    binding, `low` to `high` its 80 % range, `regime` what decides it and `limited_by` the part that
+    would have to be faster (`bandwidth.Estimate`). `bus_bandwidth` is what the same GPUs give where
+    all pods of a node are one host. `optimal`: no placement gives these pods more, as far as is
+    known; `bound` is the most that any does. `assumed`: the bandwidth rests on facts that nobody
+    gave.
     `workers` holds (index, node, GPU indexes); the indexes are empty where
     the kubelet chooses. `confirmed` is False where the cluster could not be asked whether the
     binding works, so that the guarantee is what it gives if it does. `blocked_by` is `quota` where
@@ -148,6 +151,10 @@ class Forecast:
     workers: tuple[tuple[int, str, tuple[int, ...]], ...] = ()
     bus_bandwidth: float | None = None
     usable: float | None = None
+    low: float | None = None
+    high: float | None = None
+    regime: str | None = None
+    limited_by: str | None = None
     tier: str | None = None
     binding: str | None = None
     guarantee: str | None = None

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -31,54 +30,70 @@ from arena_topo.manifests.versions import version_of
 from arena_topo.topology import GPU_RESOURCES, Cluster
 
 if TYPE_CHECKING:
+    from arena_topo.bandwidth import Estimate
     from arena_topo.solver import Placement
-
-HOST_STAGED = 2.25
-"""GB/s of all-reduce bus bandwidth between separate pods of one node.
-
-Two such pods have different host ids and no common /dev/shm, so NCCL joins them like two hosts,
-through the memory of the one they share. No published sweep measures this. It is what explains
-Alibaba Cloud's PyTorch example (VGG16 and ResNet-50 with `--batch-size=64`, four one-GPU pods,
-435.2 against 820.5 images/s): an iteration-time model fits both networks with 2.25 GB/s. Staging
-inside one pod is faster (6 to 35 GB/s in reports 257, 1130 and 1817 to NCCL) and does not apply.
-"""
 
 _FORMATS = {"v1"}
 _STATES = {"waiting", "placed", "held"}
 
 
+def valued_as(placement: Placement, cluster: Cluster | None, binding: Binding) -> Placement:
+    """The placement with what its pods get under a binding, which may keep them apart."""
+    from arena_topo.solver import valued  # noqa: PLC0415  readers of records need no solver
+
+    shared = len(placement.nodes) < len(placement.assignments)
+    if shared and binding.separate is placement.joined and cluster is not None:
+        return valued(placement, cluster, joined=not binding.separate)
+    return placement
+
+
+def counted_on(placement: Placement, binding: Binding) -> Estimate | None:
+    """What pods can count on: where the kubelet picks the GPUs, it may pick the slowest."""
+    return placement.bandwidth if binding.guarantee is Guarantee.GPUS else placement.worst
+
+
 def forecast_of(placement: Placement, cluster: Cluster | None, binding: Binding) -> Forecast:
-    """What to expect of a placement: of the GPUs chosen, and of these pods on them.
-
-    Where the kubelet picks the GPUs it may pick the worst, and that is what pods can count on.
-    """
-    from arena_topo.solver import UNLIMITED  # noqa: PLC0415  readers of records need no solver
-
-    exact = binding.guarantee is Guarantee.GPUS
-    usable = placement.bandwidth if exact else min(placement.bandwidth, placement.worst)
-    together = max(Counter(one.node for one in placement.assignments).values()) > 1
-    if binding.separate and together:
-        usable = min(usable, HOST_STAGED)
-    lone = placement.bandwidth == UNLIMITED
+    """What to expect of a placement: what these pods get, and what joined ones would."""
+    searched, placement = placement, valued_as(placement, cluster, binding)
+    usable = counted_on(placement, binding)
+    inside = placement.inside
+    # What is proven is proven of the pods that were searched for, and of the GPUs planned.
+    same = placement is searched
+    proven = same and usable == placement.bandwidth
     return Forecast(
         state="placed",
         workers=parse_map(placement_map(placement)),
-        bus_bandwidth=None if lone else placement.bandwidth,
-        usable=None if lone else usable,
+        bus_bandwidth=None if inside is None else _short(inside.point),
+        usable=None if usable is None else _short(usable.point),
+        low=None if usable is None else _short(usable.low),
+        high=None if usable is None else _short(usable.high),
+        regime=None if usable is None else str(usable.regime),
+        limited_by=None if usable is None else str(usable.limited_by),
         tier=placement.tier,
         binding=binding.name,
         guarantee=binding.guarantee.value,
         confirmed=binding.confirmed,
-        optimal=placement.proof.optimal and usable == placement.bandwidth,
-        bound=None if math.isinf(placement.proof.bound) else placement.proof.bound,
+        optimal=placement.proof.optimal and proven,
+        bound=_short(placement.proof.bound)
+        if same and math.isfinite(placement.proof.bound)
+        else None,
         emulated=cluster is not None and cluster.emulated,
-        assumed=cluster is not None and cluster.assumed(placement.bandwidth, placement.tier),
+        assumed=usable is not None and bool(usable.assumed),
     )
+
+
+def _short(gbps: float) -> float:
+    """GB/s in six digits, which is far more than is known."""
+    return float(f"{gbps:.6g}")
 
 
 _RECORDED = {
     "busBandwidthGBps": ("bus_bandwidth", float),
     "usableGBps": ("usable", float),
+    "lowGBps": ("low", float),
+    "highGBps": ("high", float),
+    "regime": ("regime", str),
+    "limitedBy": ("limited_by", str),
     "tier": ("tier", str),
     "binding": ("binding", str),
     "guarantee": ("guarantee", str),
@@ -197,8 +212,9 @@ def recorded(mpijob: Manifest) -> Forecast | None:
         if isinstance(value, kind):
             whole[name] = value
     found = Forecast(state=notes[STATE], workers=workers, **whole)
-    # Older records say what was proven of the GPUs, whatever the pods could use.
-    return replace(found, optimal=False) if found.optimal and found.falls_short else found
+    # Records without a regime say what was proven of the GPUs, whatever the pods could use.
+    older = found.regime is None and found.falls_short
+    return replace(found, optimal=False, bound=None) if found.optimal and older else found
 
 
 _KEYS = {

@@ -1,6 +1,7 @@
 """Tables, drawings, JSON and YAML of what the verbs return, as text.
 
     drawing     machines and the network between them
+    estimates   a bandwidth with its range, in words and as JSON
     plan        a proposed placement and what it is measured against
     picture     machines, placements and the network as SVG
     progress    how a job is getting on, in few words
@@ -25,6 +26,7 @@ from arena_topo.backends import Event, Instance, JobStatus, Phase, slots_of
 from arena_topo.errors import ArenaError
 from arena_topo.escaping import escaped_in_quotes, one_line
 from arena_topo.manifests import Binding, Forecast, Guarantee
+from arena_topo.workflow import estimates
 
 if TYPE_CHECKING:
     from arena_topo.backends.metrics import GpuSample
@@ -35,9 +37,6 @@ RESOURCE = "mpijob.kubeflow.org"
 NOTHING = "N/A"
 
 EMULATED = "EMULATED: these GPUs do not exist; processes run on this machine in their place"
-
-FASTEST_GPUS = "fastest GPUs, proven"
-"""What is proven of a placement whose pods can use less than its GPUs have."""
 
 _PADDING = 2
 
@@ -376,7 +375,7 @@ def placement(
     `slots` is the number of ranks of each worker. Sentences are wrapped at `width` columns.
     """
     lines: list[str] = []
-    if forecast.bus_bandwidth is not None:
+    if forecast.usable is not None:
         lines.append(f"  Bus bandwidth: {_bandwidth(forecast)}")
     if forecast.guarantee is not None:
         lines.append(f"  {guarantee(forecast)}")
@@ -432,21 +431,25 @@ def trouble(status: JobStatus) -> str | None:
 
 
 def _bandwidth(forecast: Forecast) -> str:
-    text = f"{number(forecast.bus_bandwidth)} GB/s{' assumed' if forecast.assumed else ''}"
-    if forecast.tier is not None:
-        text += {
-            "node": " inside one node",
-            "beyond": " between nodes that share no known level",
-        }.get(forecast.tier, f" between nodes, within one {forecast.tier}")
-    if forecast.falls_short and forecast.bound == forecast.bus_bandwidth:
-        text += f" ({FASTEST_GPUS})"
-    elif forecast.optimal and not forecast.falls_short:
+    text = estimates.recorded(forecast)
+    if forecast.assumed:
+        text += " assumed"
+    where = estimates.recorded_limit(forecast)
+    if where:
+        text += f", {where}"
+    if forecast.optimal:
         text += " (proven best)"
-    elif forecast.optimal is not None and forecast.bound is not None:
-        text += f" (at most {number(forecast.bound)} GB/s is possible)"
-    if forecast.usable is not None and forecast.usable != forecast.bus_bandwidth:
-        text += f"; pods of this shape can use {number(forecast.usable)} GB/s"
+    elif forecast.optimal is not None and _more_is_possible(forecast):
+        text += f" (at most {estimates.amount(forecast.bound or 0.0)} GB/s is possible)"
+    if forecast.falls_short:
+        inside = estimates.amount(forecast.bus_bandwidth or 0.0)
+        text += f"; were the pods of a node one host for NCCL, they would reach {inside} GB/s"
     return text
+
+
+def _more_is_possible(forecast: Forecast) -> bool:
+    bound, usable = forecast.bound, forecast.usable
+    return bound is not None and usable is not None and bound > usable
 
 
 def ranks(index: int, slots: int, *, last: int | None = None) -> str:
@@ -519,6 +522,7 @@ def placement_value(forecast: Forecast | None, *, slots: int) -> dict[str, Any] 
         "state": forecast.state,
         "busBandwidthGBps": number(forecast.bus_bandwidth),
         "usableGBps": number(forecast.usable),
+        "bandwidth": estimates.recorded_value(forecast),
         "guarantee": forecast.guarantee,
         "confirmed": confirmed(forecast),
         "binding": forecast.binding,

@@ -516,7 +516,7 @@ class _Tree:
 def _domain_line(name: str, bandwidth: float, nodes: Sequence[Node], *, assumed: bool) -> str:
     gpus = sum(len(node.machine.gpus) for node in nodes)
     free = sum(_free(node) for node in nodes)
-    speed = f"{bandwidth:g} GB/s{', assumed' if assumed else ''}"
+    speed = "speed unknown" if assumed else f"{bandwidth:g} GB/s"
     plural = "s" if gpus != 1 else ""
     return f"{name} ({speed}): {_many(len(nodes))}, {free} of {gpus} GPU{plural} free"
 

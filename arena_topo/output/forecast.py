@@ -6,6 +6,7 @@ from typing import Any
 
 from arena_topo import output
 from arena_topo.topology import members
+from arena_topo.workflow import estimates
 from arena_topo.workflow.forecasting import SIZES, Against, Forecast
 
 _BAR = 24
@@ -30,16 +31,7 @@ def value(found: Forecast, beside: Against | None) -> dict[str, Any]:
     }
     one = found.estimate
     if one is not None:
-        told["bandwidth"] = {
-            "gbps": _round(one.point),
-            "low": _round(one.low),
-            "high": _round(one.high),
-            "assumed": bool(one.assumed),
-            "assumptions": list(one.assumed),
-            "regime": str(one.regime),
-            "limitedBy": str(one.limited_by),
-            "shares": {size_of(size): round(one.share(size), 3) for size in SIZES},
-        }
+        told["bandwidth"] = estimates.value(one, [(size, size_of(size)) for size in SIZES])
     if beside is not None:
         told["against"] = {
             "inside": beside.verdict.inside,
@@ -47,9 +39,9 @@ def value(found: Forecast, beside: Against | None) -> dict[str, Any]:
                 {
                     "bytes": point.size,
                     "measuredGBps": output.number(point.measured),
-                    "forecastGBps": _round(point.forecast),
-                    "low": _round(point.low),
-                    "high": _round(point.high),
+                    "forecastGBps": estimates.rounded(point.forecast),
+                    "low": estimates.rounded(point.low),
+                    "high": estimates.rounded(point.high),
                     "inside": point.inside,
                 }
                 for point in beside.points
@@ -70,7 +62,7 @@ def text(found: Forecast, beside: Against | None, *, unicode: bool) -> str:
     hosts = f", {found.hosts} hosts for NCCL" if found.hosts > 1 else ""
     lines += [
         "",
-        f"  Bandwidth   {_shown(one.point)} GB/s ({_shown(one.low)} to {_shown(one.high)})",
+        f"  Bandwidth   {estimates.text(one)}",
         f"  Regime      {one.regime}{hosts}",
         f"  Limited by  {one.limited_by}",
     ]
@@ -82,7 +74,7 @@ def text(found: Forecast, beside: Against | None, *, unicode: bool) -> str:
         rows = [
             (
                 size_of(size),
-                _shown(one.at(size)[0]),
+                estimates.amount(one.at(size)[0]),
                 f"{100 * one.share(size):.0f}%",
                 full * round(_BAR * one.share(size)) or "-",
             )
@@ -100,9 +92,9 @@ def _beside(beside: Against) -> list[str]:
     rows = [
         (
             size_of(point.size),
-            _shown(point.measured),
-            _shown(point.forecast),
-            f"{_shown(point.low)}-{_shown(point.high)}",
+            estimates.amount(point.measured),
+            estimates.amount(point.forecast),
+            f"{estimates.amount(point.low)}-{estimates.amount(point.high)}",
             _verdict(point.measured, point.low, point.high),
         )
         for point in beside.points
@@ -111,9 +103,8 @@ def _beside(beside: Against) -> list[str]:
     lines = [output.align(output.table(header, rows)).rstrip(), ""]
     last = beside.verdict
     found = _verdict(last.measured, last.low, last.high)
-    lines.append(
-        f"At {size_of(last.size)} {_shown(last.measured)} GB/s were measured: {found} the range."
-    )
+    reached = estimates.amount(last.measured)
+    lines.append(f"At {size_of(last.size)} {reached} GB/s were measured: {found} the range.")
     if beside.causes:
         lines.append("What usually explains it:")
     for cause in beside.causes:
@@ -133,11 +124,3 @@ def size_of(size: int) -> str:
         if size >= unit and size % unit == 0:
             return f"{size // unit}{name}"
     return f"{size}B"
-
-
-def _round(number: float) -> float:
-    return float(f"{number:.4g}")
-
-
-def _shown(number: float) -> str:
-    return f"{number:.0f}" if number >= 100 else f"{number:.3g}"  # noqa: PLR2004 - three digits

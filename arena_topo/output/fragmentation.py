@@ -11,6 +11,7 @@ from typing import Any
 
 from arena_topo import output
 from arena_topo.topology import natural
+from arena_topo.workflow import estimates
 from arena_topo.workflow.fragmentation import Alike, Fragmentation, Gang, Kind
 
 LINES = 12
@@ -57,7 +58,7 @@ def verdict(kind: Kind) -> str:
         if kind.largest <= 1:
             return free
         return f"{free}, and gangs of up to {kind.largest} get full speed"
-    speed = "" if missing.full is None else f" ({output.number(missing.full)} GB/s)"
+    speed = "" if missing.full is None else f" ({estimates.amount(missing.full)} GB/s)"
     said = f"{free}, but no gang of {missing.size} gets full speed{speed}"
     return said + _near(kind, missing)
 
@@ -110,7 +111,7 @@ def _gangs(kind: Kind) -> str:
         (
             str(one.size),
             f"{one.workers} x {one.gpus}",
-            "-" if one.full is None else str(output.number(one.full)),
+            "-" if one.full is None else estimates.amount(one.full),
             str(one.whole),
             str(one.whole_empty),
             str(one.counted),
@@ -125,7 +126,7 @@ def _best(one: Gang) -> str:
     if not one.fits:
         return "-"
     where = "1 node" if one.nodes == 1 else f"{one.nodes} nodes"
-    return where if one.best is None else f"{output.number(one.best)} GB/s on {where}"
+    return where if one.best is None else f"{estimates.amount(one.best)} GB/s on {where}"
 
 
 def _nodes(kind: Kind) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 from arena_topo.escaping import brief, one_line
 from arena_topo.nccl import Communicator, Connection, Host, Report
 from arena_topo.output import EMULATED, align, fold, number, table
+from arena_topo.workflow import estimates
 from arena_topo.workflow.deviations import Finding, Kind, named, spans
 from arena_topo.workflow.transports import Compared, Place
 
@@ -335,8 +336,10 @@ def _verdict(found: Compared, width: int, unplanned: str) -> str:
             _folded(f"Not compared with a plan: {unplanned or 'none is known'}", width, "  ")
         )
     elif found.agrees:
-        usable = "" if plan.usable is None else f", {plan.usable:.4g} GB/s usable"
-        lines.append(f"As planned: {_many(len(plan.seats), 'worker')}{usable}\n")
+        said = [_many(len(plan.seats), "worker")]
+        if plan.usable is not None:
+            said.append(f"{estimates.spoken(plan.usable, plan.low, plan.high)} forecast")
+        lines.append(f"As planned: {', '.join(said)}\n")
     elif not found.joined:
         why = "tells whose connections these are" if found.unplaced else "says how ranks are joined"
         lines.append(f"Nothing to compare with the plan: no line {why}\n")

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from arena_topo.bandwidth import Estimate, Limit, nearest_nics
 from arena_topo.escaping import one_line
 from arena_topo.job import MPIJob
 from arena_topo.manifests import Forecast
+from arena_topo.manifests.annotations import counted_on, valued_as
 from arena_topo.output import (
     EMULATED,
-    FASTEST_GPUS,
     align,
     confirmed,
     drawing,
@@ -27,30 +28,26 @@ from arena_topo.solver import Placement
 from arena_topo.solver.gang import BEYOND, NODE_TIER
 from arena_topo.solver.unaware import Outcome
 from arena_topo.topology import (
-    UNKNOWN_NETWORK,
     Cluster,
     GPUSet,
     Node,
     NodeName,
     gpu_set,
 )
-from arena_topo.workflow import shortfall
+from arena_topo.workflow import estimates
 from arena_topo.workflow.comparison import Comparison, Counted, Proposal
 
 MOST_DRAWINGS = 4
 """Machines drawn; a gang rarely uses more kinds of sets, and more fill the screen."""
 
-_MOST_SHARES = 4
+_MOST_SHARES = 3
 """Nodes up to which the workers of each are listed."""
+
+SHARES = ((25 << 20, "25MiB"),)
+"""Bytes of messages of which JSON has the share of the bandwidth: PyTorch's bucket of gradients."""
 
 _SMALLEST_RING = 2
 """GPUs of which every order is the same ring."""
-
-_OPEN = {
-    "domains": "proven best but for the domains used",
-    "damage": "proven best but for what stays free",
-}
-"""What is proven where the search stopped at a criterion (Proof.open)."""
 
 
 def text(proposal: Proposal, *, unicode: bool = True, width: int = 100) -> str:
@@ -65,7 +62,7 @@ def text(proposal: Proposal, *, unicode: bool = True, width: int = 100) -> str:
         _headline(proposal.job, plan.job, plan.forecast),
         _workers(plan.job, plan.forecast),
         *_machines(plan.placement, cluster, plan.job.gpus, unicode=unicode, width=width),
-        _bandwidths(proposal, plan.forecast, plan.placement, cluster, width),
+        _bandwidths(proposal, plan.placement, cluster, width),
         _holding(proposal, plan.forecast, width),
     ]
     return "\n".join(block for block in blocks if block)
@@ -74,9 +71,13 @@ def text(proposal: Proposal, *, unicode: bool = True, width: int = 100) -> str:
 def _headline(asked: MPIJob, runs: MPIJob, forecast: Forecast) -> str:
     nodes = len({node for _index, node, _gpus in forecast.workers})
     where = "on one node" if nodes == 1 else f"on {nodes} nodes"
+    return f"{asked.name}: {gang(asked)} can be placed now{in_pods(asked, runs)}, {where}\n"
+
+
+def in_pods(asked: MPIJob, runs: MPIJob) -> str:
+    """In how many pods the workers run, where each has several: ` in 1 pod of 4`."""
     each = asked.workers // runs.workers
-    pods = f" in {_many(runs.workers, 'pod')} of {each}" if each > 1 else ""
-    return f"{asked.name}: {gang(asked)} can be placed now{pods}, {where}\n"
+    return f" in {_many(runs.workers, 'pod')} of {each}" if each > 1 else ""
 
 
 def gang(job: MPIJob) -> str:
@@ -154,92 +155,140 @@ def _look(node: Node) -> tuple[object, ...]:
 # ---------------------------------------------------------------- bandwidths
 
 
-def _bandwidths(
-    proposal: Proposal, forecast: Forecast, placement: Placement, cluster: Cluster, width: int
-) -> str:
-    """Ours against the best of an empty cluster and against schedulers that only count.
-
-    All rows are of the GPUs alone, so that they can be compared; what the pods make of ours comes
-    after them.
-    """
-    ours = forecast.bus_bandwidth
-    if ours is None:
+def _bandwidths(proposal: Proposal, found: Placement, cluster: Cluster, width: int) -> str:
+    """What the pods get and what limits it, and what other choices would give them."""
+    binding = proposal.plan.binding if proposal.plan is not None else None
+    placement = found if binding is None else valued_as(found, cluster, binding)
+    ours = placement.bandwidth if binding is None else counted_on(placement, binding)
+    if ours is None or placement.bandwidth is None:
         return "Bus bandwidth: none, as one GPU talks to nobody\n"
-    rated = rate_of(ours, placement.tier, cluster)
-    place = f"{meets(placement.tier, cluster)}; {proved(placement, forecast)}"
-    rows = [(f"  this placement\t{rated}\t{_ratio(ours, ours)}", place)]
+    proof = f", {proved(placement)}" if placement is found else ""
+    lines = ["Bus bandwidth of an all-reduce:"]
+    for label, words in _facts(placement, ours, cluster, proof):
+        lines.append(fold(f"  {label:<12}{words}", width, indent=" " * 14))
     comparison = proposal.comparison
-    if comparison is not None:
-        rated = rate_of(comparison.best_empty, comparison.tier_empty, cluster)
-        ratio = _ratio(comparison.best_empty, ours)
-        rows.append((f"  best, were all GPUs free\t{rated}\t{ratio}", ""))
-        for name, other in (
-            ("first fit by index", comparison.first_fit),
-            ("spread, emptiest first", comparison.spread),
-        ):
-            rate = None if other is None else other.bandwidth
-            place = "" if other is None else _loads(other, cluster)
-            tier = None if other is None else other.tier
-            rated = rate_of(rate, tier, cluster)
-            rows.append((f"  {name}\t{rated}\t{_ratio(rate, ours)}", place))
-    heads = align(f"{head}\t" for head, _place in rows).splitlines()
-    said = ["Bus bandwidth of an all-reduce among the GPUs chosen:"]
-    said += [
-        fold(head + place, width, indent=" " * len(head))
-        for head, (_head, place) in zip(heads, rows, strict=True)
+    if comparison is None:
+        return "".join(f"{line}\n" for line in lines)
+    rows: list[tuple[str, Placement | Outcome | None]] = [
+        ("as planned" if ours != placement.bandwidth else "this placement", placement),
+        ("best, all GPUs free", comparison.best_empty),
+        ("first fit by index", comparison.first_fit),
+        ("spread over nodes", comparison.spread),
     ]
-    if forecast.usable is not None and forecast.usable < ours and proposal.plan is not None:
-        why = shortfall(proposal.plan)
-        use = f"Of {number(ours)} GB/s these pods can use {number(forecast.usable)}"
-        said.append(fold(f"{use}: {why}" if why else use, width))
-    return "".join(f"{line.rstrip()}\n" for line in said)
+    lines += ["", *_compared(rows, placement.bandwidth.point, cluster, width)]
+    rates = [one.bandwidth for _name, one in rows if one is not None and one.bandwidth is not None]
+    assumed = dict.fromkeys(note for rate in (ours, *rates) for note in rate.assumed)
+    if assumed:
+        lines.append(fold(f"  * assumed: {'; '.join(assumed)}", width, indent="    "))
+    return "".join(f"{line.rstrip()}\n" for line in lines)
 
 
-def rate_of(value: float | None, tier: str | None, cluster: Cluster) -> str:
-    """A bandwidth of a table, and whether it rests on a network of which nobody gave the speed."""
-    if value is None:
-        return "does not fit"
-    assumed = tier is not None and cluster.assumed(value, tier)
-    return f"{number(value):>6} GB/s{' assumed' if assumed else ''}"
+def _facts(
+    placement: Placement, ours: Estimate, cluster: Cluster, proof: str
+) -> Iterator[tuple[str, str]]:
+    """What is known of a bandwidth, under the labels that `forecast` gives it."""
+    planned, inside = placement.bandwidth, placement.inside
+    assert planned is not None
+    settled = ours == planned
+    held = proof if settled else " at worst: the kubelet picks the GPUs"
+    yield "Bandwidth", f"{estimates.text(ours)}{_doubt(ours)}{held}"
+    yield "Limited by", limited(placement, ours, cluster)
+    if not settled:
+        yield "As planned", f"{estimates.text(planned)}{_doubt(planned)}{proof}"
+    if inside is not None and inside.point > planned.point:
+        joined = f"{estimates.text(inside)}{_doubt(inside)}"
+        yield "Joined", f"{joined}, were the pods of a node one host for NCCL"
 
 
-def _ratio(value: float | None, ours: float) -> str:
-    return "" if value is None else f"{value / ours:5.2f}x"
+def _doubt(found: Estimate) -> str:
+    """The mark of a bandwidth that rests on facts which nobody gave."""
+    return "*" if found.assumed else ""
 
 
-def _loads(other: Outcome, cluster: Cluster) -> str:
-    """Where such a scheduler would put the workers: `2 + 2, between nodes`."""
-    loads = list(other.loads.values())
-    where = meets(other.tier, cluster)
+def limited(one: Placement | Outcome, found: Estimate, cluster: Cluster) -> str:
+    """What limits the bandwidth of a choice, with the NICs that the pods use where these do."""
+    nodes = len(_loads(one))
+    words = estimates.limit(str(found.regime), str(found.limited_by), tier=one.tier, nodes=nodes)
+    if found.limited_by is not Limit.NICS or not isinstance(one, Placement):
+        return words
+    cards = _cards(one, cluster)
+    return f"{words}: {cards}" if cards else words
+
+
+def _cards(placement: Placement, cluster: Cluster) -> str:
+    """The NICs that the GPUs use where they are slowest: `4 of 50 GB/s a node`; empty if unsaid."""
+    machines = {node.name: node.machine for node in cluster.nodes}
+    chosen: dict[NodeName, set[int]] = {}
+    for one in placement.assignments:
+        machine = machines[one.node]
+        for gpu in one.gpus or range(len(machine.gpus)):
+            chosen.setdefault(one.node, set()).update(nearest_nics(machine, gpu))
+    used = [[machines[name].nics[card].speed for card in cards] for name, cards in chosen.items()]
+    told = [[speed for speed in speeds if speed is not None] for speeds in used]
+    if not all(told) or list(map(len, told)) != list(map(len, used)):
+        return ""
+    least = min(told, key=sum)
+    return f"{len(least)} of {estimates.amount(least[0])} GB/s a node"
+
+
+def _compared(
+    rows: Sequence[tuple[str, Placement | Outcome | None]],
+    ours: float,
+    cluster: Cluster,
+    width: int,
+) -> list[str]:
+    """A table of what choices give the same pods, and where they put them."""
+    cells = [(f"  {'':<{_NAMES}}  {'GB/S':>5}   {'RANGE':<13}", "")]
+    for name, one in rows:
+        rate = None if one is None else one.bandwidth
+        if one is None or rate is None:
+            cells.append((f"  {name:<{_NAMES}}  ", "does not fit"))
+            continue
+        head = f"{estimates.amount(rate.point):>5}{_doubt(rate) or ' '}"
+        head += f"  {estimates.span(rate.low, rate.high):<13}"
+        ratio = f"{rate.point / ours:5.2f}x"
+        cells.append((f"  {name:<{_NAMES}}  {head}  {ratio}  ", _place(one, cluster)))
+    return [fold(head + place, width, indent=" " * len(head)).rstrip() for head, place in cells]
+
+
+_NAMES = 19
+"""Columns of the longest name of a choice."""
+
+
+def _place(one: Placement | Outcome, cluster: Cluster) -> str:
+    """Where a choice puts the workers: `2 + 2, unknown network`."""
+    loads = _loads(one)
+    where = meets(one.tier, cluster)
     if len(loads) == 1:
         return where
     shares = " + ".join(map(str, loads)) if len(loads) <= _MOST_SHARES else f"{len(loads)} nodes"
     return f"{shares}, {where}"
 
 
+def _loads(one: Placement | Outcome) -> list[int]:
+    """How many workers each node gets."""
+    if isinstance(one, Placement):
+        return list(Counter(worker.node for worker in one.assignments).values())
+    return list(one.loads.values())
+
+
 def meets(tier: str, cluster: Cluster) -> str:
-    """How near to each other the nodes of a placement are, in words."""
+    """How near to each other the nodes of a placement are: `one node`, `one rack`."""
     if tier == NODE_TIER:
-        return "inside one node"
+        return "one node"
     if tier != BEYOND:
-        return f"within one {tier}"
+        return f"one {tier}"
     if cluster.tiers:
-        return "across the whole network"
-    if cluster.beyond == UNKNOWN_NETWORK:
-        return "over an unknown network"
-    return "over the network"
+        return "whole network"
+    return "unknown network" if cluster.guessed(tier) else "one network"
 
 
-def proved(placement: Placement, forecast: Forecast) -> str:
+def proved(placement: Placement) -> str:
     """How good a placement is known to be."""
     proof = placement.proof
-    if proof.bound > placement.bandwidth:
-        return f"at most {number(proof.bound)} GB/s is possible"
-    if forecast.falls_short:
-        return FASTEST_GPUS
     if proof.optimal:
         return "proven best"
-    return _OPEN.get(proof.open or "", f"proven best but for {proof.open}")
+    return f"at most {estimates.amount(proof.bound)} GB/s is possible"
 
 
 def _holding(proposal: Proposal, forecast: Forecast, width: int) -> str:
@@ -277,6 +326,7 @@ def value(proposal: Proposal) -> dict[str, Any]:
         "verdict": None if proposal.verdict is None else proposal.verdict.value,
         "busBandwidthGBps": number(forecast.bus_bandwidth) if forecast else None,
         "usableGBps": number(forecast.usable) if forecast else None,
+        "bandwidth": _bandwidth_value(proposal),
         "guarantee": forecast.guarantee if forecast else None,
         "confirmed": confirmed(forecast),
         "binding": forecast.binding if forecast else None,
@@ -298,22 +348,35 @@ def value(proposal: Proposal) -> dict[str, Any]:
     }
 
 
+def _bandwidth_value(proposal: Proposal) -> dict[str, Any] | None:
+    """What the pods get, as `forecast -o json` has it."""
+    plan, cluster = proposal.plan, proposal.cluster
+    if plan is None or plan.placement is None or plan.binding is None:
+        return None
+    found = counted_on(valued_as(plan.placement, cluster, plan.binding), plan.binding)
+    return None if found is None else estimates.value(found, SHARES)
+
+
 def _proof_value(placement: Placement | None, forecast: Forecast | None) -> dict[str, Any]:
     if placement is None or forecast is None:
         return {"optimal": None, "bound": None}
     proof = placement.proof
-    found: dict[str, Any] = {"optimal": forecast.optimal, "bound": _finite(proof.bound)}
-    return found if proof.open is None else found | {"open": proof.open}
+    return {"optimal": forecast.optimal, "bound": _finite(proof.bound)}
 
 
 def _comparison_value(comparison: Comparison | None) -> dict[str, Any]:
+    empty = comparison.best_empty if comparison is not None else None
     first = comparison.first_fit if comparison is not None else None
     spread = comparison.spread if comparison is not None else None
     return {
-        "bestEmptyGBps": _finite(comparison.best_empty if comparison is not None else None),
-        "firstFitGBps": _finite(first.bandwidth if first is not None else None),
-        "spreadGBps": _finite(spread.bandwidth if spread is not None else None),
+        "bestEmptyGBps": _point(empty.bandwidth if empty is not None else None),
+        "firstFitGBps": _point(first.bandwidth if first is not None else None),
+        "spreadGBps": _point(spread.bandwidth if spread is not None else None),
     }
+
+
+def _point(found: Estimate | None) -> int | float | None:
+    return None if found is None else number(found.point)
 
 
 def _finite(value: float | None) -> int | float | None:

@@ -441,9 +441,9 @@ def _rates(one: NodeStatus) -> list[list[float]]:
     machine = one.node.machine
     if machine.bandwidth is not None:
         return [[_single(rate) for rate in row] for row in machine.bandwidth]
-    from arena_topo.solver.configurations import table  # noqa: PLC0415 - only for pairs
+    from arena_topo.solver.gpu_sets import gpu_sets  # noqa: PLC0415 - only for pairs
 
-    worth = table(machine.configuration).value
+    worth = gpu_sets(machine.configuration).value
     size = len(machine.gpus)
     return [
         [0.0 if one == other else worth(gpu_set((one, other))) for other in range(size)]

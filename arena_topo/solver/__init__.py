@@ -5,13 +5,11 @@ carries its proof; a refusal carries its reasons as values.
 
     gang            the search: bandwidth by bandwidth, level by level
     classes         nodes that a job cannot tell apart, and where they are
-    domains         which domain of a level, and how sure that is
-    nesting         the exact choice in a domain of domains
+    domains         which domain of a level
     selection       how many nodes of each class, and how full: fewest, then cheapest
-    configurations  sets of GPUs as bits; every set of a machine with its bandwidth
-    layers          for each bandwidth of a machine, which sets reach it
-    families        sets of sets of GPUs, as bits of one number
-    cost            what a set of GPUs is worth to a collective; constants with their sources
+    gpu_sets        the bandwidth of every set of GPUs of a machine, of the best and of the worst
+    loads           what a set of GPUs of a node is worth to a job
+    valuing         what a placement is worth: its hosts as NCCL counts them
     policy          which of the equally good placements: what is left behind, who is in the way
     refusal         why a gang has no place
     nearest         what would give it one
@@ -20,17 +18,14 @@ carries its proof; a refusal carries its reasons as values.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
+from arena_topo.bandwidth import Estimate, Wire
 from arena_topo.errors import ArenaError, InvalidJob
+from arena_topo.solver.gpu_sets import UNLIMITED
 from arena_topo.topology import Cluster, NodeName
-
-UNLIMITED = math.inf
-"""The bandwidth of a single GPU: it has nobody to talk to."""
-
 
 PACK_ABOVE = 0.5
 """The share of GPUs in use from which the adaptive policy packs: our choice, there is no published
@@ -73,8 +68,9 @@ class Request:
     `workers` pods of `gpus` GPUs each. `cpu` (cores) and `memory` (bytes) are per worker.
     `excluded` names nodes that the job may not use, each with the reason.
     `min_bandwidth` is GB/s of all-reduce bus bandwidth; `max_nodes` bounds how far it may spread.
-    `per_node` is the most workers that may share a node, however much room it has; `between_pods`
-    is GB/s between workers of one node, where these are pods that cannot use the links of its GPUs.
+    `per_node` is the most workers that may share a node, however much room it has. Workers of a
+    node are one host for NCCL where they are `joined`, else each is one. Hosts reach each other
+    over `wire`.
     `required` names the level that all nodes must share (`node`, a tier of the cluster, `beyond`);
     `preferred` the level that they share if that is possible at all, before any bandwidth.
     `pack_above` is the share of GPUs in use above which the adaptive policy packs.
@@ -91,7 +87,8 @@ class Request:
     min_bandwidth: float = 0.0
     max_nodes: int | None = None
     per_node: int | None = None
-    between_pods: float = UNLIMITED
+    joined: bool = True
+    wire: Wire = Wire.TCP
     required: str | None = None
     preferred: str | None = None
     policy: Policy = Policy.PACK
@@ -101,11 +98,6 @@ class Request:
         for count, what in ((self.workers, "worker"), (self.gpus, "GPU for each worker")):
             if count < 1:
                 raise InvalidJob(f"a gang needs at least one {what}", why=f"{count} were asked for")
-
-    @property
-    def most_per_node(self) -> int | None:
-        """The most workers that may share a node; one where sharing is too slow."""
-        return 1 if self.min_bandwidth > self.between_pods else self.per_node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,32 +115,37 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:
-    """How good the answer is known to be: no placement exceeds `bound` GB/s.
+    """How good the answer is known to be: no placement gives these pods more than `bound` GB/s.
 
     Where a level is preferred that speaks of placements as near as the one found.
-    `optimal`: exact for the whole order of preference. Where the search had to stop before that,
-    `open` names the first criterion of the order that may be improved on.
+    `optimal`: no placement is in a higher band of bandwidth, and of those in this band none is
+    nearer together, on fewer nodes, or of more bandwidth inside. Fragmentation is not proven.
     """
 
     optimal: bool
     bound: float
-    open: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
     """Every worker's place, in rank order, and what that is worth.
 
-    `bandwidth` is GB/s of all-reduce bus bandwidth that the chosen GPUs allow; `worst` is that of
-    the worst GPUs a kubelet may pick instead where devices cannot be pinned. Both are UNLIMITED
-    for a job of one GPU. `tier` is `node`, the network level that joins the nodes, or `beyond`.
+    `bandwidth` is what these pods get in an all-reduce, `inside` what the same GPUs give where all
+    pods of a node are one host, `worst` what the pods get of the slowest GPUs that the kubelet may
+    pick instead where devices cannot be pinned. All are None for a job of one GPU. `tier` is
+    `node`, the network level that joins the nodes, or `beyond`. `gpus` (of each worker), `joined`
+    and `wire` are those of the request.
     """
 
     assignments: tuple[Assignment, ...]
-    bandwidth: float
-    worst: float
+    bandwidth: Estimate | None
+    inside: Estimate | None
+    worst: Estimate | None
     tier: str
     proof: Proof
+    gpus: int = 1
+    joined: bool = True
+    wire: Wire = Wire.TCP
 
     @property
     def nodes(self) -> tuple[NodeName, ...]:
@@ -207,6 +204,38 @@ class Unplaceable(ArenaError):
     def reason(self) -> str:
         """What and why in one sentence, as it is recorded on a job that waits."""
         return f"{self.message}: {self.why}" if self.why else self.message
+
+
+__all__ = [
+    "PACK_ABOVE",
+    "UNLIMITED",
+    "Assignment",
+    "Placement",
+    "Policy",
+    "Proof",
+    "Reason",
+    "Refusal",
+    "Request",
+    "Unplaceable",
+    "Verdict",
+    "place",
+    "valued",
+]
+
+
+def valued(placement: Placement, cluster: Cluster, *, joined: bool) -> Placement:
+    """The same placement with what it is worth where pods of a node are `joined`, or are not."""
+    from arena_topo.solver.valuing import worth  # noqa: PLC0415 - as below
+
+    seats = [(one.node, one.gpus) for one in placement.assignments]
+    found = worth(seats, placement.gpus, cluster, joined=joined, wire=placement.wire)
+    return replace(
+        placement,
+        bandwidth=found.bandwidth,
+        inside=found.inside,
+        worst=found.worst,
+        joined=joined,
+    )
 
 
 def place(request: Request, cluster: Cluster) -> Placement:

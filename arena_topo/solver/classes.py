@@ -7,14 +7,18 @@ request may use.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
+from arena_topo.bandwidth import Wire, network_limit
 from arena_topo.solver import UNLIMITED, Reason, Request
-from arena_topo.solver.configurations import Table, table
+from arena_topo.solver.gpu_sets import GPUSets
+from arena_topo.solver.loads import AMONG, Floor, Hosts, Loads, Terms, loads_of
 from arena_topo.solver.policy import Damage, Proximity, damage, proximity, spreading, spreads
+from arena_topo.solver.valuing import nvlink_domain, rate_of_level
 from arena_topo.topology import Cluster, GPUSet, Machine, Matrix, Node, count, natural
 
 NEVER = 1 << 200
@@ -29,37 +33,81 @@ class NodeClass:
     """Nodes that a job cannot tell apart.
 
     `capacity` is the most workers of the size in hand that one of them takes; 0 for none.
-    `network` is GB/s that one of them can send to others.
+    `network` is GB/s that one of them can send to others. `domain`: NVLink joins it to others.
     """
 
-    table: Table
+    loads: Loads
     damage: Damage
     free: GPUSet
     hidden: int
     kind: tuple[str, str]
     capacity: int = 0
     network: float = UNLIMITED
+    domain: bool = False
 
-    def best(self, size: int) -> float:
-        """The bandwidth to count on for `size` GPUs of one of these nodes."""
+    @property
+    def sets(self) -> GPUSets:
+        """The GPU sets of one of these nodes."""
+        return self.loads.sets
+
+    def terms(self, terms: Terms) -> Terms:
+        """The terms as they are here: NVLink that leaves the machine joins all its pods."""
+        if self.domain and terms.hosts is Hosts.NODE and not terms.joined:
+            return replace(terms, joined=True)
+        return terms
+
+    def best(self, workers: int, terms: Terms) -> float:
+        """GB/s that a job can count on as far as so many workers on one node limit it."""
+        terms = self.terms(terms)
+        size = workers * terms.gpus
+        if count(self.free) - self.hidden < size:
+            return 0.0
+        if terms.hosts is Hosts.DOMAIN and not self.domain:
+            return 0.0
         if self.hidden:
-            return self.table.best_hidden(self.free, self.hidden, size)
-        return self.table.best(self.free, size)
+            # Nobody knows which of them are free, and the kubelet picks.
+            found = self.loads.worst(self.free, size, terms)
+        else:
+            found = self.loads.best(self.free, size, terms)
+        return min(found, self.network_limit(terms))
 
-    def bound(self, size: int) -> float:
-        """What `best` can be at most, where the machine's table is not certain of every set."""
+    def most_inside(self, workers: int, floor: Floor) -> float:
+        """GB/s that joined pods get at most of a set with a floor; 0 where none has it."""
+        size = workers * floor.terms.gpus
+        if self.best(workers, floor.terms) < floor.bandwidth:
+            return 0.0
         if self.hidden:
-            return self.table.bound_hidden(self.free, self.hidden, size)
-        return self.table.bound(self.free, size)
+            return self.loads.worst(self.free, size, floor.joined)
+        return self.loads.most_inside(
+            self.free, size, replace(floor, terms=self.terms(floor.terms))
+        )
 
-    def price(self, size: int, bandwidth: float) -> int | None:
-        """The damage of taking `size` GPUs at this bandwidth; None if they are too slow."""
-        if self.best(size) < bandwidth:
+    def price(self, workers: int, floor: Floor) -> int | None:
+        """The damage of so many workers on one node at a floor; None if they are too slow."""
+        if self.best(workers, floor.terms) < floor.bandwidth:
             return None
+        size = workers * floor.terms.gpus
         if self.hidden:
+            if floor.inside and self.loads.worst(self.free, size, floor.joined) < floor.inside:
+                return None
             return self.damage.counted(count(self.free) - self.hidden, size)
-        cheapest = self.damage.cheapest(self.free, size, bandwidth)
+        cheapest = self.cheapest(workers, floor)
         return None if cheapest is None else cheapest[0]
+
+    def cheapest(self, workers: int, floor: Floor) -> tuple[int, GPUSet] | None:
+        """The set for so many workers at a floor that costs least, and its price."""
+        size = workers * floor.terms.gpus
+        return self.loads.cheapest(
+            self.damage, self.free, size, replace(floor, terms=self.terms(floor.terms))
+        )
+
+    def network_limit(self, terms: Terms) -> float:
+        """GB/s that its own network allows, where it is slower than what joins the nodes."""
+        alone = terms.hosts in {Hosts.NODE, Hosts.DOMAIN} or terms.wire is Wire.TCP
+        if alone or math.isinf(self.network):
+            return UNLIMITED
+        among = AMONG[terms.hosts]
+        return network_limit(self.network, among=among, ranks=terms.ranks, wire=terms.wire)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -89,9 +137,11 @@ class Index:
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
-        self._tables: dict[tuple[object, ...], Table] = {}
+        self._loads: dict[tuple[object, ...], Loads] = {}
         self._matrices: dict[Matrix, int] = {}
         self._known: dict[int, int] = {}
+        self._nics: dict[int, int] = {}
+        self._cards: dict[tuple[object, ...], int] = {}
         self._proximities: dict[tuple[object, ...], Proximity] = {}
         self._firsts: list[Node] = []
         paths: dict[tuple[str, ...], tuple[list[int], list[Node]]] = {}
@@ -127,10 +177,9 @@ class Index:
         """How far apart nodes are that first meet at this level: 1 for the nearest tier."""
         return len(self.cluster.tiers) - level
 
-    def bandwidth(self, level: int) -> float:
-        """GB/s between nodes that first meet at this level."""
-        cluster = self.cluster
-        return cluster.beyond if level == WHOLE else cluster.tiers[level].bandwidth
+    def rate(self, level: int, wire: Wire) -> float | None:
+        """GB/s between nodes that first meet at this level; None where nobody gave it."""
+        return rate_of_level(self.cluster, level, wire)
 
     def supply(self, request: Request) -> Supply:
         """What of the cluster a request may use."""
@@ -138,7 +187,7 @@ class Index:
         if spread or request.excluded or request.cpu or request.memory:
             return self._split(request, spread=spread)
         # What is left decides, and that is the same for all nodes of a class.
-        key = (request.gpus, request.model, request.mix_models, request.most_per_node)
+        key = (request.gpus, request.model, request.mix_models, request.per_node)
         found = self._supplies.get(key)
         if found is None:
             capacities = [room(request, first) for first in self._firsts]
@@ -171,16 +220,17 @@ class Index:
     def _class(
         self, request: Request, first: Node, capacity: int, near: Proximity | None = None
     ) -> NodeClass:
-        shape = self._table(first.machine)
+        loads = self.loads(first.machine)
         model = "" if request.mix_models else first.machine.model or ""
         return NodeClass(
-            table=shape,
-            damage=damage(shape) if near is None else spreading(shape, near),
+            loads=loads,
+            damage=damage(loads.sets) if near is None else spreading(loads.sets, near),
             free=first.free,
             hidden=first.hidden,
             kind=(model, first.resource),
             capacity=capacity,
             network=first.network,
+            domain=nvlink_domain(self.cluster, first) is not None,
         )
 
     def _proximity(self, machine: Machine) -> Proximity:
@@ -232,13 +282,23 @@ class Index:
             machine.nvswitch,
             machine.pcie_generation,
             machine.measured,
+            self._rails(machine),
         )
 
-    def _table(self, machine: Machine) -> Table:
-        shape = self._shape(machine)
-        found = self._tables.get(shape)
+    def _rails(self, machine: Machine) -> int:
+        # As above; the names of NICs decide nothing.
+        found = self._nics.get(id(machine.nics))
         if found is None:
-            found = self._tables[shape] = table(machine.configuration)
+            cards = tuple((nic.attachment, nic.speed) for nic in machine.nics)
+            found = self._nics[id(machine.nics)] = self._cards.setdefault(cards, len(self._cards))
+        return found
+
+    def loads(self, machine: Machine) -> Loads:
+        """What sets of GPUs of a machine are worth."""
+        shape = self._shape(machine)
+        found = self._loads.get(shape)
+        if found is None:
+            found = self._loads[shape] = loads_of(machine)
         return found
 
 
@@ -255,7 +315,8 @@ class Supply:
         self.leaves = leaves
         self.counts = counts
         self._quotes: dict[tuple[object, ...], Quotes] = {}
-        self._speeds: dict[tuple[str, str], frozenset[float]] = {}
+        self._values: dict[tuple[object, ...], frozenset[float]] = {}
+        self._speeds: dict[tuple[object, ...], frozenset[float]] = {}
 
     @property
     def kinds(self) -> list[tuple[str, str]]:
@@ -268,14 +329,33 @@ class Supply:
             if one.capacity and one.kind == kind:
                 yield at, one
 
-    def speeds(self, kind: tuple[str, str], gpus: int) -> frozenset[float]:
-        """The bandwidths that workers of so many GPUs can have in and between nodes of a kind."""
-        found = self._speeds.get(kind)
+    def speeds(self, kind: tuple[str, str], terms: Terms, *, known: bool) -> frozenset[float]:
+        """What the loads of nodes of a kind are worth; with `known` without assumed networks."""
+        key = (kind, terms, known)
+        found = self._speeds.get(key)
         if found is None:
-            found = self._speeds[kind] = frozenset(
-                min(one.best(workers * gpus), one.network)
+            found = self._speeds[key] = frozenset(
+                one.best(workers, terms)
                 for _, one in self.of(kind)
+                if not (known and one.loads.assumed(terms))
                 for workers in range(1, one.capacity + 1)
+            )
+        return found
+
+    def values(self, kind: tuple[str, str], terms: Terms, most: int) -> frozenset[float]:
+        """What the sets of a kind's machines for at most so many workers are worth."""
+        key = (kind, terms, most)
+        found = self._values.get(key)
+        if found is None:
+            loads = {one.loads: one.capacity for _, one in self.of(kind)}
+            for _, one in self.of(kind):
+                loads[one.loads] = max(loads[one.loads], one.capacity)
+            found = self._values[key] = frozenset().union(
+                *(
+                    some.values(workers * terms.gpus, terms)
+                    for some, capacity in loads.items()
+                    for workers in range(1, min(capacity, most) + 1)
+                )
             )
         return found
 
@@ -288,19 +368,19 @@ class Supply:
                     if at in chosen:
                         yield leaf, at, node
 
-    def quotes(self, request: Request, kind: tuple[str, str], bandwidth: float) -> Quotes:
-        """The prices of a kind at a bandwidth, for gangs that no single node holds."""
-        most = min(max(one.capacity for one in self.classes), request.workers - 1)
-        key = (kind, bandwidth, most)
+    def quotes(self, kind: tuple[str, str], floor: Floor, *, known: bool, most: int) -> Quotes:
+        """The prices of a kind at a floor, for at most so many workers of a node."""
+        most = min(max(one.capacity for one in self.classes), most)
+        key = (kind, floor, known, most)
         found = self._quotes.get(key)
         if found is None:
             prices: list[dict[int, int]] = [{} for _ in self.classes]
             for at, one in self.of(kind):
-                if one.network >= bandwidth:
+                if not (known and one.loads.assumed(floor.terms)):
                     prices[at] = {
                         workers: price
                         for workers in range(1, min(one.capacity, most) + 1)
-                        if (price := one.price(workers * request.gpus, bandwidth)) is not None
+                        if (price := one.price(workers, floor)) is not None
                     }
             found = self._quotes[key] = Quotes(prices)
         return found
@@ -313,11 +393,12 @@ class Quotes:
     Ranks run from the largest load to the smallest, and where that is equal from the lowest price
     for it to the highest. The last rank is for all classes that offer nothing. By rank: the class,
     its largest load, the price of that, and the prices of all loads from 0 on, NEVER where a load
-    is impossible. The rest is what searches have worked out for domains, for the next ones: the
-    ranks of their nodes, the lowest prices of each load, what loads exceed a load.
+    is impossible; `whole`: none is. The rest is what searches have worked out for domains, for the
+    next ones: the ranks of their nodes, the lowest prices of each load, what loads exceed a load.
     """
 
     prices: Sequence[Mapping[int, int]]
+    whole: bool = field(init=False)
     rank: list[int] = field(init=False)
     of_rank: list[int] = field(init=False)
     capacity: list[int] = field(init=False)
@@ -340,6 +421,7 @@ class Quotes:
         put(self, "capacity", [*(largest[at] for at in some), 0])
         put(self, "full", [*(self.prices[at][largest[at]] for at in some), 0])
         loads = range(max(largest.values(), default=0) + 1)
+        put(self, "whole", all(len(self.prices[at]) == largest[at] for at in some))
         put(self, "rows", [[self.prices[at].get(load, NEVER) for load in loads] for at in some])
 
 
@@ -369,8 +451,8 @@ def room(request: Request, node: Node) -> int:
         rooms.append(int((node.cpu + 1e-9) // request.cpu))
     if request.memory and node.memory is not None:
         rooms.append(node.memory // request.memory)
-    if request.most_per_node is not None:
-        rooms.append(request.most_per_node)
+    if request.per_node is not None:
+        rooms.append(request.per_node)
     return max(0, min(rooms))
 
 

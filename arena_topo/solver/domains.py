@@ -3,8 +3,9 @@
 At a given bandwidth every node has a largest load and a price for each load (`Quotes`); what is
 left to choose is which nodes of one domain hold the gang. Of the domains of a level the best is
 found best-first: each is judged by bounds that grow tighter (how many nodes at least; how many
-domains inside it and how much damage at least; the exact answer), always the most promising one
-next, until an exact answer stands first. It is then exact for all of them.
+domains inside it and how much damage at least; a choice of nodes), always the most promising one
+next, until a choice stands first. The number of nodes is exact; which of equally few nodes, in a
+domain of domains, is found greedily.
 """
 
 from __future__ import annotations
@@ -14,18 +15,16 @@ import operator
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import NamedTuple
 
 from arena_topo.solver.classes import NEVER, Domain, Index, Quotes, Supply
-from arena_topo.solver.nesting import settle
 from arena_topo.solver.selection import Offer, Selection, exactly, select
 from arena_topo.topology import Node
 
-EFFORT = 1_500_000
-"""Steps of the exact search inside domains of domains, some 0.3 s; past them the best found counts
-and says what is open. Bandwidth, tier and number of nodes never depend on it."""
+EXCHANGES = 2_000
+"""Exchanges of a domain for a smaller one that are tried."""
 
 FEW = 3
 """Nodes up to which all ways to share the workers out are looked at for a bound."""
@@ -44,8 +43,7 @@ class Choice:
     """The nodes of one domain that hold a gang, and what that is worth; less is better.
 
     `domains` counts the domains used at each tier, coarse to near. `broken` sums, near to coarse,
-    what was free in them: the smaller, the more room stays whole elsewhere. `open` names the
-    first of these that may not be the least.
+    what was free in them: the smaller, the more room stays whole elsewhere.
     """
 
     nodes: int
@@ -53,7 +51,6 @@ class Choice:
     damage: int
     broken: tuple[int, ...]
     seats: tuple[Seat, ...] = field(compare=False)
-    open: str | None = None
 
     @property
     def score(self) -> Score:
@@ -99,7 +96,6 @@ class Chooser:
     workers: int
     gpus: int
     most: int
-    effort: int = EFFORT
     _shares: dict[int, tuple[tuple[tuple[int, int], ...], ...]] = field(default_factory=dict)
 
     def best(self, level: int) -> Choice | None:
@@ -116,15 +112,12 @@ class Chooser:
             first = heapq.heappop(waiting)
             _, order, stage, choice = first
             if stage == _SETTLED:
-                # What was settled without effort may be better than it looks.
-                return choice if self.effort > 0 else self._unsettled([first, *waiting])
+                return choice
             judged = self._judged(domains[order], stage, choice)
             if judged is None or judged[0].nodes > self.most:
                 continue
             bound, stage, choice = judged
             heapq.heappush(waiting, (bound, order, stage, choice))
-            if self.effort <= 0 and stage == _SETTLED and bound.nodes <= min(waiting)[0].nodes:
-                return self._unsettled(waiting)
         return None
 
     def _judged(
@@ -143,23 +136,65 @@ class Chooser:
             least = (0,) * len(inner) + domain.broken
             return Score(choice.nodes, counts, choice.damage, least), _POOLED, choice
         assert choice is not None, "what is pooled has a choice"
-        found = settle(self, domain, choice)
+        found = self._nested(domain, choice)
         return found.score, _SETTLED, found
 
-    def _unsettled(self, waiting: Sequence[_Waiting]) -> Choice:
-        """The best of what was found, and what of it some other domain might better."""
-        settled = [one for *_, stage, one in waiting if stage == _SETTLED and one is not None]
-        choice = min(settled, key=lambda one: one.score)
-        ahead = [one[0] for one in waiting if one[2] != _SETTLED and one[0] < choice.score]
-        rivals = [one for one in settled if one.nodes == choice.nodes]
-        if any(bound[:2] < choice.score[:2] for bound in ahead) or any(
-            one.open == "domains" for one in rivals
-        ):
-            return replace(choice, open="domains")
-        left = ahead or any(
-            one.open == "damage" and one.domains == choice.domains for one in rivals
-        )
-        return replace(choice, open="damage" if left else None)
+    def fewest(self, level: int) -> int | None:
+        """The fewest nodes of one domain of a level that hold the gang; None if too many do."""
+        least: int | None = None
+        for domain in self.index.levels[level]:
+            if domain.free < self.workers * self.gpus:
+                continue
+            nodes = self._fewest(self._ranks(domain))
+            if nodes is None or nodes > self.most or (least is not None and nodes >= least):
+                continue
+            if not self.quotes.whole:
+                # Loads have gaps, so that it may take more.
+                choice = self.select(domain.leaves)
+                nodes = None if choice is None else choice.nodes
+            if nodes is not None and (least is None or nodes < least):
+                least = nodes
+        return least
+
+    def _nested(self, domain: Domain, least: Choice) -> Choice:
+        """A good choice in a domain of domains: level by level the fewest, and then small ones.
+
+        `least` is the best choice if domains did not count. Domains hold a gang where they cover it
+        at every load (`fewest_domains`), as far as loads have no gaps.
+        """
+        profile = self.filled(domain, least.nodes)
+        wanted = [self.workers - load * profile.nodes for load in range(profile.margin + 1)]
+        pool: Sequence[Domain] = (domain,)
+        while pool[0].children:
+            pool = self._few([child for one in pool for child in one.children], wanted)
+        leaves = sorted(leaf for one in pool for leaf in one.leaves)
+        found = self.select(leaves, profile.nodes)
+        return least if found is None or least.score < found.score else found
+
+    def _few(self, level: list[Domain], wanted: Sequence[int]) -> list[Domain]:
+        """The fewest of these domains that cover what is wanted at each load, and then small ones.
+
+        The largest are taken, and each is then exchanged for the smallest one that will do.
+        """
+        loads = range(len(wanted))
+        level.sort(key=lambda one: (-self.excess(one, len(wanted) - 2), one.free))
+        held = [[0, *accumulate(self.excess(one, load) for one in level)] for load in loads]
+        many = max(1, *(bisect_left(held[load], wanted[load]) for load in loads))
+        chosen, spare = level[:many], sorted(level[many:], key=lambda one: one.free)
+        slack = [held[load][min(many, len(level))] - wanted[load] for load in loads]
+        tries = EXCHANGES
+        for at in range(len(chosen) - 1, -1, -1):
+            for place, other in enumerate(spare):
+                if other.free >= chosen[at].free or tries <= 0:
+                    break
+                tries -= 1
+                lost = [self.excess(chosen[at], load) - self.excess(other, load) for load in loads]
+                if all(less <= more for less, more in zip(lost, slack, strict=True)):
+                    slack = [more - less for less, more in zip(lost, slack, strict=True)]
+                    chosen[at], spare[place] = other, chosen[at]
+                    spare.sort(key=lambda one: one.free)
+                    break
+        return chosen
 
     # Bounds
 

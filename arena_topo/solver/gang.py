@@ -1,10 +1,10 @@
 """All workers of a gang at once: exact search over classes of nodes, with its proof.
 
 Nodes that look the same to a job (same configuration, same free set, same room) form a class. The
-order of preference is lexicographic (docs/how-it-works.md): most bandwidth, nearest tier, fewest
-nodes, fewest domains at each tier, least damage to what stays free, least room broken into, first
-by name. Bandwidths are few, so they are tried from the fastest down: at each the nearest tier that
-holds the gang is looked for, and the first answer is the best one.
+order of preference is lexicographic (`Worth`, docs/how-it-works.md). Bandwidths are compared in
+bands, which are few, so they are tried from the fastest down: at each the nearest tier that holds
+the gang is looked for, there the fewest nodes, and of these the most that joined pods would get.
+One node, two hosts and more hosts are searched apart, as each has values of its own.
 """
 
 from __future__ import annotations
@@ -13,15 +13,39 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import NamedTuple
 
+from arena_topo.bandwidth import network_limit
 from arena_topo.solver import UNLIMITED, Assignment, Placement, Proof, Request
-from arena_topo.solver.classes import WHOLE, Index, Supply
-from arena_topo.solver.configurations import CHOICES
-from arena_topo.solver.domains import EFFORT, Choice, Chooser, Seat, broken
-from arena_topo.topology import Cluster, natural
+from arena_topo.solver.classes import WHOLE, Index, NodeClass, Supply
+from arena_topo.solver.domains import Choice, Chooser, Seat, broken
+from arena_topo.solver.loads import AMONG, Floor, Hosts, Terms
+from arena_topo.solver.valuing import NVLINK, is_given, worth
+from arena_topo.topology import Cluster, NodeName, natural
 
 NODE_TIER = "node"
 BEYOND = "beyond"
+
+BAND = 1.1
+"""Bandwidths within such a factor are not told apart: the model's own error on rows that it was
+not fitted on is about that (p90)."""
+
+
+CERTAIN = 8
+"""GPUs of a machine up to which all sets are looked at."""
+
+
+def band(value: float) -> float:
+    """The band of a bandwidth in GB/s: the larger, the faster; fixed, not relative to the best."""
+    if value <= 0 or math.isinf(value):
+        return value if value > 0 else -math.inf
+    near = math.floor(math.log(value, BAND))
+    return max(one for one in (near - 1, near, near + 1) if edge(one) <= value)
+
+
+def edge(band: float) -> float:
+    """The least GB/s of a band."""
+    return BAND**band if math.isfinite(band) else band
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -30,11 +54,15 @@ class Worth:
 
     reach: int
     """Levels further out than the one preferred."""
-    bandwidth: float
-    """Negated, so that more is better."""
+    assumed: bool
+    """Whether it rests on a network of which nobody gave the rate: a known one is never left."""
+    band: float
+    """Of what the pods get, negated, so that more is better."""
     distance: int
     """0 within a node, then outward through the network."""
     nodes: int
+    inside: float
+    """GB/s that joined pods would get, negated."""
     domains: tuple[int, ...]
     """Domains used at each tier, coarse to near."""
     damage: int
@@ -44,15 +72,20 @@ class Worth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """The best choice of nodes for a gang."""
+    """The best choice of nodes for a gang.
+
+    `bandwidth` is GB/s that the pods get, of at most `bound` that any placement gives them.
+    `level` is where the nodes meet; None for a single node.
+    """
 
     worth: Worth
+    bandwidth: float
     level: int | None
-    """The level at which the nodes meet; None for a single node."""
     choice: Choice = field(compare=False)
     supply: Supply = field(compare=False)
+    floor: Floor = field(compare=False)
     bound: float = 0.0
-    """GB/s that no placement can exceed."""
+    proven: bool = True
 
 
 def search(request: Request, index: Index) -> Placement:
@@ -77,56 +110,45 @@ def distances(cluster: Cluster) -> dict[str, int]:
     return {word: distance for distance, word in enumerate(words)}
 
 
-def best(request: Request, index: Index, *, effort: int = EFFORT) -> Found | None:
-    """The best choice of nodes; None if there is none.
-
-    `effort` bounds the steps spent on choosing between domains (`domains.EFFORT`).
-    """
+def best(request: Request, index: Index) -> Found | None:
+    """The best choice of nodes; None if there is none."""
     words = distances(index.cluster)
     farthest = words[request.required or BEYOND]
     nearest = min(words[request.preferred], farthest) if request.preferred else farthest
-    hunt = _Hunt(request, index, effort)
+    hunt = _Hunt(request, index)
     for limit in range(nearest, farthest + 1):
         found = hunt.within(limit)
         if found is not None:
-            choice = found.choice
-            if choice.open is None and not hunt.settled:
-                choice = replace(choice, open="damage")
-            bound = max(-found.worth.bandwidth, hunt.ceiling(limit))
-            return replace(found, choice=choice, bound=bound)
+            return found if hunt.certain else replace(found, bound=UNLIMITED, proven=False)
     return None
 
 
-def ceiling(request: Request, index: Index) -> float:
-    """GB/s that no placement exceeds where tables are uncertain; 0 where they are certain."""
-    limit = distances(index.cluster)[request.required or BEYOND]
-    return _Hunt(request, index, 0).ceiling(limit)
+def certain(request: Request, index: Index) -> bool:
+    """Whether a search looks at all sets of GPUs that matter."""
+    return _Hunt(request, index).certain
 
 
 Kind = tuple[str, str]
 """What one gang may combine: GPU model, resource name."""
 
 
-class _Hunt:
-    """The search for one gang among all kinds of nodes, which share the effort."""
+class _Way(NamedTuple):
+    """One way for a gang to be on several nodes: which, at which level, counted as which hosts."""
 
-    def __init__(self, request: Request, index: Index, effort: int) -> None:
+    kind: Kind
+    level: int
+    terms: Terms
+    network: float
+    """GB/s that the network between them lets through."""
+
+
+class _Hunt:
+    """The search for one gang among all kinds of nodes."""
+
+    def __init__(self, request: Request, index: Index) -> None:
         self.request = request
         self.index = index
-        self.effort = effort
         self.supply = index.supply(request)
-        self._choosers: dict[tuple[Kind, float], Chooser | None] = {}
-
-    @cached_property
-    def settled(self) -> bool:
-        """Whether the least damage inside every node is known, not just a good one."""
-        request = self.request
-        return all(
-            one.damage.settled(one.free, workers * request.gpus)
-            for one in self.supply.classes
-            if math.comb(one.table.size, one.table.size // 2) > CHOICES
-            for workers in range(1, min(one.capacity, request.workers) + 1)
-        )
 
     @cached_property
     def alone(self) -> Found | None:
@@ -134,184 +156,268 @@ class _Hunt:
         found = [one for one in map(self._alone, self.supply.kinds) if one is not None]
         return min(found, key=lambda one: one.worth, default=None)
 
+    @cached_property
+    def certain(self) -> bool:
+        """Whether all sets of GPUs that matter are looked at, so that the best is the best."""
+        request = self.request
+        large = {
+            (one.sets, one.free): min(one.capacity, request.workers)
+            for one in self.supply.classes
+            if one.sets.size > CERTAIN
+        }
+        return all(
+            sets.certain(free, workers * request.gpus)
+            for (sets, free), most in large.items()
+            for workers in range(1, most + 1)
+        )
+
     def within(self, limit: int) -> Found | None:
-        """The best choice of nodes no further apart than this; what is open says so."""
-        request, index = self.request, self.index
+        """The best choice of nodes no further apart than this."""
+        request = self.request
         if limit == 0 or request.workers == 1 or request.max_nodes == 1:
             return self.alone
-        levels = self._levels(limit)
-        steps = {kind: self._steps(kind, levels) for kind in self.supply.kinds}
-        for bandwidth in sorted(set().union(*steps.values()), reverse=True):
-            if self.alone is not None and -self.alone.worth.bandwidth >= bandwidth:
-                break
-            kinds = [kind for kind, some in steps.items() if bandwidth in some]
-            for level in levels:
-                if index.bandwidth(level) >= bandwidth:
-                    found = list(self._joined(kinds, bandwidth, level))
-                    if found:
-                        first = min(found, key=lambda one: one.score)
-                        first = replace(first, open=_open(first, found))
-                        return self._found(bandwidth, level, first)
-        return self.alone
+        known = self._apart(limit, known=True)
+        if known is not None or self.alone is not None:
+            return known or self.alone
+        return self._apart(limit, known=False)
 
-    def _joined(self, kinds: Sequence[Kind], bandwidth: float, level: int) -> Iterator[Choice]:
-        """The best choice of several nodes of each kind, as far as it may be the best of all."""
+    # Several nodes
+
+    def _apart(self, limit: int, *, known: bool) -> Found | None:
+        """The best choice of several nodes where it beats any single node; else None.
+
+        With `known` none that rests on a network of which nobody gave the rate.
+        """
+        ways = list(self._ways(limit))
+        speeds = {
+            way: {
+                min(speed, way.network)
+                for speed in self.supply.speeds(way.kind, way.terms, known=known)
+            }
+            for way in ways
+        }
+        every = set().union(*speeds.values()) if speeds else set()
+        least = self.request.min_bandwidth
+        steps = sorted({band(one) for one in every if one > 0 and one >= least}, reverse=True)
+        for step in steps:
+            if self.alone is not None and -self.alone.worth.band >= step:
+                return None
+            floor = max(edge(step), least)
+            for level in dict.fromkeys(way.level for way in ways):
+                some = [way for way in ways if way.level == level and way.network >= floor]
+                found = self._at(some, floor, known=known)
+                if found is not None:
+                    bound = max(one for one in every if band(one) == step)
+                    return replace(found, bound=max(bound, found.bandwidth))
+        return None
+
+    def _ways(self, limit: int) -> Iterator[_Way]:
+        """How the gang may be on several nodes, the nearest levels first."""
+        tiers = self.index.cluster.tiers
+        for level in range(len(tiers) - 1, WHOLE - 1, -1):
+            if self.index.distance(level) > limit:
+                return
+            for kind in self.supply.kinds:
+                classes = [one for _, one in self.supply.of(kind)]
+                if level != WHOLE and tiers[level].name == NVLINK:
+                    if any(one.domain for one in classes):
+                        yield self._way(kind, level, Hosts.DOMAIN)
+                    if all(one.domain for one in classes):
+                        continue
+                if self.request.joined or self.request.workers == AMONG[Hosts.TWO]:
+                    yield self._way(kind, level, Hosts.TWO)
+                if self.request.workers > AMONG[Hosts.TWO]:
+                    yield self._way(kind, level, Hosts.SEVERAL)
+
+    def _way(self, kind: Kind, level: int, hosts: Hosts) -> _Way:
+        rate = self.index.rate(level, self.request.wire)
+        given = is_given(self.index.cluster, level)
+        terms = replace(self._terms(hosts), rated=rate is not None, given=given)
+        return _Way(kind, level, terms, self._network(terms, rate))
+
+    def _terms(self, hosts: Hosts) -> Terms:
+        request = self.request
+        return Terms(
+            hosts=hosts,
+            gpus=request.gpus,
+            ranks=request.workers * request.gpus,
+            joined=request.joined,
+            wire=request.wire,
+        )
+
+    @staticmethod
+    def _network(terms: Terms, rate: float | None) -> float:
+        if rate is None or terms.hosts not in AMONG:
+            return UNLIMITED
+        among = AMONG[terms.hosts]
+        return network_limit(rate, among=among, ranks=terms.ranks, wire=terms.wire)
+
+    def _at(self, ways: Sequence[_Way], floor: float, *, known: bool) -> Found | None:
+        """The best choice at a level whose pods get as much as a floor."""
         request = self.request
         most = request.workers if request.max_nodes is None else request.max_nodes
-        for kind in kinds:
-            chooser = self._chooser(kind, bandwidth)
-            if chooser is not None:
-                chooser.most, chooser.effort = most, self.effort
-                choice = chooser.best(level)
-                self.effort = chooser.effort
-                if choice is not None:
-                    most = choice.nodes
-                    yield choice
+        found: list[tuple[_Way, int]] = []
+        for way in ways:
+            chooser = self._chooser(way, self._floor(way, floor, 0), most, known=known)
+            nodes = None if chooser is None else chooser.fewest(way.level)
+            # Two nodes of joined pods are two hosts, and worth more as such.
+            few = way.terms.hosts is Hosts.SEVERAL and request.joined
+            if nodes is not None and not (few and nodes <= AMONG[Hosts.TWO]):
+                most = nodes
+                found.append((way, nodes))
+        made = [self._made(way, floor, most, known=known) for way, nodes in found if nodes == most]
+        return min(made, key=lambda one: one.worth, default=None)
 
-    def _chooser(self, kind: Kind, bandwidth: float) -> Chooser | None:
-        """The search among nodes of a kind; None where all together are too small."""
-        key = (kind, bandwidth)
-        if key not in self._choosers:
-            request, supply = self.request, self.supply
-            quotes = supply.quotes(request, kind, bandwidth)
-            held = sum(
-                supply.counts[at] * max(prices) for at, prices in enumerate(quotes.prices) if prices
-            )
-            self._choosers[key] = None
-            if held >= request.workers:
-                self._choosers[key] = Chooser(
-                    index=self.index,
-                    supply=supply,
-                    quotes=quotes,
-                    workers=request.workers,
-                    gpus=request.gpus,
-                    most=request.workers,
-                )
-        return self._choosers[key]
+    def _floor(self, way: _Way, bandwidth: float, nodes: int, inside: float = 0.0) -> Floor:
+        hosts = way.terms.hosts
+        if hosts is not Hosts.DOMAIN:
+            hosts = Hosts.TWO if nodes == AMONG[Hosts.TWO] else Hosts.SEVERAL
+        joined = replace(way.terms, hosts=hosts, joined=True)
+        return Floor(terms=way.terms, bandwidth=bandwidth, joined=joined, inside=inside)
 
-    def ceiling(self, limit: int) -> float:
-        """What no placement within a limit exceeds where tables are uncertain; else 0, GB/s."""
+    def _chooser(self, way: _Way, floor: Floor, most: int, *, known: bool) -> Chooser | None:
+        """The search for nodes of a way at a floor; None where all together are too few."""
         request, supply = self.request, self.supply
-        usable = [one for one in supply.classes if one.capacity]
-        if all(one.table.certified for one in usable):
-            return 0.0
-        size = request.workers * request.gpus
-        alone = [one.bound(size) for one in usable if one.capacity >= request.workers]
-        inside = max(
-            min(one.bound(workers * request.gpus), one.network)
-            for one in usable
-            for workers in range(1, min(one.capacity, request.workers) + 1)
+        if way.terms.hosts is Hosts.TWO:
+            most = min(most, AMONG[Hosts.TWO])
+        quotes = supply.quotes(way.kind, floor, known=known, most=request.workers - 1)
+        held = sum(
+            supply.counts[at] * max(prices) for at, prices in enumerate(quotes.prices) if prices
         )
-        network = [self.index.bandwidth(level) for level in self._levels(limit)]
-        return max(0.0, *alone, *(min(inside, one) for one in network))
+        if held < request.workers:
+            return None
+        return Chooser(
+            index=self.index,
+            supply=supply,
+            quotes=quotes,
+            workers=request.workers,
+            gpus=request.gpus,
+            most=most,
+        )
 
-    def _levels(self, limit: int) -> list[int]:
-        """The levels no further out than a limit, nearest first."""
-        return [
-            level
-            for level in range(len(self.index.cluster.tiers) - 1, WHOLE - 1, -1)
-            if self.index.distance(level) <= limit
-        ]
+    def _made(self, way: _Way, floor: float, nodes: int, *, known: bool) -> Found:
+        """The choice of so many nodes of which joined pods would get most."""
+        least = self._floor(way, floor, nodes)
+        network = self._network(least.joined, self.index.rate(way.level, self.request.wire))
+        most = self.request.workers - 1
+        found = self.supply.values(way.kind, least.joined, most)
+        values = [0.0, *sorted({min(value, network) for value in found})]
+        low, high = 0, len(values)
+        while high - low > 1:
+            # Mostly there is room enough for the best.
+            middle = high - 1 if high == len(values) else (low + high) // 2
+            some = self._floor(way, floor, nodes, values[middle])
+            chooser = self._chooser(way, some, nodes, known=known)
+            if chooser is None or chooser.fewest(way.level) is None:
+                high = middle
+            else:
+                low = middle
+        chosen = self._floor(way, floor, nodes, values[low])
+        chooser = self._chooser(way, chosen, nodes, known=known)
+        choice = None if chooser is None else chooser.best(way.level)
+        assert choice is not None, "this floor was tried"
+        return self._found(way.level, choice, chosen, way.network, values[low])
+
+    # A single node
 
     def _alone(self, kind: Kind) -> Found | None:
         """The best single node for the whole gang."""
         request, supply, index = self.request, self.supply, self.index
-        size = request.workers * request.gpus
-        speeds = {
-            at: one.best(size) for at, one in supply.of(kind) if one.capacity >= request.workers
-        }
-        bandwidth = max(speeds.values(), default=0.0)
-        if not speeds or bandwidth < request.min_bandwidth:
+        terms = self._terms(Hosts.NODE)
+        joined = replace(terms, joined=True)
+        some = [(at, one) for at, one in supply.of(kind) if one.capacity >= request.workers]
+        bandwidth = max((one.best(request.workers, terms) for _, one in some), default=0.0)
+        if bandwidth <= 0 or bandwidth < request.min_bandwidth:
             return None
+        least = max(edge(band(bandwidth)), request.min_bandwidth)
+        floor = Floor(terms=terms, bandwidth=least, joined=joined)
+        inside = max(one.most_inside(request.workers, floor) for _, one in some)
+        floor = replace(floor, inside=inside)
         prices = {
             at: price
-            for at, speed in speeds.items()
-            if speed >= bandwidth
-            and (price := supply.classes[at].price(size, bandwidth)) is not None
+            for at, one in some
+            if (price := one.price(request.workers, floor)) is not None
         }
-        least = min(prices.values())
-        cheapest = [at for at, price in prices.items() if price == least]
+        cheapest = min(prices.values())
         seats: dict[int, Seat] = {}
-        for leaf, at, node in supply.members(cheapest):
+        for leaf, at, node in supply.members(
+            at for at, price in prices.items() if price == cheapest
+        ):
             # Within a leaf nodes come in the order of their names.
             seats.setdefault(leaf, Seat(node, at, request.workers))
         worths = {leaf: broken(index, (leaf,)) for leaf in seats}
         leaf = min(seats, key=lambda leaf: (worths[leaf][1], natural(seats[leaf].node.name)))
         counts, free = worths[leaf]
-        choice = Choice(nodes=1, domains=counts, damage=least, broken=free, seats=(seats[leaf],))
-        return self._found(bandwidth, None, choice)
+        choice = Choice(nodes=1, domains=counts, damage=cheapest, broken=free, seats=(seats[leaf],))
+        found = self._found(None, choice, floor, UNLIMITED, inside)
+        return replace(found, bound=bandwidth)
 
-    def _steps(self, kind: Kind, levels: Sequence[int]) -> frozenset[float]:
-        """The bandwidths that several nodes of a kind can have."""
-        inside = self.supply.speeds(kind, self.request.gpus)
-        steps = {min(speed, self.index.bandwidth(level)) for speed in inside for level in levels}
-        return frozenset(one for one in steps if one > 0 and one >= self.request.min_bandwidth)
-
-    def _found(self, bandwidth: float, level: int | None, choice: Choice) -> Found:
+    def _found(
+        self, level: int | None, choice: Choice, floor: Floor, network: float, inside: float
+    ) -> Found:
         distance = 0 if level is None else self.index.distance(level)
         words = distances(self.index.cluster)
         preferred = words[self.request.preferred] if self.request.preferred else distance
+        classes = [(self.supply.classes[seat.of], seat.workers) for seat in choice.seats]
+        bandwidth = min([network, *(_reached(one, many, floor) for one, many in classes)])
         return Found(
             worth=Worth(
                 reach=max(0, distance - preferred),
-                bandwidth=-bandwidth,
+                assumed=any(one.loads.assumed(floor.terms) for one, _ in classes),
+                band=-band(bandwidth),
                 distance=distance,
                 nodes=choice.nodes,
+                inside=-inside,
                 domains=choice.domains,
                 damage=choice.damage,
                 broken=choice.broken,
             ),
+            bandwidth=bandwidth,
             level=level,
             choice=choice,
             supply=self.supply,
+            floor=floor,
         )
 
 
-def _open(first: Choice, found: Sequence[Choice]) -> str | None:
-    """What of the best choice may be bettered, by its own kind of node or by another."""
-    rivals = [(one.open, one.domains == first.domains) for one in found if one.nodes == first.nodes]
-    if any(left == "domains" for left, _ in rivals):
-        return "domains"
-    return "damage" if ("damage", True) in rivals else None
+def _reached(one: NodeClass, workers: int, floor: Floor) -> float:
+    """GB/s that the chosen set of a node allows."""
+    cheapest = None if one.hidden else one.cheapest(workers, floor)
+    if cheapest is None:
+        return one.best(workers, floor.terms)
+    return min(one.loads.got(cheapest[1], one.terms(floor.terms)), one.network_limit(floor.terms))
 
 
 def placement(request: Request, index: Index, found: Found) -> Placement:
     """Spell a choice out: workers numbered along the network, GPUs along the rings."""
-    assignments: list[Assignment] = []
-    inside, worst = UNLIMITED, UNLIMITED
-    network = UNLIMITED if found.level is None else index.bandwidth(found.level)
-    threshold = -found.worth.bandwidth
+    seats: list[tuple[NodeName, tuple[int, ...]]] = []
     for node, at, workers in found.choice.seats:
         one = found.supply.classes[at]
-        if found.level is not None:
-            network = min(network, node.network)
-        size = workers * request.gpus
         groups: Sequence[tuple[int, ...]] = [()] * workers
-        if one.hidden:
-            inside = min(inside, one.best(size))
-        else:
-            cheapest = one.damage.cheapest(one.free, size, threshold)
-            if cheapest is not None:
-                inside = min(inside, one.table.value(cheapest[1]))
-                groups = one.table.split(cheapest[1], request.gpus)
-        worst = min(worst, one.table.worst(one.free, size))
-        for gpus in groups:
-            assignments.append(Assignment(worker=len(assignments), node=node.name, gpus=gpus))
-    bandwidth, left = min(inside, network), found.choice.open
+        if not one.hidden:
+            cheapest = one.cheapest(workers, found.floor)
+            assert cheapest is not None, "a load that is chosen has GPUs"
+            groups = one.loads.pods(cheapest[1], one.terms(found.floor.terms))
+        seats += [(node.name, gpus) for gpus in groups]
+    value = worth(seats, request.gpus, index.cluster, joined=request.joined, wire=request.wire)
     return Placement(
-        assignments=tuple(assignments),
-        bandwidth=bandwidth,
-        worst=min(worst, network),
-        tier=_word(index.cluster, found.level),
-        proof=Proof(
-            optimal=left is None and found.bound <= bandwidth,
-            bound=found.bound,
-            open="bandwidth" if found.bound > bandwidth else left,
+        assignments=tuple(
+            Assignment(worker=worker, node=node, gpus=gpus)
+            for worker, (node, gpus) in enumerate(seats)
         ),
+        bandwidth=value.bandwidth,
+        inside=value.inside,
+        worst=value.worst,
+        tier=word(index.cluster, found.level),
+        proof=Proof(optimal=found.proven, bound=found.bound),
+        gpus=request.gpus,
+        joined=request.joined,
+        wire=request.wire,
     )
 
 
-def _word(cluster: Cluster, level: int | None) -> str:
+def word(cluster: Cluster, level: int | None) -> str:
+    """The word for a level: `node` for None, the name of a tier, `beyond`."""
     if level is None:
         return NODE_TIER
     return BEYOND if level == WHOLE else cluster.tiers[level].name

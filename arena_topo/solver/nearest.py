@@ -15,15 +15,15 @@ from typing import Any
 
 from arena_topo.solver import Reason, Request, gang
 from arena_topo.solver.classes import Index, refused, room
-from arena_topo.solver.configurations import table
-from arena_topo.solver.gang import BEYOND, NODE_TIER, Worth
+from arena_topo.solver.gang import BEYOND, NODE_TIER, Found
+from arena_topo.solver.gpu_sets import gpu_sets
 from arena_topo.topology import Cluster, GPUSet, Node, NodeName, count, gpu_set, members, natural
 
 Change = tuple[str, Request]
 """What to say after "fits now", and the request that then is placed."""
 
-Best = Callable[[Request, Cluster], Worth | None]
-"""What the best placement of a request is worth; None if there is none."""
+Best = Callable[[Request, Cluster], Found | None]
+"""The best choice of nodes for a request; None if there is none."""
 
 MOST_CHANGES = 3
 """Changes named at once, the smallest first."""
@@ -199,11 +199,7 @@ def _fastest(request: Request, cluster: Cluster, best: Best) -> float:
     found = best(request, cluster)
     if found is None:
         return 0.0
-    bandwidth = -found.bandwidth
-    if bandwidth <= request.between_pods or found.nodes == request.workers:
-        return bandwidth
-    apart = best(replace(request, per_node=1), cluster)
-    return max(request.between_pods, 0.0 if apart is None else -apart.bandwidth)
+    return found.bandwidth
 
 
 def _hardware(request: Request, cluster: Cluster, best: Best) -> Iterator[Change]:
@@ -226,9 +222,9 @@ def _distance(request: Request, cluster: Cluster, best: Best) -> Iterator[Change
     if request.max_nodes is not None:
         found = best(replace(request, max_nodes=None), cluster)
         if found is not None:
-            most = _fewest(request, cluster, best, found.nodes)
+            most = _fewest(request, cluster, best, found.worth.nodes)
             yield f"with --max-nodes {most}", replace(request, max_nodes=most)
-    if request.most_per_node is not None:
+    if request.per_node is not None:
         yield from _apart(request, cluster, best)
     if request.required is None:
         return
@@ -417,13 +413,15 @@ class _Limits:
         most = room(request, node)
         if not request.min_bandwidth:
             return most
-        shape = table(node.machine.configuration)
+        sets = gpu_sets(node.machine.configuration)
         for workers in range(most, 0, -1):
             size = workers * request.gpus
             if more:
-                found = shape.best(node.machine.everything, size)
+                found = sets.best(node.machine.everything, size)
+            elif node.hidden:
+                found = sets.worst(node.free, size)
             else:
-                found = shape.best_hidden(node.free, node.hidden, size)
+                found = sets.best(node.free, size)
             if found >= request.min_bandwidth:
                 return workers
         return 0
@@ -691,7 +689,7 @@ def _freed(node: Node, more: int) -> Iterator[Node]:
     machine = node.machine
     healthy = machine.everything if node.allocatable is None else node.allocatable
     known = members(GPUSet(healthy & ~node.free))
-    alike = table(machine.configuration).uniform
+    alike = gpu_sets(machine.configuration).uniform
     for secret in range(min(node.hidden, more), -1, -1):
         for chosen in itertools.combinations(known, more - secret):
             yield replace(

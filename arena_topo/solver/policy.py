@@ -14,12 +14,11 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 
 from arena_topo.solver import Policy, Request
-from arena_topo.solver.configurations import CHOICES, Table, choices, many_choices, with_lowest
-from arena_topo.solver.layers import Part
+from arena_topo.solver.gpu_sets import GPUSets, with_lowest
 from arena_topo.topology import Cluster, GPUSet, LinkKind, Machine, Node, count, gpu_set, members
 
 GROUP_SIZES = (1, 2, 4, 8, 16)
@@ -33,9 +32,8 @@ GRAIN = 1000
 """Parts in which bandwidth relative to the best is counted, so that damage is an exact integer."""
 
 PACKED = 8
-"""GPUs up to which groups are packed for the largest sum of bandwidths. In larger machines the
-groups are counted bandwidth by bandwidth, which is the same wherever one packing has the most
-groups of every bandwidth at once."""
+"""GPUs up to which groups are packed for the largest sum of bandwidths. In larger machines groups
+are counted in the GPUs that links of each rate hold together."""
 
 CROWD = 1 << 32
 """More GPUs than all nodes of a gang have: one digit of interference."""
@@ -47,18 +45,21 @@ ROOM = 1 << 64
 class Damage:
     """What taking GPUs of one configuration costs later jobs, in integers; less is better."""
 
-    def __init__(self, table: Table) -> None:
-        self.table = table
-        self.alike = table.alike
-        whole = GPUSet((1 << table.size) - 1)
-        self._sizes = tuple(size for size in GROUP_SIZES if size <= table.size)
+    def __init__(self, sets: GPUSets) -> None:
+        self.sets = sets
+        self.alike = sets.alike
+        self._sizes = tuple(size for size in GROUP_SIZES if size <= sets.size)
         self._weights: dict[int, int] = {
             size: WEIGHT ** (size.bit_length() - 1) for size in self._sizes
         }
-        self._full = {size: table.best(whole, size) for size in self._sizes if size > 1}
         self._keeps: dict[int, int] = {}
-        self._cheapest: dict[tuple[int, int, float], tuple[int, GPUSet] | None] = {}
         self._packing: Callable[[int, int], int] = functools.cache(self._packed)
+
+    @functools.cached_property
+    def _full(self) -> dict[int, float]:
+        return {
+            size: self.sets.best(self.sets.everything, size) for size in self._sizes if size > 1
+        }
 
     def keeps(self, free: GPUSet) -> int:
         """The potential of a free set."""
@@ -71,107 +72,45 @@ class Damage:
         """What taking these of the free GPUs costs."""
         return self.keeps(free) - self.keeps(GPUSet(free & ~chosen))
 
-    def cheapest(self, free: GPUSet, size: int, bandwidth: float) -> tuple[int, GPUSet] | None:
-        """The set of `size` free GPUs with at least this bandwidth that costs least.
-
-        Its price and itself; of equal sets the first by index; None if no set is fast enough.
-        """
-        key = (free, size, bandwidth)
-        if key not in self._cheapest:
-            value, price = self.table.value, self.price
-            least: tuple[int, GPUSet] | None = None
-            for chosen in self._choices(free, size, bandwidth):
-                if value(chosen) >= bandwidth:
-                    asked = price(free, chosen)
-                    if least is None or asked < least[0]:
-                        least = (asked, chosen)
-            self._cheapest[key] = least
-        return self._cheapest[key]
-
-    def settled(self, free: GPUSet, size: int) -> bool:
-        """Whether `cheapest` goes through all sets; else it is a good one, not proven cheapest."""
-        return many_choices(free, size, self.alike) <= CHOICES
-
     def counted(self, free: int, size: int) -> int:
         """The price of taking `size` of `free` GPUs where nobody knows which they are."""
         return self._by_count(free) - self._by_count(free - size)
 
-    def _choices(self, free: GPUSet, size: int, bandwidth: float) -> Iterable[GPUSet]:
-        if self.settled(free, size):
-            return choices(free, size, self.alike)
-        return self._likely(free, size, bandwidth)
-
-    def _likely(self, free: GPUSet, size: int, bandwidth: float) -> Iterator[GPUSet]:
-        """Some of too many sets: each part's first, and what is left of it cheapest first."""
-        if self.table.uniform:
-            yield self._cheaply(free, free, size)
-            return
-        for layer in self.table.layers:
-            if layer.bandwidth < bandwidth:
-                break
-            for part in layer.parts:
-                if part.fits(free, size):
-                    yield part.first(free, size)
-                    yield self._cheaply(free, GPUSet(free & part.gpus), size)
-        yield from (one for one in self.table.measured if not one & ~free and count(one) == size)
-
-    def _cheaply(self, free: GPUSet, near: GPUSet, size: int) -> GPUSet:
-        """Some `size` of the near GPUs, each the cheapest to take after those before it."""
-        chosen = GPUSet(0)
-        for _ in range(size):
-            more = [GPUSet(chosen | 1 << gpu) for gpu in members(GPUSet(near & ~chosen))]
-            chosen = min(more, key=lambda one: self.price(free, one))
-        return chosen
-
     def _potential(self, free: GPUSet) -> int:
-        if self.table.uniform:
+        if self.sets.uniform:
             return self._by_count(count(free))
-        if self.table.size <= PACKED:
+        if self.sets.size <= PACKED:
             singles = GRAIN * count(free)
             return singles + sum(
                 self._weights[size] * self._packing(free, size) for size in self._sizes if size > 1
             )
         potential = GRAIN * count(free)
-        for gpus, terms, known in self._terms:
-            inside = free & gpus
-            worth = known.get(inside)
-            if worth is None:
-                worth = sum(weight * part.groups(inside, size) for part, size, weight in terms)
-                known[inside] = worth
-            potential += worth
+        for size in self._sizes[1:]:
+            for share, parts in self._shares:
+                groups = sum(count(GPUSet(free & part)) // size for part in parts)
+                potential += self._weights[size] * share * groups
         return potential
+
+    @functools.cached_property
+    def _shares(self) -> list[tuple[int, tuple[GPUSet, ...]]]:
+        """By rate of a link: what a group over it is worth more than one over the next slower."""
+        levels = self.sets.parts
+        worths = [round(GRAIN * rate / levels[0][0]) for rate, _ in levels]
+        return [
+            (high - low, parts)
+            for high, low, (_, parts) in zip(worths, [*worths[1:], 0], levels, strict=True)
+        ]
 
     def _by_count(self, left: int) -> int:
         """The potential of so many GPUs of which any are as good as the best."""
         return sum(weight * GRAIN * (left // size) for size, weight in self._weights.items())
-
-    @functools.cached_property
-    def _terms(self) -> list[tuple[GPUSet, list[tuple[Part, int, int]], dict[int, int]]]:
-        """What the groups of a large machine are worth: by part, each size with its weight."""
-        terms: dict[GPUSet, list[tuple[Part, int, int]]] = {}
-        for size in self._sizes:
-            if size == 1:
-                continue
-            for share, layer in zip(self._shares(size), self.table.layers, strict=True):
-                weight = self._weights[size] * share
-                for part in layer.parts if weight else ():
-                    if part.size >= size:
-                        terms.setdefault(part.gpus, []).append((part, size, weight))
-        return [(gpus, found, {}) for gpus, found in terms.items()]
-
-    def _shares(self, size: int) -> tuple[int, ...]:
-        """By layer: what a group that reaches it is worth more than one that does not."""
-        full = self._full[size]
-        # Layers above the best of this size hold no group; measured values are not kept in mind.
-        parts = [min(GRAIN, round(GRAIN * one.bandwidth / full)) for one in self.table.layers]
-        return tuple(high - low for high, low in zip(parts, [*parts[1:], 0], strict=True))
 
     def _packed(self, free: int, size: int) -> int:
         if free.bit_count() < size:
             return 0
         packings = [self._packing(free & (free - 1), size)]
         for group in with_lowest(free, size):
-            worth = round(GRAIN * self.table.value(group) / self._full[size])
+            worth = round(GRAIN * self.sets.value(group) / self._full[size])
             packings.append(worth + self._packing(free ^ group, size))
         return max(packings)
 
@@ -195,11 +134,11 @@ class Spread(Damage):
     al., Gandiva, OSDI 2018).
     """
 
-    def __init__(self, table: Table, proximity: Proximity) -> None:
-        super().__init__(table)
-        self._damage = damage(table)
-        self.alike = _refined(table.alike, proximity)
-        self._whole = (1 << table.size) - 1
+    def __init__(self, sets: GPUSets, proximity: Proximity) -> None:
+        super().__init__(sets)
+        self._damage = damage(sets)
+        self.alike = _refined(sets.alike, proximity)
+        self._whole = (1 << sets.size) - 1
         self._reach = [
             [gpu_set(other for other, near in enumerate(row) if near >= level) for row in proximity]
             for level in (SWITCH, SOCKET)
@@ -223,7 +162,7 @@ class Spread(Damage):
 
     def counted(self, free: int, size: int) -> int:
         """The price of taking `size` of `free` GPUs where nobody knows which they are."""
-        busy = self.table.size - free
+        busy = self.sets.size - free
         return _crowded(busy, busy, busy) + super().counted(free, size)
 
 
@@ -251,15 +190,15 @@ def _refined(alike: Sequence[int], proximity: Proximity) -> tuple[int, ...]:
 
 
 @functools.lru_cache(maxsize=256)
-def damage(table: Table) -> Damage:
-    """The damages of a table, worked out once."""
-    return Damage(table)
+def damage(sets: GPUSets) -> Damage:
+    """The damages of a configuration, worked out once."""
+    return Damage(sets)
 
 
 @functools.lru_cache(maxsize=256)
-def spreading(table: Table, proximity: Proximity) -> Spread:
-    """The prices of spreading over machines of a table, worked out once."""
-    return Spread(table, proximity)
+def spreading(sets: GPUSets, proximity: Proximity) -> Spread:
+    """The prices of spreading over machines of a configuration, worked out once."""
+    return Spread(sets, proximity)
 
 
 def proximity(machine: Machine) -> Proximity:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from arena_topo.solver import UNLIMITED, Reason, Refusal, Request, Unplaceable, Verdict
+from arena_topo.solver import Reason, Refusal, Request, Unplaceable, Verdict
 from arena_topo.solver.classes import Index, refused, room
-from arena_topo.solver.gang import Worth, best, ceiling
+from arena_topo.solver.gang import Found, best, certain
 from arena_topo.solver.nearest import Instead, made_well, nearest
 from arena_topo.topology import Cluster, Node
 
@@ -41,19 +41,18 @@ def refusal(
 
     def index_of(there: Cluster) -> Index:
         # Building one takes long for a large cluster, and only these two are looked at often.
-        found = kept.get(id(there)) or Index(there)
+        index = kept.get(id(there)) or Index(there)
         if there is cluster or there is empty:
-            kept[id(there)] = found
-        return found
+            kept[id(there)] = index
+        return index
 
-    def worth(asked: Request, there: Cluster) -> Worth | None:
-        found = best(asked, index_of(there))
-        return None if found is None else found.worth
+    def found(asked: Request, there: Cluster) -> Found | None:
+        return best(asked, index_of(there))
 
-    never = worth(request, empty) is None
+    never = found(request, empty) is None
     if never and request.min_bandwidth:
-        # Where a table is not certain of all sets, one may yet be found that is fast enough.
-        never = ceiling(request, index_of(empty)) < request.min_bandwidth
+        # Where not all sets are looked at, one may yet be fast enough.
+        never = certain(request, index_of(empty))
     view = empty if never else cluster
     scarce = _scarce(request, index_of(view))
     reasons: dict[Reason, list[Node]] = {}
@@ -73,7 +72,7 @@ def refusal(
             request,
             view,
             never=never,
-            best=worth,
+            best=found,
             others=others,
             today=cluster,
         ),
@@ -92,8 +91,6 @@ def _reason(request: Request, node: Node) -> Reason | None:
 def _scarce(request: Request, index: Index) -> Reason:
     """What keeps nodes with room for some workers from taking all, found by trying without it."""
     limits = []
-    if request.min_bandwidth > request.between_pods:
-        limits.append((Reason.PODS, replace(request, between_pods=UNLIMITED)))
     if request.min_bandwidth:
         limits.append((Reason.BANDWIDTH, replace(request, min_bandwidth=0.0)))
     if request.max_nodes is not None:

@@ -11,22 +11,24 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from arena_topo.solver import UNLIMITED, Request
+from arena_topo.bandwidth import Estimate
+from arena_topo.solver import Request
 from arena_topo.solver.classes import room
-from arena_topo.solver.configurations import table
-from arena_topo.solver.gang import BEYOND, NODE_TIER
+from arena_topo.solver.gang import word
 from arena_topo.solver.refusal import emptied
+from arena_topo.solver.valuing import shared_level, worth
 from arena_topo.topology import Cluster, GPUSet, Node, NodeName, gpu_set, members, natural
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """Where such a scheduler would put a gang; bandwidth (GB/s) and tier are as in Placement.
+    """Where such a scheduler would put a gang; bandwidth, inside and tier are as in Placement.
 
     `loads` is the number of workers of each node, in the order in which the nodes were taken.
     """
 
-    bandwidth: float
+    bandwidth: Estimate | None
+    inside: Estimate | None
     tier: str
     loads: Mapping[NodeName, int]
 
@@ -126,36 +128,28 @@ def _outcome(
     loads: Mapping[int, int],
 ) -> Outcome:
     nodes = [seats[at][0] for at in loads]
-    bandwidth, tier = _joined(cluster, nodes)
-    for node, workers in zip(nodes, loads.values(), strict=True):
-        bandwidth = min(bandwidth, _inside(node, workers * request.gpus))
+    pods = [
+        (node.name, gpus)
+        for node, workers in zip(nodes, loads.values(), strict=True)
+        for gpus in _by_index(node, workers, request.gpus)
+    ]
+    value = worth(pods, request.gpus, cluster, joined=request.joined, wire=request.wire)
     return Outcome(
-        bandwidth=bandwidth,
-        tier=tier,
+        bandwidth=value.bandwidth,
+        inside=value.inside,
+        tier=word(cluster, shared_level(cluster, nodes)),
         loads={node.name: load for node, load in zip(nodes, loads.values(), strict=True)},
     )
 
 
-def _inside(node: Node, size: int) -> float:
-    """GB/s of the first free GPUs by index; where nobody knows which are free, of the worst."""
-    shape = table(node.machine.configuration)
+def _by_index(node: Node, workers: int, gpus: int) -> list[tuple[int, ...]]:
+    """The first free GPUs for so many workers; none where nobody knows which are free."""
     if node.opaque:
-        return shape.worst(node.free, size)
-    return shape.value(by_index(node, size))
+        return [()] * workers
+    chosen = members(by_index(node, workers * gpus))
+    return [chosen[start : start + gpus] for start in range(0, len(chosen), gpus)]
 
 
 def by_index(node: Node, size: int) -> GPUSet:
     """The first so many GPUs of a node that are not known to be in use."""
     return gpu_set(members(node.free)[:size])
-
-
-def _joined(cluster: Cluster, nodes: Sequence[Node]) -> tuple[float, str]:
-    """The nearest level that all of these nodes share, and how fast they are there."""
-    if len(nodes) == 1:
-        return UNLIMITED, NODE_TIER
-    slowest = min(node.network for node in nodes)
-    for level in range(len(cluster.tiers) - 1, -1, -1):
-        if len({node.domains[: level + 1] for node in nodes}) == 1:
-            tier = cluster.tiers[level]
-            return min(tier.bandwidth, slowest), tier.name
-    return min(cluster.beyond, slowest), BEYOND

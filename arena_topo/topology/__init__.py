@@ -228,7 +228,7 @@ class Node:
     `unavailable` says why no pod can start now (cordoned, not ready), `shared` why its GPUs can
     never be placed by topology (MIG, time slices).
     `network` is GB/s that the node itself can send to others, where it may be slower than what
-    joins them.
+    joins them. `rdma` is the resource by which pods get its RDMA devices, "" where it offers none.
     `resource` is what a pod asks for to get its GPUs; `driver` is the DRA driver that publishes
     them, where one does: then pods claim them and `resource` is its name too, so that no gang
     mixes claimed GPUs with others.
@@ -255,6 +255,7 @@ class Node:
     foreign: bool = False
     domains: tuple[str, ...] = ()
     network: float = float("inf")
+    rdma: str = ""
 
     @property
     def opaque(self) -> bool:

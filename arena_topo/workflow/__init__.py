@@ -25,7 +25,6 @@ if TYPE_CHECKING:
         nothing_to_place_on,
         plan,
         request_of,
-        shortfall,
     )
     from arena_topo.workflow.submission import Submitted, submit
     from arena_topo.workflow.waiting import wait
@@ -44,7 +43,6 @@ __all__ = [
     "read_fabric",
     "read_state",
     "request_of",
-    "shortfall",
     "submit",
     "wait",
 ]
@@ -58,7 +56,6 @@ _ROOMS = {
         "nothing_to_place_on",
         "plan",
         "request_of",
-        "shortfall",
     ),
     "submission": ("Submitted", "submit"),
     "waiting": ("wait",),

@@ -2,45 +2,49 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from dataclasses import dataclass, replace
 
 from arena_topo import workflow
 from arena_topo.backends import Backend
+from arena_topo.bandwidth import Wire
 from arena_topo.errors import ArenaError, UsageError
 from arena_topo.job import MPIJob, PodShape
 from arena_topo.manifests import Plan
-from arena_topo.manifests.annotations import forecast_of
+from arena_topo.manifests.annotations import counted_on
 from arena_topo.manifests.versions import ApiVersion
-from arena_topo.solver import UNLIMITED, Request, Unplaceable, Verdict, gang, unaware
+from arena_topo.solver import Placement, Request, Unplaceable, Verdict, gang, unaware, valued
 from arena_topo.solver.classes import Index
 from arena_topo.solver.nearest import once_empty
 from arena_topo.solver.refusal import emptied
 from arena_topo.topology import Cluster
+from arena_topo.workflow import estimates
 from arena_topo.workflow.planning import check_preferred, seen
+from arena_topo.workflow.shape import fused
+
+RDMA_DEVICE = "rdma/hca"
+"""What --rdma asks for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """GB/s of all-reduce bus bandwidth that others would give the same gang; None for none.
+    """What others would give the same gang; None where it does not fit.
 
-    `best_empty` is the best that this cluster could give without any other job, `tier_empty` the
-    level at which its nodes would meet; `first_fit` and `spread` are what schedulers that do not
-    know topology would do now (solver/unaware.py). All are of GPUs, whatever pods make of them.
+    `best_empty` is the best placement on this cluster without any other job; `first_fit` and
+    `spread` are what schedulers that do not know topology would do now (solver/unaware.py).
     """
 
-    best_empty: float | None
+    best_empty: Placement | None
     first_fit: unaware.Outcome | None
     spread: unaware.Outcome | None
-    tier_empty: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
     """A plan, or why there is none, with all that a person needs to judge it.
 
-    `request` and `comparison` are None for a job that is not placed by topology.
+    `request` and `comparison`, both of the pods in the shape that was planned, are None for a job
+    that is not placed by topology.
     """
 
     job: MPIJob
@@ -95,29 +99,34 @@ def propose(
     if cluster is None and backend is not None:
         cluster = seen(job, backend, namespace)
     cluster = _seen(backend, cluster)
-    request = workflow.request_of(job, cluster, backend, api=api)
-    found = Proposal(
-        job=job,
-        namespace=namespace,
-        cluster=cluster,
-        request=request,
-        comparison=compare(_merged(job, request), cluster),
-    )
+    found = Proposal(job=job, namespace=namespace, cluster=cluster)
     try:
         plan = workflow.plan(job, backend, namespace=namespace, api=api, cluster=cluster)
     except Unplaceable as refused:
-        return replace(found, refused=refused)
+        shape = fused(job, cluster, backend, api=api, later=True)
+        request = workflow.request_of(shape, cluster, backend, api=api)
+        seen_as = compare(request, cluster)
+        return replace(found, refused=refused, request=request, comparison=seen_as)
+    request = _as_bound(plan)
     advice = (
         _fused(plan, job, backend, namespace=namespace, cluster=cluster),
-        apart(plan, cluster),
+        _rdma(plan, cluster),
     )
-    return replace(found, plan=plan, advice=tuple(filter(None, advice)))
+    return replace(
+        found,
+        plan=plan,
+        request=request,
+        comparison=compare(request, cluster),
+        advice=tuple(filter(None, advice)),
+    )
 
 
-def _merged(job: MPIJob, request: Request) -> Request:
-    """The request of a job whose workers share pods where that is better."""
-    fused = job.pod_shape is PodShape.FUSED
-    return replace(request, between_pods=UNLIMITED) if fused else request
+def _as_bound(plan: Plan) -> Request:
+    """What the pods of a plan ask of the solver, which their binding may keep apart."""
+    assert plan.request is not None
+    if plan.binding is None:
+        return plan.request
+    return replace(plan.request, joined=not plan.binding.separate)
 
 
 def count_only(job: MPIJob, backend: Backend | None, cluster: Cluster | None = None) -> Counted:
@@ -162,32 +171,30 @@ def count_only(job: MPIJob, backend: Backend | None, cluster: Cluster | None = N
 def compare(request: Request, cluster: Cluster) -> Comparison:
     """What the empty cluster would allow, and what schedulers that only count would do now.
 
-    Where sharing a node is too slow for the pods, what these schedulers do is worth that to them.
+    Who only counts GPUs knows no bandwidth to keep to.
     """
-    best = gang.value(request, emptied(cluster))
-    levels = list(gang.distances(cluster))
-    # Who only counts GPUs knows no bandwidth to keep to.
+    index = Index(emptied(cluster))
+    best = gang.best(request, index)
     counted = replace(request, min_bandwidth=0.0)
     return Comparison(
-        best_empty=None if best is None else -best.bandwidth,
-        tier_empty=None if best is None else levels[best.distance],
-        first_fit=_for_pods(request, unaware.first_fit(counted, cluster)),
-        spread=_for_pods(request, unaware.spread(counted, cluster)),
+        best_empty=None if best is None else gang.placement(request, index, best),
+        first_fit=unaware.first_fit(counted, cluster),
+        spread=unaware.spread(counted, cluster),
     )
 
 
-def _for_pods(request: Request, found: unaware.Outcome | None) -> unaware.Outcome | None:
-    together = found is not None and max(found.loads.values()) > 1
-    if found is None or not together or request.min_bandwidth <= request.between_pods:
-        return found
-    return replace(found, bandwidth=min(found.bandwidth, request.between_pods))
+def advised(plan: Plan, cluster: Cluster) -> tuple[str, ...]:
+    """What would give the pods of a plan more, on the very nodes of the plan.
+
+    Unlike the advice of `propose` it places nothing anew, as the job may hold its GPUs by now.
+    """
+    return tuple(filter(None, (_fused_there(plan, cluster), _rdma(plan, cluster))))
 
 
-def advised(plan: Plan) -> str | None:
-    """What fused pods could use of the very GPUs of a plan; None where it is no more.
+def _fused_there(plan: Plan, cluster: Cluster) -> str | None:
+    """What fused pods would get of these GPUs; None where it is no more.
 
-    Unlike the advice of `propose` it places nothing anew, as the job may hold its GPUs by now: the
-    same GPUs can be fused where each node has as many workers as the others.
+    They can be fused where each node has as many workers as the others.
     """
     placement, binding, forecast = plan.placement, plan.binding, plan.forecast
     if placement is None or binding is None or forecast is None or forecast.usable is None:
@@ -196,36 +203,52 @@ def advised(plan: Plan) -> str | None:
     if not binding.separate or plan.job.pod_shape is PodShape.FUSED or len(loads) > 1:
         return None
     [together] = loads
-    usable = forecast_of(placement, None, replace(binding, separate=False)).usable
-    if together == 1 or usable is None or usable <= forecast.usable:
+    joined = valued(placement, cluster, joined=True)
+    found = counted_on(joined, binding)
+    if together == 1 or found is None or not _faster(found.point, forecast.usable):
         return None
-    pods = len(placement.assignments) // together
-    return _said(plan.job, pods, together, usable=usable, instead=forecast.usable)
+    words = _words(estimates.text(found), found.point, joined)
+    return _said(plan.job, len(placement.assignments) // together, words)
 
 
-def apart(plan: Plan, cluster: Cluster) -> str | None:
-    """What the pods of a plan could use, were each on a node of its own; None if it is no more."""
-    binding, forecast, request = plan.binding, plan.forecast, plan.request
-    if binding is None or forecast is None or request is None or forecast.usable is None:
+def _faster(found: float, than: float) -> bool:
+    """Whether a bandwidth is worth a word: in a higher band of the solver."""
+    return gang.band(found) > gang.band(than)
+
+
+def _words(text: str, counted: float, placement: Placement | None) -> str:
+    """What pods can count on, and what the GPUs planned would give where that is more."""
+    planned = placement.bandwidth if placement is not None else None
+    if planned is None or planned.point <= counted:
+        return text
+    return f"{text} at worst, {estimates.amount(planned.point)} as planned"
+
+
+def _rdma(plan: Plan, cluster: Cluster) -> str | None:
+    """What the pods of a plan would get over the NICs of their nodes, which nobody gives them.
+
+    None where they have them, where the nodes tell of no NIC, and where it is no more.
+    """
+    placement, binding, forecast = plan.placement, plan.binding, plan.forecast
+    if placement is None or binding is None or forecast is None or forecast.usable is None:
         return None
-    if not (binding.separate and forecast.falls_short):
+    chosen = set(placement.nodes)
+    nodes = [node for node in cluster.nodes if node.name in chosen]
+    if placement.wire is Wire.RDMA or not all(node.rdma or node.machine.nics for node in nodes):
         return None
-    index = Index(cluster)
-    alone = replace(request, per_node=1)
-    best = gang.best(alone, index)
-    if best is None:
+    other = valued(replace(placement, wire=Wire.RDMA), cluster, joined=not binding.separate)
+    found = counted_on(other, binding)
+    if found is None or not _faster(found.point, forecast.usable):
         return None
-    placement = gang.placement(alone, index, best)
-    # The kubelet may have to pick the GPUs there.
-    usable = min(placement.bandwidth, placement.worst)
-    rate = math.floor(round(usable * 100, 6)) / 100
-    if rate <= max(forecast.usable, request.between_pods):
-        return None
-    assumed = " (assumed)" if cluster.assumed(usable, placement.tier) else ""
-    return (
-        f"{len(placement.nodes)} nodes would give these pods {rate:g} GB/s{assumed} instead of"
-        f" {round(forecast.usable, 2):g}: --min-bandwidth {rate:g} places them so"
-    )
+    words = f"would give these pods {estimates.text(found)}"
+    if found.assumed:
+        words += f", assumed: {'; '.join(found.assumed)}"
+    offered = {node.rdma for node in nodes}
+    if offered == {RDMA_DEVICE}:
+        return f"--rdma {words}"
+    if len(offered) == 1 and "" not in offered:
+        return f"--device {offered.pop()}=1 {words}"
+    return f"the NICs of these nodes {words}; no resource gives them to pods of all these nodes"
 
 
 def _fused(
@@ -250,18 +273,15 @@ def _fused(
         # What cannot be planned in another shape is no advice.
         return None
     usable = other.forecast.usable if other.forecast is not None else None
-    if usable is None or usable <= forecast.usable:
+    if other.forecast is None or usable is None or not _faster(usable, forecast.usable):
         return None
-    return _said(job, other.job.workers, together, usable=usable, instead=forecast.usable)
+    words = _words(estimates.recorded(other.forecast), usable, other.placement)
+    return _said(job, other.job.workers, words)
 
 
-def _said(job: MPIJob, pods: int, together: int, *, usable: float, instead: float) -> str:
+def _said(job: MPIJob, pods: int, words: str) -> str:
     shape = f"{pods} pod{'s' * (pods != 1)} of {job.workers // pods} workers"
-    return (
-        f"--pod-shape fused ({shape}) would use {round(usable, 2):g} GB/s instead of"
-        f" {round(instead, 2):g}: up to {together} pods share a node here, and pods of one"
-        " node talk through its memory"
-    )
+    return f"--pod-shape fused ({shape}) would give {words}"
 
 
 def _seen(backend: Backend | None, cluster: Cluster | None) -> Cluster:

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from arena_topo.manifests.annotations import HOST_STAGED
+from arena_topo.bandwidth import BETWEEN_HOSTS, Regime
 from arena_topo.nccl import Cause, Complaint, Connection, Family, Host, Side, causes
 from arena_topo.topology import UNKNOWN_NETWORK
+from arena_topo.workflow import estimates
 from arena_topo.workflow.transports import Place
 
 if TYPE_CHECKING:
@@ -168,7 +169,7 @@ def _between_pods(seen: Seen) -> Iterator[Finding]:
         linked = [pair for pair in pairs if seen.nvlink(*pair)]
         said: tuple[str, ...] = (seen.via(pairs[0], kind),)
         plan = seen.planned
-        foretold = plan is not None and plan.usable is not None and plan.usable <= HOST_STAGED
+        foretold = plan is not None and plan.regime in BETWEEN_HOSTS
         cause: str | None
         if family == Family.SHM:
             cause, hint, said = _why_staged(seen, kind, pairs)
@@ -229,8 +230,7 @@ def _between_nodes(seen: Seen) -> Iterator[Finding]:
             cause, hint, said = _why_socket(seen, pairs)
             yield Finding(
                 kind=Kind.NETWORK,
-                planned=f"{_rate(plan.bandwidth)} between nodes"
-                + (f" ({plan.tier})" if plan.tier else ""),
+                planned=f"{_rate(plan)} between nodes" + (f" ({plan.tier})" if plan.tier else ""),
                 got="NET/Socket, which is TCP",
                 pairs=tuple(pairs),
                 cause=cause,
@@ -534,12 +534,15 @@ def _used_by(host: Host) -> Iterator[str]:
 
 
 def _counts_on_more(plan: Planned) -> bool:
-    """Whether the plan counts on a faster network than one of which nothing is known."""
+    """Whether the plan counts on more than TCP; a record without a regime, by its bandwidth."""
+    if plan.regime is not None:
+        return plan.regime != Regime.TCP
     return plan.bandwidth is not None and plan.bandwidth > UNKNOWN_NETWORK
 
 
-def _rate(bandwidth: float | None) -> str:
-    return "?" if bandwidth is None else f"{bandwidth:.4g} GB/s"
+def _rate(plan: Planned) -> str:
+    rate = plan.bandwidth if plan.usable is None else plan.usable
+    return "?" if rate is None else f"{estimates.amount(rate)} GB/s"
 
 
 def _some(names: Sequence[str]) -> str:

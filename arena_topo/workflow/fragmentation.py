@@ -13,20 +13,20 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from arena_topo.bandwidth import Wire, rate_is_assumed
 from arena_topo.solver import UNLIMITED, Request
 from arena_topo.solver.classes import WHOLE, Index, NodeClass
-from arena_topo.solver.configurations import Table, choices, has_nvlink, with_lowest
-from arena_topo.solver.cost import rate_is_assumed
-from arena_topo.solver.gang import best, distances
+from arena_topo.solver.gang import Found, best, distances
+from arena_topo.solver.gpu_sets import GPUSets, choices, has_nvlink, with_lowest
 from arena_topo.solver.refusal import emptied
-from arena_topo.topology import Cluster, GPUSet, Node, count, members, natural
+from arena_topo.topology import Cluster, GPUSet, Node, count, gpu_set, members, natural
 
 PAIR = 2
 """GPUs that have a bandwidth; a single one talks to nobody."""
 
 PACKED = 8
 """GPUs of a machine up to which disjoint sets are found among all ways to choose them. In larger
-ones the layers of the machine count them, exactly up to 16 GPUs that hang together by NVLink."""
+ones as many count as fit into the GPUs that fast enough links hold together."""
 
 SIZES = (2, 4, 8, 16)
 """Sets of GPUs that are looked at in each machine, as far as it is so large."""
@@ -197,6 +197,8 @@ class _Kind:
     def __init__(self, cluster: Cluster) -> None:
         self.now, self.empty = Index(cluster), Index(emptied(cluster))
         self._nodes = cluster.nodes
+        rails = all(node.machine.nics for node in cluster.nodes)
+        self._wire = Wire.RDMA if rails else Wire.TCP
         self._rooms = Counter(map(_usable, cluster.nodes))
         self._free = sum(room * many for room, many in self._rooms.items())
         self._most = max(len(node.machine.gpus) for node in cluster.nodes)
@@ -214,27 +216,26 @@ class _Kind:
             gangs=gangs,
             alike=tuple(self._alike(_missing(gangs, self._free))),
             assumed=rate_is_assumed(model)
-            and any(has_nvlink(one.table.configuration) for one, _node in _members(self.now)),
+            and any(has_nvlink(one.sets.configuration) for one, _node in _members(self.now)),
         )
 
     def _gang(self, size: int) -> Gang:
         gpus = min(size, 1 << (self._most.bit_length() - 1))
         workers = size // gpus
-        # How few domains a gang would touch, which takes longest to settle, is not shown.
-        compact = best(Request(workers=workers, gpus=gpus), self.empty, effort=0)
-        full = 0.0 if compact is None else -compact.worth.bandwidth
+        compact = best(Request(workers=workers, gpus=gpus, wire=self._wire), self.empty)
+        full = 0.0 if compact is None else compact.bandwidth
         fits = compact is not None
-        pieces = Request(workers=size, gpus=1)
-        now = best(pieces, self.now, effort=0) if size <= self._free else None
+        pieces = Request(workers=size, gpus=1, wire=self._wire)
+        now = best(pieces, self.now) if size <= self._free else None
         return Gang(
             size=size,
             workers=workers,
             gpus=gpus,
             full=full if fits and full != UNLIMITED else None,
-            whole=_whole(self.now, workers, gpus, full) if fits else 0,
-            whole_empty=_whole(self.empty, workers, gpus, full) if fits else 0,
+            whole=0 if compact is None else _whole(self.now, workers, gpus, compact),
+            whole_empty=0 if compact is None else _whole(self.empty, workers, gpus, compact),
             counted=sum(room // gpus * many for room, many in self._rooms.items()) // workers,
-            best=None if now is None or size < PAIR else -now.worth.bandwidth,
+            best=None if now is None or size < PAIR else now.bandwidth,
             nodes=None if now is None else now.worth.nodes,
             tier=None if now is None else list(distances(self.now.cluster))[now.worth.distance],
         )
@@ -273,47 +274,49 @@ def _usable(node: Node) -> int:
     return node.free_count if node.unavailable is None else 0
 
 
-def _whole(index: Index, workers: int, gpus: int, speed: float) -> int:
-    """How many gangs fit at once at a speed (GB/s), each worker but a lone one on its own node."""
+def _whole(index: Index, workers: int, gpus: int, like: Found) -> int:
+    """How many gangs fit at once as fast as one, each worker but a lone one on its own node."""
     supply = index.supply(Request(workers=1, gpus=1))
-    # On nodes where no job can start there is room for none.
-    fits = {
-        at: certain(one.table, one.free, one.hidden, gpus, speed)
-        for at, one in enumerate(supply.classes)
-        if one.capacity
-    }
     if workers == 1:
-        return sum(many * supply.counts[at] for at, many in fits.items())
-    able = {at for at, many in fits.items() if many and supply.classes[at].network >= speed}
-    # No machine holds two such workers, and what is near enough for the speed is near enough.
-    tiers = len(index.cluster.tiers)
-    level = next(at for at in range(WHOLE, tiers) if index.bandwidth(at) >= speed)
+        # On nodes where no job can start there is room for none.
+        return sum(
+            certain(one.sets, one.free, one.hidden, gpus, like.bandwidth) * supply.counts[at]
+            for at, one in enumerate(supply.classes)
+            if one.capacity
+        )
+    able = {
+        at
+        for at, one in enumerate(supply.classes)
+        if one.capacity and one.best(1, like.floor.terms) >= like.floor.bandwidth
+    }
+    # No machine holds two such workers, and as near as the one found is near enough.
+    level = WHOLE if like.level is None else like.level
     domains = Counter(node.domains[: level + 1] for _, _, node in supply.members(able))
     return sum(many // workers for many in domains.values())
 
 
 def _described(one: NodeClass, node: Node, missing: Gang | None) -> Alike:
     """How well off a node is, and those like it."""
-    shape = one.table
-    whole = GPUSet((1 << shape.size) - 1)
-    sets = []
+    sets = one.sets
+    whole = sets.everything
+    found = []
     for size in SIZES:
-        if size > shape.size:
+        if size > sets.size:
             break
-        full = shape.best(whole, size)
-        most = disjoint(shape, whole, size, full)
-        free = certain(shape, one.free, one.hidden, size, full)
-        if one.hidden and shape.uniform:
-            used = (shape.size - node.free_count) // size
+        full = sets.best(whole, size)
+        most = disjoint(sets, whole, size, full)
+        free = certain(sets, one.free, one.hidden, size, full)
+        if one.hidden and sets.uniform:
+            used = (sets.size - node.free_count) // size
         else:
-            used = disjoint(shape, GPUSet(whole & ~one.free), size, full)
-        sets.append(Sets(size=size, whole=free, broken=max(0, most - free - used), most=most))
+            used = disjoint(sets, GPUSet(whole & ~one.free), size, full)
+        found.append(Sets(size=size, whole=free, broken=max(0, most - free - used), most=most))
     return Alike(
         names=(),
-        gpus=shape.size,
+        gpus=sets.size,
         free=node.free_count,
-        sets=tuple(sets),
-        stranded=_stranded(shape, one.free, one.hidden),
+        sets=tuple(found),
+        stranded=_stranded(sets, one.free, one.hidden),
         opaque=one.hidden > 0,
         unavailable=node.unavailable,
         lacking=None if missing is None else _lacking(one, _healthy(node), missing),
@@ -324,7 +327,7 @@ def _described(one: NodeClass, node: Node, missing: Gang | None) -> Alike:
 
 
 @functools.lru_cache(maxsize=1 << 16)
-def certain(table: Table, free: GPUSet, hidden: int, size: int, speed: float) -> int:
+def certain(sets: GPUSets, free: GPUSet, hidden: int, size: int, speed: float) -> int:
     """How many disjoint sets of `size` free GPUs have so many GB/s, whichever are hidden.
 
     `hidden` of the free GPUs are in use, nobody says which. Exact for machines of up to 8 GPUs, for
@@ -332,73 +335,71 @@ def certain(table: Table, free: GPUSet, hidden: int, size: int, speed: float) ->
     least so many.
     """
     left = max(0, count(free) - hidden)
-    if not hidden or size < PAIR or table.uniform or left < size:
+    if not hidden or size < PAIR or sets.uniform or left < size:
         some = free if not hidden else GPUSet((1 << left) - 1)
-        return disjoint(table, some, size, speed)
-    if table.size <= PACKED:
-        return min(disjoint(table, one, size, speed) for one in table.subsets(free, left))
-    found = 0
-    # Whatever is left after each set holds another one.
-    while (rest := left - found * size) >= size:
-        if table.best_hidden(free, count(free) - rest, size) < speed:
-            break
-        found += 1
-    return found
+        return disjoint(sets, some, size, speed)
+    if sets.size <= PACKED:
+        return min(disjoint(sets, one, size, speed) for one in choices(free, left, sets.alike))
+    return left // size if sets.worst(free, size) >= speed else 0
 
 
 @functools.lru_cache(maxsize=1 << 16)
-def disjoint(table: Table, gpus: GPUSet, size: int, speed: float) -> int:
+def disjoint(sets: GPUSets, gpus: GPUSet, size: int, speed: float) -> int:
     """How many disjoint sets of `size` of these GPUs have so many GB/s at once.
 
     Exact, but for machines of more than 8 GPUs with measured values, which do not count there.
     """
     if size < PAIR:
         return count(gpus)
-    if table.uniform:
-        fast = table.best(GPUSet((1 << table.size) - 1), size) >= speed
+    if sets.uniform:
+        fast = sets.best(sets.everything, size) >= speed
         return count(gpus) // size if fast else 0
-    if table.size <= PACKED:
-        return _packed(table, gpus, size, speed)
-    reaching = [layer for layer in table.layers if layer.bandwidth >= speed]
-    return reaching[-1].groups(gpus, size) if reaching else 0
+    if sets.size <= PACKED:
+        return _packed(sets, gpus, size, speed)
+    if sets.best(gpus, size) < speed:
+        return 0
+    fit = 1
+    for _rate, groups in sets.parts:
+        large = [group for group in groups if count(group) >= size]
+        if any(sets.value(gpu_set(members(group)[:size])) >= speed for group in large):
+            fit = max(fit, sum(count(GPUSet(group & gpus)) // size for group in groups))
+    return fit
 
 
 @functools.lru_cache(maxsize=1 << 16)
-def _packed(table: Table, gpus: int, size: int, speed: float) -> int:
+def _packed(sets: GPUSets, gpus: int, size: int, speed: float) -> int:
     if gpus.bit_count() < size:
         return 0
-    found = _packed(table, gpus & (gpus - 1), size, speed)
+    found = _packed(sets, gpus & (gpus - 1), size, speed)
     for group in with_lowest(gpus, size):
         if found == gpus.bit_count() // size:
             break
-        if table.value(group) >= speed:
-            found = max(found, 1 + _packed(table, gpus ^ group, size, speed))
+        if sets.value(group) >= speed:
+            found = max(found, 1 + _packed(sets, gpus ^ group, size, speed))
     return found
 
 
-def _stranded(table: Table, free: GPUSet, hidden: int) -> int:
+def _stranded(sets: GPUSets, free: GPUSet, hidden: int) -> int:
     """Free GPUs without a free neighbour as fast as their best; the most where some are hidden."""
     left = max(0, count(free) - hidden)
-    if table.uniform:
-        return 1 if left == 1 and table.size > 1 else 0
+    if sets.uniform:
+        return 1 if left == 1 and sets.size > 1 else 0
     if not hidden:
-        return _alone(table, free)
-    if table.size <= PACKED:
-        return max((_alone(table, one) for one in table.subsets(free, left)), default=0)
-    full = table.best(GPUSet((1 << table.size) - 1), PAIR)
-    return left - PAIR * certain(table, free, hidden, PAIR, full)
+        return _alone(sets, free)
+    if sets.size <= PACKED:
+        return max((_alone(sets, one) for one in choices(free, left, sets.alike)), default=0)
+    full = sets.best(sets.everything, PAIR)
+    return left - PAIR * certain(sets, free, hidden, PAIR, full)
 
 
 @functools.lru_cache(maxsize=1 << 16)
-def _alone(table: Table, free: GPUSet) -> int:
-    everything = range(table.size)
+def _alone(sets: GPUSets, free: GPUSet) -> int:
+    everything = range(sets.size)
     inside = members(free)
     found = 0
     for gpu in inside:
         speeds = {
-            other: table.value(GPUSet(1 << gpu | 1 << other))
-            for other in everything
-            if other != gpu
+            other: sets.value(GPUSet(1 << gpu | 1 << other)) for other in everything if other != gpu
         }
         best_of_all = max(speeds.values(), default=0.0)
         found += max((speeds[other] for other in inside if other != gpu), default=0.0) < best_of_all
@@ -420,18 +421,18 @@ def _lacking(one: NodeClass, healthy: GPUSet, gang: Gang) -> int | None:
 
     None if even all its `healthy` GPUs together do not.
     """
-    shape, speed = one.table, gang.full or UNLIMITED
-    if count(healthy) < gang.gpus or shape.best(healthy, gang.gpus) < speed:
+    sets, speed = one.sets, gang.full or UNLIMITED
+    if count(healthy) < gang.gpus or sets.best(healthy, gang.gpus) < speed:
         return None
-    if certain(shape, one.free, one.hidden, gang.gpus, speed):
+    if certain(sets, one.free, one.hidden, gang.gpus, speed):
         return 0
     short = gang.gpus - max(0, count(one.free) - one.hidden)
-    if shape.uniform or math.comb(shape.size, gang.gpus) > FEW:
+    if sets.uniform or math.comb(sets.size, gang.gpus) > FEW:
         return max(1, short)
     nearest = min(
         (
             count(GPUSet(some & ~one.free))
-            for some in _fast(shape, gang.gpus, speed)
+            for some in _fast(sets, gang.gpus, speed)
             if not some & ~healthy
         ),
         default=short,
@@ -440,8 +441,8 @@ def _lacking(one: NodeClass, healthy: GPUSet, gang: Gang) -> int | None:
 
 
 @functools.lru_cache(maxsize=64)
-def _fast(table: Table, size: int, speed: float) -> tuple[GPUSet, ...]:
+def _fast(sets: GPUSets, size: int, speed: float) -> tuple[GPUSet, ...]:
     """All sets of `size` GPUs of a machine that have so many GB/s."""
-    whole = GPUSet((1 << table.size) - 1)
-    every = choices(whole, size, tuple(range(table.size)))
-    return tuple(one for one in every if table.value(one) >= speed)
+    whole = sets.everything
+    every = choices(whole, size, tuple(range(sets.size)))
+    return tuple(one for one in every if sets.value(one) >= speed)

@@ -15,14 +15,15 @@ from functools import partial
 
 from arena_topo import files
 from arena_topo.backends import Backend
+from arena_topo.backends.network import is_rdma
+from arena_topo.bandwidth import Wire, rate_is_assumed
 from arena_topo.errors import AccessDenied, InvalidJob, UsageError
 from arena_topo.job import ConfigFile, MPIJob, PodShape, Toleration
 from arena_topo.manifests import Binding, Forecast, Guarantee, Mechanisms, Plan, render
-from arena_topo.manifests.annotations import HOST_STAGED, forecast_of
+from arena_topo.manifests.annotations import forecast_of, valued_as
 from arena_topo.manifests.versions import BEST, ApiVersion
 from arena_topo.solver import (
     PACK_ABOVE,
-    UNLIMITED,
     Placement,
     Policy,
     Reason,
@@ -30,11 +31,10 @@ from arena_topo.solver import (
     Request,
     Unplaceable,
     Verdict,
-    cost,
     gang,
 )
 from arena_topo.solver.classes import Index
-from arena_topo.solver.configurations import has_nvlink
+from arena_topo.solver.gpu_sets import has_nvlink
 from arena_topo.topology import (
     TAINT,
     Cluster,
@@ -45,6 +45,7 @@ from arena_topo.topology import (
     Taint,
     published,
 )
+from arena_topo.workflow import estimates
 
 
 def plan(
@@ -156,6 +157,7 @@ def built(
     )
     remarks = (*_unsuspended(job, api), *(backend.remarks(job) if backend else ()))
     doubts = _doubts(placement, cluster) if placement and cluster else []
+    doubts += _may_be_less(job, built.forecast)
     more = (*remarks, *_left_out(job, cluster), *shape.remarks(built), *doubts)
     return replace(built, notes=(*built.notes, *more))
 
@@ -219,7 +221,16 @@ def _doubts(placement: Placement, cluster: Cluster) -> list[str]:
 
 
 def _rate_assumed(machine: Machine) -> bool:
-    return cost.rate_is_assumed(machine.model) and has_nvlink(machine.configuration)
+    return rate_is_assumed(machine.model) and has_nvlink(machine.configuration)
+
+
+def _may_be_less(job: MPIJob, forecast: Forecast | None) -> list[str]:
+    """Whether the range of a bandwidth begins below the least that was asked for."""
+    low = forecast.low if forecast is not None else None
+    if forecast is None or low is None or low >= job.min_bandwidth:
+        return []
+    least = f"--min-bandwidth {job.min_bandwidth:g}, which the point is judged by"
+    return [f"{estimates.recorded(forecast)}: the low end of the range is less than {least}"]
 
 
 _DOUBTS = {
@@ -237,8 +248,9 @@ def check_bandwidth(job: MPIJob, placement: Placement, cluster: Cluster, binding
     if forecast.usable is None or forecast.usable >= job.min_bandwidth:
         return
     rate = math.floor(round(forecast.usable * 100, 6)) / 100
+    cause = _cause(valued_as(placement, cluster, binding), binding, forecast)
     raise Unplaceable(
-        f"the pods of {job.name} could use {round(forecast.usable, 2):g} GB/s now, less than"
+        f"the pods of {job.name} could use {estimates.recorded(forecast)} now, less than"
         f" --min-bandwidth {job.min_bandwidth:g}",
         verdict=Verdict.NOT_NOW,
         refusals=(
@@ -246,52 +258,30 @@ def check_bandwidth(job: MPIJob, placement: Placement, cluster: Cluster, binding
                 reason=Reason.BANDWIDTH, nodes=len(placement.nodes), example=placement.nodes[0]
             ),
         ),
-        why="; ".join(filter(None, [_causes(placement, binding, forecast), binding.why])),
+        why="; ".join(filter(None, [cause, binding.why])),
         nearest=f"fits now with --min-bandwidth {rate:g}",
         notes=cluster.notes,
     )
 
 
+def _cause(placement: Placement, binding: Binding, forecast: Forecast) -> str:
+    """Why pods can use no more: what limits them, or the kubelet that may pick slower GPUs."""
+    ours, worst = placement.bandwidth, placement.worst
+    if binding.guarantee is Guarantee.GPUS or ours is None or worst is None or ours == worst:
+        return estimates.recorded_limit(forecast)
+    return f"the kubelet picks the GPUs, at worst {estimates.text(worst)}"
+
+
 def fit(job: MPIJob, cluster: Cluster) -> Placement | None:
     """The best placement of a job; None, without looking for reasons, where there is none."""
-    from arena_topo.workflow import tables  # noqa: PLC0415  only for placing
-
-    tables.prepare(cluster)
     index = Index(cluster)
     request = request_of(job, cluster)
     found = gang.best(request, index)
     return None if found is None else gang.placement(request, index, found)
 
 
-def shortfall(plan: Plan) -> str:
-    """Why the pods of a plan can use less than their GPUs allow; empty where they use it all."""
-    placement, binding, forecast = plan.placement, plan.binding, plan.forecast
-    if placement is None or binding is None or forecast is None:
-        return ""
-    return _causes(placement, binding, forecast)
-
-
-def _causes(placement: Placement, binding: Binding, forecast: Forecast) -> str:
-    """Why pods can use less than their GPUs allow: the same reasons as in `forecast_of`."""
-    if forecast.usable is None:
-        return ""
-    causes = []
-    if binding.guarantee is not Guarantee.GPUS and placement.worst < placement.bandwidth:
-        causes.append(f"the kubelet picks the GPUs, at worst {round(placement.worst, 2):g} GB/s")
-    if forecast.usable < min(placement.bandwidth, placement.worst) or (
-        not causes and forecast.usable < placement.bandwidth
-    ):
-        causes.append(
-            f"pods that share a node talk through its memory, {round(forecast.usable, 2):g} GB/s"
-        )
-    return "; ".join(causes)
-
-
 def placed(job: MPIJob, request: Request, cluster: Cluster) -> Placement:
     """The best placement of a request of this job; Unplaceable says why there is none."""
-    from arena_topo.workflow import tables  # noqa: PLC0415  only for placing
-
-    tables.prepare(cluster)
     index = Index(cluster)
     found = gang.best(request, index)
     if found is None:
@@ -340,7 +330,8 @@ def request_of(
         min_bandwidth=job.min_bandwidth,
         max_nodes=job.max_nodes or None,
         per_node=1 if _one_per_node(job, backend, api) else None,
-        between_pods=_between_pods(job, backend),
+        joined=_joined(job, backend),
+        wire=_wire(job, backend),
         required=job.topology_required or None,
         preferred=job.topology_preferred if job.topology_preferred in words else None,
         policy=Policy(job.policy.value) if job.policy else Policy.PACK,
@@ -356,10 +347,17 @@ def _one_per_node(job: MPIJob, backend: Backend | None, api: ApiVersion | None) 
     return render.one_per_node(job, version(backend, api))
 
 
-def _between_pods(job: MPIJob, backend: Backend | None) -> float:
-    """GB/s between workers of one node; UNLIMITED where the links of its GPUs may join them."""
-    joined = backend is not None and backend.binding is not None and not backend.binding.separate
-    return UNLIMITED if joined or job.pod_shape is PodShape.SHARED else HOST_STAGED
+def _joined(job: MPIJob, backend: Backend | None) -> bool:
+    """Whether NCCL takes the workers of a node for one host."""
+    together = backend is not None and backend.binding is not None and not backend.binding.separate
+    return together or job.pod_shape is PodShape.SHARED
+
+
+def _wire(job: MPIJob, backend: Backend | None) -> Wire:
+    """RDMA where the workers are given NICs: what runs on the machine itself has all of them."""
+    native = backend is not None and backend.binding is not None
+    given = job.rdma or job.host_network or any(is_rdma(one.name) for one in job.device)
+    return Wire.RDMA if native or given else Wire.TCP
 
 
 def check_preferred(job: MPIJob, cluster: Cluster, backend: Backend | None = None) -> None:

@@ -12,9 +12,8 @@ from arena_topo.backends import Backend
 from arena_topo.errors import InvalidJob
 from arena_topo.job import MPIJob, PodShape
 from arena_topo.manifests import Plan
-from arena_topo.manifests.annotations import HOST_STAGED
 from arena_topo.manifests.versions import ApiVersion
-from arena_topo.solver import gang
+from arena_topo.solver import UNLIMITED, gang
 from arena_topo.solver.classes import Index
 from arena_topo.topology import Cluster
 from arena_topo.workflow import planning
@@ -39,9 +38,7 @@ def fused(
     if job.pod_shape is not PodShape.FUSED:
         return job
     from arena_topo.solver.refusal import emptied  # noqa: PLC0415  only for refusals
-    from arena_topo.workflow import tables  # noqa: PLC0415  only for placing
 
-    tables.prepare(cluster)
     api = planning.version(backend, api)
     found = _best(job, cluster, backend, api)
     if found is None and later:
@@ -51,8 +48,6 @@ def fused(
 
 def _best(job: MPIJob, cluster: Cluster, backend: Backend | None, api: ApiVersion) -> MPIJob | None:
     """The best shape of a job on a cluster; None if it fits in none."""
-    native = backend.binding if backend is not None else None
-    separate = native is None or native.separate
     index = Index(cluster)
     largest = max((len(node.machine.gpus) for node in cluster.nodes), default=0)
     best: tuple[tuple[int, float, gang.Worth], MPIJob] | None = None
@@ -60,20 +55,15 @@ def _best(job: MPIJob, cluster: Cluster, backend: Backend | None, api: ApiVersio
         if job.workers % each or each * job.gpus > largest:
             continue
         shape = merged(job, each, api)
-        found = gang.best(planning.request_of(shape, cluster, backend, api=api), index)
+        request = planning.request_of(shape, cluster, backend, api=api)
+        found = gang.best(request, index)
         if found is None:
             continue
-        rank = (found.worth.reach, -_usable(found, separate=separate), found.worth)
+        usable = gang.placement(request, index, found).bandwidth
+        rank = (found.worth.reach, -(UNLIMITED if usable is None else usable.point), found.worth)
         if best is None or rank < best[0]:
             best = rank, shape
     return None if best is None else best[1]
-
-
-def _usable(found: gang.Found, *, separate: bool) -> float:
-    """GB/s that the pods can use: separate ones that share a node talk through its memory."""
-    several = separate and any(seat.workers > 1 for seat in found.choice.seats)
-    bandwidth = -found.worth.bandwidth
-    return min(bandwidth, HOST_STAGED) if several else bandwidth
 
 
 def merged(job: MPIJob, each: int, api: ApiVersion) -> MPIJob:

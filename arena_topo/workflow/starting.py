@@ -312,9 +312,8 @@ class Starter:
         if found.placement is None or _seats(found.placement) != _seats(decision.placement):
             return None
         # Nobody has asked whether another node would be better by now.
-        bound = max(decision.placement.proof.bound, found.placement.bandwidth)
-        left = "bandwidth" if bound > found.placement.bandwidth else "damage"
-        proof = Proof(optimal=False, bound=bound, open=left)
+        bound = max(decision.placement.proof.bound, found.placement.proof.bound)
+        proof = Proof(optimal=False, bound=bound)
         found = replace(found, cluster=cluster, placement=replace(found.placement, proof=proof))
         return found if _fits(job, found, cluster) else None
 

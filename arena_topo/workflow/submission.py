@@ -48,7 +48,7 @@ class Submitted:
 
     `status` is None where the job was created but cannot be read; `unread` says why. `starter` says
     who starts a job that has to wait, `nearest` what would have let it start now. `notes` are what
-    came up on the way.
+    came up on the way, `advice` what would give the pods more.
     """
 
     plan: Plan
@@ -58,6 +58,7 @@ class Submitted:
     starter: str | None = None
     nearest: str | None = None
     notes: tuple[str, ...] = ()
+    advice: tuple[str, ...] = ()
 
 
 def submit(
@@ -132,6 +133,7 @@ def _applied(
         unread=unread,
         starter="It starts by itself once it can." if decided.waiting is not None else None,
         nearest=nearest,
+        advice=comparison.advised(decided, cluster) if cluster is not None else (),
     )
 
 
@@ -275,7 +277,6 @@ class _Submission:
     def _told(self, planned: Plan, created: tuple[str, ...], outcome: Outcome) -> Submitted:
         status, unread = _seen(self.backend, self.job.name, self.namespace)
         waits = outcome.decision.placement is None
-        better = None if waits else comparison.apart(planned, outcome.decision.cluster)
         return Submitted(
             plan=planned,
             created=created,
@@ -283,7 +284,8 @@ class _Submission:
             unread=unread,
             starter=self._starter(outcome) if waits else None,
             nearest=outcome.decision.nearest,
-            notes=(*outcome.notes, *([better] if better else ())),
+            notes=outcome.notes,
+            advice=() if waits else comparison.advised(planned, outcome.decision.cluster),
         )
 
     def _starter(self, outcome: Outcome) -> str:

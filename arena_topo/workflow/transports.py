@@ -53,15 +53,19 @@ class Seat:
 class Planned:
     """What a placement promised: seats by worker, `slots` ranks on each.
 
-    Bandwidths are GB/s (None: of one GPU, or not recorded), `tier` what joins the nodes. `exact`:
-    the workers have the very GPUs of their seats; `emulated`: there are none. `machines` are by
-    node, where they are known.
+    Bandwidths are GB/s (None: of one GPU, or not recorded): `usable`, in a range from `low` to
+    `high`, is what the pods get, `bandwidth` what joined ones would. `tier` is what joins the
+    nodes. `exact`: the workers have the very GPUs of their seats; `emulated`: there are none.
+    `machines` are by node, where they are known.
     """
 
     seats: tuple[Seat, ...]
     slots: int
     bandwidth: float | None = None
     usable: float | None = None
+    low: float | None = None
+    high: float | None = None
+    regime: str | None = None
     tier: str | None = None
     exact: bool = True
     emulated: bool = False
@@ -134,6 +138,9 @@ def promised(status: JobStatus, slots: int, cluster: Cluster | None = None) -> P
         slots=slots,
         bandwidth=forecast.bus_bandwidth,
         usable=forecast.usable,
+        low=forecast.low,
+        high=forecast.high,
+        regime=forecast.regime,
         tier=forecast.tier,
         exact=forecast.guarantee == Guarantee.GPUS,
         emulated=forecast.emulated,

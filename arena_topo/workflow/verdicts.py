@@ -29,7 +29,7 @@ from arena_topo.manifests import INCOMPLETE, RECORDED, TRIES, Guarantee
 from arena_topo.manifests.annotations import asked
 from arena_topo.solver import Verdict as Fits
 from arena_topo.topology import natural
-from arena_topo.workflow import obstacles, symptoms
+from arena_topo.workflow import estimates, obstacles, symptoms
 from arena_topo.workflow.cases import Case, Code, Diagnosis, Said
 from arena_topo.workflow.complaints import condition_of
 from arena_topo.workflow.fairness import STALE
@@ -617,15 +617,14 @@ def _worth(status: JobStatus) -> str | None:
     if found is None or not found.workers:
         return None
     said = []
-    if found.bus_bandwidth is not None:
-        tier = {None: "", "node": " inside one node", "beyond": " between nodes"}.get(
-            found.tier, f" between nodes, within one {found.tier}"
-        )
-        assumed = " (an assumed speed)" if found.assumed else ""
-        best = ", the best that there was" if found.optimal else ""
-        said.append(f"{found.bus_bandwidth:.4g} GB/s of bus bandwidth{tier}{assumed}{best}")
-        if found.usable is not None and found.usable != found.bus_bandwidth:
-            said.append(f"pods of this shape can use {found.usable:.4g} GB/s")
+    if found.usable is not None:
+        assumed = " (assumed)" if found.assumed else ""
+        where = estimates.recorded_limit(found)
+        best = "the best that there was" if found.optimal else ""
+        speed = f"{estimates.recorded(found)}{assumed} of bus bandwidth"
+        said.append(", ".join(filter(None, (speed, where, best))))
+        if found.falls_short and found.bus_bandwidth is not None:
+            said.append(f"one host would reach {estimates.amount(found.bus_bandwidth)} GB/s there")
     if found.guarantee in set(Guarantee):
         by = f", by {found.binding}" if found.binding else ""
         doubt = "" if found.confirmed else ", unconfirmed"

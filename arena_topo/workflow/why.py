@@ -27,7 +27,7 @@ from arena_topo.manifests.binding import bind
 from arena_topo.solver import Placement, Refusal, Request, Unplaceable, place
 from arena_topo.solver import Verdict as Fits
 from arena_topo.topology import Cluster, count
-from arena_topo.workflow import fairness, planning, symptoms, tables
+from arena_topo.workflow import fairness, planning, symptoms
 from arena_topo.workflow.cases import Case, Diagnosis, Fit
 from arena_topo.workflow.complaints import condition
 from arena_topo.workflow.verdicts import verdict
@@ -425,7 +425,6 @@ def _of_engine(backend: Backend, status: JobStatus, now: float) -> Explanation:
     cluster = backend.cluster()
     refusals: tuple[Refusal, ...] = ()
     try:
-        tables.prepare(cluster)
         place(request, cluster)
     except Unplaceable as refused:
         fit, refusals = _refused(refused), refused.refusals

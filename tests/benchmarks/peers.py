@@ -16,7 +16,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 
-from arena_topo.solver import cost
+from arena_topo.bandwidth import Facts
 from arena_topo.topology import Cluster, GPUSet, LinkKind, Machine, Node, gpu_set, members
 
 Chooser = Callable[[Machine, GPUSet, int], GPUSet]
@@ -78,11 +78,11 @@ def _partitions(
 
 def max_min(machine: Machine, free: GPUSet, size: int) -> GPUSet:
     """The set whose slowest pair is fastest; the first by index of equals."""
-    shape = machine.configuration
+    facts = Facts(machine)
 
     def slowest(group: tuple[int, ...]) -> float:
         pairs = itertools.combinations(group, 2)
-        return min((cost.link_rate(machine.link(*pair), shape) for pair in pairs), default=math.inf)
+        return min((facts.rates[one][other] for one, other in pairs), default=math.inf)
 
     return gpu_set(max(itertools.combinations(members(free), size), key=slowest))
 

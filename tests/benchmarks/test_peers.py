@@ -14,11 +14,14 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import peers
 from cube_mesh import P100, V100, cluster, node
-from oracle import joined, shape
 
+from arena_topo.bandwidth import Wire
 from arena_topo.solver import Request
-from arena_topo.solver.gang import value
-from arena_topo.topology import Cluster, GPUSet, Machine, Tier, count
+from arena_topo.solver.classes import Index
+from arena_topo.solver.gang import best
+from arena_topo.solver.gpu_sets import GPUSets
+from arena_topo.solver.valuing import worth
+from arena_topo.topology import Cluster, GPUSet, Machine, NodeName, Tier, count
 
 HEAD = f"{'':26} {'cases':>6} {'below':>7} {'mean':>6} {'of below':>9} {'worst':>6}"
 
@@ -43,18 +46,18 @@ def test_sets_of_one_machine(machine: Machine):
 
     With rings used in part, as in the linear bound, it is below in 66 of them.
     """
-    table, _ = shape(machine)
+    sets = GPUSets(machine.configuration)
     every = cases()
     assert len(every) == 769
     ours = [
-        -value(Request(workers=1, gpus=k), cluster(node("a", machine, free))).bandwidth
+        best(Request(workers=1, gpus=k), Index(cluster(node("a", machine, free)))).bandwidth
         for free, k in every
     ]
     print(f"\n{machine.name}, one worker of k GPUs\n{HEAD}")
     for name, choose in peers.SETS.items():
         ratios = [
-            table.value(choose(machine, free, k)) / best
-            for (free, k), best in zip(every, ours, strict=True)
+            sets.value(choose(machine, free, k)) / most
+            for (free, k), most in zip(every, ours, strict=True)
         ]
         print(row(name, ratios))
         assert max(ratios) == 1
@@ -78,28 +81,31 @@ def loaded(dice: random.Random, used: float) -> Cluster:
 @pytest.mark.parametrize("used", [0.3, 0.6, 0.85])
 def test_gangs_on_loaded_clusters(used: float):
     dice = random.Random(7)
-    table, _ = shape(V100)
+    sets = GPUSets(V100.configuration)
     ratios: dict[str, list[float]] = {name: [] for name in peers.GANGS}
     unplaced = dict.fromkeys(peers.GANGS, 0)
     for _ in range(250):
         on = loaded(dice, used)
         gpus = dice.choice((1, 1, 1, 2, 2, 3, 4))
-        request = Request(workers=dice.choice((2, 3, 4, 4, 6, 8, 12)), gpus=gpus)
-        worth = value(request, on)
+        workers = dice.choice((2, 3, 4, 4, 6, 8, 12))
+        request = Request(workers=workers, gpus=gpus, wire=Wire.RDMA)
+        ours = best(request, Index(on))
         for name, (spread, choose) in peers.GANGS.items():
             loads = spread(on, request.workers, gpus)
             if loads is None:
-                unplaced[name] += worth is not None
+                unplaced[name] += ours is not None
                 continue
-            assert worth is not None
+            assert ours is not None
             assert sum(load for _, load in loads) == request.workers
-            _, reached = joined([one for one, _ in loads], on)
+            seats: list[tuple[NodeName, tuple[int, ...]]] = []
             for one, load in loads:
                 chosen = choose(one.machine, one.free, load * gpus)
                 assert count(chosen) == load * gpus
                 assert not chosen & ~one.free
-                reached = min(reached, table.value(chosen))
-            ratios[name].append(reached / -worth.bandwidth)
+                seats += [(one.name, some) for some in sets.split(chosen, gpus)]
+            reached = worth(seats, gpus, on, joined=True, wire=Wire.RDMA).bandwidth
+            assert reached is not None
+            ratios[name].append(reached.point / ours.bound)
     print(f"\n12 DGX-1 in racks, {used:.0%} of the GPUs in use\n{HEAD} {'no answer':>9}")
     for name, some in ratios.items():
         print(f"{row(name, some)} {unplaced[name]:9}")

@@ -1,4 +1,4 @@
-"""How long tables and placements take: `python -m pytest tests/benchmarks -s`."""
+"""How long values and placements take: `python -m pytest tests/benchmarks -s`."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from cube_mesh import HGX, P100, PCIE, V100, V100_LANES, cluster, machine, matrix, node
 
+from arena_topo.bandwidth import Wire
 from arena_topo.solver import Placement, Request, Unplaceable
 from arena_topo.solver.classes import Index
-from arena_topo.solver.configurations import Table
 from arena_topo.solver.gang import search
+from arena_topo.solver.gpu_sets import GPUSets
 from arena_topo.solver.policy import Damage
 from arena_topo.topology import Cluster, GPUSet, Link, LinkKind, Machine, Tier, flat
 
@@ -65,14 +66,14 @@ def test_the_tables_of_eight_gpus():
     for of in (V100, P100, HGX, PCIE):
 
         def build(of=of):
-            shape = Table(of.configuration)
+            shape = GPUSets(of.configuration)
             return [shape.value(GPUSet(bits)) for bits in range(1, 256)]
 
         median, worst = milliseconds(build)
         print(f"{of.name:24} {median:10.2f} {worst:9.2f}")
 
     def potential():
-        damage = Damage(Table(V100.configuration))
+        damage = Damage(GPUSets(V100.configuration))
         return [damage.keeps(GPUSet(bits)) for bits in range(256)]
 
     median, worst = milliseconds(potential)
@@ -93,7 +94,7 @@ def sixteen(of: Machine, sizes: tuple[int, ...], free: int) -> None:
         index = Index(cluster(node("a", of, free)))
         first, answer = timed(lambda request=request, index=index: answered(request, index))
         shown = [first, *milliseconds(lambda: answered(request, index))]  # noqa: B023 - run at once
-        proof = "-" if answer is None else answer.proof.open or "optimal"
+        proof = "-" if answer is None else "optimal" if answer.proof.optimal else "not proven"
         numbers = " ".join(f"{one:10.3f}" for one in shown)
         print(f"{of.name:18} {free.bit_count():5} {size:3} {numbers}  {proof}")
 
@@ -124,23 +125,24 @@ def datacentre(size: int, load: float) -> Cluster:
     return cluster(*nodes, tiers=TIERS, beyond=BEYOND)
 
 
-MEDIANS: dict[tuple[float, int], float] = {}
-"""The median over the mix by load and size, for the growth."""
+MEDIANS: dict[tuple[bool, float, int], float] = {}
+"""The median over the mix by shape, load and size, for the growth."""
 
 
 @pytest.mark.parametrize("size", [1_000, 10_000, 100_000])
 @pytest.mark.parametrize("load", [0.60, 0.97])
-def test_placing_a_gang(load: float, size: int):
+@pytest.mark.parametrize("joined", [True, False])
+def test_placing_a_gang(load: float, size: int, joined: bool):
     on = datacentre(size, load)
     built, index = timed(lambda: Index(on))
     print(
-        f"\n{size:,} nodes, {load:.0%} partly in use; index {built:.1f} ms\n"
+        f"\n{size:,} nodes, {load:.0%} partly in use, {'joined' if joined else 'separate'} pods; index {built:.1f} ms\n"
         f"{'workers x GPUs':>15} {'first ms':>10} {'median ms':>10} {'worst ms':>9} {'nodes':>6} "
         f"{'GB/s':>6} {'tier':>7}  proof"
     )
     medians = []
     for workers, gpus in MIX:
-        request = Request(workers=workers, gpus=gpus)
+        request = Request(workers=workers, gpus=gpus, wire=Wire.RDMA, joined=joined)
         solve = lambda request=request: answered(request, index)  # noqa: E731
         first, answer = timed(solve)
         if answer is None:
@@ -150,11 +152,13 @@ def test_placing_a_gang(load: float, size: int):
         medians.append(median)
         print(
             f"{f'{workers} x {gpus}':>15} {first:10.2f} {median:10.2f} {worst:9.2f} "
-            f"{len(answer.nodes):6} {answer.bandwidth:6g} {answer.tier:>7}  "
-            f"{'optimal' if answer.proof.optimal else f'open: {answer.proof.open}'}"
+            f"{len(answer.nodes):6} {answer.bandwidth.point:6.1f} {answer.tier:>7}  "
+            f"{'optimal' if answer.proof.optimal else 'not proven'}"
         )
-    MEDIANS[load, size] = statistics.median(medians)
-    print(f"{'median':>15} {'':10} {MEDIANS[load, size]:10.2f} {max(medians):9.2f} of medians")
-    before = MEDIANS.get((load, size // 10))
+    MEDIANS[joined, load, size] = statistics.median(medians)
+    print(
+        f"{'median':>15} {'':10} {MEDIANS[joined, load, size]:10.2f} {max(medians):9.2f} of medians"
+    )
+    before = MEDIANS.get((joined, load, size // 10))
     if before is not None:
-        print(f"10 times the nodes, {MEDIANS[load, size] / before:.1f} times the time")
+        print(f"10 times the nodes, {MEDIANS[joined, load, size] / before:.1f} times the time")

@@ -48,7 +48,7 @@ from arena_topo.backends.local.processes import Process
 from arena_topo.backends.private import require_private
 from arena_topo.errors import ArenaError, NotFound, UsageError
 from arena_topo.manifests import Forecast, Guarantee, Manifest
-from arena_topo.solver import UNLIMITED, Request
+from arena_topo.solver import Request
 
 FORMAT = 1
 """The version of the files; a reader refuses those of a later one."""
@@ -600,11 +600,7 @@ def _replace(opened: int, name: str, text: str) -> None:
 
 
 def _submitted(submission: Submission) -> str:
-    said = asdict(submission)
-    if submission.request is not None and submission.request.between_pods == UNLIMITED:
-        # JSON has no such number; a request that does not name it is read with it.
-        del said["request"]["between_pods"]
-    return json.dumps(said, default=lambda reason: reason.value)
+    return json.dumps(asdict(submission), default=lambda reason: reason.value)
 
 
 def _dumped(record: Record) -> str:

@@ -20,6 +20,7 @@ from typing import Any
 from arena_topo.backends import Phase
 from arena_topo.backends.local import processes
 from arena_topo.backends.local.ledger import Entry, Submission
+from arena_topo.bandwidth import Estimate, Wire
 from arena_topo.errors import ArenaError, UnreadableTopology
 from arena_topo.manifests import Binding, Forecast, Guarantee
 from arena_topo.solver import (
@@ -318,7 +319,7 @@ def choose(submission: Submission, cluster: Cluster) -> Forecast:
     """The best place for a job on what is free; Unplaceable if there is none."""
     if submission.request is None:
         assignments = _counted(submission, cluster)
-        return _forecast(cluster, assignments, _worth(cluster, assignments))
+        return _forecast(cluster, assignments, _worth(submission, cluster, assignments))
     return _promised(cluster, place(submission.request, cluster))
 
 
@@ -354,47 +355,46 @@ def _counted(submission: Submission, cluster: Cluster) -> tuple[Assignment, ...]
     return tuple(assignments)
 
 
-def _worth(cluster: Cluster, assignments: Iterable[Assignment]) -> float:
-    """The bandwidth among the GPUs of a placement that was not chosen for it (GB/s)."""
-    from arena_topo.solver import configurations  # noqa: PLC0415  needed only for counted jobs
+def _worth(
+    submission: Submission, cluster: Cluster, assignments: Iterable[Assignment]
+) -> Estimate | None:
+    """The bandwidth among the GPUs of a placement that was not chosen for it."""
+    from arena_topo.solver.valuing import worth  # noqa: PLC0415  needed only for counted jobs
 
-    nodes = {node.name: node.machine for node in cluster.nodes}
-    used: dict[NodeName, int] = defaultdict(int)
-    for one in assignments:
-        used[one.node] |= gpu_set(one.gpus)
-    inside = [
-        configurations.table(nodes[name].configuration).value(GPUSet(gpus))
-        for name, gpus in used.items()
-        if gpus
-    ]
-    return min([*inside, cluster.beyond]) if len(used) > 1 else min(inside, default=UNLIMITED)
+    seats = [(one.node, one.gpus) for one in assignments if one.gpus]
+    if not seats:
+        return None
+    found = worth(seats, submission.gpus, cluster, joined=True, wire=Wire.RDMA)
+    return found.bandwidth
 
 
 def _forecast(
     cluster: Cluster,
     assignments: Iterable[Assignment],
-    bandwidth: float,
+    bandwidth: Estimate | None,
     placement: Placement | None = None,
 ) -> Forecast:
     workers = tuple((one.worker, str(one.node), one.gpus) for one in assignments)
-    limited = None if bandwidth == UNLIMITED else bandwidth
     nodes = {node for _, node, _ in workers}
     proof = placement.proof if placement else None
     some = any(gpus for _, _, gpus in workers)
     return Forecast(
         state="placed",
         workers=workers,
-        bus_bandwidth=limited,
-        # The processes of one machine see each other's memory, so they can use all of it.
-        usable=limited,
+        # The processes of one machine are one host for NCCL.
+        bus_bandwidth=bandwidth.point if bandwidth else None,
+        usable=bandwidth.point if bandwidth else None,
+        low=bandwidth.low if bandwidth else None,
+        high=bandwidth.high if bandwidth else None,
+        regime=str(bandwidth.regime) if bandwidth else None,
+        limited_by=str(bandwidth.limited_by) if bandwidth else None,
         tier=placement.tier if placement else "node" if len(nodes) == 1 else "beyond",
         binding=BINDING if some else None,
         guarantee=Guarantee.GPUS.value if some else None,
         optimal=proof.optimal if proof else None,
         bound=proof.bound if proof and proof.bound != UNLIMITED else None,
         emulated=cluster.emulated,
-        assumed=cluster.assumed(bandwidth, placement.tier if placement else "beyond")
-        and len(nodes) > 1,
+        assumed=bandwidth is not None and bool(bandwidth.assumed),
     )
 
 

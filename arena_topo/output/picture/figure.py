@@ -10,12 +10,10 @@ from enum import StrEnum
 from itertools import combinations, pairwise
 
 from arena_topo.bandwidth import packing
-from arena_topo.output import number
 from arena_topo.output.drawing import meaning
 from arena_topo.output.picture.places import BAR, NODE, Bar, Places, places
 from arena_topo.output.picture.sheet import SMALL, Layer, Point, Sheet, width, wrapped
-from arena_topo.solver import cost
-from arena_topo.solver.configurations import table
+from arena_topo.solver.gpu_sets import gpu_sets
 from arena_topo.solver.rings import Ring, side_by_side
 from arena_topo.topology import (
     NIC,
@@ -27,6 +25,7 @@ from arena_topo.topology import (
     gpu_set,
     members,
 )
+from arena_topo.workflow import estimates
 
 DRAWN_LANES = 4
 """Lanes between two GPUs that are drawn one by one; more are one thick line."""
@@ -85,7 +84,7 @@ class Rings:
 
 def rings(machine: Machine, gpus: GPUSet, order: Ring = ()) -> Rings:
     """The rings that give a set of GPUs its bandwidth; none for less than two of them."""
-    shape = table(machine.configuration)
+    shape = gpu_sets(machine.configuration)
     inside = members(gpus)
     if len(inside) < 2:  # noqa: PLR2004 one talks to nobody
         return Rings(gbps=math.inf)
@@ -102,10 +101,7 @@ def rings(machine: Machine, gpus: GPUSet, order: Ring = ()) -> Rings:
     if laid:
         return Rings(gbps=gbps, rings=laid)
     best = shape.order(gpus)
-    rates = {
-        pair: cost.link_rate(links[pair], machine.configuration)
-        for pair in _pairs(best, closed=True)
-    }
+    rates = {pair: links[pair] for pair in _pairs(best, closed=True)}
     least = min(rates.values())
     return Rings(
         gbps=gbps, rings=(best,), slow=frozenset(pair for pair in rates if rates[pair] == least)
@@ -209,7 +205,9 @@ def _gpu(sheet: Sheet, gpu: int, at: Point, state: State, words: str) -> None:
 
 
 def _rate(link: Link, machine: Machine) -> str:
-    return f"{number(cost.link_rate(link, machine.configuration))} GB/s"
+    facts = gpu_sets(machine.configuration).facts
+    nvlink = link.kind is LinkKind.NVLINK
+    return f"{estimates.amount(link.lanes * facts.lane_rate if nvlink else facts.rate(link))} GB/s"
 
 
 def _bars(sheet: Sheet, machine: Machine, laid: Places, choice: Choice | None) -> None:

@@ -9,6 +9,7 @@ from arena_topo.bandwidth import Estimate
 from arena_topo.output.forecast import size_of
 from arena_topo.output.picture.sheet import HEAD, SMALL, Layer, Sheet
 from arena_topo.topology import members
+from arena_topo.workflow import estimates
 from arena_topo.workflow.forecasting import SIZES, Against, Forecast
 
 _WIDE, _HIGH = 620.0, 260.0
@@ -33,10 +34,7 @@ def forecast(found: Forecast, beside: Against | None) -> str:
         said = "A single GPU has no bandwidth."
         sheet.text((0, 62), said, "dim")
         return sheet.finish(f"Forecast of {found.machine.name}", said)
-    said = (
-        f"{one.point:.3g} GB/s, {one.low:.3g} to {one.high:.3g};"
-        f" {one.regime}, limited by {one.limited_by}"
-    )
+    said = f"{estimates.text(one)}; {one.regime}, limited by {one.limited_by}"
     sheet.text((0, 62), said, "dim", room=_ROOM + _WIDE)
     _plot(sheet, one, beside)
     return sheet.finish(f"Forecast of {found.machine.name}", said)

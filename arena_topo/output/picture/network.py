@@ -105,7 +105,10 @@ def fabric(cluster: Cluster) -> str:
         for line in wrapped(note, room, SMALL):
             sheet.text((0, y + 10), line, "small dim", size=SMALL)
             y += 17
-    levels = ", ".join(f"{tier.name} {tier.bandwidth:g} GB/s" for tier in cluster.tiers)
+    levels = ", ".join(
+        tier.name if cluster.guessed(tier.name) else f"{tier.name} {tier.bandwidth:g} GB/s"
+        for tier in cluster.tiers
+    )
     return sheet.finish(
         f"Network of {what}",
         f"Levels from coarse to near: {levels}" if levels else "No levels known",
@@ -155,7 +158,7 @@ def _draw(sheet: Sheet, domain: _Domain, at: Point, cluster: Cluster, signs: set
     name = domain.name if tier is None else f"{tier.name} {domain.name}"
     room = _DOMAIN[0] - 24
     sheet.text((x + 12, middle - 14), name, "strong", room=room / 1.08)
-    said = f"{speed:g} GB/s{' assumed' if assumed else ''}"
+    said = "speed unknown" if assumed else f"{speed:g} GB/s"
     sheet.text((x + 12, middle + 1), said, "small dim", room=room, size=SMALL)
     sheet.text((x + 12, middle + 16), _counted(domain.nodes), "small", room=room, size=SMALL)
     gpus = sum(len(node.machine.gpus) for node in domain.nodes)

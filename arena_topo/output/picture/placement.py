@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from arena_topo.bandwidth import BETWEEN_HOSTS, Estimate
 from arena_topo.errors import UsageError
+from arena_topo.manifests.annotations import valued_as
 from arena_topo.output import EMULATED, guarantee, number
 from arena_topo.output.drawing import names
 from arena_topo.output.picture.figure import (
@@ -22,12 +24,13 @@ from arena_topo.output.picture.figure import (
     states,
 )
 from arena_topo.output.picture.sheet import BIG, HEAD, SMALL, Layer, Sheet, width, wrapped
-from arena_topo.output.plan import MOST_DRAWINGS, gang, meets, proved, rate_of
-from arena_topo.solver.configurations import table
+from arena_topo.output.plan import MOST_DRAWINGS, gang, in_pods, limited, meets, proved
+from arena_topo.solver import Placement
 from arena_topo.solver.gang import NODE_TIER
-from arena_topo.solver.unaware import by_index
+from arena_topo.solver.gpu_sets import gpu_sets
+from arena_topo.solver.unaware import Outcome, by_index
 from arena_topo.topology import Cluster, GPUSet, Node, NodeName, gpu_set, members
-from arena_topo.workflow import shortfall
+from arena_topo.workflow import estimates
 from arena_topo.workflow.comparison import Proposal
 
 WIDEST = 1120.0
@@ -84,7 +87,7 @@ def placement(proposal: Proposal) -> str:
     if first is not None and _taken(first) != _taken(ours):
         sides.append(first)
     sheet = Sheet()
-    title = f"{proposal.job.name}: {gang(proposal.job)}"
+    title = f"{proposal.job.name}: {gang(proposal.job)}{in_pods(proposal.job, plan.job)}"
     said = max(len(_said(side)) for side in sides)
     panels = [_panel(side, cluster, said) for side in sides]
     sizes = [(right - left, low - top) for left, top, right, low in (one.edges for one in panels)]
@@ -101,7 +104,7 @@ def placement(proposal: Proposal) -> str:
     lines = [item for side in sides for place in side.places for item in key(place.node.machine)]
     if lines:
         y = draw_key(sheet, list(dict.fromkeys(lines)), (0, y), room) + 4
-    for note in _notes(proposal, cluster, same=len(sides) == 1 and first is not None):
+    for note in _notes(proposal, same=len(sides) == 1 and first is not None):
         for line in wrapped(note, room, SMALL):
             sheet.text((0, y + 10), line, "small dim", size=SMALL)
             y += 17
@@ -150,16 +153,31 @@ def _ours(proposal: Proposal, cluster: Cluster) -> _Side:
         )
         for name, own in ranks.items()
     )
-    gbps = plan.forecast.bus_bandwidth
-    tier = plan.placement.tier
+    placement = _valued(proposal, cluster)
     return _Side(
         who="arena-topo",
-        gbps="one GPU" if gbps is None else _rate(gbps, tier, cluster),
-        why=f"{_why(places, gbps, tier, cluster)}; {proved(plan.placement, plan.forecast)}",
+        gbps=_gbps(placement.bandwidth),
+        why=f"{_why(places, placement, cluster)}; {proved(placement)}",
         poor=False,
-        tier=tier,
+        tier=placement.tier,
         places=places,
     )
+
+
+def _valued(proposal: Proposal, cluster: Cluster) -> Placement:
+    """The placement with what its pods get of the GPUs drawn."""
+    plan = proposal.plan
+    assert plan is not None
+    assert plan.placement is not None
+    return (
+        plan.placement if plan.binding is None else valued_as(plan.placement, cluster, plan.binding)
+    )
+
+
+def _gbps(found: Estimate | None) -> str:
+    if found is None:
+        return "one GPU"
+    return estimates.text(found) + (" assumed" if found.assumed else "")
 
 
 def _first_fit(proposal: Proposal, cluster: Cluster) -> _Side | None:
@@ -168,8 +186,9 @@ def _first_fit(proposal: Proposal, cluster: Cluster) -> _Side | None:
     plan, request = proposal.plan, proposal.request
     if found is None or request is None or plan is None or plan.forecast is None:
         return None
-    ours = plan.forecast.bus_bandwidth
-    poor = ours is not None and found.bandwidth < ours
+    ours, theirs = _valued(proposal, cluster).bandwidth, found.bandwidth
+    gbps = None if theirs is None else theirs.point
+    poor = ours is not None and gbps is not None and gbps < ours.point
     known: Mapping[NodeName, Node] = {node.name: node for node in cluster.nodes}
     places, rank = [], 0
     for name, workers in found.loads.items():
@@ -180,42 +199,39 @@ def _first_fit(proposal: Proposal, cluster: Cluster) -> _Side | None:
         else:
             gpus = by_index(node, size)
             ranks = {gpu: rank + at for at, gpu in enumerate(members(gpus))}
-            worth = table(node.machine.configuration).value(gpus)
-            slow = poor and worth <= found.bandwidth
+            worth = gpu_sets(node.machine.configuration).value(gpus)
+            slow = poor and gbps is not None and worth <= gbps
             choice = Choice(gpus=gpus, ranks=ranks, poor=poor, slow=slow)
             places.append(_Place(node=node, choice=choice))
         rank += size
-    gbps = None if ours is None else found.bandwidth
     return _Side(
         who="first fit by index",
-        gbps="one GPU" if gbps is None else _rate(gbps, found.tier, cluster),
-        why=_why(places, gbps, found.tier, cluster),
+        gbps=_gbps(theirs),
+        why=_why(places, found, cluster),
         poor=poor,
         tier=found.tier,
         places=tuple(places),
     )
 
 
-def _rate(gbps: float, tier: str, cluster: Cluster) -> str:
-    return rate_of(gbps, tier, cluster).strip()
-
-
-def _why(places: Sequence[_Place], gbps: float | None, tier: str, cluster: Cluster) -> str:
-    """What holds an all-reduce up: the links in one of the machines, else the network."""
-    if gbps is None:
+def _why(places: Sequence[_Place], one: Placement | Outcome, cluster: Cluster) -> str:
+    """What holds an all-reduce up: the links in one of the machines, else what joins the pods."""
+    found = one.bandwidth
+    if found is None:
         return "one GPU talks to nobody"
-    for place in places:
-        if not place.choice.gpus:
-            continue
-        found = rings(place.node.machine, place.choice.gpus, place.choice.order)
-        if found.gbps <= gbps:
-            return reason(place.node.machine, found)
-    if tier != NODE_TIER:
-        return f"slowest between the nodes, {meets(tier, cluster)}"
-    return "the kubelet picks the GPUs; this is what the worst of them give"
+    if found.regime not in BETWEEN_HOSTS:
+        for place in places:
+            if not place.choice.gpus:
+                continue
+            ways = rings(place.node.machine, place.choice.gpus, place.choice.order)
+            if ways.gbps <= found.point:
+                return reason(place.node.machine, ways)
+        if one.tier == NODE_TIER:
+            return "the kubelet picks the GPUs; this is what the worst of them give"
+    return f"limited by {limited(one, found, cluster)}"
 
 
-def _notes(proposal: Proposal, cluster: Cluster, *, same: bool) -> list[str]:
+def _notes(proposal: Proposal, *, same: bool) -> list[str]:
     plan, comparison = proposal.plan, proposal.comparison
     assert plan is not None
     assert plan.forecast is not None
@@ -224,20 +240,27 @@ def _notes(proposal: Proposal, cluster: Cluster, *, same: bool) -> list[str]:
         notes.append("First fit by index takes the same GPUs.")
     elif comparison is not None and comparison.first_fit is None:
         notes.append("First fit by index finds no room for all workers.")
-    ours = plan.forecast.bus_bandwidth
-    if comparison is not None and ours is not None:
-        best = rate_of(comparison.best_empty, comparison.tier_empty, cluster).strip()
-        spread = comparison.spread
-        rate = "does not fit" if spread is None else _rate(spread.bandwidth, spread.tier, cluster)
-        notes.append(
-            f"Bus bandwidth of an all-reduce. Were all GPUs free: {best};"
-            f" spread, emptiest node first: {rate}."
+    placement = _valued(proposal, proposal.cluster) if proposal.cluster is not None else None
+    ours = placement.bandwidth if placement is not None else None
+    if comparison is not None and ours is not None and placement is not None:
+        empty, spread = (
+            "does not fit" if one is None else _gbps(one.bandwidth)
+            for one in (comparison.best_empty, comparison.spread)
         )
-        usable = plan.forecast.usable
-        if usable is not None and usable < ours:
-            why = shortfall(plan)
-            use = f"Of {number(ours)} GB/s these pods can use {number(usable)}"
-            notes.append(f"{use}: {why}." if why else f"{use}.")
+        notes.append(
+            f"Bus bandwidth of an all-reduce of these pods. Were all GPUs free: {empty};"
+            f" spread over nodes: {spread}."
+        )
+        counted = plan.forecast.usable
+        if counted is not None and counted < ours.point:
+            words = estimates.recorded(plan.forecast)
+            notes.append(f"The kubelet picks the GPUs: {words} at worst.")
+        inside = placement.inside
+        if inside is not None and inside.point > ours.point:
+            notes.append(
+                f"Were the pods of a node one host for NCCL, these GPUs would reach"
+                f" {estimates.text(inside)}."
+            )
     if plan.forecast.guarantee is not None:
         notes.append(f"{guarantee(plan.forecast)}.")
     if plan.forecast.emulated:
@@ -286,7 +309,7 @@ def _panel(side: _Side, cluster: Cluster, lines: int) -> Sheet:
     look = "bar-slow" if side.poor else "bar-on"
     held = side.poor and not any(place.choice.slow for place in side.places)
     wire = "slow" if held else "weak" if side.poor else "ring0"
-    network = f"{meets(side.tier, cluster)}, {_level(side.tier, cluster)}"
+    network = _network(side.tier, cluster)
     if row:
         x, low = 0.0, y + max(high for _wide, high in sizes) + 26
         for cell, (wide, high) in zip(cells, sizes, strict=True):
@@ -306,16 +329,20 @@ def _panel(side: _Side, cluster: Cluster, lines: int) -> Sheet:
             for middle in middles:
                 sheet.line(((14, middle), (34, middle)), wire, thick=3.5)
             sheet.box((0, middles[0] - 40), (14, middles[-1] - middles[0] + 80), look, round_=6)
-            sheet.text((0, y), f"Joined {network}", "small", room=room, size=SMALL)
+            sheet.text((0, y), f"Joined by {network}", "small", room=room, size=SMALL)
     more = sum(map(len, groups[MOST_DRAWINGS:]))
     if more:
         sheet.text((0, y + 20), f"{more} more nodes are not drawn", "small dim", size=SMALL)
     return sheet
 
 
-def _level(tier: str, cluster: Cluster) -> str:
+def _network(tier: str, cluster: Cluster) -> str:
+    """What joins the nodes of a choice, and how fast it is, where somebody said so."""
     rates = {one.name: one.bandwidth for one in cluster.tiers}
-    return _rate(rates.get(tier, cluster.beyond), tier, cluster)
+    joined = meets(tier, cluster)
+    if cluster.guessed(tier):
+        return joined
+    return f"{joined}, {number(rates.get(tier, cluster.beyond))} GB/s"
 
 
 def _cell(group: Sequence[_Place]) -> Sheet:

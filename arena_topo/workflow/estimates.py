@@ -1,0 +1,134 @@
+"""An estimate of bandwidth in words and as JSON: the same on every screen and in every document.
+
+A number is shown as a point and its 80 % range, `5.66 GB/s (3.2 to 10)`, in three digits. An
+`Estimate` is what `bandwidth` has worked out, a `Forecast` what is recorded of it on a job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from arena_topo.escaping import one_line
+
+if TYPE_CHECKING:
+    from arena_topo.bandwidth import Estimate
+    from arena_topo.manifests import Forecast
+
+_INSIDE = "node"
+_BEYOND = "beyond"
+"""The words of a record for workers of one node, and for nodes that share no known level."""
+
+_TCP = "tcp"
+_BETWEEN = {"two-hosts", "several-hosts", _TCP}
+"""Regimes of GPUs that NCCL takes for those of several hosts, as `bandwidth.Regime` writes them."""
+
+_NO_RING = "nvlink-without-ring"
+_PAIRS = "bridged-pairs"
+
+
+def amount(gbps: float) -> str:
+    """GB/s in three digits: `5.66`, `479`."""
+    return f"{gbps:.0f}" if gbps >= 100 else f"{gbps:.3g}"  # noqa: PLR2004 - three digits
+
+
+def span(low: float, high: float) -> str:
+    """A range in GB/s: `3.2 to 10`; what was measured has none."""
+    return "measured" if low == high else f"{amount(low)} to {amount(high)}"
+
+
+def spoken(gbps: float, low: float | None, high: float | None) -> str:
+    """A bandwidth and its range: `5.66 GB/s (3.2 to 10)`; the range where there is one."""
+    between = "" if low is None or high is None else span(low, high)
+    return f"{amount(gbps)} GB/s" + (f" ({between})" if between else "")
+
+
+def text(found: Estimate) -> str:
+    """An estimate: `5.66 GB/s (3.2 to 10)`."""
+    return spoken(found.point, found.low, found.high)
+
+
+def recorded(forecast: Forecast) -> str:
+    """What is recorded of the pods of a job; empty without a bandwidth."""
+    if forecast.usable is None:
+        return ""
+    return spoken(forecast.usable, forecast.low, forecast.high)
+
+
+def limit(regime: str, limited_by: str, *, tier: str | None, nodes: int) -> str:
+    """What would have to be faster for these pods to be, and where it is.
+
+    `regime` and `limited_by` are words of `bandwidth.Regime` and `bandwidth.Limit`; those of a
+    later version are shown as they are. `tier` joins the `nodes`.
+    """
+    if limited_by == "one host inside":
+        return "what one host reaches inside"
+    if regime in _BETWEEN:
+        where = _between(tier, nodes)
+        if regime == _TCP:
+            return f"TCP {where}"
+        return f"the {one_line(limited_by)} {where}"
+    where = "inside one node" if nodes == 1 else f"within one {one_line(str(tier))}"
+    if regime == _NO_RING:
+        return f"the {one_line(limited_by)} {where}, as no ring of NVLinks joins these GPUs"
+    if regime == _PAIRS:
+        return f"the {one_line(limited_by)} between the bridged pairs of one node"
+    return f"the {one_line(limited_by)} {where}"
+
+
+def _between(tier: str | None, nodes: int) -> str:
+    if nodes == 1:
+        return "between the pods of one node"
+    if tier in {None, _INSIDE, _BEYOND}:
+        return f"between {nodes} nodes"
+    return f"between {nodes} nodes within one {one_line(str(tier))}"
+
+
+def recorded_limit(forecast: Forecast) -> str:
+    """What limits the pods of a job, as far as its record says."""
+    nodes = len({node for _index, node, _gpus in forecast.workers})
+    if forecast.regime is not None and forecast.limited_by is not None:
+        words = limit(forecast.regime, forecast.limited_by, tier=forecast.tier, nodes=nodes)
+        return f"limited by {words}"
+    if forecast.tier is None:
+        return ""
+    return "inside one node" if forecast.tier == _INSIDE else _between(forecast.tier, max(2, nodes))
+
+
+# ---------------------------------------------------------------- for programs
+
+
+def value(found: Estimate, sizes: Iterable[tuple[int, str]] = ()) -> dict[str, Any]:
+    """An estimate for JSON: GB/s, and the share of the point that messages of some sizes reach.
+
+    `sizes` are bytes and their names.
+    """
+    return {
+        **_value(found.point, found.low, found.high),
+        "assumed": bool(found.assumed),
+        "assumptions": list(found.assumed),
+        "regime": str(found.regime),
+        "limitedBy": str(found.limited_by),
+        "shares": {name: round(found.share(size), 3) for size, name in sizes},
+    }
+
+
+def recorded_value(forecast: Forecast | None) -> dict[str, Any] | None:
+    """What is recorded of the pods of a job, for JSON; None where nobody recorded it."""
+    if forecast is None or forecast.usable is None or forecast.regime is None:
+        return None
+    return {
+        **_value(forecast.usable, forecast.low, forecast.high),
+        "assumed": forecast.assumed,
+        "regime": forecast.regime,
+        "limitedBy": forecast.limited_by,
+    }
+
+
+def _value(gbps: float, low: float | None, high: float | None) -> dict[str, Any]:
+    return {"gbps": rounded(gbps), "low": rounded(low), "high": rounded(high)}
+
+
+def rounded(gbps: float | None) -> float | None:
+    """GB/s for JSON: four digits are more than is known."""
+    return None if gbps is None else float(f"{gbps:.4g}")

@@ -1,0 +1,151 @@
+"""What a placement is worth: which GPUs are one host, over what wire, at which rate."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from cube_mesh import HGX, V100, cluster, node
+
+from arena_topo.bandwidth import Estimate, Host, Limit, Regime, Wire, estimate, inside
+from arena_topo.job import PodShape
+from arena_topo.solver import Placement, Request, place, valued
+from arena_topo.topology import Cluster, GPUSet, Machine, Tier, gpu_set, presets
+from arena_topo.topology.instances import with_nics
+from arena_topo.workflow.forecasting import Asked, forecast
+
+H100 = with_nics(presets.machine("hgx-h100", "h"), 8, 50.0)
+BARE = presets.machine("hgx-h100", "h")
+
+
+def placed(world: Cluster, workers: int, gpus: int, **more: object) -> Placement:
+    return place(Request(workers=workers, gpus=gpus, **more), world)
+
+
+def got(world: Cluster, workers: int, gpus: int, **more: object) -> Estimate:
+    found = placed(world, workers, gpus, **more).bandwidth
+    assert found is not None
+    return found
+
+
+ONE = cluster(node("a", H100))
+
+
+def test_separate_pods_of_one_node_are_hosts_of_their_own():
+    apart = placed(ONE, 4, 1, joined=False)
+    assert apart.bandwidth == estimate(
+        [Host.of(replace(H100, name="a"), GPUSet(1 << gpu)) for gpu in range(4)], wire=Wire.TCP
+    )
+    assert apart.inside == inside(Host.of(replace(H100, name="a"), GPUSet(0b1111)))
+    assert apart.inside.point > 50 * apart.bandwidth.point
+
+
+def test_joined_pods_of_a_node_are_one_host():
+    together = placed(ONE, 4, 1)
+    assert together.bandwidth == together.inside
+    assert together.bandwidth.regime is Regime.SWITCH
+
+
+def test_pods_that_are_given_nics_talk_over_them_even_on_one_node():
+    found = got(ONE, 4, 1, joined=False, wire=Wire.RDMA)
+    assert (found.regime, found.limited_by) == (Regime.HOSTS, Limit.NICS)
+    assert found.point == pytest.approx(0.929 * 50)
+
+
+def test_a_known_rate_of_the_network_bounds_known_nics_and_takes_the_place_of_assumed_ones():
+    def two(of: Machine, beyond: float) -> Estimate:
+        world = cluster(node("a", of), node("b", of), beyond=beyond)
+        return got(world, 2, 8, wire=Wire.RDMA)
+
+    assert two(H100, 100.0).point == pytest.approx(0.929 * 100 * 2 * 15 / 16)
+    assert two(H100, 100.0).limited_by is Limit.NETWORK
+    assert two(H100, 1e4) == two(H100, 1e5)
+    assert two(H100, 1e4).limited_by in {Limit.NICS, Limit.HOST}
+    assert two(BARE, 10.0).point == two(H100, 10.0).point
+    unknown = got(cluster(node("a", BARE), node("b", BARE)), 2, 8, wire=Wire.RDMA)
+    assert any("NICs of 50" in one for one in unknown.assumed)
+
+
+def test_sockets_get_a_share_of_a_known_rate_and_little_of_an_unknown_one():
+    pair = (node("a", BARE), node("b", BARE))
+    known = got(cluster(*pair, beyond=5.0), 2, 8)
+    assert (known.low, known.high, known.assumed) == (pytest.approx(0.85), 4.25, ())
+    unknown = got(cluster(*pair), 2, 8)
+    assert (unknown.low, unknown.high) == (0.4, 1.6)
+    assert unknown.assumed == ("a network of which nothing is known: TCP",)
+
+
+def test_the_nearest_level_that_all_nodes_share_is_what_joins_them():
+    tiers = (Tier(name="spine", bandwidth=6.0), Tier(name="leaf", bandwidth=12.5))
+    world = cluster(
+        *(node(name, BARE, domains=("s", leaf)) for name, leaf in (("a", "x"), ("b", "y"))),
+        tiers=tiers,
+    )
+    found = placed(world, 2, 8, wire=Wire.RDMA)
+    assert found.tier == "spine"
+    assert found.bandwidth.point == pytest.approx(0.929 * 6 * 2 * 15 / 16)
+
+
+GB200 = presets.machine("gb200-nvl72", "g")
+
+
+def test_nodes_of_one_nvlink_domain_are_one_host_whatever_their_pods():
+    tiers = (Tier(name="nvlink", bandwidth=722.0),)
+    world = cluster(*(node(f"g{at}", GB200, domains=("d",)) for at in range(4)), tiers=tiers)
+    for joined in (False, True):
+        found = got(world, 4, 4, joined=joined)
+        assert found.regime is Regime.NVLS
+        assert found == inside(
+            Host(parts=tuple((replace(GB200, name=f"g{at}"), GPUSet(15)) for at in range(4)))
+        )
+    mesh = cluster(*(node(f"v{at}", V100, domains=("d",)) for at in range(2)), tiers=tiers)
+    assert got(mesh, 2, 8).regime is Regime.TCP
+
+
+def test_an_opaque_node_is_worth_its_slowest_gpus():
+    found = placed(cluster(node("a", V100, hidden=4)), 4, 1)
+    assert [one.gpus for one in found.assignments] == [()] * 4
+    slowest = min(
+        inside(Host.of(V100, GPUSet(bits))).point for bits in range(256) if bits.bit_count() == 4
+    )
+    assert found.bandwidth.point == found.worst.point == slowest
+
+
+def test_the_kubelet_may_pick_the_slowest_free_gpus():
+    found = placed(cluster(node("a", V100)), 4, 1)
+    assert found.bandwidth.point == pytest.approx(76.8)
+    assert found.worst.point < 15
+
+
+def test_a_placement_can_be_valued_for_other_pods():
+    apart = placed(ONE, 4, 2, joined=False)
+    assert valued(apart, ONE, joined=True).bandwidth == apart.inside
+    assert valued(apart, ONE, joined=False) == apart
+
+
+def test_one_gpu_has_no_bandwidth():
+    lone = placed(ONE, 1, 1)
+    assert (lone.bandwidth, lone.inside, lone.worst) == (None, None, None)
+
+
+@pytest.mark.parametrize("shape", [PodShape.SEPARATE, PodShape.SHARED])
+@pytest.mark.parametrize("wire", list(Wire))
+@pytest.mark.parametrize("nodes", [1, 2, 3])
+@pytest.mark.parametrize("of", [H100, BARE, HGX], ids=["nics", "bare", "a100"])
+def test_a_plan_and_a_forecast_agree_on_the_same_hosts(
+    of: Machine, nodes: int, wire: Wire, shape: PodShape
+):
+    world = cluster(*(node(f"h-{at}", of) for at in range(nodes)))
+    planned = placed(world, 8 * nodes, 1, joined=shape is PodShape.SHARED, wire=wire)
+    chosen = [one.gpus for one in planned.assignments if one.node == planned.nodes[0]]
+    told = forecast(
+        replace(of, name="h"),
+        Asked(
+            chosen=",".join(str(gpu) for some in chosen for gpu in some),
+            nodes=nodes,
+            pod_shape=shape,
+            wire=wire,
+        ),
+    )
+    assert gpu_set(gpu for some in chosen for gpu in some) == told.gpus
+    assert planned.bandwidth == told.estimate
