@@ -7,14 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import oracle
 import pytest
+from by_brute_force import level_of
 from cube_mesh import HGX, PCIE, V100, cluster, machine, matrix, node
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from arena_topo.output import fragmentation as screen
 from arena_topo.solver import Request
+from arena_topo.solver.classes import Index
+from arena_topo.solver.gang import best
 from arena_topo.solver.gpu_sets import GPUSets, gpu_sets
 from arena_topo.solver.refusal import emptied
 from arena_topo.topology import (
@@ -100,7 +102,7 @@ def consistent(free: GPUSet, hidden: int) -> list[GPUSet]:
 
 
 def sure(one: Node, size: int, speed: float) -> int:
-    of = table(one.machine.configuration)
+    of = gpu_sets(one.machine.configuration)
     return min(packed(of, free, size, speed) for free in consistent(one.free, one.hidden))
 
 
@@ -110,14 +112,16 @@ def gangs(of: Cluster, gang: Gang) -> int:
     nodes = [one for one in of.nodes if one.unavailable is None]
     if gang.workers == 1:
         return sum(sure(one, gang.gpus, speed) for one in nodes)
-    able = frozenset(at for at, one in enumerate(nodes) if sure(one, gang.gpus, speed))
+    able = frozenset(at for at, one in enumerate(nodes) if one.free_count >= gang.gpus)
+    compact = best(Request(workers=gang.workers, gpus=gang.gpus), Index(emptied(of)))
+    assert compact is not None
 
     def most(left: frozenset[int]) -> int:
         return max(
             (
                 1 + most(left - set(some))
                 for some in itertools.combinations(sorted(left), gang.workers)
-                if oracle.joined([nodes[at] for at in some], of)[1] >= speed
+                if level_of([nodes[at] for at in some], of) <= compact.worth.distance
             ),
             default=0,
         )
@@ -143,17 +147,17 @@ def test_gangs_are_those_that_fit_when_everything_is_tried(world: Cluster):
         for gang in kind.gangs:
             assert gang.size == gang.workers * gang.gpus
             request = Request(workers=gang.workers, gpus=gang.gpus)
-            full = oracle.brute_force(request, emptied(mine))
+            full = best(request, Index(emptied(mine)))
             assert (gang.whole_empty > 0) == (full is not None)
             if full is not None:
-                assert gang.full == (None if gang.size == 1 else -full[1])
+                assert gang.full == (None if gang.size == 1 else full.bandwidth)
                 assert gang.whole == gangs(mine, gang)
                 assert gang.whole_empty == gangs(emptied(mine), gang)
-            pieces = oracle.brute_force(Request(workers=gang.size, gpus=1), mine)
+            pieces = best(Request(workers=gang.size, gpus=1), Index(mine))
             assert gang.fits == (pieces is not None)
             if pieces is not None:
-                assert gang.best == (None if gang.size == 1 else -pieces[1])
-                assert gang.nodes == pieces[3]
+                assert gang.best == (None if gang.size == 1 else pieces.bandwidth)
+                assert gang.nodes == pieces.worth.nodes
 
 
 @given(meshes(), st.data())
@@ -231,7 +235,7 @@ def test_numbers_of_gpus_add_up(world: Cluster):
 
 
 def assert_sets(sets: fragmentation.Sets, one: Node) -> None:
-    of = table(one.machine.configuration)
+    of = gpu_sets(one.machine.configuration)
     whole = one.machine.everything
     full = of.best(whole, sets.size)
     assert sets.most == packed(of, whole, sets.size, full)
@@ -243,7 +247,7 @@ def assert_sets(sets: fragmentation.Sets, one: Node) -> None:
 
 
 def stranded(one: Node) -> int:
-    of = table(one.machine.configuration)
+    of = gpu_sets(one.machine.configuration)
     gpus = range(len(one.machine.gpus))
 
     def fastest(gpu: int, others: Any) -> float:
@@ -259,7 +263,7 @@ def lacking(one: Node, missing: Gang | None) -> int | None:
     """How many GPUs must become free, by freeing any so many."""
     if missing is None:
         return None
-    of, whole = table(one.machine.configuration), one.machine.everything
+    of, whole = gpu_sets(one.machine.configuration), one.machine.everything
     if one.allocatable is not None:
         whole = one.allocatable
     speed = missing.full or 0.0
