@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 
 from arena_topo import output
 from arena_topo.backends import JobStatus, Phase
+from arena_topo.bandwidth import Facts
 from arena_topo.job import MPIJob, PodShape
 from arena_topo.manifests import Forecast
 from arena_topo.manifests.annotations import parse_map
-from arena_topo.solver import Placement, Request, Unplaceable, cost, place
+from arena_topo.solver import Placement, Request, Unplaceable, place
 from arena_topo.solver.gpu_sets import gpu_sets
 from arena_topo.topology import Cluster, GPUSet, LinkKind, Machine, Tier, count
 from arena_topo.workflow import plan
@@ -87,10 +88,8 @@ def joints(machine: Machine, groups: Sequence[tuple[int, ...]]) -> float:
     Workers of a single GPU make one ring; there that is the slowest link of the ring.
     """
     following = (*groups[1:], groups[0])
-    return min(
-        cost.link_rate(machine.link(one[-1], other[0]), machine.configuration)
-        for one, other in zip(groups, following, strict=True)
-    )
+    rates = Facts(machine).rates
+    return min(rates[one[-1]][other[0]] for one, other in zip(groups, following, strict=True))
 
 
 def turns(group: tuple[int, ...]) -> Iterator[tuple[int, ...]]:

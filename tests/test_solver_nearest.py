@@ -8,13 +8,19 @@ from dataclasses import replace
 import pytest
 from cube_mesh import HGX, PCIE, V100, cluster, machine, matrix, node
 
+from arena_topo.bandwidth import Wire
 from arena_topo.solver import Request
-from arena_topo.solver.gang import value
+from arena_topo.solver.classes import Index
+from arena_topo.solver.gang import Found, best
 from arena_topo.solver.nearest import nearest
 from arena_topo.solver.refusal import emptied
-from arena_topo.topology import GPUSet, Link, LinkKind, Tier, count, flat, gpu_set
+from arena_topo.topology import Cluster, GPUSet, Link, LinkKind, Tier, count, flat, gpu_set
 
 TIERS = (Tier(name="spine", bandwidth=6.0), Tier(name="leaf", bandwidth=12.5))
+
+
+def value(request: Request, world: Cluster) -> Found | None:
+    return best(request, Index(world))
 
 
 def said(world, **more):
@@ -76,13 +82,13 @@ def test_what_would_fit_on_a_cluster_that_is_empty_fits_now():
 
 
 def test_a_size_between_two_that_fit_need_not_fit_itself():
-    """Four GPUs of a square close a ring of 40 GB/s, three do not; five are not there."""
+    """Four GPUs of a square close a ring of 38 GB/s, three do not; five are not there."""
     square = machine(
         "square", "V100", matrix(4, dict.fromkeys([(0, 1), (1, 2), (2, 3), (0, 3)], 1))
     )
     world = cluster(node("a", square), node("b", square, 0b1))
-    assert said(world, workers=5, gpus=1, min_bandwidth=40) == (
-        "fits now with --min-bandwidth 1.25, or with --workers 4"
+    assert said(world, workers=5, gpus=1, min_bandwidth=38) == (
+        "fits now with --min-bandwidth 0.8, or with --workers 4"
     )
     smaller = cluster(node("a", square, 0b111))
     assert said(smaller, workers=4, gpus=1, min_bandwidth=15) == (
@@ -92,16 +98,17 @@ def test_a_size_between_two_that_fit_need_not_fit_itself():
 
 def test_the_bandwidth_there_is_can_be_asked_for():
     world = cluster(node("a", V100, gpu_set((0, 1, 2, 4, 5))))
-    text = said(world, workers=4, gpus=1, min_bandwidth=80)
-    assert text.startswith("fits now with --min-bandwidth 40")
-    assert value(Request(workers=4, gpus=1, min_bandwidth=40), world) is not None
+    text = said(world, workers=4, gpus=1, min_bandwidth=70)
+    assert text.startswith("fits now with --min-bandwidth 38.4")
+    assert value(Request(workers=4, gpus=1, min_bandwidth=38.4), world) is not None
 
 
 def test_a_preferred_level_does_not_hide_the_bandwidth_there_is():
-    """Within a node two GPUs on different sockets have 9 GB/s, on two nodes 12.5."""
-    nodes = (node(f"n{at}", PCIE, 0b10001, domains=("s", "r")) for at in range(2))
-    text = said(cluster(*nodes, tiers=TIERS), workers=2, gpus=1, min_bandwidth=50, preferred="node")
-    assert text == "fits now with --min-bandwidth 12.5"
+    """Within a node two GPUs on different sockets have 20 GB/s, on two nodes 46."""
+    nodes = (node(f"n{at}", PCIE, 0b10001, domains=("r",)) for at in range(2))
+    world = cluster(*nodes, tiers=(Tier(name="leaf", bandwidth=50.0),))
+    request = {"workers": 2, "gpus": 1, "preferred": "node", "wire": Wire.RDMA}
+    assert said(world, min_bandwidth=60, **request) == "fits now with --min-bandwidth 46.45"
 
 
 def test_a_bandwidth_is_rounded_down_so_that_it_can_be_reached():

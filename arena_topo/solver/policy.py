@@ -33,7 +33,8 @@ GRAIN = 1000
 
 PACKED = 8
 """GPUs up to which groups are packed for the largest sum of bandwidths. In larger machines groups
-are counted in the GPUs that links of each rate hold together."""
+are packed in each part that only the slowest links join to others, or counted in the GPUs that
+links of each rate hold together."""
 
 CROWD = 1 << 32
 """More GPUs than all nodes of a gang have: one digit of interference."""
@@ -85,11 +86,31 @@ class Damage:
                 self._weights[size] * self._packing(free, size) for size in self._sizes if size > 1
             )
         potential = GRAIN * count(free)
+        if self._islands:
+            for size in self._sizes[1:]:
+                groups = sum(self._packing(free & part, size) for part in self._islands)
+                potential += self._weights[size] * max(
+                    groups, self._apart[size] * (count(free) // size)
+                )
+            return potential
         for size in self._sizes[1:]:
             for share, parts in self._shares:
                 groups = sum(count(GPUSet(free & part)) // size for part in parts)
                 potential += self._weights[size] * share * groups
         return potential
+
+    @functools.cached_property
+    def _islands(self) -> tuple[GPUSet, ...]:
+        """The parts that only the slowest links join, where groups can be packed in each."""
+        levels = self.sets.parts
+        parts = levels[-2][1] if len(levels) > 1 else ()
+        return parts if parts and max(map(count, parts)) <= PACKED else ()
+
+    @functools.cached_property
+    def _apart(self) -> dict[int, int]:
+        """What a group over several parts is worth, beside the best of its size."""
+        slowest = self.sets.parts[-1][0]
+        return {size: round(GRAIN * slowest / full) for size, full in self._full.items()}
 
     @functools.cached_property
     def _shares(self) -> list[tuple[int, tuple[GPUSet, ...]]]:

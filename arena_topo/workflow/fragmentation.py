@@ -19,6 +19,7 @@ from arena_topo.solver.classes import WHOLE, Index, NodeClass
 from arena_topo.solver.gang import Found, best, distances
 from arena_topo.solver.gpu_sets import GPUSets, choices, has_nvlink, with_lowest
 from arena_topo.solver.refusal import emptied
+from arena_topo.solver.valuing import is_given
 from arena_topo.topology import Cluster, GPUSet, Node, count, gpu_set, members, natural
 
 PAIR = 2
@@ -198,7 +199,8 @@ class _Kind:
         self.now, self.empty = Index(cluster), Index(emptied(cluster))
         self._nodes = cluster.nodes
         rails = all(node.machine.nics for node in cluster.nodes)
-        self._wire = Wire.RDMA if rails else Wire.TCP
+        given = any(is_given(cluster, at) for at in range(-1, len(cluster.tiers)))
+        self._wire = Wire.RDMA if rails or given else Wire.TCP
         self._rooms = Counter(map(_usable, cluster.nodes))
         self._free = sum(room * many for room, many in self._rooms.items())
         self._most = max(len(node.machine.gpus) for node in cluster.nodes)

@@ -13,7 +13,7 @@ from arena_topo.errors import InvalidJob
 from arena_topo.job import MPIJob, PodShape
 from arena_topo.manifests import Plan
 from arena_topo.manifests.versions import ApiVersion
-from arena_topo.solver import UNLIMITED, gang
+from arena_topo.solver import gang
 from arena_topo.solver.classes import Index
 from arena_topo.topology import Cluster
 from arena_topo.workflow import planning
@@ -29,11 +29,10 @@ def fused(
 ) -> MPIJob:
     """The same job with fewer, larger workers, as `--pod-shape fused` runs it.
 
-    Every number of workers that one pod can hold is placed. Of these the placement wins whose pods
-    can use most, then the one that the solver prefers (`gang.Worth`), then the largest pods. The
-    job itself where its shape is another. Where it does not fit now the job itself as well, or
-    with `later` the shape that is best on the cluster once it is empty, for a job that waits.
-    `api` and InvalidJob as for `request_of`.
+    Every number of workers that one pod can hold is placed. Of these the placement wins that the
+    solver prefers (`gang.Worth`), then the largest pods. The job itself where its shape is another.
+    Where it does not fit now the job itself as well, or with `later` the shape that is best on the
+    cluster once it is empty, for a job that waits. `api` and InvalidJob as for `request_of`.
     """
     if job.pod_shape is not PodShape.FUSED:
         return job
@@ -50,7 +49,7 @@ def _best(job: MPIJob, cluster: Cluster, backend: Backend | None, api: ApiVersio
     """The best shape of a job on a cluster; None if it fits in none."""
     index = Index(cluster)
     largest = max((len(node.machine.gpus) for node in cluster.nodes), default=0)
-    best: tuple[tuple[int, float, gang.Worth], MPIJob] | None = None
+    best: tuple[gang.Worth, MPIJob] | None = None
     for each in range(job.workers, 0, -1):
         if job.workers % each or each * job.gpus > largest:
             continue
@@ -59,8 +58,7 @@ def _best(job: MPIJob, cluster: Cluster, backend: Backend | None, api: ApiVersio
         found = gang.best(request, index)
         if found is None:
             continue
-        usable = gang.placement(request, index, found).bandwidth
-        rank = (found.worth.reach, -(UNLIMITED if usable is None else usable.point), found.worth)
+        rank = found.worth
         if best is None or rank < best[0]:
             best = rank, shape
     return None if best is None else best[1]

@@ -132,11 +132,12 @@ MEDIANS: dict[tuple[bool, float, int], float] = {}
 @pytest.mark.parametrize("size", [1_000, 10_000, 100_000])
 @pytest.mark.parametrize("load", [0.60, 0.97])
 @pytest.mark.parametrize("joined", [True, False])
-def test_placing_a_gang(load: float, size: int, joined: bool):
+def test_placing_a_gang(load: float, size: int, *, joined: bool):
     on = datacentre(size, load)
     built, index = timed(lambda: Index(on))
     print(
-        f"\n{size:,} nodes, {load:.0%} partly in use, {'joined' if joined else 'separate'} pods; index {built:.1f} ms\n"
+        f"\n{size:,} nodes, {load:.0%} partly in use, {'joined' if joined else 'separate'} pods;"
+        f" index {built:.1f} ms\n"
         f"{'workers x GPUs':>15} {'first ms':>10} {'median ms':>10} {'worst ms':>9} {'nodes':>6} "
         f"{'GB/s':>6} {'tier':>7}  proof"
     )
