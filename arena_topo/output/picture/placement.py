@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from arena_topo.bandwidth import BETWEEN_HOSTS, Estimate
 from arena_topo.errors import UsageError
-from arena_topo.manifests.annotations import valued_as
+from arena_topo.manifests.annotations import counted_on, valued_as
 from arena_topo.output import EMULATED, guarantee, number
 from arena_topo.output.drawing import names
 from arena_topo.output.picture.figure import (
@@ -251,10 +251,9 @@ def _notes(proposal: Proposal, *, same: bool) -> list[str]:
             f"Bus bandwidth of an all-reduce of these pods. Were all GPUs free: {empty};"
             f" spread over nodes: {spread}."
         )
-        counted = plan.forecast.usable
-        if counted is not None and counted < ours.point:
-            words = estimates.recorded(plan.forecast)
-            notes.append(f"The kubelet picks the GPUs: {words} at worst.")
+        counted = ours if plan.binding is None else counted_on(placement, plan.binding)
+        if counted is not None and counted != ours:
+            notes.append(f"The kubelet picks the GPUs: {estimates.text(counted)} at worst.")
         inside = placement.inside
         if inside is not None and inside.point > ours.point:
             notes.append(
