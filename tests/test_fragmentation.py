@@ -337,7 +337,7 @@ def test_twenty_free_gpus_without_a_gang_of_eight_name_the_nodes_that_come_neare
     )
     assert kind.free == 20
     assert screen.verdict(kind) == (
-        "20 of 24 GPUs are free, but no gang of 8 gets full speed (115.2 GB/s):"
+        "20 of 24 GPUs are free, but no gang of 8 gets full speed (115 GB/s):"
         " node-7 and node-9 come nearest and lack 1 GPU each"
     )
 
