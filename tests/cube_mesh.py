@@ -6,6 +6,8 @@ fixtures): V100 pairs have one or two lanes, P100 pairs one.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from arena_topo.bandwidth import Estimate, Limit, Regime
 from arena_topo.bandwidth.fitted import FITTED
 from arena_topo.topology import (
@@ -21,6 +23,7 @@ from arena_topo.topology import (
     behind_nvswitch,
     flat,
 )
+from arena_topo.topology.nics import NICs
 
 V100_DOUBLE = [(0, 3), (0, 4), (1, 2), (1, 5), (2, 3), (4, 7), (5, 6), (6, 7)]
 V100_SINGLE = [(0, 1), (0, 2), (1, 3), (2, 6), (3, 7), (4, 5), (4, 6), (5, 7)]
@@ -111,3 +114,8 @@ def sockets(
         ranks=4,
         assumed=assumed,
     )
+
+
+def with_nics(of: Machine, number: int, speed: float | None) -> Machine:
+    """The machine with so many NICs of so many GB/s, shared out evenly."""
+    return NICs(number=number, speed=speed).of(replace(of, nics=()))

@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from cube_mesh import HGX, V100, cluster, node
+from cube_mesh import HGX, V100, cluster, node, with_nics
 
 from arena_topo.bandwidth import Estimate, Host, Limit, Regime, Wire, estimate, inside
 from arena_topo.job import PodShape
 from arena_topo.solver import Placement, Request, place, valued
 from arena_topo.topology import Cluster, GPUSet, Machine, Tier, gpu_set, presets
-from arena_topo.topology.instances import with_nics
 from arena_topo.workflow.forecasting import Asked, forecast
 
 H100 = with_nics(presets.machine("hgx-h100", "h"), 8, 50.0)
