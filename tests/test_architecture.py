@@ -58,9 +58,13 @@ BARE: set[str] = set()
 """What a command loads that asks nobody: nothing of all that."""
 SERVER = {"yaml", "urllib3", "ssl", "http.client", "logging"}
 """What asks a server: a kubeconfig is YAML."""
-OBSERVING = SERVER | {"arena_topo.backends.observed", "arena_topo.solver"}
+OBSERVING = SERVER | {"arena_topo.backends.observed"}
 """What says which GPUs are free, and what they are good for."""
-PLACING = OBSERVING | {"arena_topo.workflow.planning", "arena_topo.manifests.render"}
+PLACING = OBSERVING | {
+    "arena_topo.solver",
+    "arena_topo.workflow.planning",
+    "arena_topo.manifests.render",
+}
 SUBMITTING = PLACING | {"jinja2"}
 """What fills in the templates as well; whoever starts a job later only reads what came of them."""
 
@@ -93,7 +97,7 @@ LOADS = {
     "topology publish node-0 --preset=dgx-1-v100 --dry-run": {"yaml"},
     "forecast node-0": OBSERVING,
     "forecast hgx-h100 --nodes=2": BARE,
-    "check": OBSERVING | {"jinja2"},
+    "check": OBSERVING | {"jinja2", "arena_topo.solver"},
     "install --image=registry.example/i@sha256:{zeros}": {"jinja2"},
     "nodes topology node-0 --dry-run": SERVER,
     "nodes default node-0 --dry-run": SERVER,
