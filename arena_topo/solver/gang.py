@@ -400,6 +400,8 @@ def placement(request: Request, index: Index, found: Found) -> Placement:
             groups = one.loads.pods(cheapest[1], one.terms(found.floor.terms))
         seats += [(node.name, gpus) for gpus in groups]
     value = worth(seats, request.gpus, index.cluster, joined=request.joined, wire=request.wire)
+    # Nodes of several NVLink domains are searched one by one, and are worth more together.
+    same = value.bandwidth is None or math.isclose(value.bandwidth.point, found.bandwidth)
     return Placement(
         assignments=tuple(
             Assignment(worker=worker, node=node, gpus=gpus)
@@ -409,7 +411,7 @@ def placement(request: Request, index: Index, found: Found) -> Placement:
         inside=value.inside,
         worst=value.worst,
         tier=word(index.cluster, found.level),
-        proof=Proof(optimal=found.proven, bound=found.bound),
+        proof=Proof(optimal=found.proven and same, bound=found.bound),
         gpus=request.gpus,
         joined=request.joined,
         wire=request.wire,
