@@ -308,7 +308,7 @@ def test_a_record_of_an_older_version_shows_a_bandwidth_without_a_range():
     ("regime", "limited_by", "tier", "nodes", "words"),
     [
         ("nvls", "NVLinks", "node", 1, "the NVLinks inside one node"),
-        ("nvls", "NVLinks", "nvlink", 9, "the NVLinks within one nvlink"),
+        ("nvls", "NVLinks", "nvlink", 9, "the NVLinks within one NVLink domain"),
         ("bridged-pairs", "PCIe path", "node", 1, "the PCIe path between the bridged pairs of"),
         ("nvlink-without-ring", "PCIe path", "node", 1, "as no ring of NVLinks joins these GPUs"),
         ("host-staged", "host memory", "node", 1, "the host memory inside one node"),

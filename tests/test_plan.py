@@ -206,7 +206,7 @@ def with_nics(machine, speed=50.0):
         )
         for at in range(size)
     )
-    return replace(machine, nics=cards)
+    return replace(machine, nics=cards, nics_assumed="")
 
 
 H100 = replace(presets.machine("hgx-h100", "hgx-h100"), nics=())
@@ -234,6 +234,32 @@ def test_nics_that_no_resource_gives_to_pods_are_named_without_a_flag():
     (advice,) = proposed(world, workers=3, gpus=4).advice
     assert advice.startswith("the NICs of these nodes would give these pods 186 GB/s")
     assert advice.endswith("no resource gives them to pods of all these nodes")
+
+
+def test_nics_that_nodes_of_this_kind_only_usually_have_are_no_advice():
+    usual = replace(with_nics(H100), nics_assumed="its GPU product")
+    world = cluster(*(node(f"hgx-{at}", usual) for at in range(2)))
+    assert proposed(world, workers=3, gpus=4).advice == ()
+
+
+def test_a_narrow_screen_has_no_ratios_and_no_wrapped_rows():
+    world = cluster(*(node(f"hgx-{at}", H100) for at in range(4)))
+    wide = shown(world, width=80, workers=4, gpus=8).partition("RANGE")[2]
+    narrow = shown(world, width=68, workers=4, gpus=8).partition("RANGE")[2]
+    assert "1.00x  4 nodes, unknown network\n" in wide
+    assert "0.4 to 1.6  4 nodes, unknown network\n" in narrow
+    assert "1.00x" not in narrow
+
+
+def test_an_nvlink_domain_is_called_so():
+    tray = replace(presets.machine("gb200-nvl72", "gb200-nvl72"), nics=())
+    world = cluster(
+        *(node(f"tray-{at}", tray, domains=("c",)) for at in range(4)),
+        tiers=(Tier(name="nvlink", bandwidth=722.0),),
+    )
+    said = shown(world, workers=4, gpus=4)
+    assert "  Limited by  the NVLinks within one NVLink domain\n" in said
+    assert "4 nodes, one NVLink domain\n" in said
 
 
 def test_a_plan_and_a_forecast_of_the_same_hosts_have_the_same_figures(capfd):

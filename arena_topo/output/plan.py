@@ -237,20 +237,39 @@ def _compared(
     cluster: Cluster,
     width: int,
 ) -> list[str]:
-    """A table of what choices give the same pods, and where they put them."""
-    cells = [(f"  {'':<{_NAMES}}  {'GB/S':>5}   {'RANGE':<13}", "")]
-    for name, one in rows:
-        rate = None if one is None else one.bandwidth
-        if one is None or rate is None:
-            cells.append((f"  {name:<{_NAMES}}  ", "does not fit"))
-            continue
-        head = f"{estimates.amount(rate.point):>5}{_doubt(rate) or ' '}"
-        head += f"  {estimates.span(rate.low, rate.high):<13}"
-        ratio = f"{rate.point / ours:5.2f}x"
-        cells.append((f"  {name:<{_NAMES}}  {head}  {ratio}  ", _place(one, cluster)))
+    """A table of what choices give the same pods, and where they put them.
+
+    A narrow screen goes without the ratios.
+    """
+    ranges = [
+        "" if one is None or one.bandwidth is None else _range(one.bandwidth) for _name, one in rows
+    ]
+    wide = max(len(RANGE), *map(len, ranges))
+
+    def lines(*, ratios: bool) -> list[tuple[str, str]]:
+        cells = [(f"  {'':<{_NAMES}}  {'GB/S':>5}   {RANGE}", "")]
+        for (name, one), between in zip(rows, ranges, strict=True):
+            rate = None if one is None else one.bandwidth
+            if one is None or rate is None:
+                cells.append((f"  {name:<{_NAMES}}  ", "does not fit"))
+                continue
+            head = f"{estimates.amount(rate.point):>5}{_doubt(rate) or ' '}  {between:<{wide}}"
+            if ratios:
+                head += f"  {rate.point / ours:5.2f}x"
+            cells.append((f"  {name:<{_NAMES}}  {head}  ", _place(one, cluster)))
+        return cells
+
+    cells = lines(ratios=True)
+    if any(len(head + place) > width for head, place in cells):
+        cells = lines(ratios=False)
     return [fold(head + place, width, indent=" " * len(head)).rstrip() for head, place in cells]
 
 
+def _range(found: Estimate) -> str:
+    return estimates.span(found.low, found.high)
+
+
+RANGE = "RANGE"
 _NAMES = 19
 """Columns of the longest name of a choice."""
 
@@ -277,7 +296,7 @@ def meets(tier: str, cluster: Cluster) -> str:
     if tier == NODE_TIER:
         return "one node"
     if tier != BEYOND:
-        return f"one {tier}"
+        return f"one {estimates.level(tier)}"
     if cluster.tiers:
         return "whole network"
     return "unknown network" if cluster.guessed(tier) else "one network"

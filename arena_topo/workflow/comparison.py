@@ -17,7 +17,7 @@ from arena_topo.solver import Placement, Request, Unplaceable, Verdict, gang, un
 from arena_topo.solver.classes import Index
 from arena_topo.solver.nearest import once_empty
 from arena_topo.solver.refusal import emptied
-from arena_topo.topology import Cluster
+from arena_topo.topology import Cluster, Node
 from arena_topo.workflow import estimates
 from arena_topo.workflow.planning import check_preferred, seen
 from arena_topo.workflow.shape import fused
@@ -234,21 +234,27 @@ def _rdma(plan: Plan, cluster: Cluster) -> str | None:
         return None
     chosen = set(placement.nodes)
     nodes = [node for node in cluster.nodes if node.name in chosen]
-    if placement.wire is Wire.RDMA or not all(node.rdma or node.machine.nics for node in nodes):
+    if placement.wire is Wire.RDMA or not all(node.rdma or _told(node) for node in nodes):
         return None
     other = valued(replace(placement, wire=Wire.RDMA), cluster, joined=not binding.separate)
     found = counted_on(other, binding)
     if found is None or not _faster(found.point, forecast.usable):
         return None
     words = f"would give these pods {estimates.text(found)}"
-    if found.assumed:
-        words += f", assumed: {'; '.join(found.assumed)}"
+    before = placement.bandwidth.assumed if placement.bandwidth is not None else ()
+    if more := [note for note in found.assumed if note not in before]:
+        words += f", assumed: {'; '.join(more)}"
     offered = {node.rdma for node in nodes}
     if offered == {RDMA_DEVICE}:
         return f"--rdma {words}"
     if len(offered) == 1 and "" not in offered:
         return f"--device {offered.pop()}=1 {words}"
     return f"the NICs of these nodes {words}; no resource gives them to pods of all these nodes"
+
+
+def _told(node: Node) -> bool:
+    """Whether a node is known to have NICs, and not only taken for a machine that has some."""
+    return bool(node.machine.nics) and not node.machine.nics_assumed
 
 
 def _fused(

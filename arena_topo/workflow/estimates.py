@@ -68,7 +68,7 @@ def limit(regime: str, limited_by: str, *, tier: str | None, nodes: int) -> str:
         if regime == _TCP:
             return f"TCP {where}"
         return f"the {one_line(limited_by)} {where}"
-    where = "inside one node" if nodes == 1 else f"within one {one_line(str(tier))}"
+    where = "inside one node" if nodes == 1 else f"within one {level(str(tier))}"
     if regime == _NO_RING:
         return f"the {one_line(limited_by)} {where}, as no ring of NVLinks joins these GPUs"
     if regime == _PAIRS:
@@ -81,7 +81,12 @@ def _between(tier: str | None, nodes: int) -> str:
         return "between the pods of one node"
     if tier in {None, _INSIDE, _BEYOND}:
         return f"between {nodes} nodes"
-    return f"between {nodes} nodes within one {one_line(str(tier))}"
+    return f"between {nodes} nodes within one {level(str(tier))}"
+
+
+def level(tier: str) -> str:
+    """A level of the network in a sentence: `rack`, `NVLink domain`."""
+    return "NVLink domain" if tier == "nvlink" else one_line(tier)
 
 
 def recorded_limit(forecast: Forecast) -> str:

@@ -217,6 +217,9 @@ def _doubts(placement: Placement, cluster: Cluster) -> list[str]:
         if names
     ]
     guess = cluster.guesses.get(placement.tier)
+    if all(one.nics and None not in {nic.speed for nic in one.nics} for one in machines):
+        # The NICs say how fast the nodes are.
+        guess = None
     return [*doubts, *([guess] if guess is not None else [])]
 
 
