@@ -27,6 +27,7 @@ from arena_topo.job import (
     Quantity,
     Toleration,
 )
+from arena_topo.job.values import Device
 from arena_topo.manifests import MAP, REQUEST, STATE, TRIES, render
 from arena_topo.manifests.annotations import asked, job_of, requested
 from arena_topo.manifests.versions import ApiVersion
@@ -94,6 +95,23 @@ def test_a_job_is_read_back_as_it_was_asked_for(job: MPIJob, api: ApiVersion) ->
     found = job_of(stored(job, api))
     for name in PLACED:
         assert getattr(found, name) == getattr(job, name), name
+
+
+@pytest.mark.parametrize("api", ApiVersion)
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"rdma": True}, ["rdma/hca"]),
+        ({"device": (Device.parse("vpc.amazonaws.com/efa=4"),)}, ["vpc.amazonaws.com/efa"]),
+        ({"device": (Device.parse("example.com/fpga=1"),)}, []),
+        ({}, []),
+    ],
+)
+def test_a_job_that_is_started_later_is_given_the_nics_that_it_asked_for(
+    api: ApiVersion, given: dict[str, Any], named: list[str]
+) -> None:
+    job = MPIJob(name="j", command="x", image="y", gpus=1, gputopology=True, **given)
+    assert [one.name for one in job_of(stored(job, api)).device] == named
 
 
 def test_only_what_is_no_default_is_written() -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 from arena_topo.bandwidth import lane_rate
@@ -22,20 +21,11 @@ from arena_topo.topology import (
 )
 from arena_topo.topology.fabricfile import BEYOND, FabricFile
 from arena_topo.topology.models import MODELS
+from arena_topo.topology.nics import is_rdma
 
 RDMA_RATE = 12.5
 """GB/s of a node that offers RDMA and not how fast: one NIC of 100 Gb/s, a floor of our own, less
 than nodes sold with RDMA have. (NCCL takes 10 Gb/s where a driver tells no speed: topo.cc.)"""
-
-_RDMA_NAMES = frozenset(
-    {
-        # aws/eks-charts, aws-efa-k8s-device-plugin
-        "vpc.amazonaws.com/efa",
-        # Mellanox/network-operator, its examples of a HostDeviceNetwork and of InfiniBand VFs
-        "nvidia.com/hostdev",
-        "nvidia.com/mlnxnics",
-    }
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,18 +46,8 @@ class Network:
 
 
 def rdma_resource(offers: Iterable[str]) -> str | None:
-    """The first of these resources that stands for RDMA; None where none does.
-
-    `rdma/...` is the prefix of Mellanox/k8s-rdma-shared-dev-plugin; the names of GKE
-    (networking.gke.io.networks/rdma-0) and OKE (nvidia.com/sriov-rdma-vf) hold the word.
-    """
+    """The first of these resources that stands for RDMA; None where none does."""
     return min(filter(is_rdma, offers), default=None)
-
-
-@lru_cache(maxsize=1024)
-def is_rdma(resource: str) -> bool:
-    """Whether a resource of Kubernetes stands for RDMA."""
-    return resource in _RDMA_NAMES or "rdma" in resource
 
 
 def joining(

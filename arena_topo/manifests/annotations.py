@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from arena_topo.errors import InvalidJob
 from arena_topo.job import KeyValue, MPIJob, Quantity, Toleration
+from arena_topo.job.values import Device
 from arena_topo.manifests import (
     FORECAST,
     FORMAT,
@@ -28,6 +29,7 @@ from arena_topo.manifests import (
 )
 from arena_topo.manifests.versions import version_of
 from arena_topo.topology import GPU_RESOURCES, Cluster
+from arena_topo.topology.nics import is_rdma
 
 if TYPE_CHECKING:
     from arena_topo.bandwidth import Estimate
@@ -292,13 +294,19 @@ def _job_of(mpijob: Manifest) -> MPIJob:
         "gputopology": True,
         "gang": "pod-group.scheduling.sigs.k8s.io/name" in labels,
         "priority": str(pod.get("priorityClassName") or ""),
+        # Which NICs the workers are given decides what a placement is worth.
+        "device": tuple(
+            Device(name=name, quantity=Quantity.parse(str(amount)))
+            for name, amount in limits.items()
+            if is_rdma(name)
+        ),
         "selector": tuple(
             KeyValue(key=str(key), value=str(value))
             for key, value in (pod.get("nodeSelector") or {}).items()
         ),
         "toleration": tuple(map(_toleration, pod.get("tolerations") or ())),
-        # Without sshd the network of the node has no say in where workers go.
-        "host_network": version_of(mpijob).traits.sshd and pod.get("hostNetwork") is True,
+        # Arena's own topology jobs use the network of the node without being asked to.
+        "host_network": not version_of(mpijob).traits.arenas and pod.get("hostNetwork") is True,
         "running_timeout": _whole(policy.get("activeDeadlineSeconds") or 0),
     }
     fields |= {field: said[key] for key, field in _KEYS.items() if key in said}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from arena_topo.topology import NIC, GPUSet, Link, LinkKind, Machine
 
@@ -77,3 +78,24 @@ def parse_nics(text: str) -> NICs:
     if not rate:
         raise ValueError("a NIC of speed 0 joins nothing")
     return NICs(number=number, speed=rate / per)
+
+
+_RDMA_NAMES = frozenset(
+    {
+        # aws/eks-charts, aws-efa-k8s-device-plugin
+        "vpc.amazonaws.com/efa",
+        # Mellanox/network-operator, its examples of a HostDeviceNetwork and of InfiniBand VFs
+        "nvidia.com/hostdev",
+        "nvidia.com/mlnxnics",
+    }
+)
+
+
+@lru_cache(maxsize=1024)
+def is_rdma(resource: str) -> bool:
+    """Whether a resource of Kubernetes stands for RDMA.
+
+    `rdma/...` is the prefix of Mellanox/k8s-rdma-shared-dev-plugin; the names of GKE
+    (networking.gke.io.networks/rdma-0) and OKE (nvidia.com/sriov-rdma-vf) hold the word.
+    """
+    return resource in _RDMA_NAMES or "rdma" in resource

@@ -15,7 +15,6 @@ from functools import partial
 
 from arena_topo import files
 from arena_topo.backends import Backend
-from arena_topo.backends.network import is_rdma
 from arena_topo.bandwidth import Wire, rate_is_assumed
 from arena_topo.errors import AccessDenied, InvalidJob, UsageError
 from arena_topo.job import ConfigFile, MPIJob, PodShape, Toleration
@@ -45,6 +44,7 @@ from arena_topo.topology import (
     Taint,
     published,
 )
+from arena_topo.topology.nics import is_rdma
 from arena_topo.workflow import estimates
 
 
