@@ -9,6 +9,8 @@ from __future__ import annotations
 from arena_topo.backends.kubernetes.facts import Denied
 from arena_topo.backends.metrics import GpuSample
 from arena_topo.backends.occupancy import NodePod, NodeStatus, Occupancy, Share
+from arena_topo.bandwidth import Estimate, Limit, Regime, Wire
+from arena_topo.bandwidth.fitted import Factor
 from arena_topo.manifests import Binding, Guarantee
 from arena_topo.solver import Assignment, Policy, Proof, Reason, Refusal, Request
 from arena_topo.solver.unaware import Outcome as Baseline
@@ -33,7 +35,9 @@ __all__ = [
     "Denied",
     "Diagnosis",
     "Difference",
+    "Estimate",
     "FabricFile",
+    "Factor",
     "Finding",
     "GpuSample",
     "Guarantee",
@@ -41,6 +45,7 @@ __all__ = [
     "Kind",
     "Knowledge",
     "Level",
+    "Limit",
     "Link",
     "LinkKind",
     "NICs",
@@ -54,6 +59,7 @@ __all__ = [
     "Proof",
     "Reason",
     "Refusal",
+    "Regime",
     "Request",
     "SeenDevice",
     "Share",
@@ -62,4 +68,5 @@ __all__ = [
     "Tier",
     "Turn",
     "Waiting",
+    "Wire",
 ]

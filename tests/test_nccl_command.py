@@ -570,10 +570,10 @@ def test_a_table_goes_to_where_it_is_read_first(cluster: KubernetesWorld, run: R
     ("text", "said"),
     [
         ("{", "this is no JSON"),
-        ("[]", 'is not an object such as {"0,1": 82.1}'),
+        ("[]", "is [], not a mapping"),
         ('{"0": 1}', "is not a list of two or more GPUs such as 0,1"),
         ('{"0,8": 1}', "GPU 8 of 8 is out of range"),
-        ('{"0,1": 0}', "is 0 GB/s"),
+        ('{"0,1": 0}', "is 0, not a number of GB/s above 0"),
         ("{}", "there is no bandwidth in it"),
         ('{"node": "node-1", "busBandwidth": {"0,1": 1}}', "this was measured on node node-1"),
     ],

@@ -347,12 +347,16 @@ def test_a_pod_of_ours_that_was_promised_its_node_has_what_the_kubelet_gave():
 @pytest.mark.parametrize(
     ("key", "text", "said"),
     [
-        ("allocations", "[1]", "data.allocations: is not an object such as"),
-        ("allocations", '{"default/w": [99]}', "data.allocations['default/w']: is not a list of"),
+        ("allocations", "[1]", "data.allocations: is [1], not a mapping"),
+        (
+            "allocations",
+            '{"default/w": [99]}',
+            "data.allocations['default/w'][0]: is 99, not a whole",
+        ),
         ("allocations", "x", "data.allocations: is not JSON"),
         ("observedAt", "yesterday", "data.observedAt: does not say when the allocations were seen"),
         ("uuids", '["a", "a"]', "data.uuids: names a GPU twice"),
-        ("uuids", "{}", "data.uuids: is not a list of UUIDs"),
+        ("uuids", "{}", "data.uuids: is {}, not a list"),
     ],
 )
 def test_what_an_agent_has_written_wrong_costs_nothing_else(key: str, text: str, said: str):
