@@ -876,6 +876,13 @@ def test_the_time_is_that_of_the_servers_last_answer(canned, tmp_path: Path):
 # A total deadline.
 
 
+def test_a_server_that_never_wants_a_delay_is_not_asked_without_one_for_ever(api: FakeApi, connect):
+    api.fail("/version", status=429, retry_after=0, times=99_999)
+    with pytest.raises(ClusterError):
+        connect(deadline=3.0).get("/version")
+    assert 5 < len(api.requests) < 10
+
+
 def test_within_a_deadline_passing_troubles_are_tried_for_as_long_as_it_lasts(
     api: FakeApi, connect, monkeypatch: pytest.MonkeyPatch
 ):

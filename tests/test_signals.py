@@ -559,3 +559,30 @@ def test_every_word_of_how_to_come_back_is_a_command_that_works(place):
     place.world.finish("demo", 0)
     with place.start(*words) as again:
         assert again.communicate()[0] == "mpijob.kubeflow.org/demo succeeded\n"
+
+
+FINALIZED = """
+import time
+from arena_topo.cli import stopping
+
+class Slow:
+    def __del__(self):
+        end = time.monotonic() + 30
+        while time.monotonic() < end:
+            pass
+
+stopping.limit(0.1)
+slow = Slow()
+try:
+    del slow
+    time.sleep(30)
+except stopping.OutOfTime:
+    print("out of time")
+"""
+
+
+def test_an_end_that_meets_a_finalizer_comes_right_after_it():
+    done = subprocess.run(
+        [sys.executable, "-c", FINALIZED], capture_output=True, text=True, timeout=25, check=True
+    )
+    assert (done.stdout, done.stderr) == ("out of time\n", "")

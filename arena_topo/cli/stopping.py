@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -22,6 +23,9 @@ _SIGNALLED = 128
 
 _SLACK = 0.5
 """Seconds that a command has beyond `--timeout` to say by itself that it is over."""
+
+_SOON = 0.01
+"""Seconds after which a finalizer that was interrupted is over."""
 
 _TIDYING = 6.0
 """Seconds after which a command ends that is still tidying up: more than the grace for that."""
@@ -59,6 +63,7 @@ def heed(numbers: Iterable[int]) -> None:
             signal.signal(one, at_once)
         raise Stopped(_SIGNALLED + number)
 
+    _insist()
     for one in chosen:
         signal.signal(one, stop)
 
@@ -136,14 +141,37 @@ def briefly(seconds: float) -> Iterator[None]:
             signal.setitimer(signal.ITIMER_REAL, max(0.001, left - spent), again)
 
 
-def _alarm(seconds: float, kind: type[BaseException], *, again: float = 0.0) -> tuple[float, float]:
+def _alarm(
+    seconds: float, kind: type[BaseException] | BaseException, *, again: float = 0.0
+) -> tuple[float, float]:
     def ring(_number: int, _frame: FrameType | None) -> None:
         raise kind
 
+    _insist()
     before = signal.setitimer(signal.ITIMER_REAL, 0)
     signal.signal(signal.SIGALRM, ring)
     signal.setitimer(signal.ITIMER_REAL, max(0.001, seconds), again)
     return before
+
+
+def _insist() -> None:
+    """Raise an end of the program again that came while Python ran a finalizer.
+
+    What is raised there ends the finalizer alone, with a complaint on stderr.
+    """
+    others = sys.unraisablehook
+    if getattr(others, "insists", False):
+        return
+
+    def hook(unraisable: sys.UnraisableHookArgs) -> None:
+        raised = unraisable.exc_value
+        if isinstance(raised, Stopped | OutOfTime | _Enough) and _first_thread():
+            _alarm(_SOON, raised, again=_TIDYING)
+        else:
+            others(unraisable)
+
+    hook.insists = True  # type: ignore[attr-defined]
+    sys.unraisablehook = hook
 
 
 def _first_thread() -> bool:

@@ -624,7 +624,7 @@ class Connection:
                 raise late
             left = max(0.001, min(left, self._timeout))
             reading = silence if stream else left
-            delay = min(_LAST_DELAY, _FIRST_DELAY * 2**attempt)
+            delay = min(_LAST_DELAY, _FIRST_DELAY * 2 ** min(attempt, _ATTEMPTS + 1))
             delay *= random.uniform(0.5, 1.0)  # noqa: S311  # no secret
             begun = time.monotonic()
             try:
@@ -663,7 +663,9 @@ class Connection:
                     method == "GET" and response.status in _PASSING
                 )
                 wait = response.headers.get("retry-after", "").strip()
-                delay = float(wait) if wait.isdecimal() else delay
+                if wait.isdecimal():
+                    # A server that goes on to ask for no delay is not asked without one for ever.
+                    delay = max(float(wait), delay if attempt >= _ATTEMPTS else 0.0)
                 if not overloaded or not self._again(attempt, delay, until):
                     return response
                 response.drain_conn()
