@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from dataclasses import replace
 from pathlib import Path
@@ -119,12 +120,19 @@ def gangs(of: Cluster, gang: Gang) -> int:
     )
     assert compact is not None
 
+    @functools.cache
+    def fast(some: tuple[int, ...]) -> bool:
+        alone = Index(replace(of, nodes=tuple(nodes[at] for at in some)))
+        request = Request(workers=gang.workers, gpus=gang.gpus, per_node=1, wire=Wire.RDMA)
+        found = best(request, alone)
+        return found is not None and found.bandwidth >= speed
+
     def most(left: frozenset[int]) -> int:
         return max(
             (
                 1 + most(left - set(some))
                 for some in itertools.combinations(sorted(left), gang.workers)
-                if level_of([nodes[at] for at in some], of) <= compact.worth.distance
+                if level_of([nodes[at] for at in some], of) <= compact.worth.distance and fast(some)
             ),
             default=0,
         )
