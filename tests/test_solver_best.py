@@ -146,9 +146,10 @@ def test_500_small_clusters_get_the_best_of_all_placements():
 
 
 @pytest.mark.exhaustive
-def test_10000_small_clusters_get_the_best_of_all_placements():
-    tried = sum(check(seed) for seed in range(1000, 12_000))
-    assert tried
+@pytest.mark.parametrize("first", range(1000, 12_000, 500))
+def test_10000_small_clusters_get_the_best_of_all_placements(first: int):
+    tried = sum(check(seed) for seed in range(first, first + 500))
+    assert tried > 450
 
 
 # Laws that name no expected answer

@@ -305,8 +305,8 @@ def _job_of(mpijob: Manifest) -> MPIJob:
             for key, value in (pod.get("nodeSelector") or {}).items()
         ),
         "toleration": tuple(map(_toleration, pod.get("tolerations") or ())),
-        # Arena's own topology jobs use the network of the node without being asked to.
-        "host_network": not version_of(mpijob).traits.arenas and pod.get("hostNetwork") is True,
+        # Without sshd the network of the node has no say in where workers go.
+        "host_network": version_of(mpijob).traits.sshd and pod.get("hostNetwork") is True,
         "running_timeout": _whole(policy.get("activeDeadlineSeconds") or 0),
     }
     fields |= {field: said[key] for key, field in _KEYS.items() if key in said}
