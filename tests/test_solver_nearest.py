@@ -38,6 +38,15 @@ def test_fewer_workers_or_the_gpus_of_a_node():
     )
 
 
+def test_pods_that_are_hosts_of_their_own_can_be_fused_to_get_what_they_ask_for():
+    world = cluster(node("a", V100))
+    hint = said(world, workers=4, gpus=1, min_bandwidth=50.0, joined=False)
+    assert hint == "fits now with --min-bandwidth 5.65, or with --pod-shape fused"
+    assert value(Request(workers=1, gpus=4, min_bandwidth=50.0), world) is not None
+    # What no shape gives is promised by none.
+    assert "fused" not in said(world, workers=4, gpus=1, min_bandwidth=500.0, joined=False)
+
+
 def test_a_node_that_is_named_node_is_not_called_that_twice():
     world = cluster(node("node-3", V100, 0b11))
     assert said(world, workers=4, gpus=1) == (

@@ -224,7 +224,7 @@ def _distance(request: Request, cluster: Cluster, best: Best) -> Iterator[Change
         if found is not None:
             most = _fewest(request, cluster, best, found.worth.nodes)
             yield f"with --max-nodes {most}", replace(request, max_nodes=most)
-    if request.per_node is not None:
+    if request.per_node is not None or (request.min_bandwidth and not request.joined):
         yield from _apart(request, cluster, best)
     if request.required is None:
         return
@@ -236,7 +236,10 @@ def _distance(request: Request, cluster: Cluster, best: Best) -> Iterator[Change
 
 
 def _apart(request: Request, cluster: Cluster, best: Best) -> Iterator[Change]:
-    """Fewer, larger workers, or none on the network of its node, where few of them share one."""
+    """Fewer, larger workers, or none on the network of its node.
+
+    Where few workers may share a node, or are hosts of their own there and get too little.
+    """
     for each in range(2, request.workers + 1):
         fused = replace(
             request,
