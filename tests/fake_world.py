@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +13,7 @@ LONGEST = 1024
 """Characters of an event's message (Kubernetes: events.NoteLengthLimit)."""
 
 
-class World:
+class World(ABC):
     """A cluster as operators see it; `api` has its objects, its clock and takes their writes.
 
     `_record` and `_repeat` say how an event is written.
@@ -86,10 +87,10 @@ class World:
     def _exists(self, _event: Object) -> bool:
         return True
 
+    @abstractmethod
     def _record(self, event: Object) -> Object | None:
         """Create an event; None where the server refuses it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _repeat(self, event: Object) -> Object:
         """Replace an event by its next count."""
-        raise NotImplementedError

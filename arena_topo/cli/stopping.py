@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -154,24 +154,26 @@ def _alarm(
     return before
 
 
-def _insist() -> None:
-    """Raise an end of the program again that came while Python ran a finalizer.
+class _Insistence:
+    """Raises an end of the program again that came while Python ran a finalizer.
 
     What is raised there ends the finalizer alone, with a complaint on stderr.
     """
-    others = sys.unraisablehook
-    if getattr(others, "insists", False):
-        return
 
-    def hook(unraisable: sys.UnraisableHookArgs) -> None:
+    def __init__(self, others: Callable[[sys.UnraisableHookArgs], object]) -> None:
+        self._others = others
+
+    def __call__(self, unraisable: sys.UnraisableHookArgs) -> None:
         raised = unraisable.exc_value
         if isinstance(raised, Stopped | OutOfTime | _Enough) and _first_thread():
             _alarm(_SOON, raised, again=_TIDYING)
         else:
-            others(unraisable)
+            self._others(unraisable)
 
-    hook.insists = True  # type: ignore[attr-defined]
-    sys.unraisablehook = hook
+
+def _insist() -> None:
+    if not isinstance(sys.unraisablehook, _Insistence):
+        sys.unraisablehook = _Insistence(sys.unraisablehook)
 
 
 def _first_thread() -> bool:
