@@ -2,7 +2,7 @@
 
     values      the small values of its fields, each read from the text that is typed
     given       what a program may give for a field
-    syntax      what Kubernetes takes as a name, a label or a variable
+    syntax      what of a job no cluster would take
 
 The fields carry arena's names, defaults and error texts (arena v0.15.5, `pkg/argsbuilder`). What
 arena drops in silence, such as an environment variable without `=`, is an error here that names it.
@@ -10,7 +10,6 @@ arena drops in silence, such as an environment variable without `=`, is an error
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Annotated, Any
@@ -29,6 +28,7 @@ from arena_topo.job.values import (
     Quantity,
     Toleration,
 )
+from arena_topo.names import is_dns_label
 
 __all__ = [
     "BY_KEY",
@@ -628,7 +628,7 @@ def _check_name(name: str) -> None:
         raise InvalidJob(
             f"the len {len(name)} of name {name} is too long, it should be less than {NAME_LIMIT}"
         )
-    if re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", name) is None:
+    if not is_dns_label(name):
         raise InvalidJob(
             "the job name must consist of lower case alphanumeric characters, '-' or '.', "
             "and must start and end with an alphanumeric character",

@@ -28,6 +28,7 @@ from arena_topo.manifests import (
     Manifest,
 )
 from arena_topo.manifests.versions import version_of
+from arena_topo.names import is_subdomain
 from arena_topo.topology import GPU_RESOURCES, Cluster
 from arena_topo.topology.nics import is_rdma
 
@@ -146,19 +147,7 @@ def _map_text(workers: Iterable[tuple[str, tuple[int, ...]]]) -> str:
     return ";".join(f"{node}/{','.join(map(str, gpus))}" for node, gpus in workers)
 
 
-_NODE = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
-_LONGEST_NODE = 253
-"""Characters of a DNS subdomain, which names of nodes are."""
-
-_ENTRY = re.compile(
-    rf"(?P<node>{_NODE})"
-    r"/(?P<gpus>((0|[1-9][0-9]{0,3})(,(0|[1-9][0-9]{0,3}))*)?)"
-)
-
-
-def is_node_name(text: str) -> bool:
-    """Whether a node can have this name (a DNS subdomain, RFC 1123), and so stand in a map."""
-    return len(text) <= _LONGEST_NODE and re.fullmatch(_NODE, text) is not None
+_GPUS = re.compile(r"((0|[1-9][0-9]{0,3})(,(0|[1-9][0-9]{0,3}))*)?")
 
 
 def parse_map(text: str) -> tuple[tuple[int, str, tuple[int, ...]], ...]:
@@ -166,16 +155,10 @@ def parse_map(text: str) -> tuple[tuple[int, str, tuple[int, ...]], ...]:
     workers = []
     taken: set[tuple[str, int]] = set()
     for index, entry in enumerate(text.split(";")):
-        found = _ENTRY.fullmatch(entry)
-        if found is None:
+        node, slash, listed = entry.partition("/")
+        if not (slash and is_subdomain(node) and _GPUS.fullmatch(listed)):
             raise ValueError(f"worker {index}: expected NODE/GPU,GPU,..., got {entry!r}")
-        node = found["node"]
-        if len(node) > _LONGEST_NODE:
-            raise ValueError(
-                f"worker {index}: the name of a node has at most {_LONGEST_NODE} characters,"
-                f" got {len(node)}"
-            )
-        gpus = tuple(int(gpu) for gpu in found["gpus"].split(",") if gpu)
+        gpus = tuple(int(gpu) for gpu in listed.split(",") if gpu)
         for gpu in gpus:
             if (node, gpu) in taken:
                 raise ValueError(f"worker {index}: GPU {gpu} of {node} is taken twice")

@@ -17,8 +17,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
 from arena_topo.errors import UnreadableTopology
+from arena_topo.names import is_key, is_word
 from arena_topo.topology import UNKNOWN_NETWORK, NodeName, Tier
-from arena_topo.topology.fabricfile import BEYOND, LABEL, RESERVED, FabricFile, Level
+from arena_topo.topology.fabricfile import BEYOND, RESERVED, FabricFile, Level
 from arena_topo.topology.fields import Field
 
 Labels = Mapping[NodeName, Mapping[str, str]]
@@ -217,7 +218,7 @@ def listed(topology: Mapping[str, Any]) -> tuple[Level, ...]:
     told = Field(topology, "", refuse)["spec"]["levels"]
     labels: list[str] = []
     for one in told.items():
-        label = one["nodeLabel"].text(LABEL, "the key of a node label")
+        label = one["nodeLabel"].text(is_key, "the key of a node label")
         if label in labels:
             one["nodeLabel"].refuse(f"repeats {label}")
         labels.append(label)
@@ -273,13 +274,9 @@ class _Rows:
         for key in keys:
             if key in self._absent:
                 continue
-            # Dumps come from anywhere, so a value need not be a text that the API would let in,
-            # nor one that a terminal should see.
+            # Dumps come from anywhere: what the API would not let in counts as nothing.
             said: Sequence[object] = [labels.get(key) for labels in self._labels]
-            texts = [
-                one if isinstance(one, str) and one.strip() and one.isprintable() else None
-                for one in said
-            ]
+            texts = [one if isinstance(one, str) and is_word(one) else None for one in said]
             if key == CLIQUE:
                 texts = [None if one and one.startswith(_UNREGISTERED) else one for one in texts]
             column = [a or b for a, b in zip(column, texts, strict=True)] if column else texts
@@ -396,6 +393,7 @@ class _Tree:
 
     def __init__(self, rows: _Rows, told: Sequence[tuple[Level, _Column]]) -> None:
         self._rows = rows
+        self._words = [level.name for level, _ in told]
         self.notes: list[str] = []
         columns = [
             [(row,) if one is None else one for row, one in enumerate(column)]
@@ -437,22 +435,19 @@ class _Tree:
         homes: Mapping[_Value, Sequence[int]],
         parents: Sequence[str],
     ) -> list[str]:
-        """A name for each domain that no other domain of its level has."""
-        titles: dict[str, None] = {}
-        for parent, value in domains:
-            title = self._title(value)
-            if len(homes[value]) > 1:
-                title = f"{parents[parent]}/{title}"
-            # What labels say may look like a name made here; real ones never do.
-            while title in titles:
-                title += "'"
-            titles[title] = None
-        return list(titles)
+        """A name for each domain that no other of its level has: labels have no `(` and no `/`."""
+        return [
+            f"{parents[parent]}/{self._title(value)}"
+            if len(homes[value]) > 1
+            else self._title(value)
+            for parent, value in domains
+        ]
 
     def _title(self, value: _Value) -> str:
         if isinstance(value, str):
             return value
-        return f"({value[1] if len(value) > 1 else self._rows.nodes[value[0]]})"
+        at, *silent = value
+        return f"({self._words[at]} {silent[0]})" if silent else f"({self._rows.nodes[at]})"
 
     def _mention_torn(
         self,
