@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import inspect
-import pydoc
 from dataclasses import fields, replace
 from decimal import Decimal
 from pathlib import Path
@@ -117,15 +115,6 @@ def test_what_stands_for_no_value_is_refused_by_the_name_of_its_field(
 def test_no_value_whatever_is_taken_for_another_or_ends_in_an_error_of_python(field: str, given):
     with pytest.raises(InvalidJob):
         a_job(**{field: given})
-
-
-def test_help_of_a_job_has_its_types_and_says_what_each_field_is_for():
-    shown = pydoc.plain(pydoc.render_doc(MPIJob))
-    assert "memory: 'Quantity | None' = None" in shown.replace("\n", " ")
-    assert "\n |      memory: Memory of each worker.\n" in shown
-    assert "Flag(help" not in shown.partition("Data and other attributes")[0]
-    for field in inspect.signature(MPIJob).parameters.values():
-        assert "Annotated" not in field.annotation
 
 
 def test_every_field_knows_its_kind():
