@@ -9,7 +9,7 @@ _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-
 _WORD = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _VARIABLE = re.compile(r"(?!\.\.|\.\Z)[-._a-zA-Z][-._a-zA-Z0-9]*")
 
-_LONGEST_SUBDOMAIN = 253
+LONGEST_SUBDOMAIN = 253
 """Characters of a DNS subdomain (RFC 1123)."""
 
 
@@ -20,7 +20,7 @@ def is_dns_label(text: str) -> bool:
 
 def is_subdomain(text: str) -> bool:
     """Whether nodes and most other objects can be called so: a DNS subdomain (RFC 1123)."""
-    return len(text) <= _LONGEST_SUBDOMAIN and _SUBDOMAIN.fullmatch(text) is not None
+    return len(text) <= LONGEST_SUBDOMAIN and _SUBDOMAIN.fullmatch(text) is not None
 
 
 def is_word(text: str) -> bool:

@@ -25,7 +25,7 @@ from arena_topo.manifests import (
     Manifest,
 )
 from arena_topo.manifests.versions import version_of
-from arena_topo.names import is_subdomain
+from arena_topo.names import LONGEST_SUBDOMAIN, is_subdomain
 from arena_topo.topology import GPU_RESOURCES
 from arena_topo.topology.nics import is_rdma
 
@@ -101,6 +101,11 @@ def parse_map(text: str) -> tuple[tuple[int, str, tuple[int, ...]], ...]:
     taken: set[tuple[str, int]] = set()
     for index, entry in enumerate(text.split(";")):
         node, slash, listed = entry.partition("/")
+        if len(node) > LONGEST_SUBDOMAIN:
+            raise ValueError(
+                f"worker {index}: the name of a node has at most {LONGEST_SUBDOMAIN} characters,"
+                f" got {len(node)}"
+            )
         if not (slash and is_subdomain(node) and _GPUS.fullmatch(listed)):
             raise ValueError(f"worker {index}: expected NODE/GPU,GPU,..., got {entry!r}")
         gpus = tuple(int(gpu) for gpu in listed.split(",") if gpu)
