@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -41,6 +42,19 @@ def test_each_layer_knows_only_the_layers_below_it():
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_core_imports_its_own_modules_at_the_top():
+    late = [
+        f"{path.relative_to(ROOT)}:{one.lineno}"
+        for part in ("topology", "bandwidth", "job", "manifests")
+        for path in sorted((PACKAGE / part).glob("*.py"))
+        for function in ast.walk(ast.parse(path.read_text()))
+        if isinstance(function, ast.FunctionDef)
+        for one in ast.walk(function)
+        if isinstance(one, ast.ImportFrom) and (one.module or "").startswith("arena_topo")
+    ]
+    assert late == []
 
 
 def test_the_layers_in_the_docs_are_the_layers_that_are_enforced():

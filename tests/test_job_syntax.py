@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from arena_topo import cli
 from arena_topo.errors import InvalidJob
 from arena_topo.job import Device, Duration, EnvVar, KeyValue, MPIJob, Toleration
-from arena_topo.job.syntax import is_key, is_name, is_word
+from arena_topo.names import is_key, is_label_value, is_subdomain, is_word
 
 WORDS = "at most 63 letters, digits, '-', '_' and '.', with a letter or digit at both ends"
 KEYS = f"{WORDS}, after a DNS name and '/' if need be: team or example.com/team"
@@ -182,27 +182,27 @@ LABELS = st.text("aZ9-_. /ä", max_size=70)
 @given(LABELS)
 def test_a_key_is_a_word_with_or_without_a_name_before_it(text: str):
     prefix, slash, word = text.rpartition("/")
-    assert is_key(text) == (bool(word) and is_word(word) and (is_name(prefix) or not slash))
+    assert is_key(text) == (is_word(word) and (is_subdomain(prefix) or not slash))
 
 
 @given(LABELS)
 def test_a_word_has_a_letter_or_digit_at_both_ends_and_at_most_63_characters(text: str):
     legal = set("aZ9-_.")
     ends = not text or {text[0], text[-1]} <= set("aZ9")
-    assert is_word(text) == (set(text) <= legal and ends and len(text) <= 63)
+    assert is_label_value(text) == (set(text) <= legal and ends and len(text) <= 63)
 
 
 @pytest.mark.parametrize("length", [253, 254])
 def test_a_name_has_at_most_253_characters(length: int):
     name = f"{'a.' * 120}{'b' * (length - 240)}"
-    assert is_name(name) == (length == 253)
+    assert is_subdomain(name) == (length == 253)
     assert is_key(f"{name}/k") == (length == 253)
 
 
 @given(st.text("a9-.", max_size=12))
 def test_a_name_is_parts_between_dots_each_with_a_letter_or_digit_at_both_ends(text: str):
     parts = text.split(".")
-    assert is_name(text) == all(part and not {part[0], part[-1]} & {"-"} for part in parts)
+    assert is_subdomain(text) == all(part and not {part[0], part[-1]} & {"-"} for part in parts)
 
 
 @pytest.mark.parametrize("name", ["A", "a b", "a.b", "-a", "a" * 64, "\udcff", "a\n", "../a"])

@@ -35,7 +35,6 @@ from arena_topo.job import (
     SyncMode,
     Toleration,
 )
-from arena_topo.job.syntax import is_name
 from arena_topo.manifests import Binding, Forecast, Guarantee, Mechanisms, Plan
 from arena_topo.manifests.annotations import parse_map, placement_map, recorded
 from arena_topo.manifests.binding import bind
@@ -43,6 +42,7 @@ from arena_topo.manifests.pinning import placed
 from arena_topo.manifests.render import check, plan
 from arena_topo.manifests.serialize import to_json, to_yaml
 from arena_topo.manifests.versions import ApiVersion
+from arena_topo.names import is_subdomain
 from arena_topo.solver import Assignment, Placement, Proof
 from arena_topo.topology import GPU, Cluster, Machine, Node, NodeName, Taint, flat, gpu_set
 
@@ -1121,7 +1121,7 @@ def test_any_text_in_any_flag_comes_back_unchanged(api: ApiVersion, data: st.Dat
             (TEXT, ("working_dir", "scheduler", "sync_source", "logdir", "model_source")),
             (TOKEN, ("image", "shell", "sync_image", "tensorboard_image")),
             (WORD, ("model_name",)),
-            (WORD.map(str.lower).filter(is_name), ("priority", "service_account")),
+            (WORD.map(str.lower).filter(is_subdomain), ("priority", "service_account")),
         )
         for name in names
     }
@@ -1130,7 +1130,7 @@ def test_any_text_in_any_flag_comes_back_unchanged(api: ApiVersion, data: st.Dat
         for kind, names in (
             (TEXT, ("env", "note", "file")),
             (WORD, ("key", "label", "node", "taint")),
-            (WORD.map(str.lower).filter(is_name), ("secret", "claim")),
+            (WORD.map(str.lower).filter(is_subdomain), ("secret", "claim")),
         )
         for name in names
     }

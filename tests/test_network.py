@@ -134,7 +134,7 @@ def test_a_node_without_gpus_does_not_share_the_name_of_a_domain_made_up():
     nodes = [one for one in tree(SPINE, LEAF) if one["metadata"]["name"] != "c"]
     silent = node("e", **{LEAF: "l2"}), node("f", **{LEAF: "l2"})
     ways = paths(seen(*nodes, *silent, node("l2", gpus=0)))
-    assert ways["e"][0] == "(l2)"
+    assert ways["e"][0] == "(leaf l2)"
     assert ways["l2"][0] != ways["e"][0]
 
 

@@ -29,8 +29,9 @@ from arena_topo.manifests import (
     pinning,
     render,
 )
-from arena_topo.manifests.annotations import forecast_of, placement_map, recorded, requested
+from arena_topo.manifests.annotations import placement_map, recorded, requested
 from arena_topo.manifests.binding import bind
+from arena_topo.manifests.forecast import forecast_of
 from arena_topo.manifests.versions import ApiVersion
 from arena_topo.workflow import planning, starting
 

@@ -79,15 +79,11 @@ def joining(
             found = fabric.from_labels(labels, rdma=rates, nvlink=reach)
         notes += found.notes
     used = {tier.name for tier in found.tiers}
-    domains = dict(found.domains)
-    alone = [name for name in machines if name not in domains]
-    taken = {one for path in set(domains.values()) for one in path} if alone else set()
-    for name in alone:
-        domains[name] = (_unlike(f"({name})", taken),) * len(found.tiers)
+    alone = {name: (f"({name})",) * len(found.tiers) for name in machines}
     return Network(
         tiers=found.tiers,
         beyond=found.beyond,
-        domains=domains,
+        domains={**alone, **found.domains},
         limits=found.limits,
         guesses=_guesses(found, {rdma[name] for name in rates}),
         notes=tuple(notes),
@@ -118,12 +114,6 @@ def _guesses(found: fabric.Fabric, resources: Collection[str]) -> dict[str, str]
             why = f"nodes offer RDMA ({named[0]}{more}){without}, but do not say how fast it is"
         guesses[name] = f"{why}; --fabric FILE says it"
     return guesses
-
-
-def _unlike(name: str, taken: Collection[str]) -> str:
-    while name in taken:
-        name += "'"
-    return name
 
 
 def _reach(

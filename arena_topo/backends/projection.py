@@ -25,7 +25,7 @@ from arena_topo.manifests import (
     REQUEST,
     STATE,
 )
-from arena_topo.manifests.annotations import is_node_name
+from arena_topo.names import is_subdomain
 from arena_topo.topology import published
 
 _POD_ANNOTATIONS = (GPU_GROUP, GPU_VISIBLE, ACK_ALLOCATION, GUARANTEE, FORMAT)
@@ -45,7 +45,7 @@ def project(kind: str, one: Object) -> dict[str, Any]:
     name = small["metadata"].get("name")
     if not isinstance(name, str) or not name:
         raise ValueError("it has no name")
-    if kind == "Node" and not is_node_name(name):
+    if kind == "Node" and not is_subdomain(name):
         raise ValueError("no node can be called so")
     return {"kind": kind, **small}
 

@@ -2,7 +2,7 @@
 
     values      the small values of its fields, each read from the text that is typed
     given       what a program may give for a field
-    syntax      what Kubernetes takes as a name, a label or a variable
+    syntax      what of a job no cluster would take
 
 The fields carry arena's names, defaults and error texts (arena v0.15.5, `pkg/argsbuilder`). What
 arena drops in silence, such as an environment variable without `=`, is an error here that names it.
@@ -10,10 +10,10 @@ arena drops in silence, such as an environment variable without `=`, is an error
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, fields
 from enum import StrEnum
-from typing import Annotated, Any
+from functools import partial
+from typing import Annotated
 
 from arena_topo.errors import InvalidJob
 from arena_topo.flag import BY_KEY, Flag, flags_of, spelling
@@ -29,6 +29,7 @@ from arena_topo.job.values import (
     Quantity,
     Toleration,
 )
+from arena_topo.names import is_dns_label
 
 __all__ = [
     "BY_KEY",
@@ -137,11 +138,12 @@ _SHARE_MEMORY = Quantity(text="2Gi")
 _GANG_TIMEOUT = Duration(600)
 _UNLIMITED = Duration(0)
 
-_RESOURCES = "Resources"
-_PLACEMENT = "Placement"
-_DATA = "Data and code"
-_POD = "Pods"
-_LIFE = "Lifecycle"
+_resource = partial(Flag, panel="Resources")
+_placement = partial(Flag, panel="Placement")
+_chosen = partial(_placement, needs="gputopology")
+_pod = partial(Flag, panel="Pods")
+_data = partial(Flag, panel="Data and code")
+_life = partial(Flag, panel="Lifecycle")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,278 +161,191 @@ class MPIJob:
         str, Flag(help="Container image; `local` runs on this machine.", metavar="IMAGE")
     ] = ""
 
-    gpus: Annotated[int, Flag(help="GPUs of each worker.", panel=_RESOURCES, at_least=0)] = 0
-    workers: Annotated[int, Flag(help="How many workers.", panel=_RESOURCES, at_least=1)] = 1
-    cpu: Annotated[
-        Quantity | None, Flag(help="CPU of each worker.", panel=_RESOURCES, metavar="QUANTITY")
-    ] = None
+    gpus: Annotated[int, _resource(help="GPUs of each worker.", at_least=0)] = 0
+    workers: Annotated[int, _resource(help="How many workers.", at_least=1)] = 1
+    cpu: Annotated[Quantity | None, _resource(help="CPU of each worker.", metavar="QUANTITY")] = (
+        None
+    )
     memory: Annotated[
-        Quantity | None, Flag(help="Memory of each worker.", panel=_RESOURCES, metavar="QUANTITY")
+        Quantity | None, _resource(help="Memory of each worker.", metavar="QUANTITY")
     ] = None
     launcher_cpu: Annotated[
         Quantity | None,
-        Flag(
-            help="CPU of the launcher; else that of a worker.",
-            panel=_RESOURCES,
-            metavar="QUANTITY",
-        ),
+        _resource(help="CPU of the launcher; else that of a worker.", metavar="QUANTITY"),
     ] = None
     launcher_memory: Annotated[
         Quantity | None,
-        Flag(
-            help="Memory of the launcher; else that of a worker.",
-            panel=_RESOURCES,
-            metavar="QUANTITY",
-        ),
+        _resource(help="Memory of the launcher; else that of a worker.", metavar="QUANTITY"),
     ] = None
     share_memory: Annotated[
-        Quantity,
-        Flag(help="Size of /dev/shm in each container.", panel=_RESOURCES, metavar="QUANTITY"),
+        Quantity, _resource(help="Size of /dev/shm in each container.", metavar="QUANTITY")
     ] = _SHARE_MEMORY
     device: Annotated[
         tuple[Device, ...],
-        Flag(
-            help="Another device for each worker; repeat for more.",
-            panel=_RESOURCES,
-            metavar="NAME=COUNT",
-        ),
+        _resource(help="Another device for each worker; repeat for more.", metavar="NAME=COUNT"),
     ] = ()
-    rdma: Annotated[
-        bool, Flag(help="Give each worker the RDMA device rdma/hca.", panel=_RESOURCES)
-    ] = False
+    rdma: Annotated[bool, _resource(help="Give each worker the RDMA device rdma/hca.")] = False
 
     gputopology: Annotated[
-        bool,
-        Flag(help="Place the workers on the best-linked GPUs, all at once.", panel=_PLACEMENT),
+        bool, _placement(help="Place the workers on the best-linked GPUs, all at once.")
     ] = False
-    gang: Annotated[bool, Flag(help="Start all workers together or none.", panel=_PLACEMENT)] = (
-        False
-    )
+    gang: Annotated[bool, _placement(help="Start all workers together or none.")] = False
     gpu_model: Annotated[
         str,
-        Flag(
-            help="Use only GPUs of this model, such as V100.",
-            panel=_PLACEMENT,
-            metavar="MODEL",
-            completes="models",
-            needs="gputopology",
+        _chosen(
+            help="Use only GPUs of this model, such as V100.", metavar="MODEL", completes="models"
         ),
     ] = ""
-    mix_models: Annotated[
-        bool,
-        Flag(help="Let one gang use several GPU models.", panel=_PLACEMENT, needs="gputopology"),
-    ] = False
+    mix_models: Annotated[bool, _chosen(help="Let one gang use several GPU models.")] = False
     min_bandwidth: Annotated[
         float,
-        Flag(
+        _chosen(
             help="Refuse placements whose pods can use less bus bandwidth than this.",
-            panel=_PLACEMENT,
             metavar="GBPS",
             at_least=0,
-            needs="gputopology",
         ),
     ] = 0.0
     max_nodes: Annotated[
-        int,
-        Flag(
-            help="Refuse placements on more nodes than this; 0 is no limit.",
-            panel=_PLACEMENT,
-            at_least=0,
-            needs="gputopology",
-        ),
+        int, _chosen(help="Refuse placements on more nodes than this; 0 is no limit.", at_least=0)
     ] = 0
     topology_required: Annotated[
         str,
-        Flag(
+        _chosen(
             help="Level that all workers must share: node, nvlink, leaf, spine, zone, region or a"
             " name from --fabric.",
-            panel=_PLACEMENT,
             metavar="LEVEL",
             completes="levels",
-            needs="gputopology",
         ),
     ] = ""
     topology_preferred: Annotated[
         str,
-        Flag(
+        _chosen(
             help="Level that all workers share wherever possible, even with less bandwidth.",
-            panel=_PLACEMENT,
             metavar="LEVEL",
             completes="levels",
-            needs="gputopology",
         ),
     ] = ""
     policy: Annotated[
         PlacementPolicy | None,
-        Flag(
+        _chosen(
             help="Among equally fast placements: pack, spread (away from busy GPUs), or adaptive"
-            " (spread while the cluster is lightly loaded); else pack.",
-            panel=_PLACEMENT,
-            needs="gputopology",
+            " (spread while the cluster is lightly loaded); else pack."
         ),
     ] = None
     pack_above: Annotated[
         float | None,
-        Flag(
+        _placement(
             help="Share of GPUs in use from which --policy adaptive packs; else 0.5.",
-            panel=_PLACEMENT,
             metavar="SHARE",
             at_least=0,
         ),
     ] = None
     binding: Annotated[
         BindingChoice,
-        Flag(
-            help="How workers are held to their nodes and GPUs; auto is the firmest way there is.",
-            panel=_PLACEMENT,
-            needs="gputopology",
+        _chosen(
+            help="How workers are held to their nodes and GPUs; auto is the firmest way there is."
         ),
     ] = BindingChoice.AUTO
     pod_shape: Annotated[
         PodShape,
-        Flag(
+        _chosen(
             help="Workers of a node: a pod each (separate), several in one pod (fused), or a pod"
-            " each that share IPC and GPUs (shared).",
-            panel=_PLACEMENT,
-            needs="gputopology",
+            " each that share IPC and GPUs (shared)."
         ),
     ] = PodShape.SEPARATE
     gang_timeout: Annotated[
         Duration,
-        Flag(
+        _placement(
             help="Take the whole gang back if it makes no progress for this long.",
-            panel=_PLACEMENT,
             metavar="DURATION",
             at_least=1,
         ),
     ] = _GANG_TIMEOUT
     on_node_loss: Annotated[
         NodeLoss,
-        Flag(
+        _chosen(
             help="When a node is lost: place the gang anew (replan), suspend it (hold) or"
-            " leave it to MPI, which fails (fail).",
-            panel=_PLACEMENT,
-            needs="gputopology",
+            " leave it to MPI, which fails (fail)."
         ),
     ] = NodeLoss.REPLAN
     selector: Annotated[
         tuple[KeyValue, ...],
-        Flag(
-            help="Use only nodes with this label; repeat for more.",
-            panel=_PLACEMENT,
-            metavar="KEY=VALUE",
-        ),
+        _placement(help="Use only nodes with this label; repeat for more.", metavar="KEY=VALUE"),
     ] = ()
     toleration: Annotated[
         tuple[Toleration, ...],
-        Flag(
+        _placement(
             help="Taint to bear: KEY=VALUE:EFFECT,OPERATOR or all; repeat for more.",
-            panel=_PLACEMENT,
             metavar="TOLERATION",
         ),
     ] = ()
     scheduler: Annotated[
-        str, Flag(help="Name of the scheduler for the pods.", panel=_PLACEMENT, metavar="NAME")
+        str, _placement(help="Name of the scheduler for the pods.", metavar="NAME")
     ] = ""
     priority: Annotated[
         str,
-        Flag(
-            help="Priority class of the pods.",
-            panel=_PLACEMENT,
-            short="-p",
-            metavar="CLASS",
-            completes="priorities",
+        _placement(
+            help="Priority class of the pods.", short="-p", metavar="CLASS", completes="priorities"
         ),
     ] = ""
     queue: Annotated[
-        bool, Flag(help="Submit suspended; kube-queue decides when it starts.", panel=_PLACEMENT)
+        bool, _placement(help="Submit suspended; kube-queue decides when it starts.")
     ] = False
 
     env: Annotated[
         tuple[EnvVar, ...],
-        Flag(
-            help="Environment variable; repeat for more.",
-            panel=_POD,
-            short="-e",
-            metavar="KEY=VALUE",
-        ),
+        _pod(help="Environment variable; repeat for more.", short="-e", metavar="KEY=VALUE"),
     ] = ()
     nccl_debug: Annotated[
-        bool,
-        Flag(
-            help="Have NCCL say how it joins the GPUs, for logs --nccl.",
-            panel=_POD,
-        ),
+        bool, _pod(help="Have NCCL say how it joins the GPUs, for logs --nccl.")
     ] = False
     working_dir: Annotated[
         str,
-        Flag(
-            help="Folder that the command starts in.",
-            panel=_POD,
-            deprecated=("--workingDir",),
-            metavar="PATH",
+        _pod(
+            help="Folder that the command starts in.", deprecated=("--workingDir",), metavar="PATH"
         ),
     ] = WORKING_DIR
-    shell: Annotated[
-        str, Flag(help="Shell that runs the command.", panel=_POD, metavar="SHELL")
-    ] = "sh"
+    shell: Annotated[str, _pod(help="Shell that runs the command.", metavar="SHELL")] = "sh"
     label: Annotated[
         tuple[KeyValue, ...],
-        Flag(
-            help="Label of job and pods; repeat for more.",
-            panel=_POD,
-            short="-l",
-            metavar="KEY=VALUE",
-        ),
+        _pod(help="Label of job and pods; repeat for more.", short="-l", metavar="KEY=VALUE"),
     ] = ()
     annotation: Annotated[
         tuple[KeyValue, ...],
-        Flag(
-            help="Annotation of job and pods; repeat for more.",
-            panel=_POD,
-            short="-a",
-            metavar="KEY=VALUE",
-        ),
+        _pod(help="Annotation of job and pods; repeat for more.", short="-a", metavar="KEY=VALUE"),
     ] = ()
     image_pull_secret: Annotated[
         tuple[str, ...],
-        Flag(help="Secret to pull the image with; repeat for more.", panel=_POD, metavar="NAME"),
+        _pod(help="Secret to pull the image with; repeat for more.", metavar="NAME"),
     ] = ()
     image_pull_policy: Annotated[
-        ImagePullPolicy,
-        Flag(help="When to pull the image: Always, IfNotPresent, Never.", panel=_POD),
+        ImagePullPolicy, _pod(help="When to pull the image: Always, IfNotPresent, Never.")
     ] = ImagePullPolicy.ALWAYS
     service_account: Annotated[
-        str,
-        Flag(help="Service account of the pods; else default.", panel=_POD, metavar="NAME"),
+        str, _pod(help="Service account of the pods; else default.", metavar="NAME")
     ] = ""
     mpi_implementation: Annotated[
-        MPIImplementation,
-        Flag(help="Whose mpirun the image has: OpenMPI, Intel, MPICH.", panel=_POD),
+        MPIImplementation, _pod(help="Whose mpirun the image has: OpenMPI, Intel, MPICH.")
     ] = MPIImplementation.OPENMPI
     ssh_auth_mount_path: Annotated[
         str,
-        Flag(
+        _pod(
             help="Folder in which sshd of the image looks for keys; else /root/.ssh.",
-            panel=_POD,
             metavar="PATH",
         ),
     ] = ""
-    host_network: Annotated[
-        bool, Flag(help="Use the node's network.", panel=_POD, name="--hostNetwork")
-    ] = False
-    host_ipc: Annotated[
-        bool, Flag(help="Use the node's IPC namespace.", panel=_POD, name="--hostIPC")
-    ] = False
-    host_pid: Annotated[
-        bool, Flag(help="Use the node's process namespace.", panel=_POD, name="--hostPID")
-    ] = False
+    host_network: Annotated[bool, _pod(help="Use the node's network.", name="--hostNetwork")] = (
+        False
+    )
+    host_ipc: Annotated[bool, _pod(help="Use the node's IPC namespace.", name="--hostIPC")] = False
+    host_pid: Annotated[bool, _pod(help="Use the node's process namespace.", name="--hostPID")] = (
+        False
+    )
 
     data: Annotated[
         tuple[Claim, ...],
-        Flag(
+        _data(
             help="Volume claim to mount; repeat for more.",
-            panel=_DATA,
             short="-d",
             metavar="CLAIM:/PATH",
             completes="claims",
@@ -438,9 +353,8 @@ class MPIJob:
     ] = ()
     data_dir: Annotated[
         tuple[HostPath, ...],
-        Flag(
+        _data(
             help="Folder of the node to mount; repeat for more.",
-            panel=_DATA,
             deprecated=("--dataDir",),
             metavar="/HOST[:/PATH]",
             completes="folders",
@@ -448,87 +362,61 @@ class MPIJob:
     ] = ()
     config_file: Annotated[
         tuple[ConfigFile, ...],
-        Flag(
+        _data(
             help="Local file to put into the containers; repeat for more.",
-            panel=_DATA,
             metavar="FILE[:/PATH]",
             completes="files",
         ),
     ] = ()
     sync_mode: Annotated[
         SyncMode,
-        Flag(
+        _data(
             help="Fetch code before the start: git or rsync.",
-            panel=_DATA,
             deprecated=("--syncMode",),
             metavar="MODE",
         ),
     ] = SyncMode.NONE
     sync_source: Annotated[
         str,
-        Flag(
-            help="Where the code is fetched from.",
-            panel=_DATA,
-            deprecated=("--syncSource",),
-            metavar="URL",
-        ),
+        _data(help="Where the code is fetched from.", deprecated=("--syncSource",), metavar="URL"),
     ] = ""
     sync_image: Annotated[
         str,
-        Flag(
-            help="Image that fetches the code.",
-            panel=_DATA,
-            deprecated=("--syncImage",),
-            metavar="IMAGE",
-        ),
+        _data(help="Image that fetches the code.", deprecated=("--syncImage",), metavar="IMAGE"),
     ] = ""
-    mounts_on_launcher: Annotated[
-        bool, Flag(help="Mount the data in the launcher too.", panel=_DATA)
-    ] = False
-    tensorboard: Annotated[bool, Flag(help="Serve TensorBoard for the job.", panel=_DATA)] = False
+    mounts_on_launcher: Annotated[bool, _data(help="Mount the data in the launcher too.")] = False
+    tensorboard: Annotated[bool, _data(help="Serve TensorBoard for the job.")] = False
     tensorboard_image: Annotated[
         str,
-        Flag(
-            help="Image of TensorBoard.",
-            panel=_DATA,
-            deprecated=("--tensorboardImage",),
-            metavar="IMAGE",
-        ),
+        _data(help="Image of TensorBoard.", deprecated=("--tensorboardImage",), metavar="IMAGE"),
     ] = ""
-    logdir: Annotated[
-        str, Flag(help="Folder that TensorBoard reads.", panel=_DATA, metavar="PATH")
-    ] = "/training_logs"
+    logdir: Annotated[str, _data(help="Folder that TensorBoard reads.", metavar="PATH")] = (
+        "/training_logs"
+    )
     model_name: Annotated[
-        str, Flag(help="Name of the model that the job makes.", panel=_DATA, metavar="NAME")
+        str, _data(help="Name of the model that the job makes.", metavar="NAME")
     ] = ""
-    model_source: Annotated[
-        str, Flag(help="Where the model will be found.", panel=_DATA, metavar="URL")
-    ] = ""
+    model_source: Annotated[str, _data(help="Where the model will be found.", metavar="URL")] = ""
 
     running_timeout: Annotated[
         Duration,
-        Flag(
+        _life(
             help="End the job when it has run this long; 0 is no limit.",
-            panel=_LIFE,
             metavar="DURATION",
             at_least=0,
         ),
     ] = _UNLIMITED
     ttl_after_finished: Annotated[
         Duration | None,
-        Flag(
+        _life(
             help="Delete the job this long after its end; else it is kept.",
-            panel=_LIFE,
             metavar="DURATION",
             at_least=0,
         ),
     ] = None
-    retry: Annotated[
-        int, Flag(help="How often a failed launcher starts again.", panel=_LIFE, at_least=0)
-    ] = 0
+    retry: Annotated[int, _life(help="How often a failed launcher starts again.", at_least=0)] = 0
     clean_task_policy: Annotated[
-        CleanPodPolicy,
-        Flag(help="Which pods are deleted at the end: None, Running, All.", panel=_LIFE),
+        CleanPodPolicy, _life(help="Which pods are deleted at the end: None, Running, All.")
     ] = CleanPodPolicy.ALL
 
     def __post_init__(self) -> None:
@@ -591,34 +479,6 @@ class MPIJob:
         return self.workers * self.gpus
 
 
-class _Described:
-    """What `help` says of a record: its docstring, and what each of its flags is for.
-
-    It is put together when somebody asks.
-    """
-
-    def __init__(self, text: str | None) -> None:
-        self._text = text or ""
-
-    def __get__(self, _one: object, record: type) -> str:
-        from inspect import cleandoc  # noqa: PLC0415 - only for who asks for help
-
-        told = [f"    {field}: {flag.help}" for field, flag in flags_of(record).items()]
-        return "\n".join([cleandoc(self._text), "", "Fields:", *told, ""])
-
-
-def _readable(record: Any) -> None:
-    """Let `help` show the types of the fields alone, without their flags."""
-    shown = record.__init__.__annotations__
-    for field, hint in shown.items():
-        if hint and hint.startswith("Annotated["):
-            shown[field] = hint[len("Annotated[") : hint.index(", Flag(")]
-    record.__doc__ = _Described(record.__doc__)
-
-
-_readable(MPIJob)
-
-
 def _check_name(name: str) -> None:
     if not name:
         raise InvalidJob(
@@ -628,7 +488,7 @@ def _check_name(name: str) -> None:
         raise InvalidJob(
             f"the len {len(name)} of name {name} is too long, it should be less than {NAME_LIMIT}"
         )
-    if re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", name) is None:
+    if not is_dns_label(name):
         raise InvalidJob(
             "the job name must consist of lower case alphanumeric characters, '-' or '.', "
             "and must start and end with an alphanumeric character",

@@ -7,7 +7,7 @@ value will do; one of `KEY=VALUE` takes a mapping. Numbers stand for quantities,
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from functools import cache
 from typing import Annotated, Any, get_args, get_origin
@@ -62,16 +62,7 @@ def _pair(kind: Any, key: Any, value: Any) -> Any:
 def _one(kind: Any, value: Any) -> Any:
     if type(value) is kind and kind is not float:
         return value
-    if hasattr(value, "__fspath__"):
-        value = value.__fspath__()
-    if isinstance(value, bool):
-        made = None
-    elif isinstance(value, str):
-        made = value if kind is str else _read(kind, value)
-    elif isinstance(value, KeyValue):
-        made = kind(key=value.key, value=value.value) if issubclass(kind, KeyValue) else None
-    else:
-        made = _counted(kind, value)
+    made = _made(kind, _plain(kind, value))
     if made is None:
         raise InvalidValue(f"expected {_FORMS.get(kind) or kind.__name__}, got {value!r}")
     return made
@@ -89,30 +80,39 @@ _FORMS = {
 }
 
 
-_COUNTED: Mapping[type, Callable[[Any], Any]] = {
-    int: int,
-    float: float,
-    Quantity: lambda number: Quantity.parse(str(number)),
-    Duration: lambda seconds: Duration(math.ceil(seconds)),
-}
-
-
-def _counted(kind: Any, value: Any) -> Any:
-    """What a number, or a time span, is as a value of a kind; None if it is none."""
+def _plain(kind: Any, value: Any) -> Any:
+    """The text of a path, the seconds of a time span; anything else as it is."""
+    # By what they can do: their modules are slow to import, and no command line has such values.
+    if hasattr(value, "__fspath__"):
+        return value.__fspath__()
     if kind is Duration and hasattr(value, "total_seconds"):
-        value = value.total_seconds()
-    if hasattr(value, "__index__"):
-        value = value.__index__()
-    elif kind is not int and hasattr(value, "__float__"):
-        value = float(value)
-    else:
-        return None
-    return _COUNTED[kind](value) if kind in _COUNTED and math.isfinite(value) else None
+        return value.total_seconds()
+    return value
+
+
+def _made(kind: Any, value: Any) -> Any:
+    """The value of a kind that a text or a number stands for; None if it stands for none."""
+    if isinstance(value, KeyValue):
+        return kind(key=value.key, value=value.value) if issubclass(kind, KeyValue) else None
+    if isinstance(value, str):
+        return None if kind in {bool, int, float} else _read(kind, value)
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return _counted(kind, value) if number and math.isfinite(value) else None
+
+
+def _counted(kind: Any, value: float) -> Any:
+    if kind is Quantity:
+        return Quantity.parse(str(value))
+    if kind is Duration:
+        return Duration(math.ceil(value))
+    if kind is float or (kind is int and isinstance(value, int)):
+        return kind(value)
+    return None
 
 
 def _read(kind: Any, text: str) -> Any:
-    if kind in {bool, int, float}:
-        return None
+    if kind is str:
+        return text
     if not issubclass(kind, StrEnum):
         return kind.parse(text)
     try:

@@ -1,7 +1,7 @@
-"""What Kubernetes takes as a name, a label or a variable; a job that has anything else is refused.
+"""Texts of a job that no cluster would take: such a job is refused.
 
 arena lets these through, and the API server or the kubelet refuses the pods long after the job was
-submitted. The rules are those of Kubernetes (apimachinery, `pkg/util/validation`).
+submitted. The rules are in `names`.
 """
 
 from __future__ import annotations
@@ -10,19 +10,11 @@ import re
 from typing import TYPE_CHECKING
 
 from arena_topo.errors import InvalidJob
+from arena_topo.names import is_dns_label, is_key, is_label_value, is_subdomain, is_variable
 
 if TYPE_CHECKING:
     from arena_topo.job import MPIJob
 
-_WORD = r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
-_NAME = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
-_LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
-"""DNS label (RFC 1123)."""
-_PLAIN_VARIABLE = r"(?!\.\.|\.\Z)[-._a-zA-Z][-._a-zA-Z0-9]*"
-"""IsEnvVarName: what would be a path upwards is none either."""
-
-_LONGEST_NAME = 253
-"""Characters of a DNS subdomain (RFC 1123)."""
 _SHOWN = 60
 """Characters of a text that is refused which a person needs to see."""
 
@@ -37,26 +29,10 @@ _IMAGE_FORM = "the name of an image, such as team/train:1"
 _SHELL_FORM = "a program such as sh or bash"
 
 
-def is_word(text: str) -> bool:
-    """Whether a text can be the value of a label; the empty one can."""
-    return not text or re.fullmatch(_WORD, text) is not None
-
-
-def is_name(text: str) -> bool:
-    """Whether a text can be the name of most objects: a DNS subdomain (RFC 1123)."""
-    return len(text) <= _LONGEST_NAME and re.fullmatch(_NAME, text) is not None
-
-
-def is_key(text: str) -> bool:
-    """Whether a text can be the key of a label: a word, after a DNS name and `/` if it has one."""
-    prefix, slash, word = text.rpartition("/")
-    return re.fullmatch(_WORD, word) is not None and (is_name(prefix) if slash else True)
-
-
 def check_namespace(text: str) -> None:
     """InvalidJob for a text that no namespace can be called: it takes a DNS label (RFC 1123)."""
-    legal = re.fullmatch(_LABEL, text) is not None
-    _demand(legal, "--namespace", f"no namespace can be called {_short(text)}", _LABEL_FORM)
+    why = f"no namespace can be called {_short(text)}"
+    _demand(is_dns_label(text), "--namespace", why, _LABEL_FORM)
 
 
 def check(job: MPIJob) -> None:
@@ -78,15 +54,11 @@ def check(job: MPIJob) -> None:
         ("--model-name", [job.model_name]),
     ):
         for value in values:
-            _demand(is_word(value), flag, f"{_short(value)} is no value of a label", _WORD_FORM)
+            why = f"{_short(value)} is no value of a label"
+            _demand(is_label_value(value), flag, why, _WORD_FORM)
     for variable in job.env:
-        legal = re.fullmatch(_PLAIN_VARIABLE, variable.key) is not None
-        _demand(
-            legal,
-            "--env",
-            f"{_short(variable.key)} is no name of a variable",
-            _VARIABLE_FORM,
-        )
+        why = f"{_short(variable.key)} is no name of a variable"
+        _demand(is_variable(variable.key), "--env", why, _VARIABLE_FORM)
     for flag, names in (
         ("--image-pull-secret", job.image_pull_secret),
         ("--service-account", (job.service_account,)),
@@ -94,7 +66,7 @@ def check(job: MPIJob) -> None:
         ("--data", [one.name for one in job.data]),
     ):
         for name in filter(None, names):
-            _demand(is_name(name), flag, f"nothing can be called {_short(name)}", _NAME_FORM)
+            _demand(is_subdomain(name), flag, f"nothing can be called {_short(name)}", _NAME_FORM)
     for flag, text, form in (
         ("--image", job.image, _IMAGE_FORM),
         ("--sync-image", job.sync_image, _IMAGE_FORM),

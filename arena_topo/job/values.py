@@ -14,6 +14,7 @@ from typing import Self
 
 from arena_topo.errors import InvalidValue
 from arena_topo.flag import MOST_HOURS
+from arena_topo.names import is_key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,12 +117,6 @@ class Quantity:
         return self.text
 
 
-_QUALIFIED = re.compile(
-    r"([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
-    r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
-)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
     """An extended resource for every worker, such as `amd.com/gpu=1`."""
@@ -135,7 +130,7 @@ class Device:
         name, equals, quantity = text.partition("=")
         if not (name and equals and quantity):
             raise InvalidValue(f"invalid device '{text}', refer to amd.com/gpu=1")
-        if _QUALIFIED.fullmatch(name) is None:
+        if not is_key(name):
             raise InvalidValue(f"device name '{name}' is not a qualified name")
         if name == "nvidia.com/gpu":
             raise InvalidValue(

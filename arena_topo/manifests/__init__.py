@@ -8,6 +8,7 @@
     pinning      the job with its workers pinned, and without; the patch of a worker at its gate
     claims       the claims of GPUs that workers take
     annotations  what is written on a job and read back: its placement, what it asked of the solver
+    forecast     what to expect of a placement under its binding
     patches      the JSON patches between waiting, placed, held and running
     serialize    objects -> YAML and JSON that kubectl takes for the same objects
     install      what an administrator applies once

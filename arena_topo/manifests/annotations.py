@@ -14,79 +14,26 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from arena_topo.errors import InvalidJob
-from arena_topo.job import KeyValue, MPIJob, Quantity, Toleration
-from arena_topo.job.values import Device
+from arena_topo.job import MPIJob, Toleration
 from arena_topo.manifests import (
     FORECAST,
     FORMAT,
     MAP,
     REQUEST,
     STATE,
-    Binding,
     Forecast,
-    Guarantee,
     Manifest,
 )
 from arena_topo.manifests.versions import version_of
-from arena_topo.topology import GPU_RESOURCES, Cluster
+from arena_topo.names import LONGEST_SUBDOMAIN, is_subdomain
+from arena_topo.topology import GPU_RESOURCES
 from arena_topo.topology.nics import is_rdma
 
 if TYPE_CHECKING:
-    from arena_topo.bandwidth import Estimate
     from arena_topo.solver import Placement
 
 _FORMATS = {"v1"}
 _STATES = {"waiting", "placed", "held"}
-
-
-def valued_as(placement: Placement, cluster: Cluster | None, binding: Binding) -> Placement:
-    """The placement with what its pods get under a binding, which may keep them apart."""
-    from arena_topo.solver import valued  # noqa: PLC0415  readers of records need no solver
-
-    shared = len(placement.nodes) < len(placement.assignments)
-    if shared and binding.separate is placement.joined and cluster is not None:
-        return valued(placement, cluster, joined=not binding.separate)
-    return placement
-
-
-def counted_on(placement: Placement, binding: Binding) -> Estimate | None:
-    """What pods can count on: where the kubelet picks the GPUs, it may pick the slowest."""
-    return placement.bandwidth if binding.guarantee is Guarantee.GPUS else placement.worst
-
-
-def forecast_of(placement: Placement, cluster: Cluster | None, binding: Binding) -> Forecast:
-    """What to expect of a placement: what these pods get, and what joined ones would."""
-    searched, placement = placement, valued_as(placement, cluster, binding)
-    usable = counted_on(placement, binding)
-    inside = placement.inside
-    # What is proven is proven of the pods that were searched for, and of the GPUs planned.
-    same = placement is searched
-    proven = same and usable == placement.bandwidth
-    return Forecast(
-        state="placed",
-        workers=parse_map(placement_map(placement)),
-        bus_bandwidth=None if inside is None else _short(inside.point),
-        usable=None if usable is None else _short(usable.point),
-        low=None if usable is None else _short(usable.low),
-        high=None if usable is None else _short(usable.high),
-        regime=None if usable is None else str(usable.regime),
-        limited_by=None if usable is None else str(usable.limited_by),
-        tier=placement.tier,
-        binding=binding.name,
-        guarantee=binding.guarantee.value,
-        confirmed=binding.confirmed,
-        optimal=placement.proof.optimal and proven,
-        bound=_short(placement.proof.bound)
-        if same and math.isfinite(placement.proof.bound)
-        else None,
-        emulated=cluster is not None and cluster.emulated,
-        assumed=usable is not None and bool(usable.assumed),
-    )
-
-
-def _short(gbps: float) -> float:
-    """GB/s in six digits, which is far more than is known."""
-    return float(f"{gbps:.6g}")
 
 
 _RECORDED = {
@@ -112,12 +59,11 @@ _RECORDED = {
 
 def annotated(mpijob: Manifest, forecast: Forecast) -> Manifest:
     """The same MPIJob with the forecast written on it, for `recorded` to read back."""
-    said = {key: getattr(forecast, name) for key, (name, _) in _RECORDED.items()}
-    usual = {"emulated": False, "assumed": False, "confirmed": True}
+    usual = Forecast(state=forecast.state)
     kept = {
-        key: value
-        for key, value in said.items()
-        if value is not None and (key not in usual or value is not usual[key])
+        key: getattr(forecast, name)
+        for key, (name, _) in _RECORDED.items()
+        if getattr(forecast, name) != getattr(usual, name)
     }
     notes = {FORMAT: "v1", STATE: forecast.state}
     if forecast.workers:
@@ -146,19 +92,7 @@ def _map_text(workers: Iterable[tuple[str, tuple[int, ...]]]) -> str:
     return ";".join(f"{node}/{','.join(map(str, gpus))}" for node, gpus in workers)
 
 
-_NODE = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
-_LONGEST_NODE = 253
-"""Characters of a DNS subdomain, which names of nodes are."""
-
-_ENTRY = re.compile(
-    rf"(?P<node>{_NODE})"
-    r"/(?P<gpus>((0|[1-9][0-9]{0,3})(,(0|[1-9][0-9]{0,3}))*)?)"
-)
-
-
-def is_node_name(text: str) -> bool:
-    """Whether a node can have this name (a DNS subdomain, RFC 1123), and so stand in a map."""
-    return len(text) <= _LONGEST_NODE and re.fullmatch(_NODE, text) is not None
+_GPUS = re.compile(r"((0|[1-9][0-9]{0,3})(,(0|[1-9][0-9]{0,3}))*)?")
 
 
 def parse_map(text: str) -> tuple[tuple[int, str, tuple[int, ...]], ...]:
@@ -166,16 +100,15 @@ def parse_map(text: str) -> tuple[tuple[int, str, tuple[int, ...]], ...]:
     workers = []
     taken: set[tuple[str, int]] = set()
     for index, entry in enumerate(text.split(";")):
-        found = _ENTRY.fullmatch(entry)
-        if found is None:
-            raise ValueError(f"worker {index}: expected NODE/GPU,GPU,..., got {entry!r}")
-        node = found["node"]
-        if len(node) > _LONGEST_NODE:
+        node, slash, listed = entry.partition("/")
+        if len(node) > LONGEST_SUBDOMAIN:
             raise ValueError(
-                f"worker {index}: the name of a node has at most {_LONGEST_NODE} characters,"
+                f"worker {index}: the name of a node has at most {LONGEST_SUBDOMAIN} characters,"
                 f" got {len(node)}"
             )
-        gpus = tuple(int(gpu) for gpu in found["gpus"].split(",") if gpu)
+        if not (slash and is_subdomain(node) and _GPUS.fullmatch(listed)):
+            raise ValueError(f"worker {index}: expected NODE/GPU,GPU,..., got {entry!r}")
+        gpus = tuple(int(gpu) for gpu in listed.split(",") if gpu)
         for gpu in gpus:
             if (node, gpu) in taken:
                 raise ValueError(f"worker {index}: GPU {gpu} of {node} is taken twice")
@@ -283,31 +216,25 @@ def _job_of(mpijob: Manifest) -> MPIJob:
     limits = (container.get("resources") or {}).get("limits") or {}
     policy = spec.get("runPolicy") or {}
     labels = ((worker.get("template") or {}).get("metadata") or {}).get("labels") or {}
+    gpus = next((limits[one] for one in GPU_RESOURCES if one in limits), said.get("gpus", 0))
     fields: dict[str, Any] = {
         "name": name,
         "command": _command(replicas, container),
         "image": str(container.get("image") or "unknown"),
-        "workers": _whole(worker.get("replicas", said.get("workers", 1))),
-        "gpus": _gpus(said, limits),
-        "cpu": _quantity(limits.get("cpu")),
-        "memory": _quantity(limits.get("memory")),
+        "workers": worker.get("replicas", said.get("workers", 1)),
+        "gpus": int(gpus),
+        "cpu": limits.get("cpu"),
+        "memory": limits.get("memory"),
         "gputopology": True,
         "gang": "pod-group.scheduling.sigs.k8s.io/name" in labels,
         "priority": str(pod.get("priorityClassName") or ""),
         # Which NICs the workers are given decides what a placement is worth.
-        "device": tuple(
-            Device(name=name, quantity=Quantity.parse(str(amount)))
-            for name, amount in limits.items()
-            if is_rdma(name)
-        ),
-        "selector": tuple(
-            KeyValue(key=str(key), value=str(value))
-            for key, value in (pod.get("nodeSelector") or {}).items()
-        ),
+        "device": {name: amount for name, amount in limits.items() if is_rdma(name)},
+        "selector": pod.get("nodeSelector") or {},
         "toleration": tuple(map(_toleration, pod.get("tolerations") or ())),
         # Without sshd the network of the node has no say in where workers go.
         "host_network": version_of(mpijob).traits.sshd and pod.get("hostNetwork") is True,
-        "running_timeout": _whole(policy.get("activeDeadlineSeconds") or 0),
+        "running_timeout": policy.get("activeDeadlineSeconds") or 0,
     }
     fields |= {field: said[key] for key, field in _KEYS.items() if key in said}
     return MPIJob(**fields)
@@ -320,28 +247,6 @@ def _command(replicas: Manifest, container: Manifest) -> str:
     return (str(words[-1]).strip() and str(words[-1])) or "unknown"
 
 
-def _gpus(said: Mapping[str, Any], limits: Mapping[str, Any]) -> int:
-    for name in GPU_RESOURCES:
-        if name in limits:
-            return _whole(limits[name])
-    return _whole(said.get("gpus", 0))
-
-
-def _whole(value: Any) -> int:
-    try:
-        return int(value)
-    except (TypeError, ValueError, OverflowError):
-        return 0
-
-
-def _quantity(text: Any) -> Quantity | None:
-    return None if text is None else Quantity.parse(str(text))
-
-
 def _toleration(one: Mapping[str, Any]) -> Toleration:
-    return Toleration(
-        key=str(one.get("key") or ""),
-        value=str(one.get("value") or ""),
-        effect=str(one.get("effect") or ""),
-        operator=str(one.get("operator") or "Equal"),
-    )
+    known = ("key", "operator", "value", "effect")
+    return Toleration(**{key: str(one[key]) for key in known if one.get(key)})

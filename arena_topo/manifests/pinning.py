@@ -82,8 +82,7 @@ def placed(
     bare = unplaced(mpijob)
     pinned = deepcopy(bare)
     template = worker_template(pinned)
-    notes = _dict(_dict(template, "metadata"), "annotations")
-    notes |= {FORMAT: "v1", GUARANTEE: binding.guarantee.value}
+    notes = _annotated(template, binding.guarantee)
     if is_mapped(binding):
         _add_gate(template)
         _label(template, INLINE, MAP_FORMAT)
@@ -118,12 +117,10 @@ def gated(mpijob: Manifest, *, effects: Iterable[str] = ()) -> Manifest:
     bare = unplaced(mpijob)
     pinned = deepcopy(bare)
     template = worker_template(pinned)
-    notes = _dict(_dict(template, "metadata"), "annotations")
-    notes |= {FORMAT: "v1", GUARANTEE: Guarantee.NODE.value}
+    _annotated(template, Guarantee.NODE)
     _label(template, INLINE, MAP_FORMAT)
     _add_gate(template)
-    key = _gpu_key(template)
-    if key is not None and "/" not in key:
+    if claims_gpus(pinned):
         _claim(template)
     _tolerate(pinned, effects)
     return _remembering(bare, pinned)
@@ -257,7 +254,7 @@ def worker_template(mpijob: Manifest) -> Manifest:
 
 def gpus_of(template: Manifest) -> int:
     """How many GPUs each worker of a template asks for; 0 where it does not say."""
-    for one in _environment(template):
+    for one in template["spec"]["containers"][0].get("env") or ():
         if one.get("name") == "gpus" and str(one.get("value")).isdigit():
             return int(str(one["value"]))
     key = _gpu_key(template)
@@ -291,6 +288,13 @@ def _checked(mpijob: Manifest, placement: Placement) -> str:
 
 
 # What the pins are
+
+
+def _annotated(template: Manifest, guarantee: Guarantee) -> Manifest:
+    """The annotations of a template, which say from now on that it is pinned."""
+    notes = _dict(_dict(template, "metadata"), "annotations")
+    notes |= {FORMAT: "v1", GUARANTEE: guarantee.value}
+    return notes
 
 
 def _label(template: Manifest, key: str, value: str) -> None:
@@ -544,10 +548,6 @@ def _dict(holder: Manifest, key: str) -> Manifest:
         holder[key] = {}
     found: Manifest = holder[key]
     return found
-
-
-def _environment(template: Manifest) -> Iterator[Manifest]:
-    yield from template["spec"]["containers"][0].get("env") or ()
 
 
 def _limits(template: Manifest) -> Manifest:

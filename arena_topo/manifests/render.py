@@ -29,9 +29,10 @@ from arena_topo.manifests import (
     Mechanisms,
     Plan,
 )
-from arena_topo.manifests.annotations import annotated, forecast_of
+from arena_topo.manifests.annotations import annotated
 from arena_topo.manifests.binding import bind, offered, taint_effects
 from arena_topo.manifests.claims import claims_of
+from arena_topo.manifests.forecast import forecast_of
 from arena_topo.manifests.pinning import avoiding_reserved, placed
 from arena_topo.manifests.serialize import to_yaml
 from arena_topo.manifests.templates import objects, text

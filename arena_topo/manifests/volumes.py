@@ -12,6 +12,7 @@ from typing import Any
 from arena_topo.errors import InvalidJob
 from arena_topo.job import ConfigFile, MPIJob, SyncMode
 from arena_topo.manifests import Manifest
+from arena_topo.names import is_dns_label
 
 
 def digest(text: str) -> str:
@@ -163,9 +164,8 @@ def _claim_volumes(claims: Sequence[str], taken: set[str]) -> list[str]:
     taken = taken | {"dshm", "code-sync", "training-logs-volume"}
     names: list[str] = []
     for index, claim in enumerate(claims):
-        legal = re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", claim) is not None
         ours = claim.startswith(("training-data-", "training-claim-")) or claim in taken
-        names.append(claim if legal and not ours else f"training-claim-{index}")
+        names.append(claim if is_dns_label(claim) and not ours else f"training-claim-{index}")
         taken.add(names[-1])
     return names
 

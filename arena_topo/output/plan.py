@@ -12,7 +12,7 @@ from arena_topo.bandwidth import Estimate, Limit, nearest_nics
 from arena_topo.escaping import one_line
 from arena_topo.job import MPIJob
 from arena_topo.manifests import Forecast
-from arena_topo.manifests.annotations import counted_on, valued_as
+from arena_topo.manifests.forecast import counted_on, valued_as
 from arena_topo.output import (
     EMULATED,
     align,

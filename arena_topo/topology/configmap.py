@@ -211,7 +211,7 @@ class _ConfigMap:
 
     def uuids(self) -> tuple[str, ...]:
         told = self.json(UUIDS)
-        found = [one.text(_SOME, "a UUID") for one in told.maybe(Field.items) or ()]
+        found = [one.text(bool, "a UUID") for one in told.maybe(Field.items) or ()]
         if len(set(found)) < len(found):
             told.refuse("names a GPU twice")
         return tuple(found)
@@ -247,4 +247,3 @@ class _ConfigMap:
 
 
 _LABEL = f"metadata.labels.{NODE_LABEL}"
-_SOME = re.compile(r".+")

@@ -17,8 +17,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
 from arena_topo.errors import UnreadableTopology
+from arena_topo.names import is_key, is_word
 from arena_topo.topology import UNKNOWN_NETWORK, NodeName, Tier
-from arena_topo.topology.fabricfile import BEYOND, LABEL, RESERVED, FabricFile, Level
+from arena_topo.topology.fabricfile import BEYOND, RESERVED, FabricFile, Level
 from arena_topo.topology.fields import Field
 
 Labels = Mapping[NodeName, Mapping[str, str]]
@@ -217,7 +218,7 @@ def listed(topology: Mapping[str, Any]) -> tuple[Level, ...]:
     told = Field(topology, "", refuse)["spec"]["levels"]
     labels: list[str] = []
     for one in told.items():
-        label = one["nodeLabel"].text(LABEL, "the key of a node label")
+        label = one["nodeLabel"].text(is_key, "the key of a node label")
         if label in labels:
             one["nodeLabel"].refuse(f"repeats {label}")
         labels.append(label)
@@ -254,6 +255,9 @@ _Value = str | tuple[int] | tuple[int, str]
 """A domain before it has its final name: what a label says; the row of a node that is alone; or
 the domain, by level and label, whose nodes are silent together."""
 
+_Path = tuple[_Value, ...]
+"""A domain, after those that hold it."""
+
 
 class _Rows:
     """The nodes in the order of their names, and what each of them says."""
@@ -273,13 +277,9 @@ class _Rows:
         for key in keys:
             if key in self._absent:
                 continue
-            # Dumps come from anywhere, so a value need not be a text that the API would let in,
-            # nor one that a terminal should see.
+            # Dumps come from anywhere: what the API would not let in counts as nothing.
             said: Sequence[object] = [labels.get(key) for labels in self._labels]
-            texts = [
-                one if isinstance(one, str) and one.strip() and one.isprintable() else None
-                for one in said
-            ]
+            texts = [one if isinstance(one, str) and is_word(one) else None for one in said]
             if key == CLIQUE:
                 texts = [None if one and one.startswith(_UNREGISTERED) else one for one in texts]
             column = [a or b for a, b in zip(column, texts, strict=True)] if column else texts
@@ -390,12 +390,14 @@ def _assemble(
 class _Tree:
     """Columns of labels made into domains, and what to say of them.
 
-    A domain is its whole path: leaf 1 of spine a is not leaf 1 of spine b. `depth` counts the
-    levels down to where every node is alone.
+    A domain is its whole path: leaf 1 of spine a is not leaf 1 of spine b. No two of a level have
+    one name, as labels have no `(` and no `/`. `depth` counts the levels down to where every node
+    is alone.
     """
 
     def __init__(self, rows: _Rows, told: Sequence[tuple[Level, _Column]]) -> None:
         self._rows = rows
+        self._words = [level.name for level, _ in told]
         self.notes: list[str] = []
         columns = [
             [(row,) if one is None else one for row, one in enumerate(column)]
@@ -403,79 +405,57 @@ class _Tree:
         ]
         said = list(zip(*columns, strict=True)) if columns else [()] * len(rows.nodes)
         # Nodes of one nearest domain all say the same: from here on one of them stands for all.
-        stands: dict[tuple[_Value, ...], NodeName] = {}
+        stands: dict[_Path, NodeName] = {}
         for path, node in zip(said, rows.nodes, strict=True):
             stands.setdefault(path, node)
-        above = [0] * len(stands)
-        parents: Sequence[_Value] = ("",)
-        titles = [""]
-        outer = ""
-        names: list[list[str]] = []
+        titles: dict[_Path, str] = {}
+        self.depth = 0
         for at, (level, column) in enumerate(told):
-            paths = [(up, path[at]) for up, path in zip(above, stands, strict=True)]
-            domains = {path: count for count, path in enumerate(dict.fromkeys(paths))}
-            if len(domains) == len(rows.nodes):
+            first: dict[_Path, NodeName] = {}
+            for path, node in stands.items():
+                first.setdefault(path[: at + 1], node)
+            if len(first) == len(rows.nodes):
                 break
-            homes: dict[_Value, list[int]] = {}
-            for parent, value in domains:
-                homes.setdefault(value, []).append(parent)
-            seen = dict(zip(reversed(paths), reversed(stands.values()), strict=True))
-            self._mention_torn(f"{level.name} {{}} is under {outer}", homes, parents, seen)
+            homes: dict[_Value, list[_Path]] = {}
+            for domain in first:
+                homes.setdefault(domain[-1], []).append(domain)
+            self._mention_torn(at, homes, first)
             self._mention_gaps(level, column, columns[at])
-            titles = self._titles(domains, homes, titles)
-            above = [domains[path] for path in paths]
-            names.append([titles[domain] for domain in above])
-            parents, outer = [value for _, value in domains], level.name
-        self.depth = len(names)
-        tuples = list(zip(*names, strict=True)) if names else [()] * len(stands)
-        named = dict(zip(stands, tuples, strict=True))
+            for value, domains in homes.items():
+                for domain in domains:
+                    above = f"{titles[domain[:-1]]}/" if domains[1:] else ""
+                    titles[domain] = above + self._title(value)
+            self.depth = at + 1
+        depths = range(1, self.depth + 1)
+        named = {path: tuple(titles[path[:depth]] for depth in depths) for path in stands}
         self.domains = dict(zip(rows.nodes, map(named.__getitem__, said), strict=True))
-
-    def _titles(
-        self,
-        domains: Iterable[tuple[int, _Value]],
-        homes: Mapping[_Value, Sequence[int]],
-        parents: Sequence[str],
-    ) -> list[str]:
-        """A name for each domain that no other domain of its level has."""
-        titles: dict[str, None] = {}
-        for parent, value in domains:
-            title = self._title(value)
-            if len(homes[value]) > 1:
-                title = f"{parents[parent]}/{title}"
-            # What labels say may look like a name made here; real ones never do.
-            while title in titles:
-                title += "'"
-            titles[title] = None
-        return list(titles)
 
     def _title(self, value: _Value) -> str:
         if isinstance(value, str):
             return value
-        return f"({value[1] if len(value) > 1 else self._rows.nodes[value[0]]})"
+        at, *silent = value
+        return f"({self._words[at]} {silent[0]})" if silent else f"({self._rows.nodes[at]})"
 
     def _mention_torn(
-        self,
-        words: str,
-        homes: Mapping[_Value, Sequence[int]],
-        parents: Sequence[_Value],
-        seen: Mapping[tuple[int, _Value], NodeName],
+        self, at: int, homes: Mapping[_Value, Sequence[_Path]], first: Mapping[_Path, NodeName]
     ) -> None:
         """Domains of one name under parents of several; parents torn themselves do not count."""
-        torn: dict[str, dict[str, int]] = {}
-        for value, found in homes.items():
-            if isinstance(value, str) and len(found) > 1:
-                stated = {one: at for at in found if isinstance(one := parents[at], str)}
+        torn: dict[str, dict[str, _Path]] = {}
+        for value, domains in homes.items():
+            if isinstance(value, str) and domains[1:]:
+                stated = {one[-2]: one for one in domains if isinstance(one[-2], str)}
                 if len(stated) > 1:
                     torn[value] = stated
         if torn:
-            name = min(torn)
+            name, *others = sorted(torn)
             both = " and ".join(
-                f"{one} ({seen[at, name]})" for one, at in sorted(torn[name].items())[:2]
+                f"{above} ({first[domain]})" for above, domain in sorted(torn[name].items())[:2]
             )
-            others = sorted(torn.keys() - {name})
             more = f", like {_named(others)}" if others else ""
-            self.notes.append(f"{words.format(name)} {both}{more}: each counts by itself")
+            self.notes.append(
+                f"{self._words[at]} {name} is under {self._words[at - 1]} {both}{more}:"
+                " each counts by itself"
+            )
 
     def _mention_gaps(self, level: Level, column: _Column, values: Sequence[_Value]) -> None:
         if None not in column:

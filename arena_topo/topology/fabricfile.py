@@ -19,13 +19,13 @@ The format is documented in docs/how-it-works.md.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, NoReturn
 
 from arena_topo.errors import UsageError
+from arena_topo.names import is_key, is_label_value, is_word
 from arena_topo.topology import MOST_GPUS, gpu_set
 from arena_topo.topology.fields import Field, show
 from arena_topo.topology.nics import NICs, parse_nics
@@ -39,12 +39,6 @@ RESERVED = frozenset({"node", BEYOND})
 MOST_LEVELS = 16
 """Levels of a network: from zones down to hosts there are half as many, which is what Kueue allows
 (TopologySpec.levels)."""
-
-LABEL = re.compile(
-    r"(?=.{1,316}\Z)([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
-    r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
-)
-"""A label key; the pattern and the length that Kueue allows (TopologyLevel.nodeLabel)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,11 +80,6 @@ _HINTS = {
 }
 """What a person may have meant, by the beginning of the path."""
 
-_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
-
-_VALUE = re.compile(f"({_NAME.pattern})?")
-"""The value of a label (Kubernetes, "Labels and Selectors")."""
-
 
 def read(data: Any, *, where: str) -> FabricFile:
     """Check a file as parsed; UsageError names the file (`where`) and the path in it.
@@ -128,8 +117,8 @@ def read(data: Any, *, where: str) -> FabricFile:
 
 def _level(told: Field, before: Sequence[Level]) -> Level:
     told.mapping("name", "label", "bandwidthGBps")
-    name = told["name"].text(_NAME, "a word of letters, digits, '-', '_', '.'")
-    label = told["label"].text(LABEL, "the key of a node label")
+    name = told["name"].text(is_word, "a word of letters, digits, '-', '_', '.'")
+    label = told["label"].text(is_key, "the key of a node label")
     if name in RESERVED:
         told["name"].refuse(f"is {name}, which is a level of its own")
     for at, other in enumerate(before):
@@ -142,8 +131,8 @@ def _level(told: Field, before: Sequence[Level]) -> Level:
 
 def _nics(told: Field) -> NodeNICs:
     told.mapping("label", "value", "nics", "near")
-    label = told["label"].text(LABEL, "the key of a node label")
-    value = told["value"].text(_VALUE, "the value of a node label, as a text")
+    label = told["label"].text(is_key, "the key of a node label")
+    value = told["value"].text(is_label_value, "the value of a node label, as a text")
     try:
         nics = parse_nics(told["nics"].text(None, "a number and a speed, 8x400G"))
     except ValueError as error:

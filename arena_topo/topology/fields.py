@@ -71,9 +71,9 @@ class Field:
             self.refuse(f"{many}; {most} are the most")
         return [self._at(f"[{at}]", one) for at, one in enumerate(self.value)]
 
-    def text(self, pattern: re.Pattern[str] | None = None, what: str = "a text") -> str:
-        """A text, all of which fits the pattern."""
-        if not isinstance(self.value, str) or (pattern and not pattern.fullmatch(self.value)):
+    def text(self, fits: Callable[[str], bool] | None = None, what: str = "a text") -> str:
+        """A text, of which `fits` says whether it is what is wanted."""
+        if not isinstance(self.value, str) or not (fits is None or fits(self.value)):
             self.wanted(what)
         return self.value
 

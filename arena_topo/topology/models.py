@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from types import MappingProxyType
 
 
@@ -53,134 +54,60 @@ class Model:
     capability: str | None = None
 
 
-_A, _H, _B = Architecture.AMPERE, Architecture.HOPPER, Architecture.BLACKWELL
-_ADA, _TURING = Architecture.ADA, Architecture.TURING
+_BLACKWELL = partial(Model, architecture=Architecture.BLACKWELL, nvlinks=18, lane_rate=40.1)
+_HOPPER = partial(Model, architecture=Architecture.HOPPER, pcie=5, nvlinks=18, lane_rate=20.6)
+_AMPERE_SXM = partial(Model, architecture=Architecture.AMPERE, pcie=4, nvlinks=12, lane_rate=20.0)
+_AMPERE = partial(Model, architecture=Architecture.AMPERE, pcie=4)
+_AMPERE_BRIDGED = partial(_AMPERE, lane_rate=12.0)
+_ADA = partial(Model, architecture=Architecture.ADA, pcie=4)
+_VOLTA = partial(Model, architecture=Architecture.VOLTA, pcie=3, nvlinks=6, lane_rate=20.0)
+_PASCAL = partial(Model, architecture=Architecture.PASCAL, pcie=3)
 
-MODELS: Mapping[str, Model] = MappingProxyType(
-    {
-        model.name: model
-        for model in (
-            Model(
-                name="GB300",
-                architecture=_B,
-                pcie=6,
-                nvlinks=18,
-                lane_rate=40.1,
-                nic=100.0,
-                domain=72,
-                ids=("31c2", "31c3"),
-            ),
-            Model(
-                name="GB200",
-                architecture=_B,
-                pcie=5,
-                nvlinks=18,
-                lane_rate=40.1,
-                nic=50.0,
-                domain=72,
-                ids=("2941",),
-            ),
-            Model(name="GH200", architecture=_H, pcie=5, nvlinks=18, lane_rate=20.6, domain=32),
-            Model(name="B300", architecture=_B, pcie=6, nvlinks=18, lane_rate=40.1, nic=100.0),
-            Model(
-                name="B200",
-                architecture=_B,
-                pcie=5,
-                nvlinks=18,
-                lane_rate=40.1,
-                nic=50.0,
-                ids=("2901",),
-            ),
-            Model(
-                name="H200",
-                architecture=_H,
-                pcie=5,
-                nvlinks=18,
-                lane_rate=20.6,
-                nic=50.0,
-                ids=("2335", "233b"),
-            ),
-            Model(
-                name="H100",
-                architecture=_H,
-                pcie=5,
-                nvlinks=18,
-                lane_rate=20.6,
-                nic=50.0,
-                ids=("2321", "2330", "2331"),
-            ),
-            Model(
-                name="H800",
-                architecture=_H,
-                pcie=5,
-                nvlinks=18,
-                lane_rate=20.6,
-                nic=50.0,
-                ids=("2322", "2324"),
-            ),
-            Model(
-                name="H20",
-                architecture=_H,
-                pcie=5,
-                nvlinks=18,
-                lane_rate=20.6,
-                nic=50.0,
-                ids=("2329",),
-            ),
-            Model(
-                name="A100",
-                architecture=_A,
-                pcie=4,
-                nvlinks=12,
-                lane_rate=20.0,
-                nic=25.0,
-                ids=("20b0", "20b1", "20b2", "20b5", "20f1"),
-            ),
-            Model(name="A800", architecture=_A, pcie=4, nvlinks=12, lane_rate=20.0, nic=25.0),
-            Model(name="A30", architecture=_A, pcie=4, nvlinks=4, lane_rate=20.0, ids=("20b7",)),
-            Model(name="A40", architecture=_A, pcie=4, lane_rate=12.0, ids=("2235",)),
-            Model(name="A10", architecture=_A, pcie=4, lane_rate=12.0, ids=("2236",)),
-            Model(name="A10G", architecture=_A, pcie=4, ids=("2237",)),
-            Model(name="A16", architecture=_A, pcie=4),
-            Model(name="A2", architecture=_A, pcie=4),
-            Model(name="RTX A6000", architecture=_A, pcie=4, lane_rate=12.0),
-            Model(name="RTX A5500", architecture=_A, pcie=4, lane_rate=12.0),
-            Model(name="RTX A5000", architecture=_A, pcie=4, lane_rate=12.0),
-            Model(name="RTX 3090", architecture=_A, pcie=4, lane_rate=12.0, p2p=False),
-            Model(name="RTX 4090", architecture=_ADA, pcie=4, p2p=False),
-            Model(name="RTX 5090", architecture=_B, pcie=5, p2p=False),
-            Model(name="L40S", architecture=_ADA, pcie=4, ids=("26b9",)),
-            Model(name="L40", architecture=_ADA, pcie=4, ids=("26b5",)),
-            Model(name="L20", architecture=_ADA, pcie=4),
-            Model(name="L4", architecture=_ADA, pcie=4, ids=("27b8",)),
-            Model(
-                name="V100",
-                architecture=Architecture.VOLTA,
-                pcie=3,
-                nvlinks=6,
-                lane_rate=20.0,
-                nic=6.25,
-                ids=("1db1", "1db4", "1db5", "1db6", "1db8"),
-                capability="70",
-            ),
-            Model(
-                name="P100",
-                architecture=Architecture.PASCAL,
-                pcie=3,
-                nvlinks=4,
-                lane_rate=18.0,
-                nic=6.25,
-                ids=("15f7", "15f8", "15f9"),
-                capability="60",
-            ),
-            Model(name="P40", architecture=Architecture.PASCAL, pcie=3),
-            Model(name="P4", architecture=Architecture.PASCAL, pcie=3),
-            Model(name="T4", architecture=_TURING, pcie=3, ids=("1eb8",)),
-            Model(name="K80", architecture=Architecture.KEPLER, pcie=3),
-            Model(name="M60", architecture=Architecture.MAXWELL, pcie=3),
-        )
-    }
+_ROWS = (
+    _BLACKWELL(name="GB300", pcie=6, nic=100.0, domain=72, ids=("31c2", "31c3")),
+    _BLACKWELL(name="GB200", pcie=5, nic=50.0, domain=72, ids=("2941",)),
+    _HOPPER(name="GH200", domain=32),
+    _BLACKWELL(name="B300", pcie=6, nic=100.0),
+    _BLACKWELL(name="B200", pcie=5, nic=50.0, ids=("2901",)),
+    _HOPPER(name="H200", nic=50.0, ids=("2335", "233b")),
+    _HOPPER(name="H100", nic=50.0, ids=("2321", "2330", "2331")),
+    _HOPPER(name="H800", nic=50.0, ids=("2322", "2324")),
+    _HOPPER(name="H20", nic=50.0, ids=("2329",)),
+    _AMPERE_SXM(name="A100", nic=25.0, ids=("20b0", "20b1", "20b2", "20b5", "20f1")),
+    _AMPERE_SXM(name="A800", nic=25.0),
+    _AMPERE(name="A30", nvlinks=4, lane_rate=20.0, ids=("20b7",)),
+    _AMPERE_BRIDGED(name="A40", ids=("2235",)),
+    _AMPERE_BRIDGED(name="A10", ids=("2236",)),
+    _AMPERE(name="A10G", ids=("2237",)),
+    _AMPERE(name="A16"),
+    _AMPERE(name="A2"),
+    _AMPERE_BRIDGED(name="RTX A6000"),
+    _AMPERE_BRIDGED(name="RTX A5500"),
+    _AMPERE_BRIDGED(name="RTX A5000"),
+    _AMPERE_BRIDGED(name="RTX 3090", p2p=False),
+    _ADA(name="RTX 4090", p2p=False),
+    Model(name="RTX 5090", architecture=Architecture.BLACKWELL, pcie=5, p2p=False),
+    _ADA(name="L40S", ids=("26b9",)),
+    _ADA(name="L40", ids=("26b5",)),
+    _ADA(name="L20"),
+    _ADA(name="L4", ids=("27b8",)),
+    _VOLTA(name="V100", nic=6.25, ids=("1db1", "1db4", "1db5", "1db6", "1db8"), capability="70"),
+    _PASCAL(
+        name="P100",
+        nvlinks=4,
+        lane_rate=18.0,
+        nic=6.25,
+        ids=("15f7", "15f8", "15f9"),
+        capability="60",
+    ),
+    _PASCAL(name="P40"),
+    _PASCAL(name="P4"),
+    Model(name="T4", architecture=Architecture.TURING, pcie=3, ids=("1eb8",)),
+    Model(name="K80", architecture=Architecture.KEPLER, pcie=3),
+    Model(name="M60", architecture=Architecture.MAXWELL, pcie=3),
 )
+
+MODELS: Mapping[str, Model] = MappingProxyType({model.name: model for model in _ROWS})
 
 LANES_PER_GPU: Mapping[str, int] = MappingProxyType(
     {one.name: one.nvlinks for one in MODELS.values() if one.nvlinks is not None}

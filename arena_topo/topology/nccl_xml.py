@@ -19,6 +19,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations
 from typing import NoReturn
 from xml.parsers import expat
 
@@ -34,10 +35,9 @@ from arena_topo.topology import (
     Matrix,
     behind_nvswitch,
     common_model,
-    symmetric,
 )
 from arena_topo.topology.models import BY_CAPABILITY, BY_ID, model_of
-from arena_topo.topology.nvidia import Reading
+from arena_topo.topology.nvidia import Reading, linked
 
 MOST_CHARACTERS = 1_000_000
 """NCCL's largest files have some 15,000; anything near this is another file."""
@@ -55,18 +55,14 @@ class Element:
     tag: str
     attributes: Mapping[str, str]
     line: int
-    parent: Element | None = None
+    above: tuple[Element, ...] = ()
+    """The elements that hold this one, outermost first."""
     children: list[Element] = field(default_factory=list)
 
     @property
     def where(self) -> str:
         """The place as a person looks it up."""
         return f"line {self.line}"
-
-    @property
-    def above(self) -> tuple[Element, ...]:
-        """The elements that hold this one, outermost first."""
-        return () if self.parent is None else (*self.parent.above, self.parent)
 
     def get(self, name: str) -> str:
         """An attribute; empty where there is none."""
@@ -104,12 +100,11 @@ def parse_xml(text: str) -> Element:
     opened: list[Element] = []
 
     def start(tag: str, attributes: dict[str, str]) -> None:
-        parent = opened[-1] if opened else None
-        line = parser.CurrentLineNumber
-        one = Element(tag=tag, attributes=attributes, line=line, parent=parent)
+        line, above = parser.CurrentLineNumber, tuple(opened)
+        one = Element(tag=tag, attributes=attributes, line=line, above=above)
         if len(opened) >= MOST_LEVELS:
             one.refuse(f"more than {MOST_LEVELS} elements one in another")
-        (roots if parent is None else parent.children).append(one)
+        (opened[-1].children if opened else roots).append(one)
         opened.append(one)
 
     def end(_tag: str) -> None:
@@ -180,32 +175,39 @@ _BUS = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{1,2}):([0-9a-f]{1,2})\.([0-7]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Place:
-    """Where a device hangs: its NUMA node and the PCIe switches above it, outermost first."""
+class _Device:
+    """A GPU or a port, its PCIe slot, its NUMA node and the switches above it, outermost first."""
 
+    element: Element
+    slot: Element
     cpu: Element | None
     numa: int | None
     switches: tuple[Element, ...]
-    slot: Element | None
 
     @classmethod
-    def of(cls, slot: Element) -> _Place:
-        """The place of what stands in, or is, an element."""
+    def of(cls, element: Element, slot: Element) -> _Device:
+        """The device that an element tells of, in its slot."""
         cpu = next((one for one in reversed(slot.above) if one.tag == "cpu"), None)
         return cls(
+            element=element,
+            slot=slot,
             cpu=cpu,
             numa=None if cpu is None else cpu.number("numaid"),
             switches=tuple(one for one in slot.above if one.tag == "pci"),
-            slot=slot if slot.tag == "pci" else None,
         )
 
-    def path(self, other: _Place) -> Link:
+    @property
+    def nvlinks(self) -> tuple[Element, ...]:
+        """What the file says of its NVLinks; nothing where NCCL is to add the GPU itself."""
+        return tuple(self.element.all("nvlink")) if self.element.tag == "gpu" else ()
+
+    def path(self, other: _Device) -> Link:
         """The PCIe path between two devices in the words of nvidia-smi.
 
         Between two host bridges of one NUMA node it is NODE; the files do not tell host bridges
         apart, so paths through one of them (PHB) count as NODE too, which is never too good.
         """
-        if self.slot is not None and self.slot is other.slot:
+        if self.slot is other.slot:
             return Link(kind=LinkKind.PIX)
         if self.cpu is not other.cpu and (self.numa is None or self.numa != other.numa):
             return Link(kind=LinkKind.SYS)
@@ -218,19 +220,6 @@ class _Place:
             return Link(kind=LinkKind.NODE)
         crossed = len(self.switches) + len(other.switches) - 2 * shared + 1
         return Link(kind=LinkKind.PIX if crossed == 1 else LinkKind.PXB)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Device:
-    """A GPU of the file: the `gpu` element if there is one, and its PCIe slot."""
-
-    said: Element | None
-    slot: Element
-    place: _Place
-
-    @property
-    def element(self) -> Element:
-        return self.slot if self.said is None else self.said
 
 
 class _Topology:
@@ -246,11 +235,11 @@ class _Topology:
         devices = self.devices()
         own = model_of(model)
         gpus = tuple(
-            GPU(index=index, model=own or self.model(one), numa=one.place.numa)
+            GPU(index=index, model=own or self.model(one), numa=one.numa)
             for index, one in enumerate(devices)
         )
         links, switched = self.links(devices)
-        told = not self.lost and all(one.said is not None for one in devices)
+        told = not self.lost and all(one.element.tag == "gpu" for one in devices)
         found = Machine(
             name=name,
             gpus=gpus,
@@ -311,7 +300,7 @@ class _Topology:
                 )
             if index in indexes:
                 one.refuse(f"GPU {index} is there twice")
-            indexes[index] = _Device(said=one, slot=slot, place=_Place.of(slot))
+            indexes[index] = _Device.of(one, slot)
         return [indexes[index] for index in sorted(indexes)]
 
     def by_bus(self) -> list[_Device]:
@@ -322,10 +311,7 @@ class _Topology:
                 f"{slots[0].where}: the file gives GPUs no indexes and no NVLinks (NCCL adds them"
                 " when a job runs): numbered in the order of the bus, PCIe paths only"
             )
-        return [
-            _Device(said=None, slot=one, place=_Place.of(one))
-            for one in sorted(slots, key=self.bus)
-        ]
+        return [_Device.of(one, one) for one in sorted(slots, key=self.bus)]
 
     @staticmethod
     def bus(slot: Element) -> tuple[int, ...]:
@@ -340,8 +326,7 @@ class _Topology:
         device = one.slot.get("device").lower().removeprefix("0x")
         if one.slot.get("vendor").lower() == "0x10de" and device in BY_ID:
             return BY_ID[device]
-        linked = one.said is not None and any(one.said.all("nvlink"))
-        return BY_CAPABILITY.get(one.element.get("sm")) if linked else None
+        return BY_CAPABILITY.get(one.element.get("sm")) if one.nvlinks else None
 
     @staticmethod
     def generation(devices: Sequence[_Device]) -> int | None:
@@ -362,7 +347,7 @@ class _Topology:
         switch = [0] * len(devices)
         odd: dict[str, list[int]] = {}
         for index, one in enumerate(devices):
-            for lanes in one.said.all("nvlink") if one.said is not None else ():
+            for lanes in one.nvlinks:
                 count = self.lanes(lanes)
                 target = self.target(lanes, place)
                 if target is None:
@@ -377,23 +362,13 @@ class _Topology:
         for what, lines in odd.items():
             more = f" and {len(lines) - 1} more" if len(lines) > 1 else ""
             self.notes.append(f"line {lines[0]}{more}: {what} of an NVLink, which is not used")
-
-        def link(one: int, other: int) -> Link:
-            # A lane that only one end reports carries nothing.
-            lanes = min(direct[one][other], direct[other][one]) + min(switch[one], switch[other])
-            if lanes:
-                return Link(kind=LinkKind.NVLINK, lanes=lanes)
-            return devices[one].place.path(devices[other].place)
-
-        size = range(len(devices))
-        for i in size:
-            for j in range(i):
-                if direct[i][j] != direct[j][i]:
-                    self.notes.append(
-                        f"{devices[i].element.where}: GPU {i} says {direct[i][j]} NVLinks to GPU"
-                        f" {j}, which says {direct[j][i]}; the fewer count"
-                    )
-        return symmetric(len(devices), link), sum(1 for lanes in switch if lanes) > 1
+        for j, i in combinations(range(len(devices)), 2):
+            if direct[i][j] != direct[j][i]:
+                self.notes.append(
+                    f"{devices[i].element.where}: GPU {i} says {direct[i][j]} NVLinks to GPU"
+                    f" {j}, which says {direct[j][i]}; the fewer count"
+                )
+        return linked(direct, switch, lambda one, other: devices[one].path(devices[other]))
 
     @staticmethod
     def lanes(one: Element) -> int:
@@ -424,21 +399,21 @@ class _Topology:
             return tuple(
                 NIC(
                     name=one.get("name") or f"net{index}",
-                    attachment=self.attachment(_slot_of(one), devices),
+                    attachment=_attachment(one, _slot_of(one), devices),
                     speed=_speed(one),
                 )
                 for index, one in enumerate(nets)
             )
         cards = [one for one in self.root.all("pci") if one.get("class").startswith(_NETWORK)]
         return tuple(
-            NIC(name=one.get("busid"), attachment=self.attachment(one, devices))
+            NIC(name=one.get("busid"), attachment=_attachment(one, one, devices))
             for one in sorted(cards, key=self.bus)
         )
 
-    @staticmethod
-    def attachment(slot: Element, devices: Sequence[_Device]) -> tuple[Link, ...]:
-        place = _Place.of(slot)
-        return tuple(place.path(one.place) for one in devices)
+
+def _attachment(net: Element, slot: Element, gpus: Sequence[_Device]) -> tuple[Link, ...]:
+    port = _Device.of(net, slot)
+    return tuple(map(port.path, gpus))
 
 
 def _address(text: str) -> tuple[int, ...]:

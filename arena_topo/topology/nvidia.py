@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -85,6 +85,24 @@ def parse_topo(text: str, *, name: str = "machine", model: str | None = None) ->
         ),
         nvswitch=behind_nvswitch(model, links),
     )
+
+
+def linked(
+    direct: Sequence[Mapping[int, int]], switch: Sequence[int], path: Callable[[int, int], Link]
+) -> tuple[Matrix, bool]:
+    """The matrix of GPUs of which each says its NVLinks, and whether an NVSwitch joins some.
+
+    `direct` has the lanes of each to each other, `switch` those to switches; `path` is the PCIe
+    path of two that NVLinks do not join.
+    """
+
+    def link(one: int, other: int) -> Link:
+        # A lane that only one end reports carries nothing.
+        lanes = min(direct[one].get(other, 0), direct[other].get(one, 0))
+        lanes += min(switch[one], switch[other])
+        return Link(kind=LinkKind.NVLINK, lanes=lanes) if lanes else path(one, other)
+
+    return symmetric(len(direct), link), sum(1 for lanes in switch if lanes) > 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -296,16 +314,11 @@ def _nvml_links(nvml: Any, handles: Sequence[Any]) -> tuple[Matrix, bool]:
             if remote is not None and remote in place:
                 direct[index][place[remote]] += 1
 
-    def link(one: int, other: int) -> Link:
-        # A lane that only one end reports as up carries nothing.
-        lanes = min(direct[one][other], direct[other][one])
-        lanes += min(switch[one], switch[other])
-        if lanes:
-            return Link(kind=LinkKind.NVLINK, lanes=lanes)
+    def path(one: int, other: int) -> Link:
         level = _ask(nvml, "nvmlDeviceGetTopologyCommonAncestor", handles[one], handles[other])
         return Link(kind=_ANCESTORS.get(level, LinkKind.SYS))
 
-    return symmetric(len(handles), link), sum(1 for lanes in switch if lanes) > 1
+    return linked(direct, switch, path)
 
 
 def _address(pci: Any) -> tuple[int, int, int] | None:

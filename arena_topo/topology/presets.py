@@ -114,6 +114,20 @@ def _uniform(link: str, numa: str) -> str:
     return "\n".join(rows) + "\n"
 
 
+def _hgx(
+    model: str, link: str, *, pcie_generation: int | None = None, products: str | None = None
+) -> Preset:
+    """Eight GPUs behind an NVSwitch, which joins every two of them by the same link."""
+    return Preset(
+        summary=f"8 x {model} behind NVSwitch",
+        model=model,
+        matrix=_uniform(link, "00001111"),
+        pcie_generation=pcie_generation,
+        products=products,
+        nics=8,
+    )
+
+
 PRESETS: Mapping[str, Preset] = MappingProxyType(
     {
         "dgx-1-p100": Preset(
@@ -154,70 +168,22 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             products=r"A100-SXM4?-\d+GB",
             nics=4,
         ),
-        "hgx-a100": Preset(
-            summary="8 x A100 behind NVSwitch",
-            model="A100",
-            matrix=_uniform("NV12", "00001111"),
-            pcie_generation=4,
-            products=r"A100-SXM4?-\d+GB",
-            nics=8,
-        ),
+        "hgx-a100": _hgx("A100", "NV12", pcie_generation=4, products=r"A100-SXM4?-\d+GB"),
         # 8 of 12 links: 400 GB/s (topo -m of an A800 board shows NV8).
-        "hgx-a800": Preset(
-            summary="8 x A800 behind NVSwitch",
-            model="A800",
-            matrix=_uniform("NV8", "00001111"),
-            pcie_generation=4,
-            nics=8,
-        ),
-        "hgx-h100": Preset(
-            summary="8 x H100 behind NVSwitch",
-            model="H100",
-            matrix=_uniform("NV18", "00001111"),
-            pcie_generation=5,
-            products=r"H100(-SXM5)?-80GB-HBM\w+",
-            nics=8,
-        ),
-        "hgx-h200": Preset(
-            summary="8 x H200 behind NVSwitch",
-            model="H200",
-            matrix=_uniform("NV18", "00001111"),
-            pcie_generation=5,
-            products=r"H200(-SXM5)?(-141GB(-HBM\w+)?)?",
-            nics=8,
+        "hgx-a800": _hgx("A800", "NV8", pcie_generation=4),
+        "hgx-h100": _hgx("H100", "NV18", pcie_generation=5, products=r"H100(-SXM5)?-80GB-HBM\w+"),
+        "hgx-h200": _hgx(
+            "H200", "NV18", pcie_generation=5, products=r"H200(-SXM5)?(-141GB(-HBM\w+)?)?"
         ),
         # 8 of 18 links: 400 GB/s.
-        "hgx-h800": Preset(
-            summary="8 x H800 behind NVSwitch",
-            model="H800",
-            matrix=_uniform("NV8", "00001111"),
-            pcie_generation=5,
-            products=r"H800(-SXM5)?(-80GB(-HBM\w+)?)?",
-            nics=8,
+        "hgx-h800": _hgx(
+            "H800", "NV8", pcie_generation=5, products=r"H800(-SXM5)?(-80GB(-HBM\w+)?)?"
         ),
-        "hgx-h20": Preset(
-            summary="8 x H20 behind NVSwitch",
-            model="H20",
-            matrix=_uniform("NV18", "00001111"),
-            pcie_generation=5,
-            products=r"H20(-\d+GB)?(-HBM\w+)?",
-            nics=8,
+        "hgx-h20": _hgx("H20", "NV18", pcie_generation=5, products=r"H20(-\d+GB)?(-HBM\w+)?"),
+        "hgx-b200": _hgx(
+            "B200", "NV18", pcie_generation=5, products=r"B200(-SXM\d?)?(-\d+GB(-HBM\w+)?)?"
         ),
-        "hgx-b200": Preset(
-            summary="8 x B200 behind NVSwitch",
-            model="B200",
-            matrix=_uniform("NV18", "00001111"),
-            pcie_generation=5,
-            products=r"B200(-SXM\d?)?(-\d+GB(-HBM\w+)?)?",
-            nics=8,
-        ),
-        "hgx-b300": Preset(
-            summary="8 x B300 behind NVSwitch",
-            model="B300",
-            matrix=_uniform("NV18", "00001111"),
-            products=r"B300(-SXM\d?)?(-AC)?(-\d+GB(-HBM\w+)?)?",
-            nics=8,
-        ),
+        "hgx-b300": _hgx("B300", "NV18", products=r"B300(-SXM\d?)?(-AC)?(-\d+GB(-HBM\w+)?)?"),
         "gb200-nvl72": Preset(
             summary="4 x GB200, one tray of an NVL72",
             model="GB200",

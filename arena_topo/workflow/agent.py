@@ -26,7 +26,7 @@ from arena_topo.backends.kubelet import SOCKET, Device, Holder, PodResources
 from arena_topo.backends.kubernetes.connection import Connection
 from arena_topo.backends.kubernetes.publishing import Object, Report, Reports, publish
 from arena_topo.errors import ArenaError, NotFound, UnreadableTopology, UsageError
-from arena_topo.manifests.annotations import is_node_name
+from arena_topo.names import is_subdomain
 from arena_topo.topology import (
     GPU_RESOURCES,
     GPUSet,
@@ -77,7 +77,7 @@ class Agent:
         ack: bool = False,
         watch: Watch | None = None,
     ) -> None:
-        if not is_node_name(node):
+        if not is_subdomain(node):
             raise UsageError(
                 f"{node!r} is not a name that a node can have",
                 hint="set NODE_NAME to spec.nodeName by the downward API, or say --node",

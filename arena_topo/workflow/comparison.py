@@ -11,7 +11,7 @@ from arena_topo.bandwidth import Wire
 from arena_topo.errors import ArenaError, UsageError
 from arena_topo.job import MPIJob, PodShape
 from arena_topo.manifests import Plan
-from arena_topo.manifests.annotations import counted_on
+from arena_topo.manifests.forecast import counted_on
 from arena_topo.manifests.versions import ApiVersion
 from arena_topo.solver import Placement, Request, Unplaceable, Verdict, gang, unaware, valued
 from arena_topo.solver.classes import Index

@@ -14,7 +14,7 @@ from arena_topo.backends.dump import encoding
 from arena_topo.errors import ArenaError, UnreadableTopology, UsageError
 from arena_topo.escaping import one_line
 from arena_topo.files import STDIN, opened
-from arena_topo.manifests.annotations import is_node_name
+from arena_topo.names import is_subdomain
 from arena_topo.topology import (
     Knowledge,
     LinkKind,
@@ -204,7 +204,7 @@ _TABLE = 'make one: arena-topo logs JOB --nccl --bus-bandwidth; it looks like {"
 
 
 def _check(machine: Machine) -> None:
-    if not is_node_name(machine.name):
+    if not is_subdomain(machine.name):
         raise UsageError(
             f"{machine.name!r} is not a name that a node can have",
             hint="name the node: arena-topo topology publish NODE",

@@ -19,7 +19,7 @@ from arena_topo.bandwidth import Wire, rate_is_assumed
 from arena_topo.errors import AccessDenied, InvalidJob, UsageError
 from arena_topo.job import ConfigFile, MPIJob, PodShape, Toleration
 from arena_topo.manifests import Binding, Forecast, Guarantee, Mechanisms, Plan, render
-from arena_topo.manifests.annotations import forecast_of, valued_as
+from arena_topo.manifests.forecast import forecast_of, valued_as
 from arena_topo.manifests.versions import BEST, ApiVersion
 from arena_topo.solver import (
     PACK_ABOVE,

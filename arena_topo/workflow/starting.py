@@ -41,9 +41,10 @@ from arena_topo.manifests import (
     patches,
     pinning,
 )
-from arena_topo.manifests.annotations import forecast_of, job_of, requested
+from arena_topo.manifests.annotations import job_of, requested
 from arena_topo.manifests.binding import bind, double_booked, leaves_choice, taint_effects
 from arena_topo.manifests.claims import claims_of
+from arena_topo.manifests.forecast import forecast_of
 from arena_topo.solver import Placement, Proof, Unplaceable, Verdict
 from arena_topo.topology import Cluster, GPUSet, Node, NodeName, gpu_set
 from arena_topo.workflow import fairness

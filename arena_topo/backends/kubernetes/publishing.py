@@ -16,7 +16,7 @@ from typing import Any
 from arena_topo.backends import Publication, observed
 from arena_topo.backends.kubernetes.connection import CONFLICT, Connection
 from arena_topo.errors import AlreadyExists, ArenaError, ClusterError, NotFound, UsageError
-from arena_topo.manifests.annotations import is_node_name
+from arena_topo.names import is_subdomain
 from arena_topo.topology import GPUSet, Machine, configmap, published
 
 Object = dict[str, Any]
@@ -182,7 +182,7 @@ def _write(
 def _check(api: Connection, machine: Machine) -> None:
     """Refuse what no reader could use: another machine's links, or those of shared GPUs."""
     name = machine.name
-    if not is_node_name(name):
+    if not is_subdomain(name):
         raise UsageError(f"{name!r} is not a name that a node can have")
     try:
         found = api.get(f"/api/v1/nodes/{name}")

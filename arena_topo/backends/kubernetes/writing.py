@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -24,6 +23,7 @@ from arena_topo.errors import (
 from arena_topo.manifests import Manifest, Plan
 from arena_topo.manifests.serialize import object_name
 from arena_topo.manifests.versions import ApiVersion, version_of
+from arena_topo.names import is_subdomain
 
 Object = dict[str, Any]
 
@@ -355,7 +355,7 @@ def part(name: str) -> str:
 
     An empty name or a dot would make another path of it: deleting a job named "" deletes them all.
     """
-    if re.fullmatch(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", name) is None:
+    if not is_subdomain(name):
         raise UsageError(
             f"{name!r} is not a name that anything in a cluster can have",
             hint="names consist of lower case letters, digits, '-' and '.'",

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from arena_topo.bandwidth import BETWEEN_HOSTS, Estimate
 from arena_topo.errors import UsageError
-from arena_topo.manifests.annotations import counted_on, valued_as
+from arena_topo.manifests.forecast import counted_on, valued_as
 from arena_topo.output import EMULATED, guarantee, number
 from arena_topo.output.drawing import names
 from arena_topo.output.picture.figure import (

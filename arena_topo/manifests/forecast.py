@@ -1,0 +1,59 @@
+"""What to expect of a placement under its binding: what its pods get, and what is written of it."""
+
+from __future__ import annotations
+
+import math
+
+from arena_topo.bandwidth import Estimate
+from arena_topo.manifests import Binding, Forecast, Guarantee
+from arena_topo.manifests.annotations import parse_map, placement_map
+from arena_topo.solver import Placement, valued
+from arena_topo.topology import Cluster
+
+
+def valued_as(placement: Placement, cluster: Cluster | None, binding: Binding) -> Placement:
+    """The placement with what its pods get under a binding, which may keep them apart."""
+    shared = len(placement.nodes) < len(placement.assignments)
+    if shared and binding.separate is placement.joined and cluster is not None:
+        return valued(placement, cluster, joined=not binding.separate)
+    return placement
+
+
+def counted_on(placement: Placement, binding: Binding) -> Estimate | None:
+    """What pods can count on: where the kubelet picks the GPUs, it may pick the slowest."""
+    return placement.bandwidth if binding.guarantee is Guarantee.GPUS else placement.worst
+
+
+def forecast_of(placement: Placement, cluster: Cluster | None, binding: Binding) -> Forecast:
+    """What to expect of a placement: what these pods get, and what joined ones would."""
+    searched, placement = placement, valued_as(placement, cluster, binding)
+    usable = counted_on(placement, binding)
+    inside = placement.inside
+    # What is proven is proven of the pods that were searched for, and of the GPUs planned.
+    same = placement is searched
+    proven = same and usable == placement.bandwidth
+    return Forecast(
+        state="placed",
+        workers=parse_map(placement_map(placement)),
+        bus_bandwidth=None if inside is None else _short(inside.point),
+        usable=None if usable is None else _short(usable.point),
+        low=None if usable is None else _short(usable.low),
+        high=None if usable is None else _short(usable.high),
+        regime=None if usable is None else str(usable.regime),
+        limited_by=None if usable is None else str(usable.limited_by),
+        tier=placement.tier,
+        binding=binding.name,
+        guarantee=binding.guarantee.value,
+        confirmed=binding.confirmed,
+        optimal=placement.proof.optimal and proven,
+        bound=_short(placement.proof.bound)
+        if same and math.isfinite(placement.proof.bound)
+        else None,
+        emulated=cluster is not None and cluster.emulated,
+        assumed=usable is not None and bool(usable.assumed),
+    )
+
+
+def _short(gbps: float) -> float:
+    """GB/s in six digits, which is far more than is known."""
+    return float(f"{gbps:.6g}")
