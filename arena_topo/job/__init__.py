@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any, Self
 
 from arena_topo.errors import InvalidJob
 from arena_topo.flag import BY_KEY, Flag, flags_of, spelling
@@ -34,6 +34,7 @@ from arena_topo.names import is_dns_label
 __all__ = [
     "BY_KEY",
     "NAME_LIMIT",
+    "SKETCH",
     "WORKING_DIR",
     "BindingChoice",
     "Claim",
@@ -127,6 +128,9 @@ class SyncMode(StrEnum):
 
 NAME_LIMIT = 49
 """Characters a job name may have, so that the names of its pods stay legal (arena's limit)."""
+
+SKETCH = {"name": "job", "image": "local", "command": "true"}
+"""What stands for the fields that every job has, where it is only planned."""
 
 WORKING_DIR = "/root"
 """Where containers start unless told otherwise (arena's default)."""
@@ -472,6 +476,11 @@ class MPIJob:
         if flag.needs and value != default and not getattr(self, flag.needs):
             needed = spelling(flag.needs, flags_of(MPIJob)[flag.needs])
             raise InvalidJob(f"{name} needs {needed}", hint=f"add {needed}")
+
+    @classmethod
+    def sketch(cls, **fields: Any) -> Self:
+        """A job that is only planned: it needs no name, image or command."""
+        return cls(**SKETCH | fields)
 
     @property
     def total_gpus(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from arena_topo import workflow
@@ -11,15 +12,25 @@ from arena_topo.bandwidth import Wire
 from arena_topo.errors import ArenaError, UsageError
 from arena_topo.job import MPIJob, PodShape
 from arena_topo.manifests import Plan
-from arena_topo.manifests.forecast import counted_on
+from arena_topo.manifests.forecast import counted_on, valued_as
 from arena_topo.manifests.versions import ApiVersion
-from arena_topo.solver import Placement, Request, Unplaceable, Verdict, gang, unaware, valued
+from arena_topo.solver import (
+    Placement,
+    Reason,
+    Request,
+    Unplaceable,
+    Verdict,
+    gang,
+    unaware,
+    valued,
+)
 from arena_topo.solver.classes import Index
 from arena_topo.solver.nearest import once_empty
 from arena_topo.solver.refusal import emptied
-from arena_topo.topology import Cluster, Node
+from arena_topo.topology import Cluster, Node, NodeName
 from arena_topo.workflow import estimates
-from arena_topo.workflow.planning import check_preferred, seen
+from arena_topo.workflow.elsewhere import named, next_best
+from arena_topo.workflow.planning import built, check_preferred, seen, set_aside_for_topology
 from arena_topo.workflow.shape import fused
 
 RDMA_DEVICE = "rdma/hca"
@@ -43,8 +54,11 @@ class Comparison:
 class Proposal:
     """A plan, or why there is none, with all that a person needs to judge it.
 
-    `request` and `comparison`, both of the pods in the shape that was planned, are None for a job
-    that is not placed by topology.
+    `job` is as it was asked; without --gputopology `plan` is what it would get with it, and the
+    `comparison` what it gets. Where a person named the placement (`named`), `best` is the best that
+    fits now; a placement that cannot be had now is planned and `refused`. `rows` are the best
+    placement and the next best, where they were asked for. `request` and `comparison` are of the
+    pods in the shape that was planned; they are None for a job without GPUs.
     """
 
     job: MPIJob
@@ -55,10 +69,13 @@ class Proposal:
     refused: Unplaceable | None = None
     comparison: Comparison | None = None
     advice: tuple[str, ...] = ()
+    named: bool = False
+    best: Placement | None = None
+    rows: tuple[Placement, ...] = ()
 
     @property
     def verdict(self) -> Verdict | None:
-        """Whether the gang fits; None for a job that is not placed by topology."""
+        """Whether the gang fits; None for a job without GPUs."""
         if self.refused is not None:
             return self.refused.verdict
         return None if self.request is None else Verdict.PLACEABLE
@@ -91,34 +108,108 @@ def propose(
     namespace: str,
     api: ApiVersion | None = None,
     cluster: Cluster | None = None,
+    on: str = "",
+    top: int = 1,
 ) -> Proposal:
-    """Plan a job as `workflow.plan` does, and compare; a refusal is part of the answer here."""
-    if not job.gputopology:
+    """Plan a job as `workflow.plan` does, and compare; a refusal is part of the answer here.
+
+    `on` is a placement to value instead of the best, as `elsewhere.named` reads it. `top` is how
+    many placements are listed, the best among them. A job without --gputopology is planned as if
+    it had it. UsageError where there is nothing to place on, or of `elsewhere.named`.
+    """
+    if not (job.gputopology or job.gpus):
         plan = workflow.plan(job, backend, namespace=namespace, api=api, cluster=cluster)
         return Proposal(job=job, namespace=namespace, cluster=cluster, plan=plan)
+    asked, job = job, replace(job, gputopology=True)
     if cluster is None and backend is not None:
         cluster = seen(job, backend, namespace)
     cluster = _seen(backend, cluster)
-    found = Proposal(job=job, namespace=namespace, cluster=cluster)
+    found = Proposal(job=asked, namespace=namespace, cluster=cluster)
+    set_aside = (
+        {} if asked.gputopology or _native(backend) else set_aside_for_topology(job, cluster)
+    )
     try:
         plan = workflow.plan(job, backend, namespace=namespace, api=api, cluster=cluster)
     except Unplaceable as refused:
+        if on:
+            return _named(found, on, job, backend, api=api, best=None, set_aside=set_aside)
         shape = fused(job, cluster, backend, api=api, later=True)
         request = workflow.request_of(shape, cluster, backend, api=api)
-        seen_as = compare(request, cluster)
+        seen_as = compare(request, cluster, set_aside)
         return replace(found, refused=refused, request=request, comparison=seen_as)
+    if on:
+        return _named(found, on, job, backend, api=api, best=plan, set_aside=set_aside)
     request = _as_bound(plan)
     advice = (
         _fused(plan, job, backend, namespace=namespace, cluster=cluster),
         _rdma(plan, cluster),
     )
+    assert plan.placement is not None
     return replace(
         found,
         plan=plan,
         request=request,
-        comparison=compare(request, cluster),
+        comparison=compare(request, cluster, set_aside),
         advice=tuple(filter(None, advice)),
+        rows=next_best(request, cluster, _valued(plan, cluster), top) if top > 1 else (),
     )
+
+
+def _named(
+    found: Proposal,
+    on: str,
+    job: MPIJob,
+    backend: Backend | None,
+    *,
+    api: ApiVersion | None,
+    best: Plan | None,
+    set_aside: Mapping[NodeName, Reason],
+) -> Proposal:
+    """A proposal of the placement that a person names, beside the best plan, if there is one."""
+    cluster = _seen(backend, found.cluster)
+    top = None if best is None else best.placement
+    asked = named(on, job, cluster, backend, api=api, best=top)
+    plan = built(
+        asked.job,
+        backend,
+        namespace=found.namespace,
+        api=api,
+        cluster=cluster,
+        request=asked.request,
+        placement=asked.placement,
+    )
+    refused = None
+    if asked.hindrances:
+        refused = Unplaceable(
+            f"{job.name} cannot have this placement now",
+            verdict=Verdict.NOT_NOW,
+            refusals=(),
+            why="; ".join(asked.hindrances),
+            nearest="without --on it gets the best GPUs that are free" if best else None,
+        )
+    request = _as_bound(plan)
+    return replace(
+        found,
+        plan=plan,
+        refused=refused,
+        request=request,
+        comparison=compare(request, cluster, set_aside),
+        named=True,
+        best=None if best is None else _valued(best, cluster),
+    )
+
+
+def _valued(plan: Plan, cluster: Cluster) -> Placement:
+    """The placement of a plan with what its pods get as they are bound."""
+    assert plan.placement is not None
+    if plan.binding is None:
+        return plan.placement
+    return valued_as(plan.placement, cluster, plan.binding)
+
+
+def _native(backend: Backend | None) -> bool:
+    """Whether an engine itself gives GPUs to jobs, to all alike."""
+    return backend is not None and backend.binding is not None
 
 
 def _as_bound(plan: Plan) -> Request:
@@ -168,14 +259,18 @@ def count_only(job: MPIJob, backend: Backend | None, cluster: Cluster | None = N
     )
 
 
-def compare(request: Request, cluster: Cluster) -> Comparison:
+def compare(
+    request: Request, cluster: Cluster, set_aside: Mapping[NodeName, Reason] | None = None
+) -> Comparison:
     """What the empty cluster would allow, and what schedulers that only count would do now.
 
-    Who only counts GPUs knows no bandwidth to keep to.
+    Who only counts GPUs knows no bandwidth to keep to. `set_aside` are the nodes that a job without
+    --gputopology may not use, where the job is of this kind.
     """
     index = Index(emptied(cluster))
     best = gang.best(request, index)
-    counted = replace(request, min_bandwidth=0.0)
+    excluded = set_aside or request.excluded
+    counted = replace(request, min_bandwidth=0.0, excluded=excluded)
     return Comparison(
         best_empty=None if best is None else gang.placement(request, index, best),
         first_fit=unaware.first_fit(counted, cluster),
