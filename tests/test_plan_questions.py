@@ -14,7 +14,7 @@ from arena_topo.manifests.annotations import placement_map
 from arena_topo.output import plan as screen_of
 from arena_topo.solver import Request, Verdict, gang, place
 from arena_topo.solver.classes import Index
-from arena_topo.topology import Tier, gpu_set
+from arena_topo.topology import Tier, gpu_set, presets
 from arena_topo.workflow import comparison, elsewhere
 
 HERE = Path(__file__).parent
@@ -270,3 +270,37 @@ def test_no_line_is_longer_than_the_screen_is_wide(width, asked):
         asked = {"on": placement_map(proposed(world, workers=5, gpus=8).plan.placement)}
     text = screen_of.text(proposed(world, workers=5, gpus=8, **asked), width=width)
     assert max(map(len, text.splitlines())) <= width
+
+
+# ---------------------------------------------------------------- the other shapes
+
+
+def with_rdma(at):
+    return node(f"hgx-{at}", presets.machine("hgx-h100", f"hgx-{at}"), rdma="rdma/hca")
+
+
+def test_workers_on_nodes_of_their_own_are_told_what_one_pod_would_give():
+    """Four H100 nodes with RDMA: apart they are faster than beside each other, but not than one."""
+    world = cluster(*(with_rdma(at) for at in range(4)))
+    found = proposed(world, workers=4, gpus=1, rdma=True)
+    (advice,) = found.advice
+    assert advice.startswith("--pod-shape fused (1 pod of 4 workers) would give ")
+    fused = proposed(world, workers=4, gpus=1, rdma=True, pod_shape=PodShape.FUSED)
+    assert fused.plan.forecast.usable > found.plan.forecast.usable
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "mpirun -npernode 1 python train.py",
+        "mpirun --map-by ppr:1:node train",
+        "mpirun -H a,b train",
+        "/usr/bin/mpirun --rankfile=ranks train",
+        "cd /src && horovodrun -np 4 -H a:1,b:1 python train.py",
+        "mpiexec.hydra -ppn 1 train",
+    ],
+)
+def test_no_other_shape_is_advised_where_the_command_says_where_ranks_run(command):
+    world = cluster(node("hgx-0", HGX, dedicated=True))
+    assert proposed(world, workers=4, gpus=1).advice != ()
+    assert proposed(world, workers=4, gpus=1, command=command).advice == ()

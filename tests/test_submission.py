@@ -150,6 +150,26 @@ def with_rdma(world: World) -> None:
             found.thing["status"]["allocatable"]["rdma/hca"] = "1"
 
 
+@pytest.mark.parametrize(
+    ("command", "shape"), [("mpirun", "fused"), ("mpirun -npernode 1", "shared")]
+)
+def test_a_plan_names_shared_pods_where_the_command_says_how_many_ranks_a_pod_has(
+    world: World, command: str, shape: str
+) -> None:
+    with world.api.lock:
+        for found in world.api.tables["nodes"].values():
+            found.thing["metadata"].setdefault("labels", {})[published.SCHEDULE_LABEL] = "topology"
+    job = MPIJob(
+        name="j", image="i", command=f"{command} true", workers=4, gpus=1, gputopology=True
+    )
+    found = comparison.propose(job, world.backend, namespace="default")
+    assert found.plan is not None
+    (advice,) = found.advice
+    assert advice.startswith(f"--pod-shape {shape} ")
+    assert " would give 76.8 GB/s (" in advice
+    assert ("hostIPC" in advice) is (shape == "shared")
+
+
 def test_a_submitter_hears_what_would_give_the_pods_more(world: World) -> None:
     with_rdma(world)
     (rdma,) = world.submit(workers=2, gpus=8).advice

@@ -28,10 +28,9 @@ from arena_topo.solver.classes import Index
 from arena_topo.solver.nearest import once_empty
 from arena_topo.solver.refusal import emptied
 from arena_topo.topology import Cluster, Node, NodeName
-from arena_topo.workflow import estimates
+from arena_topo.workflow import estimates, shape
 from arena_topo.workflow.elsewhere import named, next_best
 from arena_topo.workflow.planning import built, check_preferred, seen, set_aside_for_topology
-from arena_topo.workflow.shape import fused
 
 RDMA_DEVICE = "rdma/hca"
 """What --rdma asks for."""
@@ -133,15 +132,15 @@ def propose(
     except Unplaceable as refused:
         if on:
             return _named(found, on, job, backend, api=api, best=None, set_aside=set_aside)
-        shape = fused(job, cluster, backend, api=api, later=True)
-        request = workflow.request_of(shape, cluster, backend, api=api)
+        shaped = shape.fused(job, cluster, backend, api=api, later=True)
+        request = workflow.request_of(shaped, cluster, backend, api=api)
         seen_as = compare(request, cluster, set_aside)
         return replace(found, refused=refused, request=request, comparison=seen_as)
     if on:
         return _named(found, on, job, backend, api=api, best=plan, set_aside=set_aside)
     request = _as_bound(plan)
     advice = (
-        _fused(plan, job, backend, namespace=namespace, cluster=cluster),
+        _other_shape(plan, job, backend, namespace=namespace, cluster=cluster),
         _rdma(plan, cluster),
     )
     assert plan.placement is not None
@@ -297,6 +296,8 @@ def _fused_there(plan: Plan, cluster: Cluster) -> str | None:
     loads = set(Counter(one.node for one in placement.assignments).values())
     if not binding.separate or plan.job.pod_shape is PodShape.FUSED or len(loads) > 1:
         return None
+    if not shape.allows(plan.job, PodShape.FUSED):
+        return None
     [together] = loads
     joined = valued(placement, cluster, joined=True)
     found = counted_on(joined, binding)
@@ -352,37 +353,60 @@ def _told(node: Node) -> bool:
     return bool(node.machine.nics) and not node.machine.nics_assumed
 
 
-def _fused(
+def _other_shape(
     plan: Plan, job: MPIJob, backend: Backend | None, *, namespace: str, cluster: Cluster
 ) -> str | None:
-    """What fused pods could use, where pods that share a node slow each other down."""
-    placement, binding, forecast = plan.placement, plan.binding, plan.forecast
-    if placement is None or binding is None or forecast is None or forecast.usable is None:
+    """What pods of another shape could use, on whatever nodes, where that is a higher band.
+
+    Fused pods ask for nothing of the cluster, so `shared` is named only where it gives more.
+    """
+    forecast, binding = plan.forecast, plan.binding
+    if forecast is None or forecast.usable is None or binding is None or not binding.separate:
         return None
-    together = max(Counter(one.node for one in placement.assignments).values())
-    if not binding.separate or together == 1 or job.pod_shape is PodShape.FUSED:
+    if job.pod_shape is PodShape.FUSED or job.workers == 1:
         return None
-    try:
-        other = workflow.plan(
-            replace(job, pod_shape=PodShape.FUSED),
-            backend,
-            namespace=namespace,
-            api=plan.api,
-            cluster=cluster,
+    words, least = None, forecast.usable
+    for pods in (PodShape.FUSED, PodShape.SHARED):
+        if pods is job.pod_shape or not shape.allows(job, pods):
+            continue
+        asked = replace(job, pod_shape=pods)
+        if pods is PodShape.SHARED and not _reaches(asked, backend, plan.api, cluster, least):
+            continue
+        try:
+            other = workflow.plan(
+                asked, backend, namespace=namespace, api=plan.api, cluster=cluster
+            )
+        except ArenaError:
+            # What cannot be planned in another shape is no advice.
+            continue
+        found = other.forecast
+        if found is None or found.usable is None or not _faster(found.usable, least):
+            continue
+        least = found.usable
+        gives = _words(estimates.recorded(found), found.usable, other.placement)
+        words = (
+            _said(job, other.job.workers, gives)
+            if pods is PodShape.FUSED
+            else f"--pod-shape shared would give {gives}, where the namespace allows hostIPC"
         )
+    return words
+
+
+def _reaches(
+    job: MPIJob, backend: Backend | None, api: ApiVersion, cluster: Cluster, than: float
+) -> bool:
+    """Whether pods that share could be faster at all; that costs no question to the cluster."""
+    try:
+        request = workflow.request_of(job, cluster, backend, api=api)
     except ArenaError:
-        # What cannot be planned in another shape is no advice.
-        return None
-    usable = other.forecast.usable if other.forecast is not None else None
-    if other.forecast is None or usable is None or not _faster(usable, forecast.usable):
-        return None
-    words = _words(estimates.recorded(other.forecast), usable, other.placement)
-    return _said(job, other.job.workers, words)
+        return False
+    found = gang.best(request, Index(cluster))
+    return found is not None and _faster(found.bandwidth, than)
 
 
 def _said(job: MPIJob, pods: int, words: str) -> str:
-    shape = f"{pods} pod{'s' * (pods != 1)} of {job.workers // pods} workers"
-    return f"--pod-shape fused ({shape}) would give {words}"
+    many = f"{pods} pod{'s' * (pods != 1)} of {job.workers // pods} workers"
+    return f"--pod-shape fused ({many}) would give {words}"
 
 
 def _seen(backend: Backend | None, cluster: Cluster | None) -> Cluster:

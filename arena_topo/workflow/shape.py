@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from arena_topo.backends import Backend
@@ -99,6 +99,34 @@ _ELSEWHERE = (
 """Options after which the slots of the workers are not what counts."""
 
 
+_PLACING = frozenset(
+    {
+        *("N", "npernode", "pernode", "npersocket", "ppn", "perhost", "hosts", "rankfile", "rf"),
+        *("H", "host", "hostfile", "machinefile", "default-hostfile", "app", "f"),
+    }
+)
+"""Options that say where ranks run, or how many a pod gets: of Open MPI, MPICH, Intel, Horovod."""
+
+
+def fixes_ranks(command: str) -> bool:
+    """Whether a command says where its ranks run, so that pods of another size would break it.
+
+    What a script that it calls says is not seen.
+    """
+    for words in _launches(command, _LAUNCHERS | {"horovodrun"}):
+        if any("ppr" in word.lower() for word in words):
+            return True
+        names = (word.lstrip("-").partition("=")[0] for word in words if word.startswith("-"))
+        if not _PLACING.isdisjoint(names):
+            return True
+    return False
+
+
+def allows(job: MPIJob, pods: PodShape) -> bool:
+    """Whether the command of a job runs the same in pods of a shape."""
+    return pods is not PodShape.FUSED or not fixes_ranks(job.command)
+
+
 def ranks(command: str) -> int | None:
     """How many ranks a command starts, where it says so beyond doubt; else None.
 
@@ -124,7 +152,7 @@ def ranks(command: str) -> int | None:
     return int(number) if plain else None
 
 
-def _launches(command: str) -> Iterator[list[str]]:
+def _launches(command: str, launchers: Collection[str] = _LAUNCHERS) -> Iterator[list[str]]:
     """The words after each mpirun of a shell command; none where it cannot be split."""
     lexer = shlex.shlex(command.replace("\\\n", " "), posix=True, punctuation_chars="();<>|&\n")
     lexer.whitespace = " \t\r"
@@ -141,7 +169,7 @@ def _launches(command: str) -> Iterator[list[str]]:
             continue
         while simple and _BEFORE.fullmatch(simple[0]):
             simple.pop(0)
-        if simple and simple[0].rpartition("/")[2] in _LAUNCHERS:
+        if simple and simple[0].rpartition("/")[2] in launchers:
             yield simple[1:]
         simple = []
 
