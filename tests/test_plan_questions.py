@@ -192,7 +192,8 @@ def test_the_next_best_are_listed_with_their_gpus_best_first(plan):
 def test_rows_differ_in_their_nodes_and_none_is_better_than_the_one_above(world, workers, gpus):
     found = proposed(world, workers=workers, gpus=gpus, top=6)
     if found.plan is None:
-        pytest.skip("it does not fit")
+        assert found.refused is not None
+        return
     rows = found.rows
     assert [one.assignments for one in rows[:1]] == [found.plan.placement.assignments]
     assert len({frozenset(one.nodes) for one in rows}) == len(rows)
@@ -270,6 +271,35 @@ def test_no_line_is_longer_than_the_screen_is_wide(width, asked):
         asked = {"on": placement_map(proposed(world, workers=5, gpus=8).plan.placement)}
     text = screen_of.text(proposed(world, workers=5, gpus=8, **asked), width=width)
     assert max(map(len, text.splitlines())) <= width
+
+
+# ---------------------------------------------------------------- --pod-shape auto
+
+
+@pytest.mark.parametrize("source", ["flag", "settings", "profile", "job file"])
+def test_auto_says_first_into_how_many_pods_the_workers_go(capfd, tmp_path, monkeypatch, source):
+    settings, job = tmp_path / "settings.toml", tmp_path / "job.yaml"
+    job.write_text("pod-shape: auto\n" if source == "job file" else "workers: 4\n")
+    settings.write_text(
+        {
+            "settings": '[submit]\npod-shape = "auto"\n',
+            "profile": '[profile.lab.submit]\npod-shape = "auto"\n',
+        }.get(source, "")
+    )
+    monkeypatch.setenv("ARENA_TOPO_SETTINGS", str(settings))
+    argv = ["plan", "mpi", "--workers=4", "--gpus=1", "--gputopology", f"--state={TWO_DGX_1}"]
+    argv += {
+        "flag": ["--pod-shape=auto"],
+        "profile": ["--profile=lab"],
+        "job file": [f"--file={job}"],
+    }.get(source, [])
+    code = cli.run(argv)
+    out = capfd.readouterr().out
+    assert code == 0
+    assert out.startswith("job: 4 workers x 1 GPU can be placed now in 1 pod of 4, on one node\n")
+    assert cli.run([*argv, "-o=json"]) == 0
+    said = json.loads(capfd.readouterr().out)
+    assert (said["podShape"], said["askedPodShape"]) == ("fused", "auto")
 
 
 # ---------------------------------------------------------------- the other shapes

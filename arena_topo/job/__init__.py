@@ -100,6 +100,8 @@ class PodShape(StrEnum):
     """One pod for several workers, the same number of them in each."""
     SHARED = "shared"
     """A pod for each worker; they share IPC and see each other's GPUs."""
+    AUTO = "auto"
+    """Fused where that gives more and is possible, else separate; decided at creation."""
 
 
 class NodeLoss(StrEnum):
@@ -254,7 +256,8 @@ class MPIJob:
         PodShape,
         _chosen(
             help="Workers of a node: a pod each (separate), several in one pod (fused), or a pod"
-            " each that share IPC and GPUs (shared)."
+            " each that share IPC and GPUs (shared). auto: fused where the pods get more by it and"
+            " the command does not say where ranks run, else separate.",
         ),
     ] = PodShape.SEPARATE
     gang_timeout: Annotated[
@@ -473,7 +476,9 @@ class MPIJob:
             raise InvalidJob(f"{name} is invalid", why=f"{value:g} is less than {flag.at_least}")
         if isinstance(value, int) and value > _MOST:
             raise InvalidJob(f"{name} is invalid", why=f"{value} is more than {_MOST}")
-        if flag.needs and value != default and not getattr(self, flag.needs):
+        # A site may set `auto` for all jobs: where nothing is placed there is nothing to choose.
+        means = value not in {default, PodShape.AUTO}
+        if flag.needs and means and not getattr(self, flag.needs):
             needed = spelling(flag.needs, flags_of(MPIJob)[flag.needs])
             raise InvalidJob(f"{name} needs {needed}", hint=f"add {needed}")
 

@@ -132,7 +132,7 @@ def propose(
     except Unplaceable as refused:
         if on:
             return _named(found, on, job, backend, api=api, best=None, set_aside=set_aside)
-        shaped = shape.fused(job, cluster, backend, api=api, later=True)
+        shaped = shape.shaped(job, cluster, backend, api=api, later=True)
         request = workflow.request_of(shaped, cluster, backend, api=api)
         seen_as = compare(request, cluster, set_aside)
         return replace(found, refused=refused, request=request, comparison=seen_as)
@@ -363,7 +363,7 @@ def _other_shape(
     forecast, binding = plan.forecast, plan.binding
     if forecast is None or forecast.usable is None or binding is None or not binding.separate:
         return None
-    if job.pod_shape is PodShape.FUSED or job.workers == 1:
+    if job.pod_shape in {PodShape.FUSED, PodShape.AUTO} or job.workers == 1:
         return None
     words, least = None, forecast.usable
     for pods in (PodShape.FUSED, PodShape.SHARED):

@@ -108,8 +108,8 @@ def _wrong(why: str) -> UsageError:
 
 def _shaped(job: MPIJob, pods: int, api: ApiVersion) -> MPIJob:
     """The job in so many pods; UsageError where it has another number of them."""
-    if job.pod_shape is PodShape.FUSED and job.workers % pods == 0:
-        return shape.merged(job, job.workers // pods, api)
+    if job.pod_shape in {PodShape.FUSED, PodShape.AUTO} and job.workers % pods == 0:
+        return shape.chosen(job, job.workers // pods, api)
     if pods != job.workers:
         asked = f"{job.workers} {'are' if job.workers != 1 else 'is'} asked for"
         raise _wrong(f"it names {pods} worker{'s' * (pods != 1)}, and {asked}")

@@ -73,7 +73,7 @@ def plan(
             raise nothing_to_place_on()
         cluster = seen(job, backend, namespace)
     check_preferred(job, cluster, backend)
-    job = shape.fused(job, cluster, backend, api=api)
+    job = shape.shaped(job, cluster, backend, api=api)
     request = request_of(job, cluster, backend, api=api)
     placement = placed(job, request, cluster)
     plan = built(
