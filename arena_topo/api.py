@@ -144,12 +144,16 @@ def plan(
     namespace: str | None = None,
     state: Sequence[str] = (),
     api_version: ApiVersion | VersionName | None = None,
+    on: str = "",
+    top: int = 1,
     tell: Tell = unheard,
 ) -> Proposal:
     """Say where the workers of a job would go, and how good that is; nothing is created.
 
-    `state` are files of `kubectl get ... -o json` to place on instead of an engine's cluster. That
-    a gang does not fit is part of the answer: `verdict`, and the Unplaceable in `refused`.
+    `MPIJob.sketch` makes a job that needs no name, image or command. `state` are files of
+    `kubectl get ... -o json` to place on instead of an engine's cluster. `on` is a placement to
+    value instead of the best (`node-a/0,3;node-b/1,2`), `top` how many of the best are in `rows`.
+    That a gang does not fit is part of the answer: `verdict`, and the Unplaceable in `refused`.
     """
     from arena_topo.workflow import comparison  # noqa: PLC0415 - reads the solver
 
@@ -157,7 +161,13 @@ def plan(
     found = opening.world(job, _reach(options, namespace), state=_words(state), tell=tell)
     try:
         return comparison.propose(
-            job, found.backend, namespace=found.namespace, api=api, cluster=found.cluster
+            job,
+            found.backend,
+            namespace=found.namespace,
+            api=api,
+            cluster=found.cluster,
+            on=on,
+            top=top,
         )
     finally:
         if found.backend is not None:

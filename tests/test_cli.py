@@ -272,10 +272,10 @@ def test_a_plan_that_fits_later_but_not_now_ends_with_3(arena, world):
     ]
 
 
-def test_a_plan_of_an_ordinary_job_says_that_it_is_not_placed(arena, world):
+def test_a_plan_of_a_job_without_gpus_says_that_it_asks_for_none(arena, world):
     code, out, err = arena("plan", "mpi", "--name=demo", "--image=i", "c")
     assert (code, out) == (0, "")
-    assert err == "The job demo is not placed: add --gputopology.\n"
+    assert err == "The job demo asks for no GPUs: add --gpus N.\n"
     assert not world.plans
 
 

@@ -530,13 +530,22 @@ def test_a_gang_without_a_place_is_refused_as_ever_and_not_drawn(arena):
     assert "error:" in err
 
 
-def test_a_job_that_is_not_placed_by_topology_has_no_picture(arena):
-    job = ("--name=j", "--workers=2", "--gpus=1", "--image=i")
+def test_a_named_placement_is_drawn_though_its_gpus_are_in_use(arena):
+    state = f"--state={ROOT / 'tests' / 'dumps' / 'two-dgx-1.json'}"
+    argv = ("--workers=1", "--gpus=2", state, "--on=dgx-0/2,3", "-o", "svg")
+    code, out, err = arena("plan", "mpi", *argv)
+    assert code == 3
+    assert out.startswith("<svg")
+    assert "GPU 3 of dgx-0 is in use" in err
+
+
+def test_a_job_without_gpus_has_no_picture(arena):
+    job = ("--name=j", "--workers=2", "--image=i")
     state = f"--state={PICTURES / 'dgx-1.yaml'}"
     code, out, err = arena("plan", "mpi", *job, state, "-o", "svg", "true")
     assert (code, out) == (2, "")
     assert "there is no placement of j to draw" in err
-    assert "add --gputopology" in err
+    assert "add --gpus N" in err
 
 
 def test_counting_alone_has_no_picture(arena):

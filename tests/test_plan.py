@@ -417,10 +417,10 @@ def test_a_single_gpu_has_no_bandwidth_in_json(plan):
     assert said["proof"] == {"optimal": True, "bound": None}
 
 
-def test_a_job_that_topology_does_not_place_has_no_verdict(plan):
-    code, out, err = plan(TWO_DGX_1, 2, 1, "--gputopology=false", "-o=json")
+def test_a_job_without_gpus_has_no_verdict(plan):
+    code, out, err = plan(TWO_DGX_1, 2, 0, "--gputopology=false", "-o=json")
     assert (code, json.loads(out)["verdict"]) == (0, None)
-    assert err == "The job demo is not placed: add --gputopology.\n"
+    assert err == "The job demo asks for no GPUs: add --gpus N.\n"
 
 
 # ---------------------------------------------------------------- what it is measured against

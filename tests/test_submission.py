@@ -19,12 +19,13 @@ from arena_topo import workflow
 from arena_topo.backends import Options, Phase
 from arena_topo.backends.kubernetes import engine as kubernetes
 from arena_topo.errors import ArenaError, ClusterError, NotFound, NotPossible
-from arena_topo.job import KeyValue, MPIJob
+from arena_topo.job import KeyValue, MPIJob, PodShape
 from arena_topo.manifests import FORECAST, GATE, MAP, STATE, TRIES, install
 from arena_topo.manifests.annotations import parse_map
 from arena_topo.solver import Unplaceable
 from arena_topo.topology import presets, published
 from arena_topo.workflow import assembling, comparison, gathering, submission
+from arena_topo.workflow.again import same
 
 
 @dataclass(slots=True)
@@ -148,6 +149,41 @@ def with_rdma(world: World) -> None:
         for found in world.api.tables["nodes"].values():
             found.thing["metadata"].setdefault("labels", {})["topology.kubernetes.io/zone"] = "z"
             found.thing["status"]["allocatable"]["rdma/hca"] = "1"
+
+
+@pytest.mark.parametrize(
+    ("command", "shape"), [("mpirun", "fused"), ("mpirun -npernode 1", "shared")]
+)
+def test_a_plan_names_shared_pods_where_the_command_says_how_many_ranks_a_pod_has(
+    world: World, command: str, shape: str
+) -> None:
+    with world.api.lock:
+        for found in world.api.tables["nodes"].values():
+            found.thing["metadata"].setdefault("labels", {})[published.SCHEDULE_LABEL] = "topology"
+    job = MPIJob(
+        name="j", image="i", command=f"{command} true", workers=4, gpus=1, gputopology=True
+    )
+    found = comparison.propose(job, world.backend, namespace="default")
+    assert found.plan is not None
+    (advice,) = found.advice
+    assert advice.startswith(f"--pod-shape {shape} ")
+    assert " would give 76.8 GB/s (" in advice
+    assert ("hostIPC" in advice) is (shape == "shared")
+
+
+def test_a_gang_of_auto_runs_in_fewer_pods_and_is_the_same_request_again(world: World) -> None:
+    with world.api.lock:
+        for found in world.api.tables["nodes"].values():
+            found.thing["metadata"].setdefault("labels", {})[published.SCHEDULE_LABEL] = "topology"
+    asked = {"workers": 4, "gpus": 1, "pod_shape": PodShape.AUTO}
+    made = world.submit(**asked).plan.job
+    assert (made.workers, made.gpus) == (1, 4)
+    world.whole(workers=1)
+    assert world.notes()["arena-topo.io/asked-pod-shape"] == "auto"
+    again = MPIJob(
+        name="gang", command="mpirun true", image="fine", gputopology=True, gang=True, **asked
+    )
+    assert same(again, world.backend, namespace="default")
 
 
 def test_a_submitter_hears_what_would_give_the_pods_more(world: World) -> None:

@@ -62,7 +62,7 @@ def forecast(
         PodShape,
         Flag(
             help="A pod for each GPU, which NCCL takes for a host (separate), or one host for the"
-            " GPUs of a node (fused, shared).",
+            " GPUs of a node (the others).",
             panel=PANEL,
         ),
     ] = PodShape.SHARED,

@@ -41,7 +41,7 @@ from arena_topo.cli.terminal import columns, draws
 from arena_topo.errors import AlreadyExists, UsageError
 from arena_topo.escaping import one_line
 from arena_topo.flag import Flag
-from arena_topo.job import MPIJob
+from arena_topo.job import SKETCH, MPIJob
 from arena_topo.manifests import Manifest, Plan
 from arena_topo.manifests.serialize import object_name, to_json, to_yaml
 from arena_topo.manifests.versions import ApiVersion
@@ -322,13 +322,46 @@ def _taken(job: MPIJob, exists: Exists, backend: Backend, plan: Plan) -> str | N
     return f"The Job {job.name} is there already, with the very same request: nothing would change."
 
 
+def _sketched(command: Callable[..., None]) -> Callable[..., None]:
+    """Fill in what a question about GPUs needs no answer to."""
+
+    @wraps(command)
+    def sketched(**values: Any) -> None:
+        left_open = {name: text for name, text in SKETCH.items() if not values.get(name)}
+        command(**values | left_open)
+
+    return sketched
+
+
+_Top = Annotated[
+    int,
+    Flag(
+        help="List the best N placements: each is the best without the nodes of those above it, or,"
+        " where these leave too few GPUs, without one node more.",
+        panel=PANEL,
+        at_least=1,
+    ),
+]
+
+
 @_named
+@_sketched
 @spread
 def plan_mpi(
     job: MPIJob,
     offline: Offline,
     everywhere: Globals,
     *,
+    on: Annotated[
+        str,
+        Flag(
+            help="Value this placement instead of the best: the node and the GPUs of each worker."
+            " GPUs may be in use.",
+            panel=PANEL,
+            metavar="NODE/GPU,GPU;...",
+        ),
+    ] = "",
+    top: _Top = 1,
     count_only: Annotated[
         bool,
         Flag(help="Only count how many such gangs fit; choose no GPUs.", panel=PANEL),
@@ -342,14 +375,9 @@ def plan_mpi(
     from arena_topo.output import plan as plans  # noqa: PLC0415 - reads the solver
     from arena_topo.workflow import comparison  # noqa: PLC0415 - the verbs load what they need
 
+    _check_questions(on, top, count_only=count_only, svg=output_format is PictureFormat.SVG)
     cluster, backend, namespace = _world(job, offline, everywhere)
-    if count_only and output_format is PictureFormat.SVG:
-        raise UsageError(
-            "--count-only and --output svg exclude each other",
-            why="numbers alone choose no GPUs that could be drawn",
-            hint="leave one of them out",
-        )
-    if count_only and job.gputopology:
+    if count_only and (job.gputopology or job.gpus):
         counts = comparison.count_only(job, backend, cluster)
         if output_format is PictureFormat.WIDE:
             show(plans.counted(counts, job))
@@ -359,7 +387,13 @@ def plan_mpi(
             raise counts.refused
         return
     proposal = comparison.propose(
-        job, backend, namespace=namespace, api=offline.api_version, cluster=cluster
+        job,
+        backend,
+        namespace=namespace,
+        api=offline.api_version,
+        cluster=cluster,
+        on=on,
+        top=top,
     )
     if proposal.plan is not None:
         tell(proposal.notes)
@@ -374,7 +408,25 @@ def plan_mpi(
     if proposal.refused is not None:
         raise proposal.refused
     if proposal.verdict is None:
-        say(f"The job {job.name} is not placed: add --gputopology.")
+        say(f"The job {job.name} asks for no GPUs: add --gpus N.")
+
+
+def _check_questions(on: str, top: int, *, count_only: bool, svg: bool) -> None:
+    """Refuse, with UsageError, questions that one answer cannot have together."""
+    if top < 1:
+        raise UsageError("--top is invalid", why=f"{top} is less than 1")
+    numbers = "numbers alone choose no GPUs"
+    for first, second, both, why in (
+        ("--count-only", "--output svg", count_only and svg, numbers),
+        ("--count-only", "--on", count_only and on, numbers),
+        ("--count-only", "--top", count_only and top > 1, numbers),
+        ("--top", "--output svg", top > 1 and svg, "a picture has one placement"),
+        ("--top", "--on", top > 1 and on, "the next best are those after the best placement"),
+    ):
+        if both:
+            raise UsageError(
+                f"{first} and {second} exclude each other", why=why, hint="leave one of them out"
+            )
 
 
 def _planned(job: MPIJob, offline: Offline, everywhere: Globals) -> tuple[Plan, Backend | None]:

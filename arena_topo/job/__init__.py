@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any, Self
 
 from arena_topo.errors import InvalidJob
 from arena_topo.flag import BY_KEY, Flag, flags_of, spelling
@@ -34,6 +34,7 @@ from arena_topo.names import is_dns_label
 __all__ = [
     "BY_KEY",
     "NAME_LIMIT",
+    "SKETCH",
     "WORKING_DIR",
     "BindingChoice",
     "Claim",
@@ -99,6 +100,8 @@ class PodShape(StrEnum):
     """One pod for several workers, the same number of them in each."""
     SHARED = "shared"
     """A pod for each worker; they share IPC and see each other's GPUs."""
+    AUTO = "auto"
+    """Fused where that gives more and is possible, else separate; decided at creation."""
 
 
 class NodeLoss(StrEnum):
@@ -127,6 +130,9 @@ class SyncMode(StrEnum):
 
 NAME_LIMIT = 49
 """Characters a job name may have, so that the names of its pods stay legal (arena's limit)."""
+
+SKETCH = {"name": "job", "image": "local", "command": "true"}
+"""What stands for the fields that every job has, where it is only planned."""
 
 WORKING_DIR = "/root"
 """Where containers start unless told otherwise (arena's default)."""
@@ -250,7 +256,8 @@ class MPIJob:
         PodShape,
         _chosen(
             help="Workers of a node: a pod each (separate), several in one pod (fused), or a pod"
-            " each that share IPC and GPUs (shared)."
+            " each that share IPC and GPUs (shared). auto: fused where the pods get more by it and"
+            " the command does not say where ranks run, else separate.",
         ),
     ] = PodShape.SEPARATE
     gang_timeout: Annotated[
@@ -469,9 +476,16 @@ class MPIJob:
             raise InvalidJob(f"{name} is invalid", why=f"{value:g} is less than {flag.at_least}")
         if isinstance(value, int) and value > _MOST:
             raise InvalidJob(f"{name} is invalid", why=f"{value} is more than {_MOST}")
-        if flag.needs and value != default and not getattr(self, flag.needs):
+        # A site may set `auto` for all jobs: where nothing is placed there is nothing to choose.
+        means = value not in {default, PodShape.AUTO}
+        if flag.needs and means and not getattr(self, flag.needs):
             needed = spelling(flag.needs, flags_of(MPIJob)[flag.needs])
             raise InvalidJob(f"{name} needs {needed}", hint=f"add {needed}")
+
+    @classmethod
+    def sketch(cls, **fields: Any) -> Self:
+        """A job that is only planned: it needs no name, image or command."""
+        return cls(**SKETCH | fields)
 
     @property
     def total_gpus(self) -> int:

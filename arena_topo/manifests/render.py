@@ -21,6 +21,7 @@ from arena_topo.job import (
 )
 from arena_topo.job.syntax import check_namespace
 from arena_topo.manifests import (
+    ASKED_SHAPE,
     GPU_GROUP,
     GPU_VISIBLE,
     Binding,
@@ -167,6 +168,9 @@ def _check_ours(job: MPIJob) -> None:
         ("--selector", job.selector, {}, ""),
     ):
         for pair in pairs:
+            if pair.key == ASKED_SHAPE and flag == "--annotation":
+                # It is for people: a job is placed by its request.
+                continue
             said = f"{flag}: {pair.key} is written by arena-topo alone"
             if pair.key.startswith("arena-topo.io/") or pair.key in {GPU_GROUP, GPU_VISIBLE}:
                 raise InvalidJob(said, why="jobs would be placed by what it says")

@@ -12,9 +12,11 @@ from arena_topo.bandwidth import Estimate, Limit, nearest_nics
 from arena_topo.escaping import one_line
 from arena_topo.job import MPIJob
 from arena_topo.manifests import Forecast
+from arena_topo.manifests.annotations import placement_map
 from arena_topo.manifests.forecast import counted_on, valued_as
 from arena_topo.output import (
     EMULATED,
+    NOTHING,
     align,
     confirmed,
     drawing,
@@ -35,7 +37,7 @@ from arena_topo.topology import (
     gpu_set,
 )
 from arena_topo.workflow import estimates
-from arena_topo.workflow.comparison import Comparison, Counted, Proposal
+from arena_topo.workflow.comparison import Counted, Proposal
 
 MOST_DRAWINGS = 4
 """Machines drawn; a gang rarely uses more kinds of sets, and more fill the screen."""
@@ -59,19 +61,23 @@ def text(proposal: Proposal, *, unicode: bool = True, width: int = 100) -> str:
     if plan is None or plan.forecast is None or plan.placement is None or cluster is None:
         return ""
     blocks = [
-        _headline(proposal.job, plan.job, plan.forecast),
-        _workers(plan.job, plan.forecast),
+        _headline(proposal, plan.job, plan.forecast),
+        _workers(plan.job, plan.forecast, rings=not proposal.named),
         *_machines(plan.placement, cluster, plan.job.gpus, unicode=unicode, width=width),
         _bandwidths(proposal, plan.placement, cluster, width),
+        _rows(proposal, cluster, width),
         _holding(proposal, plan.forecast, width),
     ]
     return "\n".join(block for block in blocks if block)
 
 
-def _headline(asked: MPIJob, runs: MPIJob, forecast: Forecast) -> str:
+def _headline(proposal: Proposal, runs: MPIJob, forecast: Forecast) -> str:
+    asked = proposal.job
     nodes = len({node for _index, node, _gpus in forecast.workers})
     where = "on one node" if nodes == 1 else f"on {nodes} nodes"
-    return f"{asked.name}: {gang(asked)} can be placed now{in_pods(asked, runs)}, {where}\n"
+    how = "" if asked.gputopology else " with --gputopology"
+    can = "as named by --on" if proposal.named else f"can be placed now{how}"
+    return f"{asked.name}: {gang(asked)} {can}{in_pods(asked, runs)}, {where}\n"
 
 
 def in_pods(asked: MPIJob, runs: MPIJob) -> str:
@@ -89,10 +95,11 @@ def _many(number: int, word: str) -> str:
     return f"{number} {word}{'s' if number != 1 else ''}"
 
 
-def _workers(job: MPIJob, forecast: Forecast) -> str:
+def _workers(job: MPIJob, forecast: Forecast, *, rings: bool) -> str:
+    """The table of workers; `rings` where the GPUs are in the order that the solver gave them."""
     lines = workers(forecast, job.name, slots=max(1, job.gpus))
     listed = sum(len(gpus) for _index, _node, gpus in forecast.workers)
-    if listed > _SMALLEST_RING:
+    if rings and listed > _SMALLEST_RING:
         lines.append("  GPUs are in the order of the ring, rank after rank.")
     return align(lines)
 
@@ -169,11 +176,14 @@ def _bandwidths(proposal: Proposal, found: Placement, cluster: Cluster, width: i
     comparison = proposal.comparison
     if comparison is None:
         return "".join(f"{line}\n" for line in lines)
+    with_it = proposal.job.gputopology or proposal.named
+    this = "as planned" if ours != placement.bandwidth else "this placement"
     rows: list[tuple[str, Placement | Outcome | None]] = [
-        ("as planned" if ours != placement.bandwidth else "this placement", placement),
+        (this if with_it else "with --gputopology", placement),
+        *([("best, free GPUs", proposal.best)] if proposal.named else []),
         ("best, all GPUs free", comparison.best_empty),
-        ("first fit by index", comparison.first_fit),
-        ("spread over nodes", comparison.spread),
+        ("first fit by index" if with_it else "without: first fit", comparison.first_fit),
+        ("spread over nodes" if with_it else "without: spread", comparison.spread),
     ]
     lines += ["", *_compared(rows, placement.bandwidth.point, cluster, width)]
     rates = [one.bandwidth for _name, one in rows if one is not None and one.bandwidth is not None]
@@ -302,6 +312,42 @@ def meets(tier: str, cluster: Cluster) -> str:
     return "unknown network" if cluster.guessed(tier) else "one network"
 
 
+def _rows(proposal: Proposal, cluster: Cluster, width: int) -> str:
+    """The best placement and the next best, a row each."""
+    if not proposal.rows:
+        return ""
+    ranges = ["" if one.bandwidth is None else _range(one.bandwidth) for one in proposal.rows]
+    wide = max(len(RANGE), *map(len, ranges))
+    lines = [
+        f"The best {len(ranges)} on different nodes:",
+        f"        GB/S   {RANGE:<{wide}}  NODES",
+    ]
+    for row, (one, between) in enumerate(zip(proposal.rows, ranges, strict=True), 1):
+        rate, least = one.bandwidth, _counted(proposal, one)
+        gbps = "N/A " if rate is None else f"{estimates.amount(rate.point)}{_doubt(rate) or ' '}"
+        head = f"  {row:>3}  {gbps:>6}  {between:<{wide}}  "
+        said = f"{'; '.join(_seats(one))}: {meets(one.tier, cluster)}"
+        if least is not None and least != rate:
+            said += f", {estimates.amount(least.point)} at worst"
+        lines.append(fold(head + said, width, indent=" " * len(head)))
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _counted(proposal: Proposal, row: Placement) -> Estimate | None:
+    """What the pods can count on in one of several placements, bound as the best is."""
+    binding = proposal.plan.binding if proposal.plan is not None else None
+    return row.bandwidth if binding is None else counted_on(row, binding)
+
+
+def _seats(placement: Placement) -> Iterator[str]:
+    """The GPUs of each node: `dgx-0/0,1,5,4`; with an N where the kubelet picks as many."""
+    gpus: dict[NodeName, list[int]] = {}
+    for one in placement.assignments:
+        gpus.setdefault(one.node, []).extend(one.gpus)
+    for name, some in gpus.items():
+        yield f"{name}/{','.join(map(str, some)) or NOTHING}"
+
+
 def proved(placement: Placement) -> str:
     """How good a placement is known to be."""
     proof = placement.proof
@@ -330,8 +376,8 @@ def _holding(proposal: Proposal, forecast: Forecast, width: int) -> str:
 def value(proposal: Proposal) -> dict[str, Any]:
     """What `plan -o json` shows; every key is always there, null where nothing is known of it.
 
-    `verdict` is Placeable, NotNow or Never; null for a job that is not placed by topology.
-    Bandwidths are GB/s, null for a job of one GPU.
+    `verdict` is Placeable, NotNow or Never; null for a job without GPUs. `map` is the answer
+    as `--on` takes it. Bandwidths are GB/s, null for a job of one GPU.
     """
     plan, refused = proposal.plan, proposal.refused
     forecast = plan.forecast if plan is not None else None
@@ -342,6 +388,7 @@ def value(proposal: Proposal) -> dict[str, Any]:
         "kind": "Placement",
         "name": proposal.job.name,
         "namespace": proposal.namespace,
+        "gputopology": proposal.job.gputopology,
         "verdict": None if proposal.verdict is None else proposal.verdict.value,
         "busBandwidthGBps": number(forecast.bus_bandwidth) if forecast else None,
         "usableGBps": number(forecast.usable) if forecast else None,
@@ -352,15 +399,18 @@ def value(proposal: Proposal) -> dict[str, Any]:
         "tier": forecast.tier if forecast else None,
         "assumed": forecast.assumed if forecast else None,
         "nodes": list(dict.fromkeys(node for _index, node, _gpus in rows)),
-        "podShape": proposal.job.pod_shape.value,
+        "podShape": (plan or proposal).job.pod_shape.value,
+        "askedPodShape": proposal.job.pod_shape.value,
         "workers": [worker_value(*row, slots=slots) for row in rows],
+        "map": placement_map(plan.placement) if plan and plan.placement else None,
         "proof": _proof_value(plan.placement if plan is not None else None, forecast),
         "refusals": [
             {"reason": one.reason.value, "nodes": one.nodes, "example": one.example}
             for one in (refused.refusals if refused is not None else ())
         ],
         "nearest": refused.nearest if refused is not None else None,
-        "comparison": _comparison_value(proposal.comparison),
+        "comparison": _comparison_value(proposal),
+        "top": [_row_value(proposal, one) for one in proposal.rows],
         "advice": list(proposal.advice),
         "notes": list(proposal.notes),
         "emulated": proposal.cluster is not None and proposal.cluster.emulated,
@@ -383,11 +433,25 @@ def _proof_value(placement: Placement | None, forecast: Forecast | None) -> dict
     return {"optimal": forecast.optimal, "bound": _finite(proof.bound)}
 
 
-def _comparison_value(comparison: Comparison | None) -> dict[str, Any]:
+def _row_value(proposal: Proposal, placement: Placement) -> dict[str, Any]:
+    """One of several placements; `map` is as `--on` takes it."""
+    rate = _counted(proposal, placement)
+    return {
+        "nodes": list(placement.nodes),
+        "map": placement_map(placement),
+        "tier": placement.tier,
+        "bandwidth": None if rate is None else estimates.value(rate, SHARES),
+        "plannedGBps": _point(placement.bandwidth),
+    }
+
+
+def _comparison_value(proposal: Proposal) -> dict[str, Any]:
+    comparison, best = proposal.comparison, proposal.best
     empty = comparison.best_empty if comparison is not None else None
     first = comparison.first_fit if comparison is not None else None
     spread = comparison.spread if comparison is not None else None
     return {
+        "bestNowGBps": _point(best.bandwidth if best is not None else None),
         "bestEmptyGBps": _point(empty.bandwidth if empty is not None else None),
         "firstFitGBps": _point(first.bandwidth if first is not None else None),
         "spreadGBps": _point(spread.bandwidth if spread is not None else None),

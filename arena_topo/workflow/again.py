@@ -150,14 +150,16 @@ def _found(job: MPIJob, backend: Backend, namespace: str, api: ApiVersion | None
 
 def _as_fused(job: MPIJob, mpijob: Manifest, api: ApiVersion) -> MPIJob:
     """The request in the shape that its workers were fused to when it was submitted."""
-    if job.pod_shape is not PodShape.FUSED:
+    if job.pod_shape not in {PodShape.FUSED, PodShape.AUTO}:
         return job
     spec = mpijob.get("spec") or {}
     worker = (spec.get("mpiReplicaSpecs") or {}).get("Worker") or spec
     there = worker.get("replicas")
-    if not isinstance(there, int) or there < 1 or job.workers % there or there == job.workers:
+    if not isinstance(there, int) or there < 1 or job.workers % there:
         return job
-    return shape.merged(job, job.workers // there, api)
+    if there == job.workers and job.pod_shape is PodShape.FUSED:
+        return job
+    return shape.chosen(job, job.workers // there, api)
 
 
 def _age(mpijob: Manifest, backend: Backend) -> float:

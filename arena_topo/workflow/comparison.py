@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from arena_topo import workflow
@@ -11,16 +12,25 @@ from arena_topo.bandwidth import Wire
 from arena_topo.errors import ArenaError, UsageError
 from arena_topo.job import MPIJob, PodShape
 from arena_topo.manifests import Plan
-from arena_topo.manifests.forecast import counted_on
+from arena_topo.manifests.forecast import counted_on, valued_as
 from arena_topo.manifests.versions import ApiVersion
-from arena_topo.solver import Placement, Request, Unplaceable, Verdict, gang, unaware, valued
+from arena_topo.solver import (
+    Placement,
+    Reason,
+    Request,
+    Unplaceable,
+    Verdict,
+    gang,
+    unaware,
+    valued,
+)
 from arena_topo.solver.classes import Index
 from arena_topo.solver.nearest import once_empty
 from arena_topo.solver.refusal import emptied
-from arena_topo.topology import Cluster, Node
-from arena_topo.workflow import estimates
-from arena_topo.workflow.planning import check_preferred, seen
-from arena_topo.workflow.shape import fused
+from arena_topo.topology import Cluster, Node, NodeName
+from arena_topo.workflow import estimates, shape
+from arena_topo.workflow.elsewhere import named, next_best
+from arena_topo.workflow.planning import built, check_preferred, seen, set_aside_for_topology
 
 RDMA_DEVICE = "rdma/hca"
 """What --rdma asks for."""
@@ -43,8 +53,11 @@ class Comparison:
 class Proposal:
     """A plan, or why there is none, with all that a person needs to judge it.
 
-    `request` and `comparison`, both of the pods in the shape that was planned, are None for a job
-    that is not placed by topology.
+    `job` is as it was asked; without --gputopology `plan` is what it would get with it, and the
+    `comparison` what it gets. Where a person named the placement (`named`), `best` is the best that
+    fits now; a placement that cannot be had now is planned and `refused`. `rows` are the best
+    placement and the next best, where they were asked for. `request` and `comparison` are of the
+    pods in the shape that was planned; they are None for a job without GPUs.
     """
 
     job: MPIJob
@@ -55,10 +68,13 @@ class Proposal:
     refused: Unplaceable | None = None
     comparison: Comparison | None = None
     advice: tuple[str, ...] = ()
+    named: bool = False
+    best: Placement | None = None
+    rows: tuple[Placement, ...] = ()
 
     @property
     def verdict(self) -> Verdict | None:
-        """Whether the gang fits; None for a job that is not placed by topology."""
+        """Whether the gang fits; None for a job without GPUs."""
         if self.refused is not None:
             return self.refused.verdict
         return None if self.request is None else Verdict.PLACEABLE
@@ -91,34 +107,108 @@ def propose(
     namespace: str,
     api: ApiVersion | None = None,
     cluster: Cluster | None = None,
+    on: str = "",
+    top: int = 1,
 ) -> Proposal:
-    """Plan a job as `workflow.plan` does, and compare; a refusal is part of the answer here."""
-    if not job.gputopology:
+    """Plan a job as `workflow.plan` does, and compare; a refusal is part of the answer here.
+
+    `on` is a placement to value instead of the best, as `elsewhere.named` reads it. `top` is how
+    many placements are listed, the best among them. A job without --gputopology is planned as if
+    it had it. UsageError where there is nothing to place on, or of `elsewhere.named`.
+    """
+    if not (job.gputopology or job.gpus):
         plan = workflow.plan(job, backend, namespace=namespace, api=api, cluster=cluster)
         return Proposal(job=job, namespace=namespace, cluster=cluster, plan=plan)
+    asked, job = job, replace(job, gputopology=True)
     if cluster is None and backend is not None:
         cluster = seen(job, backend, namespace)
     cluster = _seen(backend, cluster)
-    found = Proposal(job=job, namespace=namespace, cluster=cluster)
+    found = Proposal(job=asked, namespace=namespace, cluster=cluster)
+    set_aside = (
+        {} if asked.gputopology or _native(backend) else set_aside_for_topology(job, cluster)
+    )
     try:
         plan = workflow.plan(job, backend, namespace=namespace, api=api, cluster=cluster)
     except Unplaceable as refused:
-        shape = fused(job, cluster, backend, api=api, later=True)
-        request = workflow.request_of(shape, cluster, backend, api=api)
-        seen_as = compare(request, cluster)
+        if on:
+            return _named(found, on, job, backend, api=api, best=None, set_aside=set_aside)
+        shaped = shape.shaped(job, cluster, backend, api=api, later=True)
+        request = workflow.request_of(shaped, cluster, backend, api=api)
+        seen_as = compare(request, cluster, set_aside)
         return replace(found, refused=refused, request=request, comparison=seen_as)
+    if on:
+        return _named(found, on, job, backend, api=api, best=plan, set_aside=set_aside)
     request = _as_bound(plan)
     advice = (
-        _fused(plan, job, backend, namespace=namespace, cluster=cluster),
+        _other_shape(plan, job, backend, namespace=namespace, cluster=cluster),
         _rdma(plan, cluster),
     )
+    assert plan.placement is not None
     return replace(
         found,
         plan=plan,
         request=request,
-        comparison=compare(request, cluster),
+        comparison=compare(request, cluster, set_aside),
         advice=tuple(filter(None, advice)),
+        rows=next_best(request, cluster, _valued(plan, cluster), top) if top > 1 else (),
     )
+
+
+def _named(
+    found: Proposal,
+    on: str,
+    job: MPIJob,
+    backend: Backend | None,
+    *,
+    api: ApiVersion | None,
+    best: Plan | None,
+    set_aside: Mapping[NodeName, Reason],
+) -> Proposal:
+    """A proposal of the placement that a person names, beside the best plan, if there is one."""
+    cluster = _seen(backend, found.cluster)
+    top = None if best is None else best.placement
+    asked = named(on, job, cluster, backend, api=api, best=top)
+    plan = built(
+        asked.job,
+        backend,
+        namespace=found.namespace,
+        api=api,
+        cluster=cluster,
+        request=asked.request,
+        placement=asked.placement,
+    )
+    refused = None
+    if asked.hindrances:
+        refused = Unplaceable(
+            f"{job.name} cannot have this placement now",
+            verdict=Verdict.NOT_NOW,
+            refusals=(),
+            why="; ".join(asked.hindrances),
+            nearest="without --on it gets the best GPUs that are free" if best else None,
+        )
+    request = _as_bound(plan)
+    return replace(
+        found,
+        plan=plan,
+        refused=refused,
+        request=request,
+        comparison=compare(request, cluster, set_aside),
+        named=True,
+        best=None if best is None else _valued(best, cluster),
+    )
+
+
+def _valued(plan: Plan, cluster: Cluster) -> Placement:
+    """The placement of a plan with what its pods get as they are bound."""
+    assert plan.placement is not None
+    if plan.binding is None:
+        return plan.placement
+    return valued_as(plan.placement, cluster, plan.binding)
+
+
+def _native(backend: Backend | None) -> bool:
+    """Whether an engine itself gives GPUs to jobs, to all alike."""
+    return backend is not None and backend.binding is not None
 
 
 def _as_bound(plan: Plan) -> Request:
@@ -168,14 +258,18 @@ def count_only(job: MPIJob, backend: Backend | None, cluster: Cluster | None = N
     )
 
 
-def compare(request: Request, cluster: Cluster) -> Comparison:
+def compare(
+    request: Request, cluster: Cluster, set_aside: Mapping[NodeName, Reason] | None = None
+) -> Comparison:
     """What the empty cluster would allow, and what schedulers that only count would do now.
 
-    Who only counts GPUs knows no bandwidth to keep to.
+    Who only counts GPUs knows no bandwidth to keep to. `set_aside` are the nodes that a job without
+    --gputopology may not use, where the job is of this kind.
     """
     index = Index(emptied(cluster))
     best = gang.best(request, index)
-    counted = replace(request, min_bandwidth=0.0)
+    excluded = set_aside or request.excluded
+    counted = replace(request, min_bandwidth=0.0, excluded=excluded)
     return Comparison(
         best_empty=None if best is None else gang.placement(request, index, best),
         first_fit=unaware.first_fit(counted, cluster),
@@ -201,6 +295,8 @@ def _fused_there(plan: Plan, cluster: Cluster) -> str | None:
         return None
     loads = set(Counter(one.node for one in placement.assignments).values())
     if not binding.separate or plan.job.pod_shape is PodShape.FUSED or len(loads) > 1:
+        return None
+    if not shape.allows(plan.job, PodShape.FUSED):
         return None
     [together] = loads
     joined = valued(placement, cluster, joined=True)
@@ -257,37 +353,60 @@ def _told(node: Node) -> bool:
     return bool(node.machine.nics) and not node.machine.nics_assumed
 
 
-def _fused(
+def _other_shape(
     plan: Plan, job: MPIJob, backend: Backend | None, *, namespace: str, cluster: Cluster
 ) -> str | None:
-    """What fused pods could use, where pods that share a node slow each other down."""
-    placement, binding, forecast = plan.placement, plan.binding, plan.forecast
-    if placement is None or binding is None or forecast is None or forecast.usable is None:
+    """What pods of another shape could use, on whatever nodes, where that is a higher band.
+
+    Fused pods ask for nothing of the cluster, so `shared` is named only where it gives more.
+    """
+    forecast, binding = plan.forecast, plan.binding
+    if forecast is None or forecast.usable is None or binding is None or not binding.separate:
         return None
-    together = max(Counter(one.node for one in placement.assignments).values())
-    if not binding.separate or together == 1 or job.pod_shape is PodShape.FUSED:
+    if job.pod_shape in {PodShape.FUSED, PodShape.AUTO} or job.workers == 1:
         return None
-    try:
-        other = workflow.plan(
-            replace(job, pod_shape=PodShape.FUSED),
-            backend,
-            namespace=namespace,
-            api=plan.api,
-            cluster=cluster,
+    words, least = None, forecast.usable
+    for pods in (PodShape.FUSED, PodShape.SHARED):
+        if pods is job.pod_shape or not shape.allows(job, pods):
+            continue
+        asked = replace(job, pod_shape=pods)
+        if pods is PodShape.SHARED and not _reaches(asked, backend, plan.api, cluster, least):
+            continue
+        try:
+            other = workflow.plan(
+                asked, backend, namespace=namespace, api=plan.api, cluster=cluster
+            )
+        except ArenaError:
+            # What cannot be planned in another shape is no advice.
+            continue
+        found = other.forecast
+        if found is None or found.usable is None or not _faster(found.usable, least):
+            continue
+        least = found.usable
+        gives = _words(estimates.recorded(found), found.usable, other.placement)
+        words = (
+            _said(job, other.job.workers, gives)
+            if pods is PodShape.FUSED
+            else f"--pod-shape shared would give {gives}, where the namespace allows hostIPC"
         )
+    return words
+
+
+def _reaches(
+    job: MPIJob, backend: Backend | None, api: ApiVersion, cluster: Cluster, than: float
+) -> bool:
+    """Whether pods that share could be faster at all; that costs no question to the cluster."""
+    try:
+        request = workflow.request_of(job, cluster, backend, api=api)
     except ArenaError:
-        # What cannot be planned in another shape is no advice.
-        return None
-    usable = other.forecast.usable if other.forecast is not None else None
-    if other.forecast is None or usable is None or not _faster(usable, forecast.usable):
-        return None
-    words = _words(estimates.recorded(other.forecast), usable, other.placement)
-    return _said(job, other.job.workers, words)
+        return False
+    found = gang.best(request, Index(cluster))
+    return found is not None and _faster(found.bandwidth, than)
 
 
 def _said(job: MPIJob, pods: int, words: str) -> str:
-    shape = f"{pods} pod{'s' * (pods != 1)} of {job.workers // pods} workers"
-    return f"--pod-shape fused ({shape}) would give {words}"
+    many = f"{pods} pod{'s' * (pods != 1)} of {job.workers // pods} workers"
+    return f"--pod-shape fused ({many}) would give {words}"
 
 
 def _seen(backend: Backend | None, cluster: Cluster | None) -> Cluster:

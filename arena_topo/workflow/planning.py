@@ -73,7 +73,7 @@ def plan(
             raise nothing_to_place_on()
         cluster = seen(job, backend, namespace)
     check_preferred(job, cluster, backend)
-    job = shape.fused(job, cluster, backend, api=api)
+    job = shape.shaped(job, cluster, backend, api=api)
     request = request_of(job, cluster, backend, api=api)
     placement = placed(job, request, cluster)
     plan = built(
@@ -115,7 +115,7 @@ def seen(job: MPIJob, backend: Backend, namespace: str) -> Cluster:
 def nothing_to_place_on() -> UsageError:
     """The mistake of placing a job where no cluster is known."""
     return UsageError(
-        "--gputopology needs a cluster to place on",
+        "there is no cluster to place on",
         hint="give a dump with --state FILE, or set KUBECONFIG; to try it without either:"
         " --image local --emulate dgx-1-v100:2",
     )
@@ -442,6 +442,15 @@ def excluded(job: MPIJob, cluster: Cluster) -> Mapping[NodeName, Reason]:
         if reason is not None:
             reasons[node.name] = reason
     return reasons
+
+
+def set_aside_for_topology(job: MPIJob, cluster: Cluster) -> Mapping[NodeName, Reason]:
+    """The nodes that a job without --gputopology may not use, those for topology jobs too."""
+    reasons = {
+        node.name: Reason.DEDICATED if node.dedicated else _reason(job, node)
+        for node in cluster.nodes
+    }
+    return {name: reason for name, reason in reasons.items() if reason is not None}
 
 
 def _reason(job: MPIJob, node: Node) -> Reason | None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from arena_topo.backends import Backend
+from arena_topo.backends.queue import KUBE_QUEUE, KUEUE_LABEL
 from arena_topo.errors import InvalidJob
-from arena_topo.job import MPIJob, PodShape
-from arena_topo.manifests import Plan
+from arena_topo.job import KeyValue, MPIJob, PodShape
+from arena_topo.manifests import ASKED_SHAPE, Plan
 from arena_topo.manifests.versions import ApiVersion
 from arena_topo.solver import gang
 from arena_topo.solver.classes import Index
@@ -19,7 +20,7 @@ from arena_topo.topology import Cluster
 from arena_topo.workflow import planning
 
 
-def fused(
+def shaped(
     job: MPIJob,
     cluster: Cluster,
     backend: Backend | None = None,
@@ -27,41 +28,65 @@ def fused(
     api: ApiVersion | None = None,
     later: bool = False,
 ) -> MPIJob:
-    """The same job with fewer, larger workers, as `--pod-shape fused` runs it.
+    """The same job in the pods that `--pod-shape fused` or `auto` make of its workers.
 
     Every number of workers that one pod can hold is placed. Of these the placement wins that the
-    solver prefers (`gang.Worth`), then the largest pods. The job itself where its shape is another.
-    Where it does not fit now the job itself as well, or with `later` the shape that is best on the
-    cluster once it is empty, for a job that waits. `api` and InvalidJob as for `request_of`.
+    solver prefers (`gang.Worth`), then the largest pods; with `auto` that has to be in a higher
+    band than separate pods. The job itself where its shape is another. Where it does not fit now
+    the job in separate pods as well, or with `later` in the shape that is best on the cluster once
+    it is empty, for a job that waits. `api` and InvalidJob as for `request_of`.
     """
-    if job.pod_shape is not PodShape.FUSED:
+    automatic = job.pod_shape is PodShape.AUTO
+    if job.pod_shape is not PodShape.FUSED and not automatic:
         return job
     from arena_topo.solver.refusal import emptied  # noqa: PLC0415  only for refusals
 
     api = planning.version(backend, api)
+    if automatic and not _may_choose(job, api):
+        return chosen(job, 1, api)
     found = _best(job, cluster, backend, api)
     if found is None and later:
         found = _best(job, emptied(cluster), backend, api)
-    return found or job
+    return chosen(job, found or 1, api)
 
 
-def _best(job: MPIJob, cluster: Cluster, backend: Backend | None, api: ApiVersion) -> MPIJob | None:
-    """The best shape of a job on a cluster; None if it fits in none."""
+def chosen(job: MPIJob, each: int, api: ApiVersion) -> MPIJob:
+    """The job with so many workers to a pod; one of `auto` says that it was asked so."""
+    if job.pod_shape is PodShape.AUTO:
+        used = PodShape.FUSED if each > 1 else PodShape.SEPARATE
+        asked = KeyValue(key=ASKED_SHAPE, value=str(PodShape.AUTO))
+        job = replace(job, pod_shape=used, annotation=(*job.annotation, asked))
+    return merged(job, each, api) if each > 1 else job
+
+
+def _may_choose(job: MPIJob, api: ApiVersion) -> bool:
+    """Whether the pods of a job may be others than those that its request speaks of.
+
+    A queue that counts what jobs ask for has to find it in the request, and the operator of
+    v1alpha1 divides the GPUs of a job by itself.
+    """
+    keys = {one.key for one in (*job.label, *job.annotation)}
+    queued = job.queue or not keys.isdisjoint({KUEUE_LABEL, KUBE_QUEUE})
+    return not (queued or api.traits.arenas) and allows(job, PodShape.FUSED)
+
+
+def _best(job: MPIJob, cluster: Cluster, backend: Backend | None, api: ApiVersion) -> int | None:
+    """The best number of workers to a pod on a cluster; None if the job fits with none."""
     index = Index(cluster)
     largest = max((len(node.machine.gpus) for node in cluster.nodes), default=0)
-    best: tuple[gang.Worth, MPIJob] | None = None
+    found: dict[int, gang.Worth] = {}
     for each in range(job.workers, 0, -1):
         if job.workers % each or each * job.gpus > largest:
             continue
-        shape = merged(job, each, api)
-        request = planning.request_of(shape, cluster, backend, api=api)
-        found = gang.best(request, index)
-        if found is None:
-            continue
-        rank = found.worth
-        if best is None or rank < best[0]:
-            best = rank, shape
-    return None if best is None else best[1]
+        request = planning.request_of(merged(job, each, api), cluster, backend, api=api)
+        placed = gang.best(request, index)
+        if placed is not None:
+            found[each] = placed.worth
+    # Of equals the first: the largest pods.
+    best = min(found, key=lambda each: found[each], default=None)
+    if job.pod_shape is PodShape.AUTO and best is not None and 1 in found:
+        return best if found[best].band < found[1].band else 1
+    return best
 
 
 def merged(job: MPIJob, each: int, api: ApiVersion) -> MPIJob:
@@ -99,6 +124,34 @@ _ELSEWHERE = (
 """Options after which the slots of the workers are not what counts."""
 
 
+_PLACING = frozenset(
+    {
+        *("N", "npernode", "pernode", "npersocket", "ppn", "perhost", "hosts", "rankfile", "rf"),
+        *("H", "host", "hostfile", "machinefile", "default-hostfile", "app", "f"),
+    }
+)
+"""Options that say where ranks run, or how many a pod gets: of Open MPI, MPICH, Intel, Horovod."""
+
+
+def fixes_ranks(command: str) -> bool:
+    """Whether a command says where its ranks run, so that pods of another size would break it.
+
+    What a script that it calls says is not seen.
+    """
+    for words in _launches(command, _LAUNCHERS | {"horovodrun"}):
+        if any("ppr" in word.lower() for word in words):
+            return True
+        names = (word.lstrip("-").partition("=")[0] for word in words if word.startswith("-"))
+        if not _PLACING.isdisjoint(names):
+            return True
+    return False
+
+
+def allows(job: MPIJob, pods: PodShape) -> bool:
+    """Whether the command of a job runs the same in pods of a shape."""
+    return pods is not PodShape.FUSED or not fixes_ranks(job.command)
+
+
 def ranks(command: str) -> int | None:
     """How many ranks a command starts, where it says so beyond doubt; else None.
 
@@ -124,7 +177,7 @@ def ranks(command: str) -> int | None:
     return int(number) if plain else None
 
 
-def _launches(command: str) -> Iterator[list[str]]:
+def _launches(command: str, launchers: Collection[str] = _LAUNCHERS) -> Iterator[list[str]]:
     """The words after each mpirun of a shell command; none where it cannot be split."""
     lexer = shlex.shlex(command.replace("\\\n", " "), posix=True, punctuation_chars="();<>|&\n")
     lexer.whitespace = " \t\r"
@@ -141,7 +194,7 @@ def _launches(command: str) -> Iterator[list[str]]:
             continue
         while simple and _BEFORE.fullmatch(simple[0]):
             simple.pop(0)
-        if simple and simple[0].rpartition("/")[2] in _LAUNCHERS:
+        if simple and simple[0].rpartition("/")[2] in launchers:
             yield simple[1:]
         simple = []
 

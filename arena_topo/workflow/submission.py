@@ -179,7 +179,7 @@ class _Submission:
         if starter.withdraw(view.jobs, view.now):
             view = self.queue.read()
         check_preferred(self.job, view.cluster(), self.backend)
-        job = shape.fused(self.job, view.cluster(), self.backend, api=self.api, later=True)
+        job = shape.shaped(self.job, view.cluster(), self.backend, api=self.api, later=True)
         priority = self.queue.priority(job.priority)
         mine = fairness.newcomer(job, namespace=self.namespace, priority=priority)
         bare = self._built(job, view.cluster(), None)
@@ -309,7 +309,7 @@ class _Submission:
             raise denied
         # Whether it can fit at all can be seen from what the controller publishes.
         check_preferred(self.job, cluster, self.backend)
-        job = shape.fused(self.job, cluster, self.backend, api=self.api, later=True)
+        job = shape.shaped(self.job, cluster, self.backend, api=self.api, later=True)
         try:
             placed(job, request_of(job, cluster, self.backend, api=self.api), cluster)
         except Unplaceable as refused:

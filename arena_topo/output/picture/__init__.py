@@ -56,8 +56,8 @@ def machine(
 def any_of(shown: object) -> str:
     """Draw what `plan` proposes, a machine, or the network of a cluster, as SVG.
 
-    UsageError for a proposal that places nothing by topology, what refused it for one that does not
-    fit, TypeError for anything else.
+    UsageError for a proposal of a job without GPUs, what refused it for one that does not fit,
+    TypeError for anything else.
     """
     if isinstance(shown, Machine):
         return machine(shown)

@@ -65,14 +65,14 @@ class _Side:
 
 def drawn(proposal: Proposal) -> str:
     """Draw a proposal; what refused it, or UsageError, where there is no placement to draw."""
-    if proposal.refused is not None:
+    if proposal.refused is not None and proposal.plan is None:
         raise proposal.refused
     picture = placement(proposal)
     if not picture:
         raise UsageError(
             f"there is no placement of {proposal.job.name} to draw",
-            why="its GPUs are only counted: nobody asked for a placement by topology",
-            hint="add --gputopology",
+            why="it asks for no GPUs",
+            hint="add --gpus N",
         )
     return picture
 
