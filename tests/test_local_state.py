@@ -136,6 +136,10 @@ BROKEN = {
     "request without end": ("submission.json", {"request": {"workers": 10**9, "gpus": 1}}),
     "a request of negative workers": ("submission.json", {"request": {"workers": -1, "gpus": 1}}),
     "a request without GPUs": ("submission.json", {"request": {"workers": 1, "gpus": 0}}),
+    "a request of an unknown level": (
+        "submission.json",
+        {"request": {"workers": 1, "gpus": 1, "required": "rack"}},
+    ),
     "uid is a list": ("submission.json", {"uid": []}),
     "uid is empty": ("submission.json", {"uid": ""}),
     "the name of another": ("submission.json", {"name": "good"}),

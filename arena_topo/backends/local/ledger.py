@@ -49,6 +49,7 @@ from arena_topo.backends.private import require_private
 from arena_topo.errors import ArenaError, NotFound, UsageError
 from arena_topo.manifests import Forecast, Guarantee, Manifest
 from arena_topo.solver import Request
+from arena_topo.solver.gang import BEYOND, NODE_TIER
 
 FORMAT = 1
 """The version of the files; a reader refuses those of a later one."""
@@ -134,6 +135,9 @@ _MOST_GPUS = 1 << 12
 """GPUs of a machine, at most: far more than there are in one."""
 
 _LAST_EXIT_CODE = 255
+
+_LEVELS = {None, NODE_TIER, BEYOND}
+"""What a job may ask of the network where there is none."""
 
 _FOLDER = re.compile(r"[a-z0-9A-Z]([-a-z0-9A-Z_.]*[a-z0-9A-Z])?")
 """What jobs, namespaces and pods may be called, since folders are named after them."""
@@ -700,6 +704,8 @@ def _complaints(entry: Entry) -> Iterator[str]:
     for workers, gpus in sizes:
         if not 0 <= workers <= MOST_WORKERS or not 0 <= gpus <= _MOST_GPUS:
             yield "submission.json: workers or gpus is out of range"
+    if job.request is not None and not {job.request.required, job.request.preferred} <= _LEVELS:
+        yield "submission.json: request names a level of a network that one machine does not have"
     yield from _odd_record(entry.record, job.workers)
 
 
