@@ -15,8 +15,7 @@ from arena_topo.manifests.forecast import counted_on
 from arena_topo.manifests.versions import ApiVersion
 from arena_topo.solver import Placement, Request, Unplaceable, Verdict, gang, unaware, valued
 from arena_topo.solver.classes import Index
-from arena_topo.solver.nearest import once_empty
-from arena_topo.solver.refusal import emptied
+from arena_topo.solver.explain import once_empty
 from arena_topo.topology import Cluster, Node
 from arena_topo.workflow import estimates
 from arena_topo.workflow.planning import check_preferred, seen
@@ -173,7 +172,7 @@ def compare(request: Request, cluster: Cluster) -> Comparison:
 
     Who only counts GPUs knows no bandwidth to keep to.
     """
-    index = Index(emptied(cluster))
+    index = Index(cluster.idle())
     best = gang.best(request, index)
     counted = replace(request, min_bandwidth=0.0)
     return Comparison(

@@ -36,12 +36,10 @@ def fused(
     """
     if job.pod_shape is not PodShape.FUSED:
         return job
-    from arena_topo.solver.refusal import emptied  # noqa: PLC0415  only for refusals
-
     api = planning.version(backend, api)
     found = _best(job, cluster, backend, api)
     if found is None and later:
-        found = _best(job, emptied(cluster), backend, api)
+        found = _best(job, cluster.idle(), backend, api)
     return found or job
 
 
