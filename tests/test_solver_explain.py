@@ -382,12 +382,19 @@ def check_request(request, view, text):
         assert not any(fitting(request, view, workers=one) for one in range(2, request.workers))
         return
     said = dict(re.findall(r"--([a-z-]+) ([\w.]+)", text))
-    least = 2 if request.min_bandwidth and request.gpus == 1 else 1
+    # A single GPU has no bandwidth, which is no help to who asks for some.
+    least = 2 if request.min_bandwidth else 1
     sizes = {
         "workers": [
-            one for one in range(least, request.workers) if fitting(request, view, workers=one)
+            one
+            for one in range(1, request.workers)
+            if one * request.gpus >= least and fitting(request, view, workers=one)
         ],
-        "gpus": [one for one in range(1, request.gpus) if fitting(request, view, gpus=one)],
+        "gpus": [
+            one
+            for one in range(1, request.gpus)
+            if request.workers * one >= least and fitting(request, view, gpus=one)
+        ],
     }
     for flag, fit in sizes.items():
         if flag in said:
