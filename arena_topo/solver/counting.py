@@ -9,6 +9,7 @@ one pass over the groups takes.
 from __future__ import annotations
 
 import math
+import operator
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -32,12 +33,32 @@ must do, which may be slower than the best."""
 
 
 class Group(NamedTuple):
-    """Nodes of one domain that a request cannot tell apart: the first by name, and how many."""
+    """Nodes that a request cannot tell apart: their number, the first by name, how many."""
 
+    number: int
     node: Node
     many: int
-    home: tuple[str, ...]
-    key: tuple[object, ...]
+
+
+class Domain(NamedTuple):
+    """A domain of the network: the group of each node; for the whole cluster each group once.
+
+    `many` says then how many nodes a group has.
+    """
+
+    path: tuple[str, ...]
+    groups: Sequence[int]
+    many: Sequence[int] | None = None
+
+    def total(self, values: Sequence[int]) -> int:
+        """The sum over all nodes of what their groups have."""
+        if self.many is None:
+            return sum(map(values.__getitem__, self.groups))
+        return sum(map(operator.mul, values, self.many))
+
+    def counts(self) -> Mapping[int, int]:
+        """How many nodes of which groups there are."""
+        return Counter(self.groups) if self.many is None else dict(enumerate(self.many))
 
 
 class Way(NamedTuple):
@@ -51,8 +72,8 @@ class Way(NamedTuple):
     terms: Terms | None
 
 
-Offers = Mapping[tuple[object, ...], Counter[Sequence[int]]]
-"""By what one gang may combine: how many nodes take which loads."""
+Offers = Mapping[Sequence[int], int]
+"""How many nodes take which loads."""
 
 
 class View:
@@ -68,96 +89,118 @@ class View:
         self.certain = True
         self.excluded = request.excluded
         self._resources = bool(request.cpu), bool(request.memory)
-        self._groups: dict[int, list[Group]] = {}
+        self._of_class: list[int] = []
+        self._leaves: list[Sequence[int]] = []
+        self._domains: dict[int, list[Domain]] = {}
         self._classes: dict[NodeName, NodeClass] = {}
         self._speeds: dict[tuple[NodeName, Terms, int], float] = {}
-        self._offers: dict[tuple[object, ...], Offers] = {}
+        self._homes: dict[tuple[object, ...], list[tuple[int, list[Sequence[int]], Domain]]] = {}
+        self.groups = list(self._grouped())
 
-    def groups(self, depth: int) -> list[Group]:
-        """The nodes in groups, apart where they differ in so many levels of the network."""
-        found = self._groups.get(depth)
-        if found is None:
-            first: dict[tuple[object, ...], Node] = {}
-            many: Counter[tuple[object, ...]] = Counter()
-            for key, node, nodes in self._keys(depth):
-                many[key] += nodes
-                first.setdefault(key, node)
-            found = self._groups[depth] = [
-                Group(self._seen(node), many[key], node.domains[:depth], key)
-                for key, node in first.items()
+    def _grouped(self) -> Iterator[Group]:
+        numbers: dict[tuple[object, ...], int] = {}
+        first: list[Node] = []
+        many: list[int] = []
+
+        def number(at: int, node: Node, nodes: int) -> int:
+            found = numbers.setdefault(self._key(at, node), len(numbers))
+            if found == len(first):
+                first.append(node)
+                many.append(0)
+            many[found] += nodes
+            return found
+
+        if self.excluded or any(self._resources):
+            self._leaves = [
+                [number(at, node, 1) for at, node in zip(classes, nodes, strict=True)]
+                for classes, nodes in self.index.leaves
             ]
-        return found
+        else:
+            self._of_class = [
+                number(at, node, nodes) for at, (node, nodes) in enumerate(self.index.alike())
+            ]
+        for at, node in enumerate(first):
+            yield Group(at, node.idle() if self.idle else node, many[at])
 
-    def _keys(self, depth: int) -> Iterator[tuple[tuple[object, ...], Node, int]]:
-        plain = not (self.excluded or any(self._resources))
-        if plain and not depth:
-            for at, (node, many) in enumerate(self.index.alike()):
-                yield self._key(at, node, depth), node, many
-            return
-        for classes, nodes in self.index.leaves:
-            for at, node in zip(classes, nodes, strict=True):
-                yield self._key(at, node, depth), node, 1
-
-    def _key(self, at: int, node: Node, depth: int) -> tuple[object, ...]:
+    def _key(self, at: int, node: Node) -> tuple[object, ...]:
         cpu, memory = self._resources
-        key = (node.domains[:depth], self.excluded.get(node.name) if self.excluded else None)
+        barred = self.excluded.get(node.name) if self.excluded else None
         if self.idle:
             loads = self.index.loads(node.machine)
             rest = (node.all_cpu if cpu else None, node.all_memory if memory else None)
-            return (*key, loads, node.resource, node.network, node.shared is None, *rest)
-        return (*key, at, node.cpu if cpu else None, node.memory if memory else None)
+            return (barred, loads, node.resource, node.network, node.shared is None, *rest)
+        return (barred, at, node.cpu if cpu else None, node.memory if memory else None)
 
-    def _seen(self, node: Node) -> Node:
-        return node.idle() if self.idle else node
+    def _groups_of(self, leaf: int) -> Sequence[int]:
+        """The group of each node of a leaf."""
+        if self._leaves:
+            return self._leaves[leaf]
+        return [self._of_class[at] for at in self.index.leaves[leaf][0]]
 
-    def members(self, group: Group, depth: int) -> Iterator[Node]:
-        """The nodes of a group as they are now, in the order of their domains and names."""
-        for classes, nodes in self.index.leaves:
-            if nodes[0].domains[:depth] == group.home:
-                for at, node in zip(classes, nodes, strict=True):
-                    if self._key(at, node, depth) == group.key:
+    def domains(self, depth: int) -> list[Domain]:
+        """The domains that nodes share which agree in so many levels of the network."""
+        if not depth:
+            many = [group.many for group in self.groups]
+            return [Domain((), range(len(many)), many)]
+        found = self._domains.get(depth)
+        if found is None:
+            groups: dict[tuple[str, ...], list[int]] = {}
+            for leaf, (_, nodes) in enumerate(self.index.leaves):
+                groups.setdefault(nodes[0].domains[:depth], []).extend(self._groups_of(leaf))
+            found = self._domains[depth] = [Domain(path, some) for path, some in groups.items()]
+        return found
+
+    def members(self, group: Group, domain: Domain) -> Iterator[Node]:
+        """The nodes of a group in a domain, in the order of their leaves and names."""
+        depth = len(domain.path)
+        for leaf, (_, nodes) in enumerate(self.index.leaves):
+            if nodes[0].domains[:depth] == domain.path:
+                for at, node in zip(self._groups_of(leaf), nodes, strict=True):
+                    if at == group.number:
                         yield node
 
     def fits(self, request: Request) -> bool:
         """Whether there is any placement."""
         return any(
-            _hold(offers, request.workers, way.most)
+            most >= request.workers and _hold(_offers(loads, domain), request.workers, way.most)
             for way in self.ways(request)
-            for offers in self.offers(request, way).values()
+            for most, loads, domain in self.homes(request, way)
         )
 
     def most(self, request: Request) -> int:
         """No more workers than this fit on the terms of so many."""
-        return max(
-            (
-                _largest(offers, way.most)
-                for way in self.ways(request)
-                for offers in self.offers(request, way).values()
-            ),
-            default=0,
-        )
+        found = 0
+        for way in self.ways(request):
+            homes = self.homes(request, way)
+            for most, loads, domain in sorted(homes, key=lambda home: -home[0]):
+                if most <= found:
+                    break
+                found = max(found, _largest(_offers(loads, domain), way.most))
+        return found
 
-    def offers(self, request: Request, way: Way) -> Offers:
-        """How many nodes take which loads."""
+    def homes(self, request: Request, way: Way) -> list[tuple[int, list[Sequence[int]], Domain]]:
+        """Where a gang may be: at most how many workers, the loads of each group, the domain."""
         key = (
             *(request.gpus, request.cpu, request.memory, request.model, request.mix_models),
             *(request.per_node, request.min_bandwidth, way, way.terms and request.workers),
         )
-        found = self._offers.get(key)
+        found = self._homes.get(key)
         if found is None:
-            counted: dict[tuple[object, ...], Counter[Sequence[int]]] = {}
-            for group in self.groups(way.depth):
-                loads = self.loads(group, request, way)
-                if loads:
-                    home = self.home(group, request)
-                    counted.setdefault(home, Counter())[loads] += group.many
-            found = self._offers[key] = counted
+            loads = [self.loads(group, request, way) for group in self.groups]
+            found = self._homes[key] = []
+            for kind in self.kinds(request):
+                own = [some if at in kind else () for at, some in enumerate(loads)]
+                tops = [some[-1] if some else 0 for some in own]
+                found += [(domain.total(tops), own, domain) for domain in self.domains(way.depth)]
         return found
 
-    def home(self, group: Group, request: Request) -> tuple[object, ...]:
-        """What the nodes of one gang have in common."""
-        model = "" if request.mix_models else group.node.machine.model or ""
-        return (model, group.node.resource, *group.home)
+    def kinds(self, request: Request) -> list[set[int]]:
+        """The groups that one gang may combine."""
+        kinds: dict[tuple[str, str], set[int]] = {}
+        for group in self.groups:
+            model = "" if request.mix_models else group.node.machine.model or ""
+            kinds.setdefault((model, group.node.resource), set()).add(group.number)
+        return list(kinds.values())
 
     def loads(self, group: Group, request: Request, way: Way) -> Sequence[int]:
         """The numbers of workers that a node of a group takes, ascending."""
@@ -231,7 +274,7 @@ class View:
             for depth in range(len(self.index.cluster.tiers) + 1):
                 found.add(self.network(request, hosts, depth)[0])
         for way in self.ways(replace(request, min_bandwidth=math.ulp(0.0))):
-            for group in self.groups(way.depth):
+            for group in self.groups:
                 for load in range(1, min(room(request, group.node), request.workers) + 1):
                     assert way.terms is not None, "a bandwidth is asked for"
                     found.add(self.speed(group.node, load, way.terms))
@@ -263,7 +306,15 @@ def _terms(request: Request, hosts: Hosts, *, rated: bool) -> Terms:
     )
 
 
-def _largest(offers: Counter[Sequence[int]], most: int) -> int:
+def _offers(loads: Sequence[Sequence[int]], domain: Domain) -> Offers:
+    offers: Counter[Sequence[int]] = Counter()
+    for at, many in domain.counts().items():
+        if loads[at]:
+            offers[loads[at]] += many
+    return offers
+
+
+def _largest(offers: Offers, most: int) -> int:
     """How many workers the largest nodes take."""
     held, left = 0, most
     for loads in sorted(offers, key=lambda loads: -loads[-1]):
@@ -272,7 +323,7 @@ def _largest(offers: Counter[Sequence[int]], most: int) -> int:
     return held
 
 
-def _hold(offers: Counter[Sequence[int]], workers: int, most: int) -> bool:
+def _hold(offers: Offers, workers: int, most: int) -> bool:
     """Whether at most so many nodes take all workers."""
     if _largest(offers, most) < workers:
         return False

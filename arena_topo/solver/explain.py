@@ -87,7 +87,7 @@ def _refusals(request: Request, view: View) -> Iterator[Refusal]:
     """Why nodes take no worker, or not enough of them, counted by reason."""
     found: dict[Reason, tuple[int, Node]] = {}
     scarce: Reason | None = None
-    for group in view.groups(0):
+    for group in view.groups:
         reason = refused(request, group.node)
         if reason is None and room(request, group.node):
             reason = scarce = scarce or _scarce(request, view)
@@ -157,7 +157,7 @@ class _Changes:
         """Single changes that would do it."""
         request = self.request
         mixed = replace(request, mix_models=True)
-        models = {group.node.machine.model for group in self.view.groups(0)} - {None}
+        models = {group.node.machine.model for group in self.view.groups} - {None}
         own = (request.model or "").casefold()
         wider = [
             ("with --mix-models", mixed, not request.mix_models),
@@ -235,12 +235,12 @@ class _Changes:
     @cached_property
     def _largest(self) -> int:
         """However much is asked for, no node has more GPUs free."""
-        return max((group.node.free_count for group in self.view.groups(0)), default=0)
+        return max((group.node.free_count for group in self.view.groups), default=0)
 
     def _resources(self) -> Iterator[Change]:
         """Less CPU (cut to millicores) or memory (to whole Gi, or Mi) for each worker."""
         request = self.request
-        nodes = [one for group in self.view.groups(0) if not refused(request, one := group.node)]
+        nodes = [one for group in self.view.groups if not refused(request, one := group.node)]
         shares = [
             (node, share)
             for node in nodes

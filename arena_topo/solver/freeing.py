@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from arena_topo.solver import Request
 from arena_topo.solver.classes import room
-from arena_topo.solver.counting import LISTED, Group, View, Way
+from arena_topo.solver.counting import LISTED, Domain, Group, View, Way
 from arena_topo.solver.gpu_sets import choices
 from arena_topo.solver.loads import Hosts, Terms
 from arena_topo.topology import GPUSet, Node, count, members, natural
@@ -54,6 +54,7 @@ class Release(NamedTuple):
     proven: bool
     picks: tuple[_Pick, ...] = ()
     way: Way | None = None
+    domain: Domain | None = None
 
 
 class Freeing:
@@ -79,32 +80,58 @@ class Freeing:
         """The least to free, over all ways and domains; None where nothing is enough."""
         best: Release | None = None
         proven = True
+        workers, kinds = self.request.workers, self.view.kinds(self.request)
         for way in self.view.ways(self.request):
-            homes: dict[tuple[object, ...], list[tuple[Group, Table]]] = {}
-            for group in self.view.groups(way.depth):
-                table = costs(group, way)
-                if table:
-                    homes.setdefault(self.view.home(group, self.request), []).append((group, table))
-            bounded = [
-                (bound, at, some)
-                for at, some in enumerate(homes.values())
-                if (bound := _bound(some, self.request.workers)) is not None
+            tables = [costs(group, way) for group in self.view.groups]
+            waiting = [
+                (bound, at, own, domain)
+                for own in kinds
+                for at, (bound, domain) in enumerate(self._bounded(way, tables, own))
             ]
-            for tried, (bound, _, some) in enumerate(sorted(bounded, key=lambda one: one[:2])):
+            waiting.sort(key=lambda one: one[:2])
+            for tried, (bound, _, own, domain) in enumerate(waiting):
                 if best is not None and bound >= best.cost:
                     break
                 if tried == DOMAINS:
                     proven = False
                     break
-                found = _cheapest(some, self.request.workers, way.most)
+                some = [
+                    (self.view.groups[at]._replace(many=many), tables[at])
+                    for at, many in domain.counts().items()
+                    if at in own and tables[at]
+                ]
+                found = _cheapest(some, workers, way.most)
                 proven = proven and (found is None or found.proven)
                 if found is not None and (best is None or found.cost < best.cost):
-                    best = found._replace(way=way)
-        return (
-            None
-            if best is None
-            else best._replace(proven=(proven and self._certain) or best.cost == 1)
-        )
+                    best = found._replace(way=way, domain=domain)
+        if best is None:
+            return None
+        return best._replace(proven=(proven and self._certain) or best.cost == 1)
+
+    def _bounded(
+        self, way: Way, tables: Sequence[Table], own: set[int]
+    ) -> Iterator[tuple[int, Domain]]:
+        """The domains that may hold a gang, each with the least that must be freed there."""
+        usable = [table if at in own else {} for at, table in enumerate(tables)]
+        tops = [max(table, default=0) for table in usable]
+        nows = [_now(table) for table in usable]
+        steps = [next(_steps(table, 0), None) for table in usable]
+        gains = [
+            (math.inf if step is None else step.price, top - now)
+            for step, top, now in zip(steps, tops, nows, strict=True)
+        ]
+        for domain in self.view.domains(way.depth):
+            if domain.total(tops) < self.request.workers:
+                continue
+            missing, least = self.request.workers - domain.total(nows), 0.0
+            counts = domain.counts()
+            for price, gain, at in sorted((*gains[at], at) for at in counts):
+                if missing <= 0 or not gain:
+                    break
+                # Further workers of a node cost no less than the first.
+                taken = min(missing, gain * counts[at])
+                least, missing = least + price * taken, missing - taken
+            yield max(1, math.ceil(least - 1e-9)), domain
 
     def _gpus(self, group: Group, way: Way) -> Table:
         """How many GPUs of a node must become free, by load."""
@@ -169,12 +196,12 @@ class Freeing:
             (pick for pick in found.picks if pick.cost),
             key=lambda pick: (-pick.cost, natural(pick.group.node.name)),
         )
-        passed: Counter[tuple[object, ...]] = Counter()
-        assert found.way is not None, "what was found has its way"
+        passed: Counter[int] = Counter()
+        assert found.domain is not None, "what was found is somewhere"
         for pick in picks:
-            nodes = self.view.members(pick.group, found.way.depth)
-            start = passed[pick.group.key]
-            passed[pick.group.key] += pick.times
+            nodes = self.view.members(pick.group, found.domain)
+            start = passed[pick.group.number]
+            passed[pick.group.number] += pick.times
             for node in itertools.islice(nodes, start, start + pick.times):
                 yield node, pick
 
@@ -286,15 +313,6 @@ def _now(table: Table) -> int:
     return max((load for load in table if not table[load]), default=0)
 
 
-def _bound(tables: Tables, workers: int) -> int | None:
-    """No less than this need be freed for all workers; None where no release is enough."""
-    if sum(group.many * max(table) for group, table in tables) < workers:
-        return None
-    missing = workers - sum(group.many * _now(table) for group, table in tables)
-    prices = [step.price for _, table in tables for step in itertools.islice(_steps(table, 0), 1)]
-    return max(1, math.ceil(missing * min(prices) - 1e-9)) if prices else None
-
-
 def _cheapest(tables: Tables, workers: int, most: int) -> Release | None:
     """The least to free so that at most so many nodes take all workers."""
     largest = max(max(table) for _, table in tables)
@@ -335,39 +353,42 @@ def _greedy(tables: Tables, workers: int) -> Release | None:
     """
     now = [_now(table) for _, table in tables]
     missing = workers - sum(group.many * load for (group, _), load in zip(tables, now, strict=True))
-    seated = [
-        _Pick(group, load, 0, group.many) for (group, _), load in zip(tables, now, strict=True)
-    ]
-    bound = _bound(tables, workers) or 0
-    for at, (group, table) in enumerate(tables):
-        # A single node reads better than several.
-        alone = table.get(now[at] + missing)
-        if alone is not None and alone <= bound:
-            seated[at] = seated[at]._replace(times=group.many - 1)
-            seated.append(_Pick(group, now[at] + missing, alone, 1))
-            return Release(alone, True, tuple(pick for pick in seated if pick.load and pick.times))
+    wanted, least = missing, 0.0
     taken = [[(load, group.many)] for (group, _), load in zip(tables, now, strict=True)]
-    steps = sorted(step for at, (_, table) in enumerate(tables) for step in _steps(table, at))
-    least = 0.0
-    for step in steps:
-        if missing <= 0:
+    for step in sorted(step for at, (_, table) in enumerate(tables) for step in _steps(table, at)):
+        if wanted <= 0:
             break
         many, gain = tables[step.of][0].many, step.stop - step.start
-        times, rest = divmod(min(missing, many * gain), gain)
-        least += step.price * min(missing, many * gain)
-        missing -= times * gain + rest
-        taken[step.of] = [(step.stop, times), (step.start + rest, int(rest > 0))]
-        taken[step.of].append((step.start, many - times - (rest > 0)))
-    picks = tuple(
-        _Pick(group, load, table.get(load, -1) if load else 0, times)
+        more = min(wanted, many * gain)
+        times, rest = divmod(more, gain)
+        least, wanted = least + step.price * more, wanted - more
+        partly = int(rest > 0)
+        taken[step.of] = [
+            *((step.stop, times), (step.start + rest, partly)),
+            (step.start, many - times - partly),
+        ]
+    bound = math.ceil(least - 1e-9)
+    picks = _picks(tables, taken)
+    cost = sum(pick.cost * pick.times for pick in picks)
+    impossible = wanted > 0 or any(pick.cost < 0 for pick in picks)
+    for at, (group, table) in enumerate(tables):
+        # A single node reads better than several.
+        alone = table.get(now[at] + missing, math.inf)
+        if alone <= (bound if impossible else cost):
+            taken = [[(load, one.many)] for (one, _), load in zip(tables, now, strict=True)]
+            taken[at] = [(now[at], group.many - 1), (now[at] + missing, 1)]
+            return Release(int(alone), alone <= bound, _picks(tables, taken))
+    return None if impossible else Release(cost, cost <= bound, picks)
+
+
+def _picks(tables: Tables, taken: Sequence[Sequence[tuple[int, int]]]) -> tuple[_Pick, ...]:
+    """The loads of the nodes, of cost -1 where a load is impossible."""
+    return tuple(
+        _Pick(group, load, table.get(load, -1), times)
         for (group, table), some in zip(tables, taken, strict=True)
         for load, times in some
         if load and times
     )
-    if missing > 0 or any(pick.cost < 0 for pick in picks):
-        return None
-    cost = sum(pick.cost * pick.times for pick in picks)
-    return Release(cost, cost <= math.ceil(least - 1e-9), picks)
 
 
 def _programmed(tables: Tables, workers: int, most: int) -> Release | None:
