@@ -9,8 +9,9 @@ import pytest
 from cube_mesh import HGX, PCIE, V100, cluster, machine, matrix, node
 
 from arena_topo.bandwidth import Wire
-from arena_topo.solver import Request, Verdict
+from arena_topo.solver import Reason, Request, Verdict
 from arena_topo.solver.classes import Index
+from arena_topo.solver.counting import View
 from arena_topo.solver.explain import MOST_CHANGES, explain
 from arena_topo.solver.gang import Found, best
 from arena_topo.topology import Cluster, GPUSet, Link, LinkKind, Tier, count, flat, gpu_set
@@ -439,6 +440,39 @@ def check_release(request, world, text):
     for fewer in range(many):
         for then in released(world, fewer):
             assert value(request, then) is None, (fewer, many)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_what_is_counted_fits_where_a_search_finds_a_place(seed):
+    """Two levels of network, CPU, nodes that are barred, wider machines: counted and searched."""
+    rnd = random.Random(seed)
+    nodes = []
+    for at in range(rnd.randint(1, 9)):
+        of = rnd.choice([V100, HGX, PCIE, HGX])
+        free = GPUSet(rnd.getrandbits(8) | rnd.getrandbits(8))
+        domains = (rnd.choice("st"), rnd.choice("ab"))
+        more = {"hidden": 1 if free and rnd.random() < 0.1 else 0, "cpu": rnd.choice([8.0, 64.0])}
+        nodes.append(node(f"n{at}", of, free, domains=domains, all_cpu=64.0, **more))
+    world = cluster(*nodes, tiers=TIERS, beyond=rnd.choice([3.0, 6.0]))
+    index = Index(world)
+    barred = {one.name: Reason.TAINT for one in nodes if rnd.random() < 0.1}
+    for _ in range(8):
+        request = Request(
+            workers=rnd.randint(1, 20),
+            gpus=rnd.choice([1, 2, 3, 4, 8]),
+            cpu=rnd.choice([0.0, 0.0, 6.0]),
+            min_bandwidth=rnd.choice([0.0, 1.0, 4.0, 9.0, 12.0, 40.0]),
+            max_nodes=rnd.choice([None, None, 1, 2, 4]),
+            mix_models=rnd.random() < 0.4,
+            required=rnd.choice([None, None, "leaf", "spine", "node"]),
+            joined=rnd.random() < 0.6,
+            wire=rnd.choice([Wire.TCP, Wire.RDMA]),
+            excluded=rnd.choice([{}, barred]),
+        )
+        found = best(request, index) is not None
+        assert View(index, request).fits(request) == found
+        idle = best(request, Index(world.idle())) is not None
+        assert View(index, request, idle=True).fits(request) == idle
 
 
 def test_the_fewest_gpus_to_release_may_be_those_of_several_nodes():
