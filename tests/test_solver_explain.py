@@ -11,8 +11,9 @@ from cube_mesh import HGX, PCIE, V100, cluster, machine, matrix, node
 from arena_topo.bandwidth import Wire
 from arena_topo.solver import Reason, Request, Verdict
 from arena_topo.solver.classes import Index
-from arena_topo.solver.counting import View
+from arena_topo.solver.counting import Group, View
 from arena_topo.solver.explain import MOST_CHANGES, explain
+from arena_topo.solver.freeing import cheapest
 from arena_topo.solver.gang import Found, best
 from arena_topo.topology import Cluster, GPUSet, Link, LinkKind, Tier, count, flat, gpu_set
 
@@ -473,6 +474,28 @@ def test_what_is_counted_fits_where_a_search_finds_a_place(seed):
         assert View(index, request).fits(request) == found
         idle = best(request, Index(world.idle())) is not None
         assert View(index, request, idle=True).fits(request) == idle
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_the_least_to_free_is_that_of_all_choices(seed):
+    """Any tables, with gaps and costs in any order: a few nodes, at most so many of them used."""
+    rnd = random.Random(seed)
+    one = node("a", V100)
+    tables = []
+    for at in range(rnd.randint(1, 4)):
+        loads = sorted(rnd.sample(range(1, 6), rnd.randint(1, 5)))
+        table = {load: rnd.choice([0, 0, 1, 2, 3, 5, 8]) for load in loads}
+        tables.append((Group(at, one, rnd.randint(1, 2)), table))
+    workers, most = rnd.randint(1, 10), rnd.randint(1, 5)
+    each = [{0: 0, **table} for group, table in tables for _ in range(group.many)]
+    costs = [
+        sum(table[load] for table, load in zip(each, loads, strict=True))
+        for loads in itertools.product(*each)
+        if sum(loads) == workers and sum(map(bool, loads)) <= most
+    ]
+    found = cheapest(tables, workers, most)
+    assert (found is not None and found.cost) == (min(costs) if costs else False)
+    assert found is None or found.proven
 
 
 def test_the_fewest_gpus_to_release_may_be_those_of_several_nodes():

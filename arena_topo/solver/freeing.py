@@ -100,7 +100,7 @@ class Freeing:
                     for at, many in domain.counts().items()
                     if at in own and tables[at]
                 ]
-                found = _cheapest(some, workers, way.most)
+                found = cheapest(some, workers, way.most)
                 proven = proven and (found is None or found.proven)
                 if found is not None and (best is None or found.cost < best.cost):
                     best = found._replace(way=way, domain=domain)
@@ -313,7 +313,7 @@ def _now(table: Table) -> int:
     return max((load for load in table if not table[load]), default=0)
 
 
-def _cheapest(tables: Tables, workers: int, most: int) -> Release | None:
+def cheapest(tables: Tables, workers: int, most: int) -> Release | None:
     """The least to free so that at most so many nodes take all workers."""
     largest = max(max(table) for _, table in tables)
     limited = most < min(workers, sum(group.many for group, _ in tables))
@@ -353,6 +353,9 @@ def _greedy(tables: Tables, workers: int) -> Release | None:
     """
     now = [_now(table) for _, table in tables]
     missing = workers - sum(group.many * load for (group, _), load in zip(tables, now, strict=True))
+    if missing < 0:
+        # They have places, but not in these numbers.
+        return None
     wanted, least = missing, 0.0
     taken = [[(load, group.many)] for (group, _), load in zip(tables, now, strict=True)]
     for step in sorted(step for at, (_, table) in enumerate(tables) for step in _steps(table, at)):
@@ -397,8 +400,8 @@ def _programmed(tables: Tables, workers: int, most: int) -> Release | None:
     nodes = min(most, workers)
     chosen: Counter[int] = Counter()
     for load in sorted({load for _, table in tables for load in table}):
-        # Of the nodes that take a load, more than the cheapest are never needed for it.
-        left = min(nodes, workers // load)
+        # Of as many nodes as may be used, the cheapest for a load, one is free for it.
+        left = nodes
         asked = [at for at, (_, table) in enumerate(tables) if load in table]
         for at in sorted(asked, key=lambda at: tables[at][1][load]):
             some = min(left, tables[at][0].many)
