@@ -20,7 +20,6 @@ from arena_topo.solver import Request
 from arena_topo.solver.classes import Index
 from arena_topo.solver.gang import best
 from arena_topo.solver.gpu_sets import GPUSets, gpu_sets
-from arena_topo.solver.refusal import emptied
 from arena_topo.topology import (
     Cluster,
     GPUSet,
@@ -115,9 +114,7 @@ def gangs(of: Cluster, gang: Gang) -> int:
     if gang.workers == 1:
         return sum(sure(one, gang.gpus, speed) for one in nodes)
     able = frozenset(at for at, one in enumerate(nodes) if one.free_count >= gang.gpus)
-    compact = best(
-        Request(workers=gang.workers, gpus=gang.gpus, wire=Wire.RDMA), Index(emptied(of))
-    )
+    compact = best(Request(workers=gang.workers, gpus=gang.gpus, wire=Wire.RDMA), Index(of.idle()))
     assert compact is not None
 
     @functools.cache
@@ -158,12 +155,12 @@ def test_gangs_are_those_that_fit_when_everything_is_tried(world: Cluster):
         for gang in kind.gangs:
             assert gang.size == gang.workers * gang.gpus
             request = Request(workers=gang.workers, gpus=gang.gpus, wire=Wire.RDMA)
-            full = best(request, Index(emptied(mine)))
+            full = best(request, Index(mine.idle()))
             assert (gang.whole_empty > 0) == (full is not None)
             if full is not None:
                 assert gang.full == (None if gang.size == 1 else full.bandwidth)
                 assert gang.whole == gangs(mine, gang)
-                assert gang.whole_empty == gangs(emptied(mine), gang)
+                assert gang.whole_empty == gangs(mine.idle(), gang)
             pieces = best(Request(workers=gang.size, gpus=1, wire=Wire.RDMA), Index(mine))
             assert gang.fits == (pieces is not None)
             if pieces is not None:

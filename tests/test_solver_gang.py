@@ -275,8 +275,7 @@ def test_a_bandwidth_that_no_free_set_reaches_is_refused_with_the_one_that_is_th
         place(Request(workers=4, gpus=1, min_bandwidth=38), cluster(node("a", V100, free)))
     assert refused.value.verdict is Verdict.NOT_NOW
     assert refused.value.nearest == (
-        "fits now with --min-bandwidth 9.97, or with --workers 3;"
-        " or when 1 more GPU of node a is free"
+        "fits now with --min-bandwidth 9.97, or with --workers 3; or when GPU 3 of node a is free"
     )
 
 

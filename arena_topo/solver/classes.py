@@ -155,6 +155,7 @@ class Index:
                 node.unavailable is None,
                 node.shared is None,
                 node.network,
+                node.allocatable,
             )
             at = ids.get(key)
             if at is None:
@@ -172,6 +173,10 @@ class Index:
         self.whole = self._domain(ordered, 0, WHOLE, ())
         self._counts = Counter(at for members, _ in self.leaves for at in members)
         self._supplies: dict[tuple[object, ...], Supply] = {}
+
+    def alike(self) -> Iterator[tuple[Node, int]]:
+        """Of nodes that are alike the first by name, and how many there are."""
+        return ((first, self._counts[at]) for at, first in enumerate(self._firsts))
 
     def distance(self, level: int) -> int:
         """How far apart nodes are that first meet at this level: 1 for the nearest tier."""
@@ -216,6 +221,10 @@ class Index:
             leaves.append((own, nodes))
         counts = Counter(at for members, _ in leaves for at in members)
         return Supply(classes, leaves, counts)
+
+    def class_of(self, node: Node) -> NodeClass:
+        """What the GPUs of any node are worth, be it as it is or as it could be."""
+        return self._class(Request(workers=1, gpus=1), node, 0)
 
     def _class(
         self, request: Request, first: Node, capacity: int, near: Proximity | None = None

@@ -19,6 +19,7 @@ from arena_topo.bandwidth import network_limit
 from arena_topo.solver import UNLIMITED, Assignment, Placement, Proof, Request
 from arena_topo.solver.classes import WHOLE, Index, NodeClass, Supply
 from arena_topo.solver.domains import Choice, Chooser, Seat, broken
+from arena_topo.solver.explain import explain
 from arena_topo.solver.loads import AMONG, Floor, Hosts, Terms
 from arena_topo.solver.valuing import NVLINK, is_given, worth
 from arena_topo.topology import Cluster, NodeName, natural
@@ -92,9 +93,7 @@ def search(request: Request, index: Index) -> Placement:
     """Find the best placement of a gang; Unplaceable says why there is none."""
     found = best(request, index)
     if found is None:
-        from arena_topo.solver.refusal import refusal  # noqa: PLC0415 - it searches in its turn
-
-        raise refusal(request, index.cluster)
+        raise explain(request, index)
     return placement(request, index, found)
 
 

@@ -101,7 +101,7 @@ class GPUSets:
             return [gpu_set(inside[:size])] if size <= len(inside) else []
         if self.certain(free, size):
             return choices(free, size, self.alike)
-        return self._near(free, size)
+        return self.near(free, size)
 
     @functools.cached_property
     def alike(self) -> tuple[int, ...]:
@@ -153,7 +153,7 @@ class GPUSets:
         ranks, links = self._links, self.configuration.links
         return [[0.0 if link is None else float(ranks[link]) for link in row] for row in links]
 
-    def _near(self, free: GPUSet, size: int) -> Iterator[GPUSet]:
+    def near(self, free: GPUSet, size: int) -> Iterator[GPUSet]:
         """Of too many sets those of GPUs that hang together, and those measured."""
         for _rate, groups in self.parts:
             for group in groups:

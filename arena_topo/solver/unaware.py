@@ -15,7 +15,6 @@ from arena_topo.bandwidth import Estimate
 from arena_topo.solver import Request
 from arena_topo.solver.classes import room
 from arena_topo.solver.gang import word
-from arena_topo.solver.refusal import emptied
 from arena_topo.solver.valuing import shared_level, worth
 from arena_topo.topology import Cluster, GPUSet, Node, NodeName, gpu_set, members, natural
 
@@ -89,7 +88,7 @@ def counts(request: Request, cluster: Cluster) -> Counts:
     return Counts(
         gangs=sum(most // request.workers for most in now.values()),
         largest=max(now.values(), default=0),
-        largest_empty=max(_rooms(request, emptied(cluster)).values(), default=0),
+        largest_empty=max(_rooms(request, cluster.idle()).values(), default=0),
     )
 
 

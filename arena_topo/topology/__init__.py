@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum
 from typing import TYPE_CHECKING, NewType
 
@@ -267,6 +267,17 @@ class Node:
         """How many GPUs are free."""
         return max(0, count(self.free) - self.hidden)
 
+    def idle(self) -> Node:
+        """The node without jobs, it and all its GPUs well."""
+        return replace(
+            self,
+            free=self.machine.everything,
+            hidden=0,
+            cpu=self.all_cpu,
+            memory=self.all_memory,
+            unavailable=None,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tier:
@@ -302,6 +313,10 @@ class Cluster:
     source: str = ""
     guesses: Mapping[str, str] = field(default_factory=dict)
     view: float | None = None
+
+    def idle(self) -> Cluster:
+        """The cluster as if every job had ended, and every node and GPU were well."""
+        return replace(self, nodes=tuple(node.idle() for node in self.nodes))
 
     def graph(self) -> nx.Graph[str]:
         """The network as a networkx tree: nodes, the domains that join them, and what joins those.

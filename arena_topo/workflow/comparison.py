@@ -25,8 +25,7 @@ from arena_topo.solver import (
     valued,
 )
 from arena_topo.solver.classes import Index
-from arena_topo.solver.nearest import once_empty
-from arena_topo.solver.refusal import emptied
+from arena_topo.solver.explain import once_empty
 from arena_topo.topology import Cluster, Node, NodeName
 from arena_topo.workflow import estimates, shape
 from arena_topo.workflow.elsewhere import named, next_best
@@ -266,7 +265,7 @@ def compare(
     Who only counts GPUs knows no bandwidth to keep to. `set_aside` are the nodes that a job without
     --gputopology may not use, where the job is of this kind.
     """
-    index = Index(emptied(cluster))
+    index = Index(cluster.idle())
     best = gang.best(request, index)
     excluded = set_aside or request.excluded
     counted = replace(request, min_bandwidth=0.0, excluded=excluded)

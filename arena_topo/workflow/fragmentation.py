@@ -18,7 +18,6 @@ from arena_topo.solver import UNLIMITED, Request
 from arena_topo.solver.classes import WHOLE, Index, NodeClass
 from arena_topo.solver.gang import Found, best, distances
 from arena_topo.solver.gpu_sets import GPUSets, choices, has_nvlink, with_lowest
-from arena_topo.solver.refusal import emptied
 from arena_topo.solver.valuing import is_given
 from arena_topo.topology import Cluster, GPUSet, Node, count, gpu_set, members, natural
 
@@ -196,7 +195,7 @@ class _Kind:
     """The nodes of one kind, as they are and as they would be without jobs."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self.now, self.empty = Index(cluster), Index(emptied(cluster))
+        self.now, self.empty = Index(cluster), Index(cluster.idle())
         self._nodes = cluster.nodes
         rails = all(node.machine.nics for node in cluster.nodes)
         given = any(is_given(cluster, at) for at in range(-1, len(cluster.tiers)))

@@ -33,6 +33,7 @@ from arena_topo.solver import (
     gang,
 )
 from arena_topo.solver.classes import Index
+from arena_topo.solver.explain import explain
 from arena_topo.solver.gpu_sets import has_nvlink
 from arena_topo.topology import (
     TAINT,
@@ -288,12 +289,11 @@ def placed(job: MPIJob, request: Request, cluster: Cluster) -> Placement:
     index = Index(cluster)
     found = gang.best(request, index)
     if found is None:
-        from arena_topo.solver.refusal import refusal  # noqa: PLC0415  only for refusals
         from arena_topo.workflow.alternatives import alternatives  # noqa: PLC0415
 
         # Which flags keep the job from nodes is known here, not in the solver.
         others = alternatives(job, cluster) if request.excluded else ()
-        raise refusal(request, cluster, others=others, notes=cluster.notes)
+        raise explain(request, index, others=others, notes=cluster.notes)
     return gang.placement(request, index, found)
 
 

@@ -39,14 +39,12 @@ def shaped(
     automatic = job.pod_shape is PodShape.AUTO
     if job.pod_shape is not PodShape.FUSED and not automatic:
         return job
-    from arena_topo.solver.refusal import emptied  # noqa: PLC0415  only for refusals
-
     api = planning.version(backend, api)
     if automatic and not _may_choose(job, api):
         return chosen(job, 1, api)
     found = _best(job, cluster, backend, api)
     if found is None and later:
-        found = _best(job, emptied(cluster), backend, api)
+        found = _best(job, cluster.idle(), backend, api)
     return chosen(job, found or 1, api)
 
 

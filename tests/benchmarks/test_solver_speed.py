@@ -18,7 +18,8 @@ from cube_mesh import HGX, P100, PCIE, V100, V100_LANES, cluster, machine, matri
 from arena_topo.bandwidth import Wire
 from arena_topo.solver import Placement, Request, Unplaceable
 from arena_topo.solver.classes import Index
-from arena_topo.solver.gang import search
+from arena_topo.solver.explain import explain
+from arena_topo.solver.gang import best, search
 from arena_topo.solver.gpu_sets import GPUSets
 from arena_topo.solver.policy import Damage
 from arena_topo.topology import Cluster, GPUSet, Link, LinkKind, Machine, Tier, flat
@@ -163,3 +164,60 @@ def test_placing_a_gang(load: float, size: int, *, joined: bool):
     before = MEDIANS.get((joined, load, size // 10))
     if before is not None:
         print(f"10 times the nodes, {MEDIANS[joined, load, size] / before:.1f} times the time")
+
+
+def refused_jobs(on: Cluster) -> list[Request]:
+    """Jobs that are a little too large, or ask for what there is not."""
+    free = sum(one.free_count for one in on.nodes)
+    whole = sum(one.free_count == len(one.machine.gpus) for one in on.nodes)
+    size = len(on.nodes)
+    return [
+        Request(workers=size // 2 + 1, gpus=8),
+        Request(workers=whole // 2 + 10, gpus=8),
+        Request(workers=free // 4, gpus=4),
+        Request(workers=free + 10, gpus=1),
+        Request(workers=RACK * 2, gpus=8, required="rack"),
+        Request(workers=RACK // 2, gpus=8, required="rack"),
+        Request(workers=20, gpus=6, max_nodes=10),
+        Request(workers=size // 4, gpus=8, min_bandwidth=40.0),
+        Request(workers=6, gpus=8, min_bandwidth=500.0),
+        Request(workers=4, gpus=1, min_bandwidth=50.0, joined=False),
+    ]
+
+
+def cpu(action: Callable[[], object], rounds: int = 5) -> float:
+    """The least CPU time of an action, in ms."""
+    times = []
+    for _ in range(rounds):
+        start = time.process_time()
+        action()
+        times.append((time.process_time() - start) * 1000)
+    return min(times)
+
+
+@pytest.mark.parametrize("size", [1_000, 10_000, 100_000])
+@pytest.mark.parametrize("load", [0.60, 0.97])
+def test_refusing_a_gang(load: float, size: int):
+    """A refusal with what would make it fit, beside a placement on the same cluster."""
+    on = datacentre(size, load)
+    index = Index(on)
+    placed = []
+    for workers, gpus in MIX:
+        request = Request(workers=workers, gpus=gpus, wire=Wire.RDMA)
+        if best(request, index) is not None:
+            placed.append(cpu(lambda request=request: answered(request, index), 3))
+    placement = statistics.median(placed)
+    print(
+        f"\n{size:,} nodes, {load:.0%} partly in use: a placement {placement:.1f} ms CPU (median),"
+        f" the slowest {max(placed):.1f}\n{'refused':>20} {'ms CPU':>8} {'times':>6}  nearest"
+    )
+    times = []
+    for request in refused_jobs(on):
+        if best(request, index) is not None:
+            continue
+        spent = cpu(lambda request=request: explain(request, index))
+        times.append(spent)
+        name = f"{request.workers} x {request.gpus}"
+        nearest = explain(request, index).nearest
+        print(f"{name:>20} {spent:8.1f} {spent / placement:6.1f}  {nearest}")
+    print(f"{'median':>20} {statistics.median(times):8.1f} {max(times):8.1f} the slowest")

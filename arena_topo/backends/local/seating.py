@@ -31,8 +31,9 @@ from arena_topo.solver import (
     Unplaceable,
     Verdict,
     place,
-    refusal,
 )
+from arena_topo.solver.classes import Index
+from arena_topo.solver.explain import explain
 from arena_topo.topology import (
     Cluster,
     GPUSet,
@@ -349,7 +350,7 @@ def _counted(submission: Submission, cluster: Cluster) -> tuple[Assignment, ...]
         if node is None:
             # Workers are all alike, so they fit by count exactly where the solver finds a place.
             request = Request(workers=submission.workers, gpus=submission.gpus, mix_models=True)
-            raise refusal.refusal(request, cluster)
+            raise explain(request, Index(cluster))
         gpus, free[node] = free[node][: submission.gpus], free[node][submission.gpus :]
         assignments.append(Assignment(worker=worker, node=node, gpus=tuple(gpus)))
     return tuple(assignments)

@@ -9,11 +9,12 @@ import pytest
 from cube_mesh import HGX, PCIE, V100, cluster, machine, matrix, node
 
 from arena_topo.bandwidth import Wire
-from arena_topo.solver import Request
+from arena_topo.solver import Reason, Request, Verdict
 from arena_topo.solver.classes import Index
+from arena_topo.solver.counting import Group, View
+from arena_topo.solver.explain import MOST_CHANGES, explain
+from arena_topo.solver.freeing import cheapest
 from arena_topo.solver.gang import Found, best
-from arena_topo.solver.nearest import nearest
-from arena_topo.solver.refusal import emptied
 from arena_topo.topology import Cluster, GPUSet, Link, LinkKind, Tier, count, flat, gpu_set
 
 TIERS = (Tier(name="spine", bandwidth=6.0), Tier(name="leaf", bandwidth=12.5))
@@ -26,9 +27,7 @@ def value(request: Request, world: Cluster) -> Found | None:
 def said(world, **more):
     request = Request(**more)
     assert value(request, world) is None
-    never = value(request, emptied(world)) is None
-    view = emptied(world) if never else world
-    return nearest(request, view, never=never, best=value, today=world)
+    return explain(request, Index(world)).nearest
 
 
 def test_fewer_workers_or_the_gpus_of_a_node():
@@ -180,8 +179,6 @@ def test_gpus_that_are_not_healthy_are_not_waited_for():
 
 def test_where_a_smaller_worker_is_not_enough_fewer_of_them_are_named_as_well():
     world = cluster(node("a", PCIE, 0b111))
-    wide = Request(workers=1, gpus=4, min_bandwidth=1000.0)
-    assert nearest(wide, emptied(cluster()), never=True, best=value) is None
     assert said(world, workers=9, gpus=9) == (
         "fits with --gpus 8 and --workers 1 once the cluster is empty"
     )
@@ -189,15 +186,10 @@ def test_where_a_smaller_worker_is_not_enough_fewer_of_them_are_named_as_well():
 
 @pytest.mark.parametrize(("workers", "gpus"), [(1, 10**9), (10**9, 1), (10**9, 10**9)])
 def test_however_much_is_asked_for_only_what_the_cluster_has_is_tried(workers, gpus):
-    tried = []
-
-    def best(request, world):
-        tried.append(request)
-        return value(request, world)
-
-    world = cluster(node("a", V100), node("b", V100))
-    nearest(Request(workers=workers, gpus=gpus), world, never=True, best=best)
-    assert len(tried) < 50
+    world = cluster(node("a", V100, 0b1), node("b", V100))
+    for floor in (0.0, 1.0, 1000.0):
+        refused = explain(Request(workers=workers, gpus=gpus, min_bandwidth=floor), Index(world))
+        assert refused.verdict is Verdict.NEVER
 
 
 def test_nodes_that_must_become_free_together_are_named():
@@ -262,17 +254,22 @@ def test_where_no_single_change_helps_the_smallest_set_of_them_is_named():
 
 QUAD = machine("quad", "V100", matrix(4, {(0, 1): 2, (2, 3): 2, (1, 2): 1, (0, 3): 1}))
 SWITCHED = machine("flat", "A100", flat(4, Link(kind=LinkKind.NVLINK, lanes=12)))
+PAIR = machine("pair", "A100", flat(2, Link(kind=LinkKind.NVLINK, lanes=12)))
 
 
 def small_world(rnd):
     tiers = rnd.choice([(), (Tier(name="leaf", bandwidth=25.0),)])
     nodes = []
-    for at in range(rnd.randint(1, 4)):
-        free = GPUSet(rnd.getrandbits(4))
+    for at in range(rnd.randint(1, 3)):
+        of = rnd.choice([QUAD, QUAD, SWITCHED, PAIR])
+        free = GPUSet(rnd.getrandbits(len(of.gpus)) & rnd.getrandbits(len(of.gpus)))
         hidden = rnd.randint(0, count(free)) if rnd.random() < 0.2 else 0
         domains = (rnd.choice("AB"),) if tiers else ()
-        of = rnd.choice([QUAD, QUAD, SWITCHED])
-        nodes.append(node(f"n{at}", of, free, hidden=hidden, domains=domains))
+        ill = GPUSet(rnd.getrandbits(4)) if rnd.random() < 0.1 else GPUSet(0)
+        allocatable = GPUSet(of.everything & ~ill | free) if ill else None
+        down = rnd.choice(["cordoned", "NotReady"]) if rnd.random() < 0.1 else None
+        more = {"allocatable": allocatable, "unavailable": down, "domains": domains}
+        nodes.append(node(f"n{at}", of, free, hidden=hidden, **more))
     return cluster(*nodes, tiers=tiers, beyond=6.0)
 
 
@@ -280,46 +277,89 @@ def refused_request(rnd, world):
     levels = [None, None, "node", *(tier.name for tier in world.tiers)]
     while True:
         request = Request(
-            workers=rnd.randint(2, 8),
-            gpus=rnd.choice([1, 1, 2, 3]),
-            min_bandwidth=rnd.choice([0.0, 0.0, 5.0, 20.0, 30.0, 40.0]),
+            workers=rnd.randint(1, 8),
+            gpus=rnd.choice([1, 1, 2, 3, 4]),
+            min_bandwidth=rnd.choice([0.0, 0.0, 1.0, 5.0, 20.0, 30.0, 40.0]),
             max_nodes=rnd.choice([None, None, 1, 2]),
             mix_models=rnd.random() < 0.3,
             required=rnd.choice(levels),
+            joined=rnd.random() < 0.6,
+            per_node=rnd.choice([None, None, None, 1]),
+            wire=rnd.choice([Wire.TCP, Wire.RDMA]),
         )
         if value(request, world) is None:
             return request
 
 
+def held(one):
+    """The healthy GPUs of a node that are in use, and of which it is known which they are."""
+    healthy = one.machine.everything if one.allocatable is None else one.allocatable
+    return [gpu for gpu in range(len(one.machine.gpus)) if healthy & ~one.free & 1 << gpu]
+
+
 def released(world, more):
-    """Every world in which `more` GPUs of one node are free that were not."""
-    for one in world.nodes:
-        held = [gpu for gpu in range(4) if not one.free >> gpu & 1]
-        for secret in range(min(one.hidden, more) + 1):
-            for chosen in itertools.combinations(held, more - secret):
-                free = GPUSet(one.free | gpu_set(chosen))
-                freed = replace(one, free=free, hidden=one.hidden - secret)
-                nodes = tuple(freed if other is one else other for other in world.nodes)
-                yield one.name, replace(world, nodes=nodes)
+    """Every world in which so many more GPUs are free."""
+    units = [(at, gpu) for at, one in enumerate(world.nodes) for gpu in held(one)]
+    for known in range(more + 1):
+        for chosen in itertools.combinations(units, known):
+            hidden = [range(min(one.hidden, more - known) + 1) for one in world.nodes]
+            for secrets in itertools.product(*hidden):
+                if sum(secrets) == more - known:
+                    yield freed(world, chosen, secrets)
 
 
-def free_together(request, world, text):
-    """Where several nodes must become free, those named do it, and none of them in vain."""
-    found = re.search(r"all GPUs of (n\d)(?:, (n\d))* and (n\d) are free$", text)
-    if found is None:
-        assert "when" not in text or text.endswith("1 more are free") or " healthy" in text
-        return
-    if "for example" not in text:
-        everybody = [one for one in world.nodes if one.free_count < len(one.machine.gpus)]
-        assert len(everybody) == len(re.findall(r"n\d", found[0]))
-    named = re.findall(r"n\d", found[0])
-    for kept in (named, *([one for one in named if one != name] for name in named)):
-        nodes = (
-            replace(one, free=one.machine.everything, hidden=0) if one.name in kept else one
-            for one in world.nodes
+def freed(world, chosen, secrets):
+    nodes = []
+    for at, (one, secret) in enumerate(zip(world.nodes, secrets, strict=True)):
+        gpus = gpu_set(gpu for place, gpu in chosen if place == at)
+        nodes.append(replace(one, free=GPUSet(one.free | gpus), hidden=one.hidden - secret))
+    return replace(world, nodes=tuple(nodes))
+
+
+PART = re.compile(
+    r"(?:GPUs? (?P<named>[\d, and]+)|(?P<many>\d+)(?: more GPUs?)?) of (?:node )?(?P<node>n\d)"
+)
+
+
+def read(text):
+    """What a text says must become free: GPUs by node that are named, and how many of any."""
+    words = text.rpartition("when ")[2]
+    if words.startswith("all GPUs of "):
+        return dict.fromkeys(re.findall(r"n\d", words), (None, None))
+    return {
+        found["node"]: (
+            [int(one) for one in re.findall(r"\d+", found["named"])] if found["named"] else None,
+            int(found["many"] or 0),
         )
-        fits = value(request, replace(world, nodes=tuple(nodes))) is not None
-        assert fits == (kept == named)
+        for found in PART.finditer(words)
+    }
+
+
+def with_said(text, world):
+    """Every world in which just that is free which a text names."""
+    ways = []
+    for one in world.nodes:
+        named, many = read(text).get(one.name, ([], 0))
+        if named is None and many is None:
+            ways.append([(tuple(held(one)), one.hidden)])
+        elif named is None:
+            ways.append(
+                [
+                    (some, many - len(some))
+                    for known in range(many + 1)
+                    for some in itertools.combinations(held(one), known)
+                    if many - known <= one.hidden
+                ]
+            )
+        else:
+            ways.append([(tuple(named), 0)])
+    for chosen in itertools.product(*ways):
+        units = [(at, gpu) for at, (gpus, _) in enumerate(chosen) for gpu in gpus]
+        yield freed(world, units, [secret for _, secret in chosen])
+
+
+def fitting(request, world, **more):
+    return value(replace(request, **more), world) is not None
 
 
 @pytest.mark.parametrize("seed", range(400))
@@ -327,75 +367,135 @@ def test_the_changes_named_are_those_that_trying_everything_finds(seed):
     rnd = random.Random(seed)
     world = small_world(rnd)
     request = refused_request(rnd, world)
-    never = value(request, emptied(world)) is None
-    view = emptied(world) if never else world
-    text = nearest(request, view, never=never, best=value) or ""
-    least = 2 if request.min_bandwidth and request.gpus == 1 else 1
-    workers = [
-        fewer
-        for fewer in range(least, request.workers)
-        if value(replace(request, workers=fewer), view) is not None
-    ]
-    if text.count("--") < 3:
+    refused = explain(request, Index(world))
+    never = value(request, world.idle()) is None
+    assert (refused.verdict is Verdict.NEVER) == never
+    text = refused.nearest or ""
+    check_request(request, world.idle() if never else world, text)
+    if not never:
+        check_release(request, world, text)
+
+
+def check_request(request, view, text):
+    """The numbers named fit, and they are the best of their kind."""
+    if " and with" in text or re.search(r"--\S+ \S+ and (--|without)", text):
         # Several changes at once are named only where no single one would do.
-        together = " and with" in text or " and --" in text
-        assert (
-            (f"--workers {max(workers)}" in text)
-            if workers
-            else (together or "--workers" not in text)
+        assert not fitting(request, view, min_bandwidth=0.0) or not request.min_bandwidth
+        assert not any(fitting(request, view, workers=one) for one in range(2, request.workers))
+        return
+    said = dict(re.findall(r"--([a-z-]+) ([\w.]+)", text))
+    # A single GPU has no bandwidth, which is no help to who asks for some.
+    least = 2 if request.min_bandwidth else 1
+    sizes = {
+        "workers": [
+            one
+            for one in range(1, request.workers)
+            if one * request.gpus >= least and fitting(request, view, workers=one)
+        ],
+        "gpus": [
+            one
+            for one in range(1, request.gpus)
+            if request.workers * one >= least and fitting(request, view, gpus=one)
+        ],
+    }
+    for flag, fit in sizes.items():
+        if flag in said:
+            assert int(said[flag]) == max(fit)
+        elif text.count("--") < MOST_CHANGES:
+            assert not fit or "and --" in text
+    if "max-nodes" in said:
+        fewest = int(said["max-nodes"])
+        assert fitting(request, view, max_nodes=fewest)
+        assert not fitting(request, view, max_nodes=fewest - 1)
+    if "min-bandwidth" in said:
+        rate = float(said["min-bandwidth"])
+        assert fitting(request, view, min_bandwidth=rate)
+        assert not fitting(request, view, min_bandwidth=rate + 0.02)
+    elif request.min_bandwidth:
+        found = value(replace(request, min_bandwidth=0.0), view)
+        assert found is None or found.bandwidth < 0.01
+    if "topology-required" in said:
+        assert fitting(request, view, required=said["topology-required"])
+    if "--mix-models" in text:
+        assert fitting(request, view, mix_models=True)
+
+
+def check_release(request, world, text):
+    """What is named is enough, and no fewer GPUs of any nodes are."""
+    release = text.rpartition("when ")[2]
+    if "when" not in text or not release.endswith("free") or "jobs" in release:
+        everything = freed(
+            world,
+            [(at, gpu) for at, one in enumerate(world.nodes) for gpu in held(one)],
+            [one.hidden for one in world.nodes],
         )
-    sufficient = [
-        (more, name)
-        for more in range(1, 5)
-        for name, then in ([] if never else released(world, more))
-        if value(request, then) is not None
+        assert value(request, everything) is None
+        return
+    assert any(value(request, then) is not None for then in with_said(text, world)), text
+    many = sum(
+        len(held(one)) + one.hidden if found == (None, None) else len(found[0] or ()) or found[1]
+        for one in world.nodes
+        if (found := read(text).get(one.name)) is not None
+    )
+    assert "for example" not in text
+    for fewer in range(many):
+        for then in released(world, fewer):
+            assert value(request, then) is None, (fewer, many)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_what_is_counted_fits_where_a_search_finds_a_place(seed):
+    """Two levels of network, CPU, nodes that are barred, wider machines: counted and searched."""
+    rnd = random.Random(seed)
+    nodes = []
+    for at in range(rnd.randint(1, 9)):
+        of = rnd.choice([V100, HGX, PCIE, HGX])
+        free = GPUSet(rnd.getrandbits(8) | rnd.getrandbits(8))
+        domains = (rnd.choice("st"), rnd.choice("ab"))
+        more = {"hidden": 1 if free and rnd.random() < 0.1 else 0, "cpu": rnd.choice([8.0, 64.0])}
+        nodes.append(node(f"n{at}", of, free, domains=domains, all_cpu=64.0, **more))
+    world = cluster(*nodes, tiers=TIERS, beyond=rnd.choice([3.0, 6.0]))
+    index = Index(world)
+    barred = {one.name: Reason.TAINT for one in nodes if rnd.random() < 0.1}
+    for _ in range(8):
+        request = Request(
+            workers=rnd.randint(1, 20),
+            gpus=rnd.choice([1, 2, 3, 4, 8]),
+            cpu=rnd.choice([0.0, 0.0, 6.0]),
+            min_bandwidth=rnd.choice([0.0, 1.0, 4.0, 9.0, 12.0, 40.0]),
+            max_nodes=rnd.choice([None, None, 1, 2, 4]),
+            mix_models=rnd.random() < 0.4,
+            required=rnd.choice([None, None, "leaf", "spine", "node"]),
+            joined=rnd.random() < 0.6,
+            wire=rnd.choice([Wire.TCP, Wire.RDMA]),
+            excluded=rnd.choice([{}, barred]),
+        )
+        found = best(request, index) is not None
+        assert View(index, request).fits(request) == found
+        idle = best(request, Index(world.idle())) is not None
+        assert View(index, request, idle=True).fits(request) == idle
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_the_least_to_free_is_that_of_all_choices(seed):
+    """Any tables, with gaps and costs in any order: a few nodes, at most so many of them used."""
+    rnd = random.Random(seed)
+    one = node("a", V100)
+    tables = []
+    for at in range(rnd.randint(1, 4)):
+        loads = sorted(rnd.sample(range(1, 6), rnd.randint(1, 5)))
+        table = {load: rnd.choice([0, 0, 1, 2, 3, 5, 8]) for load in loads}
+        tables.append((Group(at, one, rnd.randint(1, 2)), table))
+    workers, most = rnd.randint(1, 10), rnd.randint(1, 5)
+    each = [{0: 0, **table} for group, table in tables for _ in range(group.many)]
+    costs = [
+        sum(table[load] for table, load in zip(each, loads, strict=True))
+        for loads in itertools.product(*each)
+        if sum(loads) == workers and sum(map(bool, loads)) <= most
     ]
-    if not never and not request.min_bandwidth and request.max_nodes in {None, 1}:
-        fewest = fewest_gpus(request, world)
-        assert named(text, world) == fewest
-        assert "for example" not in text
-        sufficient = [one for one in sufficient if one[0] == fewest]
-        if not sufficient:
-            return
-    if not sufficient:
-        free_together(request, world, text)
-    else:
-        more, name = min(sufficient)
-        gpus = "1 more GPU" if more == 1 else f"{more} more GPUs"
-        assert text.endswith(f"when {gpus} of node {name} {'is' if more == 1 else 'are'} free")
-
-
-def fewest_gpus(request, world):
-    """The fewest GPUs of any nodes whose release would do it, by trying all numbers of them."""
-    in_use = [len(one.machine.gpus) - one.free_count for one in world.nodes]
-    for more in sorted(itertools.product(*(range(most + 1) for most in in_use)), key=sum):
-        if value(request, with_free(world, more)) is not None:
-            return sum(more)
-    raise AssertionError("all of them are enough")
-
-
-def with_free(world, more):
-    """The world with so many more GPUs free on each node; which of them is no matter here."""
-    nodes = (
-        replace(one, free=GPUSet((1 << one.free_count + extra) - 1), hidden=0)
-        for one, extra in zip(world.nodes, more, strict=True)
-    )
-    return replace(world, nodes=tuple(nodes))
-
-
-def named(text, world):
-    """How many GPUs a text says must be released, which has to be enough; only small worlds."""
-    words = text.partition("when ")[2]
-    if words.startswith("all GPUs of "):
-        everybody = "1 more" in words  # of four nodes
-        return sum(
-            len(one.machine.gpus) - one.free_count
-            for one in world.nodes
-            if everybody or one.name in words
-        )
-    return sum(
-        int(number) for number in re.findall(r"(\d+)(?: more GPUs?)? of (?:node )?n\d", words)
-    )
+    found = cheapest(tables, workers, most)
+    assert (found is not None and found.cost) == (min(costs) if costs else False)
+    assert found is None or found.proven
 
 
 def test_the_fewest_gpus_to_release_may_be_those_of_several_nodes():
@@ -411,35 +511,3 @@ def test_the_fewest_gpus_to_release_may_be_those_of_several_nodes():
     assert said(many, workers=6, gpus=4).endswith(
         "when 1 more GPU of node n0, 1 of n1, 1 of n2 and 3 of 3 more nodes are free"
     )
-
-
-def test_what_was_found_by_trying_is_an_example():
-    """Two GPUs of one node would do, of which one each of two nodes might be fewer elsewhere."""
-    world = cluster(node("a", V100, 0b111), node("b", V100, 0b1))
-    text = said(world, workers=1, gpus=8, min_bandwidth=5.0)
-    assert text.endswith("for example when 5 more GPUs of node a are free")
-    one = cluster(node("a", V100, 0b1111111), node("b", V100, 0b1))
-    assert said(one, workers=1, gpus=8, min_bandwidth=5.0).endswith(
-        "or when 1 more GPU of node a is free"
-    )
-
-
-def test_a_refusal_looks_at_few_clusters_however_large_they_are():
-    """Each cluster that is looked at takes as long as a placement on it."""
-    rnd = random.Random(3)
-    nodes = tuple(node(f"n{at}", V100, rnd.getrandbits(8)) for at in range(400))
-    world = cluster(*nodes)
-    for request in (
-        Request(workers=1800, gpus=1),
-        Request(workers=150, gpus=8),
-        Request(workers=150, gpus=8, min_bandwidth=1.0),
-        Request(workers=150, gpus=8, cpu=1.0),
-    ):
-        seen = []
-
-        def best(asked, there, seen=seen):
-            seen.append(there)
-            return value(asked, there)
-
-        assert nearest(request, world, never=False, best=best) is not None
-        assert len({id(one) for one in seen}) <= 60
