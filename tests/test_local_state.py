@@ -101,6 +101,16 @@ def submitted(run, name: str, command: str, *more: str) -> tuple[int, str, str]:
     return run(*line, "--gputopology", *more, command)
 
 
+@pytest.mark.parametrize(
+    "namespace", ["a\0b", "../default", ".."], ids=["zero byte", "path", "dots"]
+)
+@pytest.mark.parametrize("line", [["list"], ["top", "job"], ["get", "good"]], ids=" ".join)
+def test_a_namespace_that_is_no_name_of_a_folder_is_refused(line, namespace, run, state):
+    code, _, err = run(*line, "--namespace", namespace)
+    assert code == 2
+    assert "is not a namespace" in err
+
+
 # ---------------------------------------------------------------------------- one job's files
 
 FORECAST = {"state": "placed", "workers": [[0, "dgx-1-v100-0", [0]]]}

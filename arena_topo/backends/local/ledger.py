@@ -189,6 +189,12 @@ class Broken(ArenaError):
             return None
 
 
+def _folder_name(word: str, what: str) -> str:
+    if _FOLDER.fullmatch(word) is None:
+        raise UsageError(f"{word!r} is not a {what}")
+    return word
+
+
 class Ledger:
     """All local jobs of one user; every method that may fail for the disk raises ArenaError."""
 
@@ -199,10 +205,11 @@ class Ledger:
 
     def folder(self, name: str, namespace: str) -> Path:
         """The folder of a job; UsageError where the names cannot be names of folders."""
-        for what, word in (("job name", name), ("namespace", namespace)):
-            if _FOLDER.fullmatch(word) is None:
-                raise UsageError(f"{word!r} is not a {what}")
-        return self.jobs / namespace / name
+        return self._space(namespace) / _folder_name(name, "job name")
+
+    def _space(self, namespace: str) -> Path:
+        """The folder of a namespace; UsageError as for `folder`."""
+        return self.jobs / _folder_name(namespace, "namespace")
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
@@ -322,7 +329,7 @@ class Ledger:
 
     def _jobs(self, namespace: str | None) -> Iterator[Path]:
         self._require_private()
-        for space in [self.jobs / namespace] if namespace else _folders(self.jobs):
+        for space in [self._space(namespace)] if namespace else _folders(self.jobs):
             require_private(space)
             folders = _folders(space)
             if any(one.name.startswith(_UNFINISHED) for one in folders):
