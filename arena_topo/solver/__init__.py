@@ -226,9 +226,9 @@ __all__ = [
 
 def valued(placement: Placement, cluster: Cluster, *, joined: bool) -> Placement:
     """The same placement with what it is worth where pods of a node are `joined`, or are not."""
-    from arena_topo.solver.valuing import worth  # noqa: PLC0415 - as below
+    from arena_topo.solver.valuing import seated, worth  # noqa: PLC0415 - as below
 
-    seats = [(one.node, one.gpus) for one in placement.assignments]
+    seats = seated([(one.node, one.gpus) for one in placement.assignments], cluster)
     found = worth(seats, placement.gpus, cluster, joined=joined, wire=placement.wire)
     return replace(
         placement,

@@ -171,6 +171,12 @@ class Index:
         self.levels: dict[int, list[Domain]] = {}
         self._free = [0, *accumulate(sum(map(_takeable, nodes)) for _, nodes in self.leaves)]
         self.whole = self._domain(ordered, 0, WHOLE, ())
+        self.paths: list[tuple[Domain, ...]] = [()] * len(self.leaves)
+        """The domains that each leaf lies in, coarse to near."""
+        for level in range(len(cluster.tiers)):
+            for domain in self.levels[level]:
+                for leaf in domain.leaves:
+                    self.paths[leaf] += (domain,)
         self._counts = Counter(at for members, _ in self.leaves for at in members)
         self._supplies: dict[tuple[object, ...], Supply] = {}
 
@@ -391,8 +397,12 @@ class Supply:
                         for workers in range(1, min(one.capacity, most) + 1)
                         if (price := one.price(workers, floor)) is not None
                     }
-            found = self._quotes[key] = Quotes(prices)
+            found = self._quotes[key] = Quotes(prices, self.counts)
         return found
+
+
+Ranked = tuple[list[int], list[int], list[int]]
+"""The ranks of the nodes of a domain, in order; what the first of them hold; what that costs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -402,19 +412,25 @@ class Quotes:
     Ranks run from the largest load to the smallest, and where that is equal from the lowest price
     for it to the highest. The last rank is for all classes that offer nothing. By rank: the class,
     its largest load, the price of that, and the prices of all loads from 0 on, NEVER where a load
-    is impossible; `whole`: none is. The rest is what searches have worked out for domains, for the
-    next ones: the ranks of their nodes, the lowest prices of each load, what loads exceed a load.
+    is impossible; `whole`: none is. `total` is the workers that all nodes hold. The rest is what
+    searches have worked out for domains, for the next ones (`domains.Chooser`).
     """
 
     prices: Sequence[Mapping[int, int]]
+    counts: Mapping[int, int]
     whole: bool = field(init=False)
     rank: list[int] = field(init=False)
     of_rank: list[int] = field(init=False)
     capacity: list[int] = field(init=False)
     full: list[int] = field(init=False)
     rows: list[list[int]] = field(init=False)
-    ranked: dict[range, list[int]] = field(init=False, default_factory=dict)
-    columns: dict[range, tuple[list[int], ...]] = field(init=False, default_factory=dict)
+    total: int = field(init=False)
+    ranked: dict[range, Ranked] = field(init=False, default_factory=dict)
+    ranking: dict[int, list[Ranked]] = field(init=False, default_factory=dict)
+    largest: dict[int, int] = field(init=False, default_factory=dict)
+    most_held: dict[int, list[int]] = field(init=False, default_factory=dict)
+    asked: dict[tuple[int, int, int], list[int]] = field(init=False, default_factory=dict)
+    covers: dict[tuple[int, int, int, int], list[int]] = field(init=False, default_factory=dict)
     excesses: dict[int, list[int]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -430,6 +446,7 @@ class Quotes:
         put(self, "capacity", [*(largest[at] for at in some), 0])
         put(self, "full", [*(self.prices[at][largest[at]] for at in some), 0])
         loads = range(max(largest.values(), default=0) + 1)
+        put(self, "total", sum(self.counts[at] * most for at, most in largest.items()))
         put(self, "whole", all(len(self.prices[at]) == largest[at] for at in some))
         put(self, "rows", [[self.prices[at].get(load, NEVER) for load in loads] for at in some])
 

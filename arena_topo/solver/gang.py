@@ -18,11 +18,11 @@ from typing import NamedTuple
 from arena_topo.bandwidth import network_limit
 from arena_topo.solver import UNLIMITED, Assignment, Placement, Proof, Request
 from arena_topo.solver.classes import WHOLE, Index, NodeClass, Supply
-from arena_topo.solver.domains import Choice, Chooser, Seat, broken
+from arena_topo.solver.domains import Choice, Chooser, NodeLoad, broken
 from arena_topo.solver.explain import explain
 from arena_topo.solver.loads import AMONG, Floor, Hosts, Terms
-from arena_topo.solver.valuing import NVLINK, is_given, worth
-from arena_topo.topology import Cluster, NodeName, natural
+from arena_topo.solver.valuing import NVLINK, Seat, is_given, worth
+from arena_topo.topology import Cluster, natural
 
 NODE_TIER = "node"
 BEYOND = "beyond"
@@ -280,17 +280,13 @@ class _Hunt:
         if way.terms.hosts is Hosts.TWO:
             most = min(most, AMONG[Hosts.TWO])
         quotes = supply.quotes(way.kind, floor, known=known, most=request.workers - 1)
-        held = sum(
-            supply.counts[at] * max(prices) for at, prices in enumerate(quotes.prices) if prices
-        )
-        if held < request.workers:
+        if quotes.total < request.workers:
             return None
         return Chooser(
             index=self.index,
             supply=supply,
             quotes=quotes,
             workers=request.workers,
-            gpus=request.gpus,
             most=most,
         )
 
@@ -338,12 +334,12 @@ class _Hunt:
             if (price := one.price(request.workers, floor)) is not None
         }
         cheapest = min(prices.values())
-        seats: dict[int, Seat] = {}
+        seats: dict[int, NodeLoad] = {}
         for leaf, at, node in supply.members(
             at for at, price in prices.items() if price == cheapest
         ):
             # Within a leaf nodes come in the order of their names.
-            seats.setdefault(leaf, Seat(node, at, request.workers))
+            seats.setdefault(leaf, NodeLoad(node, at, request.workers))
         worths = {leaf: broken(index, (leaf,)) for leaf in seats}
         leaf = min(seats, key=lambda leaf: (worths[leaf][1], natural(seats[leaf].node.name)))
         counts, free = worths[leaf]
@@ -389,7 +385,7 @@ def _reached(one: NodeClass, workers: int, floor: Floor) -> float:
 
 def placement(request: Request, index: Index, found: Found) -> Placement:
     """Spell a choice out: workers numbered along the network, GPUs along the rings."""
-    seats: list[tuple[NodeName, tuple[int, ...]]] = []
+    seats: list[Seat] = []
     for node, at, workers in found.choice.seats:
         one = found.supply.classes[at]
         groups: Sequence[tuple[int, ...]] = [()] * workers
@@ -397,13 +393,13 @@ def placement(request: Request, index: Index, found: Found) -> Placement:
             cheapest = one.cheapest(workers, found.floor)
             assert cheapest is not None, "a load that is chosen has GPUs"
             groups = one.loads.pods(cheapest[1], one.terms(found.floor.terms))
-        seats += [(node.name, gpus) for gpus in groups]
+        seats += [(node, gpus) for gpus in groups]
     value = worth(seats, request.gpus, index.cluster, joined=request.joined, wire=request.wire)
     # Nodes of several NVLink domains are searched one by one, and are worth more together.
     same = value.bandwidth is None or math.isclose(value.bandwidth.point, found.bandwidth)
     return Placement(
         assignments=tuple(
-            Assignment(worker=worker, node=node, gpus=gpus)
+            Assignment(worker=worker, node=node.name, gpus=gpus)
             for worker, (node, gpus) in enumerate(seats)
         ),
         bandwidth=value.bandwidth,

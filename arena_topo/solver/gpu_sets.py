@@ -92,7 +92,8 @@ class GPUSets:
 
     def certain(self, free: GPUSet, size: int) -> bool:
         """Whether `choices` gives all sets that matter, so that the best of them is the best."""
-        return self.uniform or many_choices(free, size, self.alike) <= CHOICES
+        few = math.comb(count(free), size) <= CHOICES
+        return self.uniform or few or many_choices(free, size, self.alike) <= CHOICES
 
     def choices(self, free: GPUSet, size: int) -> Iterable[GPUSet]:
         """The sets of `size` of these GPUs by index; of sets that are alike the first."""

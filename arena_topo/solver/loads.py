@@ -83,6 +83,7 @@ class Loads:
         self._alike = self._twins()
         self._got: dict[tuple[Terms, int], float] = {}
         self._best: dict[tuple[Terms, int, int], float] = {}
+        self._worst: dict[tuple[Terms, int, int], GPUSet] = {}
         self._ranked: dict[tuple[Terms, int], list[tuple[float, GPUSet]]] = {}
         self._values: dict[tuple[Terms, int], frozenset[float]] = {}
         self._insides: dict[tuple[GPUSet, int, Floor], float] = {}
@@ -125,7 +126,12 @@ class Loads:
 
     def worst_set(self, free: GPUSet, size: int, terms: Terms) -> GPUSet:
         """The `size` of these GPUs that are worth least."""
-        return min(self.choices(free, size, terms), key=lambda one: self.got(one, terms))
+        key = (terms, free, size)
+        found = self._worst.get(key)
+        if found is None:
+            every = self.choices(free, size, terms)
+            found = self._worst[key] = min(every, key=lambda one: self.got(one, terms))
+        return found
 
     def worst(self, free: GPUSet, size: int, terms: Terms) -> float:
         """The least that any `size` of these GPUs are worth; 0 if there are not enough."""

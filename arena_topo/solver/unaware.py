@@ -128,7 +128,7 @@ def _outcome(
 ) -> Outcome:
     nodes = [seats[at][0] for at in loads]
     pods = [
-        (node.name, gpus)
+        (node, gpus)
         for node, workers in zip(nodes, loads.values(), strict=True)
         for gpus in _by_index(node, workers, request.gpus)
     ]

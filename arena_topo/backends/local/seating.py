@@ -360,9 +360,9 @@ def _worth(
     submission: Submission, cluster: Cluster, assignments: Iterable[Assignment]
 ) -> Estimate | None:
     """The bandwidth among the GPUs of a placement that was not chosen for it."""
-    from arena_topo.solver.valuing import worth  # noqa: PLC0415  needed only for counted jobs
+    from arena_topo.solver.valuing import seated, worth  # noqa: PLC0415  needed only for counted jobs
 
-    seats = [(one.node, one.gpus) for one in assignments if one.gpus]
+    seats = seated([(one.node, one.gpus) for one in assignments if one.gpus], cluster)
     if not seats:
         return None
     found = worth(seats, submission.gpus, cluster, joined=True, wire=Wire.RDMA)
