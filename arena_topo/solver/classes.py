@@ -97,9 +97,18 @@ class NodeClass:
     def cheapest(self, workers: int, floor: Floor) -> tuple[int, GPUSet] | None:
         """The set for so many workers at a floor that costs least, and its price."""
         size = workers * floor.terms.gpus
-        return self.loads.cheapest(
-            self.damage, self.free, size, replace(floor, terms=self.terms(floor.terms))
-        )
+        terms = self.terms(floor.terms)
+        if terms is not floor.terms:
+            floor = replace(floor, terms=terms)
+        return self.loads.cheapest(self.damage, self.free, size, floor)
+
+    def pods(self, workers: int, floor: Floor) -> Sequence[tuple[int, ...]]:
+        """The GPUs of each of so many workers at a floor; none where the kubelet picks them."""
+        if self.hidden:
+            return [()] * workers
+        cheapest = self.cheapest(workers, floor)
+        assert cheapest is not None, "a load that is chosen has GPUs"
+        return self.loads.pods(cheapest[1], self.terms(floor.terms))
 
     def network_limit(self, terms: Terms) -> float:
         """GB/s that its own network allows, where it is slower than what joins the nodes."""
@@ -329,6 +338,7 @@ class Supply:
         self.classes = classes
         self.leaves = leaves
         self.counts = counts
+        self.capacity = max((one.capacity for one in classes), default=0)
         self._quotes: dict[tuple[object, ...], Quotes] = {}
         self._values: dict[tuple[object, ...], frozenset[float]] = {}
         self._speeds: dict[tuple[object, ...], frozenset[float]] = {}
@@ -385,7 +395,7 @@ class Supply:
 
     def quotes(self, kind: tuple[str, str], floor: Floor, *, known: bool, most: int) -> Quotes:
         """The prices of a kind at a floor, for at most so many workers of a node."""
-        most = min(max(one.capacity for one in self.classes), most)
+        most = min(self.capacity, most)
         key = (kind, floor, known, most)
         found = self._quotes.get(key)
         if found is None:

@@ -10,7 +10,7 @@ The number of nodes is exact; which of equally few nodes, in a domain of domains
 from __future__ import annotations
 
 import operator
-from bisect import bisect_left
+from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -159,30 +159,37 @@ class Chooser:
         found = self.select(leaves, profile.nodes)
         return least if found is None or least.score < found.score else found
 
-    def _few(self, level: list[Domain], wanted: Sequence[int]) -> list[Domain]:
+    def _few(self, level: Sequence[Domain], wanted: Sequence[int]) -> list[Domain]:
         """The fewest of these domains that cover what is wanted at each load, and then small ones.
 
         The largest are taken, and each is then exchanged for the smallest one that will do.
         """
-        loads = range(len(wanted))
-        level.sort(key=lambda one: (-self.excess(one, len(wanted) - 2), one.free))
-        held = [[0, *accumulate(self.excess(one, load) for one in level)] for load in loads]
-        many = max(1, *(bisect_left(held[load], wanted[load]) for load in loads))
-        chosen, spare = level[:many], sorted(level[many:], key=lambda one: one.free)
-        slack = [held[load][min(many, len(level))] - wanted[load] for load in loads]
+        excess = [self.excess(level, load) for load in range(len(wanted))]
+        parts = list(zip(*excess, strict=True))
+        order = sorted(range(len(level)), key=lambda at: (-parts[at][-2], level[at].free))
+        sums = [list(accumulate(one[at] for at in order)) for one in excess]
+        many = max(bisect_left(held, most) for held, most in zip(sums, wanted, strict=True)) + 1
+        many = min(many, len(order))
+        slack = [held[many - 1] - most for held, most in zip(sums, wanted, strict=True)]
+        chosen = order[:many]
+        spare = sorted(order[many:], key=lambda at: level[at].free)
         tries = EXCHANGES
-        for at in range(len(chosen) - 1, -1, -1):
-            for place, other in enumerate(spare):
-                if other.free >= chosen[at].free or tries <= 0:
+        for place in range(many - 1, -1, -1):
+            now = chosen[place]
+            for other_place, other in enumerate(spare):
+                if level[other].free >= level[now].free or tries <= 0:
                     break
                 tries -= 1
-                lost = [self.excess(chosen[at], load) - self.excess(other, load) for load in loads]
-                if all(less <= more for less, more in zip(lost, slack, strict=True)):
-                    slack = [more - less for less, more in zip(lost, slack, strict=True)]
-                    chosen[at], spare[place] = other, chosen[at]
-                    spare.sort(key=lambda one: one.free)
+                left = [
+                    more + gained - lost
+                    for more, gained, lost in zip(slack, parts[other], parts[now], strict=True)
+                ]
+                if min(left) >= 0:
+                    slack, chosen[place] = left, other
+                    del spare[other_place]
+                    insort(spare, now, key=lambda at: level[at].free)
                     break
-        return chosen
+        return [level[at] for at in chosen]
 
     # Bounds
 
@@ -190,8 +197,7 @@ class Chooser:
         """The most workers that one domain of a level holds."""
         found = self.quotes.largest.get(level)
         if found is None:
-            domains = self.index.levels[level]
-            found = max((self.excess(one, 0) for one in domains), default=0)
+            found = max(self.excess(self.index.levels[level], 0), default=0)
             self.quotes.largest[level] = found
         return found
 
@@ -359,19 +365,19 @@ class Chooser:
         key = (domains[0].level, domains[0].leaves.start, domains[-1].leaves.stop, load)
         sums = self.quotes.covers.get(key)
         if sums is None:
-            parts = sorted((self.excess(one, load) for one in domains), reverse=True)
+            parts = sorted(self.excess(domains, load), reverse=True)
             sums = self.quotes.covers[key] = list(accumulate(parts))
         return bisect_left(sums, wanted) + 1
 
-    def excess(self, domain: Domain, load: int) -> int:
-        """What the largest loads of a domain's nodes have above a load."""
+    def excess(self, domains: Sequence[Domain], load: int) -> list[int]:
+        """What the largest loads of the nodes of each domain have above a load."""
         found = self.quotes.excesses.get(load)
         if found is None:
             capacity = self.quotes.capacity
             above = [max(0, capacity[rank] - load) for rank in self.quotes.rank]
             leaves = [sum(map(above.__getitem__, ids)) for ids, _ in self.supply.leaves]
             found = self.quotes.excesses[load] = [0, *accumulate(leaves)]
-        return found[domain.leaves.stop] - found[domain.leaves.start]
+        return [found[one.leaves.stop] - found[one.leaves.start] for one in domains]
 
     # Exact
 
@@ -390,31 +396,30 @@ class Chooser:
             if nodes is None
             else exactly(offers, nodes, self.workers)
         )
-        return None if found is None else self.seated(((leaves, ids, found),))
+        return None if found is None else self.seated(leaves, ids, found)
 
-    def seated(self, parts: Iterable[tuple[Sequence[int], Sequence[int], Selection]]) -> Choice:
-        """Choices of numbers as a choice of nodes: the fullest loads get the first names."""
+    def seated(self, leaves: Sequence[int], ids: Sequence[int], found: Selection) -> Choice:
+        """A choice of numbers as a choice of nodes: the fullest loads get the first names."""
+        wanted: dict[int, list[int]] = {}
+        for load in sorted(found.loads, key=lambda one: one.workers):
+            wanted.setdefault(ids[load.offer], []).extend([load.workers] * load.nodes)
         seats: list[NodeLoad] = []
         used: list[int] = []
-        damage = 0
-        for leaves, ids, found in parts:
-            wanted: dict[int, list[int]] = {}
-            for load in sorted(found.loads, key=lambda one: one.workers):
-                wanted.setdefault(ids[load.offer], []).extend([load.workers] * load.nodes)
-            damage += found.price
-            for leaf in leaves:
-                here, nodes = self.supply.leaves[leaf]
-                if wanted.keys().isdisjoint(here):
-                    continue
-                used.append(leaf)
-                for at, node in zip(here, nodes, strict=True):
-                    if at in wanted:
-                        seats.append(NodeLoad(node, at, wanted[at].pop()))
-                        if not wanted[at]:
-                            del wanted[at]
+        for leaf in leaves:
+            here, nodes = self.supply.leaves[leaf]
+            if wanted.keys().isdisjoint(here):
+                continue
+            used.append(leaf)
+            for at, node in zip(here, nodes, strict=True):
+                if at in wanted:
+                    seats.append(NodeLoad(node, at, wanted[at].pop()))
+                    if not wanted[at]:
+                        del wanted[at]
+            if not wanted:
+                break
         counts, free = broken(self.index, used)
         return Choice(
-            nodes=len(seats), domains=counts, damage=damage, broken=free, seats=tuple(seats)
+            nodes=len(seats), domains=counts, damage=found.price, broken=free, seats=tuple(seats)
         )
 
 

@@ -353,7 +353,8 @@ class _Hunt:
         distance = 0 if level is None else self.index.distance(level)
         words = distances(self.index.cluster)
         preferred = words[self.request.preferred] if self.request.preferred else distance
-        classes = [(self.supply.classes[seat.of], seat.workers) for seat in choice.seats]
+        loads = dict.fromkeys((seat.of, seat.workers) for seat in choice.seats)
+        classes = [(self.supply.classes[at], workers) for at, workers in loads]
         bandwidth = min([network, *(_reached(one, many, floor) for one, many in classes)])
         return Found(
             worth=Worth(
@@ -385,14 +386,12 @@ def _reached(one: NodeClass, workers: int, floor: Floor) -> float:
 
 def placement(request: Request, index: Index, found: Found) -> Placement:
     """Spell a choice out: workers numbered along the network, GPUs along the rings."""
+    shared: dict[tuple[int, int], Sequence[tuple[int, ...]]] = {}
     seats: list[Seat] = []
     for node, at, workers in found.choice.seats:
-        one = found.supply.classes[at]
-        groups: Sequence[tuple[int, ...]] = [()] * workers
-        if not one.hidden:
-            cheapest = one.cheapest(workers, found.floor)
-            assert cheapest is not None, "a load that is chosen has GPUs"
-            groups = one.loads.pods(cheapest[1], one.terms(found.floor.terms))
+        groups = shared.get((at, workers))
+        if groups is None:
+            groups = shared[at, workers] = found.supply.classes[at].pods(workers, found.floor)
         seats += [(node, gpus) for gpus in groups]
     value = worth(seats, request.gpus, index.cluster, joined=request.joined, wire=request.wire)
     # Nodes of several NVLink domains are searched one by one, and are worth more together.
