@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import accumulate
 
 from arena_topo.bandwidth import Wire, network_limit
@@ -53,7 +53,7 @@ class NodeClass:
     def terms(self, terms: Terms) -> Terms:
         """The terms as they are here: NVLink that leaves the machine joins all its pods."""
         if self.domain and terms.hosts is Hosts.NODE and not terms.joined:
-            return replace(terms, joined=True)
+            return terms._replace(joined=True)
         return terms
 
     def best(self, workers: int, terms: Terms) -> float:
@@ -79,7 +79,7 @@ class NodeClass:
         if self.hidden:
             return self.loads.worst(self.free, size, floor.joined)
         return self.loads.most_inside(
-            self.free, size, replace(floor, terms=self.terms(floor.terms))
+            self.free, size, floor._replace(terms=self.terms(floor.terms))
         )
 
     def price(self, workers: int, floor: Floor) -> int | None:
@@ -99,7 +99,7 @@ class NodeClass:
         size = workers * floor.terms.gpus
         terms = self.terms(floor.terms)
         if terms is not floor.terms:
-            floor = replace(floor, terms=terms)
+            floor = floor._replace(terms=terms)
         return self.loads.cheapest(self.damage, self.free, size, floor)
 
     def pods(self, workers: int, floor: Floor) -> Sequence[tuple[int, ...]]:

@@ -231,7 +231,7 @@ class _Hunt:
     def _way(self, kind: Kind, level: int, hosts: Hosts) -> _Way:
         rate = self.index.rate(level, self.request.wire)
         given = is_given(self.index.cluster, level)
-        terms = replace(self._terms(hosts), rated=rate is not None, given=given)
+        terms = self._terms(hosts)._replace(rated=rate is not None, given=given)
         return _Way(kind, level, terms, self._network(terms, rate))
 
     def _terms(self, hosts: Hosts) -> Terms:
@@ -271,7 +271,7 @@ class _Hunt:
         hosts = way.terms.hosts
         if hosts is not Hosts.DOMAIN:
             hosts = Hosts.TWO if nodes == AMONG[Hosts.TWO] else Hosts.SEVERAL
-        joined = replace(way.terms, hosts=hosts, joined=True)
+        joined = way.terms._replace(hosts=hosts, joined=True)
         return Floor(terms=way.terms, bandwidth=bandwidth, joined=joined, inside=inside)
 
     def _chooser(self, way: _Way, floor: Floor, most: int, *, known: bool) -> Chooser | None:
@@ -319,7 +319,7 @@ class _Hunt:
         """The best single node for the whole gang."""
         request, supply, index = self.request, self.supply, self.index
         terms = self._terms(Hosts.NODE)
-        joined = replace(terms, joined=True)
+        joined = terms._replace(joined=True)
         some = [(at, one) for at, one in supply.of(kind) if one.capacity >= request.workers]
         bandwidth = max((one.best(request.workers, terms) for _, one in some), default=0.0)
         if bandwidth <= 0 or bandwidth < request.min_bandwidth:
@@ -327,7 +327,7 @@ class _Hunt:
         least = max(edge(band(bandwidth)), request.min_bandwidth)
         floor = Floor(terms=terms, bandwidth=least, joined=joined)
         inside = max(one.most_inside(request.workers, floor) for _, one in some)
-        floor = replace(floor, inside=inside)
+        floor = floor._replace(inside=inside)
         prices = {
             at: price
             for at, one in some

@@ -11,8 +11,9 @@ import functools
 import itertools
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
-from enum import Enum
+from dataclasses import replace
+from enum import StrEnum
+from typing import NamedTuple
 
 from arena_topo.bandwidth import Host, Wire, limit, nearest_nics, usual_nics
 from arena_topo.solver.gpu_sets import GPUSets, choices, gpu_sets, with_lowest
@@ -20,7 +21,7 @@ from arena_topo.solver.policy import Damage
 from arena_topo.topology import NIC, Configuration, GPUSet, Machine, count, gpu_set, members
 
 
-class Hosts(Enum):
+class Hosts(StrEnum):
     """How NCCL counts the hosts of a job, as far as it decides the traffic."""
 
     NODE = "one node holds the whole job"
@@ -32,8 +33,7 @@ class Hosts(Enum):
 AMONG = {Hosts.TWO: 2, Hosts.SEVERAL: 3}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class Terms(NamedTuple):
     """What of a job decides what a node is worth to it.
 
     Workers of `gpus` GPUs each, `ranks` GPUs in all; workers of a node are `joined` to one host, or
@@ -50,8 +50,7 @@ class Terms:
     given: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Floor:
+class Floor(NamedTuple):
     """GB/s that GPUs of a node must be worth to the pods of a job, and to joined pods."""
 
     terms: Terms
