@@ -306,6 +306,31 @@ class Facts:
             return 0.0
         return _computed(part, p2p=None, algorithm=None, nvls=True, ranks=ranks).point
 
+    def twin(self, gpus: GPUSet) -> float | None:
+        """The least GB/s measured of sets like this one; None where none was measured.
+
+        Sets are alike whose GPUs have the same links among themselves, and the same computed
+        bandwidth.
+        """
+        return self._twins.get(self._likeness(gpus)) if self._twins else None
+
+    @functools.cached_property
+    def _twins(self) -> dict[tuple[object, ...], float]:
+        found: dict[tuple[object, ...], float] = {}
+        for gpus, value in self.measured.items():
+            key = self._likeness(gpus)
+            found[key] = min(value, found.get(key, value))
+        return found
+
+    def _likeness(self, gpus: GPUSet) -> tuple[object, ...]:
+        some = members(gpus)
+        links = sorted(
+            sorted(link for other in some if (link := self.machine.links[one][other]) is not None)
+            for one in some
+        )
+        computed = _computed(((self, gpus),), p2p=None, algorithm=None, nvls=True)
+        return computed.point, tuple(map(tuple, links))
+
     @functools.cached_property
     def nvlinks(self) -> list[list[int]]:
         """NVLinks between every two GPUs, as nvidia-smi counts them."""
@@ -357,10 +382,13 @@ def _inside(
 ) -> Estimate:
     computed = _computed(parts, p2p=p2p, algorithm=algorithm, nvls=nvls)
     facts, gpus = parts[0]
-    measured = facts.measured.get(gpus) if len(parts) == 1 and algorithm is None else None
-    if measured is None:
+    if len(parts) > 1 or algorithm is not None or not facts.measured:
         return computed
-    return replace(computed, point=measured, low=measured, high=measured, assumed=())
+    measured = facts.measured.get(gpus)
+    if measured is not None:
+        return replace(computed, point=measured, low=measured, high=measured, assumed=())
+    twin = facts.twin(gpus)
+    return computed if twin is None else _scaled(computed, twin / computed.point)
 
 
 def _computed(
