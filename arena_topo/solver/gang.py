@@ -20,6 +20,7 @@ from arena_topo.solver import UNLIMITED, Assignment, Placement, Proof, Request
 from arena_topo.solver.classes import WHOLE, Index, NodeClass, Supply
 from arena_topo.solver.domains import Choice, Chooser, NodeLoad, broken
 from arena_topo.solver.explain import explain
+from arena_topo.solver.gpu_sets import SMALL
 from arena_topo.solver.loads import AMONG, Floor, Hosts, Terms
 from arena_topo.solver.valuing import NVLINK, Seat, is_given, worth
 from arena_topo.topology import Cluster, natural
@@ -30,10 +31,6 @@ BEYOND = "beyond"
 BAND = 1.1
 """Bandwidths within such a factor are not told apart: the model's own error on rows that it was
 not fitted on is about that (p90)."""
-
-
-CERTAIN = 8
-"""GPUs of a machine up to which all sets are looked at."""
 
 
 def band(value: float) -> float:
@@ -162,7 +159,7 @@ class _Hunt:
         large = {
             (one.sets, one.free): min(one.capacity, request.workers)
             for one in self.supply.classes
-            if one.sets.size > CERTAIN
+            if one.sets.size > SMALL
         }
         return all(
             sets.certain(free, workers * request.gpus)
@@ -259,9 +256,7 @@ class _Hunt:
         for way in ways:
             chooser = self._chooser(way, self._floor(way, floor, 0), most, known=known)
             nodes = None if chooser is None else chooser.fewest(way.level)
-            # Two nodes of joined pods are two hosts, and worth more as such.
-            few = way.terms.hosts is Hosts.SEVERAL and request.joined
-            if nodes is not None and not (few and nodes <= AMONG[Hosts.TWO]):
+            if nodes is not None:
                 most = nodes
                 found.append((way, nodes))
         made = [self._made(way, floor, most, known=known) for way, nodes in found if nodes == most]

@@ -16,7 +16,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from arena_topo.bandwidth import Host, Wire, limit, nearest_nics, usual_nics
-from arena_topo.solver.gpu_sets import GPUSets, choices, gpu_sets, with_lowest
+from arena_topo.solver.gpu_sets import SMALL, GPUSets, choices, gpu_sets, with_lowest
 from arena_topo.solver.policy import Damage
 from arena_topo.topology import NIC, Configuration, GPUSet, Machine, count, gpu_set, members
 
@@ -243,7 +243,7 @@ class Loads:
     def _most(self, free: GPUSet, size: int, terms: Terms) -> float:
         if count(free) < size:
             return 0.0
-        if self.by_count(terms) or self.sets.size > _LISTED:
+        if self.by_count(terms) or self.sets.size > SMALL:
             return max(self.got(one, terms) for one in self.choices(free, size, terms))
         return next(value for value, one in self._list(size, terms) if not one & ~free)
 
@@ -282,10 +282,6 @@ def loads_of(machine: Machine) -> Loads:
     """The worth of the GPU sets of a machine; machines alike but for names share it."""
     nics = tuple(replace(nic, name=str(at)) for at, nic in enumerate(machine.nics))
     return _loads_of(machine.configuration, nics)
-
-
-_LISTED = 8
-"""GPUs of a machine up to which all of its sets are listed by their worth."""
 
 
 def _splits(chosen: GPUSet, size: int) -> Iterator[tuple[GPUSet, ...]]:
