@@ -1,7 +1,7 @@
 """All workers of a gang at once: exact search over classes of nodes, with its proof.
 
 Nodes that look the same to a job (same configuration, same free set, same room) form a class. The
-order of preference is lexicographic (`Worth`, docs/how-it-works.md). Bandwidths are compared in
+order of preference is lexicographic (`Objective`, docs/how-it-works.md). Bandwidths are compared in
 bands, which are few, so they are tried from the fastest down: at each the nearest tier that holds
 the gang is looked for, there the fewest nodes, and of these the most that joined pods would get.
 One node, two hosts and more hosts are searched apart, as each has values of its own.
@@ -16,38 +16,29 @@ from functools import cached_property
 from typing import NamedTuple
 
 from arena_topo.bandwidth import network_limit
-from arena_topo.solver import UNLIMITED, Assignment, Placement, Proof, Request
 from arena_topo.solver.classes import WHOLE, Index, NodeClass, Supply
 from arena_topo.solver.domains import Choice, Chooser, NodeLoad, broken
-from arena_topo.solver.explain import explain
-from arena_topo.solver.gpu_sets import SMALL
+from arena_topo.solver.gpu_sets import SMALL, UNLIMITED
 from arena_topo.solver.loads import AMONG, Floor, Hosts, Terms
+from arena_topo.solver.request import (
+    BEYOND,
+    NODE_TIER,
+    Assignment,
+    Placement,
+    Proof,
+    Request,
+    band,
+    distances,
+    edge,
+)
 from arena_topo.solver.valuing import NVLINK, Seat, is_given, worth
 from arena_topo.topology import Cluster, natural
 
-NODE_TIER = "node"
-BEYOND = "beyond"
-
-BAND = 1.1
-"""Bandwidths within such a factor are not told apart: the model's own error on rows that it was
-not fitted on is about that (p90)."""
-
-
-def band(value: float) -> float:
-    """The band of a bandwidth in GB/s: the larger, the faster; fixed, not relative to the best."""
-    if value <= 0 or math.isinf(value):
-        return value if value > 0 else -math.inf
-    near = math.floor(math.log(value, BAND))
-    return max(one for one in (near - 1, near, near + 1) if edge(one) <= value)
-
-
-def edge(band: float) -> float:
-    """The least GB/s of a band."""
-    return BAND**band if math.isfinite(band) else band
+__all__ = ["Found", "Objective", "band", "best", "distances", "placement", "value", "word"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class Worth:
+class Objective:
     """How good a choice of nodes is; the smaller the better, field by field."""
 
     reach: int
@@ -76,7 +67,7 @@ class Found:
     `level` is where the nodes meet; None for a single node.
     """
 
-    worth: Worth
+    worth: Objective
     bandwidth: float
     level: int | None
     choice: Choice = field(compare=False)
@@ -86,24 +77,10 @@ class Found:
     proven: bool = True
 
 
-def search(request: Request, index: Index) -> Placement:
-    """Find the best placement of a gang; Unplaceable says why there is none."""
-    found = best(request, index)
-    if found is None:
-        raise explain(request, index)
-    return placement(request, index, found)
-
-
-def value(request: Request, cluster: Cluster) -> Worth | None:
+def value(request: Request, cluster: Cluster) -> Objective | None:
     """What the best placement is worth; None if there is none."""
     found = best(request, Index(cluster))
     return None if found is None else found.worth
-
-
-def distances(cluster: Cluster) -> dict[str, int]:
-    """The words for how far nodes may be apart, nearest first, each with its distance."""
-    words = [NODE_TIER, *(tier.name for tier in reversed(cluster.tiers)), BEYOND]
-    return {word: distance for distance, word in enumerate(words)}
 
 
 def best(request: Request, index: Index) -> Found | None:
@@ -352,7 +329,7 @@ class _Hunt:
         classes = [(self.supply.classes[at], workers) for at, workers in loads]
         bandwidth = min([network, *(_reached(one, many, floor) for one, many in classes)])
         return Found(
-            worth=Worth(
+            worth=Objective(
                 reach=max(0, distance - preferred),
                 assumed=any(one.loads.assumed(floor.terms) for one, _ in classes),
                 band=-band(bandwidth),

@@ -17,8 +17,8 @@ import math
 from collections.abc import Callable, Sequence
 from decimal import Decimal
 
-from arena_topo.solver import Policy, Request
 from arena_topo.solver.gpu_sets import SMALL, GPUSets, with_lowest
+from arena_topo.solver.request import Policy, Request
 from arena_topo.topology import Cluster, GPUSet, LinkKind, Machine, Node, count, gpu_set, members
 
 GROUP_SIZES = (1, 2, 4, 8, 16)

@@ -14,9 +14,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from arena_topo.bandwidth import Wire, rate_is_assumed
-from arena_topo.solver import UNLIMITED, Request
+from arena_topo.solver import UNLIMITED, Request, distances
 from arena_topo.solver.classes import WHOLE, Index, NodeClass
-from arena_topo.solver.gang import Found, best, distances
+from arena_topo.solver.gang import Found, best
 from arena_topo.solver.gpu_sets import GPUSets, choices, has_nvlink, with_lowest
 from arena_topo.solver.valuing import is_given
 from arena_topo.topology import Cluster, GPUSet, Node, count, gpu_set, members, natural
