@@ -1,7 +1,7 @@
 """Nodes that a job cannot tell apart, and where in the network they are.
 
 An `Index` is built once per cluster and asked many times. It sorts nodes into classes (same
-configuration, same free set) and into the domains of the network; a `Supply` is what of it one
+configuration, same free set) and into the domains of the network; a `Candidates` is what of it one
 request may use.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import accumulate
 
 from arena_topo.bandwidth import Wire, network_limit
@@ -187,7 +187,7 @@ class Index:
                 for leaf in domain.leaves:
                     self.paths[leaf] += (domain,)
         self._counts = Counter(at for members, _ in self.leaves for at in members)
-        self._supplies: dict[tuple[object, ...], Supply] = {}
+        self._candidates: dict[tuple[object, ...], Candidates] = {}
 
     def alike(self) -> Iterator[tuple[Node, int]]:
         """Of nodes that are alike the first by name, and how many there are."""
@@ -201,25 +201,25 @@ class Index:
         """GB/s between nodes that first meet at this level; None where nobody gave it."""
         return rate_of_level(self.cluster, level, wire)
 
-    def supply(self, request: Request) -> Supply:
+    def candidates(self, request: Request) -> Candidates:
         """What of the cluster a request may use."""
         spread = spreads(request, self.cluster)
         if spread or request.excluded or request.cpu or request.memory:
             return self._split(request, spread=spread)
         # What is left decides, and that is the same for all nodes of a class.
         key = (request.gpus, request.model, request.mix_models, request.per_node)
-        found = self._supplies.get(key)
+        found = self._candidates.get(key)
         if found is None:
             capacities = [room(request, first) for first in self._firsts]
             classes = [
                 self._class(request, first, capacity)
                 for first, capacity in zip(self._firsts, capacities, strict=True)
             ]
-            found = self._supplies[key] = Supply(classes, self.leaves, self._counts)
+            found = self._candidates[key] = Candidates(classes, self.leaves, self._counts)
         return found
 
-    def _split(self, request: Request, *, spread: bool) -> Supply:
-        """The supply where nodes of one class differ: in workers they take, in what is nearby."""
+    def _split(self, request: Request, *, spread: bool) -> Candidates:
+        """The candidates where nodes of one class differ, in room or in what is nearby."""
         ids: dict[tuple[int, int, Proximity | None], int] = {}
         classes: list[NodeClass] = []
         leaves: list[Leaf] = []
@@ -235,7 +235,7 @@ class Index:
                 own.append(split)
             leaves.append((own, nodes))
         counts = Counter(at for members, _ in leaves for at in members)
-        return Supply(classes, leaves, counts)
+        return Candidates(classes, leaves, counts)
 
     def class_of(self, node: Node) -> NodeClass:
         """What the GPUs of any node are worth, be it as it is or as it could be."""
@@ -326,10 +326,10 @@ class Index:
         return found
 
 
-class Supply:
+class Candidates:
     """The classes that a request may use, and the nodes of each leaf by class.
 
-    `quotes` are kept, so that asking again for the same bandwidth costs nothing.
+    `costs` are kept, so that asking again for the same bandwidth costs nothing.
     """
 
     def __init__(
@@ -339,7 +339,7 @@ class Supply:
         self.leaves = leaves
         self.counts = counts
         self.capacity = max((one.capacity for one in classes), default=0)
-        self._quotes: dict[tuple[object, ...], Quotes] = {}
+        self._costs: dict[tuple[object, ...], CostTable] = {}
         self._values: dict[tuple[object, ...], frozenset[float]] = {}
         self._speeds: dict[tuple[object, ...], frozenset[float]] = {}
 
@@ -393,11 +393,11 @@ class Supply:
                     if at in chosen:
                         yield leaf, at, node
 
-    def quotes(self, kind: tuple[str, str], floor: Floor, *, known: bool, most: int) -> Quotes:
+    def costs(self, kind: tuple[str, str], floor: Floor, *, known: bool, most: int) -> CostTable:
         """The prices of a kind at a floor, for at most so many workers of a node."""
         most = min(self.capacity, most)
         key = (kind, floor, known, most)
-        found = self._quotes.get(key)
+        found = self._costs.get(key)
         if found is None:
             prices: list[dict[int, int]] = [{} for _ in self.classes]
             for at, one in self.of(kind):
@@ -407,7 +407,7 @@ class Supply:
                         for workers in range(1, min(one.capacity, most) + 1)
                         if (price := one.price(workers, floor)) is not None
                     }
-            found = self._quotes[key] = Quotes(prices, self.counts)
+            found = self._costs[key] = CostTable(prices, self.counts)
         return found
 
 
@@ -415,50 +415,38 @@ Ranked = tuple[list[int], list[int], list[int]]
 """The ranks of the nodes of a domain, in order; what the first of them hold; what that costs."""
 
 
-@dataclass(frozen=True, slots=True)
-class Quotes:
+class CostTable:
     """What each class asks for each load at one bandwidth; classes ranked for selection.
 
     Ranks run from the largest load to the smallest, and where that is equal from the lowest price
-    for it to the highest. The last rank is for all classes that offer nothing. By rank: the class,
-    its largest load, the price of that, and the prices of all loads from 0 on, NEVER where a load
-    is impossible; `whole`: none is. `total` is the workers that all nodes hold. The rest is what
-    searches have worked out for domains, for the next ones (`domains.Chooser`).
+    for it to the highest. The last rank is for all classes that offer nothing. `rank` is by class;
+    by rank are `capacity` (the largest load), `full` (its price) and `rows` (the prices of all
+    loads from 0 on, NEVER where a load is impossible; `whole`: none is). `total` is the workers
+    that all nodes hold. The rest is what searches have worked out for domains, for the next ones
+    (`domains.DomainSearch`).
     """
 
-    prices: Sequence[Mapping[int, int]]
-    counts: Mapping[int, int]
-    whole: bool = field(init=False)
-    rank: list[int] = field(init=False)
-    of_rank: list[int] = field(init=False)
-    capacity: list[int] = field(init=False)
-    full: list[int] = field(init=False)
-    rows: list[list[int]] = field(init=False)
-    total: int = field(init=False)
-    ranked: dict[range, Ranked] = field(init=False, default_factory=dict)
-    ranking: dict[int, list[Ranked]] = field(init=False, default_factory=dict)
-    largest: dict[int, int] = field(init=False, default_factory=dict)
-    most_held: dict[int, list[int]] = field(init=False, default_factory=dict)
-    asked: dict[tuple[int, int, int], list[int]] = field(init=False, default_factory=dict)
-    covers: dict[tuple[int, int, int, int], list[int]] = field(init=False, default_factory=dict)
-    excesses: dict[int, list[int]] = field(init=False, default_factory=dict)
-
-    def __post_init__(self) -> None:
-        some = [at for at, one in enumerate(self.prices) if one]
-        largest = {at: max(self.prices[at]) for at in some}
-        some.sort(key=lambda at: (-largest[at], self.prices[at][largest[at]], at))
-        rank = [len(some)] * len(self.prices)
+    def __init__(self, prices: Sequence[Mapping[int, int]], counts: Mapping[int, int]) -> None:
+        self.prices = prices
+        some = [at for at, one in enumerate(prices) if one]
+        largest = {at: max(prices[at]) for at in some}
+        some.sort(key=lambda at: (-largest[at], prices[at][largest[at]], at))
+        self.rank = [len(some)] * len(prices)
         for place, at in enumerate(some):
-            rank[at] = place
-        put = object.__setattr__
-        put(self, "rank", rank)
-        put(self, "of_rank", some)
-        put(self, "capacity", [*(largest[at] for at in some), 0])
-        put(self, "full", [*(self.prices[at][largest[at]] for at in some), 0])
+            self.rank[at] = place
         loads = range(max(largest.values(), default=0) + 1)
-        put(self, "total", sum(self.counts[at] * most for at, most in largest.items()))
-        put(self, "whole", all(len(self.prices[at]) == largest[at] for at in some))
-        put(self, "rows", [[self.prices[at].get(load, NEVER) for load in loads] for at in some])
+        self.capacity = [*(largest[at] for at in some), 0]
+        self.full = [*(prices[at][largest[at]] for at in some), 0]
+        self.rows = [[prices[at].get(load, NEVER) for load in loads] for at in some]
+        self.whole = all(len(prices[at]) == largest[at] for at in some)
+        self.total = sum(counts[at] * most for at, most in largest.items())
+        self.ranked: dict[range, Ranked] = {}
+        self.ranking: dict[int, list[Ranked]] = {}
+        self.largest: dict[int, int] = {}
+        self.most_held: dict[int, list[int]] = {}
+        self.asked: dict[tuple[int, int, int], list[int]] = {}
+        self.covers: dict[tuple[int, int, int, int], list[int]] = {}
+        self.excesses: dict[int, list[int]] = {}
 
 
 def _runs(paths: Sequence[tuple[str, ...]], level: int) -> Iterator[Sequence[tuple[str, ...]]]:

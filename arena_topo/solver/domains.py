@@ -1,6 +1,6 @@
 """Which domains of the network a gang uses: the fewest nodes, then the fewest domains, and so on.
 
-At a given bandwidth every node has a largest load and a price for each load (`Quotes`); what is
+At a given bandwidth every node has a largest load and a price for each load (`CostTable`); what is
 left to choose is which nodes of one domain hold the gang. Of the domains of a level the best is
 found by branch and bound: domains that need the fewest nodes first, of these those whose lower
 bound (domains inside it, damage) is least, until the next bound is no better than the best choice.
@@ -18,7 +18,7 @@ from heapq import nsmallest
 from itertools import accumulate, zip_longest
 from typing import NamedTuple
 
-from arena_topo.solver.classes import NEVER, Domain, Index, Quotes, Ranked, Supply
+from arena_topo.solver.classes import NEVER, Candidates, CostTable, Domain, Index, Ranked
 from arena_topo.solver.selection import Offer, Selection, exactly, select
 from arena_topo.topology import Node
 
@@ -83,12 +83,12 @@ class Score(NamedTuple):
 
 
 @dataclass(slots=True, kw_only=True)
-class Chooser:
+class DomainSearch:
     """The search for the nodes of one gang at one bandwidth; `most` nodes at most."""
 
     index: Index
-    supply: Supply
-    quotes: Quotes
+    candidates: Candidates
+    costs: CostTable
     workers: int
     most: int
 
@@ -128,7 +128,7 @@ class Chooser:
         """The fewest nodes of one domain of a level that hold the gang; None if too many do."""
         if self.workers > self._largest(level):
             return None
-        if self.quotes.whole:
+        if self.costs.whole:
             least = bisect_left(self._most_held(level), self.workers) + 1
             return least if least <= self.most else None
         # Loads have gaps, so that it may take more.
@@ -195,47 +195,47 @@ class Chooser:
 
     def _largest(self, level: int) -> int:
         """The most workers that one domain of a level holds."""
-        found = self.quotes.largest.get(level)
+        found = self.costs.largest.get(level)
         if found is None:
             found = max(self.excess(self.index.levels[level], 0), default=0)
-            self.quotes.largest[level] = found
+            self.costs.largest[level] = found
         return found
 
     def _ranking(self, level: int) -> list[Ranked]:
         """The nodes of each domain of a level, the largest first."""
-        found = self.quotes.ranking.get(level)
+        found = self.costs.ranking.get(level)
         if found is None:
             found = [self._ranked(domain) for domain in self.index.levels[level]]
-            self.quotes.ranking[level] = found
+            self.costs.ranking[level] = found
         return found
 
     def _ranked(self, domain: Domain) -> Ranked:
-        found = self.quotes.ranked.get(domain.leaves)
+        found = self.costs.ranked.get(domain.leaves)
         if found is None:
-            ranks = sorted(map(self.quotes.rank.__getitem__, self._members(domain.leaves)))
-            del ranks[bisect_left(ranks, len(self.quotes.rows)) :]
-            held = list(accumulate(map(self.quotes.capacity.__getitem__, ranks)))
-            paid = list(accumulate(map(self.quotes.full.__getitem__, ranks)))
-            found = self.quotes.ranked[domain.leaves] = (ranks, held, paid)
+            ranks = sorted(map(self.costs.rank.__getitem__, self._members(domain.leaves)))
+            del ranks[bisect_left(ranks, len(self.costs.rows)) :]
+            held = list(accumulate(map(self.costs.capacity.__getitem__, ranks)))
+            paid = list(accumulate(map(self.costs.full.__getitem__, ranks)))
+            found = self.costs.ranked[domain.leaves] = (ranks, held, paid)
         return found
 
     def _most_held(self, level: int) -> list[int]:
         """The most workers that so many nodes of one domain of a level hold: 1 node, 2, ..."""
-        found = self.quotes.most_held.get(level)
+        found = self.costs.most_held.get(level)
         if found is None:
             every = [held for _, held, _ in self._ranking(level)]
             columns = zip_longest(*every, fillvalue=0)
             largest = every[0] if len(every) == 1 else list(accumulate(map(max, columns), max))
-            found = self.quotes.most_held[level] = largest
+            found = self.costs.most_held[level] = largest
         return found
 
     def _members(self, leaves: Sequence[int]) -> Iterable[int]:
         """The class of each node of some leaves."""
         if len(leaves) == 1:
-            return self.supply.leaves[leaves[0]][0]
-        if len(leaves) == len(self.supply.leaves):
-            return Counter(self.supply.counts).elements()
-        return (at for leaf in leaves for at in self.supply.leaves[leaf][0])
+            return self.candidates.leaves[leaves[0]][0]
+        if len(leaves) == len(self.candidates.leaves):
+            return Counter(self.candidates.counts).elements()
+        return (at for leaf in leaves for at in self.candidates.leaves[leaf][0])
 
     def filled(self, domain: Domain, nodes: int) -> Profile:
         """The largest nodes of a domain at their largest loads."""
@@ -243,10 +243,10 @@ class Chooser:
         last = ranks[nodes - 1]
         return Profile(
             nodes=nodes,
-            margin=self.quotes.capacity[last],
+            margin=self.costs.capacity[last],
             slack=held[nodes - 1] - self.workers,
             price=paid[nodes - 1],
-            last=self.quotes.full[last],
+            last=self.costs.full[last],
         )
 
     def _bounds(self, level: int, nodes: int, orders: Sequence[int]) -> Iterator[tuple[Score, int]]:
@@ -279,7 +279,7 @@ class Chooser:
     def _shared_out(self, level: int, nodes: int, orders: Sequence[int]) -> list[int]:
         """The bounds of few nodes, by all ways to share the workers out among them."""
         bounds: list[list[int]] = []
-        for share in _shares(self.workers, nodes, len(self.quotes.rows[0]) - 1):
+        for share in _shares(self.workers, nodes, len(self.costs.rows[0]) - 1):
             first, *others = (self._asked(level, load, many) for load, many in share)
             for other in others:
                 first = list(map(operator.add, first, other))
@@ -289,10 +289,10 @@ class Chooser:
 
     def _asked(self, level: int, load: int, many: int) -> list[int]:
         """By domain what so many nodes ask for a load, the cheapest of the domain."""
-        found = self.quotes.asked.get((level, load, many))
+        found = self.costs.asked.get((level, load, many))
         if found is None:
-            prices = [row[load] for row in self.quotes.rows]
-            found = self.quotes.asked[level, load, many] = []
+            prices = [row[load] for row in self.costs.rows]
+            found = self.costs.asked[level, load, many] = []
             for ranks, _, _ in self._ranking(level):
                 cheapest = sorted(map(prices.__getitem__, ranks))[:many]
                 found.append(sum(cheapest) if len(cheapest) == many else NEVER)
@@ -309,7 +309,7 @@ class Chooser:
         if not slack:
             return profile.price
         ranks = self._ranked(domain)[0]
-        capacity, full, rows = self.quotes.capacity, self.quotes.full, self.quotes.rows
+        capacity, full, rows = self.costs.capacity, self.costs.full, self.costs.rows
         ways: list[list[int]] = [[] for _ in range(slack + 1)]
 
         def give_up(rank: int, many: int, most: int, paid: int) -> None:
@@ -363,20 +363,20 @@ class Chooser:
         if wanted <= 0:
             return 1
         key = (domains[0].level, domains[0].leaves.start, domains[-1].leaves.stop, load)
-        sums = self.quotes.covers.get(key)
+        sums = self.costs.covers.get(key)
         if sums is None:
             parts = sorted(self.excess(domains, load), reverse=True)
-            sums = self.quotes.covers[key] = list(accumulate(parts))
+            sums = self.costs.covers[key] = list(accumulate(parts))
         return bisect_left(sums, wanted) + 1
 
     def excess(self, domains: Sequence[Domain], load: int) -> list[int]:
         """What the largest loads of the nodes of each domain have above a load."""
-        found = self.quotes.excesses.get(load)
+        found = self.costs.excesses.get(load)
         if found is None:
-            capacity = self.quotes.capacity
-            above = [max(0, capacity[rank] - load) for rank in self.quotes.rank]
-            leaves = [sum(map(above.__getitem__, ids)) for ids, _ in self.supply.leaves]
-            found = self.quotes.excesses[load] = [0, *accumulate(leaves)]
+            capacity = self.costs.capacity
+            above = [max(0, capacity[rank] - load) for rank in self.costs.rank]
+            leaves = [sum(map(above.__getitem__, ids)) for ids, _ in self.candidates.leaves]
+            found = self.costs.excesses[load] = [0, *accumulate(leaves)]
         return [found[one.leaves.stop] - found[one.leaves.start] for one in domains]
 
     # Exact
@@ -384,7 +384,7 @@ class Chooser:
     def offers(self, leaves: Sequence[int]) -> tuple[list[int], list[Offer]]:
         """The classes in some leaves by their first node, and what they offer."""
         counts = Counter(self._members(leaves))
-        prices = self.quotes.prices
+        prices = self.costs.prices
         ids = [at for at in counts if prices[at]]
         return ids, [Offer(count=counts[at], prices=prices[at]) for at in ids]
 
@@ -406,7 +406,7 @@ class Chooser:
         seats: list[NodeLoad] = []
         used: list[int] = []
         for leaf in leaves:
-            here, nodes = self.supply.leaves[leaf]
+            here, nodes = self.candidates.leaves[leaf]
             if wanted.keys().isdisjoint(here):
                 continue
             used.append(leaf)

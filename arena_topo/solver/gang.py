@@ -16,8 +16,8 @@ from functools import cached_property
 from typing import NamedTuple
 
 from arena_topo.bandwidth import network_limit
-from arena_topo.solver.classes import WHOLE, Index, NodeClass, Supply
-from arena_topo.solver.domains import Choice, Chooser, NodeLoad, broken
+from arena_topo.solver.classes import WHOLE, Candidates, Index, NodeClass
+from arena_topo.solver.domains import Choice, DomainSearch, NodeLoad, broken
 from arena_topo.solver.gpu_sets import SMALL, UNLIMITED
 from arena_topo.solver.loads import AMONG, Floor, Hosts, Terms
 from arena_topo.solver.request import (
@@ -71,7 +71,7 @@ class Found:
     bandwidth: float
     level: int | None
     choice: Choice = field(compare=False)
-    supply: Supply = field(compare=False)
+    candidates: Candidates = field(compare=False)
     floor: Floor = field(compare=False)
     bound: float = 0.0
     proven: bool = True
@@ -88,17 +88,17 @@ def best(request: Request, index: Index) -> Found | None:
     words = distances(index.cluster)
     farthest = words[request.required or BEYOND]
     nearest = min(words[request.preferred], farthest) if request.preferred else farthest
-    hunt = _Hunt(request, index)
+    search = _Search(request, index)
     for limit in range(nearest, farthest + 1):
-        found = hunt.within(limit)
+        found = search.within(limit)
         if found is not None:
-            return found if hunt.certain else replace(found, bound=UNLIMITED, proven=False)
+            return found if search.certain else replace(found, bound=UNLIMITED, proven=False)
     return None
 
 
 def certain(request: Request, index: Index) -> bool:
     """Whether a search looks at all sets of GPUs that matter."""
-    return _Hunt(request, index).certain
+    return _Search(request, index).certain
 
 
 Kind = tuple[str, str]
@@ -115,18 +115,18 @@ class _Way(NamedTuple):
     """GB/s that the network between them lets through."""
 
 
-class _Hunt:
+class _Search:
     """The search for one gang among all kinds of nodes."""
 
     def __init__(self, request: Request, index: Index) -> None:
         self.request = request
         self.index = index
-        self.supply = index.supply(request)
+        self.candidates = index.candidates(request)
 
     @cached_property
     def alone(self) -> Found | None:
         """The best single node."""
-        found = [one for one in map(self._alone, self.supply.kinds) if one is not None]
+        found = [one for one in map(self._alone, self.candidates.kinds) if one is not None]
         return min(found, key=lambda one: one.worth, default=None)
 
     @cached_property
@@ -135,7 +135,7 @@ class _Hunt:
         request = self.request
         large = {
             (one.sets, one.free): min(one.capacity, request.workers)
-            for one in self.supply.classes
+            for one in self.candidates.classes
             if one.sets.size > SMALL
         }
         return all(
@@ -165,7 +165,7 @@ class _Hunt:
         speeds = {
             way: {
                 min(speed, way.network)
-                for speed in self.supply.speeds(way.kind, way.terms, known=known)
+                for speed in self.candidates.speeds(way.kind, way.terms, known=known)
             }
             for way in ways
         }
@@ -190,8 +190,8 @@ class _Hunt:
         for level in range(len(tiers) - 1, WHOLE - 1, -1):
             if self.index.distance(level) > limit:
                 return
-            for kind in self.supply.kinds:
-                classes = [one for _, one in self.supply.of(kind)]
+            for kind in self.candidates.kinds:
+                classes = [one for _, one in self.candidates.of(kind)]
                 if level != WHOLE and tiers[level].name == NVLINK:
                     if any(one.domain for one in classes):
                         yield self._way(kind, level, Hosts.DOMAIN)
@@ -231,8 +231,8 @@ class _Hunt:
         most = request.workers if request.max_nodes is None else request.max_nodes
         found: list[tuple[_Way, int]] = []
         for way in ways:
-            chooser = self._chooser(way, self._floor(way, floor, 0), most, known=known)
-            nodes = None if chooser is None else chooser.fewest(way.level)
+            search = self._domain_search(way, self._floor(way, floor, 0), most, known=known)
+            nodes = None if search is None else search.fewest(way.level)
             if nodes is not None:
                 most = nodes
                 found.append((way, nodes))
@@ -246,18 +246,20 @@ class _Hunt:
         joined = way.terms._replace(hosts=hosts, joined=True)
         return Floor(terms=way.terms, bandwidth=bandwidth, joined=joined, inside=inside)
 
-    def _chooser(self, way: _Way, floor: Floor, most: int, *, known: bool) -> Chooser | None:
+    def _domain_search(
+        self, way: _Way, floor: Floor, most: int, *, known: bool
+    ) -> DomainSearch | None:
         """The search for nodes of a way at a floor; None where all together are too few."""
-        request, supply = self.request, self.supply
+        request, candidates = self.request, self.candidates
         if way.terms.hosts is Hosts.TWO:
             most = min(most, AMONG[Hosts.TWO])
-        quotes = supply.quotes(way.kind, floor, known=known, most=request.workers - 1)
-        if quotes.total < request.workers:
+        costs = candidates.costs(way.kind, floor, known=known, most=request.workers - 1)
+        if costs.total < request.workers:
             return None
-        return Chooser(
+        return DomainSearch(
             index=self.index,
-            supply=supply,
-            quotes=quotes,
+            candidates=candidates,
+            costs=costs,
             workers=request.workers,
             most=most,
         )
@@ -267,21 +269,21 @@ class _Hunt:
         least = self._floor(way, floor, nodes)
         network = self._network(least.joined, self.index.rate(way.level, self.request.wire))
         most = self.request.workers - 1
-        found = self.supply.values(way.kind, least.joined, most)
+        found = self.candidates.values(way.kind, least.joined, most)
         values = [0.0, *sorted({min(value, network) for value in found})]
         low, high = 0, len(values)
         while high - low > 1:
             # Mostly there is room enough for the best.
             middle = high - 1 if high == len(values) else (low + high) // 2
             some = self._floor(way, floor, nodes, values[middle])
-            chooser = self._chooser(way, some, nodes, known=known)
-            if chooser is None or chooser.fewest(way.level) is None:
+            search = self._domain_search(way, some, nodes, known=known)
+            if search is None or search.fewest(way.level) is None:
                 high = middle
             else:
                 low = middle
         chosen = self._floor(way, floor, nodes, values[low])
-        chooser = self._chooser(way, chosen, nodes, known=known)
-        choice = None if chooser is None else chooser.best(way.level)
+        search = self._domain_search(way, chosen, nodes, known=known)
+        choice = None if search is None else search.best(way.level)
         assert choice is not None, "this floor was tried"
         return self._found(way.level, choice, chosen, way.network, values[low])
 
@@ -289,10 +291,10 @@ class _Hunt:
 
     def _alone(self, kind: Kind) -> Found | None:
         """The best single node for the whole gang."""
-        request, supply, index = self.request, self.supply, self.index
+        request, candidates, index = self.request, self.candidates, self.index
         terms = self._terms(Hosts.NODE)
         joined = terms._replace(joined=True)
-        some = [(at, one) for at, one in supply.of(kind) if one.capacity >= request.workers]
+        some = [(at, one) for at, one in candidates.of(kind) if one.capacity >= request.workers]
         bandwidth = max((one.best(request.workers, terms) for _, one in some), default=0.0)
         if bandwidth <= 0 or bandwidth < request.min_bandwidth:
             return None
@@ -307,7 +309,7 @@ class _Hunt:
         }
         cheapest = min(prices.values())
         seats: dict[int, NodeLoad] = {}
-        for leaf, at, node in supply.members(
+        for leaf, at, node in candidates.members(
             at for at, price in prices.items() if price == cheapest
         ):
             # Within a leaf nodes come in the order of their names.
@@ -326,7 +328,7 @@ class _Hunt:
         words = distances(self.index.cluster)
         preferred = words[self.request.preferred] if self.request.preferred else distance
         loads = dict.fromkeys((seat.of, seat.workers) for seat in choice.seats)
-        classes = [(self.supply.classes[at], workers) for at, workers in loads]
+        classes = [(self.candidates.classes[at], workers) for at, workers in loads]
         bandwidth = min([network, *(_reached(one, many, floor) for one, many in classes)])
         return Found(
             worth=Objective(
@@ -343,7 +345,7 @@ class _Hunt:
             bandwidth=bandwidth,
             level=level,
             choice=choice,
-            supply=self.supply,
+            candidates=self.candidates,
             floor=floor,
         )
 
@@ -363,7 +365,7 @@ def placement(request: Request, index: Index, found: Found) -> Placement:
     for node, at, workers in found.choice.seats:
         groups = shared.get((at, workers))
         if groups is None:
-            groups = shared[at, workers] = found.supply.classes[at].pods(workers, found.floor)
+            groups = shared[at, workers] = found.candidates.classes[at].pods(workers, found.floor)
         seats += [(node, gpus) for gpus in groups]
     value = worth(seats, request.gpus, index.cluster, joined=request.joined, wire=request.wire)
     # Nodes of several NVLink domains are searched one by one, and are worth more together.
