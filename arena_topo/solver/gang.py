@@ -96,11 +96,6 @@ def best(request: Request, index: Index) -> Found | None:
     return None
 
 
-def certain(request: Request, index: Index) -> bool:
-    """Whether a search looks at all sets of GPUs that matter."""
-    return _Search(request, index).certain
-
-
 Kind = tuple[str, str]
 """What one gang may combine: GPU model, resource name."""
 
