@@ -215,8 +215,27 @@ def test_a_measured_value_takes_the_place_of_the_computed_one():
     quad = gpu_set((0, 1, 2, 3))
     found = sets_of(replace(V100, measured=((quad, 71.5),)))
     assert found.value(quad) == 71.5
-    assert found.value(gpu_set((4, 5, 6, 7))) == sets_of(V100).value(quad)
     assert found.facts.inside(quad).limited_by is Limit.NVLINK
+
+
+def test_sets_like_a_measured_one_are_worth_no_more_than_it():
+    quad, twin = gpu_set((0, 1, 2, 3)), gpu_set((4, 5, 6, 7))
+    other = gpu_set((0, 1, 4, 5))
+    found = sets_of(replace(V100, measured=((quad, 61.5),)))
+    assert found.value(twin) == pytest.approx(61.5)
+    assert found.value(other) == sets_of(V100).value(other)
+    # The range of the model remains, in proportion.
+    before, after = sets_of(V100).facts.inside(twin), found.facts.inside(twin)
+    assert after.low / after.point == pytest.approx(before.low / before.point)
+    both = sets_of(replace(V100, measured=((quad, 61.5), (twin, 78.9))))
+    assert (both.value(quad), both.value(twin)) == (61.5, 78.9)
+
+
+def test_of_several_measured_sets_alike_the_least_tells_what_others_are_worth():
+    pairs = {gpu_set((0, 3)): 44.0, gpu_set((1, 2)): 36.0}
+    found = sets_of(replace(V100, measured=tuple(pairs.items())))
+    assert found.value(gpu_set((5, 6))) == pytest.approx(36.0)
+    assert found.value(gpu_set((0, 1))) == sets_of(V100).value(gpu_set((0, 1)))
 
 
 def test_a_single_gpu_has_no_bandwidth():

@@ -463,6 +463,20 @@ def test_what_becomes_of_a_node_whose_config_map_is_wrong_is_said(key: str, text
     assert found.nodes[1].free_count == 8
 
 
+def test_what_was_measured_of_a_machine_counts_for_all_machines_like_it():
+    one, other = config_map("node-a"), config_map("node-b")
+    one["data"]["busBandwidth"] = '{"0,1": 11.5, "1,2": 12.5}'
+    other["data"]["busBandwidth"] = '{"0,1": 14.0}'
+    size = len(json.loads(one["data"]["devices"]))
+    nodes = [node(name, gpus=size) for name in ("node-a", "node-b")]
+    found = seen(*nodes, one, other, node("node-c", gpus=2))
+    assert [dict(one.machine.measured) for one in found.nodes] == [
+        {0b11: 11.5, 0b110: 12.5},
+        {0b11: 14.0, 0b110: 12.5},
+        {},
+    ]
+
+
 @pytest.mark.parametrize("side", ["nvidia.com/gpu", "cpu", "memory"])
 @pytest.mark.parametrize("huge", ["1e400", "1e99999999", "9e999999", "1e30", 10**400])
 def test_a_quantity_beyond_all_bounds_is_noted_and_stops_nothing(side: str, huge: object):

@@ -238,7 +238,7 @@ def test_nodes_whose_gpus_have_names_of_their_own_are_spread_like_nodes_that_sha
     for nodes in (shared, own):
         on = cluster(*nodes, tiers=tiers(25.0), beyond=12.5)
         answers.append(place(request, on))
-        classes.append(len(Index(on).supply(request).classes))
+        classes.append(len(Index(on).candidates(request).classes))
     assert answers[0] == answers[1]
     assert classes[0] == classes[1] < 2 * 256
 

@@ -9,8 +9,8 @@ from cube_mesh import HGX, V100, cluster, node, with_nics
 
 from arena_topo.bandwidth import Estimate, Host, Limit, Regime, Wire, estimate, inside
 from arena_topo.job import PodShape
-from arena_topo.solver import Placement, Request, place, valued
-from arena_topo.topology import Cluster, GPUSet, Machine, Tier, gpu_set, presets
+from arena_topo.solver import Placement, Request, Solver, Unplaceable, place, valued
+from arena_topo.topology import Cluster, GPUSet, Machine, NodeName, Tier, gpu_set, presets
 from arena_topo.workflow.forecasting import Asked, forecast
 
 H100 = with_nics(presets.machine("hgx-h100", "h"), 8, 50.0)
@@ -148,3 +148,23 @@ def test_a_plan_and_a_forecast_agree_on_the_same_hosts(
     )
     assert gpu_set(gpu for some in chosen for gpu in some) == told.gpus
     assert planned.bandwidth == told.estimate
+
+
+def test_a_solver_values_its_own_answer_as_it_gave_it_and_explains_what_it_refuses():
+    on = cluster(node("a", V100), node("b", V100, 0b1111))
+    solver = Solver(on)
+    answer = solver.place(Request(workers=3, gpus=4))
+    workers = [(one.node, one.gpus) for one in answer.assignments]
+    found = solver.value(workers, gpus=4, joined=True, wire=answer.wire)
+    assert (found.bandwidth, found.inside, found.worst) == (
+        answer.bandwidth,
+        answer.inside,
+        answer.worst,
+    )
+    too_large = Request(workers=4, gpus=4)
+    assert solver.find(too_large) is None
+    with pytest.raises(Unplaceable) as refused:
+        solver.place(too_large)
+    assert refused.value.refusals == solver.explain(too_large).refusals
+    with pytest.raises(KeyError):
+        solver.value([(NodeName("c"), (0,))], gpus=1, joined=True, wire=answer.wire)

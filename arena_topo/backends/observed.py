@@ -29,6 +29,7 @@ from arena_topo.topology import (
     Node,
     NodeName,
     Taint,
+    calibrated,
     configmap,
     count,
     fabric,
@@ -143,7 +144,7 @@ def survey(
     )
     notes += joined.notes
     seen = Cluster(
-        nodes=tuple(
+        nodes=calibrated(
             _node(nodes[name], known[name], joined, uses.get(name, Use()), notes)
             for name in sorted(nodes, key=natural)
         ),

@@ -27,7 +27,6 @@ from enum import StrEnum
 from arena_topo.bandwidth import fitted, packing
 from arena_topo.bandwidth.fitted import FITTED, Constants, Factor
 from arena_topo.topology import (
-    NIC,
     GPUSet,
     Knowledge,
     Link,
@@ -307,6 +306,31 @@ class Facts:
             return 0.0
         return _computed(part, p2p=None, algorithm=None, nvls=True, ranks=ranks).point
 
+    def twin(self, gpus: GPUSet) -> float | None:
+        """The least GB/s measured of sets like this one; None where none was measured.
+
+        Sets are alike whose GPUs have the same links among themselves, and the same computed
+        bandwidth.
+        """
+        return self._twins.get(self._likeness(gpus)) if self._twins else None
+
+    @functools.cached_property
+    def _twins(self) -> dict[tuple[object, ...], float]:
+        found: dict[tuple[object, ...], float] = {}
+        for gpus, value in self.measured.items():
+            key = self._likeness(gpus)
+            found[key] = min(value, found.get(key, value))
+        return found
+
+    def _likeness(self, gpus: GPUSet) -> tuple[object, ...]:
+        some = members(gpus)
+        links = sorted(
+            sorted(link for other in some if (link := self.machine.links[one][other]) is not None)
+            for one in some
+        )
+        computed = _computed(((self, gpus),), p2p=None, algorithm=None, nvls=True)
+        return computed.point, tuple(map(tuple, links))
+
     @functools.cached_property
     def nvlinks(self) -> list[list[int]]:
         """NVLinks between every two GPUs, as nvidia-smi counts them."""
@@ -358,10 +382,13 @@ def _inside(
 ) -> Estimate:
     computed = _computed(parts, p2p=p2p, algorithm=algorithm, nvls=nvls)
     facts, gpus = parts[0]
-    measured = facts.measured.get(gpus) if len(parts) == 1 and algorithm is None else None
-    if measured is None:
+    if len(parts) > 1 or algorithm is not None or not facts.measured:
         return computed
-    return replace(computed, point=measured, low=measured, high=measured, assumed=())
+    measured = facts.measured.get(gpus)
+    if measured is not None:
+        return replace(computed, point=measured, low=measured, high=measured, assumed=())
+    twin = facts.twin(gpus)
+    return computed if twin is None else _scaled(computed, twin / computed.point)
 
 
 def _computed(
@@ -589,9 +616,10 @@ def _sent(
     machine: Machine, pods: Sequence[GPUSet], constants: Constants
 ) -> Iterator[tuple[_Range, frozenset[str]]]:
     """GB/s that each pod of a machine sends over its NICs, with its ends, and what is assumed."""
-    near = [nearest_nics(machine, gpu) for gpu in range(len(machine.gpus))]
-    speeds = [_speed(nic, machine) for nic in machine.nics]
-    cards = [{card for gpu in members(gpus) for card in near[gpu]} for gpus in pods]
+    speeds = _speeds(machine)
+    cards = [
+        {card for gpu in members(gpus) for card in _nearest(machine, speeds, gpu)} for gpus in pods
+    ]
     users = Counter(card for own in cards for card in own)
     generation = _generation(machine)
     for gpus, own in zip(pods, cards, strict=True):
@@ -615,20 +643,32 @@ def nearest_nics(machine: Machine, gpu: int) -> tuple[int, ...]:
     NCCL takes the way with most bandwidth first, then the shortest (src/graph/search.cc,
     ncclTopoGetLocal), so a management port beside the GPU is not used where rails are faster.
     """
-    speeds = [_speed(nic, machine)[0].value for nic in machine.nics]
-    best = max(speeds, default=0.0)
+    return _nearest(machine, _speeds(machine), gpu)
+
+
+_Speeds = list[tuple[Factor, str]]
+"""GB/s of each NIC of a machine, and what is assumed of it."""
+
+
+def _nearest(machine: Machine, speeds: _Speeds, gpu: int) -> tuple[int, ...]:
+    best = max((speed.value for speed, _ in speeds), default=0.0)
     if not best:
         return ()
-    fast = [card for card, speed in enumerate(speeds) if speed == best]
+    fast = [card for card, (speed, _) in enumerate(speeds) if speed.value == best]
     near = max(machine.nics[card].attachment[gpu].kind for card in fast)
     return tuple(card for card in fast if machine.nics[card].attachment[gpu].kind == near)
 
 
-def _speed(nic: NIC, machine: Machine) -> tuple[Factor, str]:
-    """GB/s of a NIC; where nobody gave it, what the maker's reference machine has, with a range."""
-    if nic.speed is not None:
-        return Factor(value=nic.speed, low=nic.speed, high=nic.speed), ""
+def _speeds(machine: Machine) -> _Speeds:
     known = _model(machine)
+    kinds = {nic.speed: _speed(nic.speed, known) for nic in machine.nics}
+    return [kinds[nic.speed] for nic in machine.nics]
+
+
+def _speed(given: float | None, known: Model | None) -> tuple[Factor, str]:
+    """GB/s of a NIC; where nobody gave it, what the maker's reference machine has, with a range."""
+    if given is not None:
+        return Factor(value=given, low=given, high=given), ""
     if known is None or known.nic is None:
         note = f"NICs of {SLOWEST_RAIL:g} GB/s, the slowest of machines with RDMA"
         return Factor(value=SLOWEST_RAIL, low=SLOWEST_RAIL, high=FASTEST_RAIL), note

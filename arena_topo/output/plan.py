@@ -26,8 +26,7 @@ from arena_topo.output import (
     worker_value,
     workers,
 )
-from arena_topo.solver import Placement
-from arena_topo.solver.gang import BEYOND, NODE_TIER
+from arena_topo.solver import BEYOND, NODE_TIER, Placement
 from arena_topo.solver.unaware import Outcome
 from arena_topo.topology import (
     Cluster,

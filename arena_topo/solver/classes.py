@@ -1,7 +1,7 @@
 """Nodes that a job cannot tell apart, and where in the network they are.
 
 An `Index` is built once per cluster and asked many times. It sorts nodes into classes (same
-configuration, same free set) and into the domains of the network; a `Supply` is what of it one
+configuration, same free set) and into the domains of the network; a `Candidates` is what of it one
 request may use.
 """
 
@@ -10,14 +10,14 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from itertools import accumulate
 
 from arena_topo.bandwidth import Wire, network_limit
-from arena_topo.solver import UNLIMITED, Reason, Request
-from arena_topo.solver.gpu_sets import GPUSets
+from arena_topo.solver.gpu_sets import UNLIMITED, GPUSets
 from arena_topo.solver.loads import AMONG, Floor, Hosts, Loads, Terms, loads_of
 from arena_topo.solver.policy import Damage, Proximity, damage, proximity, spreading, spreads
+from arena_topo.solver.request import Reason, Request
 from arena_topo.solver.valuing import nvlink_domain, rate_of_level
 from arena_topo.topology import Cluster, GPUSet, Machine, Matrix, Node, count, natural
 
@@ -53,7 +53,7 @@ class NodeClass:
     def terms(self, terms: Terms) -> Terms:
         """The terms as they are here: NVLink that leaves the machine joins all its pods."""
         if self.domain and terms.hosts is Hosts.NODE and not terms.joined:
-            return replace(terms, joined=True)
+            return terms._replace(joined=True)
         return terms
 
     def best(self, workers: int, terms: Terms) -> float:
@@ -79,7 +79,7 @@ class NodeClass:
         if self.hidden:
             return self.loads.worst(self.free, size, floor.joined)
         return self.loads.most_inside(
-            self.free, size, replace(floor, terms=self.terms(floor.terms))
+            self.free, size, floor._replace(terms=self.terms(floor.terms))
         )
 
     def price(self, workers: int, floor: Floor) -> int | None:
@@ -97,9 +97,18 @@ class NodeClass:
     def cheapest(self, workers: int, floor: Floor) -> tuple[int, GPUSet] | None:
         """The set for so many workers at a floor that costs least, and its price."""
         size = workers * floor.terms.gpus
-        return self.loads.cheapest(
-            self.damage, self.free, size, replace(floor, terms=self.terms(floor.terms))
-        )
+        terms = self.terms(floor.terms)
+        if terms is not floor.terms:
+            floor = floor._replace(terms=terms)
+        return self.loads.cheapest(self.damage, self.free, size, floor)
+
+    def pods(self, workers: int, floor: Floor) -> Sequence[tuple[int, ...]]:
+        """The GPUs of each of so many workers at a floor; none where the kubelet picks them."""
+        if self.hidden:
+            return [()] * workers
+        cheapest = self.cheapest(workers, floor)
+        assert cheapest is not None, "a load that is chosen has GPUs"
+        return self.loads.pods(cheapest[1], self.terms(floor.terms))
 
     def network_limit(self, terms: Terms) -> float:
         """GB/s that its own network allows, where it is slower than what joins the nodes."""
@@ -171,8 +180,14 @@ class Index:
         self.levels: dict[int, list[Domain]] = {}
         self._free = [0, *accumulate(sum(map(_takeable, nodes)) for _, nodes in self.leaves)]
         self.whole = self._domain(ordered, 0, WHOLE, ())
+        self.paths: list[tuple[Domain, ...]] = [()] * len(self.leaves)
+        """The domains that each leaf lies in, coarse to near."""
+        for level in range(len(cluster.tiers)):
+            for domain in self.levels[level]:
+                for leaf in domain.leaves:
+                    self.paths[leaf] += (domain,)
         self._counts = Counter(at for members, _ in self.leaves for at in members)
-        self._supplies: dict[tuple[object, ...], Supply] = {}
+        self._candidates: dict[tuple[object, ...], Candidates] = {}
 
     def alike(self) -> Iterator[tuple[Node, int]]:
         """Of nodes that are alike the first by name, and how many there are."""
@@ -186,25 +201,25 @@ class Index:
         """GB/s between nodes that first meet at this level; None where nobody gave it."""
         return rate_of_level(self.cluster, level, wire)
 
-    def supply(self, request: Request) -> Supply:
+    def candidates(self, request: Request) -> Candidates:
         """What of the cluster a request may use."""
         spread = spreads(request, self.cluster)
         if spread or request.excluded or request.cpu or request.memory:
             return self._split(request, spread=spread)
         # What is left decides, and that is the same for all nodes of a class.
         key = (request.gpus, request.model, request.mix_models, request.per_node)
-        found = self._supplies.get(key)
+        found = self._candidates.get(key)
         if found is None:
             capacities = [room(request, first) for first in self._firsts]
             classes = [
                 self._class(request, first, capacity)
                 for first, capacity in zip(self._firsts, capacities, strict=True)
             ]
-            found = self._supplies[key] = Supply(classes, self.leaves, self._counts)
+            found = self._candidates[key] = Candidates(classes, self.leaves, self._counts)
         return found
 
-    def _split(self, request: Request, *, spread: bool) -> Supply:
-        """The supply where nodes of one class differ: in workers they take, in what is nearby."""
+    def _split(self, request: Request, *, spread: bool) -> Candidates:
+        """The candidates where nodes of one class differ, in room or in what is nearby."""
         ids: dict[tuple[int, int, Proximity | None], int] = {}
         classes: list[NodeClass] = []
         leaves: list[Leaf] = []
@@ -220,7 +235,7 @@ class Index:
                 own.append(split)
             leaves.append((own, nodes))
         counts = Counter(at for members, _ in leaves for at in members)
-        return Supply(classes, leaves, counts)
+        return Candidates(classes, leaves, counts)
 
     def class_of(self, node: Node) -> NodeClass:
         """What the GPUs of any node are worth, be it as it is or as it could be."""
@@ -311,10 +326,10 @@ class Index:
         return found
 
 
-class Supply:
+class Candidates:
     """The classes that a request may use, and the nodes of each leaf by class.
 
-    `quotes` are kept, so that asking again for the same bandwidth costs nothing.
+    `costs` are kept, so that asking again for the same bandwidth costs nothing.
     """
 
     def __init__(
@@ -323,7 +338,8 @@ class Supply:
         self.classes = classes
         self.leaves = leaves
         self.counts = counts
-        self._quotes: dict[tuple[object, ...], Quotes] = {}
+        self.capacity = max((one.capacity for one in classes), default=0)
+        self._costs: dict[tuple[object, ...], CostTable] = {}
         self._values: dict[tuple[object, ...], frozenset[float]] = {}
         self._speeds: dict[tuple[object, ...], frozenset[float]] = {}
 
@@ -377,11 +393,11 @@ class Supply:
                     if at in chosen:
                         yield leaf, at, node
 
-    def quotes(self, kind: tuple[str, str], floor: Floor, *, known: bool, most: int) -> Quotes:
+    def costs(self, kind: tuple[str, str], floor: Floor, *, known: bool, most: int) -> CostTable:
         """The prices of a kind at a floor, for at most so many workers of a node."""
-        most = min(max(one.capacity for one in self.classes), most)
+        most = min(self.capacity, most)
         key = (kind, floor, known, most)
-        found = self._quotes.get(key)
+        found = self._costs.get(key)
         if found is None:
             prices: list[dict[int, int]] = [{} for _ in self.classes]
             for at, one in self.of(kind):
@@ -391,47 +407,46 @@ class Supply:
                         for workers in range(1, min(one.capacity, most) + 1)
                         if (price := one.price(workers, floor)) is not None
                     }
-            found = self._quotes[key] = Quotes(prices)
+            found = self._costs[key] = CostTable(prices, self.counts)
         return found
 
 
-@dataclass(frozen=True, slots=True)
-class Quotes:
+Ranked = tuple[list[int], list[int], list[int]]
+"""The ranks of the nodes of a domain, in order; what the first of them hold; what that costs."""
+
+
+class CostTable:
     """What each class asks for each load at one bandwidth; classes ranked for selection.
 
     Ranks run from the largest load to the smallest, and where that is equal from the lowest price
-    for it to the highest. The last rank is for all classes that offer nothing. By rank: the class,
-    its largest load, the price of that, and the prices of all loads from 0 on, NEVER where a load
-    is impossible; `whole`: none is. The rest is what searches have worked out for domains, for the
-    next ones: the ranks of their nodes, the lowest prices of each load, what loads exceed a load.
+    for it to the highest. The last rank is for all classes that offer nothing. `rank` is by class;
+    by rank are `capacity` (the largest load), `full` (its price) and `rows` (the prices of all
+    loads from 0 on, NEVER where a load is impossible; `whole`: none is). `total` is the workers
+    that all nodes hold. The rest is what searches have worked out for domains, for the next ones
+    (`domains.DomainSearch`).
     """
 
-    prices: Sequence[Mapping[int, int]]
-    whole: bool = field(init=False)
-    rank: list[int] = field(init=False)
-    of_rank: list[int] = field(init=False)
-    capacity: list[int] = field(init=False)
-    full: list[int] = field(init=False)
-    rows: list[list[int]] = field(init=False)
-    ranked: dict[range, list[int]] = field(init=False, default_factory=dict)
-    columns: dict[range, tuple[list[int], ...]] = field(init=False, default_factory=dict)
-    excesses: dict[int, list[int]] = field(init=False, default_factory=dict)
-
-    def __post_init__(self) -> None:
-        some = [at for at, one in enumerate(self.prices) if one]
-        largest = {at: max(self.prices[at]) for at in some}
-        some.sort(key=lambda at: (-largest[at], self.prices[at][largest[at]], at))
-        rank = [len(some)] * len(self.prices)
+    def __init__(self, prices: Sequence[Mapping[int, int]], counts: Mapping[int, int]) -> None:
+        self.prices = prices
+        some = [at for at, one in enumerate(prices) if one]
+        largest = {at: max(prices[at]) for at in some}
+        some.sort(key=lambda at: (-largest[at], prices[at][largest[at]], at))
+        self.rank = [len(some)] * len(prices)
         for place, at in enumerate(some):
-            rank[at] = place
-        put = object.__setattr__
-        put(self, "rank", rank)
-        put(self, "of_rank", some)
-        put(self, "capacity", [*(largest[at] for at in some), 0])
-        put(self, "full", [*(self.prices[at][largest[at]] for at in some), 0])
+            self.rank[at] = place
         loads = range(max(largest.values(), default=0) + 1)
-        put(self, "whole", all(len(self.prices[at]) == largest[at] for at in some))
-        put(self, "rows", [[self.prices[at].get(load, NEVER) for load in loads] for at in some])
+        self.capacity = [*(largest[at] for at in some), 0]
+        self.full = [*(prices[at][largest[at]] for at in some), 0]
+        self.rows = [[prices[at].get(load, NEVER) for load in loads] for at in some]
+        self.whole = all(len(prices[at]) == largest[at] for at in some)
+        self.total = sum(counts[at] * most for at, most in largest.items())
+        self.ranked: dict[range, Ranked] = {}
+        self.ranking: dict[int, list[Ranked]] = {}
+        self.largest: dict[int, int] = {}
+        self.most_held: dict[int, list[int]] = {}
+        self.asked: dict[tuple[int, int, int], list[int]] = {}
+        self.covers: dict[tuple[int, int, int, int], list[int]] = {}
+        self.excesses: dict[int, list[int]] = {}
 
 
 def _runs(paths: Sequence[tuple[str, ...]], level: int) -> Iterator[Sequence[tuple[str, ...]]]:

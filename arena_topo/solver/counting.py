@@ -16,10 +16,10 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from arena_topo.bandwidth import network_limit
-from arena_topo.solver import UNLIMITED, Request
 from arena_topo.solver.classes import WHOLE, Index, NodeClass, room
-from arena_topo.solver.gpu_sets import many_choices
+from arena_topo.solver.gpu_sets import UNLIMITED, many_choices
 from arena_topo.solver.loads import AMONG, Hosts, Terms
+from arena_topo.solver.request import Request
 from arena_topo.solver.selection import Offer, select
 from arena_topo.solver.valuing import NVLINK
 from arena_topo.topology import GPUSet, Node, NodeName

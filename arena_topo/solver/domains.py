@@ -1,27 +1,29 @@
 """Which domains of the network a gang uses: the fewest nodes, then the fewest domains, and so on.
 
-At a given bandwidth every node has a largest load and a price for each load (`Quotes`); what is
+At a given bandwidth every node has a largest load and a price for each load (`CostTable`); what is
 left to choose is which nodes of one domain hold the gang. Of the domains of a level the best is
-found best-first: each is judged by bounds that grow tighter (how many nodes at least; how many
-domains inside it and how much damage at least; a choice of nodes), always the most promising one
-next, until a choice stands first. The number of nodes is exact; which of equally few nodes, in a
-domain of domains, is found greedily.
+found by branch and bound: domains that need the fewest nodes first, of these those whose lower
+bound (domains inside it, damage) is least, until the next bound is no better than the best choice.
+The number of nodes is exact; which of equally few nodes, in a domain of domains, is found greedily.
 """
 
 from __future__ import annotations
 
-import heapq
 import operator
-from bisect import bisect_left
+from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
+from heapq import nsmallest
+from itertools import accumulate, zip_longest
 from typing import NamedTuple
 
-from arena_topo.solver.classes import NEVER, Domain, Index, Quotes, Supply
+from arena_topo.solver.classes import NEVER, Candidates, CostTable, Domain, Index, Ranked
 from arena_topo.solver.selection import Offer, Selection, exactly, select
 from arena_topo.topology import Node
+
+TRIES = 8
+"""Domains of domains in which nodes are chosen; those with the best bounds."""
 
 EXCHANGES = 2_000
 """Exchanges of a domain for a smaller one that are tried."""
@@ -30,7 +32,7 @@ FEW = 3
 """Nodes up to which all ways to share the workers out are looked at for a bound."""
 
 
-class Seat(NamedTuple):
+class NodeLoad(NamedTuple):
     """One node, its class, and how many workers it takes."""
 
     node: Node
@@ -50,7 +52,7 @@ class Choice:
     domains: tuple[int, ...]
     damage: int
     broken: tuple[int, ...]
-    seats: tuple[Seat, ...] = field(compare=False)
+    seats: tuple[NodeLoad, ...] = field(compare=False)
 
     @property
     def score(self) -> Score:
@@ -80,81 +82,67 @@ class Score(NamedTuple):
     broken: tuple[int, ...] = ()
 
 
-_Waiting = tuple[Score, int, int, "Choice | None"]
-"""A domain in the queue: its bound, its place among its like, how far it is judged, its choice."""
-
-_COUNTED, _BOUNDED, _POOLED, _SETTLED = range(4)
-
-
 @dataclass(slots=True, kw_only=True)
-class Chooser:
+class DomainSearch:
     """The search for the nodes of one gang at one bandwidth; `most` nodes at most."""
 
     index: Index
-    supply: Supply
-    quotes: Quotes
+    candidates: Candidates
+    costs: CostTable
     workers: int
-    gpus: int
     most: int
-    _shares: dict[int, tuple[tuple[tuple[int, int], ...], ...]] = field(default_factory=dict)
 
     def best(self, level: int) -> Choice | None:
         """The best choice within one domain of a level; None if none holds the gang."""
+        if self.workers > self._largest(level):
+            return None
         domains = self.index.levels[level]
-        waiting: list[_Waiting] = []
-        for order, domain in enumerate(domains):
-            if domain.free >= self.workers * self.gpus:
-                nodes = self._fewest(self._ranks(domain))
-                if nodes is not None and nodes <= self.most:
-                    waiting.append((Score(nodes), order, _COUNTED, None))
-        heapq.heapify(waiting)
-        while waiting:
-            first = heapq.heappop(waiting)
-            _, order, stage, choice = first
-            if stage == _SETTLED:
-                return choice
-            judged = self._judged(domains[order], stage, choice)
-            if judged is None or judged[0].nodes > self.most:
-                continue
-            bound, stage, choice = judged
-            heapq.heappush(waiting, (bound, order, stage, choice))
-        return None
+        by_nodes: dict[int, list[int]] = {}
+        for order, (_, held, _) in enumerate(self._ranking(level)):
+            if held and held[-1] >= self.workers:
+                by_nodes.setdefault(bisect_left(held, self.workers) + 1, []).append(order)
+        best: tuple[Score, int, Choice] | None = None
+        tries = TRIES
+        for nodes in range(min(by_nodes), self.most + 1):
+            for bound in sorted(self._bounds(level, nodes, by_nodes.get(nodes, []))):
+                least, order = bound
+                if least.nodes > nodes:
+                    by_nodes.setdefault(nodes + 1, []).append(order)
+                    continue
+                tries -= bool(domains[order].children)
+                if best is not None and (best[:2] < bound or (tries < 0 and best[0][0] <= nodes)):
+                    break
+                choice = self._chosen(domains[order])
+                if choice is not None and (best is None or (choice.score, order) < best[:2]):
+                    best = (choice.score, order, choice)
+            if best is not None and best[0].nodes <= nodes:
+                break
+        return None if best is None or best[0].nodes > self.most else best[2]
 
-    def _judged(
-        self, domain: Domain, stage: int, choice: Choice | None
-    ) -> tuple[Score, int, Choice | None] | None:
-        """The next, tighter bound of a domain; None if it does not hold the gang."""
-        if stage == _COUNTED:
-            return self._bound(domain), _BOUNDED, None
-        if stage == _BOUNDED:
-            choice = self.select(domain.leaves)
-            if choice is None or not domain.children:
-                return None if choice is None else (choice.score, _SETTLED, choice)
-            # Without regard to the domains inside, which may be more than that.
-            inner = self.fewest_domains(domain, self.filled(domain, choice.nodes))
-            counts = (*choice.domains[: domain.level + 1], *inner)
-            least = (0,) * len(inner) + domain.broken
-            return Score(choice.nodes, counts, choice.damage, least), _POOLED, choice
-        assert choice is not None, "what is pooled has a choice"
-        found = self._nested(domain, choice)
-        return found.score, _SETTLED, found
+    def _chosen(self, domain: Domain) -> Choice | None:
+        """The best choice in a domain; of a domain of domains a good one."""
+        choice = self.select(domain.leaves)
+        return self._nested(domain, choice) if choice and domain.children else choice
 
     def fewest(self, level: int) -> int | None:
         """The fewest nodes of one domain of a level that hold the gang; None if too many do."""
-        least: int | None = None
-        for domain in self.index.levels[level]:
-            if domain.free < self.workers * self.gpus:
+        if self.workers > self._largest(level):
+            return None
+        if self.costs.whole:
+            least = bisect_left(self._most_held(level), self.workers) + 1
+            return least if least <= self.most else None
+        # Loads have gaps, so that it may take more.
+        found: int | None = None
+        for domain, (_, held, _) in zip(
+            self.index.levels[level], self._ranking(level), strict=True
+        ):
+            nodes = bisect_left(held, self.workers) + 1
+            if nodes > min(len(held), self.most if found is None else found - 1):
                 continue
-            nodes = self._fewest(self._ranks(domain))
-            if nodes is None or nodes > self.most or (least is not None and nodes >= least):
-                continue
-            if not self.quotes.whole:
-                # Loads have gaps, so that it may take more.
-                choice = self.select(domain.leaves)
-                nodes = None if choice is None else choice.nodes
-            if nodes is not None and (least is None or nodes < least):
-                least = nodes
-        return least
+            choice = self.select(domain.leaves)
+            if choice is not None and (found is None or choice.nodes < found):
+                found = choice.nodes
+        return found
 
     def _nested(self, domain: Domain, least: Choice) -> Choice:
         """A good choice in a domain of domains: level by level the fewest, and then small ones.
@@ -171,144 +159,182 @@ class Chooser:
         found = self.select(leaves, profile.nodes)
         return least if found is None or least.score < found.score else found
 
-    def _few(self, level: list[Domain], wanted: Sequence[int]) -> list[Domain]:
+    def _few(self, level: Sequence[Domain], wanted: Sequence[int]) -> list[Domain]:
         """The fewest of these domains that cover what is wanted at each load, and then small ones.
 
         The largest are taken, and each is then exchanged for the smallest one that will do.
         """
-        loads = range(len(wanted))
-        level.sort(key=lambda one: (-self.excess(one, len(wanted) - 2), one.free))
-        held = [[0, *accumulate(self.excess(one, load) for one in level)] for load in loads]
-        many = max(1, *(bisect_left(held[load], wanted[load]) for load in loads))
-        chosen, spare = level[:many], sorted(level[many:], key=lambda one: one.free)
-        slack = [held[load][min(many, len(level))] - wanted[load] for load in loads]
+        excess = [self.excess(level, load) for load in range(len(wanted))]
+        parts = list(zip(*excess, strict=True))
+        order = sorted(range(len(level)), key=lambda at: (-parts[at][-2], level[at].free))
+        sums = [list(accumulate(one[at] for at in order)) for one in excess]
+        many = max(bisect_left(held, most) for held, most in zip(sums, wanted, strict=True)) + 1
+        many = min(many, len(order))
+        slack = [held[many - 1] - most for held, most in zip(sums, wanted, strict=True)]
+        chosen = order[:many]
+        spare = sorted(order[many:], key=lambda at: level[at].free)
         tries = EXCHANGES
-        for at in range(len(chosen) - 1, -1, -1):
-            for place, other in enumerate(spare):
-                if other.free >= chosen[at].free or tries <= 0:
+        for place in range(many - 1, -1, -1):
+            now = chosen[place]
+            for other_place, other in enumerate(spare):
+                if level[other].free >= level[now].free or tries <= 0:
                     break
                 tries -= 1
-                lost = [self.excess(chosen[at], load) - self.excess(other, load) for load in loads]
-                if all(less <= more for less, more in zip(lost, slack, strict=True)):
-                    slack = [more - less for less, more in zip(lost, slack, strict=True)]
-                    chosen[at], spare[place] = other, chosen[at]
-                    spare.sort(key=lambda one: one.free)
+                left = [
+                    more + gained - lost
+                    for more, gained, lost in zip(slack, parts[other], parts[now], strict=True)
+                ]
+                if min(left) >= 0:
+                    slack, chosen[place] = left, other
+                    del spare[other_place]
+                    insort(spare, now, key=lambda at: level[at].free)
                     break
-        return chosen
+        return [level[at] for at in chosen]
 
     # Bounds
 
-    def _ranks(self, domain: Domain) -> list[int]:
-        """The classes of all nodes of a domain by rank, the largest first."""
-        found = self.quotes.ranked.get(domain.leaves)
+    def _largest(self, level: int) -> int:
+        """The most workers that one domain of a level holds."""
+        found = self.costs.largest.get(level)
         if found is None:
-            rank = self.quotes.rank.__getitem__
-            found = sorted(map(rank, self._members(domain.leaves)))
-            self.quotes.ranked[domain.leaves] = found
+            found = max(self.excess(self.index.levels[level], 0), default=0)
+            self.costs.largest[level] = found
+        return found
+
+    def _ranking(self, level: int) -> list[Ranked]:
+        """The nodes of each domain of a level, the largest first."""
+        found = self.costs.ranking.get(level)
+        if found is None:
+            found = [self._ranked(domain) for domain in self.index.levels[level]]
+            self.costs.ranking[level] = found
+        return found
+
+    def _ranked(self, domain: Domain) -> Ranked:
+        found = self.costs.ranked.get(domain.leaves)
+        if found is None:
+            ranks = sorted(map(self.costs.rank.__getitem__, self._members(domain.leaves)))
+            del ranks[bisect_left(ranks, len(self.costs.rows)) :]
+            held = list(accumulate(map(self.costs.capacity.__getitem__, ranks)))
+            paid = list(accumulate(map(self.costs.full.__getitem__, ranks)))
+            found = self.costs.ranked[domain.leaves] = (ranks, held, paid)
+        return found
+
+    def _most_held(self, level: int) -> list[int]:
+        """The most workers that so many nodes of one domain of a level hold: 1 node, 2, ..."""
+        found = self.costs.most_held.get(level)
+        if found is None:
+            every = [held for _, held, _ in self._ranking(level)]
+            columns = zip_longest(*every, fillvalue=0)
+            largest = every[0] if len(every) == 1 else list(accumulate(map(max, columns), max))
+            found = self.costs.most_held[level] = largest
         return found
 
     def _members(self, leaves: Sequence[int]) -> Iterable[int]:
         """The class of each node of some leaves."""
         if len(leaves) == 1:
-            return self.supply.leaves[leaves[0]][0]
-        if len(leaves) == len(self.supply.leaves):
-            return Counter(self.supply.counts).elements()
-        return (at for leaf in leaves for at in self.supply.leaves[leaf][0])
-
-    def _fewest(self, ranks: Sequence[int]) -> int | None:
-        """How many nodes it takes by their largest loads; None if all together are too small."""
-        left, capacity = self.workers, self.quotes.capacity
-        for nodes, rank in enumerate(ranks, 1):
-            left -= capacity[rank]
-            if left <= 0:
-                return nodes
-        return None
+            return self.candidates.leaves[leaves[0]][0]
+        if len(leaves) == len(self.candidates.leaves):
+            return Counter(self.candidates.counts).elements()
+        return (at for leaf in leaves for at in self.candidates.leaves[leaf][0])
 
     def filled(self, domain: Domain, nodes: int) -> Profile:
         """The largest nodes of a domain at their largest loads."""
-        ranks = self._ranks(domain)[:nodes]
-        capacity, full = self.quotes.capacity, self.quotes.full
+        ranks, held, paid = self._ranked(domain)
+        last = ranks[nodes - 1]
         return Profile(
             nodes=nodes,
-            margin=capacity[ranks[-1]],
-            slack=sum([capacity[rank] for rank in ranks]) - self.workers,
-            price=sum([full[rank] for rank in ranks]),
-            last=full[ranks[-1]],
+            margin=self.costs.capacity[last],
+            slack=held[nodes - 1] - self.workers,
+            price=paid[nodes - 1],
+            last=self.costs.full[last],
         )
 
-    def _bound(self, domain: Domain) -> Score:
-        """No choice in the domain is worth less than this."""
-        ranks = self._ranks(domain)
-        nodes = self._fewest(ranks)
-        assert nodes is not None, "domains that hold too few are not asked"
-        profile = self.filled(domain, nodes)
-        if not profile.slack:
-            least = profile.price
-        elif nodes <= FEW:
-            least = self._shared_out(domain, nodes)
-        else:
-            least = self._paid_off(ranks, profile)
-        if least >= NEVER:
-            # Loads have gaps, and so few nodes cannot meet the number of workers.
-            return Score(nodes + 1)
-        counts = (1,) * (domain.level + 1)
-        inner = self.fewest_domains(domain, profile) if domain.children else ()
-        return Score(nodes, (*counts, *inner), least, (0,) * len(inner) + domain.broken)
-
-    def _shared_out(self, domain: Domain, nodes: int) -> int:
-        """A bound on the damage of few nodes, by all ways to share the workers out among them.
-
-        Each load goes to the nodes that ask least for it; a node may be taken for several loads.
-        """
-        columns = self.quotes.columns.get(domain.leaves)
-        if columns is None:
-            rows = self.quotes.rows
-            usable = [rows[rank] for rank in self._ranks(domain) if rank < len(rows)]
-            columns = tuple(sorted(column)[:FEW] for column in zip(*usable, strict=True))
-            self.quotes.columns[domain.leaves] = columns
-        shares = self._shares.get(nodes)
-        if shares is None:
-            most = len(columns) - 1
-            shares = self._shares[nodes] = tuple(_shares(self.workers, nodes, most))
-        least = NEVER
-        for share in shares:
-            total = 0
-            for load, many in share:
-                column = columns[load]
-                if len(column) < many:
-                    break
-                total += column[0] if many == 1 else sum(column[:many])
+    def _bounds(self, level: int, nodes: int, orders: Sequence[int]) -> Iterator[tuple[Score, int]]:
+        """No choice of so many nodes in these domains is worth less than this."""
+        domains, counts = self.index.levels[level], (1,) * (level + 1)
+        for order, least in zip(orders, self._cheapest(level, nodes, orders), strict=True):
+            domain = domains[order]
+            if least >= NEVER:
+                # Loads have gaps, and so few nodes cannot meet the number of workers.
+                yield Score(nodes + 1), order
+            elif domain.children:
+                inner = self.fewest_domains(domain, self.filled(domain, nodes))
+                yield (
+                    Score(nodes, (*counts, *inner), least, (0,) * len(inner) + domain.broken),
+                    order,
+                )
             else:
-                least = min(least, total)
-        return least
+                yield Score(nodes, counts, least, domain.broken), order
 
-    def _paid_off(self, ranks: Sequence[int], profile: Profile) -> int:
-        """A bound on the damage of many nodes, by Lagrange.
+    def _cheapest(self, level: int, nodes: int, orders: Sequence[int]) -> Iterable[int]:
+        """By domain a bound on the damage, by the cheapest nodes that it has for each load.
+
+        A node may be taken for several loads.
+        """
+        if nodes <= FEW:
+            return self._shared_out(level, nodes, orders)
+        domains = self.index.levels[level]
+        return [self._paid_off(domains[order], nodes) for order in orders]
+
+    def _shared_out(self, level: int, nodes: int, orders: Sequence[int]) -> list[int]:
+        """The bounds of few nodes, by all ways to share the workers out among them."""
+        bounds: list[list[int]] = []
+        for share in _shares(self.workers, nodes, len(self.costs.rows[0]) - 1):
+            first, *others = (self._asked(level, load, many) for load, many in share)
+            for other in others:
+                first = list(map(operator.add, first, other))
+            bounds.append(first)
+        least = bounds[0] if len(bounds) == 1 else list(map(min, *bounds))
+        return [least[order] for order in orders]
+
+    def _asked(self, level: int, load: int, many: int) -> list[int]:
+        """By domain what so many nodes ask for a load, the cheapest of the domain."""
+        found = self.costs.asked.get((level, load, many))
+        if found is None:
+            prices = [row[load] for row in self.costs.rows]
+            found = self.costs.asked[level, load, many] = []
+            for ranks, _, _ in self._ranking(level):
+                cheapest = sorted(map(prices.__getitem__, ranks))[:many]
+                found.append(sum(cheapest) if len(cheapest) == many else NEVER)
+        return found
+
+    def _paid_off(self, domain: Domain, nodes: int) -> int:
+        """The bound of many nodes, by Lagrange.
 
         A node costs its price less that of the last node filled; places given up are paid for by
-        the cheapest ways there are, each taken as often as wished.
+        the cheapest ways that its nodes have, however many nodes that leaves.
         """
+        profile = self.filled(domain, nodes)
         slack, margin, last = profile.slack, profile.margin, profile.last
-        cheapest = [NEVER] * (slack + 1)
-        capacity, full, rows = self.quotes.capacity, self.quotes.full, self.quotes.rows
+        if not slack:
+            return profile.price
+        ranks = self._ranked(domain)[0]
+        capacity, full, rows = self.costs.capacity, self.costs.full, self.costs.rows
+        ways: list[list[int]] = [[] for _ in range(slack + 1)]
 
-        def cheaper(rank: int, most: int, paid: int) -> None:
+        def give_up(rank: int, many: int, most: int, paid: int) -> None:
             row = rows[rank]
             for lost in range(1, min(slack, most - 1) + 1):
-                load = most - lost
-                if load < len(row) and row[load] - paid < cheapest[lost]:
-                    cheapest[lost] = row[load] - paid
+                if row[most - lost] < NEVER:
+                    ways[lost] += [row[most - lost] - paid] * min(many, slack // lost)
 
-        for rank in dict.fromkeys(ranks[: profile.nodes]):
-            cheaper(rank, capacity[rank], full[rank])
+        for rank, many in Counter(ranks[:nodes]).items():
+            give_up(rank, many, capacity[rank], full[rank])
             spare = capacity[rank] - margin
             if 0 < spare <= slack:
-                cheapest[spare] = min(cheapest[spare], last - full[rank])
-        for rank in dict.fromkeys(ranks[profile.nodes : bisect_left(ranks, len(rows))]):
-            cheaper(rank, margin, last)
+                ways[spare] += [last - full[rank]] * min(many, slack // spare)
+        for rank, many in Counter(ranks[nodes:]).items():
+            give_up(rank, many, margin, last)
         paid = [0] + [NEVER] * slack
-        for lost in range(1, slack + 1):
-            paid[lost] = min(map(operator.add, paid[:lost], cheapest[lost:0:-1]))
+        for lost, prices in enumerate(ways[1:], 1):
+            sums = [0, *accumulate(nsmallest(slack // lost, prices))]
+            paid = [
+                min(
+                    paid[given - lost * many] + sums[many]
+                    for many in range(min(given // lost, len(sums) - 1) + 1)
+                )
+                for given in range(slack + 1)
+            ]
         return profile.price + paid[slack] if paid[slack] < NEVER >> 1 else NEVER
 
     def fewest_domains(self, domain: Domain, profile: Profile) -> tuple[int, ...]:
@@ -317,35 +343,48 @@ class Chooser:
         The n largest loads of some nodes sum up to the least of n t + (what exceeds t) over all
         t, so domains that hold the gang cover it at every t; so many are needed at least.
         """
+        loads = {profile.margin, profile.margin - 1}
         return tuple(
             max(
-                self.covering(level, profile, load) for load in {profile.margin, profile.margin - 1}
+                2 if self.workers > self._held(level[0].level, profile.nodes) else 1,
+                *(self.covering(level, profile, load) for load in loads),
             )
             for level in inner_levels(domain)
         )
 
+    def _held(self, level: int, nodes: int) -> int:
+        """The most workers that so many nodes of one domain of a level hold."""
+        held = self._most_held(level)
+        return held[min(nodes, len(held)) - 1] if held else 0
+
     def covering(self, domains: Sequence[Domain], profile: Profile, load: int) -> int:
         """How many of the largest domains cover a gang above a load; too many if all do not."""
         wanted = self.workers - load * profile.nodes
-        parts = sorted((self.excess(one, load) for one in domains), reverse=True)
-        return bisect_left(list(accumulate(parts)), wanted) + 1 if wanted > 0 else 1
+        if wanted <= 0:
+            return 1
+        key = (domains[0].level, domains[0].leaves.start, domains[-1].leaves.stop, load)
+        sums = self.costs.covers.get(key)
+        if sums is None:
+            parts = sorted(self.excess(domains, load), reverse=True)
+            sums = self.costs.covers[key] = list(accumulate(parts))
+        return bisect_left(sums, wanted) + 1
 
-    def excess(self, domain: Domain, load: int) -> int:
-        """What the largest loads of a domain's nodes have above a load."""
-        found = self.quotes.excesses.get(load)
+    def excess(self, domains: Sequence[Domain], load: int) -> list[int]:
+        """What the largest loads of the nodes of each domain have above a load."""
+        found = self.costs.excesses.get(load)
         if found is None:
-            capacity = self.quotes.capacity
-            above = [max(0, capacity[rank] - load) for rank in self.quotes.rank]
-            leaves = [sum(map(above.__getitem__, ids)) for ids, _ in self.supply.leaves]
-            found = self.quotes.excesses[load] = [0, *accumulate(leaves)]
-        return found[domain.leaves.stop] - found[domain.leaves.start]
+            capacity = self.costs.capacity
+            above = [max(0, capacity[rank] - load) for rank in self.costs.rank]
+            leaves = [sum(map(above.__getitem__, ids)) for ids, _ in self.candidates.leaves]
+            found = self.costs.excesses[load] = [0, *accumulate(leaves)]
+        return [found[one.leaves.stop] - found[one.leaves.start] for one in domains]
 
     # Exact
 
     def offers(self, leaves: Sequence[int]) -> tuple[list[int], list[Offer]]:
         """The classes in some leaves by their first node, and what they offer."""
         counts = Counter(self._members(leaves))
-        prices = self.quotes.prices
+        prices = self.costs.prices
         ids = [at for at in counts if prices[at]]
         return ids, [Offer(count=counts[at], prices=prices[at]) for at in ids]
 
@@ -357,31 +396,30 @@ class Chooser:
             if nodes is None
             else exactly(offers, nodes, self.workers)
         )
-        return None if found is None else self.seated(((leaves, ids, found),))
+        return None if found is None else self.seated(leaves, ids, found)
 
-    def seated(self, parts: Iterable[tuple[Sequence[int], Sequence[int], Selection]]) -> Choice:
-        """Choices of numbers as a choice of nodes: the fullest loads get the first names."""
-        seats: list[Seat] = []
+    def seated(self, leaves: Sequence[int], ids: Sequence[int], found: Selection) -> Choice:
+        """A choice of numbers as a choice of nodes: the fullest loads get the first names."""
+        wanted: dict[int, list[int]] = {}
+        for load in sorted(found.loads, key=lambda one: one.workers):
+            wanted.setdefault(ids[load.offer], []).extend([load.workers] * load.nodes)
+        seats: list[NodeLoad] = []
         used: list[int] = []
-        damage = 0
-        for leaves, ids, found in parts:
-            wanted: dict[int, list[int]] = {}
-            for load in sorted(found.loads, key=lambda one: one.workers):
-                wanted.setdefault(ids[load.offer], []).extend([load.workers] * load.nodes)
-            damage += found.price
-            for leaf in leaves:
-                here, nodes = self.supply.leaves[leaf]
-                if wanted.keys().isdisjoint(here):
-                    continue
-                used.append(leaf)
-                for at, node in zip(here, nodes, strict=True):
-                    if at in wanted:
-                        seats.append(Seat(node, at, wanted[at].pop()))
-                        if not wanted[at]:
-                            del wanted[at]
+        for leaf in leaves:
+            here, nodes = self.candidates.leaves[leaf]
+            if wanted.keys().isdisjoint(here):
+                continue
+            used.append(leaf)
+            for at, node in zip(here, nodes, strict=True):
+                if at in wanted:
+                    seats.append(NodeLoad(node, at, wanted[at].pop()))
+                    if not wanted[at]:
+                        del wanted[at]
+            if not wanted:
+                break
         counts, free = broken(self.index, used)
         return Choice(
-            nodes=len(seats), domains=counts, damage=damage, broken=free, seats=tuple(seats)
+            nodes=len(seats), domains=counts, damage=found.price, broken=free, seats=tuple(seats)
         )
 
 
@@ -409,12 +447,7 @@ def inner_levels(domain: Domain) -> Iterator[Sequence[Domain]]:
 
 def broken(index: Index, leaves: Iterable[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Of the domains that hold these leaves: how many at each tier, and what is free in them."""
-    depth = len(index.cluster.tiers)
-    used: list[dict[tuple[str, ...], int]] = [{} for _ in range(depth)]
-    for leaf in leaves:
-        domain = index.whole
-        for level in range(depth):
-            at = bisect_left(domain.children, leaf, key=lambda child: child.leaves.stop - 1)
-            domain = domain.children[at]
-            used[level][domain.path] = domain.free
-    return tuple(map(len, used)), tuple(sum(one.values()) for one in reversed(used))
+    paths = [index.paths[leaf] for leaf in leaves]
+    used = [{id(one): one for one in level} for level in zip(*paths, strict=True)]
+    free = tuple(sum(one.free for one in level.values()) for level in reversed(used))
+    return tuple(map(len, used)), free

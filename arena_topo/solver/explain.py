@@ -10,16 +10,16 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, TypeVar
 
-from arena_topo.solver import Reason, Refusal, Request, Unplaceable, Verdict
 from arena_topo.solver.classes import Index, refused, room
 from arena_topo.solver.counting import View
 from arena_topo.solver.freeing import Freeing, counted
 from arena_topo.solver.loads import AMONG, Hosts
-from arena_topo.topology import Cluster, Node, NodeName
+from arena_topo.solver.request import Instead, Reason, Refusal, Request, Unplaceable, Verdict
+from arena_topo.topology import Cluster, Node
 
 MOST_CHANGES = 3
 """Changes of the request named at once, the smallest first."""
@@ -29,18 +29,6 @@ TRIES = 16
 
 Change = tuple[str, Request]
 """What to say after "fits now", and the request that then has a place."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Instead:
-    """A change of the job that lets it use other nodes; the solver knows only which.
-
-    `words` come after "fits now" (`without --selector a=b`), or after "when" if `later`.
-    """
-
-    words: str
-    excluded: Mapping[NodeName, Reason]
-    later: bool = False
 
 
 def explain(

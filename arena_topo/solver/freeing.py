@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from arena_topo.solver import Request
 from arena_topo.solver.classes import room
 from arena_topo.solver.counting import LISTED, Domain, Group, View, Way
 from arena_topo.solver.gpu_sets import choices
 from arena_topo.solver.loads import Hosts, Terms
+from arena_topo.solver.request import Request
 from arena_topo.topology import GPUSet, Node, count, members, natural
 
 MOST_NAMES = 3

@@ -1,7 +1,7 @@
 """All workers of a gang at once: exact search over classes of nodes, with its proof.
 
 Nodes that look the same to a job (same configuration, same free set, same room) form a class. The
-order of preference is lexicographic (`Worth`, docs/how-it-works.md). Bandwidths are compared in
+order of preference is lexicographic (`Objective`, docs/how-it-works.md). Bandwidths are compared in
 bands, which are few, so they are tried from the fastest down: at each the nearest tier that holds
 the gang is looked for, there the fewest nodes, and of these the most that joined pods would get.
 One node, two hosts and more hosts are searched apart, as each has values of its own.
@@ -16,41 +16,29 @@ from functools import cached_property
 from typing import NamedTuple
 
 from arena_topo.bandwidth import network_limit
-from arena_topo.solver import UNLIMITED, Assignment, Placement, Proof, Request
-from arena_topo.solver.classes import WHOLE, Index, NodeClass, Supply
-from arena_topo.solver.domains import Choice, Chooser, Seat, broken
-from arena_topo.solver.explain import explain
+from arena_topo.solver.classes import WHOLE, Candidates, Index, NodeClass
+from arena_topo.solver.domains import Choice, DomainSearch, NodeLoad, broken
+from arena_topo.solver.gpu_sets import SMALL, UNLIMITED
 from arena_topo.solver.loads import AMONG, Floor, Hosts, Terms
-from arena_topo.solver.valuing import NVLINK, is_given, worth
-from arena_topo.topology import Cluster, NodeName, natural
+from arena_topo.solver.request import (
+    BEYOND,
+    NODE_TIER,
+    Assignment,
+    Placement,
+    Proof,
+    Request,
+    band,
+    distances,
+    edge,
+)
+from arena_topo.solver.valuing import NVLINK, Seat, is_given, worth
+from arena_topo.topology import Cluster, natural
 
-NODE_TIER = "node"
-BEYOND = "beyond"
-
-BAND = 1.1
-"""Bandwidths within such a factor are not told apart: the model's own error on rows that it was
-not fitted on is about that (p90)."""
-
-
-CERTAIN = 8
-"""GPUs of a machine up to which all sets are looked at."""
-
-
-def band(value: float) -> float:
-    """The band of a bandwidth in GB/s: the larger, the faster; fixed, not relative to the best."""
-    if value <= 0 or math.isinf(value):
-        return value if value > 0 else -math.inf
-    near = math.floor(math.log(value, BAND))
-    return max(one for one in (near - 1, near, near + 1) if edge(one) <= value)
-
-
-def edge(band: float) -> float:
-    """The least GB/s of a band."""
-    return BAND**band if math.isfinite(band) else band
+__all__ = ["Found", "Objective", "band", "best", "distances", "placement", "value", "word"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class Worth:
+class Objective:
     """How good a choice of nodes is; the smaller the better, field by field."""
 
     reach: int
@@ -79,34 +67,20 @@ class Found:
     `level` is where the nodes meet; None for a single node.
     """
 
-    worth: Worth
+    worth: Objective
     bandwidth: float
     level: int | None
     choice: Choice = field(compare=False)
-    supply: Supply = field(compare=False)
+    candidates: Candidates = field(compare=False)
     floor: Floor = field(compare=False)
     bound: float = 0.0
     proven: bool = True
 
 
-def search(request: Request, index: Index) -> Placement:
-    """Find the best placement of a gang; Unplaceable says why there is none."""
-    found = best(request, index)
-    if found is None:
-        raise explain(request, index)
-    return placement(request, index, found)
-
-
-def value(request: Request, cluster: Cluster) -> Worth | None:
+def value(request: Request, cluster: Cluster) -> Objective | None:
     """What the best placement is worth; None if there is none."""
     found = best(request, Index(cluster))
     return None if found is None else found.worth
-
-
-def distances(cluster: Cluster) -> dict[str, int]:
-    """The words for how far nodes may be apart, nearest first, each with its distance."""
-    words = [NODE_TIER, *(tier.name for tier in reversed(cluster.tiers)), BEYOND]
-    return {word: distance for distance, word in enumerate(words)}
 
 
 def best(request: Request, index: Index) -> Found | None:
@@ -114,17 +88,12 @@ def best(request: Request, index: Index) -> Found | None:
     words = distances(index.cluster)
     farthest = words[request.required or BEYOND]
     nearest = min(words[request.preferred], farthest) if request.preferred else farthest
-    hunt = _Hunt(request, index)
+    search = _Search(request, index)
     for limit in range(nearest, farthest + 1):
-        found = hunt.within(limit)
+        found = search.within(limit)
         if found is not None:
-            return found if hunt.certain else replace(found, bound=UNLIMITED, proven=False)
+            return found if search.certain else replace(found, bound=UNLIMITED, proven=False)
     return None
-
-
-def certain(request: Request, index: Index) -> bool:
-    """Whether a search looks at all sets of GPUs that matter."""
-    return _Hunt(request, index).certain
 
 
 Kind = tuple[str, str]
@@ -141,18 +110,18 @@ class _Way(NamedTuple):
     """GB/s that the network between them lets through."""
 
 
-class _Hunt:
+class _Search:
     """The search for one gang among all kinds of nodes."""
 
     def __init__(self, request: Request, index: Index) -> None:
         self.request = request
         self.index = index
-        self.supply = index.supply(request)
+        self.candidates = index.candidates(request)
 
     @cached_property
     def alone(self) -> Found | None:
         """The best single node."""
-        found = [one for one in map(self._alone, self.supply.kinds) if one is not None]
+        found = [one for one in map(self._alone, self.candidates.kinds) if one is not None]
         return min(found, key=lambda one: one.worth, default=None)
 
     @cached_property
@@ -161,8 +130,8 @@ class _Hunt:
         request = self.request
         large = {
             (one.sets, one.free): min(one.capacity, request.workers)
-            for one in self.supply.classes
-            if one.sets.size > CERTAIN
+            for one in self.candidates.classes
+            if one.sets.size > SMALL
         }
         return all(
             sets.certain(free, workers * request.gpus)
@@ -191,7 +160,7 @@ class _Hunt:
         speeds = {
             way: {
                 min(speed, way.network)
-                for speed in self.supply.speeds(way.kind, way.terms, known=known)
+                for speed in self.candidates.speeds(way.kind, way.terms, known=known)
             }
             for way in ways
         }
@@ -216,8 +185,8 @@ class _Hunt:
         for level in range(len(tiers) - 1, WHOLE - 1, -1):
             if self.index.distance(level) > limit:
                 return
-            for kind in self.supply.kinds:
-                classes = [one for _, one in self.supply.of(kind)]
+            for kind in self.candidates.kinds:
+                classes = [one for _, one in self.candidates.of(kind)]
                 if level != WHOLE and tiers[level].name == NVLINK:
                     if any(one.domain for one in classes):
                         yield self._way(kind, level, Hosts.DOMAIN)
@@ -231,7 +200,7 @@ class _Hunt:
     def _way(self, kind: Kind, level: int, hosts: Hosts) -> _Way:
         rate = self.index.rate(level, self.request.wire)
         given = is_given(self.index.cluster, level)
-        terms = replace(self._terms(hosts), rated=rate is not None, given=given)
+        terms = self._terms(hosts)._replace(rated=rate is not None, given=given)
         return _Way(kind, level, terms, self._network(terms, rate))
 
     def _terms(self, hosts: Hosts) -> Terms:
@@ -257,11 +226,9 @@ class _Hunt:
         most = request.workers if request.max_nodes is None else request.max_nodes
         found: list[tuple[_Way, int]] = []
         for way in ways:
-            chooser = self._chooser(way, self._floor(way, floor, 0), most, known=known)
-            nodes = None if chooser is None else chooser.fewest(way.level)
-            # Two nodes of joined pods are two hosts, and worth more as such.
-            few = way.terms.hosts is Hosts.SEVERAL and request.joined
-            if nodes is not None and not (few and nodes <= AMONG[Hosts.TWO]):
+            search = self._domain_search(way, self._floor(way, floor, 0), most, known=known)
+            nodes = None if search is None else search.fewest(way.level)
+            if nodes is not None:
                 most = nodes
                 found.append((way, nodes))
         made = [self._made(way, floor, most, known=known) for way, nodes in found if nodes == most]
@@ -271,26 +238,24 @@ class _Hunt:
         hosts = way.terms.hosts
         if hosts is not Hosts.DOMAIN:
             hosts = Hosts.TWO if nodes == AMONG[Hosts.TWO] else Hosts.SEVERAL
-        joined = replace(way.terms, hosts=hosts, joined=True)
+        joined = way.terms._replace(hosts=hosts, joined=True)
         return Floor(terms=way.terms, bandwidth=bandwidth, joined=joined, inside=inside)
 
-    def _chooser(self, way: _Way, floor: Floor, most: int, *, known: bool) -> Chooser | None:
+    def _domain_search(
+        self, way: _Way, floor: Floor, most: int, *, known: bool
+    ) -> DomainSearch | None:
         """The search for nodes of a way at a floor; None where all together are too few."""
-        request, supply = self.request, self.supply
+        request, candidates = self.request, self.candidates
         if way.terms.hosts is Hosts.TWO:
             most = min(most, AMONG[Hosts.TWO])
-        quotes = supply.quotes(way.kind, floor, known=known, most=request.workers - 1)
-        held = sum(
-            supply.counts[at] * max(prices) for at, prices in enumerate(quotes.prices) if prices
-        )
-        if held < request.workers:
+        costs = candidates.costs(way.kind, floor, known=known, most=request.workers - 1)
+        if costs.total < request.workers:
             return None
-        return Chooser(
+        return DomainSearch(
             index=self.index,
-            supply=supply,
-            quotes=quotes,
+            candidates=candidates,
+            costs=costs,
             workers=request.workers,
-            gpus=request.gpus,
             most=most,
         )
 
@@ -299,21 +264,21 @@ class _Hunt:
         least = self._floor(way, floor, nodes)
         network = self._network(least.joined, self.index.rate(way.level, self.request.wire))
         most = self.request.workers - 1
-        found = self.supply.values(way.kind, least.joined, most)
+        found = self.candidates.values(way.kind, least.joined, most)
         values = [0.0, *sorted({min(value, network) for value in found})]
         low, high = 0, len(values)
         while high - low > 1:
             # Mostly there is room enough for the best.
             middle = high - 1 if high == len(values) else (low + high) // 2
             some = self._floor(way, floor, nodes, values[middle])
-            chooser = self._chooser(way, some, nodes, known=known)
-            if chooser is None or chooser.fewest(way.level) is None:
+            search = self._domain_search(way, some, nodes, known=known)
+            if search is None or search.fewest(way.level) is None:
                 high = middle
             else:
                 low = middle
         chosen = self._floor(way, floor, nodes, values[low])
-        chooser = self._chooser(way, chosen, nodes, known=known)
-        choice = None if chooser is None else chooser.best(way.level)
+        search = self._domain_search(way, chosen, nodes, known=known)
+        choice = None if search is None else search.best(way.level)
         assert choice is not None, "this floor was tried"
         return self._found(way.level, choice, chosen, way.network, values[low])
 
@@ -321,29 +286,29 @@ class _Hunt:
 
     def _alone(self, kind: Kind) -> Found | None:
         """The best single node for the whole gang."""
-        request, supply, index = self.request, self.supply, self.index
+        request, candidates, index = self.request, self.candidates, self.index
         terms = self._terms(Hosts.NODE)
-        joined = replace(terms, joined=True)
-        some = [(at, one) for at, one in supply.of(kind) if one.capacity >= request.workers]
+        joined = terms._replace(joined=True)
+        some = [(at, one) for at, one in candidates.of(kind) if one.capacity >= request.workers]
         bandwidth = max((one.best(request.workers, terms) for _, one in some), default=0.0)
         if bandwidth <= 0 or bandwidth < request.min_bandwidth:
             return None
         least = max(edge(band(bandwidth)), request.min_bandwidth)
         floor = Floor(terms=terms, bandwidth=least, joined=joined)
         inside = max(one.most_inside(request.workers, floor) for _, one in some)
-        floor = replace(floor, inside=inside)
+        floor = floor._replace(inside=inside)
         prices = {
             at: price
             for at, one in some
             if (price := one.price(request.workers, floor)) is not None
         }
         cheapest = min(prices.values())
-        seats: dict[int, Seat] = {}
-        for leaf, at, node in supply.members(
+        seats: dict[int, NodeLoad] = {}
+        for leaf, at, node in candidates.members(
             at for at, price in prices.items() if price == cheapest
         ):
             # Within a leaf nodes come in the order of their names.
-            seats.setdefault(leaf, Seat(node, at, request.workers))
+            seats.setdefault(leaf, NodeLoad(node, at, request.workers))
         worths = {leaf: broken(index, (leaf,)) for leaf in seats}
         leaf = min(seats, key=lambda leaf: (worths[leaf][1], natural(seats[leaf].node.name)))
         counts, free = worths[leaf]
@@ -357,10 +322,11 @@ class _Hunt:
         distance = 0 if level is None else self.index.distance(level)
         words = distances(self.index.cluster)
         preferred = words[self.request.preferred] if self.request.preferred else distance
-        classes = [(self.supply.classes[seat.of], seat.workers) for seat in choice.seats]
+        loads = dict.fromkeys((seat.of, seat.workers) for seat in choice.seats)
+        classes = [(self.candidates.classes[at], workers) for at, workers in loads]
         bandwidth = min([network, *(_reached(one, many, floor) for one, many in classes)])
         return Found(
-            worth=Worth(
+            worth=Objective(
                 reach=max(0, distance - preferred),
                 assumed=any(one.loads.assumed(floor.terms) for one, _ in classes),
                 band=-band(bandwidth),
@@ -374,7 +340,7 @@ class _Hunt:
             bandwidth=bandwidth,
             level=level,
             choice=choice,
-            supply=self.supply,
+            candidates=self.candidates,
             floor=floor,
         )
 
@@ -389,21 +355,19 @@ def _reached(one: NodeClass, workers: int, floor: Floor) -> float:
 
 def placement(request: Request, index: Index, found: Found) -> Placement:
     """Spell a choice out: workers numbered along the network, GPUs along the rings."""
-    seats: list[tuple[NodeName, tuple[int, ...]]] = []
+    shared: dict[tuple[int, int], Sequence[tuple[int, ...]]] = {}
+    seats: list[Seat] = []
     for node, at, workers in found.choice.seats:
-        one = found.supply.classes[at]
-        groups: Sequence[tuple[int, ...]] = [()] * workers
-        if not one.hidden:
-            cheapest = one.cheapest(workers, found.floor)
-            assert cheapest is not None, "a load that is chosen has GPUs"
-            groups = one.loads.pods(cheapest[1], one.terms(found.floor.terms))
-        seats += [(node.name, gpus) for gpus in groups]
+        groups = shared.get((at, workers))
+        if groups is None:
+            groups = shared[at, workers] = found.candidates.classes[at].pods(workers, found.floor)
+        seats += [(node, gpus) for gpus in groups]
     value = worth(seats, request.gpus, index.cluster, joined=request.joined, wire=request.wire)
     # Nodes of several NVLink domains are searched one by one, and are worth more together.
     same = value.bandwidth is None or math.isclose(value.bandwidth.point, found.bandwidth)
     return Placement(
         assignments=tuple(
-            Assignment(worker=worker, node=node, gpus=gpus)
+            Assignment(worker=worker, node=node.name, gpus=gpus)
             for worker, (node, gpus) in enumerate(seats)
         ),
         bandwidth=value.bandwidth,

@@ -32,8 +32,9 @@ CHOICES = 13_000
 """Sets that are enumerated at most, some seconds of work: all halves of 16 GPUs of which none may
 stand for another. Beyond, the sets of each group of near GPUs must do."""
 
-PARTITIONED = 8
-"""GPUs up to which the best way to share a set out is found among all ways."""
+SMALL = 8
+"""GPUs of a machine, or of a set, up to which everything is tried: all sets are listed, shared out
+in every way, and packed with groups in every way."""
 
 ORDERED = 4
 """Groups of a set up to which every order of them is tried: all of two or more among 8 GPUs."""
@@ -92,7 +93,8 @@ class GPUSets:
 
     def certain(self, free: GPUSet, size: int) -> bool:
         """Whether `choices` gives all sets that matter, so that the best of them is the best."""
-        return self.uniform or many_choices(free, size, self.alike) <= CHOICES
+        few = math.comb(count(free), size) <= CHOICES
+        return self.uniform or few or many_choices(free, size, self.alike) <= CHOICES
 
     def choices(self, free: GPUSet, size: int) -> Iterable[GPUSet]:
         """The sets of `size` of these GPUs by index; of sets that are alike the first."""
@@ -140,7 +142,7 @@ class GPUSets:
     def _share(self, gpus: GPUSet, size: int) -> tuple[tuple[int, ...], ...]:
         along = self.order(gpus)
         runs = tuple(along[start : start + size] for start in range(0, len(along), size))
-        if size == 1 or size == len(along) or self.uniform or len(along) > PARTITIONED:
+        if size == 1 or size == len(along) or self.uniform or len(along) > SMALL:
             return runs
         groups = _partition(self, gpus, size)
         place = {gpu: index for index, gpu in enumerate(along)}

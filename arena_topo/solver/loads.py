@@ -11,16 +11,17 @@ import functools
 import itertools
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
-from enum import Enum
+from dataclasses import replace
+from enum import StrEnum
+from typing import NamedTuple
 
 from arena_topo.bandwidth import Host, Wire, limit, nearest_nics, usual_nics
-from arena_topo.solver.gpu_sets import GPUSets, choices, gpu_sets, with_lowest
+from arena_topo.solver.gpu_sets import SMALL, GPUSets, choices, gpu_sets, with_lowest
 from arena_topo.solver.policy import Damage
 from arena_topo.topology import NIC, Configuration, GPUSet, Machine, count, gpu_set, members
 
 
-class Hosts(Enum):
+class Hosts(StrEnum):
     """How NCCL counts the hosts of a job, as far as it decides the traffic."""
 
     NODE = "one node holds the whole job"
@@ -32,8 +33,7 @@ class Hosts(Enum):
 AMONG = {Hosts.TWO: 2, Hosts.SEVERAL: 3}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class Terms(NamedTuple):
     """What of a job decides what a node is worth to it.
 
     Workers of `gpus` GPUs each, `ranks` GPUs in all; workers of a node are `joined` to one host, or
@@ -50,8 +50,7 @@ class Terms:
     given: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Floor:
+class Floor(NamedTuple):
     """GB/s that GPUs of a node must be worth to the pods of a job, and to joined pods."""
 
     terms: Terms
@@ -83,6 +82,7 @@ class Loads:
         self._alike = self._twins()
         self._got: dict[tuple[Terms, int], float] = {}
         self._best: dict[tuple[Terms, int, int], float] = {}
+        self._worst: dict[tuple[Terms, int, int], GPUSet] = {}
         self._ranked: dict[tuple[Terms, int], list[tuple[float, GPUSet]]] = {}
         self._values: dict[tuple[Terms, int], frozenset[float]] = {}
         self._insides: dict[tuple[GPUSet, int, Floor], float] = {}
@@ -125,7 +125,12 @@ class Loads:
 
     def worst_set(self, free: GPUSet, size: int, terms: Terms) -> GPUSet:
         """The `size` of these GPUs that are worth least."""
-        return min(self.choices(free, size, terms), key=lambda one: self.got(one, terms))
+        key = (terms, free, size)
+        found = self._worst.get(key)
+        if found is None:
+            every = self.choices(free, size, terms)
+            found = self._worst[key] = min(every, key=lambda one: self.got(one, terms))
+        return found
 
     def worst(self, free: GPUSet, size: int, terms: Terms) -> float:
         """The least that any `size` of these GPUs are worth; 0 if there are not enough."""
@@ -238,7 +243,7 @@ class Loads:
     def _most(self, free: GPUSet, size: int, terms: Terms) -> float:
         if count(free) < size:
             return 0.0
-        if self.by_count(terms) or self.sets.size > _LISTED:
+        if self.by_count(terms) or self.sets.size > SMALL:
             return max(self.got(one, terms) for one in self.choices(free, size, terms))
         return next(value for value, one in self._list(size, terms) if not one & ~free)
 
@@ -277,10 +282,6 @@ def loads_of(machine: Machine) -> Loads:
     """The worth of the GPU sets of a machine; machines alike but for names share it."""
     nics = tuple(replace(nic, name=str(at)) for at, nic in enumerate(machine.nics))
     return _loads_of(machine.configuration, nics)
-
-
-_LISTED = 8
-"""GPUs of a machine up to which all of its sets are listed by their worth."""
 
 
 def _splits(chosen: GPUSet, size: int) -> Iterator[tuple[GPUSet, ...]]:

@@ -17,8 +17,8 @@ import math
 from collections.abc import Callable, Sequence
 from decimal import Decimal
 
-from arena_topo.solver import Policy, Request
-from arena_topo.solver.gpu_sets import GPUSets, with_lowest
+from arena_topo.solver.gpu_sets import SMALL, GPUSets, with_lowest
+from arena_topo.solver.request import Policy, Request
 from arena_topo.topology import Cluster, GPUSet, LinkKind, Machine, Node, count, gpu_set, members
 
 GROUP_SIZES = (1, 2, 4, 8, 16)
@@ -30,11 +30,6 @@ so that no number of pairs makes up for a lost quad."""
 
 GRAIN = 1000
 """Parts in which bandwidth relative to the best is counted, so that damage is an exact integer."""
-
-PACKED = 8
-"""GPUs up to which groups are packed for the largest sum of bandwidths. In larger machines groups
-are packed in each part that only the slowest links join to others, or counted in the GPUs that
-links of each rate hold together."""
 
 CROWD = 1 << 32
 """More GPUs than all nodes of a gang have: one digit of interference."""
@@ -80,7 +75,7 @@ class Damage:
     def _potential(self, free: GPUSet) -> int:
         if self.sets.uniform:
             return self._by_count(count(free))
-        if self.sets.size <= PACKED:
+        if self.sets.size <= SMALL:
             singles = GRAIN * count(free)
             return singles + sum(
                 self._weights[size] * self._packing(free, size) for size in self._sizes if size > 1
@@ -104,7 +99,7 @@ class Damage:
         """The parts that only the slowest links join, where groups can be packed in each."""
         levels = self.sets.parts
         parts = levels[-2][1] if len(levels) > 1 else ()
-        return parts if parts and max(map(count, parts)) <= PACKED else ()
+        return parts if parts and max(map(count, parts)) <= SMALL else ()
 
     @functools.cached_property
     def _apart(self) -> dict[int, int]:

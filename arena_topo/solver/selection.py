@@ -171,6 +171,7 @@ class _Profile:
         self.below = [i for i in order if offers[i].capacity < margin]
         self.base = sum(offers[i].count * offers[i].prices[offers[i].capacity] for i in self.above)
         self.open = nodes - sum(offers[i].count for i in self.above)
+        self._deviating: dict[tuple[int, bool], tuple[Deviation, ...]] = {}
 
     def best(self) -> Selection | None:
         """The cheapest choice of exactly this many nodes; None if there is none."""
@@ -212,6 +213,12 @@ class _Profile:
 
     def _deviations(self, index: int, *, inside: bool) -> tuple[Deviation, ...]:
         """What one node of an offer can do instead; `inside` if it would be filled otherwise."""
+        found = self._deviating.get((index, inside))
+        if found is None:
+            found = self._deviating[index, inside] = self._deviate_one(index, inside=inside)
+        return found
+
+    def _deviate_one(self, index: int, *, inside: bool) -> tuple[Deviation, ...]:
         offer, slack = self.offers[index], self.slack
         if not slack:
             return ()

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from arena_topo.bandwidth import Estimate
-from arena_topo.solver import Request
 from arena_topo.solver.classes import room
 from arena_topo.solver.gang import word
+from arena_topo.solver.request import Request
 from arena_topo.solver.valuing import shared_level, worth
 from arena_topo.topology import Cluster, GPUSet, Node, NodeName, gpu_set, members, natural
 
@@ -128,7 +128,7 @@ def _outcome(
 ) -> Outcome:
     nodes = [seats[at][0] for at in loads]
     pods = [
-        (node.name, gpus)
+        (node, gpus)
         for node, workers in zip(nodes, loads.values(), strict=True)
         for gpus in _by_index(node, workers, request.gpus)
     ]

@@ -28,7 +28,7 @@ from arena_topo.topology.models import MODELS
 NVLINK = "nvlink"
 """The level whose domains NVLink joins."""
 
-Seat = tuple[NodeName, tuple[int, ...]]
+Seat = tuple[Node, tuple[int, ...]]
 """The node and the GPUs of one worker; no GPUs where the kubelet picks them."""
 
 
@@ -48,27 +48,41 @@ class Worth:
 
 def worth(seats: Sequence[Seat], gpus: int, cluster: Cluster, *, joined: bool, wire: Wire) -> Worth:
     """Value a placement of workers with `gpus` GPUs each."""
-    nodes = {node.name: node for node in cluster.nodes}
-    used = {name: nodes[name] for name, _ in seats}
+    used = {node.name: node for node, _ in seats}
     network = rate_between(used.values(), cluster, wire)
 
     def on(*, joined: bool) -> Terms:
         rated = network is not None
         return terms_of(len(seats), len(used), gpus, joined=joined, wire=wire, rated=rated)
 
+    # Machines are told apart by their names.
+    machines = {
+        name: node.machine if node.machine.name == name else replace(node.machine, name=str(name))
+        for name, node in used.items()
+    }
+
     def of(*, joined: bool, blind: bool = False) -> Estimate | None:
         terms = on(joined=joined)
-        pods = _pods([(name, ()) for name, _ in seats] if blind else seats, nodes, terms)
-        return estimate(hosts_of(pods, cluster, joined=joined), wire=wire, network=network)
+        pods = _pods([(node, ()) for node, _ in seats] if blind else seats, terms)
+        hosts = hosts_of(pods, machines, cluster, joined=joined)
+        return estimate(hosts, wire=wire, network=network)
 
     bandwidth = of(joined=joined)
-    machines = {id(node.machine): node.machine for node in used.values()}
-    alike = all(loads_of(one).by_count(on(joined=joined)) for one in machines.values())
+    kinds = {id(node.machine): node.machine for node in used.values()}
+    alike = all(loads_of(one).by_count(on(joined=joined)) for one in kinds.values())
     return Worth(
         bandwidth=bandwidth,
         inside=bandwidth if joined else of(joined=True),
         worst=bandwidth if alike else of(joined=joined, blind=True),
     )
+
+
+def seated(workers: Iterable[tuple[NodeName, tuple[int, ...]]], cluster: Cluster) -> list[Seat]:
+    """Workers with the nodes that they name."""
+    some = list(workers)
+    names = {name for name, _ in some}
+    nodes = {node.name: node for node in cluster.nodes if node.name in names}
+    return [(nodes[name], gpus) for name, gpus in some]
 
 
 def terms_of(
@@ -83,17 +97,17 @@ def terms_of(
     return Terms(hosts=hosts, gpus=gpus, ranks=ranks, joined=joined, wire=wire, rated=rated)
 
 
-def hosts_of(pods: Sequence[tuple[Node, GPUSet]], cluster: Cluster, *, joined: bool) -> list[Host]:
+def hosts_of(
+    pods: Sequence[tuple[Node, GPUSet]],
+    machines: Mapping[NodeName, Machine],
+    cluster: Cluster,
+    *,
+    joined: bool,
+) -> list[Host]:
     """The hosts of some pods as NCCL counts them; `joined` pods of a node are one host."""
     domains = _domains(pods, cluster)
-    machines: dict[NodeName, Machine] = {}
     parts: dict[tuple[object, ...], dict[NodeName, GPUSet]] = {}
     for at, (node, gpus) in enumerate(pods):
-        if node.name not in machines:
-            same = node.machine.name == node.name
-            machines[node.name] = (
-                node.machine if same else replace(node.machine, name=str(node.name))
-            )
         domain = domains.get(node.name)
         key = ("domain", domain) if domain else ("node", node.name) if joined else ("pod", at)
         held = parts.setdefault(key, {})
@@ -193,13 +207,12 @@ def _rate(cluster: Cluster, level: int) -> float:
     return cluster.beyond if level < 0 else cluster.tiers[level].bandwidth
 
 
-def _pods(
-    seats: Sequence[Seat], nodes: Mapping[NodeName, Node], terms: Terms
-) -> list[tuple[Node, GPUSet]]:
+def _pods(seats: Sequence[Seat], terms: Terms) -> list[tuple[Node, GPUSet]]:
     """The GPUs of each worker; where the kubelet picks them, those that are worth least."""
-    blind = Counter(name for name, some in seats if not some)
+    blind = Counter(node.name for node, some in seats if not some)
+    nodes = {node.name: node for node, _ in seats}
     picked = {name: iter(_worst(nodes[name], many, terms)) for name, many in blind.items()}
-    return [(nodes[name], gpu_set(some or next(picked[name]))) for name, some in seats]
+    return [(node, gpu_set(some or next(picked[node.name]))) for node, some in seats]
 
 
 def _worst(node: Node, workers: int, terms: Terms) -> tuple[tuple[int, ...], ...]:

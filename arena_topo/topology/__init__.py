@@ -357,6 +357,39 @@ class Cluster:
         return level in rates and self.guessed(level) and bandwidth >= rates[level]
 
 
+def calibrated(nodes: Iterable[Node]) -> tuple[Node, ...]:
+    """The nodes, each machine with what was measured of all machines like it.
+
+    Alike are machines of one configuration but for measured sets. What was measured of a machine
+    itself counts first, else the least that was measured of the same GPUs of another.
+    """
+    some = tuple(nodes)
+    if not any(node.machine.measured for node in some):
+        return some
+    least: dict[Configuration, dict[GPUSet, float]] = {}
+    measured = {node.machine.model for node in some if node.machine.measured}
+    kinds = [
+        replace(node.machine.configuration, measured=()) if node.machine.model in measured else None
+        for node in some
+    ]
+    for node, kind in zip(some, kinds, strict=True):
+        if kind is not None and node.machine.measured:
+            known = least.setdefault(kind, {})
+            for gpus, value in node.machine.measured:
+                known[gpus] = min(value, known.get(gpus, value))
+
+    def together(node: Node, kind: Configuration | None) -> Node:
+        known = least.get(kind) if kind is not None else None
+        if known is None:
+            return node
+        both = tuple(sorted({**known, **dict(node.machine.measured)}.items()))
+        if both == node.machine.measured:
+            return node
+        return replace(node, machine=replace(node.machine, measured=both))
+
+    return tuple(together(node, kind) for node, kind in zip(some, kinds, strict=True))
+
+
 def _known(told: Mapping[str, object]) -> dict[str, object]:
     """What is not None: GraphML has no word for that."""
     return {key: value for key, value in told.items() if value is not None}

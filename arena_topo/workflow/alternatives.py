@@ -12,8 +12,7 @@ from dataclasses import replace
 
 from arena_topo import workflow
 from arena_topo.job import MPIJob, Toleration
-from arena_topo.solver import Reason
-from arena_topo.solver.explain import Instead
+from arena_topo.solver import Instead, Reason
 from arena_topo.topology import Cluster, Taint, natural
 
 MOST_TRIED = 4

@@ -14,9 +14,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from arena_topo.bandwidth import Wire, rate_is_assumed
-from arena_topo.solver import UNLIMITED, Request
+from arena_topo.solver import UNLIMITED, Request, distances
 from arena_topo.solver.classes import WHOLE, Index, NodeClass
-from arena_topo.solver.gang import Found, best, distances
+from arena_topo.solver.gang import Found, best
 from arena_topo.solver.gpu_sets import GPUSets, choices, has_nvlink, with_lowest
 from arena_topo.solver.valuing import is_given
 from arena_topo.topology import Cluster, GPUSet, Node, count, gpu_set, members, natural
@@ -264,10 +264,10 @@ class _Kind:
 
 def _members(index: Index) -> Iterator[tuple[NodeClass, Node]]:
     """All nodes, each with its class."""
-    supply = index.supply(Request(workers=1, gpus=1))
-    for classes, nodes in supply.leaves:
+    candidates = index.candidates(Request(workers=1, gpus=1))
+    for classes, nodes in candidates.leaves:
         for at, node in zip(classes, nodes, strict=True):
-            yield supply.classes[at], node
+            yield candidates.classes[at], node
 
 
 def _usable(node: Node) -> int:
@@ -277,22 +277,22 @@ def _usable(node: Node) -> int:
 
 def _whole(index: Index, workers: int, gpus: int, like: Found) -> int:
     """How many gangs fit at once as fast as one, each worker but a lone one on its own node."""
-    supply = index.supply(Request(workers=1, gpus=1))
+    candidates = index.candidates(Request(workers=1, gpus=1))
     if workers == 1:
         # On nodes where no job can start there is room for none.
         return sum(
-            certain(one.sets, one.free, one.hidden, gpus, like.bandwidth) * supply.counts[at]
-            for at, one in enumerate(supply.classes)
+            certain(one.sets, one.free, one.hidden, gpus, like.bandwidth) * candidates.counts[at]
+            for at, one in enumerate(candidates.classes)
             if one.capacity
         )
     able = {
         at
-        for at, one in enumerate(supply.classes)
+        for at, one in enumerate(candidates.classes)
         if one.capacity and one.best(1, like.floor.terms) >= like.floor.bandwidth
     }
     # No machine holds two such workers, and as near as the one found is near enough.
     level = WHOLE if like.level is None else like.level
-    domains = Counter(node.domains[: level + 1] for _, _, node in supply.members(able))
+    domains = Counter(node.domains[: level + 1] for _, _, node in candidates.members(able))
     return sum(many // workers for many in domains.values())
 
 

@@ -28,12 +28,11 @@ from arena_topo.solver import (
     Reason,
     Refusal,
     Request,
+    Solver,
     Unplaceable,
     Verdict,
-    gang,
+    distances,
 )
-from arena_topo.solver.classes import Index
-from arena_topo.solver.explain import explain
 from arena_topo.solver.gpu_sets import has_nvlink
 from arena_topo.topology import (
     TAINT,
@@ -278,23 +277,20 @@ def _cause(placement: Placement, binding: Binding, forecast: Forecast) -> str:
 
 def fit(job: MPIJob, cluster: Cluster) -> Placement | None:
     """The best placement of a job; None, without looking for reasons, where there is none."""
-    index = Index(cluster)
-    request = request_of(job, cluster)
-    found = gang.best(request, index)
-    return None if found is None else gang.placement(request, index, found)
+    return Solver(cluster).find(request_of(job, cluster))
 
 
 def placed(job: MPIJob, request: Request, cluster: Cluster) -> Placement:
     """The best placement of a request of this job; Unplaceable says why there is none."""
-    index = Index(cluster)
-    found = gang.best(request, index)
+    solver = Solver(cluster)
+    found = solver.find(request)
     if found is None:
         from arena_topo.workflow.alternatives import alternatives  # noqa: PLC0415
 
         # Which flags keep the job from nodes is known here, not in the solver.
         others = alternatives(job, cluster) if request.excluded else ()
-        raise explain(request, index, others=others, notes=cluster.notes)
-    return gang.placement(request, index, found)
+        raise solver.explain(request, others=others, notes=cluster.notes)
+    return found
 
 
 def request_of(
@@ -319,7 +315,7 @@ def request_of(
             why="there is no kube-queue that could start the job",
             hint="leave one of them out; what does not fit waits anyway",
         )
-    words = gang.distances(cluster)
+    words = distances(cluster)
     if job.topology_required and job.topology_required not in words:
         raise _no_such_level("--topology-required", job.topology_required, cluster, backend)
     return Request(
@@ -371,7 +367,7 @@ def check_preferred(job: MPIJob, cluster: Cluster, backend: Backend | None = Non
     from arena_topo.topology.fabric import WORDS  # noqa: PLC0415  only for submitters
 
     level, known = job.topology_preferred, WORDS | cluster.unused
-    if level and level not in {*gang.distances(cluster), *known}:
+    if level and level not in {*distances(cluster), *known}:
         raise _no_such_level("--topology-preferred", level, cluster, backend, known)
 
 
@@ -387,7 +383,7 @@ def _unsuspended(job: MPIJob, api: ApiVersion) -> Iterator[str]:
 def _left_out(job: MPIJob, cluster: Cluster | None) -> Iterator[str]:
     """That a preferred level is not there."""
     level = job.topology_preferred
-    if level and cluster is not None and level not in (words := gang.distances(cluster)):
+    if level and cluster is not None and level not in (words := distances(cluster)):
         yield (
             f"--topology-preferred {level} is left out: this cluster has no such level; it knows"
             f" {', '.join(words)}"
@@ -402,7 +398,7 @@ def _no_such_level(
     known: Iterable[str] = (),
 ) -> InvalidJob:
     """The mistake of naming a level that is not there; `known` are others that could be meant."""
-    words = list(gang.distances(cluster))
+    words = list(distances(cluster))
     near = difflib.get_close_matches(level, [*words, *known], n=1)
     described = len(words) > len(NO_TIERS) or (backend is not None and backend.name == "local")
     if near:

@@ -14,8 +14,7 @@ from arena_topo.errors import InvalidJob
 from arena_topo.job import KeyValue, MPIJob, PodShape
 from arena_topo.manifests import ASKED_SHAPE, Plan
 from arena_topo.manifests.versions import ApiVersion
-from arena_topo.solver import gang
-from arena_topo.solver.classes import Index
+from arena_topo.solver import Objective, Solver
 from arena_topo.topology import Cluster
 from arena_topo.workflow import planning
 
@@ -31,7 +30,7 @@ def shaped(
     """The same job in the pods that `--pod-shape fused` or `auto` make of its workers.
 
     Every number of workers that one pod can hold is placed. Of these the placement wins that the
-    solver prefers (`gang.Worth`), then the largest pods; with `auto` that has to be in a higher
+    solver prefers (`Objective`), then the largest pods; with `auto` that has to be in a higher
     band than separate pods. The job itself where its shape is another. Where it does not fit now
     the job in separate pods as well, or with `later` in the shape that is best on the cluster once
     it is empty, for a job that waits. `api` and InvalidJob as for `request_of`.
@@ -70,14 +69,14 @@ def _may_choose(job: MPIJob, api: ApiVersion) -> bool:
 
 def _best(job: MPIJob, cluster: Cluster, backend: Backend | None, api: ApiVersion) -> int | None:
     """The best number of workers to a pod on a cluster; None if the job fits with none."""
-    index = Index(cluster)
+    solver = Solver(cluster)
     largest = max((len(node.machine.gpus) for node in cluster.nodes), default=0)
-    found: dict[int, gang.Worth] = {}
+    found: dict[int, Objective] = {}
     for each in range(job.workers, 0, -1):
         if job.workers % each or each * job.gpus > largest:
             continue
         request = planning.request_of(merged(job, each, api), cluster, backend, api=api)
-        placed = gang.best(request, index)
+        placed = solver.best(request)
         if placed is not None:
             found[each] = placed.worth
     # Of equals the first: the largest pods.

@@ -24,7 +24,7 @@ from arena_topo.job import MPIJob
 from arena_topo.manifests import GATE, MAP, STATE
 from arena_topo.manifests.annotations import job_of, parse_map
 from arena_topo.manifests.binding import bind
-from arena_topo.solver import Placement, Refusal, Request, Unplaceable, place
+from arena_topo.solver import Placement, Refusal, Request, Solver, Unplaceable, place
 from arena_topo.solver import Verdict as Fits
 from arena_topo.topology import Cluster, count
 from arena_topo.workflow import fairness, planning, symptoms
@@ -347,9 +347,7 @@ def _terminating(snapshot: Snapshot) -> Iterator[Holder]:
 def _relevant(
     holders: Sequence[Holder], request: Request, cluster: Cluster
 ) -> tuple[tuple[Holder, ...], int]:
-    from arena_topo.solver.classes import refused  # noqa: PLC0415  only for jobs that wait
-
-    usable = {str(node.name): node for node in cluster.nodes if refused(request, node) is None}
+    usable = {str(node.name): node for node in Solver(cluster).usable(request)}
     kept = [one for one in holders if not one.nodes or usable.keys() & set(one.nodes)]
     busy = 0
     for node in usable.values():

@@ -20,8 +20,8 @@ from arena_topo.solver import Request
 from arena_topo.solver.classes import Index
 from arena_topo.solver.gang import best
 from arena_topo.solver.gpu_sets import GPUSets
-from arena_topo.solver.valuing import worth
-from arena_topo.topology import Cluster, GPUSet, Machine, NodeName, Tier, count
+from arena_topo.solver.valuing import Seat, worth
+from arena_topo.topology import Cluster, GPUSet, Machine, Tier, count
 
 HEAD = f"{'':26} {'cases':>6} {'below':>7} {'mean':>6} {'of below':>9} {'worst':>6}"
 
@@ -97,12 +97,12 @@ def test_gangs_on_loaded_clusters(used: float):
                 continue
             assert ours is not None
             assert sum(load for _, load in loads) == request.workers
-            seats: list[tuple[NodeName, tuple[int, ...]]] = []
+            seats: list[Seat] = []
             for one, load in loads:
                 chosen = choose(one.machine, one.free, load * gpus)
                 assert count(chosen) == load * gpus
                 assert not chosen & ~one.free
-                seats += [(one.name, some) for some in sets.split(chosen, gpus)]
+                seats += [(one, some) for some in sets.split(chosen, gpus)]
             reached = worth(seats, gpus, on, joined=True, wire=Wire.RDMA).bandwidth
             assert reached is not None
             ratios[name].append(reached.point / ours.bound)

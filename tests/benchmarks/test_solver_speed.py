@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import statistics
 import sys
@@ -16,10 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from cube_mesh import HGX, P100, PCIE, V100, V100_LANES, cluster, machine, matrix, node
 
 from arena_topo.bandwidth import Wire
-from arena_topo.solver import Placement, Request, Unplaceable
-from arena_topo.solver.classes import Index
-from arena_topo.solver.explain import explain
-from arena_topo.solver.gang import best, search
+from arena_topo.solver import Request, Solver
 from arena_topo.solver.gpu_sets import GPUSets
 from arena_topo.solver.policy import Damage
 from arena_topo.topology import Cluster, GPUSet, Link, LinkKind, Machine, Tier, flat
@@ -50,51 +48,53 @@ TWO_MESHES = machine(
 
 
 def milliseconds(action: Callable[[], object], rounds: int = 7) -> tuple[float, float]:
-    """Median and worst wall time of an action, in ms."""
+    """Least and worst CPU time of an action, in ms; the program collects garbage as seldom."""
+    before = gc.get_threshold()
+    gc.set_threshold(100_000, 20, 20)
     times = [timed(action)[0] for _ in range(rounds)]
-    return statistics.median(times), max(times)
+    gc.set_threshold(*before)
+    return min(times), max(times)
 
 
 def timed(action: Callable[[], object]) -> tuple[float, object]:
-    """Wall time of an action in ms, and what it gave."""
-    start = time.perf_counter()
+    """CPU time of an action in ms, and what it gave."""
+    start = time.process_time()
     answer = action()
-    return (time.perf_counter() - start) * 1000, answer
+    return (time.process_time() - start) * 1000, answer
 
 
 def test_the_tables_of_eight_gpus():
-    print(f"\n{'table of 255 sets':24} {'median ms':>10} {'worst ms':>9}")
+    print(f"\n{'table of 255 sets':24} {'least ms':>10} {'worst ms':>9}")
     for of in (V100, P100, HGX, PCIE):
 
         def build(of=of):
             shape = GPUSets(of.configuration)
             return [shape.value(GPUSet(bits)) for bits in range(1, 256)]
 
-        median, worst = milliseconds(build)
-        print(f"{of.name:24} {median:10.2f} {worst:9.2f}")
+        least, worst = milliseconds(build)
+        print(f"{of.name:24} {least:10.2f} {worst:9.2f}")
 
     def potential():
         damage = Damage(GPUSets(V100.configuration))
         return [damage.keeps(GPUSet(bits)) for bits in range(256)]
 
-    median, worst = milliseconds(potential)
-    print(f"{'dgx-1-v100 and potential':24} {median:10.2f} {worst:9.2f}")
+    least, worst = milliseconds(potential)
+    print(f"{'dgx-1-v100 and potential':24} {least:10.2f} {worst:9.2f}")
 
 
-def answered(request: Request, index: Index) -> Placement | None:
-    """The placement of a job on a prepared index; None if it has none."""
-    try:
-        return search(request, index)
-    except Unplaceable:
-        return None
+def indexed(on: Cluster) -> Solver:
+    """A solver that has sorted the nodes of a cluster."""
+    solver = Solver(on)
+    assert solver.index.cluster is on
+    return solver
 
 
 def sixteen(of: Machine, sizes: tuple[int, ...], free: int) -> None:
     for size in sizes:
         request = Request(workers=1, gpus=size)
-        index = Index(cluster(node("a", of, free)))
-        first, answer = timed(lambda request=request, index=index: answered(request, index))
-        shown = [first, *milliseconds(lambda: answered(request, index))]  # noqa: B023 - run at once
+        solver = indexed(cluster(node("a", of, free)))
+        first, answer = timed(lambda request=request, solver=solver: solver.find(request))
+        shown = [first, *milliseconds(lambda: solver.find(request))]  # noqa: B023 - run at once
         proof = "-" if answer is None else "optimal" if answer.proof.optimal else "not proven"
         numbers = " ".join(f"{one:10.3f}" for one in shown)
         print(f"{of.name:18} {free.bit_count():5} {size:3} {numbers}  {proof}")
@@ -103,7 +103,7 @@ def sixteen(of: Machine, sizes: tuple[int, ...], free: int) -> None:
 def test_sixteen_gpus():
     """All sizes behind an NVSwitch, where partitions are many; and a box that is not uniform."""
     print(
-        f"\n{'':18} {'free':>5} {'k':>3} {'first ms':>10} {'median ms':>10} {'worst ms':>10}  proof"
+        f"\n{'':18} {'free':>5} {'k':>3} {'first ms':>10} {'least ms':>10} {'worst ms':>10}  proof"
     )
     sixteen(DGX2, tuple(range(1, 17)), 0xFFFF)
     sixteen(DGX2, tuple(range(1, 13)), 0xFFFF & ~0x1111)
@@ -135,25 +135,25 @@ MEDIANS: dict[tuple[bool, float, int], float] = {}
 @pytest.mark.parametrize("joined", [True, False])
 def test_placing_a_gang(load: float, size: int, *, joined: bool):
     on = datacentre(size, load)
-    built, index = timed(lambda: Index(on))
+    built, solver = timed(lambda: indexed(on))
     print(
         f"\n{size:,} nodes, {load:.0%} partly in use, {'joined' if joined else 'separate'} pods;"
         f" index {built:.1f} ms\n"
-        f"{'workers x GPUs':>15} {'first ms':>10} {'median ms':>10} {'worst ms':>9} {'nodes':>6} "
+        f"{'workers x GPUs':>15} {'first ms':>10} {'least ms':>10} {'worst ms':>9} {'nodes':>6} "
         f"{'GB/s':>6} {'tier':>7}  proof"
     )
     medians = []
     for workers, gpus in MIX:
         request = Request(workers=workers, gpus=gpus, wire=Wire.RDMA, joined=joined)
-        solve = lambda request=request: answered(request, index)  # noqa: E731
+        solve = lambda request=request: solver.find(request)  # noqa: E731
         first, answer = timed(solve)
         if answer is None:
             print(f"{f'{workers} x {gpus}':>15} {first:10.2f} {'-':>10}")
             continue
-        median, worst = milliseconds(solve)
-        medians.append(median)
+        least, worst = milliseconds(solve)
+        medians.append(least)
         print(
-            f"{f'{workers} x {gpus}':>15} {first:10.2f} {median:10.2f} {worst:9.2f} "
+            f"{f'{workers} x {gpus}':>15} {first:10.2f} {least:10.2f} {worst:9.2f} "
             f"{len(answer.nodes):6} {answer.bandwidth.point:6.1f} {answer.tier:>7}  "
             f"{'optimal' if answer.proof.optimal else 'not proven'}"
         )
@@ -185,27 +185,17 @@ def refused_jobs(on: Cluster) -> list[Request]:
     ]
 
 
-def cpu(action: Callable[[], object], rounds: int = 5) -> float:
-    """The least CPU time of an action, in ms."""
-    times = []
-    for _ in range(rounds):
-        start = time.process_time()
-        action()
-        times.append((time.process_time() - start) * 1000)
-    return min(times)
-
-
 @pytest.mark.parametrize("size", [1_000, 10_000, 100_000])
 @pytest.mark.parametrize("load", [0.60, 0.97])
 def test_refusing_a_gang(load: float, size: int):
     """A refusal with what would make it fit, beside a placement on the same cluster."""
     on = datacentre(size, load)
-    index = Index(on)
+    solver = indexed(on)
     placed = []
     for workers, gpus in MIX:
         request = Request(workers=workers, gpus=gpus, wire=Wire.RDMA)
-        if best(request, index) is not None:
-            placed.append(cpu(lambda request=request: answered(request, index), 3))
+        if solver.best(request) is not None:
+            placed.append(milliseconds(lambda request=request: solver.find(request), 3)[0])
     placement = statistics.median(placed)
     print(
         f"\n{size:,} nodes, {load:.0%} partly in use: a placement {placement:.1f} ms CPU (median),"
@@ -213,11 +203,11 @@ def test_refusing_a_gang(load: float, size: int):
     )
     times = []
     for request in refused_jobs(on):
-        if best(request, index) is not None:
+        if solver.best(request) is not None:
             continue
-        spent = cpu(lambda request=request: explain(request, index))
+        spent = milliseconds(lambda request=request: solver.explain(request), 5)[0]
         times.append(spent)
         name = f"{request.workers} x {request.gpus}"
-        nearest = explain(request, index).nearest
+        nearest = solver.explain(request).nearest
         print(f"{name:>20} {spent:8.1f} {spent / placement:6.1f}  {nearest}")
     print(f"{'median':>20} {statistics.median(times):8.1f} {max(times):8.1f} the slowest")

@@ -28,12 +28,10 @@ from arena_topo.solver import (
     Assignment,
     Placement,
     Request,
+    Solver,
     Unplaceable,
     Verdict,
-    place,
 )
-from arena_topo.solver.classes import Index
-from arena_topo.solver.explain import explain
 from arena_topo.topology import (
     Cluster,
     GPUSet,
@@ -321,7 +319,7 @@ def choose(submission: Submission, cluster: Cluster) -> Forecast:
     if submission.request is None:
         assignments = _counted(submission, cluster)
         return _forecast(cluster, assignments, _worth(submission, cluster, assignments))
-    return _promised(cluster, place(submission.request, cluster))
+    return _promised(cluster, Solver(cluster).place(submission.request))
 
 
 def _chosen(submission: Submission, cluster: Cluster, wish: Placement | None) -> Forecast:
@@ -350,7 +348,7 @@ def _counted(submission: Submission, cluster: Cluster) -> tuple[Assignment, ...]
         if node is None:
             # Workers are all alike, so they fit by count exactly where the solver finds a place.
             request = Request(workers=submission.workers, gpus=submission.gpus, mix_models=True)
-            raise explain(request, Index(cluster))
+            raise Solver(cluster).explain(request)
         gpus, free[node] = free[node][: submission.gpus], free[node][submission.gpus :]
         assignments.append(Assignment(worker=worker, node=node, gpus=tuple(gpus)))
     return tuple(assignments)
@@ -360,12 +358,10 @@ def _worth(
     submission: Submission, cluster: Cluster, assignments: Iterable[Assignment]
 ) -> Estimate | None:
     """The bandwidth among the GPUs of a placement that was not chosen for it."""
-    from arena_topo.solver.valuing import worth  # noqa: PLC0415  needed only for counted jobs
-
     seats = [(one.node, one.gpus) for one in assignments if one.gpus]
     if not seats:
         return None
-    found = worth(seats, submission.gpus, cluster, joined=True, wire=Wire.RDMA)
+    found = Solver(cluster).value(seats, gpus=submission.gpus, joined=True, wire=Wire.RDMA)
     return found.bandwidth
 
 

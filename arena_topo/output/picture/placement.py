@@ -25,8 +25,7 @@ from arena_topo.output.picture.figure import (
 )
 from arena_topo.output.picture.sheet import BIG, HEAD, SMALL, Layer, Sheet, width, wrapped
 from arena_topo.output.plan import MOST_DRAWINGS, gang, in_pods, limited, meets, proved
-from arena_topo.solver import Placement
-from arena_topo.solver.gang import NODE_TIER
+from arena_topo.solver import NODE_TIER, Placement
 from arena_topo.solver.gpu_sets import gpu_sets
 from arena_topo.solver.unaware import Outcome, by_index
 from arena_topo.topology import Cluster, GPUSet, Node, NodeName, gpu_set, members
