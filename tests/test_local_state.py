@@ -105,7 +105,8 @@ def submitted(run, name: str, command: str, *more: str) -> tuple[int, str, str]:
     "namespace", ["a\0b", "../default", ".."], ids=["zero byte", "path", "dots"]
 )
 @pytest.mark.parametrize("line", [["list"], ["top", "job"], ["get", "good"]], ids=" ".join)
-def test_a_namespace_that_is_no_name_of_a_folder_is_refused(line, namespace, run, state):
+@pytest.mark.usefixtures("state")
+def test_a_namespace_that_is_no_name_of_a_folder_is_refused(line, namespace, run):
     code, _, err = run(*line, "--namespace", namespace)
     assert code == 2
     assert "is not a namespace" in err
