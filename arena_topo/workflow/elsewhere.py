@@ -13,9 +13,18 @@ from arena_topo.errors import UsageError
 from arena_topo.job import MPIJob, PodShape
 from arena_topo.manifests.annotations import parse_map
 from arena_topo.manifests.versions import ApiVersion
-from arena_topo.solver import Assignment, Placement, Proof, Reason, Request, gang
-from arena_topo.solver.classes import Index, refused, room
-from arena_topo.solver.valuing import shared_level, worth
+from arena_topo.solver import (
+    Assignment,
+    Objective,
+    Placement,
+    Proof,
+    Reason,
+    Request,
+    Solver,
+    gang,
+)
+from arena_topo.solver.classes import refused, room
+from arena_topo.solver.valuing import shared_level
 from arena_topo.topology import Cluster, GPUSet, Node, NodeName, count, gpu_set, members, natural
 from arena_topo.workflow import planning, shape
 
@@ -66,7 +75,7 @@ def named(
             most = len(nodes[name].machine.gpus)
             raise _wrong(f"{many} workers of {job.gpus} GPUs on {name}, which has {most} GPUs")
     request = planning.request_of(job, cluster, backend, api=api)
-    value = worth(seats, job.gpus, cluster, joined=request.joined, wire=request.wire)
+    value = Solver(cluster).value(seats, gpus=job.gpus, joined=request.joined, wire=request.wire)
     used = [nodes[name] for name in dict.fromkeys(name for name, _gpus in seats)]
     placement = Placement(
         assignments=tuple(
@@ -187,19 +196,21 @@ def next_best(
     Each row is the best that uses no node of the rows above it. Where too little room is left, it
     is the best that leaves out one node more than the row above.
     """
-    index = Index(cluster)
+    solver = Solver(cluster)
     found = [first]
     left_out: dict[NodeName, Reason] = dict(request.excluded)
     while len(found) < rows:
         above = found[-1].nodes
-        ways = [above] if len(above) == 1 else [above, *((name,) for name in _unlike(above, index))]
-        best: tuple[gang.Worth, Placement, dict[NodeName, Reason]] | None = None
+        ways = (
+            [above] if len(above) == 1 else [above, *((name,) for name in _unlike(above, cluster))]
+        )
+        best: tuple[Objective, Placement, dict[NodeName, Reason]] | None = None
         for names in ways:
             without = left_out | dict.fromkeys(names, Reason.BUSY)
             asked = replace(request, excluded=without)
-            other = gang.best(asked, index)
+            other = solver.best(asked)
             if other is not None and (best is None or other.worth < best[0]):
-                best = other.worth, gang.placement(asked, index, other), without
+                best = other.worth, gang.placement(asked, solver.index, other), without
             if best is not None and names is above:
                 break
         if best is None:
@@ -209,9 +220,9 @@ def next_best(
     return tuple(found)
 
 
-def _unlike(names: Sequence[NodeName], index: Index) -> list[NodeName]:
+def _unlike(names: Sequence[NodeName], cluster: Cluster) -> list[NodeName]:
     """One of each kind of these nodes, as leaving out another of its kind gives the same."""
-    nodes = {node.name: node for node in index.cluster.nodes}
+    nodes = {node.name: node for node in cluster.nodes}
     kinds = {
         (nodes[name].machine.configuration, nodes[name].free, nodes[name].domains): name
         for name in reversed(names)

@@ -48,8 +48,7 @@ from arena_topo.backends.local.processes import Process
 from arena_topo.backends.private import require_private
 from arena_topo.errors import ArenaError, NotFound, UsageError
 from arena_topo.manifests import Forecast, Guarantee, Manifest
-from arena_topo.solver import Request
-from arena_topo.solver.gang import BEYOND, NODE_TIER
+from arena_topo.solver import BEYOND, NODE_TIER, Request
 
 FORMAT = 1
 """The version of the files; a reader refuses those of a later one."""
