@@ -55,7 +55,7 @@ class _Mode:
         return Mode.parse(text)
 
 
-_Refresh = Annotated[
+RefreshFlag = Annotated[
     bool,
     Flag(help="Go on showing it, every two seconds.", short="-r", panel=PANEL),
 ]
@@ -105,13 +105,13 @@ def top_node(
     everywhere: Globals,
     *,
     names: Annotated[list[str], typer.Argument(metavar="[NODE...]", show_default=False), NODES],
-    refresh: _Refresh = False,
+    refresh: RefreshFlag = False,
     output_format: PlanFormatFlag = PlanFormat.WIDE,
 ) -> None:
     """Show the nodes: their GPUs, who has which, and what the free ones are good for."""
     _check(what, refresh=refresh)
     described = network(what.fabric, what.state)
-    backend = None if what.state else _opened(everywhere, refresh=refresh, fabric=described)
+    backend = None if what.state else opened(everywhere, refresh=refresh, fabric=described)
 
     def look() -> Overview:
         from arena_topo.workflow import overview  # noqa: PLC0415 - only to look at nodes
@@ -131,18 +131,18 @@ def top_node(
     def screen(sight: Overview, width: int | None, rows: int | None = None) -> str:
         return _nodes_screen(sight, what, named=bool(names), width=width, rows=rows)
 
-    heard = _once(set())
+    heard = once(set())
     first = look()
     tell(first.found.cluster.notes)
     if output_format is PlanFormat.WIDE and not what.frag and first.found.cluster.emulated:
         say(output.EMULATED)
     if refresh:
         value = partial(_nodes_value, what=what)
-        _refresh(first, look, screen, value, output_format, limit=everywhere.timeout)
+        renew(first, look, screen, value, output_format, limit=everywhere.timeout)
     elif output_format is PlanFormat.WIDE:
         display(screen(first, wrapped(sys.stdout)))
     else:
-        show(_arenas(_nodes_value(first, what), output_format))
+        show(arenas(_nodes_value(first, what), output_format))
     if backend is not None:
         remembering.nodes(backend, first.found.cluster)
 
@@ -227,14 +227,14 @@ def top_job(
             completes="instances",
         ),
     ] = "",
-    refresh: _Refresh = False,
+    refresh: RefreshFlag = False,
     output_format: PlanFormatFlag = PlanFormat.WIDE,
 ) -> None:
     """Show the jobs by the GPUs that they ask for; with a job, what its GPUs do."""
     _check_job(name, all_namespaces=all_namespaces, instance=instance, refresh=refresh)
-    backend = _opened(everywhere, refresh=refresh)
+    backend = opened(everywhere, refresh=refresh)
     namespace = namespace_of(everywhere, backend)
-    heard = _once(set())
+    heard = once(set())
 
     def look() -> tuple[SeenJob, ...]:
         if name:
@@ -266,11 +266,11 @@ def top_job(
     if emulated and output_format is PlanFormat.WIDE:
         say(output.EMULATED)
     if refresh:
-        _refresh(first, look, screen, _jobs_value, output_format, limit=everywhere.timeout)
+        renew(first, look, screen, _jobs_value, output_format, limit=everywhere.timeout)
     elif output_format is PlanFormat.WIDE:
         display(screen(first, wrapped(sys.stdout)))
     else:
-        show(_arenas(_jobs_value(first), output_format))
+        show(arenas(_jobs_value(first), output_format))
 
 
 def _check_job(name: str, *, all_namespaces: bool, instance: str, refresh: bool) -> None:
@@ -321,14 +321,14 @@ def _jobs_value(seen: tuple[SeenJob, ...]) -> list[dict[str, Any]]:
 # ---------------------------------------------------------------- again and again
 
 
-def _opened(everywhere: Globals, *, refresh: bool, fabric: FabricFile | None = None) -> Backend:
+def opened(everywhere: Globals, *, refresh: bool, fabric: FabricFile | None = None) -> Backend:
     """The engine; with `refresh` each look has patience of its own, and all have `--timeout`."""
     backend = engine(replace(everywhere, timeout=None) if refresh else everywhere, fabric=fabric)
     stopping.limit(everywhere.timeout)
     return backend
 
 
-def _refresh(
+def renew(
     first: Any,
     look: Callable[[], Any],
     screen: Callable[[Any, int | None, int | None], str],
@@ -367,7 +367,7 @@ def _refresh(
     )
 
 
-def _once(said: set[str]) -> Callable[[str], None]:
+def once(said: set[str]) -> Callable[[str], None]:
     """Say each thing one time only."""
 
     def heard(text: str) -> None:
@@ -378,7 +378,7 @@ def _once(said: set[str]) -> Callable[[str], None]:
     return heard
 
 
-def _arenas(value: dict[str, Any] | list[dict[str, Any]], output_format: PlanFormat) -> str:
+def arenas(value: dict[str, Any] | list[dict[str, Any]], output_format: PlanFormat) -> str:
     """Arena's JSON has no newline at its end, and some keys of jobs are other words in YAML."""
     if output_format is PlanFormat.JSON:
         return output.to_json(value)

@@ -277,7 +277,7 @@ def _instances(status: JobStatus, now: float) -> str:
             one.name,
             one.status,
             duration(age_of(one, now)),
-            _truth(one.chief),
+            truth(one.chief),
             str(one.gpus),
             place_of(one, one.node),
         )
@@ -600,7 +600,7 @@ def job_lines(
 def machines(presets: Iterable[tuple[str, Machine]]) -> str:
     """One line for each machine: its GPUs and the links between them."""
     rows = [
-        (name, str(len(one.gpus)), one.model or NOTHING, _links(one), _truth(one.nvswitch))
+        (name, str(len(one.gpus)), one.model or NOTHING, _links(one), truth(one.nvswitch))
         for name, one in presets
     ]
     return align(table(("NAME", "GPUS", "MODEL", "LINKS", "NVSWITCH"), rows))
@@ -685,5 +685,5 @@ def place_of(one: Instance, place: str | None) -> str:
     return NOTHING if one.pending or not place else place
 
 
-def _truth(value: bool) -> str:  # noqa: FBT001 - the value is what is printed
+def truth(value: bool) -> str:  # noqa: FBT001 - the value is what is printed
     return "true" if value else "false"
