@@ -21,7 +21,7 @@ from worlds import kubernetes_world, living_world, local_world
 
 import arena_topo
 from arena_topo import MPIJob, Options, Standing, values
-from arena_topo.backends.kubernetes.engine import KubernetesBackend
+from arena_topo.engines.kubernetes.engine import KubernetesBackend
 
 HERE = Options(backend="local", emulate="dgx-1-v100:2")
 GANG = {"gputopology": True, "gang": True, "workers": 2, "gpus": 4}
