@@ -102,7 +102,7 @@ LOADS = {
     "wait placed --for=running": SERVER,
     "replan placed": PLACING,
     "top node": OBSERVING,
-    "top job": OBSERVING,
+    "top job": SERVER,
     "topology presets": BARE,
     "topology show": OBSERVING,
     "topology show dgx-1-v100": SERVER,
