@@ -286,8 +286,8 @@ def test_plans_machines_and_networks_are_drawn(local, run):
     with pytest.raises(arena_topo.Unplaceable):
         arena_topo.picture(arena_topo.plan(gang("a", workers=9, gpus=8), options=HERE))
     with pytest.raises(arena_topo.UsageError, match="no placement of a to draw") as refused:
-        arena_topo.picture(arena_topo.plan(gang("a", gputopology=False), options=HERE))
-    assert refused.value.hint == "add --gputopology"
+        arena_topo.picture(arena_topo.plan(gang("a", gpus=0, gputopology=False), options=HERE))
+    assert refused.value.hint == "add --gpus N"
     with pytest.raises(TypeError, match="no picture can be made of a str"):
         arena_topo.picture("a")  # type: ignore[arg-type]
 
