@@ -307,8 +307,9 @@ def of_the_package(hint: object) -> set[type]:
 
 
 def test_every_type_that_is_found_inside_a_value_has_a_public_name():
+    folders = {"topology", "manifests", "gang", "reasons", "admin", "nodes"}
     for one in pkgutil.walk_packages(arena_topo.__path__, "arena_topo."):
-        if one.name.partition(".")[2].partition(".")[0] in {"topology", "manifests", "workflow"}:
+        if one.name.partition(".")[2].partition(".")[0] in folders:
             importlib.import_module(one.name)
     known = {
         name: kind
