@@ -1,6 +1,6 @@
 """Submit MPI training jobs with arena's commands, each worker placed on the best-linked GPUs.
 
-What a program needs is here: `submit`, `plan`, `get` and the other verbs (`arena_topo.api`), the
+What a program needs is here: `submit`, `plan`, `get` and the other verbs (`arena_topo.client`), the
 values they take and return, and what they raise. It is loaded when it is asked for, as the command
 line does this import each time that somebody presses TAB.
 """
@@ -9,7 +9,10 @@ __version__ = "0.1.0"
 
 TYPE_CHECKING = False  # as in `typing`, whose import would take longer than all of this
 if TYPE_CHECKING:
-    from arena_topo.api import (
+    from arena_topo.admin.checks import Report
+    from arena_topo.admin.inspection import Inspection
+    from arena_topo.as_json import LogLine, Logs
+    from arena_topo.client import (
         Tell,
         check,
         cluster,
@@ -34,7 +37,8 @@ if TYPE_CHECKING:
         wait,
         why,
     )
-    from arena_topo.backends import Event, Instance, JobStatus, Options, Phase
+    from arena_topo.engines import Event, Instance, JobStatus, Options, Phase
+    from arena_topo.engines.waiting import Ending, Goal, Standing
     from arena_topo.errors import (
         AccessDenied,
         AlreadyExists,
@@ -50,6 +54,10 @@ if TYPE_CHECKING:
         UnreadableTopology,
         UsageError,
     )
+    from arena_topo.gang.comparison import Proposal
+    from arena_topo.gang.restarting import NotNow
+    from arena_topo.gang.submission import Submitted
+    from arena_topo.gang.submitting import Exists
     from arena_topo.job import (
         BindingChoice,
         Claim,
@@ -70,22 +78,14 @@ if TYPE_CHECKING:
         SyncMode,
         Toleration,
     )
+    from arena_topo.jobs.filtering import Order
     from arena_topo.manifests import Forecast, Plan
     from arena_topo.manifests.versions import ApiVersion
-    from arena_topo.output.values import LogLine, Logs
+    from arena_topo.nodes.overview import Overview
+    from arena_topo.reasons.explanation import Explanation
+    from arena_topo.reasons.viewing import SeenJob
     from arena_topo.solver import Placement, Unplaceable, Verdict
     from arena_topo.topology import Cluster, Machine
-    from arena_topo.workflow.checks import Report
-    from arena_topo.workflow.comparison import Proposal
-    from arena_topo.workflow.inspection import Inspection
-    from arena_topo.workflow.listing import Order
-    from arena_topo.workflow.overview import Overview
-    from arena_topo.workflow.restarting import NotNow
-    from arena_topo.workflow.submission import Submitted
-    from arena_topo.workflow.submitting import Exists
-    from arena_topo.workflow.viewing import SeenJob
-    from arena_topo.workflow.waiting import Ending, Goal, Standing
-    from arena_topo.workflow.why import Explanation
 
 __all__ = [
     "AccessDenied",
@@ -173,30 +173,31 @@ __all__ = [
     "why",
 ]
 
-# What is not of `api`, by the module that it comes from.
+# What is not of `client`, by the module that it comes from.
 _HOMES = {
-    "backends": "Event Instance JobStatus Options Phase",
+    "admin.checks": "Report",
+    "admin.inspection": "Inspection",
+    "as_json": "LogLine Logs",
+    "engines": "Event Instance JobStatus Options Phase",
+    "engines.waiting": "Ending Goal Standing",
     "errors": "AccessDenied AlreadyExists ArenaError ClusterError InvalidJob InvalidValue"
-    " JobDeleted JobFailed NotFound NotPossible TimedOut UnreadableTopology UsageError",
+    " JobDeleted JobFailed NotFound NotPossible TimedOut UnreadableTopology"
+    " UsageError",
+    "gang.comparison": "Proposal",
+    "gang.restarting": "NotNow",
+    "gang.submission": "Submitted",
+    "gang.submitting": "Exists",
     "job": "BindingChoice Claim CleanPodPolicy ConfigFile Device Duration EnvVar HostPath"
-    " ImagePullPolicy KeyValue MPIImplementation MPIJob NodeLoss PlacementPolicy PodShape Quantity"
-    " SyncMode Toleration",
+    " ImagePullPolicy KeyValue MPIImplementation MPIJob NodeLoss PlacementPolicy"
+    " PodShape Quantity SyncMode Toleration",
+    "jobs.filtering": "Order",
     "manifests": "Forecast Plan",
     "manifests.versions": "ApiVersion",
-    "output.values": "LogLine Logs",
+    "nodes.overview": "Overview",
+    "reasons.explanation": "Explanation",
+    "reasons.viewing": "SeenJob",
     "solver": "Placement Unplaceable Verdict",
     "topology": "Cluster Machine",
-    "workflow.checks": "Report",
-    "workflow.comparison": "Proposal",
-    "workflow.inspection": "Inspection",
-    "workflow.listing": "Order",
-    "workflow.overview": "Overview",
-    "workflow.restarting": "NotNow",
-    "workflow.submission": "Submitted",
-    "workflow.submitting": "Exists",
-    "workflow.viewing": "SeenJob",
-    "workflow.waiting": "Ending Goal Standing",
-    "workflow.why": "Explanation",
 }
 
 if not TYPE_CHECKING:
@@ -206,7 +207,7 @@ if not TYPE_CHECKING:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from importlib import import_module  # noqa: PLC0415 - nothing is loaded before it is needed
 
-        room = next((room for room, names in _HOMES.items() if name in names.split()), "api")
+        room = next((room for room, names in _HOMES.items() if name in names.split()), "client")
         found = globals()[name] = getattr(import_module(f"{__name__}.{room}"), name)
         return found
 

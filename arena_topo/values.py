@@ -6,23 +6,23 @@ are called otherwise here: `SeenDevice` and `Baseline`.
 
 from __future__ import annotations
 
-from arena_topo.backends.kubernetes.facts import Denied
-from arena_topo.backends.metrics import GpuSample
-from arena_topo.backends.occupancy import NodePod, NodeStatus, Occupancy, Share
+from arena_topo.admin.checks import Finding, Outcome
 from arena_topo.bandwidth import Estimate, Limit, Regime, Wire
 from arena_topo.bandwidth.fitted import Factor
+from arena_topo.engines.kubernetes.facts import Denied
+from arena_topo.engines.metrics import GpuSample
+from arena_topo.engines.occupancy import NodePod, NodeStatus, Occupancy, Share
+from arena_topo.gang.comparison import Comparison
 from arena_topo.manifests import Binding, Guarantee
+from arena_topo.reasons.cases import Code, Diagnosis
+from arena_topo.reasons.drift import Device as SeenDevice
+from arena_topo.reasons.drift import Difference, Kind, Sight
+from arena_topo.reasons.explanation import Holder, Turn, Waiting
 from arena_topo.solver import Assignment, Policy, Proof, Reason, Refusal, Request
 from arena_topo.solver.unaware import Outcome as Baseline
 from arena_topo.topology import GPU, NIC, Knowledge, Link, LinkKind, Node, Taint, Tier
 from arena_topo.topology.fabricfile import FabricFile, Level, NodeNICs
 from arena_topo.topology.nics import NICs
-from arena_topo.workflow.cases import Code, Diagnosis
-from arena_topo.workflow.checks import Finding, Outcome
-from arena_topo.workflow.comparison import Comparison
-from arena_topo.workflow.drift import Device as SeenDevice
-from arena_topo.workflow.drift import Difference, Kind, Sight
-from arena_topo.workflow.why import Holder, Turn, Waiting
 
 __all__ = [
     "GPU",

@@ -8,9 +8,9 @@ from typing import Any
 
 from kube_objects import group, pod
 
-from arena_topo.backends import occupancy
-from arena_topo.backends.metrics import GpuSample
-from arena_topo.backends.occupancy import NodeStatus, Occupancy
+from arena_topo.engines import occupancy
+from arena_topo.engines.metrics import GpuSample
+from arena_topo.engines.occupancy import NodeStatus, Occupancy
 
 SCREENS = Path(__file__).parent / "screens"
 

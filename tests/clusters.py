@@ -26,8 +26,8 @@ from urllib.parse import urlencode
 from fake_api import FakeApi, kubeconfig
 from fake_cluster import FakeCluster
 
-from arena_topo.backends import Options
-from arena_topo.backends.kubernetes.connection import Connection
+from arena_topo.engines import Options
+from arena_topo.engines.kubernetes.connection import Connection
 
 VARIABLE = "ARENA_TOPO_TEST_KUBECONFIG"
 REAL = os.environ.get(VARIABLE)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from arena_topo.backends import observed
+from arena_topo.clusters import observed
 from arena_topo.topology import Cluster, Node, gpu_set, presets, published
 
 H100 = "NVIDIA H100 80GB HBM3"

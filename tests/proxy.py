@@ -22,8 +22,8 @@ from typing import Any
 from fake_api import kubeconfig
 from fake_store import STALE
 
-from arena_topo.backends import Options
-from arena_topo.backends.kubernetes.connection import Connection
+from arena_topo.engines import Options
+from arena_topo.engines.kubernetes.connection import Connection
 
 MODIFIED = (
     "the object has been modified; please apply your changes to the latest version and try again"

@@ -14,10 +14,10 @@ import os
 import sys
 from typing import Any
 
-from arena_topo import workflow
-from arena_topo.backends import Options
-from arena_topo.backends.kubernetes import engine as kubernetes
+from arena_topo.engines import Options
+from arena_topo.engines.kubernetes import engine as kubernetes
 from arena_topo.errors import ArenaError
+from arena_topo.gang import submission
 from arena_topo.job import MPIJob
 
 SPACE = os.environ.get("SUBMITTING_NAMESPACE", "default")
@@ -39,7 +39,7 @@ def submitted(config: str, name: str, last: int | None = None) -> dict[str, Any]
         gang_timeout=60,
     )
     try:
-        done = workflow.submit(job, backend, namespace=SPACE)
+        done = submission.submit(job, backend, namespace=SPACE)
     except ArenaError as error:
         return {"name": name, "error": f"{error.message} ({error.why})"}
     return {"name": name, "waits": done.plan.waiting}

@@ -22,10 +22,10 @@ import pytest
 from fake_api import FakeApi, kubeconfig
 
 from arena_topo import cli
-from arena_topo.backends import Options
-from arena_topo.backends.kubernetes import connection as connections
-from arena_topo.backends.kubernetes import kubeconfig as files
-from arena_topo.backends.kubernetes.connection import Connection, configured
+from arena_topo.engines import Options
+from arena_topo.engines.kubernetes import connection as connections
+from arena_topo.engines.kubernetes import kubeconfig as files
+from arena_topo.engines.kubernetes.connection import Connection, configured
 from arena_topo.errors import AccessDenied, UsageError
 
 TLS = Path(__file__).parent / "tls"
@@ -432,8 +432,8 @@ def test_a_plugin_needs_no_kubernetes_package(api: FakeApi, tmp_path: Path):
     config = kubeconfig(tmp_path / "config", api.url, user=plugin(tmp_path, 'answer(token="t")'))
     code = f"""if True:
         import sys
-        from arena_topo.backends import Options
-        from arena_topo.backends.kubernetes.connection import Connection
+        from arena_topo.engines import Options
+        from arena_topo.engines.kubernetes.connection import Connection
         Connection(Options(kubeconfig={config!r})).get("/version")
         print("kubernetes" in sys.modules)
     """

@@ -19,14 +19,14 @@ from fake_api import FakeApi, kubeconfig
 from fake_kubelet import Kubelet, claim, container, plugin, pod
 
 from arena_topo import cli
-from arena_topo.backends import Options
-from arena_topo.backends.health import Watch
-from arena_topo.backends.kubernetes import connection
-from arena_topo.backends.kubernetes.connection import Connection
+from arena_topo.engines import Options
+from arena_topo.engines.kubernetes import connection
+from arena_topo.engines.kubernetes.connection import Connection
 from arena_topo.errors import AccessDenied, ArenaError, ClusterError, UsageError
+from arena_topo.nodes import agent
+from arena_topo.nodes.agent import Agent
+from arena_topo.nodes.health import Watch
 from arena_topo.topology import configmap, gpu_set, published
-from arena_topo.workflow import agent
-from arena_topo.workflow.agent import Agent
 
 NAME = "node-1-gpu-topology"
 SYSTEM = "arena-topo-system"

@@ -22,7 +22,7 @@ from kube_objects import (
     v1beta1,
 )
 
-from arena_topo.backends import observed
+from arena_topo.clusters import observed
 from arena_topo.topology import members
 
 FORMAT = {"arena-topo.io/format": "v1"}

@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from kube_objects import node
 
-from arena_topo.backends import observed
-from arena_topo.backends.queue import queued
+from arena_topo.clusters import observed
+from arena_topo.engines.queue import queued
 from arena_topo.errors import InvalidJob
 from arena_topo.job import (
     BindingChoice,

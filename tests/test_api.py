@@ -19,8 +19,8 @@ import pytest
 from worlds import kubernetes_world, living_world, local_world
 
 import arena_topo
-from arena_topo import MPIJob, Options, Phase, Verdict, api, errors
-from arena_topo.backends.kubernetes.engine import KubernetesBackend
+from arena_topo import MPIJob, Options, Phase, Verdict, client, errors
+from arena_topo.engines.kubernetes.engine import KubernetesBackend
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "python.md"
@@ -67,7 +67,7 @@ def test_what_the_package_exports_is_what_type_checkers_see_and_what_is_there():
     for name, module in seen.items():
         assert getattr(arena_topo, name) is getattr(import_module(module), name), name
     assert set(arena_topo.__all__) <= set(dir(arena_topo))
-    assert set(api.__all__) <= set(arena_topo.__all__)
+    assert set(client.__all__) <= set(arena_topo.__all__)
     with pytest.raises(AttributeError, match="no attribute 'submti'"):
         _ = arena_topo.submti  # type: ignore[attr-defined]
 
@@ -85,7 +85,7 @@ def test_importing_the_package_loads_nothing_else():
     script = (
         "import sys; before = set(sys.modules)\n"
         "import arena_topo; print(sorted(set(sys.modules) - before))\n"
-        "arena_topo.MPIJob; print('arena_topo.api' in sys.modules, 'typing' in sys.modules)"
+        "arena_topo.MPIJob; print('arena_topo.client' in sys.modules, 'typing' in sys.modules)"
     )
     done = subprocess.run(
         [sys.executable, "-S", "-c", script],

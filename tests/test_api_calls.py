@@ -21,7 +21,7 @@ from worlds import kubernetes_world, living_world, local_world
 
 import arena_topo
 from arena_topo import MPIJob, Options, Standing, values
-from arena_topo.backends.kubernetes.engine import KubernetesBackend
+from arena_topo.engines.kubernetes.engine import KubernetesBackend
 
 HERE = Options(backend="local", emulate="dgx-1-v100:2")
 GANG = {"gputopology": True, "gang": True, "workers": 2, "gpus": 4}
@@ -286,8 +286,8 @@ def test_plans_machines_and_networks_are_drawn(local, run):
     with pytest.raises(arena_topo.Unplaceable):
         arena_topo.picture(arena_topo.plan(gang("a", workers=9, gpus=8), options=HERE))
     with pytest.raises(arena_topo.UsageError, match="no placement of a to draw") as refused:
-        arena_topo.picture(arena_topo.plan(gang("a", gputopology=False), options=HERE))
-    assert refused.value.hint == "add --gputopology"
+        arena_topo.picture(arena_topo.plan(gang("a", gpus=0, gputopology=False), options=HERE))
+    assert refused.value.hint == "add --gpus N"
     with pytest.raises(TypeError, match="no picture can be made of a str"):
         arena_topo.picture("a")  # type: ignore[arg-type]
 
@@ -307,8 +307,9 @@ def of_the_package(hint: object) -> set[type]:
 
 
 def test_every_type_that_is_found_inside_a_value_has_a_public_name():
+    folders = {"topology", "manifests", "gang", "reasons", "admin", "nodes"}
     for one in pkgutil.walk_packages(arena_topo.__path__, "arena_topo."):
-        if one.name.partition(".")[2].partition(".")[0] in {"topology", "manifests", "workflow"}:
+        if one.name.partition(".")[2].partition(".")[0] in folders:
             importlib.import_module(one.name)
     known = {
         name: kind

@@ -14,10 +14,10 @@ from worlds import living_world, local_world
 
 import arena_topo
 from arena_topo import MPIJob, Options, errors
-from arena_topo.backends.kubernetes.engine import KubernetesBackend
+from arena_topo.engines.kubernetes.engine import KubernetesBackend
+from arena_topo.engines.opening import UnknownJob
+from arena_topo.joblogs.following import NoSuchJob
 from arena_topo.solver import Request, place
-from arena_topo.workflow.logs import NoSuchJob
-from arena_topo.workflow.opening import UnknownJob
 
 HERE = Options(backend="local", emulate="dgx-1-v100:2")
 GANG = {"gputopology": True, "gang": True, "workers": 2, "gpus": 4}

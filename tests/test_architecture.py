@@ -27,8 +27,8 @@ HEAVY = {
     *("ssl", "http.client", "logging", "asyncio", "concurrent.futures", "multiprocessing"),
     *("xml.etree.ElementTree", "tomllib", "sqlite3"),
     # Of ours, what places jobs, what writes them down, and what looks after all of them.
-    *("arena_topo.solver", "arena_topo.workflow.planning", "arena_topo.manifests.render"),
-    *("arena_topo.backends.observed", "arena_topo.controller", "arena_topo.api"),
+    *("arena_topo.solver", "arena_topo.gang.planning", "arena_topo.manifests.render"),
+    *("arena_topo.clusters.observed", "arena_topo.admin.controller", "arena_topo.client"),
 }
 """What no command loads that can do without it."""
 
@@ -72,11 +72,11 @@ BARE: set[str] = set()
 """What a command loads that asks nobody: nothing of all that."""
 SERVER = {"yaml", "urllib3", "ssl", "http.client", "logging"}
 """What asks a server: a kubeconfig is YAML."""
-OBSERVING = SERVER | {"arena_topo.backends.observed"}
+OBSERVING = SERVER | {"arena_topo.clusters.observed"}
 """What says which GPUs are free, and what they are good for."""
 PLACING = OBSERVING | {
     "arena_topo.solver",
-    "arena_topo.workflow.planning",
+    "arena_topo.gang.planning",
     "arena_topo.manifests.render",
 }
 SUBMITTING = PLACING | {"jinja2"}
@@ -92,7 +92,7 @@ LOADS = {
         SUBMITTING - SERVER | {"yaml"}
     ),
     "get placed": SERVER,
-    "why placed": PLACING - {"arena_topo.backends.observed"},
+    "why placed": PLACING - {"arena_topo.clusters.observed"},
     "list": SERVER,
     "list --backend=local": {"arena_topo.solver"},
     "logs placed": SERVER,
@@ -102,7 +102,7 @@ LOADS = {
     "wait placed --for=running": SERVER,
     "replan placed": PLACING,
     "top node": OBSERVING,
-    "top job": OBSERVING,
+    "top job": SERVER,
     "topology presets": BARE,
     "topology show": OBSERVING,
     "topology show dgx-1-v100": SERVER,
@@ -116,7 +116,7 @@ LOADS = {
     "nodes topology node-0 --dry-run": SERVER,
     "nodes default node-0 --dry-run": SERVER,
     "nodes list": SERVER,
-    "controller --once": PLACING | {"arena_topo.controller"},
+    "controller --once": PLACING | {"arena_topo.admin.controller"},
     "data list": SERVER,
     "whoami": SERVER,
     "config view": {"yaml"},

@@ -24,8 +24,8 @@ from test_access import Proxy
 from worlds import WORLDS, KubernetesWorld
 
 from arena_topo import cli
-from arena_topo.backends import Options
-from arena_topo.backends.kubernetes import engine, podattach
+from arena_topo.engines import Options
+from arena_topo.engines.kubernetes import engine, podattach
 from arena_topo.errors import ClusterError
 
 TLS = Path(__file__).parent / "tls"

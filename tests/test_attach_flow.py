@@ -16,7 +16,7 @@ from test_attach import TLS, WAIT, Place
 UNPINGED = """
 import sys
 from arena_topo import cli
-from arena_topo.backends.kubernetes import podattach
+from arena_topo.engines.kubernetes import podattach
 podattach.PING = 1e6
 sys.exit(cli.run(sys.argv[1:]))
 """

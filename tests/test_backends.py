@@ -13,8 +13,8 @@ import pytest
 from worlds import WORLDS, World
 
 from arena_topo import solver
-from arena_topo.backends import Backend, Phase
-from arena_topo.backends.logs import LogOptions
+from arena_topo.engines import Backend, Phase
+from arena_topo.engines.lines import LogOptions
 from arena_topo.errors import AlreadyExists, NotFound
 from arena_topo.manifests import Plan
 from arena_topo.manifests.versions import ApiVersion

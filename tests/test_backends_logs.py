@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from worlds import WORLDS, World
 
-from arena_topo.backends.logs import LONGEST, Following, Line, LogOptions, Notice, Source, Turn
+from arena_topo.engines.lines import LONGEST, Following, Line, LogOptions, Notice, Source, Turn
 
 FOLLOW = LogOptions(follow=True)
 PATIENCE = 30.0

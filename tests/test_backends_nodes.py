@@ -10,8 +10,8 @@ import pytest
 from worlds import WORLDS, World
 
 from arena_topo import solver
-from arena_topo.backends import Backend
-from arena_topo.backends.occupancy import Mode, NodeStatus
+from arena_topo.engines import Backend
+from arena_topo.engines.occupancy import Mode, NodeStatus
 from arena_topo.manifests import Plan
 from arena_topo.solver import Request
 from arena_topo.topology import count

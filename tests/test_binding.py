@@ -16,8 +16,8 @@ from fake_api import FakeApi, kubeconfig
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arena_topo.backends import Options
-from arena_topo.backends.kubernetes.connection import Connection
+from arena_topo.engines import Options
+from arena_topo.engines.kubernetes.connection import Connection
 from arena_topo.errors import ArenaError, ClusterError, InvalidJob
 from arena_topo.job import BindingChoice, MPIJob, PodShape, Quantity
 from arena_topo.manifests import Binding, Guarantee, Manifest, Mechanisms

@@ -10,17 +10,17 @@ import pytest
 from fake_api import FakeApi, kubeconfig
 from fake_resources import rfc3339
 
-from arena_topo import cli, output
-from arena_topo.backends import Instance, JobStatus, Phase
+from arena_topo import cli, layout
+from arena_topo.admin import view as shown
+from arena_topo.admin.checks import Finding, Outcome, Report
+from arena_topo.admin.inspection import Inspection
+from arena_topo.admin.inspection import Outcome as Seen
+from arena_topo.engines import Instance, JobStatus, Phase
+from arena_topo.engines.machines import publishing
 from arena_topo.manifests import Forecast, install
 from arena_topo.manifests.install import Installation
-from arena_topo.output import checks as shown
+from arena_topo.reasons.drift import Device, Sight
 from arena_topo.topology import TAINT, published
-from arena_topo.workflow.checks import Finding, Outcome, Report
-from arena_topo.workflow.drift import Device, Sight
-from arena_topo.workflow.inspection import Inspection
-from arena_topo.workflow.inspection import Outcome as Seen
-from arena_topo.workflow.machines import publishing
 
 SYSTEM = install.SYSTEM
 FIX = "arena-topo install --image IMAGE | kubectl apply -f -"
@@ -621,7 +621,7 @@ def test_other_gpus_are_a_fault_only_where_these_were_guaranteed():
 
 
 def test_an_inspection_as_json_has_the_uuids_whole():
-    value = json.loads(output.to_json(shown.inspection_value(inspected(SEEN[1]))))
+    value = json.loads(layout.to_json(shown.inspection_value(inspected(SEEN[1]))))
     assert value["workers"][0]["plannedUUIDs"] == ["GPU-00000001-a", "GPU-00000001-b"]
     assert value["workers"][0]["seen"][1] == {"index": 1, "name": "V100", "uuid": "GPU-00000009-b"}
     assert (value["passed"], value["workers"][0]["result"]) == (False, "differs")

@@ -11,13 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from arena_topo import cli, workflow
-from arena_topo.backends import Event, Instance, JobStatus, Phase
+from arena_topo import cli
+from arena_topo.engines import Event, Instance, JobStatus, Phase, opening, waiting
 from arena_topo.errors import AccessDenied, AlreadyExists, ClusterError, NotFound
 from arena_topo.manifests import Mechanisms
 from arena_topo.manifests.versions import ApiVersion
 from arena_topo.topology import Cluster, Node, NodeName, gpu_set, presets
-from arena_topo.workflow import waiting
 
 SCREENS = Path(__file__).parent / "screens"
 
@@ -154,7 +153,7 @@ class FakeBackend:
 def world(monkeypatch):
     """The program with its engine replaced by a cluster in memory, at five past seven."""
     fake = FakeBackend()
-    monkeypatch.setattr(workflow, "open_backend", lambda _options, **_more: fake)
+    monkeypatch.setattr(opening, "open_backend", lambda _options, **_more: fake)
     monkeypatch.setattr(time, "time", lambda: CREATED + 5)
     time.tzset()
     return fake

@@ -31,12 +31,12 @@ from fake_api import FakeApi, kubeconfig
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arena_topo import cli, completion, workflow
-from arena_topo.backends import Options
-from arena_topo.backends.kubernetes import kubeconfig as kubeconfigs
+from arena_topo import cli, completion
 from arena_topo.cli import settings as settings_files
 from arena_topo.cli.options import Globals, environment
 from arena_topo.completion import keeping, names, place, refresh
+from arena_topo.engines import Options, opening
+from arena_topo.engines.kubernetes import kubeconfig as kubeconfigs
 from arena_topo.topology import presets
 
 SITE = settings_files.SITE  # before any test has another one
@@ -142,7 +142,7 @@ def test_nodes_and_claims_are_offered_once_they_were_shown(cluster):
 
 @pytest.mark.usefixtures("nobody_asks")
 def test_who_calls_functions_leaves_no_names(cluster, tmp_path):
-    backend = workflow.open_backend(Options(kubeconfig=str(tmp_path / "config")))
+    backend = opening.open_backend(Options(kubeconfig=str(tmp_path / "config")))
     assert backend.jobs(None) == ()
     del cluster
     assert not folder().exists()
@@ -339,7 +339,7 @@ def test_the_engine_is_the_one_that_a_command_would_open(tmp_path_factory, data)
             "backend": said["backend"]
         }
         try:
-            assert line.engine == workflow.engine_of(Options(**options))
+            assert line.engine == opening.engine_of(Options(**options))
         except cli.UsageError:  # KUBECONFIG names nothing that is there
             assert line.engine == "kubernetes"
 
@@ -354,7 +354,7 @@ def test_a_pod_with_an_account_means_its_own_cluster(host, token, tmp_path, monk
         (tmp_path / "token").write_text(token)
     engine = "kubernetes" if host and token else "local"
     assert place.Line([], os.environ).engine == engine
-    assert workflow.engine_of(Options()) == engine
+    assert opening.engine_of(Options()) == engine
 
 
 def test_the_pods_of_two_clusters_are_not_mixed_up():

@@ -23,9 +23,9 @@ from urllib.parse import parse_qsl, urlsplit
 import pytest
 from fake_api import FakeApi, kubeconfig
 
-from arena_topo.backends import Options
-from arena_topo.backends.kubernetes import kubeconfig as files
-from arena_topo.backends.kubernetes.connection import PAGE, Connection, configured
+from arena_topo.engines import Options
+from arena_topo.engines.kubernetes import kubeconfig as files
+from arena_topo.engines.kubernetes.connection import PAGE, Connection, configured
 from arena_topo.errors import (
     AccessDenied,
     AlreadyExists,
@@ -322,8 +322,8 @@ def test_ordinary_credentials_never_import_the_kubernetes_package(api: FakeApi, 
     code = textwrap.dedent(
         f"""
         import sys
-        from arena_topo.backends import Options
-        from arena_topo.backends.kubernetes.connection import Connection
+        from arena_topo.engines import Options
+        from arena_topo.engines.kubernetes.connection import Connection
         Connection(Options(kubeconfig={config!r})).get("/version")
         print([name for name in sys.modules if name.split(".")[0] in ("kubernetes", "requests")])
         """
@@ -886,7 +886,7 @@ def test_a_server_that_never_wants_a_delay_is_not_asked_without_one_for_ever(api
 def test_within_a_deadline_passing_troubles_are_tried_for_as_long_as_it_lasts(
     api: FakeApi, connect, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("arena_topo.backends.kubernetes.connection._FIRST_DELAY", 0.0001)
+    monkeypatch.setattr("arena_topo.engines.kubernetes.connection._FIRST_DELAY", 0.0001)
     api.fail("/version", status=503, times=4)
     api.fail("/version", reset=True, times=4)
     api.fail("/version", status=429, retry_after=0, times=4)

@@ -14,21 +14,21 @@ import pytest
 from fake_api import FakeApi, kubeconfig
 from fake_cluster import FakeCluster
 
-from arena_topo import controller, workflow
-from arena_topo.backends import Options
-from arena_topo.backends.kubernetes import engine as kubernetes
-from arena_topo.backends.kubernetes.queue import LEASE, SYSTEM, KubernetesQueue
-from arena_topo.backends.kubernetes.upkeep import LEASE_DURATION, Lease
-from arena_topo.backends.local import engine as local
-from arena_topo.controller import LOST_AFTER, Controller
+from arena_topo.admin import controller
+from arena_topo.admin.controller import LOST_AFTER, Controller
+from arena_topo.engines import Options
+from arena_topo.engines.kubernetes import engine as kubernetes
+from arena_topo.engines.kubernetes.queue import LEASE, SYSTEM, KubernetesQueue
+from arena_topo.engines.kubernetes.upkeep import LEASE_DURATION, Lease
+from arena_topo.engines.local import engine as local
 from arena_topo.errors import ClusterError, NotPossible, UsageError
+from arena_topo.gang import gathering, submission
+from arena_topo.gang.starting import Starter
+from arena_topo.gang.submission import open_starter
 from arena_topo.job import CleanPodPolicy, ConfigFile, KeyValue, MPIJob, NodeLoss
 from arena_topo.manifests import GATE, MAP, PROPOSED, STATE, TRIES
 from arena_topo.manifests.annotations import recorded
 from arena_topo.topology import TAINT, presets, published
-from arena_topo.workflow import gathering, submission
-from arena_topo.workflow.starting import Starter
-from arena_topo.workflow.submission import open_starter
 
 
 class World:
@@ -78,7 +78,7 @@ class World:
             **more,
         )
         with self.cluster.running():
-            workflow.submit(job, self.backend, namespace="default")
+            submission.submit(job, self.backend, namespace="default")
 
     def rounds(self, count: int = 1) -> None:
         for _ in range(count):
@@ -196,7 +196,7 @@ def test_the_record_of_a_submitter_that_died_is_withdrawn_after_a_minute_and_its
     try:
         submission.Starter.start = lambda *_args, **_more: die()
         with pytest.raises(Died):
-            workflow.submit(job, here.backend, namespace="default")
+            submission.submit(job, here.backend, namespace="default")
     finally:
         submission.Starter.start = starter_resume
     assert starter.queue.read().job("default", "left").state == "placed"
@@ -412,7 +412,7 @@ def test_an_image_that_does_not_exist_gives_the_gpus_back_and_is_tried_three_tim
         together = submission.brought_together
         try:
             submission.brought_together = lambda _starter, _job, outcome, **_more: outcome
-            workflow.submit(job, here.backend, namespace="default")
+            submission.submit(job, here.backend, namespace="default")
         finally:
             submission.brought_together = together
     for _ in range(12):

@@ -8,17 +8,17 @@ from typing import Never
 
 from test_controller import World, world
 
-from arena_topo import controller
-from arena_topo.backends.kubernetes.queue import LEASE, SYSTEM
-from arena_topo.backends.kubernetes.upkeep import LEASE_DURATION
-from arena_topo.controller import MOST_STARTS, PERIOD, RENEWAL
+from arena_topo.admin import controller
+from arena_topo.admin.controller import MOST_STARTS, PERIOD, RENEWAL
+from arena_topo.engines.kubernetes.queue import LEASE, SYSTEM
+from arena_topo.engines.kubernetes.upkeep import LEASE_DURATION
+from arena_topo.gang import gathering
+from arena_topo.gang.starting import Starter
+from arena_topo.gang.submission import open_starter
 from arena_topo.job import MPIJob
 from arena_topo.manifests import MAP, STATE, pinning
 from arena_topo.solver import Placement
 from arena_topo.topology import Cluster
-from arena_topo.workflow import gathering
-from arena_topo.workflow.starting import Starter
-from arena_topo.workflow.submission import open_starter
 
 __all__ = ["world"]
 """The fixture."""

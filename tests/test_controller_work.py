@@ -8,7 +8,7 @@ import pytest
 from fake_api import FakeApi
 from test_controller import World, world
 
-from arena_topo.controller import REASON_PERIOD
+from arena_topo.admin.controller import REASON_PERIOD
 from arena_topo.job import MPIJob
 from arena_topo.solver import Placement
 from arena_topo.topology import Cluster

@@ -12,7 +12,7 @@ from fake_api import FakeApi, kubeconfig, rfc3339
 from worlds import WORLDS
 
 from arena_topo import cli
-from arena_topo.backends.volume import Volume
+from arena_topo.engines.volume import Volume
 
 
 def claim(name: str, namespace: str = "default", phase: str = "Bound", **more: Any) -> dict:

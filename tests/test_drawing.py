@@ -18,7 +18,7 @@ from cube_mesh import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arena_topo.output import drawing
+from arena_topo.drawing import text as drawing
 from arena_topo.topology import (
     GPU,
     NIC,

@@ -22,16 +22,16 @@ from fake_api import FakeApi, kubeconfig
 from job_shapes import CREATED, NOW, RUNNING, T0, at, launcher, mpijob, ours, runs, worker
 
 from arena_topo import cli
-from arena_topo.backends import Instance, JobStatus, Options, Phase
-from arena_topo.backends.kubernetes import engine as kubernetes
-from arena_topo.backends.kubernetes import podexec
-from arena_topo.backends.kubernetes.connection import Connection
-from arena_topo.backends.kubernetes.podexec import Done
-from arena_topo.backends.kubernetes.seen import Given, Sightings
+from arena_topo.engines import Instance, JobStatus, Options, Phase
+from arena_topo.engines.kubernetes import engine as kubernetes
+from arena_topo.engines.kubernetes import podexec
+from arena_topo.engines.kubernetes.connection import Connection
+from arena_topo.engines.kubernetes.podexec import Done
+from arena_topo.engines.kubernetes.seen import Given, Sightings
 from arena_topo.errors import AccessDenied, ClusterError, NotFound, TimedOut
 from arena_topo.manifests import Forecast
-from arena_topo.workflow import drift
-from arena_topo.workflow.drift import Device, Kind, compare, listed
+from arena_topo.reasons import drift
+from arena_topo.reasons.drift import Device, Kind, compare, listed
 
 PLAN = ((0, "a", (0, 3)), (1, "a", (1, 2)), (2, "b", (0, 3)), (3, "b", (1, 2)))
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kube_objects import bare, claim, resource_slice
 
-from arena_topo.backends import dump, observed
+from arena_topo.clusters import dump, observed
 from arena_topo.errors import UsageError
 from arena_topo.topology import members
 

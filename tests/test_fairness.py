@@ -10,23 +10,16 @@ from typing import Any
 import pytest
 from cube_mesh import HGX, V100, cluster, node
 
-from arena_topo.backends.queue import (
-    MOST_TRIES,
-    QueuedJob,
-    Snapshot,
-    moment,
-    queued,
-    suspender,
-    written,
-)
+from arena_topo.clusters.queues import suspender
+from arena_topo.engines.queue import MOST_TRIES, QueuedJob, Snapshot, moment, queued, written
 from arena_topo.errors import InvalidJob
+from arena_topo.gang import fairness
+from arena_topo.gang.planning import fit
 from arena_topo.job import MPIJob, Quantity
 from arena_topo.manifests import FORMAT, MAP, RECORDED, REQUEST, STATE, TRIES, render
 from arena_topo.manifests.annotations import job_of, requested
 from arena_topo.manifests.versions import ApiVersion
 from arena_topo.topology import Cluster, GPUSet, count
-from arena_topo.workflow import fairness
-from arena_topo.workflow.planning import fit
 
 NOW = 1_900_000_000.0
 

@@ -14,9 +14,9 @@ from fake_api import FakeApi, kubeconfig
 from fake_cluster import FakeCluster
 
 from arena_topo import cli
-from arena_topo.backends import Options
-from arena_topo.backends.kubernetes import connection
-from arena_topo.backends.kubernetes.engine import open_backend
+from arena_topo.engines import Options
+from arena_topo.engines.kubernetes import connection
+from arena_topo.engines.kubernetes.engine import open_backend
 from arena_topo.errors import TimedOut
 
 JOB = ("--name", "a", "--image", "i", "--workers", "2", "--gpus", "2", "--gputopology", "mpirun x")

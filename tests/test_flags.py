@@ -7,16 +7,18 @@ from typing import Any, get_type_hints
 
 import pytest
 
-from arena_topo import cli, workflow
-from arena_topo.backends import JobStatus, Phase
+from arena_topo import cli
 from arena_topo.cli.commands import ALIASES, ArenaCommand, ArenaGroup, JobCommand
 from arena_topo.cli.options import Globals, Seconds
 from arena_topo.cli.root import tree
+from arena_topo.engines import JobStatus, Phase
 from arena_topo.flag import Flag, spelling
+from arena_topo.gang import submission
+from arena_topo.gang.submission import Submitted
 from arena_topo.job import Duration, MPIJob
+from arena_topo.joblogs import following
 from arena_topo.manifests import Plan
 from arena_topo.manifests.versions import ApiVersion
-from arena_topo.workflow import Submitted, logs
 
 CASES = json.loads((Path(__file__).parent / "pflag_cases.json").read_text(encoding="utf-8"))[
     "cases"
@@ -86,10 +88,10 @@ def hear(monkeypatch, capfd):
         return NoLines()
 
     for module in ("logs", "submit"):
-        monkeypatch.setattr(f"arena_topo.cli.{module}.engine", engine)
-    monkeypatch.setattr(workflow, "submit", submit)
+        monkeypatch.setattr(f"arena_topo.jobs.{module}.engine", engine)
+    monkeypatch.setattr(submission, "submit", submit)
     for way in ("copied", "show"):
-        monkeypatch.setattr(logs, way, log)
+        monkeypatch.setattr(following, way, log)
     for variable in ("ARENA_GANG", "ARENA_NAMESPACE", "ARENA_TOPO_NAMESPACE"):
         monkeypatch.delenv(variable, raising=False)
 

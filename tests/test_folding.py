@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arena_topo.backends.logs import Line, Source
-from arena_topo.workflow import folding
-from arena_topo.workflow.folding import HELD, WINDOW, Fold
-from arena_topo.workflow.speakers import Entry, Speaker
+from arena_topo.engines.lines import Line, Source
+from arena_topo.joblogs import folding
+from arena_topo.joblogs.folding import HELD, WINDOW, Fold
+from arena_topo.joblogs.speakers import Entry, Speaker
 
 SECOND = 1_000_000_000
 

@@ -15,7 +15,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from arena_topo.bandwidth import Wire
-from arena_topo.output import fragmentation as screen
+from arena_topo.nodes import fragmentation
+from arena_topo.nodes import fragmentation_view as screen
+from arena_topo.nodes.fragmentation import Alike, Gang, Kind, certain, disjoint, look
 from arena_topo.solver import Request
 from arena_topo.solver.classes import Index
 from arena_topo.solver.gang import best
@@ -33,8 +35,6 @@ from arena_topo.topology import (
     gpu_set,
     members,
 )
-from arena_topo.workflow import fragmentation
-from arena_topo.workflow.fragmentation import Alike, Gang, Kind, certain, disjoint, look
 
 HERE = Path(__file__).parent
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from arena_topo.backends.queue import written
+from arena_topo.engines.queue import written
+from arena_topo.gang import gathering
+from arena_topo.gang.gathering import Fate, Patience, standing
 from arena_topo.manifests import GATE, MAP, PROPOSED
-from arena_topo.workflow import gathering
-from arena_topo.workflow.gathering import Fate, Patience, standing
 
 NOW = 1_900_000_000.0
 JOB = {

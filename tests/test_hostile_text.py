@@ -19,12 +19,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kube_objects import bare, device, resource_slice
 
-from arena_topo import cli, output
-from arena_topo.cli import options, terminal
+from arena_topo import cli, layout
+from arena_topo.cli import live, options, terminal
 from arena_topo.errors import ArenaError
 from arena_topo.escaping import LogText, brief, escaped, log_line, one_line, ordinary
 from arena_topo.manifests.serialize import to_json, to_yaml
-from arena_topo.output import live
 from arena_topo.topology import presets, published
 
 EVIL = (
@@ -452,7 +451,7 @@ def test_ordinary_text_is_not_touched():
 
 @given(st.dictionaries(anything, anything | st.lists(anything, max_size=3), max_size=3))
 def test_documents_mean_what_they_meant_and_no_terminal_obeys_them(value: dict[str, Any]):
-    written = output.to_json(value)
+    written = layout.to_json(value)
     assert OBEYED.search(written) is None
     assert json.loads(written) == value
     assert json.loads(to_json([value])) == value
@@ -463,7 +462,7 @@ visible = st.text(st.characters(exclude_categories=("Cs",)), max_size=30)
 
 @given(st.dictionaries(visible, visible, max_size=3))
 def test_yaml_means_what_it_meant_and_no_terminal_obeys_it(value: dict[str, str]):
-    for written in (output.to_yaml(value), to_yaml([value])):
+    for written in (layout.to_yaml(value), to_yaml([value])):
         assert OBEYED.search(written) is None
         assert yaml.safe_load(written) == value
 
@@ -471,7 +470,7 @@ def test_yaml_means_what_it_meant_and_no_terminal_obeys_it(value: dict[str, str]
 def test_an_error_is_four_lines_at_most():
     error = ArenaError(f"what{EVIL}", why=f"why{EVIL}", hint=f"hint{EVIL}")
     error.notes = (f"note{EVIL}",)
-    starts = [line[:8] for line in output.complaint(error).splitlines()]
+    starts = [line[:8] for line in layout.complaint(error).splitlines()]
     assert starts == ["note: no", "error: w", "  why:  ", "  try:  "]
 
 

@@ -13,7 +13,9 @@ import yaml
 from fake_api import FakeApi, kubeconfig
 
 from arena_topo import cli
+from arena_topo.admin.install import dependents, owned
 from arena_topo.cli import root
+from arena_topo.engines import heartbeat
 from arena_topo.errors import UsageError
 from arena_topo.manifests import (
     CLAIMS,
@@ -31,8 +33,6 @@ from arena_topo.manifests import (
 from arena_topo.manifests.install import Installation
 from arena_topo.manifests.serialize import object_name
 from arena_topo.topology import TAINT, nodelabels, published
-from arena_topo.workflow import heartbeat
-from arena_topo.workflow.install import dependents, owned
 
 ROOT = Path(__file__).parents[1]
 GOLDENS = Path(__file__).parent / "install"

@@ -57,7 +57,12 @@ def test_an_interrupted_wait_for_gpus_says_who_starts_the_job(full):
     )
 
 
-MOMENTS = ("typer", "arena_topo.backends", "arena_topo.cli.topology", "arena_topo.topology.presets")
+MOMENTS = (
+    "typer",
+    "arena_topo.engines",
+    "arena_topo.nodes.topology",
+    "arena_topo.topology.presets",
+)
 """Modules that are loaded early, in the middle, last, and by the command itself."""
 
 

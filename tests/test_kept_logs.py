@@ -19,13 +19,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arena_topo.backends import JobStatus, Options, Phase
-from arena_topo.backends.kept import AGE, SWITCH, Archive, Kept, open_archive
-from arena_topo.backends.logs import Line, LogOptions, Source
+from arena_topo.engines import JobStatus, Options, Phase
+from arena_topo.engines.archive import AGE, SWITCH, Archive, Kept, open_archive
+from arena_topo.engines.lines import Line, LogOptions, Source
+from arena_topo.engines.opening import open_backend
 from arena_topo.errors import ArenaError, UsageError
-from arena_topo.workflow import open_backend, telling
-from arena_topo.workflow.saving import Saved, Saving
-from arena_topo.workflow.speakers import Voices
+from arena_topo.joblogs import telling
+from arena_topo.joblogs.saving import Saved, Saving
+from arena_topo.joblogs.speakers import Voices
 
 SERVER = "https://10.0.0.1:6443"
 JOB = JobStatus(uid="u1", name="train", namespace="team", phase=Phase.RUNNING, created=100.0)

@@ -8,9 +8,9 @@ import grpc
 import pytest
 from fake_kubelet import Kubelet, claim, container, plugin, pod, text, varint
 
-from arena_topo.backends import kubelet
-from arena_topo.backends.kubelet import Device, Holder, PodResources
 from arena_topo.errors import ArenaError
+from arena_topo.nodes import kubelet
+from arena_topo.nodes.kubelet import Device, Holder, PodResources
 
 
 @pytest.fixture

@@ -14,11 +14,11 @@ import pytest
 from fake_api import FakeApi, kubeconfig, rfc3339
 from fake_operator import FakeOperator
 
-from arena_topo.backends import Options, Phase
-from arena_topo.backends.kubernetes import engine as kubernetes
-from arena_topo.backends.kubernetes import podlog
-from arena_topo.backends.kubernetes.engine import KubernetesBackend
-from arena_topo.backends.logs import LogOptions
+from arena_topo.engines import Options, Phase
+from arena_topo.engines.kubernetes import engine as kubernetes
+from arena_topo.engines.kubernetes import podlog
+from arena_topo.engines.kubernetes.engine import KubernetesBackend
+from arena_topo.engines.lines import LogOptions
 from arena_topo.errors import (
     AccessDenied,
     AlreadyExists,

@@ -13,10 +13,10 @@ import pytest
 from prompt import relabelled
 from worlds import WORLDS, planned
 
-from arena_topo.backends import JobStatus, Phase
-from arena_topo.backends.selectors import LabelSelector
+from arena_topo.clusters.selectors import LabelSelector
+from arena_topo.engines import JobStatus, Phase
 from arena_topo.job import KeyValue
-from arena_topo.workflow.listing import Order, listed
+from arena_topo.jobs.filtering import Order, listed
 
 HEADER = "NAME  STATUS  TRAINER  DURATION  GPU(Requested)  GPU(Allocated)  NODE\n"
 

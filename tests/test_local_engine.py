@@ -17,9 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from arena_topo.backends import JobStatus, LogOptions, Options, Phase
-from arena_topo.backends.local import ledger, processes, seating
-from arena_topo.backends.local.engine import LocalBackend, open_backend, search_path
+from arena_topo.engines import JobStatus, LogOptions, Options, Phase
+from arena_topo.engines.local import ledger, processes, seating
+from arena_topo.engines.local.engine import LocalBackend, open_backend, search_path
 from arena_topo.errors import AlreadyExists, ArenaError, NotFound, UsageError
 from arena_topo.examples import allreduce
 from arena_topo.job import Claim, Duration, EnvVar, MPIImplementation, MPIJob, Quantity
@@ -624,8 +624,8 @@ SUBMITTER = """
 import sys
 sys.path.insert(0, sys.argv[1])
 import test_local_engine as here
-from arena_topo.backends import Options
-from arena_topo.backends.local.engine import open_backend
+from arena_topo.engines import Options
+from arena_topo.engines.local.engine import open_backend
 here.submit(open_backend(Options(emulate="dgx-1-v100:2")), here.job("demo", "sleep 1; exit 3"))
 print("submitted", flush=True)
 input()
@@ -658,8 +658,8 @@ KILLED = """
 import os, signal, sys
 sys.path.insert(0, sys.argv[1])
 import test_local_engine as here
-from arena_topo.backends import Options
-from arena_topo.backends.local import engine, ledger
+from arena_topo.engines import Options
+from arena_topo.engines.local import engine, ledger
 
 def then_die(work):
     def done(*words, **more):
@@ -702,7 +702,7 @@ def test_a_job_is_run_by_its_own_supervisor_alone(engine, tmp_path):
     started(engine, "demo")
     eventually(lambda: Path("tries").exists())
     folder = tmp_path / "state/arena-topo/jobs/default/demo"
-    module = "arena_topo.backends.local.supervisor"
+    module = "arena_topo.engines.local.supervisor"
     subprocess.run([sys.executable, "-m", module, folder], check=True, timeout=PATIENCE)
     assert Path("tries").read_text() == "x\n"
 

@@ -16,14 +16,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_local_engine import PATIENCE, ended, engine, eventually, job, log, started, submit
 
-from arena_topo.backends import JobStatus, Phase
-from arena_topo.backends.kept import open_archive
-from arena_topo.backends.local import logfile
-from arena_topo.backends.local.engine import LocalBackend
-from arena_topo.backends.local.following import LocalFollowing
-from arena_topo.backends.local.ledger import Entry, PodRecord, Record, Submission
-from arena_topo.backends.local.logfile import RUNS, TIMES, Keeper, LogFile
-from arena_topo.backends.logs import Line, LogOptions, Notice, Turn
+from arena_topo.engines import JobStatus, Phase
+from arena_topo.engines.archive import open_archive
+from arena_topo.engines.lines import Line, LogOptions, Notice, Turn
+from arena_topo.engines.local import logfile
+from arena_topo.engines.local.engine import LocalBackend
+from arena_topo.engines.local.following import LocalFollowing
+from arena_topo.engines.local.ledger import Entry, PodRecord, Record, Submission
+from arena_topo.engines.local.logfile import RUNS, TIMES, Keeper, LogFile
 from arena_topo.errors import NotFound, UsageError
 from arena_topo.manifests import Forecast
 

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from arena_topo.backends import Options, Phase
-from arena_topo.backends.local import processes, seating
-from arena_topo.backends.local.engine import open_backend
+from arena_topo.engines import Options, Phase
+from arena_topo.engines.local import processes, seating
+from arena_topo.engines.local.engine import open_backend
 
 PATIENCE = 30.0
 DEEP = "[" * 100_000

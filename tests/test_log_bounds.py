@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from arena_topo.backends import JobStatus, Phase, kept
-from arena_topo.backends.kept import Archive
-from arena_topo.backends.logs import Line, Notice, Source, Turn
+from arena_topo.engines import JobStatus, Phase
+from arena_topo.engines import archive as kept
+from arena_topo.engines.archive import Archive
+from arena_topo.engines.lines import Line, Notice, Source, Turn
 from arena_topo.escaping import LogText, log_line
-from arena_topo.workflow import merging
-from arena_topo.workflow.flow import Flow
-from arena_topo.workflow.logs import Asked
+from arena_topo.joblogs import merging
+from arena_topo.joblogs.flow import Flow
+from arena_topo.joblogs.following import Asked
 
 JOB = JobStatus(uid="u1", name="train", namespace="team", phase=Phase.RUNNING, created=100.0)
 CHIEF = Source(pod="train-launcher", uid="p1", container="mpi", chief=True)
@@ -64,7 +65,7 @@ def test_what_is_held_of_many_workers_is_bounded_though_one_says_nothing(
 ):
     """64 workers of which one, and the launcher, hold up all the others; nothing is shown."""
     monkeypatch.setattr(merging, "MOST_LINES", 4000)
-    monkeypatch.setattr("arena_topo.workflow.folding.MOST", 2000)
+    monkeypatch.setattr("arena_topo.joblogs.folding.MOST", 2000)
     flow = Flow(Asked(everyone=True, fold=True), slots=1, total=WORKERS, patient=True)
     names = [(one, f"train-worker-{one}") for one in range(WORKERS)]
     workers = [Source(pod=name, uid=name, worker=one) for one, name in names]

@@ -12,9 +12,9 @@ from fake_operator import FakeOperator
 from test_backends_logs import FOLLOW, Reader, is_chief
 from test_log_streams import WORKER, opened, running, stamp
 
-from arena_topo.backends.kubernetes import following as followed
-from arena_topo.backends.kubernetes.engine import KubernetesBackend
-from arena_topo.backends.logs import LogOptions, Notice, Source, Turn
+from arena_topo.engines.kubernetes import following as followed
+from arena_topo.engines.kubernetes.engine import KubernetesBackend
+from arena_topo.engines.lines import LogOptions, Notice, Source, Turn
 
 
 @pytest.fixture

@@ -6,10 +6,10 @@ import re
 
 import pytest
 
-from arena_topo.backends.logs import LONGEST, Line, LogOptions, Notice, Source, Turn
-from arena_topo.workflow.flow import Flow
-from arena_topo.workflow.logs import Asked
-from arena_topo.workflow.merging import LAG, PATIENCE
+from arena_topo.engines.lines import LONGEST, Line, LogOptions, Notice, Source, Turn
+from arena_topo.joblogs.flow import Flow
+from arena_topo.joblogs.following import Asked
+from arena_topo.joblogs.merging import LAG, PATIENCE
 
 FOLLOW = LogOptions(follow=True)
 LAUNCHER = Source(pod="demo-launcher", uid="1", chief=True)

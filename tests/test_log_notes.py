@@ -11,19 +11,19 @@ import pytest
 from test_workflow_logs import FOLLOW, LAUNCHER, WORKER, Showing, course, ended, job, submit
 from worlds import WORLDS, KubernetesWorld, LivingWorld, World, living_world
 
-from arena_topo.backends import JobStatus, Phase
-from arena_topo.backends.kept import Archive
-from arena_topo.backends.logs import Line, LogOptions, Notice, Source, Turn
+from arena_topo.engines import JobStatus, Phase
+from arena_topo.engines.archive import Archive
+from arena_topo.engines.lines import Line, LogOptions, Notice, Source, Turn
+from arena_topo.engines.waiting import Start, start_of, starting
 from arena_topo.errors import ClusterError, NotFound
+from arena_topo.joblogs import following
+from arena_topo.joblogs.choosing import early
+from arena_topo.joblogs.course import KNOWN, SIGHT, SILENCE, SILENT, TOGETHER, End
+from arena_topo.joblogs.following import Asked, Waiting
+from arena_topo.joblogs.speakers import only
+from arena_topo.joblogs.telling import GATHER, TOLD
+from arena_topo.joblogs.view import Text
 from arena_topo.manifests import Forecast
-from arena_topo.output.log import Text
-from arena_topo.workflow import logs
-from arena_topo.workflow.choosing import early
-from arena_topo.workflow.course import KNOWN, SIGHT, SILENCE, SILENT, TOGETHER, End
-from arena_topo.workflow.logs import Asked, Waiting
-from arena_topo.workflow.speakers import only
-from arena_topo.workflow.telling import GATHER, TOLD
-from arena_topo.workflow.waiting import Start, start_of, starting
 
 ALL = Asked(everyone=True, options=FOLLOW)
 AGAIN = Source(pod="demo-launcher-again", uid="3", chief=True)
@@ -166,7 +166,7 @@ def test_the_earlier_run_of_a_launcher_is_the_one_that_was_tried_before(
     still_world.say("demo", "first")
     still_world.retry("demo")
     still_world.say("demo", "second")
-    pieces = logs.copied(still_world.backend, "demo", "default", Asked(options=BEFORE))
+    pieces = following.copied(still_world.backend, "demo", "default", Asked(options=BEFORE))
     assert b"".join(pieces) == b"first\n"
     assert Showing(still_world, Asked(options=BEFORE, tags=True)).rest() == ["first"]
     assert Showing(still_world, Asked(tags=True)).rest() == ["second"]
@@ -176,7 +176,7 @@ def test_a_launcher_that_was_not_tried_before_has_no_earlier_run(still_world: Ku
     submit(still_world)
     still_world.start("demo")
     with pytest.raises(NotFound, match="has no earlier run"):
-        list(logs.copied(still_world.backend, "demo", "default", Asked(options=BEFORE)))
+        list(following.copied(still_world.backend, "demo", "default", Asked(options=BEFORE)))
 
 
 # ---------------------------------------------------------------- pods that fail
@@ -243,7 +243,7 @@ def test_the_reason_of_a_failure_is_what_was_done_to_the_launcher_if_anything_wa
 ):
     reason = f"the launcher ended with exit code {code}" if code else "what the operator says"
     status = replace(job(Phase.FAILED, LAUNCHER, reason=reason), exit_code=code)
-    told = logs.failed(failed(status, LAUNCHER, failure))
+    told = following.failed(failed(status, LAUNCHER, failure))
     assert told is not None
     assert told.why == why
 

@@ -21,12 +21,12 @@ from test_access import Proxy
 from test_backends_logs import FOLLOW, Reader, is_chief
 from worlds import planned
 
-from arena_topo.backends import JobStatus, Options
-from arena_topo.backends.kubernetes import engine as kubernetes
-from arena_topo.backends.kubernetes import following as followed
-from arena_topo.backends.kubernetes.engine import KubernetesBackend
-from arena_topo.backends.kubernetes.streaming import Answer, Broken, Foreign, Lines, Place, moment
-from arena_topo.backends.logs import LONGEST, Line, LogOptions, Notice, Source, Turn
+from arena_topo.engines import JobStatus, Options
+from arena_topo.engines.kubernetes import engine as kubernetes
+from arena_topo.engines.kubernetes import following as followed
+from arena_topo.engines.kubernetes.engine import KubernetesBackend
+from arena_topo.engines.kubernetes.streaming import Answer, Broken, Foreign, Lines, Place, moment
+from arena_topo.engines.lines import LONGEST, Line, LogOptions, Notice, Source, Turn
 from arena_topo.errors import AccessDenied, ArenaError, ClusterError, NotFound
 from arena_topo.job import MPIJob
 

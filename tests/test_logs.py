@@ -11,9 +11,9 @@ import time
 import pytest
 from worlds import WORLDS
 
-from arena_topo.backends.logs import Line, Source
-from arena_topo.output.log import PALETTE, Raw, Records, Text, spans
-from arena_topo.workflow.speakers import Entry, Speaker
+from arena_topo.engines.lines import Line, Source
+from arena_topo.joblogs.speakers import Entry, Speaker
+from arena_topo.joblogs.view import PALETTE, Raw, Records, Text, spans
 
 CODES = re.compile(r"\x1b\[[0-9;]*m")
 

@@ -18,7 +18,7 @@ from fake_cluster import FakeCluster
 from proxy import Proxy, Trouble
 
 from arena_topo import cli
-from arena_topo.backends.kubernetes import connection
+from arena_topo.engines.kubernetes import connection
 from arena_topo.manifests import INCOMPLETE, RECORDED, STATE
 
 NAME = "gang-7"

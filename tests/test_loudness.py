@@ -11,8 +11,8 @@ import pytest
 from fake_api import FakeApi, kubeconfig
 
 from arena_topo import cli
-from arena_topo.backends import REQUESTS
 from arena_topo.cli.options import LogLevel, listen, say, tell
+from arena_topo.engines import REQUESTS
 
 HERE = ("--backend=local", "--emulate=dgx-1-v100:1")
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arena_topo.backends.logs import Line, Source
-from arena_topo.workflow import merging
-from arena_topo.workflow.merging import LAG, PATIENCE, Merge
+from arena_topo.engines.lines import Line, Source
+from arena_topo.joblogs import merging
+from arena_topo.joblogs.merging import LAG, PATIENCE, Merge
 
 SOURCES = [Source(pod=f"demo-worker-{index}", worker=index) for index in range(4)]
 A, B = SOURCES[:2]

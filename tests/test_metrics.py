@@ -17,13 +17,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from worlds import WORLDS, KubernetesWorld
 
-from arena_topo import cli, output
-from arena_topo.backends import Options, metrics
-from arena_topo.backends.kubernetes import engine, prometheus
-from arena_topo.backends.local import measuring
-from arena_topo.backends.metrics import GpuSample
-from arena_topo.output import measured
-from arena_topo.workflow.measuring import of_job
+from arena_topo import cli, layout
+from arena_topo.engines import Options, measured, metrics
+from arena_topo.engines.kubernetes import engine, prometheus
+from arena_topo.engines.local import measuring
+from arena_topo.engines.metrics import GpuSample
+from arena_topo.reasons.measuring import of_job
 
 MIB = 1 << 20
 LABELS = ("kubernetes.io/service-name", "prometheus-server")
@@ -554,7 +553,7 @@ def test_every_engine_tells_what_its_gpus_do_or_nothing(
 
 def test_the_metrics_of_an_unmeasured_gpu_are_zero_in_json():
     one = GpuSample(node="n", index=0, pod="p")
-    assert output.to_json(measured.value([one], "p")) == output.to_json(
+    assert layout.to_json(measured.value([one], "p")) == layout.to_json(
         {"0": {"gpuDutyCycle": 0, "usedGPUMemory": 0, "totalGPUMemory": 0}}
     )
 

@@ -11,14 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from arena_topo.backends.local import mpirun
-from arena_topo.backends.local.mpirun import (
-    Flavour,
-    Surroundings,
-    Untranslatable,
-    launch,
-    translate,
-)
+from arena_topo.engines.local import mpirun
+from arena_topo.engines.local.mpirun import Flavour, Surroundings, Untranslatable, launch, translate
 
 ARENA = (
     "--allow-run-as-root -np 4 -bind-to none -map-by slot -x NCCL_DEBUG=INFO"
@@ -401,7 +395,7 @@ def test_options_that_mpirun_hands_to_ssh_are_not_taken_for_the_host(
     words = [*options, "demo-worker-0", "echo", "$ARENA_TOPO_POD"]
     script = (
         "import sys; from pathlib import Path\n"
-        "from arena_topo.backends.local.mpirun.launch import agent\n"
+        "from arena_topo.engines.local.mpirun.launch import agent\n"
         "sys.exit(agent(Path(sys.argv[1]), sys.argv[2:]))"
     )
     done = subprocess.run(

@@ -14,12 +14,13 @@ import pytest
 from nccl_lines import joined, made, spoken, table_of, through
 from worlds import WORLDS, KubernetesWorld, World, living_world
 
-from arena_topo import workflow
-from arena_topo.backends.logs import LogOptions
-from arena_topo.cli.nccl import _Progress
+from arena_topo.engines import opening
+from arena_topo.engines.lines import LogOptions
+from arena_topo.gang import submission
 from arena_topo.nccl import Report
+from arena_topo.nccl import view as screens
+from arena_topo.nccl.command import _Progress
 from arena_topo.nccl.reading import Reader
-from arena_topo.output import nccl as screens
 from arena_topo.topology import presets, published
 
 FULL = (
@@ -40,14 +41,14 @@ def world(
 ) -> Iterator[World]:
     """Both engines with two DGX-1 V100; commands go there by themselves."""
     with request.param(tmp_path) as opened:
-        monkeypatch.setattr(workflow, "open_backend", lambda *_args, **_more: opened.backend)
+        monkeypatch.setattr(opening, "open_backend", lambda *_args, **_more: opened.backend)
         yield opened
 
 
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[KubernetesWorld]:
     with living_world(tmp_path) as opened:
-        monkeypatch.setattr(workflow, "open_backend", lambda *_args, **_more: opened.backend)
+        monkeypatch.setattr(opening, "open_backend", lambda *_args, **_more: opened.backend)
         assert isinstance(opened, KubernetesWorld)
         yield opened
 
@@ -56,7 +57,7 @@ def begun(world: World, lines: list[str], **more: Any) -> None:
     """A job that runs, and whose launcher has said these lines."""
     if isinstance(world, KubernetesWorld):
         world.api.now = world.api.clock() + 1
-    workflow.submit(world.job("demo", **more), world.backend, namespace="default")
+    submission.submit(world.job("demo", **more), world.backend, namespace="default")
     world.start("demo")
     said(world, lines)
 
@@ -207,7 +208,7 @@ def test_followed_a_second_communicator_has_time_to_get_done(
     assert code == 0
     assert "Init COMPLETE" not in out
     said(cluster, made(2, ["c"], done=False))
-    monkeypatch.setattr("arena_topo.cli.nccl._PATIENCE", 1.5)
+    monkeypatch.setattr("arena_topo.nccl.command._PATIENCE", 1.5)
     _code, out, _err = run("logs", "demo", "-f", "--nccl")
     assert 'no "Init COMPLETE" of ranks 0-1 in communicator 0xc (of 2)' in out
 
@@ -259,7 +260,7 @@ class Looks:
         self.now = 0.0
         self.reader = Reader()
         clock = SimpleNamespace(monotonic=lambda: self.now)
-        monkeypatch.setattr("arena_topo.cli.nccl.time", clock)
+        monkeypatch.setattr("arena_topo.nccl.command.time", clock)
         self._progress = _Progress(self.reader)
 
     def at(self, now: float, lines: Iterable[str] = ()) -> bool:
@@ -323,7 +324,7 @@ def test_a_job_that_is_not_there_is_told_at_once(run: Run):
 def test_files_need_neither_a_job_nor_a_cluster(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(workflow, "open_backend", lambda *_: pytest.fail("asked for a cluster"))
+    monkeypatch.setattr(opening, "open_backend", lambda *_: pytest.fail("asked for a cluster"))
     both = spoken(2, 1, through("", "NET/Socket/0", 1))
     first = [line for line in both if not line.startswith("demo-worker-1")]
     second = [line for line in both if line.startswith("demo-worker-1")]
@@ -456,7 +457,7 @@ def test_a_rank_without_its_first_line_is_not_put_down_to_the_version(tmp_path: 
 def test_the_screen_is_the_golden_one_and_fits_a_terminal(
     name: str, lines: list[str], tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("arena_topo.cli.nccl.columns", lambda: 80)
+    monkeypatch.setattr("arena_topo.nccl.command.columns", lambda: 80)
     code, out, err = run("logs", "--nccl", "--from", file_of(tmp_path, lines))
     assert (code, err) == (0, "")
     assert max(map(len, out.splitlines())) <= 80

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arena_topo.backends import observed
 from arena_topo.bandwidth import Wire
+from arena_topo.clusters import observed
 from arena_topo.solver import Request, place
 from arena_topo.topology import Cluster, Tier, fabricfile
 

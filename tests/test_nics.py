@@ -12,8 +12,9 @@ import pytest
 import yaml
 from test_topology_nvidia import FakeNVML
 
-from arena_topo import cli, output
-from arena_topo.backends.local import seating
+from arena_topo import cli
+from arena_topo.drawing import tables
+from arena_topo.engines.local import seating
 from arena_topo.topology import presets, published
 
 H100 = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", "nvidia.com/gpu.count": "8"}
@@ -150,8 +151,8 @@ def test_a_well_known_board_is_assumed_to_have_the_nics_of_its_machine(told):
 def test_what_a_machine_says_itself_beats_its_instance_type(told):
     own = presets.machine("hgx-h100", "a")
     cards = presets.machine("dgx-1-v100", "a").nics
-    document = output.machine_value(own)
-    document["nics"] = output.machine_value(presets.machine("dgx-1-v100", "a"))["nics"]
+    document = tables.machine_value(own)
+    document["nics"] = tables.machine_value(presets.machine("dgx-1-v100", "a"))["nics"]
     written = published.config_map(own, own.everything)
     written["data"]["nics"] = json.dumps(document["nics"])
     machine, _err = told("a", node("a", **H100, **{INSTANCE: "p5.48xlarge"}), written)

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arena_topo import cli
-from arena_topo.backends import observed
+from arena_topo.admin import nodes
+from arena_topo.admin.nodes import Use
+from arena_topo.clusters import observed
 from arena_topo.manifests import FORMAT, GUARANTEE
 from arena_topo.topology import TAINT
-from arena_topo.workflow import nodes
-from arena_topo.workflow.nodes import Use
 
 OURS = {"key": TAINT, "value": "true", "effect": "NoSchedule"}
 THEIRS = {"key": "nvidia.com/gpu", "effect": "NoSchedule"}

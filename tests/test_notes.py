@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from arena_topo.output import notes
+from arena_topo import notes
 
 
 def ids(name: str, word: str = "x") -> str:

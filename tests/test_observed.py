@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from kube_objects import config_map, group, job, node, only, pod, seen
 
-from arena_topo.backends import observed, usage
+from arena_topo.clusters import observed, usage
 from arena_topo.topology import (
     Knowledge,
     Link,

@@ -20,10 +20,10 @@ import yaml
 from fake_api import FakeApi, kubeconfig
 from test_top_commands import run
 
-from arena_topo.backends import Options
-from arena_topo.backends.kubernetes import connection, credentials, podexec
-from arena_topo.backends.kubernetes import kubeconfig as files
-from arena_topo.backends.kubernetes.connection import Connection
+from arena_topo.engines import Options
+from arena_topo.engines.kubernetes import connection, credentials, podexec
+from arena_topo.engines.kubernetes import kubeconfig as files
+from arena_topo.engines.kubernetes.connection import Connection
 from arena_topo.errors import (
     AccessDenied,
     ArenaError,

@@ -19,11 +19,11 @@ from fake_operator import FakeOperator
 from kube_objects import node
 from worlds import planned
 
-from arena_topo.backends import Options
-from arena_topo.backends.kubernetes import bounded
-from arena_topo.backends.kubernetes import connection as connections
-from arena_topo.backends.kubernetes import engine as kubernetes
-from arena_topo.backends.kubernetes.connection import Connection
+from arena_topo.engines import Options
+from arena_topo.engines.kubernetes import bounded
+from arena_topo.engines.kubernetes import connection as connections
+from arena_topo.engines.kubernetes import engine as kubernetes
+from arena_topo.engines.kubernetes.connection import Connection
 from arena_topo.errors import ArenaError, ClusterError, TimedOut
 from arena_topo.job import MPIJob
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from arena_topo.backends import dump
+from arena_topo.clusters import dump
 
 Run = Callable[..., tuple[int, str, str]]
 

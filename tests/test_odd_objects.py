@@ -19,7 +19,7 @@ from fake_cluster import FakeCluster
 from job_shapes import CREATED, RUNNING, mpijob, node, ours
 
 from arena_topo import cli
-from arena_topo.backends.kubernetes import connection, queue
+from arena_topo.engines.kubernetes import connection, queue
 
 GANG = ("--image", "i", "--workers", "2", "--gpus", "2", "--gputopology", "mpirun x")
 COMMANDS = {

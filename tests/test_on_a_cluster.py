@@ -20,16 +20,17 @@ from clusters import Live
 from fake_api import kubeconfig
 from proxy import Proxy
 
-from arena_topo import cli, controller, workflow
-from arena_topo.backends import Options, Phase
-from arena_topo.backends.kubernetes import connection
-from arena_topo.backends.kubernetes import engine as kubernetes
+from arena_topo import cli
+from arena_topo.admin import controller
+from arena_topo.engines import Options, Phase
+from arena_topo.engines.kubernetes import connection
+from arena_topo.engines.kubernetes import engine as kubernetes
 from arena_topo.errors import AccessDenied
+from arena_topo.gang import submission
 from arena_topo.job import BindingChoice, KeyValue, MPIJob
 from arena_topo.manifests import FORECAST, GPU_GROUP, MAP, STATE, install
 from arena_topo.manifests.annotations import parse_map
 from arena_topo.topology import TAINT
-from arena_topo.workflow import submission
 
 pytestmark = pytest.mark.cluster
 
@@ -85,7 +86,7 @@ class Site:
 
     def submit(self, name: str, workers: int = 4, gpus: int = 2, **more: Any) -> Any:
         job = self.job(name, workers, gpus, **more)
-        return workflow.submit(
+        return submission.submit(
             job, self.backend(), namespace=self.live.namespace, tell=self.told.append
         )
 

@@ -10,14 +10,15 @@ import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from arena_topo import output
-from arena_topo.backends import Event, Instance, JobStatus, Phase
+from arena_topo import layout
+from arena_topo.drawing import tables
+from arena_topo.engines import Event, Instance, JobStatus, Phase
 from arena_topo.errors import ArenaError
-from arena_topo.manifests import Binding, Forecast, Guarantee
+from arena_topo.jobs import view
+from arena_topo.manifests import Binding, Forecast, Guarantee, estimates
 from arena_topo.manifests.serialize import object_name
 from arena_topo.solver import Reason, Refusal, Unplaceable, Verdict
 from arena_topo.topology import GPU, NIC, SYS, Link, LinkKind, Machine
-from arena_topo.workflow import estimates
 
 SCREENS = Path(__file__).parent / "screens"
 
@@ -119,15 +120,15 @@ PLACED = Forecast(
 
 
 def test_a_running_job_looks_as_arena_shows_it():
-    assert output.job(RUNNING, now=CREATED + 130) == screen("get-running.txt")
+    assert view.job(RUNNING, now=CREATED + 130) == screen("get-running.txt")
 
 
 def test_gpus_are_shown_after_the_instances_when_asked_for():
-    assert output.job(RUNNING, now=CREATED + 130, gpus=True) == screen("get-running-gpus.txt")
+    assert view.job(RUNNING, now=CREATED + 130, gpus=True) == screen("get-running-gpus.txt")
 
 
 def test_gpus_are_not_shown_of_a_job_that_succeeded():
-    assert output.job(SUCCEEDED, now=CREATED + 9999, gpus=True) == screen("get-succeeded.txt")
+    assert view.job(SUCCEEDED, now=CREATED + 9999, gpus=True) == screen("get-succeeded.txt")
 
 
 def test_events_of_each_pod_form_a_group_that_an_empty_line_closes():
@@ -154,23 +155,23 @@ def test_events_of_each_pod_form_a_group_that_an_empty_line_closes():
             message='Pulling image "img"',
         ),
     )
-    shown = output.job(PENDING, now=CREATED + 11, events=events)
+    shown = view.job(PENDING, now=CREATED + 11, events=events)
     assert shown == screen("get-pending-events.txt")
 
 
 def test_a_job_without_events_says_so():
-    shown = output.job(PENDING, now=CREATED + 11, events=())
+    shown = view.job(PENDING, now=CREATED + 11, events=())
     assert shown.endswith("\nEvents:\n  No events for resources\n")
 
 
 def test_json_has_arenas_keys_in_arenas_order_and_then_the_placement():
-    shown = output.to_json(output.job_value(SUCCEEDED, now=CREATED + 9999))
+    shown = layout.to_json(view.job_value(SUCCEEDED, now=CREATED + 9999))
     assert shown == screen("get-succeeded.json")
 
 
 def test_yaml_spells_the_keys_as_arena_does():
-    value = output.for_yaml(output.job_value(SUCCEEDED, now=CREATED + 9999))
-    assert output.to_yaml(value) == screen("get-succeeded.yaml")
+    value = layout.for_yaml(view.job_value(SUCCEEDED, now=CREATED + 9999))
+    assert layout.to_yaml(value) == screen("get-succeeded.yaml")
 
 
 def test_a_placed_job_shows_its_ranks_after_its_instances_sorted_as_people_count():
@@ -198,11 +199,11 @@ def test_a_placed_job_shows_its_ranks_after_its_instances_sorted_as_people_count
         forecast=PLACED,
         tensorboard="http://10.0.0.1:32100",
     )
-    assert output.job(status, now=CREATED + 5) == screen("get-placed.txt")
+    assert view.job(status, now=CREATED + 5) == screen("get-placed.txt")
 
 
 def test_a_placement_in_json_is_whole_numbers_without_a_point_and_workers_by_index():
-    assert output.to_json(output.placement_value(PLACED, slots=2)) == screen("get-placed.json")
+    assert layout.to_json(view.placement_value(PLACED, slots=2)) == screen("get-placed.json")
 
 
 def test_a_waiting_job_says_why_in_the_place_of_its_placement():
@@ -213,24 +214,24 @@ def test_a_waiting_job_says_why_in_the_place_of_its_placement():
         reason="4 GPUs are wanted,\n2 are free",
         forecast=Forecast(state="waiting"),
     )
-    assert output.job(status, now=CREATED + 3 * 3600) == screen("get-waiting.txt")
-    assert output.trouble(status) == "The Job fifth is PENDING: 4 GPUs are wanted, 2 are free"
+    assert view.job(status, now=CREATED + 3 * 3600) == screen("get-waiting.txt")
+    assert view.trouble(status) == "The Job fifth is PENDING: 4 GPUs are wanted, 2 are free"
 
 
 @pytest.mark.parametrize("phase", [Phase.RUNNING, Phase.SUCCEEDED])
 def test_a_job_that_runs_or_has_run_is_in_no_trouble(phase):
-    assert output.trouble(mpi_dist(phase, reason="x")) is None
+    assert view.trouble(mpi_dist(phase, reason="x")) is None
 
 
 def test_a_waiting_job_is_marked_emulated_as_well():
     status = mpi_dist(Phase.PENDING, forecast=Forecast(state="waiting", emulated=True))
-    assert output.job(status, now=CREATED).endswith(f"\n  {output.EMULATED}\n")
+    assert view.job(status, now=CREATED).endswith(f"\n  {tables.EMULATED}\n")
 
 
 def test_a_placement_of_one_gpu_has_no_bandwidth():
     one = Forecast(state="placed", workers=((0, "n", (5,)),), binding="template", guarantee="gpus")
-    assert output.placement_value(one, slots=1)["busBandwidthGBps"] is None
-    assert "bandwidth" not in output.placement(one, "demo", slots=1)
+    assert view.placement_value(one, slots=1)["busBandwidthGBps"] is None
+    assert "bandwidth" not in view.placement(one, "demo", slots=1)
 
 
 @pytest.mark.parametrize(
@@ -243,8 +244,8 @@ def test_a_placement_of_one_gpu_has_no_bandwidth():
 )
 def test_a_binding_that_nobody_could_try_is_shown_as_unconfirmed(binding, doubt):
     one = Forecast(state="placed", workers=((0, "n", (5,)),), binding=binding, guarantee="gpus")
-    assert "unconfirmed" not in output.placement(one, "demo", slots=1)
-    shown = output.placement(replace(one, confirmed=False), "demo", slots=1)
+    assert "unconfirmed" not in view.placement(one, "demo", slots=1)
+    shown = view.placement(replace(one, confirmed=False), "demo", slots=1)
     said = f"  Guarantee: gpus, by {binding}, unconfirmed: {doubt} (each worker gets these GPUs)\n"
     assert said in shown
 
@@ -255,7 +256,7 @@ def test_a_guarantee_of_a_later_version_is_shown_as_it_was_recorded():
     assert (
         "  Guarantee: device, by admission"
         " (this version of arena-topo does not know what that means)\n"
-    ) in output.job(status, now=CREATED + 5)
+    ) in view.job(status, now=CREATED + 5)
 
 
 def test_a_placement_that_is_not_confirmed_is_shown_whole():
@@ -265,13 +266,13 @@ def test_a_placement_that_is_not_confirmed_is_shown_whole():
         name="demo",
         forecast=replace(PLACED, binding="admission", confirmed=False, emulated=False),
     )
-    assert output.job(status, now=CREATED + 5) == screen("get-unconfirmed.txt")
+    assert view.job(status, now=CREATED + 5) == screen("get-unconfirmed.txt")
 
 
 def test_json_says_of_every_guarantee_whether_it_is_confirmed():
     waits = Forecast(state="waiting")
     found = [PLACED, replace(PLACED, confirmed=False), waits]
-    values = [output.placement_value(one, slots=2)["confirmed"] for one in found]
+    values = [view.placement_value(one, slots=2)["confirmed"] for one in found]
     assert values == [True, False, None]
 
 
@@ -289,7 +290,7 @@ def test_a_bandwidth_that_is_not_proven_says_what_could_be_possible():
         optimal=False,
         bound=76.8,
     )
-    shown = output.placement(found, "demo", slots=2)
+    shown = view.placement(found, "demo", slots=2)
     assert (
         "  Bus bandwidth: 38.4 GB/s (36.2 to 40.8), limited by the NVLinks inside one node"
         " (at most 76.8 GB/s is possible)\n"
@@ -300,8 +301,8 @@ def test_a_record_of_an_older_version_shows_a_bandwidth_without_a_range():
     found = Forecast(
         state="placed", workers=((0, "n", (0, 1)),), bus_bandwidth=40.0, usable=40.0, tier="node"
     )
-    assert "  Bus bandwidth: 40 GB/s, inside one node\n" in output.placement(found, "a", slots=2)
-    assert output.placement_value(found, slots=2)["bandwidth"] is None
+    assert "  Bus bandwidth: 40 GB/s, inside one node\n" in view.placement(found, "a", slots=2)
+    assert view.placement_value(found, slots=2)["bandwidth"] is None
 
 
 @pytest.mark.parametrize(
@@ -339,25 +340,25 @@ def test_a_network_whose_speed_nobody_gave_is_said_to_be_assumed_wherever_a_plac
         bound=0.8,
         assumed=True,
     )
-    shown = output.placement(found, "demo", slots=1)
+    shown = view.placement(found, "demo", slots=1)
     assert "GB/s (0.4 to 1.6) assumed, limited by TCP between 2 nodes (proven best)\n" in shown
-    assert output.placement_value(found, slots=1)["assumed"] is True
-    assert output.placement_value(replace(found, assumed=False), slots=1)["assumed"] is False
+    assert view.placement_value(found, slots=1)["assumed"] is True
+    assert view.placement_value(replace(found, assumed=False), slots=1)["assumed"] is False
 
 
 def test_the_list_counts_allocated_gpus_only_of_jobs_that_hold_or_want_them():
-    shown = output.jobs((RUNNING, SUCCEEDED, PENDING), now=CREATED + 130)
+    shown = view.jobs((RUNNING, SUCCEEDED, PENDING), now=CREATED + 130)
     assert shown == screen("list.txt")
 
 
 def test_the_list_of_all_namespaces_names_them_first():
-    shown = output.jobs((RUNNING, SUCCEEDED, PENDING), now=CREATED + 130, namespaces=True)
+    shown = view.jobs((RUNNING, SUCCEEDED, PENDING), now=CREATED + 130, namespaces=True)
     assert shown == screen("list-all-namespaces.txt")
 
 
 def test_an_empty_list_is_the_header_alone():
     header = "NAME  STATUS  TRAINER  DURATION  GPU(Requested)  GPU(Allocated)  NODE\n"
-    assert output.jobs((), now=CREATED) == header
+    assert view.jobs((), now=CREATED) == header
 
 
 def test_a_machine_is_shown_as_its_matrix_with_nics_and_numa_nodes():
@@ -368,8 +369,8 @@ def test_a_machine_is_shown_as_its_matrix_with_nics_and_numa_nodes():
         links=((None, pair), (pair, None)),
         nics=(NIC(name="mlx5_0", attachment=(Link(kind=LinkKind.PIX), SYS)),),
     )
-    assert output.matrix(machine) == screen("matrix.txt")
-    assert output.machine_value(machine) == {
+    assert tables.matrix(machine) == screen("matrix.txt")
+    assert tables.machine_value(machine) == {
         "name": "m",
         "gpus": [
             {"index": 0, "uuid": None, "model": None, "numa": 0},
@@ -390,7 +391,7 @@ def test_a_clock_that_was_set_back_leaves_no_invalid_duration():
         (begun, CREATED - 3600),
         (replace(begun, phase=Phase.SUCCEEDED, finished=CREATED - 3600), CREATED),
     ):
-        shown = output.job(status, now=now) + output.jobs([status], now=now)
+        shown = view.job(status, now=now) + view.jobs([status], now=now)
         assert "invalid" not in shown
         assert "  0s  " in shown
 
@@ -413,21 +414,21 @@ def test_a_clock_that_was_set_back_leaves_no_invalid_duration():
     ],
 )
 def test_a_duration_has_one_unit_and_is_cut_off(seconds, shown):
-    assert output.duration(seconds) == shown
+    assert layout.duration(seconds) == shown
 
 
 def test_a_column_is_as_wide_as_the_neighbouring_lines_that_have_it():
     lines = ["a\tb\tc", "aaaa\tb", "x", "long-one\ty", "\tz"]
-    assert output.align(lines) == "a     b  c\naaaa  b\nx\nlong-one  y\n          z\n"
+    assert layout.align(lines) == "a     b  c\naaaa  b\nx\nlong-one  y\n          z\n"
 
 
 def test_an_empty_last_cell_leaves_the_padding_of_the_cell_before():
-    assert output.align(["k:\t", "key:\tv"]) == "k:    \nkey:  v\n"
+    assert layout.align(["k:\t", "key:\tv"]) == "k:    \nkey:  v\n"
 
 
 @given(st.lists(st.lists(st.text(alphabet="ab c", max_size=6), min_size=1, max_size=5), max_size=8))
 def test_alignment_never_loses_or_reorders_a_cell(rows):
-    shown = output.align("\t".join(row) for row in rows).splitlines()
+    shown = layout.align("\t".join(row) for row in rows).splitlines()
     assert len(shown) == len(rows)
     for line, row in zip(shown, rows, strict=True):
         at = 0
@@ -439,13 +440,13 @@ def test_alignment_never_loses_or_reorders_a_cell(rows):
 
 
 def test_json_escapes_what_go_escapes():
-    shown = output.to_json({"a": "<b> & 'c' \"d\" é \u2028"})
+    shown = layout.to_json({"a": "<b> & 'c' \"d\" é \u2028"})
     assert shown == '{\n    "a": "\\u003cb\\u003e \\u0026 \'c\' \\"d\\" é \\u2028"\n}'
 
 
 @given(st.text())
 def test_json_of_any_text_reads_back_the_same(text):
-    assert json.loads(output.to_json([text])) == [text]
+    assert json.loads(layout.to_json([text])) == [text]
 
 
 # Characters that YAML cannot hold unescaped make PyYAML's own emitter quote them.
@@ -453,17 +454,17 @@ def test_json_of_any_text_reads_back_the_same(text):
 @example("\x85")
 @example("a\n\u2028b")
 def test_yaml_of_any_text_reads_back_the_same(text):
-    assert yaml.safe_load(output.to_yaml({"key": text})) == {"key": text}
+    assert yaml.safe_load(layout.to_yaml({"key": text})) == {"key": text}
 
 
 @pytest.mark.parametrize("word", ["", "true", "null", "yes", "12", "1.5", "~"])
 def test_yaml_puts_words_with_another_meaning_into_double_quotes(word):
-    assert output.to_yaml({"key": word}) == f'key: "{word}"\n'
+    assert layout.to_yaml({"key": word}) == f'key: "{word}"\n'
 
 
 def test_a_complaint_says_what_why_and_what_to_try():
     error = ArenaError("it broke", why="it was old", hint="a new one")
-    assert output.complaint(error) == "error: it broke\n  why:  it was old\n  try:  a new one"
+    assert layout.complaint(error) == "error: it broke\n  why:  it was old\n  try:  a new one"
 
 
 def test_objects_are_named_as_kubectl_names_them():
@@ -485,7 +486,7 @@ def test_a_refusal_names_its_reasons_in_one_line_and_oddities_of_the_cluster_as_
         notes=("node a: odd", "node b: odder"),
     )
     assert error.why == "2 nodes (a, ...): not enough free GPUs"
-    assert output.complaint(error) == (
+    assert layout.complaint(error) == (
         "note: node a: odd\n"
         "note: node b: odder\n"
         "error: 2 workers x 8 GPUs cannot be placed now\n"
@@ -497,16 +498,16 @@ def test_a_refusal_names_its_reasons_in_one_line_and_oddities_of_the_cluster_as_
 def test_sentences_are_wrapped_where_a_width_is_known_and_tables_are_not():
     binding = Binding(name="template", guarantee=Guarantee.NODE, why="because " * 20 + "of it")
     long = replace(PLACED, workers=((0, "n" * 90, (0, 1)),))
-    shown = output.placement(long, "demo", slots=2, binding=binding, width=60).splitlines()
+    shown = view.placement(long, "demo", slots=2, binding=binding, width=60).splitlines()
     assert max(map(len, shown[4:])) <= 60
-    whole = output.placement(long, "demo", slots=2, binding=binding).splitlines()
+    whole = view.placement(long, "demo", slots=2, binding=binding).splitlines()
     assert max(map(len, whole[4:])) > 150
 
 
 def test_a_reason_that_stands_in_the_placement_is_not_told_again():
     waits = mpi_dist(Phase.PENDING, reason="full", forecast=Forecast(state="waiting"))
-    assert output.explained(waits)
+    assert view.explained(waits)
     other = Forecast(state="waiting", reason="2 GPUs are missing")
-    assert not output.explained(mpi_dist(Phase.PENDING, reason="pulling images", forecast=other))
-    assert not output.explained(mpi_dist(Phase.PENDING, reason="full", forecast=PLACED))
-    assert not output.explained(mpi_dist(Phase.PENDING, reason="full"))
+    assert not view.explained(mpi_dist(Phase.PENDING, reason="pulling images", forecast=other))
+    assert not view.explained(mpi_dist(Phase.PENDING, reason="full", forecast=PLACED))
+    assert not view.explained(mpi_dist(Phase.PENDING, reason="full"))

@@ -13,6 +13,7 @@ from cube_mesh import V100, cluster, node
 from fake_patch import json_patch
 from fake_resources import Refused
 
+from arena_topo.gang import planning, starting
 from arena_topo.job import MPIJob
 from arena_topo.manifests import (
     FORECAST,
@@ -33,7 +34,6 @@ from arena_topo.manifests.annotations import placement_map, recorded, requested
 from arena_topo.manifests.binding import bind
 from arena_topo.manifests.forecast import forecast_of
 from arena_topo.manifests.versions import ApiVersion
-from arena_topo.workflow import planning, starting
 
 NOON = "2026-11-21T12:00:00.123456Z"
 LATER = "2026-11-21T12:00:01.654321Z"

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 from arena_topo import cli, escaping
 from arena_topo.bandwidth import packing
-from arena_topo.output import picture
-from arena_topo.output.picture import figure, places, sheet
-from arena_topo.output.picture.network import fabric
+from arena_topo.drawing import figure, machine_svg, places, sheet
+from arena_topo.drawing.network import fabric
+from arena_topo.engines import machines
 from arena_topo.solver.gpu_sets import gpu_sets as table
 from arena_topo.solver.rings import side_by_side
 from arena_topo.topology import (
@@ -35,7 +35,6 @@ from arena_topo.topology import (
     members,
     presets,
 )
-from arena_topo.workflow import machines
 
 ROOT = Path(__file__).parents[1]
 PICTURES = ROOT / "docs" / "pictures"
@@ -231,7 +230,7 @@ def test_figures_are_found_in_words_however_they_are_written():
         {frozenset({4, 5, 6, 7}), frozenset({0, 1, 2})},
         {"4 worker", "2 ring"},
     )
-    busy = picture.machine(V100, free=gpu_set((0, 1)))
+    busy = machine_svg.machine(V100, free=gpu_set((0, 1)))
     assert in_use(busy) == {2, 3, 4, 5, 6, 7}
 
 
@@ -280,7 +279,7 @@ def test_text_stands_out_from_what_is_behind_it_on_both_screens(rules):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_machine_shows_every_gpu_once_and_can_be_read(kind):
     of = preset(kind)
-    text = picture.machine(of)
+    text = machine_svg.machine(of)
     gpus = [one for one in words(text) if re.fullmatch(r"GPU \d+", one)]
     assert sorted(gpus) == sorted(f"GPU {gpu}" for gpu in range(len(of.gpus)))
     assert_readable(text)
@@ -289,11 +288,11 @@ def test_a_machine_shows_every_gpu_once_and_can_be_read(kind):
 @pytest.mark.parametrize("path", CAPTURES, ids=lambda path: path.stem)
 def test_a_machine_that_somebody_captured_can_be_read(path):
     of = machines.read(str(path)).machine
-    assert_readable(picture.machine(of, free=of.everything))
+    assert_readable(machine_svg.machine(of, free=of.everything))
 
 
 def test_a_mesh_has_a_line_for_every_lane_and_its_partners_side_by_side():
-    text = picture.machine(V100)
+    text = machine_svg.machine(V100)
     lanes = sum(map(sum, packing.lanes(V100.links))) // 2
     key = 1 + 2 + 1
     assert len(looks(text)) == lanes + key
@@ -306,13 +305,13 @@ def test_a_mesh_has_a_line_for_every_lane_and_its_partners_side_by_side():
 
 
 def test_gpus_of_a_switch_hang_on_one_bar_with_its_lanes_and_rate():
-    text = picture.machine(preset("hgx-h100"))
+    text = machine_svg.machine(preset("hgx-h100"))
     assert "NVSwitch: 18 NVLinks each, 371 GB/s" in words(text)
     assert len(looks(text)) == 8
 
 
 def test_pcie_is_a_tree_of_bars_inside_the_frames_of_its_sockets():
-    text = picture.machine(preset("pcie-8"))
+    text = machine_svg.machine(preset("pcie-8"))
     said = words(text)
     assert [said.count(one) for one in ("PIX, 24 GB/s", "NUMA 0", "NUMA 1")] == [4, 1, 1]
     assert "across sockets (SYS), 19.9 GB/s" in said
@@ -321,11 +320,11 @@ def test_pcie_is_a_tree_of_bars_inside_the_frames_of_its_sockets():
 
 def test_what_is_only_assumed_or_not_known_is_said():
     assumed = presets.match("Tesla-V100-SXM2-32GB", 8, "n")
-    assert "8 x V100, links assumed from the GPU product" in words(picture.machine(assumed))
+    assert "8 x V100, links assumed from the GPU product" in words(machine_svg.machine(assumed))
 
 
 def test_gpus_in_use_free_doubtful_and_broken_look_different():
-    text = picture.machine(
+    text = machine_svg.machine(
         V100, free=gpu_set((0, 1)), hidden=1, broken=gpu_set((7,)), notes=("of them one is used",)
     )
     said = words(text)
@@ -357,7 +356,7 @@ def test_no_gpu_stands_on_another_and_any_machine_can_be_drawn(of):
     assert sorted(spots) == list(range(len(of.gpus)))
     for one, other in combinations(spots.values(), 2):
         assert abs(one[0] - other[0]) >= 62 or abs(one[1] - other[1]) >= 44
-    parsed(picture.machine(of))
+    parsed(machine_svg.machine(of))
 
 
 def crosses(path, spot):
@@ -631,7 +630,7 @@ def test_an_empty_cluster_is_a_picture_too():
 def test_hostile_names_stay_text_and_inside_the_picture():
     nic = NIC(name=HOSTILE, attachment=(Link(kind=LinkKind.PIX),) * 4)
     of = machine(HOSTILE * 3, HOSTILE, flat(4))
-    one = picture.machine(type(of)(name=of.name, gpus=of.gpus, links=of.links, nics=(nic,)))
+    one = machine_svg.machine(type(of)(name=of.name, gpus=of.gpus, links=of.links, nics=(nic,)))
     other = fabric(
         cluster(
             node(HOSTILE, of, domains=(HOSTILE * 5,), unavailable=HOSTILE),
@@ -683,7 +682,7 @@ def test_nodes_files_and_the_network_are_drawn_by_the_same_flag(arena):
     assert arena("topology", "show", state, "-o", "svg")[1].startswith("<svg ")
     capture = ROOT / "tests" / "machines" / "a100-pcie-one-bridge.txt"
     drawn = arena("topology", "show", "--from", str(capture), "-o", "svg")[1]
-    assert drawn == picture.machine(machines.read(str(capture)).machine)
+    assert drawn == machine_svg.machine(machines.read(str(capture)).machine)
 
 
 def redraw():

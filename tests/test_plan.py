@@ -13,15 +13,16 @@ import yaml
 from cube_mesh import HGX, OFF_THE_SWITCH, V100, cluster, node
 
 from arena_topo import cli
-from arena_topo.backends import Options
-from arena_topo.backends.local import engine as local
+from arena_topo.engines import Options
+from arena_topo.engines.local import engine as local
+from arena_topo.gang import comparison
 from arena_topo.job import MPIJob, PodShape, Quantity
 from arena_topo.job.values import Device
+from arena_topo.jobs import plan_view as screen_of
+from arena_topo.manifests import estimates
 from arena_topo.manifests.versions import ApiVersion
-from arena_topo.output import plan as screen_of
 from arena_topo.solver import Request
 from arena_topo.topology import NIC, Link, LinkKind, Tier, gpu_set, presets, published
-from arena_topo.workflow import comparison, estimates
 
 HERE = Path(__file__).parent
 TWO_DGX_1 = HERE / "dumps" / "two-dgx-1.json"

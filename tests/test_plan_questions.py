@@ -9,13 +9,13 @@ from cube_mesh import HGX, V100, cluster, node
 
 from arena_topo import cli
 from arena_topo.errors import UsageError
+from arena_topo.gang import comparison, elsewhere
 from arena_topo.job import MPIJob, PodShape
+from arena_topo.jobs import plan_view as screen_of
 from arena_topo.manifests.annotations import placement_map
-from arena_topo.output import plan as screen_of
 from arena_topo.solver import Request, Verdict, gang, place
 from arena_topo.solver.classes import Index
 from arena_topo.topology import Tier, gpu_set, presets
-from arena_topo.workflow import comparison, elsewhere
 
 HERE = Path(__file__).parent
 TWO_DGX_1 = HERE / "dumps" / "two-dgx-1.json"

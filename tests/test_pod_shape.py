@@ -19,11 +19,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from worlds import WORLDS
 
-from arena_topo import workflow
-from arena_topo.backends import Options
-from arena_topo.backends.local import engine as local
 from arena_topo.bandwidth import Regime
+from arena_topo.engines import Options
+from arena_topo.engines.local import engine as local
 from arena_topo.errors import InvalidJob
+from arena_topo.gang import again, shape, submission
+from arena_topo.gang.planning import plan, request_of
 from arena_topo.job import Device, EnvVar, KeyValue, MPIJob, PodShape, Quantity
 from arena_topo.manifests import Plan
 from arena_topo.manifests.annotations import job_of, parse_map, requested
@@ -33,8 +34,6 @@ from arena_topo.manifests.versions import ApiVersion
 from arena_topo.solver import Placement, Reason, Request, Unplaceable, place
 from arena_topo.solver.gang import value
 from arena_topo.topology import Cluster, Tier
-from arena_topo.workflow import again, plan, shape
-from arena_topo.workflow.planning import request_of
 
 
 def a_job(**said: Any) -> MPIJob:
@@ -134,7 +133,7 @@ def test_the_launcher_keeps_the_size_of_one_worker_when_workers_are_fused(api: A
 def test_a_fused_job_of_v1alpha1_is_the_same_request_when_it_is_submitted_again(tmp_path: Path):
     with WORLDS["kubernetes-v1alpha1"](tmp_path) as world:
         job = world.job("demo", **SMALL)
-        workflow.submit(job, world.backend, namespace="default")
+        submission.submit(job, world.backend, namespace="default")
         found = again.same(job, world.backend, namespace="default")
     assert found[0]["spec"]["launcherResources"] == {}
 
@@ -575,7 +574,7 @@ def test_auto_may_be_set_for_jobs_that_are_not_placed_and_changes_nothing_there(
 def test_a_job_of_auto_is_the_same_request_when_it_is_submitted_again(tmp_path: Path, name: str):
     with WORLDS[name](tmp_path) as world:
         job = replace(world.job("demo", **SMALL), pod_shape=PodShape.AUTO)
-        workflow.submit(job, world.backend, namespace="default")
+        submission.submit(job, world.backend, namespace="default")
         assert again.same(job, world.backend, namespace="default")
 
 

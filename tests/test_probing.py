@@ -12,9 +12,9 @@ from cube_mesh import nvlink
 from fake_api import FakeApi, kubeconfig
 from fake_resources import Refused, Resource
 
-from arena_topo.backends import Options
-from arena_topo.backends.kubernetes import engine
-from arena_topo.backends.local import engine as local
+from arena_topo.engines import Options
+from arena_topo.engines.kubernetes import engine
+from arena_topo.engines.local import engine as local
 from arena_topo.errors import AccessDenied, ClusterError, TimedOut
 from arena_topo.job import MPIJob
 from arena_topo.manifests import Mechanisms, install, render

@@ -17,9 +17,9 @@ from fake_prometheus import FakePrometheus, Served
 from kube_objects import node
 
 from arena_topo import cli
-from arena_topo.backends import Options, metrics
-from arena_topo.backends.kubernetes import engine, prometheus
-from arena_topo.backends.metrics import GpuSample
+from arena_topo.engines import Options, metrics
+from arena_topo.engines.kubernetes import engine, prometheus
+from arena_topo.engines.metrics import GpuSample
 
 MIB = 1 << 20
 KNOWN = "what GPUs do is not known: "

@@ -12,8 +12,8 @@ from pathlib import Path
 from cube_mesh import V100
 
 from arena_topo.bandwidth import packing
+from arena_topo.reasons.cases import Code
 from arena_topo.topology import GPUSet, members
-from arena_topo.workflow.cases import Code
 
 ROOT = Path(__file__).parent.parent
 

@@ -1,6 +1,6 @@
 """No two gangs ever get the same GPU, in whatever order their submitters' requests arrive.
 
-What is explored is the program itself, from `workflow.submit` down to its requests, against the
+What is explored is the program itself, from `submission.submit` down to its requests, against the
 fake API server without sockets: a model of either could be right where the original is wrong.
 """
 
@@ -34,16 +34,15 @@ from interleaving import (
     with_one_switch,
 )
 
-from arena_topo import workflow
-from arena_topo.backends import Options
-from arena_topo.backends.kubernetes import engine as kubernetes
-from arena_topo.backends.kubernetes.queue import KubernetesQueue
-from arena_topo.backends.queue import QueuedJob
+from arena_topo.engines import Options
+from arena_topo.engines.kubernetes import engine as kubernetes
+from arena_topo.engines.kubernetes.queue import KubernetesQueue
+from arena_topo.engines.queue import QueuedJob
+from arena_topo.gang import fairness, planning, starting, submission
 from arena_topo.job import MPIJob
 from arena_topo.manifests import FORECAST, GPU_GROUP, MAP, STATE, Mechanisms, Plan, patches
 from arena_topo.manifests.annotations import parse_map
 from arena_topo.topology import TAINT, published
-from arena_topo.workflow import fairness, planning, starting, submission
 
 JOBS = "mpijobs.kubeflow.org"
 NOON = 1_900_000_000.0
@@ -114,7 +113,7 @@ class World:
         )
 
         def act(point: Callable[[Step], None]) -> Any:
-            return workflow.submit(
+            return submission.submit(
                 job, self.backend(point, alone=alone, each=each), namespace="default"
             )
 
@@ -578,7 +577,7 @@ def afterwards(world: World) -> None:
     other = MPIJob(
         name="c", command="mpirun true", image="x", gputopology=True, gang=True, workers=1, gpus=4
     )
-    workflow.submit(other, engine, namespace="default")
+    submission.submit(other, engine, namespace="default")
     world.check()
     # Nobody is left who looks as if somebody were at it.
     world.check_end()
@@ -670,7 +669,7 @@ def test_a_record_counts_beside_pods_of_an_earlier_placement(
     world = build(nodes=2)
     engine = world.backend(lambda _: None)
     job = MPIJob(name="a", command="x", image="y", workers=1, gpus=2, gputopology=True)
-    workflow.submit(job, engine, namespace="default")
+    submission.submit(job, engine, namespace="default")
     with world.api.edit("MPIJob", "a") as stored:
         stored["metadata"]["annotations"][MAP] = "node-1/0,1"
         stored["spec"]["runPolicy"]["suspend"] = suspended

@@ -10,9 +10,9 @@ import prompt
 import pytest
 from worlds import WORLDS, planned
 
-from arena_topo.cli.prune import Age
 from arena_topo.job import MPIJob
-from arena_topo.workflow import pruning
+from arena_topo.jobs import pruning
+from arena_topo.jobs.prune import Age
 
 NOTHING = "No job need to be deleted\n"
 

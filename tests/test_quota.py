@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from arena_topo.backends.quota import shortfall
+from arena_topo.clusters.quota import shortfall
 
 
 def a_gang(workers: int = 4, limits: dict[str, str] | None = None, **more: Any) -> dict[str, Any]:

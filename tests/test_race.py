@@ -16,13 +16,13 @@ from cube_mesh import machine, matrix
 from fake_api import FakeApi, kubeconfig
 from fake_cluster import FakeCluster
 
-from arena_topo.backends import Options
-from arena_topo.backends.kubernetes import engine as kubernetes
+from arena_topo.engines import Options
+from arena_topo.engines.kubernetes import engine as kubernetes
+from arena_topo.gang import submission
+from arena_topo.gang.fairness import STALE
 from arena_topo.manifests import FORECAST, GPU_GROUP, MAP, STATE
 from arena_topo.manifests.annotations import parse_map
 from arena_topo.topology import TAINT, published
-from arena_topo.workflow import submission
-from arena_topo.workflow.fairness import STALE
 
 SUBMITTING = Path(__file__).with_name("submitting.py")
 OFF = 5

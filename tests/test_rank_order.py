@@ -14,16 +14,16 @@ from cube_mesh import machine as named
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from arena_topo import output
-from arena_topo.backends import JobStatus, Phase
 from arena_topo.bandwidth import Facts
+from arena_topo.engines import JobStatus, Phase
+from arena_topo.gang.planning import plan
 from arena_topo.job import MPIJob, PodShape
+from arena_topo.jobs import view
 from arena_topo.manifests import Forecast
 from arena_topo.manifests.annotations import parse_map
 from arena_topo.solver import Placement, Request, Unplaceable, place
 from arena_topo.solver.gpu_sets import gpu_sets
 from arena_topo.topology import Cluster, GPUSet, LinkKind, Machine, Tier, count
-from arena_topo.workflow import plan
 
 TIERS = (
     Tier(name="zone", bandwidth=3.0),
@@ -181,7 +181,7 @@ def status(workers: str, **more: Any) -> JobStatus:
 
 
 def table(job: JobStatus) -> list[str]:
-    lines = output.job(job, now=60.0).splitlines()
+    lines = view.job(job, now=60.0).splitlines()
     start = lines.index("Placement:")
     return [line.rstrip() for line in lines[start + 1 :]]
 
@@ -211,7 +211,7 @@ def test_workers_that_claim_their_gpus_have_their_ranks_all_the_same():
     """No container asks for a GPU then."""
     job = status("n0/0,3;n7/1,2", request_gpus=0)
     assert [line.split()[0] for line in table(job)[2:]] == ["0-1", "2-3"]
-    assert output.placement_value(job.forecast, slots=2)["workers"][1] == {
+    assert view.placement_value(job.forecast, slots=2)["workers"][1] == {
         "index": 1,
         "node": "n7",
         "gpus": [1, 2],
@@ -225,7 +225,7 @@ def test_where_the_kubelet_picks_the_gpus_the_ranks_come_from_the_request():
         ["0-3", "n0", "N/A"],
         ["4-7", "n7", "N/A"],
     ]
-    ranks = [one["ranks"] for one in output.job_value(job, now=0.0)["placement"]["workers"]]
+    ranks = [one["ranks"] for one in view.job_value(job, now=0.0)["placement"]["workers"]]
     assert ranks == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
 
@@ -245,5 +245,5 @@ def test_what_a_plan_promises_is_what_the_job_shows_afterwards():
     )
     made = plan(job, None, namespace="default", cluster=world)
     later = status("a/0", forecast=made.forecast, request_gpus=16, phase=Phase.FAILED)
-    shown = output.placement(made.forecast, "demo", slots=4).splitlines()[1:6]
+    shown = view.placement(made.forecast, "demo", slots=4).splitlines()[1:6]
     assert table(replace(later, instances=()))[:5] == [line.rstrip() for line in shown]

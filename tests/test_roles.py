@@ -13,17 +13,17 @@ from fake_api import FakeApi, kubeconfig
 from fake_cluster import FakeCluster
 
 from arena_topo import cli
-from arena_topo.backends import Options
-from arena_topo.backends.kubernetes import engine
-from arena_topo.backends.kubernetes.admin import Administration
-from arena_topo.backends.kubernetes.connection import Connection
-from arena_topo.backends.kubernetes.publishing import Report, Reports
+from arena_topo.engines import Options
+from arena_topo.engines.kubernetes import engine
+from arena_topo.engines.kubernetes.admin import Administration
+from arena_topo.engines.kubernetes.connection import Connection
+from arena_topo.engines.kubernetes.publishing import Report, Reports
+from arena_topo.engines.machines import publishing
 from arena_topo.errors import AccessDenied
 from arena_topo.manifests import MAP, install
 from arena_topo.manifests.annotations import parse_map
 from arena_topo.manifests.install import Installation, Right
 from arena_topo.topology import published
-from arena_topo.workflow.machines import publishing
 
 SYSTEM = install.SYSTEM
 RBAC = "rbac.authorization.k8s.io"

@@ -18,7 +18,7 @@ from fake_cluster import FakeCluster
 from fake_terminal import FakeTerminal, Running
 from prompt import prepared
 
-from arena_topo.output import live
+from arena_topo.cli import live
 from arena_topo.topology import presets, published
 
 CODES = re.compile(r"\x1b\[[0-9;]*m")

@@ -15,12 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from worlds import planned
 
-from arena_topo.backends import Options
-from arena_topo.backends.kubernetes import belonging, podlog
-from arena_topo.backends.kubernetes import engine as kubernetes
-from arena_topo.backends.kubernetes.shapes import bare, oddity
-from arena_topo.backends.kubernetes.status import job_status
-from arena_topo.backends.logs import LogOptions
+from arena_topo.engines import Options
+from arena_topo.engines.kubernetes import belonging, podlog
+from arena_topo.engines.kubernetes import engine as kubernetes
+from arena_topo.engines.kubernetes.shapes import bare, oddity
+from arena_topo.engines.kubernetes.status import job_status
+from arena_topo.engines.lines import LogOptions
 from arena_topo.job import MPIJob
 
 Run = Callable[..., tuple[int, str, str]]

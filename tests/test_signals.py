@@ -15,11 +15,11 @@ from prompt import prepared
 from proxy import Proxy, Trouble
 from worlds import living_world, local_world
 
-from arena_topo.backends import Phase
-from arena_topo.backends.tidying import undisturbed
 from arena_topo.cli import stopping
+from arena_topo.drawing.tables import EMULATED
+from arena_topo.engines import Phase
+from arena_topo.engines.tidying import undisturbed
 from arena_topo.errors import NotFound
-from arena_topo.output import EMULATED
 
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
 
@@ -319,7 +319,7 @@ def test_a_gang_whose_submit_is_stopped_before_its_start_waits_whole(living):
 def test_a_job_of_this_machine_is_made_whole_or_not_at_all(tmp_path):
     program = """
 import os, signal, sys
-from arena_topo.backends.local import ledger
+from arena_topo.engines.local import ledger
 written = ledger._written
 def interrupt(path, text):
     written(path, text)

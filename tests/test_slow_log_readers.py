@@ -11,11 +11,12 @@ from fake_api import Log
 from fake_logs import rfc3339_nano
 from worlds import WORLDS, KubernetesWorld
 
-from arena_topo import workflow
-from arena_topo.backends.kubernetes import following
-from arena_topo.backends.logs import LogOptions
-from arena_topo.workflow import course, logs
-from arena_topo.workflow.logs import Asked, End
+from arena_topo.engines.kubernetes import following
+from arena_topo.engines.lines import LogOptions
+from arena_topo.gang import submission
+from arena_topo.joblogs import course
+from arena_topo.joblogs import following as logs
+from arena_topo.joblogs.following import Asked, End
 
 WORKERS = 2
 LINES, BEGUN = 40_000, 1_795_244_400.0
@@ -38,7 +39,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kubernete
 def submitted(world: KubernetesWorld) -> None:
     """A job that runs, whose workers have written more than is read at once."""
     world.api.now = world.api.clock() + 1
-    workflow.submit(world.job("demo", workers=WORKERS), world.backend, namespace="default")
+    submission.submit(world.job("demo", workers=WORKERS), world.backend, namespace="default")
     world.start("demo")
     for worker in range(WORKERS):
         lines = [

@@ -9,21 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arena_topo.backends import Instance, JobStatus, Phase
-from arena_topo.backends.logs import Line, Source
-from arena_topo.backends.tagging import Tagging, asked_for, tagging
+from arena_topo.engines import Instance, JobStatus, Phase
+from arena_topo.engines.lines import Line, Source
+from arena_topo.engines.tagging import Tagging, asked_for, tagging
 from arena_topo.errors import UsageError
+from arena_topo.joblogs.speakers import Only, Speaker, Tags, Voices, chosen, only, ranks_of, wants
 from arena_topo.manifests import Forecast
-from arena_topo.workflow.speakers import (
-    Only,
-    Speaker,
-    Tags,
-    Voices,
-    chosen,
-    only,
-    ranks_of,
-    wants,
-)
 
 LAUNCHER = Source(pod="demo-launcher", chief=True)
 

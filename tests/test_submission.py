@@ -15,17 +15,16 @@ import pytest
 from fake_api import FakeApi, kubeconfig
 from fake_cluster import FakeCluster
 
-from arena_topo import workflow
-from arena_topo.backends import Options, Phase
-from arena_topo.backends.kubernetes import engine as kubernetes
+from arena_topo.engines import Options, Phase
+from arena_topo.engines.kubernetes import engine as kubernetes
 from arena_topo.errors import ArenaError, ClusterError, NotFound, NotPossible
+from arena_topo.gang import assembling, comparison, gathering, planning, submission
+from arena_topo.gang.again import same
 from arena_topo.job import KeyValue, MPIJob, PodShape
 from arena_topo.manifests import FORECAST, GATE, MAP, STATE, TRIES, install
 from arena_topo.manifests.annotations import parse_map
 from arena_topo.solver import Unplaceable
 from arena_topo.topology import presets, published
-from arena_topo.workflow import assembling, comparison, gathering, submission
-from arena_topo.workflow.again import same
 
 
 @dataclass(slots=True)
@@ -63,7 +62,7 @@ class World:
                 **asked,
             }
         )
-        return workflow.submit(
+        return submission.submit(
             job, self.backend, namespace="default", stay=stay, tell=self.told.append
         )
 
@@ -599,7 +598,7 @@ def test_on_v1alpha1_a_gang_does_not_take_its_own_pods_for_a_rival(tmp_path) -> 
     # The operator is as quick as it can be.
     api.after("POST .*/mpijobs$", cluster.settle)
     with contextlib.closing(api):
-        done = workflow.submit(job, backend, namespace="default")
+        done = submission.submit(job, backend, namespace="default")
         assert done.created[0] == "mpijob.kubeflow.org/gang"
         made = [line for line in api.requests if line.startswith("POST") and "mpijobs" in line]
         assert len(made) == 1
@@ -657,7 +656,7 @@ def test_a_plan_leaves_what_is_kept_for_a_gang_that_waits_longer(world: World) -
     world.submit("large", workers=2, gpus=8)
     job = MPIJob(name="new", command="c", image="i", workers=2, gpus=1, gputopology=True)
     with pytest.raises(Unplaceable) as refused:
-        workflow.plan(job, world.backend, namespace="default")
+        planning.plan(job, world.backend, namespace="default")
     kept = "GPUs are kept for default/large, which waits longer"
     assert kept in refused.value.notes
     proposal = comparison.propose(job, world.backend, namespace="default")

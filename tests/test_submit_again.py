@@ -13,7 +13,7 @@ from proxy import Proxy, Trouble
 from worlds import WORLDS, living_world
 
 from arena_topo import cli
-from arena_topo.backends import Phase
+from arena_topo.engines import Phase
 from arena_topo.errors import NotFound
 from arena_topo.manifests.versions import ApiVersion
 
@@ -415,7 +415,7 @@ def test_a_generated_name_is_the_prefix_and_five_characters_and_is_printed(line)
 def test_a_generated_name_that_is_taken_is_drawn_again(line, monkeypatch):
     draws = iter("aabc")
     monkeypatch.setattr(
-        "arena_topo.cli.submit.random.choices", lambda _alphabet, k: [next(draws)] * k
+        "arena_topo.jobs.submit.random.choices", lambda _alphabet, k: [next(draws)] * k
     )
     assert line.submit("--generate-name=x-", name="").out.startswith(
         "mpijob.kubeflow.org/x-aaaaa created"

@@ -13,9 +13,9 @@ import pytest
 from worlds import WORLDS, living_world
 
 from arena_topo import cli
-from arena_topo.backends import JobStatus, Phase
-from arena_topo.backends.kubernetes.queue import KubernetesQueue
-from arena_topo.backends.local import engine, processes
+from arena_topo.engines import JobStatus, Phase
+from arena_topo.engines.kubernetes.queue import KubernetesQueue
+from arena_topo.engines.local import engine, processes
 from arena_topo.job import KeyValue
 
 ABLE = [name for name in WORLDS if name != "kubernetes-v1alpha1"]

@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from arena_topo.backends import Instance, JobStatus, Phase
-from arena_topo.cli import terminal
-from arena_topo.output import checks, colour, live, progress
-from arena_topo.workflow.checks import Finding, Outcome, Report
+from arena_topo.admin import view
+from arena_topo.admin.checks import Finding, Outcome, Report
+from arena_topo.cli import colour, live, terminal
+from arena_topo.engines import Instance, JobStatus, Phase
+from arena_topo.jobs import progress
 
 SCREENS = Path(__file__).parent / "screens"
 CODES = re.compile(r"\x1b\[[0-9;]*m")
@@ -259,7 +260,7 @@ def test_a_fix_is_wrapped_unless_it_is_a_command_to_be_copied():
             Finding(name="b", outcome=Outcome.FAIL, found="y", fix="kubectl get pods of all"),
         ),
     )
-    assert checks.report(report, width=30) == (
+    assert view.report(report, width=30) == (
         "CHECK  RESULT  FOUND\n"
         "a      warn    x\n"
         "               fix: ask one of\n"

@@ -22,12 +22,12 @@ from arena_nodes import (
 )
 from kube_objects import config_map, group, job, node, pod, resource_slice, uuid
 
-from arena_topo.backends import Instance, JobStatus, Phase
-from arena_topo.backends.metrics import GpuSample
-from arena_topo.backends.occupancy import Mode
+from arena_topo.engines import Instance, JobStatus, Phase
+from arena_topo.engines.metrics import GpuSample
+from arena_topo.engines.occupancy import Mode
+from arena_topo.jobs import filtering, topjob
 from arena_topo.manifests import Forecast
-from arena_topo.output import top, topjob
-from arena_topo.workflow import listing
+from arena_topo.nodes import top_view
 
 NOW = 1795244530.0
 """130 seconds after 2026-11-21 07:00:00 UTC."""
@@ -47,11 +47,11 @@ def _in_utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def test_a_topology_node_is_shown_as_arena_shows_it():
     found = only(*arenas_node(), asking("mpi-dist-worker-0", "node-a", 2, annotations=group("0,3")))
-    assert top.details([found]) == screen("top-node-topology.txt")
+    assert top_view.details([found]) == screen("top-node-topology.txt")
 
 
 def test_a_mixed_cluster_is_shown_as_arena_shows_it():
-    assert top.nodes(seen(*mixed()).nodes) == screen("top-node-mixed.txt")
+    assert top_view.nodes(seen(*mixed()).nodes) == screen("top-node-mixed.txt")
 
 
 def test_a_cluster_of_one_class_has_no_column_for_it():
@@ -60,12 +60,12 @@ def test_a_cluster_of_one_class_has_no_column_for_it():
         addressed("node-c", "10.0.0.3", gpus=4, allocatable=3, ready="False"),
         asking("other-0", "node-b", 2, "nvidia.com/gpu"),
     )
-    assert top.nodes(found.nodes) == screen("top-node-exclusive.txt")
+    assert top_view.nodes(found.nodes) == screen("top-node-exclusive.txt")
 
 
 def test_nodes_without_gpus_have_no_total():
     found = seen(addressed("m1", "10.0.0.9"), addressed("m2", "10.0.0.8", ready="Unknown"))
-    assert top.nodes(found.nodes).splitlines() == [
+    assert top_view.nodes(found.nodes).splitlines() == [
         "NAME  IPADDRESS  ROLE    STATUS    GPU(Total)  GPU(Allocated)",
         "m1    10.0.0.9   <none>  Ready     0           0",
         "m2    10.0.0.8   <none>  NotReady  0           0",
@@ -73,15 +73,15 @@ def test_nodes_without_gpus_have_no_total():
 
 
 def test_a_mixed_summary_of_named_nodes_has_no_total():
-    assert "----" not in top.nodes(seen(*mixed()).nodes, named=True)
+    assert "----" not in top_view.nodes(seen(*mixed()).nodes, named=True)
 
 
 def test_all_classes_in_detail_follow_each_other_as_in_arena():
-    assert top.details(seen(*mixed()).nodes) == screen("top-node-details.txt")
+    assert top_view.details(seen(*mixed()).nodes) == screen("top-node-details.txt")
 
 
 def test_the_document_has_arenas_keys_in_arenas_order():
-    value = top.nodes_value(seen(*mixed()).nodes)
+    value = top_view.nodes_value(seen(*mixed()).nodes)
     assert value == document("top-node.json")
     assert json.dumps(value) == json.dumps(document("top-node.json"))
 
@@ -91,17 +91,19 @@ def test_the_document_has_arenas_keys_in_arenas_order():
 
 def test_roles_are_filled_in_for_gpu_nodes_too():
     found = only(addressed("n", "1.2.3.4", gpus=1, labels={"kubernetes.io/role": "gpu"}))
-    assert top.nodes([found]).splitlines()[1].split()[2] == "gpu"
-    assert top.nodes_value([found])["gpuExclusiveNodes"][0]["role"] == "gpu"
+    assert top_view.nodes([found]).splitlines()[1].split()[2] == "gpu"
+    assert top_view.nodes_value([found])["gpuExclusiveNodes"][0]["role"] == "gpu"
 
 
 def test_a_pod_without_annotation_has_no_allocation_rather_than_an_empty_one():
     found = only(*arenas_node(), asking("p", "node-a", 1))
-    [instance] = top.nodes_value([found])["gpuTopologyNodes"][0]["instances"]
+    [instance] = top_view.nodes_value([found])["gpuTopologyNodes"][0]["instances"]
     assert (instance["allocation"], instance["visibleGPUs"]) == ([], [])
-    states = [one["status"] for one in top.nodes_value([found])["gpuTopologyNodes"][0]["devices"]]
+    states = [
+        one["status"] for one in top_view.nodes_value([found])["gpuTopologyNodes"][0]["devices"]
+    ]
     assert states == ["unknown"] * 4
-    assert "Of those unknown 1 are in use; nobody says which." in top.details([found])
+    assert "Of those unknown 1 are in use; nobody says which." in top_view.details([found])
 
 
 def test_gpus_that_the_kubelet_chose_are_only_planned():
@@ -112,25 +114,25 @@ def test_gpus_that_the_kubelet_chose_are_only_planned():
         "arena-topo.io/guarantee": "node",
     }
     found = only(*arenas_node(), asking("p", "node-a", 2, annotations=annotations))
-    assert "  default    p     2               1,2 (planned)\n" in top.details([found])
-    [instance] = top.nodes_value([found])["gpuTopologyNodes"][0]["instances"]
+    assert "  default    p     2               1,2 (planned)\n" in top_view.details([found])
+    [instance] = top_view.nodes_value([found])["gpuTopologyNodes"][0]["instances"]
     assert (instance["allocation"], instance["planned"]) == ([], ["1", "2"])
     assert instance["visibleGPUs"] == ["1", "2"]
 
 
 def test_rows_of_devices_come_by_index_whatever_the_order_of_the_config_map():
     devices = {str(index): "Healthy" for index in (3, 1, 0, 2)}
-    rows = top.details([only(*arenas_node(devices=devices))]).splitlines()
+    rows = top_view.details([only(*arenas_node(devices=devices))]).splitlines()
     assert [row.split()[0] for row in rows if "idle" in row] == ["GPU0", "GPU1", "GPU2", "GPU3"]
 
 
 def test_a_gpu_that_is_not_healthy_is_named():
     devices = {"0": "Healthy", "1": "Unhealthy", "2": "Healthy", "3": "Healthy"}
     found = only(*arenas_node(devices=devices, allocatable=3))
-    text = top.details([found])
+    text = top_view.details([found])
     assert "  GPU1   idle    false\n" in text
     assert "  Unhealthy GPUs: 1\n" in text
-    assert top.nodes([found]).splitlines()[0].endswith("UNHEALTHY")
+    assert top_view.nodes([found]).splitlines()[0].endswith("UNHEALTHY")
 
 
 def test_terminating_pods_hold_their_gpus():
@@ -158,7 +160,7 @@ def test_gpus_planned_for_a_job_are_neither_idle_nor_allocated():
 
 
 def test_matrices_are_as_large_as_the_machine_even_where_a_device_is_gone():
-    rows = top.details([only(node(), config_map())]).splitlines()
+    rows = top_view.details([only(node(), config_map())]).splitlines()
     header = next(row for row in rows if row.strip().startswith("GPU0  GPU1"))
     assert header.split() == [f"GPU{gpu}" for gpu in range(8)]
 
@@ -169,8 +171,8 @@ def test_matrices_are_as_large_as_the_machine_even_where_a_device_is_gone():
 def test_links_that_are_known_make_a_topology_node_whatever_its_resource():
     found = only(node(), config_map())
     assert found.mode is Mode.TOPOLOGY
-    assert "Pods get them by the resource nvidia.com/gpu." in top.details([found])
-    assert top.nodes_value([found])["gpuTopologyNodes"][0]["bandwidthSource"] == "computed"
+    assert "Pods get them by the resource nvidia.com/gpu." in top_view.details([found])
+    assert top_view.nodes_value([found])["gpuTopologyNodes"][0]["bandwidthSource"] == "computed"
 
 
 def test_a_node_of_a_dra_driver_shows_the_gpus_that_claims_give():
@@ -199,8 +201,8 @@ def test_a_node_of_a_dra_driver_shows_the_gpus_that_claims_give():
     assert found.pods is not None
     assert [(one.name, one.gpus, one.devices) for one in found.pods] == [("p", 2, (1, 3))]
     assert (found.total, found.allocated) == (8, 2)
-    assert "Pods get them by claims of gpu.nvidia.com." in top.details([found])
-    [value] = top.nodes_value([found])["gpuTopologyNodes"]
+    assert "Pods get them by claims of gpu.nvidia.com." in top_view.details([found])
+    [value] = top_view.nodes_value([found])["gpuTopologyNodes"]
     assert value["devices"][3]["uuid"] == uuid("node-a", 3)
     assert value["devices"][3]["status"] == "using"
 
@@ -208,15 +210,15 @@ def test_a_node_of_a_dra_driver_shows_the_gpus_that_claims_give():
 def test_shared_and_sliced_nodes_are_of_their_own_class():
     found = seen(*sharing())
     assert [one.mode for one in found.nodes] == [Mode.SHARE, Mode.SHARE]
-    assert top.nodes(found.nodes) == screen("top-node-share.txt")
+    assert top_view.nodes(found.nodes) == screen("top-node-share.txt")
 
 
 def test_shared_and_sliced_nodes_in_detail():
-    assert top.details(seen(*sharing()).nodes) == screen("top-node-share-details.txt")
+    assert top_view.details(seen(*sharing()).nodes) == screen("top-node-share-details.txt")
 
 
 def test_the_document_of_shared_nodes():
-    assert top.nodes_value(seen(*sharing()).nodes) == document("top-node-share.json")
+    assert top_view.nodes_value(seen(*sharing()).nodes) == document("top-node-share.json")
 
 
 @pytest.mark.parametrize(
@@ -270,7 +272,7 @@ SDK = {
 
 def test_the_document_has_every_key_that_the_python_sdk_reads():
     samples = [one for name in ("node-a", "node-b", "node-s") for one in measured(name, 0)]
-    value = top.nodes_value(seen(*mixed(), *sharing()).nodes, top.by_node(samples))
+    value = top_view.nodes_value(seen(*mixed(), *sharing()).nodes, top_view.by_node(samples))
     for kind, parts in SDK.items():
         assert value[kind], kind
         for found in value[kind]:
@@ -286,7 +288,7 @@ def test_the_document_has_every_key_that_the_python_sdk_reads():
 def test_what_gpus_do_is_shown_in_arenas_layout():
     found = only(*arenas_node(), asking("p", "node-a", 2, annotations=group("0,3")))
     samples = measured("node-a", 0, 3, namespace="default", pod="p")
-    assert top.details([found], top.by_node(samples)) == screen("top-node-metric.txt")
+    assert top_view.details([found], top_view.by_node(samples)) == screen("top-node-metric.txt")
 
 
 def test_exclusive_nodes_show_on_which_gpus_their_pods_were_measured():
@@ -294,7 +296,7 @@ def test_exclusive_nodes_show_on_which_gpus_their_pods_were_measured():
         addressed("node-b", "10.0.0.2", gpus=4), asking("p", "node-b", 2, "nvidia.com/gpu")
     )
     samples = measured("node-b", 0, 1, namespace="default", pod="p")
-    rows = top.details([found], top.by_node(samples)).splitlines()
+    rows = top_view.details([found], top_view.by_node(samples)).splitlines()
     row = next(one for one in rows if one.startswith("  default "))
     assert row.split() == ["default", "p", "Running", "2", "gpu0,gpu1"]
 
@@ -315,12 +317,12 @@ def test_exclusive_nodes_show_on_which_gpus_their_pods_were_measured():
     ],
 )
 def test_numbers_are_printed_as_go_prints_them(value: float, text: str):
-    assert top._go(value) == text
+    assert top_view._go(value) == text
 
 
 def test_bandwidths_keep_the_digits_of_32_bits():
-    assert top._single(96.44000244140625) == 96.44
-    assert top._single(738.4212345678) == 738.42126
+    assert top_view._single(96.44000244140625) == 96.44
+    assert top_view._single(738.4212345678) == 738.42126
 
 
 # ---------------------------------------------------------------- top job
@@ -370,13 +372,13 @@ def test_jobs_come_by_the_gpus_that_they_ask_for_then_by_name():
         running("a-9", request_gpus=2),
         running("large", request_gpus=64),
     ]
-    assert [one.name for one in listing.by_requested(jobs)] == ["large", "a-9", "a-10", "b"]
+    assert [one.name for one in filtering.by_requested(jobs)] == ["large", "a-9", "a-10", "b"]
 
 
 def test_the_table_of_jobs_is_arenas():
     done = running("done", phase=Phase.SUCCEEDED, finished=NOW - 100, request_gpus=8)
     waits = running("waits", phase=Phase.PENDING, instances=(), allocated_gpus=0, request_gpus=16)
-    jobs = listing.by_requested([running(), done, waits])
+    jobs = filtering.by_requested([running(), done, waits])
     assert topjob.jobs(jobs, now=NOW) == screen("top-job-list.txt")
 
 

@@ -19,9 +19,10 @@ from kube_objects import group, node, pod
 from worlds import KubernetesWorld
 
 from arena_topo import cli
-from arena_topo.backends import Options, view
-from arena_topo.backends.kubernetes import engine
-from arena_topo.cli import top as commands
+from arena_topo.cli import renewing
+from arena_topo.clusters import view
+from arena_topo.engines import Options
+from arena_topo.engines.kubernetes import engine
 from arena_topo.topology import presets, published
 
 
@@ -207,7 +208,7 @@ def test_what_changes_is_seen_of_a_node_on_a_terminal_of_24_rows(rows: int, tmp_
 
 
 def test_the_same_note_is_not_told_again_at_every_look(capfd: pytest.CaptureFixture[str]):
-    heard = commands._once(set())
+    heard = renewing.once(set())
     heard("nothing is measured")
     heard("nothing is measured")
     assert capfd.readouterr().err == "note: nothing is measured\n"

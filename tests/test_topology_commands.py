@@ -14,13 +14,14 @@ import pytest
 import yaml
 from fake_api import FakeApi, kubeconfig
 
-from arena_topo import cli, output, workflow
-from arena_topo.backends.local import seating
-from arena_topo.cli import topology as topology_commands
+from arena_topo import cli, layout
+from arena_topo.drawing import tables
+from arena_topo.drawing import text as drawing
+from arena_topo.engines import machines, opening
+from arena_topo.engines.local import seating
 from arena_topo.errors import UnreadableTopology
-from arena_topo.output import drawing
+from arena_topo.nodes import topology
 from arena_topo.topology import Knowledge, configmap, document, gpu_set, presets, published
-from arena_topo.workflow import machines
 
 HERE = Path(__file__).parent
 QUAD = HERE / "machines" / "nccl-quad.xml"
@@ -100,7 +101,7 @@ def test_what_is_printed_as_json_can_be_read_back_whole(arena, tmp_path):
 @pytest.mark.parametrize("preset", presets.names())
 def test_every_preset_survives_its_own_json(preset):
     machine = presets.machine(preset, "here")
-    value = json.loads(output.to_json(output.machine_value(machine)))
+    value = json.loads(layout.to_json(tables.machine_value(machine)))
     assert document.from_document(value, name="elsewhere") == machine
 
 
@@ -290,7 +291,7 @@ def dump(tmp_path):
 
 def test_without_a_machine_the_network_is_drawn_with_what_is_free(arena, dump):
     code, out, _err = arena("show", "--state", dump)
-    cluster = workflow.read_state((dump,))
+    cluster = opening.read_state((dump,))
     assert (code, out) == (0, drawing.fabric(cluster))
     assert "node-4 (cordoned)" in out
     plain = arena("show", "--state", dump, "--ascii")[1]
@@ -315,7 +316,7 @@ def test_a_fabric_file_says_what_joins_the_nodes(arena, dump, tmp_path):
 
 def test_a_node_is_drawn_with_the_gpus_that_are_free_and_those_in_use(arena, dump):
     code, out, _err = arena("show", "node-1", "--state", dump)
-    machine = workflow.read_state((dump,)).nodes[0].machine
+    machine = opening.read_state((dump,)).nodes[0].machine
     matrix, _, legend = out.partition("NIC Legend:\n  NIC0: mlx5_0\n\n")
     assert matrix.splitlines()[0].split() == ["GPU0", "GPU1", "GPU2", "GPU3", "NIC0", "NUMA"]
     assert (code, legend) == (
@@ -436,7 +437,7 @@ def test_presets_are_machines_in_json(arena):
 def test_on_a_narrow_terminal_network_cards_stand_below_the_gpus_alone(arena, monkeypatch):
     wide = arena("show", "dgx-1-v100")[1]
     assert "NIC0" in wide.splitlines()[0]
-    monkeypatch.setattr(topology_commands, "columns", lambda: 80)
+    monkeypatch.setattr(topology, "columns", lambda: 80)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     narrow = arena("show", "dgx-1-v100")[1]
     assert "NIC0" not in narrow.splitlines()[0]
@@ -456,7 +457,7 @@ def test_gpus_that_do_not_exist_are_said_to_be_so_where_they_are_shown(arena):
     cluster = ("--backend", "local", "--emulate", "dgx-1-v100:2")
     for words in (("show",), ("show", "dgx-1-v100-0")):
         _code, out, err = arena(*words, *cluster)
-        assert out.endswith(f"{output.EMULATED}\n")
+        assert out.endswith(f"{tables.EMULATED}\n")
         assert "EMULATED" not in err
 
 

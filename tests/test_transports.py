@@ -9,14 +9,14 @@ import pytest
 from cube_mesh import HGX, PCIE, V100
 from nccl_lines import joined, made, read_tables, spoken, table_of, through
 
-from arena_topo.backends import Instance, JobStatus, Phase
+from arena_topo.engines import Instance, JobStatus, Phase
 from arena_topo.errors import ArenaError
 from arena_topo.manifests import Forecast
+from arena_topo.nccl.deviations import Finding, Kind
+from arena_topo.nccl.reached import reached
 from arena_topo.nccl.reading import Reader
+from arena_topo.nccl.transports import Compared, Place, Planned, Seat, compare, promised
 from arena_topo.topology import Cluster, GPUSet, Machine, Node, NodeName
-from arena_topo.workflow.deviations import Finding, Kind
-from arena_topo.workflow.reached import reached
-from arena_topo.workflow.transports import Compared, Place, Planned, Seat, compare, promised
 
 
 def plan(*seats: tuple[str, tuple[int, ...]], slots: int = 1, **said: Any) -> Planned:

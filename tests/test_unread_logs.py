@@ -18,17 +18,18 @@ from fake_operator import FakeOperator
 from test_backends_logs import FOLLOW, Reader, is_chief
 from test_log_streams import LAUNCHER, WORKER, opened, running
 
-from arena_topo.backends import JobStatus, Phase
-from arena_topo.backends.kept import Archive, Kept
-from arena_topo.backends.kubernetes import following as followed
-from arena_topo.backends.kubernetes.engine import KubernetesBackend
-from arena_topo.backends.kubernetes.streaming import Lines, Place, plain
-from arena_topo.backends.logs import Line, LogOptions, Notice, Source, Turn
-from arena_topo.backends.stretches import Gap
+from arena_topo.engines import JobStatus, Phase
+from arena_topo.engines.archive import Archive, Kept
+from arena_topo.engines.kubernetes import following as followed
+from arena_topo.engines.kubernetes.engine import KubernetesBackend
+from arena_topo.engines.kubernetes.streaming import Lines, Place, plain
+from arena_topo.engines.lines import Line, LogOptions, Notice, Source, Turn
+from arena_topo.engines.stretches import Gap
 from arena_topo.errors import ArenaError, ClusterError, NotFound, UsageError
-from arena_topo.workflow import course, logs, merging, telling
-from arena_topo.workflow.logs import Asked, Note
-from arena_topo.workflow.unread import AGAIN, Unread, notes
+from arena_topo.joblogs import course, merging, telling
+from arena_topo.joblogs import following as logs
+from arena_topo.joblogs.following import Asked, Note
+from arena_topo.joblogs.unread import AGAIN, Unread, notes
 
 ALL = Asked(everyone=True)
 SOURCE = Source(pod=LAUNCHER, uid="1", chief=True)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from kube_objects import config_map, group, job, node, only, pod, seen
 
-from arena_topo.backends import observed
+from arena_topo.clusters import observed
 from arena_topo.topology import Knowledge, count, gpu_set, members, presets, published
 
 

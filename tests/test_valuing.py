@@ -8,10 +8,10 @@ import pytest
 from cube_mesh import HGX, V100, cluster, node, with_nics
 
 from arena_topo.bandwidth import Estimate, Host, Limit, Regime, Wire, estimate, inside
+from arena_topo.forecast.forecasting import Asked, forecast
 from arena_topo.job import PodShape
 from arena_topo.solver import Placement, Request, Solver, Unplaceable, place, valued
 from arena_topo.topology import Cluster, GPUSet, Machine, NodeName, Tier, gpu_set, presets
-from arena_topo.workflow.forecasting import Asked, forecast
 
 H100 = with_nics(presets.machine("hgx-h100", "h"), 8, 50.0)
 BARE = presets.machine("hgx-h100", "h")

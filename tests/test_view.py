@@ -19,9 +19,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kube_objects import claim, config_map, device, group, node, pod, resource_slice
 
-from arena_topo.backends import Options, observed, view
-from arena_topo.backends.kubernetes import engine as kubernetes
-from arena_topo.backends.kubernetes.engine import KubernetesBackend
+from arena_topo.clusters import observed, view
+from arena_topo.engines import Options
+from arena_topo.engines.kubernetes import engine as kubernetes
+from arena_topo.engines.kubernetes.engine import KubernetesBackend
 from arena_topo.errors import AccessDenied, ArenaError, UnreadableTopology
 from arena_topo.solver import Request, Unplaceable, place
 from arena_topo.topology import (

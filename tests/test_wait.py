@@ -13,13 +13,12 @@ from proxy import Proxy, Trouble
 from worlds import WORLDS, living_world
 
 from arena_topo import cli
-from arena_topo.backends import Instance, JobStatus, Phase
-from arena_topo.backends.kubernetes import engine as kubernetes
 from arena_topo.cli import options
+from arena_topo.engines import Instance, JobStatus, Phase, waiting
+from arena_topo.engines.kubernetes import engine as kubernetes
+from arena_topo.engines.waiting import Goal, Standing, standing
 from arena_topo.errors import ClusterError
 from arena_topo.manifests import Forecast
-from arena_topo.workflow import waiting
-from arena_topo.workflow.waiting import Goal, Standing, standing
 
 REACHED, OPEN, LOST = Standing.REACHED, Standing.OPEN, Standing.LOST
 
@@ -90,7 +89,7 @@ class Line:
         self.code, self.out, self.err = 0, "", ""
         self._acts = []
         # What `wait` says first is what it saw at its first look.
-        monkeypatch.setattr("arena_topo.cli.wait.say", self._say)
+        monkeypatch.setattr("arena_topo.jobs.wait.say", self._say)
 
     def __call__(self, *arguments):
         self._capfd.readouterr()

@@ -39,21 +39,21 @@ from job_shapes import (
 )
 
 from arena_topo import cli
-from arena_topo.backends import JobStatus, Options, Phase
-from arena_topo.backends.kubernetes import engine as kubernetes
-from arena_topo.backends.kubernetes.facts import Denied, Facts
-from arena_topo.backends.kubernetes.status import job_status
-from arena_topo.controller import LOST_AFTER
+from arena_topo.admin.controller import LOST_AFTER
+from arena_topo.engines import JobStatus, Options, Phase
+from arena_topo.engines.kubernetes import engine as kubernetes
+from arena_topo.engines.kubernetes.complaints import standing
+from arena_topo.engines.kubernetes.facts import Denied, Facts
+from arena_topo.engines.kubernetes.status import job_status
+from arena_topo.jobs.view import job as job_screen
+from arena_topo.jobs.view import job_value, trouble
 from arena_topo.manifests import Forecast
-from arena_topo.output import job as job_screen
-from arena_topo.output import job_value, trouble
-from arena_topo.output import why as screens
+from arena_topo.reasons import view as screens
+from arena_topo.reasons.cases import Case, Code, Fit
+from arena_topo.reasons.explanation import Explanation, Holder, explain
+from arena_topo.reasons.verdicts import TABLE, verdict
 from arena_topo.solver import Reason
 from arena_topo.solver import Verdict as Fits
-from arena_topo.workflow.cases import Case, Code, Fit
-from arena_topo.workflow.complaints import standing
-from arena_topo.workflow.verdicts import TABLE, verdict
-from arena_topo.workflow.why import Explanation, Holder, explain
 
 SCREENS = Path(__file__).parent / "screens"
 SUSPEND = {"suspend": True}

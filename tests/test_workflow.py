@@ -12,15 +12,16 @@ import pytest
 from fake_api import kubeconfig
 from worlds import WORLDS, KubernetesWorld, World, living_world
 
-from arena_topo import workflow
-from arena_topo.backends import JobStatus, Options, Phase
+from arena_topo.engines import JobStatus, Options, Phase, opening
+from arena_topo.engines import waiting as waiting_
 from arena_topo.errors import AlreadyExists, InvalidJob, TimedOut, UsageError
+from arena_topo.gang import planning, submission
 from arena_topo.job import ConfigFile, Device, KeyValue, MPIJob, Toleration
 from arena_topo.manifests import REQUEST, Guarantee
 from arena_topo.manifests.versions import ApiVersion
+from arena_topo.reasons import explanation
 from arena_topo.solver import Unplaceable, Verdict
 from arena_topo.topology import Cluster, GPUSet, Node, NodeName, Taint, presets
-from arena_topo.workflow import submission, why
 
 QUAD: dict[str, Any] = {"workers": 4, "gpus": 1, "gputopology": True, "gang": True}
 
@@ -45,10 +46,10 @@ def still_world(tmp_path: Path) -> Iterator[World]:
         yield opened
 
 
-def submit(world: World, name: str, **more: Any) -> workflow.Submitted:
+def submit(world: World, name: str, **more: Any) -> submission.Submitted:
     if isinstance(world, KubernetesWorld):
         world.api.now = world.api.clock() + 1
-    return workflow.submit(world.job(name, **more), world.backend, namespace="default")
+    return submission.submit(world.job(name, **more), world.backend, namespace="default")
 
 
 def gpus(status: JobStatus) -> tuple[str, set[int]]:
@@ -106,9 +107,9 @@ def test_an_ordinary_job_of_someone_who_may_not_list_nodes_is_submitted(cluster_
 
 def test_a_plan_creates_nothing_and_is_what_submit_applies(world):
     job = world.job("demo", **QUAD)
-    planned = workflow.plan(job, world.backend, namespace="default")
+    planned = planning.plan(job, world.backend, namespace="default")
     assert world.backend.jobs(None) == ()
-    done = workflow.submit(job, world.backend, namespace="default")
+    done = submission.submit(job, world.backend, namespace="default")
     assert done.plan.objects == planned.objects
 
 
@@ -133,7 +134,7 @@ def test_a_name_that_is_taken_is_refused_in_arenas_words(world):
     with pytest.raises(
         AlreadyExists, match="the job demo is already exist, please delete it first"
     ):
-        workflow.submit(
+        submission.submit(
             MPIJob(name="demo", command="true", image="local"), world.backend, namespace="default"
         )
 
@@ -148,7 +149,7 @@ def test_waiting_tells_each_phase_once_and_ends_with_the_job(world):
         if status.phase is Phase.RUNNING:
             world.finish("demo", 7)
 
-    ended = workflow.wait(world.backend, "demo", "default", tell=tell)
+    ended = waiting_.wait(world.backend, "demo", "default", tell=tell)
     assert (ended.phase, ended.exit_code) == (Phase.FAILED, 7)
     assert told == [Phase.RUNNING, Phase.FAILED]
 
@@ -157,7 +158,7 @@ def test_waiting_has_an_end_and_the_job_goes_on(world):
     submit(world, "demo")
     world.start("demo")
     with pytest.raises(TimedOut) as late:
-        workflow.wait(world.backend, "demo", "default", timeout=0.0)
+        waiting_.wait(world.backend, "demo", "default", timeout=0.0)
     assert late.value.exit_code == 6
     assert world.backend.job("demo", "default").phase is Phase.RUNNING
 
@@ -169,7 +170,7 @@ def dgx(name: str, **more: Any) -> Node:
 
 def planned(*nodes: Node, **more: Any) -> tuple[str, ...]:
     job = MPIJob(**{"name": "demo", "command": "true", "image": "i", **QUAD, **more})
-    plan = workflow.plan(job, None, namespace="default", cluster=Cluster(nodes=nodes))
+    plan = planning.plan(job, None, namespace="default", cluster=Cluster(nodes=nodes))
     assert plan.placement is not None
     return plan.placement.nodes
 
@@ -199,7 +200,7 @@ def test_a_server_that_stumbles_does_not_end_the_waiting(cluster_world):
         told.append(status.phase)
         cluster_world.finish("demo")
 
-    ended = workflow.wait(cluster_world.backend, "demo", "default", tell=tell)
+    ended = waiting_.wait(cluster_world.backend, "demo", "default", tell=tell)
     assert ended.phase is Phase.SUCCEEDED
     assert told[0] is Phase.RUNNING
 
@@ -209,7 +210,7 @@ def test_what_is_only_assumed_of_a_machine_is_said():
     assert machine is not None
     node = Node(name=NodeName("a"), machine=machine, free=machine.everything)
     job = MPIJob(name="demo", command="true", image="i", **QUAD)
-    plan = workflow.plan(job, None, namespace="default", cluster=Cluster(nodes=(node,)))
+    plan = planning.plan(job, None, namespace="default", cluster=Cluster(nodes=(node,)))
     assert plan.notes == ("a: links assumed from the GPU product and count",)
 
 
@@ -218,7 +219,7 @@ def test_an_assumed_nvlink_rate_is_said():
     machine = replace(known, gpus=tuple(replace(gpu, model="Mystery") for gpu in known.gpus))
     node = Node(name=NodeName("a"), machine=machine, free=machine.everything)
     job = MPIJob(name="demo", command="true", image="i", **QUAD)
-    plan = workflow.plan(job, None, namespace="default", cluster=Cluster(nodes=(node,)))
+    plan = planning.plan(job, None, namespace="default", cluster=Cluster(nodes=(node,)))
     assert plan.notes == ("a: NVLink rate assumed",)
 
 
@@ -239,13 +240,13 @@ def test_a_topology_job_without_gpus_is_a_mistake():
 def test_placing_without_a_cluster_is_a_mistake_that_names_both_ways_out():
     job = MPIJob(name="demo", command="true", image="i", **QUAD)
     with pytest.raises(UsageError) as refused:
-        workflow.plan(job, None, namespace="default")
+        planning.plan(job, None, namespace="default")
     assert "--state" in (refused.value.hint or "")
 
 
 def test_an_ordinary_job_needs_no_cluster_to_be_planned():
     job = MPIJob(name="demo", command="true", image="i", gpus=2)
-    plan = workflow.plan(job, None, namespace="default")
+    plan = planning.plan(job, None, namespace="default")
     assert (plan.api, plan.placement) == (ApiVersion.V2BETA1, None)
 
 
@@ -257,7 +258,7 @@ def test_a_config_file_is_read_however_its_path_is_typed(typed, tmp_path, monkey
     for target, name in (("/etc/config/depth.ini", "depth.ini"), (None, "settings.ini")):
         files = (ConfigFile(source=typed, target=target),)
         job = MPIJob(name="demo", command="true", image="i", config_file=files)
-        plan = workflow.plan(job, None, namespace="default")
+        plan = planning.plan(job, None, namespace="default")
         assert {name: "depth = 3"} in [one.get("data") for one in plan.objects]
 
 
@@ -269,36 +270,36 @@ def test_a_config_file_that_cannot_be_read_is_named(tmp_path):
 
 @pytest.mark.parametrize("image", ["", "local"])
 def test_without_a_cluster_local_images_run_on_this_machine(image):
-    assert workflow.open_backend(Options(emulate="dgx-1-v100"), image=image).name == "local"
+    assert opening.open_backend(Options(emulate="dgx-1-v100"), image=image).name == "local"
 
 
 def test_who_asks_for_emulated_machines_means_no_cluster(tmp_path, monkeypatch):
     kubeconfig(tmp_path / "config", "http://localhost:1", user={"username": "alice"})
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
-    assert workflow.open_backend(Options()).name == "kubernetes"
+    assert opening.open_backend(Options()).name == "kubernetes"
     emulated = Options(emulate="dgx-1-v100")
-    assert workflow.open_backend(emulated).name == "local"
+    assert opening.open_backend(emulated).name == "local"
     with pytest.raises(UsageError, match="no cluster is meant by --emulate"):
-        workflow.open_backend(emulated, image="horovod:0.20")
+        opening.open_backend(emulated, image="horovod:0.20")
 
 
 def test_without_a_cluster_other_images_do_not_run_by_accident():
     with pytest.raises(UsageError) as refused:
-        workflow.open_backend(Options(), image="tensorflow")
+        opening.open_backend(Options(), image="tensorflow")
     assert "KUBECONFIG" in (refused.value.hint or "")
     assert "--backend local" in (refused.value.hint or "")
-    assert workflow.open_backend(Options(backend="local"), image="tensorflow").name == "local"
+    assert opening.open_backend(Options(backend="local"), image="tensorflow").name == "local"
 
 
 def test_an_unknown_backend_is_a_mistake():
     with pytest.raises(UsageError, match="slurm"):
-        workflow.open_backend(Options(backend="slurm"))
+        opening.open_backend(Options(backend="slurm"))
 
 
 def test_a_job_that_was_created_but_cannot_be_read_is_said_to_exist(cluster_world):
     cluster_world.api.deny(r"get mpijobs .*")
     job = cluster_world.job("demo", **QUAD)
-    done = workflow.submit(job, cluster_world.backend, namespace="default")
+    done = submission.submit(job, cluster_world.backend, namespace="default")
     assert done.created[0] == "mpijob.kubeflow.org/demo"
     assert (done.status, "mpijobs" in (done.unread or "")) == (None, True)
 
@@ -382,10 +383,10 @@ def test_a_preferred_level_that_this_cluster_has_not_is_left_out_with_a_note(wor
         f"--topology-preferred {word} is left out: this cluster has no such level; it knows"
         " node, beyond"
     )
-    made = workflow.plan(job, world.backend, namespace="default")
+    made = planning.plan(job, world.backend, namespace="default")
     assert made.placement is not None
     assert note in made.notes
-    done = workflow.submit(job, world.backend, namespace="default")
+    done = submission.submit(job, world.backend, namespace="default")
     assert note in done.plan.notes
     assert done.status.forecast is not None
     assert done.status.forecast.state == "placed"
@@ -407,7 +408,7 @@ def test_a_level_that_only_the_submitter_of_a_job_knew_stops_nobody_who_reads_it
     with cluster_world.api.edit("MPIJob", "late") as late:
         said = json.loads(late["metadata"]["annotations"][REQUEST])
         late["metadata"]["annotations"][REQUEST] = json.dumps({**said, "preferred": "row"})
-    found = why.explain(cluster_world.backend, "late", "default", now=0.0)
+    found = explanation.explain(cluster_world.backend, "late", "default", now=0.0)
     assert "not enough free GPUs" in str(found.refusals[0].reason.value)
     cluster_world.backend.delete("busy-0", "default")
     outcome = submission.resume(cluster_world.backend, "late", "default")
@@ -418,7 +419,7 @@ def test_the_local_engine_is_not_told_of_a_fabric_file_that_it_does_not_take(tmp
     with WORLDS["local"](tmp_path) as world:
         job = MPIJob(name="demo", command="true", image="local", **QUAD, topology_required="leaf")
         with pytest.raises(InvalidJob) as refused:
-            workflow.plan(job, world.backend, namespace="default")
+            planning.plan(job, world.backend, namespace="default")
     assert refused.value.hint == "use one of these, or leave out --topology-required"
 
 
@@ -468,7 +469,7 @@ def test_a_required_level_is_kept():
 def test_a_plan_from_a_dump_refuses_what_no_node_has():
     job = MPIJob(name="demo", command="true", image="i", gpus=9)
     with pytest.raises(Unplaceable) as refused:
-        workflow.plan(job, None, namespace="default", cluster=Cluster(nodes=(dgx("a"),)))
+        planning.plan(job, None, namespace="default", cluster=Cluster(nodes=(dgx("a"),)))
     assert refused.value.exit_code == 5
 
 
@@ -490,7 +491,7 @@ def test_a_cluster_without_nodes_says_so():
 def test_what_this_machine_does_not_use_is_said(tmp_path):
     with WORLDS["local"](tmp_path) as world:
         job = MPIJob(name="demo", command="true", image="cuda:12", device=(Device.parse("a/b=1"),))
-        plan = workflow.plan(job, world.backend, namespace="default")
+        plan = planning.plan(job, world.backend, namespace="default")
     assert plan.notes == (
         "not used on this machine, where there are no containers: the image cuda:12, --device",
     )

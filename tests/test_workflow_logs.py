@@ -12,18 +12,18 @@ from typing import Any
 import pytest
 from worlds import WORLDS, KubernetesWorld, World, living_world
 
-from arena_topo import workflow
-from arena_topo.backends import Instance, JobStatus, Phase
-from arena_topo.backends.kept import Archive
-from arena_topo.backends.logs import Line, LogOptions, Notice, Source, Turn
+from arena_topo.engines import Instance, JobStatus, Phase
+from arena_topo.engines.archive import Archive
+from arena_topo.engines.lines import Line, LogOptions, Notice, Source, Turn
+from arena_topo.engines.waiting import Start
 from arena_topo.errors import ArenaError, NotFound, UsageError
-from arena_topo.workflow import logs
-from arena_topo.workflow.course import GRACE, LINGER, SILENCE, TOGETHER, Course, Looker
-from arena_topo.workflow.flow import Flow
-from arena_topo.workflow.logs import Asked, End, Note, Shown, Waiting
-from arena_topo.workflow.speakers import only
-from arena_topo.workflow.telling import GATHER, TOLD
-from arena_topo.workflow.waiting import Start
+from arena_topo.gang import submission
+from arena_topo.joblogs import following
+from arena_topo.joblogs.course import GRACE, LINGER, SILENCE, TOGETHER, Course, Looker
+from arena_topo.joblogs.flow import Flow
+from arena_topo.joblogs.following import Asked, End, Note, Shown, Waiting
+from arena_topo.joblogs.speakers import only
+from arena_topo.joblogs.telling import GATHER, TOLD
 
 FOLLOW = LogOptions(follow=True)
 WORKER_THEN = Source(pod="demo-worker-9", uid="9", worker=9)
@@ -51,7 +51,7 @@ def still_world(tmp_path: Path) -> Iterator[World]:
 def submit(world: World, name: str = "demo", **more: Any) -> None:
     if isinstance(world, KubernetesWorld):
         world.api.now = world.api.clock() + 1
-    workflow.submit(world.job(name, **more), world.backend, namespace="default")
+    submission.submit(world.job(name, **more), world.backend, namespace="default")
 
 
 class Showing:
@@ -60,7 +60,7 @@ class Showing:
     def __init__(self, world: World, asked: Asked, archive: Archive | None = None) -> None:
         self.notes: list[Note] = []
         self.waits: list[Waiting | None] = []
-        self.shown: Shown = logs.show(
+        self.shown: Shown = following.show(
             world.backend,
             "demo",
             "default",
@@ -108,7 +108,7 @@ def test_a_log_is_followed_from_the_first_line_to_the_end_of_the_job(world: Worl
 
 def test_the_log_of_a_job_that_does_not_exist_fails_at_once(world: World):
     for asked in (Asked(), Asked(options=FOLLOW), Asked(everyone=True, options=FOLLOW)):
-        with pytest.raises(logs.NoSuchJob, match="Not found training job"):
+        with pytest.raises(following.NoSuchJob, match="Not found training job"):
             Showing(world, asked).rest()
 
 
@@ -288,7 +288,7 @@ def test_ranks_that_cannot_be_told_apart_are_told(local_world: World):
 def test_a_rank_that_alone_speaks_is_known_by_the_tags_that_the_command_asks_for(world: World):
     job = world.job("demo", workers=2, gpus=1)
     job = replace(job, command=f": mpirun -prepend-rank -np 2 python t.py; {job.command}")
-    workflow.submit(job, world.backend, namespace="default")
+    submission.submit(job, world.backend, namespace="default")
     world.start("demo")
     for text in ("[1] Traceback", "= BAD TERMINATION"):
         world.say("demo", text)
@@ -306,7 +306,7 @@ def test_a_rank_that_alone_speaks_is_known_by_the_tags_that_the_command_asks_for
 def test_what_was_asked_for_is_not_advised(world: World):
     job = world.job("demo", workers=2, gpus=1)
     job = replace(job, command=f": mpirun --tag-output python t.py; {job.command}")
-    workflow.submit(job, world.backend, namespace="default")
+    submission.submit(job, world.backend, namespace="default")
     world.start("demo")
     world.say("demo", "hello")
     followed = Showing(world, Asked(options=FOLLOW))
@@ -460,7 +460,7 @@ def test_the_log_of_one_pod_is_copied_as_it_is(world: World):
     for _ in followed.batches:
         pass
     seen: list[JobStatus] = []
-    pieces = logs.copied(world.backend, "demo", "default", Asked(), seen=seen.append)
+    pieces = following.copied(world.backend, "demo", "default", Asked(), seen=seen.append)
     assert b"".join(pieces).endswith(b"\xff\x1b[2J\nlast")
     assert [one.name for one in seen] == ["demo"]
 
@@ -468,7 +468,7 @@ def test_the_log_of_one_pod_is_copied_as_it_is(world: World):
 def test_a_pod_that_has_not_started_is_not_copied(still_world: World):
     submit(still_world)
     with pytest.raises(NotFound, match="is not running") as early:
-        list(logs.copied(still_world.backend, "demo", "default", Asked()))
+        list(following.copied(still_world.backend, "demo", "default", Asked()))
     assert "arena-topo logs -f demo -n default" in (early.value.hint or "")
 
 

@@ -13,9 +13,9 @@ from fake_api import FakeApi, kubeconfig
 from fake_cluster import FakeCluster
 from fake_operator import FakeOperator
 
-from arena_topo.backends import Backend, Options, Phase
-from arena_topo.backends.kubernetes import engine as kubernetes
-from arena_topo.backends.local import engine as local
+from arena_topo.engines import Backend, Options, Phase
+from arena_topo.engines.kubernetes import engine as kubernetes
+from arena_topo.engines.local import engine as local
 from arena_topo.job import MPIJob
 from arena_topo.manifests import Plan, render
 from arena_topo.topology import presets, published

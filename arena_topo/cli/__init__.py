@@ -90,9 +90,9 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _complain(error: ArenaError) -> None:
-    from arena_topo import output  # noqa: PLC0415 - not every command shows something
+    from arena_topo import layout  # noqa: PLC0415 - not every command shows something
 
-    say(output.complaint(error), LogLevel.ERROR)
+    say(layout.complaint(error), LogLevel.ERROR)
 
 
 def _unexpected(error: Exception, arguments: Sequence[str]) -> int:

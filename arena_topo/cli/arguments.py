@@ -193,11 +193,11 @@ GraphFormatFlag = Annotated[GraphFormat, OUTPUT]
 
 def document(value: object, output_format: PlanFormat | PictureFormat | GraphFormat) -> str:
     """A value for programs, in JSON or YAML; the last line has an end."""
-    from arena_topo import output  # noqa: PLC0415 - not for help
+    from arena_topo import layout  # noqa: PLC0415 - not for help
 
     if output_format == PlanFormat.YAML:
-        return output.to_yaml(value)
-    return output.to_json(value) + "\n"
+        return layout.to_yaml(value)
+    return layout.to_json(value) + "\n"
 
 
 EverywhereFlag = Annotated[

@@ -118,7 +118,7 @@ def _declared(one: Leaf | Branch) -> Mapping[str, Any]:
     """The annotations of a command's parameters, by their names; those of records as fields."""
     if isinstance(one, Branch):
         return get_type_hints(Globals, include_extras=True)
-    function = getattr(importlib.import_module(f"arena_topo.cli.{one.module}"), one.function)
+    function = getattr(importlib.import_module(f"arena_topo.{one.module}"), one.function)
     found: dict[str, Any] = {}
     for name, hint in get_type_hints(function.declared, include_extras=True).items():
         if isinstance(hint, type) and is_dataclass(hint):

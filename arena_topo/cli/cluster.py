@@ -52,12 +52,12 @@ def version(
     if output_format is VersionFormat.WIDE:
         show(_lines(known))
         return
-    from arena_topo import output  # noqa: PLC0415 - only for programs
+    from arena_topo import layout  # noqa: PLC0415 - only for programs
 
     if output_format is VersionFormat.JSON:
-        show(output.to_json(known) + "\n")
+        show(layout.to_json(known) + "\n")
     else:
-        show(output.to_yaml(known))
+        show(layout.to_yaml(known))
 
 
 def _lines(known: Mapping[str, Any]) -> str:
@@ -81,7 +81,7 @@ def whoami(
     """Show the name that jobs are submitted under."""
     import hashlib  # noqa: PLC0415 - only here
 
-    from arena_topo import output  # noqa: PLC0415 - as above
+    from arena_topo import layout  # noqa: PLC0415 - as above
     from arena_topo.cli.opening import engine  # noqa: PLC0415 - as above
 
     backend = engine(everywhere)
@@ -91,7 +91,7 @@ def whoami(
     administrator = name in backend.administrators(everywhere.arena_namespace)
     shown = {"Name": name, "Id": identity, "IsAdminUser": administrator}
     if output_format is IdentityFormat.YAML:
-        show(output.to_yaml(shown))
+        show(layout.to_yaml(shown))
     else:
         show(json.dumps(shown, separators=(",", ":"), ensure_ascii=False) + "\n")
 

@@ -6,15 +6,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import MISSING, fields
 from typing import Annotated, Any
 
-from arena_topo import output
+from arena_topo import layout
 from arena_topo.cli import settings
 from arena_topo.cli.arguments import PANEL, PlanFormat, PlanFormatFlag
 from arena_topo.cli.commands import JobCommand
-from arena_topo.cli.options import Globals, LogLevel, Seconds, display, say, show, spread
-from arena_topo.errors import UsageError
-from arena_topo.flag import Flag, flags_of, spelling
-from arena_topo.job import MPIJob
-from arena_topo.output.configuration import (
+from arena_topo.cli.configuration_view import (
     HIDDEN,
     Configuration,
     Reached,
@@ -22,6 +18,10 @@ from arena_topo.output.configuration import (
     configuration,
     configuration_value,
 )
+from arena_topo.cli.options import Globals, LogLevel, Seconds, display, say, show, spread
+from arena_topo.errors import UsageError
+from arena_topo.flag import Flag, flags_of, spelling
+from arena_topo.job import MPIJob
 
 DEFAULT = "default"
 """The origin of what nobody has set."""
@@ -68,12 +68,12 @@ def config_view(
     if output_format is PlanFormat.WIDE:
         display(configuration(answer, home=settings.at_home("~")))
     elif output_format is PlanFormat.JSON:
-        show(output.to_json(configuration_value(answer)) + "\n")
+        show(layout.to_json(configuration_value(answer)) + "\n")
     else:
-        show(output.to_yaml(configuration_value(answer)))
+        show(layout.to_yaml(configuration_value(answer)))
     problems = list(wrong.values())
     for one in problems[:-1]:
-        say(output.complaint(one), LogLevel.ERROR)
+        say(layout.complaint(one), LogLevel.ERROR)
     if problems:
         raise problems[-1]
 
@@ -134,7 +134,7 @@ def _default(name: str, value: object) -> Setting:
 
 
 def _reached(everywhere: Globals) -> Reached:
-    from arena_topo.backends.kubernetes import kubeconfig  # noqa: PLC0415 - only this command
+    from arena_topo.engines.kubernetes import kubeconfig  # noqa: PLC0415 - only this command
 
     options = everywhere.options()
     backend = options.backend

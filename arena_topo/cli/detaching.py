@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from arena_topo import output
-from arena_topo.backends import Backend, JobStatus, Phase
+from arena_topo import layout
 from arena_topo.cli import stopping
 from arena_topo.cli.options import PROGRAM, say
 from arena_topo.cli.terminal import moves, wrapped
+from arena_topo.engines import Backend, JobStatus, Phase
 from arena_topo.errors import ArenaError, NotFound
 from arena_topo.escaping import one_line
 
@@ -29,7 +29,7 @@ def advise(text: str, *commands: str, indent: str = "  ") -> None:
     """Say a text, wrapped on a terminal; the commands in it stay whole, for people to copy."""
     for command in commands:
         text = text.replace(command, command.replace(" ", _GLUE))
-    say(output.fold(text, wrapped(sys.stderr), indent=indent).replace(_GLUE, " "))
+    say(layout.fold(text, wrapped(sys.stderr), indent=indent).replace(_GLUE, " "))
 
 
 @contextmanager
@@ -144,7 +144,7 @@ class _Left:
 
 def _waits(backend: Backend, status: JobStatus) -> str | None:
     """Who starts a job that waits for its GPUs; None for one that is on its way."""
-    from arena_topo.workflow import waiting  # noqa: PLC0415 - only for who is left
+    from arena_topo.engines import waiting  # noqa: PLC0415 - only for who is left
 
     start = waiting.start_of(status, backend)
     return None if start is None else waiting.starting(start, [status.name], status.namespace)

@@ -97,7 +97,7 @@ def read(path: str, params: Iterable[Any], given: Sequence[tuple[str, str]] = ()
 
 
 def _text(path: str, name: str) -> str:
-    from arena_topo.backends.dump import encoding  # noqa: PLC0415 - only for files
+    from arena_topo.clusters.dump import encoding  # noqa: PLC0415 - only for files
 
     try:
         data = reading.handed(path, name)

@@ -8,12 +8,11 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from arena_topo.backends import Backend
 from arena_topo.cli import remembering, stopping
 from arena_topo.cli.options import Globals, say
 from arena_topo.cli.settings import LINE, in_force
+from arena_topo.engines import Backend, opening
 from arena_topo.errors import ArenaError, NotFound
-from arena_topo.workflow import opening
 
 if TYPE_CHECKING:
     from arena_topo.topology.fabricfile import FabricFile

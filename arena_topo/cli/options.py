@@ -37,7 +37,7 @@ from arena_topo.escaping import escaped, one_line
 from arena_topo.flag import MOST_HOURS, Flag, flags_of, spelling
 
 if TYPE_CHECKING:
-    from arena_topo.backends import Options
+    from arena_topo.engines import Options
 
 PROGRAM = "arena-topo"
 
@@ -85,7 +85,7 @@ def remark(text: str) -> None:
 
 def tell(notes: Iterable[str]) -> None:
     """Pass on what a person should know of the cluster, on stderr; many alike are shortened."""
-    from arena_topo.output.notes import shortened  # noqa: PLC0415 - only where there are some
+    from arena_topo.notes import shortened  # noqa: PLC0415 - only where there are some
 
     for note in shortened(notes):
         say(f"note: {one_line(note)}")
@@ -189,7 +189,7 @@ class _Loudness:
         """Pass on what the package logs, or stop doing so."""
         import logging  # noqa: PLC0415 - only for who debugs
 
-        from arena_topo.backends import REQUESTS  # noqa: PLC0415 - as above
+        from arena_topo.engines import REQUESTS  # noqa: PLC0415 - as above
 
         class Told(logging.Handler):
             def emit(self, record: logging.LogRecord) -> None:
@@ -378,7 +378,7 @@ class Globals:
 
     def options(self) -> Options:
         """What an engine needs to know of it."""
-        from arena_topo.backends import Options  # noqa: PLC0415 - not every command opens one
+        from arena_topo.engines import Options  # noqa: PLC0415 - not every command opens one
 
         return Options(
             backend=str(self.backend),

@@ -97,8 +97,8 @@ def _look(kind: str, job: str, everywhere: Globals) -> None:
     elif backend.name == "local":
         remembering.nodes(backend, backend.cluster())
     else:
-        from arena_topo.backends.kubernetes import naming  # noqa: PLC0415 - only here
-        from arena_topo.backends.kubernetes.connection import Connection  # noqa: PLC0415
+        from arena_topo.engines.kubernetes import naming  # noqa: PLC0415 - only here
+        from arena_topo.engines.kubernetes.connection import Connection  # noqa: PLC0415
 
         found = naming.named(Connection(everywhere.options()), kind)
         remembering.others(backend, kind, found)
@@ -110,6 +110,6 @@ def _own(kind: str, everywhere: Globals) -> None:
         found = settings.read(lambda _: None)
         remembering.own(kind, {name for one in found.files for name in one.table("profile")})
     else:
-        from arena_topo.backends.kubernetes import kubeconfig  # noqa: PLC0415 - loads YAML
+        from arena_topo.engines.kubernetes import kubeconfig  # noqa: PLC0415 - loads YAML
 
         remembering.own(kind, kubeconfig.entries(everywhere.options())[kind])

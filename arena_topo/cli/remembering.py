@@ -20,15 +20,15 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from arena_topo import workflow
 from arena_topo.cli.settings import LINE, in_force
 from arena_topo.completion import keeping, names, place
+from arena_topo.engines import opening
 
 if TYPE_CHECKING:
-    from arena_topo.backends import Backend, JobStatus
-    from arena_topo.backends.kubernetes.connection import Access
-    from arena_topo.backends.volume import Volume
     from arena_topo.cli.options import Globals
+    from arena_topo.engines import Backend, JobStatus
+    from arena_topo.engines.kubernetes.connection import Access
+    from arena_topo.engines.volume import Volume
     from arena_topo.job import MPIJob
     from arena_topo.topology import Cluster
 
@@ -78,9 +78,9 @@ def meant(everywhere: Globals) -> None:
     Its names may be known from before the files were written anew. UsageError where they name none.
     """
     options, begun = everywhere.options(), _begun
-    if begun is None or workflow.engine_of(options) != "kubernetes":
+    if begun is None or opening.engine_of(options) != "kubernetes":
         return
-    from arena_topo.backends.kubernetes import connection  # noqa: PLC0415 - commands go on anyway
+    from arena_topo.engines.kubernetes import connection  # noqa: PLC0415 - commands go on anyway
 
     access = connection.written(options)
     asked = begun.line.namespace or not begun.default

@@ -27,7 +27,7 @@ from arena_topo.cli.options import PROGRAM
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A command: its summary, the function that does it in a module of this package, its kind.
+    """A command: its summary, the function that does it and its module, its kind.
 
     The summary is the first paragraph of the function's docstring; it stands here so that no module
     is imported only to be listed.
@@ -56,7 +56,7 @@ ROOT = Branch(
             {
                 "mpi": Leaf(
                     "Submit an MPI job; with --gputopology each worker gets the best-linked GPUs.",
-                    "submit",
+                    "jobs.submit",
                     "submit_mpi",
                     JobCommand,
                 )
@@ -69,7 +69,7 @@ ROOT = Branch(
                 "mpi": Leaf(
                     "Show where the workers of an MPI job would go and how good that is; create"
                     " nothing.",
-                    "submit",
+                    "jobs.submit",
                     "plan_mpi",
                     JobCommand,
                 )
@@ -78,62 +78,67 @@ ROOT = Branch(
         ),
         "forecast": Leaf(
             "Say what bandwidth NCCL reaches on GPUs of a machine, and between such machines.",
-            "forecast",
+            "forecast.command",
             "forecast",
         ),
         "get": Leaf(
-            "Show one job: its state, its pods, where they run and why.", "get", "get", NamedCommand
+            "Show one job: its state, its pods, where they run and why.",
+            "jobs.get",
+            "get",
+            NamedCommand,
         ),
         "why": Leaf(
             "Say why a job waits, failed or runs where it does: one verdict, its cause, what to"
             " try.",
-            "why",
+            "reasons.command",
             "why",
             NamedCommand,
         ),
-        "list": Leaf("List the jobs, newest first.", "joblist", "list_jobs"),
+        "list": Leaf("List the jobs, newest first.", "jobs.listing", "list_jobs"),
         "logs": Leaf(
             "Show the log of a job's launcher, of another of its pods, or of all of them at once.",
-            "logs",
+            "jobs.logs",
             "logs",
             LogsCommand,
         ),
         "attach": Leaf(
             "Run a command in a job's launcher, or in another of its pods; else a shell.",
-            "attach",
+            "jobs.attach",
             "attach",
             ExecCommand,
         ),
         "suspend": Leaf(
             "Stop jobs until they are resumed; their GPUs are free for others meanwhile.",
-            "queue",
+            "jobs.queue",
             "suspend",
             NamedCommand,
         ),
         "resume": Leaf(
             "Start jobs that wait, were suspended, or were left half-started; placed anew, in"
             " order.",
-            "queue",
+            "jobs.queue",
             "resume",
             NamedCommand,
         ),
         "wait": Leaf(
             "Wait until jobs are over, or run, have their nodes, have succeeded, or are gone.",
-            "wait",
+            "jobs.wait",
             "wait",
             NamedCommand,
         ),
         "replan": Leaf(
             "Stop a running job and start it again on the best GPUs there are now.",
-            "queue",
+            "jobs.queue",
             "replan",
             NamedCommand,
         ),
-        "delete": Leaf("Delete jobs and all that belongs to them.", "jobs", "delete", NamedCommand),
+        "delete": Leaf(
+            "Delete jobs and all that belongs to them.", "jobs.delete", "delete", NamedCommand
+        ),
         "prune": Leaf(
             "Delete jobs that have SUCCEEDED or FAILED and are old enough; no others, whatever"
             " their age.",
-            "prune",
+            "jobs.prune",
             "prune",
         ),
         "top": Branch(
@@ -142,12 +147,12 @@ ROOT = Branch(
                 "node": Leaf(
                     "Show the nodes: their GPUs, who has which, and what the free ones are good"
                     " for.",
-                    "top",
+                    "nodes.top",
                     "top_node",
                 ),
                 "job": Leaf(
                     "Show the jobs by the GPUs that they ask for; with a job, what its GPUs do.",
-                    "top",
+                    "jobs.top",
                     "top_job",
                 ),
             },
@@ -156,23 +161,25 @@ ROOT = Branch(
             "Show and publish how GPUs are linked.",
             {
                 "presets": Leaf(
-                    "List the machines that are known by name.", "topology", "topology_presets"
+                    "List the machines that are known by name.",
+                    "nodes.topology",
+                    "topology_presets",
                 ),
                 "show": Leaf(
                     "Show how the GPUs of a machine are linked; without one, how the nodes of the"
                     " cluster are.",
-                    "topology",
+                    "nodes.topology",
                     "topology_show",
                 ),
                 "discover": Leaf(
                     "Show how the GPUs of this machine are linked, as NVML or nvidia-smi tells it.",
-                    "topology",
+                    "nodes.topology",
                     "topology_discover",
                 ),
                 "publish": Leaf(
                     "Write down in the cluster how the GPUs of a node are linked, for every"
                     " submitter to read.",
-                    "topology",
+                    "nodes.topology",
                     "topology_publish",
                 ),
             },
@@ -180,12 +187,12 @@ ROOT = Branch(
         "check": Leaf(
             "Check what a cluster and you need for jobs to be placed; with a job, what its workers"
             " see.",
-            "admin",
+            "admin.commands",
             "check",
         ),
         "install": Leaf(
             "Print what an administrator applies once: policies, roles, controller, node agent.",
-            "admin",
+            "admin.commands",
             "install",
         ),
         "nodes": Branch(
@@ -194,22 +201,22 @@ ROOT = Branch(
                 "topology": Leaf(
                     "Keep nodes for topology jobs alone, whose workers then get exactly the GPUs"
                     " chosen.",
-                    "admin",
+                    "admin.commands",
                     "nodes_topology",
                     NodesCommand,
                 ),
                 "default": Leaf(
-                    "Give nodes back to all jobs.", "admin", "nodes_default", NodesCommand
+                    "Give nodes back to all jobs.", "admin.commands", "nodes_default", NodesCommand
                 ),
                 "list": Leaf(
-                    "List the nodes with GPUs and who may use them.", "admin", "nodes_list"
+                    "List the nodes with GPUs and who may use them.", "admin.commands", "nodes_list"
                 ),
             },
         ),
         "controller": Leaf(
             "Start waiting jobs in their turn, and look after those that run; runs until it is"
             " stopped.",
-            "queue",
+            "admin.commands",
             "controller",
         ),
         "data": Branch(
@@ -217,33 +224,35 @@ ROOT = Branch(
             {
                 "list": Leaf(
                     "List the volume claims that --data can mount: the bound ones.",
-                    "data",
+                    "jobs.data",
                     "data_list",
                 )
             },
         ),
-        "whoami": Leaf("Show the name that jobs are submitted under.", "cluster", "whoami"),
+        "whoami": Leaf("Show the name that jobs are submitted under.", "cli.cluster", "whoami"),
         "config": Branch(
             "Show the settings, and where each comes from.",
             {
                 "view": Leaf(
                     "Show what the files of settings say; nothing is asked of any server.",
-                    "configuration",
+                    "cli.configuration",
                     "config_view",
                     ConfigCommand,
                 ),
                 "schema": Leaf(
                     "Print the JSON schema of job files (submit mpi -f), for editors.",
-                    "cluster",
+                    "cli.cluster",
                     "config_schema",
                     SteadyCommand,
                 ),
             },
         ),
-        "version": Leaf("Show the version of the program.", "cluster", "version", SteadyCommand),
+        "version": Leaf(
+            "Show the version of the program.", "cli.cluster", "version", SteadyCommand
+        ),
         "completion": Leaf(
             "Print the completion script for bash, zsh, fish or powershell; or install it.",
-            "completion",
+            "cli.completion",
             "completion",
             SteadyCommand,
         ),
@@ -281,7 +290,7 @@ def _made(one: Leaf | Branch, name: str) -> Any:
         app = typer.Typer(
             rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False
         )
-        module = importlib.import_module(f"arena_topo.cli.{one.module}")
+        module = importlib.import_module(f"arena_topo.{one.module}")
         app.command(name, cls=one.kind)(getattr(module, one.function))
         return typer.main.get_command(app)
     made: Any = typer.main.get_command(group(one.summary, one.kind))

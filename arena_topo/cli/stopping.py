@@ -85,7 +85,7 @@ def limit(seconds: float | None) -> None:
     """Let OutOfTime end the command soon after so many seconds, whatever it waits for then.
 
     Who keeps to its time by itself is never met by it, and who tidies up then has a moment for it
-    (`backends.tidying`). Nothing happens in other threads than the first, where Python lets nobody
+    (`engines.tidying`). Nothing happens in other threads than the first, where Python lets nobody
     heed signals.
     """
     global _end  # noqa: PLW0603 - there is one command

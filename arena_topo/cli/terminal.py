@@ -47,7 +47,7 @@ def tinted(text: str, stream: TextIO | None) -> str:
     """A finished screen, in colours where the stream takes them."""
     if not colours(stream):
         return text
-    from arena_topo.output import colour  # noqa: PLC0415 - only where there are colours
+    from arena_topo.cli import colour  # noqa: PLC0415 - only where there are colours
 
     return colour.painted(text)
 
@@ -64,7 +64,7 @@ def _folded(line: str, wide: int) -> str:
     found = _MESSAGE.match(line)
     if found is None:
         return line
-    from arena_topo.output import fold  # noqa: PLC0415 - only for long lines
+    from arena_topo.layout import fold  # noqa: PLC0415 - only for long lines
 
     return fold(line, wide, indent=" " * (found.end() if line.startswith(" ") else 2))
 

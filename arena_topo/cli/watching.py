@@ -13,10 +13,10 @@ from arena_topo.cli.options import LogLevel, say, show
 from arena_topo.cli.terminal import colours, draws, moves, reflows, tinted, window
 from arena_topo.errors import TimedOut
 from arena_topo.escaping import one_line
-from arena_topo.output import duration
+from arena_topo.layout import duration
 
 if TYPE_CHECKING:
-    from arena_topo.output.live import Screen, Surface
+    from arena_topo.cli.live import Screen, Surface
 
 Found = TypeVar("Found")
 
@@ -42,7 +42,7 @@ def watch(
     """
     if draw is None or sys.stdout is None or not moves(sys.stdout):
         return _told(look, changes=changes, over=over, every=every, limit=limit)
-    from arena_topo.workflow.looking import looks  # noqa: PLC0415 - only for who stays
+    from arena_topo.engines.looking import looks  # noqa: PLC0415 - only for who stays
 
     end, sight = Deadline(limit), Sight()
     first = look()
@@ -78,7 +78,7 @@ def _told(
     every: float,
     limit: float | None,
 ) -> Found:
-    from arena_topo.workflow.looking import looks  # noqa: PLC0415 - only for who stays
+    from arena_topo.engines.looking import looks  # noqa: PLC0415 - only for who stays
 
     def blind(why: str | None) -> None:
         if why is not None and sight.lost is None:
@@ -159,7 +159,7 @@ class Sight:
 @contextmanager
 def live(stream: TextIO, draw: Callable[[int], str]) -> Iterator[Screen]:
     """Show `draw(columns)` at the same place of a terminal until the end of the block."""
-    from arena_topo.output.live import shown  # noqa: PLC0415 - loads rich
+    from arena_topo.cli.live import shown  # noqa: PLC0415 - loads rich
 
     with shown(surface(stream), draw) as screen:
         yield screen
@@ -167,7 +167,7 @@ def live(stream: TextIO, draw: Callable[[int], str]) -> Iterator[Screen]:
 
 def surface(stream: TextIO) -> Surface:
     """What a terminal takes."""
-    from arena_topo.output.live import Surface  # noqa: PLC0415 - loads rich
+    from arena_topo.cli.live import Surface  # noqa: PLC0415 - loads rich
 
     return Surface(
         stream=stream,

@@ -287,7 +287,7 @@ def local(line: place.Line) -> str:
 
 
 def _local(kind: str, namespace: str, line: place.Line) -> Names:
-    """Names of the local engine, from its folders (see `backends.local.ledger`)."""
+    """Names of the local engine, from its folders (see `engines.local.ledger`)."""
     base = place.below("XDG_STATE_HOME", ".local/state", line.environ)
     jobs = f"{base}/arena-topo/jobs"
     if kind == "namespaces":

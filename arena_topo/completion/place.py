@@ -22,7 +22,7 @@ SITE = "/etc/arena-topo/config.toml"
 """The site's file of settings, as `cli.settings` has it."""
 
 IN_CLUSTER = "/var/run/secrets/kubernetes.io/serviceaccount/token"
-"""Where a pod finds its own token, as `backends.kubernetes.kubeconfig` has it."""
+"""Where a pod finds its own token, as `engines.kubernetes.kubeconfig` has it."""
 
 OURS = {
     "--namespace": "namespace",
@@ -108,7 +108,7 @@ class Line:
         )
 
     def _engine(self, environ: Mapping[str, str]) -> str:
-        """Which engine is meant, by the rule of `workflow.open_backend`."""
+        """Which engine is meant, by the rule of `engines.opening.open_backend`."""
         chosen = self.said.get("backend", "").lower()
         if chosen in {"local", "kubernetes"}:
             return chosen

@@ -177,7 +177,7 @@ class Index:
             home[1].append(node)
         ordered = sorted(paths, key=lambda path: [natural(name) for name in path])
         self.leaves: list[Leaf] = [paths[path] for path in ordered]
-        self.levels: dict[int, list[Domain]] = {}
+        self.levels: dict[int, list[Domain]] = {at: [] for at in range(len(cluster.tiers))}
         self._free = [0, *accumulate(sum(map(_takeable, nodes)) for _, nodes in self.leaves)]
         self.whole = self._domain(ordered, 0, WHOLE, ())
         self.paths: list[tuple[Domain, ...]] = [()] * len(self.leaves)

@@ -29,16 +29,16 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from fake_api import FakeApi, kubeconfig, rfc3339
 from fake_cluster import FakeCluster
 
-from arena_topo import workflow
-from arena_topo.backends import Options
-from arena_topo.backends.kubernetes import engine as kubernetes
-from arena_topo.controller import Controller
+from arena_topo.admin.controller import Controller
+from arena_topo.engines import Options
+from arena_topo.engines.kubernetes import engine as kubernetes
+from arena_topo.gang import planning
+from arena_topo.gang.submission import open_starter
 from arena_topo.job import MPIJob
 from arena_topo.manifests import MAP, STATE, Forecast, patches, pinning
 from arena_topo.manifests.annotations import parse_map, requested
 from arena_topo.manifests.versions import ApiVersion
 from arena_topo.topology import Cluster, Node, presets, published
-from arena_topo.workflow.submission import open_starter
 
 PRESET = "dgx-1-v100"
 PER_NODE = 8
@@ -118,7 +118,7 @@ class World:
                 for one in machines
             )
         )
-        plan = workflow.plan(job, None, namespace="default", api=ApiVersion.V2BETA1, cluster=on)
+        plan = planning.plan(job, None, namespace="default", api=ApiVersion.V2BETA1, cluster=on)
         return plan.objects[0]
 
     def gang(self, name: str, workers: int, nodes: Sequence[str]) -> None:

@@ -21,10 +21,10 @@ import pytest
 from fake_api import FakeApi, kubeconfig
 from kube_objects import job as mpijob
 
-from arena_topo.backends import Options
-from arena_topo.backends.kubernetes.connection import written
 from arena_topo.cli.remembering import cluster_of
 from arena_topo.completion import keeping, names, place
+from arena_topo.engines import Options
+from arena_topo.engines.kubernetes.connection import written
 
 ROUNDS = 20
 SCRIPT = "import sys; from arena_topo.__main__ import main; sys.exit(main())"

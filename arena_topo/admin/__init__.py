@@ -1,0 +1,1 @@
+"""What an administrator sets up once, and the controller that starts waiting gangs."""

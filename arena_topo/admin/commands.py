@@ -1,0 +1,321 @@
+"""The commands of administrators: install, check, nodes topology, default and list."""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from arena_topo.cli.arguments import (
+    NODES,
+    PANEL,
+    Document,
+    PerhapsName,
+    PlanFormat,
+    PlanFormatFlag,
+    document,
+)
+from arena_topo.cli.detaching import coming_back
+from arena_topo.cli.opening import engine, namespace_of
+from arena_topo.cli.options import PROGRAM, Globals, display, remark, say, show, spread
+from arena_topo.cli.terminal import columns
+from arena_topo.engines import opening
+from arena_topo.errors import UsageError
+from arena_topo.flag import Flag
+from arena_topo.job import KeyValue
+from arena_topo.manifests.serialize import object_name, to_json, to_yaml
+
+if TYPE_CHECKING:
+    from arena_topo.engines import Backend
+    from arena_topo.engines.kubernetes.admin import Administration
+    from arena_topo.manifests.install import Installation
+
+
+_LABEL = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?", re.ASCII)
+"""The value of a label (kubernetes, apimachinery, validation.IsValidLabelValue)."""
+
+_NodeNames = Annotated[list[str], typer.Argument(metavar="NODE...", show_default=False), NODES]
+_AckFlag = Annotated[
+    bool, Flag(help="Set ACK's own label, ack.node.gpu.schedule, as well.", panel=PANEL)
+]
+_DryRunFlag = Annotated[bool, Flag(help="Check everything, and change nothing.", panel=PANEL)]
+_ForceFlag = Annotated[bool, Flag(help="Do it whatever pods hold GPUs of the nodes.", panel=PANEL)]
+
+
+@spread
+def install(
+    everywhere: Globals,
+    *,
+    image: Annotated[
+        str,
+        Flag(
+            help="The image of arena-topo, by its digest; not needed where neither controller nor"
+            " agent runs.",
+            panel=PANEL,
+            metavar="REPOSITORY/NAME@DIGEST",
+        ),
+    ] = "",
+    diff: Annotated[
+        bool,
+        Flag(
+            help="Show what applying would change in the cluster; exit code 1 if anything.",
+            panel=PANEL,
+        ),
+    ] = False,
+    remove: Annotated[
+        bool,
+        Flag(
+            help="Print what is installed, for kubectl delete -f -; refused while jobs need it.",
+            panel=PANEL,
+        ),
+    ] = False,
+    without_controller: Annotated[
+        bool, Flag(help="Nobody starts jobs that wait but their submitters.", panel=PANEL)
+    ] = False,
+    without_agent: Annotated[
+        bool, Flag(help="Nobody looks at the GPUs of nodes; links are assumed.", panel=PANEL)
+    ] = False,
+    gang_scheduling: Annotated[
+        bool,
+        Flag(
+            help="The cluster has the PodGroups of scheduling.k8s.io (GangScheduling): join the"
+            " workers of gangs to theirs.",
+            panel=PANEL,
+        ),
+    ] = False,
+    ack: Annotated[
+        bool,
+        Flag(
+            help="Let the controller publish topology in kube-system too, in the format of ACK that"
+            " arena top node reads.",
+            panel=PANEL,
+        ),
+    ] = False,
+    runtime_class: Annotated[
+        str,
+        Flag(
+            help="The RuntimeClass by which the agent sees the GPUs, often nvidia; else the"
+            " default runtime.",
+            panel=PANEL,
+            metavar="NAME",
+        ),
+    ] = "",
+    agent_selector: Annotated[
+        tuple[KeyValue, ...],
+        Flag(
+            help="Nodes that the agent runs on; repeat for more labels, all of which they have."
+            " Else nodes with a label that tells of GPUs.",
+            panel=PANEL,
+            metavar="KEY=VALUE",
+        ),
+    ] = (),
+    image_pull_secret: Annotated[
+        tuple[str, ...],
+        Flag(
+            help="A Secret of namespace arena-topo-system by which the image is pulled.",
+            panel=PANEL,
+            metavar="NAME",
+        ),
+    ] = (),
+    output_format: Annotated[
+        Document, Flag(help="How to print it.", name="--output", short="-o", panel=PANEL)
+    ] = Document.YAML,
+) -> None:
+    """Print what an administrator applies once: policies, roles, controller, node agent."""
+    if remove:
+        if diff or image:
+            raise UsageError(
+                f"--remove and {'--diff' if diff else '--image'} exclude each other",
+                hint=f"{PROGRAM} install --remove | kubectl delete -f -",
+            )
+        _remove(everywhere, output_format)
+        return
+    from arena_topo.manifests import install as installing  # noqa: PLC0415 - loads Jinja
+
+    for one in agent_selector:
+        if not _LABEL.fullmatch(one.value):
+            raise UsageError(
+                f"--agent-selector {one} is invalid",
+                why=f"{one.value!r} is not the value of a label",
+                hint="repeat --agent-selector for more labels",
+            )
+    wanted = installing.Installation(
+        image=image,
+        controller=not without_controller,
+        agent=not without_agent,
+        gang=gang_scheduling,
+        ack=ack,
+        runtime_class=runtime_class,
+        node_selector={one.key: one.value for one in agent_selector},
+        image_pull_secrets=image_pull_secret,
+    )
+    for note in installing.check(wanted):
+        say(f"note: {note}")
+    if diff:
+        _diff(wanted, everywhere)
+    elif output_format is Document.YAML:
+        # The reason of each right is a comment, which objects cannot keep.
+        show(installing.text(wanted))
+    else:
+        objects = installing.objects(wanted)
+        if output_format is Document.NAME:
+            show("".join(f"{object_name(one)}\n" for one in objects))
+        else:
+            show(to_json(objects))
+
+
+def _diff(wanted: Installation, everywhere: Globals) -> None:
+    from arena_topo.admin import install as compared  # noqa: PLC0415 - the verbs load late
+    from arena_topo.manifests import install as installing  # noqa: PLC0415 - loads Jinja
+
+    found = compared.difference(installing.objects(wanted), _admin(engine(everywhere)))
+    for name in found.others:
+        say(f"note: {name} is installed, and is no part of this")
+    if found.text:
+        show(found.text)
+        raise typer.Exit(1)
+    say("Nothing would change.")
+
+
+def _remove(everywhere: Globals, output_format: Document) -> None:
+    from arena_topo.admin import install as removing  # noqa: PLC0415 - the verbs load late
+
+    found = removing.removal(_admin(engine(everywhere)))
+    if found.marked:
+        say(
+            f"note: {len(found.marked)} nodes keep their label and taint for topology jobs:"
+            f" {PROGRAM} nodes default {' '.join(found.marked)}"
+        )
+    if not found.objects:
+        say("Nothing of arena-topo is installed.")
+    elif output_format is Document.NAME:
+        show("".join(f"{object_name(one)}\n" for one in found.objects))
+    else:
+        write = to_json if output_format is Document.JSON else to_yaml
+        show(write(found.objects))
+
+
+@spread
+def check(
+    job: PerhapsName,
+    everywhere: Globals,
+    *,
+    output_format: PlanFormatFlag = PlanFormat.WIDE,
+) -> None:
+    """Check what a cluster and you need for jobs to be placed; with a job, what its workers see."""
+    backend = engine(everywhere)
+    admin = _admin(backend)
+    namespace = namespace_of(everywhere, backend)
+    if job:
+        _inspect(job, namespace, backend, output_format)
+        return
+    from arena_topo.admin import checks  # noqa: PLC0415 - the verbs load what they need
+    from arena_topo.admin import view as shown  # noqa: PLC0415 - only here
+
+    found = checks.check(admin, namespace)
+    if output_format is PlanFormat.WIDE:
+        wide = columns() if sys.stdout is not None and sys.stdout.isatty() else None
+        display(shown.report(found, width=wide))
+    else:
+        show(document(shown.report_value(found), output_format))
+    if not found.passed:
+        raise typer.Exit(1)
+
+
+def _inspect(job: str, namespace: str, backend: Backend, output_format: PlanFormat) -> None:
+    from arena_topo.admin import inspection  # noqa: PLC0415 - the verbs load what they need
+    from arena_topo.admin import view as shown  # noqa: PLC0415 - only here
+
+    found = inspection.inspect(backend, job, namespace)
+    if output_format is PlanFormat.WIDE:
+        display(shown.inspection(found))
+    else:
+        show(document(shown.inspection_value(found), output_format))
+    if not found.passed:
+        raise typer.Exit(1)
+
+
+@spread
+def nodes_topology(
+    nodes: _NodeNames,
+    everywhere: Globals,
+    *,
+    ack: _AckFlag = False,
+    force: _ForceFlag = False,
+    dry_run: _DryRunFlag = False,
+) -> None:
+    """Keep nodes for topology jobs alone, whose workers then get exactly the GPUs chosen."""
+    _dedicate(nodes, "topology", everywhere, ack=ack, force=force, dry_run=dry_run)
+
+
+@spread
+def nodes_default(
+    nodes: _NodeNames,
+    everywhere: Globals,
+    *,
+    ack: _AckFlag = False,
+    force: _ForceFlag = False,
+    dry_run: _DryRunFlag = False,
+) -> None:
+    """Give nodes back to all jobs."""
+    _dedicate(nodes, "default", everywhere, ack=ack, force=force, dry_run=dry_run)
+
+
+def _dedicate(
+    names: list[str], use: str, everywhere: Globals, *, ack: bool, force: bool, dry_run: bool
+) -> None:
+    from arena_topo.admin import nodes  # noqa: PLC0415 - the verbs load what they need
+
+    done = nodes.dedicate(
+        names,
+        nodes.Use(use),
+        _admin(engine(everywhere)),
+        ack=ack,
+        force=force,
+        dry_run=dry_run,
+    )
+    how = " (dry run)" if dry_run else ""
+    show("".join(f"node/{one.node} {one.outcome}{how}\n" for one in done))
+
+
+@spread
+def nodes_list(everywhere: Globals, *, output_format: PlanFormatFlag = PlanFormat.WIDE) -> None:
+    """List the nodes with GPUs and who may use them."""
+    from arena_topo.admin import nodes  # noqa: PLC0415 - the verbs load what they need
+    from arena_topo.admin import view as shown  # noqa: PLC0415 - only here
+
+    found = nodes.standings(_admin(engine(everywhere)).nodes())
+    if output_format is PlanFormat.WIDE:
+        display(shown.standings(found))
+    else:
+        show(document(shown.standings_value(found), output_format))
+
+
+def _admin(backend: Backend) -> Administration:
+    """The cluster that jobs go to; UsageError where that is this machine."""
+    return opening.administration(backend)
+
+
+@spread
+def controller(
+    everywhere: Globals,
+    *,
+    ack: Annotated[
+        bool,
+        Flag(
+            help="Publish the links of GPUs in kube-system too, as ACK's tools read.", panel=PANEL
+        ),
+    ] = False,
+    once: Annotated[bool, Flag(help="Look at the queue once, and end.", panel=PANEL)] = False,
+) -> None:
+    """Start waiting jobs in their turn, and look after those that run; runs until it is stopped.
+
+    Stopping it loses nothing: all it knows is written on the jobs.
+    """
+    from arena_topo.admin import controller as loop  # noqa: PLC0415 - for this command only
+
+    backend = engine(everywhere)
+    with coming_back(f"{PROGRAM} controller; all it knows is written on the jobs"):
+        loop.run(backend, ack=ack, once=once, tell=remark)

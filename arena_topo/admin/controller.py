@@ -1,0 +1,599 @@
+"""The controller: starts waiting gangs in their turn, and looks after those that run.
+
+Optional, and without a memory that matters: all it knows stands on the jobs, so a second one may
+take over at any moment, and stopping it loses nothing. One round, every few seconds:
+
+    withdraw   the records of submitters that died before they resumed their job
+    place      gangs that their own queue has started, and that wait at their gates
+    tend       running gangs: gated workers go where the record says; one that cannot complete is
+               taken back whole; one that lost a node is placed anew
+    start      waiting gangs, the first in the queue first
+    publish    what is free, for those who may not read the cluster
+
+What goes wrong with one job is said, and stops nothing else.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from arena_topo.clusters import quota
+from arena_topo.engines import Backend, heartbeat
+from arena_topo.engines.kubernetes.status import is_launcher
+from arena_topo.engines.kubernetes.upkeep import LEASE_DURATION
+from arena_topo.engines.queue import MOST_TRIES, Queue, QueuedJob, Snapshot, written
+from arena_topo.errors import ArenaError, UsageError
+from arena_topo.gang import fairness, gathering
+from arena_topo.gang.gathering import Fate
+from arena_topo.gang.starting import Starter, over
+from arena_topo.gang.submission import open_starter
+from arena_topo.job import MPIJob, NodeLoss
+from arena_topo.manifests import PROPOSED, REQUEST, TRIES, patches, pinning
+from arena_topo.manifests.annotations import job_of, recorded
+from arena_topo.manifests.versions import having
+
+if TYPE_CHECKING:
+    from arena_topo.engines.kubernetes.upkeep import Lease, Upkeep
+
+Object = Mapping[str, Any]
+Tell = Callable[[str], None]
+
+PERIOD = 2.0
+"""Seconds between two rounds."""
+
+VIEW_PERIOD = 15.0
+"""Seconds between two looks at what is free that are published."""
+
+REASON_PERIOD = 30.0
+"""Seconds after which a gang that still waits is looked at anew, and why it waits is said again."""
+
+BALK_PERIOD = 10.0
+"""Seconds for which a gang that fits and yet did not start lets the others go first."""
+
+LOST_AFTER = 60.0
+"""Seconds that a node of a gang may be cordoned, not ready or gone before the gang moves."""
+
+MOST_STARTS = 10
+"""Gangs that one round starts at most: each takes seconds, and the others must be looked after."""
+
+RENEWAL = 60.0
+"""Seconds for which the mechanisms of namespaces and the values of priorities are remembered."""
+
+_LONGEST_WAIT = LEASE_DURATION / 3
+"""Seconds between two tries, at most, while the API server does not answer: less than half of what
+a Lease lasts, so that one failed round does not lose it."""
+
+_SAID_AGAIN = 600.0
+"""Seconds after which a warning that still holds is said again."""
+
+
+def run(
+    backend: Backend, *, ack: bool = False, once: bool = False, tell: Tell = lambda _: None
+) -> None:
+    """Do rounds until SIGTERM, as long as the Lease is ours; UsageError if there is none.
+
+    SIGTERM lets the round end in good order. Ctrl-C ends it where it is, which loses nothing
+    either, and gives the Lease back too. `once` does a single round, whoever has the Lease.
+    """
+    upkeep, queue = backend.upkeep, backend.queue
+    if upkeep is None or queue is None:
+        raise UsageError(
+            "the local engine needs no controller",
+            why="it starts what waits by itself",
+            hint="name a cluster with --backend kubernetes",
+        )
+    _refuse_unsuspended(queue)
+
+    def opened() -> Starter:
+        fresh = backend.queue
+        assert fresh is not None
+        return open_starter(backend, fresh)
+
+    controller = Controller(
+        queue=queue,
+        upkeep=upkeep,
+        starter=open_starter(backend, queue),
+        reopen=opened,
+        ack=ack,
+        tell=tell,
+    )
+    if once:
+        controller.round()
+        return
+    stop = threading.Event()
+
+    def ended(_number: int, _frame: FrameType | None) -> None:
+        stop.set()
+
+    signal.signal(signal.SIGTERM, ended)
+    identity = f"{os.environ.get('POD_NAME') or socket.gethostname()}_{uuid.uuid4()}"
+    lease = upkeep.lease(identity)
+    try:
+        _rounds(controller, lease, stop, tell)
+    finally:
+        lease.release()
+
+
+def _refuse_unsuspended(queue: Queue) -> None:
+    """UsageError on a cluster whose operator knows no jobs that wait."""
+    try:
+        version = queue.api_version()
+    except ArenaError:
+        return  # It may come up later; the rounds say what is wrong.
+    if not version.traits.suspends:
+        raise UsageError(
+            "this cluster needs no controller",
+            why=f"its MPI operator serves MPIJob {version} only, which cannot be suspended: jobs"
+            " start when they are submitted, and none waits",
+            hint=f"install an operator that serves {' or '.join(having(lambda one: one.suspends))}",
+        )
+
+
+def _rounds(controller: Controller, lease: Lease, stop: threading.Event, tell: Tell) -> None:
+    led, delay, renewed = False, PERIOD, -math.inf
+
+    def leads() -> bool:
+        nonlocal led, renewed
+        heartbeat.beat()
+        if stop.is_set():
+            return False
+        if led and controller.clock() - renewed < PERIOD:
+            return True
+        before, led = led, lease.held()
+        renewed = controller.clock()
+        if led != before:
+            tell("this controller is at work" if led else "another controller is at work")
+        return led
+
+    while not stop.is_set():
+        try:
+            if leads():
+                controller.round(leads)
+            delay = PERIOD
+        except Exception as error:  # noqa: BLE001  nobody starts gangs without it
+            tell(f"warning: {_told(error)}")
+            delay = min(_LONGEST_WAIT, delay * 2)
+        stop.wait(delay)
+
+
+def _told(error: Exception) -> str:
+    """What went wrong, in one line."""
+    if isinstance(error, ArenaError):
+        text = f"{error.message}{f': {error.why}' if error.why else ''}"
+    else:
+        text = f"{type(error).__name__}: {error}"
+    return " ".join(text.split())
+
+
+@dataclass(slots=True, kw_only=True)
+class Controller:
+    """One round after another on one cluster; what it remembers are times, and what saves work."""
+
+    queue: Queue
+    upkeep: Upkeep
+    starter: Starter
+    ack: bool = False
+    tell: Tell = lambda _: None
+    clock: Callable[[], float] = time.monotonic
+    reopen: Callable[[], Starter] | None = None
+    _opened: float | None = None
+    _patience: dict[tuple[str, str, str], gathering.Patience] = field(default_factory=dict)
+    _missed: dict[tuple[str, bool], float] = field(default_factory=dict)
+    _lost_now: dict[str, str] = field(default_factory=dict)
+    _silent_now: frozenset[str] = frozenset()
+    _unscheduled: dict[str, float] = field(default_factory=dict)
+    _published: float | None = None
+    _refused: dict[tuple[str, str, float], float] = field(default_factory=dict)
+    _balks: dict[tuple[str, str, float], float] = field(default_factory=dict)
+    _before: tuple[object, ...] | None = None
+    _starts: int = 0
+    _warned: dict[str, float] = field(default_factory=dict)
+
+    def round(self, leads: Callable[[], bool] = lambda: True) -> None:
+        """Look at everything once, and do what is to be done as long as `leads`.
+
+        That is asked before each job, so that its author may renew what it goes by.
+        """
+        self._renew()
+        view = self.queue.read()
+        if self._withdrawn(view, leads):
+            view = self.queue.read()
+        self._guarded("the published view", lambda: self._publish(view))
+        pods = self.upkeep.pods((job.manifest for job in view.jobs), self._told_once)
+        now = self.queue.now()
+        self._forget(view)
+        self._notice(view, pods, now)
+        self._starts = 0
+        quiet = _matters(view) == self._before
+        touched = False
+        for job in view.jobs:
+            if not leads():
+                return
+            seen = _Seen(pods=pods.get(job.key, []), now=now, view=view, quiet=quiet)
+            touched |= self._each(job, partial(self._tended, job, seen))
+        if touched:
+            view = self.queue.read()
+        self._start(view, pods, leads)
+
+    def _withdrawn(self, view: Snapshot, leads: Callable[[], bool]) -> bool:
+        """Withdraw what was left behind; whether anything was."""
+        found = False
+        for job in view.jobs:
+            if fairness.abandoned(job, view.now) and leads():
+                found |= self._each(job, partial(self._freed, job, view))
+        return found
+
+    def _freed(self, job: QueuedJob, view: Snapshot) -> bool:
+        return bool(self.starter.withdraw([job], view.now))
+
+    def _renew(self) -> None:
+        """Forget what administrators may have changed meanwhile: policies, rights, priorities."""
+        if self._opened is None:
+            self._opened = self.clock()
+        if self.reopen is not None and self.clock() - self._opened >= RENEWAL:
+            self.starter = self.reopen()
+            self.queue, self._opened = self.starter.queue, self.clock()
+
+    def _each(self, job: QueuedJob, act: Callable[[], bool]) -> bool:
+        """Do something about a job; what goes wrong with one must not stop the others."""
+        return self._guarded(f"{job.namespace}/{job.name}", act)
+
+    def _guarded(self, what: str, act: Callable[[], bool]) -> bool:
+        """Do something; say what goes wrong, in one line, and once as long as it is the same."""
+        try:
+            return act()
+        except Exception as error:  # noqa: BLE001  jobs are anybody's, and may be any nonsense
+            self._told_once(f"warning: {what}: {_told(error)}")
+        return False
+
+    def _told_once(self, line: str) -> None:
+        """Say a line, but not the same one again within `_SAID_AGAIN`."""
+        now = self.clock()
+        self._warned = {key: at for key, at in self._warned.items() if now - at < _SAID_AGAIN}
+        if line not in self._warned:
+            self._warned[line] = now
+            self.tell(line)
+
+    def _forget(self, view: Snapshot) -> None:
+        """Drop what is remembered of jobs that are gone or were placed anew."""
+        there = {(*job.key, job.record or "") for job in view.jobs}
+        self._patience = {key: one for key, one in self._patience.items() if key in there}
+        alive = {(*job.key, job.created) for job in view.jobs}
+        self._refused = {key: at for key, at in self._refused.items() if key in alive}
+        self._balks = {key: at for key, at in self._balks.items() if key in alive}
+
+    def _notice(
+        self, view: Snapshot, pods: Mapping[tuple[str, str], Sequence[Object]], now: float
+    ) -> None:
+        """Remember since when nodes are of no use, and since when workers find none."""
+        nodes: dict[str, str | None] = {
+            node.name: node.unavailable for node in view.cluster().nodes
+        }
+        every = [pod for those in pods.values() for pod in those]
+        named = {str(one) for pod in every if (one := pod["spec"].get("nodeName"))}
+        out = {name: why for name in sorted(named) if (why := nodes.get(name, "gone"))}
+        # By itself: a node that was cordoned long ago may have fallen silent only just now.
+        silent = {name for name, why in out.items() if why in _SILENT}
+        at = self.clock()
+        keys = [(name, False) for name in out] + [(name, True) for name in silent]
+        self._missed = {key: self._missed.get(key, at) for key in keys}
+        lost = {key for key, since in self._missed.items() if at - since >= LOST_AFTER}
+        self._lost_now = {name: why for name, why in out.items() if (name, False) in lost}
+        self._silent_now = frozenset(name for name in silent if (name, True) in lost)
+        self._unscheduled = {
+            uid: self._unscheduled.get(uid, now)
+            for pod in every
+            if _unscheduled(pod) and (uid := str(pod["metadata"].get("uid")))
+        }
+
+    # Gangs that run, or that another queue starts
+
+    def _tended(self, job: QueuedJob, seen: _Seen) -> bool:
+        """See to a job that is resumed; whether anything that others may see was changed."""
+        if job.suspender is not None and (job.suspended or _fresh(job, seen.pods, seen.now)):
+            return self._handed(job, seen)
+        if job.suspended:
+            self._bury(seen.pods)
+            return False
+        if job.state != "placed":
+            return False
+        for pod, patch in gathering.worker_places(job.manifest, seen.pods):
+            self.queue.bind(pod, patch)
+        if job.suspender is not None:
+            return False
+        moved = self._lost(job, seen.pods)
+        return self._broken(job, seen) if moved is None else moved
+
+    def _handed(self, job: QueuedJob, seen: _Seen) -> bool:
+        """Place a gang that its queue has started, or forget where it was when it is stopped."""
+        if job.suspended:
+            if job.record is None and job.state == "waiting":
+                return False
+            return self.queue.change(job.manifest, patches.clearing(job.manifest)) is not None
+        asked = job_of(job.manifest)
+        if self._starts >= MOST_STARTS:
+            return False
+        if self._just_refused(job) and (seen.quiet or not self._fits(asked, job, seen.view)):
+            return False
+        outcome = self.starter.admitted(asked, job.manifest)
+        if outcome.resumed:
+            self._starts += 1
+            self.tell(f"{job.namespace}/{job.name}: placed, as its queue has started it")
+        else:
+            self._refused[*job.key, job.created] = self.clock()
+        return outcome.resumed
+
+    def _broken(self, job: QueuedJob, seen: _Seen) -> bool:
+        """Take a gang back that cannot complete."""
+        now, pods = seen.now, [self._dated(pod) for pod in seen.pods]
+        since = job.started or job.recorded or 0.0
+        stands = gathering.standing(job.manifest, pods, (), now=now, since=since)
+        if stands.fate is Fate.STARTED:
+            if TRIES in (job.manifest["metadata"].get("annotations") or {}):
+                self.queue.change(job.manifest, patches.settled(job.manifest))
+            return False
+        events = self.queue.events(job.manifest)
+        stands = gathering.standing(job.manifest, pods, events, now=now, since=since)
+        if stands.fate is Fate.BROKEN:
+            return self._back(job, stands.reason or "it cannot complete")
+        key = (*job.key, job.record or "")
+        limit = float(job_of(job.manifest).gang_timeout)
+        patience = self._patience.setdefault(key, gathering.Patience(limit=limit))
+        pulling = gathering.pulls(pods, events, now=now)
+        if patience.lost(stands, pulling=pulling, now=self.clock()):
+            return self._back(job, f"nothing moved for {limit:g} s: {stands.reason}")
+        return False
+
+    def _dated(self, pod: Object) -> Object:
+        """The pod with the time since which it was seen to find no node.
+
+        Its own says since when it is not scheduled, and that goes back to when it was at its gate,
+        or is missing (kubernetes, pkg/api/v1/pod: UpdatePodCondition).
+        """
+        at = self._unscheduled.get(str(pod["metadata"].get("uid")))
+        if at is None:
+            return pod
+        status = pod["status"]
+        conditions = [
+            {**one, "lastTransitionTime": written(at)} if _is_unscheduled(one) else one
+            for one in status["conditions"]
+        ]
+        return {**pod, "status": {**status, "conditions": conditions}}
+
+    def _lost(self, job: QueuedJob, pods: Sequence[Object]) -> bool | None:
+        """Move a gang of which a node was lost for a while, or a worker evicted.
+
+        None where nothing was lost; False too where something was, and the gang is to be left as
+        it is.
+        """
+        trouble = self._loss(pods)
+        if trouble is None:
+            return None
+        match job_of(job.manifest).on_node_loss:
+            case NodeLoss.REPLAN:
+                return self._back(job, trouble, counts=False)
+            case NodeLoss.HOLD:
+                held = patches.holding(job.manifest, pinning.unplaced(job.manifest), trouble)
+                done = self.queue.change(job.manifest, held) is not None
+                if done:
+                    self.tell(f"{job.namespace}/{job.name}: held: {trouble}")
+                return done
+            case NodeLoss.FAIL:
+                # MPI ends the job itself when it loses a rank; nothing brings it back.
+                return False
+
+    def _bury(self, pods: Sequence[Object]) -> None:
+        """Let go of pods of a gang that was taken back from a machine that does not answer.
+
+        Nobody else would: its kubelet never says that they have ended, and as long as they are
+        there the operator makes no others of their names. Where the kubelet answers, as on a node
+        that is only cordoned, containers end in their own time, and hold their GPUs until then.
+        """
+        for pod in pods:
+            leaves = bool(pod["metadata"].get("deletionTimestamp"))
+            # One that failed is kept by `cleanPodPolicy: Running`, and its name with it.
+            failed = (pod.get("status") or {}).get("phase") == "Failed" and not is_launcher(pod)
+            silent = pod["spec"].get("nodeName") in self._silent_now
+            if (leaves and silent) or (failed and not leaves):
+                self.upkeep.bury(pod)
+
+    def _loss(self, pods: Sequence[Object]) -> str | None:
+        workers = [pod for pod in pods if not is_launcher(pod)]
+        for pod in workers:
+            status = pod.get("status") or {}
+            if status.get("phase") == "Failed" and status.get("reason") in _EVICTED:
+                return f"{pod['metadata']['name']} was evicted: {status.get('message') or '?'}"
+        names = {str(pod["spec"].get("nodeName") or "") for pod in workers}
+        for name in sorted(names & self._lost_now.keys()):
+            return f"node {name} is {self._lost_now[name]}"
+        return None
+
+    def _back(self, job: QueuedJob, reason: str, *, counts: bool = True) -> bool:
+        """Suspend a gang whole; it waits for its turn again."""
+        tries = job.tries + counts
+        patch = patches.taking_back(
+            job.manifest,
+            pinning.unplaced(job.manifest),
+            reason,
+            tries,
+            blocked_by=quota.blocker(reason),
+        )
+        if self.queue.change(job.manifest, patch) is None:
+            return False
+        again = "" if tries < MOST_TRIES else "; it is not tried again before somebody resumes it"
+        self.tell(f"{job.namespace}/{job.name}: taken back whole: {reason}{again}")
+        return True
+
+    # Gangs that wait
+
+    def _start(
+        self,
+        view: Snapshot,
+        pods: Mapping[tuple[str, str], Sequence[Object]],
+        leads: Callable[[], bool],
+    ) -> None:
+        """Start waiting gangs in their turn, as many as one round may."""
+        before, self._before = self._before, _matters(view)
+        quiet, older = self._before == before, False
+        for job in fairness.order(view.jobs):
+            if self._starts >= MOST_STARTS or not leads():
+                self._before = None
+                break
+            if not all(map(over, pods.get(job.key, ()))):
+                continue  # The pods of its last run have not ended yet.
+            if self._balked(job) or (quiet and self._just_refused(job)):
+                continue
+            if self._each(job, partial(self._started, job, view, older=older)):
+                # The others are held against what was free before, and less is free now: who does
+                # not fit there does not fit, and for who does the starter reads all anew.
+                view = replace(view, jobs=tuple(one for one in view.jobs if one.key != job.key))
+                quiet, older = False, True
+        if older:
+            self._before = None
+
+    def _started(self, job: QueuedJob, view: Snapshot, *, older: bool) -> bool:
+        """Start a waiting gang if it fits now and nobody older needs the same GPUs.
+
+        `older`: others were started since the view was read. Whether it may be out of date now.
+        """
+        asked = job_of(job.manifest)
+        if (older or self._just_refused(job)) and not self._fits(asked, job, view):
+            return False
+        if not older:
+            found = self.starter.decide(asked, job, view)
+            if found.placement is None:
+                self._refused[*job.key, job.created] = self.clock()
+                return self._reasoned(job, found.refused)
+        self._starts += 1
+        outcome = self.starter.start(asked, job.manifest, None)
+        if outcome.resumed:
+            self.tell(f"{job.namespace}/{job.name}: started")
+        else:
+            self._balks[*job.key, job.created] = self.clock()
+        return True
+
+    def _balked(self, job: QueuedJob) -> bool:
+        """Whether a gang that fits could not be started a moment ago, as where its quota is used.
+
+        The others have their turn meanwhile: a round starts no more than so many.
+        """
+        at = self._balks.get((*job.key, job.created))
+        return at is not None and self.clock() - at < BALK_PERIOD
+
+    def _just_refused(self, job: QueuedJob) -> bool:
+        """Whether it was worked out a moment ago why this gang waits."""
+        at = self._refused.get((*job.key, job.created))
+        return at is not None and self.clock() - at < REASON_PERIOD
+
+    def _fits(self, asked: MPIJob, job: QueuedJob, view: Snapshot) -> bool:
+        """Whether a gang can be placed now: what `decide` goes by, without looking for reasons."""
+        held = fairness.reservation(job, view, self.starter.fit)
+        whole = view.cluster(without={job.key})
+        left = fairness.kept_from(job, whole, held, now=view.now)
+        return self.starter.fit(asked, left) is not None
+
+    def _reasoned(self, job: QueuedJob, reason: str | None) -> bool:
+        """Write down why a gang waits, where that is news."""
+        known = recorded(job.manifest)
+        if reason is None or (known is not None and known.reason == reason) or job.tries:
+            return False
+        patch = patches.waiting(job.manifest, pinning.unplaced(job.manifest), reason)
+        self.queue.change(job.manifest, patch)
+        return False
+
+    # What others read
+
+    def _publish(self, view: Snapshot) -> bool:
+        """Publish what is free, where that is due; whether it was."""
+        if self._published is not None and self.clock() - self._published < VIEW_PERIOD:
+            return False
+        # Even if it fails: everything else goes on, and it is tried again when it is due again.
+        self._published = self.clock()
+        self.upkeep.publish_view(view.cluster(), now=view.now)
+        if self.ack:
+            self.upkeep.mirror(self._told_once)
+        return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Seen:
+    """What one round goes by for a job: its pods, read at `now` (the server's time), and all else.
+
+    `quiet`: nothing that matters has changed since the last round.
+    """
+
+    pods: Sequence[Object]
+    now: float
+    view: Snapshot
+    quiet: bool
+
+
+def _fresh(job: QueuedJob, pods: Sequence[Object], now: float) -> bool:
+    """Whether the workers at their gates are newer than the record that says where they go.
+
+    A record that was never confirmed, and whose author must be gone by now, says nothing.
+    """
+    waiting = gathering.gated(pods)
+    if job.state != "placed" or job.recorded is None:
+        return bool(waiting)
+    if PROPOSED in (job.manifest["metadata"].get("annotations") or {}):
+        return bool(waiting) and abs(now - job.recorded) > fairness.STALE
+    # One that is created again joins the others, wherever they are.
+    if any(map(_is_bound, pods)):
+        return False
+    # Times of creation are whole seconds.
+    return bool(waiting) and min(map(gathering.born, waiting)) > job.recorded + 1
+
+
+def _is_bound(pod: Object) -> bool:
+    """Whether a worker is at its node, to stay."""
+    leaves = is_launcher(pod) or over(pod) or pod["metadata"].get("deletionTimestamp")
+    return bool(pod["spec"].get("nodeName")) and not leaves
+
+
+def _unscheduled(pod: Object) -> bool:
+    """Whether the scheduler finds no node for a pod."""
+    return any(map(_is_unscheduled, (pod.get("status") or {}).get("conditions") or ()))
+
+
+def _is_unscheduled(condition: Object) -> bool:
+    return (condition.get("type"), condition.get("status"), condition.get("reason")) == (
+        "PodScheduled",
+        "False",
+        "Unschedulable",
+    )
+
+
+def _matters(view: Snapshot) -> tuple[object, ...]:
+    """All that decides whether a waiting gang can start, but for what time does to it.
+
+    Time opens no way: a job that may pass the head of the queue is the less likely to end before
+    that starts, the later it is itself. What is written on a job of why it waits does not count.
+    """
+    jobs = tuple(
+        (
+            replace(job, manifest={}),
+            job.manifest["metadata"].get("generation"),
+            (job.manifest["metadata"].get("annotations") or {}).get(REQUEST),
+        )
+        for job in view.jobs
+    )
+    return view.objects, jobs
+
+
+_SILENT = frozenset({"NotReady", "Unknown", "gone"})
+"""What is said of nodes whose kubelet does not answer (`topology.Node.unavailable`)."""
+
+_EVICTED = frozenset({"Evicted", "NodeLost", "Terminated", "Shutdown", "Preempting"})
+"""Reasons of a pod that its kubelet or the control plane ended (kubernetes, pkg/kubelet)."""

@@ -1,0 +1,148 @@
+"""What `install` would change in a cluster, and what has to go for it to be removed again."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from arena_topo.clusters.usage import job_over, worker_template
+from arena_topo.errors import AccessDenied, ArenaError
+from arena_topo.manifests import CLAIMS, GANG, INLINE, STATE, Manifest, install
+from arena_topo.manifests.serialize import object_name, to_yaml
+from arena_topo.topology import TAINT
+
+if TYPE_CHECKING:
+    from arena_topo.engines.kubernetes.admin import Administration
+
+_SHOWN = 5
+"""Names that are listed in a sentence."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """What applying would change: a unified diff, empty where nothing would be.
+
+    `others` names what an earlier `install` has created and this one does not.
+    """
+
+    text: str
+    others: tuple[str, ...] = ()
+
+
+def difference(wanted: Iterable[Manifest], admin: Administration) -> Difference:
+    """Compare what is wanted with the cluster, without what servers add: defaults and status."""
+    objects = list(wanted)
+    pieces: list[str] = []
+    for one in objects:
+        stored = admin.find(one)
+        ours = {} if stored is None else owned(stored, one)
+        pieces += _unified(one, ours)
+    names = {_key(one) for one in objects}
+    others = tuple(
+        _key(one)
+        for one in install.everything()
+        if _key(one) not in names and admin.find(one) is not None
+    )
+    return Difference(text="".join(pieces), others=others)
+
+
+def owned(stored: Any, wanted: Any) -> Any:
+    """What of a stored value stands where a wanted one has something to say.
+
+    Items of lists are compared one by one, and surplus ones count: a rule that somebody has added
+    to a role is a difference.
+    """
+    if isinstance(stored, Mapping) and isinstance(wanted, Mapping):
+        return {key: owned(stored[key], value) for key, value in wanted.items() if key in stored}
+    if isinstance(stored, list) and isinstance(wanted, list):
+        paired = [owned(one, other) for one, other in zip(stored, wanted, strict=False)]
+        return paired + stored[len(paired) :]
+    return stored
+
+
+def _unified(wanted: Manifest, stored: Manifest) -> Iterator[str]:
+    name = _key(wanted)
+    before = to_yaml([stored]).splitlines(keepends=True) if stored else []
+    return difflib.unified_diff(
+        before,
+        to_yaml([wanted]).splitlines(keepends=True),
+        f"cluster/{name}" if stored else "nothing",
+        f"install/{name}",
+    )
+
+
+def _key(manifest: Manifest) -> str:
+    """An object's name, with its namespace where it has one."""
+    space = manifest["metadata"].get("namespace")
+    return object_name(manifest) + (f" in namespace {space}" if space else "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Removal:
+    """What `kubectl delete -f -` takes, in order; `marked` are nodes that keep label or taint."""
+
+    objects: tuple[Manifest, ...]
+    marked: tuple[str, ...] = ()
+
+
+def removal(admin: Administration) -> Removal:
+    """What is installed, the last created first; ArenaError names the jobs that depend on it."""
+    depending = list(dependents(admin.jobs()))
+    if depending:
+        shown = "; ".join(f"{job} {why}" for job, why in depending[:_SHOWN])
+        more = f"; and {len(depending) - _SHOWN} more" if len(depending) > _SHOWN else ""
+        raise ArenaError(
+            f"{len(depending)} job{'s' if len(depending) > 1 else ''} would be left behind",
+            why=shown + more,
+            hint="wait until they have ended, or delete them: arena-topo delete NAME -n NAMESPACE",
+        )
+    marked: list[str] = []
+    with contextlib.suppress(AccessDenied):
+        marked = [one["metadata"]["name"] for one in admin.nodes() if _marked(one)]
+    return Removal(
+        objects=tuple(
+            _reference(one) for one in reversed(install.everything()) if _installed(one, admin)
+        ),
+        marked=tuple(marked),
+    )
+
+
+def _installed(manifest: Manifest, admin: Administration) -> bool:
+    """Whether an object is there; one that may not be looked at is taken to be."""
+    try:
+        return admin.find(manifest) is not None
+    except AccessDenied:
+        return True
+
+
+def _reference(manifest: Manifest) -> Manifest:
+    metadata = manifest["metadata"]
+    named = {key: metadata[key] for key in ("name", "namespace") if key in metadata}
+    return {"apiVersion": manifest["apiVersion"], "kind": manifest["kind"], "metadata": named}
+
+
+def dependents(jobs: Iterable[Manifest]) -> Iterator[tuple[str, str]]:
+    """The jobs that need what is installed, as NAMESPACE/NAME, and what they need it for."""
+    for job in jobs:
+        if job_over(job):
+            continue
+        metadata = job["metadata"]
+        name = f"{metadata.get('namespace', 'default')}/{metadata['name']}"
+        labels = (worker_template(job).get("metadata") or {}).get("labels") or {}
+        if (metadata.get("annotations") or {}).get(STATE) == "waiting":
+            yield name, "waits to be started by the controller"
+        elif INLINE in labels:
+            yield name, f"has workers that get their node from {install.PLACEMENT_POLICY}"
+        elif CLAIMS in labels:
+            yield name, f"has workers that get their GPUs from {install.CLAIMS_POLICY}"
+        elif GANG in labels:
+            yield name, f"has workers that get their PodGroup from {install.GANG_POLICY}"
+
+
+def _marked(node: Mapping[str, Any]) -> bool:
+    labels = node["metadata"].get("labels") or {}
+    taints = (node.get("spec") or {}).get("taints") or ()
+    return TAINT in labels or any(one.get("key") == TAINT for one in taints)

@@ -1,0 +1,213 @@
+"""Nodes for topology jobs alone: labelled and tainted, or given back to everybody.
+
+On a node that only arena-topo fills, each worker may be given exactly the GPUs of its placement;
+elsewhere the kubelet may hand them to somebody else as well. So nothing changes while that would be
+so for pods that run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from arena_topo.clusters.usage import OVER, gpu_count
+from arena_topo.errors import ArenaError, ClusterError
+from arena_topo.manifests import FORMAT, GUARANTEE, Guarantee
+from arena_topo.topology import GPU_RESOURCES, TAINT, published
+
+if TYPE_CHECKING:
+    from arena_topo.engines.kubernetes.admin import Administration
+
+EFFECT = "NoSchedule"
+VALUE = "true"
+"""The value of label and taint."""
+
+_ATTEMPTS = 5
+"""Kubelets write the same object every few minutes, so once more is nearly always enough."""
+
+_SHOWN = 8
+"""Pods that a refusal names."""
+
+
+class Use(StrEnum):
+    """Who may use the GPUs of a node; ACK has the same words for its own label."""
+
+    TOPOLOGY = "topology"
+    """Only jobs that arena-topo places."""
+    DEFAULT = "default"
+    """Everybody."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """A node and what became of it: `labeled and tainted`, `given back` or `unchanged`."""
+
+    node: str
+    outcome: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """How a node stands: its GPUs, who may use them, and what contradicts that."""
+
+    node: str
+    gpus: int
+    use: Use
+    odd: str | None = None
+
+
+def dedicate(
+    names: Sequence[str],
+    use: Use,
+    admin: Administration,
+    *,
+    ack: bool = False,
+    force: bool = False,
+    dry_run: bool = False,
+) -> tuple[Change, ...]:
+    """Set label and taint of these nodes, or take them away; all nodes are checked first.
+
+    `ack` sets ACK's label as well. NotFound if a node is not there; ArenaError names the pods that
+    stand against it, unless `force`. With `dry_run` everything is checked, nothing stored.
+    """
+    nodes = list(dict.fromkeys(names))
+    found = {name: admin.node(name) for name in nodes}
+    against = [] if force else [one for name in nodes for one in _against(name, use, admin)]
+    if against:
+        more = f" and {len(against) - _SHOWN} more" if len(against) > _SHOWN else ""
+        raise ArenaError(
+            _REFUSALS[use],
+            why=", ".join(against[:_SHOWN]) + more,
+            hint="wait until they have ended, delete them, or say --force; nothing was changed",
+        )
+    return tuple(
+        _changed(name, found[name], use, admin, ack=ack, dry_run=dry_run) for name in nodes
+    )
+
+
+_REFUSALS = {
+    Use.TOPOLOGY: "pods that arena-topo did not place hold GPUs there",
+    Use.DEFAULT: "jobs hold exactly chosen GPUs there, which others could be given as well",
+}
+
+
+def _against(node: str, use: Use, admin: Administration) -> Iterator[str]:
+    """The pods on a node that must not be there when its use changes."""
+    for pod in admin.pods_on(node):
+        metadata = pod["metadata"]
+        if (pod.get("status") or {}).get("phase") in OVER or not _gpus(pod):
+            continue
+        notes = metadata.get("annotations") or {}
+        exact = FORMAT in notes and notes.get(GUARANTEE, "gpus") == Guarantee.GPUS
+        if (FORMAT not in notes) if use is Use.TOPOLOGY else exact:
+            yield f"{metadata.get('namespace', '')}/{metadata['name']} on {node}"
+
+
+def _gpus(pod: Mapping[str, Any]) -> int:
+    try:
+        return gpu_count(pod.get("spec") or {})
+    except (TypeError, ValueError):
+        # It asks for something that nobody understands, so it may be GPUs.
+        return 1
+
+
+def _changed(
+    name: str,
+    node: Mapping[str, Any],
+    use: Use,
+    admin: Administration,
+    *,
+    ack: bool,
+    dry_run: bool,
+) -> Change:
+    for attempt in range(_ATTEMPTS):
+        seen = admin.node(name) if attempt else node
+        steps = patch(seen, use, ack=ack)
+        if not steps:
+            return Change(node=name, outcome="unchanged")
+        try:
+            admin.patch_node(name, steps, dry_run=dry_run)
+        except ClusterError as error:
+            # The test on the revision: somebody, most often the kubelet, was faster.
+            if error.status not in {409, 422}:
+                raise
+        else:
+            return Change(node=name, outcome=_OUTCOMES[use])
+    raise ClusterError(
+        f"node {name} is being changed by somebody else all the time",
+        hint="try again; nodes named before it were changed",
+    )
+
+
+_OUTCOMES = {Use.TOPOLOGY: "labeled and tainted", Use.DEFAULT: "given back"}
+
+
+def patch(node: Mapping[str, Any], use: Use, *, ack: bool = False) -> list[dict[str, Any]]:
+    """The JSON patch that gives a node this use; empty where it has it already.
+
+    It tests the revision that was read, so that no taint of somebody else is lost.
+    """
+    metadata = node["metadata"]
+    labels = dict(metadata.get("labels") or {})
+    taints = list((node.get("spec") or {}).get("taints") or ())
+    wanted_labels, wanted_taints = dict(labels), list(taints)
+    bears = {"key": TAINT, "value": VALUE, "effect": EFFECT}
+    others = [one for one in taints if one.get("key") != TAINT]
+    if use is Use.TOPOLOGY:
+        wanted_labels[TAINT] = VALUE
+        if not any(_is_ours(one) for one in taints):
+            wanted_taints = [*others, bears]
+    else:
+        wanted_labels.pop(TAINT, None)
+        wanted_taints = others
+    if ack:
+        wanted_labels[published.SCHEDULE_LABEL] = use.value
+    steps: list[dict[str, Any]] = []
+    if wanted_labels != labels:
+        steps.append({"op": "add", "path": "/metadata/labels", "value": wanted_labels})
+    if wanted_taints != taints:
+        steps.append({"op": "add", "path": "/spec/taints", "value": wanted_taints})
+    if not steps:
+        return []
+    revision = metadata["resourceVersion"]
+    return [{"op": "test", "path": "/metadata/resourceVersion", "value": revision}, *steps]
+
+
+def _is_ours(taint: Mapping[str, Any]) -> bool:
+    return (
+        taint.get("key") == TAINT and taint.get("value") == VALUE and taint.get("effect") == EFFECT
+    )
+
+
+def standings(nodes: Iterable[Mapping[str, Any]]) -> tuple[Standing, ...]:
+    """How the nodes with GPUs stand, and those that are marked without having any."""
+    found = []
+    for one in nodes:
+        metadata = one["metadata"]
+        labels = metadata.get("labels") or {}
+        taints = (one.get("spec") or {}).get("taints") or ()
+        capacity = (one.get("status") or {}).get("capacity") or {}
+        gpus = max((_whole(capacity.get(name)) for name in GPU_RESOURCES), default=0)
+        labelled = TAINT in labels
+        tainted = any(
+            taint.get("key") == TAINT and taint.get("effect") == EFFECT for taint in taints
+        )
+        acks = labels.get(published.SCHEDULE_LABEL) == Use.TOPOLOGY
+        if not (gpus or labelled or tainted or acks):
+            continue
+        odd = None
+        if labelled and not tainted:
+            odd = "labelled but not tainted: other pods may come"
+        elif tainted and not labelled:
+            odd = "tainted but not labelled: not taken for a topology node"
+        both = acks or (labelled and tainted)
+        use = Use.TOPOLOGY if both else Use.DEFAULT
+        found.append(Standing(node=metadata["name"], gpus=gpus, use=use, odd=odd))
+    return tuple(found)
+
+
+def _whole(said: object) -> int:
+    text = str(said or "")
+    return int(text) if text.isascii() and text.isdigit() else 0

@@ -1,0 +1,129 @@
+"""What `check`, `check JOB` and `nodes list` show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from arena_topo.escaping import one_line
+from arena_topo.layout import NOTHING, align, fold, table
+
+if TYPE_CHECKING:
+    from arena_topo.admin.checks import Report
+    from arena_topo.admin.inspection import Inspection
+    from arena_topo.admin.nodes import Standing
+    from arena_topo.reasons.drift import Sight
+
+
+_COMMANDS = ("arena-topo ", "kubectl ", "helm ")
+"""How a fix begins that is a command line."""
+
+
+def report(found: Report, *, width: int | None = None) -> str:
+    """Each prerequisite in a row, and below it what to do where it is not as it should be.
+
+    Sentences are wrapped at `width` columns where they belong.
+    """
+    rows = [(one.name, one.outcome.value, one_line(one.found)) for one in found.findings]
+    heads = align(["CHECK\tRESULT\tFOUND", *(f"{name}\t{outcome}\t" for name, outcome, _ in rows)])
+    first, *others = heads.splitlines()
+    start = first.index("FOUND")
+    lines = [first]
+    for head, one, (_name, _outcome, said) in zip(others, found.findings, rows, strict=True):
+        lines.append(fold(head.ljust(start) + said, width, indent=" " * start))
+        if one.fix:
+            fix = f"{' ' * start}fix: {one_line(one.fix)}"
+            # A command line is copied: it is never broken.
+            copied = one.fix.startswith(_COMMANDS)
+            lines.append(fix if copied else fold(fix, width, indent=" " * (start + 5)))
+    return "\n".join(lines) + "\n"
+
+
+def report_value(found: Report) -> dict[str, Any]:
+    """The same for programs."""
+    return {
+        "apiVersion": "arena-topo/v1",
+        "kind": "CheckReport",
+        "namespace": found.namespace,
+        "passed": found.passed,
+        "checks": [
+            {"name": one.name, "result": one.outcome.value, "found": one.found, "fix": one.fix}
+            for one in found.findings
+        ],
+    }
+
+
+def standings(found: Iterable[Standing]) -> str:
+    """Nodes with GPUs, who may use them, and what contradicts that."""
+    rows = [(one.node, str(one.gpus), one.use.value, one.odd or "") for one in found]
+    return (
+        "\n".join(
+            line.rstrip()
+            for line in align(table(("NODE", "GPUS", "USE", "REMARK"), rows)).splitlines()
+        )
+        + "\n"
+    )
+
+
+def standings_value(found: Iterable[Standing]) -> dict[str, Any]:
+    """The same for programs."""
+    return {
+        "apiVersion": "arena-topo/v1",
+        "kind": "NodeList",
+        "items": [
+            {"name": one.node, "gpus": one.gpus, "use": one.use.value, "remark": one.odd}
+            for one in found
+        ],
+    }
+
+
+def inspection(found: Inspection) -> str:
+    """What each worker of a job sees beside what was planned, and what else is not as planned."""
+    rows = [
+        (
+            one.pod,
+            one.node,
+            ",".join(map(str, one.planned)) or NOTHING,
+            found.outcome(one).value,
+            one.trouble or _seen(one),
+        )
+        for one in found.sights
+    ]
+    lines = align(table(("WORKER", "NODE", "PLANNED", "RESULT", "SEES"), rows)).splitlines()
+    lines += [f"Drift: {one_line(str(one))}" for one in found.differences]
+    return "\n".join(line.rstrip() for line in lines) + "\n"
+
+
+def _seen(sight: Sight) -> str:
+    """The GPUs that a worker sees, each by enough of its UUID to tell it from the others."""
+    return ", ".join(one.uuid[:_UUID] for one in sight.seen) or "no GPUs"
+
+
+_UUID = len("GPU-01234567")
+
+
+def inspection_value(found: Inspection) -> dict[str, Any]:
+    """The same for programs."""
+    return {
+        "apiVersion": "arena-topo/v1",
+        "kind": "JobInspection",
+        "name": found.status.name,
+        "namespace": found.status.namespace,
+        "passed": found.passed,
+        "drift": [str(one) for one in found.differences],
+        "workers": [
+            {
+                "worker": one.worker,
+                "pod": one.pod,
+                "node": one.node,
+                "planned": list(one.planned),
+                "plannedUUIDs": list(one.uuids),
+                "result": found.outcome(one).value,
+                "seen": [
+                    {"index": each.index, "name": each.name, "uuid": each.uuid} for each in one.seen
+                ],
+                "trouble": one.trouble,
+            }
+            for one in found.sights
+        ],
+    }

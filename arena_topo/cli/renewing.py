@@ -1,0 +1,104 @@
+"""--refresh: a screen shown again every two seconds, or its values one after another."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+from arena_topo import layout
+from arena_topo.cli import stopping
+from arena_topo.cli.arguments import (
+    PANEL,
+    PlanFormat,
+)
+from arena_topo.cli.opening import engine
+from arena_topo.cli.options import Globals, say
+from arena_topo.cli.terminal import window
+from arena_topo.engines import Backend
+from arena_topo.escaping import escaped_in_quotes, one_line
+from arena_topo.flag import Flag
+
+if TYPE_CHECKING:
+    from arena_topo.topology.fabricfile import FabricFile
+
+
+REFRESH = 2.0
+"""Seconds between two looks with --refresh (arena's)."""
+
+
+RefreshFlag = Annotated[
+    bool,
+    Flag(help="Go on showing it, every two seconds.", short="-r", panel=PANEL),
+]
+
+
+# ---------------------------------------------------------------- again and again
+
+
+def opened(everywhere: Globals, *, refresh: bool, fabric: FabricFile | None = None) -> Backend:
+    """The engine; with `refresh` each look has patience of its own, and all have `--timeout`."""
+    backend = engine(replace(everywhere, timeout=None) if refresh else everywhere, fabric=fabric)
+    stopping.limit(everywhere.timeout)
+    return backend
+
+
+def renew(
+    first: Any,
+    look: Callable[[], Any],
+    screen: Callable[[Any, int | None, int | None], str],
+    value: Callable[[Any], Any],
+    output_format: PlanFormat,
+    *,
+    limit: float | None,
+) -> None:
+    """Show what is seen every two seconds: in its place on a terminal, else one after another."""
+    from arena_topo.cli.watching import watch  # noqa: PLC0415 - only for who stays
+
+    waiting = [first]
+
+    def again() -> Any:
+        return waiting.pop() if waiting else look()
+
+    def text(_before: Any, seen: Any, now: float) -> str:
+        if output_format is PlanFormat.JSON:
+            return escaped_in_quotes(json.dumps(value(seen), ensure_ascii=False)) + "\n"
+        if output_format is PlanFormat.YAML:
+            return "---\n" + layout.to_yaml(value(seen))
+        return f"{screen(seen, None, None)}{'-' * 25} {layout.clock(now)} {'-' * 37}\n"
+
+    terminal = sys.stdout
+
+    def draw(seen: Any, _now: float, width: int | None) -> str:
+        # One row is left to whatever is written next, one to how old this is.
+        return screen(seen, width, window(terminal)[1] - 2)
+
+    watch(
+        again,
+        draw=draw if output_format is PlanFormat.WIDE else None,
+        changes=text,
+        every=REFRESH,
+        limit=limit,
+    )
+
+
+def once(said: set[str]) -> Callable[[str], None]:
+    """Say each thing one time only."""
+
+    def heard(text: str) -> None:
+        if text not in said:
+            said.add(text)
+            say(f"note: {one_line(text)}")
+
+    return heard
+
+
+def arenas(value: dict[str, Any] | list[dict[str, Any]], output_format: PlanFormat) -> str:
+    """Arena's JSON has no newline at its end, and some keys of jobs are other words in YAML."""
+    if output_format is PlanFormat.JSON:
+        return layout.to_json(value)
+    if isinstance(value, list):
+        return layout.to_yaml([layout.for_yaml(one) for one in value])
+    return layout.to_yaml(value)

@@ -1,0 +1,140 @@
+"""ResourceQuotas -> what of a gang they would refuse; the whole gang, its launcher included.
+
+Pure. The API server looks at one pod at a time, so a quota one GPU short lets all workers but one
+through; this looks at all of them before any is created.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from arena_topo.clusters.objects import items, of
+from arena_topo.clusters.usage import amount
+from arena_topo.manifests import QUOTA, Manifest
+
+Object = Mapping[str, Any]
+
+_PODS = ("pods", "count/pods")
+_PLAIN = {"cpu": "requests.cpu", "memory": "requests.memory"}
+"""Other names of the same limits (kubernetes, resource-quotas)."""
+
+
+_REFUSED = re.compile(r"\b(exceeded|failed) quota: ")
+"""What an API server says of an object that a quota refuses (kubernetes, plugin/pkg/admission/
+resourcequota)."""
+
+
+def blocker(refusal: str) -> str | None:
+    """What `Forecast.blocked_by` is to say of a server's refusal to create an object of a gang."""
+    return QUOTA if _REFUSED.search(refusal) else None
+
+
+def shortfall(
+    mpijob: Manifest,
+    quotas: Iterable[Object],
+    *,
+    claims: Iterable[Object] = (),
+    held: Iterable[Object] = (),
+) -> str | None:
+    """What a namespace has too little of for all pods of an MPIJob; None if it is enough.
+
+    `mpijob` is the job as it would run, `claims` are the claims that it would have, `held` those
+    that it has and that count already. Quotas for some pods only (scopes) count if they speak of
+    the job's priority class or of pods without a deadline; quantities that make no sense are passed
+    over, as the server itself decides in the end.
+    """
+    wanted = _wanted(mpijob)
+    for name, value in _claimed(claims).items():
+        wanted[name] += value
+    for name, value in _claimed(held).items():
+        wanted[name] -= value
+    classes = {
+        str(of(of(one, "template"), "spec").get("priorityClassName") or "")
+        for one in of(of(mpijob, "spec"), "mpiReplicaSpecs").values()
+    }
+    for quota in quotas:
+        if not _concerns(quota, classes):
+            continue
+        status = of(quota, "status")
+        hard, used = of(status, "hard") or of(of(quota, "spec"), "hard"), of(status, "used")
+        for key, limit in hard.items():
+            asked = wanted.get(_PLAIN.get(key, key), 0.0)
+            try:
+                left = amount(limit) - amount(used.get(key))
+            except ValueError:
+                continue
+            if asked > max(0.0, left):
+                return (
+                    f"quota {quota['metadata']['name']} of the namespace leaves"
+                    f" {max(0.0, left):g} {key}, and the gang needs {asked:g}"
+                )
+    return None
+
+
+def _wanted(mpijob: Manifest) -> dict[str, float]:
+    """What all pods of a job count for in quotas, by the names that quotas use."""
+    total: dict[str, float] = defaultdict(float)
+    for role in of(of(mpijob, "spec"), "mpiReplicaSpecs").values():
+        replicas = int(role.get("replicas", 1))
+        pod = of(of(role, "template"), "spec")
+        for key in _PODS:
+            total[key] += replicas
+        for name, value in _of_pod(pod).items():
+            total[name] += replicas * value
+    return total
+
+
+def _claimed(claims: Iterable[Object]) -> dict[str, float]:
+    """What claims count for: themselves, and their devices by class (KEP-4840, quota of DRA)."""
+    total: dict[str, float] = defaultdict(float)
+    for one in claims:
+        if one.get("kind", "ResourceClaim") != "ResourceClaim":
+            continue
+        total["count/resourceclaims.resource.k8s.io"] += 1
+        for request in items(of(of(one, "spec"), "devices"), "requests"):
+            asked = of(request, "exactly")
+            name = f"{asked.get('deviceClassName')}.deviceclass.resource.k8s.io/devices"
+            total[name] += float(asked.get("count", 1))
+    return total
+
+
+def _of_pod(pod: Object) -> dict[str, float]:
+    found: dict[str, float] = defaultdict(float)
+    for container in items(pod, "containers"):
+        resources = of(container, "resources")
+        limits, requests = of(resources, "limits"), of(resources, "requests")
+        for name in {*limits, *requests}:
+            try:
+                limit = amount(limits.get(name))
+                asked = amount(requests.get(name, limits.get(name)))
+            except ValueError:
+                continue
+            found[f"requests.{name}"] += asked
+            found[f"limits.{name}"] += limit
+    return found
+
+
+def _concerns(quota: Object, classes: Iterable[str]) -> bool:
+    spec = of(quota, "spec")
+    for scope in spec.get("scopes") or ():
+        if scope not in {"NotTerminating", "NotBestEffort"}:
+            return False
+    for term in items(of(spec, "scopeSelector"), "matchExpressions"):
+        if term.get("scopeName") != "PriorityClass":
+            return False
+        values = set(term.get("values") or ())
+        match term.get("operator"):
+            case "In":
+                fine = bool(values & set(classes))
+            case "NotIn":
+                fine = not values & set(classes)
+            case "Exists":
+                fine = any(classes)
+            case _:
+                fine = not any(classes)
+        if not fine:
+            return False
+    return True

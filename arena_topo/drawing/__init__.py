@@ -1,0 +1,1 @@
+"""Machines and networks drawn: in text for terminals, as SVG for pages."""

@@ -1,0 +1,76 @@
+"""A machine as a table, as the matrix of nvidia-smi, and as a value for JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from arena_topo.topology import Machine
+from arena_topo.layout import NOTHING, align, table, truth
+
+EMULATED = "EMULATED: these GPUs do not exist; processes run on this machine in their place"
+
+
+# ---------------------------------------------------------------- machines
+
+
+def machines(presets: Iterable[tuple[str, Machine]]) -> str:
+    """One line for each machine: its GPUs and the links between them."""
+    rows = [
+        (name, str(len(one.gpus)), one.model or NOTHING, _links(one), truth(one.nvswitch))
+        for name, one in presets
+    ]
+    return align(table(("NAME", "GPUS", "MODEL", "LINKS", "NVSWITCH"), rows))
+
+
+def _links(machine: Machine) -> str:
+    found = {link for row in machine.links for link in row if link is not None}
+    return ",".join(str(link) for link in sorted(found, reverse=True)) or "-"
+
+
+def matrix(machine: Machine, *, cards: bool = True) -> str:
+    """The links of a machine in the words of nvidia-smi: a row for each GPU, then its NICs.
+
+    Without `cards` the NICs are left out, and so are those that are only assumed.
+    """
+    nics = machine.nics if cards and not machine.nics_assumed else ()
+    header = ["", *(f"GPU{gpu.index}" for gpu in machine.gpus)]
+    header += [f"NIC{index}" for index in range(len(nics))]
+    lines = ["\t".join([*header, "NUMA"])]
+    for gpu, words in zip(machine.gpus, _words(machine), strict=True):
+        near = [str(nic.attachment[gpu.index]) for nic in nics]
+        numa = NOTHING if gpu.numa is None else str(gpu.numa)
+        lines.append("\t".join([f"GPU{gpu.index}", *words, *near, numa]))
+    if any(nic.name != f"NIC{index}" for index, nic in enumerate(nics)):
+        lines += ["", "NIC Legend:"]
+        lines += [f"  NIC{index}: {nic.name}" for index, nic in enumerate(nics)]
+    return align(lines)
+
+
+def machine_value(machine: Machine) -> dict[str, Any]:
+    """A machine for JSON; `links` is the matrix in words, `X` on the diagonal."""
+    return {
+        "name": machine.name,
+        "gpus": [
+            {"index": gpu.index, "uuid": gpu.uuid, "model": gpu.model, "numa": gpu.numa}
+            for gpu in machine.gpus
+        ],
+        "nics": [
+            {
+                "name": nic.name,
+                "attachment": [str(link) for link in nic.attachment],
+                "speedGBps": nic.speed,
+            }
+            for nic in machine.nics
+        ],
+        "nicsAssumed": machine.nics_assumed or None,
+        "links": _words(machine),
+        "nvswitch": machine.nvswitch,
+        "pcieGeneration": machine.pcie_generation,
+        "knowledge": machine.knowledge.value,
+    }
+
+
+def _words(machine: Machine) -> list[list[str]]:
+    return [["X" if link is None else str(link) for link in row] for row in machine.links]

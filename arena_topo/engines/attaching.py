@@ -1,0 +1,66 @@
+"""attach: which pod of a job is meant, and a command in it."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Sequence
+
+from arena_topo.engines import Backend, JobStatus, unheard
+from arena_topo.errors import NotFound, NotPossible
+
+
+def attach(
+    backend: Backend,
+    job: JobStatus,
+    command: Sequence[str],
+    *,
+    instance: str | None = None,
+    container: str | None = None,
+    terminal: bool = False,
+    tell: Callable[[str], None] = unheard,
+) -> int:
+    """Run a command in a pod of a job, the launcher's unless another is named; its exit code.
+
+    Without words it is a shell. NotFound if there is no such pod, NotPossible if it does not run;
+    what else may happen is the engine's to say (`Backend.attach`).
+    """
+    chosen = _instance(job, instance)
+    return backend.attach(job, chosen, command, container=container, terminal=terminal, tell=tell)
+
+
+def unknown(named: str, job: JobStatus) -> NotFound:
+    """What to say, in arena's words, of an instance that a job has not, with the one most like it.
+
+    Who leaves out the name of the job means what is left.
+    """
+    names = [one.name for one in job.instances]
+    near = [one for one in names if one.endswith(f"-{named}")]
+    near = near or difflib.get_close_matches(named, names, n=1)
+    return NotFound(
+        f"invalid instance name {named} in job {job.name},please use"
+        f" 'arena-topo get {job.name}' to make sure instance name",
+        hint=f"did you mean {near[0]}?" if near else None,
+    )
+
+
+def _instance(job: JobStatus, named: str | None) -> str:
+    names = [one.name for one in job.instances]
+    if not names:
+        raise NotPossible(
+            f"can not attach the training job {job.name}, because it has no instances",
+            why=job.reason,
+            hint=f"arena-topo why {job.name} -n {job.namespace}",
+        )
+    if named is not None:
+        if named in names:
+            return named
+        raise unknown(named, job)
+    if job.chief is not None:
+        return job.chief.name
+    if len(names) == 1:
+        return names[0]
+    raise NotPossible(
+        f"the training job {job.name} has no launcher now",
+        why=job.reason,
+        hint=f"name another instance with -i: {', '.join(names)}",
+    )

@@ -1,0 +1,706 @@
+"""Access -> Connection: JSON over HTTP with one API server, and errors that people can act on.
+
+Certificates, tokens, passwords, plugins and proxies of a kubeconfig are used over urllib3 directly.
+Auth providers go through the `kubernetes` package, which takes a third of a second to import and is
+imported only then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import logging
+import math
+import os
+import random
+import re
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import urlencode, urlsplit
+
+from arena_topo import __version__
+from arena_topo.engines import REQUESTS, Options
+from arena_topo.engines.kubernetes import bounded
+from arena_topo.engines.kubernetes.failures import (
+    CONFLICT,
+    FORBIDDEN,
+    GONE,
+    IN_BETWEEN,
+    INVALID,
+    UNKNOWN_CALLER,
+    Unreadable,
+    answers_object,
+    cause,
+    failure,
+    looks_up,
+    odd_body,
+    parsed,
+    refusal,
+    unreachable,
+)
+from arena_topo.engines.kubernetes.kubeconfig import (
+    IN_CLUSTER,
+    SERVICE_ACCOUNT,
+    Access,
+    configured,
+    is_token,
+    parted,
+    present,
+    proxy_of_environment,
+    resolve,
+)
+from arena_topo.engines.kubernetes.pooling import pool_of
+from arena_topo.engines.kubernetes.shapes import misfit, sound
+from arena_topo.engines.tidying import undisturbed
+from arena_topo.errors import AccessDenied, ClusterError, TimedOut, UsageError
+from arena_topo.escaping import brief
+
+if TYPE_CHECKING:
+    import urllib3
+
+__all__ = [
+    "CONFLICT",
+    "FORBIDDEN",
+    "GONE",
+    "INVALID",
+    "Access",
+    "Connection",
+    "Keep",
+    "PatchKind",
+    "access",
+    "configured",
+    "refusal",
+    "written",
+]
+
+CONNECT_TIMEOUT = 5.0
+"""Seconds to wait for a TCP or TLS handshake; a reachable API server needs a few milliseconds."""
+
+PAGE = 500
+"""Objects per list request (kubectl's own chunk size)."""
+
+PAGES = 2000
+"""Pages of a list: a million objects, where the largest clusters have 150,000 pods."""
+
+Keep = Callable[[dict[str, Any]], dict[str, Any] | None]
+"""What is kept of an object that a list returns."""
+
+PatchKind = Literal["json", "merge", "strategic"]
+"""RFC 6902, RFC 7386, or Kubernetes' own merge that knows which lists have keys."""
+
+_PATCHES: Mapping[PatchKind, str] = {
+    "json": "application/json-patch+json",
+    "merge": "application/merge-patch+json",
+    "strategic": "application/strategic-merge-patch+json",
+}
+
+_Body = Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
+
+_REVISION = frozenset({"resourceVersion", "resourceVersionMatch"})
+
+_ATTEMPTS = 5
+_FIRST_DELAY = 0.1
+_LAST_DELAY = 5.0
+_GRACE = 10.0
+"""Seconds that a watch may be silent beyond the end that it was given."""
+_LONGEST = (1 << 31) / 1000
+"""Seconds that poll(2) can wait for: its milliseconds are a C int, and Python cuts off the rest."""
+_PIECE = 1 << 16
+_UNPACKED = frozenset({"gzip", "x-gzip", "deflate"})
+"""Codings of a body that urllib3 undoes with what Python has."""
+_HEADERS = {
+    "accept": "application/json, */*",
+    "accept-encoding": "gzip",
+    "user-agent": f"arena-topo/{__version__}",
+}
+
+_ODD = (AttributeError, LookupError, RecursionError, TypeError, ValueError)
+"""What the kubernetes package raises for settings of an auth-provider that make no sense."""
+
+_requests = logging.getLogger(REQUESTS)
+
+_GOOD, _REDIRECT = 200, 300
+_OVERLOADED = 429
+_PASSING = frozenset({500, 502, 503, 504})
+
+
+def access(options: Options) -> Access:
+    """Where the API server is and what proves who asks; UsageError names what is wrong."""
+    found = written(options)
+    if found.plugin in {None, IN_CLUSTER}:
+        return found
+    if found.exec is not None:
+        from arena_topo.engines.kubernetes import credentials  # noqa: PLC0415  only plugins
+
+        return credentials.asked(found, patience=_patience(options))
+    if options.cluster or options.user:
+        raise UsageError(
+            f"user {found.identity!r} has an auth-provider, which --cluster and --user cannot have",
+            hint="name a --context",
+        )
+    return _asked(found)
+
+
+def written(options: Options) -> Access:
+    """What files say of it: who asks is proved once a credential plugin has run, if one is named.
+
+    UsageError as of `access`.
+    """
+    found = resolve(options)
+    return _in_pod(found) if found.plugin == IN_CLUSTER else found
+
+
+def _patience(options: Options) -> float | None:
+    """Seconds that a plugin may take which cannot ask anybody; None is no limit."""
+    limits = [options.request_timeout or math.inf, options.deadline or math.inf]
+    return min(limits) if min(limits) < _LONGEST else None
+
+
+class _Heard(logging.Handler):
+    """Keeps what the kubernetes package only logs, such as why a plugin failed."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.texts.append(record.getMessage())
+
+
+@contextlib.contextmanager
+def _heard() -> Iterator[list[str]]:
+    handler, root = _Heard(), logging.getLogger()
+    root.addHandler(handler)
+    try:
+        yield handler.texts
+    finally:
+        root.removeHandler(handler)
+
+
+def _asked(found: Access) -> Access:
+    """Let the kubernetes package run the credential plugin, and take what it answers."""
+    import yaml
+    from kubernetes.client.configuration import Configuration
+    from kubernetes.config import ConfigException, load_kube_config
+
+    settings = Configuration()
+    load: Callable[..., None] = load_kube_config
+    with _heard() as texts:
+        try:
+            load(config_file=found.files, context=found.context, client_configuration=settings)
+        except (ConfigException, OSError, yaml.YAMLError, *_ODD) as error:
+            # Its reader of YAML, which is another, refuses some of what ours takes.
+            raise UsageError(f"{found.files}: {brief(str(error))}") from error
+    headers = _headers(settings)
+    certificate = None
+    if settings.cert_file and settings.key_file:
+        certificate = (settings.cert_file, settings.key_file)
+    if not headers and certificate is None:
+        raise AccessDenied(
+            f"the credential plugin of user {found.user!r} gave no credentials",
+            why="; ".join(texts) or None,
+            hint=f"run it by hand: {found.plugin}",
+        )
+    return replace(found, headers={**found.headers, **headers}, certificate=certificate)
+
+
+def _in_pod(found: Access) -> Access:
+    """The credentials that a pod finds inside itself, on behalf of whoever `found` names."""
+    host = os.environ.get("KUBERNETES_SERVICE_HOST", "")
+    port = os.environ.get("KUBERNETES_SERVICE_PORT") or "443"
+    address = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
+    try:
+        server, _ = parted(address)
+    except ValueError:
+        raise UsageError(
+            f"{IN_CLUSTER} cannot be used",
+            why="KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT make no address",
+        ) from None
+    authority, namespace = SERVICE_ACCOUNT / "ca.crt", SERVICE_ACCOUNT / "namespace"
+    try:
+        token = (SERVICE_ACCOUNT / "token").read_text(encoding="utf-8").strip()
+        if not is_token(token):
+            raise UsageError(f"{IN_CLUSTER} cannot be used: its token is none")
+        named = namespace.read_text(encoding="utf-8").strip() if present(namespace) else None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{IN_CLUSTER} cannot be used: {error}") from error
+    return replace(
+        found,
+        server=server,
+        namespace=named,
+        headers={**found.headers, "authorization": f"Bearer {token}"},
+        ca_file=str(authority) if present(authority) else None,
+        proxy=proxy_of_environment(server),
+    )
+
+
+def _headers(settings: Any) -> dict[str, str]:
+    return {
+        one["key"]: one["value"]
+        for one in settings.auth_settings().values()
+        if one.get("in") == "header" and one.get("value")
+    }
+
+
+class Connection:
+    """One API server: JSON in, JSON out. Every failure is an ArenaError that says what to try.
+
+    Requests are repeated where that is safe: GET requests when the server is overloaded or breaks
+    off, others only where it said that it did not take them (429). Without a deadline that is at
+    most five times and within the request timeout (seconds; 0 is no limit, as in kubectl). With
+    one (`Options.deadline`, seconds from here on for all requests together) each try may take the
+    request timeout, and tries go on until the deadline (who is `Options.repeating` asks again by
+    itself: its tries too are within the request timeout); TimedOut once it has passed.
+    """
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._timeout = options.request_timeout or math.inf
+        self._limit = math.inf if options.deadline is None else options.deadline
+        self._deadline = time.monotonic() + self._limit
+        self._own = threading.local()
+        self.silence = self._timeout
+        """Seconds without a byte after which an answer is given up that must come at once."""
+        self.server_time: float | None = None
+        """What the server's clock said in its last answer (Date header): Unix seconds."""
+        self.access = access(options)
+        self._pool = pool_of(self.access)
+        self._handing: tuple[Access, urllib3.PoolManager] | None = None
+        self._renewing = threading.Lock()
+
+    def close(self) -> None:
+        """Let go of its connections; those in use end with their answers."""
+        self._pool.clear()
+        if self._handing is not None:
+            self._handing[1].clear()
+
+    @contextlib.contextmanager
+    def grace(self, seconds: float = 5.0) -> Iterator[None]:
+        """Let this thread's requests inside have this much time past the deadline: to tidy up.
+
+        The alarm that ends a command waits for them as long.
+        """
+        with self._until(max(self._end, time.monotonic() + seconds)), undisturbed(seconds):
+            yield
+
+    @property
+    def left(self) -> float:
+        """Seconds until the deadline; infinite without one."""
+        return self._end - time.monotonic()
+
+    @contextlib.contextmanager
+    def within(self, seconds: float) -> Iterator[None]:
+        """Give this thread's requests inside no more than this much time, all together."""
+        with self._until(min(self._end, time.monotonic() + seconds)):
+            yield
+
+    @property
+    def _end(self) -> float:
+        """The deadline of this thread's requests on the monotonic clock."""
+        end: float = getattr(self._own, "end", self._deadline)
+        return end
+
+    @contextlib.contextmanager
+    def _until(self, end: float) -> Iterator[None]:
+        before, self._own.end = self._end, end
+        try:
+            yield
+        finally:
+            self._own.end = before
+
+    def get(self, path: str, **query: str) -> dict[str, Any]:
+        """Read one object; ClusterError for what is none. Of other paths what the server says."""
+        return self._json("GET", path, query)[0]
+
+    def post(
+        self, path: str, body: Mapping[str, Any], **query: str
+    ) -> tuple[dict[str, Any], tuple[str, ...]]:
+        """Create one object: what was stored, and the server's warnings.
+
+        AlreadyExists if its name is taken.
+        """
+        return self._json("POST", path, query, body)
+
+    def put(self, path: str, body: Mapping[str, Any], **query: str) -> dict[str, Any]:
+        """Replace one object: what was stored.
+
+        ClusterError with status 409 if somebody has changed it since its `resourceVersion`.
+        """
+        return self._json("PUT", path, query, body)[0]
+
+    def patch(
+        self,
+        path: str,
+        body: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+        kind: PatchKind = "json",
+        **query: str,
+    ) -> dict[str, Any]:
+        """Change one object: what was stored. The body of a JSON patch is a list of steps.
+
+        ClusterError with status 409 if it names a `resourceVersion` that is not the last, 422 if a
+        `test` fails or the result is not valid. After a broken connection nobody knows whether it
+        was taken; a JSON patch that tests what it changes may be sent again, and then a 422 may
+        mean that it was.
+        """
+        return self._json("PATCH", path, query, body, content=_PATCHES[kind])[0]
+
+    def delete(self, path: str, body: Mapping[str, Any] | None = None, **query: str) -> None:
+        """Delete one object; the body is a DeleteOptions."""
+        if path.endswith("/"):
+            raise ValueError(f"{path} names no object, and would delete them all")
+        self._json("DELETE", path, query, body)
+
+    def collect(
+        self, path: str, keep: Keep | None = None, *, judged: bool = False, **query: str
+    ) -> list[dict[str, Any]]:
+        """All objects of a list, page by page; of each only what `keep` returns (None: nothing).
+
+        ClusterError names one that has not the shape of an object, unless whoever reads the list
+        looks at that (`judged`), and goes on without it. Pages are dropped as they are reduced. A
+        list that changed too much between its pages (410) is read once more from the start, then
+        in one piece. With `resourceVersion` and `resourceVersionMatch="Exact"` it is the list at
+        that very revision; ClusterError with status 410 if the server has forgotten it.
+        """
+        return self.listed(path, keep, judged=judged, **query)[0]
+
+    def listed(
+        self, path: str, keep: Keep | None = None, *, judged: bool = False, **query: str
+    ) -> tuple[list[dict[str, Any]], str]:
+        """What `collect` returns, and the resourceVersion of the list, from which to watch."""
+        for limit in (PAGE, PAGE, 0):
+            try:
+                return self._pages(path, keep, limit, query, judged=judged)
+            except ClusterError as error:
+                if error.status != GONE or not limit:
+                    raise
+        raise AssertionError("the last attempt returns or raises")
+
+    def _pages(
+        self, path: str, keep: Keep | None, limit: int, query: Mapping[str, str], *, judged: bool
+    ) -> tuple[list[dict[str, Any]], str]:
+        found: list[dict[str, Any]] = []
+        asked = {**query, "limit": str(limit)} if limit else dict(query)
+        tokens: set[str] = set()
+        while True:
+            page, _ = self._json("GET", path, asked)
+            for one in self._items(path, page):
+                right = one if judged else sound(one)
+                kept = keep(right) if keep else right
+                if kept is not None:
+                    found.append(kept)
+            meta = page.get("metadata") or {}
+            if not isinstance(meta, dict):
+                raise self.no_server(f"the list of {path} has no metadata")
+            token = meta.get("continue")
+            if not token:
+                return found, str(meta.get("resourceVersion") or "")
+            if not isinstance(token, str) or token in tokens or len(tokens) == PAGES:
+                raise self.no_server(f"the list of {path} does not end")
+            tokens.add(token)
+            # The token knows its revision; the server refuses to be told it twice.
+            asked = {key: value for key, value in asked.items() if key not in _REVISION}
+            asked["continue"] = token
+
+    def _items(self, path: str, page: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """The objects in a page of a list; ClusterError where they are none."""
+        if not str(page.get("kind")).endswith("List") or "items" not in page:
+            raise self.no_server(f"GET {path} returned no list")
+        # Go writes an empty list as null.
+        found = [] if page["items"] is None else page["items"]
+        if not isinstance(found, list) or not all(map(_is_object, found)):
+            raise self.no_server(f"the list of {path} holds what is no object")
+        return found
+
+    def watch(
+        self, path: str, *, resource_version: str, timeout: float, **query: str
+    ) -> Iterator[tuple[str, dict[str, Any]]]:
+        """(ADDED | MODIFIED | DELETED | BOOKMARK, object) for each change after a revision.
+
+        Ends when the server closes, which it does after `timeout` seconds; to go on, ask again
+        from the last object's resourceVersion (a BOOKMARK has nothing but one). ClusterError with
+        status 410 if the server has forgotten the revision: list again. ClusterError without a
+        status if the connection breaks.
+        """
+        seconds = max(1, math.ceil(min(timeout, max(0.0, self._end - time.monotonic()))))
+        asked = {
+            **query,
+            "watch": "1",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": resource_version,
+            "timeoutSeconds": str(seconds),
+        }
+        rest = b""
+        for piece in self.streamed(path, asked, silence=seconds + _GRACE):
+            *lines, rest = (rest + piece).split(b"\n")
+            for line in lines:
+                yield self._event(path, line)
+
+    def _event(self, path: str, line: bytes) -> tuple[str, dict[str, Any]]:
+        try:
+            event = json.loads(line)
+            kind, thing = str(event["type"]), dict(event["object"])
+            status = int(thing.get("code") or 0) if kind == "ERROR" else 0
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise self.no_server(f"a watch of {path} sent no event") from error
+        if kind == "ERROR":
+            raise refusal("GET", path, status, thing.get("reason"), json.dumps(thing).encode())
+        return kind, thing
+
+    def stream(self, path: str, **query: str) -> Iterator[bytes]:
+        """The body of a GET as it arrives, however long that takes; ends when the server does.
+
+        ClusterError if the connection breaks in between, or nothing comes for the request timeout.
+        """
+        return self.streamed(path, query, silence=self.silence)
+
+    def streamed(
+        self, path: str, query: Mapping[str, str], *, silence: float | None
+    ) -> Iterator[bytes]:
+        """The same, but for the seconds of silence after which it breaks; None is no limit.
+
+        ClusterError too where what comes is a web page, or packed in a way nobody can undo.
+        """
+        from urllib3.exceptions import HTTPError, ReadTimeoutError
+
+        response = self._answer("GET", path, query, None, stream=True, silence=silence)
+        try:
+            if not _GOOD <= response.status < _REDIRECT:
+                said = response.read(_PIECE)
+                raise refusal("GET", path, response.status, response.reason, said)
+            if (why := odd_body(response.headers, unpacks=_UNPACKED)) is not None:
+                raise self.no_server(why)
+            while piece := response.read1(_PIECE):
+                yield piece
+        except (HTTPError, ValueError) as error:
+            if silence is None or not isinstance(error, ReadTimeoutError):
+                silence, why = None, cause(error)
+            else:
+                why = f"nothing came for {silence:g} s"
+            raise ClusterError(
+                f"the connection to {self.access.server} broke",
+                why=why,
+                hint=f"--request-timeout is {silence:g} s" if silence == self.silence else None,
+            ) from error
+        finally:
+            response.close()
+
+    def opened(self, path: str, query: Mapping[str, str]) -> tuple[socket.socket, Access]:
+        """Send a GET: the socket on which its answer comes, head and all, and as whom it was sent.
+
+        Who asked reads and closes it. The answer is not compressed.
+        """
+        from arena_topo.engines.kubernetes import streaming  # noqa: PLC0415  only to follow logs
+
+        used, begun = self.access, time.monotonic()
+        url = f"{used.server}{path}?{urlencode(query)}"
+        headers = self._headers()
+        headers["accept-encoding"] = "identity"
+        if self._handing is None or self._handing[0] is not used:
+            self._handing = used, streaming.handing(pool_of(used))
+        pool = self._handing[1]
+        try:
+            self._tried("GET", url, None, headers, stream=True, silence=None, pool=pool)
+        except streaming.Handed as handed:
+            log("GET", url, "sent", begun)
+            return handed.sock, used
+        raise AssertionError("a request that was sent is handed over")
+
+    def renewed(self, used: Access) -> bool:
+        """Log in anew, if that is possible, unless another thread has since `used` was made."""
+        if not (used.plugin or used.rotates):
+            return False
+        with self._renewing:
+            if self.access is used:
+                self.access = access(self._options)
+                self._pool = pool_of(self.access)
+        return True
+
+    def _headers(self) -> urllib3.HTTPHeaderDict:
+        import urllib3
+
+        headers = urllib3.HTTPHeaderDict(_HEADERS)
+        for name, value in self.access.sent:
+            headers.add(name, value)
+        return headers
+
+    def _json(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        body: _Body = None,
+        *,
+        content: str = "application/json",
+    ) -> tuple[dict[str, Any], tuple[str, ...]]:
+        response = self._answer(method, path, query, body, content=content)
+        if response.status >= _REDIRECT:
+            raise refusal(method, path, response.status, response.reason, response.data)
+        answer = parsed(response.data)
+        kind = ClusterError if method == "GET" else Unreadable
+        if not isinstance(answer, dict):
+            raise self.no_server(f"{method} {path} returned no JSON object", kind)
+        if (status := failure(answer)) is not None:
+            # client-go too believes the Status, and not the code of the answer that brings it.
+            raise refusal(method, path, status, response.reason, response.data)
+        if method == "DELETE" and answer.get("kind") != "Status" and not _is_object(answer):
+            raise self.no_server(f"{method} {path} returned neither a Status nor an object", kind)
+        if answers_object(method, path, body):
+            if not _is_object(answer):
+                raise self.no_server(f"{method} {path} returned what is no object", kind)
+            sound(answer, kind)
+        elif looks_up(method, path) and (odd := misfit(answer)) is not None:
+            raise self.no_server(f"{method} {path}: {odd}", kind)
+        return answer, _warnings(response)
+
+    def no_server(self, why: str, kind: type[ClusterError] = ClusterError) -> ClusterError:
+        """The error of an answer that no API server would give."""
+        return kind(
+            f"{self.access.server} does not answer like a Kubernetes API server",
+            why=why,
+            hint=IN_BETWEEN,
+        )
+
+    def _answer(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        body: _Body,
+        *,
+        content: str = "application/json",
+        stream: bool = False,
+        silence: float | None = None,
+    ) -> urllib3.BaseHTTPResponse:
+        """The answer to a request, tried as long as it may be; its Date is kept."""
+        url = self.access.server + path + ("?" + urlencode(query) if query else "")
+
+        def send() -> urllib3.BaseHTTPResponse:
+            headers = self._headers()
+            if body is not None:
+                headers["content-type"] = content
+            data = None if body is None else json.dumps(body).encode()
+            return self._tried(method, url, data, headers, stream=stream, silence=silence)
+
+        used = self.access
+        response = send()
+        if response.status == UNKNOWN_CALLER and self.renewed(used):
+            # The token has run out; a new one is asked for once, never in a loop.
+            response.drain_conn()
+            response = send()
+        with contextlib.suppress(ValueError, TypeError, OverflowError):
+            said = parsedate_to_datetime(response.headers.get("date", ""))
+            self.server_time = said.timestamp()
+        return response
+
+    def _tried(
+        self,
+        method: str,
+        url: str,
+        data: bytes | None,
+        headers: Mapping[str, str],
+        *,
+        stream: bool,
+        silence: float | None,
+        pool: urllib3.PoolManager | None = None,
+    ) -> urllib3.BaseHTTPResponse:
+        """Send a request until it is answered, or no more time or tries are left."""
+        import urllib3
+
+        limited = math.isfinite(self._end)
+        until = time.monotonic() + self._timeout
+        if limited:
+            until = min(self._end, until) if self._options.repeating else self._end
+        for attempt in itertools.count(1):
+            left = until - time.monotonic()
+            if limited and left <= 0:
+                late = TimedOut(f"{self.access.server} took too long", hint=self._patience())
+                late.final = self.left <= 0
+                raise late
+            left = max(0.001, min(left, self._timeout))
+            reading = silence if stream else left
+            delay = min(_LAST_DELAY, _FIRST_DELAY * 2 ** min(attempt, _ATTEMPTS + 1))
+            delay *= random.uniform(0.5, 1.0)  # noqa: S311  # no secret
+            begun = time.monotonic()
+            try:
+                response = (pool or self._pool).request(
+                    method,
+                    url,
+                    body=data,
+                    headers=headers,
+                    timeout=urllib3.Timeout(
+                        connect=min(CONNECT_TIMEOUT, left),
+                        read=reading if reading is not None and reading < _LONGEST else None,
+                    ),
+                    # Whoever is sent elsewhere would take credentials and bodies along.
+                    redirect=False,
+                    preload_content=not stream,
+                )
+                log(method, url, str(response.status), begun)
+            except bounded.Overlong as error:
+                log(method, url, type(error).__name__, begun)
+                raise self.no_server(
+                    f"{method} {urlsplit(url).path} returned more than {bounded.MOST >> 20} MiB"
+                ) from error
+            # http.client has no other word for a chunk of a negative length.
+            except (urllib3.exceptions.HTTPError, ValueError) as error:
+                log(method, url, type(error).__name__, begun)
+                passes = method == "GET" and (
+                    isinstance(error, urllib3.exceptions.ProtocolError)
+                    or (limited and isinstance(error, urllib3.exceptions.ReadTimeoutError))
+                )
+                if not passes or not self._again(attempt, delay, until):
+                    raise unreachable(
+                        self.access.server, method, error, self._patience()
+                    ) from error
+            else:
+                overloaded = response.status == _OVERLOADED or (
+                    method == "GET" and response.status in _PASSING
+                )
+                wait = response.headers.get("retry-after", "").strip()
+                if wait.isdecimal():
+                    # A server that goes on to ask for no delay is not asked without one for ever.
+                    delay = max(float(wait), delay if attempt >= _ATTEMPTS else 0.0)
+                if not overloaded or not self._again(attempt, delay, until):
+                    return response
+                response.drain_conn()
+            time.sleep(delay)
+        raise AssertionError("the last attempt returns or raises")
+
+    def _again(self, attempt: int, delay: float, until: float) -> bool:
+        """Whether there is another try after this one and the delay (seconds)."""
+        enough = math.isfinite(self._end) or attempt < _ATTEMPTS
+        return enough and time.monotonic() + delay < until
+
+    def _patience(self) -> str:
+        """How long was waited, as the person has said it."""
+        if math.isfinite(self._limit):
+            return f"--timeout is {self._limit:g} s in all"
+        return f"--request-timeout is {self._timeout:g} s"
+
+
+def log(method: str, url: str, outcome: str, begun: float) -> None:
+    """Tell who debugs of one try; its headers and bodies hold secrets, and stay out."""
+    if _requests.isEnabledFor(logging.DEBUG):
+        path = urlsplit(url).path
+        watch = "?watch=1" if "watch=1" in url else ""
+        spent = round((time.monotonic() - begun) * 1000)
+        _requests.debug("%s %s%s %s %d ms", method, path, watch, outcome, spent)
+
+
+def _warnings(response: urllib3.BaseHTTPResponse) -> tuple[str, ...]:
+    """The texts of Warning headers: `299 - "unknown field ..."`."""
+    said = ", ".join(response.headers.getlist("warning"))
+    found = re.findall(r'299 \S+ "((?:[^"\\]|\\.)*)"', said)
+    return tuple(re.sub(r"\\(.)", r"\1", text) for text in found)
+
+
+def _is_object(one: object) -> bool:
+    """Whether something is an object of Kubernetes, as every list holds them."""
+    meta = one.get("metadata") if isinstance(one, dict) else None
+    return isinstance(meta, dict) and isinstance(meta.get("name"), str)

@@ -1,0 +1,682 @@
+"""The Kubernetes engine: an API server with an MPI operator behind it.
+
+Reads are plain JSON in pages, writes are single requests; what the objects mean is `observed`'s
+and `status`'s to say, how the server is reached is `connection`'s.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from arena_topo.clusters import selectors
+from arena_topo.engines import Event, JobStatus, Options, Phase, Publication, unheard
+from arena_topo.engines.kubernetes.belonging import (
+    ARENA_SELECTOR,
+    belongs,
+    is_about,
+    is_arenas,
+    labelled,
+)
+from arena_topo.engines.kubernetes.connection import CONFLICT, FORBIDDEN, Connection
+from arena_topo.engines.kubernetes.failures import unlisted
+from arena_topo.engines.kubernetes.shapes import bare, oddity, stored_job
+from arena_topo.engines.kubernetes.status import NO_PODS, job_status, seconds, when
+from arena_topo.engines.kubernetes.writing import GROUP, PLURAL, Writer, arenas, deletion, part
+from arena_topo.errors import (
+    AccessDenied,
+    ClusterError,
+    NotFound,
+)
+from arena_topo.job import MPIJob
+from arena_topo.manifests import Manifest, Mechanisms, Plan
+from arena_topo.manifests.serialize import object_name
+from arena_topo.manifests.versions import ApiVersion
+from arena_topo.topology import Cluster, Machine, Node, published
+
+if TYPE_CHECKING:
+    from arena_topo.engines.kubernetes.facts import Facts
+    from arena_topo.engines.kubernetes.podexec import Done
+    from arena_topo.engines.kubernetes.prometheus import Prometheus
+    from arena_topo.engines.kubernetes.seen import Sightings
+    from arena_topo.engines.kubernetes.upkeep import Upkeep
+    from arena_topo.engines.lines import Following, LogOptions, Wanted
+    from arena_topo.engines.metrics import GpuSample
+    from arena_topo.engines.occupancy import Occupancy
+    from arena_topo.engines.queue import Queue
+    from arena_topo.engines.volume import Volume
+
+Object = dict[str, Any]
+
+_FEW = 32
+"""Jobs up to which their pods are asked for by name: the names are part of an address."""
+
+_NO_CRD = "the MPI operator is not installed: this cluster serves no MPIJob"
+_INSTALL = (
+    "an administrator installs a release of it: https://github.com/kubeflow/mpi-operator/releases"
+)
+_VIEWED = (
+    "or for the controller, whose configmap"
+    f" {published.OWN_NAMESPACE}/{published.VIEW} says what is free without it"
+)
+
+
+class _NoOperator(ClusterError):
+    """The cluster has no MPIJobs at all."""
+
+
+def open_backend(options: Options) -> KubernetesBackend:
+    """The engine for the cluster that the options and the kubeconfig name; talks to nobody yet."""
+    return KubernetesBackend(options)
+
+
+class KubernetesBackend:
+    """Jobs as MPIJobs of a cluster."""
+
+    name = "kubernetes"
+    binding = None
+    pausing = None
+    look_every = 2.0
+    starts_waiting = False
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self.api = Connection(options)
+        self.place = self.api.access.server
+        self._version: ApiVersion | None = None
+        self._seen: tuple[Node, ...] | None = None
+        self._dra: tuple[str, ...] | None = None
+        self._prometheus: Prometheus | None = None
+        self.writer = Writer(self.api, self.api_version)
+
+    def close(self) -> None:
+        """Let go of the connections to the API server."""
+        self.api.close()
+
+    def default_namespace(self) -> str:
+        """The namespace of -n, else of the context, else `default`."""
+        return self._options.namespace or self.api.access.namespace or "default"
+
+    def owner(self, *, tell: Callable[[str], None] = unheard) -> str:
+        """The user as the API server sees it; where it tells nobody, as the kubeconfig calls it.
+
+        `tell` hears of the latter. AccessDenied if the server does not know who is asking.
+        """
+        review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
+        try:
+            answer, _ = self.api.post("/apis/authentication.k8s.io/v1/selfsubjectreviews", review)
+        except NotFound:  # before Kubernetes 1.28
+            answer = {}
+        except AccessDenied as error:
+            if error.status != FORBIDDEN:
+                raise
+            answer = {}
+        if name := ((answer.get("status") or {}).get("userInfo") or {}).get("username"):
+            return str(name)
+        name = self.api.access.user or "unknown"
+        tell(f"the API server does not tell who is asking: {name} is the kubeconfig's name for it")
+        return name
+
+    def api_version(self) -> ApiVersion:
+        """The best MPIJob version that is served; ClusterError if there is none."""
+        if self._version is None:
+            self._version = self._discovered()
+        return self._version
+
+    def _discovered(self) -> ApiVersion:
+        for version in ApiVersion:
+            with contextlib.suppress(NotFound):
+                served = self.api.get(f"/apis/{GROUP}/{version}")
+                if any(one.get("name") == PLURAL for one in served.get("resources") or ()):
+                    return version
+        raise _NoOperator(_NO_CRD, hint=_INSTALL)
+
+    def cluster(self) -> Cluster:
+        """All nodes with what is free on them now.
+
+        Who may not list nodes or pods gets what the controller has seen (`Cluster.view`); without
+        one AccessDenied. A note where only MPIJobs, topology ConfigMaps, Kueue topologies, or the
+        slices and claims of DRA drivers may not be listed.
+        """
+        try:
+            found, unread = self.objects()
+        except AccessDenied as error:
+            return self._viewed_instead(error)
+        return self.seen(found, unread)
+
+    def _viewed_instead(self, error: AccessDenied) -> Cluster:
+        """What the controller has published; without that the error, and what to ask for."""
+        seen = self._viewed() if error.status == FORBIDDEN else None
+        if seen is not None:
+            return seen
+        if error.status != FORBIDDEN:
+            raise error
+        also: AccessDenied | None = None
+        try:
+            # Who may not list nodes is told at once whether that is all.
+            self.api.get("/api/v1/pods", limit="1")
+        except AccessDenied as denied:
+            also = denied
+        raise unlisted(error, also, _VIEWED) from error
+
+    def _viewed(self) -> Cluster | None:
+        """The cluster as the controller has published it; None where that cannot be had."""
+        from arena_topo.clusters import view  # noqa: PLC0415  for the few who need it
+
+        path = f"/api/v1/namespaces/{view.NAMESPACE}/configmaps/{view.NAME}"
+        try:
+            found = self.api.get(path)
+        except (AccessDenied, NotFound):
+            return None
+        seen = view.decode(
+            found,
+            now=self.api.server_time or time.time(),
+            source=self.api.access.context or self.api.access.server,
+        )
+        return seen if self._options.fabric is None else view.rejoined(seen, self._options.fabric)
+
+    def seen(self, found: list[Object], unread: list[str]) -> Cluster:
+        """The cluster that these objects describe."""
+        from arena_topo.clusters import observed  # noqa: PLC0415  to read the cluster
+
+        seen = observed.cluster(
+            found,
+            source=self.api.access.context or self.api.access.server,
+            file=self._options.fabric,
+            now=self.api.server_time or time.time(),
+        )
+        return replace(seen, notes=(*unread, *seen.notes))
+
+    def nodes(self) -> Occupancy:
+        """All nodes with the pods on their GPUs, and the cluster as `cluster` tells it.
+
+        Of a cluster that only the controller may look at, without the pods.
+        """
+        from arena_topo.engines import occupancy  # noqa: PLC0415  only to look at nodes
+
+        try:
+            found, unread = self.objects(project=occupancy.project)
+        except AccessDenied as error:
+            return occupancy.viewed(self._viewed_instead(error))
+        return occupancy.survey(
+            found,
+            source=self.api.access.context or self.api.access.server,
+            file=self._options.fabric,
+            now=self.api.server_time or time.time(),
+            notes=tuple(unread),
+        )
+
+    def objects(
+        self,
+        records: Callable[[], list[Object]] | None = None,
+        *,
+        project: Callable[[str, Object], Object] | None = None,
+    ) -> tuple[list[Object], list[str]]:
+        """Everything that says what is free, and a note for what may not be read.
+
+        `records` reads the MPIJobs, where that has to be done in some way of its own; `project`
+        keeps of nodes and pods what is asked for, where that is more than `observed` reads.
+        """
+        found = [
+            *self._listed("Node", "/api/v1/nodes", project),
+            *self._listed("Pod", "/api/v1/pods", project),
+        ]
+        unread = []
+        optional: tuple[tuple[Callable[[], list[Object]], str], ...] = (
+            (self._links, "the links of GPUs are taken from node labels"),
+            (self._fabrics, "the network is taken from node labels"),
+            (self._slices, "GPUs that only a DRA driver publishes are not seen"),
+            (records or self._records, "GPUs planned for jobs that have not started count as free"),
+        )
+        for read, instead in optional:
+            try:
+                found += read()
+            except (AccessDenied, _NoOperator, NotFound) as error:
+                unread.append(f"{error.message}: {instead}")
+        if any(one["kind"] == "ResourceSlice" for one in found):
+            # After the pods, so that none is bound between whose claim has not been seen.
+            try:
+                found += self._of_drivers("ResourceClaim", "resourceclaims")
+            except (AccessDenied, NotFound) as error:
+                instead = "GPUs of nodes with pods that claim devices count as in use"
+                unread.append(f"{error.message}: {instead}")
+        return found, unread
+
+    @property
+    def upkeep(self) -> Upkeep:
+        """What only the controller does."""
+        from arena_topo.engines.kubernetes.upkeep import Upkeep  # noqa: PLC0415  its own command
+
+        return Upkeep(self)
+
+    @property
+    def queue(self) -> Queue:
+        """Where jobs wait, and placements are recorded."""
+        from arena_topo.engines.kubernetes.queue import KubernetesQueue  # noqa: PLC0415  writers
+
+        return KubernetesQueue(self)
+
+    def mechanisms(self, namespace: str) -> Mechanisms:
+        """What makes placements hold in a namespace, found by trying it."""
+        from arena_topo.engines.kubernetes import probing  # noqa: PLC0415 - for submitters only
+
+        found = probing.mechanisms(self.api, namespace)
+        with contextlib.suppress(_NoOperator):
+            return replace(found, suspends=self.api_version().traits.suspends)
+        return found
+
+    def remarks(self, job: MPIJob) -> tuple[str, ...]:
+        """Nothing: all of a job is in its manifest."""
+        del job
+        return ()
+
+    def most_gpus(self) -> int | None:
+        """The most GPUs that any node has; None if there are none, or nodes may not be listed."""
+        # A cluster without GPU nodes may add some once a pod asks for them.
+        return max((len(node.machine.gpus) for node in self._nodes()), default=0) or None
+
+    def keeps_nodes(self) -> bool:
+        """Whether ACK's label keeps some nodes for topology jobs; False where that is not known."""
+        label = published.SCHEDULE_LABEL
+        return any(node.labels.get(label) == "topology" for node in self._nodes())
+
+    def has_node(self, name: str) -> bool:
+        """Whether the cluster has a node of this name; AccessDenied for who may not get nodes."""
+        try:
+            self.api.get(f"/api/v1/nodes/{part(name)}")
+        except NotFound:
+            return False
+        return True
+
+    def _nodes(self) -> tuple[Node, ...]:
+        """The nodes, read once, whatever runs on them; none where they may not be listed."""
+        from arena_topo.clusters import observed  # noqa: PLC0415  to read the cluster
+
+        if self._seen is None:
+            try:
+                nodes = self._listed("Node", "/api/v1/nodes")
+            except AccessDenied:
+                nodes = []
+            self._seen = observed.cluster(nodes, source="").nodes
+        return self._seen
+
+    def _links(self) -> list[Object]:
+        found: list[Object] = []
+        denied: AccessDenied | None = None
+        for namespace in published.NAMESPACES:
+            try:
+                found += self._listed(
+                    "ConfigMap",
+                    f"/api/v1/namespaces/{namespace}/configmaps",
+                    labelSelector=f"{published.SCHEDULE_LABEL}=topology",
+                )
+            except AccessDenied as error:
+                denied = error
+        if denied is not None and not found:
+            raise denied
+        return found
+
+    def _slices(self) -> list[Object]:
+        """What DRA drivers publish; without such drivers that takes one request."""
+        found = self._of_drivers("ResourceSlice", "resourceslices")
+        # Most drivers are of other devices, and then nobody need look at claims.
+        return found if any(_tells_devices(one) for one in found) else []
+
+    def _of_drivers(self, kind: str, plural: str) -> list[Object]:
+        from arena_topo.clusters import slices  # noqa: PLC0415  to read the cluster
+
+        if self._dra is None:
+            try:
+                group = self.api.get(f"/apis/{slices.GROUP}")
+            except NotFound:
+                group = {}
+            served = {one.get("version") for one in group.get("versions") or ()}
+            self._dra = tuple(one for one in slices.VERSIONS if one in served)
+        for version in self._dra:
+            with contextlib.suppress(NotFound):
+                return self._listed(kind, f"/apis/{slices.GROUP}/{version}/{plural}")
+        return []
+
+    def _fabrics(self) -> list[Object]:
+        """The Kueue topologies, where they count; without Kueue that takes one request."""
+        from arena_topo.clusters import observed  # noqa: PLC0415  to read the cluster
+
+        if self._options.fabric is not None:
+            return []
+        try:
+            group = self.api.get(f"/apis/{observed.KUEUE}")
+        except NotFound:
+            return []
+        served = [group.get("preferredVersion") or {}, *(group.get("versions") or ())]
+        # Before Kueue 0.14 the preferred version of the group had no topologies yet.
+        for version in dict.fromkeys(one.get("version") for one in served):
+            with contextlib.suppress(NotFound):
+                return self._listed("Topology", f"/apis/{observed.KUEUE}/{version}/topologies")
+        return []
+
+    def _records(self) -> list[Object]:
+        return self._listed("MPIJob", f"/apis/{GROUP}/{self.api_version()}/{PLURAL}")
+
+    def _listed(
+        self,
+        kind: str,
+        path: str,
+        project: Callable[[str, Object], Object] | None = None,
+        **query: str,
+    ) -> list[Object]:
+        """All objects of a kind, each reduced to what `observed` reads as its page arrives."""
+        from arena_topo.clusters import observed  # noqa: PLC0415  to read the cluster
+
+        kept = project or observed.project
+
+        def keep(one: Object) -> Object:
+            try:
+                return kept(kind, one)
+            except (AttributeError, KeyError, TypeError, ValueError):
+                # `observed.cluster` says what is wrong with it.
+                return {**one, "kind": kind}
+
+        return self.api.collect(path, keep, judged=True, **query)
+
+    def apply(self, plan: Plan) -> tuple[str, ...]:
+        """Create the MPIJob, then all it owns; if one of those fails, nothing is left.
+
+        AlreadyExists if the job's name is taken. The names are kubectl's: `configmap/NAME`.
+        """
+        first, *others = plan.objects
+        job, _ = self.writer.create_job(plan, first)
+        return (object_name(first), *self.writer.own(job, others))
+
+    def validate(self, plan: Plan) -> tuple[str, ...]:
+        """Let the server check every object without storing any; its warnings.
+
+        AlreadyExists if the job's name is taken.
+        """
+        return self.writer.validate(plan)
+
+    def stored(self, plan: Plan) -> tuple[Manifest | None, ...]:
+        """What is there under the names of a plan's objects, in their order; None: nothing."""
+        return self.writer.stored(plan)
+
+    def job(self, name: str, namespace: str) -> JobStatus:
+        """One job with its pods; NotFound if there is none."""
+        version = self.api_version()
+        mpijob = self.mpijob(name, namespace)
+        # Among them TensorBoard's, whose node answers too.
+        pods = labelled(self.api, mpijob, version, namespace)
+        status = self._status(
+            mpijob,
+            pods,
+            tensorboard=self._tensorboard(name, namespace, pods),
+            ended=self._ended(namespace, version).get((namespace, name)),
+        )
+        if status.phase is Phase.PENDING and status.reason == NO_PODS:
+            # A refused pod (quota, admission) is told in the job's events and nowhere else.
+            warnings = [one for one in self._quiet_events(status) if one.kind == "Warning"]
+            if warnings:
+                return replace(status, reason=f"{warnings[-1].reason}: {warnings[-1].message}")
+        return status
+
+    def mpijob(self, name: str, namespace: str) -> Object:
+        """The MPIJob itself; NotFound if there is none, ClusterError if it makes no sense."""
+        try:
+            return stored_job(self.api.get(self.job_path(name, namespace)))
+        except NotFound as error:
+            raise NotFound(
+                f"Not found training job {name} in namespace {namespace},"
+                "please use 'arena submit' to create it."
+            ) from error
+
+    def facts(self, name: str, namespace: str) -> Facts:
+        """All that explains a job, as far as it may be read; NotFound if there is no such job."""
+        from arena_topo.engines.kubernetes import facts  # noqa: PLC0415  only to explain
+
+        version = self.api_version()
+        mpijob = self.mpijob(name, namespace)
+
+        def pods() -> Iterator[Object]:
+            return iter(self.pods_of(mpijob, version, namespace))
+
+        return facts.read(self.api, mpijob, version=version, pods=pods)
+
+    def sightings(self, status: JobStatus) -> Sightings:
+        """Which GPUs claims and kubelets say that the workers of a job have."""
+        from arena_topo.engines.kubernetes import seen  # noqa: PLC0415  only for placed jobs
+
+        return seen.look(self.api, status)
+
+    def execute(self, namespace: str, pod: str, command: Sequence[str]) -> Done:
+        """Run a command in the main container of a pod; see `podexec.execute` for the errors."""
+        from arena_topo.engines.kubernetes import podexec, podlog  # noqa: PLC0415  only to look in
+
+        path = f"/api/v1/namespaces/{part(namespace)}/pods/{part(pod)}"
+        container = podlog.main_container(self.api.get(path))
+        return podexec.execute(self.api, namespace, pod, command, container=container)
+
+    def attach(
+        self,
+        job: JobStatus,
+        instance: str,
+        command: Sequence[str],
+        *,
+        container: str | None = None,
+        terminal: bool = False,
+        tell: Callable[[str], None] = unheard,
+    ) -> int:
+        """Run a command in a container of a pod, on this process's streams; its exit code."""
+        from arena_topo.engines.kubernetes import podattach  # noqa: PLC0415  its own command
+
+        return podattach.attach(
+            self.api, job, instance, command, container=container, terminal=terminal, tell=tell
+        )
+
+    def metrics(
+        self,
+        namespace: str | None = None,
+        *,
+        pods: Collection[str] = (),
+        tell: Callable[[str], None] = unheard,
+    ) -> tuple[GpuSample, ...]:
+        """What GPUs do now, as a Prometheus has it; none where there is none, told why."""
+        from arena_topo.engines.kubernetes import prometheus  # noqa: PLC0415  only to measure
+
+        if self._prometheus is None:
+            self._prometheus = prometheus.Prometheus(self.api, self._options)
+        return self._prometheus.gpus(namespace=namespace, pods=pods, tell=tell)
+
+    def volumes(self, namespace: str | None) -> tuple[Volume, ...]:
+        """The bound volume claims; AccessDenied says what right is missing."""
+        from arena_topo.engines.kubernetes import volumes  # noqa: PLC0415  its own command
+
+        return volumes.bound(self.api, namespace)
+
+    def administrators(self, namespace: str) -> frozenset[str]:
+        """The names in the ConfigMap of arena; none where it may not be read."""
+        from arena_topo.engines.kubernetes import volumes  # noqa: PLC0415  its own command
+
+        return volumes.administrators(self.api, namespace)
+
+    def jobs(self, namespace: str | None, selector: str = "") -> tuple[JobStatus, ...]:
+        """All jobs of a namespace, or of all (None), newest first, in three requests or fewer."""
+        version = self.api_version()
+        space = f"/namespaces/{part(namespace)}" if namespace else ""
+        selected = {"labelSelector": selector} if selector else {}
+        odds: dict[int, str] = {}
+
+        def keep(one: Object) -> Object:
+            odd = oddity(one)
+            if odd is None:
+                return one
+            # It must not hide the jobs of others.
+            kept = bare(one)
+            odds[id(kept)] = odd
+            return kept
+
+        path = f"/apis/{GROUP}/{version}{space}/{PLURAL}"
+        mpijobs = self.api.collect(path, keep, judged=True, **selected)
+        pods: dict[tuple[str, str], dict[str, Object]] = defaultdict(dict)
+        names = {one["metadata"]["name"] for one in mpijobs}
+
+        def gather(wanted: str, label: str) -> None:
+            if selector and len(names) <= _FEW:
+                wanted = selectors.every(wanted, selectors.either(label, names))
+            for pod in self.api.collect(f"/api/v1{space}/pods", labelSelector=wanted):
+                meta = pod["metadata"]
+                job = (meta.get("labels") or {}).get(label, "")
+                pods[meta.get("namespace", ""), job].setdefault(meta["name"], pod)
+
+        if any(is_arenas(one) for one in mpijobs):
+            gather(ARENA_SELECTOR, "release")
+        if not all(is_arenas(one) for one in mpijobs):
+            for label in version.traits.job_labels:
+                gather(label, label)
+        ended = self._ended(namespace, version)
+        found = []
+        for mpijob in mpijobs:
+            meta = mpijob["metadata"]
+            key = (meta.get("namespace", ""), meta["name"])
+            mine = list(pods.get(key, {}).values())
+            status = self._status(mpijob, mine, ended=ended.get(key))
+            if odd := odds.get(id(mpijob)):
+                status = replace(status, reason=f"what is written of it makes no sense: {odd}")
+            found.append(status)
+        return tuple(sorted(found, key=lambda one: (-one.created, one.namespace, one.name)))
+
+    @staticmethod
+    def _status(
+        mpijob: Object, pods: list[Object], *, tensorboard: str = "", ended: float | None = None
+    ) -> JobStatus:
+        mine = [pod for pod in pods if belongs(pod, mpijob)]
+        return job_status(mpijob, mine, tensorboard=tensorboard, ended=ended)
+
+    def pods_of(self, mpijob: Object, version: ApiVersion, namespace: str) -> list[Object]:
+        """The pods of a job: no TensorBoard, no earlier namesake's."""
+        found = labelled(self.api, mpijob, version, namespace)
+        return [pod for pod in found if belongs(pod, mpijob)]
+
+    def _ended(self, namespace: str | None, version: ApiVersion) -> dict[tuple[str, str], float]:
+        """When launchers were done, by job, for the operator that does not say so itself."""
+        if version.traits.times_launcher:
+            return {}
+        space = f"/namespaces/{part(namespace)}" if namespace else ""
+        label = version.traits.job_labels[0]
+        try:
+            jobs = self.api.collect(f"/apis/batch/v1{space}/jobs", labelSelector=label)
+        except AccessDenied:
+            return {}
+        ended = {}
+        for one in jobs:
+            meta = one["metadata"]
+            at = seconds((one.get("status") or {}).get("completionTime"))
+            if at is not None:
+                ended[meta.get("namespace", ""), meta["labels"][label]] = at
+        return ended
+
+    def _tensorboard(self, name: str, namespace: str, pods: list[Object]) -> str:
+        """Where the job's TensorBoard answers, or nothing."""
+        try:
+            services = self.api.collect(
+                f"/api/v1/namespaces/{part(namespace)}/services",
+                labelSelector=f"role=tensorboard,release={name}",
+            )
+        except AccessDenied:
+            return ""
+        for service in services:
+            port: Object = next(iter((service.get("spec") or {}).get("ports") or ()), {})
+            balancer = (service.get("status") or {}).get("loadBalancer") or {}
+            for entry in balancer.get("ingress") or ():
+                if address := entry.get("ip") or entry.get("hostname"):
+                    return f"http://{address}:{port.get('port')}"
+            # A NodePort answers on every node, so that of any pod of the job will do.
+            hosts = [ip for pod in pods if (ip := (pod.get("status") or {}).get("hostIP"))]
+            if port.get("nodePort") and hosts:
+                return f"http://{hosts[0]}:{port['nodePort']}"
+        return ""
+
+    def delete(self, name: str, namespace: str, *, uid: str | None = None) -> None:
+        """Delete the MPIJob, or the one with this uid; what it owns follows. NotFound if none."""
+        version = self.api_version()
+        gone = f"Not found training job {name} in namespace {namespace}"
+        try:
+            self.api.delete(self.job_path(name, namespace), deletion(uid=uid))
+        except NotFound as error:
+            raise NotFound(gone) from error
+        except ClusterError as error:
+            if uid is None or error.status != CONFLICT:
+                raise
+            raise NotFound(gone) from error
+        if version.traits.arenas:
+            # Arena itself does not always make the job its owner.
+            path = f"/api/v1/namespaces/{part(namespace)}/configmaps/{part(arenas(name))}"
+            with contextlib.suppress(NotFound, AccessDenied):
+                labels = self.api.get(path)["metadata"].get("labels") or {}
+                if labels.get("createdBy") == "arena":
+                    self.api.delete(path, deletion())
+
+    def events(self, job: JobStatus) -> tuple[Event, ...]:
+        """What happened to the job and its pods, oldest first."""
+        uids = {job.uid, *(one.uid for one in job.instances)}
+
+        def keep(one: Object) -> Object | None:
+            return one if is_about(one, name=job.name, created=job.created, uids=uids) else None
+
+        path = f"/api/v1/namespaces/{part(job.namespace)}/events"
+        found = [
+            Event(
+                source=f"{str(about.get('kind', '')).lower()}/{about.get('name', '')}",
+                kind=one.get("type") or "Normal",
+                when=when(one),
+                reason=one.get("reason") or "",
+                message=one.get("message") or "",
+            )
+            for one in self.api.collect(path, keep)
+            for about in (one.get("involvedObject") or {},)
+        ]
+        return tuple(sorted(found, key=lambda one: (one.when, one.source)))
+
+    def publish(self, machine: Machine, *, dry_run: bool = False) -> Publication:
+        """Create or replace the ConfigMap of the node that the machine is named after.
+
+        NotFound if there is no such node; ArenaError if its GPUs are others, or not whole.
+        """
+        from arena_topo.engines.kubernetes import publishing  # noqa: PLC0415  its own command
+
+        return publishing.publish(self.api, machine, dry_run=dry_run)
+
+    def _quiet_events(self, job: JobStatus) -> tuple[Event, ...]:
+        try:
+            return self.events(job)
+        except AccessDenied:
+            return ()
+
+    def log(self, job: JobStatus, instance: str, options: LogOptions) -> Iterator[bytes]:
+        """The log of one pod as it is now, in pieces, byte for byte.
+
+        Without `container` it is the main one's, or the init container's that runs now.
+        """
+        from arena_topo.engines.kubernetes import podlog  # noqa: PLC0415  only to read logs
+
+        return podlog.read(self.api, job.namespace, instance, options)
+
+    def follow(
+        self, job: JobStatus, options: LogOptions, wanted: Wanted = lambda _: True
+    ) -> Following:
+        """The logs of the job's pods that are wanted, of those to come too, in one."""
+        from arena_topo.engines.kubernetes import following  # noqa: PLC0415  only to read logs
+
+        return following.follow(self, job, options, wanted)
+
+    def job_path(self, name: str, namespace: str) -> str:
+        """Where a job of this cluster is."""
+        return (
+            f"/apis/{GROUP}/{self.api_version()}/namespaces/{part(namespace)}/{PLURAL}/{part(name)}"
+        )
+
+
+def _tells_devices(one: Object) -> bool:
+    spec = one.get("spec")
+    return isinstance(spec, dict) and bool(spec.get("devices"))

@@ -1,0 +1,386 @@
+"""All that explains one job of a cluster, read as far as the caller may read it.
+
+The MPIJob itself must be readable. Whatever else is not is named in `Facts.denied`, and the rest
+is read all the same. Only what can matter is asked for: a job that runs needs no queue, one that
+has ended no quota.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from arena_topo.clusters.queues import suspender
+from arena_topo.engines import JobStatus, Phase
+from arena_topo.engines.kubernetes.belonging import is_about
+from arena_topo.engines.kubernetes.podlog import log_query
+from arena_topo.engines.kubernetes.shapes import oddity
+from arena_topo.engines.kubernetes.status import is_launcher, job_status, seconds
+from arena_topo.engines.kubernetes.writing import GROUP
+from arena_topo.engines.lines import LogOptions
+from arena_topo.errors import AccessDenied, ArenaError, NotFound
+from arena_topo.escaping import brief
+from arena_topo.manifests import INCOMPLETE, STATE
+
+if TYPE_CHECKING:
+    from arena_topo.engines.kubernetes.connection import Connection
+
+Object = Mapping[str, Any]
+_Read = TypeVar("_Read")
+
+KUEUE = "kueue.x-k8s.io"
+JOB_UID = "kueue.x-k8s.io/job-uid"
+"""Label of a Kueue Workload: the uid of the job that it stands for."""
+
+OPERATORS = ("mpi-operator", "training-operator")
+"""Names of the Deployments that run MPIJobs, as their projects' manifests call them."""
+
+PATIENCE = 60.0
+"""Seconds in which a live operator has written something on a new job; it needs about one."""
+
+LOG_LINES = 40
+MOST_NODES = 32
+"""Nodes that are looked at one by one; a job on more of them is judged by these."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Denied:
+    """What could not be read; `why` is None where only the right is missing.
+
+    An empty `namespace` means the whole cluster.
+    """
+
+    verb: str
+    resource: str
+    group: str = ""
+    namespace: str = ""
+    why: str | None = None
+
+    def __str__(self) -> str:
+        where = f" in namespace {self.namespace}" if self.namespace else ""
+        if self.why is not None:
+            return f"cannot {self.verb} {self.resource}{where}: {self.why}"
+        return f"not allowed to {self.verb} {self.resource}{where}"
+
+    @property
+    def rule(self) -> str:
+        """The rule to ask for, as it stands in a Role or ClusterRole."""
+        return (
+            f'{{apiGroups: ["{self.group}"], resources: ["{self.resource}"],'
+            f' verbs: ["{self.verb}"]}}'
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """Everything that explains a job, as it was at `now` (Unix seconds, the server's clock).
+
+    None means that it was not read, or could not be; an empty tuple that there is nothing.
+    `jobs` are all MPIJobs that may be listed, in any state. `priorities` maps priority classes to
+    their values, `operators` the Deployments of MPI operators to their ready pods. `nodes` holds
+    the nodes that matter, None for one that does not exist. `log` is the end of the launcher's log.
+    `missing` are the ConfigMaps that its pods mount and that are not there, looked for only where
+    whoever submitted the job has not said that all of them are.
+    """
+
+    status: JobStatus
+    mpijob: Object
+    now: float
+    pods: tuple[Object, ...] = ()
+    events: tuple[Object, ...] = ()
+    quotas: tuple[Object, ...] | None = None
+    workload: Object | None = None
+    jobs: tuple[Object, ...] | None = None
+    priorities: Mapping[str, int] = field(default_factory=dict)
+    operators: Mapping[str, int] | None = None
+    nodes: Mapping[str, Object | None] = field(default_factory=dict)
+    log: str = ""
+    missing: tuple[str, ...] = ()
+    denied: tuple[Denied, ...] = ()
+
+
+def read(
+    api: Connection, mpijob: Object, *, version: str, pods: Callable[[], Iterable[Object]]
+) -> Facts:
+    """Read what explains a job; `pods` lists the job's own. Nothing but Ctrl-C stops it."""
+    return _Reader(api, mpijob, version).read(pods)
+
+
+class _Reader:
+    """One look at the world around a job; what may not be seen is noted and left out."""
+
+    def __init__(self, api: Connection, mpijob: Object, version: str) -> None:
+        self._api = api
+        self._mpijob = mpijob
+        self._version = version
+        meta = mpijob["metadata"]
+        self._name = str(meta["name"])
+        self._namespace = str(meta.get("namespace") or "default")
+        self._denied: list[Denied] = []
+
+    def read(self, pods: Callable[[], Iterable[Object]]) -> Facts:
+        mine = tuple(self._may("list", "pods", lambda: list(pods())) or ())
+        status = job_status(self._mpijob, mine)
+        found = _Found(self._mpijob, mine, status, self._now())
+        events = tuple(self._may("list", "events", lambda: self._events(mine)) or ())
+        return Facts(
+            status=status,
+            mpijob=self._mpijob,
+            now=found.now,
+            pods=mine,
+            events=events,
+            quotas=self._quotas() if not status.phase.over else None,
+            workload=self._workload() if found.queued else None,
+            jobs=self._jobs() if found.waiting else None,
+            priorities=self._priorities() if found.waiting else {},
+            operators=self._operators() if found.ignored else None,
+            nodes={name: self._node(name) for name in found.doubtful[:MOST_NODES]},
+            log=self._log(found.speaker) if found.speaker is not None else "",
+            missing=tuple(self._missing()) if found.incomplete else (),
+            denied=tuple(dict.fromkeys(self._denied)),
+        )
+
+    def _now(self) -> float:
+        return self._api.server_time or time.time()
+
+    def _may(
+        self,
+        verb: str,
+        resource: str,
+        look: Callable[[], _Read],
+        *,
+        group: str = "",
+        everywhere: bool = False,
+    ) -> _Read | None:
+        """What a look returns; None where it is not allowed, or fails."""
+        why = None
+        try:
+            return look()
+        except AccessDenied:
+            pass
+        except NotFound:
+            # The cluster has no such kind of thing.
+            return None
+        except ArenaError as error:
+            why = error.message
+        self._denied.append(
+            Denied(
+                verb=verb,
+                resource=resource,
+                group=group,
+                namespace="" if everywhere else self._namespace,
+                why=why,
+            )
+        )
+        return None
+
+    def _events(self, pods: Iterable[Object]) -> list[Object]:
+        meta = self._mpijob["metadata"]
+        uids = {str(one["metadata"].get("uid") or "") for one in (self._mpijob, *pods)}
+        created = seconds(meta.get("creationTimestamp")) or 0.0
+
+        def keep(one: dict[str, Any]) -> dict[str, Any] | None:
+            if is_about(one, name=self._name, created=created, uids=uids):
+                return one
+            about = one.get("involvedObject") or {}
+            return one if about.get("kind") == "ResourceQuota" else None
+
+        return list(self._api.collect(f"/api/v1/namespaces/{self._namespace}/events", keep))
+
+    def _quotas(self) -> tuple[Object, ...] | None:
+        path = f"/api/v1/namespaces/{self._namespace}/resourcequotas"
+        found = self._may("list", "resourcequotas", lambda: self._api.collect(path))
+        return None if found is None else tuple(found)
+
+    def _workload(self) -> Object | None:
+        """Kueue's stand-in for the job: the newest, if there is one."""
+        try:
+            group = self._api.get(f"/apis/{KUEUE}")
+        except ArenaError:
+            return None
+        version = (group.get("preferredVersion") or {}).get("version") or "v1beta2"
+        path = f"/apis/{KUEUE}/{version}/namespaces/{self._namespace}/workloads"
+        selector = f"{JOB_UID}={self._mpijob['metadata'].get('uid')}"
+        found = self._may(
+            "list",
+            "workloads",
+            lambda: self._api.collect(path, labelSelector=selector),
+            group=KUEUE,
+        )
+        return max(
+            found or (),
+            key=lambda one: str(one["metadata"].get("creationTimestamp")),
+            default=None,
+        )
+
+    def _jobs(self) -> tuple[Object, ...] | None:
+        """All MPIJobs, else those of the job's own namespace."""
+        root = f"/apis/{GROUP}/{self._version}"
+        own = f"{root}/namespaces/{self._namespace}/mpijobs"
+        for path, everywhere in ((f"{root}/mpijobs", True), (own, False)):
+            found = self._may(
+                "list",
+                "mpijobs",
+                partial(self._api.collect, path, self._sensible, judged=True),
+                group=GROUP,
+                everywhere=everywhere,
+            )
+            if found is not None:
+                return tuple(found)
+        return None
+
+    def _sensible(self, one: dict[str, Any]) -> dict[str, Any] | None:
+        """An MPIJob of anybody; None, and said so, where it makes no sense."""
+        odd = oddity(one)
+        if odd is None:
+            return one
+        why = f"MPIJob {brief(str(one['metadata'].get('name')), 253)} makes no sense: {odd}"
+        self._denied.append(Denied(verb="read", resource="mpijobs", group=GROUP, why=why))
+        return None
+
+    def _priorities(self) -> dict[str, int]:
+        path = "/apis/scheduling.k8s.io/v1/priorityclasses"
+        found = self._may(
+            "list",
+            "priorityclasses",
+            lambda: self._api.collect(path),
+            group="scheduling.k8s.io",
+            everywhere=True,
+        )
+        return {str(one["metadata"]["name"]): int(one.get("value") or 0) for one in found or ()}
+
+    def _operators(self) -> dict[str, int] | None:
+        path = "/apis/apps/v1/deployments"
+        found = self._may(
+            "list",
+            "deployments",
+            lambda: self._api.collect(
+                path,
+                lambda one: one if one["metadata"].get("name") in OPERATORS else None,
+            ),
+            group="apps",
+            everywhere=True,
+        )
+        if found is None:
+            return None
+        return {
+            f"{one['metadata'].get('namespace')}/{one['metadata']['name']}": int(
+                (one.get("status") or {}).get("readyReplicas") or 0
+            )
+            for one in found
+        }
+
+    def _node(self, name: str) -> Object | None:
+        try:
+            return self._api.get(f"/api/v1/nodes/{name}")
+        except NotFound:
+            return None
+        except AccessDenied:
+            self._denied.append(Denied(verb="get", resource="nodes"))
+        except ArenaError as error:
+            self._denied.append(Denied(verb="get", resource="nodes", why=error.message))
+        # Not known is not gone.
+        return {}
+
+    def _missing(self) -> Iterator[str]:
+        from arena_topo.manifests.volumes import config_maps  # noqa: PLC0415  for half-made jobs
+
+        root = f"/api/v1/namespaces/{self._namespace}/configmaps"
+        for name in config_maps(dict(self._mpijob)):
+            if self._may("get", "configmaps", partial(self._lacks, f"{root}/{name}")):
+                yield name
+
+    def _lacks(self, path: str) -> bool:
+        try:
+            self._api.get(path)
+        except NotFound:
+            return True
+        return False
+
+    def _log(self, pod: Object) -> str:
+        path = f"/api/v1/namespaces/{self._namespace}/pods/{pod['metadata']['name']}/log"
+        query = log_query(LogOptions(tail=LOG_LINES), dict(pod))
+        try:
+            said = b"".join(self._api.stream(path, **query))
+        except AccessDenied:
+            self._denied.append(Denied(verb="get", resource="pods/log", namespace=self._namespace))
+            return ""
+        except ArenaError:
+            # A container that never started has no log.
+            return ""
+        return said.decode("utf-8", "replace")
+
+
+class _Found:
+    """What the job and its pods alone tell about what else to look at."""
+
+    def __init__(
+        self, mpijob: Object, pods: tuple[Object, ...], status: JobStatus, now: float
+    ) -> None:
+        meta = mpijob["metadata"]
+        notes = meta.get("annotations") or {}
+        policy = (mpijob.get("spec") or {}).get("runPolicy") or {}
+        suspended = policy.get("suspend") is True
+        alive = not status.phase.over
+        self.now = now
+        self.queued = alive and (suspended or suspender(mpijob) is not None)
+        stuck = status.phase is Phase.PENDING
+        self.waiting = alive and (notes.get(STATE) in {"waiting", "placed"} and stuck)
+        self.incomplete = alive and suspended and INCOMPLETE in notes
+        created = seconds(meta.get("creationTimestamp")) or 0.0
+        self.ignored = alive and not suspended and not pods and self.now - created > PATIENCE
+        self.doubtful = _doubtful(pods) if alive or status.phase is Phase.FAILED else []
+        self.speaker = _speaker(pods, status)
+
+
+def _doubtful(pods: Iterable[Object]) -> list[str]:
+    """The nodes whose state may explain why a pod does not run there, or not for long.
+
+    Those of pods that are not ready come first.
+    """
+    names: dict[str, None] = {}
+    for pod in sorted(pods, key=lambda one: _ready(one.get("status") or {})):
+        spec, status = pod.get("spec") or {}, pod.get("status") or {}
+        if status.get("phase") == "Succeeded":
+            continue
+        bound = spec.get("nodeName")
+        names |= dict.fromkeys([str(bound)] if bound else pinned_nodes(pod))
+    return list(names)
+
+
+def pinned_nodes(pod: Object) -> tuple[str, ...]:
+    """The nodes that a pod's affinity lets it run on, where that names them."""
+    affinity = ((pod.get("spec") or {}).get("affinity") or {}).get("nodeAffinity") or {}
+    required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
+    names = [
+        str(value)
+        for term in required.get("nodeSelectorTerms") or ()
+        for one in term.get("matchFields") or ()
+        if one.get("key") == "metadata.name"
+        for value in one.get("values") or ()
+    ]
+    return tuple(dict.fromkeys(names))
+
+
+def _ready(status: Object) -> bool:
+    return any(
+        one.get("type") == "Ready" and one.get("status") == "True"
+        for one in status.get("conditions") or ()
+    )
+
+
+def _speaker(pods: Iterable[Object], status: JobStatus) -> Object | None:
+    """The launcher whose log is worth reading: that of a job that failed, or cannot begin."""
+    every = list(pods)
+    chief = next((one for one in every if status.chief and _is(one, status.chief.name)), None)
+    if chief is None or (chief.get("status") or {}).get("phase") == "Pending":
+        return None
+    unready = any(not is_launcher(one) and not _ready(one.get("status") or {}) for one in every)
+    return chief if status.phase is Phase.FAILED or unready else None
+
+
+def _is(pod: Object, name: str) -> bool:
+    return str(pod["metadata"]["name"]) == name

@@ -1,0 +1,243 @@
+"""What an answer of the API server, or none, means: errors that people can act on."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import re
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from arena_topo.engines import REQUESTS
+from arena_topo.errors import (
+    AccessDenied,
+    AlreadyExists,
+    ArenaError,
+    ClusterError,
+    NotFound,
+    TimedOut,
+)
+from arena_topo.escaping import MOST, brief
+
+_said = logging.getLogger(REQUESTS)
+
+UNKNOWN_CALLER = 401
+FORBIDDEN = 403
+ABSENT = 404
+CONFLICT = 409
+GONE = 410
+INVALID = 422
+_ERRORS = 400
+_SERVER_ERROR = 500
+"""HTTP codes from here on are the server's fault, or a gateway's (RFC 9110, 15.6). Some come after
+the write: etcd that does not answer in time is told as 500, a gateway's timeout as 504."""
+_UNNAMED = 500
+"""The code of a failure that names none: what the server did is not known."""
+_WHY = 200
+"""Characters of a cause: of what is no HTTP it is the first line."""
+IN_BETWEEN = "is there a proxy or a login page in between? see `kubectl version`"
+"""What to try where somebody else seems to answer than an API server."""
+
+
+class Unsure(ArenaError):
+    """No answer came to a request that changes something: nobody knows whether it was taken."""
+
+
+class _BrokenOff(Unsure, ClusterError):
+    pass
+
+
+class _Late(Unsure, TimedOut):
+    pass
+
+
+class Unreadable(Unsure, ClusterError):
+    """A request that changes something was answered with what nobody can read."""
+
+
+def unsure(error: BaseException) -> bool:
+    """Whether the request may have been taken for all that: it broke off, or the server failed."""
+    status = error.status if isinstance(error, ClusterError) else None
+    return isinstance(error, Unsure) or (status is not None and status >= _SERVER_ERROR)
+
+
+def cause(error: BaseException) -> str:
+    """The innermost reason, without urllib3's object names; in short, as it may be a server's."""
+    seen: BaseException = error
+    while (inner := seen.__cause__ or seen.__context__) is not None:
+        seen = inner
+    return brief((seen.strerror if isinstance(seen, OSError) else None) or str(seen), _WHY)
+
+
+def unreachable(server: str, method: str, error: Exception, limit: str) -> ArenaError:
+    """The error that no answer at all means; `limit` says how long was waited, in words."""
+    from urllib3 import exceptions
+
+    why = cause(error)
+    sent = method != "GET" and not isinstance(error, exceptions.ConnectTimeoutError)
+    doubt = "; whether it took the request is not known" if sent else ""
+    elsewhere = "is the cluster up? `--context` names another, `--backend local` is this machine"
+    if isinstance(error, exceptions.ProxyError):
+        return ClusterError(
+            f"the proxy to {server} does not answer", why=why, hint="see HTTPS_PROXY, proxy-url"
+        )
+    if isinstance(error, exceptions.SSLError):
+        return ClusterError(
+            f"{server} cannot be trusted",
+            why=why,
+            hint="does certificate-authority in the kubeconfig belong to this cluster?",
+        )
+    if isinstance(error, exceptions.NameResolutionError):
+        return ClusterError(f"the host of {server} is not known", why=why, hint=elsewhere)
+    if isinstance(error, exceptions.NewConnectionError) and not _no_route(error):
+        return ClusterError(f"{server} does not accept connections", why=why, hint=elsewhere)
+    if isinstance(error, exceptions.TimeoutError):
+        return (_Late if sent else TimedOut)(
+            f"{server} did not answer in time{doubt}",
+            why=why,
+            hint=f"is there a route to it (VPN, firewall)? {limit}",
+        )
+    kind = _BrokenOff if sent else ClusterError
+    return kind(f"{server} broke the connection{doubt}", why=why, hint=elsewhere)
+
+
+def _no_route(error: BaseException) -> bool:
+    inner = error.__cause__ or error.__context__
+    return isinstance(inner, OSError) and inner.errno in {
+        errno.EHOSTUNREACH,
+        errno.ENETUNREACH,
+        errno.ETIMEDOUT,
+    }
+
+
+_PATH = re.compile(
+    r"/(?:api|apis/(?P<group>[^/]+))/[^/]+(?:/namespaces/(?P<namespace>[^/]+)(?=/))?"
+    r"/(?P<resource>[^/]+)(?:/(?P<name>[^/]+))?(?:/(?P<sub>[^/]+)(?:/.*)?)?"
+)
+
+
+def answers_object(method: str, path: str, body: object) -> bool:
+    """Whether the answer to a request, where it is no error, is one object with a name."""
+    target = _PATH.fullmatch(path)
+    if target is None or target["sub"]:
+        return False
+    if method == "POST":
+        # Reviews, of who asks or what is allowed, have no name.
+        meta = body.get("metadata") if isinstance(body, Mapping) else None
+        return isinstance(meta, Mapping) and "name" in meta
+    return method != "DELETE" and target["name"] is not None
+
+
+_HALF = re.compile(rb"\\u[dD][89a-fA-F]")
+"""Half of a character beyond the first 65,536, as JSON may escape it."""
+
+
+def looks_up(method: str, path: str) -> bool:
+    """Whether a request is a review, or asks what the server serves."""
+    target = _PATH.fullmatch(path)
+    if target is not None:
+        return method == "POST" and target["sub"] is None
+    return path.startswith("/apis/")
+
+
+_VERBS = {"POST": "create", "DELETE": "delete", "PATCH": "patch", "PUT": "update"}
+
+
+def unlisted(error: AccessDenied, also: AccessDenied | None, instead: str) -> AccessDenied:
+    """The same error of a list that is needed, with a rule for all such lists that are denied."""
+    hint = error.hint or ""
+    if also is not None and also.message != error.message:
+        hint = hint.replace('resources: ["nodes"]', 'resources: ["nodes", "pods"]')
+    return AccessDenied(
+        error.message, status=error.status, why=error.why, hint=f"{hint}; {instead}"
+    )
+
+
+def odd_body(headers: Mapping[str, str], *, unpacks: Collection[str] = ()) -> str | None:
+    """Why what an answer brings cannot be read as it comes; None if it can.
+
+    `unpacks` are the content codings that whoever reads it undoes.
+    """
+    coding = headers.get("content-encoding", "").strip().lower()
+    if coding not in {"", "identity", *unpacks}:
+        return f"the answer is compressed ({brief(coding, 40)}), which nobody has asked for"
+    if headers.get("content-type", "").partition(";")[0].strip().lower() == "text/html":
+        return "the answer is a web page"
+    return None
+
+
+def parsed(body: bytes) -> Any:
+    """The JSON in an answer; None where it is none, or deeper than any that is meant.
+
+    Half a character, with which nothing can be sent or shown, is read as the character that stands
+    for the unreadable (U+FFFD), as Go writes it.
+    """
+    try:
+        found = json.loads(body.decode())
+        if _HALF.search(body):
+            text = json.dumps(found, ensure_ascii=False)
+            found = json.loads(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
+    except (ValueError, RecursionError):
+        return None
+    return found
+
+
+def failure(answer: Mapping[str, Any]) -> int | None:
+    """The code of the error that a Status means, unless it says Success; None if it is none."""
+    if answer.get("kind") != "Status" or answer.get("status") == "Success":
+        return None
+    code = answer.get("code")
+    return code if isinstance(code, int) and code >= _ERRORS else _UNNAMED
+
+
+def _shortened(message: str) -> str:
+    """A message as far as people read it; who debugs is told the whole."""
+    if len(message) <= MOST:
+        return message
+    _said.debug("the API server says: %s", message)
+    return brief(message)
+
+
+def refusal(method: str, path: str, status: int, reason: str | None, body: bytes) -> ArenaError:
+    """The error that an answer of the API server means; its message is kept, never a raw body."""
+    said = parsed(body)
+    said = said if isinstance(said, dict) and said.get("kind") == "Status" else {}
+    message = _shortened(str(said.get("message") or "")) or None
+    target = _PATH.fullmatch(path)
+    what = target["resource"] if target else path
+    if target and target["sub"]:
+        what += f"/{target['sub']}"
+    verb = _VERBS.get(method, "get" if target and target["name"] else "list")
+    if status == UNKNOWN_CALLER:
+        return AccessDenied(
+            "the API server does not know who is asking",
+            status=status,
+            why=message,
+            hint="log in again, or name another --context",
+        )
+    if status == FORBIDDEN:
+        space = target["namespace"] if target else None
+        where = f" in namespace {space}" if space else ""
+        if target:
+            rule = f'apiGroups: ["{target["group"] or ""}"], resources: ["{what}"]'
+        else:
+            # What the server offers at all; its rights have HTTP's verbs.
+            verb, rule = method.lower(), f'nonResourceURLs: ["{path}"]'
+        return AccessDenied(
+            f"not allowed to {verb} {what}{where}",
+            status=status,
+            why=message,
+            hint=f"ask for this rule in a {'Role' if space else 'ClusterRole'}: "
+            f'{{{rule}, verbs: ["{verb}"]}}',
+        )
+    if status == ABSENT:
+        return NotFound(message or f"the API server has no {what}")
+    if status == CONFLICT and said.get("reason") == "AlreadyExists":
+        return AlreadyExists(message or f"{what} already exists")
+    return ClusterError(
+        message or f"the API server answered {status} {brief(reason or '', 80)}".rstrip(),
+        status=status,
+        why=f"{verb} {what} failed" if message else None,
+        hint=IN_BETWEEN if status < _ERRORS else None,
+    )

@@ -1,0 +1,378 @@
+"""What a cluster offers for making placements hold, found by asking it to try.
+
+Nothing tells an ordinary user whether an admission policy is there and works: policies are read
+by administrators, and say nothing of their own state. So a worker is created in a dry run, which
+passes through admission and stores nothing; what comes back shows what was done to it.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from arena_topo.engines.kubernetes.connection import FORBIDDEN, Connection
+from arena_topo.engines.kubernetes.writing import part
+from arena_topo.errors import AccessDenied, ArenaError, ClusterError, NotFound
+from arena_topo.manifests import (
+    CLAIMS,
+    FORMAT,
+    GANG,
+    GATE,
+    GPU_GROUP,
+    INLINE,
+    MAP,
+    MAP_FORMAT,
+    PER_WORKER,
+    POD_GROUPS,
+    Manifest,
+    Mechanisms,
+)
+
+Object = dict[str, Any]
+
+PLACEMENT_POLICY = "arena-topo-placement"
+CLAIMS_POLICY = "arena-topo-claims"
+GANG_POLICY = "arena-topo-gang"
+FORMAT_LABEL = "arena-topo.io/map-format"
+"""Label of the policy that says which format of the map it reads."""
+
+_NODE = "arena-topo-probe"
+_GROUP = "0,1"
+_ADMISSION = "/apis/admissionregistration.k8s.io"
+_REVIEWS = "/apis/authorization.k8s.io/v1"
+_VERBS = ("list", "patch")
+_NO_RIGHT = re.compile(r'cannot create resource "pods"')
+_TYPE = re.compile(r"""\.type\s*==\s*(["'])(?P<type>[^"']+)\1""")
+_DRIVER = re.compile(r"""device\.driver\s*==\s*(["'])(?P<driver>[^"']+)\1""")
+
+
+def mechanisms(api: Connection, namespace: str) -> Mechanisms:
+    """What the cluster offers for jobs of a namespace; four requests where nothing is odd.
+
+    What the caller may not ask is None, with a note that says what was refused. Raises only where
+    the API server does not answer, or does not know the caller.
+    """
+    notes: list[str] = []
+    tried = _tried(api, namespace, notes)
+    classes, extended = _classes(api, notes)
+    version = _pod_groups(api) if tried.gang else ""
+    if tried.gang and not version:
+        notes.append(
+            f"the cluster serves no PodGroup of scheduling.k8s.io in {' or '.join(POD_GROUPS)} that"
+            " you may ask for: workers are not joined to one"
+        )
+    return Mechanisms(
+        admission=tried.admission,
+        claims=tried.claims,
+        gang=tried.gang and bool(version),
+        gang_version=version,
+        patches=_patches(api, namespace, notes),
+        classes=classes,
+        extended=extended,
+        quotas=_quotas(api, namespace, notes),
+        notes=tuple(notes),
+    )
+
+
+# The probe
+
+
+def probe(labels: Mapping[str, str]) -> Manifest:
+    """A worker such as operators make them, for dry runs; meets PodSecurity `restricted`.
+
+    Its few resources are there for namespaces whose quotas want every pod to say some.
+    """
+    small = {"cpu": "10m", "memory": "16Mi"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            # Another one each time: a name in use would be refused before admission.
+            "name": f"arena-topo-probe-{secrets.token_hex(4)}",
+            "labels": {
+                "training.kubeflow.org/job-name": "arena-topo-probe",
+                "training.kubeflow.org/job-role": "worker",
+                "training.kubeflow.org/replica-index": "0",
+                **labels,
+            },
+            "annotations": {FORMAT: "v1", MAP: f"{_NODE}/{_GROUP}"},
+        },
+        "spec": {
+            "schedulingGates": [{"name": GATE}],
+            "restartPolicy": "Never",
+            "automountServiceAccountToken": False,
+            "securityContext": {
+                "runAsNonRoot": True,
+                "runAsUser": 65534,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            "containers": [
+                {
+                    "name": "probe",
+                    "image": "arena-topo/probe:v1",
+                    "resources": {"requests": small, "limits": small},
+                    "securityContext": {
+                        "allowPrivilegeEscalation": False,
+                        "capabilities": {"drop": ["ALL"]},
+                    },
+                }
+            ],
+        },
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Tried:
+    """What became of the probe: which policies have worked on it; None is not known."""
+
+    admission: bool | None = None
+    claims: bool | None = None
+    gang: bool | None = None
+
+
+def _tried(api: Connection, namespace: str, notes: list[str]) -> _Tried:
+    """Let the API server admit a worker with every label that a policy of ours heeds."""
+    inline = {INLINE: MAP_FORMAT}
+    every = inline | {CLAIMS: PER_WORKER, GANG: "true"}
+    try:
+        return _effects(_admitted(api, namespace, every))
+    except _Refused as refused:
+        if refused.no_right:
+            return _read(api, namespace, notes, refused)
+        if "arena-topo-" not in refused.said:
+            notes.append(_unasked(namespace, refused))
+            return _Tried()
+    # One of our own policies stopped it: does the one that matters most work alone?
+    try:
+        return replace(_effects(_admitted(api, namespace, inline)), claims=False, gang=False)
+    except _Refused as refused:
+        notes.append(_unasked(namespace, refused))
+        return _Tried()
+
+
+class _Refused(Exception):
+    """The probe was not admitted, for what the server said."""
+
+    def __init__(self, error: ArenaError) -> None:
+        said = error.why if isinstance(error, AccessDenied) else error.message
+        self.said = " ".join((said or error.message).split())
+        super().__init__(self.said)
+
+    @property
+    def no_right(self) -> bool:
+        """Whether it is the caller who may not create pods, whatever they are."""
+        return _NO_RIGHT.search(self.said) is not None
+
+
+def _admitted(api: Connection, namespace: str, labels: Mapping[str, str]) -> Object:
+    path = f"/api/v1/namespaces/{part(namespace)}/pods"
+    try:
+        return api.post(path, probe(labels), dryRun="All")[0]
+    except NotFound as error:
+        raise _Refused(error) from error
+    except ClusterError as error:
+        if error.status is None or not _is_about_the_pod(error.status):
+            raise
+        raise _Refused(error) from error
+
+
+def _is_about_the_pod(status: int) -> bool:
+    # 500 is what a webhook that cannot be called is told as.
+    return status in {400, FORBIDDEN, 409, 413, 422, 500}
+
+
+def _effects(answer: Object) -> _Tried:
+    spec = answer.get("spec") or {}
+    notes = (answer.get("metadata") or {}).get("annotations") or {}
+    gated = any(one.get("name") == GATE for one in spec.get("schedulingGates") or ())
+    return _Tried(
+        admission=not gated and notes.get(GPU_GROUP) == _GROUP and _NODE in _wanted_nodes(spec),
+        claims=any(one.get("resourceClaimName") for one in spec.get("resourceClaims") or ()),
+        # The API server drops the field where the scheduler knows no gangs.
+        gang=bool((spec.get("schedulingGroup") or {}).get("podGroupName")),
+    )
+
+
+def _wanted_nodes(spec: Object) -> set[str]:
+    affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
+    required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
+    return {
+        value
+        for term in required.get("nodeSelectorTerms") or ()
+        for one in term.get("matchFields") or ()
+        if one.get("key") == "metadata.name"
+        for value in one.get("values") or ()
+    }
+
+
+def _unasked(namespace: str, refused: _Refused) -> str:
+    return (
+        f"whether a policy places workers in namespace {namespace} could not be tried:"
+        f" {refused.said}"
+    )
+
+
+# For who may not create pods
+
+
+def _read(api: Connection, namespace: str, notes: list[str], refused: _Refused) -> _Tried:
+    """What the policies themselves say, for who may read them but not create pods."""
+    try:
+        placing = _labels(api, PLACEMENT_POLICY)
+    except AccessDenied as error:
+        if error.status != FORBIDDEN:
+            raise
+        notes.append(_unasked(namespace, refused))
+        return _Tried()
+    return _Tried(
+        admission=placing is not None and placing.get(FORMAT_LABEL) == MAP_FORMAT,
+        claims=_stands(api, CLAIMS_POLICY),
+        # Where there are no PodGroups, the API server drops what that policy writes.
+        gang=_stands(api, GANG_POLICY) and bool(_pod_groups(api)),
+    )
+
+
+def _labels(api: Connection, name: str) -> Mapping[str, str] | None:
+    """The labels of a policy that is bound; None where it or its binding is not there."""
+    for version in ("v1", "v1beta1"):
+        root = f"{_ADMISSION}/{version}"
+        try:
+            policy = api.get(f"{root}/mutatingadmissionpolicies/{name}")
+            api.get(f"{root}/mutatingadmissionpolicybindings/{name}")
+        except NotFound:
+            continue
+        return policy["metadata"].get("labels") or {}
+    return None
+
+
+def _stands(api: Connection, name: str) -> bool | None:
+    """Whether a policy that reads no map is bound; one that names another format is not ours."""
+    try:
+        labels = _labels(api, name)
+    except AccessDenied as error:
+        if error.status != FORBIDDEN:
+            raise
+        return None
+    return labels is not None and labels.get(FORMAT_LABEL, MAP_FORMAT) == MAP_FORMAT
+
+
+def _pod_groups(api: Connection) -> str:
+    """The version of scheduling.k8s.io in which PodGroups are to be written; "" where none serves.
+
+    Others of that group may be served without any: it has PriorityClasses too.
+    """
+    from arena_topo.manifests.claims import SCHEDULING  # noqa: PLC0415  only where it is read
+
+    for version in POD_GROUPS:
+        try:
+            served = api.get(f"/apis/{SCHEDULING}/{version}")
+        except NotFound:
+            continue
+        except AccessDenied as error:
+            if error.status != FORBIDDEN:
+                raise
+            continue
+        if any(one.get("name") == "podgroups" for one in served.get("resources") or ()):
+            return version
+    return ""
+
+
+# Rights, classes and quotas
+
+
+def _patches(api: Connection, namespace: str, notes: list[str]) -> bool | None:
+    """Whether the caller may list and patch the pods of a namespace."""
+    body = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectRulesReview",
+        "spec": {"namespace": namespace},
+    }
+    try:
+        answer, _ = api.post(f"{_REVIEWS}/selfsubjectrulesreviews", body)
+        status = answer.get("status") or {}
+        if all(_allows(status.get("resourceRules") or (), verb) for verb in _VERBS):
+            return True
+        # Some authorizers, such as webhooks, list no rules; they answer single questions.
+        return bool(status.get("incomplete")) and all(_may(api, namespace, one) for one in _VERBS)
+    except AccessDenied as error:
+        if error.status != FORBIDDEN:
+            raise
+        notes.append(f"whether you may patch pods could not be asked: {error.message}")
+    except NotFound:
+        notes.append("whether you may patch pods could not be asked: the server has no such review")
+    return None
+
+
+def _allows(rules: Iterable[Object], verb: str) -> bool:
+    return any(
+        not one.get("resourceNames")
+        and {"*", verb} & {*(one.get("verbs") or ())}
+        and {"*", ""} & {*(one.get("apiGroups") or ())}
+        and {"*", "pods"} & {*(one.get("resources") or ())}
+        for one in rules
+    )
+
+
+def _may(api: Connection, namespace: str, verb: str) -> bool:
+    body = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectAccessReview",
+        "spec": {"resourceAttributes": {"namespace": namespace, "verb": verb, "resource": "pods"}},
+    }
+    answer, _ = api.post(f"{_REVIEWS}/selfsubjectaccessreviews", body)
+    return bool((answer.get("status") or {}).get("allowed"))
+
+
+@dataclass(slots=True, kw_only=True)
+class _Class:
+    """A DeviceClass: the drivers that its selectors name, and what it stands for."""
+
+    name: str
+    drivers: set[str] = field(default_factory=set)
+    extended: str | None = None
+
+
+def _classes(api: Connection, notes: list[str]) -> tuple[dict[str, str] | None, dict[str, str]]:
+    """The class of each driver's whole devices, and their extended resources."""
+    try:
+        found = api.collect("/apis/resource.k8s.io/v1/deviceclasses")
+    except NotFound:
+        return {}, {}
+    except AccessDenied as error:
+        if error.status != FORBIDDEN:
+            raise
+        notes.append(f"{error.message}: DeviceClasses are taken to be called as their drivers are")
+        return None, {}
+    known = [_class(one) for one in found]
+    chosen: dict[str, str] = {}
+    for one in sorted(known, key=lambda one: one.name):
+        for driver in one.drivers | {one.name}:
+            # Drivers call the class of their whole devices as themselves.
+            if driver == one.name or driver not in chosen:
+                chosen[driver] = one.name
+    return chosen, {one.name: one.extended for one in known if one.extended is not None}
+
+
+def _class(one: Object) -> _Class:
+    spec = one.get("spec") or {}
+    found = _Class(name=one["metadata"]["name"], extended=spec.get("extendedResourceName"))
+    for selector in spec.get("selectors") or ():
+        text = str((selector.get("cel") or {}).get("expression") or "")
+        if any(not match["type"].endswith("gpu") for match in _TYPE.finditer(text)):
+            # Parts of devices, such as MIG, or devices for virtual machines.
+            return _Class(name=found.name)
+        found.drivers |= {match["driver"] for match in _DRIVER.finditer(text)}
+    return found
+
+
+def _quotas(api: Connection, namespace: str, notes: list[str]) -> tuple[Mapping[str, Any], ...]:
+    try:
+        return tuple(api.collect(f"/api/v1/namespaces/{part(namespace)}/resourcequotas"))
+    except AccessDenied as error:
+        if error.status != FORBIDDEN:
+            raise
+        notes.append(f"{error.message}: whether a quota covers claims of GPUs is not known")
+    return ()

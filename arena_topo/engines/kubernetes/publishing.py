@@ -1,0 +1,231 @@
+"""A node's links -> the ConfigMap that ACK's readers and ours take them from.
+
+publish   once, by a person, into ACK's namespace; leaves health to those who look at it. Bandwidths
+          that somebody measured go to where readers look first, and an agent leaves them there
+Reports   again and again, by the agent of a node, into our own: links, health, allocations
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from arena_topo.clusters import observed
+from arena_topo.engines import Publication
+from arena_topo.engines.kubernetes.connection import CONFLICT, Connection
+from arena_topo.errors import AlreadyExists, ArenaError, ClusterError, NotFound, UsageError
+from arena_topo.names import is_subdomain
+from arena_topo.topology import GPUSet, Machine, configmap, published
+
+Object = dict[str, Any]
+
+_PATH = f"/api/v1/namespaces/{published.NAMESPACE}/configmaps"
+
+_ATTEMPTS = 3
+"""Others, such as ACK's own agent, may write the same object between our reading and writing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What an agent has seen of its node; `allocations` (`NAMESPACE/POD` -> GPUs) if it could."""
+
+    machine: Machine
+    healthy: GPUSet
+    allocations: Mapping[str, GPUSet] | None = None
+
+
+class Reports:
+    """The ConfigMap of one node in our own namespace, as its agent keeps it; needs no list.
+
+    A write that somebody overtakes is made again on what is there now. What others have added to
+    the object stays, but for NICs and measured bandwidths of other links.
+    """
+
+    def __init__(self, api: Connection, node: str) -> None:
+        self._api = api
+        self._path = f"/api/v1/namespaces/{published.OWN_NAMESPACE}/configmaps"
+        self._name = published.object_name(node)
+        self._stored: Object | None = None
+
+    def read(self) -> Object | None:
+        """What is written there now; None if nothing is."""
+        try:
+            self._stored = self._api.get(f"{self._path}/{self._name}")
+        except NotFound:
+            self._stored = None
+        return self._stored
+
+    def write(self, report: Report, observed_at: float) -> None:
+        """Write a report down, seen at that time (Unix seconds).
+
+        ClusterError if somebody else goes on writing the same object.
+        """
+        for attempt in range(_ATTEMPTS):
+            if attempt:
+                self.read()
+            with contextlib.suppress(_Overtaken):
+                self._stored = self._write(report, observed_at)
+                return
+        raise ClusterError(
+            f"{published.OWN_NAMESPACE}/{self._name} is being written by somebody else",
+            hint="does another agent run for this node?",
+        )
+
+    def _write(self, report: Report, observed_at: float) -> Object:
+        new = published.config_map(
+            report.machine,
+            report.healthy,
+            namespace=published.OWN_NAMESPACE,
+            observed_at=observed_at,
+            allocations=report.allocations,
+        )
+        uuids = [gpu.uuid for gpu in report.machine.gpus]
+        if all(uuids):
+            new["data"][published.UUIDS] = json.dumps(uuids, separators=(",", ":"))
+        try:
+            if self._stored is None:
+                return self._created(new)
+            return self._api.put(f"{self._path}/{self._name}", _over(self._stored, new))
+        except (AlreadyExists, NotFound) as error:
+            raise _Overtaken(error.message) from error
+        except ClusterError as error:
+            if error.status != CONFLICT:
+                raise
+            raise _Overtaken(error.message) from error
+
+    def _created(self, new: Object) -> Object:
+        try:
+            return self._api.post(self._path, new)[0]
+        except NotFound as error:
+            raise ClusterError(
+                f"there is no namespace {published.OWN_NAMESPACE} in this cluster",
+                why=error.message,
+                hint="arena-topo install prints it, with all that an agent needs",
+            ) from error
+
+
+_OURS = frozenset(
+    {"linkType", "bandwidth", published.OBSERVED, published.ALLOCATIONS, published.UUIDS, "devices"}
+)
+"""Data keys that are only there while the agent says so."""
+
+
+def _over(stored: Object, new: Object) -> Object:
+    """The stored object with all that is new, and what others have added."""
+    data, metadata = stored.get("data") or {}, stored["metadata"]
+    gone = set(_OURS)
+    if data.get("linkType") != new["data"].get("linkType"):
+        gone |= {"busBandwidth", published.NICS}
+    kept = {key: value for key, value in data.items() if key not in gone}
+    joined = {
+        key: {**(metadata.get(key) or {}), **new["metadata"][key]}
+        for key in ("labels", "annotations")
+    }
+    return {**new, "metadata": {**metadata, **joined}, "data": {**kept, **new["data"]}}
+
+
+def publish(
+    api: Connection, machine: Machine, *, dry_run: bool, healthy: GPUSet | None = None
+) -> Publication:
+    """Create or replace the ConfigMap of the node that the machine is named after.
+
+    `healthy` are the GPUs that are, where somebody has looked. NotFound if there is no such node;
+    ArenaError if it has another number of GPUs, or shares them.
+    """
+    _check(api, machine)
+    query = {"dryRun": "All"} if dry_run else {}
+    for _ in range(_ATTEMPTS):
+        with contextlib.suppress(_Overtaken):
+            return _write(api, machine, query, healthy)
+    raise ClusterError(
+        f"the topology of node {machine.name} is being written by somebody else",
+        hint="try again",
+    )
+
+
+class _Overtaken(ArenaError):
+    """Somebody else has written the object since it was read."""
+
+
+def _write(
+    api: Connection, machine: Machine, query: dict[str, str], healthy: GPUSet | None
+) -> Publication:
+    found = _reported(api, machine.name) if machine.measured else None
+    found = found or _existing(api, machine.name)
+    if found is None:
+        manifest = published.config_map(machine, machine.everything if healthy is None else healthy)
+        try:
+            api.post(_PATH, manifest, **query)
+        except AlreadyExists as error:
+            raise _Overtaken(error.message) from error
+        return Publication(manifest=manifest, outcome="created")
+    manifest = configmap.updated(found, machine, machine.everything)
+    if healthy is not None:
+        manifest["data"]["devices"] = published.config_map(machine, healthy)["data"]["devices"]
+    if manifest == {**found, "apiVersion": "v1", "kind": "ConfigMap"}:
+        return Publication(manifest=manifest, outcome="unchanged")
+    try:
+        space = manifest["metadata"].get("namespace", published.NAMESPACE)
+        path = f"/api/v1/namespaces/{space}/configmaps/{manifest['metadata']['name']}"
+        api.put(path, manifest, **query)
+    except ClusterError as error:
+        if error.status != CONFLICT:
+            raise
+        raise _Overtaken(error.message) from error
+    except NotFound as error:
+        raise _Overtaken(error.message) from error
+    return Publication(manifest=manifest, outcome="configured")
+
+
+def _check(api: Connection, machine: Machine) -> None:
+    """Refuse what no reader could use: another machine's links, or those of shared GPUs."""
+    name = machine.name
+    if not is_subdomain(name):
+        raise UsageError(f"{name!r} is not a name that a node can have")
+    try:
+        found = api.get(f"/api/v1/nodes/{name}")
+    except NotFound as error:
+        raise NotFound(
+            f"there is no node {name} in this cluster",
+            why=error.message,
+            hint="kubectl get nodes lists them; name one: arena-topo topology publish NODE",
+        ) from error
+    seen = observed.cluster([{**found, "kind": "Node"}], source="").nodes
+    has = len(seen[0].machine.gpus) if seen else 0
+    if has != len(machine.gpus):
+        raise ArenaError(
+            f"node {name} has {has} GPUs, not {len(machine.gpus)}",
+            why="its capacity says so: " + (seen[0].resource if has else "no GPU resource in it"),
+            hint="is it another machine, does its device plugin run, has a GPU fallen off the bus?",
+        )
+    if seen[0].shared is not None:
+        raise ArenaError(
+            f"the GPUs of node {name} are not whole: {seen[0].shared}",
+            why="workers get GPUs by their links only where each has whole GPUs",
+        )
+
+
+def _reported(api: Connection, node: str) -> Object | None:
+    """What the agent of a node keeps: it is believed first, so bandwidths belong there."""
+    path = f"/api/v1/namespaces/{published.OWN_NAMESPACE}/configmaps/{published.object_name(node)}"
+    try:
+        found = api.get(path)
+    except NotFound:
+        return None
+    return {"apiVersion": "v1", "kind": "ConfigMap", **found, "data": found.get("data") or {}}
+
+
+def _existing(api: Connection, node: str) -> Object | None:
+    """The ConfigMap that readers find for the node, else one of our name; None without either."""
+    selector = f"{published.SCHEDULE_LABEL}=topology,{published.NODE_LABEL}={node}"
+    found = api.collect(_PATH, labelSelector=selector)
+    if not found:
+        try:
+            found = [api.get(f"{_PATH}/{published.object_name(node)}")]
+        except NotFound:
+            return None
+    # Items of a list say neither their version nor their kind.
+    return {"apiVersion": "v1", "kind": "ConfigMap", **found[0], "data": found[0].get("data") or {}}

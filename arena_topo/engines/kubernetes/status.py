@@ -1,0 +1,453 @@
+"""What an MPIJob and its pods say -> JobStatus, in arena's words.
+
+Pure. The rules are arena's (pkg/training/trainer_mpi.go, pkg/apis/utils/pods.go) where the
+operator only tells `launcherStatus`, and the conditions' where it tells those; the status of a
+pod is kubectl's (pkg/printers/internalversion: printPod).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from arena_topo.clusters.queues import KUBE_QUEUE, suspender
+from arena_topo.clusters.usage import gpu_count, job_over, launcher_command, worker_template
+from arena_topo.engines import Instance, JobStatus, Phase
+from arena_topo.manifests import GPU_GROUP, Forecast
+from arena_topo.manifests.annotations import recorded
+from arena_topo.topology import natural
+
+Object = Mapping[str, Any]
+
+REQUESTED_GPUS = "requestGPUsOfJobOwner"
+"""Annotation by which arena keeps workers x GPUs."""
+
+_MOST_GPUS = 2**31 - 1
+"""Replicas are an int32, and arena reads its annotation into an int: nobody means more."""
+
+ROLE_LABELS = ("training.kubeflow.org/job-role", "mpi-job-role", "mpi_role_type")
+INDEX_LABEL = "training.kubeflow.org/replica-index"
+_LAUNCHER_ROLES = frozenset({"launcher", "master"})
+
+HANDED_OVER = "decides when it starts; then it is placed"
+"""How the reason ends that is recorded on a job which another queue starts."""
+
+NO_PODS = "the MPI operator has not created its pods yet"
+
+_STUCK = frozenset(
+    {
+        "ErrImagePull",
+        "ImagePullBackOff",
+        "InvalidImageName",
+        "ErrImageNeverPull",
+        "CreateContainerConfigError",
+        "CreateContainerError",
+        "RunContainerError",
+        "CrashLoopBackOff",
+    }
+)
+"""Reasons of a waiting container that do not pass without somebody's help."""
+
+
+def job_status(
+    mpijob: Object, pods: Iterable[Object], *, tensorboard: str = "", ended: float | None = None
+) -> JobStatus:
+    """All that is known of one job from its MPIJob and its pods.
+
+    `ended` is when the launcher's batch Job was done (Unix seconds), for operators that do not
+    write it on the MPIJob.
+    """
+    meta, status = mpijob["metadata"], mpijob.get("status") or {}
+    mine = sorted(pods, key=_rank)
+    chief = _chief(mine)
+    phase = _phase(mpijob, mine, chief)
+    instances = tuple(instance(pod, chief=pod is chief) for pod in mine)
+    spec = worker_template(mpijob).get("spec") or {}
+    annotations, labels = meta.get("annotations") or {}, meta.get("labels") or {}
+    code = exit_code(chief)
+    if phase is Phase.SUCCEEDED and code is None:
+        code = 0
+    finished = seconds(status.get("completionTime")) or ended
+    if phase.over and finished is None:
+        finished = _finish(chief) or _changed(status, phase)
+    return JobStatus(
+        uid=meta.get("uid", ""),
+        name=meta["name"],
+        namespace=meta.get("namespace", ""),
+        phase=phase,
+        created=seconds(meta.get("creationTimestamp")) or 0.0,
+        finished=finished if phase.over else None,
+        instances=instances,
+        priority=spec.get("priorityClassName") or "N/A",
+        request_gpus=_requested(mpijob, annotations, instances, spec),
+        allocated_gpus=sum(one.gpus for one in instances if one.holds_gpus),
+        forecast=_forecast(mpijob, phase),
+        reason=_reason(mpijob, phase, mine, chief, code),
+        exit_code=code if phase.over else None,
+        tensorboard=tensorboard,
+        model_name=labels.get("modelName", ""),
+        model_version=labels.get("modelVersion", ""),
+        model_source=annotations.get("modelSource", ""),
+        command=launcher_command(mpijob),
+    )
+
+
+def instance(pod: Object, *, chief: bool) -> Instance:
+    """One pod as a row of `get`."""
+    meta, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
+    phase = status.get("phase", "Unknown")
+    over = phase in {"Succeeded", "Failed"}
+    try:
+        gpus = gpu_count(spec)
+    except (TypeError, ValueError):
+        gpus = 0
+    states = [_states(one) for one in status.get("containerStatuses") or ()]
+    starts = [
+        at
+        for running, ended in states
+        if (at := seconds((running or ended or {}).get("startedAt"))) is not None
+    ]
+    return Instance(
+        name=meta["name"],
+        status=pod_status(pod),
+        created=seconds(meta.get("creationTimestamp")) or 0.0,
+        started=min(starts, default=None),
+        finished=_finish(pod) if over else None,
+        pending=phase == "Pending",
+        chief=chief,
+        worker=None if is_launcher(pod) else worker_index(pod),
+        gpus=gpus,
+        node=spec.get("nodeName"),
+        node_ip=status.get("hostIP"),
+        ip=status.get("podIP") or "",
+        holds_gpus=gpus > 0 and bool(spec.get("nodeName")) and not over,
+        uid=meta.get("uid", ""),
+        devices=_devices(meta),
+        failure=_failed(pod) if phase == "Failed" else None,
+        launcher=is_launcher(pod),
+    )
+
+
+def _failed(pod: Object) -> str:
+    """How a pod ended that failed: `was evicted: ...`, `ended with exit code 7`."""
+    status = pod.get("status") or {}
+    reason, said = status.get("reason"), str(status.get("message") or "").strip()
+    if reason:
+        how = "was evicted" if reason == "Evicted" else f"failed ({reason})"
+        return f"{how}: {said}" if said else how
+    code = exit_code(pod)
+    return "failed" if not code else f"ended with exit code {code}{_named(pod)}"
+
+
+def _named(pod: Object) -> str:
+    """Why its container ended badly, in brackets, where that is more than an error."""
+    ended = next((end for end in _ends(pod) if end.get("exitCode")), {})
+    named = ended.get("reason")
+    return f" ({named})" if named not in {None, "", "Error"} else ""
+
+
+def _forecast(mpijob: Object, phase: Phase) -> Forecast | None:
+    """What is recorded of the placement; that its queue has not started it yet, only while so.
+
+    Of a job that is over only the placement that it had: it waits for nothing any more.
+    """
+    found = recorded(dict(mpijob))
+    if found is not None and phase.over and not found.workers:
+        return None
+    if found is None or phase is Phase.QUEUING:
+        return found
+    over = (found.reason or "").endswith(HANDED_OVER)
+    return replace(found, reason=None) if over else found
+
+
+def _devices(meta: Object) -> tuple[int, ...] | None:
+    """The GPUs that a pod's annotation names, in our own way of writing them."""
+    said = str((meta.get("annotations") or {}).get(GPU_GROUP, ""))
+    if re.fullmatch(r"\d{1,3}(,\d{1,3})*", said) is None:
+        return None
+    return tuple(int(one) for one in said.split(","))
+
+
+def is_launcher(pod: Object) -> bool:
+    """Whether the operator marked the pod as the job's launcher, in any version's words."""
+    labels = pod["metadata"].get("labels") or {}
+    return any(labels.get(key) in _LAUNCHER_ROLES for key in ROLE_LABELS)
+
+
+def worker_index(pod: Object) -> int | None:
+    """The worker's number: that in its name, which no operator shifts, else that of its label."""
+    found = re.search(r"-worker-(\d+)$", pod["metadata"]["name"])
+    label = (pod["metadata"].get("labels") or {}).get(INDEX_LABEL, "")
+    if found:
+        return int(found[1])
+    return int(label) if re.fullmatch(r"[0-9]{1,10}", label) else None
+
+
+def _rank(pod: Object) -> tuple[bool, object]:
+    return not is_launcher(pod), natural(pod["metadata"]["name"])
+
+
+def _chief(pods: Iterable[Object]) -> Object | None:
+    """The newest launcher that has left Pending, else the newest one (arena's rule)."""
+    launchers = [pod for pod in pods if is_launcher(pod)]
+    return max(
+        launchers,
+        key=lambda pod: (
+            (pod.get("status") or {}).get("phase") != "Pending",
+            seconds(pod["metadata"].get("creationTimestamp")) or 0.0,
+            pod["metadata"]["name"],
+        ),
+        default=None,
+    )
+
+
+def _conditions(one: Object) -> Iterator[Object]:
+    for condition in (one.get("status") or {}).get("conditions") or ():
+        if isinstance(condition, Mapping):
+            yield condition
+
+
+def _has(one: Object, kind: str) -> bool:
+    return any(c.get("type") == kind and c.get("status") == "True" for c in _conditions(one))
+
+
+def _phase(mpijob: Object, pods: list[Object], chief: Object | None) -> Phase:
+    said = (mpijob.get("status") or {}).get("launcherStatus")
+    if said == "Succeeded" or _has(mpijob, "Succeeded"):
+        return Phase.SUCCEEDED
+    if said == "Failed" or (_has(mpijob, "Failed") and job_over(mpijob)):
+        return Phase.FAILED
+    if held := _held(mpijob, pods):
+        return held
+    phases = [(pod.get("status") or {}).get("phase") for pod in pods]
+    if chief is None or "Pending" in phases:
+        return Phase.PENDING
+    return Phase.RUNNING
+
+
+def _held(mpijob: Object, pods: list[Object]) -> Phase | None:
+    """Who keeps a job from starting: a queue, `suspend`, or its wait for GPUs; None if nobody."""
+    annotations = mpijob["metadata"].get("annotations") or {}
+    policy = (mpijob.get("spec") or {}).get("runPolicy") or {}
+    suspended = policy.get("suspend") is True
+    # Operators that know kube-queue need no `suspend` beside its annotation.
+    if suspender(mpijob) is not None and (
+        suspended or (annotations.get(KUBE_QUEUE) == "true" and not pods)
+    ):
+        return Phase.QUEUING
+    if not suspended:
+        return None
+    forecast = recorded(dict(mpijob))
+    if forecast is not None and forecast.state in {"waiting", "placed"}:
+        return Phase.PENDING
+    return Phase.SUSPENDED
+
+
+def _requested(
+    mpijob: Object, annotations: Object, instances: tuple[Instance, ...], spec: Object
+) -> int:
+    said = str(annotations.get(REQUESTED_GPUS, ""))
+    if re.fullmatch(r"[0-9]{1,10}", said) and 0 < int(said) <= _MOST_GPUS:
+        return int(said)
+    if seen := sum(one.gpus for one in instances):
+        return seen
+    whole = mpijob.get("spec") or {}
+    worker = (whole.get("mpiReplicaSpecs") or {}).get("Worker") or whole
+    replicas = worker.get("replicas")
+    try:
+        return int(replicas or 0) * gpu_count(spec)
+    except (TypeError, ValueError):
+        return 0
+
+
+def _reason(
+    mpijob: Object, phase: Phase, pods: list[Object], chief: Object | None, code: int | None
+) -> str | None:
+    """Why the job waits or failed, in a sentence; None where it does neither."""
+    match phase:
+        case Phase.FAILED:
+            return _failure(mpijob, chief, code)
+        case Phase.QUEUING:
+            return "a queue decides when it starts"
+        case Phase.SUSPENDED:
+            return "`arena-topo resume` starts it"
+        case Phase.PENDING:
+            return _wait(mpijob, pods, chief)
+        case _:
+            return None
+
+
+def _wait(mpijob: Object, pods: list[Object], chief: Object | None) -> str | None:
+    if ((mpijob.get("spec") or {}).get("runPolicy") or {}).get("suspend") is True:
+        forecast = recorded(dict(mpijob))
+        return forecast.reason if forecast else None
+    waits = [why for pod in pods if (why := _waits(pod))]
+    if waits:
+        return waits[0] if len(waits) == 1 else f"{waits[0]} ({len(waits)} pods wait)"
+    if not pods:
+        return NO_PODS
+    if chief is None:
+        return "the launcher has not been created yet"
+    starting = sum((pod.get("status") or {}).get("phase") == "Pending" for pod in pods)
+    return f"{starting} of {len(pods)} pods are starting"
+
+
+def _failure(mpijob: Object, chief: Object | None, code: int | None) -> str:
+    if chief is not None and code:
+        return f"the launcher ended with exit code {code}{_named(chief)}"
+    for condition in _conditions(mpijob):
+        if condition.get("type") == "Failed" and condition.get("status") == "True":
+            words = (condition.get("message"), condition.get("reason"))
+            return next((str(one) for one in words if one), "the operator says that it failed")
+    gone = (chief or {}).get("status") or {}
+    return str(gone.get("message") or gone.get("reason") or "the operator says that it failed")
+
+
+def _waits(pod: Object) -> str | None:
+    """Why a pod does not start, or has been taken away, if it says so."""
+    status = pod.get("status") or {}
+    name = pod["metadata"]["name"]
+    if status.get("phase") == "Failed" and status.get("reason"):
+        said = str(status.get("message") or "").strip()
+        return f"{name}: {status['reason']}" + (f": {said}" if said else "")
+    if status.get("phase") != "Pending":
+        return None
+    for kind in ("initContainerStatuses", "containerStatuses"):
+        for container in status.get(kind) or ():
+            waiting = (container.get("state") or {}).get("waiting") or {}
+            if waiting.get("reason") in _STUCK:
+                message = waiting.get("message")
+                return f"{name}: {waiting['reason']}" + (f": {message}" if message else "")
+    for condition in _conditions(pod):
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            if condition.get("reason") == "SchedulingGated":
+                return f"{name} waits at its gate to be given a node"
+            return f"{name}: {condition.get('message') or condition.get('reason')}"
+    return None
+
+
+def pod_status(pod: Object) -> str:
+    """What kubectl prints in the STATUS column."""
+    meta, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
+    phase = status.get("phase", "Unknown")
+    text = status.get("reason") or phase
+    if any(
+        condition.get("type") == "PodScheduled" and condition.get("reason") == "SchedulingGated"
+        for condition in _conditions(pod)
+    ):
+        text = "SchedulingGated"
+    initializing = _init_status(spec, status)
+    if initializing is None or _has(pod, "Initialized"):
+        text = _main_status(pod, status, text)
+    else:
+        text = initializing
+    if meta.get("deletionTimestamp"):
+        if status.get("reason") == "NodeLost":
+            return "Unknown"
+        if phase not in {"Succeeded", "Failed"}:
+            return "Terminating"
+    return text
+
+
+def _init_status(spec: Object, status: Object) -> str | None:
+    """The status while init containers run, None once they are done."""
+    declared = spec.get("initContainers") or []
+    sidecars = {one.get("name") for one in declared if one.get("restartPolicy") == "Always"}
+    for index, one in enumerate(status.get("initContainerStatuses") or ()):
+        state = one.get("state") or {}
+        ended, waiting = state.get("terminated"), state.get("waiting") or {}
+        if ended and ended.get("exitCode") == 0:
+            continue
+        if one.get("name") in sidecars and one.get("started"):
+            continue
+        if ended:
+            return "Init:" + (ended.get("reason") or _end(ended))
+        if waiting.get("reason") not in {None, "", "PodInitializing"}:
+            return f"Init:{waiting['reason']}"
+        return f"Init:{index}/{len(declared)}"
+    return None
+
+
+def _main_status(pod: Object, status: Object, text: str) -> str:
+    running = False
+    for one in reversed(status.get("containerStatuses") or []):
+        state = one.get("state") or {}
+        ended, waiting = state.get("terminated"), state.get("waiting") or {}
+        if waiting.get("reason"):
+            text = waiting["reason"]
+        elif ended:
+            text = ended.get("reason") or _end(ended)
+        elif one.get("ready") and state.get("running") is not None:
+            running = True
+    if text == "Completed" and running:
+        return "Running" if _has(pod, "Ready") else "NotReady"
+    return text
+
+
+def _end(terminated: Object) -> str:
+    if terminated.get("signal"):
+        return f"Signal:{terminated['signal']}"
+    return f"ExitCode:{terminated.get('exitCode', 0)}"
+
+
+def exit_code(pod: Object | None) -> int | None:
+    """The exit code of a pod's main container: the first one's, or the first that is not 0."""
+    if pod is None:
+        return None
+    codes = [end["exitCode"] for end in _ends(pod) if isinstance(end.get("exitCode"), int)]
+    return next((code for code in codes if code), codes[0] if codes else None)
+
+
+def _ends(pod: Object) -> Iterator[Object]:
+    for container in (pod.get("status") or {}).get("containerStatuses") or ():
+        _, ended = _states(container)
+        if ended:
+            yield ended
+
+
+def _states(container: Object) -> tuple[Object | None, Object | None]:
+    """How a container runs, and how it ended."""
+    state = container.get("state") or {}
+    return state.get("running"), state.get("terminated")
+
+
+def _finish(pod: Object | None) -> float | None:
+    if pod is None:
+        return None
+    ends = [at for end in _ends(pod) if (at := seconds(end.get("finishedAt"))) is not None]
+    return max(ends, default=None)
+
+
+def _changed(status: Object, phase: Phase) -> float | None:
+    word = phase.value.capitalize()
+    for condition in status.get("conditions") or ():
+        if condition.get("type") == word:
+            return seconds(condition.get("lastTransitionTime"))
+    return None
+
+
+def seconds(text: Any) -> float | None:
+    """An RFC 3339 time as Unix seconds; None for nothing or nonsense."""
+    if not isinstance(text, str) or not text:
+        return None
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        return None
+
+
+def when(event: Object) -> float:
+    """The last time that an event was seen, Unix seconds; 0 where it does not say."""
+    series = event.get("series") or {}
+    for text in (
+        event.get("lastTimestamp"),
+        series.get("lastObservedTime"),
+        event.get("eventTime"),
+        (event.get("metadata") or {}).get("creationTimestamp"),
+    ):
+        if (at := seconds(text)) is not None:
+            return at
+    return 0.0

@@ -1,0 +1,387 @@
+"""Writes: an MPIJob and what it owns, each a single request; nothing half-made is left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from arena_topo.engines.kubernetes.connection import CONFLICT, Connection
+from arena_topo.engines.kubernetes.failures import Unreadable, unsure
+from arena_topo.engines.kubernetes.shapes import stored_job
+from arena_topo.engines.kubernetes.status import seconds
+from arena_topo.errors import (
+    AccessDenied,
+    AlreadyExists,
+    ArenaError,
+    ClusterError,
+    InvalidJob,
+    NotFound,
+    UsageError,
+)
+from arena_topo.manifests import Manifest, Plan
+from arena_topo.manifests.serialize import object_name
+from arena_topo.manifests.versions import ApiVersion, version_of
+from arena_topo.names import is_subdomain
+
+Object = dict[str, Any]
+
+GROUP = "kubeflow.org"
+PLURAL = "mpijobs"
+"""Where MPIJobs are, in every version."""
+
+_TRIES = 3
+"""How often a job that is half made is deleted over a connection that breaks."""
+_LOOKS, _PAUSE = 50, 0.2
+"""How often, and seconds apart, one looks whether a claim has gone."""
+
+
+class Writer:
+    """Creates jobs on one API server; `served` names the MPIJob version that it serves."""
+
+    def __init__(self, api: Connection, served: Callable[[], ApiVersion]) -> None:
+        self._api = api
+        self._served = served
+        self._priorities: set[str] = set()
+
+    def own(self, job: Object, objects: Sequence[Manifest]) -> tuple[str, ...]:
+        """Create what a new job owns; if one fails, the job goes with all that was created."""
+        try:
+            return tuple(object_name(one) for one in objects if self._create_owned(one, job))
+        except BaseException as error:
+            # Whatever stopped it, Ctrl-C included: half a job must not stay behind.
+            if not self.remove(job):
+                _tell_left(error, job)
+            raise
+
+    def renew(self, job: Object, objects: Sequence[Manifest]) -> None:
+        """Create what a job owns, in place of what it had under these names; all or none."""
+        made = []
+        try:
+            for one in objects:
+                made.append(
+                    f"{path_of(one, job['metadata']['namespace'])}/{one['metadata']['name']}"
+                )
+                self._renew(one, job, made[-1])
+        except BaseException:
+            # Claims of a gang that does not start would use up the quota of others.
+            with self._api.grace():
+                for path in made:
+                    with contextlib.suppress(ArenaError):
+                        left = self._api.get(path)
+                        if _owned_by(left, job):
+                            self._api.delete(path, deletion(uid=left["metadata"]["uid"]))
+            raise
+
+    def _renew(self, one: Manifest, job: Object, path: str) -> None:
+        try:
+            left = self._api.get(path)
+        except NotFound:
+            self._create_owned(one, job)
+            return
+        if _owned_by(left, job):
+            if left.get("spec") == one.get("spec"):
+                return
+            self._api.delete(path, deletion(uid=left["metadata"]["uid"]))
+            self._gone(path)
+        self._create_owned(one, job)
+
+    def _gone(self, path: str) -> None:
+        """Wait for an object to go: a claim that was in use keeps a finalizer for a moment."""
+        for _ in range(_LOOKS):
+            try:
+                self._api.get(path)
+            except NotFound:
+                return
+            time.sleep(_PAUSE)
+
+    def validate(self, plan: Plan) -> tuple[str, ...]:
+        """Let the server check every object without storing any; its warnings.
+
+        AlreadyExists if the job's name is taken, and nothing else is wrong.
+        """
+        first, *others = plan.objects
+        taken: AlreadyExists | None = None
+        warnings: tuple[str, ...] = ()
+        try:
+            _, warnings = self.create_job(plan, first, dryRun="All")
+        except AlreadyExists as error:
+            taken = error
+        for one in others:
+            # What an earlier job has left behind, `own` clears away.
+            with contextlib.suppress(AlreadyExists):
+                warnings += self._api.post(path_of(one, plan.namespace), one, dryRun="All")[1]
+        if taken is not None:
+            raise taken
+        return warnings
+
+    def stored(self, plan: Plan) -> tuple[Manifest | None, ...]:
+        """What is there under the names of a plan's objects, in their order; None: nothing.
+
+        Nothing either is what belongs to an earlier job of this name, or to somebody else.
+        """
+        found: list[Manifest | None] = []
+        for one in plan.objects:
+            path = f"{path_of(one, plan.namespace)}/{part(one['metadata']['name'])}"
+            try:
+                there: Manifest | None = self._api.get(path)
+            except NotFound:
+                there = None
+            job = found[0] if found else there
+            if job is None:
+                return (None,) * len(plan.objects)
+            mine = there is job or there is None or _owned_by(there, job)
+            found.append(there if mine else None)
+        return tuple(found)
+
+    def remove(self, job: Object) -> bool:
+        """Delete this very job, quietly: the first error is the one to tell. Whether it is gone."""
+        meta = job["metadata"]
+        path = f"{path_of(job, meta['namespace'])}/{meta['name']}"
+        with self._api.grace():
+            for _ in range(_TRIES):
+                try:
+                    self._api.delete(path, deletion(uid=meta["uid"]))
+                except NotFound:
+                    return True
+                except ArenaError as error:
+                    if isinstance(error, ClusterError) and error.status == CONFLICT:
+                        # Another has its name by now.
+                        return True
+                    if not unsure(error):
+                        return False
+                else:
+                    return True
+        return False
+
+    def create_job(
+        self, plan: Plan, first: Manifest, **query: str
+    ) -> tuple[Object, tuple[str, ...]]:
+        """Create the MPIJob of a plan: what was stored, and warnings about it.
+
+        Where the connection breaks it is sent again, and one that was taken the first time is found
+        by its labels, annotations and age. AlreadyExists if its name is taken; InvalidJob if its
+        priority class does not exist.
+        """
+        name = plan.job.name
+        self._check_priority(plan.job.priority)
+        try:
+            return self._made(path_of(first, plan.namespace), first, query)
+        except AlreadyExists as error:
+            raise AlreadyExists(
+                f"the job {name} is already exist, please delete it first."
+                f" use 'arena-topo delete {name}'"
+            ) from error
+        except NotFound as error:
+            raise self._unserved(plan, error) from error
+
+    def _made(
+        self, path: str, first: Manifest, query: dict[str, str]
+    ) -> tuple[Object, tuple[str, ...]]:
+        """Create an MPIJob; if that is given up, it is not there, or the error says where it is."""
+        began, lost = self._api.server_time, False
+        try:
+            while True:
+                try:
+                    made, warnings = self._api.post(path, first, **query)
+                    return stored_job(made, Unreadable, tried=bool(query)), warnings
+                except AlreadyExists:
+                    there = self._api.get(f"{path}/{first['metadata']['name']}") if lost else None
+                    if there is None or not _made_of(there, first, began):
+                        raise
+                    return stored_job(there), ()
+                except ClusterError as error:
+                    if lost or not unsure(error):
+                        raise
+                    lost = True
+        except BaseException as error:
+            # Ctrl-C and the alarm of --timeout come at any moment.
+            doubtful = lost or unsure(error) or not isinstance(error, Exception)
+            if doubtful and not query and not isinstance(error, AlreadyExists):
+                self._withdraw(path, first, began, error)
+            raise
+
+    def _withdraw(
+        self, path: str, first: Manifest, began: float | None, error: BaseException
+    ) -> None:
+        """Take back a job of which nobody knows whether it was made; else say that it may be."""
+        try:
+            with self._api.grace():
+                there = stored_job(self._api.get(f"{path}/{first['metadata']['name']}"))
+        except NotFound:
+            return
+        except ArenaError:
+            there = {"metadata": {**first["metadata"], "namespace": path.split("/")[-2]}}
+        else:
+            if _made_of(there, first, began) and self.remove(there):
+                return
+        _tell_left(error, there)
+
+    def _check_priority(self, name: str) -> None:
+        """Refuse a priority class that does not exist: the operator could make no pods."""
+        if not name or name in self._priorities:
+            return
+        try:
+            self._api.get(f"/apis/scheduling.k8s.io/v1/priorityclasses/{part(name)}")
+        except AccessDenied:
+            # Whoever may not look may still use it.
+            pass
+        except NotFound as error:
+            raise InvalidJob(
+                f"the priority {name} doesn't exist. Please check with `kubectl get pc` to get a"
+                " valid priority"
+            ) from error
+        self._priorities.add(name)
+
+    def _unserved(self, plan: Plan, error: NotFound) -> ArenaError:
+        """What a 404 to a creation means: no such namespace, no such version, or no operator."""
+        if error.message.startswith("namespaces "):
+            return NotFound(
+                f"there is no namespace {plan.namespace}",
+                why=error.message,
+                hint=f"kubectl create namespace {plan.namespace}, or name another with -n",
+            )
+        served = self._served()
+        return ClusterError(
+            f"this cluster serves no MPIJob {plan.api}",
+            why=error.message,
+            hint=f"it serves {served}: use --api-version {served}",
+        )
+
+    def _create_owned(self, one: Manifest, job: Object) -> bool:
+        """Create one object that the job owns; False if arena's own bookkeeping is refused."""
+        namespace, owner = job["metadata"]["namespace"], job["metadata"]["name"]
+        owned = {
+            **one,
+            "metadata": {
+                **one["metadata"],
+                "ownerReferences": [
+                    {
+                        "apiVersion": job["apiVersion"],
+                        "kind": job["kind"],
+                        "name": job["metadata"]["name"],
+                        "uid": job["metadata"]["uid"],
+                        # No blockOwnerDeletion: who may not write the finalizers of jobs may be
+                        # refused it (admission plugin OwnerReferencesPermissionEnforcement).
+                        "controller": True,
+                    }
+                ],
+            },
+        }
+        path = path_of(one, namespace)
+        is_arenas = one["kind"] == "ConfigMap" and one["metadata"]["name"] == arenas(owner)
+        try:
+            try:
+                self._post(path, owned, job)
+            except AlreadyExists:
+                if not self._clear(f"{path}/{one['metadata']['name']}", job):
+                    raise
+                self._post(path, owned, job)
+        except (AlreadyExists, ClusterError) as error:
+            # Only arena reads it, and only of its own version.
+            if is_arenas and not version_of(job).traits.arenas:
+                return False
+            if isinstance(error, AlreadyExists):
+                kind, name = one["kind"].lower(), one["metadata"]["name"]
+                raise AlreadyExists(
+                    f"the job {kind} {name} is already exist, please delete it first",
+                    why="it does not belong to an earlier job of this name",
+                    hint=f"kubectl delete {kind} {name} -n {namespace}",
+                ) from error
+            raise
+        return True
+
+    def _post(self, path: str, owned: Object, job: Object) -> None:
+        """Create what a job owns; once more where the connection breaks."""
+        try:
+            self._api.post(path, owned)
+        except ClusterError as error:
+            if not unsure(error):
+                raise
+            try:
+                self._api.post(path, owned)
+            except AlreadyExists:
+                if not _owned_by(self._api.get(f"{path}/{owned['metadata']['name']}"), job):
+                    raise
+
+    def _clear(self, path: str, job: Object) -> bool:
+        """Delete what an earlier job of this name has left; False if it is somebody else's."""
+        try:
+            left = self._api.get(path)
+        except NotFound:
+            return True
+        owners = left["metadata"].get("ownerReferences") or []
+        if not any(
+            one.get("kind") == job["kind"]
+            and one.get("name") == job["metadata"]["name"]
+            and one.get("uid") != job["metadata"]["uid"]
+            for one in owners
+        ):
+            return False
+        with contextlib.suppress(NotFound):
+            self._api.delete(path, deletion(uid=left["metadata"]["uid"]))
+        return True
+
+
+def _owned_by(one: Object, job: Object) -> bool:
+    owners = one["metadata"].get("ownerReferences") or []
+    return any(owner.get("uid") == job["metadata"]["uid"] for owner in owners)
+
+
+def _made_of(there: Object, sent: Manifest, began: float | None) -> bool:
+    """Whether a job is what was sent a moment ago; `began` is the server's time before that."""
+    meta, created = there["metadata"], seconds(there["metadata"].get("creationTimestamp"))
+    fresh = began is not None and created is not None and created >= began
+    return fresh and all(
+        (meta.get(kind) or {}).get(key) == value
+        for kind in ("labels", "annotations")
+        for key, value in (sent["metadata"].get(kind) or {}).items()
+    )
+
+
+def _tell_left(error: BaseException, job: Object) -> None:
+    """Say with an error that a job may be there, and not whole."""
+    name, space = job["metadata"]["name"], job["metadata"]["namespace"]
+    if isinstance(error, ArenaError):
+        error.hint = (
+            f"a job {name} may be there, half made: see `arena-topo get {name} -n {space}`;"
+            f" `arena-topo delete {name} -n {space}` takes it away"
+        )
+
+
+def part(name: str) -> str:
+    """A name as one part of a path; UsageError for what no object can be called.
+
+    An empty name or a dot would make another path of it: deleting a job named "" deletes them all.
+    """
+    if not is_subdomain(name):
+        raise UsageError(
+            f"{name!r} is not a name that anything in a cluster can have",
+            hint="names consist of lower case letters, digits, '-' and '.'",
+        )
+    return name
+
+
+def arenas(name: str) -> str:
+    """The ConfigMap in which arena keeps a job's books."""
+    return f"{name}-mpijob"
+
+
+def path_of(manifest: Manifest, namespace: str) -> str:
+    """Where objects of a manifest's kind are created."""
+    version, kind = manifest["apiVersion"], manifest["kind"].lower()
+    plural = f"{kind[:-1]}ies" if kind.endswith("y") else f"{kind}s"
+    root = "apis" if "/" in version else "api"
+    space = manifest["metadata"].get("namespace") or namespace
+    return f"/{root}/{version}/namespaces/{part(space)}/{plural}"
+
+
+def deletion(*, uid: str | None = None) -> dict[str, Any]:
+    """A request to delete an object with all it owns; with a uid, only that very object."""
+    options: dict[str, Any] = {
+        "apiVersion": "v1",
+        "kind": "DeleteOptions",
+        "propagationPolicy": "Background",
+    }
+    return options | {"preconditions": {"uid": uid}} if uid else options

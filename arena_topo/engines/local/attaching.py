@@ -1,0 +1,133 @@
+"""A command in the place of a worker or launcher: its environment, its folder, its GPUs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from arena_topo.engines import console
+from arena_topo.engines.local import decoding
+from arena_topo.engines.local.ledger import Entry
+from arena_topo.errors import ArenaError, NotFound, NotPossible
+
+CONTAINER = "mpi"
+"""What arena's manifests call the one container of a pod; here it has no walls."""
+
+_SIGNALLED = 128
+"""What shells add to the number of the signal that ended a process."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _PodsFile:
+    """What is read here of `pods.json`: the folder in which the processes of the job start."""
+
+    folder: str
+
+
+def attach(
+    entry: Entry,
+    instance: str,
+    command: Sequence[str],
+    *,
+    container: str | None,
+    terminal: bool,
+    tell: Callable[[str], None],
+) -> int:
+    """Run a command on the streams of this process as if in a pod; its exit code.
+
+    The job's end is the end of what runs in it. NotFound if there is no such pod or container,
+    NotPossible if the pod does not run, ArenaError if the command cannot be started.
+    """
+    if container not in {None, CONTAINER}:
+        raise no_container(container, instance)
+    _check(entry, instance)
+    place = entry.folder / "pods" / instance
+    try:
+        environment = decoding.decoded((place / "env").read_bytes(), dict[str, str], "env")
+        pods = (entry.folder / "pods.json").read_bytes()
+        folder = decoding.decoded(pods, _PodsFile, "pods.json").folder
+    except (OSError, ValueError) as error:
+        raise ArenaError(f"instance {instance} is ending, or its files cannot be read") from error
+    tell(f"Hello! Arena attach the container {CONTAINER} of instance {instance}")
+    words = tuple(command) or (console.SHELL if terminal else console.PLAIN_SHELL)
+    if terminal and "TERM" in os.environ:
+        # The job may have been submitted from another terminal, or from none.
+        environment["TERM"] = os.environ["TERM"]
+    with console.kept():
+        fed = terminal or console.offers_input(shell=not command)
+        return _run(words, environment, folder, fed=fed)
+
+
+def no_container(container: str | None, instance: str) -> NotFound:
+    """The error of another container than the one there is."""
+    return NotFound(
+        f"container {container} is not valid for instance {instance}",
+        hint=f"there is one, {CONTAINER}, which is this machine itself",
+    )
+
+
+def _check(entry: Entry, instance: str) -> None:
+    job, record = entry.submission, entry.record
+    pod = record.pods.get(instance)
+    if record.phase.over or (pod is not None and pod.finished is not None):
+        phase = "Failed" if pod is None or pod.exit_code else "Succeeded"
+        raise NotPossible(
+            f"cannot exec into a container in a completed Instance; current phase is {phase}",
+            hint=f"arena-topo logs {job.name} -i {instance} -n {job.namespace}",
+        )
+    if pod is None:
+        raise NotPossible(
+            f"container {CONTAINER} of instance {instance} is not running",
+            why=record.reason,
+            hint=f"arena-topo why {job.name} -n {job.namespace}",
+        )
+
+
+def _run(words: Sequence[str], environment: dict[str, str], folder: str, *, fed: bool) -> int:
+    """Run a command to its end; what is typed is its own affair, also Ctrl-C."""
+    before: dict[int, Any] = {}
+    early: list[int] = []
+    # Who is told to end while the command starts has no child yet that could be told.
+    held = {
+        key: signal.signal(key, lambda number, _frame: early.append(number))
+        for key in (signal.SIGTERM, signal.SIGHUP)
+    }
+    try:
+        child = subprocess.Popen(
+            words,
+            cwd=folder,
+            env=environment,
+            stdin=None if fed else subprocess.DEVNULL,
+        )
+    except (OSError, ValueError) as error:
+        for key, handler in held.items():
+            signal.signal(key, handler)
+        # A ValueError is of words or variables that no process can have.
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise ArenaError(f"`{words[0]}` cannot be run in {folder}", why=why) from error
+
+    def typed(number: int, _frame: object) -> None:
+        # What a terminal sends, it sends to the command as well.
+        if not os.isatty(console.STDIN):
+            child.send_signal(number)
+
+    try:
+        for key in (signal.SIGINT, signal.SIGQUIT):
+            before[key] = signal.signal(key, typed)
+        for key, handler in held.items():
+            signal.signal(key, handler)
+        for number in early:
+            signal.raise_signal(number)
+        code = child.wait()
+    except BaseException:
+        # A shell that is talked to heeds nothing else.
+        child.send_signal(signal.SIGHUP)
+        raise
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return code if code >= 0 else _SIGNALLED - code

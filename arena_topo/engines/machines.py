@@ -1,0 +1,223 @@
+"""Machines from files and from this machine, and as what a node is published."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import NoReturn
+
+from arena_topo.clusters.dump import encoding
+from arena_topo.engines import Backend
+from arena_topo.errors import ArenaError, UnreadableTopology, UsageError
+from arena_topo.escaping import one_line
+from arena_topo.files import STDIN, opened
+from arena_topo.names import is_subdomain
+from arena_topo.topology import (
+    Knowledge,
+    LinkKind,
+    Machine,
+    configmap,
+    document,
+    nccl_xml,
+    nvidia,
+    presets,
+    published,
+)
+from arena_topo.topology.nvidia import Reading
+
+MOST_BYTES = 4_000_000
+"""The largest file of a machine; what its readers take is smaller still."""
+
+
+_HINT = "make one on the machine: nvidia-smi topo -m > FILE"
+
+
+def read(source: str) -> Reading:
+    """The machine that a file describes, `-` being standard input; notes on what is not used.
+
+    Known are the output of `nvidia-smi topo -m`, XML of NCCL, JSON of `topology show`,
+    and a published ConfigMap as JSON. UsageError if the file cannot be read or makes no sense, with
+    its name and the line.
+    """
+    text, name, shown = _text(source)
+    try:
+        return _parsed(text, name)
+    except UnreadableTopology as error:
+        said = error.message.removeprefix(f"{error.where}: ")
+        where = f"{shown}, {error.where}" if error.where else shown
+        raise UsageError(f"{where}: {said}", hint=error.hint or _HINT) from error
+
+
+def _parsed(text: str, name: str) -> Reading:
+    first = text.lstrip()[:1]
+    if first == "<":
+        return nccl_xml.read_xml(text, name=name)
+    if first == "{":
+        return _document(text, name)
+    return Reading(machine=nvidia.parse_topo(text, name=name))
+
+
+def _document(text: str, name: str) -> Reading:
+    try:
+        found = json.loads(text, parse_constant=_no_number)
+    except json.JSONDecodeError as error:
+        raise UnreadableTopology(
+            f"this is no whole JSON: {error.msg}", where=f"line {error.lineno}"
+        ) from error
+    except (RecursionError, ValueError) as error:
+        raise UnreadableTopology(f"this is no JSON of a machine: {error}") from error
+    if found.get("kind") == "ConfigMap":
+        return Reading(machine=configmap.read(found).machine)
+    if "gpus" not in found:
+        what = f"a {found['kind']}" if isinstance(found.get("kind"), str) else "other JSON"
+        raise UnreadableTopology(
+            f"this is {what}, not a machine as `topology show -o json` prints it",
+            hint="dumps of kubectl are read with --state FILE",
+        )
+    return Reading(machine=document.from_document(found, name=name))
+
+
+def _no_number(word: str) -> NoReturn:
+    raise ValueError(f"{word} is not a number")
+
+
+def _text(source: str, flag: str = "--from") -> tuple[str, str, str]:
+    """The text of a file, what a machine in it is called, and what to call the file."""
+    name, shown = ("stdin", "standard input") if source == STDIN else (Path(source).stem, source)
+    try:
+        with opened(source) as file:
+            data = file.read(MOST_BYTES + 1)
+        text = data.decode(encoding(data))
+    except OSError as error:
+        raise UsageError(
+            f"cannot read {shown}",
+            why=error.strerror,
+            hint=f"{flag} takes the path of a file, or -",
+        ) from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"cannot read {shown}", why="it is not UTF-8 text", hint=_HINT) from error
+    if len(data) > MOST_BYTES:
+        raise UsageError(
+            f"cannot read {shown}",
+            why=f"more than {MOST_BYTES // 1_000_000} MB are no machine",
+            hint="dumps of kubectl are read with --state FILE",
+        )
+    return text, name, shown
+
+
+def discover() -> Machine:
+    """This machine with its GPUs and NICs; ArenaError says what was asked and what to install."""
+    from arena_topo.engines.local import seating  # noqa: PLC0415 - loads the solver
+
+    found = seating.look()
+    if isinstance(found, Machine):
+        return seating.with_nics(found)
+    raise ArenaError(
+        "this machine has no GPUs that NVML or nvidia-smi can list",
+        why="; ".join(found),
+        hint="install NVIDIA's driver and pip install 'arena-topo[gpu]', or read a file that was"
+        " made elsewhere: nvidia-smi topo -m > FILE, and --from FILE here",
+    )
+
+
+def publishing(
+    node: str, *, source: str = "", preset: str = "", environment: Mapping[str, str] = os.environ
+) -> Reading:
+    """The machine to publish for a node, under its name, and notes on what is not used.
+
+    It is read from a file, or a preset, or is this machine; without `node` its name is NODE_NAME's,
+    or the host's for this machine. UsageError if it is not clear which node is meant, or if nobody
+    knows its links.
+    """
+    if source and preset:
+        raise UsageError(
+            "--from and --preset exclude each other",
+            why="each says by itself what machine the node is",
+            hint="leave one of them out; a file made on the node is the surer one",
+        )
+    name = node or environment.get("NODE_NAME", "")
+    if not name and (source or preset):
+        raise UsageError(
+            "which node is it?",
+            why="a file and a preset do not tell",
+            hint="arena-topo topology publish NODE, or set NODE_NAME",
+        )
+    if source:
+        found = read(source)
+    elif preset:
+        known = presets.machine(preset, preset)
+        found = Reading(machine=replace(known, knowledge=Knowledge.ASSUMED))
+    else:
+        found = Reading(machine=discover())
+    machine = replace(found.machine, name=name or found.machine.name)
+    _check(machine)
+    return replace(found, machine=machine)
+
+
+def known(backend: Backend, node: str) -> Reading:
+    """The machine of a node as the cluster knows it; UsageError if nobody knows its links."""
+    for one in backend.cluster().nodes:
+        if one.name == node:
+            machine = replace(one.machine, name=node)
+            _check(machine)
+            return Reading(machine=machine)
+    raise UsageError(
+        f"there is no node {node} in this cluster", hint="kubectl get nodes lists them"
+    )
+
+
+def with_measured(found: Reading, source: str) -> Reading:
+    """The same machine, with the bandwidths of a file, `-` being standard input.
+
+    It is a JSON object of GPUs and GB/s, `{"0,1,2,3": 82.1}`, or one whose `busBandwidth` is that.
+    UsageError if it makes no sense for this machine, or says that it is of another node.
+    """
+    machine = found.machine
+    text, _name, shown = _text(source, "--bus-bandwidth")
+    try:
+        table = json.loads(text, parse_constant=_no_number)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{shown}: this is no JSON: {error}", hint=_TABLE) from error
+    if isinstance(table, dict) and "busBandwidth" in table:
+        node, table = table.get("node"), table["busBandwidth"]
+        if node is not None and node != machine.name:
+            raise UsageError(
+                f"{shown}: this was measured on node {one_line(str(node))}",
+                why=f"it would be published for node {machine.name}",
+            )
+    document = published.config_map(replace(machine, measured=()), machine.everything)
+    document["data"]["busBandwidth"] = json.dumps(table)
+    try:
+        measured = configmap.read(document).machine.measured
+    except UnreadableTopology as error:
+        said = error.message.partition("data.busBandwidth")[2] or error.message
+        raise UsageError(f"{shown}{said}", hint=_TABLE) from error
+    if not measured:
+        raise UsageError(f"{shown}: there is no bandwidth in it", hint=_TABLE)
+    return replace(found, machine=replace(machine, measured=measured))
+
+
+_TABLE = 'make one: arena-topo logs JOB --nccl --bus-bandwidth; it looks like {"0,1,2,3": 82.1}'
+
+
+def _check(machine: Machine) -> None:
+    if not is_subdomain(machine.name):
+        raise UsageError(
+            f"{machine.name!r} is not a name that a node can have",
+            hint="name the node: arena-topo topology publish NODE",
+        )
+    linked = any(
+        link is not None and link.kind is LinkKind.NVLINK for row in machine.links for link in row
+    )
+    if machine.knowledge is Knowledge.UNKNOWN or (
+        machine.knowledge is Knowledge.ASSUMED and not linked
+    ):
+        raise UsageError(
+            f"it is not known how the GPUs of {machine.name} are linked",
+            why="what is published counts as the truth, and here it would be that there are no"
+            " NVLinks",
+            hint="publish the output of nvidia-smi topo -m, made on the node",
+        )

@@ -1,0 +1,65 @@
+"""What the GPUs of a pod do, in arena's cells and JSON keys (v0.15.5, pkg/training/get.go)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from arena_topo import layout
+from arena_topo.engines import Instance, JobStatus
+from arena_topo.manifests import Guarantee
+
+if TYPE_CHECKING:
+    from arena_topo.engines.metrics import GpuSample
+
+_MIB = float(1 << 20)
+
+
+def of_pod(samples: Iterable[GpuSample], pod: str) -> list[GpuSample]:
+    """The samples of a pod's GPUs, by index."""
+    return sorted((one for one in samples if one.pod == pod), key=lambda one: one.index)
+
+
+def cells(
+    status: JobStatus, pod: Instance, samples: Iterable[GpuSample]
+) -> list[tuple[str, str, str]]:
+    """Index, duty cycle and memory of each GPU of a pod; one row at least.
+
+    Without samples the indexes are those that the pod was given, where that is certain.
+    """
+    mine = of_pod(samples, pod.name)
+    if not mine:
+        return [(_given(status, pod), layout.NOTHING, layout.NOTHING)]
+    return [(str(one.index), percent(one.duty_cycle), _memory(one)) for one in mine]
+
+
+def value(samples: Iterable[GpuSample], pod: str) -> dict[str, dict[str, Any]]:
+    """Arena's `gpuMetrics` of a pod: percent and bytes by index, 0 where nothing was measured."""
+    return {
+        str(one.index): {
+            "gpuDutyCycle": layout.number(one.duty_cycle) or 0,
+            "usedGPUMemory": layout.number(one.memory_used) or 0,
+            "totalGPUMemory": layout.number(one.memory_total) or 0,
+        }
+        for one in of_pod(samples, pod)
+    }
+
+
+def _given(status: JobStatus, pod: Instance) -> str:
+    forecast = status.forecast
+    if forecast is None or forecast.guarantee != Guarantee.GPUS or pod.pending:
+        return layout.NOTHING
+    planned = {index: gpus for index, _node, gpus in forecast.workers}
+    known = pod.devices or (() if pod.worker is None else planned.get(pod.worker, ()))
+    return ",".join(map(str, known)) or layout.NOTHING
+
+
+def percent(share: float | None) -> str:
+    """A share as arena shows it; N/A where nobody knows it."""
+    return layout.NOTHING if share is None else f"{share:.1f}%"
+
+
+def _memory(one: GpuSample) -> str:
+    if one.memory_used is None or one.memory_total is None:
+        return layout.NOTHING
+    return f"{one.memory_used / _MIB:.1f}/{one.memory_total / _MIB:.1f}(MiB)"

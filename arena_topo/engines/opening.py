@@ -1,0 +1,241 @@
+"""What a request is about: the engine, or the cluster of a dump; the error of a missing job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from arena_topo.engines import Backend, Options, unheard
+from arena_topo.errors import AccessDenied, NotFound, UsageError
+
+if TYPE_CHECKING:
+    from arena_topo.engines.kubernetes.admin import Administration
+    from arena_topo.job import MPIJob
+    from arena_topo.topology import Cluster
+    from arena_topo.topology.fabricfile import FabricFile
+
+
+class UnknownJob(NotFound):
+    """The job that is asked about is not there; `near` is a hint at the one that may be meant."""
+
+    def __init__(self, name: str, namespace: str, *, near: str | None = None) -> None:
+        # Arena's Python SDK looks for the whole of this text, down to the name of the program.
+        super().__init__(
+            f"Not found training job {name} in namespace {namespace},"
+            "please use 'arena submit' to create it.",
+            hint=near or "arena-topo list shows the jobs that are there, with -A in all namespaces",
+        )
+        self.name = name
+
+
+@contextmanager
+def known(name: str, namespace: str) -> Iterator[None]:
+    """Say of a job that is not there that it is not, whatever the engine says: UnknownJob."""
+    try:
+        yield
+    except NotFound:
+        raise UnknownJob(name, namespace) from None
+
+
+def engine(
+    options: Options,
+    *,
+    image: str | None = None,
+    emulating: str = "--emulate",
+    tell: Callable[[str], None] = unheard,
+) -> Backend:
+    """Open the engine that the options ask for; `tell` hears of a local one that nobody asked for.
+
+    `emulating` is what asked for emulated machines. UsageError as of `open_backend`.
+    """
+    backend = open_backend(options, image=image)
+    if options.backend == "auto" and backend.name == "local":
+        why = emulating if options.emulate else "No Kubernetes cluster is configured"
+        tell(f"{why}: using this machine (--backend local).")
+    return backend
+
+
+def administration(backend: Backend) -> Administration:
+    """The cluster that jobs go to; UsageError where that is this machine."""
+    from arena_topo.engines.kubernetes import admin  # noqa: PLC0415 - only for administrators
+    from arena_topo.engines.kubernetes.engine import KubernetesBackend  # noqa: PLC0415 - heavy
+
+    if not isinstance(backend, KubernetesBackend):
+        raise UsageError(
+            "this is about a Kubernetes cluster, and none is configured",
+            why="the local engine needs nothing installed, and has no nodes but this machine",
+            hint="set KUBECONFIG, or name one with --kubeconfig and --context",
+        )
+    return admin.Administration(backend)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """What a job that is not created is planned on: a `cluster` of dumps, or an engine, or none."""
+
+    cluster: Cluster | None
+    backend: Backend | None
+    namespace: str
+
+
+def world(
+    job: MPIJob,
+    options: Options,
+    *,
+    state: Sequence[str] = (),
+    emulating: str = "--emulate",
+    tell: Callable[[str], None] = unheard,
+) -> World:
+    """The cluster of the dumps in these files, if any is given; else the engine, if there is one.
+
+    `emulating` as of `engine`. UsageError where an engine is asked for beside a dump.
+    """
+    for flag, said in (
+        ("--emulate", bool(options.emulate)),
+        (f"--backend {options.backend}", options.backend != "auto"),
+    ):
+        if state and said:
+            raise UsageError(
+                f"--state and {flag} exclude each other",
+                why="a dump is placed on as it is, and no engine is asked",
+                hint="leave one of them out",
+            )
+    cluster = read_state(state, options.fabric) if state else None
+    backend = None
+    # Objects can be made without a cluster; only placing needs one.
+    if cluster is None and not nowhere(options, job.image):
+        # Nothing runs, so that any image will do on machines that do not exist.
+        image = None if options.emulate else job.image
+        backend = engine(options, image=image, emulating=emulating, tell=tell)
+    namespace = options.namespace or (backend.default_namespace() if backend else "default")
+    return World(cluster=cluster, backend=backend, namespace=namespace)
+
+
+def network(file: str, state: Sequence[str] = ()) -> FabricFile | None:
+    """The network as a file describes it; None without one. `state` are the dumps read too."""
+    if not file:
+        return None
+    if file == "-" and "-" in state:
+        raise UsageError("--fabric and --state cannot both be standard input")
+    return read_fabric(file)
+
+
+LOCAL_IMAGE = "local"
+"""The image name that means "whatever is installed on this machine"."""
+
+
+def open_backend(options: Options, *, image: str | None = None) -> Backend:
+    """Open the engine asked for; `auto` is Kubernetes where it is configured, else local.
+
+    A job whose image is not `local` never runs locally by accident: UsageError with both ways out.
+    """
+    if options.backend not in {"auto", "kubernetes", "local"}:
+        raise UsageError(
+            f"unknown backend {options.backend!r}", hint="use auto, kubernetes or local"
+        )
+    if engine_of(options) == "kubernetes":
+        from arena_topo.engines.kubernetes import engine as kubernetes  # noqa: PLC0415  heavy
+
+        return kubernetes.open_backend(options)
+    if options.backend == "auto" and image not in {None, "", LOCAL_IMAGE}:
+        raise _outside_its_image(image, emulated=bool(options.emulate))
+    if options.fabric is not None:
+        raise UsageError(
+            "--fabric is not for the local engine",
+            why="its machines have no labels that could say where in a network they are",
+            hint="give --state FILE, or a cluster with --backend kubernetes",
+        )
+    from arena_topo.engines.local import engine as local  # noqa: PLC0415  heavy
+
+    return local.open_backend(options)
+
+
+def _outside_its_image(image: str | None, *, emulated: bool) -> UsageError:
+    """The error of a job that would run on this machine without its image, and nobody said so."""
+    if emulated:
+        return UsageError(
+            f"image {image} cannot run on this machine, and no cluster is meant by --emulate",
+            hint="run the command outside its image with --backend local, or plan it",
+        )
+    return UsageError(
+        f"no Kubernetes cluster is configured, and image {image} cannot run on this machine",
+        why="no --kubeconfig, KUBECONFIG, ~/.kube/config or in-cluster account was found",
+        hint="set KUBECONFIG, or run the command outside its image with --backend local; to try"
+        " it without a cluster or GPUs: --image local --emulate dgx-1-v100:2",
+    )
+
+
+def nowhere(options: Options, image: str) -> bool:
+    """Whether `auto` finds no engine that a job of this image could run on."""
+    return (
+        options.backend == "auto"
+        and not options.emulate
+        and image not in {"", LOCAL_IMAGE}
+        and engine_of(options) == "local"
+    )
+
+
+def engine_of(options: Options) -> str:
+    """Which engine is asked for, `kubernetes` or `local`; UsageError as of `kubeconfig`."""
+    if options.backend != "auto":
+        return options.backend
+    if options.emulate:
+        # Who asks for machines that do not exist does not mean those of a cluster.
+        return "local"
+    from arena_topo.engines.kubernetes import kubeconfig  # noqa: PLC0415  only for `auto`
+
+    if options.kubeconfig or options.context or kubeconfig.configured(options):
+        return "kubernetes"
+    return "local"
+
+
+def read_state(paths: Sequence[str], fabric: FabricFile | None = None) -> Cluster:
+    """The cluster that dumps of `kubectl get ... -o json` describe; `-` is standard input.
+
+    `fabric` says what joins the nodes, where it is given, whatever their labels say. UsageError if
+    there is no node in them.
+    """
+    from arena_topo.clusters import dump, observed  # noqa: PLC0415  YAML, only for dumps
+
+    source = ", ".join(paths)
+    found = observed.cluster(dump.read(paths), source=source, file=fabric)
+    if not found.nodes:
+        raise UsageError(
+            f"{source}: the dump holds no nodes",
+            why="; ".join(found.notes[:3]) or None,
+            hint="make one with: kubectl get nodes,pods,mpijobs -A -o json > state.json",
+        )
+    return found
+
+
+def read_fabric(path: str) -> FabricFile:
+    """The network that a file describes; `-` is standard input.
+
+    UsageError names the file and the place in it that makes no sense.
+    """
+    from arena_topo.clusters import dump  # noqa: PLC0415  YAML, only for files
+    from arena_topo.topology import fabricfile  # noqa: PLC0415  only for files
+
+    data, name = dump.document(path)
+    return fabricfile.read(data, where=name)
+
+
+FORBIDDEN = 403
+
+
+@contextmanager
+def privileged(what: str) -> Iterator[None]:
+    """Say in arena's words that the caller has no right to do this."""
+    try:
+        yield
+    except AccessDenied as error:
+        if error.status != FORBIDDEN:
+            raise
+        raise AccessDenied(
+            f"the user has no privileges to {what}",
+            status=error.status,
+            why=error.why or error.message,
+            hint=error.hint,
+        ) from error

@@ -1,0 +1,411 @@
+"""Waiting for jobs: what one can wait for, and when that is reached, or out of reach for good."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Literal
+
+from arena_topo.engines import Backend, JobStatus, Phase
+from arena_topo.engines.looking import Clock, looks
+from arena_topo.engines.opening import UnknownJob
+from arena_topo.errors import AccessDenied, ArenaError, JobDeleted, JobFailed, NotFound, TimedOut
+
+_FEW = 3
+"""So many jobs are asked for one by one; more are read with one list of their namespace."""
+
+
+class Goal(StrEnum):
+    """What can be waited for."""
+
+    FINISHED = "finished"
+    """The job is over, well or badly."""
+    SUCCEEDED = "succeeded"
+    RUNNING = "running"
+    """The job runs with all its workers, or has succeeded already."""
+    PLACED = "placed"
+    """All workers have their nodes, or their placement is recorded."""
+    DELETED = "deleted"
+
+
+class Standing(StrEnum):
+    """How far a job is from a goal."""
+
+    REACHED = "reached"
+    OPEN = "open"
+    LOST = "lost"
+    """It can never be reached any more."""
+
+
+class Start(StrEnum):
+    """Who starts a job that waits and holds nothing."""
+
+    QUEUE = "its queue decides when it starts"
+    ITSELF = "it starts by itself once it can"
+    CONTROLLER = "the controller starts it once it fits"
+    RESUME = "resume starts it when it fits"
+    """Nobody does before a person says so."""
+    ANEW = "it cannot start before it is submitted anew"
+    """It was taken back for its image, and nobody tries again by himself."""
+
+
+def start_of(status: JobStatus, backend: Backend) -> Start | None:
+    """Who starts a job that holds nothing; None for one that is on its way or over."""
+    if status.phase is Phase.SUSPENDED:
+        return Start.RESUME
+    forecast = status.forecast if status.phase in {Phase.PENDING, Phase.QUEUING} else None
+    if forecast is None or forecast.state not in {"waiting", "held"}:
+        return None
+    if status.phase is Phase.QUEUING:
+        return Start.QUEUE
+    if backend.starts_waiting or backend.queue is None:
+        return Start.ITSELF
+    if forecast.state == "waiting" and backend.queue.watched():
+        return Start.CONTROLLER
+    from arena_topo.engines.kubernetes.symptoms import missing_image  # noqa: PLC0415  only for who waits
+
+    return Start.ANEW if missing_image(forecast.reason or "") else Start.RESUME
+
+
+def starting(start: Start, names: Sequence[str], namespace: str) -> str:
+    """Who starts these jobs, in a phrase with the command for it, if there is one."""
+    if start is Start.ANEW:
+        delete = command("delete", *names, namespace=namespace)
+        again = f"submit {'it' if len(names) == 1 else 'them'} with the right --image"
+        return f"{delete}, and {again} or --image-pull-secret; resume does not change them"
+    if start is not Start.RESUME:
+        return str(start)
+    them = "it when it fits" if len(names) == 1 else "them when they fit"
+    return f"{command('resume', *names, namespace=namespace)} starts {them}"
+
+
+def command(verb: str, *names: str, namespace: str) -> str:
+    """What a person types about some jobs."""
+    return f"arena-topo {verb} {' '.join(names)} -n {namespace}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How waiting for one job ended; `status` is None for a job that is not there any more.
+
+    One that was still on its way when waiting ended is OPEN, with its status at the last look.
+    """
+
+    name: str
+    standing: Standing
+    status: JobStatus | None
+
+
+def failure(one: Ending, goal: Goal, namespace: str) -> ArenaError | None:
+    """What is wrong with how waiting for a job ended; None if nothing is.
+
+    JobFailed carries the launcher's exit code where the job was waited for until it is over.
+    """
+    status = one.status
+    if one.standing is Standing.OPEN:
+        return None
+    if status is None:
+        if one.standing is Standing.REACHED:
+            return None
+        return JobDeleted(f"the job {one.name} was deleted while it was waited for")
+    if status.phase is Phase.FAILED and goal is not Goal.DELETED:
+        if one.standing is Standing.REACHED and goal is not Goal.FINISHED:
+            return None
+        code = (status.exit_code or 1) if goal is Goal.FINISHED else 1
+        return JobFailed(
+            f"the job {one.name} failed",
+            exit_code=code,
+            hint=command("logs", one.name, namespace=namespace),
+        )
+    return None
+
+
+def standing(goal: Goal, status: JobStatus | None) -> Standing:
+    """How far a job is from a goal; `status` is None for one that is not there any more.
+
+    A suspended job can be resumed, so it loses no goal. One that failed may have run before that,
+    but that is not what anybody waits for: it will never run again.
+    """
+    if status is None:
+        return Standing.REACHED if goal is Goal.DELETED else Standing.LOST
+    if _has(goal, status):
+        return Standing.REACHED
+    lost = status.phase.over and goal is not Goal.DELETED
+    return Standing.LOST if lost else Standing.OPEN
+
+
+def _has(goal: Goal, status: JobStatus) -> bool:
+    match goal:
+        case Goal.FINISHED:
+            return status.phase.over
+        case Goal.SUCCEEDED:
+            return status.phase is Phase.SUCCEEDED
+        case Goal.RUNNING:
+            whole = not any(one.pending for one in status.instances)
+            return status.phase is Phase.SUCCEEDED or (status.phase is Phase.RUNNING and whole)
+        case Goal.PLACED:
+            return status.phase is Phase.SUCCEEDED or _placed(status)
+        case Goal.DELETED:
+            return False
+
+
+def _placed(status: JobStatus) -> bool:
+    if status.forecast is not None:
+        return status.forecast.state == "placed"
+    workers = [one for one in status.instances if one.worker is not None]
+    return bool(workers) and all(one.node for one in workers)
+
+
+def wait(
+    backend: Backend,
+    name: str,
+    namespace: str,
+    *,
+    timeout: float | None = None,
+    tell: Callable[[JobStatus], None] = lambda _: None,
+    seen: Callable[[JobStatus], None] = lambda _: None,
+    each: Callable[[], None] = lambda: None,
+    clock: Clock = time.monotonic,
+) -> JobStatus:
+    """Wait until a job is over; `tell` hears of every change of phase or reason, `seen` of all.
+
+    `each` is done at every look; an error of it ends nothing. NotFound if the job is not there, or
+    is deleted meanwhile. TimedOut after `timeout` seconds; the job goes on. A server that does not
+    answer for a while does not end the waiting.
+    """
+    (end,) = wait_all(
+        backend,
+        [name],
+        namespace,
+        goal=Goal.FINISHED,
+        timeout=timeout,
+        tell=tell,
+        seen=seen,
+        each=each,
+        clock=clock,
+    )
+    if end.status is None:
+        raise UnknownJob(name, namespace)
+    return end.status
+
+
+def wait_all(
+    backend: Backend,
+    names: Sequence[str],
+    namespace: str,
+    *,
+    goal: Goal,
+    timeout: float | None = None,
+    tell: Callable[[JobStatus], None] = lambda _: None,
+    ended: Callable[[Ending], None] = lambda _: None,
+    waits: Callable[[JobStatus, Start | None], None] = lambda _status, _start: None,
+    seen: Callable[[JobStatus], None] = lambda _: None,
+    blind: Callable[[str | None], None] = lambda _: None,
+    each: Callable[[], None] = lambda: None,
+    stop: threading.Event | None = None,
+    clock: Clock = time.monotonic,
+) -> tuple[Ending, ...]:
+    """Wait until jobs of a namespace have reached a goal, or one has lost it; how each ended.
+
+    Those are OPEN that were still on their way when another lost the goal for them all, or when
+    somebody said `stop`; there is one look at least. A name given twice counts once. `tell` hears
+    of every change of phase or reason, `ended` of each job that is done with, `seen` of each look,
+    `waits` of who starts a job that holds nothing, or that it does no more. UnknownJob if one is
+    not there to begin with, unless it is to be deleted. TimedOut after `timeout` seconds names
+    those that are left, where they stand, and what to do about them. A server that does not answer
+    for a while does not end the waiting: `blind` hears at each look why nothing is seen, and None
+    once something is again.
+    """
+    watch = _Watch(
+        names=tuple(dict.fromkeys(names)),
+        goal=goal,
+        tell=tell,
+        ended=ended,
+        waits=waits,
+        seen=seen,
+    )
+    end = None if timeout is None else clock() + timeout
+
+    def unseen(why: str | None) -> None:
+        in_time()
+        # The time of all requests together ends just before this does; that is no news.
+        if end is None or end - clock() > backend.look_every:
+            blind(why)
+
+    def in_time() -> None:
+        if end is not None and clock() >= end:
+            raise watch.late(timeout or 0.0, namespace) from None
+
+    with suppress(_Stopped):
+        for _ in looks(
+            lambda: watch.look(backend, namespace),
+            every=backend.look_every,
+            blind=unseen,
+            clock=clock,
+            end=end,
+            pause=time.sleep if stop is None else lambda seconds: _pause(stop, seconds),
+        ):
+            with suppress(ArenaError):
+                each()
+            if watch.settled:
+                break
+            in_time()
+    return tuple(map(watch.ending, watch.names))
+
+
+class _Stopped(Exception):
+    """Somebody said that it is enough."""
+
+
+def _pause(stop: threading.Event, seconds: float) -> None:
+    if stop.wait(seconds):
+        raise _Stopped
+
+
+@dataclass(slots=True, kw_only=True)
+class _Watch:
+    """What is known by now of the jobs that are waited for."""
+
+    names: tuple[str, ...]
+    goal: Goal
+    tell: Callable[[JobStatus], None]
+    ended: Callable[[Ending], None]
+    waits: Callable[[JobStatus, Start | None], None]
+    seen: Callable[[JobStatus], None]
+    known: dict[str, JobStatus] = field(default_factory=dict)
+    starts: dict[str, Start] = field(default_factory=dict)
+    ends: dict[str, Ending] = field(default_factory=dict)
+    lists: bool = True
+    """Whether the jobs of the namespace may be listed."""
+
+    @property
+    def left(self) -> tuple[str, ...]:
+        """The jobs that have neither reached the goal nor lost it."""
+        return tuple(name for name in self.names if name not in self.ends)
+
+    @property
+    def settled(self) -> bool:
+        """Whether there is nothing left to wait for."""
+        return not self.left or any(one.standing is Standing.LOST for one in self.ends.values())
+
+    def ending(self, name: str) -> Ending:
+        """How waiting for a job ended, or where it stood."""
+        still = Ending(name=name, standing=Standing.OPEN, status=self.known.get(name))
+        return self.ends.get(name, still)
+
+    def look(self, backend: Backend, namespace: str) -> None:
+        """Look at every job that is left."""
+        left = self.left
+        listed: Mapping[str, JobStatus] | None = None
+        if len(left) > _FEW and self.lists:
+            try:
+                listed = {one.name: one for one in backend.jobs(namespace)}
+            except AccessDenied:
+                # Who may not list may still look at each of them.
+                self.lists = False
+        for name in left:
+            self._see(backend, name, _status(backend, name, namespace, listed), namespace)
+
+    def _see(self, backend: Backend, name: str, found: JobStatus | None, namespace: str) -> None:
+        before = self.known.get(name)
+        if before is None and found is None and self.goal is not Goal.DELETED:
+            raise UnknownJob(name, namespace)
+        if before is not None and found is not None and before.uid != found.uid:
+            # Another job has the name by now; the one that was waited for is gone.
+            found = None
+        if found is not None:
+            self.known[name] = found
+            self.seen(found)
+            if before is None or (before.phase, before.reason) != (found.phase, found.reason):
+                self.tell(found)
+            if before is None or _held_by(before) != _held_by(found):
+                self._learn(backend, found)
+        now = standing(self.goal, found)
+        if now is not Standing.OPEN:
+            self.ends[name] = Ending(name=name, standing=now, status=found)
+            self.ended(self.ends[name])
+
+    def _learn(self, backend: Backend, found: JobStatus) -> None:
+        """Find out who starts a job, while there is time to ask."""
+        start = None
+        with suppress(ArenaError):
+            start = start_of(found, backend) if self.goal is not Goal.DELETED else None
+        if start is not None:
+            self.starts[found.name] = start
+            self.waits(found, start)
+        elif self.starts.pop(found.name, None) is not None:
+            self.waits(found, None)
+
+    def late(self, timeout: float, namespace: str) -> TimedOut:
+        """That there is no more time, where the jobs stand that are left, and what to do."""
+        left, spent = self.left, f"{round(timeout, 1):g}"
+        some = [self.known[name] for name in left if name in self.known]
+        hint = self._next(left, namespace)
+        if len(self.names) == 1:
+            last = some[0] if some else None
+            is_ = f"still {last.phase}" if last else "out of sight"
+            return TimedOut(
+                f"job {left[0]} is {is_} after {spent} s",
+                why=last.reason if last else None,
+                hint=hint,
+            )
+        stand = {one.name: f"{one.phase}{f' ({one.reason})' if one.reason else ''}" for one in some}
+        return TimedOut(
+            f"{len(left)} of {len(self.names)} jobs are not {self.goal} after {spent} s",
+            why="; ".join(f"{name} is {stand.get(name, 'out of sight')}" for name in left),
+            hint=hint,
+        )
+
+    def _next(self, left: Sequence[str], namespace: str) -> str:
+        """What becomes of the jobs that are left, and what to do about them."""
+        groups: dict[_Lot, list[str]] = {}
+        for name in left:
+            groups.setdefault(self._lot(name), []).append(name)
+        phrases = {lot: _phrase(lot, names, namespace) for lot, names in groups.items()}
+        if len(phrases) == 1:
+            return next(iter(phrases.values()))
+        return "; ".join(f"{', '.join(groups[lot])}: {said}" for lot, said in phrases.items())
+
+    def _lot(self, name: str) -> _Lot:
+        if name not in self.known:
+            return "unseen"
+        return "stays" if self.goal is Goal.DELETED else self.starts.get(name, "goes on")
+
+
+def _held_by(status: JobStatus) -> tuple[Phase, str | None]:
+    """What decides who starts a job."""
+    return status.phase, None if status.forecast is None else status.forecast.state
+
+
+_Lot = Start | Literal["unseen", "stays", "goes on"]
+"""What becomes of a job that nobody waits for any more."""
+
+
+def _phrase(lot: _Lot, names: Sequence[str], namespace: str) -> str:
+    one = len(names) == 1
+    look = command("get", names[0], namespace=namespace)
+    if lot == "unseen":
+        return f"see whether {'it is' if one else 'they are'} there: {look}"
+    if lot == "stays":
+        them = "it" if one else "them"
+        return f"delete {them} if nobody has: {command('delete', *names, namespace=namespace)}"
+    if lot == "goes on":
+        return f"{'it goes' if one else 'they go'} on: {look}"
+    said = starting(lot, names, namespace)
+    return said if lot in {Start.RESUME, Start.ANEW} else f"{said}: {look}"
+
+
+def _status(
+    backend: Backend, name: str, namespace: str, listed: Mapping[str, JobStatus] | None
+) -> JobStatus | None:
+    """A job as it is now; None if there is none."""
+    if listed is not None:
+        return listed.get(name)
+    try:
+        return backend.job(name, namespace)
+    except NotFound:
+        return None

@@ -1,0 +1,1 @@
+"""What bandwidth NCCL reaches on GPUs of a machine and between machines."""

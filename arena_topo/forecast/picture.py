@@ -1,0 +1,80 @@
+"""A forecast as a picture: bandwidth over message size with its range, and what was measured."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from arena_topo.bandwidth import Estimate
+from arena_topo.drawing.sheet import HEAD, SMALL, Layer, Sheet
+from arena_topo.forecast.forecasting import SIZES, Against, Forecast
+from arena_topo.forecast.view import size_of
+from arena_topo.manifests import estimates
+from arena_topo.topology import members
+
+_WIDE, _HIGH = 620.0, 260.0
+"""Pixels of the plot."""
+
+_STEPS = 4
+"""Lines across the plot."""
+
+_ROOM = 46.0
+"""Pixels for the numbers left of it."""
+
+
+def forecast(found: Forecast, beside: Against | None) -> str:
+    """Draw a forecast as SVG; a single GPU has no curve."""
+    sheet = Sheet()
+    gpus = ",".join(map(str, members(found.gpus)))
+    where = f" of each of {found.nodes} nodes" if found.nodes > 1 else ""
+    sheet.text((0, HEAD), found.machine.name, "head", room=_ROOM + _WIDE, size=HEAD)
+    sheet.text((0, 40), f"GPUs {gpus}{where}", room=_ROOM + _WIDE)
+    one = found.estimate
+    if one is None:
+        said = "A single GPU has no bandwidth."
+        sheet.text((0, 62), said, "dim")
+        return sheet.finish(f"Forecast of {found.machine.name}", said)
+    said = f"{estimates.text(one)}; {one.regime}, limited by {one.limited_by}"
+    sheet.text((0, 62), said, "dim", room=_ROOM + _WIDE)
+    _plot(sheet, one, beside)
+    return sheet.finish(f"Forecast of {found.machine.name}", said)
+
+
+def _plot(sheet: Sheet, one: Estimate, beside: Against | None) -> None:
+    top = 96.0
+    measured = [(point.size, point.measured) for point in beside.points] if beside else []
+    most = max([one.high, *(rate for _, rate in measured)])
+    first, last = SIZES[0], max([SIZES[-1], *(size for size, _ in measured)])
+
+    def place(size: int, rate: float) -> tuple[float, float]:
+        along = math.log2(size / first) / math.log2(last / first)
+        return _ROOM + _WIDE * along, top + _HIGH * (1 - rate / most)
+
+    def curve(rates: Sequence[tuple[int, float]], look: str, thick: float) -> None:
+        sheet.line([place(*rate) for rate in rates], look, thick=thick, layer=Layer.RING)
+
+    sheet.box((_ROOM, top), (_WIDE, _HIGH), "frame", round_=0)
+    for step in range(_STEPS + 1):
+        rate = most * step / _STEPS
+        at = place(first, rate)[1]
+        sheet.line([(_ROOM, at), (_ROOM + _WIDE, at)], "faint", thick=1)
+        sheet.text((_ROOM - 6, at + 4), f"{rate:.3g}", "small dim end", size=SMALL)
+    powers = [size for size in SIZES if size & (size - 1) == 0]
+    for size in powers[::3]:
+        along = place(size, 0.0)[0]
+        sheet.text((along, top + _HIGH + 18), size_of(size), "small dim middle", size=SMALL)
+    sheet.text((_ROOM + _WIDE, top + _HIGH + 36), "bytes", "small dim end", size=SMALL)
+    sheet.text((0, top - 14), "GB/s", "small dim", size=SMALL)
+    reached = [(size, one.at(size)) for size in powers]
+    curve([(size, low) for size, (_, low, _) in reached], "link pcie", 1.5)
+    curve([(size, high) for size, (_, _, high) in reached], "link pcie", 1.5)
+    curve([(size, point) for size, (point, _, _) in reached], "ring0", 3)
+    names = [("ring0", "forecast"), ("link pcie", "its range")]
+    if measured:
+        curve(measured, "ring1", 3)
+        names.append(("ring1", "measured"))
+    along = _ROOM
+    for look, name in names:
+        sheet.line([(along, top + _HIGH + 32), (along + 24, top + _HIGH + 32)], look, thick=3)
+        sheet.text((along + 30, top + _HIGH + 36), name, "small", size=SMALL)
+        along += 130

@@ -1,0 +1,1 @@
+"""How a gang starts: planned, recorded, resumed in its turn, or taken back whole."""

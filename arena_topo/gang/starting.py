@@ -1,0 +1,652 @@
+"""The protocol by which a gang gets its GPUs, and by which two gangs never get the same.
+
+    record    write the placement on the job, which is suspended
+    look      list all jobs at exactly the revision of that write, pods after it
+    yield     whatever conflicts there is older: solve again, record again, look again
+    resume    one patch that tests the record, and starts what it says
+
+Where GPUs are only counted, two records that name the same ones do not conflict as long as there
+are enough: the later author keeps its place, and resumes its job without the names.
+
+Of two conflicting records the later author always sees the earlier one and the earlier never the
+later one, so exactly one of them yields, without a clock or a lock. Whoever stops between two of
+these requests leaves a suspended job that others may take over.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from arena_topo.clusters import quota
+from arena_topo.engines.queue import Queue, QueuedJob, Snapshot, queued, written
+from arena_topo.errors import AccessDenied, AlreadyExists, ArenaError, ClusterError, JobDeleted
+from arena_topo.gang import fairness
+from arena_topo.gang.planning import check_bandwidth
+from arena_topo.job import MPIJob
+from arena_topo.manifests import (
+    QUOTA,
+    STATE,
+    Binding,
+    Forecast,
+    Guarantee,
+    Manifest,
+    Mechanisms,
+    Plan,
+    patches,
+    pinning,
+)
+from arena_topo.manifests.annotations import job_of, requested
+from arena_topo.manifests.binding import bind, double_booked, leaves_choice, taint_effects
+from arena_topo.manifests.claims import claims_of
+from arena_topo.manifests.forecast import forecast_of
+from arena_topo.solver import Placement, Proof, Unplaceable, Verdict
+from arena_topo.topology import Cluster, GPUSet, Node, NodeName, gpu_set
+
+Place = Callable[[MPIJob, Cluster], Placement]
+"""Places a job on a cluster; Unplaceable says why it cannot."""
+
+_ROUNDS = 100
+"""How often a starter yields before it gives up: every round, somebody else got GPUs."""
+
+GONE, INVALID = 410, 422
+"""The HTTP codes for a revision that the server has forgotten, and for what breaks a rule."""
+
+_PAUSE = 0.05
+"""Seconds, at most, that a starter that yielded waits the first time before it looks again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What a starter found for a job: a placement with its binding, or why there is none."""
+
+    cluster: Cluster
+    placement: Placement | None = None
+    binding: Binding | None = None
+    refused: str | None = None
+    nearest: str | None = None
+
+    @property
+    def forecast(self) -> Forecast:
+        """What is to be recorded of it."""
+        if self.placement is None or self.binding is None:
+            emulated = self.cluster.emulated
+            return Forecast(state="waiting", reason=self.refused, emulated=emulated)
+        return forecast_of(self.placement, self.cluster, self.binding)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How a start ended: the job as it is stored, and what was decided last.
+
+    `resumed`: it runs, by this starter's hand or another's. Otherwise it waits, and
+    `decision.refused` says why.
+    """
+
+    stored: Manifest
+    decision: Decision
+    resumed: bool
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Starter:
+    """Whoever starts gangs: `submit`, `resume` or the controller, on one queue.
+
+    `place` and `fit` are the solver, for the job that is started and for those that wait with it.
+    `mechanisms` is asked once for each namespace.
+    """
+
+    queue: Queue
+    place: Place
+    fit: fairness.Fit
+    pause: Callable[[float], None] = time.sleep
+    _known: dict[str, Mechanisms] = field(default_factory=dict)
+
+    def mechanisms(self, namespace: str) -> Mechanisms:
+        """What makes placements hold in a namespace."""
+        if namespace not in self._known:
+            self._known[namespace] = self.queue.mechanisms(namespace)
+        return self._known[namespace]
+
+    def gateless(self, namespace: str) -> Starter:
+        """The same starter where workers cannot have a gate, so that templates alone hold."""
+        found = self.mechanisms(namespace)
+        known = replace(found, admission=False, patches=False, claims=False)
+        return replace(self, _known={**self._known, namespace: known})
+
+    def _stamp(self) -> str:
+        """When a record is written, by the server's clock, which knows whole seconds.
+
+        The fraction is drawn by lot: a record that was withdrawn and written again within a second
+        must not pass for the first, which its author has looked at.
+        """
+        return written(math.floor(self.queue.now()) + random.random())  # noqa: S311  no secret
+
+    def decide(self, job: MPIJob, mine: QueuedJob, snapshot: Snapshot) -> Decision:
+        """The best placement of a job that leaves an older waiting gang what is kept for it.
+
+        Unplaceable (NEVER) if no end of other jobs can ever make room for it.
+        """
+        whole = snapshot.cluster(without={mine.key})
+        if not snapshot.everything:
+            return Decision(cluster=whole, refused=UNSEEN)
+        blocked = partial(self._blocked, snapshot)
+        held = fairness.reservation(mine, snapshot, self.fit, blocked=blocked)
+        cluster = fairness.kept_from(mine, whole, held, now=snapshot.now)
+        try:
+            return self._bound(job, mine, cluster)
+        except Unplaceable as refused:
+            if held is not None and self._ahead_matters(job, whole, cluster):
+                return Decision(
+                    cluster=whole,
+                    refused=f"{held.head.namespace}/{held.head.name} waits longer, and the GPUs"
+                    " that would fit are kept for it",
+                )
+            if refused.verdict is not Verdict.NOT_NOW:
+                raise
+            return Decision(cluster=whole, refused=refused.reason, nearest=refused.nearest)
+
+    def _blocked(self, snapshot: Snapshot, head: QueuedJob) -> bool:
+        """Whether something else than GPUs keeps a waiting gang from starting."""
+        if fairness.short_of_quota(self.queue, head):
+            return True
+        job = job_of(head.manifest)
+        if not job.min_bandwidth:
+            return False
+        try:
+            return self._bound(job, head, snapshot.emptied()).placement is None
+        except ArenaError:
+            return True
+
+    def _bound(self, job: MPIJob, mine: QueuedJob, cluster: Cluster) -> Decision:
+        """The best placement that something holds; Unplaceable if there is none.
+
+        Where the kubelet would have to pick GPUs on a node whose GPUs we hand out ourselves, the
+        job goes elsewhere.
+        """
+        first: ArenaError | None = None
+        for _ in range(len(cluster.nodes) + 1):
+            try:
+                placement = self.place(job, cluster)
+            except Unplaceable:
+                if first is None:
+                    raise
+                why = f": {first.why}" if first.why else ""
+                return Decision(cluster=cluster, refused=first.message + why, nearest=first.hint)
+            try:
+                binding = bind(
+                    job,
+                    placement,
+                    cluster,
+                    self.queue.api_version(),
+                    self.mechanisms(mine.namespace),
+                    gated=mine.suspender is not None,
+                )
+            except ArenaError as unheld:
+                first = first or unheld
+                chosen = set(placement.nodes)
+                ours = [
+                    node.name
+                    for node in cluster.nodes
+                    if node.name in chosen and double_booked(node)
+                ]
+                if not ours:
+                    raise
+                cluster = _emptied_of(cluster, ours)
+            else:
+                check_bandwidth(job, placement, cluster, binding)
+                return Decision(cluster=cluster, placement=placement, binding=binding)
+        raise AssertionError("every round takes a node away")
+
+    def _ahead_matters(self, job: MPIJob, whole: Cluster, left: Cluster) -> bool:
+        return whole is not left and self.fit(job, whole) is not None
+
+    def admit(self, plan: Plan, decision: Decision) -> Manifest:
+        """Create a job as it was decided: suspended, with its placement recorded or waiting."""
+        at = self._stamp() if decision.placement is not None else None
+        form = patches.suspended(
+            pinning.unplaced(plan.objects[0]),
+            decision.forecast,
+            at=at,
+            request=requested(plan.job),
+            incomplete=any(map(_matters, plan.objects[1:])),
+        )
+        return self.queue.create(plan, form)
+
+    def start(self, job: MPIJob, stored: Manifest, decision: Decision | None) -> Outcome:
+        """Bring a job that is suspended to run, or leave it waiting with the reason.
+
+        `decision` is what the record on it says, None for a job that was not created just now:
+        then it is solved again, and waits as long as pods of its last run are there. An operator
+        that sees it resumed before it has seen it suspended would keep them where they are.
+        """
+        if decision is None and self.haunted(stored):
+            return self.haunting(stored)
+        if decision is None or decision.placement is None:
+            found = self._renewed(job, stored, None)
+            if found is None:
+                return self.elsewhere(stored, decision)
+            stored, decision = found
+        for attempt in range(_ROUNDS):
+            if decision.placement is None:
+                return Outcome(stored=stored, decision=decision, resumed=False)
+            snapshot = self._looked(stored)
+            known = self._as_known(job, stored, decision, snapshot)
+            if known is not None:
+                done = self._resumed(stored, known, told=decision)
+                if done is not None:
+                    return done
+                again = self._again(stored)
+                if again is None or self._anothers(again, stored):
+                    return self.elsewhere(stored, decision)
+                stored = again
+            found = self._renewed(job, stored, snapshot)
+            if found is None:
+                return self.elsewhere(stored, decision)
+            stored, decision = found
+            # Those who yielded together would only meet again.
+            self.pause(random.uniform(0, _PAUSE * min(attempt + 1, 10)))  # noqa: S311  no secret
+        raise ClusterError(
+            f"the GPUs for {job.name} were taken {_ROUNDS} times in a row",
+            why="others submit faster than this program can look",
+            hint=f"it waits, suspended: arena-topo resume {job.name}",
+        )
+
+    @staticmethod
+    def haunting(stored: Manifest) -> Outcome:
+        """A job that waits for the end of its own pods."""
+        nothing = Decision(cluster=Cluster(nodes=()), refused=HAUNTED)
+        return Outcome(stored=stored, decision=nothing, resumed=False)
+
+    def haunted(self, stored: Manifest) -> bool:
+        """Whether pods of a job's last run are there; False where they may not be listed."""
+        try:
+            return any(not over(pod) for pod in self.queue.pods(stored))
+        except AccessDenied:
+            return False
+
+    def _looked(self, stored: Manifest) -> Snapshot | None:
+        """All jobs as of the write of a record; None if the server has forgotten that revision.
+
+        Servers keep revisions for minutes: whoever slept so long records again. None too if the
+        jobs of others cannot be listed any more: who does not see them must not start anything.
+        """
+        try:
+            seen = self.queue.read_at(stored)
+        except ClusterError as error:
+            if error.status == GONE:
+                return None
+            raise
+        return seen if seen.everything else None
+
+    def _as_known(
+        self, job: MPIJob, stored: Manifest, decision: Decision, snapshot: Snapshot | None
+    ) -> Decision | None:
+        """A decision that conflicts with no older record, without what these have made untrue.
+
+        None if it conflicts. Others that use GPUs of its nodes, nobody says which, leave it enough
+        of them; but it can neither name its own any more nor count on as much bandwidth.
+        """
+        if snapshot is None:
+            return None
+        cluster = snapshot.cluster(without={_key(stored)})
+        mine = queued(stored, {})
+        if mine is None or not _fits(job, decision, cluster):
+            return None
+        if not _outdated(decision, cluster):
+            return decision
+        assert decision.placement is not None
+        names = decision.placement.nodes
+        there = replace(cluster, nodes=tuple(one for one in cluster.nodes if one.name in names))
+        try:
+            found = self._bound(job, mine, there)
+        except ArenaError:
+            return None
+        if found.placement is None or _seats(found.placement) != _seats(decision.placement):
+            return None
+        # Nobody has asked whether another node would be better by now.
+        bound = max(decision.placement.proof.bound, found.placement.proof.bound)
+        proof = Proof(optimal=False, bound=bound)
+        found = replace(found, cluster=cluster, placement=replace(found.placement, proof=proof))
+        return found if _fits(job, found, cluster) else None
+
+    def _renewed(
+        self, job: MPIJob, stored: Manifest, snapshot: Snapshot | None
+    ) -> tuple[Manifest, Decision] | None:
+        """Solve again and record what comes out; None if the job is no longer ours to start."""
+        for _ in range(_ROUNDS):
+            view = snapshot or self.queue.read()
+            mine = queued(stored, {})
+            if mine is None or not mine.suspended or mine.state == "held":
+                return None
+            mine = view.job(*mine.key) or mine
+            decision = self.decide(job, mine, view)
+            if decision.placement is None:
+                patch = patches.waiting(stored, pinning.unplaced(stored), decision.refused)
+            else:
+                at = self._stamp()
+                patch = patches.recording(stored, decision.forecast, at=at)
+            changed = self.queue.change(stored, patch)
+            if changed is not None:
+                return changed, decision
+            again = self._again(stored)
+            if again is None or self._anothers(again, stored):
+                return None
+            stored, snapshot = again, None
+        return None
+
+    def _anothers(self, found: Manifest, ours: Manifest) -> bool:
+        """Whether another starter has just recorded a placement on the same job.
+
+        Then it is theirs to finish: two who take turns at one job would never be done.
+        """
+        mine, before = queued(found, {}), queued(ours, {})
+        return (
+            mine is not None
+            and before is not None
+            and mine.state == "placed"
+            and mine.recorded != before.recorded
+            and not fairness.abandoned(mine, self.queue.now())
+        )
+
+    def _again(self, stored: Manifest) -> Manifest | None:
+        """The job as it is now; None if it is gone or another one has its name."""
+        meta = stored["metadata"]
+        found = self.queue.get(meta["namespace"], meta["name"])
+        return found if found is not None and found["metadata"]["uid"] == meta["uid"] else None
+
+    def _resumed(self, stored: Manifest, decision: Decision, *, told: Decision) -> Outcome | None:
+        """Resume a job by its record; None if the record was not its own any more.
+
+        The record says what was `told` before the decision.
+        """
+        placement, binding = decision.placement, decision.binding
+        assert placement is not None
+        assert binding is not None
+        placed = pinned(stored, placement, binding, decision.cluster)
+        meta = stored["metadata"]
+        claims = claims_of(placed, placement, binding, decision.cluster)
+        held = self.queue.claims(stored) if claims else ()
+        quotas = self.queue.quotas(meta["namespace"])
+        short = quota.shortfall(placed, quotas, claims=claims, held=held)
+        blocked_by = QUOTA if short is not None else None
+        if short is None and claims:
+            try:
+                self.queue.renew(stored, claims)
+            except (ClusterError, AlreadyExists) as error:
+                short = f"{error.message}{f': {error.why}' if error.why else ''}"
+                blocked_by = quota.blocker(short)
+        if short is None:
+            try:
+                anew = None if decision is told else decision.forecast
+                changed = self.queue.change(stored, patches.resuming(stored, placed, anew))
+            except ClusterError as error:
+                if error.status != INVALID:
+                    raise
+                # A policy or a rule is against this very job, and would be the next time.
+                short = error.message
+            else:
+                done = Outcome(stored=changed or stored, decision=decision, resumed=True)
+                return None if changed is None else done
+        bare = pinning.unplaced(stored)
+        patch = patches.waiting(stored, bare, short, blocked_by=blocked_by)
+        back = self.queue.change(stored, patch)
+        refused = replace(decision, placement=None, binding=None, refused=short)
+        return None if back is None else Outcome(stored=back, decision=refused, resumed=False)
+
+    def unguarded(
+        self, job: MPIJob, mine: QueuedJob, build: Callable[[Decision], Plan]
+    ) -> tuple[Plan, Outcome]:
+        """Create a gang where no operator suspends jobs: it runs before others can be looked at.
+
+        The best that can be had there: whoever comes later takes the gang away and tries again.
+        """
+        for attempt in range(_ROUNDS):
+            view = self.queue.read()
+            decision = self.decide(job, mine, view)
+            plan = build(decision)
+            stored = self.queue.create(plan, plan.objects[0])
+            if decision.placement is None or not view.everything:
+                return plan, Outcome(stored=stored, decision=decision, resumed=True)
+            with left_behind(job.name, mine.namespace):
+                seen = self._looked(stored)
+            # Its own pods may be there by now.
+            if seen is not None and _fits(
+                job, decision, seen.cluster(without={_key(stored)}, pods=False)
+            ):
+                return plan, Outcome(stored=stored, decision=decision, resumed=True)
+            self.queue.remove(stored)
+            left = self._again(stored)
+            if left is not None and "deletionTimestamp" not in left["metadata"]:
+                raise ClusterError(
+                    f"{job.name} runs on GPUs that another gang has, and could not be deleted",
+                    hint=f"delete it at once: arena-topo delete {job.name}",
+                )
+            self.pause(random.uniform(0, _PAUSE * min(attempt + 1, 10)))  # noqa: S311  no secret
+        raise ClusterError(
+            f"the GPUs for {job.name} were taken {_ROUNDS} times in a row",
+            why="others submit faster than this program can look, and this operator cannot let"
+            " jobs wait",
+            hint="submit it again later",
+        )
+
+    def admitted(self, job: MPIJob, stored: Manifest) -> Outcome:
+        """Record a placement for a gang that its queue has started, and that waits at its gates.
+
+        It is placed on the nodes that its queue chose for it, anew each time that it is started.
+        """
+        for attempt in range(_ROUNDS):
+            view = self.queue.read()
+            mine = queued(stored, {})
+            if mine is None or mine.suspended:
+                return self.elsewhere(stored, None)
+            decision = self.decide(job, view.job(*mine.key) or mine, view)
+            if decision.placement is None:
+                patch = patches.clearing(stored, decision.refused)
+            else:
+                at = self._stamp()
+                patch = patches.recording_in_place(stored, decision.forecast, at=at)
+            changed = self.queue.change(stored, patch)
+            if changed is not None:
+                if decision.placement is None:
+                    return Outcome(stored=changed, decision=decision, resumed=False)
+                known = self._as_known(job, changed, decision, self._looked(changed))
+                if known is not None:
+                    done = self._confirmed(changed, known, told=decision)
+                    if done is not None:
+                        return done
+            again = self._again(stored)
+            if again is None or (changed is None and self._anothers(again, stored)):
+                return self.elsewhere(stored, decision)
+            stored = again
+            self.pause(random.uniform(0, _PAUSE * min(attempt + 1, 10)))  # noqa: S311  no secret
+        raise ClusterError(f"the GPUs for {job.name} were taken {_ROUNDS} times in a row")
+
+    def _confirmed(self, stored: Manifest, decision: Decision, *, told: Decision) -> Outcome | None:
+        """Let a record count that conflicts with no older one; None if it is another's by now.
+
+        The record says what was `told` before the decision.
+        """
+        placement, binding = decision.placement, decision.binding
+        assert placement is not None
+        assert binding is not None
+        placed = pinned(stored, placement, binding, decision.cluster)
+        claims = claims_of(placed, placement, binding, decision.cluster)
+        if claims:
+            self.queue.renew(stored, claims)
+        anew = None if decision is told else decision.forecast
+        changed = self.queue.change(stored, patches.confirming(stored, anew))
+        if changed is None:
+            return None
+        return Outcome(stored=changed, decision=decision, resumed=True)
+
+    def elsewhere(self, stored: Manifest, decision: Decision | None) -> Outcome:
+        """What somebody else made of a job meanwhile."""
+        found = self._again(stored)
+        if found is None:
+            name = stored["metadata"]["name"]
+            raise JobDeleted(f"the job {name} was deleted while it was being started")
+        running = (found["spec"].get("runPolicy") or {}).get("suspend") is not True
+        state = (found["metadata"].get("annotations") or {}).get(STATE)
+        refused = None if running else f"somebody else is at it as well; it is {state} now"
+        nothing = Cluster(nodes=())
+        base = decision or Decision(cluster=nothing)
+        return Outcome(
+            stored=found,
+            decision=base if running else replace(base, placement=None, refused=refused),
+            resumed=running,
+        )
+
+    def withdraw(self, jobs: Sequence[QueuedJob], now: float) -> tuple[QueuedJob, ...]:
+        """Take the records off jobs that nobody came to resume; those that were freed.
+
+        One that may not be patched stays respected.
+        """
+        freed = []
+        for one in jobs:
+            if not fairness.abandoned(one, now):
+                continue
+            try:
+                bare = pinning.unplaced(one.manifest)
+                if bare is one.manifest:
+                    reason = "whoever was to start it did not; it waits for its turn"
+                    patch = patches.waiting(one.manifest, bare, reason)
+                else:
+                    # Only what was resumed is pinned: somebody suspended it by other means.
+                    reason = "somebody suspended it, by other means than arena-topo"
+                    patch = patches.holding(one.manifest, bare, reason)
+                if self.queue.change(one.manifest, patch) is not None:
+                    freed.append(one)
+            except ArenaError:
+                continue
+        return tuple(freed)
+
+
+HAUNTED = "the pods of its last run have not ended yet"
+
+UNSEEN = (
+    "the jobs of other namespaces may not be listed, so nobody can know that these GPUs are free;"
+    " the controller starts it"
+)
+
+
+@contextmanager
+def left_behind(name: str, namespace: str) -> Iterator[None]:
+    """Let whatever stops the work on a job that was created name the job, and how to go on."""
+    try:
+        yield
+    except JobDeleted:
+        raise
+    except ArenaError as error:
+        if f" {name}" not in (error.hint or ""):
+            resume, delete = (
+                f"arena-topo {verb} {name} -n {namespace}" for verb in ("resume", "delete")
+            )
+            left = f"the job was created: {resume} starts it if it waits, {delete} ends it"
+            error.hint = f"{left}; {error.hint}" if error.hint else left
+        raise
+
+
+def pinned(stored: Manifest, placement: Placement, binding: Binding, cluster: Cluster) -> Manifest:
+    """A stored job with its workers pinned."""
+    return pinning.placed(
+        pinning.unplaced(stored), placement, binding, effects=taint_effects(placement, cluster)
+    )
+
+
+def _matters(owned: Manifest) -> bool:
+    """Whether pods need an object: not arena's books, and claims are made when they are due."""
+    books = owned["kind"] == "ConfigMap" and owned["metadata"]["name"].endswith("-mpijob")
+    return not books and not owned["kind"].startswith("ResourceClaim")
+
+
+def over(pod: Mapping[str, Any]) -> bool:
+    """Whether a pod has ended, and holds nothing any more."""
+    return (pod.get("status") or {}).get("phase") in {"Succeeded", "Failed"}
+
+
+def _key(stored: Manifest) -> tuple[str, str]:
+    return stored["metadata"]["namespace"], stored["metadata"]["name"]
+
+
+def _fits(job: MPIJob, decision: Decision, cluster: Cluster) -> bool:
+    """Whether nobody else has, or has recorded before us, what a decision wants."""
+    assert decision.placement is not None
+    assert decision.binding is not None
+    nodes = {node.name: node for node in cluster.nodes}
+    workers: dict[NodeName, list[tuple[int, ...]]] = defaultdict(list)
+    for one in decision.placement.assignments:
+        workers[one.node].append(one.gpus)
+    return all(
+        name in nodes
+        and _has_room(nodes[name], job, len(sets))
+        and _lets_have(nodes[name], gpu_set(gpu for each in sets for gpu in each), decision.binding)
+        for name, sets in workers.items()
+    )
+
+
+def _outdated(decision: Decision, cluster: Cluster) -> bool:
+    """Whether a decision that fits says more of its GPUs than can be known by now.
+
+    That is of GPUs that only count: those that are given out one by one fit, or they do not.
+    """
+    assert decision.placement is not None
+    assert decision.binding is not None
+    if decision.binding.guarantee is Guarantee.GPUS:
+        return False
+    named = {one.node for one in decision.placement.assignments if one.gpus}
+    before = {node.name: node.free_count for node in decision.cluster.nodes}
+    chosen = set(decision.placement.nodes)
+    return any(
+        node.name in chosen
+        and node.opaque
+        and (node.name in named or node.free_count < before.get(node.name, 0))
+        for node in cluster.nodes
+    )
+
+
+def _seats(placement: Placement) -> Counter[NodeName]:
+    """How many workers each node gets."""
+    return Counter(one.node for one in placement.assignments)
+
+
+def _has_room(node: Node, job: MPIJob, workers: int) -> bool:
+    """Whether a node can take so many workers, by numbers."""
+    if node.unavailable is not None or node.shared is not None:
+        return False
+    cpu = float(job.cpu.amount) if job.cpu else 0.0
+    memory = int(job.memory.amount) if job.memory else 0
+    return (
+        node.free_count >= workers * job.gpus
+        and (node.cpu is None or workers * cpu <= node.cpu)
+        and (node.memory is None or workers * memory <= node.memory)
+    )
+
+
+def _lets_have(node: Node, gpus: GPUSet, binding: Binding) -> bool:
+    """Whether these very GPUs of a node are free, as far as a binding goes by them."""
+    if gpus & ~node.free:
+        return False
+    # Devices are chosen by us only where nobody's unknown devices can be among them, and by the
+    # kubelet only where we have chosen none.
+    if binding.inject and gpus and node.opaque:
+        return False
+    return not (leaves_choice(binding) and double_booked(node))
+
+
+def _emptied_of(cluster: Cluster, names: Collection[NodeName]) -> Cluster:
+    """The cluster without the free GPUs of some nodes."""
+    return replace(
+        cluster,
+        nodes=tuple(
+            replace(node, free=GPUSet(0)) if node.name in names else node for node in cluster.nodes
+        ),
+    )

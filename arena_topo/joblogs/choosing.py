@@ -1,0 +1,106 @@
+"""Which pod's log is meant, and what to say where there is none to read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from arena_topo.engines import Backend, Instance, JobStatus, Phase
+from arena_topo.engines.waiting import Start, command, start_of, starting
+from arena_topo.errors import NotFound, UsageError
+from arena_topo.joblogs.telling import named
+
+if TYPE_CHECKING:
+    from arena_topo.engines.archive import Kept
+
+
+def readable(job: JobStatus, backend: Backend, name: str | None) -> Instance:
+    """The pod whose log is to be read now; NotFound where there is none, or it has not started."""
+    chosen = instance(job, name)
+    if chosen is None:
+        raise nothing(job, backend)
+    if chosen.pending:
+        raise early(job, backend, chosen.name)
+    return chosen
+
+
+def instance(job: JobStatus, name: str | None) -> Instance | None:
+    """The pod that is named, else the launcher, else the only one; None of none at all.
+
+    Of launchers that were tried one after the other it is the last. NotFound for a name that the
+    job has not, UsageError where it is over and several could be meant.
+    """
+    if name is not None:
+        for one in job.instances:
+            if one.name == name:
+                return one
+        from arena_topo.engines.attaching import unknown  # noqa: PLC0415  only to suggest one
+
+        raise unknown(name, job)
+    tried = launchers(job)
+    if tried:
+        return tried[-1]
+    if len(job.instances) > 1 and job.phase.over:
+        names = ", ".join(one.name for one in job.instances)
+        raise UsageError(
+            f"There is {len(job.instances)} instances have been found: {names};"
+            " please use '-i' or '--instance' to filter."
+        )
+    return job.instances[0] if len(job.instances) == 1 and job.phase.over else None
+
+
+def launchers(job: JobStatus) -> list[Instance]:
+    """The launchers of a job in the order in which they were tried."""
+    return sorted((one for one in job.instances if one.chief or one.launcher), key=_tried)
+
+
+def _tried(one: Instance) -> tuple[float, float, bool, str]:
+    # Times of creation are whole seconds: within one, the one that is over was the first.
+    return one.created, one.finished or float("inf"), one.chief, one.name
+
+
+def nothing(job: JobStatus, backend: Backend) -> NotFound:
+    """That there is no pod to read, and what to do about it."""
+    if job.phase.over:
+        return NotFound(
+            f"not found instances of the job {job.name}",
+            why=job.reason or "they were deleted when it ended, and nothing of their logs was kept",
+            hint=f"next time {command('logs -f', job.name, namespace=job.namespace)} keeps them,"
+            " and submit --clean-task-policy None leaves the pods",
+        )
+    return early(job, backend, job.name)
+
+
+def early(job: JobStatus, backend: Backend, pod: str) -> NotFound:
+    """That a pod has not started: why, and what is to be done or waited for."""
+    start = start_of(job, backend)
+    hint = f"wait for it: {command('logs -f', job.name, namespace=job.namespace)}"
+    if start in {Start.RESUME, Start.ANEW}:
+        hint = starting(start, [job.name], job.namespace)
+    return NotFound(f"instance {pod} is not running", why=reason(job), hint=hint)
+
+
+def reason(job: JobStatus) -> str | None:
+    """Why a job has no logs yet, in a sentence."""
+    if job.phase is not Phase.SUSPENDED:
+        return job.reason
+    why = job.forecast.reason if job.forecast is not None else None
+    return f"the job is suspended{f': {why}' if why else ''}"
+
+
+def first_run(kept: Kept) -> NotFound:
+    """That of a job whose pods are gone no earlier run is kept."""
+    return NotFound(
+        f"no earlier run of {kept.name} is kept",
+        why="what is kept of it is its first run, or nobody followed the one before",
+        hint="read the one that is there: leave out --previous",
+    )
+
+
+def unkept(pod: str | None, kept: Kept) -> NotFound:
+    """That of a job whose pods are gone others are kept than those that are asked for."""
+    pods = named(one.pod for one in kept.sources)
+    return NotFound(
+        f"nothing is kept of {f'the log of {pod}' if pod else 'these logs'}",
+        why=f"the pods of {kept.name} are gone; kept are the logs of: {pods}",
+        hint=f"to see them: {command('logs --kept --all', kept.name, namespace=kept.namespace)}",
+    )

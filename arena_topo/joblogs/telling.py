@@ -1,0 +1,217 @@
+"""Notes beside the lines of a log: what happened to its pods, told once; of many alike, as one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from arena_topo.engines import JobStatus, Phase
+from arena_topo.engines.lines import Notice, Source, Turn
+from arena_topo.errors import ArenaError, JobFailed
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from arena_topo.engines.archive import Kept
+    from arena_topo.engines.stretches import Gap
+
+TOLD = 3.0
+"""Seconds until it is told that a pod was deleted: the job may have ended, which is no news."""
+
+GATHER = 0.5
+"""Seconds within which what happens to many pods is told as one: one broken connection, a node."""
+
+SOME = 3
+"""Pods that are named in a sentence, of more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """Something to know that is no line of a log, in a sentence.
+
+    `turn` and `source` are set where it happened to one pod's log; `error` where that went wrong.
+    `alike` is what is said of several such, with `{}` for their number; empty where each is told.
+    """
+
+    text: str
+    turn: Turn | None = None
+    source: Source | None = None
+    error: ArenaError | None = None
+    warns: bool = False
+    alike: str = ""
+
+
+Tell = Callable[[Note], None]
+
+
+def after(notice: Notice, *, many: bool, joined: bool = True) -> Note | None:
+    """What is to be told of something that happened, once the lines before it are shown.
+
+    `joined` says whether anything could be read of the log so far.
+    """
+    source, error = notice.source, notice.error
+    why = "" if error is None else f": {error.message}"
+    match notice.turn:
+        case Turn.GONE:
+            text = f"{source.pod} was deleted: its log ends here"
+            alike = "{} pods were deleted: their logs end here"
+        case Turn.REFUSED if many:
+            text = f"the log of {source.pod} cannot be read{why}"
+            alike = "{} logs cannot be read"
+        case Turn.BROKEN if not joined:
+            text = f"the log of {source.pod} cannot be read yet, and is asked for again{why}"
+            alike = f"{{}} logs cannot be read yet, and are asked for again{why}"
+        case Turn.BROKEN:
+            text = f"the connection to the log of {source.pod} is lost and taken up again{why}"
+            alike = f"the connections to {{}} logs are lost and taken up again{why}"
+        case Turn.CUT:
+            text = f"the oldest lines of {source.pod} are not shown{why}"
+            alike = "the oldest lines of {} pods are not shown"
+        case _:
+            return None
+    warns = notice.turn in {Turn.REFUSED, Turn.CUT}
+    return Note(text=text, turn=notice.turn, source=source, error=error, warns=warns, alike=alike)
+
+
+def run_of(source: Source, before: Source) -> Note:
+    """That what follows is of another run than what came before: of the pod, or of the launcher."""
+    if (source.pod, source.uid) == (before.pod, before.uid):
+        return restarted(source)
+    if source.pod == before.pod:
+        return Note(text=f"{source.pod} was started anew", turn=Turn.JOINED, source=source)
+    text = f"{source.pod} is the launcher's next try"
+    if not source.chief:
+        text = f"what follows is of {source.pod}"
+    return Note(text=text, turn=Turn.JOINED, source=source)
+
+
+def restarted(source: Source) -> Note:
+    """That the container of a pod runs anew."""
+    text = f"{source.pod} was restarted: what follows is restart {source.run}"
+    return Note(text=text, turn=Turn.RESTARTED, source=source)
+
+
+def named(pods: Iterable[str]) -> str:
+    """Some pods in a sentence: the first few of them, and how many more."""
+    names = list(dict.fromkeys(pods))
+    more = len(names) - SOME
+    return ", ".join(names[:SOME]) + (f" and {more} more" if more > 0 else "")
+
+
+class Later:
+    """Notes that wait for the lines before them, and for others that say the same of other pods."""
+
+    def __init__(self) -> None:
+        self._notes: list[tuple[float, Note]] = []
+
+    def add(self, at: float, note: Note) -> None:
+        """It happened at a time."""
+        self._notes.append((at, note))
+
+    def take(self, before: float | None, *, ends: bool) -> list[Note]:
+        """What is to be told of what happened before a time, or of all; of a job that `ends`, too.
+
+        Of one that ends the pods are deleted as a matter of course.
+        """
+        told: list[Note] = []
+        while (found := self._ready(before)) is not None:
+            at, first = found
+            alike = [
+                (one_at, one)
+                for one_at, one in self._notes
+                if one is first or (_same(one, first) and abs(one_at - at) <= _hold(first))
+            ]
+            self._notes = [one for one in self._notes if one not in alike]
+            if not (ends and first.turn is Turn.GONE):
+                told.append(_together([one for _, one in alike]))
+        return told
+
+    def _ready(self, before: float | None) -> tuple[float, Note] | None:
+        for at, one in self._notes:
+            if before is None or at + _hold(one) <= before:
+                return at, one
+        return None
+
+
+def _hold(note: Note) -> float:
+    if note.turn is Turn.GONE:
+        return TOLD
+    return GATHER if note.alike else 0.0
+
+
+def _same(one: Note, other: Note) -> bool:
+    return bool(one.alike) and (one.alike, one.warns) == (other.alike, other.warns)
+
+
+def _together(notes: Sequence[Note]) -> Note:
+    first = notes[0]
+    pods = list(dict.fromkeys(one.source.pod for one in notes if one.source is not None))
+    if len(pods) < 2:  # noqa: PLR2004  one pod, whatever happened to it how often
+        return first
+    text = f"{first.alike.replace('{}', str(len(pods)), 1)}: {named(pods)}"
+    return Note(text=text, turn=first.turn, warns=first.warns, error=first.error)
+
+
+def how_failed(job: JobStatus) -> str | None:
+    """Why a job failed: what was done to its launcher, rather than the code it ended with then."""
+    chief = job.chief
+    failure = None if chief is None else chief.failure
+    if failure in {None, "failed"} or f"the launcher {failure}" == job.reason:
+        return job.reason
+    text = f"the launcher {failure}"
+    if not job.exit_code or f"exit code {job.exit_code}" in text:
+        return text
+    return f"{text.rstrip('.')} (exit code {job.exit_code})"
+
+
+def ended_as(kept: Kept) -> JobFailed | None:
+    """How a job ended of which only the logs are kept; None if it ended well."""
+    if kept.phase == Phase.SUCCEEDED:
+        return None
+    if kept.phase == Phase.FAILED:
+        code = f"the launcher ended with exit code {kept.exit_code}" if kept.exit_code else None
+        return JobFailed(f"the job {kept.name} failed", exit_code=kept.exit_code or 1, why=code)
+    if kept.deleted:
+        text = f"the job {kept.name} was deleted before it had ended"
+        return JobFailed(text, exit_code=1, why=f"it was {kept.phase} when it was deleted")
+    return JobFailed(
+        f"how the job {kept.name} ended is not known",
+        exit_code=1,
+        why=f"it is not there any more, and was {kept.phase} when it was last seen",
+    )
+
+
+def served(kept: Kept, *, asked: bool, older: int, root: Path | None) -> Note:
+    """Of what is kept: from when to when it is, whether lines are missing, and what else there is.
+
+    `asked` says that it was asked for, `older` how many more jobs of the name are kept in `root`.
+    """
+    text = "this is what was kept"
+    if not asked:
+        text = f"the pods of {kept.name} are gone: {text}"
+    if kept.first:
+        text += f", from {_clock(kept.first)} to {_clock(kept.last)}"
+    else:
+        text += ": nothing had been written"
+    if kept.gaps:
+        several = dict.fromkeys(f"{one.source.pod} {_when(one)}" for one in kept.gaps)
+        text += f"; lines may be missing of {named(several)}"
+    elif kept.first and not kept.complete:
+        text += "; it may have gone on after that"
+    if older:
+        jobs = "an older job" if older == 1 else f"{older} older jobs"
+        text += f"; {jobs} of that name {'is' if older == 1 else 'are'} kept in {root}"
+    return Note(text=text)
+
+
+def _when(gap: Gap) -> str:
+    if not gap.after:
+        return f"before {_clock(gap.before)}"
+    return f"between {_clock(gap.after)} and {_clock(gap.before)}"
+
+
+def _clock(at: int) -> str:
+    """A moment (Unix nanoseconds) in local time."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at / 1e9))

@@ -1,0 +1,368 @@
+"""Lines of logs for people, as JSON, or as they are; each batch of them is one piece of output.
+
+Behind a prefix of ours no line can pass for another's: of what a program wrote over and over only
+the last is shown, and nothing in it is obeyed but colours.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from json.encoder import encode_basestring
+from typing import TYPE_CHECKING
+
+from arena_topo.engines.lines import Line, Source
+from arena_topo.escaping import LogText, cut_short, escaped_in_quotes, log_line, one_line, ordinary
+
+if TYPE_CHECKING:
+    from arena_topo.joblogs.speakers import Entry, Speaker
+
+PALETTE = (32, 166, 28, 133, 30, 168, 100, 99, 66, 130)
+"""Of the 256 colours of xterm some that can be read on black as well as on white.
+
+Their contrast with both (WCAG 2.1, 1.4.3) is 3 at least, what that asks of large text.
+"""
+
+_DIM, _BOLD, _END = "\x1b[2m", "\x1b[1m", "\x1b[0m"
+_MARK, _UNMARK = "\x1b[1;7m", "\x1b[22;27m"
+_SEQUENCE = re.compile("\x1b\\[[0-9;:]*[mK]")
+
+_LONGEST_SPANS = 20
+"""Characters for the numbers of ranks in a prefix: room for the line is worth more."""
+
+_MOST_PREFIXES = 4096
+"""Prefixes of several speakers that are kept: far more than a job has of them at a time."""
+
+_MAIN = "mpi"
+"""How the names of containers begin that are not told: those of arena and of the operator."""
+
+_SECOND = 1_000_000_000
+
+
+def spans(numbers: Iterable[int], most: int = _LONGEST_SPANS) -> str:
+    """Numbers as people write them, `0-3,7`; what is longer than `most` is left out in the middle.
+
+    The last one always stays.
+    """
+    parts: list[tuple[int, int]] = []
+    for one in sorted(set(numbers)):
+        if parts and parts[-1][1] == one - 1:
+            parts[-1] = (parts[-1][0], one)
+        else:
+            parts.append((one, one))
+    words = [str(first) if first == last else f"{first}-{last}" for first, last in parts]
+    text = ",".join(words)
+    if len(text) <= most:
+        return text
+    end = f",...,{words[-1]}"
+    head = text[: max(1, most - len(end)) + 1].rpartition(",")[0] or words[0]
+    return head + end
+
+
+def called(speaker: Speaker) -> str:
+    """Who wrote a line, in a few words: `rank 3 worker-3`, `launcher`, or the pod's name."""
+    source = speaker.source
+    words = [] if speaker.rank is None else [f"rank {speaker.rank}"]
+    if not speaker.tagged:
+        words.append(_pod(source))
+    if speaker.attempt:
+        words.append(f"try {speaker.attempt + 1}")
+    if source.run:
+        words.append(f"restart {source.run}")
+    return " ".join(words)
+
+
+def together(speakers: Sequence[Speaker]) -> str:
+    """Who wrote equal lines: `ranks 0-63`, `workers 0-7`, `launcher, ranks 0-7`."""
+    if len(speakers) == 1:
+        return called(speakers[0])
+    ranks = [one.rank for one in speakers if one.rank is not None]
+    rest = [one.source for one in speakers if one.rank is None]
+    workers = [one.worker for one in rest if one.worker is not None]
+    others = list(dict.fromkeys(_pod(one) for one in rest if one.worker is None))
+    words = [
+        f"{kind}{'s'[: len(some) != 1]} {spans(some)}"
+        for kind, some in (("rank", ranks), ("worker", workers))
+        if some
+    ]
+    if len(others) > 1:
+        others = [f"{len(others)} pods"]
+    return ", ".join([*others, *words])
+
+
+def _pod(source: Source) -> str:
+    name = f"worker-{source.worker}" if source.worker is not None else one_line(source.pod)
+    if source.chief:
+        name = "launcher"
+    if source.container and not source.container.startswith(_MAIN):
+        name += f"/{one_line(source.container)}"
+    return name
+
+
+# ---------------------------------------------------------------- for people
+
+
+class Text:
+    """Lines as people read them: each with who wrote it, where `prefixes` are wanted.
+
+    `timestamps` go first, as the API server writes them. `highlight` marks what it finds where
+    there are `colours`. Without any of these a log comes as it was written, but for what a terminal
+    would obey; then it may also come in pieces, `copied`.
+    """
+
+    def __init__(
+        self,
+        *,
+        prefixes: bool = False,
+        timestamps: bool = False,
+        colours: bool = False,
+        highlight: Sequence[re.Pattern[str]] = (),
+    ) -> None:
+        self._colours, self._highlight = colours, tuple(highlight) if colours else ()
+        self._prefixes, self._timestamps = prefixes, timestamps
+        self._stream = LogText(colours=colours)
+        self._width = 0
+        self._made: dict[object, bytes] = {}
+        self._open: Speaker | None = None
+        self._unfed = False
+        """Whether the last line has no line feed, as it is the last of its log."""
+        self._cut: dict[Speaker, bytes] = {}
+
+    @property
+    def copied(self) -> Callable[[bytes], bytes] | None:
+        """What to write for the next piece of a log; None where lines are needed for that."""
+        if self._prefixes or self._timestamps or self._highlight:
+            return None
+        return self._stream.feed
+
+    def lines(self, batch: Sequence[Entry]) -> bytes:
+        """What to write for some lines."""
+        if self.copied is not None:
+            return self._stream.feed(b"".join(self._plain(batch)))
+        easy = not self._highlight and ordinary(
+            b"\n".join([one.text + one.line.stamp for one in batch])
+        )
+        return b"".join(self._laid_out(batch, easy=easy and not self._cut))
+
+    def end(self) -> bytes:
+        """What to write after the last line: what is still held back."""
+        parts = [self._stream.end()]
+        for speaker, text in self._cut.items():
+            if self._open is not speaker:
+                parts.append(b"\n"[: self._open is not None] + self._begin(speaker))
+                self._open = speaker
+            parts.append(self._shown(text))
+        self._cut.clear()
+        return b"".join(parts)
+
+    def _plain(self, batch: Sequence[Entry]) -> Iterator[bytes]:
+        for one in batch:
+            speaker = one.speakers[0]
+            if self._unfed or (self._open is not None and self._open is not speaker):
+                yield b"\n"
+            yield one.line.text
+            whole = one.line.ends and one.line.fed
+            if whole:
+                yield b"\n"
+            self._open = None if whole else speaker
+            self._unfed = not one.line.fed
+
+    def _laid_out(self, batch: Sequence[Entry], *, easy: bool) -> Iterator[bytes]:
+        made, stamps, prefixes = self._made, self._timestamps, self._prefixes
+        for line, text, speakers, count, _times in batch:
+            first = speakers[0]
+            if self._cut or not line.ends:
+                text = self._piece(first, text, ends=line.ends)  # noqa: PLW2901 - what it shows now
+                if not text and not line.ends:
+                    continue
+            if self._open is not None and (self._open is not first or b"\r" in text):
+                yield b"\n"
+                self._open = None
+            if self._open is None:
+                if stamps:
+                    yield (line.stamp if easy else self._shown(line.stamp)) + b" "
+                if prefixes:
+                    yield (count == 1 and made.get(first)) or self._prefix(speakers, count)
+            yield text if easy else self._shown(text)
+            if line.ends:
+                yield b"\n"
+                self._open = None
+            else:
+                self._open = first
+
+    def _begin(self, speaker: Speaker) -> bytes:
+        return self._prefix((speaker,), 1) if self._prefixes else b""
+
+    def _piece(self, speaker: Speaker, text: bytes, *, ends: bool) -> bytes:
+        """What to show now of a line that comes in pieces, which may be cut anywhere.
+
+        What cuts a character or a colour waits for its rest, and a bar that is written over until
+        it is done: so no more of a line is held than one piece of it.
+        """
+        text = self._cut.pop(speaker, b"") + text
+        if ends:
+            return text
+        at = cut_short(text)
+        if b"\r" in text:
+            at = text.rstrip(b"\r").rfind(b"\r") + 1
+            self._cut[speaker] = text[at:]
+            return b""
+        if at < len(text):
+            self._cut[speaker] = text[at:]
+        return text[:at]
+
+    def _shown(self, text: bytes) -> bytes:
+        shown = log_line(text, colours=self._colours)
+        return (self._marked(shown) if self._highlight else shown).encode()
+
+    def _marked(self, text: str) -> str:
+        bare = _SEQUENCE.sub("", text) if "\x1b" in text else text
+        found = sorted(
+            one.span() for pattern in self._highlight for one in pattern.finditer(bare) if one[0]
+        )
+        if not found:
+            return text
+        done, at = [], 0
+        for start, end in found:
+            if end > at:
+                done += [bare[at : max(at, start)], _MARK, bare[max(at, start) : end], _UNMARK]
+                at = end
+        return "".join([*done, bare[at:]])
+
+    def _prefix(self, speakers: tuple[Speaker, ...], count: int) -> bytes:
+        key: object = speakers[0] if count == 1 else (speakers, count)
+        made = self._made.get(key)
+        if made is not None:
+            return made
+        label = f"x{count} {together(speakers)}" if count > 1 else called(speakers[0])
+        if len(label) > self._width or len(self._made) > _MOST_PREFIXES:
+            self._width = max(len(label), self._width)
+            self._made.clear()
+        label = label.ljust(self._width)
+        if self._colours:
+            label = f"{_tint(speakers)}{label}{_END}"
+        made = self._made[key] = f"{label} | ".encode()
+        return made
+
+
+def _tint(speakers: Sequence[Speaker]) -> str:
+    """The colour of who speaks: always the same for the same rank, worker or pod."""
+    if len(speakers) > 1:
+        return _BOLD
+    [speaker] = speakers
+    if speaker.source.chief and speaker.rank is None:
+        return _DIM
+    known = [one for one in (speaker.rank, speaker.source.worker) if one is not None]
+    number = known[0] if known else zlib.crc32(speaker.source.pod.encode(errors="replace"))
+    return f"\x1b[38;5;{PALETTE[number % len(PALETTE)]}m"
+
+
+# ---------------------------------------------------------------- for programs
+
+
+class Records:
+    """Lines as JSON: one object on each line of output.
+
+    Its keys are time (RFC 3339), job, namespace, pod, container, worker, rank, run and message;
+    what is not known is null. `run` counts the restarts of the container. What is no UTF-8 in a
+    message is U+FFFD there. Of a line that comes in pieces all but the last are `partial`.
+    """
+
+    copied = None
+
+    def __init__(self, *, job: str, namespace: str) -> None:
+        names = f'"job":{encode_basestring(job)},"namespace":{encode_basestring(namespace)}'
+        self._names = names
+        self._made: dict[Speaker, str] = {}
+        self._cut: dict[Speaker, bytes] = {}
+
+    def lines(self, batch: Sequence[Entry]) -> bytes:
+        """What to write for some lines."""
+        made, cut = self._made, self._cut
+        parts: list[str] = []
+        for line, text, speakers, _count, _times in batch:
+            speaker, end = speakers[0], "}\n"
+            if cut or not line.ends:
+                text, end = self._piece(speaker, text, ends=line.ends)  # noqa: PLW2901 - the same
+            parts += (
+                '{"time":',
+                _moment(line),
+                made.get(speaker) or self._who(speaker),
+                encode_basestring(text.decode(errors="replace")),
+                end,
+            )
+        done = "".join(parts)
+        # Of ASCII nothing is left to be escaped but this one.
+        if not done.isascii() or "\x7f" in done:
+            done = escaped_in_quotes(done)
+        return done.encode()
+
+    def end(self) -> bytes:
+        """What to write after the last line: nothing, all was written."""
+        return b""
+
+    def _piece(self, speaker: Speaker, text: bytes, *, ends: bool) -> tuple[bytes, str]:
+        text = self._cut.pop(speaker, b"") + text
+        if ends:
+            return text, "}\n"
+        if (at := cut_short(text)) < len(text):
+            self._cut[speaker] = text[at:]
+        return text[:at], ',"partial":true}\n'
+
+    def _who(self, speaker: Speaker) -> str:
+        source = speaker.source
+        names = (("pod", source.pod), ("container", source.container))
+        numbers = (("worker", source.worker), ("rank", speaker.rank), ("run", source.run))
+        words = [
+            self._names,
+            *(f'"{key}":{encode_basestring(text)}' for key, text in names),
+            *(f'"{key}":{"null" if one is None else one}' for key, one in numbers),
+        ]
+        made = self._made[speaker] = f',{",".join(words)},"message":'
+        return made
+
+
+def _moment(line: Line) -> str:
+    """When a line was written, as JSON; null where that is not known."""
+    if line.stamp.endswith(b"Z") and line.stamp.isascii():
+        return encode_basestring(line.stamp.decode())
+    if not line.at:
+        return "null"
+    seconds, rest = divmod(line.at, _SECOND)
+    return f'"{time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))}.{rest:09d}Z"'
+
+
+class Raw:
+    """Lines as the programs wrote them, byte for byte; those of many in the order they came in."""
+
+    def __init__(self, *, timestamps: bool = False) -> None:
+        self._timestamps = timestamps
+        self._open: Source | None = None
+        self._unfed = False
+
+    def copied(self, piece: bytes) -> bytes:
+        """What to write for the next piece of a log: that piece."""
+        return piece
+
+    def lines(self, batch: Sequence[Entry]) -> bytes:
+        """What to write for some lines."""
+        return b"".join(self._written(batch))
+
+    def _written(self, batch: Sequence[Entry]) -> Iterator[bytes]:
+        for one in batch:
+            line = one.line
+            if self._unfed:
+                yield b"\n"
+            if self._timestamps and line.source is not self._open:
+                yield line.stamp + b" "
+            yield line.text
+            if line.ends and line.fed:
+                yield b"\n"
+            self._unfed = not line.fed
+            self._open = None if line.ends else line.source
+
+    def end(self) -> bytes:
+        """What to write after the last line: nothing, all was written."""
+        return b""

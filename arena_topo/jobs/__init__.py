@@ -1,0 +1,1 @@
+"""What people do with jobs: submit, look, follow, wait, stop and delete."""

@@ -1,0 +1,88 @@
+"""The command that goes into a job: attach."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from arena_topo.cli.arguments import PANEL, Kind, Name, TypeFlag
+from arena_topo.cli.opening import engine, missing, namespace_of
+from arena_topo.cli.options import Globals, LogLevel, say, spread
+from arena_topo.errors import NotFound
+from arena_topo.escaping import one_line
+from arena_topo.flag import Flag
+
+_Words = Annotated[list[str], typer.Argument(metavar="[-- COMMAND...]", show_default=False)]
+
+
+@spread
+def attach(
+    name: Name,
+    everywhere: Globals,
+    *,
+    command: _Words = [],  # noqa: B006 - it is only read
+    instance: Annotated[
+        str,
+        Flag(
+            help="Pod to go to; else the launcher.",
+            short="-i",
+            panel=PANEL,
+            metavar="POD",
+            completes="instances",
+        ),
+    ] = "",
+    container: Annotated[
+        str,
+        Flag(
+            help="Container to go to; else the main one.",
+            short="-c",
+            panel=PANEL,
+            metavar="NAME",
+            completes="containers",
+        ),
+    ] = "",
+    no_tty: Annotated[
+        bool,
+        Flag(help="Give the command no terminal, even from a terminal.", panel=PANEL),
+    ] = False,
+    kind: TypeFlag = None,
+) -> None:
+    """Run a command in a job's launcher, or in another of its pods; else a shell.
+
+    From a terminal, it gets this terminal; in a pipe, stdin, stdout and stderr. Ends with the exit
+    code of the command.
+    """
+    from arena_topo.engines import attaching, console  # noqa: PLC0415 - only here
+
+    backend = engine(everywhere)
+    namespace = namespace_of(everywhere, backend)
+    if kind is Kind.OTHER:
+        raise missing(name, namespace)
+    try:
+        status = backend.job(name, namespace)
+    except NotFound:
+        raise missing(name, namespace, backend) from None
+    code = attaching.attach(
+        backend,
+        status,
+        _words(command or ()),
+        instance=instance or None,
+        container=container or None,
+        terminal=console.is_terminal() and not no_tty,
+        tell=_tell,
+    )
+    raise typer.Exit(code)
+
+
+def _tell(text: str) -> None:
+    say(one_line(text), LogLevel.WARN if text.startswith("warning:") else LogLevel.INFO)
+
+
+def _words(words: Sequence[str]) -> tuple[str, ...]:
+    """The command as a list; a single word with spaces in it is meant for a shell."""
+    if len(words) == 1 and re.search(r"\s", words[0]):
+        return "sh", "-c", words[0]
+    return tuple(words)

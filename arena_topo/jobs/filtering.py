@@ -1,0 +1,108 @@
+"""Which of the jobs a list shows, and in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from enum import StrEnum
+from typing import Any
+
+from arena_topo.clusters.selectors import every
+from arena_topo.engines import Backend, JobStatus, Phase, unheard
+from arena_topo.engines.opening import privileged
+from arena_topo.reasons.viewing import SeenJob
+
+OWNER_LABEL = "arena.kubeflow.org/uid"
+"""Arena's label on each job: the MD5 of the name of whoever submitted it."""
+
+
+class Order(StrEnum):
+    """What jobs are sorted by."""
+
+    AGE = "age"
+    NAME = "name"
+    STATUS = "status"
+    GPUS = "gpus"
+    NAMESPACE = "namespace"
+
+
+def selection(backend: Backend, selector: str, *, mine: bool) -> str:
+    """The selector of jobs that have these labels and, for `mine`, were submitted by the caller."""
+    if not mine:
+        return selector
+    from arena_topo.manifests.volumes import digest  # noqa: PLC0415  only to name the owner
+
+    return every(selector, f"{OWNER_LABEL}={digest(backend.owner())}")
+
+
+def found(backend: Backend, namespace: str | None, selector: str = "") -> tuple[JobStatus, ...]:
+    """The jobs of a namespace or, for None, of all; AccessDenied has arena's words."""
+    where = f"namespace {namespace}" if namespace else "all namespaces"
+    with privileged(f"list the training jobs in {where}"):
+        return backend.jobs(namespace, selector)
+
+
+def listed(
+    jobs: Iterable[JobStatus], *, phases: Collection[Phase] = (), order: Order = Order.AGE
+) -> tuple[JobStatus, ...]:
+    """The jobs in these phases (none: in any), sorted; equals stay as they come, newest first.
+
+    By age the newest is first, by GPUs the job that requests the most, by status the one that
+    waits.
+    """
+    kept = [one for one in jobs if not phases or one.phase in phases]
+    return tuple(sorted(kept, key=_KEYS[order]))
+
+
+def by_requested(jobs: Iterable[JobStatus]) -> list[JobStatus]:
+    """Jobs in the order of `top job`: those that ask for most GPUs first, then by name."""
+    return sorted(jobs, key=lambda one: (-one.request_gpus, _natural(one.name), one.namespace))
+
+
+def signs(job: JobStatus) -> Any:
+    """What of a job makes a change worth a new line in a list."""
+    place = None if job.chief is None or job.chief.pending else job.chief.node_ip
+    return job.phase, job.request_gpus, job.allocated_gpus, place
+
+
+_PHASES = {phase: place for place, phase in enumerate(Phase)}
+
+_KEYS: dict[Order, Callable[[JobStatus], Any]] = {
+    Order.AGE: lambda one: -one.created,
+    Order.NAME: lambda one: _natural(one.name),
+    Order.STATUS: lambda one: _PHASES[one.phase],
+    Order.GPUS: lambda one: -one.request_gpus,
+    Order.NAMESPACE: lambda one: _natural(one.namespace),
+}
+
+
+def _natural(name: str) -> Any:
+    from arena_topo.topology import natural  # noqa: PLC0415  only to sort by names
+
+    return natural(name)
+
+
+def jobs(
+    backend: Backend,
+    namespace: str | None,
+    *,
+    metrics: bool = False,
+    tell: Callable[[str], None] = unheard,
+) -> tuple[SeenJob, ...]:
+    """The jobs of a namespace or, for None, of all: those that request the most GPUs first.
+
+    With `metrics` each with what was measured of its GPUs; `tell` hears why that is not known.
+    """
+    statuses = by_requested(backend.jobs(namespace))
+    samples = backend.metrics(namespace, tell=tell) if metrics and statuses else ()
+    return tuple(
+        SeenJob(
+            status=one,
+            samples=tuple(
+                sample
+                for sample in samples
+                if sample.namespace in {"", one.namespace}
+                and sample.pod in {pod.name for pod in one.instances}
+            ),
+        )
+        for one in statuses
+    )

@@ -1,0 +1,184 @@
+"""The command that lists jobs: list."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+from arena_topo import layout
+from arena_topo.cli import remembering, stopping
+from arena_topo.cli.arguments import PANEL, EverywhereFlag, Format, FormatFlag, Kind, TypeFlag
+from arena_topo.cli.opening import engine, namespace_of
+from arena_topo.cli.options import Globals, display, say, show, spread
+from arena_topo.clusters.selectors import LabelSelector
+from arena_topo.drawing import tables
+from arena_topo.engines import Backend, JobStatus, Phase
+from arena_topo.errors import UsageError
+from arena_topo.flag import Flag
+from arena_topo.jobs import filtering, view
+from arena_topo.jobs.filtering import Order
+
+Jobs = tuple[JobStatus, ...]
+
+GONE = "GONE"
+"""What a watched list says of a job that was deleted, or is no longer as was asked for."""
+
+
+class Phases(frozenset[Phase]):
+    """States of jobs, written with commas between them."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, text: str) -> Phases:
+        """Read states in any case; ValueError lists them."""
+        try:
+            return cls(Phase(one.strip().upper()) for one in text.split(","))
+        except ValueError:
+            raise ValueError(f"expected {', '.join(Phase)}, got {text!r}") from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Which jobs are listed, and in which order."""
+
+    all_namespaces: EverywhereFlag = False
+    status: Annotated[
+        tuple[Phases, ...],
+        Flag(
+            help="Only jobs with one of these states, such as RUNNING,PENDING; may be given again.",
+            panel=PANEL,
+            metavar="STATUS[,STATUS]",
+        ),
+    ] = ()
+    selector: Annotated[
+        LabelSelector | None,
+        Flag(
+            help="Only jobs with these labels, such as team=vision or 'tier in (a,b)'.",
+            short="-l",
+            panel=PANEL,
+            metavar="LABELS",
+        ),
+    ] = None
+    mine: Annotated[bool, Flag(help="Only jobs that you submitted.", panel=PANEL)] = False
+    sort_by: Annotated[
+        Order,
+        Flag(
+            help="The order: age has the newest first, gpus the largest, status those that wait.",
+            panel=PANEL,
+        ),
+    ] = Order.AGE
+
+
+@spread
+def list_jobs(
+    wanted: Wanted,
+    everywhere: Globals,
+    *,
+    kind: TypeFlag = None,
+    watch: Annotated[
+        bool,
+        Flag(
+            help="Go on showing them; in a pipe, a line for each job that changes.",
+            short="-w",
+            panel=PANEL,
+        ),
+    ] = False,
+    no_headers: Annotated[bool, Flag(help="Leave out the names of the columns.", panel=PANEL)] = (
+        False
+    ),
+    output_format: FormatFlag = Format.WIDE,
+) -> None:
+    """List the jobs, newest first."""
+    if watch and output_format is not Format.WIDE:
+        raise UsageError(
+            f"--watch and --output {output_format} exclude each other",
+            why="what changes is told as lines of the list",
+            hint="leave out one of them",
+        )
+    # What is watched is looked at for as long as --timeout allows, each time with patience.
+    backend = engine(replace(everywhere, timeout=None) if watch else everywhere)
+    stopping.limit(everywhere.timeout)
+    namespace = None if wanted.all_namespaces else namespace_of(everywhere, backend)
+    selector = filtering.selection(backend, str(wanted.selector or ""), mine=wanted.mine)
+    phases = {phase for some in wanted.status for phase in some}
+
+    seen: list[JobStatus] = []
+
+    def look() -> Jobs:
+        if kind is Kind.OTHER:
+            return ()
+        found = filtering.found(backend, namespace, selector)
+        seen[:] = found
+        return filtering.listed(found, phases=phases, order=wanted.sort_by)
+
+    namespaces, headers = wanted.all_namespaces, not no_headers
+    if watch:
+        _watch(backend, look, namespaces=namespaces, headers=headers, limit=everywhere.timeout)
+        return
+    jobs = look()
+    if output_format is Format.NAME or (everywhere.quiet and output_format is Format.WIDE):
+        show("".join(f"{view.RESOURCE}/{one.name}\n" for one in jobs))
+    elif output_format is Format.WIDE:
+        display(view.jobs(jobs, now=time.time(), namespaces=namespaces, headers=headers))
+        if any(one.forecast is not None and one.forecast.emulated for one in jobs):
+            say(tables.EMULATED)
+        if headers and not jobs:
+            say(_none(namespace, narrowed=bool(kind is Kind.OTHER or phases or selector)))
+    else:
+        values = [view.job_value(one, now=time.time()) for one in jobs]
+        if output_format is Format.JSON:
+            show(layout.to_json(values))
+        else:
+            show(layout.to_yaml([layout.for_yaml(one) for one in values]))
+    remembering.jobs(backend, namespace, seen, whole=not selector and kind is not Kind.OTHER)
+
+
+def _none(namespace: str | None, *, narrowed: bool) -> str:
+    """What to say of an empty list, which that of a mistyped namespace is as well."""
+    what = "No such jobs" if narrowed else "No jobs"
+    if namespace is None:
+        return f"{what} in any namespace."
+    return f"{what} in namespace {namespace}; -A shows those of all namespaces."
+
+
+def _watch(
+    backend: Backend,
+    look: Callable[[], Jobs],
+    *,
+    namespaces: bool,
+    headers: bool,
+    limit: float | None,
+) -> None:
+    from arena_topo.cli.watching import watch  # noqa: PLC0415 - only for who stays
+
+    least: tuple[int, ...] = ()
+
+    def beneath(lines: Sequence[str]) -> str:
+        """The lines under those before: no column becomes narrower."""
+        nonlocal least
+        least = layout.widths(lines, least)
+        return layout.align(lines, least)
+
+    def changes(before: Jobs | None, jobs: Jobs, now: float) -> str:
+        if before is None:
+            return beneath(view.job_lines(jobs, now=now, namespaces=namespaces)[not headers :])
+        known = {one.uid: filtering.signs(one) for one in before}
+        changed = tuple(one for one in jobs if known.get(one.uid) != filtering.signs(one))
+        there = {one.uid for one in jobs}
+        gone = (one for one in before if one.uid not in there)
+        ends = [(one.namespace, one.name, GONE)[not namespaces :] for one in gone]
+        lines = view.job_lines(changed, now=now, namespaces=namespaces)[1:]
+        return beneath([*lines, *("\t".join(one) for one in ends)])
+
+    watch(
+        look,
+        draw=lambda jobs, now, _columns: view.jobs(
+            jobs, now=now, namespaces=namespaces, headers=headers
+        ),
+        changes=changes,
+        every=backend.look_every,
+        limit=limit,
+    )

@@ -1,0 +1,661 @@
+"""The command that shows logs: of a job's launcher, of another pod, of all of them at once."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+import time
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Self
+
+from arena_topo import layout
+from arena_topo.cli import stopping
+from arena_topo.cli.arguments import PANEL, Kind, Name, TypeFlag
+from arena_topo.cli.detaching import advise, detaching
+from arena_topo.cli.opening import alike, engine, missing, namespace_of
+from arena_topo.cli.options import PROGRAM, Globals, LogLevel, say, spread
+from arena_topo.cli.outlet import Outlet, free_to_speak
+from arena_topo.cli.terminal import colours, moves
+from arena_topo.cli.watching import live
+from arena_topo.engines import Backend, JobStatus
+from arena_topo.engines.lines import LogOptions
+from arena_topo.errors import ArenaError, JobFailed, NotFound, UsageError
+from arena_topo.escaping import one_line
+from arena_topo.flag import Flag
+from arena_topo.jobs.staying import lives, turn
+
+if TYPE_CHECKING:
+    from arena_topo.joblogs.following import Asked, Note, Waiting
+    from arena_topo.joblogs.speakers import Entry
+    from arena_topo.joblogs.view import Raw, Records, Text
+
+MANY = "Many pods at once"
+SEARCH = "Searching"
+KEPT = "Keeping"
+NCCL = "What NCCL did"
+
+_QUIET = 1.0
+"""Seconds without a line after which a terminal shows again what is waited for."""
+
+_ALIKE = 3
+"""Notes of one kind that are told one by one when many come at once."""
+
+
+class LogFormat(StrEnum):
+    """How lines of logs are shown."""
+
+    TEXT = "text"
+    RAW = "raw"
+    JSON = "json"
+
+
+class Expression(str):
+    """A regular expression of Python's `re`, which reads it."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read an expression; ValueError says where it makes no sense."""
+        try:
+            _compiled(text)
+        except re.error as error:
+            at = "" if error.pos is None else f" at character {error.pos + 1}"
+            raise ValueError(f"{error.msg}{at} of {text!r}") from None
+        except (RecursionError, OverflowError):
+            raise ValueError(f"{text[:20]!r}... is too large") from None
+        return cls(text)
+
+
+def _compiled(text: str) -> re.Pattern[str]:
+    with warnings.catch_warnings():
+        # Python warns of what a later version may read differently.
+        warnings.simplefilter("ignore")
+        return re.compile(text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """The flags of `logs`: arena's, those of several pods, and how lines are shown."""
+
+    follow: Annotated[
+        bool,
+        Flag(
+            help="Wait for the pods, and go on until the job ends, with the launcher's exit code;"
+            " with -i until that pod ends.",
+            short="-f",
+            panel=PANEL,
+        ),
+    ] = False
+    instance: Annotated[
+        str,
+        Flag(
+            help="Pod to read; else the launcher.",
+            short="-i",
+            panel=PANEL,
+            metavar="POD",
+            completes="instances",
+        ),
+    ] = ""
+    container: Annotated[
+        str,
+        Flag(
+            help="Container to read.",
+            short="-c",
+            panel=PANEL,
+            metavar="NAME",
+            completes="containers",
+        ),
+    ] = ""
+    previous: Annotated[
+        bool,
+        Flag(
+            help="Read the run before the container's last restart, or the launcher's try before.",
+            short="-p",
+            panel=PANEL,
+        ),
+    ] = False
+    since: Annotated[
+        str,
+        Flag(help="Only what is newer than this, such as 1h30m.", panel=PANEL, metavar="DURATION"),
+    ] = ""
+    since_time: Annotated[
+        str, Flag(help="Only what is newer than this moment.", panel=PANEL, metavar="RFC3339")
+    ] = ""
+    tail: Annotated[
+        int,
+        Flag(
+            help="Only so many of the last lines of each pod; 0 shows none, -1 all.",
+            short="-t",
+            panel=PANEL,
+        ),
+    ] = -1
+    timestamps: Annotated[bool, Flag(help="Start each line with its time.", panel=PANEL)] = False
+    output_format: Annotated[
+        LogFormat,
+        Flag(
+            help="How to show it: text is safe to look at, raw is what the programs wrote, byte for"
+            " byte, json has one object a line.",
+            name="--output",
+            short="-o",
+            panel=PANEL,
+        ),
+    ] = LogFormat.TEXT
+    kind: TypeFlag = None
+    everyone: Annotated[
+        bool,
+        Flag(
+            help="Read all pods of the job at once; each line says which rank or pod wrote it.",
+            name="--all",
+            panel=MANY,
+        ),
+    ] = False
+    only: Annotated[
+        tuple[str, ...],
+        Flag(
+            help="As --all, but only these: rank:0-3,7, worker:2 or launcher; may be given again.",
+            panel=MANY,
+            metavar="WHO",
+        ),
+    ] = ()
+    fold: Annotated[
+        bool,
+        Flag(
+            help="Show a line that many ranks write at once as one, with their number (default"
+            " true).",
+            panel=MANY,
+        ),
+    ] = True
+    include: Annotated[
+        tuple[Expression, ...],
+        Flag(
+            help="Only lines in which this is found, or another --include.",
+            panel=SEARCH,
+            metavar="REGEX",
+        ),
+    ] = ()
+    exclude: Annotated[
+        tuple[Expression, ...],
+        Flag(
+            help="No lines in which this is found; may be given again.",
+            panel=SEARCH,
+            metavar="REGEX",
+        ),
+    ] = ()
+    highlight: Annotated[
+        tuple[Expression, ...],
+        Flag(help="Mark where this is found; may be given again.", panel=SEARCH, metavar="REGEX"),
+    ] = ()
+    save: Annotated[
+        str,
+        Flag(
+            help="Also write the log of each pod that is read into a file of this folder.",
+            panel=KEPT,
+            metavar="DIR",
+            completes="folders",
+        ),
+    ] = ""
+    keep: Annotated[
+        bool,
+        Flag(help="Keep what is followed, for when its pods are gone (default true).", panel=KEPT),
+    ] = True
+    kept: Annotated[
+        bool, Flag(help="Show what was kept of the job; no cluster is asked.", panel=KEPT)
+    ] = False
+    nccl: Annotated[
+        bool,
+        Flag(help="Show what NCCL did: its rings and how ranks reach each other.", panel=NCCL),
+    ] = False
+    files: Annotated[
+        tuple[str, ...],
+        Flag(
+            help="With --nccl, read this file and not a job; - is stdin; may be given again.",
+            name="--from",
+            panel=NCCL,
+            metavar="FILE",
+            completes="files",
+        ),
+    ] = ()
+    bus_bandwidth: Annotated[
+        bool,
+        Flag(help="With --nccl, print the measured bandwidths of GPUs as a table.", panel=NCCL),
+    ] = False
+
+    @property
+    def as_json(self) -> bool:
+        """Whether programs read it."""
+        return self.output_format is LogFormat.JSON
+
+    def check(self, name: str) -> None:
+        """UsageError for flags that make no sense together; it says which and what to do."""
+        together = "both cannot be shown at once"
+        for one, other, why, hint in (
+            ("instance", "everyone", "one is for one pod, the other for all", "leave out one"),
+            ("instance", "only", "a pod and ranks are named", "leave out one"),
+            ("previous", "follow", "what is over cannot go on", "leave out --follow"),
+            ("kept", "follow", "nothing comes any more", "leave out --follow"),
+            ("nccl", "highlight", together, "leave out one"),
+            ("nccl", "save", together, "first save the logs, then read them with --nccl --from"),
+        ):
+            if getattr(self, one) and getattr(self, other):
+                raise _excluded(one, other, why=why, hint=hint)
+        if self.highlight and self.output_format is not LogFormat.TEXT:
+            raise _excluded(
+                "highlight",
+                f"output {self.output_format}",
+                why="only text for people is marked",
+                hint="leave out one",
+            )
+        if self.nccl and self.output_format is LogFormat.RAW:
+            raise _excluded(
+                "nccl", "output raw", why="what it shows is worked out", hint="use text or json"
+            )
+        for field in ("files", "bus_bandwidth"):
+            if getattr(self, field) and not self.nccl:
+                raise UsageError(
+                    f"{_spelled(field)} is for what NCCL did",
+                    hint=f"add --nccl to {_spelled(field)}",
+                )
+        if self.files and name:
+            raise UsageError(
+                f"{name} and --from exclude each other",
+                why="lines are read from files, or from a job",
+                hint="leave out one",
+            )
+        for field in _OF_JOBS if self.files else ():
+            if getattr(self, field) != getattr(_PLAIN, field):
+                raise _excluded(
+                    field,
+                    "files",
+                    why="a file is read whole, and has no pods",
+                    hint=f"leave out {_spelled(field)}",
+                )
+
+    def options(self) -> LogOptions:
+        """Which part of each log."""
+        return LogOptions(
+            follow=self.follow,
+            tail=self.tail if self.tail >= 0 else None,
+            since=_since(self.since) if self.since else None,
+            since_time=_moment(self.since_time) if self.since_time else None,
+            timestamps=self.timestamps,
+            container=self.container or None,
+            previous=self.previous,
+        )
+
+    def asked(self) -> Asked:
+        """The same for who follows the logs."""
+        from arena_topo.joblogs import following, speakers  # noqa: PLC0415 - loads what is needed
+
+        text = self.output_format is LogFormat.TEXT
+        return following.Asked(
+            instance=self.instance or None,
+            everyone=self.everyone,
+            only=speakers.only(self.only) if self.only else None,
+            include=tuple(map(_compiled, self.include)),
+            exclude=tuple(map(_compiled, self.exclude)),
+            fold=self.fold and text,
+            tags=self.as_json,
+            keep=self.keep,
+            kept=self.kept,
+            save=self.save or None,
+            options=self.options(),
+        )
+
+    def again(self, name: str, namespace: str) -> str:
+        """What a person types to go on with the same."""
+        words = [PROGRAM, "logs", *["-f"][: self.follow], name, "-n", namespace]
+        for field, word in _SAID_AGAIN.items():
+            value = getattr(self, field)
+            if value is True:
+                words.append(word)
+            elif isinstance(value, tuple):
+                words += [text for one in value for text in (word, str(one))]
+            elif value != getattr(_PLAIN, field):
+                words += [word, str(value)]
+        left = [["--no-fold"][: not self.fold], ["--keep=false"][: not self.keep]]
+        return shlex.join([*words, *left[0], *left[1]])
+
+
+_SAID_AGAIN = {
+    "instance": "-i",
+    "container": "-c",
+    "everyone": "--all",
+    "only": "--only",
+    "include": "--include",
+    "exclude": "--exclude",
+    "highlight": "--highlight",
+    "timestamps": "--timestamps",
+    "since": "--since",
+    "since_time": "--since-time",
+    "tail": "--tail",
+    "output_format": "-o",
+    "nccl": "--nccl",
+    "bus_bandwidth": "--bus-bandwidth",
+}
+"""What is said again by who comes back, and how. Files of --save would be there already."""
+
+
+_OF_JOBS = (
+    "follow",
+    "instance",
+    "container",
+    "previous",
+    "since",
+    "since_time",
+    "tail",
+    "timestamps",
+    "kind",
+    "everyone",
+    "only",
+    "include",
+    "exclude",
+    "kept",
+)
+"""What chooses among the logs of a job, or of their lines."""
+
+_PLAIN = Wanted()
+
+
+def _spelled(field: str) -> str:
+    return {"everyone": "--all", "files": "--from", "kind": "--type"}.get(
+        field, f"--{field.replace('_', '-')}"
+    )
+
+
+def _excluded(one: str, other: str, *, why: str, hint: str) -> UsageError:
+    return UsageError(
+        f"{_spelled(one)} and {_spelled(other)} exclude each other", why=why, hint=hint
+    )
+
+
+@spread
+def logs(name: Name, wanted: Wanted, everywhere: Globals) -> None:
+    """Show the log of a job's launcher, of another of its pods, or of all of them at once."""
+    wanted.check(name)
+    if wanted.files:
+        from arena_topo.nccl import command as nccl  # noqa: PLC0415 - only for what NCCL did
+
+        nccl.of_files(wanted.files, as_json=wanted.as_json, table=wanted.bus_bandwidth)
+        return
+    asked = wanted.asked()
+    backend = engine(everywhere, repeating=wanted.follow)
+    namespace = namespace_of(everywhere, backend)
+    if wanted.kind is Kind.OTHER:
+        raise missing(name, namespace)
+    shown = _Shown(name, namespace, wanted, many=asked.many)
+    with detaching(
+        backend,
+        name,
+        namespace,
+        there=lambda: bool(shown.known),
+        back=wanted.again(name, namespace),
+    ):
+        try:
+            with stopping.in_time():
+                failure = (
+                    shown.failed(shown.nccl(backend, asked))
+                    if wanted.nccl
+                    else shown.all_of(backend, asked)
+                )
+        except (KeyboardInterrupt, stopping.OutOfTime):
+            shown.interrupted()
+            raise
+        except NotFound as error:
+            from arena_topo.joblogs.following import NoSuchJob  # noqa: PLC0415 - the verbs load theirs
+
+            if isinstance(error, NoSuchJob) or (not shown.known and error.hint is None):
+                error.hint = alike(name, namespace, backend) or error.hint
+            raise
+    if failure is not None:
+        raise failure
+
+
+class _Shown:
+    """What is shown of the logs of a job: lines on stdout, the rest on stderr."""
+
+    def __init__(self, name: str, namespace: str, wanted: Wanted, *, many: bool) -> None:
+        self._name, self._namespace = name, namespace
+        self._wanted = wanted
+        self._outlet = Outlet()
+        self._writer = _writer(name, namespace, wanted, many=many)
+        self._waits = _Waits(name, namespace)
+        self._notes: list[Note] = []
+        self._begun = False
+        """Whether any line was shown."""
+        self.known: list[JobStatus] = []
+
+    def all_of(self, backend: Backend, asked: Asked) -> ArenaError | None:
+        """Show it; how the job failed, if it was followed to there, or what was not saved."""
+        from arena_topo.joblogs import following  # noqa: PLC0415 - the verbs load theirs
+
+        job = (self._name, self._namespace)
+        copied = self._writer.copied
+        if asked.plain and copied is not None:
+            begun = False
+            try:
+                for piece in following.copied(backend, *job, asked, seen=self._seen):
+                    begun = True
+                    self._outlet.write(copied(piece))
+                self._outlet.write(self._writer.end())
+            except NotFound:
+                if begun:
+                    raise
+            else:
+                self._remark(begun=begun)
+                return None
+        lines = following.show(
+            backend,
+            *job,
+            asked,
+            tell=self._notes.append,
+            seen=self._seen,
+            waits=self._waits.see,
+        )
+        try:
+            self._show(lines)
+        finally:
+            self._waits.hide()
+        if lines.end is following.End.READ and not (asked.only or asked.include or asked.exclude):
+            self._remark(begun=self._begun)
+        return lines.failure or lines.unsaved
+
+    def interrupted(self) -> None:
+        """Nobody looks any more, but somebody may read what is said last."""
+        if free_to_speak():
+            self._outlet.break_line()
+
+    def nccl(self, backend: Backend, asked: Asked) -> JobStatus | None:
+        """Show what NCCL did; the job at its end, if it was followed to there."""
+        from arena_topo.nccl import command as nccl  # noqa: PLC0415 - only for what NCCL did
+
+        wanted = self._wanted
+        try:
+            return nccl.of_job(
+                backend,
+                self._name,
+                self._namespace,
+                asked,
+                self.known,
+                waits=self._waits,
+                as_json=wanted.as_json,
+                table=wanted.bus_bandwidth,
+            )
+        finally:
+            self._waits.hide()
+
+    def _seen(self, status: JobStatus) -> None:
+        self.known[:] = [status]
+
+    def failed(self, status: JobStatus | None) -> JobFailed | None:
+        """How a job failed that is over; None if it did not."""
+        from arena_topo.joblogs import following  # noqa: PLC0415 - the verbs load theirs
+
+        return None if status is None else following.failed(status)
+
+    def _remark(self, *, begun: bool) -> None:
+        """Say of a log that is empty that it is: who looks at a terminal sees nothing else."""
+        if begun or not moves(sys.stdout) or not self.known:
+            return
+        name, namespace = self._name, self._namespace
+        if self.known[-1].phase.over:
+            say(f"note: {name} has written nothing")
+        else:
+            follow = f"{PROGRAM} logs -f {name} -n {namespace}"
+            advise(f"note: {name} has written nothing yet; {follow} waits for it", follow)
+
+    def _show(self, batches: Iterable[Sequence[Entry]]) -> None:
+        try:
+            for batch in batches:
+                self._tell()
+                if batch:
+                    self._begun = True
+                    self._waits.hide()
+                    self._outlet.write(self._writer.lines(batch))
+                else:
+                    self._outlet.heed()
+                    if not self._outlet.within_line:
+                        self._waits.show()
+        except ArenaError:
+            # What came before is shown before it is told of.
+            self._end()
+            raise
+        self._end()
+
+    def _end(self) -> None:
+        self._waits.hide()
+        self._outlet.write(self._writer.end())
+        self._tell()
+        self._outlet.break_line()
+
+    def _tell(self) -> None:
+        """Say what was noted since; of many notes of one kind, which 64 pods make, the first."""
+        notes, self._notes[:] = tuple(self._notes), ()
+        if not notes:
+            return
+        self._waits.hide()
+        self._outlet.break_line()
+        told: Counter[object] = Counter()
+        for one in notes:
+            told[one.turn] += not one.warns
+            if one.warns:
+                say(f"warning: {one_line(one.text)}", LogLevel.WARN)
+            elif one.turn is None or told[one.turn] <= _ALIKE:
+                say(f"note: {one_line(one.text)}")
+        for kind, count in told.items():
+            if kind is not None and count > _ALIKE:
+                say(f"note: ... and {count - _ALIKE} more: {kind}")
+
+
+class _Waits:
+    """What is waited for: a line in its place on a terminal, elsewhere one for each change."""
+
+    def __init__(self, name: str, namespace: str) -> None:
+        self._name, self._namespace = name, namespace
+        self._what = self._said = ""
+        self._blind: str | None = None
+        self._begun = self._hidden = 0.0
+        self._idle = True
+        """Whether `see` tells of nothing that is waited for."""
+        self._stack: ExitStack | None = None
+
+    def see(self, waiting: Waiting | None) -> None:
+        """That is waited for now; None: for nothing."""
+        self._idle = waiting is None
+        if waiting is None:
+            self._what = ""
+            self.hide()
+            return
+        what, commands = one_line(waiting.what), []
+        self._blind = waiting.blind
+        if waiting.start is not None:
+            from arena_topo.engines.waiting import command, starting  # noqa: PLC0415 - rarely
+
+            what += f"; {starting(waiting.start, [self._name], self._namespace)}"
+            verbs = ("resume", "delete")
+            commands += [command(verb, self._name, namespace=self._namespace) for verb in verbs]
+        if what == self._what:
+            return
+        self._begun = self._begun if self._what else time.monotonic()
+        self._what = what
+        if not lives() and what != self._said:
+            self._said = what
+            advise(f"{self._name} {what}", *commands)
+
+    def now(self, what: str) -> None:
+        """That is waited for, where nothing else is; only a terminal shows it."""
+        if self._idle and lives():
+            self._begun = self._begun if self._what else time.monotonic()
+            self._what, self._blind = what, None
+
+    def show(self) -> None:
+        """Let a terminal show it, unless lines came just now."""
+        if not self._what or self._stack or not lives():
+            return
+        if time.monotonic() - self._hidden > _QUIET:
+            self._stack = ExitStack()
+            self._stack.enter_context(live(sys.stderr, self._screen))
+
+    def hide(self) -> None:
+        """Take it off the terminal: something else is to be written."""
+        if self._stack is not None:
+            stack, self._stack = self._stack, None
+            stack.close()
+        self._hidden = time.monotonic()
+
+    def _screen(self, columns: int) -> str:
+        since = layout.duration(time.monotonic() - self._begun)
+        text = f"{self._name} {self._what}, {since}"
+        if self._blind is not None:
+            text += f"; not seen just now: {one_line(self._blind)}"
+        return f"{turn()} {layout.fold(text, columns - 2)}"
+
+
+# ---------------------------------------------------------------- how
+
+
+def _writer(name: str, namespace: str, wanted: Wanted, *, many: bool) -> Text | Records | Raw:
+    from arena_topo.joblogs import view  # noqa: PLC0415 - only where there are lines
+
+    if wanted.as_json:
+        return view.Records(job=name, namespace=namespace)
+    if wanted.output_format is LogFormat.RAW:
+        return view.Raw(timestamps=wanted.timestamps)
+    return view.Text(
+        prefixes=many,
+        timestamps=wanted.timestamps,
+        colours=colours(sys.stdout),
+        highlight=tuple(map(_compiled, wanted.highlight)),
+    )
+
+
+def _since(text: str) -> int:
+    """Seconds of arena's `--since`: whole numbers of h, m and s, summed."""
+    if re.fullmatch(r"([0-9]+[hms])+", text) is None:
+        raise UsageError(
+            "failed to validate log args: failed to parse since seconds,invalid format,"
+            "should like: ['1h','1m','1s','1h1m1s'...]",
+            why=f"--since is {text!r}",
+        )
+    sizes = {"h": 3600, "m": 60, "s": 1}
+    return sum(int(number) * sizes[unit] for number, unit in re.findall(r"([0-9]+)([hms])", text))
+
+
+def _moment(text: str) -> str:
+    try:
+        aware = datetime.fromisoformat(text).tzinfo is not None
+    except ValueError:
+        aware = False
+    if not aware:
+        raise UsageError(
+            "failed to validate log args: --since-time is invalid",
+            why=f"expected a time such as 2026-01-31T08:00:00Z, got {text!r}",
+        )
+    return text

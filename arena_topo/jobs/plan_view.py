@@ -1,0 +1,485 @@
+"""What `plan` shows: a placement, its machines drawn, and what it is measured against."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from arena_topo.bandwidth import Estimate, Limit, nearest_nics
+from arena_topo.drawing import text as drawing
+from arena_topo.drawing.tables import EMULATED
+from arena_topo.escaping import one_line
+from arena_topo.gang.comparison import Counted, Proposal
+from arena_topo.job import MPIJob
+from arena_topo.jobs.view import confirmed, guarantee, worker_value, workers
+from arena_topo.layout import NOTHING, align, fold, number
+from arena_topo.manifests import Forecast, estimates
+from arena_topo.manifests.annotations import placement_map
+from arena_topo.manifests.forecast import counted_on, valued_as
+from arena_topo.solver import BEYOND, NODE_TIER, Placement
+from arena_topo.solver.unaware import Outcome
+from arena_topo.topology import (
+    Cluster,
+    GPUSet,
+    Node,
+    NodeName,
+    gpu_set,
+)
+
+MOST_DRAWINGS = 4
+"""Machines drawn; a gang rarely uses more kinds of sets, and more fill the screen."""
+
+_MOST_SHARES = 3
+"""Nodes up to which the workers of each are listed."""
+
+SHARES = ((25 << 20, "25MiB"),)
+"""Bytes of messages of which JSON has the share of the bandwidth: PyTorch's bucket of gradients."""
+
+_SMALLEST_RING = 2
+"""GPUs of which every order is the same ring."""
+
+
+def text(proposal: Proposal, *, unicode: bool = True, width: int = 100) -> str:
+    """A proposed placement for a person; empty where there is none.
+
+    Drawings and lists of names keep to `width` columns; the table of workers is always whole.
+    """
+    plan, cluster = proposal.plan, proposal.cluster
+    if plan is None or plan.forecast is None or plan.placement is None or cluster is None:
+        return ""
+    blocks = [
+        _headline(proposal, plan.job, plan.forecast),
+        _workers(plan.job, plan.forecast, rings=not proposal.named),
+        *_machines(plan.placement, cluster, plan.job.gpus, unicode=unicode, width=width),
+        _bandwidths(proposal, plan.placement, cluster, width),
+        _rows(proposal, cluster, width),
+        _holding(proposal, plan.forecast, width),
+    ]
+    return "\n".join(block for block in blocks if block)
+
+
+def _headline(proposal: Proposal, runs: MPIJob, forecast: Forecast) -> str:
+    asked = proposal.job
+    nodes = len({node for _index, node, _gpus in forecast.workers})
+    where = "on one node" if nodes == 1 else f"on {nodes} nodes"
+    how = "" if asked.gputopology else " with --gputopology"
+    can = "as named by --on" if proposal.named else f"can be placed now{how}"
+    return f"{asked.name}: {gang(asked)} {can}{in_pods(asked, runs)}, {where}\n"
+
+
+def in_pods(asked: MPIJob, runs: MPIJob) -> str:
+    """In how many pods the workers run, where each has several: ` in 1 pod of 4`."""
+    each = asked.workers // runs.workers
+    return f" in {_many(runs.workers, 'pod')} of {each}" if each > 1 else ""
+
+
+def gang(job: MPIJob) -> str:
+    """What a job asks for: `4 workers x 1 GPU`."""
+    return f"{_many(job.workers, 'worker')} x {_many(job.gpus, 'GPU')}"
+
+
+def _many(number: int, word: str) -> str:
+    return f"{number} {word}{'s' if number != 1 else ''}"
+
+
+def _workers(job: MPIJob, forecast: Forecast, *, rings: bool) -> str:
+    """The table of workers; `rings` where the GPUs are in the order that the solver gave them."""
+    lines = workers(forecast, job.name, slots=max(1, job.gpus))
+    listed = sum(len(gpus) for _index, _node, gpus in forecast.workers)
+    if rings and listed > _SMALLEST_RING:
+        lines.append("  GPUs are in the order of the ring, rank after rank.")
+    return align(lines)
+
+
+# ---------------------------------------------------------------- the machines
+
+
+def _machines(
+    placement: Placement, cluster: Cluster, gpus: int, *, unicode: bool, width: int
+) -> Iterable[str]:
+    """A drawing for each kind of machine and chosen set, the first so many; `gpus` per worker."""
+    known = {node.name: node for node in cluster.nodes}
+    chosen: dict[NodeName, GPUSet] = {}
+    taken: Counter[NodeName] = Counter()
+    for one in placement.assignments:
+        taken[one.node] += gpus
+        chosen[one.node] = GPUSet(chosen.get(one.node, 0) | gpu_set(one.gpus))
+    alike: dict[tuple[object, ...], list[NodeName]] = {}
+    for name, own in chosen.items():
+        alike.setdefault((*_look(known[name]), own, taken[name]), []).append(name)
+    groups = list(alike.values())
+    for names in groups[:MOST_DRAWINGS]:
+        node = known[names[0]]
+        healthy = node.machine.everything if node.allocatable is None else node.allocatable
+        drawn = drawing.machine(
+            replace(node.machine, name=node.name),
+            chosen=chosen[node.name],
+            free=node.free,
+            hidden=node.hidden,
+            broken=GPUSet(node.machine.everything & ~healthy),
+            unicode=unicode,
+            width=width,
+        )
+        if not chosen[node.name]:
+            drawn += f"  the kubelet picks {taken[node.name]} of them for this job\n"
+        if len(names) > 1:
+            also = "also on: "
+            drawn += f"  {also}{drawing.names(names[1:], width - len(also) - 2)}\n"
+        yield drawn
+    more = groups[MOST_DRAWINGS:]
+    if more:
+        yield f"{_many(sum(map(len, more)), 'more node')} not drawn: the table names their GPUs\n"
+
+
+def _look(node: Node) -> tuple[object, ...]:
+    """Nodes with one look share a drawing."""
+    machine = node.machine
+    return (
+        machine.links,
+        tuple((gpu.model, gpu.numa) for gpu in machine.gpus),
+        machine.nics,
+        machine.nvswitch,
+        machine.knowledge,
+        node.free,
+        node.hidden,
+        node.allocatable,
+    )
+
+
+# ---------------------------------------------------------------- bandwidths
+
+
+def _bandwidths(proposal: Proposal, found: Placement, cluster: Cluster, width: int) -> str:
+    """What the pods get and what limits it, and what other choices would give them."""
+    binding = proposal.plan.binding if proposal.plan is not None else None
+    placement = found if binding is None else valued_as(found, cluster, binding)
+    ours = placement.bandwidth if binding is None else counted_on(placement, binding)
+    if ours is None or placement.bandwidth is None:
+        return "Bus bandwidth: none, as one GPU talks to nobody\n"
+    proof = f", {proved(placement)}" if placement is found else ""
+    lines = ["Bus bandwidth of an all-reduce:"]
+    for label, words in _facts(placement, ours, cluster, proof):
+        lines.append(fold(f"  {label:<12}{words}", width, indent=" " * 14))
+    comparison = proposal.comparison
+    if comparison is None:
+        return "".join(f"{line}\n" for line in lines)
+    with_it = proposal.job.gputopology or proposal.named
+    this = "as planned" if ours != placement.bandwidth else "this placement"
+    rows: list[tuple[str, Placement | Outcome | None]] = [
+        (this if with_it else "with --gputopology", placement),
+        *([("best, free GPUs", proposal.best)] if proposal.named else []),
+        ("best, all GPUs free", comparison.best_empty),
+        ("first fit by index" if with_it else "without: first fit", comparison.first_fit),
+        ("spread over nodes" if with_it else "without: spread", comparison.spread),
+    ]
+    lines += ["", *_compared(rows, placement.bandwidth.point, cluster, width)]
+    rates = [one.bandwidth for _name, one in rows if one is not None and one.bandwidth is not None]
+    assumed = dict.fromkeys(note for rate in (ours, *rates) for note in rate.assumed)
+    if assumed:
+        lines.append(fold(f"  * assumed: {'; '.join(assumed)}", width, indent="    "))
+    return "".join(f"{line.rstrip()}\n" for line in lines)
+
+
+def _facts(
+    placement: Placement, ours: Estimate, cluster: Cluster, proof: str
+) -> Iterator[tuple[str, str]]:
+    """What is known of a bandwidth, under the labels that `forecast` gives it."""
+    planned, inside = placement.bandwidth, placement.inside
+    assert planned is not None
+    settled = ours == planned
+    held = proof if settled else " at worst: the kubelet picks the GPUs"
+    yield "Bandwidth", f"{estimates.text(ours)}{_doubt(ours)}{held}"
+    yield "Limited by", limited(placement, ours, cluster)
+    if not settled:
+        yield "As planned", f"{estimates.text(planned)}{_doubt(planned)}{proof}"
+    if inside is not None and inside.point > planned.point:
+        joined = f"{estimates.text(inside)}{_doubt(inside)}"
+        yield "Joined", f"{joined}, were the pods of a node one host for NCCL"
+
+
+def _doubt(found: Estimate) -> str:
+    """The mark of a bandwidth that rests on facts which nobody gave."""
+    return "*" if found.assumed else ""
+
+
+def limited(one: Placement | Outcome, found: Estimate, cluster: Cluster) -> str:
+    """What limits the bandwidth of a choice, with the NICs that the pods use where these do."""
+    nodes = len(_loads(one))
+    words = estimates.limit(str(found.regime), str(found.limited_by), tier=one.tier, nodes=nodes)
+    if found.limited_by is not Limit.NICS or not isinstance(one, Placement):
+        return words
+    cards = _cards(one, cluster)
+    return f"{words}: {cards}" if cards else words
+
+
+def _cards(placement: Placement, cluster: Cluster) -> str:
+    """The NICs that the GPUs use where they are slowest: `4 of 50 GB/s a node`; empty if unsaid."""
+    machines = {node.name: node.machine for node in cluster.nodes}
+    chosen: dict[NodeName, set[int]] = {}
+    for one in placement.assignments:
+        machine = machines[one.node]
+        for gpu in one.gpus or range(len(machine.gpus)):
+            chosen.setdefault(one.node, set()).update(nearest_nics(machine, gpu))
+    used = [[machines[name].nics[card].speed for card in cards] for name, cards in chosen.items()]
+    told = [[speed for speed in speeds if speed is not None] for speeds in used]
+    if not all(told) or list(map(len, told)) != list(map(len, used)):
+        return ""
+    least = min(told, key=sum)
+    return f"{len(least)} of {estimates.amount(least[0])} GB/s a node"
+
+
+def _compared(
+    rows: Sequence[tuple[str, Placement | Outcome | None]],
+    ours: float,
+    cluster: Cluster,
+    width: int,
+) -> list[str]:
+    """A table of what choices give the same pods, and where they put them.
+
+    A narrow screen goes without the ratios.
+    """
+    ranges = [
+        "" if one is None or one.bandwidth is None else _range(one.bandwidth) for _name, one in rows
+    ]
+    wide = max(len(RANGE), *map(len, ranges))
+
+    def lines(*, ratios: bool) -> list[tuple[str, str]]:
+        cells = [(f"  {'':<{_NAMES}}  {'GB/S':>5}   {RANGE}", "")]
+        for (name, one), between in zip(rows, ranges, strict=True):
+            rate = None if one is None else one.bandwidth
+            if one is None or rate is None:
+                cells.append((f"  {name:<{_NAMES}}  ", "does not fit"))
+                continue
+            head = f"{estimates.amount(rate.point):>5}{_doubt(rate) or ' '}  {between:<{wide}}"
+            if ratios:
+                head += f"  {rate.point / ours:5.2f}x"
+            cells.append((f"  {name:<{_NAMES}}  {head}  ", _place(one, cluster)))
+        return cells
+
+    cells = lines(ratios=True)
+    if any(len(head + place) > width for head, place in cells):
+        cells = lines(ratios=False)
+    return [fold(head + place, width, indent=" " * len(head)).rstrip() for head, place in cells]
+
+
+def _range(found: Estimate) -> str:
+    return estimates.span(found.low, found.high)
+
+
+RANGE = "RANGE"
+_NAMES = 19
+"""Columns of the longest name of a choice."""
+
+
+def _place(one: Placement | Outcome, cluster: Cluster) -> str:
+    """Where a choice puts the workers: `2 + 2, unknown network`."""
+    loads = _loads(one)
+    where = meets(one.tier, cluster)
+    if len(loads) == 1:
+        return where
+    shares = " + ".join(map(str, loads)) if len(loads) <= _MOST_SHARES else f"{len(loads)} nodes"
+    return f"{shares}, {where}"
+
+
+def _loads(one: Placement | Outcome) -> list[int]:
+    """How many workers each node gets."""
+    if isinstance(one, Placement):
+        return list(Counter(worker.node for worker in one.assignments).values())
+    return list(one.loads.values())
+
+
+def meets(tier: str, cluster: Cluster) -> str:
+    """How near to each other the nodes of a placement are: `one node`, `one rack`."""
+    if tier == NODE_TIER:
+        return "one node"
+    if tier != BEYOND:
+        return f"one {estimates.level(tier)}"
+    if cluster.tiers:
+        return "whole network"
+    return "unknown network" if cluster.guessed(tier) else "one network"
+
+
+def _rows(proposal: Proposal, cluster: Cluster, width: int) -> str:
+    """The best placement and the next best, a row each."""
+    if not proposal.rows:
+        return ""
+    ranges = ["" if one.bandwidth is None else _range(one.bandwidth) for one in proposal.rows]
+    wide = max(len(RANGE), *map(len, ranges))
+    lines = [
+        f"The best {len(ranges)} on different nodes:",
+        f"        GB/S   {RANGE:<{wide}}  NODES",
+    ]
+    for row, (one, between) in enumerate(zip(proposal.rows, ranges, strict=True), 1):
+        rate, least = one.bandwidth, _counted(proposal, one)
+        gbps = "N/A " if rate is None else f"{estimates.amount(rate.point)}{_doubt(rate) or ' '}"
+        head = f"  {row:>3}  {gbps:>6}  {between:<{wide}}  "
+        said = f"{'; '.join(_seats(one))}: {meets(one.tier, cluster)}"
+        if least is not None and least != rate:
+            said += f", {estimates.amount(least.point)} at worst"
+        lines.append(fold(head + said, width, indent=" " * len(head)))
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _counted(proposal: Proposal, row: Placement) -> Estimate | None:
+    """What the pods can count on in one of several placements, bound as the best is."""
+    binding = proposal.plan.binding if proposal.plan is not None else None
+    return row.bandwidth if binding is None else counted_on(row, binding)
+
+
+def _seats(placement: Placement) -> Iterator[str]:
+    """The GPUs of each node: `dgx-0/0,1,5,4`; with an N where the kubelet picks as many."""
+    gpus: dict[NodeName, list[int]] = {}
+    for one in placement.assignments:
+        gpus.setdefault(one.node, []).extend(one.gpus)
+    for name, some in gpus.items():
+        yield f"{name}/{','.join(map(str, some)) or NOTHING}"
+
+
+def proved(placement: Placement) -> str:
+    """How good a placement is known to be."""
+    proof = placement.proof
+    if proof.optimal:
+        return "proven best"
+    return f"at most {estimates.amount(proof.bound)} GB/s is possible"
+
+
+def _holding(proposal: Proposal, forecast: Forecast, width: int) -> str:
+    """How firmly the plan holds, and what would do better."""
+    lines = []
+    if forecast.guarantee is not None:
+        lines.append(guarantee(forecast))
+    binding = proposal.plan.binding if proposal.plan is not None else None
+    if binding is not None and binding.why:
+        lines.append(f"Not firmer, because {one_line(binding.why)}")
+    lines += [f"Advice: {one_line(one)}" for one in proposal.advice]
+    if forecast.emulated:
+        lines.append(EMULATED)
+    return "".join(f"{fold(line, width)}\n" for line in lines)
+
+
+# ---------------------------------------------------------------- for programs
+
+
+def value(proposal: Proposal) -> dict[str, Any]:
+    """What `plan -o json` shows; every key is always there, null where nothing is known of it.
+
+    `verdict` is Placeable, NotNow or Never; null for a job without GPUs. `map` is the answer
+    as `--on` takes it. Bandwidths are GB/s, null for a job of one GPU.
+    """
+    plan, refused = proposal.plan, proposal.refused
+    forecast = plan.forecast if plan is not None else None
+    rows = sorted(forecast.workers) if forecast is not None else []
+    slots = max(1, (plan.job if plan is not None else proposal.job).gpus)
+    return {
+        "apiVersion": "arena-topo/v1",
+        "kind": "Placement",
+        "name": proposal.job.name,
+        "namespace": proposal.namespace,
+        "gputopology": proposal.job.gputopology,
+        "verdict": None if proposal.verdict is None else proposal.verdict.value,
+        "busBandwidthGBps": number(forecast.bus_bandwidth) if forecast else None,
+        "usableGBps": number(forecast.usable) if forecast else None,
+        "bandwidth": _bandwidth_value(proposal),
+        "guarantee": forecast.guarantee if forecast else None,
+        "confirmed": confirmed(forecast),
+        "binding": forecast.binding if forecast else None,
+        "tier": forecast.tier if forecast else None,
+        "assumed": forecast.assumed if forecast else None,
+        "nodes": list(dict.fromkeys(node for _index, node, _gpus in rows)),
+        "podShape": (plan or proposal).job.pod_shape.value,
+        "askedPodShape": proposal.job.pod_shape.value,
+        "workers": [worker_value(*row, slots=slots) for row in rows],
+        "map": placement_map(plan.placement) if plan and plan.placement else None,
+        "proof": _proof_value(plan.placement if plan is not None else None, forecast),
+        "refusals": [
+            {"reason": one.reason.value, "nodes": one.nodes, "example": one.example}
+            for one in (refused.refusals if refused is not None else ())
+        ],
+        "nearest": refused.nearest if refused is not None else None,
+        "comparison": _comparison_value(proposal),
+        "top": [_row_value(proposal, one) for one in proposal.rows],
+        "advice": list(proposal.advice),
+        "notes": list(proposal.notes),
+        "emulated": proposal.cluster is not None and proposal.cluster.emulated,
+    }
+
+
+def _bandwidth_value(proposal: Proposal) -> dict[str, Any] | None:
+    """What the pods get, as `forecast -o json` has it."""
+    plan, cluster = proposal.plan, proposal.cluster
+    if plan is None or plan.placement is None or plan.binding is None:
+        return None
+    found = counted_on(valued_as(plan.placement, cluster, plan.binding), plan.binding)
+    return None if found is None else estimates.value(found, SHARES)
+
+
+def _proof_value(placement: Placement | None, forecast: Forecast | None) -> dict[str, Any]:
+    if placement is None or forecast is None:
+        return {"optimal": None, "bound": None}
+    proof = placement.proof
+    return {"optimal": forecast.optimal, "bound": _finite(proof.bound)}
+
+
+def _row_value(proposal: Proposal, placement: Placement) -> dict[str, Any]:
+    """One of several placements; `map` is as `--on` takes it."""
+    rate = _counted(proposal, placement)
+    return {
+        "nodes": list(placement.nodes),
+        "map": placement_map(placement),
+        "tier": placement.tier,
+        "bandwidth": None if rate is None else estimates.value(rate, SHARES),
+        "plannedGBps": _point(placement.bandwidth),
+    }
+
+
+def _comparison_value(proposal: Proposal) -> dict[str, Any]:
+    comparison, best = proposal.comparison, proposal.best
+    empty = comparison.best_empty if comparison is not None else None
+    first = comparison.first_fit if comparison is not None else None
+    spread = comparison.spread if comparison is not None else None
+    return {
+        "bestNowGBps": _point(best.bandwidth if best is not None else None),
+        "bestEmptyGBps": _point(empty.bandwidth if empty is not None else None),
+        "firstFitGBps": _point(first.bandwidth if first is not None else None),
+        "spreadGBps": _point(spread.bandwidth if spread is not None else None),
+    }
+
+
+def _point(found: Estimate | None) -> int | float | None:
+    return None if found is None else number(found.point)
+
+
+def _finite(value: float | None) -> int | float | None:
+    return None if value is None or math.isinf(value) else number(value)
+
+
+# ---------------------------------------------------------------- by numbers alone
+
+
+def counted(counted: Counted, job: MPIJob) -> str:
+    """How often a gang fits by numbers alone, for a person."""
+    counts = counted.counts
+    return (
+        f"{job.name}: by the number of free GPUs, {counts.gangs} such"
+        f" gang{'s fit' if counts.gangs != 1 else ' fits'} now ({gang(job)})\n"
+        f"  largest gang that fits now:             --workers {counts.largest}\n"
+        f"  largest if the cluster were empty:      --workers {counts.largest_empty}\n"
+        "  Only numbers were compared: bandwidth and levels were not looked at.\n"
+    )
+
+
+def counted_value(counted: Counted, job: MPIJob, *, namespace: str) -> dict[str, Any]:
+    """How often a gang fits by numbers alone, for programs."""
+    return {
+        "apiVersion": "arena-topo/v1",
+        "kind": "Count",
+        "name": job.name,
+        "namespace": namespace,
+        "verdict": counted.verdict.value,
+        "gangs": counted.counts.gangs,
+        "largestWorkers": counted.counts.largest,
+        "largestWorkersEmpty": counted.counts.largest_empty,
+    }

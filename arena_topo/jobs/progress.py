@@ -1,0 +1,50 @@
+"""How a job is getting on: in a sentence, in a line for each change, on a small screen."""
+
+from __future__ import annotations
+
+from arena_topo.engines import JobStatus
+from arena_topo.escaping import one_line
+from arena_topo.jobs.view import MOST_ROWS, age_of, in_order, lasted, place_of, trouble
+from arena_topo.layout import align, clock, duration, fold, table
+
+
+def running(status: JobStatus) -> tuple[int, int]:
+    """How many of a job's pods run, or have run to their end, and how many there are."""
+    well = sum(one.status in {"Running", "Completed", "Succeeded"} for one in status.instances)
+    return well, len(status.instances)
+
+
+def change(status: JobStatus, *, now: float) -> str:
+    """A job in a line: when it was so, its phase, how many of its pods run, and why it waits."""
+    words = [clock(now), status.phase.value]
+    if status.phase.over:
+        words.append(f"after {duration(lasted(status, now))}")
+    else:
+        words.append("{} of {} pods run".format(*running(status)))
+    if status.reason and trouble(status) is not None:
+        words.append(one_line(status.reason))
+    return "  ".join(words)
+
+
+def news(status: JobStatus) -> str:
+    """How a job is, in a sentence."""
+    reason = f": {one_line(status.reason)}" if status.reason else ""
+    return f"The Job {status.name} is {status.phase}{reason}"
+
+
+def screen(status: JobStatus, *, now: float, width: int | None = None) -> str:
+    """How far a job is: a sentence, and below it the pods; of many only those that do not run."""
+    well, pods = running(status)
+    line = f"{status.name} is {status.phase}, {duration(lasted(status, now))}"
+    if pods:
+        line += f", {well} of {pods} pods run"
+    if status.reason and trouble(status) is not None:
+        line += f": {one_line(status.reason)}"
+    shown = [
+        one for one in in_order(status.instances) if pods <= MOST_ROWS or one.status != "Running"
+    ]
+    rows = [
+        (one.name, one.status, duration(age_of(one, now)), place_of(one, one.node)) for one in shown
+    ]
+    block = table(("NAME", "STATUS", "AGE", "NODE"), rows, indent="  ") if rows else []
+    return align([fold(line, width, indent="    "), *block])

@@ -1,0 +1,148 @@
+"""The command that clears away jobs that are over: prune."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from collections.abc import Sequence
+from typing import Annotated, Self, TextIO
+
+import typer
+
+from arena_topo import layout
+from arena_topo.cli import remembering
+from arena_topo.cli.arguments import PANEL, EverywhereFlag, Told, ToldFlag
+from arena_topo.cli.opening import engine, namespace_of
+from arena_topo.cli.options import Globals, LogLevel, say, show, spread
+from arena_topo.cli.pflag import truth
+from arena_topo.engines import JobStatus
+from arena_topo.errors import ArenaError, UsageError
+from arena_topo.flag import Flag
+from arena_topo.job import Duration
+from arena_topo.jobs import view
+
+_YES = "ARENA_TOPO_YES"
+"""Stands for --yes where a command line cannot be changed, as in arena's Python SDK."""
+
+
+class Age(Duration):
+    """A time span in whole seconds as Go writes it, with days before it: `7d`, `1d12h`, `90m`."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read a span; ValueError shows the form. A number without a unit is an error, as in Go."""
+        days, day, rest = text.rpartition("d")
+        try:
+            span = Duration.parse(rest) if rest or not day else 0
+        except ValueError:
+            span = None
+        if span is None or (day and re.fullmatch("[0-9]+", days) is None):
+            raise ValueError(f"expected a time such as 12h, 7d or 1d12h, got {text!r}")
+        return cls(span + int(days or 0) * 86400)
+
+
+@spread
+def prune(
+    everywhere: Globals,
+    *,
+    since: Annotated[
+        Age | None,
+        Flag(
+            help="Delete jobs that were created at least so long ago, such as 12h or 7d.",
+            short="-s",
+            panel=PANEL,
+            metavar="DURATION",
+        ),
+    ] = None,
+    all_namespaces: EverywhereFlag = False,
+    dry_run: Annotated[bool, Flag(help="Only show what would be deleted.", panel=PANEL)] = False,
+    yes: Annotated[
+        bool, Flag(help="Do not ask; needed where nobody can be asked.", short="-y", panel=PANEL)
+    ] = False,
+    output_format: ToldFlag = Told.WIDE,
+) -> None:
+    """Delete jobs that have SUCCEEDED or FAILED and are old enough; no others, whatever their age.
+
+    The age of a job counts from its creation, as the AGE that kubectl shows.
+    """
+    if since is None:
+        raise UsageError(
+            "you need to specify the relative duration live time of the job that need to be"
+            " cleaned by --since. Like --since 10h"
+        )
+    asks = not (yes or dry_run or _said_yes())
+    if asks and not (_terminal(sys.stdin) and _terminal(sys.stderr)):
+        raise UsageError(
+            "prune deletes only with --yes where nobody can be asked",
+            why="standard input or standard error is not a terminal",
+            hint=f"look first, with --dry-run; then add --yes, or set {_YES}=true",
+        )
+    from arena_topo.jobs import pruning  # noqa: PLC0415 - the verbs load what they need
+
+    backend = engine(everywhere)
+    namespace = None if all_namespaces else namespace_of(everywhere, backend)
+    now = time.time()
+    names = output_format is Told.NAME or everywhere.quiet
+    doomed = pruning.stale(backend, namespace, since=since, now=now)
+    if not doomed:
+        if not names:
+            show("No job need to be deleted\n")
+        return
+    if asks and not _agreed(doomed, now, namespaces=all_namespaces):
+        say("Nothing was deleted.")
+        raise typer.Exit(1)
+    code = 0
+    tellers = ((one, None) for one in doomed) if dry_run else pruning.deleted(backend, doomed)
+    for one, error in tellers:
+        if pruning.gone(error):
+            say(f"{one.name} in namespace {one.namespace} is gone, or is another job by now")
+        elif error is not None:
+            what = f"Failed to delete {view.TRAINER} {one.name}, err: {error.message}"
+            say(layout.complaint(ArenaError(what, why=error.why, hint=error.hint)))
+            code = 1
+        elif names:
+            show(f"{view.RESOURCE}/{one.name}\n")
+        else:
+            show(_line(one, now, dry_run=dry_run, namespaces=all_namespaces))
+        if error is None and not dry_run:
+            remembering.gone(backend, one.namespace, one.name)
+    if code:
+        raise typer.Exit(code)
+
+
+def _line(one: JobStatus, now: float, *, dry_run: bool, namespaces: bool) -> str:
+    """Arena's line, with its space at the end; what is ours comes after that."""
+    text = f"Delete {view.TRAINER} {one.name} with Age {layout.duration(now - one.created)} "
+    text += f"in namespace {one.namespace} " if namespaces else ""
+    return text + ("(dry run)\n" if dry_run else "\n")
+
+
+def _agreed(jobs: Sequence[JobStatus], now: float, *, namespaces: bool) -> bool:
+    """Whether the person at the terminal wants these jobs deleted; the answer is no by default."""
+    header = ["NAMESPACE", "NAME", "STATUS", "AGE"]
+    rows = [
+        [one.namespace, one.name, str(one.phase), layout.duration(now - one.created)]
+        for one in jobs
+    ]
+    start = 0 if namespaces else 1
+    lines = layout.table(header[start:], (row[start:] for row in rows))
+    say(layout.align(lines).rstrip("\n"), LogLevel.ERROR)
+    what = "this job and all that belongs to it"
+    if len(jobs) > 1:
+        what = f"these {len(jobs)} jobs and all that belongs to them"
+    sys.stderr.write(f"Delete {what}? [y/N] ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in {"y", "yes"}
+
+
+def _terminal(stream: TextIO | None) -> bool:
+    return stream is not None and stream.isatty()
+
+
+def _said_yes() -> bool:
+    said = os.environ.get(_YES, "")
+    return bool(said) and truth(_YES, said) == "true"

@@ -1,0 +1,148 @@
+"""The commands about when jobs run: suspend, resume and replan."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from arena_topo import layout
+from arena_topo.cli.arguments import PANEL, Name, Names, Told, ToldFlag
+from arena_topo.cli.detaching import detaching
+from arena_topo.cli.opening import engine, missing, namespace_of
+from arena_topo.cli.options import PROGRAM, Globals, LogLevel, say, show, spread
+from arena_topo.cli.terminal import wrapped
+from arena_topo.errors import ArenaError, NotFound
+from arena_topo.escaping import one_line
+from arena_topo.flag import Flag
+from arena_topo.gang import restarting
+from arena_topo.jobs import view
+from arena_topo.jobs.staying import Staying
+
+if TYPE_CHECKING:
+    from arena_topo.engines import Backend
+    from arena_topo.gang.starting import Outcome
+
+
+_WaitFlag = Annotated[
+    bool,
+    Flag(help="Stay until all workers run, not only until they have their nodes.", panel=PANEL),
+]
+
+
+@spread
+def suspend(names: Names, everywhere: Globals, *, output_format: ToldFlag = Told.WIDE) -> None:
+    """Stop jobs until they are resumed; their GPUs are free for others meanwhile."""
+    from arena_topo.gang import submission  # noqa: PLC0415 - the verbs load what they need
+
+    brief = output_format is Told.NAME or everywhere.quiet
+    backend = engine(everywhere)
+    namespace = namespace_of(everywhere, backend)
+
+    def stop(name: str) -> None:
+        try:
+            submission.suspend(backend, name, namespace)
+        except NotFound:
+            raise missing(name, namespace, backend) from None
+        show(_changed(name, "suspended", brief=brief))
+        say(f"It holds nothing now. Start it again: {PROGRAM} resume {name} -n {namespace}")
+
+    _each(names, stop)
+
+
+@spread
+def resume(
+    names: Names,
+    everywhere: Globals,
+    *,
+    wait: _WaitFlag = False,
+    output_format: ToldFlag = Told.WIDE,
+) -> None:
+    """Start jobs that wait, were suspended, or were left half-started; placed anew, in order."""
+    from arena_topo.gang import submission  # noqa: PLC0415 - the verbs load what they need
+
+    brief = output_format is Told.NAME or everywhere.quiet
+    backend = engine(everywhere)
+    namespace = namespace_of(everywhere, backend)
+
+    def start(name: str) -> None:
+        try:
+            if restarting.runs(backend, name, namespace):
+                say(f"{name} runs already")
+                if brief:
+                    show(_changed(name, "", brief=True))
+                return
+            _started(
+                name,
+                namespace,
+                backend,
+                lambda stays: submission.resume(
+                    backend, name, namespace, stay=wait, tell=stays.tell, sees=stays.see
+                ),
+                _changed(name, "resumed", brief=brief),
+            )
+        except NotFound:
+            raise missing(name, namespace, backend) from None
+
+    _each(names, start)
+
+
+def _each(names: Sequence[str], act: Callable[[str], None]) -> None:
+    """Act on every job, also where it failed with another; the first failure is the exit code."""
+    failed: list[ArenaError] = []
+    for name in dict.fromkeys(names):
+        try:
+            act(name)
+        except ArenaError as error:
+            failed.append(error)
+            say(layout.complaint(error), LogLevel.ERROR)
+    if failed:
+        raise typer.Exit(failed[0].exit_code)
+
+
+def _changed(name: str, how: str, *, brief: bool) -> str:
+    return f"{view.RESOURCE}/{name}{'' if brief else f' {how}'}\n"
+
+
+@spread
+def replan(name: Name, everywhere: Globals, *, wait: _WaitFlag = False) -> None:
+    """Stop a running job and start it again on the best GPUs there are now."""
+    from arena_topo.gang import submission  # noqa: PLC0415 - the verbs load what they need
+
+    backend = engine(everywhere)
+    namespace = namespace_of(everywhere, backend)
+    try:
+        _started(
+            name,
+            namespace,
+            backend,
+            lambda stays: submission.replan(
+                backend, name, namespace, stay=wait, tell=stays.tell, sees=stays.see
+            ),
+            _changed(name, "placed anew", brief=everywhere.quiet),
+        )
+    except NotFound:
+        raise missing(name, namespace, backend) from None
+
+
+def _started(
+    name: str, namespace: str, backend: Backend, start: Callable[[Staying], Outcome], done: str
+) -> None:
+    """Start a job and say where it runs; NotNow where it has to wait."""
+    stays = Staying(name, "is to start")
+    with detaching(backend, name, namespace, there=lambda: stays.heard), stays:
+        stays.begin()
+        outcome = start(stays)
+    restarting.check(outcome, name, namespace)
+    show(done)
+    status = backend.job(name, namespace)
+    if status.forecast is not None and status.forecast.workers:
+        slots = max(1, status.request_gpus // len(status.forecast.workers))
+        table = view.placement(
+            status.forecast, name, slots=slots, binding=None, width=wrapped(sys.stderr)
+        )
+        say(table.rstrip("\n"))
+    for note in outcome.notes:
+        say(f"note: {one_line(note)}")

@@ -1,0 +1,170 @@
+"""What a command that stays with a job shows on stderr until it is over.
+
+On a terminal that is one screen, which leaves nothing behind but how it ended; elsewhere it is a
+line for each change.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, nullcontext
+from typing import TYPE_CHECKING, Self
+
+from arena_topo import layout
+from arena_topo.cli.detaching import detaching
+from arena_topo.cli.options import LogLevel, hears, say, tell
+from arena_topo.cli.terminal import draws, moves, wrapped
+from arena_topo.cli.watching import Sight, live
+from arena_topo.engines import Backend, JobStatus, slots_of
+from arena_topo.escaping import one_line
+from arena_topo.jobs import progress, view
+from arena_topo.manifests import Binding, Forecast
+
+if TYPE_CHECKING:
+    from arena_topo.gang.submission import Submitted
+
+
+class Staying:
+    """Who stays until a job has its GPUs and its workers have come together.
+
+    What is waited for is shown on a terminal until the end of the block.
+    """
+
+    def __init__(self, name: str, what: str) -> None:
+        """Begin with what the job is at first."""
+        self._name, self._what, self._stack = name, what, ExitStack()
+        self._lives, self._begun = False, time.monotonic()
+        self.heard = False
+        """Whether anything was told of it."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_wrong: object) -> None:
+        self._stack.close()
+
+    def begin(self) -> None:
+        """The job is there: from now on a terminal shows that it is waited for."""
+        if not self._lives and lives():
+            self._lives = True
+            self._stack.enter_context(live(sys.stderr, self._screen))
+
+    def tell(self, text: str) -> None:
+        """Something happened to it."""
+        self._what, self.heard = "waits", True
+        _fold(one_line(text))
+
+    def see(self, text: str) -> None:
+        """What there is still to wait for."""
+        self.heard = True
+        self._what = f"is starting: {one_line(text)}" if text else "is starting"
+
+    def _screen(self, columns: int) -> str:
+        since = layout.duration(time.monotonic() - self._begun)
+        return f"{turn()} {layout.fold(f'{self._name} {self._what}, {since}', columns - 2)}"
+
+
+def summarise(done: Submitted, *, waits: bool) -> None:
+    """Say where the workers of a job that was submitted go, or why it waits."""
+    plan, status = done.plan, done.status
+    tell((*plan.notes, *done.notes))
+    # What was recorded, not what was planned: an engine may have had to decide anew.
+    forecast = (status.forecast if status else None) or plan.forecast
+    if forecast is not None and forecast.workers:
+        _placement(forecast, plan.job.name, slots=max(1, plan.job.gpus), binding=plan.binding)
+        for one in done.advice:
+            _fold(f"Advice: {one}")
+    if status is None:
+        warning = f"warning: the job {plan.job.name} was created, but cannot be read: {done.unread}"
+        say(one_line(warning), LogLevel.WARN)
+    elif not waits and (trouble := view.trouble(status)) is not None:
+        _fold(trouble)
+    if done.nearest is not None:
+        _fold(f"  try:  {done.nearest}", indent="        ")
+    if done.starter is not None:
+        _fold(f"  {done.starter}")
+
+
+def _placement(
+    forecast: Forecast, name: str, *, slots: int, binding: Binding | None = None
+) -> None:
+    width = wrapped(sys.stderr)
+    table = view.placement(forecast, name, slots=slots, binding=binding, width=width)
+    say(table.rstrip("\n"))
+
+
+def _fold(line: str, *, indent: str = "  ") -> None:
+    say(layout.fold(line, wrapped(sys.stderr), indent=indent))
+
+
+def wait_for_end(
+    backend: Backend,
+    name: str,
+    namespace: str,
+    *,
+    timeout: float | None,
+    done: Submitted | None = None,
+) -> None:
+    """Show how a job gets to its end; JobFailed with the launcher's exit code if it fails.
+
+    `done` is what `summarise` has told of it already.
+    """
+    known = done and ((done.status and done.status.forecast) or done.plan.forecast)
+    told = [known.workers if known else ()]
+
+    def placed(status: JobStatus) -> None:
+        # A gang that waited, or was taken back, has its GPUs only now.
+        forecast = status.forecast
+        if forecast is not None and forecast.workers and forecast.workers != told[0]:
+            told[0] = forecast.workers
+            _placement(forecast, name, slots=slots_of(forecast, status))
+
+    with detaching(backend, name, namespace, there=lambda: True):
+        _waited(backend, name, namespace, timeout=timeout, placed=placed)
+
+
+def _waited(
+    backend: Backend,
+    name: str,
+    namespace: str,
+    *,
+    timeout: float | None,
+    placed: Callable[[JobStatus], None],
+) -> None:
+    from arena_topo.gang import submitting  # noqa: PLC0415 - the verbs load what they need
+
+    latest: list[JobStatus] = []
+    sight = Sight()
+
+    def seen(status: JobStatus) -> None:
+        sight.caught()
+        latest[:] = [status]
+        placed(status)
+
+    def told(status: JobStatus) -> None:
+        if not shows or status.phase.over:
+            _fold(progress.news(status))
+
+    def screen(columns: int) -> str:
+        if not latest:
+            return f"{turn()} {name}"
+        text = progress.screen(latest[0], now=time.time(), width=columns - 2)
+        return "\n".join(filter(None, [f"{turn()} {text.rstrip()}", sight.remark()]))
+
+    shows = lives()
+    with live(sys.stderr, screen) if shows else nullcontext():
+        submitting.to_the_end(backend, name, namespace, timeout=timeout, tell=told, seen=seen)
+
+
+def lives() -> bool:
+    """Whether stderr shows what is waited for in its place, on a terminal."""
+    return hears(LogLevel.INFO) and sys.stderr is not None and moves(sys.stderr)
+
+
+def turn() -> str:
+    """One character that turns while something is waited for."""
+    from arena_topo.cli.live import turning  # noqa: PLC0415 - only on a terminal
+
+    return turning(unicode=draws(stream=sys.stderr))

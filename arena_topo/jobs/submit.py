@@ -1,0 +1,457 @@
+"""The commands that take a whole job: submit and plan."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, replace
+from functools import wraps
+from typing import TYPE_CHECKING, Annotated, Any
+
+from arena_topo.cli import remembering, stopping
+from arena_topo.cli.arguments import (
+    PANEL,
+    Document,
+    DryRun,
+    FabricFlag,
+    FileFlag,
+    PictureFormat,
+    PictureFormatFlag,
+    document,
+)
+from arena_topo.cli.detaching import detaching
+from arena_topo.cli.opening import emulating, engine, namespace_of, network
+from arena_topo.cli.options import (
+    PROGRAM,
+    Globals,
+    LogLevel,
+    OutputLost,
+    display,
+    say,
+    show,
+    spread,
+    tell,
+)
+from arena_topo.cli.terminal import columns, draws
+from arena_topo.engines import Backend, opening
+from arena_topo.errors import AlreadyExists, UsageError
+from arena_topo.escaping import one_line
+from arena_topo.flag import Flag
+from arena_topo.gang import submitting
+from arena_topo.gang.submitting import Exists, There
+from arena_topo.job import SKETCH, MPIJob
+from arena_topo.jobs import view
+from arena_topo.jobs.staying import Staying, summarise, wait_for_end
+from arena_topo.manifests import Manifest, Plan
+from arena_topo.manifests.serialize import object_name, to_json, to_yaml
+from arena_topo.manifests.versions import ApiVersion
+
+if TYPE_CHECKING:
+    from arena_topo.gang.submission import Submitted
+    from arena_topo.topology import Cluster
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offline:
+    """What `plan` and `submit` share; all but `file` only matters where nothing is created."""
+
+    file: FileFlag = ""
+    generate_name: Annotated[
+        str,
+        Flag(
+            help="Instead of --name: this, and five random characters after it.",
+            panel=PANEL,
+            metavar="PREFIX",
+        ),
+    ] = ""
+    state: Annotated[
+        tuple[str, ...],
+        Flag(
+            help="Place on the cluster in this dump of kubectl get -o json; repeat for more.",
+            panel=PANEL,
+            metavar="FILE",
+            completes="files",
+        ),
+    ] = ()
+    fabric: FabricFlag = ""
+    api_version: Annotated[
+        ApiVersion | None,
+        Flag(help="Version of the MPIJob to write; else what the cluster serves.", panel=PANEL),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """How a job is submitted: the options that are not about the job."""
+
+    dry_run: Annotated[
+        DryRun | None,
+        Flag(
+            help="Print what would be created, and create nothing.",
+            panel=PANEL,
+            metavar="[=client|server]",
+        ),
+    ] = None
+    output: Annotated[
+        Document | None, Flag(help="How to print the objects.", short="-o", panel=PANEL)
+    ] = None
+    exists: Annotated[
+        Exists,
+        Flag(
+            help="If a job has the name: ok takes the same request as done, replace deletes it.",
+            panel=PANEL,
+        ),
+    ] = Exists.FAIL
+    wait: Annotated[
+        bool, Flag(help="Wait for the end, and end with the launcher's exit code.", panel=PANEL)
+    ] = False
+
+
+_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
+"""What Kubernetes itself makes names of (apimachinery, pkg/util/rand): no words come of it."""
+
+_RANDOM = 5
+"""Characters after a prefix, as in `generateName` of Kubernetes."""
+
+_DRAWS = 10
+"""How many generated names are tried: even where a million jobs share a prefix, one is free."""
+
+
+def _named(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a job a name of its own where only a prefix is given."""
+
+    @wraps(command)
+    def named(**values: Any) -> None:
+        if prefix := values.get("generate_name"):
+            if values.get("name"):
+                raise UsageError(
+                    "--name and --generate-name exclude each other", hint="leave one of them out"
+                )
+            values["name"] = _drawn(prefix)
+        command(**values)
+
+    return named
+
+
+def _drawn(prefix: str) -> str:
+    return prefix + "".join(random.choices(_ALPHABET, k=_RANDOM))  # noqa: S311  no secret
+
+
+@_named
+@spread
+def submit_mpi(job: MPIJob, how: Submission, offline: Offline, everywhere: Globals) -> None:
+    """Submit an MPI job; with --gputopology each worker gets the best-linked GPUs."""
+    if how.exists is not Exists.FAIL and offline.generate_name:
+        raise UsageError(
+            f"--exists {how.exists} and --generate-name exclude each other",
+            why="a generated name is one that no job has",
+            hint="leave one of them out",
+        )
+    if how.dry_run is not None:
+        _preview(job, how, offline, everywhere)
+        return
+    if offline.state:
+        raise UsageError(
+            "--state is only for --dry-run and plan",
+            why="a job is created on the cluster as it is, not as a file says it was",
+            hint="add --dry-run",
+        )
+    # The end of the job is waited for with patience; what is left of --timeout is for that.
+    asking = replace(everywhere, timeout=None) if how.wait else everywhere
+    backend = engine(asking, image=job.image, fabric=network(offline.fabric))
+    order = _Order(
+        how=how,
+        everywhere=everywhere,
+        backend=backend,
+        namespace=namespace_of(everywhere, backend),
+        api=offline.api_version,
+        end=None if everywhere.timeout is None else time.monotonic() + everywhere.timeout,
+    )
+    stopping.limit(everywhere.timeout)
+    for draw in range(1, _DRAWS + 1):
+        try:
+            order.carry_out(job)
+        except AlreadyExists:
+            if not offline.generate_name or draw == _DRAWS:
+                raise
+            job = replace(job, name=_drawn(offline.generate_name))
+        else:
+            return
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Order:
+    """How one job is submitted, and to whom; `end` is when that must be done (monotonic)."""
+
+    how: Submission
+    everywhere: Globals
+    backend: Backend
+    namespace: str
+    api: ApiVersion | None
+    end: float | None
+
+    def carry_out(self, job: MPIJob) -> None:
+        """Submit a job, or find it submitted; AlreadyExists if another has its name."""
+        made: list[str] = []
+        done: list[Submitted] = []
+        with detaching(
+            self.backend, job.name, self.namespace, there=lambda: bool(made), creates=True
+        ):
+            there = submitting.unless_there(
+                job,
+                self.backend,
+                lambda: done.append(self._submitted(job, made)),
+                namespace=self.namespace,
+                exists=self.how.exists,
+                api=self.api,
+                limit=self._left(),
+                tell=say,
+            )
+        for one in done:
+            with detaching(self.backend, job.name, self.namespace, there=lambda: True):
+                self._tell(job, one)
+        if there is not None:
+            self._tell_unchanged(job, there)
+        if self.how.wait:
+            known = done[0] if done else None
+            wait_for_end(self.backend, job.name, self.namespace, timeout=self._left(), done=known)
+
+    def _submitted(self, job: MPIJob, made: list[str]) -> Submitted:
+        from arena_topo.gang import submission  # noqa: PLC0415 - the verbs load what they need
+
+        def announce(names: Sequence[str]) -> None:
+            made.extend(names)
+            if self._names_only:
+                _announce(job.name, lambda: f"{view.RESOURCE}/{job.name}\n")
+            elif self.how.output is None:
+                _announce(job.name, lambda: "".join(f"{name} created\n" for name in names))
+            remembering.created(self.backend, self.namespace, job)
+            stays.begin()
+
+        with Staying(job.name, "is created") as stays:
+            return submission.submit(
+                job,
+                self.backend,
+                namespace=self.namespace,
+                api=self.api,
+                stay=self.how.wait,
+                limit=self._left(),
+                announce=announce,
+                tell=stays.tell,
+                sees=stays.see,
+            )
+
+    @property
+    def _names_only(self) -> bool:
+        """Whether stdout gets the name of the job and nothing else."""
+        quiet = self.everywhere.quiet and self.how.output is None
+        return quiet or self.how.output is Document.NAME
+
+    def _left(self) -> float | None:
+        """Seconds that are left of --timeout."""
+        return None if self.end is None else max(0.0, self.end - time.monotonic())
+
+    def _tell(self, job: MPIJob, done: Submitted) -> None:
+        document = self.how.output
+        if document is not None and not self._names_only:
+            _announce(job.name, lambda: _printed(done.plan.objects, document))
+        say(f"The Job {job.name} has been submitted successfully")
+        say(
+            f"You can run `{PROGRAM} get {job.name} --type mpijob -n {self.namespace}`"
+            " to check the job status"
+        )
+        summarise(done, waits=self.how.wait)
+
+    def _tell_unchanged(self, job: MPIJob, there: There) -> None:
+        if self._names_only:
+            show(f"{view.RESOURCE}/{job.name}\n")
+        elif self.how.output is None:
+            show(f"{view.RESOURCE}/{job.name} {'resumed' if there.resumed else 'unchanged'}\n")
+        else:
+            show(_printed(there.objects, self.how.output))
+        say(f"The Job {job.name} is there already, with the very same request")
+        remembering.created(self.backend, self.namespace, job)
+
+
+def _announce(name: str, text: Callable[[], str]) -> None:
+    """Print what was created; the job is there even where nobody can read that."""
+    try:
+        show(text())
+    except (OutputLost, BrokenPipeError) as error:
+        lost = f"warning: the job {name} was created, but not its output: {error}"
+        say(one_line(lost), LogLevel.WARN)
+
+
+def _preview(job: MPIJob, how: Submission, offline: Offline, everywhere: Globals) -> None:
+    if how.dry_run is DryRun.SERVER and offline.state:
+        raise UsageError(
+            "--dry-run=server and --state exclude each other",
+            why="a dump has no server that could look at the objects",
+            hint="use --dry-run=client",
+        )
+    if how.wait:
+        raise UsageError("--wait and --dry-run exclude each other", hint="leave one of them out")
+    plan, backend = _planned(job, offline, everywhere)
+    taken = None
+    if backend is not None and how.exists is not Exists.FAIL:
+        taken = _taken(job, how.exists, backend, plan)
+    if how.dry_run is DryRun.SERVER:
+        if backend is None:
+            raise UsageError("--dry-run=server needs a cluster", hint="set KUBECONFIG")
+        with suppress(AlreadyExists) if taken else nullcontext():
+            for warning in backend.validate(plan):
+                say(f"warning: {one_line(warning)}", LogLevel.WARN)
+    show(_printed(plan.objects, how.output or Document.YAML))
+    if taken:
+        say(taken)
+    say(f"Nothing was created; only `{PROGRAM} submit` guards against other submitters.")
+
+
+def _taken(job: MPIJob, exists: Exists, backend: Backend, plan: Plan) -> str | None:
+    """What would become of the job that has the name; None if there is none."""
+    from arena_topo.gang import again  # noqa: PLC0415 - the verbs load what they need
+
+    if exists is Exists.REPLACE:
+        if backend.stored(plan)[0] is None:
+            return None
+        return f"The job {job.name} that is there would be deleted, and this one take its place."
+    if not again.same(job, backend, namespace=plan.namespace, api=plan.api):
+        return None
+    return f"The Job {job.name} is there already, with the very same request: nothing would change."
+
+
+def _sketched(command: Callable[..., None]) -> Callable[..., None]:
+    """Fill in what a question about GPUs needs no answer to."""
+
+    @wraps(command)
+    def sketched(**values: Any) -> None:
+        left_open = {name: text for name, text in SKETCH.items() if not values.get(name)}
+        command(**values | left_open)
+
+    return sketched
+
+
+_Top = Annotated[
+    int,
+    Flag(
+        help="List the best N placements: each is the best without the nodes of those above it, or,"
+        " where these leave too few GPUs, without one node more.",
+        panel=PANEL,
+        at_least=1,
+    ),
+]
+
+
+@_named
+@_sketched
+@spread
+def plan_mpi(
+    job: MPIJob,
+    offline: Offline,
+    everywhere: Globals,
+    *,
+    on: Annotated[
+        str,
+        Flag(
+            help="Value this placement instead of the best: the node and the GPUs of each worker."
+            " GPUs may be in use.",
+            panel=PANEL,
+            metavar="NODE/GPU,GPU;...",
+        ),
+    ] = "",
+    top: _Top = 1,
+    count_only: Annotated[
+        bool,
+        Flag(help="Only count how many such gangs fit; choose no GPUs.", panel=PANEL),
+    ] = False,
+    plain: Annotated[
+        bool, Flag(help="Draw with ASCII characters only.", name="--ascii", panel=PANEL)
+    ] = False,
+    output_format: PictureFormatFlag = PictureFormat.WIDE,
+) -> None:
+    """Show where the workers of an MPI job would go and how good that is; create nothing."""
+    from arena_topo.gang import comparison  # noqa: PLC0415 - the verbs load what they need
+    from arena_topo.jobs import plan_view as plans  # noqa: PLC0415 - reads the solver
+
+    _check_questions(on, top, count_only=count_only, svg=output_format is PictureFormat.SVG)
+    cluster, backend, namespace = _world(job, offline, everywhere)
+    if count_only and (job.gputopology or job.gpus):
+        counts = comparison.count_only(job, backend, cluster)
+        if output_format is PictureFormat.WIDE:
+            show(plans.counted(counts, job))
+        else:
+            show(document(plans.counted_value(counts, job, namespace=namespace), output_format))
+        if counts.refused is not None:
+            raise counts.refused
+        return
+    proposal = comparison.propose(
+        job,
+        backend,
+        namespace=namespace,
+        api=offline.api_version,
+        cluster=cluster,
+        on=on,
+        top=top,
+    )
+    if proposal.plan is not None:
+        tell(proposal.notes)
+    if output_format is PictureFormat.SVG:
+        from arena_topo.jobs.plan_picture import drawn  # noqa: PLC0415 - only pictures
+
+        show(drawn(proposal))
+    elif output_format is not PictureFormat.WIDE:
+        show(document(plans.value(proposal), output_format))
+    elif proposal.plan is not None and proposal.plan.placement is not None:
+        display(plans.text(proposal, unicode=draws(plain=plain), width=columns()))
+    if proposal.refused is not None:
+        raise proposal.refused
+    if proposal.verdict is None:
+        say(f"The job {job.name} asks for no GPUs: add --gpus N.")
+
+
+def _check_questions(on: str, top: int, *, count_only: bool, svg: bool) -> None:
+    """Refuse, with UsageError, questions that one answer cannot have together."""
+    if top < 1:
+        raise UsageError("--top is invalid", why=f"{top} is less than 1")
+    numbers = "numbers alone choose no GPUs"
+    for first, second, both, why in (
+        ("--count-only", "--output svg", count_only and svg, numbers),
+        ("--count-only", "--on", count_only and on, numbers),
+        ("--count-only", "--top", count_only and top > 1, numbers),
+        ("--top", "--output svg", top > 1 and svg, "a picture has one placement"),
+        ("--top", "--on", top > 1 and on, "the next best are those after the best placement"),
+    ):
+        if both:
+            raise UsageError(
+                f"{first} and {second} exclude each other", why=why, hint="leave one of them out"
+            )
+
+
+def _planned(job: MPIJob, offline: Offline, everywhere: Globals) -> tuple[Plan, Backend | None]:
+    from arena_topo.gang import planning  # noqa: PLC0415 - the verbs load what they need
+
+    cluster, backend, namespace = _world(job, offline, everywhere)
+    plan = planning.plan(
+        job, backend, namespace=namespace, api=offline.api_version, cluster=cluster
+    )
+    tell(plan.notes)
+    return plan, backend
+
+
+def _world(
+    job: MPIJob, offline: Offline, everywhere: Globals
+) -> tuple[Cluster | None, Backend | None, str]:
+    """The cluster of a dump, if one is given; else the engine, if there is one; the namespace."""
+    stopping.limit(everywhere.timeout)
+    options = replace(everywhere.options(), fabric=network(offline.fabric, offline.state))
+    found = opening.world(job, options, state=offline.state, emulating=emulating(), tell=say)
+    return found.cluster, found.backend, found.namespace
+
+
+def _printed(objects: Sequence[Manifest], document: Document) -> str:
+    if document is Document.NAME:
+        return "".join(f"{object_name(one)}\n" for one in objects)
+    text = to_json(objects) if document is Document.JSON else to_yaml(objects)
+    return text if text.endswith("\n") else text + "\n"

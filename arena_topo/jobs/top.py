@@ -1,0 +1,139 @@
+"""The command that shows what the GPUs of jobs do: top job."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any
+
+from arena_topo.cli.arguments import (
+    PANEL,
+    EverywhereFlag,
+    Kind,
+    PerhapsName,
+    PlanFormat,
+    PlanFormatFlag,
+    TypeFlag,
+)
+from arena_topo.cli.opening import missing, namespace_of
+from arena_topo.cli.options import PROGRAM, Globals, display, say, show, spread
+from arena_topo.cli.terminal import wrapped
+from arena_topo.drawing import tables
+from arena_topo.engines import Backend
+from arena_topo.errors import NotFound, UsageError
+from arena_topo.flag import Flag
+
+if TYPE_CHECKING:
+    from arena_topo.reasons.viewing import SeenJob
+from arena_topo.cli.renewing import RefreshFlag, arenas, once, opened, renew
+
+# ---------------------------------------------------------------- jobs
+
+
+@spread
+def top_job(
+    name: PerhapsName,
+    everywhere: Globals,
+    *,
+    all_namespaces: EverywhereFlag = False,
+    kind: TypeFlag = None,
+    instance: Annotated[
+        str,
+        Flag(
+            help="With a job, only this pod of it.",
+            short="-i",
+            panel=PANEL,
+            metavar="POD",
+            completes="instances",
+        ),
+    ] = "",
+    refresh: RefreshFlag = False,
+    output_format: PlanFormatFlag = PlanFormat.WIDE,
+) -> None:
+    """Show the jobs by the GPUs that they ask for; with a job, what its GPUs do."""
+    _check_job(name, all_namespaces=all_namespaces, instance=instance, refresh=refresh)
+    backend = opened(everywhere, refresh=refresh)
+    namespace = namespace_of(everywhere, backend)
+    heard = once(set())
+
+    def look() -> tuple[SeenJob, ...]:
+        if name:
+            if kind is Kind.OTHER:
+                raise missing(name, namespace)
+            return _job(backend, name, namespace, instance, heard)
+        if kind is Kind.OTHER:
+            return ()
+        from arena_topo.jobs import filtering  # noqa: PLC0415 - only here
+
+        measured = output_format is not PlanFormat.WIDE
+        within = None if all_namespaces else namespace
+        return filtering.jobs(backend, within, metrics=measured, tell=heard)
+
+    def screen(seen: tuple[SeenJob, ...], width: int | None, rows: int | None = None) -> str:
+        from arena_topo.jobs import topjob  # noqa: PLC0415 - only here
+
+        del width, rows
+        now = time.time()
+        if name:
+            [one] = seen
+            return topjob.job(one.status, now=now, instance=instance, samples=one.samples)
+        statuses = [one.status for one in seen]
+        return topjob.jobs(statuses, now=now, namespaces=all_namespaces)
+
+    first = look()
+    forecasts = [one.status.forecast for one in first]
+    emulated = any(one is not None and one.emulated for one in forecasts)
+    if emulated and output_format is PlanFormat.WIDE:
+        say(tables.EMULATED)
+    if refresh:
+        renew(first, look, screen, _jobs_value, output_format, limit=everywhere.timeout)
+    elif output_format is PlanFormat.WIDE:
+        display(screen(first, wrapped(sys.stdout)))
+    else:
+        show(arenas(_jobs_value(first), output_format))
+
+
+def _check_job(name: str, *, all_namespaces: bool, instance: str, refresh: bool) -> None:
+    if refresh and not name:
+        raise UsageError("you must specify the job name when using `-r` flag")
+    if instance and not name:
+        raise UsageError(
+            "you must specify the job name when using `-i` flag",
+            hint=f"{PROGRAM} top job JOB --instance {instance}",
+        )
+    if name and all_namespaces:
+        raise UsageError(
+            "JOB and --all-namespaces exclude each other",
+            why="jobs of several namespaces may have this name",
+            hint=f"{PROGRAM} top job {name} --namespace NAMESPACE",
+        )
+
+
+def _job(
+    backend: Backend,
+    name: str,
+    namespace: str,
+    instance: str,
+    heard: Callable[[str], None],
+) -> tuple[SeenJob, ...]:
+    from arena_topo.reasons import measuring  # noqa: PLC0415 - only here
+    from arena_topo.reasons.viewing import SeenJob  # noqa: PLC0415 - only here
+
+    try:
+        status = backend.job(name, namespace)
+    except NotFound:
+        raise missing(name, namespace, backend) from None
+    if instance and instance not in {one.name for one in status.instances}:
+        raise NotFound(
+            f"invalid instance name {instance} in job {name}",
+            hint=", ".join(one.name for one in status.instances) or None,
+        )
+    return (SeenJob(status=status, samples=measuring.of_job(backend, status, tell=heard)),)
+
+
+def _jobs_value(seen: tuple[SeenJob, ...]) -> list[dict[str, Any]]:
+    from arena_topo.jobs import view  # noqa: PLC0415 - only for programs
+
+    now = time.time()
+    return [view.seen(one, now=now) for one in seen]

@@ -1,0 +1,446 @@
+"""One job and lists of jobs, as text and as values for JSON and YAML."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from arena_topo.drawing.tables import EMULATED
+from arena_topo.engines import Event, Instance, JobStatus, Phase, slots_of
+from arena_topo.escaping import one_line
+from arena_topo.layout import NOTHING, align, clock, duration, fold, number, table, truth
+from arena_topo.manifests import Binding, Forecast, Guarantee, estimates
+
+if TYPE_CHECKING:
+    from arena_topo.engines.metrics import GpuSample
+    from arena_topo.reasons.viewing import SeenJob
+
+
+TRAINER = "mpijob"
+RESOURCE = "mpijob.kubeflow.org"
+
+HOLDS: Mapping[str, str] = {
+    Guarantee.GPUS: "each worker gets these GPUs",
+    Guarantee.NODE: "each worker gets its node; which GPUs there, the kubelet decides",
+    Guarantee.ADVISORY: "nothing enforces this plan",
+}
+"""What each guarantee means for the workers."""
+
+UNCONFIRMED = {
+    "admission": "whether a policy places workers could not be tried",
+    "claims": "whether workers get the claims that are meant for them could not be tried",
+    "gates": "whether workers may be patched could not be asked",
+}
+"""What is not known of each binding where the cluster could not be asked whether it works."""
+
+
+# ---------------------------------------------------------------- one job
+
+
+def job(
+    status: JobStatus,
+    *,
+    now: float,
+    gpus: bool = False,
+    samples: Sequence[GpuSample] = (),
+    events: Sequence[Event] | None = None,
+    width: int | None = None,
+) -> str:
+    """One job in arena's wide layout, with its placement after its instances.
+
+    With `gpus` also what its GPUs do, as `samples` say. Sentences are wrapped at `width` columns,
+    tables never.
+    """
+    blocks = [head(status, now), _instances(status, now)]
+    if status.forecast is not None and status.forecast.workers:
+        blocks.append(
+            placement(
+                status.forecast,
+                status.name,
+                slots=slots_of(status.forecast, status),
+                width=width,
+            )
+        )
+    elif status.forecast is not None:
+        blocks.append(_unplaced(status.forecast, status.reason, width))
+    if gpus and status.phase is not Phase.SUCCEEDED and status.request_gpus > 0:
+        blocks.append(_gpus(status, samples))
+    if status.tensorboard:
+        blocks.append(
+            "Tensorboard:\n  Your tensorboard will be available on: \n"
+            f"  {one_line(status.tensorboard)}\n"
+        )
+    if events is not None:
+        blocks.append(_events(events, now))
+    return "\n".join(blocks)
+
+
+def head(status: JobStatus, now: float) -> str:
+    """The first lines about a job: its name, how it stands, and since when."""
+    fields = [
+        ("Name", status.name),
+        ("Status", status.phase.value),
+        ("Namespace", status.namespace),
+        ("Priority", status.priority),
+        ("Trainer", TRAINER.upper()),
+        ("Duration", duration(lasted(status, now))),
+        ("CreateTime", clock(status.created)),
+        ("EndTime", clock(status.finished) if status.finished and status.phase.over else ""),
+    ]
+    fields += [
+        (label, value)
+        for label, value in (
+            ("ModelName", status.model_name),
+            ("ModelVersion", status.model_version),
+            ("ModelSource", status.model_source),
+        )
+        if value
+    ]
+    return align(f"{label}:\t{one_line(value)}" for label, value in fields)
+
+
+def _instances(status: JobStatus, now: float) -> str:
+    rows = [
+        (
+            one.name,
+            one.status,
+            duration(age_of(one, now)),
+            truth(one.chief),
+            str(one.gpus),
+            place_of(one, one.node),
+        )
+        for one in in_order(status.instances)
+    ]
+    header = ("NAME", "STATUS", "AGE", "IS_CHIEF", "GPU(Requested)", "NODE")
+    return align(["Instances:", *table(header, rows, indent="  ")])
+
+
+def _gpus(status: JobStatus, samples: Sequence[GpuSample]) -> str:
+    from arena_topo.engines import measured  # noqa: PLC0415 - only for those who ask
+
+    header = (
+        "INSTANCE",
+        "NODE(IP)",
+        "GPU(Requested)",
+        "GPU(IndexId)",
+        "GPU(DutyCycle)",
+        "GPU Memory(Used/Total)",
+    )
+    rows = []
+    for one in in_order(status.instances):
+        pod = (one.name, place_of(one, one.node_ip), str(one.gpus))
+        for cells in measured.cells(status, one, samples):
+            rows.append((*pod, *cells))
+            pod = ("", "", "")
+    total = f"  Allocated/Requested GPUs of Job: {status.allocated_gpus}/{status.request_gpus}"
+    return align(["GPUs:", *table(header, rows, indent="  "), "", total])
+
+
+def _events(events: Sequence[Event], now: float) -> str:
+    if not events:
+        return "Events:\n  No events for resources\n"
+    lines = ["Events:", *table(("SOURCE", "TYPE", "AGE", "MESSAGE"), (), indent="  ")]
+    from arena_topo.topology import natural  # noqa: PLC0415 - only where there is much to sort
+
+    by_source = sorted(events, key=lambda event: natural(event.source))
+    for source, group in groupby(by_source, key=lambda event: event.source):
+        lines += [
+            f"  {one_line(source)}\t{one_line(one.kind)}\t{duration(now - one.when)}"
+            f"\t[{one_line(one.reason)}] {one_line(one.message)}"
+            for one in group
+        ]
+        lines.append("")
+    return align(lines)
+
+
+MOST_ROWS = 16
+"""Workers up to which each has its own row."""
+
+
+def workers(forecast: Forecast, name: str, *, slots: int) -> list[str]:
+    """A row for each worker, as lines for `align`; of many workers one for all of a node.
+
+    `slots` is the number of ranks of each worker; GPUs that are not known are `N/A`.
+    """
+    own = [[one] for one in sorted(forecast.workers)]
+    if len(own) > MOST_ROWS:
+        runs = groupby(sorted(forecast.workers), key=lambda one: one[1])
+        own = [list(group) for _node, group in runs]
+    # Workers of one GPU make one ring of all; each of the others has its own.
+    between = "," if slots == 1 else " "
+    rows = [
+        (
+            ranks(run[0][0], slots, last=run[-1][0]),
+            run[0][1],
+            between.join(",".join(map(str, gpus)) for _index, _node, gpus in run if gpus)
+            or NOTHING,
+            f"{name}-worker-{run[0][0]}{f'..{run[-1][0]}' if len(run) > 1 else ''}",
+        )
+        for run in own
+    ]
+    return table(("RANKS", "NODE", "GPUS", "WORKER"), rows, indent="  ")
+
+
+def placement(
+    forecast: Forecast,
+    name: str,
+    *,
+    slots: int,
+    binding: Binding | None = None,
+    width: int | None = None,
+) -> str:
+    """Which rank runs where, what bandwidth that allows, and how firmly it holds.
+
+    `slots` is the number of ranks of each worker. Sentences are wrapped at `width` columns.
+    """
+    lines: list[str] = []
+    if forecast.usable is not None:
+        lines.append(f"  Bus bandwidth: {_bandwidth(forecast)}")
+    if forecast.guarantee is not None:
+        lines.append(f"  {guarantee(forecast)}")
+    if binding is not None and binding.why:
+        lines.append(f"  Not firmer, because: {one_line(binding.why)}")
+    if forecast.emulated:
+        lines.append(f"  {EMULATED}")
+    folded = [fold(line, width, indent="    ") for line in lines]
+    return align(["Placement:", *workers(forecast, name, slots=slots), *folded])
+
+
+def guarantee(forecast: Forecast) -> str:
+    """How firmly a placement holds, by what, and whether it was seen that this works."""
+    by = one_line(str(forecast.binding))
+    if not forecast.confirmed:
+        doubt = UNCONFIRMED.get(by)
+        by += f", unconfirmed: {doubt}" if doubt else ", unconfirmed"
+    named = one_line(str(forecast.guarantee))
+    # A later version may have recorded a guarantee of its own.
+    meaning = HOLDS.get(named, "this version of arena-topo does not know what that means")
+    return f"Guarantee: {named}, by {by} ({meaning})"
+
+
+def confirmed(forecast: Forecast | None) -> bool | None:
+    """Whether the mechanism behind a guarantee was seen to work; None without a guarantee."""
+    return None if forecast is None or forecast.guarantee is None else forecast.confirmed
+
+
+def _unplaced(forecast: Forecast, reason: str | None, width: int | None) -> str:
+    """What stands in the place of a placement that there is not."""
+    why = forecast.reason or reason
+    lines = ["Placement:", f"  none yet: {one_line(why)}" if why else "  none"]
+    if forecast.emulated:
+        lines.append(f"  {EMULATED}")
+    return align(fold(line, width, indent="    ") for line in lines)
+
+
+def explained(status: JobStatus) -> bool:
+    """Whether `job` says already why the job does not run."""
+    forecast = status.forecast
+    return (
+        forecast is not None
+        and not forecast.workers
+        and (forecast.reason or status.reason) == status.reason
+    )
+
+
+def trouble(status: JobStatus) -> str | None:
+    """Why a job does not run, in a line; None if it does, or has done."""
+    if status.reason is None or status.phase in {Phase.RUNNING, Phase.SUCCEEDED}:
+        return None
+    return f"The Job {status.name} is {status.phase}: {one_line(status.reason)}"
+
+
+def _bandwidth(forecast: Forecast) -> str:
+    text = estimates.recorded(forecast)
+    if forecast.assumed:
+        text += " assumed"
+    where = estimates.recorded_limit(forecast)
+    if where:
+        text += f", {where}"
+    if forecast.optimal:
+        text += " (proven best)"
+    elif forecast.optimal is not None and _more_is_possible(forecast):
+        text += f" (at most {estimates.amount(forecast.bound or 0.0)} GB/s is possible)"
+    if forecast.falls_short:
+        inside = estimates.amount(forecast.bus_bandwidth or 0.0)
+        text += f"; were the pods of a node one host for NCCL, they would reach {inside} GB/s"
+    return text
+
+
+def _more_is_possible(forecast: Forecast) -> bool:
+    bound, usable = forecast.bound, forecast.usable
+    return bound is not None and usable is not None and bound > usable
+
+
+def ranks(index: int, slots: int, *, last: int | None = None) -> str:
+    """The ranks of a worker, or of it and all to the `last`, as one number or a range."""
+    first = index * slots
+    end = ((index if last is None else last) + 1) * slots - 1
+    return str(first) if first == end else f"{first}-{end}"
+
+
+def job_value(
+    status: JobStatus, *, now: float, samples: Sequence[GpuSample] = ()
+) -> dict[str, Any]:
+    """One job as arena's JSON object, with the key `placement` last (None without one).
+
+    `samples` say what its GPUs do.
+    """
+    return {
+        "uuid": status.uid,
+        "name": status.name,
+        "namespace": status.namespace,
+        "duration": f"{int(lasted(status, now))}s",
+        "status": status.phase.value,
+        "trainer": TRAINER,
+        "tensorboard": status.tensorboard,
+        "chiefName": status.chief.name if status.chief else "",
+        "instances": [_instance_value(one, now, samples) for one in in_order(status.instances)],
+        "priority": status.priority,
+        "requestGPUs": status.request_gpus,
+        "allocatedGPUs": status.allocated_gpus,
+        "creationTimestamp": int(status.created),
+        "modelName": status.model_name,
+        "modelVersion": status.model_version,
+        "modelSource": status.model_source,
+        "placement": placement_value(
+            status.forecast,
+            slots=1 if status.forecast is None else slots_of(status.forecast, status),
+        ),
+    }
+
+
+def _instance_value(one: Instance, now: float, samples: Sequence[GpuSample]) -> dict[str, Any]:
+    measures: dict[str, Any] = {}
+    if samples:
+        from arena_topo.engines import measured  # noqa: PLC0415 - only where there are some
+
+        measures = measured.value(samples, one.name)
+    return {
+        "ip": one.ip,
+        "status": one.status,
+        "name": one.name,
+        "age": f"{int(age_of(one, now))}s",
+        "node": place_of(one, one.node),
+        "nodeIP": place_of(one, one.node_ip),
+        "chief": one.chief,
+        "requestGPUs": one.gpus,
+        "gpuMetrics": measures,
+        "creationTimestamp": int(one.created),
+    }
+
+
+def placement_value(forecast: Forecast | None, *, slots: int) -> dict[str, Any] | None:
+    """A recorded placement for JSON. Bandwidths are GB/s, null for a job of one GPU.
+
+    `slots` is the number of ranks of each worker.
+    """
+    if forecast is None:
+        return None
+    rows = sorted(forecast.workers)
+    return {
+        "state": forecast.state,
+        "busBandwidthGBps": number(forecast.bus_bandwidth),
+        "usableGBps": number(forecast.usable),
+        "bandwidth": estimates.recorded_value(forecast),
+        "guarantee": forecast.guarantee,
+        "confirmed": confirmed(forecast),
+        "binding": forecast.binding,
+        "tier": forecast.tier,
+        "assumed": forecast.assumed,
+        "nodes": list(dict.fromkeys(node for _index, node, _gpus in rows)),
+        "workers": [worker_value(*row, slots=slots) for row in rows],
+        "proof": {"optimal": forecast.optimal, "bound": number(forecast.bound)},
+        "emulated": forecast.emulated,
+        "reason": forecast.reason,
+    }
+
+
+def worker_value(index: int, node: str, gpus: Sequence[int], *, slots: int) -> dict[str, Any]:
+    """A worker's place and ranks for JSON; `gpus` is null where the kubelet picks them."""
+    first = index * slots
+    return {
+        "index": index,
+        "node": node,
+        "gpus": list(gpus) or None,
+        "ranks": list(range(first, first + slots)),
+    }
+
+
+# ---------------------------------------------------------------- many jobs
+
+
+def jobs(
+    statuses: Iterable[JobStatus], *, now: float, namespaces: bool = False, headers: bool = True
+) -> str:
+    """Arena's list of jobs, in the order given; with `namespaces` a first column names them.
+
+    Without `headers` the first line is a job.
+    """
+    lines = job_lines(statuses, now=now, namespaces=namespaces)
+    return align(lines if headers else lines[1:])
+
+
+def job_lines(
+    statuses: Iterable[JobStatus], *, now: float, namespaces: bool = False
+) -> Sequence[str]:
+    """The header of that list and a line for each job, to be aligned."""
+    header = ("NAME", "STATUS", "TRAINER", "DURATION", "GPU(Requested)", "GPU(Allocated)", "NODE")
+    rows = []
+    for one in statuses:
+        counted = one.phase in {Phase.PENDING, Phase.RUNNING}
+        row = (
+            one.name,
+            one.phase.value,
+            TRAINER.upper(),
+            duration(lasted(one, now)),
+            str(one.request_gpus),
+            str(one.allocated_gpus) if counted else NOTHING,
+            place_of(one.chief, one.chief.node_ip) if one.chief else NOTHING,
+        )
+        rows.append((one.namespace, *row) if namespaces else row)
+    return table(("NAMESPACE", *header) if namespaces else header, rows)
+
+
+# ---------------------------------------------------------------- shared by the above
+
+
+def in_order(instances: Iterable[Instance]) -> list[Instance]:
+    """The pods by name, numbers in it as numbers."""
+    from arena_topo.topology import natural  # noqa: PLC0415 - only where there is much to sort
+
+    return sorted(instances, key=lambda one: natural(one.name))
+
+
+def lasted(status: JobStatus, now: float) -> float:
+    """Seconds from a job's creation to its end, or to now; 0 where a clock was set back."""
+    return max(0.0, (now if status.finished is None else status.finished) - status.created)
+
+
+def age_of(one: Instance, now: float) -> float:
+    """Seconds that a pod has run, or waited if it has not; 0 where a clock was set back."""
+    if one.pending or one.started is None:
+        return max(0.0, now - one.created)
+    return max(0.0, (now if one.finished is None else one.finished) - one.started)
+
+
+def place_of(one: Instance, place: str | None) -> str:
+    """A place of a pod, its node or an address, where it has one already."""
+    return NOTHING if one.pending or not place else place
+
+
+def seen(found: SeenJob, *, now: float) -> dict[str, Any]:
+    """A job, and where they are known: what is not as planned, and the explanation asked for.
+
+    `now` is Unix seconds, which ages are counted to.
+    """
+    made = job_value(found.status, now=now, samples=found.samples)
+    if not found.drift and found.explanation is None:
+        return made
+    from arena_topo.reasons import view  # noqa: PLC0415 - reads the solver
+
+    if found.drift:
+        made["drift"] = [view.difference_value(one) for one in found.drift]
+    if found.explanation is not None:
+        made["explanation"] = view.value(found.explanation)
+    return made

@@ -1,0 +1,127 @@
+"""The command that waits for jobs: wait."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from arena_topo import layout
+from arena_topo.cli.arguments import PANEL, Names, Told, ToldFlag
+from arena_topo.cli.detaching import advise, coming_back
+from arena_topo.cli.opening import engine, missing, namespace_of
+from arena_topo.cli.options import PROGRAM, Globals, LogLevel, say, show, spread
+from arena_topo.engines import JobStatus, waiting
+from arena_topo.engines.opening import UnknownJob
+from arena_topo.engines.waiting import Ending, Goal, Standing, Start
+from arena_topo.escaping import one_line
+from arena_topo.flag import Flag
+from arena_topo.jobs import view
+
+
+@spread
+def wait(
+    names: Names,
+    everywhere: Globals,
+    *,
+    goal: Annotated[
+        Goal,
+        Flag(help="What to wait for; all jobs must reach it.", name="--for", panel=PANEL),
+    ] = Goal.FINISHED,
+    output_format: ToldFlag = Told.WIDE,
+) -> None:
+    """Wait until jobs are over, or run, have their nodes, have succeeded, or are gone.
+
+    Ends with 0 when all jobs have reached that, with 1 as soon as one can never reach it, with 6
+    when --timeout is over; the jobs go on. Waiting until jobs are finished ends with the code of
+    the first launcher that failed. A job that has succeeded counts as one that runs, one that
+    failed does not.
+    """
+    backend = engine(everywhere, repeating=True)
+    namespace = namespace_of(everywhere, backend)
+    brief = output_format is Told.NAME or everywhere.quiet
+    watched = _Watched(names=names, namespace=namespace, goal=goal, brief=brief)
+    with coming_back(f"{PROGRAM} wait {' '.join(names)} --for {goal} -n {namespace}", watched.left):
+        try:
+            ends = waiting.wait_all(
+                backend,
+                names,
+                namespace,
+                goal=goal,
+                timeout=everywhere.timeout,
+                tell=watched.told,
+                waits=watched.waits,
+                ended=watched.ended,
+                seen=watched.seen,
+                blind=watched.blind,
+            )
+        except UnknownJob as error:
+            raise missing(error.name, namespace, backend) from None
+    failed = [wrong for one in ends if (wrong := waiting.failure(one, goal, namespace)) is not None]
+    for wrong in failed[1:]:
+        say(layout.complaint(wrong), LogLevel.ERROR)
+    if failed:
+        raise failed[0]
+
+
+@dataclass(slots=True, kw_only=True)
+class _Watched:
+    """The jobs that are waited for, as they are told of."""
+
+    names: Sequence[str]
+    namespace: str
+    goal: Goal
+    brief: bool
+    known: dict[str, JobStatus] = field(default_factory=dict)
+    starts: dict[str, str] = field(default_factory=dict)
+    hinted: set[str] = field(default_factory=set)
+    done: set[str] = field(default_factory=set)
+    sees: bool = True
+
+    def told(self, status: JobStatus) -> None:
+        """A job has changed."""
+        reason = f": {one_line(status.reason)}" if status.reason else ""
+        say(f"The Job {status.name} is {status.phase}{reason}")
+
+    def seen(self, status: JobStatus) -> None:
+        """A job was looked at."""
+        self.known[status.name] = status
+
+    def blind(self, why: str | None) -> None:
+        """Nothing is seen, and why; None once something is again."""
+        if why is not None and self.sees:
+            say(f"warning: nothing is seen just now: {one_line(why)}", LogLevel.WARN)
+        self.sees = why is None
+
+    def waits(self, status: JobStatus, start: Start | None) -> None:
+        """A job holds nothing, or does no more."""
+        name = status.name
+        if start is None:
+            self.starts.pop(name, None)
+            return
+        self.starts[name] = waiting.starting(start, [name], self.namespace)
+        if name not in self.hinted:
+            self.hinted.add(name)
+            resume = waiting.command("resume", name, namespace=self.namespace)
+            advise(f"  It holds nothing now; {self.starts[name]}", resume)
+
+    def ended(self, one: Ending) -> None:
+        """A job is done with."""
+        self.done.add(one.name)
+        if one.standing is Standing.REACHED:
+            finished = one.status if self.goal is Goal.FINISHED else None
+            how = finished.phase.lower() if finished else self.goal
+            name = f"{view.RESOURCE}/{one.name}"
+            show(f"{name}\n" if self.brief else f"{name} {how}\n")
+
+    def left(self) -> str:
+        """What becomes of the jobs that are left when nobody waits for them any more."""
+        names = [name for name in dict.fromkeys(self.names) if name not in self.done]
+        if not all(name in self.known and not self.known[name].phase.over for name in names):
+            return "Nothing else was ended."
+        held = [name for name in names if name in self.starts]
+        if not held:
+            return f"The job {names[0]} goes on." if len(names) == 1 else "The jobs go on."
+        if len(names) > 1:
+            return "Nothing else was ended."
+        return f"The job {held[0]} waits and holds nothing; {self.starts[held[0]]}."

@@ -1,0 +1,194 @@
+"""Text as Go lays it out: aligned tables, JSON, YAML; and errors in three lines."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import zip_longest
+from typing import Any
+
+from arena_topo.errors import ArenaError
+from arena_topo.escaping import escaped_in_quotes, one_line
+
+NOTHING = "N/A"
+
+_PADDING = 2
+
+# ---------------------------------------------------------------- Go's formats
+
+
+def align(lines: Iterable[str], least: Sequence[int] = ()) -> str:
+    r"""Align tab-separated cells as Go's tabwriter does, and join the lines.
+
+    A column is as wide as the run of neighbouring lines that have it, and no narrower than `least`
+    says; what follows the last tab of a line belongs to no column and is never padded.
+    """
+    rows = [line.split("\t") for line in lines]
+    done = [""] * len(rows)
+    _align(rows, done, 0, len(rows), 0, least=least)
+    return "".join(f"{text}{row[-1]}\n" for text, row in zip(done, rows, strict=True))
+
+
+def _align(
+    rows: list[list[str]],
+    done: list[str],
+    start: int,
+    end: int,
+    column: int,
+    *,
+    least: Sequence[int],
+) -> None:
+    at = start
+    while at < end:
+        stop = at
+        while stop < end and len(rows[stop]) - 1 > column:
+            stop += 1
+        if stop == at:
+            at += 1
+            continue
+        width = max(0, *least[column : column + 1], *(len(row[column]) for row in rows[at:stop]))
+        for index in range(at, stop):
+            done[index] += rows[index][column].ljust(width + _PADDING)
+        _align(rows, done, at, stop, column + 1, least=least)
+        at = stop
+
+
+def widths(lines: Iterable[str], least: Sequence[int] = ()) -> tuple[int, ...]:
+    """How wide each column of such lines is, or has to be for those before: `least`."""
+    rows = [[len(cell) for cell in line.split("\t")[:-1]] for line in lines]
+    return tuple(max(column) for column in zip_longest(least, *rows, fillvalue=0))
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, indent: str = "") -> list[str]:
+    """A header and its rows as lines for `align`; with an indent also arena's row of dashes.
+
+    Each cell is one line, whatever is in it.
+    """
+    dashes = [indent + "\t".join("-" * len(word) for word in header)] if indent else []
+    body = (indent + "\t".join(map(one_line, row)) for row in rows)
+    return [indent + "\t".join(header), *dashes, *body]
+
+
+def to_json(value: Any) -> str:
+    """JSON as Go's encoder writes it: four spaces, HTML characters escaped, no final newline."""
+    text = json.dumps(value, indent=4, ensure_ascii=False)
+    # These five stand only inside strings, so the text may be replaced as a whole.
+    for character in "<>&\u2028\u2029":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return escaped_in_quotes(text)
+
+
+def to_yaml(value: Any) -> str:
+    """YAML as Go's yaml.v2 writes it: lists not indented, ambiguous strings in double quotes."""
+    import yaml
+
+    class Dumper(yaml.SafeDumper):
+        """Writes strings in the style that yaml.v2 chooses; repeats values instead of anchors."""
+
+        def ignore_aliases(self, data: Any) -> bool:
+            del data
+            return True
+
+    def text(dumper: yaml.SafeDumper, data: str) -> yaml.ScalarNode:
+        style = None
+        if not data.replace("\n", "").isprintable():
+            # Other line ends and control characters only survive as escapes.
+            style = '"'
+        elif "\n" in data:
+            style = "|"
+        elif resolve(data) != "tag:yaml.org,2002:str":
+            style = '"'
+        return dumper.represent_scalar("tag:yaml.org,2002:str", data, style=style)
+
+    Dumper.add_representer(str, text)
+
+    def resolve(data: str) -> str:
+        found: Any = yaml.SafeLoader.yaml_implicit_resolvers.get(data[:1], ())
+        return next((tag for tag, form in found if form.match(data)), "tag:yaml.org,2002:str")
+
+    dumped: str = yaml.dump(
+        value,
+        Dumper=Dumper,
+        sort_keys=False,
+        allow_unicode=True,
+        default_flow_style=False,
+        width=float("inf"),
+    )
+    return escaped_in_quotes(dumped)
+
+
+def duration(seconds: float) -> str:
+    """A time span as arena shows it: one unit, cut off."""
+    if seconds < -1:
+        return "<invalid>"
+    for limit, size, unit in (
+        (60, 1, "s"),
+        (3600, 60, "m"),
+        (86400, 3600, "h"),
+        (365 * 86400, 86400, "d"),
+    ):
+        if seconds < limit:
+            return f"{max(0, int(seconds)) // size}{unit}"
+    return f"{int(seconds) // (365 * 86400)}y"
+
+
+def clock(when: float) -> str:
+    """A moment in local time."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(when))
+
+
+def number(value: float | None) -> int | float | None:
+    """A bandwidth as Go would print it: whole numbers without a point, others to the cent."""
+    if value is None:
+        return None
+    return int(value) if value == int(value) else round(value, 2)
+
+
+# ---------------------------------------------------------------- errors
+
+
+def complaint(error: ArenaError) -> str:
+    """What went wrong, why, and what to try, one line each; first what is odd in the cluster."""
+    lines = [f"error: {_sentence(error.message)}"]
+    if error.notes:
+        from arena_topo.notes import shortened  # noqa: PLC0415 - only where there are some
+
+        lines = [*(f"note: {one_line(note)}" for note in shortened(error.notes)), *lines]
+    if error.why:
+        lines.append(f"  why:  {_sentence(error.why)}")
+    if error.hint:
+        lines.append(f"  try:  {_sentence(error.hint)}")
+    return "\n".join(lines)
+
+
+def _sentence(text: str) -> str:
+    """What is on one line already stays to the letter: some texts are arena's, or to be copied."""
+    return text if text.isprintable() else one_line(text)
+
+
+def fold(line: str, width: int | None, *, indent: str = "  ") -> str:
+    """A sentence wrapped at `width` columns, or whole without one; what follows is indented."""
+    if width is None:
+        return line
+    return textwrap.fill(
+        line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
+
+
+_YAML_KEYS = {
+    "modelName": "modelname",
+    "modelVersion": "modelversion",
+    "modelSource": "modelsource",
+}
+
+
+def for_yaml(value: Mapping[str, Any]) -> dict[str, Any]:
+    """The object of a job with the keys that arena's YAML spells differently."""
+    return {_YAML_KEYS.get(key, key): one for key, one in value.items()}
+
+
+def truth(value: bool) -> str:  # noqa: FBT001 - the value is what is printed
+    """A truth value as Go prints it."""
+    return "true" if value else "false"

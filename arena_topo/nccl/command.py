@@ -1,0 +1,270 @@
+"""What `logs --nccl` shows: what NCCL says in the logs of a job, or in files, beside the plan."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from contextlib import closing, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from arena_topo import layout
+from arena_topo.cli.options import PROGRAM, LogLevel, display, say, show
+from arena_topo.cli.terminal import columns, draws
+from arena_topo.engines import Backend, JobStatus, slots_of
+from arena_topo.errors import ArenaError, UsageError
+from arena_topo.escaping import one_line
+from arena_topo.files import STDIN, opened
+
+if TYPE_CHECKING:
+    from typing import IO
+
+    from arena_topo.joblogs.following import Asked, Note, Waiting
+    from arena_topo.nccl import Report
+    from arena_topo.nccl.measured import Table
+    from arena_topo.nccl.reading import Reader
+    from arena_topo.nccl.transports import Compared, Planned
+
+_PIECE = 65_536
+"""Bytes of a line of a file that are read at once; NCCL's lines are far shorter."""
+
+_SETTLED = 1.0
+"""Seconds without a new connection after which NCCL is taken to have connected. Since 2.22 ranks
+connect when they first need it, after "Init COMPLETE" (src/init.cc, runtimeConn)."""
+
+_PATIENCE = 10.0
+"""Seconds without a new connection after which all is shown although one of several communicators
+has begun and not got done: if it hangs, somebody wants to see that."""
+
+_LOOKS = 0.5
+"""Seconds between two looks at what has been read so far."""
+
+_SHARE = 10
+"""How many times as long as a look took it is until the next one: a large job's takes seconds."""
+
+
+def of_files(names: Sequence[str], *, as_json: bool, table: bool = False) -> None:
+    """Show what NCCL says in files, `-` being standard input; there is no plan beside them.
+
+    With `table` that is an error: no line tells which GPUs of which node were measured.
+    """
+    from arena_topo.nccl.reading import Reader  # noqa: PLC0415 - the verbs load what they need
+    from arena_topo.nccl.transports import compare  # noqa: PLC0415 - as above
+
+    if table:
+        raise UsageError(
+            "--bus-bandwidth needs a job, not --from",
+            why="lines tell PCI addresses of GPUs; which GPUs of which node those are, the job's"
+            " placement tells",
+            hint=f"{PROGRAM} logs JOB --nccl --bus-bandwidth",
+        )
+    reader = Reader()
+    for name in names:
+        _read_file(reader, name, speaker=Path(name).stem if len(names) > 1 else "")
+    found = reader.report()
+    one = "standard input" if names[0] == "-" else names[0]
+    where = one if len(names) == 1 else "these files"
+    _refuse_silence(found, where)
+    _show(compare(found, None), as_json=as_json, unplanned="lines of files are of no job")
+
+
+def _read_file(reader: Reader, name: str, *, speaker: str) -> None:
+    try:
+        with opened(name) as file:
+            _feed(reader, file, speaker)
+    except OSError as error:
+        raise UsageError(
+            f"cannot read {'standard input' if name == STDIN else name}",
+            why=error.strerror,
+            hint="--from takes the path of a file, or -",
+        ) from error
+
+
+def _feed(reader: Reader, file: IO[bytes], speaker: str) -> None:
+    while line := file.readline(_PIECE):
+        reader.feed(line.decode(errors="replace"), speaker, ends=line.endswith(b"\n"))
+
+
+class Waits(Protocol):
+    """Shows what is waited for."""
+
+    def see(self, waiting: Waiting | None, /) -> None:
+        """That is waited for now; None: for nothing."""
+
+    def now(self, what: str, /) -> None:
+        """That is waited for now, of which only a terminal tells."""
+
+    def show(self) -> None:
+        """Let a terminal show it, while nothing else is written."""
+
+    def hide(self) -> None:
+        """Take it off the terminal: something else is to be written."""
+
+
+def of_job(
+    backend: Backend,
+    name: str,
+    namespace: str,
+    asked: Asked,
+    known: list[JobStatus],
+    *,
+    waits: Waits,
+    as_json: bool,
+    table: bool = False,
+) -> JobStatus | None:
+    """Show what NCCL says in the logs of a job, which `known` gets; the job, if that is over.
+
+    Followed, it is shown as soon as all ranks are connected. With `table` it is what tests of NCCL
+    measured, and waited for until the job ends.
+    """
+    from arena_topo.joblogs import following  # noqa: PLC0415 - as above
+    from arena_topo.nccl.measured import TableReader  # noqa: PLC0415 - as below
+    from arena_topo.nccl.reading import Reader  # noqa: PLC0415 - the verbs load what they need
+    from arena_topo.nccl.transports import compare, promised  # noqa: PLC0415 - as above
+
+    def seen(status: JobStatus) -> None:
+        known[:] = [status]
+
+    def tell(note: Note) -> None:
+        waits.hide()
+        _told(note)
+
+    everyone = asked.instance is None and asked.only is None
+    asked = replace(asked, everyone=asked.everyone or everyone, fold=False)
+    lines = following.show(backend, name, namespace, asked, tell=tell, seen=seen, waits=waits.see)
+    reader, tests = Reader(), TableReader()
+    batches: Any = iter(lines)
+    progress = _Progress(reader) if asked.options.follow and not table else None
+    # Left before their end, the streams are closed here and not when somebody finds the time.
+    with closing(batches):
+        for batch in batches:
+            if not batch:
+                waits.show()
+            for entry in batch:
+                line = entry.line
+                text = entry.text.decode(errors="replace")
+                reader.feed(text, line.source.pod, ends=line.ends)
+                tests.feed(text, line.source.pod)
+            if progress is not None:
+                if progress.connected():
+                    break
+                waits.now(progress.left)
+    waits.hide()
+    status = lines.status or (known[0] if known else None)
+    report = reader.report()
+    if not table:
+        _refuse_silence(report, f"the logs of {name}", job=name, namespace=namespace)
+    planned: Planned | None = None
+    unplanned = "the job is not there any more"
+    if status is not None:
+        planned, unplanned = None, "it was not placed by topology (submit with --gputopology)"
+        if status.forecast is not None:
+            cluster = None
+            # Without the links of the machines there is less to compare.
+            with suppress(ArenaError):
+                cluster = backend.cluster()
+            planned = promised(status, slots_of(status.forecast, status), cluster)
+    found = compare(report, planned)
+    if table:
+        _show_table(tests.tables(), found, as_json=as_json)
+        return None
+    _show(
+        found,
+        as_json=as_json,
+        unplanned=unplanned,
+        job=name,
+        namespace=namespace,
+    )
+    return lines.status if lines.end is following.End.JOB else None
+
+
+class _Progress:
+    """Whether NCCL has connected, looked at now and then."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self._changed = time.monotonic()
+        self._next = self._changed + _LOOKS
+        self._count = (-1, -1)
+        self.left = ""
+        """In a few words what is missing; empty before NCCL speaks."""
+
+    def connected(self) -> bool:
+        """Whether all ranks have, and nothing has come for a while."""
+        now = time.monotonic()
+        if now < self._next:
+            return False
+        from arena_topo.nccl.transports import largest  # noqa: PLC0415 - as above
+        from arena_topo.nccl.view import unconnected  # noqa: PLC0415 - only where it is followed
+
+        report = self._reader.report()
+        done = time.monotonic()
+        self._next = done + max(_LOOKS, _SHARE * (done - now))
+        each = report.communicators
+        joined = sum(one.count for comm in each for one in comm.connections)
+        # Of several communicators of the same ranks no line may tell whose connections these are.
+        joined += sum(one.connection.count for one in report.loose)
+        left = sum(len(comm.incomplete) for comm in each if comm.size is not None)
+        if (joined, left) != self._count:
+            self._count, self._changed = (joined, left), now
+        main = largest(report)
+        self.left = unconnected(main) if report.lines else ""
+        if main is None or main.missing or main.incomplete:
+            return False
+        # One rank has nobody to connect to.
+        return (joined > 0 or main.size == 1) and now - self._changed >= (
+            _PATIENCE if left else _SETTLED
+        )
+
+
+def _told(note: Note) -> None:
+    """Pods that come and go are of no interest here; what goes wrong is."""
+    if note.warns or note.turn is None:
+        say(one_line(note.text), LogLevel.WARN if note.warns else None)
+
+
+def _refuse_silence(report: Report, where: str, *, job: str = "", namespace: str = "") -> None:
+    if not report.silent:
+        return
+    raise ArenaError(
+        f"no line of NCCL in {where}",
+        why="NCCL tells what it does only with NCCL_DEBUG=INFO, and only once ranks have begun",
+        hint=f"submit with --nccl-debug; {PROGRAM} logs -f {job} -n {namespace} --nccl waits for it"
+        if job
+        else "run it with NCCL_DEBUG=INFO: mpirun -x NCCL_DEBUG=INFO",
+    )
+
+
+def _show_table(tests: Sequence[Table], found: Compared, *, as_json: bool) -> None:
+    from arena_topo.nccl.reached import reached  # noqa: PLC0415 - only for tables
+
+    if found.planned is None:
+        raise ArenaError(
+            "nobody knows which GPUs were measured",
+            why="the job was not placed by topology, or is gone",
+            hint="measure it in a job that is submitted with --gputopology",
+        )
+    got = reached(tests, found)
+    rates = {",".join(map(str, gpus)): layout.number(rate) for gpus, rate in got.table.items()}
+    if as_json:
+        value = {"node": got.node, "busBandwidth": rates, "bytes": got.size}
+        show(layout.to_json(value) + "\n")
+    else:
+        show(json.dumps(rates) + "\n")
+    say(
+        f"Measured on node {got.node} with an all-reduce of {got.size:,} bytes. Publish it:"
+        f" {PROGRAM} topology publish {got.node} --bus-bandwidth FILE"
+    )
+
+
+def _show(
+    found: Compared, *, as_json: bool, unplanned: str, job: str = "", namespace: str = ""
+) -> None:
+    from arena_topo.nccl import view  # noqa: PLC0415 - only where it is shown
+
+    if as_json:
+        show(layout.to_json(view.value(found, job=job, namespace=namespace)) + "\n")
+    else:
+        display(view.text(found, width=columns(), unicode=draws(), unplanned=unplanned))

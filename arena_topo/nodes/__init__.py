@@ -1,0 +1,1 @@
+"""Nodes, their machines and the network between them: shown, described, published."""

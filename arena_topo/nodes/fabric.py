@@ -1,0 +1,105 @@
+"""The network of a cluster, its nodes and what is free on them, as data."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from arena_topo.drawing.tables import machine_value
+from arena_topo.layout import number
+from arena_topo.topology import Cluster, GPUSet, Machine, Node, members, natural
+from arena_topo.topology.fabricfile import BEYOND
+
+
+def value(cluster: Cluster) -> dict[str, Any]:
+    """A cluster for JSON: its tiers from coarse to near, and its nodes with their domains.
+
+    Bandwidths are GB/s; `assumed` marks those that nobody gave. `domains` has one name for each
+    tier; `gpus` and `free` are counts, and no GPU is free on a node that takes no pods. `opaque`
+    counts the GPUs in use or unhealthy of which nobody says which they are. `networkGBps` is null
+    for nodes that are no slower than what joins them.
+    """
+    return {
+        "apiVersion": "arena-topo/v1",
+        "kind": "Fabric",
+        "tiers": [
+            {
+                "name": tier.name,
+                "bandwidthGBps": number(tier.bandwidth),
+                "assumed": cluster.guessed(tier.name),
+            }
+            for tier in cluster.tiers
+        ],
+        "beyondGBps": number(cluster.beyond),
+        "beyondAssumed": cluster.guessed(BEYOND),
+        "nodes": [
+            {
+                "name": str(node.name),
+                "domains": list(node.domains),
+                "model": node.machine.model,
+                "gpus": len(node.machine.gpus),
+                "free": _free_count(node),
+                "opaque": node.hidden,
+                "unavailable": node.unavailable or node.shared,
+                "networkGBps": number(node.network) if math.isfinite(node.network) else None,
+            }
+            for node in sorted(cluster.nodes, key=lambda one: natural(one.name))
+        ],
+        "notes": list(cluster.notes),
+        "emulated": cluster.emulated,
+    }
+
+
+def node_value(node: Node, cluster: Cluster) -> dict[str, Any]:
+    """A node for JSON: its machine, and what of it is free.
+
+    `free`, `inUse` and `unhealthy` are indexes of GPUs; `free` is null where `opaque` GPUs are in
+    use or unhealthy and nobody says which they are. As in `value` a node that takes no pods has
+    none free. `busBandwidth` is there where sets of GPUs were measured: GB/s of each set.
+    """
+    machine = node.machine
+    healthy = machine.everything if node.allocatable is None else node.allocatable
+    free: list[int] | None = [*members(node.free)]
+    if node.unavailable or node.shared:
+        free = []
+    elif node.opaque:
+        free = None
+    return {
+        **machine_value(machine),
+        **({"busBandwidth": _measured(machine)} if machine.measured else {}),
+        "free": free,
+        "freeCount": _free_count(node),
+        "inUse": [*members(GPUSet(healthy & ~node.free))],
+        "opaque": node.hidden,
+        "unhealthy": [*members(GPUSet(machine.everything & ~healthy))],
+        "unavailable": node.unavailable or node.shared,
+        "notes": list(cluster.notes),
+        "emulated": cluster.emulated,
+    }
+
+
+def measured(machine: Machine) -> str:
+    """The bandwidths that somebody measured on a machine, a line for each set; "" if nobody did."""
+    if not machine.measured:
+        return ""
+    shown = [*_measured(machine).items()][:MOST_MEASURED]
+    rows = [f"  GPUs {gpus}  {rate} GB/s" for gpus, rate in shown]
+    if more := len(machine.measured) - len(rows):
+        rows.append(f"  and of {more} more sets: -o json")
+    title = "Measured bus bandwidth, which counts instead of what the links would give:"
+    return "".join(f"{line}\n" for line in (title, *rows))
+
+
+MOST_MEASURED = 16
+"""Measured sets of a machine that are listed before the rest is counted."""
+
+
+def _measured(machine: Machine) -> dict[str, int | float | None]:
+    return {
+        ",".join(map(str, members(gpus))): number(rate)
+        for gpus, rate in sorted(machine.measured, key=lambda one: members(one[0]))
+    }
+
+
+def _free_count(node: Node) -> int:
+    return 0 if node.unavailable or node.shared else node.free_count

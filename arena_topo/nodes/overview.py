@@ -1,0 +1,113 @@
+"""The nodes that somebody wants to look at, from an engine or from dumps."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from arena_topo.clusters import dump
+from arena_topo.engines import Backend, occupancy, unheard
+from arena_topo.engines.occupancy import Mode, NodeStatus, Occupancy
+from arena_topo.errors import NotFound, UsageError
+from arena_topo.topology.fabricfile import FabricFile
+
+if TYPE_CHECKING:
+    from arena_topo.engines.metrics import GpuSample
+
+
+NOT_FOUND = "failed to display nodes's informations: not found nodes"
+"""Arena's text where no node is left to show."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overview:
+    """Nodes at one look, and what was measured of their GPUs."""
+
+    found: Occupancy
+    samples: tuple[GpuSample, ...] = ()
+
+
+def look(
+    source: Backend | Sequence[str],
+    names: Collection[str] = (),
+    *,
+    mode: Mode | None = None,
+    alone: bool = False,
+    fabric: FabricFile | None = None,
+    metrics: bool = False,
+    tell: Callable[[str], None] = unheard,
+) -> Overview:
+    """Look at the nodes of an engine, or of dumps, of these names and this mode.
+
+    With `alone` the cluster is that of the nodes named, and no mode counts. `fabric` says what
+    joins the nodes of dumps. `metrics` asks an engine what GPUs do; `tell` hears why it does not
+    know. NotFound as of `chosen`.
+    """
+    found = read(source, fabric) if isinstance(source, Sequence) else source.nodes()
+    found = only(found, names) if alone else replace(found, nodes=chosen(found, names, mode))
+    samples: tuple[GpuSample, ...] = ()
+    if metrics and not isinstance(source, Sequence):
+        samples = source.metrics(tell=tell)
+    return Overview(found=found, samples=samples)
+
+
+def read(paths: Sequence[str], fabric: FabricFile | None = None) -> Occupancy:
+    """The nodes that dumps of `kubectl get ... -o json` describe; `-` is standard input.
+
+    `fabric` says what joins them, whatever their labels say. UsageError if there are none.
+    """
+    source = ", ".join(paths)
+    found = occupancy.survey(dump.read(paths), source=source, file=fabric)
+    if not found.nodes:
+        raise UsageError(
+            f"{source}: the dump holds no nodes",
+            why="; ".join(found.cluster.notes[:3]) or None,
+            hint="make one with: kubectl get nodes,pods,mpijobs -A -o json > state.json",
+        )
+    return found
+
+
+def chosen(
+    found: Occupancy, names: Collection[str] = (), mode: Mode | None = None
+) -> tuple[NodeStatus, ...]:
+    """The nodes of these names, or all, of one mode where it is given.
+
+    NotFound, with arena's text, where a name is no node's or no node is left.
+    """
+    known = {one.name for one in found.nodes}
+    unknown = [name for name in dict.fromkeys(names) if name not in known]
+    if unknown:
+        raise NotFound(NOT_FOUND, why=_unknown(unknown), hint=_meant(unknown, known))
+    asked = [one for one in found.nodes if not names or one.name in names]
+    left = tuple(one for one in asked if mode is None or one.mode is mode)
+    if not left:
+        raise NotFound(NOT_FOUND, why=_none(asked, mode))
+    return left
+
+
+def only(found: Occupancy, names: Collection[str]) -> Occupancy:
+    """The nodes of these names alone, or all without names; NotFound as of `chosen`."""
+    nodes = chosen(found, names) if found.nodes or names else ()
+    kept = {one.name for one in nodes}
+    mine = tuple(node for node in found.cluster.nodes if node.name in kept)
+    return replace(found, nodes=nodes, cluster=replace(found.cluster, nodes=mine))
+
+
+def _unknown(names: Sequence[str]) -> str:
+    plural = len(names) > 1
+    return f"there {'are' if plural else 'is'} no node{'s' * plural} {', '.join(names)}"
+
+
+def _meant(unknown: Sequence[str], known: Iterable[str]) -> str:
+    every = sorted(known)
+    near = [one for name in unknown for one in difflib.get_close_matches(name, every, n=1)]
+    return f"did you mean {', '.join(near)}?" if near else "arena-topo top node shows them all"
+
+
+def _none(asked: Sequence[NodeStatus], mode: Mode | None) -> str:
+    if not asked or mode is None:
+        return "the cluster has no nodes"
+    there = sorted({one.mode.alias for one in asked})
+    return f"no node has mode {mode.alias}; there is {', '.join(there)}"

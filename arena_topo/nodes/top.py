@@ -1,0 +1,188 @@
+"""The command that shows nodes and who uses their GPUs: top node."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+import typer
+
+from arena_topo.cli import remembering
+from arena_topo.cli.arguments import (
+    NODES,
+    PANEL,
+    FabricFlag,
+    PlanFormat,
+    PlanFormatFlag,
+)
+from arena_topo.cli.opening import network
+from arena_topo.cli.options import Globals, display, say, show, spread, tell
+from arena_topo.cli.terminal import wrapped
+from arena_topo.drawing import tables
+from arena_topo.errors import UsageError
+from arena_topo.flag import Flag
+
+if TYPE_CHECKING:
+    from arena_topo.nodes.overview import Overview
+from arena_topo.cli.renewing import RefreshFlag, arenas, once, opened, renew
+
+
+class _Mode:
+    """A mode of nodes as it is written; what it means is looked up where nodes are."""
+
+    choices: ClassVar[tuple[str, ...]] = ("none", "exclusive", "topology", "share")
+
+    @classmethod
+    def parse(cls, text: str) -> Any:
+        """Read a mode; ValueError carries arena's text."""
+        from arena_topo.engines.occupancy import Mode  # noqa: PLC0415 - only to look at nodes
+
+        return Mode.parse(text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nodes:
+    """What of nodes is shown, and where it comes from."""
+
+    details: Annotated[
+        bool,
+        Flag(help="Show each node with its pods, GPUs and links.", short="-d", panel=PANEL),
+    ] = False
+    gpu_mode: Annotated[
+        _Mode | None,
+        Flag(
+            help="Only nodes that give out their GPUs so: n(none), e(exclusive), t(topology) or"
+            " s(share).",
+            short="-m",
+            panel=PANEL,
+            metavar="MODE",
+        ),
+    ] = None
+    metric: Annotated[
+        bool,
+        Flag(help="With --details, show what GPUs do now, where Prometheus knows it.", panel=PANEL),
+    ] = False
+    frag: Annotated[
+        bool,
+        Flag(help="Show which gangs the free GPUs are still good for.", panel=PANEL),
+    ] = False
+    state: Annotated[
+        tuple[str, ...],
+        Flag(
+            help="Look at this dump of kubectl get -o json; repeat for more.",
+            panel=PANEL,
+            metavar="FILE",
+            completes="files",
+        ),
+    ] = ()
+    fabric: FabricFlag = ""
+
+
+@spread
+def top_node(
+    what: Nodes,
+    everywhere: Globals,
+    *,
+    names: Annotated[list[str], typer.Argument(metavar="[NODE...]", show_default=False), NODES],
+    refresh: RefreshFlag = False,
+    output_format: PlanFormatFlag = PlanFormat.WIDE,
+) -> None:
+    """Show the nodes: their GPUs, who has which, and what the free ones are good for."""
+    _check(what, refresh=refresh)
+    described = network(what.fabric, what.state)
+    backend = None if what.state else opened(everywhere, refresh=refresh, fabric=described)
+
+    def look() -> Overview:
+        from arena_topo.nodes import overview  # noqa: PLC0415 - only to look at nodes
+
+        # What `_Mode` parses are the modes of nodes themselves.
+        mode: Any = what.gpu_mode
+        return overview.look(
+            what.state if backend is None else backend,
+            names,
+            mode=mode,
+            alone=what.frag,
+            fabric=described,
+            metrics=what.metric,
+            tell=heard,
+        )
+
+    def screen(sight: Overview, width: int | None, rows: int | None = None) -> str:
+        return _nodes_screen(sight, what, named=bool(names), width=width, rows=rows)
+
+    heard = once(set())
+    first = look()
+    tell(first.found.cluster.notes)
+    if output_format is PlanFormat.WIDE and not what.frag and first.found.cluster.emulated:
+        say(tables.EMULATED)
+    if refresh:
+        value = partial(_nodes_value, what=what)
+        renew(first, look, screen, value, output_format, limit=everywhere.timeout)
+    elif output_format is PlanFormat.WIDE:
+        display(screen(first, wrapped(sys.stdout)))
+    else:
+        show(arenas(_nodes_value(first, what), output_format))
+    if backend is not None:
+        remembering.nodes(backend, first.found.cluster)
+
+
+def _check(what: Nodes, *, refresh: bool) -> None:
+    for given, flag in (
+        (what.details, "--details"),
+        (what.metric, "--metric"),
+        (what.gpu_mode, "--gpu-mode"),
+    ):
+        if what.frag and given:
+            raise UsageError(
+                f"--frag and {flag} exclude each other",
+                why="it shows all nodes together, by what their free GPUs are good for",
+                hint=f"leave out {flag}, or --frag",
+            )
+    if what.state and refresh:
+        raise UsageError(
+            "--state and --refresh exclude each other",
+            why="a dump never changes",
+            hint="leave out --refresh",
+        )
+    if what.state and what.metric:
+        raise UsageError(
+            "--state and --metric exclude each other",
+            why="a dump does not say what GPUs do",
+            hint="leave out --metric",
+        )
+
+
+def _nodes_screen(
+    sight: Overview, what: Nodes, *, named: bool, width: int | None, rows: int | None
+) -> str:
+    """The nodes for people; where there are only so many `rows`, details without what stays."""
+    from arena_topo.nodes import top_view  # noqa: PLC0415 - only to look at nodes
+
+    found = sight.found
+    if what.frag:
+        from arena_topo.nodes import fragmentation  # noqa: PLC0415 - only for --frag
+        from arena_topo.nodes import fragmentation_view as shown  # noqa: PLC0415 - only for --frag
+
+        text = shown.screen(fragmentation.look(found.cluster), width=width)
+        return text + (f"{tables.EMULATED}\n" if found.cluster.emulated else "")
+    if not what.details:
+        return top_view.nodes(found.nodes, named=named)
+    samples = top_view.by_node(sight.samples)
+    text = top_view.details(found.nodes, samples)
+    if rows is not None and text.count("\n") > rows:
+        return top_view.details(found.nodes, samples, brief=True)
+    return text
+
+
+def _nodes_value(sight: Overview, what: Nodes) -> dict[str, Any]:
+    if what.frag:
+        found = sight.found
+        from arena_topo.nodes import fragmentation  # noqa: PLC0415 - only for --frag
+        from arena_topo.nodes import fragmentation_view as shown  # noqa: PLC0415 - only for --frag
+
+        return shown.value(fragmentation.look(found.cluster), emulated=found.cluster.emulated)
+    from arena_topo.nodes import documents  # noqa: PLC0415 - only for programs
+
+    return documents.nodes(sight)

@@ -1,0 +1,433 @@
+"""The commands about machines and the network: topology presets, show, discover, publish."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from arena_topo.cli.arguments import (
+    NODES,
+    PANEL,
+    Document,
+    DryRun,
+    FabricFlag,
+    GraphFormat,
+    GraphFormatFlag,
+    PlanFormat,
+    PlanFormatFlag,
+    document,
+)
+from arena_topo.cli.opening import engine
+from arena_topo.cli.options import (
+    BackendName,
+    Globals,
+    Seconds,
+    display,
+    remark,
+    say,
+    show,
+    spread,
+    tell,
+)
+from arena_topo.cli.terminal import columns, draws
+from arena_topo.drawing import tables
+from arena_topo.errors import UsageError
+from arena_topo.flag import Flag, Word
+from arena_topo.manifests import Manifest
+from arena_topo.manifests.serialize import object_name, to_json, to_yaml
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+    from arena_topo.topology import Cluster, Machine, Node
+from arena_topo.cli.machines import cluster_of, is_node, node_or_preset
+
+_AGENT = "Agent"
+_INTERVAL = Seconds(15)
+
+_PlainFlag = Annotated[
+    bool, Flag(help="Draw with ASCII characters only.", name="--ascii", panel=PANEL)
+]
+_SourceFlag = Annotated[
+    str,
+    Flag(
+        help="Read the machine from this file: the output of nvidia-smi topo -m, XML of NCCL,"
+        " or what topology show -o json has printed; - is standard input.",
+        name="--from",
+        panel=PANEL,
+        metavar="FILE",
+        completes="files",
+    ),
+]
+
+
+@spread
+def topology_presets(
+    everywhere: Globals, *, output_format: PlanFormatFlag = PlanFormat.WIDE
+) -> None:
+    """List the machines that are known by name."""
+    from arena_topo.topology import presets  # noqa: PLC0415 - reads the matrices
+
+    del everywhere
+    if output_format is not PlanFormat.WIDE:
+        known = [tables.machine_value(presets.machine(name, name)) for name in presets.names()]
+        value = {"apiVersion": "arena-topo/v1", "kind": "PresetList", "items": known}
+        show(document(value, output_format))
+        return
+    display(tables.machines((name, presets.machine(name, name)) for name in presets.names()))
+
+
+@spread
+def topology_show(
+    target: Annotated[
+        str,
+        typer.Argument(metavar="[PRESET|NODE]", show_default=False),
+        Word(completes="presets nodes"),
+    ],
+    everywhere: Globals,
+    source: _SourceFlag = "",
+    state: Annotated[
+        tuple[str, ...],
+        Flag(
+            help="Look at this dump of kubectl get -o json; repeat for more.",
+            panel=PANEL,
+            metavar="FILE",
+            completes="files",
+        ),
+    ] = (),
+    fabric: FabricFlag = "",
+    *,
+    plain: _PlainFlag = False,
+    output_format: GraphFormatFlag = GraphFormat.WIDE,
+) -> None:
+    """Show how the GPUs of a machine are linked; without one, how the nodes of the cluster are."""
+    if source:
+        _show_file(source, target, state, fabric, plain=plain, output_format=output_format)
+        return
+    from arena_topo.topology import Node, presets  # noqa: PLC0415 - reads the matrices
+
+    named = target in presets.names()
+    if named and not state and not is_node(target, everywhere):
+        _show_machine(presets.machine(target, target), plain=plain, output_format=output_format)
+        return
+    cluster = cluster_of(state, fabric, everywhere)
+    tell(cluster.notes)
+    if target:
+        found = node_or_preset(target, cluster)
+        if isinstance(found, Node):
+            if named:
+                other = "without --state" if state else "with --backend local"
+                remark(f"note: {target} is a node here; {other} the preset of that name is shown")
+            _show_node(found, cluster, plain=plain, output_format=output_format)
+        else:
+            _show_machine(found, plain=plain, output_format=output_format)
+    else:
+        _show_fabric(cluster, plain=plain, output_format=output_format)
+
+
+@spread
+def topology_discover(
+    everywhere: Globals,
+    *,
+    plain: _PlainFlag = False,
+    output_format: GraphFormatFlag = GraphFormat.WIDE,
+) -> None:
+    """Show how the GPUs of this machine are linked, as NVML or nvidia-smi tells it."""
+    from arena_topo.engines import machines  # noqa: PLC0415 - the verbs load what they need
+
+    del everywhere
+    _show_machine(machines.discover(), plain=plain, output_format=output_format)
+
+
+@spread
+def topology_publish(
+    target: Annotated[str, typer.Argument(metavar="[NODE]", show_default=False), NODES],
+    everywhere: Globals,
+    *,
+    source: _SourceFlag = "",
+    preset: Annotated[
+        str,
+        Flag(
+            help="Publish that the node is such a machine, see topology presets.",
+            panel=PANEL,
+            metavar="PRESET",
+            completes="presets",
+        ),
+    ] = "",
+    bus_bandwidth: Annotated[
+        str,
+        Flag(
+            help="Publish the bandwidths in this file too, as logs --nccl --bus-bandwidth prints"
+            " them, for the links that the cluster knows or --from says; - is stdin.",
+            panel=PANEL,
+            metavar="FILE",
+            completes="files",
+        ),
+    ] = "",
+    node: Annotated[
+        str,
+        Flag(
+            help="The node, as an alternative to naming it first; else $NODE_NAME, else this host.",
+            panel=PANEL,
+            metavar="NODE",
+            completes="nodes",
+        ),
+    ] = "",
+    dry_run: Annotated[
+        DryRun | None,
+        Flag(
+            help="Print what would be written, and write nothing.",
+            panel=PANEL,
+            metavar="[=client|server]",
+        ),
+    ] = None,
+    output_format: Annotated[
+        Document | None,
+        Flag(help="How to print the object.", name="--output", short="-o", panel=PANEL),
+    ] = None,
+    watch: Annotated[
+        bool,
+        Flag(
+            help="Go on: keep this node's links, health and allocations up to date in namespace"
+            " arena-topo-system, as the node agent does.",
+            panel=_AGENT,
+        ),
+    ] = False,
+    once: Annotated[
+        bool, Flag(help="Do what --watch does, one time.", name="--once", panel=_AGENT)
+    ] = False,
+    interval: Annotated[
+        Seconds,
+        Flag(help="How often --watch looks.", panel=_AGENT, metavar="DURATION"),
+    ] = _INTERVAL,
+    pod_resources: Annotated[
+        str,
+        Flag(
+            help="The kubelet's socket that tells who has which GPUs (default"
+            " /var/lib/kubelet/pod-resources/kubelet.sock).",
+            panel=_AGENT,
+            metavar="SOCKET",
+            completes="files",
+        ),
+    ] = "",
+    ack: Annotated[
+        bool,
+        Flag(
+            help="With --watch, also write what arena's own top node reads, into kube-system.",
+            name="--ack",
+            panel=_AGENT,
+        ),
+    ] = False,
+) -> None:
+    """Write down in the cluster how the GPUs of a node are linked, for every submitter to read."""
+    from arena_topo.engines import machines  # noqa: PLC0415 - the verbs load what they need
+    from arena_topo.topology import published  # noqa: PLC0415 - only here
+
+    if target and node and target != node:
+        raise UsageError(f"which node is it, {target} or {node}?", hint="name it once")
+    if watch or once:
+        for said, what in (
+            (source, "--from"),
+            (preset, "--preset"),
+            (bus_bandwidth, "--bus-bandwidth"),
+            (dry_run, "--dry-run"),
+            (output_format, "--output"),
+        ):
+            if said:
+                raise UsageError(
+                    f"--{'watch' if watch else 'once'} and {what} exclude each other",
+                    why="it looks at this machine and writes down what it sees",
+                    hint=f"leave out {what}",
+                )
+        _keep(target or node, everywhere, None if once else interval, pod_resources, ack=ack)
+        return
+    for given, what in ((pod_resources, "--pod-resources"), (ack, "--ack")):
+        if given:
+            raise UsageError(
+                f"{what} goes with --watch or --once",
+                why="publish alone writes the links of one node, as somebody tells them",
+            )
+    known = target or node
+    if bus_bandwidth and known and not (source or preset):
+        found = machines.known(engine(everywhere), known)
+    else:
+        found = machines.publishing(known, source=source, preset=preset)
+    if bus_bandwidth:
+        found = machines.with_measured(found, bus_bandwidth)
+    tell(found.notes)
+    if dry_run is DryRun.CLIENT:
+        manifest = published.config_map(found.machine, found.machine.everything)
+        show(_manifest(manifest, output_format or Document.YAML))
+        say("Nothing was written.")
+        return
+    done = engine(everywhere).publish(found.machine, dry_run=dry_run is DryRun.SERVER)
+    said = f"configmap/{done.manifest['metadata']['name']} {done.outcome}"
+    if dry_run is None and output_format is None:
+        show(f"{said}\n")
+        return
+    show(_manifest(done.manifest, output_format or Document.YAML))
+    say(said if dry_run is None else f"{said} (server dry run: nothing was written)")
+
+
+def _keep(
+    node: str, everywhere: Globals, interval: float | None, socket: str, *, ack: bool
+) -> None:
+    """Be the agent of a node, until SIGTERM; without an interval for one look."""
+    # The first process of a container dies of no signal that it does not ask for.
+    signal.signal(signal.SIGTERM, _end)
+    from arena_topo.engines.kubernetes.connection import Connection  # noqa: PLC0415
+    from arena_topo.nodes.agent import Agent  # noqa: PLC0415
+    from arena_topo.nodes.kubelet import SOCKET  # noqa: PLC0415 - only for agents
+
+    if everywhere.backend is BackendName.LOCAL:
+        raise UsageError(
+            "there is no cluster to publish in",
+            why="--backend local is this machine",
+            hint="leave out --watch: topology discover shows this machine",
+        )
+    name = node or os.environ.get("NODE_NAME", "")
+    if not name:
+        raise UsageError(
+            "which node is it?",
+            why="an agent writes of its own node, which the host's name may not tell",
+            hint="set NODE_NAME to spec.nodeName by the downward API, or say --node",
+        )
+    agent = Agent(
+        Connection(everywhere.options()), name, say=remark, socket=socket or SOCKET, ack=ack
+    )
+    if interval is None:
+        agent.once()
+    else:
+        agent.run(threading.Event(), interval=max(1.0, interval))
+
+
+def _end(*_signal: object) -> None:
+    """Stop at once; a write on its way is made whole by the next agent."""
+    raise SystemExit(0)
+
+
+# ---------------------------------------------------------------- what is shown
+
+
+def _show_file(
+    source: str,
+    target: str,
+    state: tuple[str, ...],
+    fabric: str,
+    *,
+    plain: bool,
+    output_format: GraphFormat,
+) -> None:
+    for said, what in ((target, "the name of a machine"), (state, "--state"), (fabric, "--fabric")):
+        if said:
+            raise UsageError(
+                f"--from and {what} exclude each other",
+                why="a file of --from is a machine by itself, of no cluster",
+                hint=f"leave out --from, or {what}",
+            )
+    from arena_topo.engines import machines  # noqa: PLC0415 - the verbs load what they need
+
+    found = machines.read(source)
+    tell(found.notes)
+    _show_machine(found.machine, plain=plain, output_format=output_format)
+
+
+def _show_machine(machine: Machine, *, plain: bool, output_format: GraphFormat) -> None:
+    if output_format is GraphFormat.GRAPHML:
+        show(_graphml(machine.graph()))
+    elif output_format is GraphFormat.SVG:
+        from arena_topo.drawing import machine_svg  # noqa: PLC0415 - only where one is drawn
+
+        show(machine_svg.machine(machine))
+    elif output_format is GraphFormat.WIDE:
+        show(_drawn(machine, plain=plain))
+    else:
+        show(document(tables.machine_value(machine), output_format))
+
+
+def _show_node(node: Node, cluster: Cluster, *, plain: bool, output_format: GraphFormat) -> None:
+    from arena_topo.nodes import fabric  # noqa: PLC0415 - only where nodes are shown
+
+    if output_format is GraphFormat.GRAPHML:
+        show(_graphml(node.machine.graph()))
+        return
+    if output_format not in {GraphFormat.WIDE, GraphFormat.SVG}:
+        show(document(fabric.node_value(node, cluster), output_format))
+        return
+    from arena_topo.topology import GPUSet  # noqa: PLC0415 - only for drawings
+
+    broken = GPUSet(0)
+    if node.allocatable is not None:
+        broken = GPUSet(node.machine.everything & ~node.allocatable)
+    if not node.machine.gpus and output_format is GraphFormat.WIDE:
+        show(f"node {node.name} has no GPUs\n" + _emulated(cluster))
+        return
+    doubt = node.unavailable or node.shared
+    state: dict[str, Any] = {"free": node.free, "hidden": node.hidden, "broken": broken}
+    if doubt:
+        state["away"] = "shared" if node.shared else "unused"
+    if output_format is GraphFormat.SVG:
+        from arena_topo.drawing import machine_svg  # noqa: PLC0415 - only where one is drawn
+
+        notes = [f"No job can start here now: {doubt}"] if doubt else []
+        notes += [tables.EMULATED] if cluster.emulated else []
+        show(machine_svg.machine(node.machine, notes=tuple(notes), **state))
+        return
+    drawn = _drawn(node.machine, plain=plain, **state) + fabric.measured(node.machine)
+    show(drawn + (f"  No job can start here now: {doubt}\n" if doubt else "") + _emulated(cluster))
+
+
+def _drawn(machine: Machine, *, plain: bool, **state: Any) -> str:
+    """The matrix of a machine and its GPUs; NICs only below them where a terminal is narrow."""
+    from arena_topo.drawing import text  # noqa: PLC0415 - only where something is drawn
+
+    width = columns()
+    matrix = tables.matrix(machine)
+    if (
+        sys.stdout is not None
+        and sys.stdout.isatty()
+        and max(map(len, matrix.splitlines())) > width
+    ):
+        matrix = tables.matrix(machine, cards=False)
+    unicode = draws(plain=plain)
+    drawn = text.machine(machine, **state, pairs=False, unicode=unicode, width=width)
+    return f"{matrix}\n{drawn}{text.assumed_nics(machine)}"
+
+
+def _show_fabric(cluster: Cluster, *, plain: bool, output_format: GraphFormat) -> None:
+    from arena_topo.drawing import text  # noqa: PLC0415 - only where something is drawn
+    from arena_topo.nodes import fabric  # noqa: PLC0415 - only where something is drawn
+
+    if output_format is GraphFormat.GRAPHML:
+        show(_graphml(cluster.graph()))
+    elif output_format is GraphFormat.SVG:
+        from arena_topo.drawing.network import fabric as picture  # noqa: PLC0415
+
+        show(picture(cluster))
+    elif output_format is GraphFormat.WIDE:
+        drawn = text.fabric(cluster, unicode=draws(plain=plain), width=columns())
+        show(drawn + _emulated(cluster))
+    else:
+        show(document(fabric.value(cluster), output_format))
+
+
+def _graphml(graph: nx.Graph[str]) -> str:
+    import networkx as nx
+
+    return "\n".join(nx.generate_graphml(graph)) + "\n"
+
+
+def _emulated(cluster: Cluster) -> str:
+    return f"{tables.EMULATED}\n" if cluster.emulated else ""
+
+
+def _manifest(manifest: Manifest, document: Document) -> str:
+    if document is Document.NAME:
+        return f"{object_name(manifest)}\n"
+    write = to_json if document is Document.JSON else to_yaml
+    return write([manifest]).rstrip("\n") + "\n"

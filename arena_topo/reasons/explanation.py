@@ -1,0 +1,483 @@
+"""Why a job is where it is: the verdict, who holds what it waits for, its place in the queue.
+
+facts        what may be read of the world around a job (engines.kubernetes)
+complaints   which events still hold
+symptoms     what pods, nodes and events show
+verdicts     the decision table
+why          all of it put together, with the solver's answer for a job that waits for GPUs
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from arena_topo.clusters.objects import of
+from arena_topo.clusters.usage import OVER, gpu_count, job_over, worker_template
+from arena_topo.engines import Backend, Event, JobStatus, Phase
+from arena_topo.engines.kubernetes import symptoms
+from arena_topo.engines.kubernetes.complaints import condition
+from arena_topo.engines.kubernetes.facts import Denied, Facts, Object
+from arena_topo.engines.kubernetes.status import seconds
+from arena_topo.engines.queue import QueuedJob, Snapshot, job_of_pod, queued
+from arena_topo.errors import AccessDenied, ArenaError
+from arena_topo.gang import fairness, planning
+from arena_topo.job import MPIJob
+from arena_topo.manifests import GATE, MAP, STATE
+from arena_topo.manifests.annotations import job_of, parse_map
+from arena_topo.manifests.binding import bind
+from arena_topo.reasons.cases import Case, Diagnosis, Fit
+from arena_topo.reasons.verdicts import verdict
+from arena_topo.solver import Placement, Refusal, Request, Solver, Unplaceable, place
+from arena_topo.solver import Verdict as Fits
+from arena_topo.topology import Cluster, count
+
+if TYPE_CHECKING:
+    from arena_topo.job import MPIJob
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """A job that holds GPUs of nodes that the waiting one could use, or a pod that still does.
+
+    `nodes` is empty where nobody recorded them. `since` is Unix seconds; `left` how many seconds
+    its running timeout leaves it, None where it has none. `started`: it runs, and does not only
+    have its placement recorded. `terminating`: it is a pod, which was to end at `since`.
+    """
+
+    name: str
+    namespace: str
+    gpus: int
+    nodes: tuple[str, ...] = ()
+    since: float
+    left: float | None = None
+    started: bool = True
+    terminating: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """A gang that waits for its turn; `since` is Unix seconds."""
+
+    name: str
+    namespace: str
+    gpus: int
+    priority: int
+    since: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """The place of a job among the gangs that wait, the first being 1.
+
+    `whole` says whether the jobs of all namespaces are counted, or only those of its own.
+    """
+
+    place: int
+    of: int
+    ahead: tuple[Waiting, ...]
+    whole: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """All that can be said of why a job is where it is, as of `now` (Unix seconds).
+
+    `refusals` count the nodes by what refuses the job, `holders` are the jobs that hold what it
+    waits for, the largest first, `unnamed` how many more of those GPUs others hold. All are empty
+    for a job that does not wait for GPUs.
+    """
+
+    status: JobStatus
+    verdict: Diagnosis
+    now: float
+    refusals: tuple[Refusal, ...] = ()
+    holders: tuple[Holder, ...] = ()
+    unnamed: int = 0
+    turn: Turn | None = None
+    nearest: str | None = None
+    events: tuple[Event, ...] = ()
+    denied: tuple[Denied, ...] = ()
+
+
+@runtime_checkable
+class _Clusterly(Protocol):
+    """An engine whose jobs are objects that can be looked at."""
+
+    def facts(self, name: str, namespace: str) -> Facts: ...
+
+
+@runtime_checkable
+class _Locally(Protocol):
+    """An engine that keeps what its jobs asked of the solver."""
+
+    def request(self, name: str, namespace: str) -> Request | None: ...
+
+
+def explain(backend: Backend, name: str, namespace: str, *, now: float) -> Explanation:
+    """Say why a job is where it is; NotFound if there is none. `now` is Unix seconds.
+
+    Whatever may not be read is left out, and named in `denied`.
+    """
+    if isinstance(backend, _Clusterly):
+        return _of_cluster(backend, backend.facts(name, namespace))
+    return _of_engine(backend, backend.job(name, namespace), now)
+
+
+# ---------------------------------------------------------------- a cluster
+
+
+@dataclass(slots=True)
+class _Look:
+    """What the solver and the queue say of a waiting job."""
+
+    fit: Fit | None = None
+    refusals: tuple[Refusal, ...] = ()
+    cluster: Cluster | None = None
+    request: Request | None = None
+    turn: Turn | None = None
+    terminating: tuple[Holder, ...] = ()
+
+
+def _of_cluster(backend: Backend, facts: Facts) -> Explanation:
+    notes = facts.mpijob["metadata"].get("annotations") or {}
+    waits = facts.status.phase is Phase.PENDING and notes.get(STATE) == "waiting"
+    gated = any(
+        one.get("name") == GATE
+        for pod in facts.pods
+        for one in (pod.get("spec") or {}).get("schedulingGates") or ()
+    )
+    denied = list(facts.denied)
+    placed = notes.get(STATE) == "placed" and not facts.status.phase.over
+    troubled = placed and bool(
+        symptoms.lost(facts.pods, facts.nodes) or symptoms.cordoned(facts.pods, facts.nodes)
+    )
+    look = _looked(backend, facts, denied) if waits else _Look()
+    case = Case(
+        status=facts.status,
+        facts=replace(facts, denied=tuple(denied)),
+        now=facts.now,
+        fit=look.fit,
+        starts=_watched(backend) if waits or gated or troubled else None,
+    )
+    holders, unnamed = _held_by(facts, look)
+    return Explanation(
+        status=facts.status,
+        verdict=verdict(case),
+        now=facts.now,
+        refusals=look.refusals,
+        holders=holders,
+        unnamed=unnamed,
+        turn=look.turn,
+        nearest=look.fit.nearest if look.fit is not None else None,
+        events=case.events,
+        denied=tuple(denied),
+    )
+
+
+def _watched(backend: Backend) -> bool:
+    """Whether a controller starts waiting jobs, and lifts gates."""
+    queue = backend.queue
+    return queue is not None and queue.watched()
+
+
+def _looked(backend: Backend, facts: Facts, denied: list[Denied]) -> _Look:
+    """Ask the solver and the queue about a waiting job, as far as they may be read."""
+    snapshot, cluster = _view(backend, denied)
+    look = _Look(cluster=cluster, turn=_turn(facts, snapshot))
+    if snapshot is not None:
+        look.terminating = tuple(_terminating(snapshot))
+    if cluster is None:
+        look.fit = Fit()
+        return look
+    try:
+        job = job_of(dict(facts.mpijob))
+        look.request = planning.request_of(job, cluster, backend)
+        placement = planning.placed(job, look.request, cluster)
+        _check_bandwidth(job, placement, cluster, backend, facts)
+    except Unplaceable as refused:
+        look.fit, look.refusals = _refused(refused), refused.refusals
+    except ArenaError as error:
+        look.fit = Fit(message=error.message)
+    else:
+        look.fit = Fit(verdict=Fits.PLACEABLE, behind=_behind(job, facts, snapshot, cluster))
+    return look
+
+
+def _check_bandwidth(
+    job: MPIJob, placement: Placement, cluster: Cluster, backend: Backend, facts: Facts
+) -> None:
+    """Refuse, with Unplaceable, what a starter would refuse for --min-bandwidth."""
+    if job.min_bandwidth:
+        mechanisms = backend.mechanisms(facts.status.namespace)
+        binding = bind(job, placement, cluster, backend.api_version(), mechanisms)
+        planning.check_bandwidth(job, placement, cluster, binding)
+
+
+def _refused(refused: Unplaceable) -> Fit:
+    return Fit(
+        verdict=refused.verdict,
+        message=refused.message,
+        why=refused.why,
+        nearest=refused.nearest,
+    )
+
+
+def _view(backend: Backend, denied: list[Denied]) -> tuple[Snapshot | None, Cluster | None]:
+    """The cluster with all that waits; else the cluster alone, as anybody may see it."""
+    try:
+        if backend.queue is not None:
+            snapshot = backend.queue.read()
+            return snapshot, snapshot.cluster()
+    except ArenaError:
+        # Whoever may not list nodes may still read what the controller publishes.
+        pass
+    try:
+        return None, backend.cluster()
+    except AccessDenied as error:
+        resource = "pods" if "pods" in error.message else "nodes"
+        denied.append(Denied(verb="list", resource=resource))
+    except ArenaError as error:
+        denied.append(Denied(verb="list", resource="nodes", why=error.message))
+    return None, None
+
+
+def _behind(job: MPIJob, facts: Facts, snapshot: Snapshot | None, cluster: Cluster) -> str | None:
+    """The older gang for which the GPUs are kept that this job could take."""
+    mine = _mine(facts, snapshot)
+    if snapshot is None or mine is None:
+        return None
+    held = fairness.reservation(mine, snapshot, planning.fit)
+    left = fairness.kept_from(mine, cluster, held, now=snapshot.now)
+    if held is None or left is cluster or planning.fit(job, left) is not None:
+        return None
+    return f"{held.head.namespace}/{held.head.name}"
+
+
+def _mine(facts: Facts, snapshot: Snapshot | None) -> QueuedJob | None:
+    found = queued(facts.mpijob, facts.priorities)
+    if found is None or snapshot is None:
+        return found
+    return snapshot.job(*found.key) or found
+
+
+def _turn(facts: Facts, snapshot: Snapshot | None) -> Turn | None:
+    """Where the job stands among those that wait."""
+    mine = _mine(facts, snapshot)
+    if mine is None or not fairness.waits(mine):
+        return None
+    whole = snapshot is not None and snapshot.everything
+    if snapshot is not None and whole:
+        jobs = list(snapshot.jobs)
+    else:
+        known = (queued(one, facts.priorities) for one in facts.jobs or ())
+        jobs = [one for one in known if one is not None]
+    others = [one for one in jobs if one.key != mine.key]
+    line = fairness.order([*others, mine])
+    at = line.index(mine)
+    return Turn(
+        place=at + 1,
+        of=len(line),
+        ahead=tuple(map(_waiting, line[:at])),
+        whole=whole or any(_elsewhere(one, facts) for one in facts.jobs or ()),
+    )
+
+
+def _elsewhere(mpijob: Object, facts: Facts) -> bool:
+    """Whether a job is of another namespace, so that more than one could be listed."""
+    return bool(mpijob["metadata"].get("namespace") != facts.status.namespace)
+
+
+def _waiting(one: QueuedJob) -> Waiting:
+    return Waiting(
+        name=one.name,
+        namespace=one.namespace,
+        gpus=_asked(one.manifest),
+        priority=one.priority,
+        since=one.created,
+    )
+
+
+def _asked(mpijob: Object) -> int:
+    """The GPUs that a job asks for."""
+    try:
+        job = job_of(dict(mpijob))
+    except (ArenaError, KeyError, TypeError, ValueError):
+        return 0
+    return job.workers * job.gpus
+
+
+def _held_by(facts: Facts, look: _Look) -> tuple[tuple[Holder, ...], int]:
+    """Who holds GPUs of nodes that the job could use, and how many more are in use there."""
+    if look.request is None or look.cluster is None or not look.refusals:
+        return (), 0
+    me = facts.mpijob["metadata"].get("uid")
+    found = [
+        holder
+        for one in facts.jobs or ()
+        if one["metadata"].get("uid") != me and (holder := _holder(one, facts.now)) is not None
+    ]
+    jobs = {(one.namespace, one.name) for one in found}
+    pods = [one for one in look.terminating if (one.namespace, job_of_pod(one.name)) not in jobs]
+    return _relevant([*found, *pods], look.request, look.cluster)
+
+
+def _terminating(snapshot: Snapshot) -> Iterator[Holder]:
+    """The pods that hold GPUs until they have ended, as they were told to."""
+    for one in snapshot.objects:
+        try:
+            meta, spec = one["metadata"], one["spec"]
+            gpus = gpu_count(spec) if one["kind"] == "Pod" and "nodeName" in spec else 0
+            over = of(one, "status").get("phase") in OVER
+            due = seconds(meta.get("deletionTimestamp"))
+        except (AttributeError, KeyError, TypeError, ValueError):
+            # The notes of the cluster say what is wrong with it.
+            continue
+        if gpus and due is not None and not over:
+            yield Holder(
+                name=str(meta["name"]),
+                namespace=str(meta.get("namespace") or ""),
+                gpus=gpus,
+                nodes=(str(spec["nodeName"]),),
+                since=due,
+                terminating=True,
+            )
+
+
+def _relevant(
+    holders: Sequence[Holder], request: Request, cluster: Cluster
+) -> tuple[tuple[Holder, ...], int]:
+    usable = {str(node.name): node for node in Solver(cluster).usable(request)}
+    kept = [one for one in holders if not one.nodes or usable.keys() & set(one.nodes)]
+    busy = 0
+    for node in usable.values():
+        everything = node.machine.everything if node.allocatable is None else node.allocatable
+        busy += max(0, count(everything) - node.free_count)
+    unnamed = busy - sum(one.gpus for one in kept)
+    kept.sort(key=lambda one: (-one.gpus, one.since, one.namespace, one.name))
+    return tuple(kept), max(0, unnamed)
+
+
+def _holder(mpijob: Object, now: float) -> Holder | None:
+    """A job as somebody who holds GPUs; None if it holds none."""
+    meta, status = mpijob["metadata"], mpijob.get("status") or {}
+    if job_over(mpijob) or "deletionTimestamp" in meta:
+        return None
+    notes = meta.get("annotations") or {}
+    policy = (mpijob.get("spec") or {}).get("runPolicy") or {}
+    suspended = policy.get("suspend") is True
+    planned = notes.get(STATE) == "placed" and MAP in notes
+    active = ((status.get("replicaStatuses") or {}).get("Worker") or {}).get("active")
+    runs = condition(mpijob, "Running") == "True" or bool(active)
+    runs |= status.get("launcherStatus") == "Active"
+    if not planned and (suspended or not runs):
+        return None
+    workers: tuple[tuple[int, str, tuple[int, ...]], ...] = ()
+    if planned:
+        try:
+            workers = parse_map(str(notes[MAP]))
+        except ValueError:
+            workers = ()
+    gpus = sum(len(one[2]) for one in workers) or _asked(mpijob) or _counted(mpijob)
+    created = seconds(meta.get("creationTimestamp")) or now
+    since = seconds(status.get("startTime")) or created
+    limit = policy.get("activeDeadlineSeconds")
+    left = max(0.0, since + limit - now) if isinstance(limit, int) and not suspended else None
+    return (
+        Holder(
+            name=str(meta["name"]),
+            namespace=str(meta.get("namespace") or ""),
+            gpus=gpus,
+            nodes=tuple(dict.fromkeys(node for _, node, _ in workers)),
+            since=since,
+            left=left,
+            started=not suspended,
+        )
+        if gpus
+        else None
+    )
+
+
+def _counted(mpijob: Object) -> int:
+    """The GPUs of a job by its template alone."""
+    try:
+        return gpu_count(worker_template(mpijob).get("spec") or {})
+    except (TypeError, ValueError):
+        return 0
+
+
+# ---------------------------------------------------------------- an engine without objects
+
+
+def _of_engine(backend: Backend, status: JobStatus, now: float) -> Explanation:
+    forecast = status.forecast
+    waits = status.phase is Phase.PENDING and forecast is not None and forecast.state == "waiting"
+    if not waits:
+        case = Case(status=status, now=now)
+        return Explanation(status=status, verdict=verdict(case), now=now)
+    everybody = backend.jobs(None)
+    line = sorted(filter(_in_line, everybody), key=lambda one: (one.created, one.name))
+    at = next((at for at, one in enumerate(line) if one.uid == status.uid), len(line))
+    ahead = tuple(map(_waiter, line[:at]))
+    request = _request(backend, status)
+    cluster = backend.cluster()
+    refusals: tuple[Refusal, ...] = ()
+    try:
+        place(request, cluster)
+    except Unplaceable as refused:
+        fit, refusals = _refused(refused), refused.refusals
+    else:
+        behind = f"{ahead[0].namespace}/{ahead[0].name}" if ahead else None
+        fit = Fit(verdict=Fits.PLACEABLE, behind=behind)
+    case = Case(status=status, now=now, fit=fit, starts=backend.starts_waiting)
+    running = [one for one in everybody if one.phase is Phase.RUNNING and one.allocated_gpus]
+    holders, unnamed = _relevant(list(map(_runner, running)), request, cluster)
+    return Explanation(
+        status=status,
+        verdict=verdict(case),
+        now=now,
+        refusals=refusals,
+        holders=holders if refusals else (),
+        unnamed=unnamed if refusals else 0,
+        turn=Turn(place=at + 1, of=max(len(line), at + 1), ahead=ahead),
+        nearest=fit.nearest,
+    )
+
+
+def _in_line(one: JobStatus) -> bool:
+    forecast = one.forecast
+    return one.phase is Phase.PENDING and forecast is not None and forecast.state == "waiting"
+
+
+def _waiter(one: JobStatus) -> Waiting:
+    return Waiting(
+        name=one.name,
+        namespace=one.namespace,
+        gpus=one.request_gpus,
+        priority=0,
+        since=one.created,
+    )
+
+
+def _runner(one: JobStatus) -> Holder:
+    workers = one.forecast.workers if one.forecast is not None else ()
+    return Holder(
+        name=one.name,
+        namespace=one.namespace,
+        gpus=one.allocated_gpus,
+        nodes=tuple(dict.fromkeys(node for _, node, _ in workers)),
+        since=one.created,
+    )
+
+
+def _request(backend: Backend, status: JobStatus) -> Request:
+    """What a job asked of the solver; as many GPUs as it has, where its own words are not kept."""
+    asked = None
+    if isinstance(backend, _Locally):
+        asked = backend.request(status.name, status.namespace)
+    if asked is not None:
+        return asked
+    workers = [one for one in status.instances if one.worker is not None]
+    gpus = max((one.gpus for one in workers), default=1)
+    return Request(workers=max(1, len(workers)), gpus=max(1, gpus), mix_models=True)
