@@ -72,14 +72,15 @@ def summarise(done: Submitted, *, waits: bool) -> None:
     tell((*plan.notes, *done.notes))
     # What was recorded, not what was planned: an engine may have had to decide anew.
     forecast = (status.forecast if status else None) or plan.forecast
-    if forecast is not None and forecast.workers:
+    placed = forecast is not None and bool(forecast.workers)
+    if forecast is not None and placed:
         _placement(forecast, plan.job.name, slots=max(1, plan.job.gpus), binding=plan.binding)
         for one in done.advice:
             _fold(f"Advice: {one}")
     if status is None:
         warning = f"warning: the job {plan.job.name} was created, but cannot be read: {done.unread}"
         say(one_line(warning), LogLevel.WARN)
-    elif not waits and (trouble := view.trouble(status)) is not None:
+    elif not waits and not placed and (trouble := view.trouble(status)) is not None:
         _fold(trouble)
     if done.nearest is not None:
         _fold(f"  try:  {done.nearest}", indent="        ")
