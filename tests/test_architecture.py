@@ -27,7 +27,8 @@ HEAVY = {
     *("ssl", "http.client", "logging", "asyncio", "concurrent.futures", "multiprocessing"),
     *("xml.etree.ElementTree", "tomllib", "sqlite3"),
     # Of ours, what places jobs, what writes them down, and what looks after all of them.
-    *("arena_topo.solver", "arena_topo.gang.planning", "arena_topo.manifests.render"),
+    *("arena_topo.solver", "arena_topo.solver.door", "arena_topo.gang.planning"),
+    "arena_topo.manifests.render",
     *("arena_topo.clusters.observed", "arena_topo.admin.controller", "arena_topo.client"),
 }
 """What no command loads that can do without it."""
@@ -76,6 +77,7 @@ OBSERVING = SERVER | {"arena_topo.clusters.observed"}
 """What says which GPUs are free, and what they are good for."""
 PLACING = OBSERVING | {
     "arena_topo.solver",
+    "arena_topo.solver.door",
     "arena_topo.gang.planning",
     "arena_topo.manifests.render",
 }

@@ -17,6 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from arena_topo import solver
 from arena_topo.bandwidth import Estimate, Wire
 from arena_topo.engines import Phase
 from arena_topo.engines.local import processes
@@ -28,7 +29,6 @@ from arena_topo.solver import (
     Assignment,
     Placement,
     Request,
-    Solver,
     Unplaceable,
     Verdict,
 )
@@ -319,7 +319,8 @@ def choose(submission: Submission, cluster: Cluster) -> Forecast:
     if submission.request is None:
         assignments = _counted(submission, cluster)
         return _forecast(cluster, assignments, _worth(submission, cluster, assignments))
-    return _promised(cluster, Solver(cluster).place(submission.request))
+    # The search is loaded when something is placed: most commands only look.
+    return _promised(cluster, solver.Solver(cluster).place(submission.request))
 
 
 def _chosen(submission: Submission, cluster: Cluster, wish: Placement | None) -> Forecast:
@@ -348,7 +349,7 @@ def _counted(submission: Submission, cluster: Cluster) -> tuple[Assignment, ...]
         if node is None:
             # Workers are all alike, so they fit by count exactly where the solver finds a place.
             request = Request(workers=submission.workers, gpus=submission.gpus, mix_models=True)
-            raise Solver(cluster).explain(request)
+            raise solver.Solver(cluster).explain(request)
         gpus, free[node] = free[node][: submission.gpus], free[node][submission.gpus :]
         assignments.append(Assignment(worker=worker, node=node, gpus=tuple(gpus)))
     return tuple(assignments)
@@ -361,7 +362,7 @@ def _worth(
     seats = [(one.node, one.gpus) for one in assignments if one.gpus]
     if not seats:
         return None
-    found = Solver(cluster).value(seats, gpus=submission.gpus, joined=True, wire=Wire.RDMA)
+    found = solver.Solver(cluster).value(seats, gpus=submission.gpus, joined=True, wire=Wire.RDMA)
     return found.bandwidth
 
 
