@@ -211,6 +211,18 @@ def test_a_job_is_submitted_beside_a_damaged_one(run, state):
     assert run("wait", "new", "--timeout", "30s")[0] == 0
 
 
+@pytest.mark.parametrize(("kind", "place"), [("MPIJob", "metadata"), ("ConfigMap", "data")])
+def test_a_job_with_damaged_objects_is_not_taken_for_the_same_request(kind, place, run, state):
+    file = state / "jobs/default/good/manifest.json"
+    objects = json.loads(file.read_text())
+    one = next(one for one in objects if one["kind"] == kind)
+    one[place] = {**one[place], "annotations": 9} if place == "metadata" else 9
+    file.write_text(json.dumps(objects))
+    code, _, err = submitted(run, "good", "true", "--exists=ok")
+    assert code == 1
+    assert "manifest.json: Expected `object | null`, got `int`" in err
+
+
 @pytest.mark.parametrize(
     ("file", "content"),
     [

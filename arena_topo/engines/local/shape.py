@@ -13,6 +13,7 @@ class Metadata(TypedDict):
 
     name: str
     labels: NotRequired[dict[str, str] | None]
+    annotations: NotRequired[dict[str, str] | None]
 
 
 class Object(TypedDict):
@@ -20,6 +21,7 @@ class Object(TypedDict):
 
     kind: str
     metadata: Metadata
+    data: NotRequired[dict[str, str] | None]
 
 
 class Variable(TypedDict):
