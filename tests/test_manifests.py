@@ -284,7 +284,7 @@ def test_every_golden_file_belongs_to_a_scene():
     assert found == expected
 
 
-# The NICs that NCCL is told to use
+# The NICs that NCCL is to use
 
 RAILED = a_cluster(*(a_railed_node(name, dedicated=True) for name in ("gpu-1", "gpu-2")))
 

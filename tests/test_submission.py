@@ -397,8 +397,13 @@ def nccl_hca(thing: dict[str, Any]) -> tuple[str | None, bool]:
 
 def test_the_nics_of_a_gang_are_named_while_it_is_placed(world: World) -> None:
     with_rails(world, ("node-0", "node-1"))
-    world.submit(workers=2, gpus=8, rdma=True, nccl_hca=True)
+    asked = {"workers": 2, "gpus": 8, "rdma": True, "nccl_hca": True}
+    assert world.submit(**asked).plan.hcas == tuple(f"mlx5_{gpu}" for gpu in range(8))
     world.whole(workers=2)
+    again = MPIJob(
+        name="gang", command="mpirun true", image="fine", gputopology=True, gang=True, **asked
+    )
+    assert same(again, world.backend, namespace="default")
     named = (f"={','.join(f'mlx5_{gpu}' for gpu in range(8))}", True)
     assert [nccl_hca(pod) for pod in world.pods()] == [named, named]
     submission.suspend(world.backend, "gang", "default")
@@ -408,6 +413,14 @@ def test_the_nics_of_a_gang_are_named_while_it_is_placed(world: World) -> None:
     assert submission.resume(world.backend, "gang", "default").resumed
     world.whole(workers=2)
     assert [nccl_hca(pod) for pod in world.pods()] == [named, named]
+
+
+def test_a_submitter_hears_why_no_nics_are_named(world: World) -> None:
+    done = world.submit(workers=2, gpus=8, nccl_hca=True)
+    (note,) = (one for one in done.plan.notes if one.startswith("--nccl-hca"))
+    assert "NCCL_IB_HCA is not set: the pods are given no NIC: add --rdma" in note
+    world.whole(workers=2)
+    assert [nccl_hca(pod) for pod in world.pods()] == [(None, False)] * 2
 
 
 def test_a_gang_that_is_resumed_keeps_the_nics_that_its_user_named(world: World) -> None:

@@ -7,7 +7,7 @@
     binding      how a placement is made to hold: which mechanism, and what that guarantees
     pinning      the job with its workers pinned, and without; the patch of a worker at its gate
     claims       the claims of GPUs that workers take
-    hcas         the NICs that NCCL is told to use
+    hcas         the NICs that NCCL is to use
     annotations  what is written on a job and read back: its placement, what it asked of the solver
     forecast     what to expect of a placement under its binding
     patches      the JSON patches between waiting, placed, held and running
@@ -191,7 +191,7 @@ class Plan:
 
     The first object is the MPIJob; the others will be owned by it. `request` is what the solver
     was asked (None for a job that is not placed); `waiting` says in a sentence why the job cannot
-    start now, when it cannot. `hcas` are the NICs that NCCL is told to use with --nccl-hca, if any.
+    start now, when it cannot. `hcas` are the NICs that --nccl-hca names, if any.
     `notes` are what a person should know of the cluster it was made on.
     """
 

@@ -1,8 +1,8 @@
-"""The NICs that NCCL is told to use: those nearest to the GPUs of a job, by name (NCCL_IB_HCA).
+"""The NICs that NCCL is to use: those nearest to the GPUs of a job, by name (NCCL_IB_HCA).
 
-All workers are made from one template, so one list of names has to be right on every node. Where it
-is not, or where a name might not be there in the pods, NCCL is told nothing and chooses by itself:
-a list without any device of the pod would leave it with sockets.
+All workers are made from one template, so one list of names has to be right on every node. Where
+none is, or where pods may have other NICs, the variable is not set and NCCL chooses by itself: a
+list without any NIC of the pod would leave it with sockets.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _SHARED = "rdma/"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HCAs:
-    """The names of the NICs, in the order of the machine; `why` there are none, where asked."""
+    """The names of the NICs in the order of the machine, or why a job that asks gets none."""
 
     names: tuple[str, ...] = ()
     why: str = ""
 
 
-def told_by_job(job: MPIJob) -> bool:
+def named_by_job(job: MPIJob) -> bool:
     """Whether a job says itself which NICs NCCL uses: by --env, or by -x in its command."""
     return HCA_VARIABLE in job.command or any(one.key == HCA_VARIABLE for one in job.env)
 
@@ -67,7 +67,7 @@ def chosen_hcas(
 
 def _why_not(job: MPIJob, placement: Placement, binding: Binding) -> str:
     """Why no names are said, whatever the machines have."""
-    if told_by_job(job):
+    if named_by_job(job):
         return "the job sets it itself"
     hosts = len(placement.assignments if binding.separate else placement.nodes)
     if hosts == 1:

@@ -35,7 +35,7 @@ from arena_topo.manifests.annotations import annotated
 from arena_topo.manifests.binding import bind, offered, taint_effects
 from arena_topo.manifests.claims import claims_of
 from arena_topo.manifests.forecast import forecast_of
-from arena_topo.manifests.hcas import HCAs, chosen_hcas, told_by_job
+from arena_topo.manifests.hcas import HCAs, chosen_hcas, named_by_job
 from arena_topo.manifests.pinning import avoiding_reserved, placed
 from arena_topo.manifests.serialize import to_yaml
 from arena_topo.manifests.templates import objects, text
@@ -343,7 +343,7 @@ def _context(
         "api": str(api),
         "sshd": api.traits.sshd,
         "shared": shared,
-        "names_hcas": job.nccl_hca and not told_by_job(job),
+        "names_hcas": job.nccl_hca and not named_by_job(job),
         "labels": labels,
         "worker_labels": labels | workers,
         "annotations": annotations,
