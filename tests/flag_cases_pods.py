@@ -19,6 +19,7 @@ from flag_cases import (
     MAIN,
     NEAR_V1,
     NEAR_V1ALPHA1,
+    PLACED,
     V1ALPHA1,
     V2BETA1,
     WAIT,
@@ -50,6 +51,7 @@ SPEAKING = {
         "value": "INIT,BOOTSTRAP,ENV,GRAPH,NET",
     },
 }
+NAMING = re.compile(r"said=\n.*NCCL_IB_HCA.*exec /usr/sbin/sshd -De\n", re.DOTALL)
 TELLING = re.compile(r'said="NCCL_DEBUG=.*exec /usr/sbin/sshd -De\n', re.DOTALL)
 
 CASES: Mapping[str, tuple[Case, ...]] = {
@@ -90,6 +92,40 @@ CASES: Mapping[str, tuple[Case, ...]] = {
             within=GIT,
             changes=SPEAKING,
             more={V2BETA1: {f"worker:{MAIN}.command": ["sh", "-c", TELLING]}},
+        ),
+    ),
+    "nccl_hca": (
+        Case(
+            said={"nccl_hca": True},
+            within=PLACED,
+            more={V2BETA1: {f"worker:{MAIN}.command": ["sh", "-c", NAMING]}},
+            asks={"ncclHca": True},
+        ),
+        # Who says the variable in --env or by mpirun -x is not asked again.
+        Case(
+            note="as-the-user-says",
+            said={"nccl_hca": True},
+            within={**PLACED, "env": (EnvVar(key="NCCL_IB_HCA", value="mlx5_7"),)},
+            asks={"ncclHca": True},
+        ),
+        Case(
+            note="as-the-command-says",
+            said={"nccl_hca": True},
+            within={**PLACED, "command": "mpirun -x NCCL_IB_HCA=mlx5_7 train"},
+            asks={"ncclHca": True},
+        ),
+        Case(
+            note="beside-debug",
+            said={"nccl_hca": True},
+            within={**PLACED, "nccl_debug": True},
+            more={
+                V2BETA1: {
+                    f"worker:{MAIN}.command[2]": re.compile(
+                        r'said="NCCL_DEBUG=.*NCCL_IB_HCA=.*exec /usr/sbin/sshd -De\n', re.DOTALL
+                    )
+                }
+            },
+            asks={"ncclHca": True},
         ),
     ),
     "working_dir": (

@@ -36,7 +36,7 @@ PLACED = [
     *("name", "workers", "gpus", "cpu", "memory", "gpu_model", "mix_models", "min_bandwidth"),
     *("max_nodes", "topology_required", "topology_preferred", "policy", "pack_above", "binding"),
     *("gang_timeout", "on_node_loss", "selector", "toleration", "priority", "running_timeout"),
-    *("gang", "gputopology"),
+    *("gang", "gputopology", "nccl_hca"),
 ]
 """The fields that decide where a job goes and what is done about it later."""
 
@@ -69,6 +69,7 @@ def jobs(draw: st.DrawFn) -> MPIJob:
         binding=draw(st.sampled_from(BindingChoice)),
         gang_timeout=Duration(draw(st.integers(1, 86400))),
         on_node_loss=draw(st.sampled_from(NodeLoss)),
+        nccl_hca=draw(st.booleans()),
         selector=tuple(
             KeyValue(key=key, value=value)
             for key, value in draw(st.dictionaries(words, words, max_size=3)).items()
@@ -138,6 +139,7 @@ def test_every_key_of_the_annotation_has_its_name() -> None:
         binding=BindingChoice.GATES,
         gang_timeout=Duration(60),
         on_node_loss=NodeLoss.HOLD,
+        nccl_hca=True,
     )
     assert json.loads(requested(job)) == {
         "workers": 4,
@@ -153,6 +155,7 @@ def test_every_key_of_the_annotation_has_its_name() -> None:
         "binding": "gates",
         "gangTimeout": 60,
         "onNodeLoss": "hold",
+        "ncclHca": True,
     }
 
 
@@ -195,6 +198,7 @@ keys = st.sampled_from(
     [
         *("workers", "gpus", "model", "mixModels", "minBandwidthGBps", "maxNodes", "required"),
         *("preferred", "policy", "packAbove", "binding", "podShape", "gangTimeout", "onNodeLoss"),
+        "ncclHca",
     ]
 )
 

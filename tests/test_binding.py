@@ -543,6 +543,7 @@ def test_a_map_that_no_annotation_can_hold_is_refused():
 TOLERATION = {"key": "arena-topo.io/topology", "operator": "Exists", "effect": "NoSchedule"}
 ON_X = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["x"]}]}
 IN_POOL = {"matchExpressions": [{"key": "pool", "operator": "In", "values": ["y"]}]}
+OWN_NICS = {"name": "NCCL_IB_HCA", "value": "mlx5_7"}
 OLD_DEVICES = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}
 
 FOREIGN = st.fixed_dictionaries(
@@ -570,9 +571,12 @@ FOREIGN = st.fixed_dictionaries(
 )
 ENVIRONMENTS = st.lists(
     st.sampled_from(
-        [OLD_DEVICES, {"name": "z", "value": "1"}, {"name": "A", "value": "2"}, {"name": "Z"}]
+        [
+            *(OLD_DEVICES, OWN_NICS),
+            *({"name": "z", "value": "1"}, {"name": "A", "value": "2"}, {"name": "Z"}),
+        ]
     ),
-    max_size=4,
+    max_size=5,
     unique_by=lambda one: one["name"],
 )
 LABELS = st.sampled_from([None, {}, {"arena-topo.io/gang": "true"}])
@@ -613,12 +617,13 @@ def with_defaults(mpijob: Manifest) -> Manifest:
     binding=st.sampled_from(sorted(BINDINGS)),
     placement=st.sampled_from(sorted(PLACEMENTS)),
     kept=st.sets(st.sampled_from(["NoSchedule", "NoExecute"])),
+    hcas=st.sampled_from([(), ("mlx5_0", "mlx5_1")]),
 )
 def test_what_is_pinned_comes_off_again_and_leaves_the_job_as_it_was(
-    mpijob: Manifest, binding: str, placement: str, kept: set[str]
+    mpijob: Manifest, binding: str, placement: str, kept: set[str], hcas: tuple[str, ...]
 ):
     before = copy.deepcopy(mpijob)
-    pinned = placed(mpijob, PLACEMENTS[placement], BINDINGS[binding], effects=kept)
+    pinned = placed(mpijob, PLACEMENTS[placement], BINDINGS[binding], effects=kept, hcas=hcas)
     assert mpijob == before
     assert unplaced(pinned) == mpijob
     assert unplaced(unplaced(pinned)) == mpijob
@@ -658,7 +663,11 @@ def test_a_job_that_is_placed_again_is_as_if_it_had_never_been_elsewhere(
 @pytest.mark.parametrize("placement", sorted(PLACEMENTS))
 def test_what_a_server_fills_in_does_not_keep_a_pin_on_the_job(binding: str, placement: str):
     pinned = placed(
-        rendered(a_job()), PLACEMENTS[placement], BINDINGS[binding], effects=["NoExecute"]
+        rendered(a_job()),
+        PLACEMENTS[placement],
+        BINDINGS[binding],
+        effects=["NoExecute"],
+        hcas=("mlx5_0",),
     )
     assert unplaced(with_defaults(pinned)) == with_defaults(rendered(a_job()))
 
@@ -666,7 +675,8 @@ def test_what_a_server_fills_in_does_not_keep_a_pin_on_the_job(binding: str, pla
 @pytest.mark.parametrize("binding", ["admission", "gates", "template", "gang"])
 def test_pins_that_replace_nothing_need_no_note_to_come_off(binding: str):
     for placement in PLACEMENTS.values():
-        pinned = placed(rendered(a_job()), placement, BINDINGS[binding], effects=["NoSchedule"])
+        bare, how = rendered(a_job()), BINDINGS[binding]
+        pinned = placed(bare, placement, how, effects=["NoSchedule"], hcas=("mlx5_0",))
         assert "arena-topo.io/unpinned" not in worker_of(pinned)["metadata"]["annotations"]
 
 
@@ -707,7 +717,7 @@ def test_what_a_queue_writes_into_a_pinned_job_outlives_the_pins(binding: str):
         return mpijob
 
     bare = rendered(a_job())
-    pinned = placed(bare, APART, BINDINGS[binding], effects=["NoSchedule"])
+    pinned = placed(bare, APART, BINDINGS[binding], effects=["NoSchedule"], hcas=("mlx5_0",))
     assert unplaced(admitted(pinned)) == admitted(bare)
 
 

@@ -140,6 +140,7 @@ EXAMPLES: dict[str, str | list[str]] = {
     "queue": "true",
     "env": ["A=no", "B=012", "C=22:22", "D=x=y", "E="],
     "nccl_debug": "true",
+    "nccl_hca": "true",
     "working_dir": "/data",
     "shell": "bash",
     "label": ["team=vision"],

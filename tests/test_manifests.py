@@ -35,7 +35,7 @@ from arena_topo.job import (
     SyncMode,
     Toleration,
 )
-from arena_topo.manifests import Binding, Forecast, Guarantee, Mechanisms, Plan
+from arena_topo.manifests import HCAS, Binding, Forecast, Guarantee, Mechanisms, Plan
 from arena_topo.manifests.annotations import parse_map, placement_map, recorded
 from arena_topo.manifests.binding import bind
 from arena_topo.manifests.pinning import placed
@@ -44,7 +44,19 @@ from arena_topo.manifests.serialize import to_json, to_yaml
 from arena_topo.manifests.versions import ApiVersion
 from arena_topo.names import is_subdomain
 from arena_topo.solver import Assignment, Placement, Proof
-from arena_topo.topology import GPU, Cluster, Machine, Node, NodeName, Taint, flat, gpu_set
+from arena_topo.topology import (
+    GPU,
+    NIC,
+    Cluster,
+    Link,
+    LinkKind,
+    Machine,
+    Node,
+    NodeName,
+    Taint,
+    flat,
+    gpu_set,
+)
 
 GOLDENS = Path(__file__).parent / "manifests"
 WRITE = os.environ.get("ARENA_TOPO_WRITE_GOLDENS") == "1"
@@ -76,6 +88,17 @@ def a_node(name: str, gpus: int = 8, **said: Any) -> Node:
         name=name, gpus=tuple(GPU(index=index) for index in range(gpus)), links=flat(gpus)
     )
     return Node(name=NodeName(name), machine=machine, free=machine.everything, **said)
+
+
+def a_railed_node(name: str, **said: Any) -> Node:
+    """A node with four GPUs and two NICs, each near to two of them."""
+    near, far = Link(kind=LinkKind.PIX), Link(kind=LinkKind.SYS)
+    nics = (
+        NIC(name="mlx5_0", attachment=(near, near, far, far)),
+        NIC(name="mlx5_1", attachment=(far, far, near, near)),
+    )
+    plain = a_node(name, 4, **said)
+    return replace(plain, machine=replace(plain.machine, nics=nics))
 
 
 def a_driven_node(name: str, gpus: int = 8, **said: Any) -> Node:
@@ -151,6 +174,7 @@ OURS = a_cluster(a_node("gpu-1", dedicated=True), a_node("gpu-2", dedicated=True
 CLAIMED = a_cluster(a_driven_node("gpu-1"), a_driven_node("gpu-2"))
 ACROSS = a_placement(("gpu-1", (0, 3)), ("gpu-1", (1, 2)), ("gpu-2", (4, 7)), **SLOW, tier="beyond")
 THREE = a_topology_job(workers=3)
+RAILS = a_cluster(*(a_railed_node(name) for name in ("gpu-1", "gpu-2")))
 POLICIES = Mechanisms(admission=True, claims=True, classes={"gpu.nvidia.com": "gpu.nvidia.com"})
 SETTINGS = ConfigFile(source="hosts.json", target="/etc/config/hosts.json")
 
@@ -214,6 +238,11 @@ SCENES: dict[str, tuple[MPIJob, dict[str, Any], tuple[ApiVersion, ...]]] = {
         {"files": {SETTINGS: '{"a": 1}\n'}},
         (V1,),
     ),
+    "nccl-hca": (
+        a_topology_job(gpus=4, rdma=True, nccl_hca=True),
+        {"placement": WHOLE, "cluster": RAILS},
+        ALL,
+    ),
     "nccl-debug": (a_job(nccl_debug=True), {}, (V2BETA1,)),
     "rdma": (
         a_job(
@@ -253,6 +282,34 @@ def test_every_golden_file_belongs_to_a_scene():
     # What an administrator applies has a test of its own.
     found = {one.name for one in GOLDENS.iterdir() if not one.name.startswith("install")}
     assert found == expected
+
+
+# The NICs that NCCL is to use
+
+RAILED = a_cluster(*(a_railed_node(name, dedicated=True) for name in ("gpu-1", "gpu-2")))
+
+
+@pytest.mark.parametrize(
+    ("workers", "named"),
+    [
+        # Pods of one node name the NICs of all GPUs that the job has there.
+        ((("gpu-1", (0,)), ("gpu-1", (2,)), ("gpu-2", (3,)), ("gpu-2", (1,))), "=mlx5_0,mlx5_1"),
+        ((("gpu-1", (0,)), ("gpu-1", (1,)), ("gpu-2", (0,)), ("gpu-2", (1,))), "=mlx5_0"),
+        ((("gpu-1", (0,)), ("gpu-1", (1,)), ("gpu-2", (2,)), ("gpu-2", (3,))), None),
+    ],
+)
+def test_workers_name_nics_where_the_same_are_nearest_on_each_node(
+    workers: tuple[tuple[str, tuple[int, ...]], ...], named: str | None
+):
+    made = planned(
+        a_topology_job(workers=4, gpus=1, rdma=True, nccl_hca=True),
+        placement=a_placement(*workers, **SLOW, tier="beyond"),
+        cluster=RAILED,
+        mechanisms=POLICIES,
+    )
+    template = worker_of(made)
+    assert template["metadata"]["annotations"].get(HCAS) == named
+    assert ("NCCL_IB_HCA" in environment(template)) == (named is not None)
 
 
 # What arena writes, retyped from its output for the same command line

@@ -6,8 +6,8 @@ import contextlib
 import json
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import fake_dra
@@ -20,11 +20,11 @@ from arena_topo.engines.kubernetes import engine as kubernetes
 from arena_topo.errors import ArenaError, ClusterError, NotFound, NotPossible
 from arena_topo.gang import assembling, comparison, gathering, planning, submission
 from arena_topo.gang.again import same
-from arena_topo.job import KeyValue, MPIJob, PodShape
+from arena_topo.job import EnvVar, KeyValue, MPIJob, PodShape
 from arena_topo.manifests import FORECAST, GATE, MAP, STATE, TRIES, install
 from arena_topo.manifests.annotations import parse_map
 from arena_topo.solver import Unplaceable
-from arena_topo.topology import presets, published
+from arena_topo.topology import NIC, SYS, Link, LinkKind, presets, published
 
 
 @dataclass(slots=True)
@@ -368,6 +368,73 @@ def test_resume_places_a_held_job_on_what_is_free_then(world: World) -> None:
     assert submission.resume(world.backend, "gang", "default").resumed
     world.whole(workers=1)
     assert world.nodes() != before
+
+
+def with_rails(world: World, nodes: Sequence[str]) -> None:
+    """Each GPU of these nodes has a NIC beside it, `mlx5_0` and so on; the nodes offer RDMA."""
+    with_rdma(world)
+    for name in nodes:
+        machine = presets.machine("dgx-1-v100", name)
+        near = Link(kind=LinkKind.PIX)
+        nics = tuple(
+            NIC(
+                name=f"mlx5_{gpu.index}",
+                attachment=tuple(near if one is gpu else SYS for one in machine.gpus),
+            )
+            for gpu in machine.gpus
+        )
+        told = published.config_map(replace(machine, nics=nics), machine.everything)
+        with world.api.edit("ConfigMap", told["metadata"]["name"], "kube-system") as stored:
+            stored["data"] = told["data"]
+
+
+def nccl_hca(thing: dict[str, Any]) -> tuple[str | None, bool]:
+    """Which NICs a pod or pod template names for NCCL, and whether its containers read that."""
+    (container,) = thing["spec"]["containers"]
+    reads = any(one["name"] == "NCCL_IB_HCA" for one in container["env"])
+    return thing["metadata"].get("annotations", {}).get("arena-topo.io/nccl-hca"), reads
+
+
+def test_the_nics_of_a_gang_are_named_while_it_is_placed(world: World) -> None:
+    with_rails(world, ("node-0", "node-1"))
+    asked = {"workers": 2, "gpus": 8, "rdma": True, "nccl_hca": True}
+    assert world.submit(**asked).plan.hcas == tuple(f"mlx5_{gpu}" for gpu in range(8))
+    world.whole(workers=2)
+    again = MPIJob(
+        name="gang", command="mpirun true", image="fine", gputopology=True, gang=True, **asked
+    )
+    assert same(again, world.backend, namespace="default")
+    named = (f"={','.join(f'mlx5_{gpu}' for gpu in range(8))}", True)
+    assert [nccl_hca(pod) for pod in world.pods()] == [named, named]
+    submission.suspend(world.backend, "gang", "default")
+    world.quiet()
+    worker = world.job()["spec"]["mpiReplicaSpecs"]["Worker"]["template"]
+    assert nccl_hca(worker) == (None, False)
+    assert submission.resume(world.backend, "gang", "default").resumed
+    world.whole(workers=2)
+    assert [nccl_hca(pod) for pod in world.pods()] == [named, named]
+
+
+def test_a_submitter_hears_why_no_nics_are_named(world: World) -> None:
+    done = world.submit(workers=2, gpus=8, nccl_hca=True)
+    (note,) = (one for one in done.plan.notes if one.startswith("--nccl-hca"))
+    assert "NCCL_IB_HCA is not set: the pods are given no NIC: add --rdma" in note
+    world.whole(workers=2)
+    assert [nccl_hca(pod) for pod in world.pods()] == [(None, False)] * 2
+
+
+def test_a_gang_that_is_resumed_keeps_the_nics_that_its_user_named(world: World) -> None:
+    with_rails(world, ("node-0", "node-1"))
+    mine = (EnvVar(key="NCCL_IB_HCA", value="mlx5_7"),)
+    world.submit(workers=2, gpus=8, rdma=True, nccl_hca=True, env=mine)
+    submission.suspend(world.backend, "gang", "default")
+    world.quiet()
+    assert submission.resume(world.backend, "gang", "default").resumed
+    world.whole(workers=2)
+    for pod in world.pods():
+        (container,) = pod["spec"]["containers"]
+        said = [one for one in container["env"] if one["name"] == "NCCL_IB_HCA"]
+        assert said == [{"name": "NCCL_IB_HCA", "value": "mlx5_7"}]
 
 
 def test_resume_of_a_job_that_does_not_fit_leaves_it_waiting_with_the_reason(world: World) -> None:

@@ -43,10 +43,11 @@ from arena_topo.manifests import (
     patches,
     pinning,
 )
-from arena_topo.manifests.annotations import job_of, requested
+from arena_topo.manifests.annotations import asked, job_of, requested
 from arena_topo.manifests.binding import bind, double_booked, leaves_choice, taint_effects
 from arena_topo.manifests.claims import claims_of
 from arena_topo.manifests.forecast import forecast_of
+from arena_topo.manifests.hcas import chosen_hcas
 from arena_topo.solver import Placement, Proof, Unplaceable, Verdict
 from arena_topo.topology import Cluster, GPUSet, Node, NodeName, gpu_set
 
@@ -558,8 +559,21 @@ def left_behind(name: str, namespace: str) -> Iterator[None]:
 def pinned(stored: Manifest, placement: Placement, binding: Binding, cluster: Cluster) -> Manifest:
     """A stored job with its workers pinned."""
     return pinning.placed(
-        pinning.unplaced(stored), placement, binding, effects=taint_effects(placement, cluster)
+        pinning.unplaced(stored),
+        placement,
+        binding,
+        effects=taint_effects(placement, cluster),
+        hcas=_hcas(stored, placement, binding, cluster),
     )
+
+
+def _hcas(
+    stored: Manifest, placement: Placement, binding: Binding, cluster: Cluster
+) -> tuple[str, ...]:
+    """The NICs that NCCL is to use in a stored job, if it asks for them to be named."""
+    if not asked(stored).get("ncclHca"):
+        return ()
+    return chosen_hcas(job_of(stored), placement, cluster, binding).names
 
 
 def _matters(owned: Manifest) -> bool:

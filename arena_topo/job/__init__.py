@@ -306,6 +306,13 @@ class MPIJob:
     nccl_debug: Annotated[
         bool, _pod(help="Have NCCL say how it joins the GPUs, for logs --nccl.")
     ] = False
+    nccl_hca: Annotated[
+        bool,
+        _pod(
+            help="Have NCCL use the NICs nearest to the job's GPUs and no others (NCCL_IB_HCA).",
+            needs="gputopology",
+        ),
+    ] = False
     working_dir: Annotated[
         str,
         _pod(

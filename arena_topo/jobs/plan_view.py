@@ -354,6 +354,9 @@ def _holding(proposal: Proposal, forecast: Forecast, width: int) -> str:
     binding = proposal.plan.binding if proposal.plan is not None else None
     if binding is not None and binding.why:
         lines.append(f"Not firmer, because {one_line(binding.why)}")
+    if proposal.plan is not None and proposal.plan.hcas:
+        names = ", ".join(proposal.plan.hcas)
+        lines.append(f"NICs for NCCL: {names}, those nearest to the GPUs (NCCL_IB_HCA)")
     lines += [f"Advice: {one_line(one)}" for one in proposal.advice]
     if forecast.emulated:
         lines.append(EMULATED)
@@ -393,6 +396,7 @@ def value(proposal: Proposal) -> dict[str, Any]:
         "askedPodShape": proposal.job.pod_shape.value,
         "workers": [worker_value(*row, slots=slots) for row in rows],
         "map": placement_map(plan.placement) if plan and plan.placement else None,
+        "ncclHca": list(plan.hcas) if plan else [],
         "proof": _proof_value(plan.placement if plan is not None else None, forecast),
         "refusals": [
             {"reason": one.reason.value, "nodes": one.nodes, "example": one.example}

@@ -7,6 +7,7 @@
     binding      how a placement is made to hold: which mechanism, and what that guarantees
     pinning      the job with its workers pinned, and without; the patch of a worker at its gate
     claims       the claims of GPUs that workers take
+    hcas         the NICs that NCCL is to use
     annotations  what is written on a job and read back: its placement, what it asked of the solver
     forecast     what to expect of a placement under its binding
     patches      the JSON patches between waiting, placed, held and running
@@ -63,6 +64,10 @@ GANG = "arena-topo.io/gang"
 """Label of workers that the admission policy joins to the PodGroup of their job."""
 UNPINNED = "arena-topo.io/unpinned"
 """On a pinned template: what of it the pins have replaced (JSON), where they did."""
+HCAS = "arena-topo.io/nccl-hca"
+"""On a pinned template: what NCCL_IB_HCA says in the workers of a job with --nccl-hca."""
+HCA_VARIABLE = "NCCL_IB_HCA"
+"""By which NCCL uses some NICs and no others; "=" before the list asks for whole names."""
 GPU_GROUP = "topology.kubernetes.io/gpu-group"
 GPU_VISIBLE = "topology.kubernetes.io/gpu-visible"
 
@@ -186,7 +191,8 @@ class Plan:
 
     The first object is the MPIJob; the others will be owned by it. `request` is what the solver
     was asked (None for a job that is not placed); `waiting` says in a sentence why the job cannot
-    start now, when it cannot. `notes` are what a person should know of the cluster it was made on.
+    start now, when it cannot. `hcas` are the NICs that --nccl-hca names, if any.
+    `notes` are what a person should know of the cluster it was made on.
     """
 
     job: MPIJob
@@ -198,4 +204,5 @@ class Plan:
     binding: Binding | None = None
     forecast: Forecast | None = None
     waiting: str | None = None
+    hcas: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()

@@ -165,6 +165,7 @@ _KEYS = {
     "podShape": "pod_shape",
     "gangTimeout": "gang_timeout",
     "onNodeLoss": "on_node_loss",
+    "ncclHca": "nccl_hca",
 }
 """The keys of the annotation, and the field of each."""
 

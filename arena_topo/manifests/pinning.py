@@ -29,6 +29,8 @@ from arena_topo.manifests import (
     GPU_GROUP,
     GPU_VISIBLE,
     GUARANTEE,
+    HCA_VARIABLE,
+    HCAS,
     INLINE,
     MAP,
     MAP_FORMAT,
@@ -51,7 +53,6 @@ LONGEST_MAP = 200_000
 _HOSTNAME = "kubernetes.io/hostname"
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _DEVICES = "NVIDIA_VISIBLE_DEVICES"
-_VISIBLE = f"metadata.annotations['{GPU_VISIBLE}']"
 _BUILT_IN = ("cpu", "memory", "ephemeral-storage", "hugepages-")
 
 _FIELDS = (
@@ -70,13 +71,19 @@ _FIELDS = (
 
 
 def placed(
-    mpijob: Manifest, placement: Placement, binding: Binding, *, effects: Iterable[str] = ()
+    mpijob: Manifest,
+    placement: Placement,
+    binding: Binding,
+    *,
+    effects: Iterable[str] = (),
+    hcas: tuple[str, ...] = (),
 ) -> Manifest:
     """The same MPIJob with its workers pinned to the chosen nodes; the one given stays as it is.
 
     Pins that it has already are replaced. `effects` are those of the taints that keep the chosen
-    nodes for arena-topo; pods tolerate them. ArenaError if the placement cannot be written down, or
-    is not one of all workers.
+    nodes for arena-topo; pods tolerate them. `hcas` are the NICs that NCCL is to use in all
+    workers, unless the job says itself which. ArenaError if the placement cannot be written down,
+    or is not one of all workers.
     """
     text = _checked(mpijob, placement)
     bare = unplaced(mpijob)
@@ -98,11 +105,14 @@ def placed(
         _claim(template)
     elif binding.resource:
         _ask(template, binding.resource)
+    if hcas and not _sets(template, HCA_VARIABLE):
+        # "=" asks for whole names: mlx5_1 is the beginning of mlx5_10 (NCCL, NCCL_IB_HCA).
+        notes[HCAS] = f"={','.join(hcas)}"
+        _read_from(template, HCA_VARIABLE, HCAS)
     if binding.gang:
         _label(template, GANG, "true")
     if binding.inject:
-        container = template["spec"]["containers"][0]
-        container["env"] = _with_devices(container.get("env") or ())
+        _read_from(template, _DEVICES, GPU_VISIBLE)
     _tolerate(pinned, effects)
     return _remembering(bare, pinned)
 
@@ -373,13 +383,23 @@ def _ask(template: Manifest, resource: str | None) -> None:
                 del resources[side]
 
 
-def _with_devices(variables: Iterable[Manifest]) -> list[Manifest]:
-    """The variables with the devices that the annotation names, in their place by name."""
-    kept = [one for one in variables if one["name"] != _DEVICES]
-    later = (at for at, one in enumerate(kept) if str(one["name"]) > _DEVICES)
+def _read_from(template: Manifest, variable: str, annotation: str) -> None:
+    """Have the workers read a variable from an annotation of theirs; it stands by its name."""
+    container = template["spec"]["containers"][0]
+    kept = [one for one in container.get("env") or () if one["name"] != variable]
+    later = (at for at, one in enumerate(kept) if str(one["name"]) > variable)
     at = next(later, len(kept))
-    ours = {"name": _DEVICES, "valueFrom": {"fieldRef": {"fieldPath": _VISIBLE}}}
-    return [*kept[:at], ours, *kept[at:]]
+    source = {"fieldRef": {"fieldPath": _path(annotation)}}
+    container["env"] = [*kept[:at], {"name": variable, "valueFrom": source}, *kept[at:]]
+
+
+def _sets(template: Manifest, variable: str) -> bool:
+    env = template["spec"]["containers"][0].get("env") or ()
+    return any(one.get("name") == variable for one in env)
+
+
+def _path(annotation: str) -> str:
+    return f"metadata.annotations['{annotation}']"
 
 
 def _tolerate(mpijob: Manifest, effects: Iterable[str]) -> None:
@@ -435,7 +455,7 @@ def _pins(mpijob: Manifest) -> Iterator[tuple[str, Callable[[Any], bool]]]:
         return one.get("topologyKey") == _HOSTNAME and selector.get("matchLabels") == workers
 
     yield "Worker/metadata/labels", {INLINE, CLAIMS, GANG}.__contains__
-    notes = {FORMAT, GUARANTEE, MAP, UNPINNED, GPU_GROUP, GPU_VISIBLE}
+    notes = {FORMAT, GUARANTEE, MAP, UNPINNED, HCAS, GPU_GROUP, GPU_VISIBLE}
     yield "Worker/metadata/annotations", notes.__contains__
     yield "Worker/spec/schedulingGates", lambda one: one.get("name") == GATE
     yield "Worker/spec/resourceClaims", lambda one: one.get("name") == CLAIM
@@ -445,7 +465,7 @@ def _pins(mpijob: Manifest) -> Iterator[tuple[str, Callable[[Any], bool]]]:
     # Terms are alternatives: beside one of somebody else's, a node alone is no pin.
     nodes_alone = all(map(_is_node, _read(mpijob, terms) or ()))
     yield terms, lambda _: nodes_alone
-    yield "Worker/spec/containers/0/env", _is_injected
+    yield "Worker/spec/containers/0/env", _reads_pin
     yield "Worker/spec/containers/0/resources/claims", lambda one: one.get("name") == CLAIM
     yield "Worker/spec/tolerations", _is_toleration
     yield "Launcher/spec/tolerations", _is_toleration
@@ -461,9 +481,10 @@ def _is_toleration(one: Mapping[str, Any]) -> bool:
     return one.get("key") == TAINT and one.get("operator") == "Exists" and bool(one.get("effect"))
 
 
-def _is_injected(one: Mapping[str, Any]) -> bool:
+def _reads_pin(one: Mapping[str, Any]) -> bool:
     source = (one.get("valueFrom") or {}).get("fieldRef") or {}
-    return one.get("name") == _DEVICES and source.get("fieldPath") == _VISIBLE
+    ours = {_DEVICES: GPU_VISIBLE, HCA_VARIABLE: HCAS}.get(str(one.get("name")))
+    return ours is not None and source.get("fieldPath") == _path(ours)
 
 
 def _remembering(bare: Manifest, pinned: Manifest) -> Manifest:

@@ -24,6 +24,7 @@ from arena_topo.manifests import (
     ASKED_SHAPE,
     GPU_GROUP,
     GPU_VISIBLE,
+    HCA_VARIABLE,
     Binding,
     Forecast,
     Manifest,
@@ -34,6 +35,7 @@ from arena_topo.manifests.annotations import annotated
 from arena_topo.manifests.binding import bind, offered, taint_effects
 from arena_topo.manifests.claims import claims_of
 from arena_topo.manifests.forecast import forecast_of
+from arena_topo.manifests.hcas import HCAs, chosen_hcas, named_by_job
 from arena_topo.manifests.pinning import avoiding_reserved, placed
 from arena_topo.manifests.serialize import to_yaml
 from arena_topo.manifests.templates import objects, text
@@ -88,13 +90,15 @@ def plan(
         suspend=job.queue or waiting is not None,
         topology=job.gputopology or pinned is not None,
     )
-    forecast = None
+    forecast, hcas = None, HCAs()
     if waiting is not None:
         emulated = cluster is not None and cluster.emulated
         forecast = Forecast(state="waiting", reason=waiting, emulated=emulated)
     elif pinned is not None and bound is not None:
         forecast = forecast_of(pinned, cluster, bound)
-        first = placed(first, pinned, bound, effects=taint_effects(pinned, cluster))
+        hcas = chosen_hcas(job, pinned, cluster, bound)
+        effects = taint_effects(pinned, cluster)
+        first = placed(first, pinned, bound, effects=effects, hcas=hcas.names)
         others += claims_of(first, pinned, bound, cluster)
     elif kept and job.gpus and not any(one.key == SCHEDULE_LABEL for one in job.selector):
         first = avoiding_reserved(first)
@@ -110,7 +114,12 @@ def plan(
         binding=bound,
         forecast=forecast,
         waiting=waiting,
-        notes=(*remarks(job, api), *(cluster.notes if cluster is not None else ())),
+        hcas=hcas.names,
+        notes=(
+            *remarks(job, api),
+            *([f"--nccl-hca: {HCA_VARIABLE} is not set: {hcas.why}"] if hcas.why else []),
+            *(cluster.notes if cluster is not None else ()),
+        ),
     )
 
 
@@ -334,6 +343,7 @@ def _context(
         "api": str(api),
         "sshd": api.traits.sshd,
         "shared": shared,
+        "names_hcas": job.nccl_hca and not named_by_job(job),
         "labels": labels,
         "worker_labels": labels | workers,
         "annotations": annotations,
