@@ -44,7 +44,7 @@ from arena_topo.engines import JobStatus, Options, Phase
 from arena_topo.engines.kubernetes import engine as kubernetes
 from arena_topo.engines.kubernetes.complaints import standing
 from arena_topo.engines.kubernetes.facts import Denied, Facts
-from arena_topo.engines.kubernetes.status import job_status
+from arena_topo.engines.kubernetes.mpijob import job_status
 from arena_topo.jobs.view import job as job_screen
 from arena_topo.jobs.view import job_value, trouble
 from arena_topo.manifests import Forecast

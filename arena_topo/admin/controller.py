@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 from arena_topo.clusters import quota
 from arena_topo.engines import Backend, heartbeat
-from arena_topo.engines.kubernetes.status import is_launcher
+from arena_topo.engines.kubernetes.mpijob import is_launcher
 from arena_topo.engines.kubernetes.upkeep import LEASE_DURATION
 from arena_topo.engines.queue import MOST_TRIES, Queue, QueuedJob, Snapshot, written
 from arena_topo.errors import ArenaError, UsageError

@@ -19,7 +19,7 @@ from arena_topo.clusters import observed
 from arena_topo.clusters.dump import Damage
 from arena_topo.clusters.objects import Object, items, of
 from arena_topo.clusters.usage import OVER, Use, amount, gpu_count
-from arena_topo.engines.kubernetes.status import pod_status
+from arena_topo.engines.kubernetes.mpijob import pod_status
 from arena_topo.manifests import GPU_GROUP, GPU_VISIBLE
 from arena_topo.topology import Cluster, GPUSet, Knowledge, Node, count, gpu_set, members
 from arena_topo.topology.fabricfile import FabricFile

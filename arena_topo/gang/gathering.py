@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from arena_topo.engines.kubernetes.status import is_launcher, worker_index
+from arena_topo.engines.kubernetes.mpijob import is_launcher, worker_index
 from arena_topo.engines.queue import moment
 from arena_topo.manifests import GATE, MAP, PROPOSED, Manifest, pinning
 from arena_topo.manifests.annotations import asked, parse_map

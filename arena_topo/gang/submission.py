@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from arena_topo.clusters.queues import suspender
 from arena_topo.clusters.usage import job_over
 from arena_topo.engines import Backend, JobStatus, Pausing
-from arena_topo.engines.kubernetes.status import is_launcher
+from arena_topo.engines.kubernetes.mpijob import is_launcher
 from arena_topo.engines.queue import MOST_TRIES, Queue, QueuedJob, queued
 from arena_topo.engines.waiting import command
 from arena_topo.errors import (

@@ -19,7 +19,7 @@ from arena_topo.engines import Backend, Event, JobStatus, Phase
 from arena_topo.engines.kubernetes import symptoms
 from arena_topo.engines.kubernetes.complaints import condition
 from arena_topo.engines.kubernetes.facts import Denied, Facts, Object
-from arena_topo.engines.kubernetes.status import seconds
+from arena_topo.engines.kubernetes.mpijob import seconds
 from arena_topo.engines.queue import QueuedJob, Snapshot, job_of_pod, queued
 from arena_topo.errors import AccessDenied, ArenaError
 from arena_topo.gang import fairness, planning

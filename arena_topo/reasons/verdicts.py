@@ -25,7 +25,7 @@ from arena_topo.engines import DEADLINE, JobStatus, Phase
 from arena_topo.engines.kubernetes import symptoms
 from arena_topo.engines.kubernetes.complaints import condition_of
 from arena_topo.engines.kubernetes.facts import PATIENCE
-from arena_topo.engines.kubernetes.status import is_launcher
+from arena_topo.engines.kubernetes.mpijob import is_launcher
 from arena_topo.engines.queue import MOST_TRIES, moment
 from arena_topo.gang.fairness import STALE
 from arena_topo.job import NodeLoss

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from arena_topo.engines import Event
-from arena_topo.engines.kubernetes.status import is_launcher, when
+from arena_topo.engines.kubernetes.mpijob import is_launcher, when
 
 Object = Mapping[str, Any]
 

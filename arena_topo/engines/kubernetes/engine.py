@@ -1,7 +1,7 @@
 """The Kubernetes engine: an API server with an MPI operator behind it.
 
 Reads are plain JSON in pages, writes are single requests; what the objects mean is `observed`'s
-and `status`'s to say, how the server is reached is `connection`'s.
+and `mpijob`'s to say, how the server is reached is `connection`'s.
 """
 
 from __future__ import annotations
@@ -15,17 +15,20 @@ from typing import TYPE_CHECKING, Any
 
 from arena_topo.clusters import selectors
 from arena_topo.engines import Event, JobStatus, Options, Phase, Publication, unheard
-from arena_topo.engines.kubernetes.belonging import (
+from arena_topo.engines.kubernetes.connection import CONFLICT, FORBIDDEN, Connection
+from arena_topo.engines.kubernetes.failures import unlisted
+from arena_topo.engines.kubernetes.mpijob import (
     ARENA_SELECTOR,
+    NO_PODS,
     belongs,
     is_about,
     is_arenas,
-    labelled,
+    job_status,
+    pod_selectors,
+    seconds,
+    when,
 )
-from arena_topo.engines.kubernetes.connection import CONFLICT, FORBIDDEN, Connection
-from arena_topo.engines.kubernetes.failures import unlisted
 from arena_topo.engines.kubernetes.shapes import bare, oddity, stored_job
-from arena_topo.engines.kubernetes.status import NO_PODS, job_status, seconds, when
 from arena_topo.engines.kubernetes.writing import GROUP, PLURAL, Writer, arenas, deletion, part
 from arena_topo.errors import (
     AccessDenied,
@@ -406,8 +409,11 @@ class KubernetesBackend:
         """One job with its pods; NotFound if there is none."""
         version = self.api_version()
         mpijob = self.mpijob(name, namespace)
-        # Among them TensorBoard's, whose node answers too.
-        pods = labelled(self.api, mpijob, version, namespace)
+        arenas = is_arenas(mpijob)
+        # Among arena's is TensorBoard's, whose node answers too.
+        pods = self._labelled(
+            mpijob, version, namespace, lambda pod: pod if arenas or belongs(pod, mpijob) else None
+        )
         status = self._status(
             mpijob,
             pods,
@@ -553,10 +559,31 @@ class KubernetesBackend:
         mine = [pod for pod in pods if belongs(pod, mpijob)]
         return job_status(mpijob, mine, tensorboard=tensorboard, ended=ended)
 
-    def pods_of(self, mpijob: Object, version: ApiVersion, namespace: str) -> list[Object]:
-        """The pods of a job: no TensorBoard, no earlier namesake's."""
-        found = labelled(self.api, mpijob, version, namespace)
-        return [pod for pod in found if belongs(pod, mpijob)]
+    def pods_of(
+        self,
+        mpijob: Object,
+        version: ApiVersion,
+        namespace: str,
+        shrink: Callable[[Object], Object] = lambda pod: pod,
+    ) -> list[Object]:
+        """The pods of a job, each as `shrink` leaves it: no TensorBoard, no earlier namesake's."""
+        return self._labelled(
+            mpijob, version, namespace, lambda pod: shrink(pod) if belongs(pod, mpijob) else None
+        )
+
+    def _labelled(
+        self,
+        mpijob: Object,
+        version: ApiVersion,
+        namespace: str,
+        keep: Callable[[Object], Object | None],
+    ) -> list[Object]:
+        """The pods under the first of a job's selectors that has any which `keep` leaves."""
+        path = f"/api/v1/namespaces/{part(namespace)}/pods"
+        for selector in pod_selectors(mpijob, version):
+            if found := self.api.collect(path, keep, labelSelector=selector):
+                return found
+        return []
 
     def _ended(self, namespace: str | None, version: ApiVersion) -> dict[tuple[str, str], float]:
         """When launchers were done, by job, for the operator that does not say so itself."""

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from arena_topo.clusters.queues import suspender
 from arena_topo.engines import JobStatus, Phase
-from arena_topo.engines.kubernetes.belonging import is_about
+from arena_topo.engines.kubernetes.mpijob import is_about, is_launcher, job_status, seconds
 from arena_topo.engines.kubernetes.podlog import log_query
 from arena_topo.engines.kubernetes.shapes import oddity
-from arena_topo.engines.kubernetes.status import is_launcher, job_status, seconds
 from arena_topo.engines.kubernetes.writing import GROUP
 from arena_topo.engines.lines import LogOptions
 from arena_topo.errors import AccessDenied, ArenaError, NotFound

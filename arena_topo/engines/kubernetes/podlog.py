@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from arena_topo.engines.kubernetes.mpijob import seconds
 from arena_topo.engines.kubernetes.shapes import sound
-from arena_topo.engines.kubernetes.status import seconds
 from arena_topo.engines.kubernetes.writing import part
 from arena_topo.engines.lines import LogOptions, Source
 from arena_topo.errors import ArenaError, ClusterError, NotFound

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from arena_topo.clusters import observed
 from arena_topo.clusters.queues import suspender
-from arena_topo.engines.kubernetes.belonging import is_about
 from arena_topo.engines.kubernetes.connection import CONFLICT, INVALID
 from arena_topo.engines.kubernetes.failures import Unreadable, unsure
+from arena_topo.engines.kubernetes.mpijob import is_about
 from arena_topo.engines.kubernetes.shapes import nonsense, oddity, stored_job
 from arena_topo.engines.kubernetes.writing import GROUP, PLURAL, part
 from arena_topo.engines.queue import Snapshot, moment, queued

@@ -15,7 +15,7 @@ from arena_topo.clusters.usage import amount
 from arena_topo.engines import DEADLINE, Event
 from arena_topo.engines.kubernetes.complaints import IMAGE_REASONS, condition, condition_of, waits
 from arena_topo.engines.kubernetes.facts import Object, pinned_nodes
-from arena_topo.engines.kubernetes.status import is_launcher, seconds
+from arena_topo.engines.kubernetes.mpijob import is_launcher, seconds
 from arena_topo.manifests import GATE, MAP
 from arena_topo.topology import natural
 

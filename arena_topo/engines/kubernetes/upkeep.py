@@ -10,8 +10,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from arena_topo.clusters import view
-from arena_topo.engines.kubernetes.belonging import belongs, controller_of
 from arena_topo.engines.kubernetes.connection import CONFLICT, Connection
+from arena_topo.engines.kubernetes.mpijob import belongs, controller_of
 from arena_topo.engines.kubernetes.queue import LEASE, SYSTEM
 from arena_topo.engines.kubernetes.writing import deletion, part
 from arena_topo.engines.queue import written

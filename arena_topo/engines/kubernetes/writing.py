@@ -9,8 +9,8 @@ from typing import Any
 
 from arena_topo.engines.kubernetes.connection import CONFLICT, Connection
 from arena_topo.engines.kubernetes.failures import Unreadable, unsure
+from arena_topo.engines.kubernetes.mpijob import seconds
 from arena_topo.engines.kubernetes.shapes import stored_job
-from arena_topo.engines.kubernetes.status import seconds
 from arena_topo.errors import (
     AccessDenied,
     AlreadyExists,

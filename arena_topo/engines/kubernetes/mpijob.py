@@ -1,14 +1,16 @@
-"""What an MPIJob and its pods say -> JobStatus, in arena's words.
+"""Every rule about a job: whose pods and events are its, and its JobStatus in arena's words.
 
-Pure. The rules are arena's (pkg/training/trainer_mpi.go, pkg/apis/utils/pods.go) where the
-operator only tells `launcherStatus`, and the conditions' where it tells those; the status of a
-pod is kubectl's (pkg/printers/internalversion: printPod).
+Pure. Who suspends a job and whether it has ended is asked in lower layers as well, where GPUs in
+use are counted: those two rules are in `clusters.queues` and `clusters.usage`. The rules of the
+status are arena's (pkg/training/trainer_mpi.go, pkg/apis/utils/pods.go) where the operator only
+tells `launcherStatus`, and the conditions' where it tells those; the status of a pod is kubectl's
+(pkg/printers/internalversion: printPod).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -18,6 +20,7 @@ from arena_topo.clusters.usage import gpu_count, job_over, launcher_command, wor
 from arena_topo.engines import Instance, JobStatus, Phase
 from arena_topo.manifests import GPU_GROUP, Forecast
 from arena_topo.manifests.annotations import recorded
+from arena_topo.manifests.versions import ApiVersion
 from arena_topo.topology import natural
 
 Object = Mapping[str, Any]
@@ -51,6 +54,78 @@ _STUCK = frozenset(
 )
 """Reasons of a waiting container that do not pass without somebody's help."""
 
+ARENA_SELECTOR = "app=mpijob"
+"""Label of everything that arena's chart creates."""
+
+_WORKLOADS = {"Job": "launcher", "StatefulSet": "worker"}
+"""What operators make between an MPIJob and its pods, by kind: how its name ends."""
+
+_MADE = {"Pod", *_WORKLOADS}
+"""The kinds of objects that operators make of an MPIJob, and that have events of their own."""
+
+
+def pod_selectors(mpijob: Object, version: ApiVersion) -> tuple[str, ...]:
+    """The label selectors that list a job's pods, to be tried in this order.
+
+    Others may have these labels as well: of what is listed, `belongs` tells what is the job's.
+    """
+    name = mpijob["metadata"]["name"]
+    if is_arenas(mpijob):
+        return (f"release={name},{ARENA_SELECTOR}",)
+    return tuple(f"{label}={name}" for label in version.traits.job_labels)
+
+
+def is_arenas(mpijob: Object) -> bool:
+    """Whether a job carries the labels by which arena finds its pods."""
+    labels = mpijob["metadata"].get("labels") or {}
+    return labels.get("app") == "mpijob" and labels.get("release") == mpijob["metadata"]["name"]
+
+
+def controller_of(thing: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The owner that controls an object (apimachinery, metav1.GetControllerOf); None without."""
+    owners = thing["metadata"].get("ownerReferences") or ()
+    return next((one for one in owners if one.get("controller") is True), None)
+
+
+def belongs(
+    pod: Mapping[str, Any],
+    mpijob: Mapping[str, Any],
+    controller_uid: Callable[[Mapping[str, Any]], str | None] | None = None,
+) -> bool:
+    """Whether an MPIJob controls a pod, itself or through what its operator has made of it.
+
+    Labels and names are anybody's to write. `controller_uid` tells the uid of the controller of a
+    workload, given an owner reference to it; without, a workload of the name that operators give it
+    counts as the job's, unless the pod is older than the job.
+    """
+    owner, job = controller_of(pod), mpijob["metadata"]
+    if owner is None:
+        return False
+    if owner.get("uid") == job.get("uid"):
+        return True
+    ending = _WORKLOADS.get(str(owner.get("kind")))
+    if ending is None or owner.get("name") != f"{job['name']}-{ending}":
+        return False
+    if controller_uid is not None:
+        return controller_uid(owner) == str(job.get("uid"))
+    return _created(pod) >= _created(mpijob)
+
+
+def is_about(event: Mapping[str, Any], *, name: str, created: float, uids: Collection[str]) -> bool:
+    """Whether an event is about a job of this name, or about what was made of it.
+
+    `uids` are those of the job and of its pods, as far as they are known. What is gone by now has
+    no uid to go by, but the name and kind of what operators make, and belongs to the time of the
+    job, which was `created` then (Unix seconds).
+    """
+    about = event.get("involvedObject") or {}
+    if about.get("uid") in uids:
+        return True
+    if about.get("kind") not in _MADE or when(event) < created:
+        return False
+    made = rf"{re.escape(name)}-(worker|launcher|mpijob-launcher)(-\w+)*"
+    return re.fullmatch(made, str(about.get("name"))) is not None
+
 
 def job_status(
     mpijob: Object, pods: Iterable[Object], *, tensorboard: str = "", ended: float | None = None
@@ -78,7 +153,7 @@ def job_status(
         name=meta["name"],
         namespace=meta.get("namespace", ""),
         phase=phase,
-        created=seconds(meta.get("creationTimestamp")) or 0.0,
+        created=_created(mpijob),
         finished=finished if phase.over else None,
         instances=instances,
         priority=spec.get("priorityClassName") or "N/A",
@@ -113,7 +188,7 @@ def instance(pod: Object, *, chief: bool) -> Instance:
     return Instance(
         name=meta["name"],
         status=pod_status(pod),
-        created=seconds(meta.get("creationTimestamp")) or 0.0,
+        created=_created(pod),
         started=min(starts, default=None),
         finished=_finish(pod) if over else None,
         pending=phase == "Pending",
@@ -197,7 +272,7 @@ def _chief(pods: Iterable[Object]) -> Object | None:
         launchers,
         key=lambda pod: (
             (pod.get("status") or {}).get("phase") != "Pending",
-            seconds(pod["metadata"].get("creationTimestamp")) or 0.0,
+            _created(pod),
             pod["metadata"]["name"],
         ),
         default=None,
@@ -427,6 +502,10 @@ def _changed(status: Object, phase: Phase) -> float | None:
         if condition.get("type") == word:
             return seconds(condition.get("lastTransitionTime"))
     return None
+
+
+def _created(thing: Object) -> float:
+    return seconds(thing["metadata"].get("creationTimestamp")) or 0.0
 
 
 def seconds(text: Any) -> float | None:
