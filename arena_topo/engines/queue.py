@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from arena_topo.clusters import slices
 from arena_topo.clusters.objects import items, of
-from arena_topo.clusters.queues import suspender
+from arena_topo.clusters.queues import suspended, suspender
 from arena_topo.clusters.usage import job_over
 from arena_topo.manifests import (
     FORMAT,
@@ -171,7 +171,7 @@ def queued(mpijob: Object, priorities: Mapping[str, int]) -> QueuedJob | None:
         state=str(state),
         record=notes.get(MAP) if state == "placed" else None,
         recorded=moment(notes.get(RECORDED)),
-        suspended=policy.get("suspend") is True,
+        suspended=suspended(mpijob),
         suspender=suspender(mpijob),
         tries=int(tries) if re.fullmatch(r"[0-9]{1,9}", tries) else 0,
         incomplete=INCOMPLETE in notes,

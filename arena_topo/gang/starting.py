@@ -26,6 +26,7 @@ from functools import partial
 from typing import Any
 
 from arena_topo.clusters import quota
+from arena_topo.clusters.queues import suspended
 from arena_topo.engines.queue import Queue, QueuedJob, Snapshot, queued, written
 from arena_topo.errors import AccessDenied, AlreadyExists, ArenaError, ClusterError, JobDeleted
 from arena_topo.gang import fairness
@@ -494,7 +495,7 @@ class Starter:
         if found is None:
             name = stored["metadata"]["name"]
             raise JobDeleted(f"the job {name} was deleted while it was being started")
-        running = (found["spec"].get("runPolicy") or {}).get("suspend") is not True
+        running = not suspended(found)
         state = (found["metadata"].get("annotations") or {}).get(STATE)
         refused = None if running else f"somebody else is at it as well; it is {state} now"
         nothing = Cluster(nodes=())

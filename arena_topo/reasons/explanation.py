@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from arena_topo.clusters.objects import of
+from arena_topo.clusters.queues import suspended
 from arena_topo.clusters.usage import OVER, gpu_count, job_over, worker_template
 from arena_topo.engines import Backend, Event, JobStatus, Phase
 from arena_topo.engines.kubernetes import symptoms
@@ -366,12 +367,12 @@ def _holder(mpijob: Object, now: float) -> Holder | None:
         return None
     notes = meta.get("annotations") or {}
     policy = (mpijob.get("spec") or {}).get("runPolicy") or {}
-    suspended = policy.get("suspend") is True
+    stopped = suspended(mpijob)
     planned = notes.get(STATE) == "placed" and MAP in notes
     active = ((status.get("replicaStatuses") or {}).get("Worker") or {}).get("active")
     runs = condition(mpijob, "Running") == "True" or bool(active)
     runs |= status.get("launcherStatus") == "Active"
-    if not planned and (suspended or not runs):
+    if not planned and (stopped or not runs):
         return None
     workers: tuple[tuple[int, str, tuple[int, ...]], ...] = ()
     if planned:
@@ -383,7 +384,7 @@ def _holder(mpijob: Object, now: float) -> Holder | None:
     created = seconds(meta.get("creationTimestamp")) or now
     since = seconds(status.get("startTime")) or created
     limit = policy.get("activeDeadlineSeconds")
-    left = max(0.0, since + limit - now) if isinstance(limit, int) and not suspended else None
+    left = max(0.0, since + limit - now) if isinstance(limit, int) and not stopped else None
     return (
         Holder(
             name=str(meta["name"]),
@@ -392,7 +393,7 @@ def _holder(mpijob: Object, now: float) -> Holder | None:
             nodes=tuple(dict.fromkeys(node for _, node, _ in workers)),
             since=since,
             left=left,
-            started=not suspended,
+            started=not stopped,
         )
         if gpus
         else None

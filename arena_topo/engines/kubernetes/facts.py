@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from arena_topo.clusters.queues import suspender
+from arena_topo.clusters.queues import suspended, suspender
 from arena_topo.engines import JobStatus, Phase
 from arena_topo.engines.kubernetes.mpijob import is_about, is_launcher, job_status, seconds
 from arena_topo.engines.kubernetes.podlog import log_query
@@ -321,16 +321,15 @@ class _Found:
     ) -> None:
         meta = mpijob["metadata"]
         notes = meta.get("annotations") or {}
-        policy = (mpijob.get("spec") or {}).get("runPolicy") or {}
-        suspended = policy.get("suspend") is True
+        stopped = suspended(mpijob)
         alive = not status.phase.over
         self.now = now
-        self.queued = alive and (suspended or suspender(mpijob) is not None)
+        self.queued = alive and (stopped or suspender(mpijob) is not None)
         stuck = status.phase is Phase.PENDING
         self.waiting = alive and (notes.get(STATE) in {"waiting", "placed"} and stuck)
-        self.incomplete = alive and suspended and INCOMPLETE in notes
+        self.incomplete = alive and stopped and INCOMPLETE in notes
         created = seconds(meta.get("creationTimestamp")) or 0.0
-        self.ignored = alive and not suspended and not pods and self.now - created > PATIENCE
+        self.ignored = alive and not stopped and not pods and self.now - created > PATIENCE
         self.doubtful = _doubtful(pods) if alive or status.phase is Phase.FAILED else []
         self.speaker = _speaker(pods, status)
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from arena_topo.clusters.queues import KUBE_QUEUE, suspender
+from arena_topo.clusters.queues import queuing, suspended
 from arena_topo.clusters.usage import gpu_count, job_over, launcher_command, worker_template
 from arena_topo.engines import Instance, JobStatus, Phase
 from arena_topo.manifests import GPU_GROUP, Forecast
@@ -295,26 +295,18 @@ def _phase(mpijob: Object, pods: list[Object], chief: Object | None) -> Phase:
         return Phase.SUCCEEDED
     if said == "Failed" or (_has(mpijob, "Failed") and job_over(mpijob)):
         return Phase.FAILED
-    if held := _held(mpijob, pods):
-        return held
+    if queuing(mpijob, pods=bool(pods)) is not None:
+        return Phase.QUEUING
+    if suspended(mpijob):
+        return _suspension(mpijob)
     phases = [(pod.get("status") or {}).get("phase") for pod in pods]
     if chief is None or "Pending" in phases:
         return Phase.PENDING
     return Phase.RUNNING
 
 
-def _held(mpijob: Object, pods: list[Object]) -> Phase | None:
-    """Who keeps a job from starting: a queue, `suspend`, or its wait for GPUs; None if nobody."""
-    annotations = mpijob["metadata"].get("annotations") or {}
-    policy = (mpijob.get("spec") or {}).get("runPolicy") or {}
-    suspended = policy.get("suspend") is True
-    # Operators that know kube-queue need no `suspend` beside its annotation.
-    if suspender(mpijob) is not None and (
-        suspended or (annotations.get(KUBE_QUEUE) == "true" and not pods)
-    ):
-        return Phase.QUEUING
-    if not suspended:
-        return None
+def _suspension(mpijob: Object) -> Phase:
+    """What a suspended job waits for that no other queue starts: its GPUs, or `resume`."""
     forecast = recorded(dict(mpijob))
     if forecast is not None and forecast.state in {"waiting", "placed"}:
         return Phase.PENDING
@@ -356,7 +348,7 @@ def _reason(
 
 
 def _wait(mpijob: Object, pods: list[Object], chief: Object | None) -> str | None:
-    if ((mpijob.get("spec") or {}).get("runPolicy") or {}).get("suspend") is True:
+    if suspended(mpijob):
         forecast = recorded(dict(mpijob))
         return forecast.reason if forecast else None
     waits = [why for pod in pods if (why := _waits(pod))]

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from arena_topo.clusters import observed
-from arena_topo.clusters.queues import suspender
+from arena_topo.clusters.queues import suspended, suspender
 from arena_topo.engines.kubernetes.connection import CONFLICT, INVALID
 from arena_topo.engines.kubernetes.failures import Unreadable, unsure
 from arena_topo.engines.kubernetes.mpijob import is_about
@@ -96,7 +96,7 @@ class KubernetesQueue:
                 jobs.append(one)
                 # What its queue has suspended holds nothing, whatever is still written on it, and
                 # what waits neither: left out, looks for each of those that wait are one look.
-                if _is_placed(one) and (suspender(one) is None or not _is_suspended(one)):
+                if _is_placed(one) and (suspender(one) is None or not suspended(one)):
                     small.append(_projected(one))
             listed = True
             return small
@@ -155,8 +155,7 @@ class KubernetesQueue:
         seen, _ = self._engine.writer.create_job(plan, mpijob, dryRun="All")
         if queued(seen, {}) is None:
             raise nonsense(seen, "its workers are not as they were sent")
-        kept = ((seen.get("spec") or {}).get("runPolicy") or {}).get("suspend") is True
-        return (*(() if kept else ("suspend",)), *pinning.dropped(mpijob, seen))
+        return (*(() if suspended(seen) else ("suspend",)), *pinning.dropped(mpijob, seen))
 
     def create(self, plan: Plan, mpijob: Manifest) -> Manifest:
         """Create the MPIJob of a plan in the form given; AlreadyExists if its name is taken."""
@@ -338,10 +337,6 @@ def _projected(one: Object) -> Object:
 def _is_placed(mpijob: Object) -> bool:
     """Whether a placement is recorded on a job."""
     return ((mpijob.get("metadata") or {}).get("annotations") or {}).get(STATE) == "placed"
-
-
-def _is_suspended(mpijob: Object) -> bool:
-    return ((mpijob.get("spec") or {}).get("runPolicy") or {}).get("suspend") is True
 
 
 def _priority(mpijob: Object) -> bool:
