@@ -21,12 +21,12 @@ from arena_topo.engines.kubernetes.mpijob import (
     ARENA_SELECTOR,
     NO_PODS,
     belongs,
+    event_of,
     is_about,
     is_arenas,
     job_status,
     pod_selectors,
     seconds,
-    when,
 )
 from arena_topo.engines.kubernetes.shapes import bare, oddity, stored_job
 from arena_topo.engines.kubernetes.writing import GROUP, PLURAL, Writer, arenas, deletion, part
@@ -652,17 +652,7 @@ class KubernetesBackend:
             return one if is_about(one, name=job.name, created=job.created, uids=uids) else None
 
         path = f"/api/v1/namespaces/{part(job.namespace)}/events"
-        found = [
-            Event(
-                source=f"{str(about.get('kind', '')).lower()}/{about.get('name', '')}",
-                kind=one.get("type") or "Normal",
-                when=when(one),
-                reason=one.get("reason") or "",
-                message=one.get("message") or "",
-            )
-            for one in self.api.collect(path, keep)
-            for about in (one.get("involvedObject") or {},)
-        ]
+        found = map(event_of, self.api.collect(path, keep))
         return tuple(sorted(found, key=lambda one: (one.when, one.source)))
 
     def publish(self, machine: Machine, *, dry_run: bool = False) -> Publication:

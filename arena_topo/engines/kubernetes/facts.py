@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from arena_topo.clusters.queues import suspended, suspender
 from arena_topo.engines import JobStatus, Phase
-from arena_topo.engines.kubernetes.mpijob import is_about, is_launcher, job_status, seconds
+from arena_topo.engines.kubernetes.mpijob import is_about, is_launcher, job_status, seconds, subject
 from arena_topo.engines.kubernetes.podlog import log_query
 from arena_topo.engines.kubernetes.shapes import oddity
 from arena_topo.engines.kubernetes.writing import GROUP
@@ -184,8 +184,7 @@ class _Reader:
         def keep(one: dict[str, Any]) -> dict[str, Any] | None:
             if is_about(one, name=self._name, created=created, uids=uids):
                 return one
-            about = one.get("involvedObject") or {}
-            return one if about.get("kind") == "ResourceQuota" else None
+            return one if subject(one).get("kind") == "ResourceQuota" else None
 
         return list(self._api.collect(f"/api/v1/namespaces/{self._namespace}/events", keep))
 

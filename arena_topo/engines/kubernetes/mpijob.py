@@ -17,7 +17,7 @@ from typing import Any
 
 from arena_topo.clusters.queues import queuing, suspended
 from arena_topo.clusters.usage import gpu_count, job_over, launcher_command, worker_template
-from arena_topo.engines import Instance, JobStatus, Phase
+from arena_topo.engines import Event, Instance, JobStatus, Phase
 from arena_topo.manifests import GPU_GROUP, Forecast
 from arena_topo.manifests.annotations import recorded
 from arena_topo.manifests.versions import ApiVersion
@@ -118,13 +118,38 @@ def is_about(event: Mapping[str, Any], *, name: str, created: float, uids: Colle
     no uid to go by, but the name and kind of what operators make, and belongs to the time of the
     job, which was `created` then (Unix seconds).
     """
-    about = event.get("involvedObject") or {}
+    about = subject(event)
     if about.get("uid") in uids:
         return True
     if about.get("kind") not in _MADE or when(event) < created:
         return False
     made = rf"{re.escape(name)}-(worker|launcher|mpijob-launcher)(-\w+)*"
     return re.fullmatch(made, str(about.get("name"))) is not None
+
+
+def is_about_pod(event: Object, pod: Object) -> bool:
+    """Whether an event is about this very pod, and not about one of its name before it."""
+    about, meta = subject(event), pod["metadata"]
+    if about.get("kind") != "Pod" or about.get("name") != meta["name"]:
+        return False
+    return not about.get("uid") or not meta.get("uid") or about["uid"] == meta["uid"]
+
+
+def subject(event: Object) -> Object:
+    """The kind, name and uid of what an event is about."""
+    return event.get("involvedObject") or {}
+
+
+def event_of(told: Object) -> Event:
+    """An event as it is shown."""
+    about = subject(told)
+    return Event(
+        source=f"{str(about.get('kind', '')).lower()}/{about.get('name', '')}",
+        kind=str(told.get("type") or "Normal"),
+        when=when(told),
+        reason=str(told.get("reason") or ""),
+        message=str(told.get("message") or ""),
+    )
 
 
 def job_status(

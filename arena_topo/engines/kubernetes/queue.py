@@ -17,7 +17,7 @@ from arena_topo.clusters import observed
 from arena_topo.clusters.queues import suspended, suspender
 from arena_topo.engines.kubernetes.connection import CONFLICT, INVALID
 from arena_topo.engines.kubernetes.failures import Unreadable, unsure
-from arena_topo.engines.kubernetes.mpijob import is_about
+from arena_topo.engines.kubernetes.mpijob import is_about, when
 from arena_topo.engines.kubernetes.shapes import nonsense, oddity, stored_job
 from arena_topo.engines.kubernetes.writing import GROUP, PLURAL, part
 from arena_topo.engines.queue import Snapshot, moment, queued
@@ -286,7 +286,7 @@ class KubernetesQueue:
             found = self._api.collect(path, keep)
         except AccessDenied:
             return []
-        return sorted(found, key=lambda one: moment(one.get("lastTimestamp")) or 0.0)
+        return sorted(found, key=when)
 
     def quotas(self, namespace: str) -> list[Manifest]:
         """The ResourceQuotas of a namespace; none where they may not be read."""
