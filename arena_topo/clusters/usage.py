@@ -94,6 +94,11 @@ def job_over(mpijob: Object) -> bool:
     )
 
 
+def pod_over(pod: Object) -> bool:
+    """Whether a pod has ended, and holds nothing any more."""
+    return of(pod, "status").get("phase") in OVER
+
+
 def gpu_count(pod_spec: Object) -> int:
     """The GPUs that a pod holds: its limits, under either name of the resource.
 
@@ -218,7 +223,7 @@ def uses_of(
         uses[name].foreign |= name in claims.foreign
     for pod in pods:
         meta, spec = pod["metadata"], pod["spec"]
-        over = pod["status"].get("phase") in OVER
+        over = pod_over(pod)
         promised = None if over or "nodeName" in spec else _promised(pod)
         node = spec.get("nodeName", promised)
         if over or node is not None:

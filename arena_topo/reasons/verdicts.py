@@ -23,9 +23,14 @@ from collections.abc import Callable
 from arena_topo.clusters.queues import KUBE_QUEUE, KUBE_QUEUE_NAME, KUEUE, KUEUE_LABEL, manager
 from arena_topo.engines import DEADLINE, JobStatus, Phase
 from arena_topo.engines.kubernetes import symptoms
-from arena_topo.engines.kubernetes.complaints import condition_of
 from arena_topo.engines.kubernetes.facts import PATIENCE
-from arena_topo.engines.kubernetes.mpijob import is_launcher
+from arena_topo.engines.kubernetes.mpijob import (
+    condition_of,
+    ignored,
+    is_launcher,
+    overran,
+    touched,
+)
 from arena_topo.engines.queue import MOST_TRIES, moment
 from arena_topo.gang.fairness import STALE
 from arena_topo.job import NodeLoss
@@ -152,7 +157,7 @@ def _preempted(case: Case) -> Said | None:
 
 def _running_timeout(case: Case) -> Said | None:
     told = (case.status.reason or "").startswith(DEADLINE) and case.facts is None
-    if case.status.phase is not Phase.FAILED or not (told or symptoms.deadline(case.mpijob)):
+    if case.status.phase is not Phase.FAILED or not (told or overran(case.mpijob)):
         return None
     limit = case.policy.get("activeDeadlineSeconds")
     return Said(
@@ -543,9 +548,9 @@ def _not_resumed(case: Case) -> Said | None:
 
 
 def _operator(case: Case) -> Said | None:
-    if case.facts is None or case.suspended or case.pods or not symptoms.ignored(case.mpijob):
+    if case.facts is None or case.suspended or case.pods or not ignored(case.mpijob):
         return None
-    if case.now - symptoms.touched(case.mpijob) < PATIENCE or _pods_hidden(case):
+    if case.now - touched(case.mpijob) < PATIENCE or _pods_hidden(case):
         return None
     return Said(
         "the MPI operator does nothing with the job",

@@ -16,7 +16,14 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from arena_topo.engines import Event
-from arena_topo.engines.kubernetes.mpijob import event_of, is_about_pod, is_launcher, subject, when
+from arena_topo.engines.kubernetes.mpijob import (
+    condition,
+    event_of,
+    is_about_pod,
+    is_launcher,
+    subject,
+    when,
+)
 
 Object = Mapping[str, Any]
 
@@ -185,17 +192,3 @@ def waits(pod: Object) -> list[tuple[str, str, str]]:
                 name = str(one.get("name", ""))
                 found.append((name, str(waiting["reason"]), str(waiting.get("message") or "")))
     return found
-
-
-def condition(thing: Object, kind: str) -> str | None:
-    """The status of a condition, `True`, `False` or `Unknown`; None where there is none."""
-    found = condition_of(thing, kind)
-    return None if found is None else str(found.get("status"))
-
-
-def condition_of(thing: Object, kind: str) -> Object | None:
-    """A condition of any object; None where there is none of that type."""
-    for one in _status(thing).get("conditions") or ():
-        if one.get("type") == kind:
-            return dict(one)
-    return None

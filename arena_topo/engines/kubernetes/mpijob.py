@@ -16,8 +16,14 @@ from datetime import datetime
 from typing import Any
 
 from arena_topo.clusters.queues import queuing, suspended
-from arena_topo.clusters.usage import gpu_count, job_over, launcher_command, worker_template
-from arena_topo.engines import Event, Instance, JobStatus, Phase
+from arena_topo.clusters.usage import (
+    gpu_count,
+    job_over,
+    launcher_command,
+    pod_over,
+    worker_template,
+)
+from arena_topo.engines import DEADLINE, Event, Instance, JobStatus, Phase
 from arena_topo.manifests import GPU_GROUP, Forecast
 from arena_topo.manifests.annotations import recorded
 from arena_topo.manifests.versions import ApiVersion
@@ -37,6 +43,9 @@ _LAUNCHER_ROLES = frozenset({"launcher", "master"})
 
 HANDED_OVER = "decides when it starts; then it is placed"
 """How the reason ends that is recorded on a job which another queue starts."""
+
+_LONGEST = (1 << 63) - 1
+"""Seconds that a job may be given at most: the field is an int64."""
 
 NO_PODS = "the MPI operator has not created its pods yet"
 
@@ -199,7 +208,7 @@ def instance(pod: Object, *, chief: bool) -> Instance:
     """One pod as a row of `get`."""
     meta, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
     phase = status.get("phase", "Unknown")
-    over = phase in {"Succeeded", "Failed"}
+    over = pod_over(pod)
     try:
         gpus = gpu_count(spec)
     except (TypeError, ValueError):
@@ -286,6 +295,11 @@ def worker_index(pod: Object) -> int | None:
     return int(label) if re.fullmatch(r"[0-9]{1,10}", label) else None
 
 
+def job_of_pod(name: str) -> str:
+    """The job that a pod of this name belongs to, as operators call their pods."""
+    return re.sub(r"-(worker-\d+|launcher(-\w+)?)$", "", name)
+
+
 def _rank(pod: Object) -> tuple[bool, object]:
     return not is_launcher(pod), natural(pod["metadata"]["name"])
 
@@ -310,15 +324,22 @@ def _conditions(one: Object) -> Iterator[Object]:
             yield condition
 
 
-def _has(one: Object, kind: str) -> bool:
-    return any(c.get("type") == kind and c.get("status") == "True" for c in _conditions(one))
+def condition(thing: Object, kind: str) -> str | None:
+    """The status of a condition, `True`, `False` or `Unknown`; None where there is none."""
+    found = condition_of(thing, kind)
+    return None if found is None else str(found.get("status"))
+
+
+def condition_of(thing: Object, kind: str) -> Object | None:
+    """A condition of any object; None where there is none of that type."""
+    return next((one for one in _conditions(thing) if one.get("type") == kind), None)
 
 
 def _phase(mpijob: Object, pods: list[Object], chief: Object | None) -> Phase:
     said = (mpijob.get("status") or {}).get("launcherStatus")
-    if said == "Succeeded" or _has(mpijob, "Succeeded"):
+    if said == "Succeeded" or condition(mpijob, "Succeeded") == "True":
         return Phase.SUCCEEDED
-    if said == "Failed" or (_has(mpijob, "Failed") and job_over(mpijob)):
+    if said == "Failed" or (condition(mpijob, "Failed") == "True" and job_over(mpijob)):
         return Phase.FAILED
     if queuing(mpijob, pods=bool(pods)) is not None:
         return Phase.QUEUING
@@ -390,10 +411,10 @@ def _wait(mpijob: Object, pods: list[Object], chief: Object | None) -> str | Non
 def _failure(mpijob: Object, chief: Object | None, code: int | None) -> str:
     if chief is not None and code:
         return f"the launcher ended with exit code {code}{_named(chief)}"
-    for condition in _conditions(mpijob):
-        if condition.get("type") == "Failed" and condition.get("status") == "True":
-            words = (condition.get("message"), condition.get("reason"))
-            return next((str(one) for one in words if one), "the operator says that it failed")
+    failed = condition_of(mpijob, "Failed") or {}
+    if failed.get("status") == "True":
+        words = (failed.get("message"), failed.get("reason"))
+        return next((str(one) for one in words if one), "the operator says that it failed")
     gone = (chief or {}).get("status") or {}
     return str(gone.get("message") or gone.get("reason") or "the operator says that it failed")
 
@@ -413,12 +434,12 @@ def _waits(pod: Object) -> str | None:
             if waiting.get("reason") in _STUCK:
                 message = waiting.get("message")
                 return f"{name}: {waiting['reason']}" + (f": {message}" if message else "")
-    for condition in _conditions(pod):
-        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
-            if condition.get("reason") == "SchedulingGated":
-                return f"{name} waits at its gate to be given a node"
-            return f"{name}: {condition.get('message') or condition.get('reason')}"
-    return None
+    scheduled = condition_of(pod, "PodScheduled") or {}
+    if scheduled.get("status") != "False":
+        return None
+    if scheduled.get("reason") == "SchedulingGated":
+        return f"{name} waits at its gate to be given a node"
+    return f"{name}: {scheduled.get('message') or scheduled.get('reason')}"
 
 
 def pod_status(pod: Object) -> str:
@@ -426,20 +447,17 @@ def pod_status(pod: Object) -> str:
     meta, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
     phase = status.get("phase", "Unknown")
     text = status.get("reason") or phase
-    if any(
-        condition.get("type") == "PodScheduled" and condition.get("reason") == "SchedulingGated"
-        for condition in _conditions(pod)
-    ):
+    if (condition_of(pod, "PodScheduled") or {}).get("reason") == "SchedulingGated":
         text = "SchedulingGated"
     initializing = _init_status(spec, status)
-    if initializing is None or _has(pod, "Initialized"):
+    if initializing is None or condition(pod, "Initialized") == "True":
         text = _main_status(pod, status, text)
     else:
         text = initializing
     if meta.get("deletionTimestamp"):
         if status.get("reason") == "NodeLost":
             return "Unknown"
-        if phase not in {"Succeeded", "Failed"}:
+        if not pod_over(pod):
             return "Terminating"
     return text
 
@@ -475,7 +493,7 @@ def _main_status(pod: Object, status: Object, text: str) -> str:
         elif one.get("ready") and state.get("running") is not None:
             running = True
     if text == "Completed" and running:
-        return "Running" if _has(pod, "Ready") else "NotReady"
+        return "Running" if condition(pod, "Ready") == "True" else "NotReady"
     return text
 
 
@@ -514,11 +532,62 @@ def _finish(pod: Object | None) -> float | None:
 
 
 def _changed(status: Object, phase: Phase) -> float | None:
-    word = phase.value.capitalize()
-    for condition in status.get("conditions") or ():
-        if condition.get("type") == word:
-            return seconds(condition.get("lastTransitionTime"))
-    return None
+    said = condition_of({"status": status}, phase.value.capitalize()) or {}
+    return seconds(said.get("lastTransitionTime"))
+
+
+def started(mpijob: Object) -> float | None:
+    """When a job was last resumed, by its conditions; else since when it exists for its operator.
+
+    Unix seconds; None where the operator has written nothing.
+    """
+    resumed = condition_of(mpijob, "Suspended") or {}
+    if resumed.get("status") == "False":
+        return seconds(resumed.get("lastTransitionTime"))
+    return seconds((mpijob.get("status") or {}).get("startTime"))
+
+
+def time_limit(mpijob: Object) -> float | None:
+    """The seconds that a job may run each time it is started; None without a limit."""
+    limit = ((mpijob.get("spec") or {}).get("runPolicy") or {}).get("activeDeadlineSeconds")
+    return float(limit) if isinstance(limit, int) and 0 < limit <= _LONGEST else None
+
+
+def runs(mpijob: Object) -> bool:
+    """Whether the operator says that a job runs; it says so in other words in each version."""
+    status = mpijob.get("status") or {}
+    active = ((status.get("replicaStatuses") or {}).get("Worker") or {}).get("active")
+    said = condition(mpijob, "Running") == "True" or status.get("launcherStatus") == "Active"
+    return said or bool(active)
+
+
+def overran(mpijob: Object) -> bool:
+    """Whether the job was ended because its time was over."""
+    failed = condition_of(mpijob, "Failed") or {}
+    said = f"{failed.get('reason')} {failed.get('message')}"
+    return failed.get("status") == "True" and (
+        DEADLINE in said or "longer than specified deadline" in said
+    )
+
+
+def ignored(mpijob: Object) -> bool:
+    """Whether no operator has written anything on the job since it was made or resumed."""
+    status = mpijob.get("status") or {}
+    if condition(mpijob, "Suspended") == "True":
+        return True
+    return not status.get("conditions") and not status.get("launcherStatus")
+
+
+def touched(mpijob: Object) -> float:
+    """When somebody last changed the job, its status apart (Unix seconds)."""
+    meta = mpijob["metadata"]
+    times = [seconds(meta.get("creationTimestamp"))]
+    times += [
+        seconds(one.get("time"))
+        for one in meta.get("managedFields") or ()
+        if one.get("subresource") != "status"
+    ]
+    return max((at for at in times if at is not None), default=0.0)
 
 
 def _created(thing: Object) -> float:
