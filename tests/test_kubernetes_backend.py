@@ -570,14 +570,19 @@ def test_the_end_of_an_old_operators_job_is_its_launchers(
     backend.apply(plan(api=ApiVersion.V1ALPHA1))
     operator.start("demo")
     operator.finish("demo")
-    created = backend.job("demo", "default").created
-    api.add(
-        {
-            "kind": "Job",
-            "metadata": {"name": "demo-launcher", "labels": {"mpi_job_name": "demo"}},
-            "status": {"completionTime": rfc3339(created + 42)},
-        }
-    )
+    status = backend.job("demo", "default")
+    created = status.created
+    # Others may write the job's name in their labels as well.
+    for name, uid, after in (("demo-launcher", status.uid, 42), ("evaluation", "other", 7)):
+        owner = {"kind": "MPIJob", "name": "demo", "uid": uid, "controller": True}
+        labels = {"mpi_job_name": "demo"}
+        api.add(
+            {
+                "kind": "Job",
+                "metadata": {"name": name, "labels": labels, "ownerReferences": [owner]},
+                "status": {"completionTime": rfc3339(created + after)},
+            }
+        )
     assert backend.job("demo", "default").finished == created + 42
     assert backend.jobs(None)[0].finished == created + 42
 

@@ -1363,6 +1363,18 @@ def test_a_waiting_job_is_explained_by_nodes_holders_and_its_place_in_the_queue(
     assert found.denied == ()
 
 
+def test_the_time_of_a_job_that_was_suspended_runs_from_when_it_was_resumed(
+    api: FakeApi, backend: Any
+):
+    busy(api)
+    train = api.find("MPIJob", "train", "team-a")
+    assert train is not None
+    resumed = {"type": "Suspended", "status": "False", "lastTransitionTime": at(360)}
+    train["status"]["conditions"].append(resumed)
+    (holder,) = ask(backend).holders
+    assert (holder.since, holder.left) == (T0 + 360, 7200 - 240)
+
+
 def test_pods_of_others_that_are_on_their_way_out_are_named(api: FakeApi, backend: Any):
     busy(api)
     notebook = api.find("Pod", "notebook-0", "team-a")

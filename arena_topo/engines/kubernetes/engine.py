@@ -21,12 +21,13 @@ from arena_topo.engines.kubernetes.mpijob import (
     ARENA_SELECTOR,
     NO_PODS,
     belongs,
+    controller_of,
     event_of,
     is_about,
     is_arenas,
     job_status,
+    launcher_ended,
     pod_selectors,
-    seconds,
 )
 from arena_topo.engines.kubernetes.shapes import bare, oddity, stored_job
 from arena_topo.engines.kubernetes.writing import GROUP, PLURAL, Writer, arenas, deletion, part
@@ -418,7 +419,7 @@ class KubernetesBackend:
             mpijob,
             pods,
             tensorboard=self._tensorboard(name, namespace, pods),
-            ended=self._ended(namespace, version).get((namespace, name)),
+            ended=self._ended(namespace, version).get(str(mpijob["metadata"].get("uid"))),
         )
         if status.phase is Phase.PENDING and status.reason == NO_PODS:
             # A refused pod (quota, admission) is told in the job's events and nowhere else.
@@ -546,7 +547,7 @@ class KubernetesBackend:
             meta = mpijob["metadata"]
             key = (meta.get("namespace", ""), meta["name"])
             mine = list(pods.get(key, {}).values())
-            status = self._status(mpijob, mine, ended=ended.get(key))
+            status = self._status(mpijob, mine, ended=ended.get(str(meta.get("uid"))))
             if odd := odds.get(id(mpijob)):
                 status = replace(status, reason=f"what is written of it makes no sense: {odd}")
             found.append(status)
@@ -585,8 +586,8 @@ class KubernetesBackend:
                 return found
         return []
 
-    def _ended(self, namespace: str | None, version: ApiVersion) -> dict[tuple[str, str], float]:
-        """When launchers were done, by job, for the operator that does not say so itself."""
+    def _ended(self, namespace: str | None, version: ApiVersion) -> dict[str, float]:
+        """When launchers were done, by the uid of the job, where the operator does not say so."""
         if version.traits.times_launcher:
             return {}
         space = f"/namespaces/{part(namespace)}" if namespace else ""
@@ -597,10 +598,9 @@ class KubernetesBackend:
             return {}
         ended = {}
         for one in jobs:
-            meta = one["metadata"]
-            at = seconds((one.get("status") or {}).get("completionTime"))
-            if at is not None:
-                ended[meta.get("namespace", ""), meta["labels"][label]] = at
+            owner, at = controller_of(one), launcher_ended(one)
+            if owner is not None and at is not None:
+                ended[str(owner.get("uid"))] = at
         return ended
 
     def _tensorboard(self, name: str, namespace: str, pods: list[Object]) -> str:

@@ -26,7 +26,7 @@ from arena_topo.clusters.usage import (
 from arena_topo.engines import DEADLINE, Event, Instance, JobStatus, Phase
 from arena_topo.manifests import GPU_GROUP, Forecast
 from arena_topo.manifests.annotations import recorded
-from arena_topo.manifests.versions import ApiVersion
+from arena_topo.manifests.versions import INDEX_LABEL, ApiVersion
 from arena_topo.topology import natural
 
 Object = Mapping[str, Any]
@@ -38,7 +38,6 @@ _MOST_GPUS = 2**31 - 1
 """Replicas are an int32, and arena reads its annotation into an int: nobody means more."""
 
 ROLE_LABELS = ("training.kubeflow.org/job-role", "mpi-job-role", "mpi_role_type")
-INDEX_LABEL = "training.kubeflow.org/replica-index"
 _LAUNCHER_ROLES = frozenset({"launcher", "master"})
 
 HANDED_OVER = "decides when it starts; then it is placed"
@@ -545,6 +544,11 @@ def started(mpijob: Object) -> float | None:
     if resumed.get("status") == "False":
         return seconds(resumed.get("lastTransitionTime"))
     return seconds((mpijob.get("status") or {}).get("startTime"))
+
+
+def launcher_ended(job: Object) -> float | None:
+    """When a batch Job was complete (Unix seconds); None for one that is not."""
+    return seconds((job.get("status") or {}).get("completionTime"))
 
 
 def time_limit(mpijob: Object) -> float | None:
