@@ -29,6 +29,7 @@ from arena_topo.engines.kubernetes.mpijob import (
     ignored,
     is_launcher,
     overran,
+    time_limit,
     touched,
 )
 from arena_topo.engines.queue import MOST_TRIES, moment
@@ -159,10 +160,10 @@ def _running_timeout(case: Case) -> Said | None:
     told = (case.status.reason or "").startswith(DEADLINE) and case.facts is None
     if case.status.phase is not Phase.FAILED or not (told or overran(case.mpijob)):
         return None
-    limit = case.policy.get("activeDeadlineSeconds")
+    limit = time_limit(case.mpijob)
     return Said(
         "the job ran longer than it may, and was ended",
-        f"its --running-timeout is {limit} s" if limit else None,
+        f"its --running-timeout is {limit:.0f} s" if limit else None,
         "submit it again with a longer --running-timeout",
     )
 

@@ -95,6 +95,23 @@ def controller_of(thing: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return next((one for one in owners if one.get("controller") is True), None)
 
 
+def is_owned(thing: Mapping[str, Any], mpijob: Mapping[str, Any]) -> bool:
+    """Whether an object goes with a job when that is deleted."""
+    uid = mpijob["metadata"]["uid"]
+    return any(one.get("uid") == uid for one in thing["metadata"].get("ownerReferences") or ())
+
+
+def is_namesakes(thing: Mapping[str, Any], mpijob: Mapping[str, Any]) -> bool:
+    """Whether an object is owned by an earlier or later job of the same kind and name."""
+    job = mpijob["metadata"]
+    return any(
+        one.get("kind") == mpijob["kind"]
+        and one.get("name") == job["name"]
+        and one.get("uid") != job["uid"]
+        for one in thing["metadata"].get("ownerReferences") or ()
+    )
+
+
 def belongs(
     pod: Mapping[str, Any],
     mpijob: Mapping[str, Any],

@@ -17,7 +17,7 @@ from arena_topo.clusters import observed
 from arena_topo.clusters.queues import suspended, suspender
 from arena_topo.engines.kubernetes.connection import CONFLICT, INVALID
 from arena_topo.engines.kubernetes.failures import Unreadable, unsure
-from arena_topo.engines.kubernetes.mpijob import is_about, when
+from arena_topo.engines.kubernetes.mpijob import is_about, is_owned, when
 from arena_topo.engines.kubernetes.shapes import nonsense, oddity, stored_job
 from arena_topo.engines.kubernetes.writing import GROUP, PLURAL, part
 from arena_topo.engines.queue import Snapshot, moment, queued
@@ -175,8 +175,7 @@ class KubernetesQueue:
         meta = stored["metadata"]
 
         def keep(one: Object) -> Object | None:
-            owners = one["metadata"].get("ownerReferences") or ()
-            return one if any(owner.get("uid") == meta["uid"] for owner in owners) else None
+            return one if is_owned(one, stored) else None
 
         path = f"/apis/resource.k8s.io/v1/namespaces/{part(meta['namespace'])}/resourceclaims"
         try:
