@@ -757,6 +757,16 @@ def test_gated_workers_are_starting_where_a_controller_names_their_nodes():
     assert code(case(mpijob(CREATED, notes=PLACED), *pods, starts=None)) is Code.GATED_NO_PATCHER
 
 
+@pytest.mark.parametrize(
+    ("version", "label"),
+    [("v2beta1", "training.kubeflow.org/job-name"), ("v1alpha1", "mpi_job_name")],
+)
+def test_the_advice_for_gates_of_others_finds_the_pods_of_each_version(version: str, label: str):
+    job = {**mpijob(CREATED), "apiVersion": f"kubeflow.org/{version}"}
+    pod = worker(0, gates=("kueue.x-k8s.io/topology",), **GATED)
+    assert f"-l {label}=demo " in (verdict(case(job, pod, starts=False)).hint or "")
+
+
 def test_a_placement_recorded_a_moment_ago_is_about_to_start():
     notes = PLACED | ours("placed", recorded=at(570))
     fresh = mpijob(CREATED, SUSPENDED, notes=notes, policy=SUSPEND)
