@@ -352,11 +352,10 @@ def condition_of(thing: Object, kind: str) -> Object | None:
 
 
 def _phase(mpijob: Object, pods: list[Object], chief: Object | None) -> Phase:
-    said = (mpijob.get("status") or {}).get("launcherStatus")
-    if said == "Succeeded" or condition(mpijob, "Succeeded") == "True":
-        return Phase.SUCCEEDED
-    if said == "Failed" or (condition(mpijob, "Failed") == "True" and job_over(mpijob)):
-        return Phase.FAILED
+    if job_over(mpijob):
+        said = (mpijob.get("status") or {}).get("launcherStatus")
+        well = said == "Succeeded" or condition(mpijob, "Succeeded") == "True"
+        return Phase.SUCCEEDED if well else Phase.FAILED
     if queuing(mpijob, pods=bool(pods)) is not None:
         return Phase.QUEUING
     if suspended(mpijob):
