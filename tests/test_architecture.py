@@ -69,6 +69,88 @@ def test_the_layers_in_the_docs_are_the_layers_that_are_enforced():
     assert [line.split("  ")[0].strip() for line in drawn[1].strip().splitlines()] == layers
 
 
+RULES = {
+    "activeDeadlineSeconds": {
+        "engines/local/supervisor.py": "the local engine ends its own jobs",
+        "manifests/annotations.py": "the flags of a job are read back",
+    },
+    "completionTime": {
+        "clusters/projection.py": "it is kept",
+        "clusters/usage.py": "job_over",
+    },
+    "eventTime": {},
+    "involvedObject": {"engines/kubernetes/shapes.py": "its type"},
+    "kubeflow.org/mpi-operator": {"clusters/queues.py": "manager"},
+    "kueue.x-k8s.io/queue-name": {"clusters/queues.py": "suspender"},
+    "lastTimestamp": {},
+    "launcherStatus": {
+        "clusters/projection.py": "it is kept",
+        "clusters/usage.py": "job_over",
+        "engines/kubernetes/shapes.py": "its type",
+    },
+    "managedBy": {"clusters/queues.py": "manager"},
+    "managedFields": {},
+    "mpi-job-name": {"manifests/versions.py": "the label of a version"},
+    "mpi_job_name": {
+        "manifests/pinning.py": "workers attract each other by it",
+        "manifests/versions.py": "the label of a version",
+    },
+    "ownerReferences": {
+        "clusters/slices.py": "whose a claim is",
+        "engines/kubernetes/shapes.py": "its type",
+        "engines/kubernetes/writing.py": "what is created is owned by the job",
+    },
+    "replicaStatuses": {},
+    "scheduling.x-k8s.io/suspend": {
+        "clusters/queues.py": "suspender",
+        "manifests/render.py": "what --queue writes",
+    },
+    "startTime": {
+        "clusters/projection.py": "that of a pod is kept",
+        "clusters/usage.py": "that of a pod",
+    },
+    "training.kubeflow.org/job-name": {"manifests/versions.py": "JOB_LABEL"},
+    '.get("suspend")': {"clusters/queues.py": "suspended"},
+    "Succeeded or Failed": {"clusters/usage.py": "job_over and pod_over"},
+}
+"""What says something of a job, and the modules beside `mpijob` that name it, with the reason."""
+
+JOB_CONDITIONS = {"Created", "Running", "Restarting", "Suspended", "Succeeded", "Failed"}
+"""The types of conditions of an MPIJob (mpi-operator, pkg/apis/kubeflow/v2beta1/types.go)."""
+
+ENDS = {"Succeeded", "Failed"}
+
+
+def test_every_rule_about_a_job_has_one_home():
+    named = {
+        (word, module)
+        for path in sorted(PACKAGE.rglob("*.py"))
+        if (module := path.relative_to(PACKAGE).as_posix()) != "engines/kubernetes/mpijob.py"
+        for one in ast.walk(ast.parse(path.read_text()))
+        if (word := _of_a_job(one)) is not None
+    }
+    assert named == {(word, module) for word, modules in RULES.items() for module in modules}
+
+
+def _of_a_job(one: ast.AST) -> str | None:
+    """What of an MPIJob a piece of code reads: a field, a label, a condition; None if nothing."""
+    match one:
+        case ast.Constant(value=str(word)) if word in RULES:
+            return word
+        case ast.Call(func=ast.Attribute(attr="get"), args=[ast.Constant(value="suspend"), *_]):
+            return '.get("suspend")'
+        case ast.Call(
+            func=ast.Name(id="condition" | "condition_of"),
+            args=[ast.Name(id="mpijob" | "job" | "stored"), ast.Constant(value=str(word))],
+        ) if word in JOB_CONDITIONS:
+            return f"condition {word}"
+        case ast.Set(elts=words) | ast.Tuple(elts=words) if len(words) == len(ENDS):
+            ends = {word.value for word in words if isinstance(word, ast.Constant)}
+            return "Succeeded or Failed" if ends == ENDS else None
+        case _:
+            return None
+
+
 BARE: set[str] = set()
 """What a command loads that asks nobody: nothing of all that."""
 SERVER = {"yaml", "urllib3", "ssl", "http.client", "logging"}

@@ -202,6 +202,20 @@ def test_the_newest_refusal_is_the_one_that_is_told() -> None:
     assert seen(events=events).reason == "is forbidden: second"
 
 
+def test_a_refusal_counts_by_when_it_was_last_seen() -> None:
+    repeated = warning("is forbidden: exceeded quota", NOW - 60)
+    repeated["eventTime"] = repeated.pop("lastTimestamp")
+    assert seen(running(0), events=[repeated]).fate is Fate.GATHERING
+    repeated["series"] = {"count": 9, "lastObservedTime": written(NOW - 1)}
+    assert seen(running(0), events=[repeated]).fate is Fate.BROKEN
+
+
+def test_an_event_about_something_else_of_a_workers_name_is_not_the_workers() -> None:
+    pod = worker(0, node="n", waits=("ContainerCreating", ""))
+    service = told(0, "FailedMount", "no luck", kind="Service", uid="")
+    assert seen(pod, running(1), running(2), events=[service]).reason == "2 of 3 workers run"
+
+
 # Patience
 
 

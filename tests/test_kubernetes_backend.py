@@ -545,6 +545,24 @@ def test_events_are_those_of_the_job_and_its_pods_those_gone_included(
     ]
 
 
+def test_the_queue_has_events_in_order_whichever_of_their_times_is_written(
+    api: FakeApi, backend: KubernetesBackend
+):
+    backend.apply(plan())
+    job = api.find("MPIJob", "demo") or {}
+    about = {"kind": "MPIJob", "name": "demo", "uid": job["metadata"]["uid"]}
+    now = api.clock()
+    series = {"count": 3, "lastObservedTime": rfc3339(now + 3)}
+    # As events.k8s.io/v1 stores them: the time of the core group is empty.
+    new = {"lastTimestamp": None, "eventTime": rfc3339(now + 1)}
+    api.add(event(about, "Third", "", now + 31, **new, series=series))
+    api.add(event(about, "Second", "", now + 2))
+    api.add(event(about, "First", "", now + 11, **new))
+    told = [one["reason"] for one in backend.queue.events(job)]
+    assert told == ["First", "Second", "Third"]
+    assert [one.reason for one in backend.events(backend.job("demo", "default"))] == told
+
+
 def test_the_end_of_an_old_operators_job_is_its_launchers(
     api: FakeApi, backend: KubernetesBackend, operator: FakeOperator
 ):
@@ -552,14 +570,19 @@ def test_the_end_of_an_old_operators_job_is_its_launchers(
     backend.apply(plan(api=ApiVersion.V1ALPHA1))
     operator.start("demo")
     operator.finish("demo")
-    created = backend.job("demo", "default").created
-    api.add(
-        {
-            "kind": "Job",
-            "metadata": {"name": "demo-launcher", "labels": {"mpi_job_name": "demo"}},
-            "status": {"completionTime": rfc3339(created + 42)},
-        }
-    )
+    status = backend.job("demo", "default")
+    created = status.created
+    # Others may write the job's name in their labels as well.
+    for name, uid, after in (("demo-launcher", status.uid, 42), ("evaluation", "other", 7)):
+        owner = {"kind": "MPIJob", "name": "demo", "uid": uid, "controller": True}
+        labels = {"mpi_job_name": "demo"}
+        api.add(
+            {
+                "kind": "Job",
+                "metadata": {"name": name, "labels": labels, "ownerReferences": [owner]},
+                "status": {"completionTime": rfc3339(created + after)},
+            }
+        )
     assert backend.job("demo", "default").finished == created + 42
     assert backend.jobs(None)[0].finished == created + 42
 

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from worlds import planned
 
 from arena_topo.engines import Options
-from arena_topo.engines.kubernetes import belonging, podlog
 from arena_topo.engines.kubernetes import engine as kubernetes
+from arena_topo.engines.kubernetes import mpijob, podlog
+from arena_topo.engines.kubernetes.mpijob import job_status
 from arena_topo.engines.kubernetes.shapes import bare, oddity
-from arena_topo.engines.kubernetes.status import job_status
 from arena_topo.engines.lines import LogOptions
 from arena_topo.job import MPIJob
 
@@ -137,8 +137,8 @@ def test_whatever_is_in_the_place_of_a_field_is_refused_or_understood(data: st.D
     if odd is not None:
         return
     job, *pods = things
-    mine = [pod for pod in pods if belonging.belongs(pod, job)]
-    belonging.is_arenas(job)
+    mine = [pod for pod in pods if mpijob.belongs(pod, job)]
+    mpijob.is_arenas(job)
     job_status(job, mine)
     job_status(bare(job), [])
     for pod in pods:

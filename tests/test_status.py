@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from arena_topo.engines import Phase
-from arena_topo.engines.kubernetes.status import instance, job_status, pod_status, seconds
+from arena_topo.engines.kubernetes.mpijob import instance, job_status, pod_status, seconds
 
 CREATED = "2026-11-21T07:00:00Z"
 T0 = 1795244400.0

@@ -44,7 +44,7 @@ from arena_topo.engines import JobStatus, Options, Phase
 from arena_topo.engines.kubernetes import engine as kubernetes
 from arena_topo.engines.kubernetes.complaints import standing
 from arena_topo.engines.kubernetes.facts import Denied, Facts
-from arena_topo.engines.kubernetes.status import job_status
+from arena_topo.engines.kubernetes.mpijob import job_status
 from arena_topo.jobs.view import job as job_screen
 from arena_topo.jobs.view import job_value, trouble
 from arena_topo.manifests import Forecast
@@ -757,6 +757,16 @@ def test_gated_workers_are_starting_where_a_controller_names_their_nodes():
     assert code(case(mpijob(CREATED, notes=PLACED), *pods, starts=None)) is Code.GATED_NO_PATCHER
 
 
+@pytest.mark.parametrize(
+    ("version", "label"),
+    [("v2beta1", "training.kubeflow.org/job-name"), ("v1alpha1", "mpi_job_name")],
+)
+def test_the_advice_for_gates_of_others_finds_the_pods_of_each_version(version: str, label: str):
+    job = {**mpijob(CREATED), "apiVersion": f"kubeflow.org/{version}"}
+    pod = worker(0, gates=("kueue.x-k8s.io/topology",), **GATED)
+    assert f"-l {label}=demo " in (verdict(case(job, pod, starts=False)).hint or "")
+
+
 def test_a_placement_recorded_a_moment_ago_is_about_to_start():
     notes = PLACED | ours("placed", recorded=at(570))
     fresh = mpijob(CREATED, SUSPENDED, notes=notes, policy=SUSPEND)
@@ -1361,6 +1371,18 @@ def test_a_waiting_job_is_explained_by_nodes_holders_and_its_place_in_the_queue(
         ("default", "big", 8)
     ]
     assert found.denied == ()
+
+
+def test_the_time_of_a_job_that_was_suspended_runs_from_when_it_was_resumed(
+    api: FakeApi, backend: Any
+):
+    busy(api)
+    train = api.find("MPIJob", "train", "team-a")
+    assert train is not None
+    resumed = {"type": "Suspended", "status": "False", "lastTransitionTime": at(360)}
+    train["status"]["conditions"].append(resumed)
+    (holder,) = ask(backend).holders
+    assert (holder.since, holder.left) == (T0 + 360, 7200 - 240)
 
 
 def test_pods_of_others_that_are_on_their_way_out_are_named(api: FakeApi, backend: Any):

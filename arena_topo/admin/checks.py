@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from arena_topo.admin.nodes import Use, standings
 from arena_topo.engines.kubernetes.admin import GANG_GROUPS, Administration
-from arena_topo.engines.kubernetes.status import seconds
+from arena_topo.engines.kubernetes.mpijob import seconds
 from arena_topo.errors import AccessDenied, ArenaError, TimedOut, UsageError
 from arena_topo.manifests import MAP_FORMAT, POD_GROUPS, install
 from arena_topo.manifests.claims import SCHEDULING

@@ -29,14 +29,15 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from arena_topo.clusters import quota
+from arena_topo.clusters.usage import pod_over
 from arena_topo.engines import Backend, heartbeat
-from arena_topo.engines.kubernetes.status import is_launcher
+from arena_topo.engines.kubernetes.mpijob import is_launcher
 from arena_topo.engines.kubernetes.upkeep import LEASE_DURATION
 from arena_topo.engines.queue import MOST_TRIES, Queue, QueuedJob, Snapshot, written
 from arena_topo.errors import ArenaError, UsageError
 from arena_topo.gang import fairness, gathering
 from arena_topo.gang.gathering import Fate
-from arena_topo.gang.starting import Starter, over
+from arena_topo.gang.starting import Starter
 from arena_topo.gang.submission import open_starter
 from arena_topo.job import MPIJob, NodeLoss
 from arena_topo.manifests import PROPOSED, REQUEST, TRIES, patches, pinning
@@ -450,7 +451,7 @@ class Controller:
             if self._starts >= MOST_STARTS or not leads():
                 self._before = None
                 break
-            if not all(map(over, pods.get(job.key, ()))):
+            if not all(map(pod_over, pods.get(job.key, ()))):
                 continue  # The pods of its last run have not ended yet.
             if self._balked(job) or (quiet and self._just_refused(job)):
                 continue
@@ -558,7 +559,7 @@ def _fresh(job: QueuedJob, pods: Sequence[Object], now: float) -> bool:
 
 def _is_bound(pod: Object) -> bool:
     """Whether a worker is at its node, to stay."""
-    leaves = is_launcher(pod) or over(pod) or pod["metadata"].get("deletionTimestamp")
+    leaves = is_launcher(pod) or pod_over(pod) or pod["metadata"].get("deletionTimestamp")
     return bool(pod["spec"].get("nodeName")) and not leaves
 
 

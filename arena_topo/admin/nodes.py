@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from arena_topo.clusters.usage import OVER, gpu_count
+from arena_topo.clusters.usage import gpu_count, pod_over
 from arena_topo.errors import ArenaError, ClusterError
 from arena_topo.manifests import FORMAT, GUARANTEE, Guarantee
 from arena_topo.topology import GPU_RESOURCES, TAINT, published
@@ -97,7 +97,7 @@ def _against(node: str, use: Use, admin: Administration) -> Iterator[str]:
     """The pods on a node that must not be there when its use changes."""
     for pod in admin.pods_on(node):
         metadata = pod["metadata"]
-        if (pod.get("status") or {}).get("phase") in OVER or not _gpus(pod):
+        if pod_over(pod) or not _gpus(pod):
             continue
         notes = metadata.get("annotations") or {}
         exact = FORMAT in notes and notes.get(GUARANTEE, "gpus") == Guarantee.GPUS

@@ -6,7 +6,7 @@ from typing import Any
 
 from arena_topo.clusters import slices
 from arena_topo.clusters.objects import Object, items, of, only, texts
-from arena_topo.clusters.queues import suspender
+from arena_topo.clusters.queues import suspended, suspender
 from arena_topo.clusters.usage import (
     ACK_ALLOCATION,
     OVER,
@@ -138,7 +138,7 @@ def _project_mpijob(one: Object) -> dict[str, Any]:
     meta, status = of(one, "metadata"), of(one, "status")
     template, replicas = worker_template(one), worker_replicas(one)
     # What its own queue has suspended holds nothing, whatever is still written on it.
-    stopped = _is_suspended(one) and suspender(one) is not None
+    stopped = suspended(one) and suspender(one) is not None
     notes = [key for key in _JOB_ANNOTATIONS if not (stopped and key == STATE)]
     return {
         "metadata": {
@@ -147,7 +147,7 @@ def _project_mpijob(one: Object) -> dict[str, Any]:
         },
         "spec": {
             **({} if replicas is None else {"replicas": replicas}),
-            **({"runPolicy": {"suspend": True}} if _is_suspended(one) else {}),
+            **({"runPolicy": {"suspend": True}} if suspended(one) else {}),
             "template": {
                 "metadata": {
                     "annotations": only(of(of(template, "metadata"), "annotations"), (GUARANTEE,))
@@ -163,10 +163,6 @@ def _project_mpijob(one: Object) -> dict[str, Any]:
             ],
         },
     }
-
-
-def _is_suspended(mpijob: Object) -> bool:
-    return of(of(mpijob, "spec"), "runPolicy").get("suspend") is True
 
 
 def _project_config_map(one: Object) -> dict[str, Any]:

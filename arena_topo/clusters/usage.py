@@ -18,6 +18,7 @@ from functools import lru_cache
 from typing import Any
 
 from arena_topo.clusters.objects import Object, items, of
+from arena_topo.clusters.queues import suspended
 from arena_topo.clusters.slices import Claimed
 from arena_topo.job import Quantity
 from arena_topo.manifests import FORECAST, FORMAT, GPU_GROUP, GUARANTEE, MAP, STATE
@@ -91,6 +92,11 @@ def job_over(mpijob: Object) -> bool:
         and not (condition.get("reason") == EVICTED and not status.get("completionTime"))
         for condition in items(status, "conditions")
     )
+
+
+def pod_over(pod: Object) -> bool:
+    """Whether a pod has ended, and holds nothing any more."""
+    return of(pod, "status").get("phase") in OVER
 
 
 def gpu_count(pod_spec: Object) -> int:
@@ -217,7 +223,7 @@ def uses_of(
         uses[name].foreign |= name in claims.foreign
     for pod in pods:
         meta, spec = pod["metadata"], pod["spec"]
-        over = pod["status"].get("phase") in OVER
+        over = pod_over(pod)
         promised = None if over or "nodeName" in spec else _promised(pod)
         node = spec.get("nodeName", promised)
         if over or node is not None:
@@ -431,10 +437,9 @@ def _add_record(
             f" {len(workers[greedy[0]][2])} GPUs, but it asks for {each}; the others do not count"
         )
     exact = _guarantee(job) == "gpus"
-    suspended = of(of(job, "spec"), "runPolicy").get("suspend") is True
     for index, node, gpus in workers:
         pod = settled.get((meta.get("namespace", ""), f"{meta['name']}-worker-{index}"))
-        if pod is not None and pod.stands_for(node, gpus, exact=exact, suspended=suspended):
+        if pod is not None and pod.stands_for(node, gpus, exact=exact, suspended=suspended(job)):
             continue
         if exact and gpus:
             uses[node].known.append((who, gpu_set(gpus[:each])))

@@ -18,8 +18,8 @@ from typing import Any
 from arena_topo.clusters import observed
 from arena_topo.clusters.dump import Damage
 from arena_topo.clusters.objects import Object, items, of
-from arena_topo.clusters.usage import OVER, Use, amount, gpu_count
-from arena_topo.engines.kubernetes.status import pod_status
+from arena_topo.clusters.usage import Use, amount, gpu_count, pod_over
+from arena_topo.engines.kubernetes.mpijob import pod_status
 from arena_topo.manifests import GPU_GROUP, GPU_VISIBLE
 from arena_topo.topology import Cluster, GPUSet, Knowledge, Node, count, gpu_set, members
 from arena_topo.topology.fabricfile import FabricFile
@@ -258,7 +258,7 @@ def _node_shown(one: Object) -> dict[str, Any]:
 def _pod_shown(one: Object) -> dict[str, Any]:
     """Of a pod that holds GPUs: its status and what it asks for; nothing of any other."""
     spec = of(one, "spec")
-    if of(one, "status").get("phase") in OVER or "nodeName" not in spec:
+    if pod_over(one) or "nodeName" not in spec:
         return {}
     asks: dict[str, float] = defaultdict(float)
     for container in items(spec, "containers"):

@@ -14,8 +14,9 @@ from typing import Any, Protocol
 
 from arena_topo.clusters import slices
 from arena_topo.clusters.objects import items, of
-from arena_topo.clusters.queues import suspender
+from arena_topo.clusters.queues import suspended, suspender
 from arena_topo.clusters.usage import job_over
+from arena_topo.engines.kubernetes.mpijob import job_of_pod, started, time_limit
 from arena_topo.manifests import (
     FORMAT,
     INCOMPLETE,
@@ -34,10 +35,6 @@ Object = Mapping[str, Any]
 
 MOST_TRIES = 3
 """How often a gang that could not complete is tried before somebody must ask for it again."""
-
-
-_LONGEST = (1 << 63) - 1
-"""Seconds that a job may be given at most: the field is an int64."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,11 +128,6 @@ def _job_of_pod(one: Object) -> tuple[str, str] | None:
     return namespace, job_of_pod(name)
 
 
-def job_of_pod(name: str) -> str:
-    """The job that a pod of this name belongs to, as operators call their pods."""
-    return re.sub(r"-(worker-\d+|launcher(-\w+)?)$", "", name)
-
-
 def _is_ours(one: Object) -> bool:
     if one["kind"] == "MPIJob":
         return True
@@ -160,9 +152,7 @@ def queued(mpijob: Object, priorities: Mapping[str, int]) -> QueuedJob | None:
         return None
     if meta.get("deletionTimestamp") or job_over(mpijob):
         return None
-    policy = of(of(mpijob, "spec"), "runPolicy")
     tries = notes.get(TRIES, "")
-    limit = policy.get("activeDeadlineSeconds")
     return QueuedJob(
         namespace=str(meta.get("namespace", "")),
         name=str(meta["name"]),
@@ -171,12 +161,12 @@ def queued(mpijob: Object, priorities: Mapping[str, int]) -> QueuedJob | None:
         state=str(state),
         record=notes.get(MAP) if state == "placed" else None,
         recorded=moment(notes.get(RECORDED)),
-        suspended=policy.get("suspend") is True,
+        suspended=suspended(mpijob),
         suspender=suspender(mpijob),
         tries=int(tries) if re.fullmatch(r"[0-9]{1,9}", tries) else 0,
         incomplete=INCOMPLETE in notes,
-        timeout=float(limit) if isinstance(limit, int) and 0 < limit <= _LONGEST else None,
-        started=_started(mpijob),
+        timeout=time_limit(mpijob),
+        started=started(mpijob),
         manifest=dict(mpijob),
     )
 
@@ -220,14 +210,6 @@ def _are_texts(meta: Object) -> bool:
     return all(
         isinstance(one, str) for key in ("annotations", "labels") for one in of(meta, key).values()
     )
-
-
-def _started(mpijob: Object) -> float | None:
-    """When a job was last resumed, by its conditions; else since when it exists."""
-    for one in (mpijob.get("status") or {}).get("conditions") or ():
-        if one.get("type") == "Suspended" and one.get("status") == "False":
-            return moment(one.get("lastTransitionTime"))
-    return moment((mpijob.get("status") or {}).get("startTime"))
 
 
 def moment(text: Any) -> float | None:

@@ -12,7 +12,13 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from arena_topo.engines.kubernetes.status import is_launcher, worker_index
+from arena_topo.engines.kubernetes.mpijob import (
+    is_about_pod,
+    is_launcher,
+    subject,
+    when,
+    worker_index,
+)
 from arena_topo.engines.queue import moment
 from arena_topo.manifests import GATE, MAP, PROPOSED, Manifest, pinning
 from arena_topo.manifests.annotations import asked, parse_map
@@ -161,7 +167,7 @@ def _pulls(pod: Object, events: tuple[Object, ...], now: float) -> bool:
     creating = any(reason in {"ContainerCreating", "PodInitializing"} for reason, _ in _waits(pod))
     if not creating or not pod["spec"].get("nodeName"):
         return False
-    mine = [str(one.get("reason")) for one in events if _is_about(one, pod)]
+    mine = [str(one.get("reason")) for one in events if is_about_pod(one, pod)]
     if mine:
         newest = next((reason for reason in reversed(mine) if reason in _IMAGE), None)
         return newest == "Pulling"
@@ -172,20 +178,12 @@ def _stuck(pods: Iterable[Object], events: tuple[Object, ...]) -> str | None:
     """What keeps a worker from its image, in the kubelet's words, where that is its last word."""
     for pod in pods:
         mine = [
-            one for one in events if one.get("reason") in _STUCK | _IMAGE and _is_about(one, pod)
+            one for one in events if one.get("reason") in _STUCK | _IMAGE and is_about_pod(one, pod)
         ]
         if mine and mine[-1]["reason"] in _STUCK and mine[-1].get("type") == "Warning":
             said = " ".join(str(mine[-1].get("message") or "").split())
             return f"{pod['metadata']['name']}: {mine[-1]['reason']}: {said}".removesuffix(": ")
     return None
-
-
-def _is_about(event: Object, pod: Object) -> bool:
-    """Whether an event is about this very pod, and not about one of its name before it."""
-    about, meta = event.get("involvedObject") or {}, pod["metadata"]
-    if about.get("name") != meta["name"]:
-        return False
-    return not about.get("uid") or not meta.get("uid") or about["uid"] == meta["uid"]
 
 
 def _phase(pod: Object) -> str:
@@ -240,13 +238,13 @@ def _refused(mpijob: Object, events: Iterable[Object], since: float) -> str | No
     """Why the operator could not create a worker, by its newest event of the job since then."""
     found = None
     for event in events:
-        about = event.get("involvedObject") or {}
-        if event.get("type") != "Warning" or about.get("uid") != mpijob["metadata"].get("uid"):
+        if event.get("type") != "Warning" or subject(event).get("uid") != mpijob["metadata"].get(
+            "uid"
+        ):
             continue
         message = str(event.get("message") or "")
-        at = moment(event.get("lastTimestamp") or event.get("eventTime"))
         # Events know whole seconds.
-        if at is not None and at >= math.floor(since) and _CREATION.search(message):
+        if when(event) >= math.floor(since) and _CREATION.search(message):
             found = message
     return found
 

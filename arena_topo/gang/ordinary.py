@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from arena_topo.clusters.queues import suspender
+from arena_topo.clusters.queues import KUBE_QUEUE_NAME, KUEUE, suspended, suspender
 from arena_topo.engines import Backend, JobStatus, waiting
 from arena_topo.engines.queue import Queue
 from arena_topo.errors import ArenaError, NotFound, NotPossible
@@ -20,16 +20,11 @@ _TRIES = 10
 """How often a job is read again that others have changed in between."""
 
 
-def is_suspended(stored: Manifest) -> bool:
-    """Whether somebody keeps the operator from running a job."""
-    return (stored["spec"].get("runPolicy") or {}).get("suspend") is True
-
-
 def resume(queue: Queue, stored: Manifest) -> bool:
     """Let a job go on; False if it was not suspended. NotPossible if a queue decides that."""
     namespace, name = stored["metadata"]["namespace"], stored["metadata"]["name"]
     for _ in range(_TRIES):
-        if not is_suspended(stored):
+        if not suspended(stored):
             return False
         owner = suspender(stored)
         if owner is not None:
@@ -71,10 +66,10 @@ def not_ours(stored: Manifest, owner: str, does: str) -> NotPossible:
     """The error of a job that a queue alone suspends and resumes; `does` is what it decides of."""
     name = stored["metadata"]["name"]
     hints = {
-        "Kueue": "stop and start its Workload: kubectl kueue stop workload, resume workload;"
+        KUEUE: "stop and start its Workload: kubectl kueue stop workload, resume workload;"
         f" arena-topo why {name} says why it waits",
-        "kube-queue": f"arena-topo why {name} says why it waits; if this cluster has no kube-queue"
-        f" nobody ever starts it: {delete(stored)}, and submit it without --queue",
+        KUBE_QUEUE_NAME: f"arena-topo why {name} says why it waits; if this cluster has no"
+        f" kube-queue nobody ever starts it: {delete(stored)}, and submit it without --queue",
     }
     return NotPossible(
         f"{owner} decides when {name} {does}",

@@ -19,13 +19,14 @@ import math
 import random
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 
 from arena_topo.clusters import quota
+from arena_topo.clusters.queues import suspended
+from arena_topo.clusters.usage import pod_over
 from arena_topo.engines.queue import Queue, QueuedJob, Snapshot, queued, written
 from arena_topo.errors import AccessDenied, AlreadyExists, ArenaError, ClusterError, JobDeleted
 from arena_topo.gang import fairness
@@ -270,7 +271,7 @@ class Starter:
     def haunted(self, stored: Manifest) -> bool:
         """Whether pods of a job's last run are there; False where they may not be listed."""
         try:
-            return any(not over(pod) for pod in self.queue.pods(stored))
+            return any(not pod_over(pod) for pod in self.queue.pods(stored))
         except AccessDenied:
             return False
 
@@ -495,7 +496,7 @@ class Starter:
         if found is None:
             name = stored["metadata"]["name"]
             raise JobDeleted(f"the job {name} was deleted while it was being started")
-        running = (found["spec"].get("runPolicy") or {}).get("suspend") is not True
+        running = not suspended(found)
         state = (found["metadata"].get("annotations") or {}).get(STATE)
         refused = None if running else f"somebody else is at it as well; it is {state} now"
         nothing = Cluster(nodes=())
@@ -580,11 +581,6 @@ def _matters(owned: Manifest) -> bool:
     """Whether pods need an object: not arena's books, and claims are made when they are due."""
     books = owned["kind"] == "ConfigMap" and owned["metadata"]["name"].endswith("-mpijob")
     return not books and not owned["kind"].startswith("ResourceClaim")
-
-
-def over(pod: Mapping[str, Any]) -> bool:
-    """Whether a pod has ended, and holds nothing any more."""
-    return (pod.get("status") or {}).get("phase") in {"Succeeded", "Failed"}
 
 
 def _key(stored: Manifest) -> tuple[str, str]:

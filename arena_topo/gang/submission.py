@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from arena_topo.clusters.queues import suspender
+from arena_topo.clusters.queues import suspended, suspender
 from arena_topo.clusters.usage import job_over
 from arena_topo.engines import Backend, JobStatus, Pausing
-from arena_topo.engines.kubernetes.status import is_launcher
+from arena_topo.engines.kubernetes.mpijob import is_launcher
 from arena_topo.engines.queue import MOST_TRIES, Queue, QueuedJob, queued
 from arena_topo.engines.waiting import command
 from arena_topo.errors import (
@@ -535,7 +535,7 @@ def suspend(backend: Backend, name: str, namespace: str) -> None:
                 why=why,
                 hint=f"{ordinary.delete(stored)} removes it",
             )
-        if mine.state == "held" if mine is not None else ordinary.is_suspended(stored):
+        if mine.state == "held" if mine is not None else suspended(stored):
             return
         patch = (
             patches.stopping(stored)
@@ -616,7 +616,7 @@ def _replanned(
 
 def _suspended(stored: Manifest) -> Manifest:
     """A job that was just suspended; ArenaError if its operator's CRD knows no suspension."""
-    if (stored["spec"].get("runPolicy") or {}).get("suspend") is not True:
+    if not suspended(stored):
         raise ArenaError(
             f"{stored['metadata']['name']} cannot be suspended, and runs on",
             why="the MPIJob of this cluster's operator knows no suspension",

@@ -69,16 +69,22 @@ class ApiVersion(StrEnum):
         return _TRAITS[self]
 
 
+JOB_LABEL = "training.kubeflow.org/job-name"
+"""Label by which the operators that can suspend jobs name the job of a pod."""
+
+INDEX_LABEL = "training.kubeflow.org/replica-index"
+"""Label by which they number workers."""
+
 _INDEXED = {
-    "training.kubeflow.org/job-name": "{job}",
-    "training.kubeflow.org/replica-index": "0",
+    JOB_LABEL: "{job}",
+    INDEX_LABEL: "0",
 }
 
 _TRAITS = {
     ApiVersion.V2BETA1: Traits(
         template="replicas.yaml.j2",
         first_worker=_INDEXED,
-        job_labels=("training.kubeflow.org/job-name",),
+        job_labels=(JOB_LABEL,),
         launcher_env={
             "PRTE_MCA_prte_default_hostfile": HOSTFILE,
             "PRTE_MCA_prte_keep_fqdn_hostnames": "true",
@@ -89,7 +95,7 @@ _TRAITS = {
     ApiVersion.V1: Traits(
         template="replicas.yaml.j2",
         first_worker=_INDEXED,
-        job_labels=("training.kubeflow.org/job-name", "mpi-job-name"),
+        job_labels=(JOB_LABEL, "mpi-job-name"),
         launcher_env={
             "PRTE_MCA_prte_default_hostfile": HOSTFILE,
             "PRTE_MCA_plm_ssh_agent": "/etc/mpi/kubexec.sh",

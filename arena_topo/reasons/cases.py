@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from arena_topo.clusters.queues import suspender
+from arena_topo.clusters.queues import queuing, suspended, suspender
 from arena_topo.engines import Event, JobStatus, Phase
 from arena_topo.engines.kubernetes.complaints import standing
 from arena_topo.engines.kubernetes.facts import Object
@@ -130,7 +130,7 @@ class Case:
     @property
     def suspended(self) -> bool:
         """Whether somebody keeps the operator from starting it."""
-        return self.policy.get("suspend") is True
+        return suspended(self.mpijob)
 
     @property
     def state(self) -> str:
@@ -150,6 +150,11 @@ class Case:
     def owner(self) -> str | None:
         """The queue that alone starts and stops it."""
         return suspender(self.mpijob) if self.mpijob else None
+
+    @property
+    def queue(self) -> str | None:
+        """The queue that keeps it from running now."""
+        return queuing(self.mpijob, pods=bool(self.pods)) if self.mpijob else None
 
     @property
     def nodes(self) -> Mapping[str, Object | None]:

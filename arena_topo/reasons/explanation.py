@@ -13,14 +13,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from arena_topo.clusters.objects import of
-from arena_topo.clusters.usage import OVER, gpu_count, job_over, worker_template
+from arena_topo.clusters.queues import suspended
+from arena_topo.clusters.usage import gpu_count, job_over, pod_over, worker_template
 from arena_topo.engines import Backend, Event, JobStatus, Phase
 from arena_topo.engines.kubernetes import symptoms
-from arena_topo.engines.kubernetes.complaints import condition
 from arena_topo.engines.kubernetes.facts import Denied, Facts, Object
-from arena_topo.engines.kubernetes.status import seconds
-from arena_topo.engines.queue import QueuedJob, Snapshot, job_of_pod, queued
+from arena_topo.engines.kubernetes.mpijob import job_of_pod, runs, seconds, started, time_limit
+from arena_topo.engines.queue import QueuedJob, Snapshot, queued
 from arena_topo.errors import AccessDenied, ArenaError
 from arena_topo.gang import fairness, planning
 from arena_topo.job import MPIJob
@@ -329,7 +328,7 @@ def _terminating(snapshot: Snapshot) -> Iterator[Holder]:
         try:
             meta, spec = one["metadata"], one["spec"]
             gpus = gpu_count(spec) if one["kind"] == "Pod" and "nodeName" in spec else 0
-            over = of(one, "status").get("phase") in OVER
+            over = pod_over(one)
             due = seconds(meta.get("deletionTimestamp"))
         except (AttributeError, KeyError, TypeError, ValueError):
             # The notes of the cluster say what is wrong with it.
@@ -361,17 +360,13 @@ def _relevant(
 
 def _holder(mpijob: Object, now: float) -> Holder | None:
     """A job as somebody who holds GPUs; None if it holds none."""
-    meta, status = mpijob["metadata"], mpijob.get("status") or {}
+    meta = mpijob["metadata"]
     if job_over(mpijob) or "deletionTimestamp" in meta:
         return None
     notes = meta.get("annotations") or {}
-    policy = (mpijob.get("spec") or {}).get("runPolicy") or {}
-    suspended = policy.get("suspend") is True
+    stopped = suspended(mpijob)
     planned = notes.get(STATE) == "placed" and MAP in notes
-    active = ((status.get("replicaStatuses") or {}).get("Worker") or {}).get("active")
-    runs = condition(mpijob, "Running") == "True" or bool(active)
-    runs |= status.get("launcherStatus") == "Active"
-    if not planned and (suspended or not runs):
+    if not planned and (stopped or not runs(mpijob)):
         return None
     workers: tuple[tuple[int, str, tuple[int, ...]], ...] = ()
     if planned:
@@ -381,9 +376,8 @@ def _holder(mpijob: Object, now: float) -> Holder | None:
             workers = ()
     gpus = sum(len(one[2]) for one in workers) or _asked(mpijob) or _counted(mpijob)
     created = seconds(meta.get("creationTimestamp")) or now
-    since = seconds(status.get("startTime")) or created
-    limit = policy.get("activeDeadlineSeconds")
-    left = max(0.0, since + limit - now) if isinstance(limit, int) and not suspended else None
+    since = started(mpijob) or created
+    limit = None if stopped else time_limit(mpijob)
     return (
         Holder(
             name=str(meta["name"]),
@@ -391,8 +385,8 @@ def _holder(mpijob: Object, now: float) -> Holder | None:
             gpus=gpus,
             nodes=tuple(dict.fromkeys(node for _, node, _ in workers)),
             since=since,
-            left=left,
-            started=not suspended,
+            left=None if limit is None else max(0.0, since + limit - now),
+            started=not stopped,
         )
         if gpus
         else None

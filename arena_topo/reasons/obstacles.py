@@ -6,6 +6,7 @@ import re
 
 from arena_topo.engines.kubernetes import symptoms
 from arena_topo.engines.kubernetes.facts import PATIENCE
+from arena_topo.manifests.versions import version_of
 from arena_topo.reasons.cases import PROGRAM, Case, Said
 
 # ---------------------------------------------------------------- why they are not made
@@ -163,8 +164,8 @@ def gated_elsewhere(case: Case) -> Said | None:
     return Said(
         f"{symptoms.several(gates, 'waits', 'wait')} at the gate {next(iter(gates.values()))}",
         "whoever put up that gate has to lift it",
-        f"kubectl get pods -n {case.status.namespace} -l training.kubeflow.org/job-name="
-        f"{case.status.name} -o yaml",
+        f"kubectl get pods -n {case.status.namespace} -l "
+        f"{version_of(case.mpijob).traits.job_labels[0]}={case.status.name} -o yaml",
     )
 
 

@@ -20,12 +20,18 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from arena_topo.clusters.queues import KUBE_QUEUE, KUEUE_LABEL
+from arena_topo.clusters.queues import KUBE_QUEUE, KUBE_QUEUE_NAME, KUEUE, KUEUE_LABEL, manager
 from arena_topo.engines import DEADLINE, JobStatus, Phase
 from arena_topo.engines.kubernetes import symptoms
-from arena_topo.engines.kubernetes.complaints import condition_of
 from arena_topo.engines.kubernetes.facts import PATIENCE
-from arena_topo.engines.kubernetes.status import is_launcher
+from arena_topo.engines.kubernetes.mpijob import (
+    condition_of,
+    ignored,
+    is_launcher,
+    overran,
+    time_limit,
+    touched,
+)
 from arena_topo.engines.queue import MOST_TRIES, moment
 from arena_topo.gang.fairness import STALE
 from arena_topo.job import NodeLoss
@@ -35,8 +41,6 @@ from arena_topo.reasons import obstacles
 from arena_topo.reasons.cases import Case, Code, Diagnosis, Said
 from arena_topo.solver import Verdict as Fits
 from arena_topo.topology import natural
-
-MPI_OPERATOR = "kubeflow.org/mpi-operator"
 
 LOST_AFTER = 60.0
 """Seconds after which the controller moves a gang off a node that it should not use."""
@@ -154,12 +158,12 @@ def _preempted(case: Case) -> Said | None:
 
 def _running_timeout(case: Case) -> Said | None:
     told = (case.status.reason or "").startswith(DEADLINE) and case.facts is None
-    if case.status.phase is not Phase.FAILED or not (told or symptoms.deadline(case.mpijob)):
+    if case.status.phase is not Phase.FAILED or not (told or overran(case.mpijob)):
         return None
-    limit = case.policy.get("activeDeadlineSeconds")
+    limit = time_limit(case.mpijob)
     return Said(
         "the job ran longer than it may, and was ended",
-        f"its --running-timeout is {limit} s" if limit else None,
+        f"its --running-timeout is {limit:.0f} s" if limit else None,
         "submit it again with a longer --running-timeout",
     )
 
@@ -224,13 +228,7 @@ def _deleting(case: Case) -> Said | None:
 
 
 def _held_by_kueue(case: Case) -> bool:
-    labels = (case.mpijob.get("metadata") or {}).get("labels") or {}
-    named = bool(labels.get(KUEUE_LABEL)) or "kueue" in _manager(case)
-    return case.suspended and (named or bool(case.workload))
-
-
-def _manager(case: Case) -> str:
-    return str(case.policy.get("managedBy") or "")
+    return case.queue == KUEUE or (case.suspended and bool(case.workload))
 
 
 def _queue(case: Case) -> str:
@@ -308,22 +306,21 @@ def _kueue(case: Case) -> Said | None:
 
 
 def _kube_queue(case: Case) -> Said | None:
-    said = case.notes.get(KUBE_QUEUE)
-    if said is None or not (case.suspended or (said == "true" and not case.pods)):
+    if case.queue != KUBE_QUEUE_NAME:
         return None
     return Said(
         "kube-queue decides when it starts",
-        f"annotation {KUBE_QUEUE} is {said}",
+        f"annotation {KUBE_QUEUE} is {case.notes.get(KUBE_QUEUE)}",
         f"kubectl get queueunits -n {case.status.namespace}",
     )
 
 
 def _other_manager(case: Case) -> Said | None:
-    manager = _manager(case)
-    if manager in {"", MPI_OPERATOR} or case.pods:
+    other = manager(case.mpijob)
+    if other is None or case.pods:
         return None
     return Said(
-        f"{manager} runs the job, not the MPI operator of this cluster",
+        f"{other} runs the job, not the MPI operator of this cluster",
         "spec.runPolicy.managedBy says so, and cannot be changed",
         f"kubectl describe mpijob {case.status.name} -n {case.status.namespace}",
     )
@@ -552,9 +549,9 @@ def _not_resumed(case: Case) -> Said | None:
 
 
 def _operator(case: Case) -> Said | None:
-    if case.facts is None or case.suspended or case.pods or not symptoms.ignored(case.mpijob):
+    if case.facts is None or case.suspended or case.pods or not ignored(case.mpijob):
         return None
-    if case.now - symptoms.touched(case.mpijob) < PATIENCE or _pods_hidden(case):
+    if case.now - touched(case.mpijob) < PATIENCE or _pods_hidden(case):
         return None
     return Said(
         "the MPI operator does nothing with the job",

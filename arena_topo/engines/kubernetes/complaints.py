@@ -16,7 +16,14 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from arena_topo.engines import Event
-from arena_topo.engines.kubernetes.status import is_launcher, when
+from arena_topo.engines.kubernetes.mpijob import (
+    condition,
+    event_of,
+    is_about_pod,
+    is_launcher,
+    subject,
+    when,
+)
 
 Object = Mapping[str, Any]
 
@@ -52,21 +59,10 @@ def standing(
     world = _World(list(pods), wanted=wanted, now=now, over=over)
     newest: dict[tuple[str, str, str], Object] = {}
     for one in sorted(events, key=when):
-        about = one.get("involvedObject") or {}
+        about = subject(one)
         newest[str(about.get("kind")), str(about.get("name")), str(one.get("reason"))] = one
     held = [one for one in newest.values() if world.believes(one)]
-    return tuple(_told(one) for one in sorted(held, key=when))
-
-
-def _told(one: Object) -> Event:
-    about = one.get("involvedObject") or {}
-    return Event(
-        source=f"{str(about.get('kind', '')).lower()}/{about.get('name', '')}",
-        kind=str(one.get("type") or "Normal"),
-        when=when(one),
-        reason=str(one.get("reason") or ""),
-        message=str(one.get("message") or ""),
-    )
+    return tuple(event_of(one) for one in sorted(held, key=when))
 
 
 class _World:
@@ -82,7 +78,7 @@ class _World:
 
     def believes(self, event: Object) -> bool:
         """Whether what an event tells is still so, and worth telling."""
-        about = event.get("involvedObject") or {}
+        about = subject(event)
         kind, reason = about.get("kind"), str(event.get("reason"))
         if kind == "Pod":
             return self._of_pod(event, about, reason)
@@ -100,7 +96,7 @@ class _World:
         named = re.search(r'pods? "([^"]+)"', str(event.get("message")))
         if named and named[1] in self._pods:
             return False
-        about = event.get("involvedObject") or {}
+        about = subject(event)
         if kind == "Job" or "launcher" in str(about.get("name")):
             return not any(is_launcher(pod) for pod in self._pods.values())
         if kind == "StatefulSet" or "worker" in str(event.get("message")):
@@ -112,7 +108,7 @@ class _World:
         if reason in _DISRUPTED:
             # It is told of the pod that was taken away; the one made in its place has another uid.
             return not self._over and (pod is None or not _runs(pod))
-        if pod is None or about.get("uid") not in {None, "", pod["metadata"].get("uid")}:
+        if pod is None or not is_about_pod(event, pod):
             return False
         holds = _HOLDS.get(reason)
         if holds is not None:
@@ -196,17 +192,3 @@ def waits(pod: Object) -> list[tuple[str, str, str]]:
                 name = str(one.get("name", ""))
                 found.append((name, str(waiting["reason"]), str(waiting.get("message") or "")))
     return found
-
-
-def condition(thing: Object, kind: str) -> str | None:
-    """The status of a condition, `True`, `False` or `Unknown`; None where there is none."""
-    found = condition_of(thing, kind)
-    return None if found is None else str(found.get("status"))
-
-
-def condition_of(thing: Object, kind: str) -> Object | None:
-    """A condition of any object; None where there is none of that type."""
-    for one in _status(thing).get("conditions") or ():
-        if one.get("type") == kind:
-            return dict(one)
-    return None

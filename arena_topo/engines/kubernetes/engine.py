@@ -1,7 +1,7 @@
 """The Kubernetes engine: an API server with an MPI operator behind it.
 
 Reads are plain JSON in pages, writes are single requests; what the objects mean is `observed`'s
-and `status`'s to say, how the server is reached is `connection`'s.
+and `mpijob`'s to say, how the server is reached is `connection`'s.
 """
 
 from __future__ import annotations
@@ -15,17 +15,21 @@ from typing import TYPE_CHECKING, Any
 
 from arena_topo.clusters import selectors
 from arena_topo.engines import Event, JobStatus, Options, Phase, Publication, unheard
-from arena_topo.engines.kubernetes.belonging import (
-    ARENA_SELECTOR,
-    belongs,
-    is_about,
-    is_arenas,
-    labelled,
-)
 from arena_topo.engines.kubernetes.connection import CONFLICT, FORBIDDEN, Connection
 from arena_topo.engines.kubernetes.failures import unlisted
+from arena_topo.engines.kubernetes.mpijob import (
+    ARENA_SELECTOR,
+    NO_PODS,
+    belongs,
+    controller_of,
+    event_of,
+    is_about,
+    is_arenas,
+    job_status,
+    launcher_ended,
+    pod_selectors,
+)
 from arena_topo.engines.kubernetes.shapes import bare, oddity, stored_job
-from arena_topo.engines.kubernetes.status import NO_PODS, job_status, seconds, when
 from arena_topo.engines.kubernetes.writing import GROUP, PLURAL, Writer, arenas, deletion, part
 from arena_topo.errors import (
     AccessDenied,
@@ -406,13 +410,16 @@ class KubernetesBackend:
         """One job with its pods; NotFound if there is none."""
         version = self.api_version()
         mpijob = self.mpijob(name, namespace)
-        # Among them TensorBoard's, whose node answers too.
-        pods = labelled(self.api, mpijob, version, namespace)
+        arenas = is_arenas(mpijob)
+        # Among arena's is TensorBoard's, whose node answers too.
+        pods = self._labelled(
+            mpijob, version, namespace, lambda pod: pod if arenas or belongs(pod, mpijob) else None
+        )
         status = self._status(
             mpijob,
             pods,
             tensorboard=self._tensorboard(name, namespace, pods),
-            ended=self._ended(namespace, version).get((namespace, name)),
+            ended=self._ended(namespace, version).get(str(mpijob["metadata"].get("uid"))),
         )
         if status.phase is Phase.PENDING and status.reason == NO_PODS:
             # A refused pod (quota, admission) is told in the job's events and nowhere else.
@@ -540,7 +547,7 @@ class KubernetesBackend:
             meta = mpijob["metadata"]
             key = (meta.get("namespace", ""), meta["name"])
             mine = list(pods.get(key, {}).values())
-            status = self._status(mpijob, mine, ended=ended.get(key))
+            status = self._status(mpijob, mine, ended=ended.get(str(meta.get("uid"))))
             if odd := odds.get(id(mpijob)):
                 status = replace(status, reason=f"what is written of it makes no sense: {odd}")
             found.append(status)
@@ -553,13 +560,34 @@ class KubernetesBackend:
         mine = [pod for pod in pods if belongs(pod, mpijob)]
         return job_status(mpijob, mine, tensorboard=tensorboard, ended=ended)
 
-    def pods_of(self, mpijob: Object, version: ApiVersion, namespace: str) -> list[Object]:
-        """The pods of a job: no TensorBoard, no earlier namesake's."""
-        found = labelled(self.api, mpijob, version, namespace)
-        return [pod for pod in found if belongs(pod, mpijob)]
+    def pods_of(
+        self,
+        mpijob: Object,
+        version: ApiVersion,
+        namespace: str,
+        shrink: Callable[[Object], Object] = lambda pod: pod,
+    ) -> list[Object]:
+        """The pods of a job, each as `shrink` leaves it: no TensorBoard, no earlier namesake's."""
+        return self._labelled(
+            mpijob, version, namespace, lambda pod: shrink(pod) if belongs(pod, mpijob) else None
+        )
 
-    def _ended(self, namespace: str | None, version: ApiVersion) -> dict[tuple[str, str], float]:
-        """When launchers were done, by job, for the operator that does not say so itself."""
+    def _labelled(
+        self,
+        mpijob: Object,
+        version: ApiVersion,
+        namespace: str,
+        keep: Callable[[Object], Object | None],
+    ) -> list[Object]:
+        """The pods under the first of a job's selectors that has any which `keep` leaves."""
+        path = f"/api/v1/namespaces/{part(namespace)}/pods"
+        for selector in pod_selectors(mpijob, version):
+            if found := self.api.collect(path, keep, labelSelector=selector):
+                return found
+        return []
+
+    def _ended(self, namespace: str | None, version: ApiVersion) -> dict[str, float]:
+        """When launchers were done, by the uid of the job, where the operator does not say so."""
         if version.traits.times_launcher:
             return {}
         space = f"/namespaces/{part(namespace)}" if namespace else ""
@@ -570,10 +598,9 @@ class KubernetesBackend:
             return {}
         ended = {}
         for one in jobs:
-            meta = one["metadata"]
-            at = seconds((one.get("status") or {}).get("completionTime"))
-            if at is not None:
-                ended[meta.get("namespace", ""), meta["labels"][label]] = at
+            owner, at = controller_of(one), launcher_ended(one)
+            if owner is not None and at is not None:
+                ended[str(owner.get("uid"))] = at
         return ended
 
     def _tensorboard(self, name: str, namespace: str, pods: list[Object]) -> str:
@@ -625,17 +652,7 @@ class KubernetesBackend:
             return one if is_about(one, name=job.name, created=job.created, uids=uids) else None
 
         path = f"/api/v1/namespaces/{part(job.namespace)}/events"
-        found = [
-            Event(
-                source=f"{str(about.get('kind', '')).lower()}/{about.get('name', '')}",
-                kind=one.get("type") or "Normal",
-                when=when(one),
-                reason=one.get("reason") or "",
-                message=one.get("message") or "",
-            )
-            for one in self.api.collect(path, keep)
-            for about in (one.get("involvedObject") or {},)
-        ]
+        found = map(event_of, self.api.collect(path, keep))
         return tuple(sorted(found, key=lambda one: (one.when, one.source)))
 
     def publish(self, machine: Machine, *, dry_run: bool = False) -> Publication:

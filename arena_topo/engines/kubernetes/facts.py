@@ -13,12 +13,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from arena_topo.clusters.queues import suspender
+from arena_topo.clusters.queues import suspended, suspender
 from arena_topo.engines import JobStatus, Phase
-from arena_topo.engines.kubernetes.belonging import is_about
+from arena_topo.engines.kubernetes.mpijob import is_about, is_launcher, job_status, seconds, subject
 from arena_topo.engines.kubernetes.podlog import log_query
 from arena_topo.engines.kubernetes.shapes import oddity
-from arena_topo.engines.kubernetes.status import is_launcher, job_status, seconds
 from arena_topo.engines.kubernetes.writing import GROUP
 from arena_topo.engines.lines import LogOptions
 from arena_topo.errors import AccessDenied, ArenaError, NotFound
@@ -185,8 +184,7 @@ class _Reader:
         def keep(one: dict[str, Any]) -> dict[str, Any] | None:
             if is_about(one, name=self._name, created=created, uids=uids):
                 return one
-            about = one.get("involvedObject") or {}
-            return one if about.get("kind") == "ResourceQuota" else None
+            return one if subject(one).get("kind") == "ResourceQuota" else None
 
         return list(self._api.collect(f"/api/v1/namespaces/{self._namespace}/events", keep))
 
@@ -322,16 +320,15 @@ class _Found:
     ) -> None:
         meta = mpijob["metadata"]
         notes = meta.get("annotations") or {}
-        policy = (mpijob.get("spec") or {}).get("runPolicy") or {}
-        suspended = policy.get("suspend") is True
+        stopped = suspended(mpijob)
         alive = not status.phase.over
         self.now = now
-        self.queued = alive and (suspended or suspender(mpijob) is not None)
+        self.queued = alive and (stopped or suspender(mpijob) is not None)
         stuck = status.phase is Phase.PENDING
         self.waiting = alive and (notes.get(STATE) in {"waiting", "placed"} and stuck)
-        self.incomplete = alive and suspended and INCOMPLETE in notes
+        self.incomplete = alive and stopped and INCOMPLETE in notes
         created = seconds(meta.get("creationTimestamp")) or 0.0
-        self.ignored = alive and not suspended and not pods and self.now - created > PATIENCE
+        self.ignored = alive and not stopped and not pods and self.now - created > PATIENCE
         self.doubtful = _doubtful(pods) if alive or status.phase is Phase.FAILED else []
         self.speaker = _speaker(pods, status)
 

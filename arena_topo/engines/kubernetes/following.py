@@ -23,12 +23,12 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from arena_topo.engines.kubernetes import belonging, podlog, streaming
+from arena_topo.engines.kubernetes import podlog, streaming
 from arena_topo.engines.kubernetes.errands import Errands
 from arena_topo.engines.kubernetes.failures import ABSENT, UNKNOWN_CALLER, refusal
+from arena_topo.engines.kubernetes.mpijob import is_launcher, worker_index
 from arena_topo.engines.kubernetes.podlog import Object
 from arena_topo.engines.kubernetes.reading import Reading, State
-from arena_topo.engines.kubernetes.status import is_launcher, worker_index
 from arena_topo.engines.kubernetes.writing import part
 from arena_topo.engines.lines import Line, LogOptions, Notice, Source, Turn, Wanted
 from arena_topo.errors import ArenaError, ClusterError, TimedOut
@@ -86,11 +86,7 @@ def follow(
         version = engine.api_version()
         if not known:
             known.append(engine.mpijob(job.name, job.namespace))
-
-        def keep(pod: Object) -> Object | None:
-            return podlog.slim(pod) if belonging.belongs(pod, known[0]) else None
-
-        return belonging.labelled(engine.api, known[0], version, job.namespace, keep)
+        return engine.pods_of(known[0], version, job.namespace, podlog.slim)
 
     path = f"/api/v1/namespaces/{part(job.namespace)}/pods"
     return Follow(

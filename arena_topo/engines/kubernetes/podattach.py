@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from arena_topo.clusters.usage import pod_over
 from arena_topo.engines import JobStatus, console
 from arena_topo.engines.kubernetes import podexec
 from arena_topo.engines.kubernetes.podlog import default_container
@@ -127,7 +128,7 @@ def _explained(error: ClusterError, words: Sequence[str], *, named: bool) -> Clu
 def _container(pod: Object, wanted: str | None, job: JobStatus, tell: Callable[[str], None]) -> str:
     """The container to go to; it runs."""
     spec, status, name = pod.get("spec") or {}, pod.get("status") or {}, pod["metadata"]["name"]
-    if status.get("phase") in {"Succeeded", "Failed"}:
+    if pod_over(pod):
         raise NotPossible(
             "cannot exec into a container in a completed Instance;"
             f" current phase is {status['phase']}",

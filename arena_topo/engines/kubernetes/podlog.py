@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from arena_topo.clusters.usage import pod_over
+from arena_topo.engines.kubernetes.mpijob import seconds
 from arena_topo.engines.kubernetes.shapes import sound
-from arena_topo.engines.kubernetes.status import seconds
 from arena_topo.engines.kubernetes.writing import part
 from arena_topo.engines.lines import LogOptions, Source
 from arena_topo.errors import ArenaError, ClusterError, NotFound
@@ -80,7 +81,7 @@ def sight(pod: Object, container: str) -> Sight:
         run=int(one.get("restartCount") or 0),
         readable=running is not None or ended is not None or before is not None,
         over=running is None,
-        final=status.get("phase") in {"Succeeded", "Failed"} or stays,
+        final=pod_over(pod) or stays,
         begun=seconds(told.get("startedAt")) or 0.0,
         begun_before=seconds((before or {}).get("startedAt")) or 0.0,
     )

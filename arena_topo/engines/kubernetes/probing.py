@@ -30,6 +30,7 @@ from arena_topo.manifests import (
     Manifest,
     Mechanisms,
 )
+from arena_topo.manifests.versions import INDEX_LABEL, JOB_LABEL
 
 Object = dict[str, Any]
 
@@ -93,9 +94,9 @@ def probe(labels: Mapping[str, str]) -> Manifest:
             # Another one each time: a name in use would be refused before admission.
             "name": f"arena-topo-probe-{secrets.token_hex(4)}",
             "labels": {
-                "training.kubeflow.org/job-name": "arena-topo-probe",
+                JOB_LABEL: "arena-topo-probe",
                 "training.kubeflow.org/job-role": "worker",
-                "training.kubeflow.org/replica-index": "0",
+                INDEX_LABEL: "0",
                 **labels,
             },
             "annotations": {FORMAT: "v1", MAP: f"{_NODE}/{_GROUP}"},

@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from arena_topo.clusters import observed
-from arena_topo.clusters.queues import suspender
-from arena_topo.engines.kubernetes.belonging import is_about
+from arena_topo.clusters.queues import suspended, suspender
 from arena_topo.engines.kubernetes.connection import CONFLICT, INVALID
 from arena_topo.engines.kubernetes.failures import Unreadable, unsure
+from arena_topo.engines.kubernetes.mpijob import is_about, is_owned, when
 from arena_topo.engines.kubernetes.shapes import nonsense, oddity, stored_job
 from arena_topo.engines.kubernetes.writing import GROUP, PLURAL, part
 from arena_topo.engines.queue import Snapshot, moment, queued
@@ -96,7 +96,7 @@ class KubernetesQueue:
                 jobs.append(one)
                 # What its queue has suspended holds nothing, whatever is still written on it, and
                 # what waits neither: left out, looks for each of those that wait are one look.
-                if _is_placed(one) and (suspender(one) is None or not _is_suspended(one)):
+                if _is_placed(one) and (suspender(one) is None or not suspended(one)):
                     small.append(_projected(one))
             listed = True
             return small
@@ -155,8 +155,7 @@ class KubernetesQueue:
         seen, _ = self._engine.writer.create_job(plan, mpijob, dryRun="All")
         if queued(seen, {}) is None:
             raise nonsense(seen, "its workers are not as they were sent")
-        kept = ((seen.get("spec") or {}).get("runPolicy") or {}).get("suspend") is True
-        return (*(() if kept else ("suspend",)), *pinning.dropped(mpijob, seen))
+        return (*(() if suspended(seen) else ("suspend",)), *pinning.dropped(mpijob, seen))
 
     def create(self, plan: Plan, mpijob: Manifest) -> Manifest:
         """Create the MPIJob of a plan in the form given; AlreadyExists if its name is taken."""
@@ -176,8 +175,7 @@ class KubernetesQueue:
         meta = stored["metadata"]
 
         def keep(one: Object) -> Object | None:
-            owners = one["metadata"].get("ownerReferences") or ()
-            return one if any(owner.get("uid") == meta["uid"] for owner in owners) else None
+            return one if is_owned(one, stored) else None
 
         path = f"/apis/resource.k8s.io/v1/namespaces/{part(meta['namespace'])}/resourceclaims"
         try:
@@ -287,7 +285,7 @@ class KubernetesQueue:
             found = self._api.collect(path, keep)
         except AccessDenied:
             return []
-        return sorted(found, key=lambda one: moment(one.get("lastTimestamp")) or 0.0)
+        return sorted(found, key=when)
 
     def quotas(self, namespace: str) -> list[Manifest]:
         """The ResourceQuotas of a namespace; none where they may not be read."""
@@ -338,10 +336,6 @@ def _projected(one: Object) -> Object:
 def _is_placed(mpijob: Object) -> bool:
     """Whether a placement is recorded on a job."""
     return ((mpijob.get("metadata") or {}).get("annotations") or {}).get(STATE) == "placed"
-
-
-def _is_suspended(mpijob: Object) -> bool:
-    return ((mpijob.get("spec") or {}).get("runPolicy") or {}).get("suspend") is True
 
 
 def _priority(mpijob: Object) -> bool:

@@ -11,11 +11,11 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from arena_topo.clusters.quota import shortfall
-from arena_topo.clusters.usage import amount
-from arena_topo.engines import DEADLINE, Event
-from arena_topo.engines.kubernetes.complaints import IMAGE_REASONS, condition, condition_of, waits
+from arena_topo.clusters.usage import amount, pod_over
+from arena_topo.engines import Event
+from arena_topo.engines.kubernetes.complaints import IMAGE_REASONS, waits
 from arena_topo.engines.kubernetes.facts import Object, pinned_nodes
-from arena_topo.engines.kubernetes.status import is_launcher, seconds
+from arena_topo.engines.kubernetes.mpijob import condition, condition_of, is_launcher, seconds
 from arena_topo.manifests import GATE, MAP
 from arena_topo.topology import natural
 
@@ -158,9 +158,7 @@ def cordoned(pods: Iterable[Object], nodes: Mapping[str, Object | None]) -> list
 
 def remaining(pods: Iterable[Object]) -> dict[str, str]:
     """Pods that have not ended, and the node of each; empty for one without."""
-    return {
-        _name(pod): _bound(pod) or "" for pod in pods if _phase(pod) not in {"Succeeded", "Failed"}
-    }
+    return {_name(pod): _bound(pod) or "" for pod in pods if not pod_over(pod)}
 
 
 def overdue(pods: Iterable[Object], *, now: float, patience: float) -> bool:
@@ -168,7 +166,7 @@ def overdue(pods: Iterable[Object], *, now: float, patience: float) -> bool:
     ends = [
         at
         for pod in pods
-        if _phase(pod) not in {"Succeeded", "Failed"}
+        if not pod_over(pod)
         and (at := seconds(pod["metadata"].get("deletionTimestamp"))) is not None
     ]
     return any(now - at > patience for at in ends)
@@ -254,15 +252,6 @@ def worker_failed(pods: Iterable[Object]) -> Found:
 
 def _finish(ended: Object) -> float:
     return seconds(ended.get("finishedAt")) or 0.0
-
-
-def deadline(mpijob: Object) -> bool:
-    """Whether the job was ended because its time was over."""
-    failed = condition_of(mpijob, "Failed") or {}
-    said = f"{failed.get('reason')} {failed.get('message')}"
-    return failed.get("status") == "True" and (
-        DEADLINE in said or "longer than specified deadline" in said
-    )
 
 
 def refused_login(pods: Iterable[Object], log: str) -> str | None:
@@ -444,26 +433,6 @@ def _probes_sshd(pod: Object) -> bool:
 
 
 # ---------------------------------------------------------------- who does not answer
-
-
-def ignored(mpijob: Object) -> bool:
-    """Whether no operator has written anything on the job since it was made or resumed."""
-    status = _status(mpijob)
-    if condition(mpijob, "Suspended") == "True":
-        return True
-    return not status.get("conditions") and not status.get("launcherStatus")
-
-
-def touched(mpijob: Object) -> float:
-    """When somebody last changed the job, its status apart (Unix seconds)."""
-    meta = mpijob["metadata"]
-    times = [seconds(meta.get("creationTimestamp"))]
-    times += [
-        seconds(one.get("time"))
-        for one in meta.get("managedFields") or ()
-        if one.get("subresource") != "status"
-    ]
-    return max((at for at in times if at is not None), default=0.0)
 
 
 def operators(found: Mapping[str, int] | None) -> str:

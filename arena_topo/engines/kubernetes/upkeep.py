@@ -10,12 +10,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from arena_topo.clusters import view
-from arena_topo.engines.kubernetes.belonging import belongs, controller_of
 from arena_topo.engines.kubernetes.connection import CONFLICT, Connection
+from arena_topo.engines.kubernetes.mpijob import belongs, controller_of
 from arena_topo.engines.kubernetes.queue import LEASE, SYSTEM
 from arena_topo.engines.kubernetes.writing import deletion, part
 from arena_topo.engines.queue import written
 from arena_topo.errors import AccessDenied, AlreadyExists, ArenaError, ClusterError, NotFound
+from arena_topo.manifests.versions import JOB_LABEL
 from arena_topo.topology import Cluster, published
 
 if TYPE_CHECKING:
@@ -25,8 +26,6 @@ Object = dict[str, Any]
 
 LEASE_DURATION = 15.0
 """Seconds after which a Lease that nobody renewed is free (client-go, leaderelection defaults)."""
-
-_JOB = "training.kubeflow.org/job-name"
 
 
 class Lease:
@@ -172,9 +171,9 @@ class Upkeep:
         known = {(one["metadata"]["namespace"], one["metadata"]["name"]): one for one in jobs}
         found: dict[tuple[str, str], list[Object]] = defaultdict(list)
         launchers = _Launchers(self._api, self._launchers, tell)
-        for pod in self._api.collect("/api/v1/pods", None, labelSelector=_JOB):
+        for pod in self._api.collect("/api/v1/pods", None, labelSelector=JOB_LABEL):
             meta = pod["metadata"]
-            key = meta["namespace"], (meta.get("labels") or {}).get(_JOB, "")
+            key = meta["namespace"], (meta.get("labels") or {}).get(JOB_LABEL, "")
             controller_uid = partial(launchers.controller_uid, meta["namespace"])
             if key in known and belongs(pod, known[key], controller_uid):
                 found[key].append(pod)

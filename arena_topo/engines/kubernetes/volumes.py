@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from arena_topo.clusters import objects
-from arena_topo.engines.kubernetes.status import seconds
+from arena_topo.engines.kubernetes.mpijob import seconds
 from arena_topo.engines.kubernetes.writing import part
 from arena_topo.engines.volume import Volume
 from arena_topo.errors import AccessDenied, ArenaError, ClusterError

@@ -9,8 +9,8 @@ from typing import Any
 
 from arena_topo.engines.kubernetes.connection import CONFLICT, Connection
 from arena_topo.engines.kubernetes.failures import Unreadable, unsure
+from arena_topo.engines.kubernetes.mpijob import is_namesakes, is_owned, seconds
 from arena_topo.engines.kubernetes.shapes import stored_job
-from arena_topo.engines.kubernetes.status import seconds
 from arena_topo.errors import (
     AccessDenied,
     AlreadyExists,
@@ -70,7 +70,7 @@ class Writer:
                 for path in made:
                     with contextlib.suppress(ArenaError):
                         left = self._api.get(path)
-                        if _owned_by(left, job):
+                        if is_owned(left, job):
                             self._api.delete(path, deletion(uid=left["metadata"]["uid"]))
             raise
 
@@ -80,7 +80,7 @@ class Writer:
         except NotFound:
             self._create_owned(one, job)
             return
-        if _owned_by(left, job):
+        if is_owned(left, job):
             if left.get("spec") == one.get("spec"):
                 return
             self._api.delete(path, deletion(uid=left["metadata"]["uid"]))
@@ -131,7 +131,7 @@ class Writer:
             job = found[0] if found else there
             if job is None:
                 return (None,) * len(plan.objects)
-            mine = there is job or there is None or _owned_by(there, job)
+            mine = there is job or there is None or is_owned(there, job)
             found.append(there if mine else None)
         return tuple(found)
 
@@ -302,7 +302,7 @@ class Writer:
             try:
                 self._api.post(path, owned)
             except AlreadyExists:
-                if not _owned_by(self._api.get(f"{path}/{owned['metadata']['name']}"), job):
+                if not is_owned(self._api.get(f"{path}/{owned['metadata']['name']}"), job):
                     raise
 
     def _clear(self, path: str, job: Object) -> bool:
@@ -311,22 +311,11 @@ class Writer:
             left = self._api.get(path)
         except NotFound:
             return True
-        owners = left["metadata"].get("ownerReferences") or []
-        if not any(
-            one.get("kind") == job["kind"]
-            and one.get("name") == job["metadata"]["name"]
-            and one.get("uid") != job["metadata"]["uid"]
-            for one in owners
-        ):
+        if not is_namesakes(left, job):
             return False
         with contextlib.suppress(NotFound):
             self._api.delete(path, deletion(uid=left["metadata"]["uid"]))
         return True
-
-
-def _owned_by(one: Object, job: Object) -> bool:
-    owners = one["metadata"].get("ownerReferences") or []
-    return any(owner.get("uid") == job["metadata"]["uid"] for owner in owners)
 
 
 def _made_of(there: Object, sent: Manifest, began: float | None) -> bool:

@@ -1,23 +1,32 @@
-"""What an MPIJob and its pods say -> JobStatus, in arena's words.
+"""Every rule about a job: whose pods and events are its, and its JobStatus in arena's words.
 
-Pure. The rules are arena's (pkg/training/trainer_mpi.go, pkg/apis/utils/pods.go) where the
-operator only tells `launcherStatus`, and the conditions' where it tells those; the status of a
-pod is kubectl's (pkg/printers/internalversion: printPod).
+Pure. Who suspends a job and whether it has ended is asked in lower layers as well, where GPUs in
+use are counted: those two rules are in `clusters.queues` and `clusters.usage`. The rules of the
+status are arena's (pkg/training/trainer_mpi.go, pkg/apis/utils/pods.go) where the operator only
+tells `launcherStatus`, and the conditions' where it tells those; the status of a pod is kubectl's
+(pkg/printers/internalversion: printPod).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from arena_topo.clusters.queues import KUBE_QUEUE, suspender
-from arena_topo.clusters.usage import gpu_count, job_over, launcher_command, worker_template
-from arena_topo.engines import Instance, JobStatus, Phase
+from arena_topo.clusters.queues import queuing, suspended
+from arena_topo.clusters.usage import (
+    gpu_count,
+    job_over,
+    launcher_command,
+    pod_over,
+    worker_template,
+)
+from arena_topo.engines import DEADLINE, Event, Instance, JobStatus, Phase
 from arena_topo.manifests import GPU_GROUP, Forecast
 from arena_topo.manifests.annotations import recorded
+from arena_topo.manifests.versions import INDEX_LABEL, ApiVersion
 from arena_topo.topology import natural
 
 Object = Mapping[str, Any]
@@ -29,11 +38,13 @@ _MOST_GPUS = 2**31 - 1
 """Replicas are an int32, and arena reads its annotation into an int: nobody means more."""
 
 ROLE_LABELS = ("training.kubeflow.org/job-role", "mpi-job-role", "mpi_role_type")
-INDEX_LABEL = "training.kubeflow.org/replica-index"
 _LAUNCHER_ROLES = frozenset({"launcher", "master"})
 
 HANDED_OVER = "decides when it starts; then it is placed"
 """How the reason ends that is recorded on a job which another queue starts."""
+
+_LONGEST = (1 << 63) - 1
+"""Seconds that a job may be given at most: the field is an int64."""
 
 NO_PODS = "the MPI operator has not created its pods yet"
 
@@ -50,6 +61,120 @@ _STUCK = frozenset(
     }
 )
 """Reasons of a waiting container that do not pass without somebody's help."""
+
+ARENA_SELECTOR = "app=mpijob"
+"""Label of everything that arena's chart creates."""
+
+_WORKLOADS = {"Job": "launcher", "StatefulSet": "worker"}
+"""What operators make between an MPIJob and its pods, by kind: how its name ends."""
+
+_MADE = {"Pod", *_WORKLOADS}
+"""The kinds of objects that operators make of an MPIJob, and that have events of their own."""
+
+
+def pod_selectors(mpijob: Object, version: ApiVersion) -> tuple[str, ...]:
+    """The label selectors that list a job's pods, to be tried in this order.
+
+    Others may have these labels as well: of what is listed, `belongs` tells what is the job's.
+    """
+    name = mpijob["metadata"]["name"]
+    if is_arenas(mpijob):
+        return (f"release={name},{ARENA_SELECTOR}",)
+    return tuple(f"{label}={name}" for label in version.traits.job_labels)
+
+
+def is_arenas(mpijob: Object) -> bool:
+    """Whether a job carries the labels by which arena finds its pods."""
+    labels = mpijob["metadata"].get("labels") or {}
+    return labels.get("app") == "mpijob" and labels.get("release") == mpijob["metadata"]["name"]
+
+
+def controller_of(thing: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The owner that controls an object (apimachinery, metav1.GetControllerOf); None without."""
+    owners = thing["metadata"].get("ownerReferences") or ()
+    return next((one for one in owners if one.get("controller") is True), None)
+
+
+def is_owned(thing: Mapping[str, Any], mpijob: Mapping[str, Any]) -> bool:
+    """Whether an object goes with a job when that is deleted."""
+    uid = mpijob["metadata"]["uid"]
+    return any(one.get("uid") == uid for one in thing["metadata"].get("ownerReferences") or ())
+
+
+def is_namesakes(thing: Mapping[str, Any], mpijob: Mapping[str, Any]) -> bool:
+    """Whether an object is owned by an earlier or later job of the same kind and name."""
+    job = mpijob["metadata"]
+    return any(
+        one.get("kind") == mpijob["kind"]
+        and one.get("name") == job["name"]
+        and one.get("uid") != job["uid"]
+        for one in thing["metadata"].get("ownerReferences") or ()
+    )
+
+
+def belongs(
+    pod: Mapping[str, Any],
+    mpijob: Mapping[str, Any],
+    controller_uid: Callable[[Mapping[str, Any]], str | None] | None = None,
+) -> bool:
+    """Whether an MPIJob controls a pod, itself or through what its operator has made of it.
+
+    Labels and names are anybody's to write. `controller_uid` tells the uid of the controller of a
+    workload, given an owner reference to it; without, a workload of the name that operators give it
+    counts as the job's, unless the pod is older than the job.
+    """
+    owner, job = controller_of(pod), mpijob["metadata"]
+    if owner is None:
+        return False
+    if owner.get("uid") == job.get("uid"):
+        return True
+    ending = _WORKLOADS.get(str(owner.get("kind")))
+    if ending is None or owner.get("name") != f"{job['name']}-{ending}":
+        return False
+    if controller_uid is not None:
+        return controller_uid(owner) == str(job.get("uid"))
+    return _created(pod) >= _created(mpijob)
+
+
+def is_about(event: Mapping[str, Any], *, name: str, created: float, uids: Collection[str]) -> bool:
+    """Whether an event is about a job of this name, or about what was made of it.
+
+    `uids` are those of the job and of its pods, as far as they are known. What is gone by now has
+    no uid to go by, but the name and kind of what operators make, and belongs to the time of the
+    job, which was `created` then (Unix seconds).
+    """
+    about = subject(event)
+    if about.get("uid") in uids:
+        return True
+    if about.get("kind") not in _MADE or when(event) < created:
+        return False
+    made = rf"{re.escape(name)}-(worker|launcher|mpijob-launcher)(-\w+)*"
+    return re.fullmatch(made, str(about.get("name"))) is not None
+
+
+def is_about_pod(event: Object, pod: Object) -> bool:
+    """Whether an event is about this very pod, and not about one of its name before it."""
+    about, meta = subject(event), pod["metadata"]
+    if about.get("kind") != "Pod" or about.get("name") != meta["name"]:
+        return False
+    return not about.get("uid") or not meta.get("uid") or about["uid"] == meta["uid"]
+
+
+def subject(event: Object) -> Object:
+    """The kind, name and uid of what an event is about."""
+    return event.get("involvedObject") or {}
+
+
+def event_of(told: Object) -> Event:
+    """An event as it is shown."""
+    about = subject(told)
+    return Event(
+        source=f"{str(about.get('kind', '')).lower()}/{about.get('name', '')}",
+        kind=str(told.get("type") or "Normal"),
+        when=when(told),
+        reason=str(told.get("reason") or ""),
+        message=str(told.get("message") or ""),
+    )
 
 
 def job_status(
@@ -78,7 +203,7 @@ def job_status(
         name=meta["name"],
         namespace=meta.get("namespace", ""),
         phase=phase,
-        created=seconds(meta.get("creationTimestamp")) or 0.0,
+        created=_created(mpijob),
         finished=finished if phase.over else None,
         instances=instances,
         priority=spec.get("priorityClassName") or "N/A",
@@ -99,7 +224,7 @@ def instance(pod: Object, *, chief: bool) -> Instance:
     """One pod as a row of `get`."""
     meta, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
     phase = status.get("phase", "Unknown")
-    over = phase in {"Succeeded", "Failed"}
+    over = pod_over(pod)
     try:
         gpus = gpu_count(spec)
     except (TypeError, ValueError):
@@ -113,7 +238,7 @@ def instance(pod: Object, *, chief: bool) -> Instance:
     return Instance(
         name=meta["name"],
         status=pod_status(pod),
-        created=seconds(meta.get("creationTimestamp")) or 0.0,
+        created=_created(pod),
         started=min(starts, default=None),
         finished=_finish(pod) if over else None,
         pending=phase == "Pending",
@@ -186,6 +311,11 @@ def worker_index(pod: Object) -> int | None:
     return int(label) if re.fullmatch(r"[0-9]{1,10}", label) else None
 
 
+def job_of_pod(name: str) -> str:
+    """The job that a pod of this name belongs to, as operators call their pods."""
+    return re.sub(r"-(worker-\d+|launcher(-\w+)?)$", "", name)
+
+
 def _rank(pod: Object) -> tuple[bool, object]:
     return not is_launcher(pod), natural(pod["metadata"]["name"])
 
@@ -197,7 +327,7 @@ def _chief(pods: Iterable[Object]) -> Object | None:
         launchers,
         key=lambda pod: (
             (pod.get("status") or {}).get("phase") != "Pending",
-            seconds(pod["metadata"].get("creationTimestamp")) or 0.0,
+            _created(pod),
             pod["metadata"]["name"],
         ),
         default=None,
@@ -210,36 +340,34 @@ def _conditions(one: Object) -> Iterator[Object]:
             yield condition
 
 
-def _has(one: Object, kind: str) -> bool:
-    return any(c.get("type") == kind and c.get("status") == "True" for c in _conditions(one))
+def condition(thing: Object, kind: str) -> str | None:
+    """The status of a condition, `True`, `False` or `Unknown`; None where there is none."""
+    found = condition_of(thing, kind)
+    return None if found is None else str(found.get("status"))
+
+
+def condition_of(thing: Object, kind: str) -> Object | None:
+    """A condition of any object; None where there is none of that type."""
+    return next((one for one in _conditions(thing) if one.get("type") == kind), None)
 
 
 def _phase(mpijob: Object, pods: list[Object], chief: Object | None) -> Phase:
-    said = (mpijob.get("status") or {}).get("launcherStatus")
-    if said == "Succeeded" or _has(mpijob, "Succeeded"):
-        return Phase.SUCCEEDED
-    if said == "Failed" or (_has(mpijob, "Failed") and job_over(mpijob)):
-        return Phase.FAILED
-    if held := _held(mpijob, pods):
-        return held
+    if job_over(mpijob):
+        said = (mpijob.get("status") or {}).get("launcherStatus")
+        well = said == "Succeeded" or condition(mpijob, "Succeeded") == "True"
+        return Phase.SUCCEEDED if well else Phase.FAILED
+    if queuing(mpijob, pods=bool(pods)) is not None:
+        return Phase.QUEUING
+    if suspended(mpijob):
+        return _suspension(mpijob)
     phases = [(pod.get("status") or {}).get("phase") for pod in pods]
     if chief is None or "Pending" in phases:
         return Phase.PENDING
     return Phase.RUNNING
 
 
-def _held(mpijob: Object, pods: list[Object]) -> Phase | None:
-    """Who keeps a job from starting: a queue, `suspend`, or its wait for GPUs; None if nobody."""
-    annotations = mpijob["metadata"].get("annotations") or {}
-    policy = (mpijob.get("spec") or {}).get("runPolicy") or {}
-    suspended = policy.get("suspend") is True
-    # Operators that know kube-queue need no `suspend` beside its annotation.
-    if suspender(mpijob) is not None and (
-        suspended or (annotations.get(KUBE_QUEUE) == "true" and not pods)
-    ):
-        return Phase.QUEUING
-    if not suspended:
-        return None
+def _suspension(mpijob: Object) -> Phase:
+    """What a suspended job waits for that no other queue starts: its GPUs, or `resume`."""
     forecast = recorded(dict(mpijob))
     if forecast is not None and forecast.state in {"waiting", "placed"}:
         return Phase.PENDING
@@ -281,7 +409,7 @@ def _reason(
 
 
 def _wait(mpijob: Object, pods: list[Object], chief: Object | None) -> str | None:
-    if ((mpijob.get("spec") or {}).get("runPolicy") or {}).get("suspend") is True:
+    if suspended(mpijob):
         forecast = recorded(dict(mpijob))
         return forecast.reason if forecast else None
     waits = [why for pod in pods if (why := _waits(pod))]
@@ -298,10 +426,10 @@ def _wait(mpijob: Object, pods: list[Object], chief: Object | None) -> str | Non
 def _failure(mpijob: Object, chief: Object | None, code: int | None) -> str:
     if chief is not None and code:
         return f"the launcher ended with exit code {code}{_named(chief)}"
-    for condition in _conditions(mpijob):
-        if condition.get("type") == "Failed" and condition.get("status") == "True":
-            words = (condition.get("message"), condition.get("reason"))
-            return next((str(one) for one in words if one), "the operator says that it failed")
+    failed = condition_of(mpijob, "Failed") or {}
+    if failed.get("status") == "True":
+        words = (failed.get("message"), failed.get("reason"))
+        return next((str(one) for one in words if one), "the operator says that it failed")
     gone = (chief or {}).get("status") or {}
     return str(gone.get("message") or gone.get("reason") or "the operator says that it failed")
 
@@ -321,12 +449,12 @@ def _waits(pod: Object) -> str | None:
             if waiting.get("reason") in _STUCK:
                 message = waiting.get("message")
                 return f"{name}: {waiting['reason']}" + (f": {message}" if message else "")
-    for condition in _conditions(pod):
-        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
-            if condition.get("reason") == "SchedulingGated":
-                return f"{name} waits at its gate to be given a node"
-            return f"{name}: {condition.get('message') or condition.get('reason')}"
-    return None
+    scheduled = condition_of(pod, "PodScheduled") or {}
+    if scheduled.get("status") != "False":
+        return None
+    if scheduled.get("reason") == "SchedulingGated":
+        return f"{name} waits at its gate to be given a node"
+    return f"{name}: {scheduled.get('message') or scheduled.get('reason')}"
 
 
 def pod_status(pod: Object) -> str:
@@ -334,20 +462,17 @@ def pod_status(pod: Object) -> str:
     meta, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
     phase = status.get("phase", "Unknown")
     text = status.get("reason") or phase
-    if any(
-        condition.get("type") == "PodScheduled" and condition.get("reason") == "SchedulingGated"
-        for condition in _conditions(pod)
-    ):
+    if (condition_of(pod, "PodScheduled") or {}).get("reason") == "SchedulingGated":
         text = "SchedulingGated"
     initializing = _init_status(spec, status)
-    if initializing is None or _has(pod, "Initialized"):
+    if initializing is None or condition(pod, "Initialized") == "True":
         text = _main_status(pod, status, text)
     else:
         text = initializing
     if meta.get("deletionTimestamp"):
         if status.get("reason") == "NodeLost":
             return "Unknown"
-        if phase not in {"Succeeded", "Failed"}:
+        if not pod_over(pod):
             return "Terminating"
     return text
 
@@ -383,7 +508,7 @@ def _main_status(pod: Object, status: Object, text: str) -> str:
         elif one.get("ready") and state.get("running") is not None:
             running = True
     if text == "Completed" and running:
-        return "Running" if _has(pod, "Ready") else "NotReady"
+        return "Running" if condition(pod, "Ready") == "True" else "NotReady"
     return text
 
 
@@ -422,11 +547,71 @@ def _finish(pod: Object | None) -> float | None:
 
 
 def _changed(status: Object, phase: Phase) -> float | None:
-    word = phase.value.capitalize()
-    for condition in status.get("conditions") or ():
-        if condition.get("type") == word:
-            return seconds(condition.get("lastTransitionTime"))
-    return None
+    said = condition_of({"status": status}, phase.value.capitalize()) or {}
+    return seconds(said.get("lastTransitionTime"))
+
+
+def started(mpijob: Object) -> float | None:
+    """When a job was last resumed, by its conditions; else since when it exists for its operator.
+
+    Unix seconds; None where the operator has written nothing.
+    """
+    resumed = condition_of(mpijob, "Suspended") or {}
+    if resumed.get("status") == "False":
+        return seconds(resumed.get("lastTransitionTime"))
+    return seconds((mpijob.get("status") or {}).get("startTime"))
+
+
+def launcher_ended(job: Object) -> float | None:
+    """When a batch Job was complete (Unix seconds); None for one that is not."""
+    return seconds((job.get("status") or {}).get("completionTime"))
+
+
+def time_limit(mpijob: Object) -> float | None:
+    """The seconds that a job may run each time it is started; None without a limit."""
+    limit = ((mpijob.get("spec") or {}).get("runPolicy") or {}).get("activeDeadlineSeconds")
+    return float(limit) if isinstance(limit, int) and 0 < limit <= _LONGEST else None
+
+
+def runs(mpijob: Object) -> bool:
+    """Whether the operator says that a job runs; it says so in other words in each version."""
+    status = mpijob.get("status") or {}
+    active = ((status.get("replicaStatuses") or {}).get("Worker") or {}).get("active")
+    said = condition(mpijob, "Running") == "True" or status.get("launcherStatus") == "Active"
+    return said or bool(active)
+
+
+def overran(mpijob: Object) -> bool:
+    """Whether the job was ended because its time was over."""
+    failed = condition_of(mpijob, "Failed") or {}
+    said = f"{failed.get('reason')} {failed.get('message')}"
+    return failed.get("status") == "True" and (
+        DEADLINE in said or "longer than specified deadline" in said
+    )
+
+
+def ignored(mpijob: Object) -> bool:
+    """Whether no operator has written anything on the job since it was made or resumed."""
+    status = mpijob.get("status") or {}
+    if condition(mpijob, "Suspended") == "True":
+        return True
+    return not status.get("conditions") and not status.get("launcherStatus")
+
+
+def touched(mpijob: Object) -> float:
+    """When somebody last changed the job, its status apart (Unix seconds)."""
+    meta = mpijob["metadata"]
+    times = [seconds(meta.get("creationTimestamp"))]
+    times += [
+        seconds(one.get("time"))
+        for one in meta.get("managedFields") or ()
+        if one.get("subresource") != "status"
+    ]
+    return max((at for at in times if at is not None), default=0.0)
+
+
+def _created(thing: Object) -> float:
+    return seconds(thing["metadata"].get("creationTimestamp")) or 0.0
 
 
 def seconds(text: Any) -> float | None:
