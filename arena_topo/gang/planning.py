@@ -348,12 +348,13 @@ def placed(
 
         # Which flags keep the job from nodes is known here, not in the solver.
         others = alternatives(job, cluster) if request.excluded else ()
+        limited = bool(request.min_bandwidth or request.per_node)
         raise solver.explain(
             request,
             others=others,
             notes=cluster.notes,
             each=each,
-            fusible=job.workers > 1 and fusible(),
+            fusible=limited and job.workers > 1 and fusible(),
         )
     return found
 
