@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from cube_mesh import HGX, V100, cluster, node
+from cube_mesh import HGX, V100, cluster, node, with_nics
 
 from arena_topo import cli
 from arena_topo.errors import UsageError
@@ -99,6 +99,14 @@ def test_gangs_are_counted_without_a_word_about_topology(plan):
 def test_a_named_placement_is_valued_beside_the_best(plan):
     code, out, _err = plan("--workers=4", "--gpus=1", "--on=dgx-0/0;dgx-0/1;dgx-1/6;dgx-1/7")
     assert (code, out) == (0, screen("plan-on.txt"))
+
+
+def test_a_named_placement_with_the_best_bandwidth_on_more_nodes_hears_that_it_is_the_most():
+    world = cluster(*(node(f"hgx-{at}", with_nics(HGX, 8, 50.0)) for at in range(2)), beyond=50.0)
+    asked = {"workers": 2, "gpus": 1, "rdma": True}
+    shown = screen_of.text(proposed(world, on="hgx-0/0;hgx-1/0", **asked))
+    assert ", no more is possible\n" in shown
+    assert ", proven best\n" in screen_of.text(proposed(world, **asked))
 
 
 WORLDS = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import shutil
 import subprocess
 from collections import Counter
@@ -31,7 +32,7 @@ from arena_topo.manifests.annotations import job_of, parse_map, requested
 from arena_topo.manifests.pinning import visible
 from arena_topo.manifests.render import plan as build
 from arena_topo.manifests.versions import ApiVersion
-from arena_topo.solver import Placement, Reason, Request, Unplaceable, place
+from arena_topo.solver import Placement, Reason, Request, Unplaceable, Verdict, place
 from arena_topo.solver.gang import value
 from arena_topo.topology import Cluster, Tier
 
@@ -710,3 +711,62 @@ def test_sharing_that_joins_nothing_is_said_to_be_in_vain():
     apart = cluster(*(node(name, V100, 1) for name in "abcd"))
     made = plan(a_job(pod_shape=PodShape.SHARED), None, namespace="n", cluster=apart)
     assert not [note for note in made.notes if "--pod-shape" in note]
+
+
+# ---------------------------------------------------------------- refusals
+
+
+def refusal(world: Cluster, **said: Any) -> Unplaceable:
+    with pytest.raises(Unplaceable) as refused:
+        plan(a_job(**said), None, namespace="n", cluster=world)
+    return refused.value
+
+
+def test_fused_pods_that_would_be_fast_enough_later_are_refused_for_now():
+    """Without GPUs 0 and 5 no four of a cube mesh have a ring of double links."""
+    busy = cluster(node("a", V100, 0b11011110, dedicated=True))
+    refused = refusal(busy, min_bandwidth=50.0)
+    assert str(refused) == "4 workers x 1 GPU in 1 pod of 4 cannot be placed now"
+    assert refused.verdict is Verdict.NOT_NOW
+    assert refused.nearest == "fits now with --min-bandwidth 38.4; or when GPU 0 of node a is free"
+    assert plan(a_job(min_bandwidth=38.4), None, namespace="n", cluster=busy).placement
+    freed = cluster(node("a", V100, 0b11011111, dedicated=True))
+    assert plan(a_job(min_bandwidth=50.0), None, namespace="n", cluster=freed).placement
+
+
+def test_sizes_that_would_fit_are_those_of_the_workers_asked_for_and_not_of_fused_ones():
+    world = cluster(node("a", V100), node("b", V100, 0b1111))
+    asked = {"workers": 8, "gpus": 2, "host_network": True}
+    refused = refusal(world, **asked)
+    assert str(refused) == "8 workers x 2 GPUs in 2 pods of 4 cannot be placed now"
+    assert refused.nearest == (
+        "fits now with --workers 4, or with --gpus 1; or when 4 more GPUs of node b are free"
+    )
+    for fits in ({"workers": 4}, {"gpus": 1}):
+        assert plan(a_job(**asked | fits), None, namespace="n", cluster=world).placement
+
+
+def test_fused_pods_that_are_never_fast_enough_hear_what_fused_pods_get():
+    idle = cluster(node("a", V100, dedicated=True))
+    refused = refusal(idle, min_bandwidth=90.0)
+    assert refused.verdict is Verdict.NEVER
+    assert refused.nearest == "fits now with --min-bandwidth 76.8"
+
+
+@pytest.mark.parametrize("free", [0b11110110, 0b11011110])
+@pytest.mark.parametrize("shape_asked", [PodShape.FUSED, PodShape.SEPARATE])
+def test_where_the_kubelet_picks_the_gpus_no_way_out_rests_on_the_best_of_them(
+    shape_asked: PodShape, free: int
+):
+    """A cube mesh with two GPUs in use by others, with a quad among the rest, and without one."""
+    shared = cluster(node("a", V100, free, foreign=True))
+    refused = refusal(shared, min_bandwidth=50.0, pod_shape=shape_asked)
+    assert refused.nearest is not None
+    assert "fused" not in refused.nearest
+    [rate] = re.findall(r"--min-bandwidth ([\d.]+)", refused.nearest)
+    assert plan(
+        a_job(min_bandwidth=float(rate), pod_shape=shape_asked),
+        None,
+        namespace="n",
+        cluster=shared,
+    ).placement

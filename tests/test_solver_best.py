@@ -152,6 +152,25 @@ def test_10000_small_clusters_get_the_best_of_all_placements(first: int):
     assert tried > 450
 
 
+def test_no_placement_gives_more_than_the_bound_of_the_best_where_a_nearer_one_is_in_its_band():
+    """Pairs of links on two nodes give a little more than four GPUs without a ring on one."""
+    tiers = (Tier(name="rack", bandwidth=12.5),)
+    free = {"a": 0b11100101, "b": 0b10011110}
+    on = cluster(
+        *(node(name, V100, GPUSet(some), domains=("r",)) for name, some in free.items()),
+        tiers=tiers,
+        beyond=6.0,
+    )
+    request = Request(workers=4, gpus=1, wire=Wire.RDMA)
+    answer = place(request, on)
+    assert answer.nodes == ("a",)
+    assert answer.proof.optimal
+    wide = [(on.nodes[0], 6), (on.nodes[0], 7), (on.nodes[1], 2), (on.nodes[1], 3)]
+    pods = [(one, gpu_set((gpu,))) for one, gpu in wide]
+    other = brute.value(pods, request, on, joined=True)
+    assert answer.bandwidth.point < other.point <= answer.proof.bound
+
+
 # Laws that name no expected answer
 
 

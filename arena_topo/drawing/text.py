@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
+from arena_topo.layout import fold
 from arena_topo.topology import (
     Cluster,
     GPUSet,
@@ -116,7 +117,7 @@ def machine(
     if away is not None:
         hidden = 0
         states = [away if state in {"free", "free?"} else state for state in states]
-    lines = [_title(machine, states if asked else (), hidden)]
+    lines = [fold(_title(machine, states if asked else (), hidden), width)]
     if machine.gpus:
         names = [f"GPU {gpu}" for gpu in range(len(states))]
         inner = max(map(len, [*names, "in use" if asked else ""]))
@@ -132,10 +133,9 @@ def machine(
             lines += _rows(boxes, groups, pen, width)
         lines += [] if machine.nics_assumed else _nics(machine, width)
     if hidden:
-        lines.append(
-            f"  {hidden} of the GPUs marked free? {'is' if hidden == 1 else 'are'} in use or"
-            " unhealthy, and nobody says which"
-        )
+        verb = "is" if hidden == 1 else "are"
+        doubt = f"  {hidden} of the GPUs marked free? {verb} in use or unhealthy; not known which"
+        lines.append(fold(doubt, width, indent="    "))
     return "".join(f"{line.rstrip()}\n" for line in lines)
 
 

@@ -9,7 +9,7 @@ import difflib
 import io
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -19,7 +19,7 @@ from arena_topo.engines import Backend
 from arena_topo.errors import AccessDenied, InvalidJob, UsageError
 from arena_topo.job import ConfigFile, MPIJob, PodShape, Toleration
 from arena_topo.manifests import Binding, Forecast, Guarantee, Mechanisms, Plan, estimates, render
-from arena_topo.manifests.forecast import forecast_of, valued_as
+from arena_topo.manifests.forecast import counted_on, forecast_of, valued_as
 from arena_topo.manifests.versions import BEST, ApiVersion
 from arena_topo.solver import (
     PACK_ABOVE,
@@ -72,9 +72,24 @@ def plan(
             raise nothing_to_place_on()
         cluster = seen(job, backend, namespace)
     check_preferred(job, cluster, backend)
-    job = shape.shaped(job, cluster, backend, api=api)
+    asked = job
+    # By numbers alone nothing fits better than separate pods. With these limits larger pods may: a
+    # refusal speaks of those that would fit once others have ended.
+    later = bool(asked.min_bandwidth or asked.host_network)
+    job = shape.shaped(asked, cluster, backend, api=api, later=later)
     request = request_of(job, cluster, backend, api=api)
-    placement = placed(job, request, cluster)
+    try:
+        placement = placed(
+            job,
+            request,
+            cluster,
+            each=asked.workers // job.workers,
+            fusible=lambda: shape.fusible(asked, cluster, backend, namespace=namespace, api=api),
+        )
+    except Unplaceable as refused:
+        if asked.min_bandwidth:
+            _check_as_bound(asked, refused, backend, namespace=namespace, api=api, cluster=cluster)
+        raise
     plan = built(
         job,
         backend,
@@ -241,10 +256,44 @@ _DOUBTS = {
 }
 
 
-def check_bandwidth(job: MPIJob, placement: Placement, cluster: Cluster, binding: Binding) -> None:
+def _check_as_bound(
+    job: MPIJob,
+    refused: Unplaceable,
+    backend: Backend | None,
+    *,
+    namespace: str,
+    api: ApiVersion | None,
+    cluster: Cluster,
+) -> None:
+    """Refuse a job for the GPUs that the kubelet may pick, where the solver refused it already.
+
+    The solver names what the best GPUs would give. Where the kubelet picks them that is no way out.
+    """
+    try:
+        free = plan(
+            replace(job, min_bandwidth=0.0), backend, namespace=namespace, api=api, cluster=cluster
+        )
+    except Unplaceable:
+        return
+    if free.placement is None or free.binding is None:
+        return
+    as_bound = valued_as(free.placement, cluster, free.binding)
+    if counted_on(as_bound, free.binding) != as_bound.bandwidth:
+        check_bandwidth(job, free.placement, cluster, free.binding, verdict=refused.verdict)
+
+
+def check_bandwidth(
+    job: MPIJob,
+    placement: Placement,
+    cluster: Cluster,
+    binding: Binding,
+    *,
+    verdict: Verdict = Verdict.NOT_NOW,
+) -> None:
     """Refuse a placement of which the pods can use less than --min-bandwidth.
 
-    Unplaceable (NOT_NOW): which GPUs the kubelet can pick changes with what other jobs use.
+    Unplaceable, by default NOT_NOW: which GPUs the kubelet can pick changes with what other jobs
+    use.
     """
     forecast = forecast_of(placement, cluster, binding)
     if forecast.usable is None or forecast.usable >= job.min_bandwidth:
@@ -254,7 +303,7 @@ def check_bandwidth(job: MPIJob, placement: Placement, cluster: Cluster, binding
     raise Unplaceable(
         f"the pods of {job.name} could use {estimates.recorded(forecast)} now, less than"
         f" --min-bandwidth {job.min_bandwidth:g}",
-        verdict=Verdict.NOT_NOW,
+        verdict=verdict,
         refusals=(
             Refusal(
                 reason=Reason.BANDWIDTH, nodes=len(placement.nodes), example=placement.nodes[0]
@@ -279,8 +328,19 @@ def fit(job: MPIJob, cluster: Cluster) -> Placement | None:
     return Solver(cluster).find(request_of(job, cluster))
 
 
-def placed(job: MPIJob, request: Request, cluster: Cluster) -> Placement:
-    """The best placement of a request of this job; Unplaceable says why there is none."""
+def placed(
+    job: MPIJob,
+    request: Request,
+    cluster: Cluster,
+    *,
+    each: int = 1,
+    fusible: Callable[[], bool] = lambda: True,
+) -> Placement:
+    """The best placement of a request of this job; Unplaceable says why there is none.
+
+    `each` is how many workers were fused into one of the job; `fusible` says, for a refusal,
+    whether fused pods would be a way out.
+    """
     solver = Solver(cluster)
     found = solver.find(request)
     if found is None:
@@ -288,7 +348,14 @@ def placed(job: MPIJob, request: Request, cluster: Cluster) -> Placement:
 
         # Which flags keep the job from nodes is known here, not in the solver.
         others = alternatives(job, cluster) if request.excluded else ()
-        raise solver.explain(request, others=others, notes=cluster.notes)
+        limited = bool(request.min_bandwidth or request.per_node)
+        raise solver.explain(
+            request,
+            others=others,
+            notes=cluster.notes,
+            each=each,
+            fusible=limited and job.workers > 1 and fusible(),
+        )
     return found
 
 

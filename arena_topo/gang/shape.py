@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from arena_topo.clusters.queues import KUBE_QUEUE, KUEUE_LABEL
 from arena_topo.engines import Backend
-from arena_topo.errors import InvalidJob
+from arena_topo.errors import ArenaError, InvalidJob
 from arena_topo.gang import planning
 from arena_topo.job import KeyValue, MPIJob, PodShape
 from arena_topo.manifests import ASKED_SHAPE, Plan
@@ -33,7 +33,8 @@ def shaped(
     solver prefers (`Objective`), then the largest pods; with `auto` that has to be in a higher
     band than separate pods. The job itself where its shape is another. Where it does not fit now
     the job in separate pods as well, or with `later` in the shape that is best on the cluster once
-    it is empty, for a job that waits. `api` and InvalidJob as for `request_of`.
+    it is empty, for a job that waits, or else without its least bandwidth. `api` and InvalidJob as
+    for `request_of`.
     """
     automatic = job.pod_shape is PodShape.AUTO
     if job.pod_shape is not PodShape.FUSED and not automatic:
@@ -44,7 +45,36 @@ def shaped(
     found = _best(job, cluster, backend, api)
     if found is None and later:
         found = _best(job, cluster.idle(), backend, api)
+    if found is None and later and job.min_bandwidth:
+        found = _best(replace(job, min_bandwidth=0.0), cluster, backend, api)
     return chosen(job, found or 1, api)
+
+
+def fusible(
+    job: MPIJob,
+    cluster: Cluster,
+    backend: Backend | None,
+    *,
+    namespace: str,
+    api: ApiVersion | None,
+) -> bool:
+    """Whether fused pods of a job without a place would have one, now or once others have ended.
+
+    What the solver finds for them is not enough: where the kubelet picks their GPUs, they may get
+    less than --min-bandwidth.
+    """
+    if job.pod_shape is PodShape.FUSED or not allows(job, PodShape.FUSED):
+        return False
+    asked = replace(job, pod_shape=PodShape.FUSED)
+    for world in (cluster, cluster.idle()):
+        if _best(asked, world, backend, planning.version(backend, api)) is None:
+            continue
+        try:
+            planning.plan(asked, backend, namespace=namespace, api=api, cluster=world)
+        except ArenaError:
+            return False
+        return True
+    return False
 
 
 def chosen(job: MPIJob, each: int, api: ApiVersion) -> MPIJob:

@@ -343,7 +343,11 @@ def proved(placement: Placement) -> str:
     proof = placement.proof
     if proof.optimal:
         return "proven best"
-    return f"at most {estimates.amount(proof.bound)} GB/s is possible"
+    most = estimates.amount(proof.bound)
+    if placement.bandwidth is not None and estimates.amount(placement.bandwidth.point) == most:
+        # A placement that a person named may be on more nodes than this takes.
+        return "no more is possible"
+    return f"at most {most} GB/s is possible"
 
 
 def _holding(proposal: Proposal, forecast: Forecast, width: int) -> str:

@@ -57,13 +57,16 @@ class Solver:
         *,
         others: Sequence[Instead] = (),
         notes: tuple[str, ...] = (),
+        each: int = 1,
+        fusible: bool = True,
     ) -> Unplaceable:
         """Why a gang has no place, and the nearest change that would give it one.
 
         `others` are changes of the job that lie outside the request. `notes` are oddities of the
-        cluster that may be behind it.
+        cluster that may be behind it. `each` is how many workers of the job one of the request
+        stands for, `fusible` whether fused pods would be a way out at all.
         """
-        return explain(request, self.index, others=others, notes=notes)
+        return explain(request, self.index, others=others, notes=notes, each=each, fusible=fusible)
 
     def usable(self, request: Request) -> list[Node]:
         """The nodes that a gang may use, once enough of their GPUs are free."""

@@ -37,12 +37,19 @@ def explain(
     *,
     others: Sequence[Instead] = (),
     notes: tuple[str, ...] = (),
+    each: int = 1,
+    fusible: bool = True,
 ) -> Unplaceable:
     """Why a gang has no place, counted by reason, and what would give it one.
 
     `others` are changes of the job that lie outside the request; they are tried with the rest.
+    `each` is how many workers of the job one worker of the request stands for (fused pods); sizes
+    are named as the job has them. `fusible` says whether fused pods would be a way out at all.
     """
-    wanted = f"{counted(request.workers, 'worker')} x {counted(request.gpus, 'GPU')}"
+    workers, gpus = request.workers * each, request.gpus // each
+    wanted = f"{counted(workers, 'worker')} x {counted(gpus, 'GPU')}"
+    if each > 1:
+        wanted += f" in {counted(request.workers, 'pod')} of {each}"
     if not index.cluster.nodes:
         return Unplaceable(
             f"{wanted} cannot be placed: there are no nodes",
@@ -54,7 +61,9 @@ def explain(
     idle = View(index, request, idle=True)
     # Where not all sets are looked at, one may yet be fast enough.
     never = not idle.fits(request) and idle.certain
-    search = _Changes(request, now, idle if never else now, others)
+    search = _Changes(
+        request, now, idle if never else now, others, each=each, fusible=fusible and each == 1
+    )
     when = "can never be placed on this cluster" if never else "cannot be placed now"
     return Unplaceable(
         f"{wanted} {when}",
@@ -109,11 +118,22 @@ def _scarce(request: Request, view: View) -> Reason:
 class _Changes:
     """The changes that would give a request its place in a view, the gentlest first."""
 
-    def __init__(self, request: Request, now: View, view: View, others: Sequence[Instead]) -> None:
+    def __init__(
+        self,
+        request: Request,
+        now: View,
+        view: View,
+        others: Sequence[Instead],
+        *,
+        each: int,
+        fusible: bool,
+    ) -> None:
         self.request = request
         self.now = now
         self.view = view
         self.others = others
+        self.each = each
+        self.fusible = fusible
 
     def nearest(self, *, never: bool) -> str | None:
         """Say what would make the gang fit; None where nothing tried here would."""
@@ -194,7 +214,8 @@ class _Changes:
             if fewest is not None:
                 yield f"with --max-nodes {fewest}", replace(request, max_nodes=fewest)
         if request.per_node is not None or (request.min_bandwidth and not request.joined):
-            yield from self._first(self._fused())
+            if self.fusible:
+                yield from self._first(self._fused())
             shared = replace(request, per_node=None)
             yield from self._first(
                 [("without --hostNetwork", shared, request.per_node is not None)]
@@ -235,10 +256,18 @@ class _Changes:
             for share in range(1, min(request.workers, node.free_count // request.gpus) + 1)
         ]
         if request.cpu:
-            amounts = {_millicores(node.cpu / share) for node, share in shares if node.cpu}
+            amounts = {
+                self.each * _millicores(node.cpu / share / self.each)
+                for node, share in shares
+                if node.cpu
+            }
             yield from self._less("cpu", amounts, _cores)
         if request.memory:
-            sizes = {_whole(node.memory // share) for node, share in shares if node.memory}
+            sizes = {
+                self.each * _whole(node.memory // share // self.each)
+                for node, share in shares
+                if node.memory
+            }
             yield from self._less("memory", sizes, _bytes)
 
     def _less(
@@ -249,17 +278,17 @@ class _Changes:
         some = [0, *sorted(one for one in amounts if 0 < one < asked)]
         most = _last(some, lambda one: self.fits(_with(self.request, {flag: one})))
         if most is not None:
-            words = f"with --{flag} {spelled(most)}" if most else f"without --{flag}"
+            words = f"with --{flag} {spelled(most / self.each)}" if most else f"without --{flag}"
             yield words, _with(self.request, {flag: most})
 
     def _size(self) -> Iterator[Change]:
         request = self.request
         workers = self.most_workers(request)
         if workers:
-            yield f"with --workers {workers}", replace(request, workers=workers)
+            yield f"with --workers {workers * self.each}", replace(request, workers=workers)
         gpus = self._most_gpus(lambda gpus: self.fits(replace(request, gpus=gpus)))
         if gpus:
-            yield f"with --gpus {gpus}", replace(request, gpus=gpus)
+            yield f"with --gpus {gpus // self.each}", replace(request, gpus=gpus)
 
     def most_workers(self, request: Request) -> int:
         """The largest smaller gang that fits; 0 if there is none.
@@ -287,8 +316,9 @@ class _Changes:
     def _most_gpus(self, fits: Callable[[int], bool]) -> int:
         """The most GPUs of a worker, fewer than asked for, that will do; 0 if none."""
         # A single GPU has no bandwidth, which is no help to who asks for some.
-        least = 2 if self.request.min_bandwidth and self.request.workers == 1 else 1
-        sizes = range(least, min(self.request.gpus - 1, self._largest) + 1)
+        alone = self.request.min_bandwidth and self.request.workers * self.each == 1
+        least = 2 if alone else self.each
+        sizes = range(least, min(self.request.gpus - 1, self._largest) + 1, self.each)
         if not self.request.min_bandwidth:
             return _last(sizes, fits) or 0
         return next((size for size in sizes[: -TRIES - 1 : -1] if fits(size)), 0)
@@ -327,8 +357,8 @@ class _Changes:
             fewer = [other for other in kept if other is not one]
             if self.fits(replace(without(fewer), gpus=gpus, workers=workers)):
                 kept = fewer
-        sizes = [f"--gpus {gpus}"] if gpus < request.gpus else []
-        sizes += [f"--workers {workers}"] if workers < request.workers else []
+        sizes = [f"--gpus {gpus // self.each}"] if gpus < request.gpus else []
+        sizes += [f"--workers {workers * self.each}"] if workers < request.workers else []
         words = [f"with {' and '.join(sizes)}"] if sizes else []
         said = " and ".join([*words, *(one for one, _ in kept)])
         yield said, replace(without(kept), gpus=gpus, workers=workers)

@@ -152,9 +152,11 @@ class _Search:
     # Several nodes
 
     def _apart(self, limit: int, *, known: bool) -> Found | None:
-        """The best choice of several nodes where it beats any single node; else None.
+        """The best choice of several nodes where it beats any single node, else that node.
 
-        With `known` none that rests on a network of which nobody gave the rate.
+        None where neither is there. With `known` none that rests on a network of which nobody gave
+        the rate. Several nodes may give more than a single node in the same band, whose bound is
+        then theirs.
         """
         ways = list(self._ways(limit))
         speeds = {
@@ -169,7 +171,8 @@ class _Search:
         steps = sorted({band(one) for one in every if one > 0 and one >= least}, reverse=True)
         for step in steps:
             if self.alone is not None and -self.alone.worth.band >= step:
-                return None
+                alike = [one for one in every if band(one) == -self.alone.worth.band]
+                return replace(self.alone, bound=max([self.alone.bound, *alike]))
             floor = max(edge(step), least)
             for level in dict.fromkeys(way.level for way in ways):
                 some = [way for way in ways if way.level == level and way.network >= floor]
