@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections import Counter
 from dataclasses import replace
 
 import by_brute_force as brute
@@ -150,6 +151,19 @@ def test_500_small_clusters_get_the_best_of_all_placements():
 def test_10000_small_clusters_get_the_best_of_all_placements(first: int):
     tried = sum(check(seed) for seed in range(first, first + 500))
     assert tried > 450
+
+
+@pytest.mark.parametrize(("workers", "gpus", "loads"), [(3, 2, [1, 1, 1]), (5, 1, [1, 4])])
+def test_slow_pairs_that_were_measured_spread_a_gang_or_gather_it(workers, gpus, loads):
+    pairs = replace(QUAD, measured=((GPUSet(0b0011), 12.0), (GPUSet(0b1111), 300.0)))
+    nodes = (
+        node(f"n{at}", pairs, GPUSet(free)) for at, free in enumerate((0b1111, 0b1101, 0b1001))
+    )
+    request = Request(workers=workers, gpus=gpus, wire=Wire.RDMA)
+    answer = place(request, cluster(*nodes))
+    assert sorted(Counter(one.node for one in answer.assignments).values()) == loads
+    assert answer.bandwidth is not None
+    assert answer.bandwidth.point > 30
 
 
 def test_no_placement_gives_more_than_the_bound_of_the_best_where_a_nearer_one_is_in_its_band():

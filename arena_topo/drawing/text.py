@@ -117,7 +117,8 @@ def machine(
     if away is not None:
         hidden = 0
         states = [away if state in {"free", "free?"} else state for state in states]
-    lines = [fold(_title(machine, states if asked else (), hidden), width)]
+    # Not folded: names in it are of others, and could pass for lines of ours.
+    lines = [_title(machine, states if asked else (), hidden)]
     if machine.gpus:
         names = [f"GPU {gpu}" for gpu in range(len(states))]
         inner = max(map(len, [*names, "in use" if asked else ""]))

@@ -84,12 +84,13 @@ class Score(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class DomainSearch:
-    """The search for the nodes of one gang at one bandwidth; `most` nodes at most."""
+    """The search for the nodes of one gang at one bandwidth, from `least` to `most` of them."""
 
     index: Index
     candidates: Candidates
     costs: CostTable
     workers: int
+    least: int = 1
     most: int
 
     def best(self, level: int) -> Choice | None:
@@ -99,15 +100,17 @@ class DomainSearch:
         domains = self.index.levels[level]
         by_nodes: dict[int, list[int]] = {}
         for order, (_, held, _) in enumerate(self._ranking(level)):
-            if held and held[-1] >= self.workers:
-                by_nodes.setdefault(bisect_left(held, self.workers) + 1, []).append(order)
+            nodes = max(self.least, bisect_left(held, self.workers) + 1)
+            if nodes <= len(held):
+                by_nodes.setdefault(nodes, []).append(order)
         best: tuple[Score, int, Choice] | None = None
         tries = TRIES
-        for nodes in range(min(by_nodes), self.most + 1):
+        for nodes in range(min(by_nodes, default=self.most + 1), self.most + 1):
             for bound in sorted(self._bounds(level, nodes, by_nodes.get(nodes, []))):
                 least, order = bound
                 if least.nodes > nodes:
-                    by_nodes.setdefault(nodes + 1, []).append(order)
+                    if nodes < len(self._ranking(level)[order][1]):
+                        by_nodes.setdefault(nodes + 1, []).append(order)
                     continue
                 tries -= bool(domains[order].children)
                 if best is not None and (best[:2] < bound or (tries < 0 and best[0][0] <= nodes)):
@@ -128,15 +131,15 @@ class DomainSearch:
         """The fewest nodes of one domain of a level that hold the gang; None if too many do."""
         if self.workers > self._largest(level):
             return None
-        if self.costs.whole:
-            least = bisect_left(self._most_held(level), self.workers) + 1
+        least = bisect_left(self._most_held(level), self.workers) + 1
+        if self.costs.whole and least >= self.least:
             return least if least <= self.most else None
-        # Loads have gaps, so that it may take more.
+        # Loads have gaps, or so few nodes are not asked for, so that it may take more.
         found: int | None = None
         for domain, (_, held, _) in zip(
             self.index.levels[level], self._ranking(level), strict=True
         ):
-            nodes = bisect_left(held, self.workers) + 1
+            nodes = max(self.least, bisect_left(held, self.workers) + 1)
             if nodes > min(len(held), self.most if found is None else found - 1):
                 continue
             choice = self.select(domain.leaves)
@@ -392,7 +395,7 @@ class DomainSearch:
         """The fewest nodes of these leaves, or just so many, at the least damage."""
         ids, offers = self.offers(leaves)
         found = (
-            select(offers, self.workers, most=self.most)
+            select(offers, self.workers, least=self.least, most=self.most)
             if nodes is None
             else exactly(offers, nodes, self.workers)
         )

@@ -249,8 +249,14 @@ class _Search:
     ) -> DomainSearch | None:
         """The search for nodes of a way at a floor; None where all together are too few."""
         request, candidates = self.request, self.candidates
+        least = 1
         if way.terms.hosts is Hosts.TWO:
             most = min(most, AMONG[Hosts.TWO])
+        elif way.terms.hosts is Hosts.SEVERAL and request.joined:
+            # Two nodes are two hosts, and may be worth less: each has more of the job's GPUs.
+            least = AMONG[Hosts.SEVERAL]
+        if least > most:
+            return None
         costs = candidates.costs(way.kind, floor, known=known, most=request.workers - 1)
         if costs.total < request.workers:
             return None
@@ -259,6 +265,7 @@ class _Search:
             candidates=candidates,
             costs=costs,
             workers=request.workers,
+            least=least,
             most=most,
         )
 

@@ -82,16 +82,19 @@ class _Taken(NamedTuple):
     deviation: Deviation
 
 
-def select(offers: Sequence[Offer], workers: int, *, most: int | None = None) -> Selection | None:
+def select(
+    offers: Sequence[Offer], workers: int, *, least: int = 1, most: int | None = None
+) -> Selection | None:
     """Choose nodes for all workers: the fewest, then the cheapest; None if they do not fit.
 
-    Of equal choices the one with the earlier offers. `most` limits the number of nodes.
+    Of equal choices the one with the earlier offers. `least` and `most` limit the number of nodes.
     """
     total = sum(offer.count for offer in offers)
     order = sorted(range(len(offers)), key=lambda index: -offers[index].capacity)
-    least = _fewest(offers, order, workers)
-    if least is None:
+    fewest = _fewest(offers, order, workers)
+    if fewest is None:
         return None
+    least = max(least, fewest)
     limit = min(total, workers, workers if most is None else most)
     for nodes in range(least, limit + 1):
         found = _Profile(offers, order, nodes, workers).best()
