@@ -322,7 +322,7 @@ def test_a_suspended_job_does_not_go_on_before_it_is_resumed(living):
 def test_a_job_that_others_suspended_is_resumed_by_whoever_may(living):
     living.submit("demo")
     living.world.api.find("MPIJob", "demo")["spec"].setdefault("runPolicy", {})["suspend"] = True
-    living("wait", "demo", "--timeout=0.5s")
+    living("wait", "demo", "--timeout=1.5s")
     assert living.code == 6
     assert living.err.splitlines()[-1] == (
         "  try:  arena-topo resume demo -n default starts it when it fits"
@@ -339,7 +339,7 @@ def test_a_job_that_the_controller_starts_is_left_to_it(living):
     space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "arena-topo-system"}}
     living.world.api.add(space)
     living.world.api.add({"kind": "Lease", "metadata": meta, "spec": lease})
-    living("wait", "demo", "--timeout=0.5s")
+    living("wait", "demo", "--timeout=1.5s")
     assert living.code == 6
     assert living.err.splitlines()[-1] == (
         "  try:  the controller starts it once it fits: arena-topo get demo -n default"
