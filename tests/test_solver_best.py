@@ -12,7 +12,7 @@ import pytest
 from cube_mesh import OFF_THE_SWITCH, P100, PCIE, V100, cluster, machine, matrix, node, with_nics
 
 from arena_topo.bandwidth import Wire
-from arena_topo.solver import Request, Unplaceable, place
+from arena_topo.solver import Reason, Request, Unplaceable, Verdict, place
 from arena_topo.solver.classes import Index, room
 from arena_topo.solver.gang import best, placement
 from arena_topo.topology import (
@@ -164,6 +164,19 @@ def test_slow_pairs_that_were_measured_spread_a_gang_or_gather_it(workers, gpus,
     assert sorted(Counter(one.node for one in answer.assignments).values()) == loads
     assert answer.bandwidth is not None
     assert answer.bandwidth.point > 30
+
+
+def test_a_refusal_does_not_take_two_nodes_of_joined_pods_for_three():
+    pairs = replace(QUAD, measured=((GPUSet(0b0011), 12.0), (GPUSet(0b1111), 300.0)))
+    nodes = (node(f"n{at}", pairs, GPUSet(free)) for at, free in enumerate((0b1111, 0b1101)))
+    request = Request(workers=3, gpus=2, wire=Wire.RDMA, min_bandwidth=20.0)
+    on = cluster(*nodes)
+    with pytest.raises(Unplaceable) as refused:
+        place(request, on)
+    assert refused.value.verdict is Verdict.NEVER
+    assert refused.value.refusals[0].reason is Reason.BANDWIDTH
+    assert "--min-bandwidth 12" in (refused.value.nearest or "")
+    assert place(replace(request, min_bandwidth=12.0), on).nodes == ("n0", "n1")
 
 
 def test_no_placement_gives_more_than_the_bound_of_the_best_where_a_nearer_one_is_in_its_band():

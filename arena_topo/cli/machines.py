@@ -22,9 +22,6 @@ _GLANCE = 3.0
 """Seconds that looking for a node with the name of a preset may take."""
 
 
-# ---------------------------------------------------------------- what is looked at
-
-
 def cluster_of(state: tuple[str, ...], fabric: str, everywhere: Globals) -> Cluster:
     """The cluster of dumps, or the one that commands go to."""
     from arena_topo.engines import opening  # noqa: PLC0415 - the verbs load what they need

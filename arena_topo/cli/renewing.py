@@ -35,9 +35,6 @@ RefreshFlag = Annotated[
 ]
 
 
-# ---------------------------------------------------------------- again and again
-
-
 def opened(everywhere: Globals, *, refresh: bool, fabric: FabricFile | None = None) -> Backend:
     """The engine; with `refresh` each look has patience of its own, and all have `--timeout`."""
     backend = engine(replace(everywhere, timeout=None) if refresh else everywhere, fabric=fabric)

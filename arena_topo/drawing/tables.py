@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from arena_topo.topology import Machine
 from arena_topo.layout import NOTHING, align, table, truth
 
+if TYPE_CHECKING:
+    from arena_topo.topology import Machine
+
 EMULATED = "EMULATED: these GPUs do not exist; processes run on this machine in their place"
-
-
-# ---------------------------------------------------------------- machines
 
 
 def machines(presets: Iterable[tuple[str, Machine]]) -> str:

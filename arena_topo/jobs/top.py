@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from arena_topo.reasons.viewing import SeenJob
 from arena_topo.cli.renewing import RefreshFlag, arenas, once, opened, renew
 
-# ---------------------------------------------------------------- jobs
-
 
 @spread
 def top_job(

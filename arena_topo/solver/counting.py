@@ -62,7 +62,7 @@ class Domain(NamedTuple):
 
 
 class Way(NamedTuple):
-    """One way for a gang to be on nodes: within one domain at a depth, on at most so many nodes.
+    """One way for a gang to be on nodes: within one domain at a depth, on so many nodes.
 
     `terms` say what GPUs are worth there; None where no bandwidth is asked for.
     """
@@ -70,6 +70,7 @@ class Way(NamedTuple):
     depth: int
     most: int
     terms: Terms | None
+    least: int = 1
 
 
 Offers = Mapping[Sequence[int], int]
@@ -162,7 +163,7 @@ class View:
     def fits(self, request: Request) -> bool:
         """Whether there is any placement."""
         return any(
-            most >= request.workers and _hold(_offers(loads, domain), request.workers, way.most)
+            most >= request.workers and _hold(_offers(loads, domain), request.workers, way)
             for way in self.ways(request)
             for most, loads, domain in self.homes(request, way)
         )
@@ -256,7 +257,10 @@ class View:
                 network, rated = self.network(request, hosts, depth)
                 if network >= request.min_bandwidth:
                     few = min(most, AMONG[hosts]) if hosts is Hosts.TWO else most
-                    yield Way(depth, few, _terms(request, hosts, rated=rated))
+                    # Two nodes of joined pods are two hosts, which may be worth less.
+                    least = AMONG[hosts] if request.joined and hosts is Hosts.SEVERAL else 1
+                    if least <= few:
+                        yield Way(depth, few, _terms(request, hosts, rated=rated), least)
                     break
 
     def network(self, request: Request, hosts: Hosts, depth: int) -> tuple[float, bool]:
@@ -323,12 +327,12 @@ def _largest(offers: Offers, most: int) -> int:
     return held
 
 
-def _hold(offers: Offers, workers: int, most: int) -> bool:
-    """Whether at most so many nodes take all workers."""
-    if _largest(offers, most) < workers:
+def _hold(offers: Offers, workers: int, way: Way) -> bool:
+    """Whether so many nodes as a way allows take all workers."""
+    if _largest(offers, way.most) < workers or way.least > min(workers, sum(offers.values())):
         return False
     if all(loads[-1] == len(loads) for loads in offers):
         return True
     # Some loads are impossible: three GPUs of a cube mesh close no ring, four do.
     alike = [Offer(count=many, prices=dict.fromkeys(loads, 0)) for loads, many in offers.items()]
-    return select(alike, workers, most=most) is not None
+    return select(alike, workers, least=way.least, most=way.most) is not None

@@ -102,6 +102,9 @@ class Freeing:
                 ]
                 found = cheapest(some, workers, way.most)
                 proven = proven and (found is None or found.proven)
+                if found is not None and sum(pick.times for pick in found.picks) < way.least:
+                    # More nodes may do it, but this is not looked for.
+                    proven, found = False, None
                 if found is not None and (best is None or found.cost < best.cost):
                     best = found._replace(way=way, domain=domain)
         if best is None:
