@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from typing import TYPE_CHECKING, Annotated
 
@@ -26,15 +25,13 @@ from arena_topo.errors import UsageError
 from arena_topo.flag import Flag
 from arena_topo.job import KeyValue
 from arena_topo.manifests.serialize import object_name, to_json, to_yaml
+from arena_topo.names import is_label_value
 
 if TYPE_CHECKING:
     from arena_topo.engines import Backend
     from arena_topo.engines.kubernetes.admin import Administration
     from arena_topo.manifests.install import Installation
 
-
-_LABEL = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?", re.ASCII)
-"""The value of a label (kubernetes, apimachinery, validation.IsValidLabelValue)."""
 
 _NodeNames = Annotated[list[str], typer.Argument(metavar="NODE...", show_default=False), NODES]
 _AckFlag = Annotated[
@@ -135,7 +132,7 @@ def install(
     from arena_topo.manifests import install as installing  # noqa: PLC0415 - loads Jinja
 
     for one in agent_selector:
-        if not _LABEL.fullmatch(one.value):
+        if not is_label_value(one.value):
             raise UsageError(
                 f"--agent-selector {one} is invalid",
                 why=f"{one.value!r} is not the value of a label",
