@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -167,3 +169,13 @@ def test_a_table_cut_anywhere_has_no_row_that_the_whole_one_has_not(begin: int, 
     for table in read_tables(TABLE[begin:end].splitlines()):
         said = {(row.size, row.rate) for row in table.rows if row.wrong is not None}
         assert said <= {(size, rate) for size, rate, _, _ in whole}
+
+
+@pytest.mark.parametrize("digits", ["9" * 5000, "\u00b2"], ids=["long", "power"])
+@pytest.mark.parametrize(
+    "number", ["      0\n", "Rank  0", "Pid  28307", "device  0", "8388608"], ids=str.strip
+)
+def test_a_number_that_is_none_is_no_traceback(number: str, digits: str) -> None:
+    odd = re.sub(r"[0-9]+", digits, number)
+    assert number in TABLE
+    read_tables(TABLE.replace(number, odd).splitlines())

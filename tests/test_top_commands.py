@@ -272,10 +272,11 @@ def test_who_may_not_look_sees_what_the_controller_has_seen(
     assert run(capfd, *configured, "top", "node", "--frag")[0] == 0
 
 
+@pytest.mark.parametrize("device", ["x,y", "\u00b2", "9" * 5000], ids=["words", "power", "digits"])
 def test_a_device_without_a_number_is_a_note_and_no_traceback(
-    api: FakeApi, configured: tuple[str, ...], capfd: pytest.CaptureFixture[str]
+    device: str, api: FakeApi, configured: tuple[str, ...], capfd: pytest.CaptureFixture[str]
 ):
-    api.add(asking("odd", "node-a", 1, annotations=group("x,y")))
+    api.add(asking("odd", "node-a", 1, annotations=group(device)))
     code, out, err = run(capfd, *configured, "top", "node", "-d", "node-a")
     assert code == 0
     assert "odd" in out

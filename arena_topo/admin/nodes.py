@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from arena_topo.clusters.usage import gpu_count, pod_over
 from arena_topo.errors import ArenaError, ClusterError
 from arena_topo.manifests import FORMAT, GUARANTEE, Guarantee
+from arena_topo.numbers import whole
 from arena_topo.topology import GPU_RESOURCES, TAINT, published
 
 if TYPE_CHECKING:
@@ -209,5 +210,4 @@ def standings(nodes: Iterable[Mapping[str, Any]]) -> tuple[Standing, ...]:
 
 
 def _whole(said: object) -> int:
-    text = str(said or "")
-    return int(text) if text.isascii() and text.isdigit() else 0
+    return whole(said) or 0

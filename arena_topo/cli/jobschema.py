@@ -24,6 +24,7 @@ from arena_topo.cli.jobkeys import (
 from arena_topo.cli.options import Globals
 from arena_topo.flag import Flag, flags_of
 from arena_topo.job import Duration, KeyValue, MPIJob, Quantity, values
+from arena_topo.numbers import whole
 
 Schema = dict[str, Any]
 
@@ -175,8 +176,8 @@ def _spellings(texts: tuple[str, ...]) -> list[Any]:
     known = {"false": False, "true": True}
     found: list[Any] = []
     for text in texts:
-        if text.isdigit():
-            found.append(int(text))
+        if (number := whole(text)) is not None:
+            found.append(number)
         found.append(known.get(text, text))
     return found
 

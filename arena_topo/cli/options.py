@@ -576,7 +576,7 @@ def _is_negative(kind: Any, text: str) -> bool:
 
 
 def _whole(text: str) -> int:
-    if re.fullmatch(r"[+-]?[0-9]+", text) is None:
+    if re.fullmatch(r"[+-]?[0-9]{1,18}", text) is None:
         raise ValueError(f"{text!r} is not a whole number")
     return int(text)
 

@@ -21,6 +21,7 @@ from arena_topo.clusters.objects import Object, items, of
 from arena_topo.clusters.usage import Use, amount, gpu_count, pod_over
 from arena_topo.engines.kubernetes.mpijob import pod_status
 from arena_topo.manifests import GPU_GROUP, GPU_VISIBLE
+from arena_topo.numbers import whole
 from arena_topo.topology import Cluster, GPUSet, Knowledge, Node, count, gpu_set, members
 from arena_topo.topology.fabricfile import FabricFile
 
@@ -447,7 +448,7 @@ def _pods(
 def _listed(text: object) -> tuple[int, ...]:
     """Indexes of GPUs as an annotation lists them; none where it makes no sense."""
     words = str(text).split(",") if text else []
-    return tuple(int(word) for word in words if word.strip().isdecimal())
+    return tuple(gpu for word in words if (gpu := whole(word.strip())) is not None)
 
 
 def _share(asks: Mapping[str, float], given: Mapping[str, str]) -> Share | None:

@@ -6,7 +6,6 @@ of `Queue` is one request, or a few reads, so that the protocol can be stopped b
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -29,6 +28,7 @@ from arena_topo.manifests import (
     Plan,
 )
 from arena_topo.manifests.versions import ApiVersion
+from arena_topo.numbers import whole
 from arena_topo.topology import Cluster
 
 Object = Mapping[str, Any]
@@ -152,7 +152,6 @@ def queued(mpijob: Object, priorities: Mapping[str, int]) -> QueuedJob | None:
         return None
     if meta.get("deletionTimestamp") or job_over(mpijob):
         return None
-    tries = notes.get(TRIES, "")
     return QueuedJob(
         namespace=str(meta.get("namespace", "")),
         name=str(meta["name"]),
@@ -163,7 +162,7 @@ def queued(mpijob: Object, priorities: Mapping[str, int]) -> QueuedJob | None:
         recorded=moment(notes.get(RECORDED)),
         suspended=suspended(mpijob),
         suspender=suspender(mpijob),
-        tries=int(tries) if re.fullmatch(r"[0-9]{1,9}", tries) else 0,
+        tries=whole(notes.get(TRIES)) or 0,
         incomplete=INCOMPLETE in notes,
         timeout=time_limit(mpijob),
         started=started(mpijob),

@@ -26,6 +26,7 @@ from arena_topo.nccl import Cause
 from arena_topo.nccl.causes import ADVICE, Advice, advice_on
 from arena_topo.nccl.measured import Table, TableReader, from_json
 from arena_topo.nccl.reading import Reader
+from arena_topo.numbers import whole
 from arena_topo.topology import (
     GPUSet,
     Knowledge,
@@ -211,9 +212,9 @@ def _with_nics(machine: Machine, asked: Asked) -> tuple[Machine, list[str]]:
 def _chosen(machine: Machine, text: str) -> GPUSet:
     indexes: list[int] = []
     for word in text.split(","):
-        if not word.strip().isdecimal():
+        index = whole(word.strip())
+        if index is None:
             raise UsageError(f"--set {text}: {word.strip()!r} is no GPU", hint="write 0,1,2,3")
-        index = int(word)
         if index >= len(machine.gpus):
             raise UsageError(
                 f"--set {text}: there is no GPU {index} in {machine.name}",

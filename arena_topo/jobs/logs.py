@@ -638,7 +638,7 @@ def _writer(name: str, namespace: str, wanted: Wanted, *, many: bool) -> Text | 
 
 def _since(text: str) -> int:
     """Seconds of arena's `--since`: whole numbers of h, m and s, summed."""
-    if re.fullmatch(r"([0-9]+[hms])+", text) is None:
+    if re.fullmatch(r"([0-9]{1,18}[hms])+", text) is None:
         raise UsageError(
             "failed to validate log args: failed to parse since seconds,invalid format,"
             "should like: ['1h','1m','1s','1h1m1s'...]",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 import time
 from collections.abc import Sequence
@@ -22,6 +21,7 @@ from arena_topo.errors import ArenaError, UsageError
 from arena_topo.flag import Flag
 from arena_topo.job import Duration
 from arena_topo.jobs import view
+from arena_topo.numbers import whole
 
 _YES = "ARENA_TOPO_YES"
 """Stands for --yes where a command line cannot be changed, as in arena's Python SDK."""
@@ -40,9 +40,9 @@ class Age(Duration):
             span = Duration.parse(rest) if rest or not day else 0
         except ValueError:
             span = None
-        if span is None or (day and re.fullmatch("[0-9]+", days) is None):
+        if span is None or (day and whole(days) is None):
             raise ValueError(f"expected a time such as 12h, 7d or 1d12h, got {text!r}")
-        return cls(span + int(days or 0) * 86400)
+        return cls(span + (whole(days) or 0) * 86400)
 
 
 @spread

@@ -28,6 +28,7 @@ from arena_topo.manifests import (
     Manifest,
 )
 from arena_topo.manifests.annotations import annotated
+from arena_topo.numbers import whole
 
 Patch = list[dict[str, Any]]
 
@@ -304,8 +305,7 @@ def _templates(stored: Mapping[str, Any], wanted: Manifest) -> Iterator[dict[str
 
 def tries_of(stored: Mapping[str, Any]) -> int:
     """How often the gang was taken back already."""
-    said = str(_annotations(stored).get(TRIES, ""))
-    return int(said) if said.isdigit() else 0
+    return whole(_annotations(stored).get(TRIES)) or 0
 
 
 def is_ours(stored: Mapping[str, Any]) -> bool:

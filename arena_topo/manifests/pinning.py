@@ -41,6 +41,7 @@ from arena_topo.manifests import (
     Manifest,
 )
 from arena_topo.manifests.annotations import parse_map, placement_map
+from arena_topo.numbers import whole
 from arena_topo.solver import Placement
 from arena_topo.topology import ORDINARY, PUBLISHED, TAINT, NodeName, published
 
@@ -265,8 +266,8 @@ def worker_template(mpijob: Manifest) -> Manifest:
 def gpus_of(template: Manifest) -> int:
     """How many GPUs each worker of a template asks for; 0 where it does not say."""
     for one in template["spec"]["containers"][0].get("env") or ():
-        if one.get("name") == "gpus" and str(one.get("value")).isdigit():
-            return int(str(one["value"]))
+        if one.get("name") == "gpus" and (asked := whole(one.get("value"))) is not None:
+            return asked
     key = _gpu_key(template)
     return 0 if key is None else int(_limits(template)[key])
 

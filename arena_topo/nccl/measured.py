@@ -18,6 +18,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from arena_topo.numbers import whole
+
 LEAST_SIZE = 128 * 1024 * 1024
 """Bytes from which a size counts: below, latency is measured more than links. It is the largest
 size of the example in the README of nccl-tests (`all_reduce_perf -b 8 -e 128M`)."""
@@ -30,7 +32,7 @@ MOST_TABLES = 1_000
 
 _OPERATION = re.compile(r"\b((?:all_|re|send|broad|scat|gath|hyper)\w*)_perf\b")
 _RANK = re.compile(
-    r"#\s+Rank\s+(\d+)(?: Group\s+\d+)? Pid\s+(\d+) on\s+(\S+) device\s+(\d+) "
+    r"#\s+Rank\s+([0-9]{1,9})(?: Group\s+\d+)? Pid\s+([0-9]{1,9}) on\s+(\S+) device\s+([0-9]{1,9}) "
     r"\[([0-9a-fA-Fx:.]+)\]\s+(\S.*)"
 )
 _HEADER = re.compile(r"#\s+(size\s+count\s.*\bbusbw\b.*)")
@@ -193,8 +195,8 @@ class TableReader:
             return
         rates = [at for at, name in enumerate(now.columns) if name == "busbw"]
         checks = [at for at, name in enumerate(now.columns) if name in {"#wrong", "error"}]
-        wrong = [int(words[at]) for at in checks if words[at].isdigit()]
-        whole = (
+        wrong = [count for at in checks if (count := whole(words[at])) is not None]
+        counted = (
             len(wrong) == len(checks) and now.columns[checks[0]] == "#wrong" if checks else False
         )
         now.rows.append(
@@ -202,7 +204,7 @@ class TableReader:
                 size=int(words[0]),
                 rate=_number(words[rates[0]]) if rates else None,
                 inside=_number(words[rates[1]]) if len(rates) > 1 else None,
-                wrong=sum(wrong) if whole else None,
+                wrong=sum(wrong) if counted else None,
             )
         )
 

@@ -37,6 +37,7 @@ from arena_topo.gang.fairness import STALE
 from arena_topo.job import NodeLoss
 from arena_topo.manifests import INCOMPLETE, RECORDED, TRIES, Guarantee, estimates
 from arena_topo.manifests.annotations import asked
+from arena_topo.numbers import whole
 from arena_topo.reasons import obstacles
 from arena_topo.reasons.cases import Case, Code, Diagnosis, Said
 from arena_topo.solver import Verdict as Fits
@@ -381,8 +382,7 @@ def _never(case: Case) -> Said | None:
 
 def _no_image(case: Case) -> Said | None:
     """A gang that was taken back for its image, and that nobody starts again by itself."""
-    tries = str(case.notes.get(TRIES) or "0")
-    again = case.starts is True and not (tries.isdigit() and int(tries) >= MOST_TRIES)
+    again = case.starts is True and (whole(case.notes.get(TRIES)) or 0) < MOST_TRIES
     if not _waits(case) or again or not symptoms.missing_image(case.recorded_reason):
         return None
     return Said(
@@ -425,8 +425,8 @@ def _haunted(case: Case) -> Said | None:
 
 
 def _taken_back(case: Case) -> Said | None:
-    tries = str(case.notes.get(TRIES) or "0")
-    if not _waits(case) or not tries.isdigit() or int(tries) < MOST_TRIES:
+    tries = whole(case.notes.get(TRIES)) or 0
+    if not _waits(case) or tries < MOST_TRIES:
         return None
     return Said(
         f"it was started {tries} times, and taken back whole each time",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
+from arena_topo.numbers import whole
 from arena_topo.topology import GPU, Knowledge, Machine, flat, presets
 from arena_topo.topology.models import model_of
 from arena_topo.topology.published import SCHEDULE_LABEL
@@ -77,4 +78,4 @@ def _reasons(labels: Mapping[str, str]) -> Iterator[str]:
 
 
 def _int(text: str) -> int:
-    return int(text) if re.fullmatch(r"[0-9]{1,9}", text) else 0
+    return whole(text) or 0

@@ -60,6 +60,7 @@ from arena_topo.engines.kubernetes.shapes import misfit, sound
 from arena_topo.engines.tidying import undisturbed
 from arena_topo.errors import AccessDenied, ClusterError, TimedOut, UsageError
 from arena_topo.escaping import brief
+from arena_topo.numbers import whole
 
 if TYPE_CHECKING:
     import urllib3
@@ -662,8 +663,8 @@ class Connection:
                 overloaded = response.status == _OVERLOADED or (
                     method == "GET" and response.status in _PASSING
                 )
-                wait = response.headers.get("retry-after", "").strip()
-                if wait.isdecimal():
+                wait = whole(response.headers.get("retry-after", "").strip())
+                if wait is not None:
                     # A server that goes on to ask for no delay is not asked without one for ever.
                     delay = max(float(wait), delay if attempt >= _ATTEMPTS else 0.0)
                 if not overloaded or not self._again(attempt, delay, until):

@@ -27,6 +27,7 @@ from arena_topo.engines import DEADLINE, Event, Instance, JobStatus, Phase
 from arena_topo.manifests import GPU_GROUP, Forecast
 from arena_topo.manifests.annotations import recorded
 from arena_topo.manifests.versions import INDEX_LABEL, ApiVersion
+from arena_topo.numbers import whole
 from arena_topo.topology import natural
 
 Object = Mapping[str, Any]
@@ -304,11 +305,8 @@ def is_launcher(pod: Object) -> bool:
 
 def worker_index(pod: Object) -> int | None:
     """The worker's number: that in its name, which no operator shifts, else that of its label."""
-    found = re.search(r"-worker-(\d+)$", pod["metadata"]["name"])
-    label = (pod["metadata"].get("labels") or {}).get(INDEX_LABEL, "")
-    if found:
-        return int(found[1])
-    return int(label) if re.fullmatch(r"[0-9]{1,10}", label) else None
+    found = re.search(r"-worker-([0-9]{1,10})$", pod["metadata"]["name"])
+    return whole(found[1] if found else (pod["metadata"].get("labels") or {}).get(INDEX_LABEL))
 
 
 def job_of_pod(name: str) -> str:
@@ -377,13 +375,12 @@ def _suspension(mpijob: Object) -> Phase:
 def _requested(
     mpijob: Object, annotations: Object, instances: tuple[Instance, ...], spec: Object
 ) -> int:
-    said = str(annotations.get(REQUESTED_GPUS, ""))
-    if re.fullmatch(r"[0-9]{1,10}", said) and 0 < int(said) <= _MOST_GPUS:
-        return int(said)
+    if 0 < (asked := whole(annotations.get(REQUESTED_GPUS)) or 0) <= _MOST_GPUS:
+        return asked
     if seen := sum(one.gpus for one in instances):
         return seen
-    whole = mpijob.get("spec") or {}
-    worker = (whole.get("mpiReplicaSpecs") or {}).get("Worker") or whole
+    described = mpijob.get("spec") or {}
+    worker = (described.get("mpiReplicaSpecs") or {}).get("Worker") or described
     replicas = worker.get("replicas")
     try:
         return int(replicas or 0) * gpu_count(spec)

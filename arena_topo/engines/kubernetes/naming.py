@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from arena_topo.completion.names import gpus
+from arena_topo.numbers import whole
 
 if TYPE_CHECKING:
     from arena_topo.engines.kubernetes.connection import Connection
@@ -37,5 +38,5 @@ def _said(kind: str, one: dict[str, Any]) -> str:
     if kind == "priorities":
         return str(one.get("value") or 0)
     # What a node offers is a quantity; of GPUs that is a whole number.
-    offered = str(((one.get("status") or {}).get("allocatable") or {}).get(_GPUS) or "")
-    return gpus(int(offered)) if kind == "nodes" and offered.isdecimal() else ""
+    offered = whole(((one.get("status") or {}).get("allocatable") or {}).get(_GPUS))
+    return gpus(offered) if kind == "nodes" and offered is not None else ""

@@ -20,6 +20,7 @@ from arena_topo.engines.kubernetes.connection import CONNECT_TIMEOUT, log
 from arena_topo.engines.kubernetes.failures import refusal
 from arena_topo.engines.kubernetes.pooling import socks_missing, tls
 from arena_topo.errors import ClusterError, NotPossible, TimedOut
+from arena_topo.numbers import whole
 
 if TYPE_CHECKING:
     from arena_topo.engines.kubernetes.connection import Access, Connection
@@ -214,8 +215,9 @@ def exit_code(status: bytes, pod: str, command: Sequence[str]) -> int:
         return 0
     if said.get("reason") == "NonZeroExitCode":
         for cause in (said.get("details") or {}).get("causes") or ():
-            if cause.get("reason") == "ExitCode" and str(cause.get("message")).isdigit():
-                return int(cause["message"])
+            code = whole(cause.get("message")) if cause.get("reason") == "ExitCode" else None
+            if code is not None:
+                return code
     raise ClusterError(
         f"`{' '.join(command)}` cannot be run in pod {pod}",
         why=str(said.get("message") or said.get("reason") or "") or None,

@@ -1,0 +1,13 @@
+"""Whole numbers in texts of others: labels, annotations, logs, and values of flags."""
+
+from __future__ import annotations
+
+MOST_DIGITS = 18
+"""More digits than any count, time or size needs; Python refuses to read more than 4,300."""
+
+
+def whole(text: object) -> int | None:
+    """The number that ASCII digits write; None for any other text and for more than 18 digits."""
+    said = str(text)
+    plain = said.isascii() and said.isdigit() and len(said) <= MOST_DIGITS
+    return int(said) if plain else None
