@@ -25,7 +25,6 @@ import time
 from stat import S_ISREG
 
 from arena_topo.completion import place
-from arena_topo.numbers import whole
 
 TYPE_CHECKING = False
 """As in `typing`, which would take as long to load as all the rest."""
@@ -344,9 +343,8 @@ def _standing(path: str) -> str:
     if phase.isalpha():
         parts.append(phase)
     wanted = [_said(f"{path}/submission.json", f'"{key}": ') for key in ("workers", "gpus")]
-    workers, each = map(whole, wanted)
-    if workers is not None and each is not None:
-        parts.append(gpus(workers * each))
+    if all(one.isdecimal() and len(one) < _DIGITS for one in wanted):
+        parts.append(gpus(int(wanted[0]) * int(wanted[1])))
     return ", ".join(parts)
 
 
