@@ -645,7 +645,7 @@ HALL = {"name": "hall", "label": "example.com/hall", "bandwidthGBps": 10}
         *(
             (
                 {"levels": [HALL, level(bandwidthGBps=value)]},
-                f"levels[1].bandwidthGBps is {shown}, not a number of GB/s above 0",
+                f"levels[1].bandwidthGBps is {shown}, not a number of GB/s from 0.001 to 1,000,000",
             )
             for value, shown in [
                 ("50", "'50'"),
@@ -661,7 +661,7 @@ HALL = {"name": "hall", "label": "example.com/hall", "bandwidthGBps": 10}
         ),
         (
             {"levels": [HALL, level()], "beyondGBps": "fast"},
-            "beyondGBps is 'fast', not a number of GB/s above 0",
+            "beyondGBps is 'fast', not a number of GB/s from 0.001 to 1,000,000",
         ),
         (
             {"levels": [HALL, level(bandwidthGBps=9.5)]},

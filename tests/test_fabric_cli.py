@@ -168,7 +168,10 @@ RATE = "bandwidthGBps"
     [
         ("", "the file is None, not a mapping of levels, beyondGBps, nics"),
         ("levels: [", "line 1, column 10: not YAML: "),
-        (FABRIC.replace("200", "-1"), f"levels[1].{RATE} is -1, not a number of GB/s above 0"),
+        (
+            FABRIC.replace("200", "-1"),
+            f"levels[1].{RATE} is -1, not a number of GB/s from 0.001 to 1,000,000",
+        ),
         (FABRIC.replace("200", "20"), f"levels[0].{RATE} is 50, more than the 20 of levels[1]"),
         (FABRIC.replace("3.1", "60"), f"beyondGBps is 60, more than the 50 of levels[0].{RATE}"),
     ],

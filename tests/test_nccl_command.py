@@ -574,7 +574,7 @@ def test_a_table_goes_to_where_it_is_read_first(cluster: KubernetesWorld, run: R
         ("[]", "is [], not a mapping"),
         ('{"0": 1}', "is not a list of two or more GPUs such as 0,1"),
         ('{"0,8": 1}', "GPU 8 of 8 is out of range"),
-        ('{"0,1": 0}', "is 0, not a number of GB/s above 0"),
+        ('{"0,1": 0}', "is 0, not a number of GB/s from 0.001 to 1,000,000"),
         ("{}", "there is no bandwidth in it"),
         ('{"node": "node-1", "busBandwidth": {"0,1": 1}}', "this was measured on node node-1"),
     ],

@@ -167,7 +167,7 @@ GOOD = {"gpus": [{"index": 0}, {"index": 1}], "links": [["X", "NV2"], ["NV2", "X
         ({"nics": [{"attachment": ["PIX", "X"]}]}, "nics[0].attachment[1]: 'X' is not a link"),
         (
             {"nics": [{"attachment": ["PIX", "PIX"], "speedGBps": -1}]},
-            "nics[0].speedGBps: is -1, not a number of GB/s above 0",
+            "nics[0].speedGBps: is -1, not a number of GB/s from 0.001 to 1,000,000",
         ),
         ({"nvswitch": "yes"}, "nvswitch: is 'yes', not true or false"),
         ({"pcieGeneration": 9}, "pcieGeneration: is 9, not a whole number from 1 to 7"),

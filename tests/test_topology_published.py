@@ -150,7 +150,7 @@ def test_the_label_names_the_node_where_the_data_does_not():
         ),
         (
             {"bandwidth": changed(BANDWIDTH, 2, 3, "48")},
-            "data.bandwidth[2][3]: is '48', not a number of GB/s",
+            "data.bandwidth[2][3]: is '48', not a number of GB/s, 0 or from 0.001 to 1,000,000",
         ),
         (
             {"bandwidth": changed(BANDWIDTH, 2, 3, None)},
@@ -158,11 +158,11 @@ def test_the_label_names_the_node_where_the_data_does_not():
         ),
         (
             {"bandwidth": changed(BANDWIDTH, 2, 3, True)},
-            "data.bandwidth[2][3]: is True, not a number of GB/s",
+            "data.bandwidth[2][3]: is True, not a number of GB/s, 0 or from 0.001 to 1,000,000",
         ),
         (
             {"bandwidth": changed(BANDWIDTH, 2, 3, -1)},
-            "data.bandwidth[2][3]: is -1, not a number of GB/s",
+            "data.bandwidth[2][3]: is -1, not a number of GB/s, 0 or from 0.001 to 1,000,000",
         ),
         (
             {"bandwidth": changed(BANDWIDTH, 2, 3, 10**400)},
@@ -237,7 +237,11 @@ def test_nics_that_nobody_has_seen_are_not_published():
         ('[{"name": "a"}]', r"data\.nics\[0\]\.attachment: is missing"),
         (
             '[{"attachment": ["PIX", "PIX", "SYS", "SYS"], "speedGBps": 0}]',
-            r"data\.nics\[0\]\.speedGBps: is 0, not a number of GB/s above 0",
+            r"data\.nics\[0\]\.speedGBps: is 0, not a number of GB/s from 0\.001 to 1,000,000",
+        ),
+        (
+            '[{"attachment": ["PIX", "PIX", "SYS", "SYS"], "speedGBps": 1e-320}]',
+            r"data\.nics\[0\]\.speedGBps: is 1e-320, not a number of GB/s from 0\.001 to 1,000,000",
         ),
     ],
 )
@@ -455,5 +459,7 @@ def test_a_config_map_without_sensible_devices_is_not_to_be_saved():
 def test_a_measured_bandwidth_of_nothing_is_refused():
     whole = published.config_map(presets.machine("dgx-1-v100", "a"), GPUSet(255))
     whole["data"]["busBandwidth"] = '{"0,1": 0}'
-    with pytest.raises(UnreadableTopology, match="is 0, not a number of GB/s above 0"):
+    with pytest.raises(
+        UnreadableTopology, match=r"is 0, not a number of GB/s from 0\.001 to 1,000,000"
+    ):
         configmap.read(whole)

@@ -10,7 +10,6 @@ other or are missing the tree is still one, and a note says what was made of the
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,7 +19,7 @@ from arena_topo.errors import UnreadableTopology
 from arena_topo.names import is_key, is_word
 from arena_topo.topology import UNKNOWN_NETWORK, NodeName, Tier
 from arena_topo.topology.fabricfile import BEYOND, RESERVED, FabricFile, Level
-from arena_topo.topology.fields import Field
+from arena_topo.topology.fields import FASTEST, SLOWEST, Field
 
 Labels = Mapping[NodeName, Mapping[str, str]]
 """The labels of each node."""
@@ -607,4 +606,4 @@ class _Rate:
 
 
 def _known(rate: float | None) -> float | None:
-    return rate if rate is not None and math.isfinite(rate) and rate > 0 else None
+    return rate if rate is not None and SLOWEST <= rate <= FASTEST else None

@@ -22,6 +22,10 @@ Found = TypeVar("Found")
 _NAME = re.compile(r"[\w][-\w.]{0,62}", re.ASCII)
 
 
+SLOWEST, FASTEST = 0.001, 1e6
+"""GB/s between which all links and networks are; products of such rates neither vanish nor end."""
+
+
 @dataclass(frozen=True, slots=True)
 class Field:
     """A value, the path to it, and who hears why it makes no sense."""
@@ -84,13 +88,14 @@ class Field:
         return self.value
 
     def rate(self, *, zero: bool = False) -> float:
-        """A finite number of GB/s above 0; with `zero` 0 as well."""
+        """A number of GB/s from SLOWEST to FASTEST; with `zero` 0 as well."""
         try:
             rate = float(self.value) if type(self.value) in {int, float} else math.nan
         except OverflowError:
             rate = math.inf
-        if not math.isfinite(rate) or rate < 0 or not (rate or zero):
-            self.wanted("a number of GB/s" if zero else "a number of GB/s above 0")
+        if not (SLOWEST <= rate <= FASTEST or (zero and rate == 0)):
+            span = f"from {SLOWEST} to {FASTEST:,.0f}"
+            self.wanted(f"a number of GB/s, 0 or {span}" if zero else f"a number of GB/s {span}")
         return rate
 
     def truth(self) -> bool:
