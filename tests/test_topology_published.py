@@ -28,6 +28,7 @@ from arena_topo.topology import (
     presets,
     published,
 )
+from arena_topo.topology.fields import FASTEST, SLOWEST
 
 LABELS = Path(__file__).resolve().parents[2] / "shared" / "data" / "k8s"
 
@@ -273,8 +274,8 @@ def machines(draw):
         tuple(None if i == j else upper[min(i, j), max(i, j)] for j in range(size))
         for i in range(size)
     )
-    rate = st.floats(0, 1000)
-    some = st.floats(0.001, 1000)
+    rate = st.just(0.0) | st.floats(SLOWEST, FASTEST)
+    some = st.floats(SLOWEST, FASTEST)
     sets = st.integers(1, (1 << size) - 1).filter(lambda gpus: gpus.bit_count() > 1)
     measured = draw(st.dictionaries(sets, some, max_size=3)) if size > 1 else {}
     row = st.tuples(*[rate] * size)
