@@ -10,8 +10,8 @@ from cube_mesh import HGX, PCIE, V100, cluster, machine, matrix, node
 
 from arena_topo.bandwidth import Wire
 from arena_topo.solver import Reason, Request, Verdict
-from arena_topo.solver.classes import Index
-from arena_topo.solver.counting import Group, View
+from arena_topo.solver.classes import Group, Index
+from arena_topo.solver.counting import View
 from arena_topo.solver.explain import MOST_CHANGES, explain
 from arena_topo.solver.freeing import cheapest
 from arena_topo.solver.gang import Found, best
@@ -441,6 +441,21 @@ def check_release(request, world, text):
     for fewer in range(many):
         for then in released(world, fewer):
             assert value(request, then) is None, (fewer, many)
+
+
+UNEVEN = replace(SWITCHED, measured=((GPUSet(0b0011), 12.0), (GPUSet(0b1111), 300.0)))
+"""Two nodes may be worth less than three: each then gives a pair of GPUs, which are slow."""
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_what_to_free_is_found_where_two_nodes_are_slower_than_three(seed):
+    rnd = random.Random(seed)
+    free = [GPUSet(rnd.getrandbits(4) & rnd.getrandbits(4)) for _ in range(3)]
+    world = cluster(*(node(f"n{at}", UNEVEN, some) for at, some in enumerate(free)))
+    more = {"workers": rnd.choice([3, 4]), "gpus": rnd.choice([1, 2]), "wire": Wire.RDMA}
+    request = Request(min_bandwidth=rnd.choice([15.0, 20.0, 30.0]), **more)
+    if value(request, world) is None and value(request, world.idle()) is not None:
+        check_release(request, world, explain(request, Index(world)).nearest or "")
 
 
 @pytest.mark.parametrize("seed", range(30))

@@ -7,11 +7,13 @@ request may use.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import NamedTuple
 
 from arena_topo.bandwidth import Wire, network_limit
 from arena_topo.solver.gpu_sets import UNLIMITED, GPUSets
@@ -137,6 +139,88 @@ class Domain:
     children: tuple[Domain, ...] = ()
 
 
+class Group(NamedTuple):
+    """Nodes that a request cannot tell apart: their number, the first by name, how many."""
+
+    number: int
+    node: Node
+    many: int
+
+
+class Groups:
+    """The nodes of a cluster in groups that a request cannot tell apart, and where they are.
+
+    With `idle` they are as if every job had ended, and every node and GPU were well. `leaves` has
+    the group of each node of a leaf.
+    """
+
+    def __init__(self, index: Index, request: Request, *, idle: bool) -> None:
+        self.index = index
+        kinds = [index.kind(node) if idle else at for at, (node, _) in enumerate(index.alike())]
+        barred, cpu, memory = request.excluded, bool(request.cpu), bool(request.memory)
+        numbers: dict[tuple[object, ...], int] = {}
+        first: list[Node] = []
+
+        def number(at: int, node: Node) -> int:
+            left = (node.all_cpu, node.all_memory) if idle else (node.cpu, node.memory)
+            rest = (barred.get(node.name), left[0] if cpu else None, left[1] if memory else None)
+            found = numbers.setdefault((kinds[at], *rest), len(numbers))
+            if found == len(first):
+                first.append(node.idle() if idle else node)
+            return found
+
+        if tells_apart(request):
+            self.leaves: list[Sequence[int]] = [
+                list(map(number, classes, nodes)) for classes, nodes in index.leaves
+            ]
+        else:
+            of = [number(at, node) for at, (node, _) in enumerate(index.alike())]
+            self.leaves = [list(map(of.__getitem__, classes)) for classes, _ in index.leaves]
+        many = Counter(itertools.chain.from_iterable(self.leaves))
+        self.groups = [Group(at, node, many[at]) for at, node in enumerate(first)]
+        self.models = [node.machine.model for node in first]
+        self._spread: dict[int, list[dict[int, int]]] = {}
+
+    def domains(self, depth: int) -> Sequence[Domain]:
+        """The domains that nodes share which agree in so many levels of the network."""
+        return self.index.levels[depth + WHOLE]
+
+    def spread(self, depth: int) -> list[dict[int, int]]:
+        """How many nodes of each group are in which domain of a depth, by its place."""
+        found = self._spread.get(depth)
+        if found is None and depth:
+            found = self._spread[depth] = [{} for _ in self.groups]
+            for at, domain in enumerate(self.domains(depth)):
+                for group in self._members(domain):
+                    found[group][at] = found[group].get(at, 0) + 1
+        return [{0: group.many} for group in self.groups] if found is None else found
+
+    def totals(self, values: Sequence[int], depth: int) -> list[int]:
+        """For each domain of a depth the sum over its nodes of what their groups have."""
+        sums = [0] * len(self.domains(depth))
+        for value, places in zip(values, self.spread(depth), strict=True):
+            if value:
+                for at, many in places.items():
+                    sums[at] += value * many
+        return sums
+
+    def counts(self, depth: int, at: int) -> Mapping[int, int]:
+        """How many nodes of which groups there are in a domain."""
+        if not depth:
+            return {group.number: group.many for group in self.groups}
+        return Counter(self._members(self.domains(depth)[at]))
+
+    def nodes(self, group: Group, domain: Domain) -> Iterator[Node]:
+        """The nodes of a group in a domain, in the order of their leaves and names."""
+        for leaf in domain.leaves:
+            for at, node in zip(self.leaves[leaf], self.index.leaves[leaf][1], strict=True):
+                if at == group.number:
+                    yield node
+
+    def _members(self, domain: Domain) -> Iterator[int]:
+        return itertools.chain.from_iterable(self.leaves[leaf] for leaf in domain.leaves)
+
+
 Leaf = tuple[Sequence[int], Sequence[Node]]
 """The nodes of a nearest domain in the order of their names, and the class of each."""
 
@@ -188,6 +272,7 @@ class Index:
                     self.paths[leaf] += (domain,)
         self._counts = Counter(at for members, _ in self.leaves for at in members)
         self._candidates: dict[tuple[object, ...], Candidates] = {}
+        self._groups: dict[bool, Groups] = {}
 
     def alike(self) -> Iterator[tuple[Node, int]]:
         """Of nodes that are alike the first by name, and how many there are."""
@@ -204,7 +289,7 @@ class Index:
     def candidates(self, request: Request) -> Candidates:
         """What of the cluster a request may use."""
         spread = spreads(request, self.cluster)
-        if spread or request.excluded or request.cpu or request.memory:
+        if spread or tells_apart(request):
             return self._split(request, spread=spread)
         # What is left decides, and that is the same for all nodes of a class.
         key = (request.gpus, request.model, request.mix_models, request.per_node)
@@ -217,6 +302,18 @@ class Index:
             ]
             found = self._candidates[key] = Candidates(classes, self.leaves, self._counts)
         return found
+
+    def groups(self, request: Request, *, idle: bool = False) -> Groups:
+        """The nodes in groups that a request and its changes cannot tell apart."""
+        if tells_apart(request):
+            return Groups(self, request, idle=idle)
+        if idle not in self._groups:
+            self._groups[idle] = Groups(self, request, idle=idle)
+        return self._groups[idle]
+
+    def kind(self, node: Node) -> tuple[object, ...]:
+        """What nodes have in common that cannot be told apart once they are idle."""
+        return (self.loads(node.machine), node.resource, node.network, node.shared is None)
 
     def _split(self, request: Request, *, spread: bool) -> Candidates:
         """The candidates where nodes of one class differ, in room or in what is nearby."""
@@ -466,30 +563,38 @@ def _takeable(node: Node) -> int:
     return node.free_count if node.unavailable is None and node.shared is None else 0
 
 
-def room(request: Request, node: Node) -> int:
-    """How many workers the node takes now, bandwidth aside."""
+def tells_apart(request: Request) -> bool:
+    """Whether a request looks at more of a node than its GPUs."""
+    return bool(request.excluded or request.cpu or request.memory)
+
+
+def room(request: Request, node: Node, *, free: int | None = None) -> int:
+    """How many workers the node takes now, bandwidth aside; or with so many GPUs free."""
     if refused(request, node) is not None:
         return 0
-    rooms = [node.free_count // request.gpus]
+    found = (node.free_count if free is None else free) // request.gpus
     if request.cpu and node.cpu is not None:
-        rooms.append(int((node.cpu + 1e-9) // request.cpu))
+        found = min(found, int((node.cpu + 1e-9) // request.cpu))
     if request.memory and node.memory is not None:
-        rooms.append(node.memory // request.memory)
+        found = min(found, node.memory // request.memory)
     if request.per_node is not None:
-        rooms.append(request.per_node)
-    return max(0, min(rooms))
+        found = min(found, request.per_node)
+    return max(0, found)
 
 
 def refused(request: Request, node: Node) -> Reason | None:
     """Why the node takes no worker of this job, however few its GPUs in use are; None if it may."""
+    gpus, found = len(node.machine.gpus), None
     if node.name in request.excluded:
-        return request.excluded[node.name]
-    model = request.model.casefold() if request.model else None
-    hindrances = (
-        (not node.machine.gpus, Reason.NO_GPUS),
-        (node.shared is not None, Reason.SHARED),
-        (model is not None and (node.machine.model or "").casefold() != model, Reason.MODEL),
-        (len(node.machine.gpus) < request.gpus, Reason.TOO_SMALL),
-        (node.unavailable is not None, Reason.UNAVAILABLE),
-    )
-    return next((reason for hindered, reason in hindrances if hindered), None)
+        found = request.excluded[node.name]
+    elif not gpus:
+        found = Reason.NO_GPUS
+    elif node.shared is not None:
+        found = Reason.SHARED
+    elif request.model and (node.machine.model or "").casefold() != request.model.casefold():
+        found = Reason.MODEL
+    elif gpus < request.gpus:
+        found = Reason.TOO_SMALL
+    elif node.unavailable is not None:
+        found = Reason.UNAVAILABLE
+    return found

@@ -9,20 +9,18 @@ one pass over the groups takes.
 from __future__ import annotations
 
 import math
-import operator
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from arena_topo.bandwidth import network_limit
-from arena_topo.solver.classes import WHOLE, Index, NodeClass, room
+from arena_topo.solver.classes import WHOLE, Group, Index, NodeClass, room
 from arena_topo.solver.gpu_sets import UNLIMITED, many_choices
 from arena_topo.solver.loads import AMONG, Hosts, Terms
 from arena_topo.solver.request import Request
 from arena_topo.solver.selection import Offer, select
 from arena_topo.solver.valuing import NVLINK
-from arena_topo.topology import GPUSet, Node, NodeName
 
 LISTED = 8
 """GPUs of a machine up to which all of its sets are looked at."""
@@ -30,35 +28,6 @@ LISTED = 8
 SETS = 100
 """Sets of a larger machine that are looked at for one size, some 10 ms; beyond, those of near GPUs
 must do, which may be slower than the best."""
-
-
-class Group(NamedTuple):
-    """Nodes that a request cannot tell apart: their number, the first by name, how many."""
-
-    number: int
-    node: Node
-    many: int
-
-
-class Domain(NamedTuple):
-    """A domain of the network: the group of each node; for the whole cluster each group once.
-
-    `many` says then how many nodes a group has.
-    """
-
-    path: tuple[str, ...]
-    groups: Sequence[int]
-    many: Sequence[int] | None = None
-
-    def total(self, values: Sequence[int]) -> int:
-        """The sum over all nodes of what their groups have."""
-        if self.many is None:
-            return sum(map(values.__getitem__, self.groups))
-        return sum(map(operator.mul, values, self.many))
-
-    def counts(self) -> Mapping[int, int]:
-        """How many nodes of which groups there are."""
-        return Counter(self.groups) if self.many is None else dict(enumerate(self.many))
 
 
 class Way(NamedTuple):
@@ -89,150 +58,86 @@ class View:
         self.idle = idle
         self.certain = True
         self.excluded = request.excluded
-        self._resources = bool(request.cpu), bool(request.memory)
-        self._of_class: list[int] = []
-        self._leaves: list[Sequence[int]] = []
-        self._domains: dict[int, list[Domain]] = {}
-        self._classes: dict[NodeName, NodeClass] = {}
-        self._speeds: dict[tuple[NodeName, Terms, int], float] = {}
-        self._homes: dict[tuple[object, ...], list[tuple[int, list[Sequence[int]], Domain]]] = {}
-        self.groups = list(self._grouped())
-
-    def _grouped(self) -> Iterator[Group]:
-        numbers: dict[tuple[object, ...], int] = {}
-        first: list[Node] = []
-        many: list[int] = []
-
-        def number(at: int, node: Node, nodes: int) -> int:
-            found = numbers.setdefault(self._key(at, node), len(numbers))
-            if found == len(first):
-                first.append(node)
-                many.append(0)
-            many[found] += nodes
-            return found
-
-        if self.excluded or any(self._resources):
-            self._leaves = [
-                [number(at, node, 1) for at, node in zip(classes, nodes, strict=True)]
-                for classes, nodes in self.index.leaves
-            ]
-        else:
-            self._of_class = [
-                number(at, node, nodes) for at, (node, nodes) in enumerate(self.index.alike())
-            ]
-        for at, node in enumerate(first):
-            yield Group(at, node.idle() if self.idle else node, many[at])
-
-    def _key(self, at: int, node: Node) -> tuple[object, ...]:
-        cpu, memory = self._resources
-        barred = self.excluded.get(node.name) if self.excluded else None
-        if self.idle:
-            loads = self.index.loads(node.machine)
-            rest = (node.all_cpu if cpu else None, node.all_memory if memory else None)
-            return (barred, loads, node.resource, node.network, node.shared is None, *rest)
-        return (barred, at, node.cpu if cpu else None, node.memory if memory else None)
-
-    def _groups_of(self, leaf: int) -> Sequence[int]:
-        """The group of each node of a leaf."""
-        if self._leaves:
-            return self._leaves[leaf]
-        return [self._of_class[at] for at in self.index.leaves[leaf][0]]
-
-    def domains(self, depth: int) -> list[Domain]:
-        """The domains that nodes share which agree in so many levels of the network."""
-        if not depth:
-            many = [group.many for group in self.groups]
-            return [Domain((), range(len(many)), many)]
-        found = self._domains.get(depth)
-        if found is None:
-            groups: dict[tuple[str, ...], list[int]] = {}
-            for leaf, (_, nodes) in enumerate(self.index.leaves):
-                groups.setdefault(nodes[0].domains[:depth], []).extend(self._groups_of(leaf))
-            found = self._domains[depth] = [Domain(path, some) for path, some in groups.items()]
-        return found
-
-    def members(self, group: Group, domain: Domain) -> Iterator[Node]:
-        """The nodes of a group in a domain, in the order of their leaves and names."""
-        depth = len(domain.path)
-        for leaf, (_, nodes) in enumerate(self.index.leaves):
-            if nodes[0].domains[:depth] == domain.path:
-                for at, node in zip(self._groups_of(leaf), nodes, strict=True):
-                    if at == group.number:
-                        yield node
+        self.where = index.groups(request, idle=idle)
+        self.groups: Sequence[Group] = self.where.groups
+        self._classes: dict[int, NodeClass] = {}
+        self._loads: dict[tuple[object, ...], list[list[Sequence[int]]]] = {}
 
     def fits(self, request: Request) -> bool:
         """Whether there is any placement."""
         return any(
-            most >= request.workers and _hold(_offers(loads, domain), request.workers, way)
+            held >= request.workers and _hold(self._offers(loads, way, at), request.workers, way)
             for way in self.ways(request)
-            for most, loads, domain in self.homes(request, way)
+            for loads in self._by_kind(request, way)
+            for at, held in enumerate(self._totals(loads, way))
         )
 
     def most(self, request: Request) -> int:
         """No more workers than this fit on the terms of so many."""
         found = 0
         for way in self.ways(request):
-            homes = self.homes(request, way)
-            for most, loads, domain in sorted(homes, key=lambda home: -home[0]):
-                if most <= found:
-                    break
-                found = max(found, _largest(_offers(loads, domain), way.most))
+            for loads in self._by_kind(request, way):
+                totals = self._totals(loads, way)
+                for at in sorted(range(len(totals)), key=lambda at: -totals[at]):
+                    if totals[at] <= found:
+                        break
+                    found = max(found, _largest(self._offers(loads, way, at), way.most))
         return found
 
-    def homes(self, request: Request, way: Way) -> list[tuple[int, list[Sequence[int]], Domain]]:
-        """Where a gang may be: at most how many workers, the loads of each group, the domain."""
+    def _totals(self, loads: Sequence[Sequence[int]], way: Way) -> list[int]:
+        return self.where.totals([some[-1] if some else 0 for some in loads], way.depth)
+
+    def _offers(self, loads: Sequence[Sequence[int]], way: Way, at: int) -> Offers:
+        offers: Counter[Sequence[int]] = Counter()
+        for group, many in self.where.counts(way.depth, at).items():
+            if loads[group]:
+                offers[loads[group]] += many
+        return offers
+
+    def _by_kind(self, request: Request, way: Way) -> list[list[Sequence[int]]]:
+        """The loads of each group, for each kind of nodes that one gang may combine."""
         key = (
             *(request.gpus, request.cpu, request.memory, request.model, request.mix_models),
-            *(request.per_node, request.min_bandwidth, way, way.terms and request.workers),
+            *(request.per_node, request.min_bandwidth, way.terms, way.terms and request.workers),
         )
-        found = self._homes.get(key)
+        found = self._loads.get(key)
         if found is None:
             loads = [self.loads(group, request, way) for group in self.groups]
-            found = self._homes[key] = []
-            for kind in self.kinds(request):
-                own = [some if at in kind else () for at, some in enumerate(loads)]
-                tops = [some[-1] if some else 0 for some in own]
-                found += [(domain.total(tops), own, domain) for domain in self.domains(way.depth)]
+            found = self._loads[key] = [
+                [some if at in kind else () for at, some in enumerate(loads)]
+                for kind in self.kinds(request)
+            ]
         return found
 
     def kinds(self, request: Request) -> list[set[int]]:
         """The groups that one gang may combine."""
         kinds: dict[tuple[str, str], set[int]] = {}
-        for group in self.groups:
-            model = "" if request.mix_models else group.node.machine.model or ""
-            kinds.setdefault((model, group.node.resource), set()).add(group.number)
+        for group, model in zip(self.groups, self.where.models, strict=True):
+            own = "" if request.mix_models else model or ""
+            kinds.setdefault((own, group.node.resource), set()).add(group.number)
         return list(kinds.values())
 
     def loads(self, group: Group, request: Request, way: Way) -> Sequence[int]:
         """The numbers of workers that a node of a group takes, ascending."""
         most, terms = room(request, group.node), way.terms
-        if terms is None:
+        if terms is None or not most:
             return range(1, most + 1)
         most = min(most, request.workers - (terms.hosts is not Hosts.NODE))
-        floor = request.min_bandwidth
-        return tuple(
-            load for load in range(1, most + 1) if self.speed(group.node, load, terms) >= floor
-        )
+        one, floor = self.class_of(group), request.min_bandwidth
+        return tuple(load for load in range(1, most + 1) if self.speed(one, load, terms) >= floor)
 
-    def speed(self, node: Node, workers: int, terms: Terms) -> float:
+    def speed(self, one: NodeClass, workers: int, terms: Terms) -> float:
         """GB/s that a gang gets as far as so many workers on a node limit it."""
-        key = (node.name, terms, workers)
-        found = self._speeds.get(key)
-        if found is None:
-            one = self.class_of(node)
-            if few_sets(one, one.free, workers * terms.gpus, terms):
-                found = one.best(workers, terms)
-            else:
-                self.certain = False
-                found = 0.0 if one.hidden else _near(one, workers * terms.gpus, terms)
-            self._speeds[key] = found
-        return found
+        if few_sets(one, workers * terms.gpus, terms):
+            return one.best(workers, terms)
+        self.certain = False
+        return 0.0 if one.hidden else _near(one, workers * terms.gpus, terms)
 
-    def class_of(self, node: Node) -> NodeClass:
-        """What the GPUs of a node are worth."""
-        found = self._classes.get(node.name)
+    def class_of(self, group: Group) -> NodeClass:
+        """What the GPUs of the nodes of a group are worth."""
+        found = self._classes.get(group.number)
         if found is None:
-            found = self._classes[node.name] = self.index.class_of(node)
+            found = self._classes[group.number] = self.index.class_of(group.node)
         return found
 
     def ways(self, request: Request) -> Iterator[Way]:
@@ -273,23 +178,25 @@ class View:
 
     def rates(self, request: Request) -> set[float]:
         """What the loads of nodes and the network allow a gang; its bandwidth is one of them."""
-        found: set[float] = set()
-        for hosts in (Hosts.TWO, Hosts.SEVERAL):
-            for depth in range(len(self.index.cluster.tiers) + 1):
-                found.add(self.network(request, hosts, depth)[0])
+        found = {
+            self.network(request, hosts, depth)[0]
+            for hosts in (Hosts.TWO, Hosts.SEVERAL)
+            for depth in range(len(self.index.cluster.tiers) + 1)
+        }
+        rooms = [(group, min(room(request, group.node), request.workers)) for group in self.groups]
         for way in self.ways(replace(request, min_bandwidth=math.ulp(0.0))):
-            for group in self.groups:
-                for load in range(1, min(room(request, group.node), request.workers) + 1):
-                    assert way.terms is not None, "a bandwidth is asked for"
-                    found.add(self.speed(group.node, load, way.terms))
+            assert way.terms is not None, "a bandwidth is asked for"
+            for group, most in rooms:
+                for load in range(1, most + 1):
+                    found.add(self.speed(self.class_of(group), load, way.terms))
         return found
 
 
-def few_sets(one: NodeClass, free: GPUSet, size: int, terms: Terms) -> bool:
+def few_sets(one: NodeClass, size: int, terms: Terms) -> bool:
     """Whether all sets of a size can be looked at in a short time."""
     if one.sets.size <= LISTED or one.loads.by_count(one.terms(terms)):
         return True
-    return many_choices(free, size, one.sets.alike) <= SETS
+    return many_choices(one.free, size, one.sets.alike) <= SETS
 
 
 def _near(one: NodeClass, size: int, terms: Terms) -> float:
@@ -308,14 +215,6 @@ def _terms(request: Request, hosts: Hosts, *, rated: bool) -> Terms:
         wire=request.wire,
         rated=rated,
     )
-
-
-def _offers(loads: Sequence[Sequence[int]], domain: Domain) -> Offers:
-    offers: Counter[Sequence[int]] = Counter()
-    for at, many in domain.counts().items():
-        if loads[at]:
-            offers[loads[at]] += many
-    return offers
 
 
 def _largest(offers: Offers, most: int) -> int:

@@ -8,6 +8,7 @@ small gangs. Where neither holds, or a machine has too many sets to look at, "fo
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import math
 from collections import Counter
@@ -15,8 +16,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from arena_topo.solver.classes import room
-from arena_topo.solver.counting import LISTED, Domain, Group, View, Way
+from arena_topo.solver.classes import Domain, Group, room
+from arena_topo.solver.counting import LISTED, View, Way
 from arena_topo.solver.gpu_sets import choices
 from arena_topo.solver.loads import Hosts, Terms
 from arena_topo.solver.request import Request
@@ -60,11 +61,10 @@ class Release(NamedTuple):
 class Freeing:
     """What others would have to free for a gang: the fewest GPUs, else the fewest nodes."""
 
-    def __init__(self, request: Request, view: View) -> None:
+    def __init__(self, request: Request, view: View, idle: View) -> None:
         self.request = request
         self.view = view
-        self.idle = View(view.index, request, idle=True)
-        self._healthy = View(view.index, request)
+        self.idle = idle
         self._certain = True
         self._fast: dict[tuple[object, ...], list[GPUSet]] = {}
 
@@ -82,72 +82,70 @@ class Freeing:
         proven = True
         workers, kinds = self.request.workers, self.view.kinds(self.request)
         for way in self.view.ways(self.request):
-            tables = [costs(group, way) for group in self.view.groups]
-            waiting = [
-                (bound, at, own, domain)
-                for own in kinds
-                for at, (bound, domain) in enumerate(self._bounded(way, tables, own))
+            every = [costs(group, way) for group in self.view.groups]
+            own = [
+                [table if at in kind else {} for at, table in enumerate(every)] for kind in kinds
             ]
-            waiting.sort(key=lambda one: one[:2])
-            for tried, (bound, _, own, domain) in enumerate(waiting):
+            bounds = (
+                (bound, at, kind)
+                for kind, tables in enumerate(own)
+                for bound, at in self._bounds(way, tables)
+            )
+            for tried, (bound, at, kind) in enumerate(heapq.nsmallest(DOMAINS + 1, bounds)):
                 if best is not None and bound >= best.cost:
                     break
                 if tried == DOMAINS:
                     proven = False
                     break
                 some = [
-                    (self.view.groups[at]._replace(many=many), tables[at])
-                    for at, many in domain.counts().items()
-                    if at in own and tables[at]
+                    (self.view.groups[of]._replace(many=many), own[kind][of])
+                    for of, many in self.view.where.counts(way.depth, at).items()
+                    if own[kind][of]
                 ]
-                found = cheapest(some, workers, way.most)
-                proven = proven and (found is None or found.proven)
-                if found is not None and sum(pick.times for pick in found.picks) < way.least:
-                    # More nodes may do it, but this is not looked for.
-                    proven, found = False, None
-                if found is not None and (best is None or found.cost < best.cost):
+                found = cheapest(some, workers, way.most, least=way.least)
+                if found is None:
+                    continue
+                proven = proven and found.proven
+                if best is None or found.cost < best.cost:
+                    domain = self.view.where.domains(way.depth)[at]
                     best = found._replace(way=way, domain=domain)
         if best is None:
             return None
         return best._replace(proven=(proven and self._certain) or best.cost == 1)
 
-    def _bounded(
-        self, way: Way, tables: Sequence[Table], own: set[int]
-    ) -> Iterator[tuple[int, Domain]]:
-        """The domains that may hold a gang, each with the least that must be freed there."""
-        usable = [table if at in own else {} for at, table in enumerate(tables)]
-        tops = [max(table, default=0) for table in usable]
-        nows = [_now(table) for table in usable]
-        steps = [next(_steps(table, 0), None) for table in usable]
-        gains = [
-            (math.inf if step is None else step.price, top - now)
-            for step, top, now in zip(steps, tops, nows, strict=True)
-        ]
-        for domain in self.view.domains(way.depth):
-            if domain.total(tops) < self.request.workers:
-                continue
-            missing, least = self.request.workers - domain.total(nows), 0.0
-            counts = domain.counts()
-            for price, gain, at in sorted((*gains[at], at) for at in counts):
-                if missing <= 0 or not gain:
-                    break
-                # Further workers of a node cost no less than the first.
-                taken = min(missing, gain * counts[at])
-                least, missing = least + price * taken, missing - taken
-            yield max(1, math.ceil(least - 1e-9)), domain
+    def _bounds(self, way: Way, tables: Sequence[Table]) -> Iterator[tuple[int, int]]:
+        """The domains that may hold a gang, each after the least that must be freed there."""
+        where, workers = self.view.where, self.request.workers
+        held = where.totals([max(table, default=0) for table in tables], way.depth)
+        missing = [workers - now for now in where.totals(list(map(_now, tables)), way.depth)]
+        least = [0.0] * len(missing)
+        spread = where.spread(way.depth)
+        # Further workers of a node cost no less than the first.
+        firsts = sorted(step for at, one in enumerate(tables) for step in [*_steps(one, at)][:1])
+        for step in firsts:
+            gain = max(tables[step.of]) - step.start
+            for at, many in spread[step.of].items():
+                if missing[at] > 0:
+                    taken = min(missing[at], gain * many)
+                    least[at] += step.price * taken
+                    missing[at] -= taken
+        for at, most in enumerate(held):
+            if most >= workers:
+                yield max(1, math.ceil(least[at] - 1e-9)), at
 
     def _gpus(self, group: Group, way: Way) -> Table:
         """How many GPUs of a node must become free, by load."""
         request, node = self.request, group.node
-        most = min(room(request, _without_jobs(node)), request.workers)
+        most = min(room(request, node, free=count(_healthy(node))), request.workers)
         if way.terms is None:
             return {
                 load: max(0, load * request.gpus - node.free_count) for load in range(1, most + 1)
             }
         table: dict[int, int] = {}
         most = min(most, request.workers - (way.terms.hosts is not Hosts.NODE))
+        now = set(self.view.loads(group, request, way))
         for load in range(1, most + 1):
-            if self.view.speed(node, load, way.terms) >= request.min_bandwidth:
+            if load in now:
                 table[load] = 0
             elif (chosen := self._chosen(node, load, way.terms)) is not None:
                 table[load] = len(chosen)
@@ -157,25 +155,25 @@ class Freeing:
         """The fewest GPUs whose release gives a load its bandwidth; None for one of any."""
         size, floor = load * self.request.gpus, self.request.min_bandwidth
         any_more = max(0, size - node.free_count)
-        least = self.view.index.class_of(replace(node, hidden=max(0, node.hidden - any_more)))
-        if 0 < any_more < node.hidden and least.best(load, terms) >= floor:
-            return (None,) * any_more
-        healthy = _without_jobs(node)
-        whole = self.view.index.class_of(healthy)
-        if self._healthy.speed(healthy, load, terms) < floor:
+        if 0 < any_more < node.hidden:
+            least = self.view.index.class_of(replace(node, hidden=node.hidden - any_more))
+            if least.best(load, terms) >= floor:
+                return (None,) * any_more
+        whole = self.view.index.class_of(replace(node, free=_healthy(node), hidden=0))
+        if self.view.speed(whole, load, terms) < floor:
             return None
         terms = whole.terms(terms)
         if whole.loads.by_count(terms):
             return (None,) * any_more
-        key = (whole.loads, healthy.free, size, terms)
+        key = (whole.loads, whole.free, size, terms)
         fast = self._fast.get(key)
         if fast is None:
             listed = whole.sets.size <= LISTED
             self._certain = self._certain and listed
             every = (
-                choices(healthy.free, size, tuple(range(whole.sets.size)))
+                choices(whole.free, size, tuple(range(whole.sets.size)))
                 if listed
-                else whole.sets.near(healthy.free, size)
+                else whole.sets.near(whole.free, size)
             )
             fast = [one for one in every if whole.loads.got(one, terms) >= floor]
             self._fast[key] = fast
@@ -202,7 +200,7 @@ class Freeing:
         passed: Counter[int] = Counter()
         assert found.domain is not None, "what was found is somewhere"
         for pick in picks:
-            nodes = self.view.members(pick.group, found.domain)
+            nodes = self.view.where.nodes(pick.group, found.domain)
             start = passed[pick.group.number]
             passed[pick.group.number] += pick.times
             for node in itertools.islice(nodes, start, start + pick.times):
@@ -263,13 +261,13 @@ def _recovery(node: Node) -> str:
     """What a node lacks until it is well."""
     if node.unavailable is not None:
         return "uncordoned" if node.unavailable == "cordoned" else "ready"
-    return _FREE if _without_jobs(node).free == node.machine.everything else _HEALTHY
+    return _FREE if _healthy(node) == node.machine.everything else _HEALTHY
 
 
-def _without_jobs(node: Node) -> Node:
-    """The node with all its healthy GPUs free."""
+def _healthy(node: Node) -> GPUSet:
+    """The GPUs of a node that work, whoever uses them."""
     healthy = node.machine.everything if node.allocatable is None else node.allocatable
-    return replace(node, free=GPUSet(healthy | node.free), hidden=0)
+    return GPUSet(healthy | node.free)
 
 
 def _when(found: Release) -> str:
@@ -316,8 +314,8 @@ def _now(table: Table) -> int:
     return max((load for load in table if not table[load]), default=0)
 
 
-def cheapest(tables: Tables, workers: int, most: int) -> Release | None:
-    """The least to free so that at most so many nodes take all workers."""
+def cheapest(tables: Tables, workers: int, most: int, *, least: int = 1) -> Release | None:
+    """The least to free so that so many nodes, from `least` to `most`, take all workers."""
     largest = max(max(table) for _, table in tables)
     limited = most < min(workers, sum(group.many for group, _ in tables))
     ordered = sorted(tables, key=lambda one: _row(one[1], largest)) if limited else tables
@@ -329,9 +327,11 @@ def cheapest(tables: Tables, workers: int, most: int) -> Release | None:
         for one, other in zip(row, later, strict=True)
     )
     found = _greedy(_first_nodes(ordered, most), workers) if limited else _greedy(tables, workers)
+    if found is not None and sum(pick.times for pick in found.picks) < least:
+        found = None
     if found is not None and found.proven and best_first:
         return found
-    exact = _programmed(tables, workers, most)
+    exact = _programmed(tables, workers, least, most)
     return exact or (None if found is None else found._replace(proven=False))
 
 
@@ -397,10 +397,11 @@ def _picks(tables: Tables, taken: Sequence[Sequence[tuple[int, int]]]) -> tuple[
     )
 
 
-def _programmed(tables: Tables, workers: int, most: int) -> Release | None:
+def _programmed(tables: Tables, workers: int, least: int, most: int) -> Release | None:
     """The least by dynamic programming over nodes; None where that takes too long or none does."""
-    limited = most < workers
     nodes = min(most, workers)
+    # Beyond `least` it does not matter how many there are, but for the most.
+    counted = nodes if most < workers else min(least, nodes)
     chosen: Counter[int] = Counter()
     for load in sorted({load for _, table in tables for load in table}):
         # Of as many nodes as may be used, the cheapest for a load, one is free for it.
@@ -413,18 +414,18 @@ def _programmed(tables: Tables, workers: int, most: int) -> Release | None:
             if not left:
                 break
     work = sum(chosen[at] * len(tables[at][1]) for at in chosen) * workers
-    if work * (nodes if limited else 1) > WORK:
+    if work * counted > WORK:
         return None
     reached: dict[tuple[int, int], tuple[int, tuple[Any, ...]]] = {(0, 0): (0, ())}
     for at in chosen.elements():
         for (used, held), (cost, chain) in list(reached.items()):
             for load, more in tables[at][1].items():
-                state = (used + limited, held + load)
+                state = (min(used + 1, counted) if most >= workers else used + 1, held + load)
                 if state[1] > workers or state[0] > nodes:
                     continue
                 if state not in reached or cost + more < reached[state][0]:
                     reached[state] = (cost + more, ((at, load), chain))
-    ends = [reached[state] for state in reached if state[1] == workers]
+    ends = [reached[state] for state in reached if state[0] >= least and state[1] == workers]
     if not ends:
         return None
     cost, chain = min(ends, key=lambda end: end[0])
