@@ -266,7 +266,7 @@ def test_a_worker_sees_its_own_gpus_and_only_what_is_exported(engine):
             "demo",
             "export A=1 B=2; echo launcher [$CUDA_VISIBLE_DEVICES];"
             " mpirun -x B -x CUDA_VISIBLE_DEVICES"
-            " sh -c 'echo $PMI_RANK $HOSTNAME [$CUDA_VISIBLE_DEVICES] [$A] [$B]'",
+            " sh -c 'echo $OMPI_COMM_WORLD_RANK $HOSTNAME [$CUDA_VISIBLE_DEVICES] [$A] [$B]'",
             gpus=2,
             workers=2,
         ),

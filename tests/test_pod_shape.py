@@ -313,7 +313,7 @@ def test_a_quantity_times_a_number_is_exact(whole: int, part: int, suffix: str):
     [
         ("mpirun -np 4 python train.py -n 9", 4),
         ("cd /x && mpirun -n 8 --allow-run-as-root -x A=b python t.py", 8),
-        ("FOO=1 exec /usr/bin/mpiexec -np=4 p", 4),
+        ("FOO=1 exec /usr/bin/mpiexec -np 4 p", 4),
         ("mpirun --np 4 -mca btl ^openib p > log 2>&1", 4),
         ("mpirun \\\n  -np 4 \\\n  python x", 4),
         ("export A=1\nmpirun -c 3 x; echo done", 3),

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
-import shlex
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 from arena_topo.clusters.queues import KUBE_QUEUE, KUEUE_LABEL
 from arena_topo.engines import Backend
+from arena_topo.engines.local import mpirun
 from arena_topo.errors import ArenaError, InvalidJob
 from arena_topo.gang import planning
 from arena_topo.job import KeyValue, MPIJob, PodShape
@@ -139,11 +138,6 @@ def merged(job: MPIJob, each: int, api: ApiVersion) -> MPIJob:
 _DIGITS = 9
 """Of a number of ranks; more than any job has."""
 
-_LAUNCHERS = frozenset({"mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun"})
-
-_BEFORE = re.compile(r"exec|time|[A-Za-z_]\w*=.*", re.DOTALL)
-"""What may stand before the name of a program."""
-
 _ELSEWHERE = (
     *("H", "host", "hostfile", "machinefile", "default-hostfile", "rankfile", "rf", "app", "am"),
     *("oversubscribe", "use-hwthread-cpus"),
@@ -165,8 +159,8 @@ def fixes_ranks(command: str) -> bool:
 
     What a script that it calls says is not seen.
     """
-    for words in _launches(command, _LAUNCHERS | {"horovodrun"}):
-        if any("ppr" in word.lower() for word in words):
+    for words in mpirun.launches(command, mpirun.LAUNCHERS | {"horovodrun"}):
+        if any("ppr" in word.lower() for word in words[1:]):
             return True
         names = (word.lstrip("-").partition("=")[0] for word in words if word.startswith("-"))
         if not _PLACING.isdisjoint(names):
@@ -184,46 +178,22 @@ def ranks(command: str) -> int | None:
 
     One mpirun or mpiexec with options that are known, and one program after them.
     """
-    found = list(_launches(command))
-    if len(found) != 1:
+    found = list(mpirun.launches(command))
+    if len(found) != 1 or ":" in found[0]:
         return None
-    from arena_topo.engines.local.mpirun import line  # noqa: PLC0415  only for such commands
-
-    if ":" in found[0]:
+    options, program = mpirun.read(found[0][1:])
+    if not program or program[0].startswith("-"):
         return None
-    try:
-        program = line.read(found[0], line.ARITY)
-    except (KeyError, line.Untranslatable):
-        return None
-    mapping = program.last("map-by") or ""
-    if program.has(*_ELSEWHERE) or "oversubscribe" in mapping.lower() or not program.command:
-        return None
-    said = {number for name in ("np", "n", "c") for number in program.all(name)}
+    said = set()
+    for option, *values in options:
+        name = option.lstrip("-")
+        if name in _ELSEWHERE or (name == "map-by" and "oversubscribe" in values[0].lower()):
+            return None
+        if name in {"np", "n", "c"}:
+            said.add(values[0])
     number = said.pop() if len(said) == 1 else ""
     plain = number.isascii() and number.isdigit() and len(number) <= _DIGITS
     return int(number) if plain else None
-
-
-def _launches(command: str, launchers: Collection[str] = _LAUNCHERS) -> Iterator[list[str]]:
-    """The words after each mpirun of a shell command; none where it cannot be split."""
-    lexer = shlex.shlex(command.replace("\\\n", " "), posix=True, punctuation_chars="();<>|&\n")
-    lexer.whitespace = " \t\r"
-    lexer.whitespace_split = True
-    lexer.commenters = ""
-    try:
-        words = list(lexer)
-    except ValueError:
-        return
-    simple: list[str] = []
-    for word in [*words, ";"]:
-        if word and not set(word) <= set("();<>|&\n"):
-            simple.append(word)
-            continue
-        while simple and _BEFORE.fullmatch(simple[0]):
-            simple.pop(0)
-        if simple and simple[0].rpartition("/")[2] in launchers:
-            yield simple[1:]
-        simple = []
 
 
 def check(job: MPIJob) -> None:

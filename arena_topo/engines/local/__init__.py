@@ -5,5 +5,5 @@ ledger      a job is a folder: what was submitted, how it stands, its logs; one 
 seating     which GPUs there are, who has them, and whose turn it is
 supervisor  the process that runs one job
 processes   which processes belong to a job, and how they are ended
-mpirun      Open MPI command lines for whatever mpirun is installed
+mpirun      what stands in for mpirun and ssh in a job, and what command lines say
 """

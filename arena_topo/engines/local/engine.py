@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from arena_topo.clusters.selectors import LabelSelector
 from arena_topo.engines import Event, Instance, JobStatus, Options, Phase, Publication, unheard
 from arena_topo.engines.lines import LogOptions, Source, Wanted
-from arena_topo.engines.local import logfile, processes, seating, supervisor
+from arena_topo.engines.local import logfile, mpirun, processes, seating, supervisor
 from arena_topo.engines.local.absent import Clusterless
 from arena_topo.engines.local.ledger import (
     MOST_WORKERS,
@@ -159,8 +159,7 @@ class LocalBackend(Clusterless):
         When this returns, the job no longer needs the process that submitted it. InvalidJob if
         somebody else shall decide when it starts.
         """
-        _check(plan.job)
-        logfile.limit(self._environment)
+        self._check(plan.job)
         name, namespace = plan.job.name, plan.namespace
         folder = self._ledger.folder(name, namespace)
         submission = self._submission(plan)
@@ -180,12 +179,26 @@ class LocalBackend(Clusterless):
 
     def validate(self, plan: Plan) -> tuple[str, ...]:
         """Check that the job can run here and its name is free, without creating anything."""
-        _check(plan.job)
-        logfile.limit(self._environment)
+        self._check(plan.job)
         folder = self._ledger.folder(plan.job.name, plan.namespace)
         if self._ledger.read(folder) is not None:
             raise _taken(plan.job.name)
         return ()
+
+    def _check(self, job: MPIJob) -> None:
+        _check_size(job)
+        logfile.limit(self._environment)
+        words = next(mpirun.launches(job.command), None)
+        # What a command does before it calls mpirun may change which that is.
+        if words is None or not job.command.lstrip().startswith(words[0]):
+            return
+        path = {one.key: one.value for one in job.env}.get("PATH", search_path(self._environment))
+        found = mpirun.find(words[0], path)
+        why: str | None = "there is no MPI on this machine"
+        if found is not None:
+            why = mpirun.complaint(words[1:], found, mpirun.flavour(found))
+        if why is not None:
+            raise UsageError(f"{words[0]} cannot run this command", why=why, hint=mpirun.INSTALL)
 
     def stored(self, plan: Plan) -> tuple[Manifest | None, ...]:
         """What was submitted under the names of a plan's objects, in their order; None: nothing."""
@@ -501,7 +514,7 @@ class LocalBackend(Clusterless):
         )
 
 
-def _check(job: MPIJob) -> None:
+def _check_size(job: MPIJob) -> None:
     if job.workers > MOST_WORKERS:
         raise InvalidJob(
             f"a job of {job.workers} workers does not run on one machine",

@@ -139,9 +139,9 @@ def pod_environment(
     stated = {
         name: value for name, value in own.items() if not mpirun.foreign(name, value, interfaces)
     }
+    both = base | stated
     return {
-        **base,
-        **stated,
+        **{name: value for name, value in both.items() if not mpirun.ROUTES.fullmatch(name)},
         "HOSTNAME": pod,
         "TMPDIR": str(scratch),
         "CUDA_VISIBLE_DEVICES": devices,
@@ -324,7 +324,7 @@ class Supervisor:
         hydra_hosts = control / "hydra-hostfile"
         hydra_hosts.write_text("".join(f"{name}:{n}\n" for name, n in slots.items()))
         agent = _shim(shims / "agent", "agent", self._entry.folder)
-        for name in ("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun"):
+        for name in mpirun.LAUNCHERS:
             _shim(shims / name, "run", self._entry.folder, name)
         for index, node, gpus in self._entry.record.forecast.workers:
             pod = worker_name(job.name, index)
@@ -358,7 +358,6 @@ class Supervisor:
                     "slots": slots,
                     "launcher": private,
                     "bin": str(shims),
-                    "cache": str(self._ledger.root / "mpi.json"),
                     "folder": folder,
                 }
             )
@@ -697,9 +696,18 @@ def _launching(hosts: Path, hydra_hosts: Path, agent: Path) -> dict[str, str]:
 
     Binding is off: each worker would bind its first rank to the first core of the one machine.
     """
+    root = ("OMPI_ALLOW_RUN_AS_ROOT", "PRTE_ALLOW_RUN_AS_ROOT")
     return {
+        **{f"{name}{suffix}": "1" for name in root for suffix in ("", "_CONFIRM")},
         "OMPI_MCA_orte_default_hostfile": str(hosts),
         "OMPI_MCA_plm": "rsh",
+        # Also where the machine has no other interface. A name from elsewhere would stop the job.
+        "OMPI_MCA_btl_tcp_if_include": "lo",
+        "OMPI_MCA_oob_tcp_if_include": "lo",
+        # Daemons crash now and then that map the topology near their stacks (seen with 4.1.8).
+        "OMPI_MCA_rtc_hwloc_vmhole": "none",
+        # Ranks that wait would take the processors from those that have work.
+        "OMPI_MCA_mpi_yield_when_idle": "1",
         "OMPI_MCA_plm_rsh_agent": str(agent),
         "OMPI_MCA_hwloc_base_binding_policy": "none",
         "PRTE_MCA_prte_default_hostfile": str(hosts),
@@ -717,7 +725,7 @@ def _launching(hosts: Path, hydra_hosts: Path, agent: Path) -> dict[str, str]:
 
 def _shim(path: Path, verb: str, folder: Path, *words: str) -> Path:
     """A command that starts what stands in for mpirun and ssh in a job."""
-    path.write_text(f'#!/bin/sh\nexec {shlex.join(mpirun.script(verb, folder, *words))} "$@"\n')
+    path.write_text(mpirun.script(verb, folder, *words))
     path.chmod(0o700)
     return path
 
