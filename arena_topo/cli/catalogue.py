@@ -20,8 +20,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 import typer
 
 from arena_topo.cli.commands import ALIASES, ArenaCommand
-from arena_topo.cli.options import GLOBAL_PANEL, PROGRAM, Globals
-from arena_topo.cli.pflag import boolean
+from arena_topo.cli.options import GLOBAL_PANEL, PROGRAM, Globals, boolean
 from arena_topo.cli.root import ROOT, Branch, Leaf, tree
 from arena_topo.completion import SHELLS
 from arena_topo.flag import Flag, Word

@@ -16,12 +16,14 @@ from typing import Any, ClassVar, NoReturn
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from arena_topo import argv
 from arena_topo.cli.options import (
     GLOBAL_PANEL,
     PROGRAM,
     Colour,
     Globals,
     LogLevel,
+    boolean,
     display,
     environment,
     listen,
@@ -29,7 +31,6 @@ from arena_topo.cli.options import (
     say,
     spread,
 )
-from arena_topo.cli.pflag import Reader, for_parser, shell_command
 from arena_topo.cli.settings import (
     LINE,
     Layer,
@@ -49,6 +50,9 @@ ALIASES = {"ls": "list", "log": "logs", "del": "delete", "mpijob": "mpi", "mj": 
 
 HELP = "help"
 """The command before the name of another that shows its help; every program of cobra's has it."""
+
+_ALONE = {"dry_run": "client"}
+"""What an option means that stands without a value (pflag's NoOptDefVal)."""
 
 _COMMAND = "arena_topo.command"
 """Where the command of a job file is left, in the meta of the context."""
@@ -87,8 +91,9 @@ class ArenaCommand(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the line, with what groups and the environment say, and let Typer fill it in."""
         params = self.get_params(ctx)
-        reader = Reader(params, renamed=self.renamed(), launches=self.launches, named=self.named)
-        line = reader.read(args)
+        options = options_of(params, self.renamed())
+        reader = argv.Reader(options, launches=self.launches, named=self.named)
+        line = argv.read(reader, args)
         if line.help:
             _help(ctx, line.given)
         layers = tuple(self._layers(ctx, params, (*ctx.meta.get(_SAID, ()), *line.given)))
@@ -98,9 +103,9 @@ class ArenaCommand(TyperCommand):
         for warning in (*ctx.meta.get(_WARNINGS, ()), *line.warnings):
             say(warning, LogLevel.WARN)
         ctx.meta[_VALUES], ctx.meta[_DASH] = values, line.dash
-        options = for_parser(params, ((one.name, one.text) for one in values))
+        words = _for_parser(params, values)
         try:
-            return super().parse_args(ctx, [*options, "--", *self.positional(ctx, line.words)])
+            return super().parse_args(ctx, [*words, "--", *self.positional(ctx, line.words)])
         except UsageError as error:
             _blame(error, params, values)
             raise
@@ -176,6 +181,38 @@ class ArenaCommand(TyperCommand):
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the options grouped by panel, in the order of their declaration."""
         _write_panels(self.get_params(ctx), ctx, formatter)
+
+
+def options_of(params: Iterable[Any], old: Mapping[str, str]) -> list[argv.Option]:
+    """The options of a command, as the reader of its line knows them."""
+    return [
+        argv.Option(
+            param.name,
+            [text for text in param.opts if text.startswith("-")],
+            old=[before for before, now in old.items() if now in param.opts],
+            switch=boolean(param),
+            alone=_ALONE.get(param.name, ""),
+            hidden=param.hidden,
+        )
+        for param in params
+        if param.param_type_name == "option"
+    ]
+
+
+def _for_parser(params: Iterable[Any], values: Iterable[Value]) -> list[str]:
+    """The same options in the one form that every parser reads alike; switches are worked out."""
+    by_name = {param.name: param for param in params}
+    switches: dict[str, list[str]] = {}
+    words: list[str] = []
+    for one in values:
+        param = by_name[one.name]
+        long = next(text for text in param.opts if text.startswith("--"))
+        if boolean(param):
+            # What is off unless it is said has no word for that.
+            switches[long] = [long] if one.text == "true" else param.secondary_opts[:1]
+        else:
+            words.append(f"{long}={one.text}")
+    return [*(word for said in switches.values() for word in said), *words]
 
 
 def _help(ctx: Any, given: Iterable[tuple[str, str]]) -> NoReturn:
@@ -325,7 +362,7 @@ class JobCommand(ArenaCommand):
     def positional(self, ctx: Any, words: Sequence[str]) -> Sequence[str]:
         """The command as one shell string: that of the line, else that of the job file."""
         if words:
-            return [shell_command(words)]
+            return [argv.shell_command(words)]
         command = ctx.meta.get(_COMMAND)
         return [] if command is None else [command]
 
@@ -338,7 +375,7 @@ class ArenaGroup(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Keep the options said before the sub-command for the sub-command to read."""
-        line = Reader(self.get_params(ctx), renamed={}, leading=True).read(args)
+        line = argv.read(argv.Reader(options_of(self.get_params(ctx), {})), args, leading=True)
         if line.help or not line.words:
             _help(ctx, line.given)
         if ctx.parent is None and line.words[0] == HELP:

@@ -22,6 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
+from arena_topo.argv import shell_command, truth
 from arena_topo.cli import reading
 from arena_topo.cli.jobkeys import (
     ARENA,
@@ -37,8 +38,7 @@ from arena_topo.cli.jobkeys import (
     kinds,
     own_keys,
 )
-from arena_topo.cli.options import PROGRAM
-from arena_topo.cli.pflag import boolean, shell_command, truth
+from arena_topo.cli.options import PROGRAM, boolean
 from arena_topo.cli.settings import Layer
 from arena_topo.errors import UsageError
 from arena_topo.files import STDIN
