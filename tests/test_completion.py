@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from arena_topo import argv, cli, completion
 from arena_topo.cli import catalogue, commands
-from arena_topo.cli.commands import ALIASES, JobCommand
+from arena_topo.cli.commands import ALIASES, old_spellings
 from arena_topo.cli.options import boolean
 from arena_topo.cli.root import tree
 from arena_topo.errors import UsageError
@@ -271,8 +271,8 @@ def reader_of(path: tuple[str, ...]) -> argv.Reader:
     """What reads the line of a command when it runs."""
     command = params(path)
     group = hasattr(command, "commands")
-    how = {} if group else {"launches": command.launches, "named": command.named}
-    return argv.Reader(commands.options_of(command.params, JobCommand.renamed()), **how)
+    how = {} if group else {"launches": command.kind.launches, "named": command.kind.named}
+    return argv.Reader(commands.options_of(command.params, old_spellings(takes_job=True)), **how)
 
 
 def parsed(words: list[str]) -> tuple[list[str], list[str], list[str]]:

@@ -7,11 +7,12 @@ password. TAB waits for it for a moment only (`completion.names`).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import typer
 
 from arena_topo.cli import remembering, settings
-from arena_topo.cli.commands import SteadyCommand
+from arena_topo.cli.commands import STEADY, ArenaCommand
 from arena_topo.cli.opening import namespace_of
 from arena_topo.cli.options import PROGRAM, Globals, LogLevel, listen, spread
 from arena_topo.completion import names
@@ -31,10 +32,11 @@ def ask(kind: str, given: Sequence[tuple[str, str]]) -> None:
         _look(kind, everywhere)
 
     app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
-    app.command("names", cls=SteadyCommand)(look)
+    app.command("names", cls=ArenaCommand)(look)
     line = [f"--{name}={text}" for name, text in given if name in {*names.FLAGS, "namespace"}]
     line.append(f"--request-timeout={names.LIMIT:g}s")
-    command = typer.main.get_command(app)
+    command: Any = typer.main.get_command(app)
+    command.kind = STEADY
     command.main(args=line, prog_name=PROGRAM, standalone_mode=False)
 
 
