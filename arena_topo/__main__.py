@@ -3,6 +3,12 @@
 Half of a short command's time goes into loading it, so that is guarded here, before it begins.
 """
 
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 
 def main() -> None:
     """Run the program on the words of the shell, and exit; 128 and its number after a signal."""
@@ -48,7 +54,37 @@ def _complete() -> None:
         _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
     from arena_topo import completion  # noqa: PLC0415
 
-    completion.run()
+    completion.run(_ask)
+
+
+def _ask(kind: str, given: Sequence[tuple[str, str]]) -> None:
+    """Have names read for TAB, which waits for them for a moment only."""
+    import contextlib  # noqa: PLC0415
+    import os  # noqa: PLC0415
+    import threading  # noqa: PLC0415
+
+    from arena_topo.completion.names import LIMIT  # noqa: PLC0415
+
+    # A plugin for credentials is not to ask a person, on the terminal or in a window; and Typer
+    # would answer the shell itself.
+    for name in ("_ARENA_TOPO_COMPLETE", "DISPLAY", "WAYLAND_DISPLAY", "BROWSER"):
+        os.environ.pop(name, None)
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nowhere, 0)
+    os.dup2(nowhere, 2)
+    with contextlib.suppress(OSError):  # it leads a group of processes already
+        os.setsid()
+
+    def read() -> None:
+        with contextlib.suppress(BaseException):  # a prompt is no place for complaints
+            from arena_topo.cli import asking  # noqa: PLC0415 - takes longer than all of TAB else
+
+            asking.ask(kind, given)
+
+    # A thread, since a name server that does not answer can be interrupted in no other way.
+    reading = threading.Thread(target=read, daemon=True)
+    reading.start()
+    reading.join(LIMIT)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
@@ -725,3 +726,36 @@ def test_a_job_that_is_deleted_while_waited_for_is_said_to_be(arena, monkeypatch
     code, _out, err = arena("submit", "mpi", *GANG, "--wait", "c")
     assert code == 1
     assert err.endswith("error: the job demo was deleted while it was waited for\n")
+
+
+@pytest.mark.parametrize(
+    ("word", "instead"),
+    [
+        ("run", "submit mpi --name NAME --image IMAGE 'COMMAND'"),
+        ("sbatch", "submit mpi --name NAME --image IMAGE 'COMMAND'"),
+        ("ps", "list"),
+        ("squeue", "list"),
+        ("cancel", "delete JOB"),
+        ("kill", "delete JOB"),
+        ("describe", "get JOB; why JOB says why it is so"),
+        ("status", "get JOB; why JOB says why it is so"),
+        ("exec", "attach JOB -- COMMAND"),
+    ],
+)
+def test_commands_of_other_programs_are_answered_with_ours(run, word, instead):
+    assert run(word, "x") == (
+        2,
+        "",
+        f'error: unknown command "{word}" for "arena-topo"\n  try:  arena-topo {instead}\n',
+    )
+
+
+@pytest.mark.parametrize("flag", ["--version", "-v"])
+def test_the_version_is_told_to_who_asks_with_a_flag(run, flag):
+    assert run(flag) == run("version")
+    assert run(flag, "--short") == run("version", "--short")
+
+
+def test_kubectl_finds_the_program_as_a_plugin():
+    (plugin,) = entry_points(group="console_scripts", name="kubectl-arena_topo")
+    assert plugin.value == "arena_topo.__main__:main"

@@ -1,8 +1,9 @@
-"""The names that completion offers: those of the cluster that is meant, known a moment ago."""
+"""The names that completion offers: those of the cluster that is meant, from its cache."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import resource
 import shutil
@@ -12,41 +13,34 @@ import subprocess
 import sys
 import threading
 import time
+from binascii import crc32
 from pathlib import Path
 
 import pytest
-from completing import (  # noqa: F401 - one is for all tests
-    LOCAL,
-    MPI,
-    _ends,
-    answer,
-    did,
-    file_of,
-    folder,
-    offered,
-    submitted,
-    until,
-)
 from fake_api import FakeApi, kubeconfig
-from hypothesis import given
-from hypothesis import strategies as st
 
 from arena_topo import cli, completion
-from arena_topo.cli import settings as settings_files
-from arena_topo.cli.options import Globals, environment
-from arena_topo.completion import keeping, names, place, refresh
+from arena_topo.cli.options import Globals
+from arena_topo.completion import names
 from arena_topo.engines import Options, opening
-from arena_topo.engines.kubernetes import kubeconfig as kubeconfigs
-from arena_topo.topology import presets
+from arena_topo.flag import flags_of, spelling
 
-SITE = settings_files.SITE  # before any test has another one
 NAMES = ["one", "two", "three"]
+MPI = ["submit", "mpi", "--image=x", "--gpus=2", "--workers=2"]
 
 
-@pytest.fixture
-def nobody_asks(monkeypatch):
-    """No child is started: what is offered is what commands have left."""
-    monkeypatch.setattr(sys, "executable", "")
+@pytest.fixture(autouse=True)
+def _ends():
+    """No test lasts longer: whatever waits for ever is interrupted."""
+
+    def late(*_):
+        pytest.fail("it waits for something that does not happen")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(90)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
 
 
 @pytest.fixture
@@ -57,21 +51,65 @@ def cluster(api, tmp_path, monkeypatch, capfd):
     return api
 
 
+def did(*line):
+    assert cli.run(line) == 0, line
+
+
+def submitted(*some, flags=()):
+    for name in some:
+        did(*flags, *MPI, f"--name={name}", "sleep 1")
+
+
+def answer(*words):
+    """What is offered from the cache alone, with what is said of each."""
+    text = completion.answer("bash", list(words), os.environ)
+    return dict(one.partition("\t")[::2] for one in text.splitlines()[1:])
+
+
+def offered(*words):
+    return list(answer(*words))
+
+
+def folder():
+    return Path(names.folder(os.environ))
+
+
+def the_file():
+    (found,) = folder().glob("context-*")
+    return found
+
+
+def tab(*words, **more):
+    """What a shell is answered, by a process as it would start it."""
+    return subprocess.run(
+        [sys.executable, "-m", "arena_topo", *words],
+        env=os.environ | {"_ARENA_TOPO_COMPLETE": "bash"} | more,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    ).stdout
+
+
 def forgotten(api, name):
-    """Delete a job as somebody else does, who tells nobody here."""
+    """Delete a job as somebody else does, whose cache is another."""
     api.remove("mpijobs", "default", name)
 
 
-def arena(*line):
-    """Run a command as another process."""
-    command = [sys.executable, "-m", "arena_topo", *line]
-    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
+def aged(seconds):
+    """Let all names be so much older."""
+    path = the_file()
+    lines = path.read_text().split("\n")
+    for at, line in enumerate(lines):
+        if line.startswith("["):
+            title, _, when = line.partition("\t")
+            lines[at] = f"{title}\t{max(0, int(when) - seconds)}"
+    path.write_text("\n".join(lines))
 
 
 # ---------------------------------------------------------------- what commands leave
 
 
-@pytest.mark.usefixtures("nobody_asks")
 def test_a_job_is_offered_once_it_is_submitted_and_no_longer_once_it_is_deleted(cluster):
     del cluster
     assert offered("get", "") == []
@@ -83,7 +121,6 @@ def test_a_job_is_offered_once_it_is_submitted_and_no_longer_once_it_is_deleted(
     assert set(offered("delete", "gpt", "")) == {"bert"}
 
 
-@pytest.mark.usefixtures("nobody_asks")
 def test_a_list_has_all_jobs_and_part_of_a_list_only_adds(cluster, operator):
     submitted(*NAMES)
     operator.start("one")
@@ -97,7 +134,6 @@ def test_a_list_has_all_jobs_and_part_of_a_list_only_adds(cluster, operator):
     assert set(offered("get", "")) == {"one", "three"}
 
 
-@pytest.mark.usefixtures("nobody_asks")
 def test_a_list_of_all_namespaces_is_one_of_each_of_them(cluster):
     submitted("here")
     submitted("there", flags=["-n", "team-a"])
@@ -108,7 +144,6 @@ def test_a_list_of_all_namespaces_is_one_of_each_of_them(cluster):
     assert "team-a" in offered("get", "-n", "")
 
 
-@pytest.mark.usefixtures("nobody_asks")
 def test_the_pods_of_the_job_on_the_line_are_offered(cluster, operator):
     del cluster
     submitted("bert", "gpt")
@@ -122,7 +157,6 @@ def test_the_pods_of_the_job_on_the_line_are_offered(cluster, operator):
     assert offered("logs", "bert", "-i", "") == []
 
 
-@pytest.mark.usefixtures("nobody_asks")
 def test_nodes_and_claims_are_offered_once_they_were_shown(cluster):
     status = {"capacity": {"nvidia.com/gpu": "8"}, "allocatable": {"nvidia.com/gpu": "8"}}
     cluster.add({"kind": "Node", "metadata": {"name": "node-7"}, "status": status})
@@ -140,7 +174,6 @@ def test_nodes_and_claims_are_offered_once_they_were_shown(cluster):
     assert offered("submit", "mpi", "--data", "") == ["corpus:"]
 
 
-@pytest.mark.usefixtures("nobody_asks")
 def test_who_calls_functions_leaves_no_names(cluster, tmp_path):
     backend = opening.open_backend(Options(kubeconfig=str(tmp_path / "config")))
     assert backend.jobs(None) == ()
@@ -161,7 +194,7 @@ SPELLINGS = (
 )
 
 
-@pytest.mark.usefixtures("nobody_asks", "cluster")
+@pytest.mark.usefixtures("cluster")
 def test_a_flag_means_the_same_wherever_and_however_it_is_written(monkeypatch):
     did(*MPI, "--name=job", "-n", "team-a", "mpirun -n 4 -x kubeconfig")
     for before, words in SPELLINGS[:-1]:
@@ -171,11 +204,11 @@ def test_a_flag_means_the_same_wherever_and_however_it_is_written(monkeypatch):
     for variable in ("ARENA_TOPO_NAMESPACE", "ARENA_NAMESPACE"):
         with monkeypatch.context() as patched:
             patched.setenv(variable, "team-a")
+            did("list")
             assert offered("get", "") == ["job"]
             assert offered("get", "-n", "other", "") == []
 
 
-@pytest.mark.usefixtures("nobody_asks")
 def test_clusters_are_never_mixed_up(tmp_path, monkeypatch, capfd):
     del capfd
     with contextlib.closing(FakeApi()) as one, contextlib.closing(FakeApi()) as two:
@@ -187,10 +220,14 @@ def test_clusters_are_never_mixed_up(tmp_path, monkeypatch, capfd):
         submitted("in-second", flags=[f"--config={second}"])
         assert offered("get", "--kubeconfig", second, "") == ["in-second"]
         assert offered("get", "") == ["in-first"]
-        assert offered("get", "--kubeconfig", first, "") == ["in-first"]
         monkeypatch.chdir(tmp_path)
+        did("list", "--kubeconfig", "second")
         assert offered("get", "--kubeconfig", "second", "") == ["in-second"]
+        monkeypatch.chdir("/")
+        assert offered("get", "--kubeconfig", "second", "") == []
         monkeypatch.setenv("ARENA_TOPO_KUBECONFIG", second)
+        assert offered("get", "") == []
+        did("list")
         assert offered("get", "") == ["in-second"]
         monkeypatch.delenv("ARENA_TOPO_KUBECONFIG")
         # `kubectl config use-context` writes the file anew.
@@ -206,7 +243,6 @@ def test_clusters_are_never_mixed_up(tmp_path, monkeypatch, capfd):
         assert offered("get", "") == []
 
 
-@pytest.mark.usefixtures("nobody_asks")
 def test_who_asks_as_somebody_else_may_see_another_cluster(cluster):
     del cluster
     submitted("mine")
@@ -218,7 +254,6 @@ def test_who_asks_as_somebody_else_may_see_another_cluster(cluster):
     assert offered("get", "") == ["mine"]
 
 
-@pytest.mark.usefixtures("nobody_asks")
 def test_what_settings_say_counts_until_they_change(api, tmp_path, user, capfd):
     del capfd
     config = kubeconfig(tmp_path / "config", api.url)
@@ -242,7 +277,6 @@ def test_what_settings_say_counts_until_they_change(api, tmp_path, user, capfd):
     assert offered("get", "") == []
 
 
-@pytest.mark.usefixtures("nobody_asks")
 def test_a_namespace_of_a_job_file_is_nobody_elses(cluster, tmp_path):
     del cluster
     did("list")
@@ -251,118 +285,17 @@ def test_a_namespace_of_a_job_file_is_nobody_elses(cluster, tmp_path):
     did("submit", "mpi", "-f", str(job))
     assert offered("get", "") == []
     assert offered("get", "-n", "team-a", "") == ["filed"]
-    assert "namespace default" in file_of("where").read_text()
 
 
-@pytest.mark.parametrize("settled", [False, True])
-def test_jobs_of_this_machine_are_those_of_its_folders(settled, user, capfd, monkeypatch):
-    monkeypatch.setattr(sys, "executable", sys.executable)
-    flags = ["--backend=local", "--emulate=dgx-1-v100:2"]
-    if settled:
-        user.write_text('backend = "local"\nemulate = "dgx-1-v100:2"\n')
-        flags = []
-    did(*flags, "submit", "mpi", *LOCAL, "--name=bert", "sleep 60")
-    try:
-        with monkeypatch.context() as patched:
-            patched.setattr(sys, "executable", "")
-            said = answer(*flags, "get", "")
-            assert list(said) == ["bert"]
-            assert said["bert"].endswith(", 4 GPUs")
-            if not settled:
-                assert offered("get", "") == ["bert"]  # nothing else is configured
-            until(lambda: offered(*flags, "logs", "bert", "-i", "")[:1] == ["bert-launcher"])
-            assert "default" in offered(*flags, "get", "-n", "")
-            assert offered(*flags, "get", "-n", "other", "") == []
-            did(*flags, "top", "node")
-            assert answer(*flags, "top", "node", "") == {
-                "dgx-1-v100-0": "8 GPUs",
-                "dgx-1-v100-1": "8 GPUs",
-            }
-    finally:
-        did(*flags, "delete", "bert")
-    assert offered(*flags, "get", "") == []
-    capfd.readouterr()
+def test_the_flags_that_decide_are_flags_of_the_program():
+    assert {spelling(name, flag)[2:] for name, flag in flags_of(Globals).items()} >= names.FLAGS
 
 
-@pytest.mark.usefixtures("nobody_asks")
-def test_machines_that_are_pretended_are_known_before_anybody_looked(capfd):
-    for said in ("dgx-1-v100", "dgx-2:3", "pcie-4, dgx-2:1 ,pcie-4:2"):
-        at = ["--backend=local", f"--emulate={said}"]
-        before = answer(*at, "top", "node", "")
-        did(*at, "top", "node")
-        assert before == answer(*at, "top", "node", "")
-        assert before == {one.name: f"{len(one.gpus)} GPUs" for one in presets.emulated(said)}
-    for wrong in ("dgx-1-v100:0", "dgx", "dgx-2,", "dgx-2:x", "dgx-2:", "dgx-2:²", "dgx-2:99999"):
-        assert answer("--backend=local", f"--emulate={wrong}", "top", "node", "") == {}
-    del capfd
-
-
-def test_the_fields_are_those_of_the_program():
-    fields = {one.replace("-", "_").lstrip("_") for one in place.OURS}
-    known = environment(Globals)
-    for field in sorted(fields - {"config", "as_group"}):
-        name = "as_" if field == "as" else field
-        also = known["config"] if field == "kubeconfig" else ()
-        assert place.VARIABLES[field] == (*known[name], *also)
-    assert set(place.VARIABLES) == fields - {"config", "as_group"}
-    assert place.SITE == SITE
-    assert refresh.ASKED == cli.ASKED
-    assert completion.ASKED == refresh._COMPLETES
-    assert str(kubeconfigs.SERVICE_ACCOUNT / "token") == place.IN_CLUSTER
-
-
-ANY = [None, "x"]
-
-
-@given(st.data())
-def test_the_engine_is_the_one_that_a_command_would_open(tmp_path_factory, data):
-    home = tmp_path_factory.getbasetemp() / "engine"
-    (home / ".kube").mkdir(parents=True, exist_ok=True)
-    config = home / ".kube" / "config"
-    config.unlink(missing_ok=True)
-    if text := data.draw(st.sampled_from([None, "", "x"]), label="~/.kube/config"):
-        config.write_text(text)
-    said = {
-        field: data.draw(st.sampled_from(["", value]), label=field)
-        for field, value in {"context": "c", "cluster": "d", "user": "u", "emulate": "p:2"}.items()
-    }
-    said["kubeconfig"] = data.draw(st.sampled_from(["", "/no/such"]), label="--kubeconfig")
-    said["backend"] = data.draw(st.sampled_from(["auto", "local", "kubernetes"]), label="backend")
-    named = data.draw(st.sampled_from([None, "", ":", "/no/such", "/dev/null", str(config)]))
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("HOME", str(home))
-        patched.delenv("KUBECONFIG", raising=False)
-        if named is not None:
-            patched.setenv("KUBECONFIG", named)
-        line = place.Line([f"--{field}={text}" for field, text in said.items()], os.environ)
-        options = {field: text or None for field, text in said.items()} | {
-            "backend": said["backend"]
-        }
-        try:
-            assert line.engine == opening.engine_of(Options(**options))
-        except cli.UsageError:  # KUBECONFIG names nothing that is there
-            assert line.engine == "kubernetes"
-
-
-@pytest.mark.parametrize("host", ["", "10.0.0.1"])
-@pytest.mark.parametrize("token", ["", "secret", None])
-def test_a_pod_with_an_account_means_its_own_cluster(host, token, tmp_path, monkeypatch):
-    monkeypatch.setattr(kubeconfigs, "SERVICE_ACCOUNT", tmp_path)
-    monkeypatch.setattr(place, "IN_CLUSTER", str(tmp_path / "token"))
-    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", host)
-    if token is not None:
-        (tmp_path / "token").write_text(token)
-    engine = "kubernetes" if host and token else "local"
-    assert place.Line([], os.environ).engine == engine
-    assert opening.engine_of(Options()) == engine
-
-
-def test_the_pods_of_two_clusters_are_not_mixed_up():
+def test_pods_of_two_clusters_are_not_mixed_up():
     hosts = ({}, {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, {"KUBERNETES_SERVICE_HOST": "10.0.0.2"})
-    assert len({place.Line([], dict(os.environ) | one).key for one in hosts}) == len(hosts)
+    assert len({names.key([], dict(os.environ) | one) for one in hosts}) == len(hosts)
 
 
-@pytest.mark.usefixtures("nobody_asks")
 @pytest.mark.parametrize("home", [None, "", "/proc/no/such"])
 def test_who_has_no_home_is_offered_nothing_and_told_nothing(home, cluster, monkeypatch, capfd):
     del cluster
@@ -379,123 +312,223 @@ def test_who_has_no_home_is_offered_nothing_and_told_nothing(home, cluster, monk
     assert offered("get", "") == []
 
 
-# ---------------------------------------------------------------- what was known later counts
+# ---------------------------------------------------------------- names that are asked for
 
 
-EVENTS = ["add", "drop", "appears", "vanishes", "list", "look"]
+def test_where_nothing_is_known_tab_asks_for_names_of_every_kind(cluster, operator):
+    submitted("bert", "gpt")
+    operator.start("bert")
+    cluster.add(
+        {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "metadata": {"name": "corpus"},
+            "spec": {"resources": {"requests": {"storage": "1Ti"}}},
+            "status": {"phase": "Bound"},
+        }
+    )
+    the_file().unlink()
+    assert "\nbert\tRUNNING, 4 GPUs\n" in tab("get", "")
+    assert "\nbert-worker-1\ton node-0\n" in tab("logs", "bert", "-i", "")
+    assert tab("get", "-n", "").split() == ["words", "keep", "default", "kube-system", "team-a"]
+    assert tab("get", "--context", "") == "words keep\ntest\n"
+    assert "\ncorpus:" in tab("submit", "mpi", "--data", "")
 
 
-@given(st.data())
-def test_in_whichever_order_it_is_written_the_end_is_what_is_true(data):
-    """Commands end in another order than they asked: a slow list may come after a delete."""
-    events = data.draw(st.lists(st.tuples(st.sampled_from(EVENTS), st.sampled_from("abc"))))
-    events.append(("list", ""))
-    truth, past, writes = {}, [], []
-    for at, (what, name) in enumerate(events, 1):
-        past.append(dict(truth))
-        if what in {"add", "appears"}:
-            truth[name] = ""
-        elif what in {"drop", "vanishes"}:
-            truth.pop(name, None)
-        # What somebody else does nobody writes down.
-        if what in {"add", "drop"}:
-            writes.append(({name: truth.get(name)}, at, False))
-    for at, (what, name) in enumerate(events, 1):
-        if what in {"list", "look"}:
-            # It saw the jobs as they were at some moment after it began.
-            seen = past[data.draw(st.integers(at, len(events))) - 1]
-            found = seen if what == "list" else {one: "" for one in seen if one == name}
-            writes.append((found, at, what == "list"))
-    as_of, known = 0, {}
-    for found, at, whole in data.draw(st.permutations(writes)):
-        as_of, known = keeping.merged(as_of, known, found, at, whole=whole)
-        as_of, known = names.load(keeping.written(as_of, known))
-    assert {one for one, (_, said) in known.items() if said is not None} == set(truth)
+@pytest.fixture
+def counted(cluster):
+    """How many lists of jobs were asked for since it was asked last."""
+    asked = [0]
+
+    def count():
+        before, asked[0] = asked[0], sum("/mpijobs" in one for one in cluster.requests)
+        return asked[0] - before
+
+    return count
 
 
-def test_a_slow_list_brings_back_no_deleted_job_and_drops_no_new_one(cluster, monkeypatch):
-    submitted("old")
+def test_names_are_asked_for_again_only_when_they_are_old(counted):
+    submitted("bert")
     did("list")
+    counted()
+    assert tab("get", "") == "words keep\nbert\tPENDING, 4 GPUs\n"
+    assert not counted()
+    aged(50)
+    tab("get", "")
+    assert not counted()
+    aged(50)
+    assert tab("get", "") == "words keep\nbert\tPENDING, 4 GPUs\n"
+    assert counted()
+    tab("get", "")
+    assert not counted()
 
-    def meanwhile():
-        arena("delete", "old")
-        arena(*MPI, "--name=new", "sleep 1")
 
-    # The list has been made, and is not answered yet.
-    cluster.after("GET .*/mpijobs", meanwhile)
+def test_a_time_to_come_is_no_time(counted):
+    submitted("bert")
     did("list")
-    monkeypatch.setattr(sys, "executable", "")
-    assert offered("get", "") == ["new"]
-    did("list")
-    assert offered("get", "") == ["new"]
+    aged(-10_000)  # somebody has set the clock back since
+    counted()
+    tab("get", "")
+    assert counted()
 
 
-def test_a_list_of_before_the_clock_was_set_back_is_replaced(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    later = keeping.now() + 10**7
-    for at, found in ((later, {"a": "", "b": ""}), (keeping.now(), {"c": ""})):
-        with keeping.Folder(os.environ) as one:
-            keeping.update(one, "x-jobs-y", found, at, whole=True)
-        as_of, known = names.load(names.read(os.environ, "x-jobs-y"))
-    assert set(known) == {"c"}
-    assert 0 < as_of <= keeping.now()
-
-
-def test_many_writers_at_once_lose_nothing_and_tear_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr(keeping, "PATIENCE", 60)
-    environ = {"XDG_CACHE_HOME": str(tmp_path)}
-    torn = []
-
-    def write(which):
-        for at in range(20):
-            with keeping.Folder(environ) as one:
-                keeping.update(one, "x-jobs-y", {f"job-{which}-{at}": "4 GPUs"}, keeping.now())
-            text = names.read(environ, "x-jobs-y")
-            if not text.startswith(names.HEAD) or not text.endswith("\n"):
-                torn.append(text)
-
-    writers = [threading.Thread(target=write, args=(which,)) for which in range(8)]
-    for one in writers:
-        one.start()
-    for one in writers:
-        one.join()
-    _, known = names.load(names.read(environ, "x-jobs-y"))
-    assert not torn
-    assert len(known) == 8 * 20
-    assert {one.name for one in Path(names.folder(environ)).iterdir()} == {"lock", "x-jobs-y"}
-
-
-def test_a_writer_that_hangs_keeps_a_command_waiting_for_a_moment_only(cluster):
-    submitted("one")
-    with keeping.Folder(os.environ):
+def test_a_server_that_does_not_answer_is_waited_for_a_second_and_only_once(cluster):
+    submitted("bert")
+    answers = threading.Event()
+    cluster.before("GET .*/mpijobs", answers.wait)
+    try:
+        # The time of a process that asks nobody is taken off.
         began = time.monotonic()
-        keeping.kept(os.environ, lambda _: pytest.fail("two writers at once"))
-        assert time.monotonic() - began < 10
-        did("list")
+        tab("")
+        alone = time.monotonic() - began
+        began = time.monotonic()
+        assert tab("get", "") == "words keep\nbert\t4 GPUs\n"
+        assert time.monotonic() - began < 10 * alone + 3
+        before = len(cluster.requests)
+        assert tab("get", "") == "words keep\nbert\t4 GPUs\n"
+        assert len(cluster.requests) == before
+    finally:
+        answers.set()
+
+
+def test_a_cluster_that_is_gone_leaves_the_names_that_are_known(cluster):
+    submitted("bert")
+    cluster.close()
+    aged(10_000)
+    for _ in range(2):
+        assert tab("get", "") == "words keep\nbert\t4 GPUs\n"
+
+
+def test_a_kubeconfig_that_was_written_anew_is_read_again(cluster):
+    submitted("bert")
+    submitted("gpt", flags=["-n", "team-a"])
+    config = Path(os.environ["KUBECONFIG"])
+    said = json.loads(config.read_text())
+    context = said["contexts"][0]["context"]
+    said["contexts"].append({"name": "other", "context": context | {"namespace": "team-a"}})
+    config.write_text(json.dumps(said | {"current-context": "other"}))
+    assert tab("get", "") == "words keep\ngpt\tPENDING, 4 GPUs\n"
+    assert tab("get", "--context", "") == "words keep\ntest\nother\n"
     del cluster
 
 
-def test_files_that_nobody_uses_go_and_there_are_never_too_many(tmp_path):
+def test_jobs_and_machines_of_this_machine_are_asked_for_without_a_cluster(user, capfd):
+    local = ["--backend=local", "--emulate=dgx-1-v100:2"]
+    user.write_text('[profile.big]\nuser = "alice"\n')
+    did(*local, "submit", "mpi", "--image=local", "--gpus=2", "--name=bert", "sleep 60")
+    try:
+        for one in folder().iterdir():
+            one.unlink()
+        assert tab(*local, "get", "").startswith("words keep\nbert\t")
+        assert "\nbert-launcher\t" in tab(*local, "logs", "bert", "-i", "")
+        assert tab(*local, "get", "-n", "") == "words keep\ndefault\n"
+        machines = "dgx-1-v100-0\t8 GPUs\ndgx-1-v100-1\t8 GPUs\n"
+        assert tab(*local, "top", "node", "") == f"words keep\n{machines}"
+        assert tab(*local, "submit", "mpi", "--priority", "") == "words keep\n"
+        assert tab("list", "--profile", "") == "words keep\nbig\n"
+    finally:
+        did(*local, "delete", "bert")
+    assert offered(*local, "get", "") == []
+    del capfd
+
+
+PLUGIN = """#!{python}
+import os, time
+with open({seen!r}, "w") as file:
+    try:
+        os.open("/dev/tty", os.O_RDWR)
+        file.write("terminal ")
+    except OSError:
+        pass
+    file.write(os.readlink("/proc/self/fd/0") + " " + os.environ.get("DISPLAY", "none"))
+time.sleep(600)
+"""
+
+
+def test_a_plugin_that_waits_for_somebody_has_no_terminal_and_no_window(tmp_path, monkeypatch):
+    seen = tmp_path / "seen"
+    plugin = tmp_path / "plugin"
+    plugin.write_text(PLUGIN.format(python=sys.executable, seen=str(seen)))
+    plugin.chmod(0o755)
+    user = {
+        "exec": {
+            "apiVersion": "client.authentication.k8s.io/v1",
+            "command": str(plugin),
+            "interactiveMode": "IfAvailable",
+        }
+    }
+    config = kubeconfig(tmp_path / "config", "http://127.0.0.1:1", user=user)
+    monkeypatch.setenv("KUBECONFIG", config)
+    monkeypatch.setattr(names, "LIMIT", 10)
+    assert tab("get", "", DISPLAY=":0") == "words keep\n"
+    assert seen.read_text() in {"", "/dev/null none"}
+
+
+# ---------------------------------------------------------------- the files
+
+
+def test_files_that_are_not_used_go_and_there_are_never_too_many(tmp_path):
     environ = {"XDG_CACHE_HOME": str(tmp_path)}
-    with keeping.Folder(environ) as one:
-        one.write("old", "x")
-        one.write("kept", "x")
+    names.Cache("kept", environ).write()
     at = Path(names.folder(environ))
+    (at / "old-jobs-default").write_text("arena-topo names 1 0\n")  # of the version before
     month = time.time() - 31 * 24 * 3600
-    os.utime(at / "old", (month, month))
+    os.utime(at / "old-jobs-default", (month, month))
     (at / "folder").mkdir()
     os.utime(at / "folder", (month, month))
-    with keeping.Folder(environ) as one:
-        one.write("new", "x")
-    assert {each.name for each in at.iterdir()} == {"kept", "new", "folder", "lock"}
-    with keeping.Folder(environ) as one:
-        for number in range(keeping.FILES + 50):
-            one.write(f"where-{number}", "x")
-            os.utime(at / f"where-{number}", (time.time() + number - 1000,) * 2)
-    found = {each.name for each in at.iterdir()}
-    assert keeping.FILES * 0.8 < len(found) <= keeping.FILES + 2
-    assert f"where-{keeping.FILES + 49}" in found
-    assert "where-0" not in found
+    names.Cache("new", environ).write()
+    left = {one.name for one in at.iterdir()}
+    assert "folder" in left
+    assert "old-jobs-default" not in left
+    assert len(left) == 3
+    for number in range(150):
+        names.Cache(f"context {number}", environ).write()
+    assert 80 < len(list(at.iterdir())) <= 102
+
+
+def test_names_beyond_what_a_file_may_hold_are_left_out(tmp_path):
+    environ = {"XDG_CACHE_HOME": str(tmp_path)}
+    cache = names.Cache("key", environ)
+    for kind in ("nodes", "namespaces", "priorities"):
+        cache.put(kind, "", {f"{kind}-{at:0100}": "x" * 80 for at in range(4000)}, whole=True)
+        cache.write()
+    again = names.Cache("key", environ)
+    assert len(again.names("priorities")) > 1000
+    assert sum(one.stat().st_size for one in folder_of(environ).iterdir()) <= names.LARGEST
+
+
+def folder_of(environ):
+    return Path(names.folder(environ))
+
+
+def test_a_cache_of_the_version_before_is_one_without_names(cluster):
+    submitted("bert")
+    path = the_file()
+    path.write_text("arena-topo names 1 1700000000000\nbert\tRUNNING\n")
+    assert offered("get", "") == []
+    did("list")
+    assert offered("get", "") == ["bert"]
+    del cluster
+
+
+def test_many_writers_at_once_tear_nothing(tmp_path):
+    script = """
+import os, sys
+from arena_topo.completion import names
+for at in range(30):
+    cache = names.Cache("key", os.environ)
+    cache.put("jobs", "default", {f"job-{sys.argv[1]}-{at}": "4 GPUs"}, whole=False)
+    cache.write()
+"""
+    environ = os.environ | {"XDG_CACHE_HOME": str(tmp_path)}
+    writers = [
+        subprocess.Popen([sys.executable, "-c", script, str(n)], env=environ) for n in (1, 2)
+    ]
+    while any(one.poll() is None for one in writers):
+        text = names._read(names.folder(environ), f"context-{crc32(b'key'):08x}") or names.HEAD
+        assert text.startswith(names.HEAD)
+    assert {one.returncode for one in writers} == {0}
+    assert len(list(folder_of(environ).iterdir())) == 1
 
 
 # ---------------------------------------------------------------- what may be wrong
@@ -505,23 +538,23 @@ BROKEN = {
     "garbage": lambda path: path.write_bytes(os.urandom(5000)),
     "nothing": lambda path: path.write_text(""),
     "no end": lambda path: path.write_text(path.read_text() + "half-a-na\tRUN"),
-    "another version": lambda path: path.write_text(path.read_text().replace("names 1", "names 2")),
-    "no numbers": lambda path: path.write_text(f"{names.HEAD} x\nbert\tx\tnever\n"),
+    "another version": lambda path: path.write_text(path.read_text().replace("names 2", "names 3")),
+    "no numbers": lambda path: path.write_text(path.read_text().replace("]\t", "]\tx")),
+    "no end of a head": lambda path: path.write_text(path.read_text().replace("]", "")),
     "a pipe": lambda path: (path.unlink(), os.mkfifo(path)),
     "a link": lambda path: (path.unlink(), path.symlink_to("/etc/passwd")),
     "a folder": lambda path: (path.unlink(), path.mkdir()),
     "huge": lambda path: path.write_text(path.read_text() + "x" * 3_000_000),
-    "long lines": lambda path: path.write_text(f"{names.HEAD} 1\n{'a' * 10**6}\n" * 3),
+    "long lines": lambda path: path.write_text(f"{names.HEAD}\n{'a' * 10**6}\n" * 3),
 }
 
 
-@pytest.mark.usefixtures("nobody_asks", "cluster")
+@pytest.mark.usefixtures("cluster")
 @pytest.mark.parametrize("what", BROKEN)
-@pytest.mark.parametrize("kind", ["jobs", "where", "instances", "lock"])
-def test_a_broken_file_is_one_without_names_until_it_is_written_anew(what, kind, capfd):
+def test_a_broken_file_is_one_without_names_until_it_is_written_anew(what, capfd):
     submitted("bert")
     did("list")
-    path = folder() / "lock" if kind == "lock" else (file_of(kind))
+    path = the_file()
     signal.alarm(20)
     BROKEN[what](path)
     began = time.monotonic()
@@ -531,11 +564,11 @@ def test_a_broken_file_is_one_without_names_until_it_is_written_anew(what, kind,
     capfd.readouterr()
     did("list")
     assert "bert" in capfd.readouterr().out
-    if what != "a folder" and (kind, what) != ("lock", "a pipe"):
+    if what != "a folder":
         assert offered("get", "") == ["bert"]
 
 
-@pytest.mark.usefixtures("nobody_asks", "cluster")
+@pytest.mark.usefixtures("cluster")
 def test_only_the_users_own_files_are_read(tmp_path, capfd):
     submitted("bert")
     assert offered("get", "") == ["bert"]
@@ -549,7 +582,7 @@ def test_only_the_users_own_files_are_read(tmp_path, capfd):
     assert offered("get", "") == []
     folder().unlink()
     real.rename(folder())
-    path = file_of("jobs")
+    path = the_file()
     path.rename(tmp_path / "moved")
     path.symlink_to(tmp_path / "moved")
     assert offered("get", "") == []
@@ -570,7 +603,7 @@ def test_only_the_users_own_files_are_read(tmp_path, capfd):
     capfd.readouterr()
 
 
-@pytest.mark.usefixtures("nobody_asks", "cluster")
+@pytest.mark.usefixtures("cluster")
 def test_nobody_else_can_read_the_names():
     submitted("bert")
     modes = {stat.S_IMODE(one.stat().st_mode) for one in folder().iterdir()}
@@ -613,20 +646,27 @@ def test_where_nothing_can_be_kept_commands_do_their_work_all_the_same(what, clu
     assert left == []
 
 
-@pytest.mark.usefixtures("nobody_asks", "cluster")
+@pytest.mark.usefixtures("cluster")
 def test_a_name_that_a_shell_would_obey_is_never_offered():
     submitted("bert")
     odd = ["a b", "$(reboot)", "`x`", "a;b", "\x1b[31mred", "a\nb", "a\tb", "-rf", "a/../b"]
     odd += ["\u202egnp", "", "\u0430dmin", "x" * 254]
     kept = dict.fromkeys([*odd, "bert"], "said \x1b[31m\tso\nand \u202e so")
-    with keeping.Folder(os.environ) as one:
-        keeping.update(one, file_of("jobs").name, kept, keeping.now(), whole=True)
-    text = completion.answer("bash", ["get", ""], dict(os.environ))
+    cache = names.Cache(names.key([], os.environ), os.environ)
+    cache.put("jobs", "", kept, whole=True)
+    cache.write()
+    text = completion.answer("bash", ["get", ""], os.environ)
     assert text == "words keep\nbert\tsaid  [31m so and   so\n"
     # Who can write there writes what he likes.
-    path = file_of("jobs")
-    path.write_text("".join([path.read_text(), *(f"{one}\tx\n" for one in odd)]))
-    lines = completion.answer("bash", ["get", ""], dict(os.environ)).splitlines()
-    assert {one.split("\t")[0] for one in lines[1:]} <= {"bert", "a", "b"}
-    path.write_text(f"{names.HEAD} 1\nbert\tsaid \x1b[31m\n")
-    assert names.of("jobs", ["get", "--", ""], os.environ) == [("bert", "")]
+    path = the_file()
+    path.write_text(path.read_text().replace("bert\t", "bert\t\x1b[31m"))
+    assert answer("get", "") == {"bert": ""}
+    text = path.read_text()
+    start = text.index("[jobs")
+    path.write_text(
+        text[:start]
+        + text[start:].partition("\n")[0]
+        + "\n"
+        + "".join(f"{one}\tx\n" for one in odd)
+    )
+    assert set(offered("get", "")) <= {"a", "b"}

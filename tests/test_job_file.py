@@ -28,7 +28,7 @@ from hypothesis import strategies as st
 from arena_topo import cli
 from arena_topo.cli import jobschema
 from arena_topo.cli.arguments import FileFlag
-from arena_topo.cli.commands import JobCommand
+from arena_topo.cli.commands import JOB, ArenaCommand
 from arena_topo.cli.jobkeys import ARENA, Carried, own_keys, verdicts
 from arena_topo.cli.options import Globals, spread
 from arena_topo.errors import ArenaError, InvalidJob, UsageError
@@ -68,8 +68,10 @@ def take(
 @cache
 def command() -> Any:
     app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
-    app.command("mpi", cls=JobCommand)(take)
-    return typer.main.get_command(app)
+    app.command("mpi", cls=ArenaCommand)(take)
+    made: Any = typer.main.get_command(app)
+    made.kind = JOB
+    return made
 
 
 def asked(*argv: str) -> Read:
@@ -453,6 +455,16 @@ WRONG = {
         "2: the character U+0007 is not allowed",
         "it is lines such as gpus: 2; arena-topo config schema has all keys",
     ),
+    "a number for a mapping of arena's": (
+        "name: a\nworker: 4",
+        "2: worker is a mapping in arena v2, found 4",
+        "did you mean workers?",
+    ),
+    "a word for a mapping of arena's": (
+        "lifecycle: x",
+        "1: lifecycle is one value, not a mapping",
+        None,
+    ),
     "both vocabularies": (
         "gpus: 2\nworker:\n  resources:\n    nvidia.com/gpu: 2",
         "4: worker.resources.nvidia.com/gpu says again what gpus says in line 1",
@@ -623,7 +635,7 @@ VALUES = {
     "min-bandwidth: fast": "--min-bandwidth=fast",
     "env: [A]": "--env=A",
     "data: [claim]": "--data=claim",
-    "toleration: [a]": "--toleration=a",
+    "label: [A]": "--label=A",
     "device: {amd.com/gpu: x}": "--device=amd.com/gpu=x",
     "sync-mode: hdfs": "--sync-mode=hdfs",
 }
@@ -667,6 +679,25 @@ def test_a_name_on_the_line_takes_the_place_of_a_generated_one_and_the_other_way
         assert cli.run([*submit, *words]) == 0
         out = capfd.readouterr().out
         assert re.fullmatch(rf"mpijob\.kubeflow\.org/{name}", out.splitlines()[0])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("gpus: 1", "--name, --image and the command are missing"),
+        ("name: a", "--image and the command are missing"),
+        ("{name: a, command: ' '}", "--image and the command are missing"),
+        ("{name: a, command: c}", "--image must be set"),
+        ("{name: a, image: i}", "not found command args"),
+    ],
+)
+def test_all_that_a_job_must_have_is_named_at_once(refused, text, message):
+    assert refused(text).message == message
+    line = [f"--{key}={value}" for key, value in yaml.safe_load(text).items() if key != "command"]
+    command = yaml.safe_load(text).get("command")
+    with pytest.raises(UsageError) as caught:
+        asked(*line, *([] if command is None else ["--", command]))
+    assert caught.value.message == message
 
 
 @pytest.mark.parametrize("text", ["", "\n# nothing\n", "---\n"])

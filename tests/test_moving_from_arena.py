@@ -13,7 +13,7 @@ import prompt
 import pytest
 
 from arena_topo import cli
-from arena_topo.cli.commands import ALIASES, JobCommand
+from arena_topo.cli.commands import ALIASES, old_spellings
 from arena_topo.cli.options import GLOBAL_PANEL
 from arena_topo.cli.root import tree
 
@@ -114,7 +114,7 @@ def test_a_flag_is_there_or_not_as_the_page_says(command, flag, judgement):
         known = {} if found is None else options(found)
         assert flag not in known or known[flag].hidden
         return
-    if now := JobCommand.renamed().get(flag):
+    if now := old_spellings(takes_job=True).get(flag):
         assert fact.get("deprecated", now) == now
         flag = now
     else:

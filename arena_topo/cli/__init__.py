@@ -25,9 +25,6 @@ from arena_topo.cli.options import (
 from arena_topo.cli.root import tree
 from arena_topo.errors import ArenaError, TimedOut, UsageError
 
-ASKED = "_ARENA_TOPO_REFRESH"
-"""The variable that makes the program a child of completion (`completion.refresh`)."""
-
 INTERRUPTED = 130
 """What Typer makes of every interruption."""
 
@@ -45,10 +42,6 @@ def main() -> NoReturn:
     if not os.environ.get("HOME", "unset"):
         # An empty one would be read as the root of the file system.
         del os.environ["HOME"]
-    if (asked := os.environ.pop(ASKED, None)) is not None:
-        from arena_topo.cli import refreshing  # noqa: PLC0415 - only completion asks for it
-
-        refreshing.main(asked, sys.argv[1:])
     sys.exit(run(sys.argv[1:]))
 
 

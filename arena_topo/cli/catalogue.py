@@ -19,9 +19,15 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import typer
 
-from arena_topo.cli.commands import ALIASES, ArenaCommand
-from arena_topo.cli.options import GLOBAL_PANEL, PROGRAM, Globals
-from arena_topo.cli.pflag import boolean
+from arena_topo.cli.commands import (
+    ALIASES,
+    PLAIN,
+    ArenaCommand,
+    Kind,
+    old_spellings,
+    variables,
+)
+from arena_topo.cli.options import GLOBAL_PANEL, PROGRAM, Globals, boolean
 from arena_topo.cli.root import ROOT, Branch, Leaf, tree
 from arena_topo.completion import SHELLS
 from arena_topo.flag import Flag, Word
@@ -144,23 +150,28 @@ def _option(param: Any, hint: Any, command: Any) -> Option:
         repeats=bool(param.multiple),
         hidden=bool(param.hidden),
         # A group has none of its own: what it is told goes to its commands.
-        variables=getattr(command, "variables", ArenaCommand.variables)().get(param.name, ()),
+        variables=variables(takes_job=_kind_of(command).takes_job).get(param.name, ()),
         deprecated=tuple(
             old
-            for old, new in getattr(command, "renamed", ArenaCommand.renamed)().items()
+            for old, new in old_spellings(takes_job=_kind_of(command).takes_job).items()
             if new in names
         ),
     )
 
 
+def _kind_of(command: Any) -> Kind:
+    return command.kind if isinstance(command, ArenaCommand) else PLAIN
+
+
 def _argument(param: Any, hint: Any, command: Any, at: int) -> Argument:
     word = _carried(hint, Word)
     metavar = param.metavar or param.name.upper()
-    runs = getattr(command, "launches", False) and at >= command.named
+    kind = _kind_of(command)
+    runs = kind.launches and at >= kind.named
     return Argument(
         metavar=metavar,
         several=param.nargs != 1,
-        required=not metavar.startswith("[") and not getattr(command, "reads_jobs", False),
+        required=not metavar.startswith("[") and not kind.of_jobs,
         completes="command" if runs else word.completes if word else "",
     )
 

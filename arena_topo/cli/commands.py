@@ -1,27 +1,30 @@
-"""The kinds of commands and groups; how their words are read and their help is laid out.
+"""Commands and groups: how their words are read and their help is laid out.
 
-`pflag` reads the words; Typer fills in the commands and keeps the tree and the help. Nothing here
+`argv` reads the words; Typer fills in the commands and keeps the tree and the help. Nothing here
 depends on which click Typer brings along.
 """
 
 from __future__ import annotations
 
 import difflib
-import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
 from functools import cache, partial
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar, Literal, NoReturn
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from arena_topo import argv
 from arena_topo.cli.options import (
     GLOBAL_PANEL,
     PROGRAM,
     Colour,
     Globals,
     LogLevel,
+    boolean,
     display,
     environment,
     listen,
@@ -29,7 +32,6 @@ from arena_topo.cli.options import (
     say,
     spread,
 )
-from arena_topo.cli.pflag import Reader, for_parser, shell_command
 from arena_topo.cli.settings import (
     LINE,
     Layer,
@@ -37,6 +39,7 @@ from arena_topo.cli.settings import (
     from_environment,
     in_force,
     merged,
+    refused,
     set_in,
     sound,
 )
@@ -50,59 +53,116 @@ ALIASES = {"ls": "list", "log": "logs", "del": "delete", "mpijob": "mpi", "mj": 
 HELP = "help"
 """The command before the name of another that shows its help; every program of cobra's has it."""
 
-_COMMAND = "arena_topo.command"
-"""Where the command of a job file is left, in the meta of the context."""
-_DASH = "arena_topo.dash"
-"""Where a command leaves how many words stood before `--`."""
-_SAID = "arena_topo.said"
-"""Where groups leave the options said before the sub-command, in the meta of the context."""
-_WARNINGS = "arena_topo.warnings"
-"""Where they leave what to warn of."""
-_VALUES = "arena_topo.values"
-"""Where a command leaves what counts, and where that comes from."""
+_ALONE = {"dry_run": "client"}
+"""What an option means that stands without a value (pflag's NoOptDefVal)."""
+
 _ABOUT = re.compile(r"there is no (context|cluster|user|profile) ")
 """What errors say of an entry that the options name."""
 
 
-class ArenaCommand(TyperCommand):
-    """A command whose words are read as pflag reads them."""
+class Broken(StrEnum):
+    """What a mistake in the files of settings does to a command."""
 
-    launches: ClassVar[bool] = False
-    named: ClassVar[int] = 0
-    reads_jobs: ClassVar[bool] = False
-    needs_settings: ClassVar[bool] = True
+    REFUSE = "refuse"
+    WARN = "warn"
+    SHOW = "show"
 
-    @classmethod
-    @cache
-    def variables(cls) -> Mapping[str, tuple[str, ...]]:
-        """Which variables of the environment stand for which option, best first."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """What sets a command apart from others.
+
+    `names` is what its words must name, `instead` an option that may stand for the name. With
+    `launches` the words after the first so many (`named`) are a command to run. With `of_jobs` it
+    knows what settings say of jobs, with `takes_job` it has the options of a job and reads a file
+    of one.
+    """
+
+    names: Literal["", "jobs", "nodes"] = ""
+    instead: str = ""
+    launches: bool = False
+    named: int = 0
+    of_jobs: bool = False
+    takes_job: bool = False
+    broken_settings: Broken = Broken.REFUSE
+
+
+STEADY = Kind(broken_settings=Broken.WARN)
+NAMED = Kind(names="jobs")
+NODES = Kind(names="nodes")
+LOGS = Kind(names="jobs", instead="files")
+PLAIN = Kind()
+EXEC = Kind(names="jobs", launches=True, named=1)
+CONFIG = Kind(of_jobs=True, broken_settings=Broken.SHOW)
+JOB = Kind(launches=True, of_jobs=True, takes_job=True)
+
+
+@dataclass(slots=True)
+class _Said:
+    """What has been said on the line: to groups, for their commands to use, and to the command.
+
+    `command` is that of a job file, `dash` how many words stood before `--`.
+    """
+
+    given: tuple[tuple[str, str], ...] = ()
+    warnings: tuple[str, ...] = ()
+    values: tuple[Value, ...] = ()
+    command: str | None = None
+    dash: int | None = None
+
+
+def _said(ctx: Any) -> _Said:
+    """What the contexts of one line share."""
+    said: _Said = ctx.meta.setdefault("arena_topo.said", _Said())
+    return said
+
+
+@cache
+def variables(*, takes_job: bool) -> Mapping[str, tuple[str, ...]]:
+    """Which variables of the environment stand for which option, best first."""
+    if not takes_job:
         return environment(Globals)
+    from arena_topo.job import MPIJob  # noqa: PLC0415 - other commands do without it
 
-    @classmethod
-    @cache
-    def renamed(cls) -> Mapping[str, str]:
-        """Old spellings of options, and what they are now."""
-        return {"--allNamespaces": "--all-namespaces"}
+    return {**environment(MPIJob), **environment(Globals)}
+
+
+@cache
+def old_spellings(*, takes_job: bool) -> Mapping[str, str]:
+    """Old spellings of options, and what they are now."""
+    everywhere = {"--allNamespaces": "--all-namespaces"}
+    if not takes_job:
+        return everywhere
+    from arena_topo.job import MPIJob  # noqa: PLC0415 - other commands do without it
+
+    return {**everywhere, **renamed(MPIJob)}
+
+
+class ArenaCommand(TyperCommand):
+    """A command whose words are read as pflag reads them; `kind` says what else sets it apart."""
+
+    kind: Kind = PLAIN
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the line, with what groups and the environment say, and let Typer fill it in."""
-        params = self.get_params(ctx)
-        reader = Reader(params, renamed=self.renamed(), launches=self.launches, named=self.named)
-        line = reader.read(args)
+        params, said = self.get_params(ctx), _said(ctx)
+        options = options_of(params, old_spellings(takes_job=self.kind.takes_job))
+        reader = argv.Reader(options, launches=self.kind.launches, named=self.kind.named)
+        line = argv.read(reader, args)
+        said.given, said.dash = (*said.given, *line.given), line.dash
         if line.help:
-            _help(ctx, line.given)
-        layers = tuple(self._layers(ctx, params, (*ctx.meta.get(_SAID, ()), *line.given)))
+            _help(ctx, said.given)
+        layers = tuple(self._layers(ctx, params))
         in_force.set(layers)
-        values = merged(params, layers)
-        _listen(values)
-        for warning in (*ctx.meta.get(_WARNINGS, ()), *line.warnings):
+        said.values = merged(params, layers)
+        _listen(said.values)
+        for warning in (*said.warnings, *line.warnings):
             say(warning, LogLevel.WARN)
-        ctx.meta[_VALUES], ctx.meta[_DASH] = values, line.dash
-        options = for_parser(params, ((one.name, one.text) for one in values))
+        words = _for_parser(params, said.values)
         try:
-            return super().parse_args(ctx, [*options, "--", *self.positional(ctx, line.words)])
+            return super().parse_args(ctx, [*words, "--", *self._positional(ctx, line.words)])
         except UsageError as error:
-            _blame(error, params, values)
+            _blame(error, params, said.values)
             raise
 
     def invoke(self, ctx: Any) -> Any:
@@ -110,56 +170,79 @@ class ArenaCommand(TyperCommand):
         try:
             return super().invoke(ctx)
         except UsageError as error:
-            _blame(error, self.get_params(ctx), ctx.meta.get(_VALUES, ()))
+            _blame(error, self.get_params(ctx), _said(ctx).values)
             raise
 
-    def extra_layers(self, ctx: Any, given: Sequence[tuple[str, str]]) -> Iterable[Layer]:
-        """What else than the line, the environment and settings says something; none here.
-
-        `given` are the options of the line. It goes before the environment.
-        """
-        del ctx, given
-        return ()
-
-    def amiss(self, error: UsageError) -> None:
-        """What becomes of something wrong in the files of settings: the command ends."""
-        raise error
-
-    def _layers(
-        self, ctx: Any, params: Sequence[Any], given: tuple[tuple[str, str], ...]
-    ) -> Iterator[Layer]:
+    def _layers(self, ctx: Any, params: Sequence[Any]) -> Iterator[Layer]:
         """Every source of options, firmest first."""
+        said, lenient = _said(ctx), self.kind.broken_settings is not Broken.REFUSE
         above = [
-            Layer(LINE, given),
-            *self.extra_layers(ctx, given),
-            *from_environment(params, self.variables(), {name for name, _ in given}),
+            Layer(LINE, said.given),
+            *self._job_file(ctx, params),
+            *from_environment(
+                params,
+                variables(takes_job=self.kind.takes_job),
+                {name for name, _ in said.given},
+            ),
         ]
         yield from above
         name, origin = "", ""
         for one in merged(params, above):
             if one.name == "profile":
                 name, origin = one.text, one.origin
+        showing = self.kind.broken_settings is Broken.SHOW
         odd: list[str] = []
         try:
-            found = settings(self.amiss, odd.append)
+            # Whoever shows settings looks again, and says what is wrong in them.
+            found = settings(_unheard if showing else refused, odd.append)
             profile, _ = found.profile(name, origin)
             # A slip in a table that is for other commands is one all the same.
-            known = partial(of_jobs, ctx) if self.needs_settings else None
-            below = tuple(found.layers(params, profile, known, of_jobs=self.reads_jobs))
+            warns = self.kind.broken_settings is Broken.WARN
+            known = None if warns else partial(of_jobs, ctx)
+            below = tuple(found.layers(params, profile, known, of_jobs=self.kind.of_jobs))
         except UsageError as error:
-            if self.needs_settings:
+            if not lenient:
                 raise
             say(f"warning: {error.message}; settings are left out", LogLevel.WARN)
-        else:
-            if self.needs_settings:
-                warnings = (f"warning: {one}" for one in dict.fromkeys(odd))
-                ctx.meta[_WARNINGS] = (*ctx.meta.get(_WARNINGS, ()), *warnings)
-            yield from below
+            return
+        if not warns:
+            warnings = (f"warning: {one}" for one in dict.fromkeys(odd))
+            said.warnings = (*said.warnings, *warnings)
+        yield from (sound(one, params, _unheard) for one in below) if showing else below
 
-    def positional(self, ctx: Any, words: Sequence[str]) -> Sequence[str]:
-        """The words that Typer gets."""
-        del ctx
-        return words
+    def _job_file(self, ctx: Any, params: Sequence[Any]) -> Iterable[Layer]:
+        """What the job file says, if there is one."""
+        said = _said(ctx)
+        path = dict(said.given).get("file") if self.kind.takes_job else None
+        if not path:
+            return ()
+        from arena_topo.cli import jobfile  # noqa: PLC0415 - only for files
+
+        job = jobfile.read(path, params, said.given)
+        said.command = job.command
+        return job.layers
+
+    def _positional(self, ctx: Any, words: Sequence[str]) -> Sequence[str]:
+        """The words that Typer gets; UsageError where one is missing."""
+        kind, said = self.kind, _said(ctx)
+        if kind.takes_job:
+            # The command as one shell string: that of the line, else that of the job file.
+            command = argv.shell_command(words) if words else said.command
+            return [] if command is None else [command]
+        if words and kind.launches and said.dash == 0:
+            raise UsageError(
+                f"expected '{ctx.info_name} JOB_NAME [ARG1] [ARG2] ... [ARGN]'. "
+                f"JOB_NAME is required argument for the {ctx.info_name} command",
+                hint=f"{ctx.command_path} JOB -- COMMAND",
+            )
+        if words or not kind.names:
+            return words
+        if any(one.name == kind.instead for one in said.values):
+            return [""]
+        if kind.names == "nodes":
+            raise UsageError("which nodes?", hint=f"name them; {PROGRAM} nodes list shows them all")
+        usage = " ".join([ctx.command_path, *self.collect_usage_pieces(ctx)])
+        raise UsageError("not set job name,please set it", hint=f"{usage}; --help says more")
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """What the usage has: only what may be missing stands in brackets.
@@ -169,7 +252,7 @@ class ArenaCommand(TyperCommand):
         needed = {
             f"[{one.metavar}]": str(one.metavar)
             for one in self.get_params(ctx)
-            if one.param_type_name == "argument" and not self.reads_jobs
+            if one.param_type_name == "argument" and not self.kind.of_jobs
         }
         return [needed.get(piece, piece) for piece in super().collect_usage_pieces(ctx)]
 
@@ -178,9 +261,45 @@ class ArenaCommand(TyperCommand):
         _write_panels(self.get_params(ctx), ctx, formatter)
 
 
+def _unheard(_error: UsageError) -> None:
+    """Take a mistake that another will name."""
+
+
+def options_of(params: Iterable[Any], old: Mapping[str, str]) -> list[argv.Option]:
+    """The options of a command, as the reader of its line knows them."""
+    return [
+        argv.Option(
+            param.name,
+            [text for text in param.opts if text.startswith("-")],
+            old=[before for before, now in old.items() if now in param.opts],
+            switch=boolean(param),
+            alone=_ALONE.get(param.name, ""),
+            hidden=param.hidden,
+        )
+        for param in params
+        if param.param_type_name == "option"
+    ]
+
+
+def _for_parser(params: Iterable[Any], values: Iterable[Value]) -> list[str]:
+    """The same options in the one form that every parser reads alike; switches are worked out."""
+    by_name = {param.name: param for param in params}
+    switches: dict[str, list[str]] = {}
+    words: list[str] = []
+    for one in values:
+        param = by_name[one.name]
+        long = next(text for text in param.opts if text.startswith("--"))
+        if boolean(param):
+            # What is off unless it is said has no word for that.
+            switches[long] = [long] if one.text == "true" else param.secondary_opts[:1]
+        else:
+            words.append(f"{long}={one.text}")
+    return [*(word for said in switches.values() for word in said), *words]
+
+
 def _help(ctx: Any, given: Iterable[tuple[str, str]]) -> NoReturn:
     """Show the help of a command, coloured as the line says, and end."""
-    for name, text in (*ctx.meta.get(_SAID, ()), *given):
+    for name, text in given:
         if name == "color" and text in set(Colour):
             COLOUR.set(text)
     display(ctx.get_help() + "\n")
@@ -217,119 +336,6 @@ def of_jobs(ctx: Any) -> Iterator[Any]:
         yield from root.get_command(ctx, verb).get_command(ctx, "mpi").get_params(ctx)
 
 
-class SteadyCommand(ArenaCommand):
-    """A command that works whatever the files of settings say."""
-
-    needs_settings = False
-
-
-class ConfigCommand(ArenaCommand):
-    """`config`: reads what the files say of jobs as well; says itself what is wrong in them."""
-
-    reads_jobs = True
-
-    def amiss(self, error: UsageError) -> None:
-        """Nothing yet: the command looks again."""
-        del error
-
-    def _layers(
-        self, ctx: Any, params: Sequence[Any], given: tuple[tuple[str, str], ...]
-    ) -> Iterator[Layer]:
-        for one in super()._layers(ctx, params, given):
-            said = one.origin == LINE or one.origin in os.environ
-            yield one if said else sound(one, params, self.amiss)
-
-
-class NamedCommand(ArenaCommand):
-    """A command about a job; without a name it ends with arena's words."""
-
-    def positional(self, ctx: Any, words: Sequence[str]) -> Sequence[str]:
-        """The names, of which there must be one."""
-        if not words:
-            usage = " ".join([ctx.command_path, *self.collect_usage_pieces(ctx)])
-            raise UsageError("not set job name,please set it", hint=f"{usage}; --help says more")
-        return words
-
-
-class LogsCommand(NamedCommand):
-    """A command about a job, or about files that are named instead of one (`--from`)."""
-
-    def positional(self, ctx: Any, words: Sequence[str]) -> Sequence[str]:
-        """The name; an empty one where there are files."""
-        if not words and any(one.name == "files" for one in ctx.meta[_VALUES]):
-            return [""]
-        return super().positional(ctx, words)
-
-
-class ExecCommand(NamedCommand):
-    """A command about a job that runs a command in it: the words after the name."""
-
-    launches = True
-    named = 1
-
-    def positional(self, ctx: Any, words: Sequence[str]) -> Sequence[str]:
-        """The name, then the command; UsageError, in arena's words, where `--` comes first."""
-        if words and ctx.meta.get(_DASH) == 0:
-            raise UsageError(
-                f"expected '{ctx.info_name} JOB_NAME [ARG1] [ARG2] ... [ARGN]'. "
-                f"JOB_NAME is required argument for the {ctx.info_name} command",
-                hint=f"{ctx.command_path} JOB -- COMMAND",
-            )
-        return super().positional(ctx, words)
-
-
-class NodesCommand(ArenaCommand):
-    """A command about nodes, of which it takes at least one."""
-
-    def positional(self, ctx: Any, words: Sequence[str]) -> Sequence[str]:
-        """The names, of which there must be one."""
-        del ctx
-        if not words:
-            raise UsageError("which nodes?", hint=f"name them; {PROGRAM} nodes list shows them all")
-        return words
-
-
-class JobCommand(ArenaCommand):
-    """A command that takes all of a job: its flags, and the command to run as words."""
-
-    launches = True
-    reads_jobs = True
-
-    @classmethod
-    @cache
-    def variables(cls) -> Mapping[str, tuple[str, ...]]:
-        """Those of the job's flags too."""
-        from arena_topo.job import MPIJob  # noqa: PLC0415 - other commands do without it
-
-        return {**environment(MPIJob), **super().variables()}
-
-    @classmethod
-    @cache
-    def renamed(cls) -> Mapping[str, str]:
-        """Those of the job's flags too."""
-        from arena_topo.job import MPIJob  # noqa: PLC0415 - other commands do without it
-
-        return {**super().renamed(), **renamed(MPIJob)}
-
-    def extra_layers(self, ctx: Any, given: Sequence[tuple[str, str]]) -> Iterable[Layer]:
-        """What the job file says, if there is one."""
-        path = dict(given).get("file")
-        if not path:
-            return ()
-        from arena_topo.cli import jobfile  # noqa: PLC0415 - only for files
-
-        job = jobfile.read(path, self.get_params(ctx), given)
-        ctx.meta[_COMMAND] = job.command
-        return job.layers
-
-    def positional(self, ctx: Any, words: Sequence[str]) -> Sequence[str]:
-        """The command as one shell string: that of the line, else that of the job file."""
-        if words:
-            return [shell_command(words)]
-        command = ctx.meta.get(_COMMAND)
-        return [] if command is None else [command]
-
-
 class ArenaGroup(TyperGroup):
     """A group of commands: shows its help when called alone, knows aliases, suggests names."""
 
@@ -338,14 +344,17 @@ class ArenaGroup(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Keep the options said before the sub-command for the sub-command to read."""
-        line = Reader(self.get_params(ctx), renamed={}, leading=True).read(args)
-        if line.help or not line.words:
-            _help(ctx, line.given)
-        if ctx.parent is None and line.words[0] == HELP:
-            return self.parse_args(ctx, [*args[: -len(line.words)], *line.words[1:], "--help"])
+        if ctx.parent is None and args[:1] in (["--version"], ["-v"]):
+            args = ["version", *args[1:]]
+        said = _said(ctx)
+        line = argv.read(argv.Reader(options_of(self.get_params(ctx), {})), args, leading=True)
         # The sub-command passes them on, once it knows how much is to be told.
-        ctx.meta[_WARNINGS] = (*ctx.meta.get(_WARNINGS, ()), *line.warnings)
-        ctx.meta[_SAID] = (*ctx.meta.get(_SAID, ()), *line.given)
+        said.given = (*said.given, *line.given)
+        if line.help or not line.words:
+            _help(ctx, said.given)
+        if ctx.parent is None and line.words[0] == HELP:
+            return self.parse_args(ctx, [*line.words[1:], "--help"])
+        said.warnings = (*said.warnings, *line.warnings)
         return super().parse_args(ctx, list(line.words))
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -370,6 +379,16 @@ class ArenaGroup(TyperGroup):
         if ctx.parent is None and name in NOT_CARRIED_OVER:
             return UsageError(
                 f"arena's command {name} is not carried over", hint=NOT_CARRIED_OVER[name]
+            )
+        if name in OTHER_KINDS and "mpi" in self.commands:
+            return UsageError(
+                f"cannot submit {name} jobs: only MPI jobs are supported",
+                hint=f"{ctx.command_path} mpi --name NAME --image IMAGE 'COMMAND'",
+            )
+        if ctx.parent is None and name in HABITS:
+            return UsageError(
+                f'unknown command "{name}" for "{ctx.command_path}"',
+                hint=f"{PROGRAM} {HABITS[name]}",
             )
         names = [*self.list_commands(ctx), *ALIASES]
         near = difflib.get_close_matches(name, names, n=1)
@@ -405,18 +424,15 @@ OTHER_KINDS = frozenset(
 )
 """Kinds of jobs that arena knows and arena-topo does not."""
 
-
-class SubmitGroup(ArenaGroup):
-    """`submit`: only MPI jobs; the other kinds of arena get an answer of their own."""
-
-    def unknown(self, ctx: Any, name: str) -> UsageError:
-        """What to say of another kind of job."""
-        if name.lower() in OTHER_KINDS:
-            return UsageError(
-                f"cannot submit {name} jobs: only MPI jobs are supported",
-                hint=f"{ctx.command_path} mpi --name NAME --image IMAGE 'COMMAND'",
-            )
-        return super().unknown(ctx, name)
+_SUBMIT = "submit mpi --name NAME --image IMAGE 'COMMAND'"
+HABITS = {
+    **dict.fromkeys(("run", "create", "apply", "sbatch", "srun"), _SUBMIT),
+    **dict.fromkeys(("ps", "jobs", "squeue"), "list"),
+    **dict.fromkeys(("cancel", "kill", "rm", "stop", "scancel"), "delete JOB"),
+    **dict.fromkeys(("describe", "status", "show"), "get JOB; why JOB says why it is so"),
+    **dict.fromkeys(("exec", "ssh"), "attach JOB -- COMMAND"),
+}
+"""Commands of kubectl, docker and Slurm, and what does the same here."""
 
 
 def _write_panels(params: Iterable[Any], ctx: Any, formatter: Any) -> None:
@@ -436,7 +452,7 @@ def _write_panels(params: Iterable[Any], ctx: Any, formatter: Any) -> None:
             formatter.write_dl(records)
 
 
-def group(text: str, cls: type[ArenaGroup] = ArenaGroup) -> typer.Typer:
+def group(text: str) -> typer.Typer:
     """Start a group of commands that also takes the global options."""
 
     def take(everywhere: Globals) -> None:
@@ -444,7 +460,7 @@ def group(text: str, cls: type[ArenaGroup] = ArenaGroup) -> typer.Typer:
         del everywhere
 
     return typer.Typer(
-        cls=cls,
+        cls=ArenaGroup,
         callback=spread(take),
         help=text,
         rich_markup_mode=None,

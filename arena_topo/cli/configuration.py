@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from arena_topo import layout
 from arena_topo.cli import settings
 from arena_topo.cli.arguments import PANEL, PlanFormat, PlanFormatFlag
-from arena_topo.cli.commands import JobCommand
+from arena_topo.cli.commands import variables
 from arena_topo.cli.configuration_view import (
     HIDDEN,
     Configuration,
@@ -49,7 +49,7 @@ def config_view(
     found = settings.read(amiss)
     above = [
         *(one for one in settings.in_force.get() if one.origin == settings.LINE),
-        *settings.from_environment(params, JobCommand.variables()),
+        *settings.from_environment(params, variables(takes_job=True)),
     ]
     chosen = next((one for one in settings.merged(params, above) if one.name == "profile"), None)
     profile = found.profile(*((chosen.text, chosen.origin) if chosen else ("", "")))

@@ -22,6 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
+from arena_topo.argv import shell_command, truth
 from arena_topo.cli import reading
 from arena_topo.cli.jobkeys import (
     ARENA,
@@ -37,8 +38,7 @@ from arena_topo.cli.jobkeys import (
     kinds,
     own_keys,
 )
-from arena_topo.cli.options import PROGRAM
-from arena_topo.cli.pflag import boolean, shell_command, truth
+from arena_topo.cli.options import PROGRAM, boolean
 from arena_topo.cli.settings import Layer
 from arena_topo.errors import UsageError
 from arena_topo.files import STDIN
@@ -532,7 +532,7 @@ class _File:
         """The keys of a mapping with their values and lines; none may be there twice."""
         inside = f"{path}." if path else ""
         if node.id != "mapping":
-            self._wrong(path, node.start_mark.line + 1, f"is {self._shape(node)}, not a mapping")
+            self._no_mapping(node, path)
         self._untagged(node, path)
         seen: dict[str, int] = {}
         for name, value in node.value:
@@ -546,6 +546,19 @@ class _File:
                 self._wrong(f"{inside}{key}", line, f"is there twice; first in line {seen[key]}")
             seen[key] = line
             yield key, value, line
+
+    def _no_mapping(self, node: Node, path: str) -> NoReturn:
+        """Refuse what is no mapping; where a flag has nearly this name, that may be meant."""
+        line = node.start_mark.line + 1
+        near = difflib.get_close_matches(path, own_keys(), n=1) if path in ARENA else []
+        if near and node.id == "scalar":
+            self._wrong(
+                path,
+                line,
+                f"is a mapping in arena v2, found {node.value}",
+                hint=f"did you mean {near[0]}?",
+            )
+        self._wrong(path, line, f"is {self._shape(node)}, not a mapping")
 
     def _scalar(self, node: Node, key: str, wanted: str = "one value") -> _Text:
         line = node.start_mark.line + 1

@@ -396,6 +396,11 @@ class Globals:
         )
 
 
+def boolean(param: Any) -> bool:
+    """Whether an option of Typer's is on or off, and takes no value."""
+    return bool(getattr(param, "is_flag", False))
+
+
 def renamed(record: type[object]) -> dict[str, str]:
     """The old spellings of a record's flags, and what they are now."""
     return {

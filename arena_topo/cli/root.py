@@ -10,16 +10,16 @@ from typing import Any
 import typer
 
 from arena_topo.cli.commands import (
+    CONFIG,
+    EXEC,
+    JOB,
+    LOGS,
+    NAMED,
+    NODES,
+    PLAIN,
+    STEADY,
     ArenaCommand,
-    ArenaGroup,
-    ConfigCommand,
-    ExecCommand,
-    JobCommand,
-    LogsCommand,
-    NamedCommand,
-    NodesCommand,
-    SteadyCommand,
-    SubmitGroup,
+    Kind,
     group,
 )
 from arena_topo.cli.options import PROGRAM
@@ -36,7 +36,7 @@ class Leaf:
     summary: str
     module: str
     function: str
-    kind: type[ArenaCommand] = ArenaCommand
+    kind: Kind = PLAIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,6 @@ class Branch:
 
     summary: str
     commands: Mapping[str, Leaf | Branch]
-    kind: type[ArenaGroup] = ArenaGroup
 
 
 ROOT = Branch(
@@ -58,10 +57,9 @@ ROOT = Branch(
                     "Submit an MPI job; with --gputopology each worker gets the best-linked GPUs.",
                     "jobs.submit",
                     "submit_mpi",
-                    JobCommand,
+                    JOB,
                 )
             },
-            SubmitGroup,
         ),
         "plan": Branch(
             "Show where a job would go, without submitting it.",
@@ -71,10 +69,9 @@ ROOT = Branch(
                     " nothing.",
                     "jobs.submit",
                     "plan_mpi",
-                    JobCommand,
+                    JOB,
                 )
             },
-            SubmitGroup,
         ),
         "forecast": Leaf(
             "Say what bandwidth NCCL reaches on GPUs of a machine, and between such machines.",
@@ -85,56 +82,54 @@ ROOT = Branch(
             "Show one job: its state, its pods, where they run and why.",
             "jobs.get",
             "get",
-            NamedCommand,
+            NAMED,
         ),
         "why": Leaf(
             "Say why a job waits, failed or runs where it does: one verdict, its cause, what to"
             " try.",
             "reasons.command",
             "why",
-            NamedCommand,
+            NAMED,
         ),
         "list": Leaf("List the jobs, newest first.", "jobs.listing", "list_jobs"),
         "logs": Leaf(
             "Show the log of a job's launcher, of another of its pods, or of all of them at once.",
             "jobs.logs",
             "logs",
-            LogsCommand,
+            LOGS,
         ),
         "attach": Leaf(
             "Run a command in a job's launcher, or in another of its pods; else a shell.",
             "jobs.attach",
             "attach",
-            ExecCommand,
+            EXEC,
         ),
         "suspend": Leaf(
             "Stop jobs until they are resumed; their GPUs are free for others meanwhile.",
             "jobs.queue",
             "suspend",
-            NamedCommand,
+            NAMED,
         ),
         "resume": Leaf(
             "Start jobs that wait, were suspended, or were left half-started; placed anew, in"
             " order.",
             "jobs.queue",
             "resume",
-            NamedCommand,
+            NAMED,
         ),
         "wait": Leaf(
             "Wait until jobs are over, or run, have their nodes, have succeeded, or are gone.",
             "jobs.wait",
             "wait",
-            NamedCommand,
+            NAMED,
         ),
         "replan": Leaf(
             "Stop a running job and start it again on the best GPUs there are now.",
             "jobs.queue",
             "replan",
-            NamedCommand,
+            NAMED,
         ),
-        "delete": Leaf(
-            "Delete jobs and all that belongs to them.", "jobs.delete", "delete", NamedCommand
-        ),
+        "delete": Leaf("Delete jobs and all that belongs to them.", "jobs.delete", "delete", NAMED),
         "prune": Leaf(
             "Delete jobs that have SUCCEEDED or FAILED and are old enough; no others, whatever"
             " their age.",
@@ -203,10 +198,10 @@ ROOT = Branch(
                     " chosen.",
                     "admin.commands",
                     "nodes_topology",
-                    NodesCommand,
+                    NODES,
                 ),
                 "default": Leaf(
-                    "Give nodes back to all jobs.", "admin.commands", "nodes_default", NodesCommand
+                    "Give nodes back to all jobs.", "admin.commands", "nodes_default", NODES
                 ),
                 "list": Leaf(
                     "List the nodes with GPUs and who may use them.", "admin.commands", "nodes_list"
@@ -237,24 +232,22 @@ ROOT = Branch(
                     "Show what the files of settings say; nothing is asked of any server.",
                     "cli.configuration",
                     "config_view",
-                    ConfigCommand,
+                    CONFIG,
                 ),
                 "schema": Leaf(
                     "Print the JSON schema of job files (submit mpi -f), for editors.",
                     "cli.cluster",
                     "config_schema",
-                    SteadyCommand,
+                    STEADY,
                 ),
             },
         ),
-        "version": Leaf(
-            "Show the version of the program.", "cli.cluster", "version", SteadyCommand
-        ),
+        "version": Leaf("Show the version of the program.", "cli.cluster", "version", STEADY),
         "completion": Leaf(
             "Print the completion script for bash, zsh, fish or powershell; or install it.",
             "cli.completion",
             "completion",
-            SteadyCommand,
+            STEADY,
         ),
     },
 )
@@ -291,9 +284,11 @@ def _made(one: Leaf | Branch, name: str) -> Any:
             rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False
         )
         module = importlib.import_module(f"arena_topo.{one.module}")
-        app.command(name, cls=one.kind)(getattr(module, one.function))
-        return typer.main.get_command(app)
-    made: Any = typer.main.get_command(group(one.summary, one.kind))
+        app.command(name, cls=ArenaCommand)(getattr(module, one.function))
+        command: Any = typer.main.get_command(app)
+        command.kind = one.kind
+        return command
+    made: Any = typer.main.get_command(group(one.summary))
     made.name, made.commands = name, _Commands(one)
     made.summaries = {name: below.summary for name, below in one.commands.items()}
     return made

@@ -26,9 +26,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from arena_topo.argv import truth
 from arena_topo.cli import reading
-from arena_topo.cli.options import Globals
-from arena_topo.cli.pflag import boolean, truth
+from arena_topo.cli.options import Globals, boolean
 from arena_topo.errors import UsageError
 from arena_topo.flag import BY_KEY, flags_of, spelling
 
@@ -300,6 +300,13 @@ def read(
         paths = [path for path in named.split(os.pathsep) if path]
         files = [_tried(path, _toml, amiss, needed=True) for path in paths]
     return Settings(tuple(files), _arenas(amiss), amiss, warn)
+
+
+def places() -> list[str]:
+    """Where files of settings may be, arena's own among them."""
+    named = os.environ.get(_VARIABLE)
+    ours = [*_users(), SITE] if named is None else [one for one in named.split(os.pathsep) if one]
+    return [*ours, *filter(None, (os.environ.get("ARENA_CONFIG"), "~/.arena/config"))]
 
 
 def _arenas(amiss: Callable[[UsageError], None]) -> File:

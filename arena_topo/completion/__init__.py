@@ -1,19 +1,31 @@
 """Completion: what a shell may put where the cursor is, said in a few milliseconds.
 
 A shell asks at every TAB, and a person waits. So nothing is imported here but what Python has
-loaded anyway, no cluster is asked, and nothing that is broken is ever told: there is no answer
-then. `words.txt` has the commands and flags (made of the command tree, see `cli.catalogue`); the
-names of a cluster come from files that other commands keep (`names`).
+loaded anyway, and an error is no answer. `words.txt` has the commands and flags (made of the
+command tree, see `cli.catalogue`); names of jobs, nodes and so on come from a cache (`names`).
+Whoever runs this brings `ask`, which fills that cache where it is empty or old.
 
 The question: `_ARENA_TOPO_COMPLETE` names the shell, the words of the line are the arguments, up to
 and including the one at the cursor. The answer: a line `words`, `files` or `folders` (the shell
 completes those), with ` nospace` where the word goes on and ` keep` where the order of words means
 something; then a line for each candidate, its value for the whole word and, after a TAB, what it
-is. The words of the line are read as `cli.pflag` reads them.
+is. The words of the line are read as the program reads them (`argv`).
 """
+
+from __future__ import annotations
 
 import os
 import sys
+
+from arena_topo import argv
+from arena_topo.completion import names
+from arena_topo.errors import UsageError
+
+TYPE_CHECKING = False
+"""As in `typing`, which would take as long to load as all the rest."""
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 SHELLS = ("bash", "zsh", "fish", "powershell")
 """Who can ask."""
@@ -30,11 +42,11 @@ _STATIC = frozenset({"presets", "levels", "models", "shells"})
 _COUNTS = ("2", "4", "8", "16")
 
 
-def run() -> None:
+def run(ask: names.Ask) -> None:
     """Answer the shell that asks, whatever is broken, and end the process with 0."""
     try:
         shell = os.environ.get(ASKED, "")
-        data = _encoded(answer(shell, sys.argv[1:], dict(os.environ)))
+        data = _encoded(answer(shell, sys.argv[1:], os.environ, ask))
         while data:
             data = data[os.write(1, data) :]
     except Exception:  # noqa: BLE001, S110 - a prompt is no place for complaints
@@ -43,13 +55,18 @@ def run() -> None:
     os._exit(0)
 
 
-def answer(shell: str, words: list[str], environ: dict[str, str]) -> str:
-    """What the program says to a shell; nothing to one that it does not know."""
+def answer(
+    shell: str, words: list[str], environ: Mapping[str, str], ask: names.Ask | None = None
+) -> str:
+    """What the program says to a shell; nothing to one that it does not know.
+
+    Without `ask` names come from the cache alone.
+    """
     if shell not in SHELLS:
         return ""
     *before, word = words or [""]
     found = _Found()
-    line = _Line(_catalogue(), environ)
+    line = Line(environ, ask)
     for one in before:
         line.read(one)
     line.complete(word, found)
@@ -99,60 +116,53 @@ class _Found:
         return f"{self.directive}{order}\n{''.join(lines.values())}"
 
 
-class _Flag:
-    """A flag, as a line of words.txt has it."""
+class _Flag(argv.Option):
+    """A flag, as a line of words.txt has it; `name` is its long spelling."""
+
+    __slots__ = ("choices", "help", "kinds", "names", "repeats")
 
     def __init__(self, line: str) -> None:
-        names, self.kind, kinds, choices, self.help = line.split("\t")
-        every = names.split(" ")
+        names_, kind, kinds, choices, self.help = line.split("\t")
+        every = names_.split(" ")
         self.names = [name for name in every if name[0] != "~"]
-        self.spellings = [name.lstrip("~") for name in every]
-        self.kinds, self.choices = kinds.split(), choices.split()
-        self.long = next(name for name in self.names if name[:2] == "--")
-        self.given = False
-
-    @property
-    def is_switch(self) -> bool:
-        return self.kind[0] == "s"
-
-    @property
-    def takes_next(self) -> bool:
-        return self.kind[0] == "v"
-
-    @property
-    def offered(self) -> bool:
-        return "h" not in self.kind and ("r" in self.kind or not self.given)
+        self.kinds, self.choices, self.repeats = kinds.split(), choices.split(), "r" in kind
+        super().__init__(
+            next(name[2:] for name in self.names if name[:2] == "--"),
+            # The reader itself knows `--no-x` of `--x`.
+            [name for name in self.names if "--" + name[5:] not in self.names],
+            old=[name[1:] for name in every if name[0] == "~"],
+            switch=kind[0] == "s",
+            alone="" if kind[0] == "v" else "client",
+            hidden="h" in kind,
+        )
 
 
-class _Line:
-    """The words before the cursor, read one after the other."""
+class Line:
+    """A command line up to the cursor: the words before it are read one after the other.
 
-    def __init__(self, text: str, environ: dict[str, str]) -> None:
-        self._text, self._environ = text, environ
+    `path` is the command, `lost` whether there is none of that name; `reader` has the rest.
+    """
+
+    def __init__(self, environ: Mapping[str, str], ask: names.Ask | None = None) -> None:
+        self._environ, self._ask = environ, ask
+        self._text = _catalogue()
         self._everywhere = [_Flag(line) for line in self._section("*")]
-        self._path: list[str] = []
-        self._said: list[str] = []
-        self._words: list[str] = []
-        self._waiting: _Flag | None = None  # for its value, which is the next word
-        self._dash = self._helping = self._lost = False
+        self.path: list[str] = []
+        self.lost = self._helping = False
+        self.reader = argv.Reader(())
         self._enter()
 
     def _section(self, name: str) -> list[str]:
         """The lines below a title of words.txt."""
-        title = f"\n[{name}]\n"
-        start = self._text.find(title)
-        if start < 0:
-            return []
-        start += len(title)
-        end = self._text.find("\n[", start - 1)
-        return self._text[start : end if end >= 0 else None].strip("\n").splitlines()
+        _, _, rest = self._text.partition(f"\n[{name}]\n")
+        return f"\n{rest}".partition("\n[")[0].strip("\n").splitlines()
 
     def _enter(self) -> None:
         """Be at the command of the path."""
         self._commands: dict[str, tuple[str, list[str]]] = {}
         self._arguments: list[tuple[list[str], bool]] = []
         self._own: list[_Flag] = []
-        for line in self._section(" ".join(self._path)):
+        for line in self._section(" ".join(self.path)):
             if line[0] == "+":
                 name, aliases, summary = line[1:].split("\t")
                 self._commands[name] = (summary, aliases.split())
@@ -161,130 +171,73 @@ class _Line:
                 self._arguments.append((kinds.split(), bool(several)))
             else:
                 self._own.append(_Flag(line))
-        self._flags = {
-            name: flag for flag in (*self._everywhere, *self._own) for name in flag.spellings
-        }
-        self._dash = False
-
-    # ------------------------------------------------------------ the words before the cursor
+        named = next((at for at, (kinds, _) in enumerate(self._arguments) if "command" in kinds), 0)
+        self.reader.use(
+            [*self._everywhere, *self._own],
+            launches=any("command" in kinds for kinds, _ in self._arguments),
+            named=named,
+        )
+        self.reader.words.clear()
+        self.reader.dash = None
 
     def read(self, word: str) -> None:
         """Take in a word that stands before the one at the cursor."""
-        if self._waiting is not None:
-            self._take(self._waiting, word)
-            self._waiting = None
-        elif self._dash:
-            self._word(word)
-        elif word == "--":
-            self._dash = True
-        elif word[:2] == "--":
-            self._long(word)
-        elif word[:1] == "-" and word != "-":
-            self._short(word)
-        else:
-            self._word(word)
+        try:
+            self.reader.read(word)
+        except UsageError:
+            return  # the program will say what is wrong
+        if self._commands and self.reader.words:
+            self._command(self.reader.words.pop())
 
-    def _word(self, word: str) -> None:
-        if not self._commands:
-            self._words.append(word)
-        elif word == _HELP and not self._path and not self._helping:
+    def _command(self, word: str) -> None:
+        if word == _HELP and not self.path and not self._helping:
             self._helping = True
-        else:
-            name = next(
-                (one for one, (_, aliases) in self._commands.items() if word in (one, *aliases)), ""
-            )
-            self._lost = self._lost or not name
-            if name:
-                self._path.append(name)
-                self._enter()
-
-    def _long(self, word: str) -> None:
-        name, equals, value = word.partition("=")
-        flag = self._flags.get(name)
-        if flag is None:  # `--no-x` is a switch, and so may be what nobody knows
-            flag = self._flags.get("--" + name[5:]) if name[:5] == "--no-" else None
-            if flag is not None and flag.is_switch and not equals:
-                self._take(flag, "false")
-        elif equals:
-            self._take(flag, value)
-        elif flag.is_switch:
-            off = name[:5] == "--no-" and "--" + name[5:] in flag.spellings
-            self._take(flag, "false" if off else "true")
-        elif flag.takes_next:
-            self._waiting = flag
-        else:
-            self._take(flag, "")
-
-    def _short(self, word: str) -> None:
-        for flag, _prefix, rest in self._bundle(word):
-            if rest[:1] == "=" and len(rest) > 1:
-                self._take(flag, rest[1:])
-            elif flag.is_switch:
-                self._take(flag, "true")
-            elif rest:
-                self._take(flag, rest)
-            else:
-                self._waiting = flag
-
-    def _bundle(self, word: str) -> list[tuple[_Flag, str, str]]:
-        """The short flags of a word, each with the text up to it and what follows.
-
-        The last one may have a value; after a letter that is no flag there is nothing.
-        """
-        found: list[tuple[_Flag, str, str]] = []
-        for at in range(1, len(word)):
-            flag, rest = self._flags.get("-" + word[at]), word[at + 1 :]
-            if flag is None:
-                break
-            found.append((flag, word[: at + 1], rest))
-            if not flag.is_switch:
-                break
-        return found
-
-    def _take(self, flag: _Flag, value: str) -> None:
-        flag.given = True
-        self._said.append(f"{flag.long}={value}")
+            return
+        found = (one for one, (_, aliases) in self._commands.items() if word in (one, *aliases))
+        name = next(found, "")
+        self.lost = self.lost or not name
+        if name:
+            self.path.append(name)
+            self._enter()
 
     # ------------------------------------------------------------ the word at the cursor
 
     def complete(self, word: str, found: _Found) -> None:
         """Find what the word can become."""
-        if self._lost:
+        if self.lost:
             return
-        if self._waiting is not None:
-            self._values(self._waiting, "", word, found)
-        elif self._dash or word[:1] != "-":
+        if isinstance(self.reader.waiting, _Flag):
+            self._values(self.reader.waiting, "", word, found)
+        elif self.reader.dash is not None or word[:1] != "-":
             self._positional(word, found)
-        elif self._launched:
+        elif self.reader.bare:
             found.directive = "files"
         elif word[:2] == "--" and "=" in word:
             name, _, value = word.partition("=")
-            flag = self._flags.get(name)
-            if flag is not None:
+            flag = self.reader.options.get(name)
+            if isinstance(flag, _Flag):
                 self._values(flag, name + "=", value, found)
         elif word == "-" or word[:2] == "--":
             self._names_of_flags([*self._own, *self._everywhere], word, found)
         else:
             self._letters(word, found)
 
-    @property
-    def _launched(self) -> bool:
-        """Whether a command that was not quoted has begun: flags after it would be its own."""
-        at = next((at for at, (kinds, _) in enumerate(self._arguments) if "command" in kinds), -1)
-        return 0 <= at < len(self._words) and len(self._words[at].split()) == 1
-
     def _names_of_flags(self, flags: list[_Flag], word: str, found: _Found) -> None:
+        given = {name for name, _ in self.reader.given}
         for flag in flags:
-            for name in flag.names if flag.offered else ():
+            offered = not flag.hidden and (flag.repeats or flag.name not in given)
+            for name in flag.names if offered else ():
                 if len(name) > _SHORT or len(word) < _SHORT:
                     found.add(name, flag.help)
 
     def _letters(self, word: str, found: _Found) -> None:
         """Complete `-o`, `-ojson`, `-o=json` or a bundle of such letters."""
-        bundle = self._bundle(word)
-        if not bundle or (bundle[-1][2] and bundle[-1][0].is_switch and "=" not in word):
+        bundle = self.reader.bundle(word)
+        if not bundle:
             return
         flag, prefix, rest = bundle[-1]
+        if not isinstance(flag, _Flag) or (rest and flag.switch and "=" not in word):
+            return
         if not rest:
             found.add(word, flag.help)
         elif rest[0] == "=":
@@ -300,19 +253,20 @@ class _Line:
             self._names_of_commands(word, found)
         elif self._helping:
             return
-        elif runs and (word or self._dash or self._launched):
+        elif runs and (word or self.reader.dash is not None or self.reader.bare):
             found.directive = "files"
         elif kinds and not runs:
             for kind in kinds:
                 self._of_kind(kind, [], "", word, found)
-            found.candidates = [one for one in found.candidates if one[0] not in self._words]
-        elif not (word or self._dash):
+            found.candidates = [one for one in found.candidates if one[0] not in self.reader.words]
+        elif not word and self.reader.dash is None:
             self._names_of_flags(self._own, "--", found)
 
     def _expected(self) -> list[str]:
         """The kinds of the word that comes next, as many as the command takes."""
-        for kinds, several in self._arguments[len(self._words) :] or self._arguments[-1:]:
-            if several or "command" in kinds or len(self._words) < len(self._arguments):
+        said = len(self.reader.words)
+        for kinds, several in self._arguments[said:] or self._arguments[-1:]:
+            if several or "command" in kinds or said < len(self._arguments):
                 return kinds
         return []
 
@@ -321,14 +275,14 @@ class _Line:
             found.add(name, summary)
             if word in aliases:
                 found.add(word, summary)
-        if not self._path and not self._helping:
+        if not self.path and not self._helping:
             found.add(_HELP, "Show the help of a command")
 
     # ------------------------------------------------------------ values
 
     def _values(self, flag: _Flag, prefix: str, value: str, found: _Found) -> None:
         """Complete the value of a flag, which follows this prefix in its word."""
-        if flag.is_switch:
+        if flag.switch:
             found.add(prefix + "true", flag.help)
             found.add(prefix + "false")
             return
@@ -388,12 +342,9 @@ class _Line:
         return [(value, what) for value, _, what in lines]
 
     def _living(self, kind: str) -> list[Candidate]:
-        """Names of the cluster, of the kubeconfig or of settings, as others have left them."""
+        """Names of the cluster, of the kubeconfig or of settings."""
         try:
-            from arena_topo.completion import names  # noqa: PLC0415 - only where one is wanted
-
-            # The same line, put so that nobody has to know which flag takes a value.
-            line = [*self._said, "--", *self._words, ""]
-            return names.of(kind, line, self._environ)
+            line = self.reader
+            return names.of(kind, line.given, line.words, self._environ, self._ask)
         except Exception:  # noqa: BLE001 - no name is better than a complaint
             return []

@@ -1,177 +1,315 @@
-"""The names of the living world, as a TAB reads them: from files, at once, never from a server.
+"""The names that TAB offers, from a cache: one file for each context that a command line may mean.
 
-    of("jobs", ["delete", "bert", ""], os.environ) -> [("bert", "RUNNING, 8 GPUs"), ...]
+    $XDG_CACHE_HOME/arena-topo/names/context-HASH      ~/.cache/... where that is not set; mode 0700
 
-The files are written by the commands that know such names anyway (`keeping`), and by a child that
-is started here where they are old (`refresh`). Those of jobs on this machine are not needed: their
-folders are looked at.
+    arena-topo names 2
+    key        KEY                 flags and variables that decide which cluster is meant
+    file       STAMP  PATH         a kubeconfig, or a file of settings, that decides as well
+    namespace  NAME                the one that counts where the line names none
+    [jobs default]     SECONDS     when all of them were read; 0: never
+    bert       RUNNING, 8 GPUs
 
-    $XDG_CACHE_HOME/arena-topo/names/         ~/.cache/... where that is not set; of mode 0700
-      where-<line>                            which cluster a line means: see `place`
-      <cluster>-jobs-<namespace>              a name a line, what is said of it, and when
-      <cluster>-instances-<namespace>         the pods of each job
-      <cluster>-{namespaces,nodes,priorities}, <cluster>-claims-<namespace>
-      <files>-{contexts,clusters,users,profiles}
-      turn-<question>                         that a child is under way, or has failed
+`list`, `get`, `submit`, `delete` and other commands write what they know (`cli.remembering`). What
+is absent or older than FRESH is asked for at once, for at most LIMIT seconds, by whoever runs TAB;
+after that what is known is offered, however old. A file is replaced as a whole, so that no reader
+sees half of it; of two writers at the same moment the later one wins.
 
-Whatever is wrong with a file, there are no names in it. What is not the user's own, or open to
-others, is not read, and neither is more of it than LARGEST.
+A file that is damaged, of another version, not the user's own or open to others has no names.
 """
 
 from __future__ import annotations
 
 import os
 import time
+from binascii import crc32
 from stat import S_ISREG
-
-from arena_topo.completion import place
 
 TYPE_CHECKING = False
 """As in `typing`, which would take as long to load as all the rest."""
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     Names = list[tuple[str, str]]
 
-    Known = dict[str, tuple[int, str | None]]
-    """Names, when each was known to be true (ms), and what is said of it; None: it is gone."""
+    Given = Iterable[tuple[str, str]]
+    """The options of a line: their long spellings without dashes, and their values."""
 
-LARGEST = 1 << 20
-"""Bytes that are read of a file: some ten thousand names."""
+    Ask = Callable[[str, Sequence[tuple[str, str]]], None]
+    """Has the names of a kind read and written down, for the line with these options."""
 
-HEAD = "arena-topo names 1"
-"""How a file of names begins; then comes when all of them were asked for (ms), and its key."""
+HEAD = "arena-topo names 2"
+
+LIMIT = 1.0
+"""Seconds that TAB waits for names."""
+
+FRESH = {"jobs": 60, "instances": 60, "namespaces": 600, "nodes": 600, "claims": 600}
+"""Seconds after which names are asked for again."""
+_RARELY = 3600
+"""The same for other kinds."""
+_AGAIN = 10
+"""The same where a cluster did not answer in time."""
 
 OWN = frozenset({"contexts", "clusters", "users", "profiles"})
-"""Kinds of names that stand in files of the user's, not in a cluster."""
+"""Kinds of names that are in files of the user's, not in a cluster."""
 
 OF_NAMESPACES = frozenset({"jobs", "instances", "claims"})
-
-FRESH = {"jobs": 5, "instances": 5, "namespaces": 60, "nodes": 60, "claims": 60, "priorities": 600}
-"""Seconds after which names are asked for anew; those of OWN change with their files alone."""
+"""Kinds of names that each namespace has its own of."""
 
 CONTAINERS = [("mpi", "")]
 """The container of each pod, as `templates/mpijob/pod.yaml.j2` calls it."""
 
-_DESCRIBED = 64
-"""Local jobs up to which it is read how each stands: that takes a moment for each of them."""
+FLAGS = frozenset(
+    {
+        *("context", "cluster", "user", "as", "as-group", "kubeconfig", "config"),
+        *("profile", "backend", "emulate"),
+    }
+)
+"""The options that decide which cluster is meant."""
 
-_DIGITS = 5
-"""Digits from which on a number of emulated machines is too large to be offered."""
+_VARIABLES = frozenset(
+    {"HOME", "KUBECONFIG", "KUBERNETES_SERVICE_HOST", "XDG_CONFIG_HOME", "XDG_STATE_HOME"}
+)
+"""The variables that decide as well, with all those of `_OURS`."""
+_OURS = ("ARENA_", "PROMETHEUS_")
 
-LONGEST = 80
-"""Characters that are said of a name."""
+LARGEST = 1 << 20
+"""Bytes that a file may have: some ten thousand names."""
 
-_LONGEST_NAME = 253
+_MOST_NAMES = 5000
+"""Names of one kind."""
+
+_MOST_FILES = 100
+_UNUSED = 30 * 24 * 3600
+"""Seconds after which a file that was not written again is removed."""
+
+_LONGEST = 253
 """Characters of a name: as many as an object of Kubernetes may have (RFC 1123, a subdomain)."""
+_LONGEST_TEXT = 80
+"""Characters of what is said of a name."""
 
 MARKS = "-._@%+=:,/"
 """What names of OWN may have beside letters and digits: no shell takes any of it for its own."""
 
 
-def of(kind: str, words: Sequence[str], environ: Mapping[str, str]) -> Names:
+def of(
+    kind: str, given: Given, words: Sequence[str], environ: Mapping[str, str], ask: Ask | None
+) -> Names:
     """The names of a kind (one of `flag.KINDS`) that a line may mean, and what is said of each.
 
-    `words` are those after the program's name, up to the one at the cursor, which does not count:
-    flags as `--flag=value`, then `--` and the words that are none.
-    Names have no character that a shell takes for anything but itself. Never an error: where
-    nothing is known there are no names, and where what is known is old, a child goes and asks.
+    `given` are the options before the cursor, `words` what is no option. `ask` is called where the
+    cache has no fresh names; without it they are offered however old.
     """
-    try:
-        return _of(kind, words[:-1], environ)
-    except Exception:  # noqa: BLE001 - nothing may get into the way of typing
-        return []
-
-
-def _of(kind: str, words: Sequence[str], environ: Mapping[str, str]) -> Names:
     if kind == "containers":
         return CONTAINERS
-    line = place.Line(words, environ)
-    if kind in OWN:
-        as_of, known = load(read(line.environ, f"{place.digest(line.files)}-{kind}"), line.files)
-        if not as_of:
-            _ask(kind, line)
-        return _shown(known, MARKS)
-    if kind not in FRESH:
-        return []
-    engine, cluster, namespace = line.engine, "", line.namespace or line.default
-    if engine != "local" or not namespace:
-        engine, cluster, default = where(line)
-        namespace = namespace or default
-    if engine != "local":
-        return _kept(kind, cluster, namespace, line)
-    if kind == "nodes":
-        return _kept(kind, local(line), namespace, line) or _emulated(line.emulate)
-    return _local(kind, namespace, line)
-
-
-def _kept(kind: str, cluster: str, namespace: str, line: place.Line) -> Names:
-    """Names of a cluster, from its file."""
-    if not cluster or (kind in OF_NAMESPACES and not namespace):
-        _ask("jobs" if kind == "instances" else kind, line)
-        return []
-    name = f"{cluster}-{kind}" + (f"-{namespace}" if kind in OF_NAMESPACES else "")
-    as_of, known = load(read(line.environ, name))
+    said = list(given)
+    namespace = dict(said).get("namespace", "") if kind in OF_NAMESPACES else ""
+    cache = Cache(key(said, environ), environ)
+    if ask is not None and not cache.fresh(kind, namespace):
+        ask(kind, said)
+        cache = Cache(cache.key, environ)
+        if not cache.fresh(kind, namespace):
+            # The next TAB is not to wait for a server that does not answer.
+            cache.put(kind, namespace, {}, whole=False, tried=True)
+            cache.write()
+    known = cache.names(kind, namespace)
     if kind == "instances":
-        return _instances(known, as_of, line)
-    if not 0 <= time.time() - as_of / 1000 < FRESH[kind]:
-        _ask(kind, line)
-    return _shown(known)
-
-
-def _ask(kind: str, line: place.Line, job: str = "") -> None:
-    try:
-        from arena_topo.completion import refresh  # noqa: PLC0415 - most names are fresh
-
-        refresh.start(kind, line, job)
-    except Exception:  # noqa: BLE001, S110 - what is known is shown all the same
-        pass
-
-
-def _instances(known: Known, as_of: int, line: place.Line) -> Names:
-    """The pods of the job that the line names: of the first word that is one."""
-    for word in line.words:
-        at, text = known.get(word, (0, None))
-        if text is not None:
-            if not 0 <= time.time() - max(at, as_of) / 1000 < FRESH["instances"]:
-                _ask("instances", line, word)
-            pods = (one.partition("=") for one in text.split(";"))
-            return _shown({pod: (0, said) for pod, mark, said in pods if mark})
-    _ask("jobs", line)
-    return []
-
-
-def _shown(known: Known, marks: str = "-._") -> Names:
-    """What may be shown of what is known, in its order."""
+        # Those of the job on the line: of the first word that is one.
+        jobs = {one.partition("/")[0] for one in known}
+        job = next((word for word in words if word in jobs), "") + "/"
+        known = {name[len(job) :]: text for name, text in known.items() if name.startswith(job)}
+    marks = MARKS if kind in OWN else "-._"
     return [
-        (name, said if said.isprintable() else "")
-        for name, (_, said) in known.items()
-        if said is not None and plain(name, marks)
+        (name, text if text.isprintable() else "")
+        for name, text in known.items()
+        if plain(name, marks)
     ]
+
+
+def key(given: Given, environ: Mapping[str, str]) -> str:
+    """What stands for a context: all of a line and its environment that decides which one it is.
+
+    Equal only for lines that mean the same cluster, as long as no file changes.
+    """
+    said: dict[str, str] = {}
+    for flag, text in given:
+        name = "kubeconfig" if flag == "config" else flag
+        if name in FLAGS and text:
+            before = said.get(name) if name == "as-group" else None
+            said[name] = f"{before}\n{text}" if before else text
+    variables = [
+        (name, text)
+        for name, text in environ.items()
+        if text and (name in _VARIABLES or name.startswith(_OURS))
+    ]
+    # A relative path is another file elsewhere.
+    paths = [text for name, text in variables if name.endswith("CONFIG")]
+    paths.append(said.get("kubeconfig", "/"))
+    here = "" if all(path[0] in "/~" for path in paths) else os.getcwd()  # noqa: PTH109
+    return repr((sorted(said.items()), sorted(variables), here))
+
+
+class Cache:
+    """What is known of one context: names by kind and namespace.
+
+    `namespace` is the one of a line that names none; empty where that is not known.
+    """
+
+    def __init__(self, key: str, environ: Mapping[str, str]) -> None:
+        self.key = key
+        self.namespace = ""
+        self._folder = folder(environ)
+        self._file = f"context-{crc32(key.encode('utf-8', 'surrogateescape')):08x}"
+        self._stamps: dict[str, str] = {}
+        self._sections: dict[str, str] = {}
+        head, *sections = _read(self._folder, self._file).split("\n[")
+        version, *lines = head.split("\n")
+        if version != HEAD:
+            return
+        said = [line.split("\t") for line in lines]
+        stamps = {each[2]: each[1] for each in said if each[0] == "file" and len(each) > 2}  # noqa: PLR2004 - a whole line
+        if ["key", key] not in said or any(stamp(path) != mark for path, mark in stamps.items()):
+            return
+        self._stamps = stamps
+        self.namespace = next((each[1] for each in said if each[0] == "namespace"), "")
+        for section in sections:
+            title, _, rest = section.partition("]\t")
+            self._sections[title] = rest
+
+    def based_on(self, stamps: Mapping[str, str]) -> bool:
+        """Whether files that decide are still as these stamps say; other files decide no more."""
+        if any(stamp(path) != mark for path, mark in stamps.items()):
+            return False
+        self._stamps = {path: mark for path, mark in stamps.items() if path.isprintable()}
+        return True
+
+    def names(self, kind: str, namespace: str = "") -> dict[str, str]:
+        """The names of a kind, and what is said of each."""
+        lines = self._sections.get(self._title(kind, namespace), "").split("\n")[1:]
+        return {name: text for name, tab, text in (line.partition("\t") for line in lines) if tab}
+
+    def fresh(self, kind: str, namespace: str = "") -> bool:
+        """Whether all names of a kind are known, as they were a moment ago."""
+        at = self._at(self._title(kind, namespace))
+        # Of a time to come is what was written before the clock was set back.
+        age = time.time() - at
+        return at > 0 and 0 <= age < FRESH.get(kind, _RARELY)
+
+    def put(
+        self,
+        kind: str,
+        namespace: str,
+        names: Mapping[str, str | None],
+        *,
+        whole: bool,
+        tried: bool = False,
+    ) -> None:
+        """Take down names and what is said of each, None of those that are gone.
+
+        A `whole` list has all that there are. What was `tried` in vain counts as known for a while.
+        """
+        title = self._title(kind, namespace)
+        known = {} if whole else self.names(kind, namespace)
+        known |= {name: text for name, text in names.items() if text is not None}
+        lines = [
+            f"{name}\t{_line(text)}"
+            for name, text in known.items()
+            if names.get(name, "") is not None and plain(name, MARKS)
+        ]
+        at = self._at(title)
+        if whole:
+            at = int(time.time())
+        elif tried:
+            at = int(time.time()) - FRESH.get(kind, _RARELY) + _AGAIN
+        # What was written last stands first, and is what stays where there is too much.
+        self._sections.pop(title, None)
+        rest = self._sections
+        self._sections = {title: "\n".join([str(at), *lines[:_MOST_NAMES]]), **rest}
+
+    def write(self) -> None:
+        """Replace the file; OSError where that cannot be done, which leaves the old one."""
+        lines = [HEAD, f"key\t{self.key}", f"namespace\t{self.namespace}"]
+        lines += [f"file\t{mark}\t{path}" for path, mark in self._stamps.items()]
+        left = LARGEST - sum(map(len, lines))
+        for title, text in self._sections.items():
+            left -= len(text.encode("utf-8", "replace"))
+            if left > 0:
+                lines.append(f"[{title}]\t{text}")
+        _replace(self._folder, self._file, "\n".join(lines) + "\n")
+
+    def namespaces(self, kind: str) -> list[str]:
+        """The namespaces whose names of a kind are known."""
+        return [one.partition(" ")[2] for one in self._sections if one.startswith(f"{kind} ")]
+
+    def _title(self, kind: str, namespace: str) -> str:
+        return f"{kind} {namespace or self.namespace}" if kind in OF_NAMESPACES else kind
+
+    def _at(self, title: str) -> int:
+        text = self._sections.get(title, "").partition("\n")[0]
+        return int(text) if text.isdecimal() and len(text) < _LONGEST_TEXT else 0
 
 
 def plain(name: str, marks: str = "-._") -> bool:
     """Whether a name has but letters, digits and these marks, and begins with none of them.
 
-    It is no longer than _LONGEST_NAME: nobody can read more, and shells get slow.
+    It is no longer than _LONGEST: people cannot read more, and shells get slow.
     """
-    rest = name if len(name) <= _LONGEST_NAME else ""
+    rest = name if len(name) <= _LONGEST else ""
     for mark in marks:
         rest = rest.replace(mark, "")
     return rest.isalnum() and name[0] not in marks and (rest.isascii() or marks is MARKS)
 
 
+def gpus(count: int) -> str:
+    """So many GPUs, in words."""
+    return f"{count} GPU{'' if count == 1 else 's'}"
+
+
+def _line(text: str) -> str:
+    """A text on one short line, with nothing in it that a terminal would obey."""
+    return "".join(c if c.isprintable() else " " for c in text[:_LONGEST_TEXT])
+
+
 # ---------------------------------------------------------------- files
 
 
+def stamp(path: str) -> str:
+    """What changes whenever a file does: time (ns), size, number; empty where there is none.
+
+    A device, as /dev/null, is itself and never changes.
+    """
+    try:
+        status = os.stat(os.path.expanduser(path))  # noqa: PTH111, PTH116 - pathlib is not loaded
+    except (OSError, ValueError):
+        return ""
+    if not S_ISREG(status.st_mode):
+        return f"{status.st_dev} {status.st_ino}"
+    return f"{status.st_mtime_ns} {status.st_size} {status.st_ino} {status.st_dev}"
+
+
 def folder(environ: Mapping[str, str]) -> str:
-    """Where the files are; empty for a user without a home folder."""
-    base = place.below("XDG_CACHE_HOME", ".cache", environ)
+    """Where the files are; empty for a user without a home folder.
+
+    The XDG specification says to ignore relative paths.
+    """
+    base = environ.get("XDG_CACHE_HOME", "")
+    if base[:1] != "/":
+        home = environ.get("HOME") or _home()
+        base = f"{home.rstrip('/')}/.cache" if home[:1] == "/" else ""
     return base and f"{base}/arena-topo/names"
 
 
-def entered(path: str) -> int:
+def _home() -> str:
+    """The home folder of the user's account, where HOME names none."""
+    import pwd  # noqa: PLC0415 - hardly ever
+
+    try:
+        return pwd.getpwuid(os.getuid()).pw_dir
+    except KeyError:
+        return ""
+
+
+def _entered(path: str) -> int:
     """The open folder of the files; OSError if it is not the user's own, and closed to others."""
     opened = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     status = os.fstat(opened)
@@ -181,187 +319,86 @@ def entered(path: str) -> int:
     return opened
 
 
-def read(environ: Mapping[str, str], name: str) -> str:
-    """The text of a file; empty where there is none that may be read."""
+def _read(path: str, name: str) -> str:
+    """The text of a file, up to the last whole line; empty where there is none that may be read."""
+    data = b""
     try:
-        opened = entered(folder(environ))
+        opened = _entered(path)
     except OSError:
         return ""
     try:
-        return content(opened, name)
+        # Without waiting, should it be a pipe.
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        file = os.open(name, flags, dir_fd=opened)
+        try:
+            status = os.fstat(file)
+            if S_ISREG(status.st_mode) and status.st_uid == os.geteuid():
+                data = os.read(file, LARGEST)
+        finally:
+            os.close(file)
+    except OSError:
+        return ""
+    finally:
+        os.close(opened)
+    return data[: data.rfind(b"\n")].decode("utf-8", "replace") if b"\n" in data else ""
+
+
+def _replace(path: str, name: str, text: str) -> None:
+    """Write a file as a whole, and remove files that are unused or too many."""
+    if not path:
+        raise OSError("no home folder")
+    _make(path)
+    opened = _entered(path)
+    new = f".new-{os.getpid()}"
+    try:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        file = os.open(new, flags, 0o600, dir_fd=opened)
+        try:
+            data = text.encode("utf-8", "replace")
+            try:
+                if os.write(file, data) != len(data):
+                    raise OSError(name)
+            finally:
+                os.close(file)
+            os.rename(new, name, src_dir_fd=opened, dst_dir_fd=opened)
+        except BaseException:
+            os.unlink(new, dir_fd=opened)
+            raise
+        _prune(opened)
     finally:
         os.close(opened)
 
 
-def content(opened: int, name: str) -> str:
-    """The text of a file in the open folder, up to the last whole line; empty if there is none."""
-    # Without waiting, should somebody have put a pipe there.
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    try:
-        file = os.open(name, flags, dir_fd=opened)
-    except (OSError, ValueError):
-        return ""
-    try:
-        status = os.fstat(file)
-        if not S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
-            return ""
-        data = os.read(file, LARGEST)
-    finally:
-        os.close(file)
-    return data[: data.rfind(b"\n") + 1].decode("utf-8", "replace")
+def _make(path: str) -> None:
+    """Make the folder and those above it; OSError for root in a folder that is not root's."""
+    missing = []
+    above = path
+    while above not in {"", "/"} and not os.path.isdir(above):  # noqa: PTH112 - as above
+        missing.append(above)
+        above = os.path.dirname(above)  # noqa: PTH120 - as above
+    if missing and os.geteuid() == 0 and os.stat(above).st_uid:  # noqa: PTH116 - as above
+        # It would be root's in somebody's home, who could not write there ever after.
+        raise OSError(above)
+    for one in reversed(missing):
+        try:
+            os.mkdir(one, 0o700)  # noqa: PTH102 - as above
+        except FileExistsError:
+            continue  # another process made it
 
 
-def load(text: str, key: str = "") -> tuple[int, Known]:
-    """When all names of a file were asked for (ms, 0: never), and what is known of each.
-
-    Nothing of a file with another key. What is said to be of the future is of no time at all:
-    somebody has set the clock back.
-    """
-    head, _, rest = text.partition("\n")
-    if not head.startswith(HEAD):
-        return 0, {}
-    told, _, its = head[len(HEAD) + 1 :].partition(" ")
-    if its != key:
-        return 0, {}
-    now = int(time.time() * 1000)
-    as_of = _past(told, now)
-    known: Known = {}
-    for one in rest.split("\n"):
-        name, tab, said = one.partition("\t")
-        if not tab:
-            continue
-        said, _, told = said.partition("\t")
-        at = _past(told, now) if told else as_of
-        if name[0:1] == "!":
-            known[name[1:]] = (at, None)
-        else:
-            known[name] = (at, said)
-    return as_of, known
-
-
-def _past(text: str, now: int) -> int:
-    """A time of the past in ms; 0 for any other text."""
-    if not text.isdecimal() or len(text) > len(str(now)):
-        return 0
-    at = int(text)
-    return at if at <= now else 0
-
-
-# ---------------------------------------------------------------- which cluster
-
-WHERE = "arena-topo where 1"
-
-
-def where(line: place.Line) -> tuple[str, str, str]:
-    """The engine, the cluster and the namespace that a line means; empty what is not known."""
-    known = found(read(line.environ, f"where-{place.digest(line.key)}"), line)
-    if not known:
-        return line.engine, "", ""
-    engine = line.engine or known.get("engine", "")
-    return engine, known.get("cluster", ""), known.get("namespace", "")
-
-
-def found(text: str, line: place.Line) -> dict[str, str]:
-    """What such a file says of a line; nothing where it is of another, or has become untrue."""
-    lines = text.split("\n")
-    if lines[0] != WHERE:
-        return {}
-    known: dict[str, str] = {}
-    for one in lines[1:]:
-        field, _, said = one.partition(" ")
-        if field == "also":
-            mark, _, path = said.partition("\t")
-            if repr(place.stamp(path)) != mark:
-                return {}
-        else:
-            known[field] = said
-    return known if known.get("key") == line.key else {}
-
-
-def local(line: place.Line) -> str:
-    """What stands for this machine, or for the machines that it pretends to be."""
-    return place.digest(f"local {line.emulate} {line.files if line.settings else ''}")
-
-
-# ---------------------------------------------------------------- this machine
-
-
-def _local(kind: str, namespace: str, line: place.Line) -> Names:
-    """Names of the local engine, from its folders (see `engines.local.ledger`)."""
-    base = place.below("XDG_STATE_HOME", ".local/state", line.environ)
-    jobs = f"{base}/arena-topo/jobs"
-    if kind == "namespaces":
-        return [(one, "") for one in sorted({"default", *_folders(jobs)})]
-    if not plain(namespace):
-        return []
-    if kind == "jobs":
-        names = _folders(f"{jobs}/{namespace}")
-        if len(names) > _DESCRIBED:
-            return [(one, "") for one in names]
-        return [(one, _standing(f"{jobs}/{namespace}/{one}")) for one in names]
-    if kind == "instances":
-        for word in line.words:
-            if plain(word) and (pods := _folders(f"{jobs}/{namespace}/{word}/pods")):
-                return [(one, "") for one in pods]
-    return []
-
-
-def _emulated(spec: str) -> Names:
-    """The machines that `topology.presets.emulated` makes of this; none where it has a mistake."""
-    found: Names = []
-    made: dict[str, int] = {}
-    presets: dict[str, str] = {}
-    if spec:
-        with open(f"{__file__.rpartition('/')[0]}/words.txt", encoding="utf-8") as file:  # noqa: PTH123
-            lines = file.read().partition("[=presets]\n")[2].partition("\n[")[0].split("\n")
-        presets = dict(line.partition("\t")[::2] for line in lines)
-    for part in spec.split(",") if spec else ():
-        preset, colon, written = (one.strip() for one in part.partition(":"))
-        count = int(written) if written.isdecimal() and len(written) < _DIGITS else 0
-        if preset not in presets or (colon and not count):
-            return []
-        said = gpus(int(presets[preset].partition(" ")[0]))
-        first = made.get(preset, 0)
-        made[preset] = first + (count or 1)
-        found += [(f"{preset}-{number}", said) for number in range(first, made[preset])]
-    return found
-
-
-def _folders(path: str) -> list[str]:
-    """The names of the folders in one; those that start with a dot are not finished."""
-    try:
-        with os.scandir(path) as entries:
-            return sorted(one.name for one in entries if plain(one.name) and one.is_dir())
-    except OSError:
-        return []
-
-
-def _standing(path: str) -> str:
-    """How a local job stands, as far as its files say."""
-    parts = []
-    phase = _said(f"{path}/record", '"phase": "')
-    if phase.isalpha():
-        parts.append(phase)
-    wanted = [_said(f"{path}/submission.json", f'"{key}": ') for key in ("workers", "gpus")]
-    if all(one.isdecimal() and len(one) < _DIGITS for one in wanted):
-        parts.append(gpus(int(wanted[0]) * int(wanted[1])))
-    return ", ".join(parts)
-
-
-def _said(path: str, key: str) -> str:
-    """The value behind a key of a small JSON file of ours; empty where it cannot be read."""
-    try:
-        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return ""
-    try:
-        text = os.read(file, 4096).decode("utf-8", "replace")
-    finally:
-        os.close(file)
-    _, found, rest = text.partition(key)
-    return rest[:LONGEST].replace('"', ",").partition(",")[0] if found else ""
-
-
-def gpus(count: int) -> str:
-    """So many GPUs, in words."""
-    return f"{count} GPU{'' if count == 1 else 's'}"
+def _prune(opened: int) -> None:
+    """Remove what was not written for long, also of versions before, and the oldest of too many."""
+    with os.scandir(opened) as entries:
+        files = [
+            (entry.stat(follow_symlinks=False).st_mtime, entry.name)
+            for entry in entries
+            if not entry.is_dir(follow_symlinks=False)
+        ]
+    files.sort(reverse=True)
+    end = time.time() - _UNUSED
+    for at, (written, name) in enumerate(files):
+        if at >= _MOST_FILES or written < end:
+            try:
+                os.unlink(name, dir_fd=opened)
+            except OSError:
+                continue  # another process removed it

@@ -435,14 +435,8 @@ class MPIJob:
 
     def __post_init__(self) -> None:
         self._take()
-        if not self.command.strip():
-            raise InvalidJob(
-                "not found command args",
-                hint='put the command last, in quotes: "mpirun -np 4 python train.py"',
-            )
+        self._check_whole()
         _check_name(self.name)
-        if not self.image:
-            raise InvalidJob("--image must be set ")
         flags = flags_of(MPIJob)
         for field in fields(MPIJob):
             if field.name in flags:
@@ -476,6 +470,24 @@ class MPIJob:
             if value is not field.default:
                 made = given.taken(MPIJob, field.name, value, flags.get(field.name))
                 object.__setattr__(self, field.name, made)
+
+    def _check_whole(self) -> None:
+        """Name all that a job must have and this one has not."""
+        parts = {"--name": self.name, "--image": self.image, "the command": self.command.strip()}
+        missing = [part for part, text in parts.items() if not text]
+        if len(missing) > 1:
+            *some, last = missing
+            raise InvalidJob(
+                f"{', '.join(some)} and {last} are missing",
+                hint="--name NAME --image IMAGE 'mpirun -np 4 python train.py'",
+            )
+        if missing == ["--image"]:
+            raise InvalidJob("--image must be set")
+        if missing == ["the command"]:
+            raise InvalidJob(
+                "not found command args",
+                hint='put the command last, in quotes: "mpirun -np 4 python train.py"',
+            )
 
     def _check(self, field: str, flag: Flag, default: object) -> None:
         value, name = getattr(self, field), spelling(field, flag)

@@ -11,11 +11,11 @@ from typing import Annotated, Self, TextIO
 import typer
 
 from arena_topo import layout
+from arena_topo.argv import truth
 from arena_topo.cli import remembering
 from arena_topo.cli.arguments import PANEL, EverywhereFlag, Told, ToldFlag
 from arena_topo.cli.opening import engine, namespace_of
 from arena_topo.cli.options import Globals, LogLevel, say, show, spread
-from arena_topo.cli.pflag import truth
 from arena_topo.engines import JobStatus
 from arena_topo.errors import ArenaError, UsageError
 from arena_topo.flag import Flag

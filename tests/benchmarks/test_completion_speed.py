@@ -21,10 +21,7 @@ import pytest
 from fake_api import FakeApi, kubeconfig
 from kube_objects import job as mpijob
 
-from arena_topo.cli.remembering import cluster_of
-from arena_topo.completion import keeping, names, place
-from arena_topo.engines import Options
-from arena_topo.engines.kubernetes.connection import written
+from arena_topo.completion import names
 
 ROUNDS = 20
 SCRIPT = "import sys; from arena_topo.__main__ import main; sys.exit(main())"
@@ -44,30 +41,19 @@ def milliseconds(
     return statistics.median(times), max(times), done.stdout
 
 
-def left_alone(environ: dict[str, str]) -> None:
-    """Wait until no child is under way, and let names be old and nobody's turn."""
-    folder = Path(names.folder(environ))
-    while any(one.read_text().startswith("running") for one in folder.glob("turn-*")):
-        time.sleep(0.05)
-    for one in folder.glob("turn-*"):
-        one.unlink()
-    for one in folder.glob("*-jobs-*"):
-        one.unlink()
-    known(environ, 100, ago=60)
-
-
-def known(environ: dict[str, str], jobs: int, *, ago: float = 0.0) -> None:
-    """Write down which cluster is meant, and its jobs, as a list of so many seconds ago does."""
-    line = place.Line([], environ)
+def known(environ: dict[str, str], jobs: int) -> None:
+    """Write down the jobs of the context, as a list does that has just been answered."""
+    cache = names.Cache(names.key([], environ), environ)
+    cache.namespace = "default"
     found = {f"job-{number:04}-training": "RUNNING, 8 GPUs" for number in range(jobs)}
-    # That of the children, who read the kubeconfig.
-    cluster = cluster_of(written(Options(kubeconfig=environ["KUBECONFIG"])))
-    with keeping.Folder(environ) as folder:
-        keeping.locate(
-            folder, line, engine="kubernetes", cluster=cluster, namespace="default", also={}
-        )
-        at = keeping.now() - int(ago * 1000)
-        keeping.update(folder, f"{cluster}-jobs-default", found, at, whole=True)
+    cache.put("jobs", "", found, whole=True)
+    cache.write()
+
+
+def unknown(environ: dict[str, str]) -> None:
+    """Remove the cache."""
+    for one in Path(names.folder(environ)).glob("context-*"):
+        one.unlink()
 
 
 @pytest.fixture
@@ -119,21 +105,13 @@ def test_a_tab_beside_a_bare_interpreter(environ, tmp_path):
     for jobs in (1, 100, 2000):
         known(environ, jobs)
         told(f"a job of {jobs:,}", "get", "", among=jobs)
-    told(
-        "a job of 100, which a child asks for anew",
-        "get",
-        "",
-        among=100,
-        before=partial(left_alone, environ),
-    )
-    told("a job, nothing known", "get", "", among=0, XDG_CACHE_HOME=str(tmp_path / "empty"))
+    told("a job of 100, asked for", "get", "", among=100, before=partial(unknown, environ))
     with socket.socket() as gone:
         gone.bind(("127.0.0.1", 0))  # nobody listens
         config = kubeconfig(tmp_path / "gone", f"http://127.0.0.1:{gone.getsockname()[1]}")
         away = environ | {"KUBECONFIG": config}
-        left_alone(away)
-        told("a job of 100, the API server is gone", "get", "", among=100, KUBECONFIG=config)
-    left_alone(environ)
+        unknown(away)
+        told("the API server is gone", "get", "", among=0, KUBECONFIG=config)
+    known(environ, 100)
     cold = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPYCACHEPREFIX": str(tmp_path / "none")}
     told("a job of 100, nothing compiled", "get", "", among=100, **cold)
-    left_alone(environ)

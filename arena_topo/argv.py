@@ -1,0 +1,244 @@
+"""The words of a command line, read as Go's pflag reads them: by the program, and at TAB.
+
+Users of arena bring their habits and their scripts: `--gang=false`, `-e=A=1`, options before and
+after the words, old spellings. An option that takes a value takes the next word, whatever that
+looks like.
+
+Two differences from pflag are on purpose. A command that was not quoted is refused, where pflag
+would read `mpirun -np 4` as namespace `p`. And `--no-gang` is understood as `--gang=false`.
+
+A TAB loads this module, so it imports nothing that takes time.
+"""
+
+from __future__ import annotations
+
+from arena_topo.errors import UsageError
+
+TYPE_CHECKING = False
+"""As in `typing`, which would take as long to load as all the rest."""
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
+FALSE = frozenset({"0", "f", "F", "FALSE", "false", "False"})
+
+
+class Option:
+    """An option of a command: what `given` calls it, and how it is written.
+
+    A switch is on or off. `alone` is the value of an option that stands without one (pflag's
+    NoOptDefVal); without it an option takes the next word. `old` spellings work with a warning.
+    """
+
+    __slots__ = ("alone", "hidden", "name", "old", "spellings", "switch")
+
+    def __init__(
+        self,
+        name: str,
+        spellings: Iterable[str],
+        *,
+        old: Iterable[str] = (),
+        switch: bool = False,
+        alone: str = "",
+        hidden: bool = False,
+    ) -> None:
+        self.name, self.spellings, self.old = name, tuple(spellings), tuple(old)
+        self.switch, self.alone, self.hidden = switch, "true" if switch else alone, hidden
+
+
+class Reader:
+    """Takes the words of one command line, one after the other.
+
+    `given` are (name, value) of the options in their order, `words` what is no option. `dash` is
+    how many words stood before `--`, None where there is none. `waiting` is the option whose value
+    is the next word. With `launches` the words after the first so many (`named`) are a command to
+    run, and options among them that were not quoted are refused.
+    """
+
+    def __init__(
+        self, options: Iterable[Option], *, launches: bool = False, named: int = 0
+    ) -> None:
+        self.options: dict[str, Option] = {}
+        self.use(options, launches=launches, named=named)
+        self.given: list[tuple[str, str]] = []
+        self.words: list[str] = []
+        self.warnings: list[str] = []
+        self.dash: int | None = None
+        self.waiting: Option | None = None
+        self.help = False
+        self._spelled = ""  # how the option that waits was written
+        self._before = ""
+        self._since_word = ""  # an option that came after the first word of a bare command
+        self._doubt: tuple[str, str] | None = None  # a word that may be meant as a switch's value
+
+    def use(self, options: Iterable[Option], *, launches: bool = False, named: int = 0) -> None:
+        """Read on as the line of the command that has these options."""
+        self.options = {text: one for one in options for text in (*one.spellings, *one.old)}
+        self._launches, self._named = launches, named
+
+    def read(self, word: str) -> None:
+        """Take the next word; UsageError says what cannot be read."""
+        before, self._before = self._before, word
+        if self.waiting is not None:
+            option, self.waiting = self.waiting, None
+            self._take(option, self._spelled, word)
+        elif self.dash is not None:
+            self.words.append(word)
+        elif word == "--":
+            self.dash = len(self.words)
+        elif word[:1] == "-" and word != "-":
+            if self.bare:
+                self._since_word = self._since_word or word
+            (self._long if word[:2] == "--" else self._short)(word)
+        else:
+            self._word(word, before)
+
+    def finish(self) -> None:
+        """The line is at its end; UsageError where the value of an option is missing."""
+        if self.waiting is not None:
+            raise UsageError(f"flag needs an argument: {self._spelled}")
+        if self._doubt is not None and len(self.words) > 1:
+            word, flag = self._doubt
+            self.warnings.append(
+                f"warning: {word!r} is read as the start of the command: {flag} takes no value"
+            )
+
+    @property
+    def bare(self) -> bool:
+        """Whether a command that was not quoted has begun."""
+        command = self.words[self._named :]
+        return bool(self._launches and command and not _spaced(command[0]))
+
+    def bundle(self, word: str) -> list[tuple[Option, str, str]]:
+        """The short options of a word such as `-Aw`, each with the text up to it and what follows.
+
+        The last may have a value; after a letter that is no option there is nothing.
+        """
+        found: list[tuple[Option, str, str]] = []
+        for at in range(1, len(word)):
+            option = self.options.get("-" + word[at])
+            if option is None:
+                break
+            found.append((option, word[: at + 1], word[at + 1 :]))
+            if not option.switch or (word[at + 1 : at + 2] == "=" and word[at + 2 :]):
+                break
+        return found
+
+    def _word(self, word: str, before: str) -> None:
+        if self._since_word:
+            raise self._unquoted(self._since_word)
+        option = self.options.get(before)
+        if option is not None and option.switch:
+            if word.lower() in {"true", "false"}:
+                self.warnings.append(
+                    f"warning: {word!r} after {before} is read as a word of its own;"
+                    f" write {before}={word} to set it"
+                )
+            elif self._launches and len(self.words) == self._named and not _spaced(word):
+                self._doubt = (word, before)
+        self.words.append(word)
+
+    def _long(self, word: str) -> None:
+        name, equals, value = word.partition("=")
+        option = self.options.get(name)
+        if option is not None and name in option.old:
+            old, name = name, next(text for text in option.spellings if text[:2] == "--")
+            self.warnings.append(f"Flag {old} has been deprecated, please use {name} instead")
+        if option is None and not equals and name[:5] == "--no-":
+            negated = self.options.get("--" + name[5:])
+            if negated is not None and negated.switch:
+                self.given.append((negated.name, "false"))
+                return
+        if option is None:
+            raise self._unknown(name, f"unknown flag: {name}")
+        if equals:
+            self._take(option, name, value)
+        else:
+            self._stands(option, name)
+
+    def _short(self, word: str) -> None:
+        if self.bare and len(word) > 2 and word[2] != "=":  # noqa: PLR2004 - more than a letter
+            raise self._unquoted(word)
+        letters = 1
+        for option, head, rest in self.bundle(word):
+            letters, name = len(head), "-" + head[-1]
+            if rest[:1] == "=" and len(rest) > 1:
+                self._take(option, name, rest[1:])
+                return
+            if rest and not option.switch:
+                self._take(option, name, rest)
+                return
+            self._stands(option, name)
+        if letters < len(word):
+            letter = word[letters]
+            raise self._unknown(f"-{letter}", f"unknown shorthand flag: {letter!r} in {word}")
+
+    def _stands(self, option: Option, name: str) -> None:
+        """Take an option that stands alone in its word."""
+        if option.alone:
+            self._take(option, name, option.alone)
+        else:
+            self.waiting, self._spelled = option, name
+
+    def _take(self, option: Option, name: str, value: str) -> None:
+        if option.name == "help":
+            self.help = True
+        else:
+            self.given.append((option.name, truth(name, value) if option.switch else value))
+
+    def _unknown(self, name: str, message: str) -> UsageError:
+        import difflib  # noqa: PLC0415 - only for the hint
+
+        known = [text for text, one in self.options.items() if not one.hidden]
+        known = [text for text in known if text not in self.options[text].old]
+        near = difflib.get_close_matches(name, known, n=1)
+        guess = f"did you mean {near[0]}?" if near else None
+        return self._unquoted(name, guess) if self.bare else UsageError(message, hint=guess)
+
+    def _unquoted(self, option: str, guess: str | None = None) -> UsageError:
+        advice = "quote the whole command, or put -- before it"
+        start = self.words[self._named]
+        why = "it could be meant for the command or for arena-topo"
+        if self._doubt is not None:
+            word, flag = self._doubt
+            why = f"{flag} takes no value, so {word!r} is read as the start of the command"
+            advice = f"leave out {word!r}; or {advice}"
+        return UsageError(
+            f"{option} stands after the start of the command, {start!r}",
+            why=why,
+            hint=f"{advice}; or {guess}" if guess else advice,
+        )
+
+
+def read(reader: Reader, line: Sequence[str], *, leading: bool = False) -> Reader:
+    """Read a whole line, up to `--help`; with `leading` options stop at the first word."""
+    for at, word in enumerate(line):
+        reader.read(word)
+        if reader.help:
+            return reader
+        if leading and reader.words:
+            reader.words += line[at + 1 :]
+            break
+    reader.finish()
+    return reader
+
+
+def truth(name: str, text: str) -> str:
+    """`true` or `false` as Go reads it; UsageError names the flag or variable that says it."""
+    if text in TRUE:
+        return "true"
+    if text in FALSE:
+        return "false"
+    raise UsageError(f"{name} is invalid", why=f"expected true or false, got {text!r}")
+
+
+def shell_command(words: Sequence[str]) -> str:
+    """What the shell of the job runs: one word as it stands, several quoted again."""
+    import shlex  # noqa: PLC0415 - not at TAB
+
+    return words[0] if len(words) == 1 else shlex.join(words)
+
+
+def _spaced(word: str) -> bool:
+    return any(map(str.isspace, word))

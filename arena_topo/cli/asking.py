@@ -1,0 +1,71 @@
+"""Names for TAB that are not known yet: asked for here, as a command would ask, and written down.
+
+It reads flags, variables and settings as every command does, says nothing, and asks nobody for a
+password. TAB waits for it for a moment only (`completion.names`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import typer
+
+from arena_topo.cli import remembering, settings
+from arena_topo.cli.commands import STEADY, ArenaCommand
+from arena_topo.cli.opening import namespace_of
+from arena_topo.cli.options import PROGRAM, Globals, LogLevel, listen, spread
+from arena_topo.completion import names
+from arena_topo.engines import opening
+
+
+def ask(kind: str, given: Sequence[tuple[str, str]]) -> None:
+    """Read the names of a kind, for a line with these options, and write them down.
+
+    An error of any kind where they cannot be read.
+    """
+    listen(LogLevel.ERROR)
+
+    @spread
+    def look(everywhere: Globals) -> None:
+        """Read names."""
+        _look(kind, everywhere)
+
+    app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
+    app.command("names", cls=ArenaCommand)(look)
+    line = [f"--{name}={text}" for name, text in given if name in {*names.FLAGS, "namespace"}]
+    line.append(f"--request-timeout={names.LIMIT:g}s")
+    command: Any = typer.main.get_command(app)
+    command.kind = STEADY
+    command.main(args=line, prog_name=PROGRAM, standalone_mode=False)
+
+
+def _look(kind: str, everywhere: Globals) -> None:
+    remembering.begin(everywhere)
+    options = everywhere.options()
+    if kind == "profiles":
+        files = settings.read(lambda _: None).files
+        remembering.own(kind, {name for one in files for name in one.table("profile")})
+        return
+    if kind in names.OWN:
+        from arena_topo.engines.kubernetes import kubeconfig  # noqa: PLC0415 - loads YAML
+
+        for each, found in kubeconfig.entries(options).items():
+            remembering.own(each, found)
+        return
+    backend = opening.open_backend(options)
+    namespace = namespace_of(everywhere, backend)
+    if kind in {"jobs", "instances"}:
+        remembering.jobs(backend, namespace, backend.jobs(namespace), whole=True)
+    elif kind == "claims":
+        remembering.claims(backend, backend.volumes(namespace), namespace)
+    elif backend.name != "local":
+        from arena_topo.engines.kubernetes import naming  # noqa: PLC0415 - only here
+        from arena_topo.engines.kubernetes.connection import Connection  # noqa: PLC0415
+
+        remembering.others(backend, kind, naming.named(Connection(options), kind))
+    elif kind == "nodes":
+        remembering.nodes(backend, backend.cluster())
+    else:
+        spaces = {"default", *(one.namespace for one in backend.jobs(None))}
+        remembering.others(backend, kind, dict.fromkeys(spaces if kind == "namespaces" else (), ""))
