@@ -7,12 +7,12 @@ the reference page are all made from this description.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from types import MappingProxyType
 from typing import Any, get_args, get_type_hints
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Flag:
     """How one field looks from the command line.
 
@@ -24,11 +24,12 @@ class Flag:
     """
 
     help: str
+    metavar: str | None = None
+    _: KW_ONLY
     panel: str = "Job"
     name: str | None = None
     short: str | None = None
     deprecated: tuple[str, ...] = ()
-    metavar: str | None = None
     at_least: int | None = None
     needs: str | None = None
     hidden: bool = False

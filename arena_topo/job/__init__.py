@@ -161,276 +161,218 @@ class MPIJob:
     numbers for quantities and seconds; it is kept as the field's own type.
     """
 
-    name: Annotated[str, Flag(help="Name of the job.", metavar="NAME")]
+    name: Annotated[str, Flag("Name of the job.", "NAME")]
     command: str
-    image: Annotated[
-        str, Flag(help="Container image; `local` runs on this machine.", metavar="IMAGE")
-    ] = ""
+    image: Annotated[str, Flag("Container image; `local` runs on this machine.", "IMAGE")] = ""
 
-    gpus: Annotated[int, _resource(help="GPUs of each worker.", at_least=0)] = 0
-    workers: Annotated[int, _resource(help="How many workers.", at_least=1)] = 1
-    cpu: Annotated[Quantity | None, _resource(help="CPU of each worker.", metavar="QUANTITY")] = (
-        None
-    )
-    memory: Annotated[
-        Quantity | None, _resource(help="Memory of each worker.", metavar="QUANTITY")
-    ] = None
+    gpus: Annotated[int, _resource("GPUs of each worker.", at_least=0)] = 0
+    workers: Annotated[int, _resource("How many workers.", at_least=1)] = 1
+    cpu: Annotated[Quantity | None, _resource("CPU of each worker.", "QUANTITY")] = None
+    memory: Annotated[Quantity | None, _resource("Memory of each worker.", "QUANTITY")] = None
     launcher_cpu: Annotated[
-        Quantity | None,
-        _resource(help="CPU of the launcher; else that of a worker.", metavar="QUANTITY"),
+        Quantity | None, _resource("CPU of the launcher; else that of a worker.", "QUANTITY")
     ] = None
     launcher_memory: Annotated[
-        Quantity | None,
-        _resource(help="Memory of the launcher; else that of a worker.", metavar="QUANTITY"),
+        Quantity | None, _resource("Memory of the launcher; else that of a worker.", "QUANTITY")
     ] = None
     share_memory: Annotated[
-        Quantity, _resource(help="Size of /dev/shm in each container.", metavar="QUANTITY")
+        Quantity, _resource("Size of /dev/shm in each container.", "QUANTITY")
     ] = _SHARE_MEMORY
     device: Annotated[
         tuple[Device, ...],
-        _resource(help="Another device for each worker; repeat for more.", metavar="NAME=COUNT"),
+        _resource("Another device for each worker; repeat for more.", "NAME=COUNT"),
     ] = ()
-    rdma: Annotated[bool, _resource(help="Give each worker the RDMA device rdma/hca.")] = False
+    rdma: Annotated[bool, _resource("Give each worker the RDMA device rdma/hca.")] = False
 
     gputopology: Annotated[
-        bool, _placement(help="Place the workers on the best-linked GPUs, all at once.")
+        bool, _placement("Place the workers on the best-linked GPUs, all at once.")
     ] = False
-    gang: Annotated[bool, _placement(help="Start all workers together or none.")] = False
+    gang: Annotated[bool, _placement("Start all workers together or none.")] = False
     gpu_model: Annotated[
-        str,
-        _chosen(
-            help="Use only GPUs of this model, such as V100.", metavar="MODEL", completes="models"
-        ),
+        str, _chosen("Use only GPUs of this model, such as V100.", "MODEL", completes="models")
     ] = ""
-    mix_models: Annotated[bool, _chosen(help="Let one gang use several GPU models.")] = False
+    mix_models: Annotated[bool, _chosen("Let one gang use several GPU models.")] = False
     min_bandwidth: Annotated[
         float,
         _chosen(
-            help="Refuse placements whose pods can use less bus bandwidth than this.",
-            metavar="GBPS",
-            at_least=0,
+            "Refuse placements whose pods can use less bus bandwidth than this.", "GBPS", at_least=0
         ),
     ] = 0.0
     max_nodes: Annotated[
-        int, _chosen(help="Refuse placements on more nodes than this; 0 is no limit.", at_least=0)
+        int, _chosen("Refuse placements on more nodes than this; 0 is no limit.", at_least=0)
     ] = 0
     topology_required: Annotated[
         str,
         _chosen(
-            help="Level that all workers must share: node, nvlink, leaf, spine, zone, region or a"
+            "Level that all workers must share: node, nvlink, leaf, spine, zone, region or a"
             " name from --fabric.",
-            metavar="LEVEL",
+            "LEVEL",
             completes="levels",
         ),
     ] = ""
     topology_preferred: Annotated[
         str,
         _chosen(
-            help="Level that all workers share wherever possible, even with less bandwidth.",
-            metavar="LEVEL",
+            "Level that all workers share wherever possible, even with less bandwidth.",
+            "LEVEL",
             completes="levels",
         ),
     ] = ""
     policy: Annotated[
         PlacementPolicy | None,
         _chosen(
-            help="Among equally fast placements: pack, spread (away from busy GPUs), or adaptive"
+            "Among equally fast placements: pack, spread (away from busy GPUs), or adaptive"
             " (spread while the cluster is lightly loaded); else pack."
         ),
     ] = None
     pack_above: Annotated[
         float | None,
         _placement(
-            help="Share of GPUs in use from which --policy adaptive packs; else 0.5.",
-            metavar="SHARE",
+            "Share of GPUs in use from which --policy adaptive packs; else 0.5.",
+            "SHARE",
             at_least=0,
         ),
     ] = None
     binding: Annotated[
         BindingChoice,
-        _chosen(
-            help="How workers are held to their nodes and GPUs; auto is the firmest way there is."
-        ),
+        _chosen("How workers are held to their nodes and GPUs; auto is the firmest way there is."),
     ] = BindingChoice.AUTO
     pod_shape: Annotated[
         PodShape,
         _chosen(
-            help="Workers of a node: a pod each (separate), several in one pod (fused), or a pod"
+            "Workers of a node: a pod each (separate), several in one pod (fused), or a pod"
             " each that share IPC and GPUs (shared). auto: fused where the pods get more by it and"
-            " the command does not say where ranks run, else separate.",
+            " the command does not say where ranks run, else separate."
         ),
     ] = PodShape.SEPARATE
     gang_timeout: Annotated[
         Duration,
         _placement(
-            help="Take the whole gang back if it makes no progress for this long.",
-            metavar="DURATION",
+            "Take the whole gang back if it makes no progress for this long.",
+            "DURATION",
             at_least=1,
         ),
     ] = _GANG_TIMEOUT
     on_node_loss: Annotated[
         NodeLoss,
         _chosen(
-            help="When a node is lost: place the gang anew (replan), suspend it (hold) or"
+            "When a node is lost: place the gang anew (replan), suspend it (hold) or"
             " leave it to MPI, which fails (fail)."
         ),
     ] = NodeLoss.REPLAN
     selector: Annotated[
         tuple[KeyValue, ...],
-        _placement(help="Use only nodes with this label; repeat for more.", metavar="KEY=VALUE"),
+        _placement("Use only nodes with this label; repeat for more.", "KEY=VALUE"),
     ] = ()
     toleration: Annotated[
         tuple[Toleration, ...],
         _placement(
-            help="Taint to bear: KEY=VALUE:EFFECT,OPERATOR or all; repeat for more.",
-            metavar="TOLERATION",
+            "Taint to bear: KEY=VALUE:EFFECT,OPERATOR or all; repeat for more.", "TOLERATION"
         ),
     ] = ()
-    scheduler: Annotated[
-        str, _placement(help="Name of the scheduler for the pods.", metavar="NAME")
-    ] = ""
+    scheduler: Annotated[str, _placement("Name of the scheduler for the pods.", "NAME")] = ""
     priority: Annotated[
-        str,
-        _placement(
-            help="Priority class of the pods.", short="-p", metavar="CLASS", completes="priorities"
-        ),
+        str, _placement("Priority class of the pods.", "CLASS", short="-p", completes="priorities")
     ] = ""
-    queue: Annotated[
-        bool, _placement(help="Submit suspended; kube-queue decides when it starts.")
-    ] = False
+    queue: Annotated[bool, _placement("Submit suspended; kube-queue decides when it starts.")] = (
+        False
+    )
 
     env: Annotated[
-        tuple[EnvVar, ...],
-        _pod(help="Environment variable; repeat for more.", short="-e", metavar="KEY=VALUE"),
+        tuple[EnvVar, ...], _pod("Environment variable; repeat for more.", "KEY=VALUE", short="-e")
     ] = ()
-    nccl_debug: Annotated[
-        bool, _pod(help="Have NCCL say how it joins the GPUs, for logs --nccl.")
-    ] = False
+    nccl_debug: Annotated[bool, _pod("Have NCCL say how it joins the GPUs, for logs --nccl.")] = (
+        False
+    )
     nccl_hca: Annotated[
         bool,
         _pod(
-            help="Have NCCL use the NICs nearest to the job's GPUs and no others (NCCL_IB_HCA).",
+            "Have NCCL use the NICs nearest to the job's GPUs and no others (NCCL_IB_HCA).",
             needs="gputopology",
         ),
     ] = False
     working_dir: Annotated[
-        str,
-        _pod(
-            help="Folder that the command starts in.", deprecated=("--workingDir",), metavar="PATH"
-        ),
+        str, _pod("Folder that the command starts in.", "PATH", deprecated=("--workingDir",))
     ] = WORKING_DIR
-    shell: Annotated[str, _pod(help="Shell that runs the command.", metavar="SHELL")] = "sh"
+    shell: Annotated[str, _pod("Shell that runs the command.", "SHELL")] = "sh"
     label: Annotated[
         tuple[KeyValue, ...],
-        _pod(help="Label of job and pods; repeat for more.", short="-l", metavar="KEY=VALUE"),
+        _pod("Label of job and pods; repeat for more.", "KEY=VALUE", short="-l"),
     ] = ()
     annotation: Annotated[
         tuple[KeyValue, ...],
-        _pod(help="Annotation of job and pods; repeat for more.", short="-a", metavar="KEY=VALUE"),
+        _pod("Annotation of job and pods; repeat for more.", "KEY=VALUE", short="-a"),
     ] = ()
     image_pull_secret: Annotated[
-        tuple[str, ...],
-        _pod(help="Secret to pull the image with; repeat for more.", metavar="NAME"),
+        tuple[str, ...], _pod("Secret to pull the image with; repeat for more.", "NAME")
     ] = ()
     image_pull_policy: Annotated[
-        ImagePullPolicy, _pod(help="When to pull the image: Always, IfNotPresent, Never.")
+        ImagePullPolicy, _pod("When to pull the image: Always, IfNotPresent, Never.")
     ] = ImagePullPolicy.ALWAYS
-    service_account: Annotated[
-        str, _pod(help="Service account of the pods; else default.", metavar="NAME")
-    ] = ""
+    service_account: Annotated[str, _pod("Service account of the pods; else default.", "NAME")] = ""
     mpi_implementation: Annotated[
-        MPIImplementation, _pod(help="Whose mpirun the image has: OpenMPI, Intel, MPICH.")
+        MPIImplementation, _pod("Whose mpirun the image has: OpenMPI, Intel, MPICH.")
     ] = MPIImplementation.OPENMPI
     ssh_auth_mount_path: Annotated[
-        str,
-        _pod(
-            help="Folder in which sshd of the image looks for keys; else /root/.ssh.",
-            metavar="PATH",
-        ),
+        str, _pod("Folder in which sshd of the image looks for keys; else /root/.ssh.", "PATH")
     ] = ""
-    host_network: Annotated[bool, _pod(help="Use the node's network.", name="--hostNetwork")] = (
-        False
-    )
-    host_ipc: Annotated[bool, _pod(help="Use the node's IPC namespace.", name="--hostIPC")] = False
-    host_pid: Annotated[bool, _pod(help="Use the node's process namespace.", name="--hostPID")] = (
-        False
-    )
+    host_network: Annotated[bool, _pod("Use the node's network.", name="--hostNetwork")] = False
+    host_ipc: Annotated[bool, _pod("Use the node's IPC namespace.", name="--hostIPC")] = False
+    host_pid: Annotated[bool, _pod("Use the node's process namespace.", name="--hostPID")] = False
 
     data: Annotated[
         tuple[Claim, ...],
         _data(
-            help="Volume claim to mount; repeat for more.",
-            short="-d",
-            metavar="CLAIM:/PATH",
-            completes="claims",
+            "Volume claim to mount; repeat for more.", "CLAIM:/PATH", short="-d", completes="claims"
         ),
     ] = ()
     data_dir: Annotated[
         tuple[HostPath, ...],
         _data(
-            help="Folder of the node to mount; repeat for more.",
+            "Folder of the node to mount; repeat for more.",
+            "/HOST[:/PATH]",
             deprecated=("--dataDir",),
-            metavar="/HOST[:/PATH]",
             completes="folders",
         ),
     ] = ()
     config_file: Annotated[
         tuple[ConfigFile, ...],
         _data(
-            help="Local file to put into the containers; repeat for more.",
-            metavar="FILE[:/PATH]",
+            "Local file to put into the containers; repeat for more.",
+            "FILE[:/PATH]",
             completes="files",
         ),
     ] = ()
     sync_mode: Annotated[
         SyncMode,
-        _data(
-            help="Fetch code before the start: git or rsync.",
-            deprecated=("--syncMode",),
-            metavar="MODE",
-        ),
+        _data("Fetch code before the start: git or rsync.", "MODE", deprecated=("--syncMode",)),
     ] = SyncMode.NONE
     sync_source: Annotated[
-        str,
-        _data(help="Where the code is fetched from.", deprecated=("--syncSource",), metavar="URL"),
+        str, _data("Where the code is fetched from.", "URL", deprecated=("--syncSource",))
     ] = ""
     sync_image: Annotated[
-        str,
-        _data(help="Image that fetches the code.", deprecated=("--syncImage",), metavar="IMAGE"),
+        str, _data("Image that fetches the code.", "IMAGE", deprecated=("--syncImage",))
     ] = ""
-    mounts_on_launcher: Annotated[bool, _data(help="Mount the data in the launcher too.")] = False
-    tensorboard: Annotated[bool, _data(help="Serve TensorBoard for the job.")] = False
+    mounts_on_launcher: Annotated[bool, _data("Mount the data in the launcher too.")] = False
+    tensorboard: Annotated[bool, _data("Serve TensorBoard for the job.")] = False
     tensorboard_image: Annotated[
-        str,
-        _data(help="Image of TensorBoard.", deprecated=("--tensorboardImage",), metavar="IMAGE"),
+        str, _data("Image of TensorBoard.", "IMAGE", deprecated=("--tensorboardImage",))
     ] = ""
-    logdir: Annotated[str, _data(help="Folder that TensorBoard reads.", metavar="PATH")] = (
-        "/training_logs"
-    )
-    model_name: Annotated[
-        str, _data(help="Name of the model that the job makes.", metavar="NAME")
-    ] = ""
-    model_source: Annotated[str, _data(help="Where the model will be found.", metavar="URL")] = ""
+    logdir: Annotated[str, _data("Folder that TensorBoard reads.", "PATH")] = "/training_logs"
+    model_name: Annotated[str, _data("Name of the model that the job makes.", "NAME")] = ""
+    model_source: Annotated[str, _data("Where the model will be found.", "URL")] = ""
 
     running_timeout: Annotated[
         Duration,
-        _life(
-            help="End the job when it has run this long; 0 is no limit.",
-            metavar="DURATION",
-            at_least=0,
-        ),
+        _life("End the job when it has run this long; 0 is no limit.", "DURATION", at_least=0),
     ] = _UNLIMITED
     ttl_after_finished: Annotated[
         Duration | None,
-        _life(
-            help="Delete the job this long after its end; else it is kept.",
-            metavar="DURATION",
-            at_least=0,
-        ),
+        _life("Delete the job this long after its end; else it is kept.", "DURATION", at_least=0),
     ] = None
-    retry: Annotated[int, _life(help="How often a failed launcher starts again.", at_least=0)] = 0
+    retry: Annotated[int, _life("How often a failed launcher starts again.", at_least=0)] = 0
     clean_task_policy: Annotated[
-        CleanPodPolicy, _life(help="Which pods are deleted at the end: None, Running, All.")
+        CleanPodPolicy, _life("Which pods are deleted at the end: None, Running, All.")
     ] = CleanPodPolicy.ALL
 
     def __post_init__(self) -> None:
