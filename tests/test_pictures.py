@@ -22,7 +22,6 @@ from arena_topo.drawing import figure, machine_svg, places, sheet
 from arena_topo.drawing.network import fabric
 from arena_topo.engines import machines
 from arena_topo.solver.gpu_sets import gpu_sets as table
-from arena_topo.solver.rings import side_by_side
 from arena_topo.topology import (
     NIC,
     GPUSet,
@@ -391,7 +390,7 @@ def test_the_rings_drawn_are_as_many_as_were_counted_and_share_no_lane(kind):
         if count(gpus) < 3:
             continue
         order = table(of.configuration).order(gpus)
-        rings = side_by_side(lanes, gpus, order)
+        rings = packing.side_by_side(lanes, gpus, order)
         assert len(rings) == packing.most_rings(lanes, gpus)
         used = {}
         for ring in rings:
@@ -404,8 +403,8 @@ def test_the_rings_drawn_are_as_many_as_were_counted_and_share_no_lane(kind):
 
 def test_the_first_ring_is_that_of_the_ranks_where_it_can_be():
     lanes = packing.lanes(V100.links)
-    assert side_by_side(lanes, gpu_set((0, 1, 4, 5)), (0, 1, 5, 4)) == ((0, 1, 5, 4),)
-    assert side_by_side(lanes, gpu_set((0, 1, 2, 3)), (0, 2, 1, 3))[0] == (0, 2, 1, 3)
+    assert packing.side_by_side(lanes, gpu_set((0, 1, 4, 5)), (0, 1, 5, 4)) == ((0, 1, 5, 4),)
+    assert packing.side_by_side(lanes, gpu_set((0, 1, 2, 3)), (0, 2, 1, 3))[0] == (0, 2, 1, 3)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Rings through a set of GPUs: how many fit side by side, and the best single one.
+"""Rings through a set of GPUs: how many fit side by side and which, and the best single one.
 
 Exact within the stated effort; only links and lanes come in, no rates of any model.
 """
@@ -20,6 +20,12 @@ def lanes(links: Matrix) -> list[list[int]]:
 
 
 Edge = tuple[int, int]
+
+Ring = tuple[int, ...]
+"""GPUs in the order of a ring, each joined to the next and the last to the first."""
+
+EFFORT = 20_000
+"""Steps spent on one way to lay rings for a picture; a DGX-1 takes fewer than 2,000."""
 
 
 def most_rings(multiplicity: Sequence[Sequence[int]], gpus: GPUSet) -> int:
@@ -51,21 +57,59 @@ def ring_bounds(
     most = min(limit, _least_cut(lanes_of) // 2)
     least = 0
     for turn in range(size):
-        least = max(least, _laid(lanes_of, most, turn, budget))
+        least = max(least, len(_laid(lanes_of, most, turn, budget)))
         if least == most:
             return least, most, budget.used
-    left = {
-        (one, other): lanes_of[one][other]
-        for one, other in itertools.combinations(range(size), 2)
-        if lanes_of[one][other]
-    }
-    rings = _rings(size, left, budget)
+    rings = _rings(lanes_of, budget)
     while least < most and not budget.spent:
-        if _Packing(size, left, rings, budget).holds(most):
+        if _Packing(lanes_of, rings, budget).holds(most):
             least = most
         elif not budget.spent:
             most -= 1
     return least, most, budget.used
+
+
+def side_by_side(
+    multiplicity: Sequence[Sequence[int]], gpus: GPUSet, first: Ring = ()
+) -> tuple[Ring, ...]:
+    """As many NVLink rings through all of a set as can be laid without sharing a lane.
+
+    `multiplicity` are the lanes between every two GPUs, the set has 3 or more. Where `first` can be
+    one of so many rings it is the first of them. Where the search takes too long there are fewer.
+    """
+    inside = members(gpus)
+    for many in range(most_rings(multiplicity, gpus), 0, -1):
+        for start in ((first,), ()) if first else ((),):
+            left = [[multiplicity[one][other] for other in inside] for one in inside]
+            for ring in start:
+                _take(left, [inside.index(gpu) for gpu in ring])
+            if min(map(min, left)) < 0:
+                continue
+            laid = _found(left, many - len(start), Budget(EFFORT))
+            if laid is not None:
+                return (*start, *(tuple(inside[at] for at in ring) for ring in laid))
+    return ()
+
+
+def _found(lanes_of: list[list[int]], wanted: int, budget: Budget) -> list[Ring] | None:
+    """So many rings side by side; None if there are not, or too hard to find."""
+    for turn in range(len(lanes_of)):
+        laid = _laid(lanes_of, wanted, turn, budget)
+        if len(laid) == wanted:
+            return laid
+    packing = _Packing(lanes_of, _rings(lanes_of, budget), budget)
+    return packing.chosen if packing.holds(wanted) else None
+
+
+def _take(lanes_of: list[list[int]], ring: Sequence[int]) -> None:
+    """Take a lane of each link of a ring."""
+    for one, other in itertools.pairwise((*ring, ring[0])):
+        lanes_of[one][other] -= 1
+        lanes_of[other][one] -= 1
+
+
+def _edges(ring: Ring) -> list[Edge]:
+    return [(min(a, b), max(a, b)) for a, b in itertools.pairwise((*ring, ring[0]))]
 
 
 class Budget:
@@ -88,8 +132,8 @@ class Budget:
         return True
 
 
-def _laid(lanes_of: list[list[int]], limit: int, turn: int, budget: Budget) -> int:
-    """How many rings can be laid one after the other, each over the links with most lanes left.
+def _laid(lanes_of: list[list[int]], limit: int, turn: int, budget: Budget) -> list[Ring]:
+    """Rings that are laid one after the other, each over the links with most lanes left.
 
     They start at GPU `turn`, and of equal links the first one after it is taken.
     """
@@ -114,14 +158,11 @@ def _laid(lanes_of: list[list[int]], limit: int, turn: int, budget: Budget) -> i
                 path.pop()
         return False
 
-    for laid in range(limit):
-        path = [turn]
-        if not walk(path, 1 << turn):
-            return laid
-        for one, other in itertools.pairwise((*path, turn)):
-            left[one][other] -= 1
-            left[other][one] -= 1
-    return limit
+    laid: list[Ring] = []
+    while len(laid) < limit and walk(path := [turn], 1 << turn):
+        laid.append(tuple(path))
+        _take(left, path)
+    return laid
 
 
 GREEDY = 200
@@ -136,22 +177,21 @@ class _Packing:
     """
 
     def __init__(
-        self,
-        size: int,
-        lanes_of: dict[Edge, int],
-        rings: Sequence[tuple[Edge, ...]],
-        budget: Budget,
+        self, lanes_of: Sequence[Sequence[int]], rings: Sequence[Ring], budget: Budget
     ) -> None:
-        self.left = dict(lanes_of)
+        self.left = _lanes_by_edge(lanes_of)
         self.budget = budget
-        self.at: list[list[Edge]] = [[] for _ in range(size)]
-        for edge in lanes_of:
+        self.chosen: list[Ring] = []
+        """The rings that fit, once `holds` has said so."""
+        self.at: list[list[Edge]] = [[] for _ in lanes_of]
+        for edge in self.left:
             for gpu in edge:
                 self.at[gpu].append(edge)
-        self.through: dict[Edge, list[tuple[Edge, ...]]] = {edge: [] for edge in lanes_of}
+        self.through: dict[Edge, list[tuple[Ring, list[Edge]]]] = {edge: [] for edge in self.left}
         for ring in rings:
-            for edge in ring:
-                self.through[edge].append(ring)
+            edges = _edges(ring)
+            for edge in edges:
+                self.through[edge].append((ring, edges))
         self.dead: set[tuple[int, ...]] = set()
 
     def holds(self, wanted: int) -> bool:
@@ -165,16 +205,17 @@ class _Packing:
         gpu = min(range(len(spare)), key=spare.__getitem__)
         if spare[gpu] >= 0:
             edge = max(self.at[gpu], key=self.left.__getitem__)
-            for ring in self.through[edge]:
-                if all(self.left[one] for one in ring) and self._without(ring, wanted - 1):
+            for ring, edges in self.through[edge]:
+                if all(self.left[one] for one in edges) and self._without(edges, wanted - 1):
+                    self.chosen.append(ring)
                     return True
-            if spare[gpu] and self._without((edge,), wanted):
+            if spare[gpu] and self._without([edge], wanted):
                 return True
         if not self.budget.spent:
             self.dead.add(state)
         return False
 
-    def _without(self, edges: tuple[Edge, ...], wanted: int) -> bool:
+    def _without(self, edges: Sequence[Edge], wanted: int) -> bool:
         for edge in edges:
             self.left[edge] -= 1
         found = self.holds(wanted)
@@ -207,21 +248,22 @@ def _least_cut(lanes_of: Sequence[Sequence[int]]) -> int:
     return best
 
 
-def _rings(size: int, edges: dict[Edge, int], budget: Budget) -> list[tuple[Edge, ...]]:
-    """All rings through all of a set, each once, as their edges."""
-    neighbours = [
-        [other for other in range(size) if (min(gpu, other), max(gpu, other)) in edges]
-        for gpu in range(size)
-    ]
-    found: list[tuple[Edge, ...]] = []
+def _lanes_by_edge(lanes_of: Sequence[Sequence[int]]) -> dict[Edge, int]:
+    pairs = itertools.combinations(range(len(lanes_of)), 2)
+    return {(one, other): lanes_of[one][other] for one, other in pairs if lanes_of[one][other]}
+
+
+def _rings(lanes_of: Sequence[Sequence[int]], budget: Budget) -> list[Ring]:
+    """All rings through all of a set, each once."""
+    size = len(lanes_of)
+    neighbours = [[other for other in range(size) if row[other]] for row in lanes_of]
+    found: list[Ring] = []
 
     def walk(path: list[int], visited: int) -> None:
         if len(path) == size:
             # A ring and its mirror image are one: keep the one that turns to the lower side first.
             if path[1] < path[-1] and 0 in neighbours[path[-1]]:
-                found.append(
-                    tuple((min(a, b), max(a, b)) for a, b in itertools.pairwise((*path, 0)))
-                )
+                found.append(tuple(path))
             return
         for gpu in neighbours[path[-1]]:
             if not visited >> gpu & 1 and budget.step():

@@ -10,12 +10,12 @@ from enum import StrEnum
 from itertools import combinations, pairwise
 
 from arena_topo.bandwidth import packing
+from arena_topo.bandwidth.packing import Ring
 from arena_topo.drawing.places import BAR, NODE, Bar, Places, places
 from arena_topo.drawing.sheet import SMALL, Layer, Point, Sheet, width, wrapped
 from arena_topo.drawing.text import meaning
 from arena_topo.manifests import estimates
 from arena_topo.solver.gpu_sets import gpu_sets
-from arena_topo.solver.rings import Ring, side_by_side
 from arena_topo.topology import (
     NIC,
     GPUSet,
@@ -97,7 +97,9 @@ def rings(machine: Machine, gpus: GPUSet, order: Ring = ()) -> Rings:
         slow = frozenset() if nvlink else frozenset(links)
         return Rings(gbps=gbps, rings=(inside,), pair=True, slow=slow)
     first = order if set(order) == set(inside) else shape.order(gpus)
-    laid = () if machine.nvswitch else side_by_side(packing.lanes(machine.links), gpus, first)
+    laid = (
+        () if machine.nvswitch else packing.side_by_side(packing.lanes(machine.links), gpus, first)
+    )
     if laid:
         return Rings(gbps=gbps, rings=laid)
     best = shape.order(gpus)
