@@ -435,9 +435,11 @@ HABITS = {
 """Commands of kubectl, docker and Slurm, and what does the same here."""
 
 
-def _write_panels(params: Iterable[Any], ctx: Any, formatter: Any) -> None:
+def _write_panels(
+    params: Iterable[Any], ctx: Any, formatter: Any, *, everywhere: bool = False
+) -> None:
+    """Write the options of a command grouped by panel; or those that every command takes."""
     panels: dict[str, list[tuple[str, str]]] = {}
-    everywhere: list[tuple[str, str]] = []
     for param in params:
         record = param.get_help_record(ctx)
         if record is None or param.param_type_name != "option":
@@ -445,11 +447,23 @@ def _write_panels(params: Iterable[Any], ctx: Any, formatter: Any) -> None:
         panel = getattr(param, "rich_help_panel", None) or GLOBAL_PANEL
         names, text = record
         # A value that only `=` joins to its flag is shown so.
-        written = (names.replace(" [=", "[="), text)
-        (everywhere if panel == GLOBAL_PANEL else panels.setdefault(panel, [])).append(written)
-    for title, records in (*panels.items(), (GLOBAL_PANEL, everywhere)):
-        with formatter.section(title):
-            formatter.write_dl(records)
+        panels.setdefault(panel, []).append((names.replace(" [=", "[="), text))
+    for title, records in panels.items():
+        if (title == GLOBAL_PANEL) is everywhere:
+            with formatter.section(title):
+                formatter.write_dl(records)
+    if not everywhere:
+        formatter.write_paragraph()
+        formatter.write_text(f"{PROGRAM} options shows the options that every command takes.")
+
+
+def options_of_all(root: Any) -> str:
+    """The help of what every command takes."""
+    context = typer.Context(root, info_name=PROGRAM, **root.context_settings)
+    formatter = context.make_formatter()
+    _write_panels(root.get_params(context), context, formatter, everywhere=True)
+    text: str = formatter.getvalue()
+    return text.lstrip("\n")
 
 
 def group(text: str) -> typer.Typer:
