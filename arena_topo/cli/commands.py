@@ -39,9 +39,7 @@ from arena_topo.cli.settings import (
     from_environment,
     in_force,
     merged,
-    refused,
     set_in,
-    sound,
 )
 from arena_topo.cli.settings import read as settings
 from arena_topo.cli.terminal import COLOUR
@@ -175,7 +173,7 @@ class ArenaCommand(TyperCommand):
 
     def _layers(self, ctx: Any, params: Sequence[Any]) -> Iterator[Layer]:
         """Every source of options, firmest first."""
-        said, lenient = _said(ctx), self.kind.broken_settings is not Broken.REFUSE
+        said = _said(ctx)
         above = [
             Layer(LINE, said.given),
             *self._job_file(ctx, params),
@@ -190,25 +188,25 @@ class ArenaCommand(TyperCommand):
         for one in merged(params, above):
             if one.name == "profile":
                 name, origin = one.text, one.origin
-        showing = self.kind.broken_settings is Broken.SHOW
-        odd: list[str] = []
-        try:
-            # Whoever shows settings looks again, and says what is wrong in them.
-            found = settings(_unheard if showing else refused, odd.append)
-            profile, _ = found.profile(name, origin)
-            # A slip in a table that is for other commands is one all the same.
-            warns = self.kind.broken_settings is Broken.WARN
-            known = None if warns else partial(of_jobs, ctx)
-            below = tuple(found.layers(params, profile, known, of_jobs=self.kind.of_jobs))
-        except UsageError as error:
-            if not lenient:
-                raise
-            say(f"warning: {error.message}; settings are left out", LogLevel.WARN)
+        broken = self.kind.broken_settings
+        # A slip in a table that is for other commands is one all the same.
+        found = settings(
+            params,
+            profile=(name, origin),
+            known=None if broken is Broken.WARN else partial(of_jobs, ctx),
+            of_jobs=self.kind.of_jobs,
+            values=broken is Broken.SHOW,
+        )
+        if found.problems and broken is Broken.REFUSE:
+            raise found.problems[0]
+        if found.problems and broken is Broken.WARN:
+            wrong = found.problems[0].message
+            say(f"warning: {wrong}; settings are left out", LogLevel.WARN)
             return
-        if not warns:
-            warnings = (f"warning: {one}" for one in dict.fromkeys(odd))
+        if broken is not Broken.WARN:
+            warnings = (f"warning: {one}" for one in dict.fromkeys(found.warnings))
             said.warnings = (*said.warnings, *warnings)
-        yield from (sound(one, params, _unheard) for one in below) if showing else below
+        yield from found.layers
 
     def _job_file(self, ctx: Any, params: Sequence[Any]) -> Iterable[Layer]:
         """What the job file says, if there is one."""
@@ -259,10 +257,6 @@ class ArenaCommand(TyperCommand):
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the options grouped by panel, in the order of their declaration."""
         _write_panels(self.get_params(ctx), ctx, formatter)
-
-
-def _unheard(_error: UsageError) -> None:
-    """Take a mistake that another will name."""
 
 
 def options_of(params: Iterable[Any], old: Mapping[str, str]) -> list[argv.Option]:
