@@ -205,6 +205,7 @@ LOADS = {
     "whoami": SERVER,
     "config view": {"yaml"},
     "config schema": BARE,
+    "options": BARE,
     "version": BARE,
     "completion bash": BARE,
     "prune --since=1h --dry-run": SERVER,

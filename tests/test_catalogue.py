@@ -35,11 +35,13 @@ def test_a_command_has_the_flags_and_commands_of_its_help_in_that_order(path, ca
     shown = helped(capfd, path).splitlines()
     entries = [line.split() for line in shown if line.startswith("  -")]
     names = [tuple(takewhile(_SPELLING.match, words)) for words in entries]
-    assert [one.names for one in command.options if not one.hidden] == [
+    own = [one for one in command.options if one.panel != GLOBAL_PANEL]
+    assert shown[-1] == "arena-topo options shows the options that every command takes."
+    assert [one.names for one in own if not one.hidden] == [
         tuple(word.partition("[=")[0].rstrip(",") for word in each if word != "/") for each in names
     ]
     titles = [line[:-1] for line in shown if line and line[0] != " " and line.endswith(":")]
-    panels = list(dict.fromkeys(one.panel for one in command.options))
+    panels = list(dict.fromkeys(one.panel for one in own))
     assert [title for title in titles if title != "Commands"] == panels
 
 

@@ -44,7 +44,7 @@ def _look(kind: str, everywhere: Globals) -> None:
     remembering.begin(everywhere)
     options = everywhere.options()
     if kind == "profiles":
-        files = settings.read(lambda _: None).files
+        files = settings.read().files
         remembering.own(kind, {name for one in files for name in one.table("profile")})
         return
     if kind in names.OWN:

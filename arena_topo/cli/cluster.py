@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from arena_topo import __version__
 from arena_topo.cli.arguments import OUTPUT, PANEL
-from arena_topo.cli.options import PROGRAM, Globals, LogLevel, say, show, spread
+from arena_topo.cli.options import PROGRAM, Globals, LogLevel, display, say, show, spread
 from arena_topo.flag import Flag
 
 
@@ -94,6 +94,20 @@ def whoami(
         show(layout.to_yaml(shown))
     else:
         show(json.dumps(shown, separators=(",", ":"), ensure_ascii=False) + "\n")
+
+
+@spread
+def options(everywhere: Globals) -> None:
+    """Show the options that every command takes.
+
+    They may stand before or after the command. Most can be set in files and by variables, too;
+    `arena-topo config view` shows what is in force.
+    """
+    from arena_topo.cli.commands import options_of_all  # noqa: PLC0415 - as above
+    from arena_topo.cli.root import tree  # noqa: PLC0415 - the tree knows this command
+
+    del everywhere
+    display(options_of_all(tree()))
 
 
 @spread

@@ -39,9 +39,7 @@ from arena_topo.cli.settings import (
     from_environment,
     in_force,
     merged,
-    refused,
     set_in,
-    sound,
 )
 from arena_topo.cli.settings import read as settings
 from arena_topo.cli.terminal import COLOUR
@@ -175,7 +173,7 @@ class ArenaCommand(TyperCommand):
 
     def _layers(self, ctx: Any, params: Sequence[Any]) -> Iterator[Layer]:
         """Every source of options, firmest first."""
-        said, lenient = _said(ctx), self.kind.broken_settings is not Broken.REFUSE
+        said = _said(ctx)
         above = [
             Layer(LINE, said.given),
             *self._job_file(ctx, params),
@@ -190,25 +188,25 @@ class ArenaCommand(TyperCommand):
         for one in merged(params, above):
             if one.name == "profile":
                 name, origin = one.text, one.origin
-        showing = self.kind.broken_settings is Broken.SHOW
-        odd: list[str] = []
-        try:
-            # Whoever shows settings looks again, and says what is wrong in them.
-            found = settings(_unheard if showing else refused, odd.append)
-            profile, _ = found.profile(name, origin)
-            # A slip in a table that is for other commands is one all the same.
-            warns = self.kind.broken_settings is Broken.WARN
-            known = None if warns else partial(of_jobs, ctx)
-            below = tuple(found.layers(params, profile, known, of_jobs=self.kind.of_jobs))
-        except UsageError as error:
-            if not lenient:
-                raise
-            say(f"warning: {error.message}; settings are left out", LogLevel.WARN)
+        broken = self.kind.broken_settings
+        # A slip in a table that is for other commands is one all the same.
+        found = settings(
+            params,
+            profile=(name, origin),
+            known=None if broken is Broken.WARN else partial(of_jobs, ctx),
+            of_jobs=self.kind.of_jobs,
+            values=broken is Broken.SHOW,
+        )
+        if found.problems and broken is Broken.REFUSE:
+            raise found.problems[0]
+        if found.problems and broken is Broken.WARN:
+            wrong = found.problems[0].message
+            say(f"warning: {wrong}; settings are left out", LogLevel.WARN)
             return
-        if not warns:
-            warnings = (f"warning: {one}" for one in dict.fromkeys(odd))
+        if broken is not Broken.WARN:
+            warnings = (f"warning: {one}" for one in dict.fromkeys(found.warnings))
             said.warnings = (*said.warnings, *warnings)
-        yield from (sound(one, params, _unheard) for one in below) if showing else below
+        yield from found.layers
 
     def _job_file(self, ctx: Any, params: Sequence[Any]) -> Iterable[Layer]:
         """What the job file says, if there is one."""
@@ -259,10 +257,6 @@ class ArenaCommand(TyperCommand):
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the options grouped by panel, in the order of their declaration."""
         _write_panels(self.get_params(ctx), ctx, formatter)
-
-
-def _unheard(_error: UsageError) -> None:
-    """Take a mistake that another will name."""
 
 
 def options_of(params: Iterable[Any], old: Mapping[str, str]) -> list[argv.Option]:
@@ -435,9 +429,11 @@ HABITS = {
 """Commands of kubectl, docker and Slurm, and what does the same here."""
 
 
-def _write_panels(params: Iterable[Any], ctx: Any, formatter: Any) -> None:
+def _write_panels(
+    params: Iterable[Any], ctx: Any, formatter: Any, *, everywhere: bool = False
+) -> None:
+    """Write the options of a command grouped by panel; or those that every command takes."""
     panels: dict[str, list[tuple[str, str]]] = {}
-    everywhere: list[tuple[str, str]] = []
     for param in params:
         record = param.get_help_record(ctx)
         if record is None or param.param_type_name != "option":
@@ -445,11 +441,23 @@ def _write_panels(params: Iterable[Any], ctx: Any, formatter: Any) -> None:
         panel = getattr(param, "rich_help_panel", None) or GLOBAL_PANEL
         names, text = record
         # A value that only `=` joins to its flag is shown so.
-        written = (names.replace(" [=", "[="), text)
-        (everywhere if panel == GLOBAL_PANEL else panels.setdefault(panel, [])).append(written)
-    for title, records in (*panels.items(), (GLOBAL_PANEL, everywhere)):
-        with formatter.section(title):
-            formatter.write_dl(records)
+        panels.setdefault(panel, []).append((names.replace(" [=", "[="), text))
+    for title, records in panels.items():
+        if (title == GLOBAL_PANEL) is everywhere:
+            with formatter.section(title):
+                formatter.write_dl(records)
+    if not everywhere:
+        formatter.write_paragraph()
+        formatter.write_text(f"{PROGRAM} options shows the options that every command takes.")
+
+
+def options_of_all(root: Any) -> str:
+    """The help of what every command takes."""
+    context = typer.Context(root, info_name=PROGRAM, **root.context_settings)
+    formatter = context.make_formatter()
+    _write_panels(root.get_params(context), context, formatter, everywhere=True)
+    text: str = formatter.getvalue()
+    return text.lstrip("\n")
 
 
 def group(text: str) -> typer.Typer:

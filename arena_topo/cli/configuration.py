@@ -41,27 +41,24 @@ def config_view(
 
     submit = tree().commands["submit"].commands["mpi"]
     params = list(submit.params)
-    wrong: dict[str, UsageError] = {}
-
-    def amiss(error: UsageError) -> None:
-        wrong.setdefault(error.message, error)
-
-    found = settings.read(amiss)
     above = [
         *(one for one in settings.in_force.get() if one.origin == settings.LINE),
         *settings.from_environment(params, variables(takes_job=True)),
     ]
     chosen = next((one for one in settings.merged(params, above) if one.name == "profile"), None)
-    profile = found.profile(*((chosen.text, chosen.origin) if chosen else ("", "")))
-    layers = found.layers(params, profile[0], lambda: params)
-    below = [settings.sound(one, params, amiss) for one in layers]
+    found = settings.read(
+        params,
+        profile=(chosen.text, chosen.origin) if chosen else ("", ""),
+        known=lambda: params,
+        values=True,
+    )
     reached = _reached(everywhere)
-    listed = tuple(_settings(params, [*(above if resolved else ()), *below]))
+    listed = tuple(_settings(params, [*(above if resolved else ()), *found.layers]))
     if resolved:
-        listed = tuple(_completed(listed, reached, profile))
+        listed = tuple(_completed(listed, reached, found.profile))
     answer = Configuration(
         files=tuple((one.path, one.there) for one in (*found.files, found.arena)),
-        profile=profile,
+        profile=found.profile,
         settings=listed,
         reached=reached,
     )
@@ -71,7 +68,7 @@ def config_view(
         show(layout.to_json(configuration_value(answer)) + "\n")
     else:
         show(layout.to_yaml(configuration_value(answer)))
-    problems = list(wrong.values())
+    problems = list({one.message: one for one in found.problems}.values())
     for one in problems[:-1]:
         say(layout.complaint(one), LogLevel.ERROR)
     if problems:

@@ -24,20 +24,7 @@ from typing import Any, NoReturn
 
 from arena_topo.argv import shell_command, truth
 from arena_topo.cli import reading
-from arena_topo.cli.jobkeys import (
-    ARENA,
-    BRANCH,
-    COMMAND,
-    Carried,
-    Entry,
-    Equal,
-    Items,
-    Only,
-    Refused,
-    Section,
-    kinds,
-    own_keys,
-)
+from arena_topo.cli.jobkeys import ARENA, BRANCH, COMMAND, ONE_OF, Key, below, kinds, own_keys
 from arena_topo.cli.options import PROGRAM, boolean
 from arena_topo.cli.settings import Layer
 from arena_topo.errors import UsageError
@@ -197,9 +184,9 @@ class _File:
         self._later: list[Callable[[], None]] = []
         self._arena = False
         self._items: Mapping[str, Callable[[Mapping[str, _Text], int], None]] = {
-            "sync": self._sync,
-            "storage": self._storage,
-            "toleration": self._toleration,
+            "sync[]": self._sync,
+            "storages[]": self._storage,
+            "scheduling.tolerations[]": self._toleration,
         }
 
     def read(self, root: Node) -> JobFile:
@@ -210,10 +197,10 @@ class _File:
         for key, node, line in entries:
             if key in own:
                 self._own(key, own[key], node, line)
-            elif key in ARENA:
-                self._entry(ARENA[key], key, node, line)
+            elif key in below():
+                self._entry(below()[key], key, node, line)
             else:
-                self._unknown(key, key, line, [*own, *ARENA])
+                self._unknown(key, key, line, [*own, *below()])
         for check in self._later:
             check()
         layers = tuple(
@@ -251,7 +238,7 @@ class _File:
         line: int,
         *,
         own: bool = False,
-        carried: Carried | None = None,
+        carried: Key | None = None,
     ) -> None:
         """The values of a flag: one, a list, or a mapping where the flag takes KEY=VALUE."""
         kind, several = self._kinds.get(field, (str, False))
@@ -297,78 +284,79 @@ class _File:
 
     # ------------------------------------------------------------ the words of arena v2
 
-    def _entry(self, entry: Entry, key: str, node: Node, line: int) -> None:
-        if isinstance(entry, Refused):
+    def _entry(self, path: str, shown: str, node: Node, line: int) -> None:
+        """A key of arena's with its value; `shown` is its path with the numbers of items."""
+        key = ARENA.get(path)
+        if key is not None and key.refused:
             # Said even where it is empty: whoever writes it expects something of it.
-            self._wrong(key, line, "cannot be carried over", why=entry.why, hint=entry.hint)
+            self._wrong(shown, line, "cannot be carried over", why=key.why, hint=key.hint)
         if self._null(node):
             return
-        match entry:
-            case Carried() if entry.field == COMMAND:
-                self._say(COMMAND, key, line, [self._scalar(node, key, "a text").text or ""])
-            case Carried():
-                self._values(entry.field, key, node, line, carried=entry)
-            case Only():
-                self._only(entry, self._scalar(node, key))
-            case Equal():
-                said = self._scalar(node, key)
-                self._later.append(lambda: self._slots(said, entry.why))
-            case Section():
-                self._section(entry, key, node, line)
-            case Items():
-                self._list(entry, key, node, line)
+        if key is None:
+            (self._list if path.endswith("[]") else self._section)(path, shown, node, line)
+        elif key.only:
+            self._only(key, self._scalar(node, shown))
+        elif key.agrees:
+            said = self._scalar(node, shown)
+            self._later.append(lambda: self._slots(said, key.why))
+        elif key.field == COMMAND:
+            self._say(COMMAND, shown, line, [self._scalar(node, shown, "a text").text or ""])
+        else:
+            self._values(key.field, shown, node, line, carried=key)
 
-    def _only(self, entry: Only, said: _Text) -> None:
-        wanted = [one.lower() for one in entry.values]
-        if (said.text or "").lower() not in wanted:
+    def _only(self, key: Key, said: _Text) -> None:
+        if (said.text or "").lower() not in [one.lower() for one in key.only]:
             self._wrong(
                 said.key,
                 said.line,
-                f"can only be {' or '.join(entry.values)}, got {said.text!r}",
-                why=entry.why,
-                hint=entry.hint,
+                f"can only be {' or '.join(key.only)}, got {said.text!r}",
+                why=key.why,
+                hint=key.hint,
             )
 
-    def _section(self, section: Section, key: str, node: Node, line: int) -> None:
-        found = list(self._mapping(node, key))
-        for name in section.required:
-            if name not in {one for one, _node, _line in found}:
-                self._wrong(f"{key}.{name}", line, "is missing")
-        others = []
-        for name, value, at in found:
-            here = f"{key}.{name}"
-            if name in section.keys:
-                self._entry(section.keys[name], here, value, at)
-            elif section.others and _RESOURCE.search(name):
-                text = f"{name}={self._scalar(value, here).text or ''}"
-                self._check(section.others, _Text(text=text, key=here, line=at), text)
-                others.append((at, text))
-            else:
-                self._unknown(here, name, at, section.keys)
-        if others:
-            self._say(section.others, key, others[0][0], [text for _line, text in others])
+    def _keys(self, path: str, shown: str, node: Node) -> list[tuple[str, Node, int]]:
+        """The keys of a mapping of arena's, none of which is missing."""
+        found = list(self._mapping(node, shown))
+        for name, whole in below(path).items():
+            if whole in ARENA and ARENA[whole].needed and name not in [one[0] for one in found]:
+                self._wrong(f"{shown}.{name}", node.start_mark.line + 1, "is missing")
+        return found
 
-    def _list(self, items: Items, key: str, node: Node, line: int) -> None:
+    def _section(self, path: str, shown: str, node: Node, _line: int) -> None:
+        known, others = below(path), ARENA.get(f"{path}.*")
+        more = []
+        for name, value, at in self._keys(path, shown, node):
+            here = f"{shown}.{name}"
+            if name in known:
+                self._entry(known[name], here, value, at)
+            elif others is not None and _RESOURCE.search(name):
+                text = f"{name}={self._scalar(value, here).text or ''}"
+                self._check(others.field, _Text(text=text, key=here, line=at), text)
+                more.append((at, text))
+            else:
+                self._unknown(here, name, at, known)
+        if others is not None and more:
+            self._say(others.field, shown, more[0][0], [text for _line, text in more])
+
+    def _list(self, path: str, shown: str, node: Node, line: int) -> None:
         if node.id != "sequence":
-            self._wrong(key, line, f"is {self._shape(node)}, not a list")
+            self._wrong(shown, line, f"is {self._shape(node)}, not a list")
+        known, one_of = below(path), ONE_OF.get(path, ())
         for at, one in enumerate(node.value):
-            here, start = f"{key}[{at}]", one.start_mark.line + 1
+            here = f"{shown}[{at}]"
             found: dict[str, _Text] = {}
-            for name, value, where in self._mapping(one, here):
-                entry = items.keys.get(name)
-                if entry is None:
-                    self._unknown(f"{here}.{name}", name, where, items.keys)
-                if isinstance(entry, Refused):
-                    self._entry(entry, f"{here}.{name}", value, where)
+            for name, value, where in self._keys(path, here, one):
+                if name not in known:
+                    self._unknown(f"{here}.{name}", name, where, known)
+                if ARENA[known[name]].refused:
+                    self._entry(known[name], f"{here}.{name}", value, where)
                 found[name] = self._scalar(value, f"{here}.{name}")
-            for name in items.required:
-                if name not in found:
-                    self._wrong(f"{here}.{name}", start, "is missing")
-            kinds_of = [name for name in items.one_of if name in found]
-            if items.one_of and len(kinds_of) != 1:
+            kinds_of = [name for name in one_of if name in found]
+            if one_of and len(kinds_of) != 1:
                 which = " and ".join(kinds_of) or "none"
-                self._wrong(here, start, f"has {which} of {', '.join(items.one_of)}, not one")
-            self._items[items.reader](found, start)
+                start = one.start_mark.line + 1
+                self._wrong(here, start, f"has {which} of {', '.join(one_of)}, not one")
+            self._items[path](found, one.start_mark.line + 1)
 
     def _sync(self, item: Mapping[str, _Text], line: int) -> None:
         """One source of code: `sync-mode`, `sync-source`, `sync-image`, and the branch."""
@@ -550,7 +538,7 @@ class _File:
     def _no_mapping(self, node: Node, path: str) -> NoReturn:
         """Refuse what is no mapping; where a flag has nearly this name, that may be meant."""
         line = node.start_mark.line + 1
-        near = difflib.get_close_matches(path, own_keys(), n=1) if path in ARENA else []
+        near = difflib.get_close_matches(path, own_keys(), n=1) if path in below() else []
         if near and node.id == "scalar":
             self._wrong(
                 path,

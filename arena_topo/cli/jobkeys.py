@@ -9,7 +9,7 @@ with the reason, so that it is refused and never dropped.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, get_args, get_origin, get_type_hints
@@ -48,293 +48,202 @@ def kinds() -> Mapping[str, tuple[Any, bool]]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Carried:
-    """A key that means a flag. `written` makes the flag's text of the key's; `form` is its pattern.
+class Key:
+    """A key of arena v2, and what becomes of it.
 
-    What `adds` may be said beside the flag itself.
+    It means the flag of a `field`, or a part of one (`becomes`); with `adds`, that key of a
+    KEY=VALUE flag, which may be said beside the flag itself; with `days` its time span may have
+    days. Or it may have `only` these values, or must agree with what follows from a field
+    (`agrees`), for the reason `why`. Else no flag can say it. A key that is `needed` must be there
+    if its mapping is.
     """
 
-    field: str
-    adds: bool = False
-    written: Callable[[str], str] = str
-    form: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Only:
-    """A key that may only have these values, for `why` there is no flag that would say others."""
-
-    values: tuple[str, ...]
-    why: str
+    field: str = ""
+    becomes: str = ""
+    adds: str = ""
+    days: bool = False
+    only: tuple[str, ...] = ()
+    agrees: str = ""
+    why: str = ""
     hint: str | None = None
+    needed: bool = False
+
+    @property
+    def refused(self) -> bool:
+        """Whether no flag can say it."""
+        return not (self.field or self.becomes or self.only or self.agrees)
+
+    def written(self, text: str) -> str:
+        """The text of the flag: `7d` is `168h`."""
+        if self.adds:
+            return f"{self.adds}={text}"
+        found = re.fullmatch(r"(\d+)d(.*)", text) if self.days else None
+        return f"{int(found[1]) * 24}h{found[2]}" if found else text
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Equal:
-    """A key that must agree with what follows from flags; the reader compares them at the end."""
-
-    field: str
-    why: str
+def _flag(field: str, *, days: bool = False, adds: str = "") -> Key:
+    return Key(field=field, days=days, adds=adds)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
-    """A key of arena v2 that no flag can say."""
-
-    why: str
-    hint: str | None = None
+def _part(becomes: str, *, needed: bool = False) -> Key:
+    return Key(becomes=becomes, needed=needed)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Section:
-    """A mapping with keys of its own; `others` are values of a repeatable KEY=VALUE flag."""
-
-    keys: Mapping[str, Entry]
-    required: tuple[str, ...] = ()
-    others: str = ""
+def _only(*values: str, why: str, hint: str | None = None, needed: bool = False) -> Key:
+    return Key(only=values, why=why, hint=hint, needed=needed)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Items:
-    """A list of mappings; `reader` names who turns one of them into flags, `fields` are those."""
-
-    keys: Mapping[str, Entry]
-    reader: str
-    fields: tuple[str, ...]
-    required: tuple[str, ...] = ()
-    one_of: tuple[str, ...] = ()
+def _refused(why: str, hint: str | None = None) -> Key:
+    return Key(why=why, hint=hint)
 
 
-Entry = Carried | Only | Equal | Refused | Section | Items
-
-
-def _days(text: str) -> str:
-    """A time span in which arena v2 also writes days: `7d` is `168h`."""
-    found = re.fullmatch(r"(\d+)d(.*)", text)
-    return f"{int(found[1]) * 24}h{found[2]}" if found else text
-
-
-_SPAN = r"0|(\d+d)?(\d+(\.\d*)?(h|ms|us|ns|m|s))*"
+DAYS = r"0|(\d+d)?(\d+(\.\d*)?(h|ms|us|ns|m|s))*"
+"""The form of a time span that may have days."""
 
 _ONE_ENVIRONMENT = "the launcher and all workers have the same variables"
+_AT_THE_TOP = "move them to envs at the top"
 _SOLVER = "which nodes workers share is what --gputopology works out"
 _ELSEWHERE = "submit knows no flag for it"
 _ROLES = "MPI jobs have a launcher and workers"
 
-_PART = Carried(field="")
-"""A key of a list's item; who reads the item knows what it means."""
-
-ARENA: Mapping[str, Entry] = {
-    "version": Only(values=("0.1.0",), why="it is the version of arena's schema that is known"),
-    "description": Carried(
-        field="annotation", adds=True, written=lambda text: f"{DESCRIPTION}={text}"
+ARENA: Mapping[str, Key] = {
+    "version": _only("0.1.0", why="it is the version of arena's schema that is known"),
+    "description": _flag("annotation", adds=DESCRIPTION),
+    "labels": _flag("label"),
+    "annotations": _flag("annotation"),
+    "run": _flag(COMMAND),
+    "working_dir": _flag("working_dir"),
+    "framework.name": _only(
+        "mpi",
+        why="only MPI jobs are submitted",
+        hint="a job of Horovod or DeepSpeed whose command is mpirun is one: name: mpi",
+        needed=True,
     ),
-    "labels": Carried(field="label"),
-    "annotations": Carried(field="annotation"),
-    "run": Carried(field=COMMAND),
-    "working_dir": Carried(field="working_dir"),
-    "framework": Section(
-        keys={
-            "name": Only(
-                values=("mpi",),
-                why="only MPI jobs are submitted",
-                hint="a job of Horovod or DeepSpeed whose command is mpirun is one: name: mpi",
-            ),
-            "options": Section(
-                keys={
-                    "slots_per_worker": Equal(
-                        field="gpus", why="a worker has as many slots as it has GPUs, at least one"
-                    ),
-                    "mounts_on_launcher": Carried(field="mounts_on_launcher"),
-                    "run_launcher_as_worker": Only(
-                        values=("false",), why="the launcher gets no GPU and runs no rank"
-                    ),
-                    "nproc_per_node": Refused(why="it is an option of torchrun"),
-                }
-            ),
-        },
-        required=("name",),
+    "framework.options.slots_per_worker": Key(
+        agrees="gpus", why="a worker has as many slots as it has GPUs, at least one"
     ),
-    "envs": Carried(field="env"),
-    "worker": Section(
-        keys={
-            "replicas": Carried(field="workers"),
-            "envs": Refused(why=_ONE_ENVIRONMENT, hint="move them to envs at the top"),
-            "resources": Section(
-                keys={
-                    "cpu": Carried(field="cpu"),
-                    "memory": Carried(field="memory"),
-                    "nvidia.com/gpu": Carried(field="gpus"),
-                },
-                others="device",
-            ),
-        }
+    "framework.options.mounts_on_launcher": _flag("mounts_on_launcher"),
+    "framework.options.run_launcher_as_worker": _only(
+        "false", why="the launcher gets no GPU and runs no rank"
     ),
-    "launcher": Section(
-        keys={
-            "replicas": Only(values=("1",), why="there is one launcher"),
-            "envs": Refused(why=_ONE_ENVIRONMENT, hint="move them to envs at the top"),
-            "resources": Section(
-                keys={
-                    "cpu": Carried(field="launcher_cpu"),
-                    "memory": Carried(field="launcher_memory"),
-                    "nvidia.com/gpu": Only(values=("0",), why="the launcher gets no GPU"),
-                }
-            ),
-        }
+    "framework.options.nproc_per_node": _refused("it is an option of torchrun"),
+    "envs": _flag("env"),
+    "worker.replicas": _flag("workers"),
+    "worker.envs": _refused(_ONE_ENVIRONMENT, _AT_THE_TOP),
+    "worker.resources.cpu": _flag("cpu"),
+    "worker.resources.memory": _flag("memory"),
+    "worker.resources.nvidia.com/gpu": _flag("gpus"),
+    "worker.resources.*": _flag("device"),
+    "launcher.replicas": _only("1", why="there is one launcher"),
+    "launcher.envs": _refused(_ONE_ENVIRONMENT, _AT_THE_TOP),
+    "launcher.resources.cpu": _flag("launcher_cpu"),
+    "launcher.resources.memory": _flag("launcher_memory"),
+    "launcher.resources.nvidia.com/gpu": _only("0", why="the launcher gets no GPU"),
+    "master": _refused(_ROLES),
+    "chief": _refused(_ROLES),
+    "ps": _refused(_ROLES),
+    "evaluator": _refused(_ROLES),
+    "sync[].git": _part("--sync-mode git --sync-source"),
+    "sync[].rsync": _part("--sync-mode rsync --sync-source"),
+    "sync[].hdfs": _refused("code is fetched by git or rsync"),
+    "sync[].branch": _part(f"--env {BRANCH}="),
+    "sync[].local_path": Key(
+        agrees="working_dir",
+        why="code is put into the folder code of the working directory",
+        needed=True,
     ),
-    "master": Refused(why=_ROLES),
-    "chief": Refused(why=_ROLES),
-    "ps": Refused(why=_ROLES),
-    "evaluator": Refused(why=_ROLES),
-    "sync": Items(
-        keys={
-            "git": _PART,
-            "rsync": _PART,
-            "hdfs": Refused(why="code is fetched by git or rsync"),
-            "branch": _PART,
-            "local_path": Equal(
-                field="working_dir",
-                why="code is put into the folder code of the working directory",
-            ),
-            "image": _PART,
-            "mounts": Refused(
-                why="the folder of the code is a volume of its own",
-                hint="say volumes under storages",
-            ),
-        },
-        reader="sync",
-        fields=("sync_mode", "sync_source", "sync_image", "env"),
-        required=("local_path",),
-        one_of=("git", "rsync"),
+    "sync[].image": _part("--sync-image"),
+    "sync[].mounts": _refused(
+        "the folder of the code is a volume of its own", "say volumes under storages"
     ),
-    "init": Refused(
-        why="jobs have no init containers but the one that fetches code",
-        hint="put the commands before the one under run",
+    "init": _refused(
+        "jobs have no init containers but the one that fetches code",
+        "put the commands before the one under run",
     ),
-    "storages": Items(
-        keys={
-            "name": _PART,
-            "mount_path": _PART,
-            "pvc": _PART,
-            "hostpath": _PART,
-            "shm": _PART,
-            "tmp": Refused(why=_ELSEWHERE, hint="a container may write to its own /tmp"),
-            "configmap": Refused(
-                why=_ELSEWHERE, hint="config-file puts a local file into the containers"
-            ),
-            "secret": Refused(why=_ELSEWHERE),
-            "sub_path": Refused(why="a volume claim is mounted whole"),
-            "key": Refused(why="it belongs to configmap and secret, which no flag can say"),
-        },
-        reader="storage",
-        fields=("data", "data_dir", "share_memory"),
-        required=("name",),
-        one_of=("pvc", "hostpath", "shm"),
+    "storages[].name": _part("the name inside the pod is not kept", needed=True),
+    "storages[].mount_path": _part("the path in --data and --data-dir"),
+    "storages[].pvc": _part("--data"),
+    "storages[].hostpath": _part("--data-dir"),
+    "storages[].shm": _part("--share-memory"),
+    "storages[].tmp": _refused(_ELSEWHERE, "a container may write to its own /tmp"),
+    "storages[].configmap": _refused(
+        _ELSEWHERE, "config-file puts a local file into the containers"
     ),
-    "scheduling": Section(
-        keys={
-            "priority": Refused(
-                why="Kubernetes takes the number from a priority class",
-                hint="say priority_class_name",
-            ),
-            "priority_class_name": Carried(field="priority"),
-            "gang": Section(keys={"enabled": Carried(field="gang")}),
-            "scheduler_name": Carried(field="scheduler"),
-            "queue": Refused(
-                why="--queue only says that kube-queue decides when the job starts",
-                hint="for Kueue say labels: {kueue.x-k8s.io/queue-name: NAME}",
-            ),
-            "node_selector": Carried(field="selector"),
-            "tolerations": Items(
-                keys={"key": _PART, "operator": _PART, "value": _PART, "effect": _PART},
-                reader="toleration",
-                fields=("toleration",),
-            ),
-            "affinity": Section(
-                keys={
-                    "policy": Only(values=("none",), why=_SOLVER),
-                    "constraint": Refused(why=_SOLVER),
-                    "target": Refused(why=_SOLVER),
-                    "rules": Refused(why=_SOLVER, hint="say node_selector, or topology-required"),
-                }
-            ),
-        }
+    "storages[].secret": _refused(_ELSEWHERE),
+    "storages[].sub_path": _refused("a volume claim is mounted whole"),
+    "storages[].key": _refused("it belongs to configmap and secret, which no flag can say"),
+    "scheduling.priority": _refused(
+        "Kubernetes takes the number from a priority class", "say priority_class_name"
     ),
-    "lifecycle": Section(
-        keys={
-            "clean_pod_policy": Carried(field="clean_task_policy"),
-            "active_deadline": Carried(field="running_timeout", written=_days, form=_SPAN),
-            "ttl_after_finished": Carried(field="ttl_after_finished", written=_days, form=_SPAN),
-            "backoff_limit": Carried(field="retry"),
-            "success_policy": Refused(why="it belongs to TensorFlow jobs"),
-        }
+    "scheduling.priority_class_name": _flag("priority"),
+    "scheduling.gang.enabled": _flag("gang"),
+    "scheduling.scheduler_name": _flag("scheduler"),
+    "scheduling.queue": _refused(
+        "--queue only says that kube-queue decides when the job starts",
+        "for Kueue say labels: {kueue.x-k8s.io/queue-name: NAME}",
     ),
-    "image_pull_policy": Carried(field="image_pull_policy"),
-    "image_pull_secrets": Carried(field="image_pull_secret"),
-    "service_account": Carried(field="service_account"),
-    "restart": Only(values=("Never",), why="a rank that fails ends the MPI job; retry starts anew"),
-    "host_network": Carried(field="host_network"),
-    "host_ipc": Carried(field="host_ipc"),
-    "host_pid": Carried(field="host_pid"),
-    "logging": Section(
-        keys={
-            "tensorboard": Section(
-                keys={
-                    "enabled": Carried(field="tensorboard"),
-                    "logdir": Carried(field="logdir"),
-                    "image": Carried(field="tensorboard_image"),
-                }
-            ),
-            "wandb": Refused(why="arena has not said what it means", hint="say it in envs"),
-        }
-    ),
+    "scheduling.node_selector": _flag("selector"),
+    "scheduling.tolerations[].key": _part("--toleration"),
+    "scheduling.tolerations[].operator": _part("--toleration"),
+    "scheduling.tolerations[].value": _part("--toleration"),
+    "scheduling.tolerations[].effect": _part("--toleration"),
+    "scheduling.affinity.policy": _only("none", why=_SOLVER),
+    "scheduling.affinity.constraint": _refused(_SOLVER),
+    "scheduling.affinity.target": _refused(_SOLVER),
+    "scheduling.affinity.rules": _refused(_SOLVER, "say node_selector, or topology-required"),
+    "lifecycle.clean_pod_policy": _flag("clean_task_policy"),
+    "lifecycle.active_deadline": _flag("running_timeout", days=True),
+    "lifecycle.ttl_after_finished": _flag("ttl_after_finished", days=True),
+    "lifecycle.backoff_limit": _flag("retry"),
+    "lifecycle.success_policy": _refused("it belongs to TensorFlow jobs"),
+    "image_pull_policy": _flag("image_pull_policy"),
+    "image_pull_secrets": _flag("image_pull_secret"),
+    "service_account": _flag("service_account"),
+    "restart": _only("Never", why="a rank that fails ends the MPI job; retry starts anew"),
+    "host_network": _flag("host_network"),
+    "host_ipc": _flag("host_ipc"),
+    "host_pid": _flag("host_pid"),
+    "logging.tensorboard.enabled": _flag("tensorboard"),
+    "logging.tensorboard.logdir": _flag("logdir"),
+    "logging.tensorboard.image": _flag("tensorboard_image"),
+    "logging.wandb": _refused("arena has not said what it means", "say it in envs"),
 }
-"""Arena v2's keys but `name`, `namespace`, `image` and `shell`, which are spelled as ours.
+"""Arena v2's keys but `name`, `namespace`, `image` and `shell`, which are spelled as ours: by their
+paths, in which `[]` is any item of a list and `*` any other resource.
 
 Its defaults are not taken over: what a file leaves open is as it is without that flag.
 """
 
-PARTS: Mapping[str, str] = {
-    "sync[].git": "--sync-mode git --sync-source",
-    "sync[].rsync": "--sync-mode rsync --sync-source",
-    "sync[].branch": f"--env {BRANCH}=",
-    "sync[].image": "--sync-image",
-    "storages[].name": "the name inside the pod is not kept",
-    "storages[].mount_path": "the path in --data and --data-dir",
-    "storages[].pvc": "--data",
-    "storages[].hostpath": "--data-dir",
-    "storages[].shm": "--share-memory",
-    "scheduling.tolerations[].key": "--toleration",
-    "scheduling.tolerations[].operator": "--toleration",
-    "scheduling.tolerations[].value": "--toleration",
-    "scheduling.tolerations[].effect": "--toleration",
-}
-"""What the keys of items become."""
+ONE_OF = {"sync[]": ("git", "rsync"), "storages[]": ("pvc", "hostpath", "shm")}
+"""Keys of which an item has exactly one."""
 
 
-def verdicts(
-    keys: Mapping[str, Entry] = ARENA, path: str = ""
-) -> Iterator[tuple[str, str, str | None]]:
+@cache
+def below(path: str = "") -> Mapping[str, str]:
+    """The keys right below a path of arena's, and the path of each; `[]` ends that of a list."""
+    start = path and f"{path}."
+    found: dict[str, str] = {}
+    for whole in ARENA:
+        if whole.startswith(start):
+            rest = whole[len(start) :]
+            # The name of a resource may have dots.
+            first = rest if path.endswith("resources") else rest.partition(".")[0]
+            found.setdefault(first.removesuffix("[]"), start + first)
+    found.pop("*", None)
+    return found
+
+
+def verdicts() -> Iterator[tuple[str, str, str | None]]:
     """Every key of arena v2: its path, what it becomes, and why it cannot be said if it cannot."""
-    for key, entry in keys.items():
-        here = f"{path}{key}"
-        match entry:
-            case Carried():
-                yield here, PARTS.get(here) or _flag(entry.field), None
-            case Only():
-                yield here, f"only {', '.join(entry.values)}", entry.why
-            case Equal():
-                yield here, f"must agree with {_flag(entry.field)}", entry.why
-            case Refused():
-                yield here, "not carried", entry.why
-            case Section():
-                yield from verdicts(entry.keys, f"{here}.")
-                if entry.others:
-                    yield f"{here}.*", _flag(entry.others), None
-            case Items():
-                yield from verdicts(entry.keys, f"{here}[].")
-
-
-def _flag(name: str) -> str:
-    return COMMAND if name == COMMAND else spelling(name, flags_of(MPIJob)[name])
+    flags = flags_of(MPIJob)
+    for path, key in ARENA.items():
+        if key.only:
+            yield path, f"only {', '.join(key.only)}", key.why
+        elif key.agrees:
+            yield path, f"must agree with {spelling(key.agrees, flags[key.agrees])}", key.why
+        elif key.refused:
+            yield path, "not carried", key.why
+        else:
+            named = key.field and key.field != COMMAND
+            flag = spelling(key.field, flags[key.field]) if named else key.field
+            yield path, key.becomes or flag, None

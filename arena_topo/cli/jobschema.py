@@ -4,23 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
 
-from arena_topo.cli.jobkeys import (
-    ARENA,
-    COMMAND,
-    Carried,
-    Entry,
-    Equal,
-    Items,
-    Only,
-    Refused,
-    Section,
-    kinds,
-    own_keys,
-)
+from arena_topo.cli.jobkeys import ARENA, COMMAND, DAYS, ONE_OF, Key, below, kinds, own_keys
 from arena_topo.cli.options import Globals
 from arena_topo.flag import Flag, flags_of
 from arena_topo.job import Duration, KeyValue, MPIJob, Quantity, values
@@ -52,7 +39,7 @@ def schema() -> Schema:
         key: _flag(name, flags[name]) if name in flags else _elsewhere(key)
         for key, name in own_keys().items()
     }
-    arenas = {key: one for key, entry in ARENA.items() if (one := _entry(entry)) is not None}
+    arenas = _object("")["properties"]
     return {
         "$schema": DIALECT,
         "title": "A job of arena-topo",
@@ -128,36 +115,26 @@ def _quantity() -> Schema:
     return {"type": ["string", "number"], "pattern": f"^({_AMOUNT})$", "minimum": 0}
 
 
-def _entry(entry: Entry) -> Schema | None:
-    """What an entry of arena v2's keys may be; None for what cannot be said."""
-    made: Schema | None
-    match entry:
-        case Carried():
-            made = _carried(entry)
-        case Only():
-            made = {"description": f"Only so: {entry.why}.", "enum": _spellings(entry.values)}
-        case Equal():
-            made = {"description": f"Only so: {entry.why}.", "type": ["string", "integer"]}
-        case Section():
-            made = _object(entry.keys, entry.required, others=bool(entry.others))
-        case Items():
-            item = _object(entry.keys, entry.required)
-            if entry.one_of:
-                item["oneOf"] = [{"required": [one]} for one in entry.one_of]
-            made = {"type": "array", "items": item}
-        case Refused():
-            made = None
-    return made
+def _arena(path: str) -> Schema:
+    """What a key of arena v2 may be, by its path."""
+    key = ARENA.get(path)
+    if key is None:
+        made = _object(path)
+        return {"type": "array", "items": made} if path.endswith("[]") else made
+    if key.only:
+        return {"description": f"Only so: {key.why}.", "enum": _spellings(key.only)}
+    if key.agrees:
+        return {"description": f"Only so: {key.why}.", "type": ["string", "integer"]}
+    return _carried(key)
 
 
-def _carried(entry: Carried) -> Schema:
-    if entry.field == COMMAND:
+def _carried(key: Key) -> Schema:
+    if key.field == COMMAND:
         return {"description": "What the job runs, a line for its shell.", "type": "string"}
-    if entry.adds or not entry.field:
+    if key.adds or not key.field:
         return {"type": ["string", "number"]}
-    flag = flags_of(MPIJob)[entry.field]
-    key = next(key for key, name in own_keys().items() if name == entry.field)
-    kind, several = kinds()[entry.field]
+    flag = flags_of(MPIJob)[key.field]
+    kind, several = kinds()[key.field]
     if several and issubclass(kind, KeyValue):
         return {
             "description": _help(flag),
@@ -165,10 +142,11 @@ def _carried(entry: Carried) -> Schema:
             "propertyNames": {"pattern": "^[^=]+$"},
             "additionalProperties": _PLAIN,
         }
-    if entry.form:
-        spans = [{"type": "string", "pattern": f"^({entry.form})$"}, {"const": 0}]
+    if key.days:
+        spans = [{"type": "string", "pattern": f"^({DAYS})$"}, {"const": 0}]
         return {"description": _help(flag), "anyOf": spans}
-    return {"$ref": f"#/properties/{key}"}
+    own = next(name for name, field in own_keys().items() if field == key.field)
+    return {"$ref": f"#/properties/{own}"}
 
 
 def _spellings(texts: tuple[str, ...]) -> list[Any]:
@@ -182,13 +160,17 @@ def _spellings(texts: tuple[str, ...]) -> list[Any]:
     return found
 
 
-def _object(
-    keys: Mapping[str, Entry], required: tuple[str, ...] = (), *, others: bool = False
-) -> Schema:
-    found = {key: one for key, entry in keys.items() if (one := _entry(entry)) is not None}
+def _object(path: str) -> Schema:
+    """A mapping of arena v2, by its path."""
+    known = below(path)
+    read = {name: key for name, key in known.items() if not (key in ARENA and ARENA[key].refused)}
+    found = {name: _arena(key) for name, key in read.items()}
     made: Schema = {"type": "object", "properties": found, "additionalProperties": False}
-    if others:
+    if f"{path}.*" in ARENA:
         made["patternProperties"] = {"/|^hugepages-|^ephemeral-storage$": _quantity()}
-    if required:
-        made["required"] = list(required)
+    needed = [name for name, key in known.items() if key in ARENA and ARENA[key].needed]
+    if needed:
+        made["required"] = needed
+    if path in ONE_OF:
+        made["oneOf"] = [{"required": [one]} for one in ONE_OF[path]]
     return made

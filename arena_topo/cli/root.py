@@ -242,6 +242,9 @@ ROOT = Branch(
                 ),
             },
         ),
+        "options": Leaf(
+            "Show the options that every command takes.", "cli.cluster", "options", STEADY
+        ),
         "version": Leaf("Show the version of the program.", "cli.cluster", "version", STEADY),
         "completion": Leaf(
             "Print the completion script for bash, zsh, fish or powershell; or install it.",

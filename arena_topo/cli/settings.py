@@ -32,11 +32,6 @@ from arena_topo.cli.options import Globals, boolean
 from arena_topo.errors import UsageError
 from arena_topo.flag import BY_KEY, flags_of, spelling
 
-
-def _unheard(_text: str) -> None:
-    """Take what nobody wants to be told."""
-
-
 LINE = "the command line"
 """The origin of what was typed."""
 
@@ -143,10 +138,7 @@ def from_environment(
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file of settings: where it is, what it says, and whether it is there (None: broken).
-
-    A slip in the site's file is not to stop everybody: its unknown keys are only warned of.
-    """
+    """A file of settings: where it is, what it says, and whether it is there (None: broken)."""
 
     path: str
     says: Mapping[str, Any]
@@ -168,71 +160,137 @@ class File:
         return found
 
 
-def refused(error: UsageError) -> None:
-    """What becomes of something wrong in a file, as a rule: the command ends."""
-    raise error
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """All files: those of arena-topo, firmest first, and arena's own.
+    """What all files say to a command: those of arena-topo, firmest first, and arena's own.
 
-    `amiss` hears what is wrong in them, which is then left out; `warn` what may be.
+    `profile` is its name and who chose it, ("", "") for none. `layers` are what the files say of
+    the options of the command, firmest first, without what is wrong in them (`problems`).
     """
 
     files: tuple[File, ...]
     arena: File
-    amiss: Callable[[UsageError], None] = refused
-    warn: Callable[[str], None] = _unheard
+    profile: tuple[str, str]
+    layers: tuple[Layer, ...]
+    problems: tuple[UsageError, ...]
+    warnings: tuple[str, ...]
 
-    def profile(self, said: str = "", origin: str = "") -> tuple[str, str]:
-        """The name of the profile and who chose it: `said`, or the files; ("", "") for none.
 
-        UsageError if no file has it.
-        """
-        name = said
-        for one in self.files:
-            if not name and _DEFAULT in one.says:
-                try:
-                    name, origin = _text(one, _DEFAULT, one.says[_DEFAULT]), one.path
-                except UsageError as error:
-                    self.amiss(error)
-        known = sorted({name for one in self.files for name in self._table(one, _PROFILE)})
-        if name and name not in known:
-            wrong = UsageError(
-                f"there is no profile {name!r}",
-                why=f"there are: {', '.join(known)}" if known else "no file of settings has one",
-                hint="; ".join(filter(None, (nearest(name, known), set_in(_PROFILE, origin))))
-                or None,
-            )
-            self.amiss(wrong)
-            return "", ""
-        return name, origin
+def read(
+    params: Sequence[Any] = (),
+    *,
+    profile: tuple[str, str] = ("", ""),
+    known: Callable[[], Iterable[Any]] | None = None,
+    of_jobs: bool = True,
+    values: bool = False,
+) -> Settings:
+    """Read the files that are there, for a command with these options.
+
+    `profile` is the one asked for, and who asks; else the files choose it. `known` are all options
+    that `[submit]` may have, asked for only where it has one that is not among `params`; without it
+    its keys are not looked at. Only where `params` are `of_jobs` does that table say something of
+    them. With `values` each value is read as its option reads it.
+
+    A home folder that is not there, or that may not be looked into, has no files.
+    """
+    reading = _Reading()
+    files, arena = reading.files(), reading.arena()
+    chosen = reading.profile(files, *profile)
+    layers = [*reading.layers(files, chosen[0], params, known, of_jobs=of_jobs)]
+    layers += _of_arena(arena, {param.name for param in params})
+    if values:
+        layers = [reading.sound(one, params) for one in layers]
+    return Settings(
+        files=files,
+        arena=arena,
+        profile=chosen,
+        layers=tuple(layers),
+        problems=tuple(reading.problems),
+        warnings=tuple(reading.warnings),
+    )
+
+
+class _Reading:
+    """Reads files of settings; what is wrong is left out and noted, and the rest goes on."""
+
+    def __init__(self) -> None:
+        self.problems: list[UsageError] = []
+        self.warnings: list[str] = []
+
+    def __enter__(self) -> None:
+        """Begin a part that may be wrong."""
+
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> bool:
+        if isinstance(error, UsageError):
+            self.problems.append(error)
+        return isinstance(error, UsageError)
+
+    def files(self) -> tuple[File, ...]:
+        """The files of arena-topo, firmest first."""
+        named = os.environ.get(_VARIABLE)
+        if named is None:
+            users = [self._file(path, _toml) for path in _users()]
+            return (*users, replace(self._file(SITE, _toml), site=True))
+        paths = [path for path in named.split(os.pathsep) if path]
+        return tuple(self._file(path, _toml, needed=True) for path in paths)
+
+    def arena(self) -> File:
+        """Arena's own file."""
+        path = os.environ.get("ARENA_CONFIG", "")
+        if path:
+            found = self._file(path, _lines)
+            if found.there:
+                return found
+        return self._file("~/.arena/config", _lines)
+
+    def _file(
+        self,
+        path: str,
+        understood: Callable[[str, bytes], Mapping[str, Any]],
+        *,
+        needed: bool = False,
+    ) -> File:
+        with self:
+            return _read(path, understood, needed=needed)
+        return File(at_home(path), {}, there=None)
 
     def _table(self, file: File, *names: str) -> Mapping[str, Any]:
-        try:
+        with self:
             return file.table(*names)
-        except UsageError as error:
-            self.amiss(error)
-            return {}
+        return {}
+
+    def profile(self, files: Sequence[File], name: str, origin: str) -> tuple[str, str]:
+        """The name of the profile and who chose it; ("", "") for none, or one that is not there."""
+        for one in files:
+            if not name and _DEFAULT in one.says:
+                with self:
+                    name, origin = _text(one, _DEFAULT, one.says[_DEFAULT]), one.path
+        known = sorted({name for one in files for name in self._table(one, _PROFILE)})
+        if not name or name in known:
+            return name, origin
+        where = (nearest(name, known), set_in(_PROFILE, origin))
+        self.problems.append(
+            UsageError(
+                f"there is no profile {name!r}",
+                why=f"there are: {', '.join(known)}" if known else "no file of settings has one",
+                hint="; ".join(filter(None, where)) or None,
+            )
+        )
+        return "", ""
 
     def layers(
         self,
-        params: Sequence[Any],
+        files: Sequence[File],
         profile: str,
-        known: Callable[[], Iterable[Any]] | None = None,
+        params: Sequence[Any],
+        known: Callable[[], Iterable[Any]] | None,
         *,
-        of_jobs: bool = True,
+        of_jobs: bool,
     ) -> Iterator[Layer]:
-        """What the files say of these options, firmest first.
-
-        `known` are all options that `[submit]` may have, asked for only where it has one that is
-        not among `params`; None if nobody minds its keys. Only where `params` are `of_jobs` does
-        that table say something of them. UsageError names the file and the key that is wrong.
-        """
+        """What the files of arena-topo say of these options, firmest first."""
         named = _options(params) if of_jobs else {}
         for where in ((_PROFILE, profile), ()) if profile else ((),):
-            for one in self.files:
+            for one in files:
                 table = self._table(one, *where, SECTION)
                 if known is not None:
                     yield from self._layer(one, (*where, SECTION), table, named, known)
@@ -242,18 +300,6 @@ class Settings:
                     if key not in {SECTION, *(() if where else (_PROFILE, _DEFAULT))}
                 }
                 yield from self._layer(one, where, everywhere, _options(params, _GLOBAL), None)
-        yield from self._of_arena({param.name for param in params})
-
-    def _of_arena(self, fields: set[str]) -> Iterator[Layer]:
-        given = tuple(
-            (_ARENAS[key], text.strip())
-            for key, value in self.arena.says.items()
-            if _ARENAS.get(key) in fields
-            for text in (value.split(",") if key == "imagePullSecrets" else (value,))
-            if text.strip()
-        )
-        if given:
-            yield Layer(self.arena.path, given)
 
     def _layer(
         self,
@@ -273,33 +319,46 @@ class Settings:
                 if key not in others:
                     wrong = _unknown(origin, key, {**options, **others}, known)
                     if file.site:
-                        self.warn(f"{wrong.message}, which is left out; {wrong.hint}")
+                        # A slip in the site's file is not to stop everybody.
+                        self.warnings.append(f"{wrong.message}, which is left out; {wrong.hint}")
                     else:
-                        self.amiss(wrong)
+                        self.problems.append(wrong)
                 continue
-            try:
+            with self:
                 given += [(param.name, text) for text in _texts(origin, key, value, param)]
-            except UsageError as error:
-                self.amiss(error)
         if given:
             yield Layer(origin, tuple(given))
 
+    def sound(self, layer: Layer, params: Iterable[Any]) -> Layer:
+        """What of a layer its options can read."""
+        known = {param.name: param for param in params}
+        given = []
+        for field, text in layer.given:
+            param = known.get(field)
+            if param is None or boolean(param):
+                given.append((field, text))
+                continue
+            try:
+                param.type(text, param, None)
+                given.append((field, text))
+            except UsageError as error:
+                long = next(one for one in param.opts if one.startswith("--")).removeprefix("--")
+                where = (error.hint, set_in(long, layer.origin))
+                error.hint = "; ".join(filter(None, where))
+                self.problems.append(error)
+        return Layer(layer.origin, tuple(given))
 
-def read(
-    amiss: Callable[[UsageError], None] = refused, warn: Callable[[str], None] = _unheard
-) -> Settings:
-    """Read the files that are there; `amiss` hears which cannot be read, and in which line.
 
-    A home folder that is not there, or that may not be looked into, has no files.
-    """
-    named = os.environ.get(_VARIABLE)
-    if named is None:
-        files = [_tried(path, _toml, amiss) for path in _users()]
-        files.append(replace(_tried(SITE, _toml, amiss), site=True))
-    else:
-        paths = [path for path in named.split(os.pathsep) if path]
-        files = [_tried(path, _toml, amiss, needed=True) for path in paths]
-    return Settings(tuple(files), _arenas(amiss), amiss, warn)
+def _of_arena(arena: File, fields: set[str]) -> Iterator[Layer]:
+    given = tuple(
+        (_ARENAS[key], text.strip())
+        for key, value in arena.says.items()
+        if _ARENAS.get(key) in fields
+        for text in (value.split(",") if key == "imagePullSecrets" else (value,))
+        if text.strip()
+    )
+    if given:
+        yield Layer(arena.path, given)
 
 
 def places() -> list[str]:
@@ -307,49 +366,6 @@ def places() -> list[str]:
     named = os.environ.get(_VARIABLE)
     ours = [*_users(), SITE] if named is None else [one for one in named.split(os.pathsep) if one]
     return [*ours, *filter(None, (os.environ.get("ARENA_CONFIG"), "~/.arena/config"))]
-
-
-def _arenas(amiss: Callable[[UsageError], None]) -> File:
-    path = os.environ.get("ARENA_CONFIG", "")
-    if path:
-        found = _tried(path, _lines, amiss)
-        if found.there:
-            return found
-    return _tried("~/.arena/config", _lines, amiss)
-
-
-def _tried(
-    path: str,
-    understood: Callable[[str, bytes], Mapping[str, Any]],
-    amiss: Callable[[UsageError], None],
-    *,
-    needed: bool = False,
-) -> File:
-    try:
-        return _read(path, understood, needed=needed)
-    except UsageError as error:
-        amiss(error)
-        return File(at_home(path), {}, there=None)
-
-
-def sound(layer: Layer, params: Iterable[Any], amiss: Callable[[UsageError], None]) -> Layer:
-    """What of a layer its options can read; `amiss` hears what they cannot."""
-    known = {param.name: param for param in params}
-    given = []
-    for field, text in layer.given:
-        param = known.get(field)
-        if param is None or boolean(param):
-            given.append((field, text))
-            continue
-        try:
-            param.type(text, param, None)
-        except UsageError as error:
-            long = next(one for one in param.opts if one.startswith("--")).removeprefix("--")
-            error.hint = "; ".join(filter(None, (error.hint, set_in(long, layer.origin))))
-            amiss(error)
-        else:
-            given.append((field, text))
-    return Layer(layer.origin, tuple(given))
 
 
 def _users() -> Iterator[str]:

@@ -267,7 +267,8 @@ def gpus(count: int) -> str:
 
 def _line(text: str) -> str:
     """A text on one short line, with nothing in it that a terminal would obey."""
-    return "".join(c if c.isprintable() else " " for c in text[:_LONGEST_TEXT])
+    short = text[:_LONGEST_TEXT]
+    return short if short.isprintable() else "".join(c if c.isprintable() else " " for c in short)
 
 
 # ---------------------------------------------------------------- files
