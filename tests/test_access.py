@@ -6,6 +6,7 @@ import base64
 import json
 import os
 import pwd
+import select
 import socket
 import ssl
 import stat
@@ -551,9 +552,13 @@ def test_an_address_of_version_6_is_written_in_brackets(pod: Path, monkeypatch: 
 
 
 class Proxy:
-    """An HTTP proxy that leads every connection to one server, whatever host was asked for."""
+    """An HTTP proxy that leads every connection to one server, whatever host was asked for.
 
-    def __init__(self, server: str) -> None:
+    With `tls` one speaks TLS to it.
+    """
+
+    def __init__(self, server: str, tls: ssl.SSLContext | None = None) -> None:
+        self._tls = tls
         host, port = server.partition("://")[2].split(":")
         self.asked: list[str] = []
         self.logins: list[str] = []
@@ -572,6 +577,8 @@ class Proxy:
                 self._relays[-1].start()
 
     def _relay(self, peer: socket.socket) -> None:
+        if self._tls is not None:
+            peer = self._tls.wrap_socket(peer, server_side=True)
         head = b""
         while b"\r\n\r\n" not in head:
             head += peer.recv(1 << 16)
@@ -585,12 +592,26 @@ class Proxy:
             method, url, version = first.split(" ")
             path = "/" + url.partition("://")[2].partition("/")[2]
             server.sendall(f"{method} {path} {version}\r\n".encode() + head.partition(b"\r\n")[2])
-        back = threading.Thread(target=self._pump, args=(server, peer), daemon=True)
-        back.start()
-        self._pump(peer, server)
-        back.join()
+        if isinstance(peer, ssl.SSLSocket):
+            self._take_turns(peer, server)
+        else:
+            back = threading.Thread(target=self._pump, args=(server, peer), daemon=True)
+            back.start()
+            self._pump(peer, server)
+            back.join()
         peer.close()
         server.close()
+
+    @staticmethod
+    def _take_turns(peer: ssl.SSLSocket, server: socket.socket) -> None:
+        """As two threads would; but one connection of TLS is not for two threads."""
+        with suppress(OSError):
+            while True:
+                ready = [peer] if peer.pending() else select.select([peer, server], [], [])[0]
+                for one in ready:
+                    if not (data := one.recv(1 << 16)):
+                        return
+                    (server if one is peer else peer).sendall(data)
 
     @staticmethod
     def _pump(source: socket.socket, sink: socket.socket) -> None:

@@ -445,8 +445,10 @@ def test_who_may_not_run_commands_is_told_the_right(place: Place, capsys: Any):
 # The connection.
 
 
-@pytest.mark.parametrize("proxied", [False, True])
-def test_over_tls_and_proxies_much_comes_and_goes(tmp_path: Path, proxied: bool):  # noqa: FBT001
+@pytest.mark.parametrize("proxied", ["", "http", "https"])
+def test_over_tls_and_proxies_much_comes_and_goes(
+    tmp_path: Path, proxied: str, monkeypatch: pytest.MonkeyPatch
+):
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(TLS / "ca.pem"))
     context.load_cert_chain(TLS / "server.pem", TLS / "server.key")
     context.verify_mode = ssl.CERT_REQUIRED
@@ -457,10 +459,14 @@ def test_over_tls_and_proxies_much_comes_and_goes(tmp_path: Path, proxied: bool)
             "client-key": str(TLS / "alice.key"),
         }
         cluster = {"certificate-authority": str(TLS / "ca.pem")}
-        proxy = Proxy(api.url)
+        own = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        own.load_cert_chain(TLS / "server.pem", TLS / "server.key")
+        proxy = Proxy(api.url, own if proxied == "https" else None)
+        # Who made the certificate of the proxy is asked of the machine.
+        monkeypatch.setenv("SSL_CERT_FILE", str(TLS / "ca.pem"))
         place = Place(api, kubeconfig(tmp_path / "config", api.url, user=user, cluster=cluster))
         if proxied:
-            cluster["proxy-url"] = f"http://me:p%40w@127.0.0.1:{proxy.port}"
+            cluster["proxy-url"] = f"{proxied}://me:p%40w@127.0.0.1:{proxy.port}"
             place.config = kubeconfig(tmp_path / "other", api.url, user=user, cluster=cluster)
         data = os.urandom(4_000_000)
         done = place.run("-q", "--", "sh", "-c", "cat; exit 6", input=data, timeout=60)

@@ -1,7 +1,7 @@
 """Give a command in a pod the terminal of this process, or its streams.
 
-One thread, and nothing in it waits for one side only: a command may want to be read from while it
-is written to. Frames are taken apart here (RFC 6455, section 5.2); `podexec` opens the connection.
+One thread, in which nothing waits for one side only: a command may want to be read from while it is
+written to. What arrives is read whole, and a message is sent where the connection takes it at once.
 """
 
 from __future__ import annotations
@@ -11,10 +11,8 @@ import json
 import math
 import os
 import select
-import socket
-import ssl
-import struct
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +25,8 @@ from arena_topo.engines.kubernetes.writing import part
 from arena_topo.errors import ArenaError, ClusterError, NotFound, NotPossible, TimedOut
 
 if TYPE_CHECKING:
+    import websocket
+
     from arena_topo.engines.kubernetes.connection import Connection
 
 Object = dict[str, Any]
@@ -46,18 +46,8 @@ _OPENING = 30.0
 _FAREWELL = 2.0
 """Seconds after the exit code for the server to close the connection."""
 
-_PIECE = 1 << 15
-"""Bytes read at once; a TLS record has half of that at most (RFC 8446, section 5.1)."""
-
-_MOST_WAITING = 1 << 18
-"""Bytes on their way to the server from which on no more input is read."""
-
-_PER_TURN = 1 << 20
-"""Bytes taken from the server before keys are looked at again."""
-
-_TEXT, _BINARY, _CLOSE, _PINGED, _PONG = 1, 2, 8, 9, 10
-_CONTROL = 8
-_NOT_YET = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+_PIECE = 1 << 13
+"""Bytes of input in a message: Linux calls a socket writable only where it takes more than that."""
 
 
 def attach(
@@ -85,29 +75,26 @@ def attach(
     # On a terminal both outputs are one.
     query.append(("tty" if terminal else "stderr", "true"))
     tell(f"Hello! Arena attach the container {chosen} of instance {instance}")
-    opened = podexec.connect(
+    opening = podexec.connected(
         api, space, part(instance), query, timeout=max(0.001, min(_OPENING, api.left))
     )
     try:
-        link = _Link(opened.sock, api.access.server, instance)
-        talk = _Talk(link, words, closes=opened.subprotocol == podexec.PROTOCOLS[0], tell=tell)
-        talk.deadline = time.monotonic() + api.left
-        if not terminal:
-            return talk.run(feeds=feeds)
-        with console.raw() as resized:
-            try:
-                return talk.run(feeds=True, resized=resized)
-            except ArenaError:
-                # What is said of it must not start in the middle of a line.
-                console.write(console.STDOUT, b"\r\n")
-                raise
+        with opening as opened:
+            talk = _Talk(opened, api, instance, words, tell)
+            if not terminal:
+                return talk.run(feeds=feeds)
+            with console.raw() as resized:
+                try:
+                    return talk.run(feeds=True, resized=resized)
+                except ArenaError:
+                    # What is said of it must not start in the middle of a line.
+                    console.write(console.STDOUT, b"\r\n")
+                    raise
     except ClusterError as error:
         raise _explained(error, words, named=bool(command)) from error
     except KeyboardInterrupt:
         tell(f"The command may go on in {instance}.")
         raise
-    finally:
-        opened.shutdown()
 
 
 def _explained(error: ClusterError, words: Sequence[str], *, named: bool) -> ClusterError:
@@ -204,72 +191,93 @@ class _Talk:
     """Hands on what either side says until the command has ended."""
 
     def __init__(
-        self, link: _Link, command: Sequence[str], *, closes: bool, tell: Callable[[str], None]
+        self,
+        opened: websocket.WebSocket,
+        api: Connection,
+        pod: str,
+        command: Sequence[str],
+        tell: Callable[[str], None],
     ) -> None:
-        self._link, self._command, self._closes, self._tell = link, command, closes, tell
+        self._opened, self._server, self._pod = opened, api.access.server, pod
+        self._command, self._tell = command, tell
         self._status = bytearray()
-        self._heard = time.monotonic()
-        self._pinged = self._heard
+        self._waiting: deque[tuple[int, bytes]] = deque()
+        """What is to be sent: kind and content of messages."""
+        self._heard = self._pinged = time.monotonic()
+        self._deadline = self._heard + api.left
+        self._ended = math.inf
         self._size: tuple[int, int] | None = None
-        self.deadline = math.inf
 
     def run(self, *, feeds: bool, resized: int | None = None) -> int:
         """The command's exit code; `resized` is readable when the terminal's size has changed."""
-        link, ended = self._link, math.inf
+        sock = self._opened.sock
+        self._opened.settimeout(SILENCE)
         if resized is not None:
             self._resize()
-        while True:
-            # Even before the first `select`, which sees nothing of what came in one TLS record with
-            # the server's consent.
-            if not self._exchange():
-                break
-            if self._status and ended == math.inf:
-                ended = time.monotonic() + _FAREWELL
-            self._keep_alive()
-            if not link.open or time.monotonic() >= ended:
-                break
-            reads: list[Any] = [link.socket]
-            if resized is not None:
-                reads.append(resized)
-            if feeds and link.waiting < _MOST_WAITING:
+        while (now := time.monotonic()) < self._ended:
+            self._keep_alive(now)
+            reads: list[Any] = [sock] if resized is None else [sock, resized]
+            if feeds and not self._waiting:
                 reads.append(console.STDIN)
-            writes = [link.socket] if link.waiting else []
-            ready, _, _ = select.select(reads, writes, [], self._patience(ended))
-            if resized is not None and resized in ready:
+            writes = [sock] if self._waiting else []
+            patience = min(self._pinged + PING, self._deadline, self._ended) - now
+            buffered = _buffered(sock)
+            ready, free, _ = select.select(reads, writes, [], 0 if buffered else max(0, patience))
+            if resized in ready:
                 with contextlib.suppress(BlockingIOError):
-                    os.read(resized, _PIECE)
+                    os.read(resized or 0, _PIECE)
                 self._resize()
             if console.STDIN in ready:
                 feeds = self._feed()
+            if free:
+                feeds = self._send() and feeds
+            if (buffered or sock in ready) and not self._receive():
+                break
         if not self._status:
-            raise podexec.broken(link.server, link.pod, "it was closed before the command ended")
-        return podexec.exit_code(bytes(self._status), link.pod, self._command)
+            why = "it was closed before the command ended"
+            raise podexec.broken(self._server, self._pod, why)
+        return podexec.exit_code(bytes(self._status), self._pod, self._command)
 
-    def _exchange(self) -> bool:
-        """Take what has arrived, and send what waits; False where that is over for good."""
+    def _receive(self) -> bool:
+        """Take the next message, whole; False if there are no more."""
+        from websocket import ABNF, WebSocketConnectionClosedException
+
         try:
-            for channel, data in self._link.received():
-                self._take(channel, data)
-            self._link.flush()
-        except ClusterError:
+            kind, data = self._opened.recv_data(control_frame=True)
+        except WebSocketConnectionClosedException:
+            return False
+        except podexec.errors() as error:
             # Load balancers may reset what is over; the exit code has arrived for all that.
-            if not self._status:
-                raise
+            if self._status:
+                return False
+            raise podexec.broken(self._server, self._pod, str(error)) from error
+        self._heard = time.monotonic()
+        if kind in {ABNF.OPCODE_BINARY, ABNF.OPCODE_TEXT} and data:
+            channel, data = data[0], data[1:]
+            if channel == podexec.STDOUT:
+                console.write(console.STDOUT, data)
+            elif channel == podexec.STDERR:
+                console.write(console.STDERR, data)
+            elif channel == podexec.STATUS:
+                self._status += data
+                self._ended = self._heard + _FAREWELL
+        return bool(kind != ABNF.OPCODE_CLOSE)
+
+    def _send(self) -> bool:
+        """Send the first message that waits; False if the server takes none any more."""
+        kind, data = self._waiting.popleft()
+        try:
+            self._opened.send(data, kind)
+        except podexec.errors():
+            # What it said before, such as the exit code, is still to be read, or why it broke.
+            self._waiting.clear()
             return False
         return True
 
-    def _patience(self, ended: float) -> float:
-        now = time.monotonic()
-        return max(0.0, min(self._pinged + PING, self.deadline, ended) - now)
+    def _say(self, channel: int, data: bytes) -> None:
+        from websocket import ABNF
 
-    def _take(self, channel: int, data: bytes) -> None:
-        self._heard = time.monotonic()
-        if channel == podexec.STDOUT:
-            console.write(console.STDOUT, data)
-        elif channel == podexec.STDERR:
-            console.write(console.STDERR, data)
-        elif channel == podexec.STATUS:
-            self._status += data
+        self._waiting.append((ABNF.OPCODE_BINARY, bytes([channel]) + data))
 
     def _feed(self) -> bool:
         """Send on what is typed or piped; whether there may be more."""
@@ -281,9 +289,9 @@ class _Talk:
             # The terminal is gone.
             data = b""
         if data:
-            self._link.send(podexec.STDIN, data)
-        elif self._closes:
-            self._link.send(podexec.CLOSED, bytes([podexec.STDIN]))
+            self._say(podexec.STDIN, data)
+        elif self._opened.subprotocol == podexec.PROTOCOLS[0]:
+            self._say(podexec.CLOSED, bytes([podexec.STDIN]))
         else:
             self._tell(
                 "warning: this API server is older than 1.30 and cannot tell the command that its"
@@ -297,112 +305,25 @@ class _Talk:
             if now != self._size:
                 self._size = now
                 value = {"Width": now[0], "Height": now[1]}
-                self._link.send(podexec.SIZE, json.dumps(value).encode())
+                self._say(podexec.SIZE, json.dumps(value).encode())
 
-    def _keep_alive(self) -> None:
-        now = time.monotonic()
-        if now >= self.deadline:
-            raise TimedOut(f"`{' '.join(self._command)}` still ran at the end of --timeout")
-        if now - self._heard > SILENCE:
-            raise podexec.broken(self._link.server, self._link.pod, f"silent for {SILENCE:g} s")
-        if now - self._pinged >= PING:
-            self._pinged = now
-            self._link.ping()
-
-
-class _Link:
-    """Frames over a socket that never blocks."""
-
-    def __init__(self, opened: socket.socket, server: str, pod: str) -> None:
-        opened.setblocking(False)
-        self.socket, self.server, self.pod = opened, server, pod
-        self.open = True
-        self._in, self._out = bytearray(), bytearray()
-        self._message = bytearray()
-
-    @property
-    def waiting(self) -> int:
-        """Bytes that have not left yet."""
-        return len(self._out)
-
-    def send(self, channel: int, data: bytes) -> None:
-        """Put a message on its way."""
-        self._frame(_BINARY, bytes([channel]) + data)
-
-    def ping(self) -> None:
-        """Ask for a sign of life."""
-        self._frame(_PINGED, b"")
-
-    def _frame(self, opcode: int, data: bytes) -> None:
+    def _keep_alive(self, now: float) -> None:
         from websocket import ABNF
 
-        self._out += ABNF.create_frame(data, opcode).format()
-
-    def flush(self) -> None:
-        """Send what the connection takes now."""
-        while self._out:
-            try:
-                sent = self.socket.send(memoryview(self._out)[:_PIECE])
-            except _NOT_YET:
-                return
-            except OSError as error:
-                if isinstance(error, ssl.SSLEOFError | ConnectionError) and not self.open:
-                    return
-                raise podexec.broken(self.server, self.pod, error.strerror or str(error)) from error
-            del self._out[:sent]
-
-    def received(self) -> Iterator[tuple[int, bytes]]:
-        """The messages that have arrived, each with its channel."""
-        taken = 0
-        while self.open and taken < _PER_TURN:
-            try:
-                # More than a TLS record: nothing of one is left where `select` does not see it.
-                data = self.socket.recv(_PIECE)
-            except _NOT_YET:
-                break
-            except OSError as error:
-                raise podexec.broken(self.server, self.pod, error.strerror or str(error)) from error
-            if not data:
-                self.open = False
-            taken += len(data)
-            self._in += data
-            yield from self._messages()
-
-    def _messages(self) -> Iterator[tuple[int, bytes]]:
-        at = 0
-        while (found := _frame_at(self._in, at)) is not None:
-            last, opcode, start, at = found
-            data = bytes(self._in[start:at])
-            if opcode == _CLOSE:
-                self.open = False
-            elif opcode == _PINGED:
-                self._frame(_PONG, data)
-            elif opcode == _PONG:
-                yield -1, b""
-            elif opcode < _CONTROL:
-                self._message += data
-                if last and self._message:
-                    yield self._message[0], bytes(self._message[1:])
-                if last:
-                    self._message.clear()
-        del self._in[:at]
+        if now >= self._deadline:
+            raise TimedOut(f"`{' '.join(self._command)}` still ran at the end of --timeout")
+        if now - self._heard > SILENCE:
+            raise podexec.broken(self._server, self._pod, f"silent for {SILENCE:g} s")
+        if now - self._pinged >= PING:
+            self._pinged = now
+            if not self._waiting:
+                self._waiting.append((ABNF.OPCODE_PING, b""))
 
 
-def _frame_at(data: bytearray, at: int) -> tuple[bool, int, int, int] | None:
-    """Whether the frame at a byte is a message's last, its kind, its start and its end.
+def _buffered(sock: Any) -> bool:
+    """Whether something has arrived that `select` does not see: the rest of a TLS record.
 
-    None if it has not arrived whole.
+    Of TLS within TLS urllib3 holds the inner part itself.
     """
-    head = 2
-    if len(data) < at + head:
-        return None
-    size = data[at + 1] & 0x7F
-    form = {126: ">H", 127: ">Q"}.get(size)
-    if form is not None:
-        head += struct.calcsize(form)
-        if len(data) < at + head:
-            return None
-        (size,) = struct.unpack_from(form, data, at + 2)
-    if len(data) < at + head + size:
-        return None
-    return bool(data[at] & 0x80), data[at] & 0x0F, at + head, at + head + size
+    inner, outer = getattr(sock, "sslobj", sock), getattr(sock, "incoming", None)
+    return bool(getattr(inner, "pending", int)() or (outer is not None and outer.pending))

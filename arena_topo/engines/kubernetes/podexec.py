@@ -2,27 +2,29 @@
 
 The API server speaks WebSocket for it: each message starts with the number of its channel, the last
 of which carries a Status with the exit code (kubernetes, apimachinery
-pkg/util/remotecommand/constants.go; `v5.channel.k8s.io` since 1.30, `v4` before).
+pkg/util/remotecommand/constants.go; `v5.channel.k8s.io` since 1.30, `v4` before). urllib3 makes the
+connection, through whatever proxy, as it does for requests; websocket-client speaks over it.
 """
 
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlencode, urlsplit
+from urllib.parse import urlencode, urlsplit
 
 from arena_topo.engines.kubernetes.connection import CONNECT_TIMEOUT, log
-from arena_topo.engines.kubernetes.failures import refusal
-from arena_topo.engines.kubernetes.pooling import socks_missing, tls
-from arena_topo.errors import ClusterError, NotPossible, TimedOut
+from arena_topo.engines.kubernetes.failures import refusal, unreachable
+from arena_topo.engines.kubernetes.pooling import pool_of
+from arena_topo.errors import ClusterError, TimedOut
 from arena_topo.numbers import whole
 
 if TYPE_CHECKING:
+    import websocket
+
     from arena_topo.engines.kubernetes.connection import Access, Connection
 
 PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
@@ -54,73 +56,107 @@ def execute(
     NotFound if there is no such pod, AccessDenied where it is not allowed, TimedOut if the command
     does not end, ClusterError if it cannot be started or the connection breaks.
     """
+    from websocket import ABNF
+
     query = [*(("command", word) for word in command), ("stdout", "true"), ("stderr", "true")]
     if container is not None:
         query.append(("container", container))
     deadline = time.monotonic() + timeout
-    socket = connect(api, namespace, pod, query, timeout=min(CONNECT_TIMEOUT, timeout))
-    try:
-        return _heard(socket, pod, command, deadline)
-    except _errors() as error:
-        if _late(error):
-            raise TimedOut(f"a command in pod {pod} did not end within {timeout:g} s") from error
-        raise broken(api.access.server, pod, str(error)) from error
-    finally:
-        close(socket)
+    channels: dict[int, bytearray] = {number: bytearray() for number in (STDOUT, STDERR, STATUS)}
+    opening = connected(api, namespace, pod, query, timeout=min(CONNECT_TIMEOUT, timeout))
+    with opening as opened:
+        while True:
+            opened.settimeout(max(0.001, deadline - time.monotonic()))
+            try:
+                opcode, data = opened.recv_data()
+            except errors() as error:
+                # Load balancers may reset what is over; the exit code has arrived for all that.
+                if channels[STATUS]:
+                    break
+                if _late(error):
+                    late = f"a command in pod {pod} did not end within {timeout:g} s"
+                    raise TimedOut(late) from error
+                raise broken(api.access.server, pod, str(error)) from error
+            if opcode == ABNF.OPCODE_CLOSE:
+                break
+            if data and data[0] in channels:
+                channels[data[0]] += data[1:]
+    code = exit_code(bytes(channels[STATUS]), pod, command)
+    return Done(code=code, stdout=bytes(channels[STDOUT]), stderr=bytes(channels[STDERR]))
 
 
-def connect(
+@contextlib.contextmanager
+def connected(
     api: Connection,
     namespace: str,
     pod: str,
     query: Sequence[tuple[str, str]],
     *,
     timeout: float,
-) -> Any:
-    """A `websocket.WebSocket` to a command in a pod, which `query` describes, in so many seconds.
+) -> Iterator[websocket.WebSocket]:
+    """A connection to a command in a pod, which `query` describes, made in so many seconds.
 
-    NotFound if there is no such pod, AccessDenied where it is not allowed, TimedOut, ClusterError,
-    NotPossible where a proxy is in between to which one speaks over TLS.
+    NotFound if there is no such pod, AccessDenied where it is not allowed, TimedOut, ClusterError.
     """
     import websocket
 
     path = f"/api/v1/namespaces/{namespace}/pods/{pod}/exec"
     found, begun, outcome = api.access, time.monotonic(), "failed"
+    line = _line(found, timeout)
     try:
-        opened = websocket.create_connection(
-            f"ws{found.server.removeprefix('http')}{path}?{urlencode(query)}",
-            timeout=timeout,
-            header=[f"{key}: {value}" for key, value in found.sent],
-            subprotocols=list(PROTOCOLS),
-            # A browser's header, which some API servers refuse.
-            suppress_origin=True,
-            redirect_limit=0,
-            enable_multithread=False,
-            sslopt=_trust(found),
-            **_proxy(found, timeout),
-        )
-    except websocket.WebSocketBadStatusException as error:
-        outcome = str(error.status_code)
-        # The right to run commands is to create pods/exec, whatever method carries it.
-        body = error.resp_body or b""
-        raise refusal("POST", path, error.status_code, None, body) from error
-    except _errors() as error:
-        if _late(error):
-            raise TimedOut(f"pod {pod} did not take a command within {timeout:g} s") from error
-        raise broken(found.server, pod, str(error)) from error
-    else:
-        outcome = str(opened.status)
-        return opened
+        try:
+            _dial(line, found, timeout)
+            opened = websocket.create_connection(
+                f"ws{found.server.removeprefix('http')}{path}?{urlencode(query)}",
+                socket=line.sock,
+                header=[f"{key}: {value}" for key, value in found.sent],
+                subprotocols=list(PROTOCOLS),
+                # A browser's header, which some API servers refuse.
+                suppress_origin=True,
+                redirect_limit=0,
+                enable_multithread=False,
+            )
+            outcome = str(opened.status)
+        except websocket.WebSocketBadStatusException as error:
+            outcome = str(error.status_code)
+            # The right to run commands is to create pods/exec, whatever method carries it.
+            body = error.resp_body or b""
+            raise refusal("POST", path, error.status_code, None, body) from error
+        except errors() as error:
+            if _late(error):
+                raise TimedOut(f"pod {pod} did not take a command within {timeout:g} s") from error
+            raise broken(found.server, pod, str(error)) from error
+        finally:
+            log("GET", path, outcome, begun)
+        yield opened
     finally:
-        log("GET", path, outcome, begun)
+        line.close()
 
 
-def close(socket: Any) -> None:
-    """Let go of a connection, whatever state it is in."""
-    with contextlib.suppress(*_errors()):
-        socket.close(timeout=1)
-    # It leaves its socket open where the server was the first to close.
-    socket.shutdown()
+def _line(found: Access, timeout: float) -> Any:
+    """A connection of urllib3 to the API server or its proxy, which is not made yet."""
+    manager = pool_of(found)
+    # There is no public way to a connection alone, apart from its class and all that it wants.
+    line: Any = manager.connection_from_url(found.server)._new_conn()  # noqa: SLF001
+    line.timeout = timeout
+    if manager.proxy is not None:
+        host = urlsplit(found.server)
+        port = host.port or (443 if host.scheme == "https" else 80)
+        line.set_tunnel(
+            host.hostname, port, headers=manager.proxy_headers, scheme=manager.proxy.scheme
+        )
+    return line
+
+
+def _dial(line: Any, found: Access, timeout: float) -> None:
+    """Make the connection; the errors are those of a request."""
+    import urllib3
+
+    try:
+        line.connect()
+    except urllib3.exceptions.HTTPError as error:
+        limit = f"{timeout:g} s were waited"
+        raise unreachable(found.server, "GET", error, limit) from error
 
 
 def broken(server: str, pod: str, why: str) -> ClusterError:
@@ -128,79 +164,17 @@ def broken(server: str, pod: str, why: str) -> ClusterError:
     return ClusterError(f"{server} broke the connection to pod {pod}", why=why or None)
 
 
-def _errors() -> tuple[type[Exception], ...]:
+def errors() -> tuple[type[Exception], ...]:
+    """What websocket-client raises where a connection breaks or is silent."""
     import websocket
 
-    if importlib.util.find_spec("python_socks") is None:
-        return websocket.WebSocketException, OSError
-    import python_socks  # noqa: PLC0415  not everybody has it
-
-    return websocket.WebSocketException, OSError, python_socks.ProxyError
+    return websocket.WebSocketException, OSError
 
 
 def _late(error: Exception) -> bool:
     import websocket
 
     return isinstance(error, websocket.WebSocketTimeoutException | TimeoutError)
-
-
-def _trust(found: Access) -> dict[str, Any]:
-    if not found.server.startswith("https:"):
-        return {}
-    trust: dict[str, Any] = {"context": tls(found)}
-    if found.server_name:
-        trust["server_hostname"] = found.server_name
-    return trust
-
-
-def _proxy(found: Access, timeout: float) -> dict[str, Any]:
-    if not found.proxy:
-        # What is not said here would be taken from the environment, which `access` has read.
-        return {"http_no_proxy": ["*"]}
-    split = urlsplit(found.proxy)
-    if split.scheme == "https":
-        raise NotPossible(
-            "commands in pods cannot be run through an https:// proxy",
-            why="websocket-client would speak to the proxy, and log in there, in clear text",
-            hint="name an http:// or socks5:// proxy in proxy-url or HTTPS_PROXY, or the API server"
-            " in NO_PROXY",
-        )
-    settings: dict[str, Any] = {
-        "http_proxy_host": split.hostname,
-        "http_proxy_port": split.port or 80,
-        "proxy_type": "http",
-    }
-    if split.scheme.startswith("socks"):
-        if importlib.util.find_spec("python_socks") is None:
-            raise socks_missing("python-socks")
-        # As with kubectl the proxy finds the host.
-        settings |= {"http_proxy_port": split.port or 1080, "proxy_type": "socks5h"}
-        settings["http_proxy_timeout"] = timeout
-    if split.username:
-        settings["http_proxy_auth"] = (unquote(split.username), unquote(split.password or ""))
-    return settings
-
-
-def _heard(socket: Any, pod: str, command: Sequence[str], deadline: float) -> Done:
-    """What arrives on the channels until the command has ended."""
-    from websocket import ABNF
-
-    channels: dict[int, bytearray] = {number: bytearray() for number in (STDOUT, STDERR, STATUS)}
-    while True:
-        socket.settimeout(max(0.001, deadline - time.monotonic()))
-        try:
-            opcode, data = socket.recv_data()
-        except _errors():
-            # Load balancers may reset what is over; the exit code has arrived for all that.
-            if not channels[STATUS]:
-                raise
-            break
-        if opcode == ABNF.OPCODE_CLOSE:
-            break
-        if data and data[0] in channels:
-            channels[data[0]] += data[1:]
-    code = exit_code(bytes(channels[STATUS]), pod, command)
-    return Done(code=code, stdout=bytes(channels[STDOUT]), stderr=bytes(channels[STDERR]))
 
 
 def exit_code(status: bytes, pod: str, command: Sequence[str]) -> int:

@@ -62,19 +62,14 @@ def _through(proxy: str, settings: dict[str, Any]) -> urllib3.PoolManager:
             hint="see HTTPS_PROXY, proxy-url",
         )
     if importlib.util.find_spec("socks") is None:
-        raise socks_missing("PySocks")
+        raise UsageError(
+            "the proxy to the API server is a SOCKS proxy, and PySocks is missing",
+            hint="pip install 'arena-topo[socks]'",
+        )
     from urllib3.contrib.socks import SOCKSProxyManager
 
     # As with kubectl the proxy finds the host; urllib3's name for that is socks5h.
     return SOCKSProxyManager(f"socks5h{proxy[len(scheme) :]}", **settings)
-
-
-def socks_missing(package: str) -> UsageError:
-    """The error of a SOCKS proxy without what speaks to such proxies."""
-    return UsageError(
-        f"the proxy to the API server is a SOCKS proxy, and {package} is missing",
-        hint="pip install 'arena-topo[socks]'",
-    )
 
 
 def _keepalive() -> Iterator[tuple[int, int, int]]:
