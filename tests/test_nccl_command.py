@@ -127,7 +127,7 @@ def test_programs_get_all_of_it(world: World, run: Run):
     assert found["versions"] == ["2.18.3+cuda12.2"]
     assert found["planned"]["ranks"] == 4
     (one,) = found["findings"]
-    assert one["kind"] == "PodsApart"
+    assert one["kind"] == "Transport"
     assert sorted(map(sorted, one["pairs"])) == [[0, 1], [0, 3], [1, 2], [2, 3]]
     (comm,) = found["communicators"]
     assert [rank["worker"] for rank in comm["ranks"]] == [0, 1, 2, 3]

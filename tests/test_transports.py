@@ -12,10 +12,10 @@ from nccl_lines import joined, made, read_tables, spoken, table_of, through
 from arena_topo.engines import Instance, JobStatus, Phase
 from arena_topo.errors import ArenaError
 from arena_topo.manifests import Forecast
-from arena_topo.nccl.deviations import Finding, Kind
-from arena_topo.nccl.reached import reached
+from arena_topo.nccl.comparison import Place, Planned, WorkerSlot, promised
+from arena_topo.nccl.findings import Comparison, Finding, Kind, compare
+from arena_topo.nccl.measured_bandwidth import reached
 from arena_topo.nccl.reading import Reader
-from arena_topo.nccl.transports import Compared, Place, Planned, Seat, compare, promised
 from arena_topo.topology import Cluster, GPUSet, Machine, Node, NodeName
 
 
@@ -24,8 +24,8 @@ def plan(*seats: tuple[str, tuple[int, ...]], slots: int = 1, **said: Any) -> Pl
     machine: Machine = said.pop("machine", V100)
     usual: dict[str, Any] = {"bandwidth": 80.0, "usable": 80.0}
     return Planned(
-        seats=tuple(
-            Seat(worker=index, pod=f"demo-worker-{index}", node=node, gpus=gpus)
+        workers=tuple(
+            WorkerSlot(worker=index, pod=f"demo-worker-{index}", node=node, gpus=gpus)
             for index, (node, gpus) in enumerate(seats)
         ),
         slots=slots,
@@ -34,18 +34,18 @@ def plan(*seats: tuple[str, tuple[int, ...]], slots: int = 1, **said: Any) -> Pl
     )
 
 
-def read(lines: list[str], planned: Planned | None) -> Compared:
-    """Compared; whatever a finding rests on is to be found in the lines."""
+def read(lines: list[str], planned: Planned | None) -> Comparison:
+    """Comparison; whatever a finding rests on is to be found in the lines."""
     reader = Reader()
     reader.feed_all(lines)
     found = compare(reader.report(), planned)
     for one in found.findings:
-        assert one.said, one
-        assert all(any(said in line for line in lines) for said in one.said), one
+        assert one.lines, one
+        assert all(any(line in each for each in lines) for line in one.lines), one
     return found
 
 
-def only(found: Compared) -> Finding:
+def only(found: Comparison) -> Finding:
     (one,) = found.findings
     return one
 
@@ -58,20 +58,22 @@ def test_a_job_whose_ranks_are_joined_as_planned_agrees():
     found = read(spoken(4, 4, through("P2P/IPC/read", "", 4)), plan(("a", QUAD), slots=4))
     assert found.findings == ()
     assert found.agrees
-    assert found.joined == {(Place.POD, "P2P/IPC"): 4}
-    assert {rank: seat.worker for rank, seat in found.seats.items()} == dict.fromkeys(range(4), 0)
+    assert found.observed.joined == {(Place.POD, "P2P/IPC"): 4}
+    assert {rank: seat.worker for rank, seat in found.observed.workers.items()} == dict.fromkeys(
+        range(4), 0
+    )
 
 
 def test_nothing_agrees_where_no_line_tells_how_ranks_are_joined():
     found = read(["NCCL version 2.18.3+cuda12.2"], plan(("a", QUAD), slots=4))
     assert not found.agrees
-    assert found.main is None
+    assert found.observed.main.ranks == ()
 
 
 def test_one_gpu_pods_of_a_node_that_meet_over_the_network_lack_a_common_host():
     planned = plan(("a", (0,)), ("a", (3,)), usable=5.66, regime="tcp")
     one = only(read(spoken(2, 1, through("", "NET/Socket/0", 1)), planned))
-    assert one.kind is Kind.APART
+    assert one.kind is Kind.TRANSPORT
     assert one.planned == "NVLink"
     assert one.got == "NET/Socket"
     assert set(one.pairs) == {(0, 1), (1, 0)}
@@ -82,7 +84,7 @@ def test_one_gpu_pods_of_a_node_that_meet_over_the_network_lack_a_common_host():
     )
     assert one.hint is not None
     assert "--pod-shape fused" in one.hint
-    assert one.said == ("Channel 00/0 : 0[0] -> 1[0] [receive] via NET/Socket/0",)
+    assert one.lines == ("Channel 00/0 : 0[0] -> 1[0] [receive] via NET/Socket/0",)
 
 
 def test_what_the_plan_has_counted_with_is_no_surprise():
@@ -99,7 +101,7 @@ def test_pods_that_share_a_host_id_and_still_use_the_network_have_no_cause_in_th
     one = only(read(lines, plan(("a", (0,)), ("a", (3,)), usable=5.66, regime="tcp")))
     assert one.cause is None
     assert not one.foretold
-    assert one.said[-1] == "NCCL_HOSTID set by environment to a/team/demo."
+    assert one.lines[-1] == "NCCL_HOSTID set by environment to a/team/demo."
 
 
 @pytest.mark.parametrize(
@@ -126,7 +128,7 @@ def test_shared_memory_in_place_of_nvlink_has_the_cause_that_lines_tell(
 ):
     lines = spoken(4, 4, through("SHM/direct/direct", "", 4), settings=settings, more=more)
     one = only(read(lines, plan(("a", QUAD), slots=4)))
-    assert (one.kind, one.planned, one.got) == (Kind.STAGED, "NVLink", "SHM")
+    assert (one.kind, one.planned, one.got) == (Kind.TRANSPORT, "NVLink", "SHM")
     assert one.cause == cause
     assert len(one.pairs) == 4
 
@@ -141,7 +143,7 @@ def test_a_quad_of_which_two_neighbours_have_no_nvlink_may_stage_there():
     """GPUs 0 and 5 of a DGX-1 have no NVLink; 0 and 3 have two."""
     lines = spoken(2, 2, through("SHM/direct/direct", "", 2))
     assert read(lines, plan(("a", (0, 5)), slots=2)).findings == ()
-    assert only(read(lines, plan(("a", (0, 3)), slots=2))).kind is Kind.STAGED
+    assert only(read(lines, plan(("a", (0, 3)), slots=2))).kind is Kind.TRANSPORT
 
 
 def test_where_the_kubelet_picks_the_gpus_nvlink_is_planned_only_if_all_pairs_have_it():
@@ -155,13 +157,13 @@ def test_where_the_kubelet_picks_the_gpus_nvlink_is_planned_only_if_all_pairs_ha
 def test_the_network_between_gpus_of_one_pod_is_a_finding_whatever_links_them():
     lines = spoken(2, 2, lambda *_: "NET/Socket/0")
     one = only(read(lines, plan(("a", (0, 5)), slots=2)))
-    assert (one.kind, one.planned, one.got) == (Kind.STAGED, "one pod", "NET/Socket")
+    assert (one.kind, one.planned, one.got) == (Kind.TRANSPORT, "one pod", "NET/Socket")
 
 
 def test_nccls_own_search_tells_when_it_counts_on_less_than_nvlink():
     lines = spoken(4, 4, through("P2P/IPC/read", "", 4), search="PHB/PIX")
     one = only(read(lines, plan(("a", QUAD), slots=4)))
-    assert one.kind is Kind.LINKS
+    assert one.kind is Kind.TRANSPORT
     assert one.got.startswith("PHB inside the machine")
     fine = spoken(4, 4, through("P2P/IPC/read", "", 4), search="NVL/PIX")
     assert read(fine, plan(("a", QUAD), slots=4)).findings == ()
@@ -208,7 +210,7 @@ def test_tcp_that_the_environment_asks_for_is_told_so(setting: str, named: str):
 def test_rdma_that_starts_in_host_memory_is_told():
     lines = spoken(8, 4, through("P2P/IPC/read", "NET/IB/0", 4), network="IB")
     one = only(read(lines, two_nodes()))
-    assert one.kind is Kind.GPU_DIRECT
+    assert one.kind is Kind.NETWORK
     assert one.cause is None
     direct = spoken(8, 4, through("P2P/IPC/read", "NET/IB/0/GDRDMA", 4), network="IB")
     assert read(direct, two_nodes()).findings == ()
@@ -217,7 +219,7 @@ def test_rdma_that_starts_in_host_memory_is_told():
 def test_shared_memory_between_two_planned_nodes_shows_that_they_are_one():
     lines = spoken(8, 4, through("P2P/IPC/read", "SHM/direct/direct", 4))
     one = only(read(lines, two_nodes()))
-    assert (one.kind, one.planned) == (Kind.PLACE, "two nodes")
+    assert (one.kind, one.planned) == (Kind.PLACEMENT, "two nodes")
 
 
 def test_an_interface_of_the_nodes_own_bridge_is_told_with_who_asked_for_it():
@@ -230,7 +232,7 @@ def test_an_interface_of_the_nodes_own_bridge_is_told_with_who_asked_for_it():
     )
     found = read(lines, two_nodes(bandwidth=1.25))
     one = only(found)
-    assert one.kind is Kind.INTERFACE
+    assert one.kind is Kind.SETTINGS
     assert one.got == "interface docker0 on demo-worker-0 and 1 more"
     assert one.cause == "the environment asks for it: NCCL_SOCKET_IFNAME=docker0"
     unasked = spoken(8, 4, through("P2P/IPC/read", "NET/Socket/0", 4), interface="docker0")
@@ -260,7 +262,7 @@ def test_ranks_that_are_silent_are_named_and_nothing_is_claimed_of_them():
         8, 4, through("P2P/IPC/read", "NET/IB/0/GDRDMA", 4), network="IB", silent=range(4, 8)
     )
     one = only(read(lines, two_nodes()))
-    assert one.kind is Kind.SILENT
+    assert one.kind is Kind.RANKS
     assert one.got == "no lines of ranks 4-7"
     assert one.hint is not None
     assert "--nccl-debug" in one.hint
@@ -269,7 +271,7 @@ def test_ranks_that_are_silent_are_named_and_nothing_is_claimed_of_them():
 def test_ranks_that_did_not_get_done_are_named():
     lines = spoken(4, 4, through("P2P/IPC/read", "", 4), complete=False)
     one = only(read(lines, plan(("a", QUAD), slots=4)))
-    assert (one.kind, one.ranks) == (Kind.UNFINISHED, (0, 1, 2, 3))
+    assert (one.kind, one.ranks) == (Kind.RANKS, (0, 1, 2, 3))
 
 
 def test_fewer_ranks_than_planned_are_told():
@@ -300,7 +302,7 @@ def test_what_nccl_warns_of_comes_with_cause_and_advice():
         [*spoken(4, 4, through("P2P/IPC/read", "", 4)), warning], plan(("a", QUAD), slots=4)
     )
     one = only(found)
-    assert one.kind is Kind.COMPLAINT
+    assert one.kind is Kind.WARNING
     assert one.hint is not None
     assert "--share-memory" in one.hint
 
@@ -314,12 +316,12 @@ def test_hosts_without_the_names_of_pods_leave_only_the_numbers_of_ranks():
         host=lambda pod: f"gpu{pod:02d}",
     )
     found = read(lines, two_nodes())
-    assert found.by_number
+    assert found.observed.by_number
     assert found.agrees
     named = read(
         spoken(8, 4, through("P2P/IPC/read", "NET/IB/0/GDRDMA", 4), network="IB"), two_nodes()
     )
-    assert not named.by_number
+    assert not named.observed.by_number
 
 
 def test_on_the_network_of_their_nodes_ranks_are_known_by_the_nodes_names():
@@ -331,7 +333,7 @@ def test_on_the_network_of_their_nodes_ranks_are_known_by_the_nodes_names():
         host=lambda pod: "ba"[pod],
     )
     found = read(lines, two_nodes())
-    assert {rank: seat.node for rank, seat in found.seats.items()} == {
+    assert {rank: seat.node for rank, seat in found.observed.workers.items()} == {
         rank: "ba"[rank // 4] for rank in range(8)
     }
 
@@ -341,7 +343,7 @@ def test_without_a_plan_only_nccls_own_word_counts():
     found = read(lines, None)
     assert found.findings == ()
     assert not found.agrees
-    assert found.joined == {(Place.HOST, "P2P/IPC"): 6, (Place.HOSTS, "NET/Socket"): 2}
+    assert found.observed.joined == {(Place.HOST, "P2P/IPC"): 6, (Place.HOSTS, "NET/Socket"): 2}
 
 
 # ---------------------------------------------------------------- the plan
@@ -377,7 +379,7 @@ def test_the_plan_is_what_is_recorded_on_the_job():
     assert found.ranks == 4
     assert found.nodes == 2
     assert found.exact
-    assert [seat.pod for seat in found.seats] == ["demo-worker-0", "demo-worker-1"]
+    assert [slot.pod for slot in found.workers] == ["demo-worker-0", "demo-worker-1"]
     assert found.machines == {"a": V100}
     assert promised(status(None), 2) is None
     assert promised(status(replace(forecast, state="waiting")), 2) is None
@@ -387,7 +389,7 @@ def test_the_plan_is_what_is_recorded_on_the_job():
 
 
 def table(lines: list[str], planned: Planned) -> dict[tuple[int, ...], float]:
-    return dict(reached(read_tables(lines), read(lines, planned)).table)
+    return dict(reached(read_tables(lines), read(lines, planned).observed, planned).table)
 
 
 def test_a_table_is_of_the_gpus_that_were_planned_and_measured():
@@ -446,24 +448,25 @@ def test_connections_of_communicators_of_the_same_processes_are_compared_togethe
     lines = [*made(4, ["a", "b"]), *joined(4, "P2P/CUMEM")]
     found = read(lines, plan(("a", QUAD), slots=4))
     assert found.agrees
-    assert found.joined == {(Place.POD, "P2P/CUMEM"): 4}
-    assert (found.together, found.unplaced) == ((0, 1), ())
+    assert found.observed.joined == {(Place.POD, "P2P/CUMEM"): 4}
+    assert found.observed.main.together == (0, 1)
+    assert found.observed.report.unplaced == ()
 
 
 def test_a_connection_that_joins_other_processes_in_another_communicator_is_not_compared():
     lines = [*made(2, ["a"], pods=[0, 1]), *made(2, ["b"], pods=[0, 2])]
     lines += joined(2, "NET/Socket/0", pods=[0, 1])[:1]
     found = read(lines, plan(("a", (0,)), ("b", (0,)), ("c", (0,))))
-    assert not found.joined
+    assert not found.observed.joined
     assert not found.agrees
-    assert found.together == ()
-    assert [one.kind for one in found.unplaced] == ["NET/Socket"]
+    assert found.observed.main.together == ()
+    assert [one.connection.kind for one in found.observed.report.unplaced] == ["NET/Socket"]
 
 
 def test_another_communicator_that_did_not_get_done_is_named():
     lines = [*made(2, ["a"]), *joined(2, "P2P/CUMEM"), *made(2, ["b"], done=False)]
     one = only(read(lines, None))
-    assert one.kind is Kind.UNFINISHED
+    assert one.kind is Kind.RANKS
     assert one.got == 'no "Init COMPLETE" of ranks 0-1 in communicator 0xb (of 2)'
 
 
@@ -491,14 +494,14 @@ def by_end(sent: str, received: str, **said: Any) -> list[str]:
 def test_rdma_that_only_receives_into_the_gpu_is_told_apart_from_rdma_without_gpu_direct():
     planned = plan(("a", (0,)), ("b", (0,)))
     one = only(read(by_end("", "/GDRDMA"), planned))
-    assert one.kind is Kind.GPU_DIRECT
+    assert one.kind is Kind.NETWORK
     assert one.got == "RDMA that leaves through the host's memory (GDRDMA where it arrives only)"
     assert one.cause is None
     assert "NCCL_NET_GDR_READ=1" in str(one.hint)
-    assert one.said == ("Channel 00/0 : 0[0] -> 1[0] [send] via NET/IB/0",)
+    assert one.lines == ("Channel 00/0 : 0[0] -> 1[0] [send] via NET/IB/0",)
     asked = only(read(by_end("", "/GDRDMA", settings=["NCCL_NET_GDR_READ=0"]), planned))
     assert asked.cause == "the environment asks for it: NCCL_NET_GDR_READ"
-    assert asked.said == ("NCCL_NET_GDR_READ set by environment to 0.",)
+    assert asked.lines == ("NCCL_NET_GDR_READ set by environment to 0.",)
     neither = only(read(by_end("", ""), planned))
     assert neither.got == "RDMA through the host's memory (no GDRDMA in the lines)"
     assert read(by_end("/GDRDMA", "/GDRDMA"), planned).findings == ()
@@ -518,7 +521,7 @@ def test_nccls_own_word_on_nvlink_that_is_off_comes_before_ours():
     assert "NCCL_IGNORE_DISABLED_P2P" in str(one.hint)
     lines = spoken(4, 4, through("SHM/direct/direct", "", 4))
     staged = only(read([*lines, OFF], plan(("a", QUAD), slots=4)))
-    assert staged.kind is Kind.STAGED
+    assert staged.kind is Kind.TRANSPORT
     assert "hardware issue" in str(staged.cause)
 
 
@@ -550,7 +553,7 @@ def test_two_complaints_of_one_class_have_their_own_advice():
 def test_pods_of_one_host_name_are_not_told_apart_by_names():
     lines = spoken(2, 1, through("", "NET/Socket/0", 1), host=lambda _: "a")
     one = only(read(lines, plan(("a", (0,)), ("a", (3,)), usable=76.8, regime="nvlink-mesh")))
-    assert one.kind is Kind.APART
+    assert one.kind is Kind.TRANSPORT
     assert one.cause is None
     assert one.hint == "--pod-shape fused makes one pod of the workers of a node"
 
@@ -559,9 +562,9 @@ def test_what_nccl_says_of_a_card_is_the_cause_of_rdma_through_memory_and_told_o
     said = "NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0'"
     lines = spoken(8, 4, through("P2P/IPC", "NET/IB/0", 4), network="IB", more=[said])
     one = only(read(lines, two_nodes()))
-    assert one.kind is Kind.GPU_DIRECT
+    assert one.kind is Kind.NETWORK
     assert one.cause == f"NCCL says: {said}"
-    assert one.said == (said,)
+    assert one.lines == (said,)
 
 
 def test_a_card_without_gpu_direct_that_nobody_uses_is_no_finding():
@@ -590,7 +593,7 @@ def test_the_network_between_nodes_that_nvlink_should_join_is_told():
 def test_p2p_between_nodes_is_of_one_machine_unless_nvlink_joins_them(tier: str):
     lines = spoken(8, 4, through("P2P/CUMEM", "P2P/CUMEM", 4))
     found = read(lines, two_nodes(tier=tier, machine=HGX))
-    assert [one.kind for one in found.findings] == ([] if tier == "nvlink" else [Kind.PLACE])
+    assert [one.kind for one in found.findings] == ([] if tier == "nvlink" else [Kind.PLACEMENT])
 
 
 @pytest.mark.parametrize("word", ["NVL", "NVB", "C2C", "LOC"])
@@ -602,8 +605,8 @@ def test_paths_over_nvlink_alone_are_as_planned(word: str):
 def test_of_more_ranks_than_planned_those_that_no_name_places_have_no_seat():
     lines = spoken(8, 4, through("P2P/IPC", "", 8), host=lambda pod: f"gpu{pod}")
     found = read(lines, plan(("a", QUAD), slots=4))
-    assert found.seats == {}
-    assert {place for place, _kind in found.joined} == {Place.HOST, Place.HOSTS}
+    assert found.observed.workers == {}
+    assert {place for place, _kind in found.observed.joined} == {Place.HOST, Place.HOSTS}
 
 
 def test_ranks_that_go_round_between_pods_have_the_gpus_of_their_turn():
@@ -643,7 +646,7 @@ def test_rdma_is_claimed_of_a_plugin_only_where_its_provider_is_told_to_be_one()
     tcp = of("NET/OFI Selected Provider is tcp")
     assert tcp.got == "NET/AWS Libfabric, no GDRDMA in the lines"
     assert tcp.cause == "the network plugin chose the provider tcp"
-    assert tcp.said == ("NET/OFI Selected Provider is tcp",)
+    assert tcp.lines == ("NET/OFI Selected Provider is tcp",)
     efa = of("NET/OFI Selected provider is efa, fabric is efa-direct (found 4 nics)")
     assert efa.got == "RDMA through the host's memory (no GDRDMA in the lines)"
 
@@ -669,4 +672,4 @@ def test_that_another_rank_ended_is_not_claimed_where_no_line_says_so():
 
 def test_what_nccl_warns_of_comes_before_lines_that_are_missing():
     lines = [*spoken(8, 4, through("P2P/IPC", "NET/IB/0/GDRDMA", 4), silent=[6, 7]), CLOSED[1]]
-    assert [one.kind for one in read(lines, None).findings] == [Kind.COMPLAINT, Kind.SILENT]
+    assert [one.kind for one in read(lines, None).findings] == [Kind.WARNING, Kind.RANKS]

@@ -23,7 +23,7 @@ from arena_topo.errors import UsageError
 from arena_topo.files import STDIN, opened
 from arena_topo.job import PodShape
 from arena_topo.nccl import Cause
-from arena_topo.nccl.causes import ADVICE, Advice, advice_on
+from arena_topo.nccl.causes import Advice, advice_for, advice_on
 from arena_topo.nccl.measured import Table, TableReader, from_json
 from arena_topo.nccl.reading import Reader
 from arena_topo.numbers import whole
@@ -374,11 +374,11 @@ def _causes(text: str, verdict: Point, found: Estimate) -> tuple[Advice, ...]:
     for line in text.splitlines():
         reader.feed(line, "", ends=True)
     complaints = reader.report().complaints
-    said = [advice_on(one.text, one.cause) for one in complaints]
+    said = [advice_on(one.text) for one in complaints]
     own = tuple(dict.fromkeys(one for one in said if one is not None))
     if own:
         return own
     usual: Sequence[Cause] = _USUAL[found.limited_by]
     if found.regime is Regime.NVLS:
         usual = (Cause.NVLS, *usual)
-    return tuple(ADVICE[one] for one in usual)
+    return tuple(map(advice_for, usual))

@@ -14,188 +14,181 @@ from arena_topo.nccl import Cause
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """Why NCCL complains, in a sentence, and what to try."""
+    """The texts (`pattern`) that NCCL complains in, why it does so, and what to try."""
 
+    cause: Cause
+    pattern: re.Pattern[str]
     why: str
     hint: str
 
 
-ADVICE: dict[Cause, Advice] = {
-    Cause.SHM_FULL: Advice(
+def _advice(cause: Cause, pattern: str, *, why: str, hint: str) -> Advice:
+    return Advice(cause=cause, pattern=re.compile(pattern), why=why, hint=hint)
+
+
+ADVICE: tuple[Advice, ...] = (
+    _advice(
+        Cause.SHM_FULL,
+        r"(?:fallocate|shared memory|ailed to extend).*No space left"
+        r"|ailed to extend \S+ to \d+ bytes$",
         why="shared memory is full: a container has 64 MiB of it, unless it asks for more",
         hint="ask for more: --share-memory of submit, --shm-size of docker run (NCCL wants about"
         " 10 MB for each pair and channel)",
     ),
-    Cause.SHM_GONE: Advice(
+    _advice(
+        Cause.SHM_GONE,
+        r"attaching to shared memory segment|shm_open.*failed|[Cc]ould not map .*nccl",
         why="a rank could not open shared memory that another rank of its host created",
         hint="two pods of a node must share one /dev/shm, or NCCL_SHM_DISABLE=1 must be set",
     ),
-    Cause.P2P_OFF: Advice(
-        why="the driver does not let these GPUs reach each other's memory",
-        hint="PCI access control (ACS) or a virtual machine often is why: nvidia-smi topo -p2p r",
-    ),
-    Cause.P2P_BROKEN: Advice(
-        why="one GPU could not map the memory of another: not every process sees both GPUs",
-        hint="one pod with all its GPUs (--gpus=4 --workers=1), not one pod for each GPU",
-    ),
-    Cause.NVLINK_OFF: Advice(
+    _advice(
+        Cause.NVLINK_OFF,
+        r"P2P is disabled between NVLINK",
         why="the driver keeps GPUs apart that NVLink joins, probably due to a hardware issue (so"
         " says NCCL)",
         hint="nvidia-smi nvlink -s shows links that are down; NCCL_IGNORE_DISABLED_P2P=1 goes on",
     ),
-    Cause.REFUSED: Advice(
-        why="nobody listened where a rank was expected, or a firewall is between",
-        hint="look whether that rank still runs; check NetworkPolicies and the interface",
+    _advice(
+        Cause.P2P_OFF,
+        r"P2P is disabled between|Could not enable P2P between",
+        why="the driver does not let these GPUs reach each other's memory",
+        hint="PCI access control (ACS) or a virtual machine often is why: nvidia-smi topo -p2p r",
     ),
-    Cause.TIMED_OUT: Advice(
-        why="another rank's address did not answer: not reachable from this pod, or too late",
-        hint="set NCCL_SOCKET_IFNAME to the interface that the pods share",
+    _advice(
+        Cause.P2P_BROKEN,
+        r"[Ff]ailed to open CUDA IPC handle|failed to peer with device|peer query failed"
+        r"|cudaIpc(?:Get|Open)MemHandle|Cuda failure .*(?:invalid device context|peer access)",
+        why="one GPU could not map the memory of another: not every process sees both GPUs",
+        hint="one pod with all its GPUs (--gpus=4 --workers=1), not one pod for each GPU",
     ),
-    Cause.CLOSED: Advice(
-        why="the connection to another rank was closed there, or broke; why, no such line says",
-        hint="look for what the other ranks complained of before",
+    _advice(
+        Cause.SAME_GPU,
+        r"same GPU/Partition",
+        why="two ranks of one communicator use the same GPU, or the same slice of one",
+        hint="give each rank its own, with as many GPUs (or slices) as slots;"
+        " NCCL_MULTI_RANK_GPU_ENABLE=1 allows it as it is",
     ),
-    Cause.NO_INTERFACE: Advice(
-        why="no network interface fits NCCL_SOCKET_IFNAME, or none has an address",
-        hint="leave NCCL_SOCKET_IFNAME out, or set it to an interface of the pod (often eth0)",
+    _advice(
+        Cause.SAME_GPU,
+        r"the same NVML device",
+        why="ranks share a GPU, and NVLink SHARP needs one for each",
+        hint="leave out NCCL_NVLS_ENABLE=1",
     ),
-    Cause.NO_TRANSPORT: Advice(
-        why="two ranks have no way to each other: P2P, SHM and NET are all off or impossible",
-        hint="take away NCCL_P2P_DISABLE, NCCL_SHM_DISABLE and NCCL_NET one by one",
+    _advice(
+        Cause.SAME_GPU,
+        r"Duplicate GPU detected",
+        why="two ranks of one communicator use the same GPU",
+        hint="give each rank its own: LOCAL_RANK to cudaSetDevice, and as many GPUs as slots;"
+        " slices of one GPU (MIG) count as one up to NCCL 2.29",
     ),
-    Cause.IB_COMPLETION: Advice(
+    _advice(
+        Cause.VERSIONS,
+        r"Mismatched NCCL version",
+        why="the ranks run different versions of NCCL",
+        hint="use one image for all workers",
+    ),
+    _advice(
+        Cause.IB_COMPLETION,
+        r"Got completion .*(?:with error|status=)",
         why="an InfiniBand or RoCE transfer failed: status 12 is a peer that stopped answering, "
         "status 5 follows an earlier failure",
         hint="check the link (ibstat), NCCL_IB_GID_INDEX on RoCE, and whether a peer had ended",
     ),
-    Cause.IB_SETUP: Advice(
-        why="two InfiniBand or RoCE devices could not be joined: other link, port or GID",
-        hint="set NCCL_IB_HCA to devices of one kind, and NCCL_IB_GID_INDEX on RoCE",
-    ),
-    Cause.IB_MEMORY: Advice(
+    _advice(
+        Cause.IB_MEMORY,
+        r"ibv_reg_(?:dmabuf_)?mr.*failed|ibv_create_cq.*(?:Cannot alloc|not permit)",
         why="the network card could not lock memory for its use: mostly there is a limit on it",
         hint="containers need ulimit -l unlimited (the IPC_LOCK capability) and nvidia-peermem",
     ),
-    Cause.SAME_GPU: Advice(
-        why="two ranks of one communicator use the same GPU",
-        hint="give each rank its own: LOCAL_RANK to cudaSetDevice, and as many GPUs as slots",
+    _advice(
+        Cause.IB_SETUP,
+        r"ibv_modify_qp failed|incompatible (?:with the local|devices)|different link_layer",
+        why="two InfiniBand or RoCE devices could not be joined: other link, port or GID",
+        hint="set NCCL_IB_HCA to devices of one kind, and NCCL_IB_GID_INDEX on RoCE",
     ),
-    Cause.VERSIONS: Advice(
-        why="the ranks run different versions of NCCL",
-        hint="use one image for all workers",
+    _advice(
+        Cause.NO_INTERFACE,
+        r"no socket interface found|No IP interface found|no interface found"
+        r"|No interface found in the same subnet",
+        why="no network interface fits NCCL_SOCKET_IFNAME, or none has an address",
+        hint="leave NCCL_SOCKET_IFNAME out, or set it to an interface of the pod (often eth0)",
     ),
-    Cause.CUDA: Advice(
-        why="a call to CUDA failed: NCCL only tells what the driver said",
-        hint="the text after the failure names it; an old driver and a GPU in error are common",
+    _advice(
+        Cause.NO_TRANSPORT,
+        r"No transport found for rank|has no transport for",
+        why="two ranks have no way to each other: P2P, SHM and NET are all off or impossible",
+        hint="take away NCCL_P2P_DISABLE, NCCL_SHM_DISABLE and NCCL_NET one by one",
     ),
-    Cause.NVLS: Advice(
+    _advice(
+        Cause.REFUSED,
+        r"Connection refused|exceeded retries",
+        why="nobody listened where a rank was expected, or a firewall is between",
+        hint="look whether that rank still runs; check NetworkPolicies and the interface",
+    ),
+    _advice(
+        Cause.TIMED_OUT,
+        r"[Cc]onnect.*(?:[Tt]imed? ?out|No route to host)|exceeded timeouts",
+        why="another rank's address did not answer: not reachable from this pod, or too late",
+        hint="set NCCL_SOCKET_IFNAME to the interface that the pods share",
+    ),
+    _advice(
+        Cause.CLOSED,
+        r"[Cc]onnection closed by remote peer|Connection reset by peer|Broken pipe|recv failed",
+        why="the connection to another rank was closed there, or broke; why, no such line says",
+        hint="look for what the other ranks complained of before",
+    ),
+    _advice(
+        Cause.NVLS,
+        r"NVLS|NVLink SHARP|[Mm]ulticast",
         why="NVLink SHARP could not be set up",
         hint="NCCL_NVLS_ENABLE=0 goes without; the fabric manager may need a restart",
     ),
-    Cause.GDR_OFF: Advice(
+    _advice(
+        Cause.GDR_OFF,
+        r"GPU Direct RDMA Disabled",
         why="the network card does not reach GPU memory: data is copied to host memory first",
         hint="load nvidia-peermem on the node; NCCL_NET_GDR_LEVEL allows longer ways",
     ),
-    Cause.PEER: Advice(
+    _advice(
+        Cause.CUDA,
+        r"Cuda failure|CUDA error|Cuda driver",
+        why="a call to CUDA failed: NCCL only tells what the driver said",
+        hint="the text after the failure names it; an old driver and a GPU in error are common",
+    ),
+    _advice(
+        Cause.PEER,
+        r"remote process exited",
         why="another rank's process exited, or the network failed; this one only noticed",
         hint="look for what the other ranks complained of before",
     ),
-}
-
-_OF_TEXTS: tuple[tuple[re.Pattern[str], Advice], ...] = tuple(
-    (re.compile(text), advice)
-    for text, advice in (
-        (
-            r"same GPU/Partition",
-            Advice(
-                why="two ranks of one communicator use the same GPU, or the same slice of one",
-                hint="give each rank its own, with as many GPUs (or slices) as slots;"
-                " NCCL_MULTI_RANK_GPU_ENABLE=1 allows it as it is",
-            ),
-        ),
-        (
-            r"using the same NVML device",
-            Advice(
-                why="ranks share a GPU, and NVLink SHARP needs one for each",
-                hint="leave out NCCL_NVLS_ENABLE=1",
-            ),
-        ),
-        (
-            r"Duplicate GPU detected",
-            Advice(
-                why="two ranks of one communicator use the same GPU",
-                hint="give each rank its own: LOCAL_RANK to cudaSetDevice, and as many GPUs as"
-                " slots; slices of one GPU (MIG) count as one up to NCCL 2.29",
-            ),
-        ),
-    )
 )
-"""Complaints of which more is known than of others with the same cause (src/init.cc)."""
+"""The first whose pattern is found in a text holds."""
 
-_FOLLOWS = re.compile(
+FOLLOWS = re.compile(
     r"\[Service thread\] (?:Error encountered|Could not receive)|Proxy Call to rank \d+ failed"
 )
 """What a process says after something in it failed, and had been told of (src/proxy.cc)."""
 
-_TEXTS: tuple[tuple[re.Pattern[str], Cause], ...] = tuple(
-    (re.compile(text), cause)
-    for text, cause in (
-        (r"(?:fallocate|shared memory|ailed to extend).*No space left", Cause.SHM_FULL),
-        (r"ailed to extend \S+ to \d+ bytes$", Cause.SHM_FULL),
-        (r"attaching to shared memory segment", Cause.SHM_GONE),
-        (r"shm_open.*failed|[Cc]ould not map .*nccl", Cause.SHM_GONE),
-        (r"P2P is disabled between NVLINK", Cause.NVLINK_OFF),
-        (r"P2P is disabled between|Could not enable P2P between", Cause.P2P_OFF),
-        (r"[Ff]ailed to open CUDA IPC handle|failed to peer with device", Cause.P2P_BROKEN),
-        (r"peer query failed|cudaIpc(?:Get|Open)MemHandle", Cause.P2P_BROKEN),
-        (r"Cuda failure .*(?:invalid device context|peer access)", Cause.P2P_BROKEN),
-        (r"Duplicate GPU detected|same GPU/Partition|the same NVML device", Cause.SAME_GPU),
-        (r"Mismatched NCCL version", Cause.VERSIONS),
-        (r"Got completion .*(?:with error|status=)", Cause.IB_COMPLETION),
-        (
-            r"ibv_reg_(?:dmabuf_)?mr.*failed|ibv_create_cq.*(?:Cannot alloc|not permit)",
-            Cause.IB_MEMORY,
-        ),
-        (r"ibv_modify_qp failed|incompatible (?:with the local|devices)", Cause.IB_SETUP),
-        (r"different link_layer", Cause.IB_SETUP),
-        (r"no socket interface found|No IP interface found|no interface found", Cause.NO_INTERFACE),
-        (r"No interface found in the same subnet", Cause.NO_INTERFACE),
-        (r"No transport found for rank|has no transport for", Cause.NO_TRANSPORT),
-        (r"Connection refused|exceeded retries", Cause.REFUSED),
-        (r"[Cc]onnect.*(?:[Tt]imed? ?out|No route to host)|exceeded timeouts", Cause.TIMED_OUT),
-        (r"[Cc]onnection closed by remote peer|Connection reset by peer", Cause.CLOSED),
-        (r"Broken pipe|recv failed|Socket recv failed while polling", Cause.CLOSED),
-        (r"NVLS|NVLink SHARP|[Mm]ulticast", Cause.NVLS),
-        (r"GPU Direct RDMA Disabled", Cause.GDR_OFF),
-        (r"Cuda failure|CUDA error|Cuda driver", Cause.CUDA),
-        (r"remote process exited", Cause.PEER),
-    )
-)
-
 _OFF = re.compile(
     r"P2P is disabled between|Could not enable P2P between|peer query failed"
-    r"|GPU Direct RDMA Disabled for|fallocate: Failed to extend"
+    r"|(?<!^NET/Socket : )GPU Direct RDMA Disabled for|fallocate: Failed to extend"
     r"|Call to connect returned|connect(?:ed)? (?:to \S+ )?returned .*retrying"
     r"|Failed to open libibverbs|cuMem host allocations do not appear to be working"
     r"|Failed to bind NVLink SHARP|Could not find a path for pattern"
 )
-"""INFO lines that say that something is not as it could be."""
+"""INFO lines that say that something is not as it could be. Sockets never have GPU Direct RDMA."""
 
 _PEER = re.compile(r"<\d+>|\b(?:rank|peer) \d")
 
-_NO_CARD = re.compile(r"NET/Socket : GPU Direct RDMA Disabled")
-"""Said for every interface of sockets, which never have it."""
 
-
-def cause_of(text: str) -> Cause | None:
-    """The class of a complaint; None where its text is not known."""
-    return next((cause for known, cause in _TEXTS if known.search(text)), None)
-
-
-def advice_on(text: str, cause: Cause | None) -> Advice | None:
+def advice_on(text: str) -> Advice | None:
     """Why NCCL complains so, and what to try; None where that is not known."""
-    special = (advice for known, advice in _OF_TEXTS if known.search(text))
-    return next(special, None if cause is None else ADVICE.get(cause))
+    return next((one for one in ADVICE if one.pattern.search(text)), None)
+
+
+def advice_for(cause: Cause) -> Advice:
+    """Why NCCL complains of this class of trouble, and what to try."""
+    return next(one for one in ADVICE if one.cause is cause)
 
 
 def names_peer(text: str) -> bool:
@@ -203,11 +196,6 @@ def names_peer(text: str) -> bool:
     return bool(_PEER.search(text))
 
 
-def follows(text: str) -> bool:
-    """Whether a complaint only tells that something failed in its own process."""
-    return bool(_FOLLOWS.search(text))
-
-
-def is_off(text: str) -> bool:
+def reports_trouble(text: str) -> bool:
     """Whether an INFO line says that something is not as it could be."""
-    return bool(_OFF.search(text)) and not _NO_CARD.match(text)
+    return bool(_OFF.search(text))

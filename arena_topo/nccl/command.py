@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from arena_topo import layout
 from arena_topo.cli.options import PROGRAM, LogLevel, display, say, show
@@ -17,26 +17,25 @@ from arena_topo.engines import Backend, JobStatus, slots_of
 from arena_topo.errors import ArenaError, UsageError
 from arena_topo.escaping import one_line
 from arena_topo.files import STDIN, opened
-
-if TYPE_CHECKING:
-    from typing import IO
-
-    from arena_topo.joblogs.following import Asked, Note, Waiting
-    from arena_topo.nccl import Report
-    from arena_topo.nccl.measured import Table
-    from arena_topo.nccl.reading import Reader
-    from arena_topo.nccl.transports import Compared, Planned
+from arena_topo.joblogs import following
+from arena_topo.joblogs.following import Asked, Note, Waiting
+from arena_topo.nccl import Report, view
+from arena_topo.nccl.comparison import Planned, promised
+from arena_topo.nccl.findings import Comparison, compare, named
+from arena_topo.nccl.measured import Table, TableReader
+from arena_topo.nccl.measured_bandwidth import reached
+from arena_topo.nccl.reading import Reader
 
 _PIECE = 65_536
 """Bytes of a line of a file that are read at once; NCCL's lines are far shorter."""
 
 _SETTLED = 1.0
-"""Seconds without a new connection after which NCCL is taken to have connected. Since 2.22 ranks
+"""Seconds without a new line of NCCL after which it is taken to have connected. Since 2.22 ranks
 connect when they first need it, after "Init COMPLETE" (src/init.cc, runtimeConn)."""
 
 _PATIENCE = 10.0
-"""Seconds without a new connection after which all is shown although one of several communicators
-has begun and not got done: if it hangs, somebody wants to see that."""
+"""Seconds without a new line after which all is shown although one of several communicators has
+begun and not got done: if it hangs, somebody wants to see that."""
 
 _LOOKS = 0.5
 """Seconds between two looks at what has been read so far."""
@@ -50,9 +49,6 @@ def of_files(names: Sequence[str], *, as_json: bool, table: bool = False) -> Non
 
     With `table` that is an error: no line tells which GPUs of which node were measured.
     """
-    from arena_topo.nccl.reading import Reader  # noqa: PLC0415 - the verbs load what they need
-    from arena_topo.nccl.transports import compare  # noqa: PLC0415 - as above
-
     if table:
         raise UsageError(
             "--bus-bandwidth needs a job, not --from",
@@ -62,29 +58,21 @@ def of_files(names: Sequence[str], *, as_json: bool, table: bool = False) -> Non
         )
     reader = Reader()
     for name in names:
-        _read_file(reader, name, speaker=Path(name).stem if len(names) > 1 else "")
+        speaker = Path(name).stem if len(names) > 1 else ""
+        try:
+            with opened(name) as file:
+                while line := file.readline(_PIECE):
+                    reader.feed(line.decode(errors="replace"), speaker, ends=line.endswith(b"\n"))
+        except OSError as error:
+            raise UsageError(
+                f"cannot read {'standard input' if name == STDIN else name}",
+                why=error.strerror,
+                hint="--from takes the path of a file, or -",
+            ) from error
     found = reader.report()
-    one = "standard input" if names[0] == "-" else names[0]
-    where = one if len(names) == 1 else "these files"
-    _refuse_silence(found, where)
+    first = "standard input" if names[0] == STDIN else names[0]
+    _refuse_silence(found, first if len(names) == 1 else "these files")
     _show(compare(found, None), as_json=as_json, unplanned="lines of files are of no job")
-
-
-def _read_file(reader: Reader, name: str, *, speaker: str) -> None:
-    try:
-        with opened(name) as file:
-            _feed(reader, file, speaker)
-    except OSError as error:
-        raise UsageError(
-            f"cannot read {'standard input' if name == STDIN else name}",
-            why=error.strerror,
-            hint="--from takes the path of a file, or -",
-        ) from error
-
-
-def _feed(reader: Reader, file: IO[bytes], speaker: str) -> None:
-    while line := file.readline(_PIECE):
-        reader.feed(line.decode(errors="replace"), speaker, ends=line.endswith(b"\n"))
 
 
 class Waits(Protocol):
@@ -119,10 +107,6 @@ def of_job(
     Followed, it is shown as soon as all ranks are connected. With `table` it is what tests of NCCL
     measured, and waited for until the job ends.
     """
-    from arena_topo.joblogs import following  # noqa: PLC0415 - as above
-    from arena_topo.nccl.measured import TableReader  # noqa: PLC0415 - as below
-    from arena_topo.nccl.reading import Reader  # noqa: PLC0415 - the verbs load what they need
-    from arena_topo.nccl.transports import compare, promised  # noqa: PLC0415 - as above
 
     def seen(status: JobStatus) -> None:
         known[:] = [status]
@@ -159,7 +143,7 @@ def of_job(
     planned: Planned | None = None
     unplanned = "the job is not there any more"
     if status is not None:
-        planned, unplanned = None, "it was not placed by topology (submit with --gputopology)"
+        unplanned = "it was not placed by topology (submit with --gputopology)"
         if status.forecast is not None:
             cluster = None
             # Without the links of the machines there is less to compare.
@@ -170,13 +154,7 @@ def of_job(
     if table:
         _show_table(tests.tables(), found, as_json=as_json)
         return None
-    _show(
-        found,
-        as_json=as_json,
-        unplanned=unplanned,
-        job=name,
-        namespace=namespace,
-    )
+    _show(found, as_json=as_json, unplanned=unplanned, job=name, namespace=namespace)
     return lines.status if lines.end is following.End.JOB else None
 
 
@@ -187,7 +165,7 @@ class _Progress:
         self._reader = reader
         self._changed = time.monotonic()
         self._next = self._changed + _LOOKS
-        self._count = (-1, -1)
+        self._lines = 0
         self.left = ""
         """In a few words what is missing; empty before NCCL speaks."""
 
@@ -196,26 +174,22 @@ class _Progress:
         now = time.monotonic()
         if now < self._next:
             return False
-        from arena_topo.nccl.transports import largest  # noqa: PLC0415 - as above
-        from arena_topo.nccl.view import unconnected  # noqa: PLC0415 - only where it is followed
-
         report = self._reader.report()
         done = time.monotonic()
         self._next = done + max(_LOOKS, _SHARE * (done - now))
-        each = report.communicators
-        joined = sum(one.count for comm in each for one in comm.connections)
-        # Of several communicators of the same ranks no line may tell whose connections these are.
-        joined += sum(one.connection.count for one in report.loose)
-        left = sum(len(comm.incomplete) for comm in each if comm.size is not None)
-        if (joined, left) != self._count:
-            self._count, self._changed = (joined, left), now
-        main = largest(report)
-        self.left = unconnected(main) if report.lines else ""
-        if main is None or main.missing or main.incomplete:
+        if report.lines != self._lines:
+            self._lines, self._changed = report.lines, now
+        main = report.largest
+        absent = () if main is None else (*main.missing, *main.incomplete)
+        if report.lines:
+            self.left = f"waits: NCCL connects {named(absent) if absent else 'the ranks'}"
+        if main is None or absent:
             return False
+        joined = report.unplaced or any(one.connections for one in report.communicators)
+        begun = any(one.incomplete for one in report.communicators if one.size is not None)
         # One rank has nobody to connect to.
-        return (joined > 0 or main.size == 1) and now - self._changed >= (
-            _PATIENCE if left else _SETTLED
+        return bool(joined or main.size == 1) and now - self._changed >= (
+            _PATIENCE if begun else _SETTLED
         )
 
 
@@ -237,16 +211,15 @@ def _refuse_silence(report: Report, where: str, *, job: str = "", namespace: str
     )
 
 
-def _show_table(tests: Sequence[Table], found: Compared, *, as_json: bool) -> None:
-    from arena_topo.nccl.reached import reached  # noqa: PLC0415 - only for tables
-
-    if found.planned is None:
+def _show_table(tests: Sequence[Table], found: Comparison, *, as_json: bool) -> None:
+    planned = found.observed.planned
+    if planned is None:
         raise ArenaError(
             "nobody knows which GPUs were measured",
             why="the job was not placed by topology, or is gone",
             hint="measure it in a job that is submitted with --gputopology",
         )
-    got = reached(tests, found)
+    got = reached(tests, found.observed, planned)
     rates = {",".join(map(str, gpus)): layout.number(rate) for gpus, rate in got.table.items()}
     if as_json:
         value = {"node": got.node, "busBandwidth": rates, "bytes": got.size}
@@ -260,10 +233,8 @@ def _show_table(tests: Sequence[Table], found: Compared, *, as_json: bool) -> No
 
 
 def _show(
-    found: Compared, *, as_json: bool, unplanned: str, job: str = "", namespace: str = ""
+    found: Comparison, *, as_json: bool, unplanned: str, job: str = "", namespace: str = ""
 ) -> None:
-    from arena_topo.nccl import view  # noqa: PLC0415 - only where it is shown
-
     if as_json:
         show(layout.to_json(view.value(found, job=job, namespace=namespace)) + "\n")
     else:

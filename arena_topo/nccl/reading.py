@@ -1,77 +1,300 @@
 """Lines of logs in, what NCCL says in them out.
 
-Lines of many ranks, communicators and jobs may come mixed, tagged, stamped, glued together, cut, or
-not at all: each is read for itself, and one that is not whole is not used.
+    host:pid:tid [dev] NCCL INFO text                     since 2.0 (src/debug.cc)
+    host:pid:tid [dev] file.cc:123 NCCL WARN text         a line feed before it
+    host:pid:tid [dev] file.cc:123 (function) NCCL WARN   since 2.30
+    host:pid:tid [dev] int f(a, b):12 NCCL WARN text      plugins of AWS: __PRETTY_FUNCTION__
+
+Tags, time stamps and other lines may stand before them. Each line is read for itself, and one that
+is not whole is not used: half a number is another number.
+
+NCCL tells a communicator's name (commId) since 2.17, and that it begins since 2.18. Before, only
+"Init COMPLETE" tells who was speaking: what a thread said since its last one belongs to it.
+Pointers are of one process only. Since 2.22 ranks connect at their first collective, from other
+threads: such a line belongs to the one communicator of the process in which it can be true.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from arena_topo.nccl import Complaint, Connection, Loose, Report, Search, Setting, Tree
-from arena_topo.nccl.causes import cause_of, follows, is_off
-from arena_topo.nccl.formats import LONGEST_SAID, Event, Ring, Start, Torn, Via, events
-from arena_topo.nccl.hosts import Findings, about_hosts
-from arena_topo.nccl.lines import Message, is_fragment, messages, version_in
-from arena_topo.nccl.members import (
-    Member,
-    Process,
-    communicator,
-    connections,
-    contradictions,
-    grouped,
-    may_join,
+from arena_topo.nccl import (
+    Communicator,
+    Complaint,
+    Connection,
+    Device,
+    Host,
+    Rank,
+    Report,
+    Search,
+    Setting,
+    Unplaced,
 )
+from arena_topo.nccl.causes import FOLLOWS, advice_on, reports_trouble
 
-MOST_KEPT = 400_000
-"""Facts that are kept: connections, trees, rings, and what else ranks and hosts say. 1,024 ranks
-with 32 channels say a third of it. More are counted."""
+MOST_FACTS = 400_000
+"""Connections, rings, settings and what else is kept: 1,024 ranks with 32 channels say a third of
+it. More are counted."""
 
-MOST_MEMBERS = 50_000
+MOST_RANKS = 50_000
 """Ranks of communicators that are kept, some 2 kB each: 1,024 ranks in 48 communicators."""
 
 MOST_OF_PROCESS = 256
 """Ranks of one process that are kept: eight GPUs in 32 communicators."""
 
-LONGEST_VALUE = 4_000
-"""Characters of a setting up to which it is kept: half of one would be another."""
-
 MOST_COMPLAINTS = 300
 """Complaints that differ in more than their numbers; a broken job has a dozen."""
 
-MOST_NAMES = 20_000
-"""Hosts, settings and versions that are kept, each; a log has few."""
+LONGEST_LINE = 400
+"""Characters of a line that are kept for people to find it by."""
 
-_SETTING = re.compile(r"((?:NCCL|RCCL)_\w+) set (?:by environment )?to (.*)")
-_NVLS = re.compile(r"NVLS multicast support is (not )?available on dev \d+(?: .*)?")
-_CHANNELS = re.compile(
-    r"(\d+) coll channels,(?: \d+ collnet channels,)?(?: (\d+) nvls channels,)? "
+LONGEST_PREFIX = 1_200
+"""Characters before "NCCL INFO" that are looked at: 255 of a host, numbers, and the declaration of
+a function of C++ with its types."""
+
+HIGHEST_RANK = 1_000_000
+"""More than any job has; a larger number is two numbers glued together."""
+
+OLD_LONGEST_RING = 20
+"""Ranks of a ring that NCCL before 2.23 prints, without a word on the others (rings.cc)."""
+
+OLD_WIDEST_RANK = 1_000
+"""From this size on those versions write one rank over the end of the other."""
+
+_WORD = re.compile(r"NCCL (INFO|WARN) ")
+_WRITER = re.compile(
+    r"(?:(?P<host>[\w.<>-]{1,255}):(?P<pid>\d{1,10}):(?P<tid>\d{1,10}) )?\[(?P<device>-?\d{1,4})\] "
 )
+_WHERE = re.compile(r"(\S.*:\d{1,6}) (?:\([^ ]{1,100}\) )?")
+_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_VERSION = re.compile(r"NCCL version (\d+\.\d+\.\d+[\w.-]*\+cuda\d+\.\d+)")
+
+_VIA = re.compile(
+    r"(?:Channel|Ring) (\d+)(?:/(\d+))? : (\d+)(?:\[([0-9a-f]+)\])? -> (\d+)(?:\[([0-9a-f]+)\])?"
+    r"(?: \[(send|receive)\])? via (.+)"
+)
+_P2P = re.compile(
+    r"P2P/(?:(IPC|CUMEM|MNNVL|direct pointer|common device)|(indirect)/\d+\[[0-9a-f]+\])"
+    r"(?:/read)?(?:/CE)?"
+)
+_SHM = re.compile(r"SHM(?:/(?:direct|CE)){1,2}|direct shared memory")
+_NET = re.compile(r"NET/([^/]+)/\d+(?:\(\d+\))?(/GDRDMA)?(?:\(PCI\))?(?:/Shared)?")
+_LISTED = re.compile(r"Channel (\d{2,})/(\d{2,}) ?:((?: +\d+)+) *(?:\.\.\.)?")
+_PATTERN = re.compile(
+    r"Pattern (\d+), crossNic \d+, nChannels (\d+), (?:bw|speed) [\d.]+/[\d.]+, "
+    r"type (\w+)/(\w+), sameChannels \d+"
+)
+_START = re.compile(
+    r"(?:\[Rank \d+\] )?(?:\w+ )?comm (0x[0-9a-f]+) rank (\d+) nranks (\d+) cudaDev (?P<cuda>-?\d+)"
+    r"(?: nvmlDev (?P<nvml>-?\d+))?(?: busId (?P<bus>[0-9a-f]+))?"
+    r"(?: parent 0x[0-9a-f]+)?(?: (?:splitCount|childCount) \d+)?(?: color -?\d+ key -?\d+)?"
+    r"(?: localSize \d+ used \d+ bytes)?(?: commId (?P<name>0x[0-9a-f]+))? ?"
+    r"- Init (?P<state>START|COMPLETE)"
+)
+_NODES = re.compile(r"comm (0x[0-9a-f]+) rank (\d+) nRanks (\d+) nNodes \d+ localRanks \d+ .*")
+_OF_RANK = re.compile(
+    r"(?:\[Rank \d+\] )?(?:ncclComm\w+ )?comm 0x[0-9a-f]+ rank \d+ (?:nranks |nRanks \d+ nNodes )"
+)
+_OVER = re.compile(r" - (?:Destroy|Abort|Revoke)\b")
+_ENDED = re.compile(r"comm (0x[0-9a-f]+) rank \d+ .*(?:Destroy|Abort) COMPLETE")
+_SETTING = re.compile(r"((?:NCCL|RCCL)_\w+) set (?:by environment )?to (.*)")
+_CHANNELS = re.compile(r"(\d{1,6}) coll channels,")
 _DRIVER = re.compile(r"cudaDriverVersion (\d{1,9})")
-_GONE = re.compile(r"comm (0x[0-9a-f]+) rank \d+ .*(?:Destroy|Abort) COMPLETE")
 _NUMBERS = re.compile(r"0x[0-9a-f]+|/dev/shm/\S+|\d+[0-9a-f.:]*|nccl-\S+")
 
+_BOOTSTRAP = re.compile(r"Bootstrap ?: Using (.+)")
+_INTERFACE = re.compile(r"(?:\[(\d{1,4})\])?([^\s:\[\]]+):(\S+?)<\d+>")
+_SOCKETS = re.compile(r"NET/Socket ?: Using (\[.+)")
+_CARDS = re.compile(r"NET/IB\w* ?: Using (\[.+)")
+_CARD = re.compile(
+    r"\[(\d{1,4})\]"
+    r"(?:=\{(?P<joined>[^}]+)\}|(?P<name>[^\s:\[\]]+):(?P<port>\d{1,4})(?::\d*)*/(?P<layer>\w+)\S*)"
+)
+_JOINED = re.compile(r"\[\d+\] ([^\s:]+):\d+/\w+")
+_MADE = re.compile(r"NET/IB ?: Made virtual device \[(\d{1,4})\] name=(\S+) ")
+_NETWORK = re.compile(r"Using network (\S.*)|Assigned NET plugin (\S.*) to comm")
+_PLUGIN = re.compile(
+    r"NET/Plugin|NET/OFI (?:Using|Initializing|Selected|Running|Configuring|Setting)"
+    r"|Initialized NET plugin|Plugin name set by env"
+)
 
-@dataclass(slots=True)
-class _Complaining:
+_OF_HOSTS = ("NET/", "Bootstrap", "Using network ", "Assigned NET ", "Initialized ")
+
+_PATTERNS = {
+    "1": "balanced tree",
+    "2": "split tree",
+    "3": "tree",
+    "4": "ring",
+    "5": "nvls",
+    "6": "collnet direct",
+}
+"""NCCL_TOPO_PATTERN_* of src/include/graph.h."""
+
+
+class _Torn(Exception):
+    """The line begins like one that is known, and does not go on like it."""
+
+
+class _Process(NamedTuple):
+    """A process as its lines name it: its host, or whose log it is where they name none."""
+
+    host: str
+    pid: int | None
+    speaker: str
+
+
+class _Thread(NamedTuple):
+    process: _Process
+    tid: int | None
+    device: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Message:
+    """A line of NCCL and who wrote it; `whole` is False where its end may be lost."""
+
+    thread: _Thread
     text: str
-    where: str | None
     warning: bool
-    follows: str | None
-    hosts: dict[str, None] = field(default_factory=dict)
-    writers: dict[tuple[Process, int], None] = field(default_factory=dict)
-    count: int = 0
+    where: str | None
+    whole: bool
+
+    @property
+    def host(self) -> str:
+        return self.thread.process.host or self.thread.process.speaker
+
+
+@dataclass(frozen=True, slots=True)
+class _Via:
+    """A connection, the rank that speaks, the other, and what the line calls the other's GPU."""
+
+    connection: Connection
+    writer: int
+    other: int
+    label: str | None
+
+
+@dataclass(slots=True, eq=False)
+class _Member:
+    """A rank of a communicator while its lines come in; None: not said yet."""
+
+    process: _Process
+    device: int
+    order: int
+    rank: int | None = None
+    size: int | None = None
+    name: str | None = None
+    cuda: int | None = None
+    nvml: int | None = None
+    bus_id: str | None = None
+    complete: bool = False
+    line: str = ""
+    channels: int | None = None
+    rings: dict[int, tuple[tuple[int | None, ...], str]] = field(default_factory=dict)
+    searches: dict[Search, None] = field(default_factory=dict)
+    connections: dict[Connection, None] = field(default_factory=dict)
+
+    def identify(self, rank: int, size: int, start: Mapping[str, str | None], line: str) -> None:
+        """Take in which rank it is; what was said before stays."""
+        self.rank, self.size = rank, size
+        self.line = self.line or line[:LONGEST_LINE]
+        self.name = self.name or start.get("name")
+        self.bus_id = self.bus_id or start.get("bus")
+        if (cuda := start.get("cuda")) is not None:
+            self.cuda = int(cuda)
+        if (nvml := start.get("nvml")) is not None:
+            self.nvml = int(nvml)
+        self.complete = self.complete or start.get("state") == "COMPLETE"
+
+    @property
+    def devices(self) -> tuple[int | None, ...]:
+        """What stands in brackets before its lines."""
+        return self.device, self.cuda
+
+    def may_say(self, via: _Via) -> bool:
+        """Whether a connection can be one of this rank's."""
+        highest = HIGHEST_RANK if self.size is None else self.size - 1
+        return self.rank in {None, via.writer} and max(via.writer, via.other) <= highest
+
+    def may_be_called(self, label: str | None) -> bool:
+        """Whether another rank may call its GPU so: by bus id or index."""
+        names = {str(one) for one in (self.bus_id, self.nvml, self.cuda) if one is not None}
+        return label is None or not names or label in names
+
+    def seen(self) -> Rank:
+        assert self.rank is not None
+        return Rank(
+            rank=self.rank,
+            host=self.process.host,
+            pid=self.process.pid,
+            speaker=self.process.speaker,
+            device=self.device if self.cuda is None else self.cuda,
+            nvml=self.nvml,
+            bus_id=self.bus_id,
+            complete=self.complete,
+            line=self.line,
+        )
 
 
 @dataclass(slots=True)
-class _Set:
-    said: str
+class _Host:
+    """A host while its lines come in."""
+
+    bootstrap: dict[tuple[str, str], None] = field(default_factory=dict)
+    networks: dict[str, None] = field(default_factory=dict)
+    devices: dict[tuple[str, int, str], Device] = field(default_factory=dict)
+    plugins: dict[str, None] = field(default_factory=dict)
+    lines: dict[str, str] = field(default_factory=dict)
+    no_ib: str = ""
+
+    def read(self, text: str, *, whole: bool) -> None:
+        if text.startswith("NET/IB") and text.endswith("No device found."):
+            self.no_ib = self.no_ib or text[:LONGEST_LINE]
+        elif whole and (found := _NETWORK.fullmatch(text)):
+            self.networks.setdefault(found[1] or found[2])
+        elif found := _BOOTSTRAP.fullmatch(text):
+            for _, interface, address in _INTERFACE.findall(found[1]):
+                self.bootstrap.setdefault((interface, address))
+                self.lines.setdefault(interface, text[:LONGEST_LINE])
+        elif whole and _PLUGIN.match(text):
+            self.plugins.setdefault(text[:LONGEST_LINE])
+        for one in _devices(text):
+            self.devices.setdefault((one.network, one.index, one.name), one)
+            if one.network == "Socket":
+                self.lines.setdefault(one.name, text[:LONGEST_LINE])
+
+    @property
+    def facts(self) -> int:
+        return len(self.bootstrap) + len(self.networks) + len(self.devices) + len(self.plugins)
+
+    def seen(self, name: str) -> Host:
+        return Host(
+            name=name,
+            bootstrap=tuple(self.bootstrap),
+            networks=tuple(self.networks),
+            devices=tuple(self.devices[key] for key in sorted(self.devices)),
+            plugins=tuple(self.plugins),
+            no_ib=self.no_ib,
+            lines=dict(self.lines),
+        )
+
+
+@dataclass(slots=True)
+class _Told:
+    """A setting or a complaint while it comes in: its first line, and who said it."""
+
+    text: str
+    warning: bool
+    where: str | None
+    follows: str | None = None
     hosts: dict[str, None] = field(default_factory=dict)
-
-
-_Thread = tuple[Process, int | None, int]
+    writers: dict[tuple[_Process, int], None] = field(default_factory=dict)
+    count: int = 0
 
 
 class Reader:
@@ -81,23 +304,22 @@ class Reader:
     """
 
     def __init__(self) -> None:
-        self._members: list[Member] = []
-        self._pointers: dict[tuple[Process, str], Member] = {}
-        self._of: dict[Process, list[Member]] = {}
-        self._open: dict[_Thread, Member] = {}
-        self._loose: dict[tuple[Process, int, Via], int] = {}
-        self._hosts: dict[str, Findings] = {}
-        self._known: dict[int, set[str]] = {}
-        self._writers: set[str] = set()
-        self._settings: dict[tuple[str, str], _Set] = {}
-        self._complaints: dict[tuple[bool, str], _Complaining] = {}
-        self._failed: dict[Process, str] = {}
+        self._members: dict[_Process, list[_Member]] = {}
+        self._pointers: dict[tuple[_Process, str], _Member] = {}
+        self._open: dict[_Thread, _Member] = {}
+        self._late: dict[tuple[_Process, int, _Via], None] = {}
+        self._hosts: dict[str, _Host] = {}
+        self._settings: dict[tuple[str, str], _Told] = {}
+        self._complaints: dict[tuple[str, str], _Told] = {}
+        self._failed: dict[_Process, str] = {}
         self._versions: dict[str, None] = {}
         self._drivers: dict[int, None] = {}
-        self._kept = 0
-        self._lines = 0
+        self._facts = 0
+        self._ranks = 0
         self._torn = 0
         self._dropped = 0
+        self.lines = 0
+        """Lines of NCCL so far."""
 
     def feed(self, line: str, speaker: str = "", *, ends: bool = True) -> None:
         """Read a line of the log of `speaker` (a pod), its line feed and tags on it or not.
@@ -105,341 +327,491 @@ class Reader:
         `ends` is False where the line is cut: what may be half a number is not used.
         """
         if "NCCL" not in line:
-            self._count_fragment(line)
             return
-        if (
-            "NCCL version " in line
-            and (version := version_in(line))
-            and len(self._versions) < MOST_NAMES
-        ):
-            self._versions.setdefault(version)
-        before = self._lines
-        for message in messages(line, self._known, ends=ends):
-            self._lines += 1
+        if (found := _VERSION.search(line)) and self._room():
+            self._facts += found[1] not in self._versions
+            self._versions.setdefault(found[1])
+        for message in _messages(line, speaker, ends=ends):
+            self.lines += 1
             if message is None:
                 self._torn += 1
                 continue
-            if message.pid is not None:
-                self._know(message.host, message.pid)
             try:
-                self._read(message, speaker)
-            except (Torn, ValueError):
+                self._read(message)
+            except (_Torn, ValueError):
                 # No number of NCCL is too long for Python to read (sys.get_int_max_str_digits).
                 self._torn += 1
-        if self._lines == before:
-            self._count_fragment(line)
-
-    def _count_fragment(self, line: str) -> None:
-        """Count what is left of a line of NCCL that lost the words it is known by."""
-        if self._writers and is_fragment(line, self._writers):
-            self._lines += 1
-            self._torn += 1
 
     def feed_all(self, lines: Iterable[str], speaker: str = "") -> None:
         """Read every line of a log."""
         for line in lines:
             self.feed(line, speaker)
 
-    def report(self) -> Report:
-        """All that was read so far; more may be fed."""
-        groups = grouped(self._members)
-        place = {id(one): at for at, group in enumerate(groups) for one in group.members}
-        loose: list[Loose] = []
-        settled: dict[int, list[Connection]] = {}
-        called = [group.called() for group in groups] if self._loose else []
-        for (process, device, via), number in self._loose.items():
-            connection = _counted(via.connection, number)
-            spoken = {place[id(one)] for one in self._candidates(process, device, via)}
-            candidates = sorted(at for at in spoken if may_join(via, called[at]))
-            if len(candidates) == 1:
-                # Late lines are told from those of other communicators by how they call both GPUs.
-                settled.setdefault(candidates[0], []).append(connection)
-                continue
-            loose.append(
-                Loose(
-                    connection=connection,
-                    host=process.host,
-                    pid=process.pid,
-                    candidates=tuple(candidates),
-                )
-            )
-        order = {one: at for at, one in enumerate(connections(one.connection for one in loose))}
-        loose.sort(key=lambda one: (one.host, one.pid or 0, order[one.connection]))
-        communicators = tuple(
-            communicator(group, groups, settled.get(at, ())) for at, group in enumerate(groups)
-        )
-        names = {rank.host for each in communicators for rank in each.ranks if rank.host}
-        names |= {name for name, host in self._hosts.items() if host.said}
-        return Report(
-            versions=tuple(self._versions),
-            drivers=tuple(sorted(self._drivers)),
-            communicators=communicators,
-            hosts=tuple((self._hosts.get(name) or Findings(name)).told() for name in sorted(names)),
-            settings=tuple(
-                Setting(name=name, value=value, hosts=tuple(sorted(one.hosts)), said=one.said)
-                for (name, value), one in sorted(
-                    self._settings.items(), key=lambda setting: setting[0]
-                )
-            ),
-            complaints=tuple(
-                Complaint(
-                    text=one.text,
-                    cause=cause_of(one.text),
-                    where=one.where,
-                    hosts=tuple(sorted(one.hosts)),
-                    count=one.count,
-                    warning=one.warning,
-                    follows=one.follows,
-                    ranks=self._ranks_of(one.writers),
-                )
-                for one in self._complaints.values()
-            ),
-            loose=tuple(loose),
-            contradictions=tuple(text for group in groups for text in contradictions(group)),
-            lines=self._lines,
-            torn=self._torn,
-            dropped=self._dropped,
-        )
-
-    def _ranks_of(self, writers: Iterable[tuple[Process, int]]) -> tuple[int, ...]:
-        """Which ranks wrote, as far as their processes and devices leave no choice."""
-        found = set()
-        for process, device in writers:
-            spoken = [
-                (one.start.size if one.start is not None else 0, one.rank)
-                for one in self._of.get(process, ())
-                if one.rank is not None and device in one.devices()
-            ]
-            most = max((size for size, _ in spoken), default=0)
-            ranks = {rank for size, rank in spoken if size == most}
-            found |= ranks if len(ranks) == 1 else set()
-        return tuple(sorted(found))
-
-    def _know(self, host: str, pid: int) -> None:
-        """Remember which hosts have a process of this id."""
-        if len(self._writers) < MOST_NAMES:
-            self._writers.add(host)
-        if pid not in self._known:
-            if len(self._known) >= MOST_NAMES:
-                return
-            self._known[pid] = set()
-        names = self._known[pid]
-        if host not in names and self._kept < MOST_KEPT:
-            names.add(host)
-            self._kept += 1
+    # ------------------------------------------------------------ lines in
 
     def _room(self) -> bool:
-        """Whether more can be kept; where not, it is counted."""
-        if self._kept < MOST_KEPT:
+        """Whether another fact can be kept; what cannot is counted."""
+        if self._facts < MOST_FACTS:
             return True
         self._dropped += 1
         return False
 
-    def _read(self, message: Message, speaker: str) -> None:
-        host = message.host or speaker
-        process = Process(message.host, message.pid, "" if message.host else speaker)
+    def _read(self, message: _Message) -> None:
+        text, thread = message.text, message.thread
         if message.warning:
-            self._complain(message, host, process)
-            return
-        text = message.text
-        thread = (process, message.tid, message.device)
-        told = False
-        for event in events(text, whole=message.whole):
-            self._take(event, thread, speaker)
-            told = True
-        if not told:
-            self._read_other(message, host, thread, speaker)
+            self._complain(message)
+        elif " via " in text and text.startswith(("Channel ", "Ring ")):
+            self._connect(_via(text, whole=message.whole), thread)
+        elif text.startswith(("Channel ", "Pattern ")):
+            self._list(text, thread, whole=message.whole)
+        elif _OF_RANK.match(text):
+            if not _OVER.search(text):
+                self._start(text, thread)
+            elif found := _ENDED.match(text):
+                self._pointers.pop((thread.process, found[1]), None)
+        else:
+            self._read_other(message)
 
-    def _read_other(self, message: Message, host: str, thread: _Thread, speaker: str) -> None:
+    def _read_other(self, message: _Message) -> None:
         """Read a line that is not on how ranks are joined."""
         text = message.text
-        if about_hosts(text):
-            self._find(message, host, thread)
-        if " set " in text and text.startswith(("NCCL_", "RCCL_")):
-            self._set(message, host)
-        elif found := _NVLS.fullmatch(text):
-            if (opened := self._opened(thread, speaker)) is not None:
-                opened.nvls = found[1] is None
-        elif (found := _CHANNELS.match(text)) and thread in self._open:
-            member = self._open[thread]
-            member.channels = int(found[1]) if member.channels is None else member.channels
-            member.nvls_channels = int(found[2]) if found[2] else None
-        elif text == "Connected NVLS tree":
-            if thread in self._open:
-                self._open[thread].nvls_tree = True
-        elif message.whole and (found := _DRIVER.fullmatch(text)):
-            if len(self._drivers) < MOST_NAMES:
-                self._drivers.setdefault(int(found[1]))
-        elif found := _GONE.fullmatch(text):
-            self._pointers.pop((thread[0], found[1]), None)
-        if is_off(text):
-            self._complain(message, host, thread[0])
+        if text.startswith(_OF_HOSTS):
+            self._find(message)
+        elif found := _CHANNELS.match(text):
+            if (member := self._open.get(message.thread)) and member.channels is None:
+                member.channels = int(found[1])
+        elif message.whole and (found := _SETTING.fullmatch(text)):
+            self._tell(self._settings, (found[1], found[2].removesuffix(".").strip()), message)
+        elif message.whole and (found := _DRIVER.fullmatch(text)) and self._room():
+            self._facts += int(found[1]) not in self._drivers
+            self._drivers.setdefault(int(found[1]))
+        if reports_trouble(text):
+            self._complain(message)
 
-    def _take(self, event: Event, thread: _Thread, speaker: str) -> None:
-        if isinstance(event, Via):
-            self._connect(event, thread, speaker)
-            return
-        if isinstance(event, Start):
-            self._start(event, thread, speaker)
-            return
-        member = self._opened(thread, speaker)
-        if member is None or not self._room():
-            return
-        before = member.facts
-        if isinstance(event, Ring):
-            member.list_ring(event)
-        elif isinstance(event, Tree):
-            member.rank = event.rank if member.rank is None else member.rank
-            member.trees.setdefault(event)
-        elif isinstance(event, Search):
-            member.searches.setdefault(event)
-        elif isinstance(event, tuple):
-            member.rank = event[2] if member.rank is None else member.rank
-            member.steps.add(event)
-        else:
-            member.collnet = True
-        self._kept += member.facts - before
-
-    def _start(self, start: Start, thread: _Thread, speaker: str) -> None:
-        """Whose thread this is from here on, or was up to here."""
-        process = thread[0]
-        known = self._pointers.get((process, start.pointer))
+    def _start(self, text: str, thread: _Thread) -> None:
+        """Read whose thread this is from here on, or was up to here."""
+        found = _START.match(text) or _NODES.fullmatch(text)
+        if found is None:
+            raise _Torn
+        pointer, rank, size = found[1], int(found[2]), int(found[3])
+        if not rank < size <= HIGHEST_RANK:
+            raise _Torn
+        start = found.groupdict()
+        key = (thread.process, pointer)
+        member = self._pointers.get(key)
+        if member is not None and (
+            (member.rank, member.size) != (rank, size)
+            or len({member.name, start.get("name")} - {None}) > 1
+        ):
+            # The address was used again.
+            member = None
         opened = self._open.get(thread)
-        if known is not None and not _same(known, start):
-            known = None
-        if known is not None and opened is not None and opened is not known and known.complete:
-            # The same address once more, after the lines of another start: it was used again.
-            known = None
-        if known is None and opened is not None and opened.start is None:
-            known = opened if opened.rank in {None, start.rank} else None
-        if known is None:
-            known = self._member(thread, speaker)
-        if known is None:
+        if member is None and opened and opened.size is None and opened.rank in {None, rank}:
+            member = opened
+        member = member or self._member(thread)
+        if member is None:
             self._open.pop(thread, None)
             return
-        known.identify(start)
-        self._pointers[process, start.pointer] = known
-        if start.complete:
+        member.identify(rank, size, start, text)
+        self._pointers[key] = member
+        if member.complete:
             self._open.pop(thread, None)
-        elif thread in self._open or len(self._open) < MOST_MEMBERS:
-            self._open[thread] = known
-
-    def _connect(self, via: Via, thread: _Thread, speaker: str) -> None:
-        if not self._room():
-            return
-        process, _, device = thread
-        member = self._open.get(thread)
-        candidates: tuple[Member, ...] = ()
-        if member is None:
-            candidates = self._candidates(process, device, via)
-            if len(candidates) == 1:
-                (member,) = candidates
-            elif not any(one.device == device for one in self._of.get(process, ())):
-                member = self._opened(thread, speaker)
-                if member is None:
-                    return
-        if member is None:
-            key = (process, device, via)
-            if key not in self._loose:
-                self._loose[key] = 0
-                self._kept += max(1, len(candidates))
-            self._loose[key] += 1
-        elif member.may_say(via):
-            self._kept += member.connect(via)
         else:
-            raise Torn
+            self._open[thread] = member
 
-    def _candidates(self, process: Process, device: int, via: Via) -> tuple[Member, ...]:
-        """Of which ranks of a process a connection may be, that it made after its start."""
-        return tuple(
-            one
-            for one in self._of.get(process, ())
-            if device in one.devices() and one.rank is not None and one.may_say(via)
-        )
+    def _member(self, thread: _Thread) -> _Member | None:
+        """Take in one more rank; None where there is no room for it."""
+        of_process = self._members.get(thread.process, [])
+        if self._ranks >= MOST_RANKS or len(of_process) >= MOST_OF_PROCESS:
+            self._dropped += 1
+            return None
+        member = _Member(process=thread.process, device=thread.device, order=self._ranks)
+        self._ranks += 1
+        of_process.append(member)
+        self._members[thread.process] = of_process
+        return member
 
-    def _opened(self, thread: _Thread, speaker: str) -> Member | None:
+    def _opened(self, thread: _Thread) -> _Member | None:
         """The rank that a thread speaks of; None where there is no room for one more."""
         member = self._open.get(thread)
-        if member is None and (member := self._member(thread, speaker)) is not None:
+        if member is None and (member := self._member(thread)) is not None:
             self._open[thread] = member
         return member
 
-    def _member(self, thread: _Thread, speaker: str) -> Member | None:
-        process, _, device = thread
-        of_process = self._of.get(process, [])
-        if len(self._members) >= MOST_MEMBERS or len(of_process) >= MOST_OF_PROCESS:
-            self._dropped += 1
-            return None
-        member = Member(process=process, speaker=speaker, order=len(self._members), device=device)
-        self._members.append(member)
-        self._of.setdefault(process, of_process).append(member)
-        return member
-
-    def _find(self, message: Message, host: str, thread: _Thread) -> None:
-        if host not in self._hosts:
-            if len(self._hosts) >= MOST_NAMES:
-                self._dropped += 1
-                return
-            self._hosts[host] = Findings(host)
+    def _connect(self, via: _Via, thread: _Thread) -> None:
         if not self._room():
             return
-        findings = self._hosts[host]
-        before = findings.facts
-        network = findings.read(message.text, whole=message.whole)
-        self._kept += findings.facts - before
-        if network is not None and thread in self._open:
-            member = self._open[thread]
-            self._kept += network not in member.networks
-            member.networks.setdefault(network)
-
-    def _set(self, message: Message, host: str) -> None:
-        found = _SETTING.fullmatch(message.text)
-        if found is None or not message.whole:
+        member = self._open.get(thread)
+        if member is None:
+            process, device = thread.process, thread.device
+            if any(device in one.devices for one in self._members.get(process, ())):
+                # The rank is complete: it connects for one of its communicators.
+                self._facts += (process, device, via) not in self._late
+                self._late.setdefault((process, device, via))
+                return
+            member = self._opened(thread)
+        if member is None:
             return
-        key = (found[1], found[2].removesuffix(".").strip())
-        one = self._settings.get(key)
-        if one is None:
-            if len(self._settings) >= MOST_NAMES or len(message.text) > LONGEST_VALUE:
-                self._dropped += 1
-                return
-            one = self._settings[key] = _Set(message.text[:LONGEST_SAID])
-        if host not in one.hosts and self._room():
-            one.hosts.setdefault(host)
-            self._kept += 1
+        if not member.may_say(via):
+            raise _Torn
+        member.rank = via.writer
+        self._facts += via.connection not in member.connections
+        member.connections.setdefault(via.connection)
 
-    def _complain(self, message: Message, host: str, process: Process) -> None:
-        text = message.text[:LONGEST_SAID]
-        later = follows(text)
-        before = self._failed.get(process) if message.warning and later else None
-        key = (message.warning, _NUMBERS.sub("#", text))
-        if key not in self._complaints:
-            if len(self._complaints) >= MOST_COMPLAINTS:
-                self._dropped += 1
-                return
-            self._complaints[key] = _Complaining(text, message.where, message.warning, before)
-        one = self._complaints[key]
-        told = message.warning and not later and process.pid is not None
-        if told and (process in self._failed or len(self._failed) < MOST_NAMES):
-            self._failed[process] = one.text
-        one.follows = one.follows or before
-        if host not in one.hosts and self._room():
-            one.hosts.setdefault(host)
-            self._kept += 1
-        writer = (process, message.device)
-        if writer not in one.writers and self._kept < MOST_KEPT:
-            one.writers.setdefault(writer)
-            self._kept += 1
-        one.count += 1
+    def _list(self, text: str, thread: _Thread, *, whole: bool) -> None:
+        """Read a ring, which only rank 0 lists, or what the graph search settled on."""
+        ring, search = _LISTED.fullmatch(text), _PATTERN.fullmatch(text)
+        cut = text.endswith(".")
+        if not (ring and (whole or cut)) and not (search and whole):
+            raise _Torn
+        if not self._room() or (member := self._opened(thread)) is None:
+            return
+        if search:
+            self._facts += 1
+            member.searches.setdefault(
+                Search(
+                    pattern=_PATTERNS.get(search[1], search[1]),
+                    channels=int(search[2]),
+                    inside=search[3],
+                    between=search[4],
+                    line=text[:LONGEST_LINE],
+                )
+            )
+        elif ring:
+            ranks: tuple[int | None, ...] = tuple(map(int, ring[3].split()))
+            if cut:
+                # The dots overwrite the last three characters: the last number may be half of one.
+                ranks = (*ranks[:-1], None)
+            member.rank = 0 if member.rank is None else member.rank
+            member.channels = int(ring[2]) if member.channels is None else member.channels
+            self._facts += len(ranks)
+            member.rings.setdefault(int(ring[1]), (ranks, text[:LONGEST_LINE]))
+
+    def _find(self, message: _Message) -> None:
+        """Read what a host has and uses."""
+        if not self._room():
+            return
+        host = self._hosts.setdefault(message.host, _Host())
+        before = host.facts
+        host.read(message.text, whole=message.whole)
+        self._facts += host.facts - before + (not before)
+
+    def _complain(self, message: _Message) -> None:
+        text, process = message.text[:LONGEST_LINE], message.thread.process
+        later = bool(FOLLOWS.search(text))
+        key = (str(message.warning), _NUMBERS.sub("#", text))
+        if key not in self._complaints and len(self._complaints) >= MOST_COMPLAINTS:
+            self._dropped += 1
+            return
+        told = self._tell(self._complaints, key, message)
+        if told is not None and message.warning and process.pid is not None:
+            if later:
+                told.follows = told.follows or self._failed.get(process)
+            else:
+                self._failed[process] = told.text
+
+    def _tell(
+        self, known: dict[tuple[str, str], _Told], key: tuple[str, str], message: _Message
+    ) -> _Told | None:
+        """Count a setting or a complaint; None where there is no room for it."""
+        told = known.get(key)
+        writer = (message.thread.process, message.thread.device)
+        if told is None or writer not in told.writers:
+            if not self._room():
+                return None
+            self._facts += 2
+            told = told or _Told(message.text[:LONGEST_LINE], message.warning, message.where)
+            known[key] = told
+            told.writers.setdefault(writer)
+            told.hosts.setdefault(message.host)
+        told.count += 1
+        return told
+
+    # ------------------------------------------------------------ what they say together
+
+    def report(self) -> Report:
+        """All that was read so far; more may be fed."""
+        groups = _grouped(one for them in self._members.values() for one in them)
+        late, unplaced, together = self._place_late(groups)
+        ranks = {one.process.host for group in groups for one in group.ranks.values()} - {""}
+        return Report(
+            versions=tuple(self._versions),
+            drivers=tuple(sorted(self._drivers)),
+            communicators=tuple(
+                group.communicator(late.get(at, ()), tuple(sorted(together.get(at, ()))))
+                for at, group in enumerate(groups)
+            ),
+            hosts=tuple(
+                self._hosts.get(name, _Host()).seen(name) for name in sorted(ranks | {*self._hosts})
+            ),
+            settings=tuple(
+                Setting(name=name, value=value, hosts=tuple(sorted(told.hosts)), line=told.text)
+                for (name, value), told in sorted(self._settings.items())
+            ),
+            complaints=tuple(
+                Complaint(
+                    text=told.text,
+                    cause=advice.cause if (advice := advice_on(told.text)) else None,
+                    where=told.where,
+                    hosts=tuple(sorted(told.hosts)),
+                    ranks=self._ranks_of(told.writers),
+                    count=told.count,
+                    warning=told.warning,
+                    follows=told.follows,
+                )
+                for told in self._complaints.values()
+            ),
+            unplaced=unplaced,
+            lines=self.lines,
+            torn=self._torn,
+            dropped=self._dropped,
+        )
+
+    def _place_late(
+        self, groups: Sequence[_Group]
+    ) -> tuple[dict[int, list[Connection]], tuple[Unplaced, ...], dict[int, set[int]]]:
+        """Find the communicators of connections that were made after the start of a rank.
+
+        Of several that a line may be of, and that have the same processes at both of its ends, it
+        is the largest, with all of these beside it.
+        """
+        place = {id(one): at for at, group in enumerate(groups) for one in group.ranks.values()}
+        late: dict[int, list[Connection]] = {}
+        unplaced: list[Unplaced] = []
+        together: dict[int, set[int]] = {}
+        for process, device, via in self._late:
+            fitting: dict[int, _Member | None] = {}
+            for one in self._members.get(process, ()):
+                if one.rank != via.writer or device not in one.devices or not one.may_say(via):
+                    continue
+                other = groups[place[id(one)]].ranks.get(via.other)
+                if other is None or other.may_be_called(via.label):
+                    fitting[place[id(one)]] = other
+            ends = {other and (other.process, other.cuda) for other in fitting.values()}
+            if len(fitting) == 1 or (len(ends) == 1 and None not in ends):
+                largest = max(fitting, key=lambda at: (groups[at].size or 0, -at))
+                late.setdefault(largest, []).append(via.connection)
+                if len(fitting) > 1:
+                    together.setdefault(largest, set()).update(fitting)
+            else:
+                unplaced.append(
+                    Unplaced(
+                        connection=via.connection,
+                        host=process.host,
+                        pid=process.pid,
+                        candidates=tuple(sorted(fitting)),
+                    )
+                )
+        return late, tuple(unplaced), together
+
+    def _ranks_of(self, writers: Iterable[tuple[_Process, int]]) -> tuple[int, ...]:
+        """Which ranks wrote, as far as their processes and devices leave no choice."""
+        found: set[int] = set()
+        for process, device in writers:
+            known = [
+                (one.size or 0, one.rank)
+                for one in self._members.get(process, ())
+                if one.rank is not None and device in one.devices
+            ]
+            most = max((size for size, _ in known), default=0)
+            ranks = {rank for size, rank in known if size == most}
+            found |= ranks if len(ranks) == 1 else set()
+        return tuple(sorted(found))
 
 
-def _same(member: Member, start: Start) -> bool:
-    """Whether a line with the pointer of a rank is of that rank, and not of a later one."""
-    old = member.start
-    if old is None:
-        return True
-    names = {old.name, start.name} - {None}
-    return (old.rank, old.size) == (start.rank, start.size) and len(names) <= 1
+@dataclass(slots=True)
+class _Group:
+    """The ranks of one communicator."""
+
+    name: str | None
+    size: int | None
+    ranks: dict[int, _Member] = field(default_factory=dict)
+    certain: bool = True
+
+    def communicator(self, late: Iterable[Connection], together: tuple[int, ...]) -> Communicator:
+        """What its members say, as one; `late` are connections they made later."""
+        members = [self.ranks[rank] for rank in sorted(self.ranks)]
+        rings = {
+            channel: (whole, line)
+            for one in reversed(members)
+            for channel, (ranks, line) in one.rings.items()
+            if (whole := _ring(ranks, self.size)) is not None
+        }
+        connections = {*late, *(one for member in members for one in member.connections)}
+        return Communicator(
+            name=self.name,
+            size=self.size,
+            ranks=tuple(one.seen() for one in members),
+            certain=self.certain,
+            channels=next((one.channels for one in members if one.channels), None),
+            rings={channel: rings[channel][0] for channel in sorted(rings)},
+            ring_lines={channel: line for channel, (_, line) in rings.items()},
+            searches=tuple(dict.fromkeys(one for each in members for one in each.searches)),
+            connections=tuple(sorted(connections, key=_order)),
+            together=together,
+        )
 
 
-def _counted(connection: Connection, number: int) -> Connection:
-    return replace(connection, count=number)
+def _grouped(members: Iterable[_Member]) -> list[_Group]:
+    """Put ranks together to communicators: by name, else by size, in the order they began in.
+
+    A rank of a name, or size, that begins once more has begun another communicator. Where several
+    have no name and one size, it is certain only if the same processes made them all. A rank of
+    which no line tells the name is of the only communicator that has one, if that lacks it; one
+    without a size of the only one that has a size.
+    """
+    groups: dict[tuple[str | None, int | None, int], _Group] = {}
+    begun: Counter[tuple[str | None, int | None, int]] = Counter()
+    known = sorted(
+        (one for one in members if one.rank is not None),
+        key=lambda one: (one.name is None, one.size is None, one.order),
+    )
+    sized = {(one.name, one.size) for one in known if one.size is not None}
+    named = {(name, size) for name, size in sized if name is not None} or sized
+    for one in known:
+        assert one.rank is not None
+        name, size = one.name, one.size
+        if len(named) == 1 and (name, size) not in named:
+            ((name, size),) = named
+            only = groups[name, size, 0]
+            if one.size in {None, size} and one.rank < (size or 0) and one.rank not in only.ranks:
+                only.certain = False
+            else:
+                name, size = one.name, one.size
+        turn = begun[name, size, one.rank]
+        begun[name, size, one.rank] += 1
+        group = groups.setdefault((name, size, turn), _Group(name, size))
+        group.ranks[one.rank] = one
+    makers: dict[int | None, set[frozenset[_Process]]] = {}
+    nameless = [group for group in groups.values() if group.name is None]
+    for group in nameless:
+        makers.setdefault(group.size, set()).add(
+            frozenset(one.process for one in group.ranks.values())
+        )
+    for group in nameless:
+        group.certain = group.certain and len(makers[group.size]) == 1
+    return list(groups.values())
+
+
+def _ring(ranks: tuple[int | None, ...], size: int | None) -> tuple[int | None, ...] | None:
+    """A ring as it is known; None where it cannot be one, or one rank is written over another."""
+    known = [one for one in ranks if one is not None]
+    if len(known) == len(ranks) == OLD_LONGEST_RING and (size is None or size > OLD_WIDEST_RANK):
+        return None
+    strange = len(set(known)) < len(known) or (size is not None and max(known, default=0) >= size)
+    if strange or known[:1] != [0]:
+        return None
+    return tuple(known) if len(known) == size else (*known, None)
+
+
+def _order(one: Connection) -> tuple[int, int, int, int, str, str]:
+    index = -1 if one.index is None else one.index
+    return one.source, one.target, one.channel, index, one.side or "", one.kind
+
+
+# ---------------------------------------------------------------- one line
+
+
+def _messages(line: str, speaker: str, *, ends: bool) -> Iterator[_Message | None]:
+    """Every line of NCCL in a line of a log; None for each that cannot be told from its neighbour.
+
+    A warning is told whoever wrote it: where that cannot be told, it has no host.
+    """
+    if "\x1b" in line:
+        line = _ESCAPES.sub("", line)
+    done, found = 0, []
+    for word in _WORD.finditer(line):
+        warning = word[1] == "WARN"
+        begin = max(done, word.start() - LONGEST_PREFIX)
+        writer, where = _written(line[begin : word.start()])
+        if writer is None and not warning:
+            continue
+        begin = word.start() if writer is None else begin + writer.start()
+        # A host that other text stands before at once may have lost its begin to it, or taken more.
+        glued = begin > done and not line[begin - 1].isspace() and line[begin - 1] not in ":]|"
+        done = word.end()
+        found.append((begin, done, warning, None if glued else writer, where))
+    for at, (_, done, warning, writer, where) in enumerate(found):
+        stop = found[at + 1][0] if at + 1 < len(found) else len(line)
+        if writer is None and not warning:
+            yield None
+            continue
+        known = writer.groupdict() if writer is not None else {}
+        host = known.get("host") or ""
+        process = _Process(host, int(known["pid"]) if host else None, "" if host else speaker)
+        device = int(known.get("device", -1))
+        yield _Message(
+            thread=_Thread(process, int(known["tid"]) if host else None, device),
+            text=line[done:stop].strip(),
+            warning=warning,
+            where=where,
+            whole=ends if stop == len(line) else line[stop - 1].isspace(),
+        )
+
+
+def _written(before: str) -> tuple[re.Match[str] | None, str | None]:
+    """Who writes what follows, and the source line that is named for it."""
+    writers = list(_WRITER.finditer(before))
+    for writer in reversed([one for one in writers if one["host"]] or writers):
+        where = before[writer.end() :]
+        if not where:
+            return writer, None
+        if found := _WHERE.fullmatch(where):
+            return writer, found[1]
+    return None, None
+
+
+def _via(text: str, *, whole: bool) -> _Via:
+    found = _VIA.fullmatch(text)
+    if found is None:
+        raise _Torn
+    channel, index, source, source_label, target, target_label, side, detail = found.groups()
+    p2p, net = _P2P.fullmatch(detail), _NET.fullmatch(detail)
+    if p2p:
+        kind = f"P2P/{p2p[1] or p2p[2]}"
+    elif net:
+        kind = f"NET/{net[1]}"
+    elif _SHM.fullmatch(detail):
+        kind = "SHM"
+    else:
+        raise _Torn
+    if (net is None) != (side is None) or max(int(source), int(target)) > HIGHEST_RANK:
+        raise _Torn
+    if source == target:
+        raise _Torn
+    receives = side == "receive"
+    return _Via(
+        connection=Connection(
+            channel=int(channel),
+            index=None if index is None else int(index),
+            source=int(source),
+            target=int(target),
+            kind=sys.intern(kind),
+            side=side,
+            gdr=None if net is None or not (net[2] or whole) else net[2] is not None,
+            line=text[:LONGEST_LINE],
+        ),
+        writer=int(target if receives else source),
+        other=int(source if receives else target),
+        label=source_label if receives else target_label,
+    )
+
+
+def _devices(text: str) -> Iterator[Device]:
+    """The network devices that a line lists."""
+    if found := _SOCKETS.fullmatch(text):
+        for index, name, _address in _INTERFACE.findall(found[1]):
+            if index:
+                yield Device(network="Socket", index=int(index), name=name)
+    elif found := _CARDS.fullmatch(text):
+        for card in _CARD.finditer(found[1].partition("; OOB")[0]):
+            joined = card["joined"]
+            yield Device(
+                network="IB",
+                index=int(card[1]),
+                name="+".join(_JOINED.findall(joined)) if joined else card["name"],
+                port=None if joined else int(card["port"]),
+                layer=None if joined else card["layer"],
+            )
+    elif found := _MADE.match(text):
+        yield Device(network="IB", index=int(found[1]), name=found[2])

@@ -7,12 +7,12 @@ has, and only where it has all of them in the test.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from arena_topo.errors import ArenaError
+from arena_topo.nccl.comparison import Observed, Place, Planned, WorkerSlot
 from arena_topo.nccl.measured import Measured, Table, TestedRank, measured
-from arena_topo.nccl.transports import Compared, Place, Seat
 
 MEASURE = "all_reduce_perf -b 1G -e 4G -f 2 -g 1"
 """The line of nccl-tests (its README) that measures what links carry, a rank for each GPU."""
@@ -27,12 +27,12 @@ class Reached:
     size: int
 
 
-def reached(tables: Iterable[Table], found: Compared) -> Reached:
+def reached(tables: Iterable[Table], seen: Observed, planned: Planned) -> Reached:
     """What the tests of a job with a plan reached; of two tests of a set the lower value.
 
     ArenaError says why there is no such table, and how to measure one.
     """
-    if found.planned is not None and found.planned.emulated:
+    if planned.emulated:
         raise ArenaError(
             "there is nothing to measure: the GPUs of this job are emulated",
             hint="measure where there are GPUs",
@@ -42,12 +42,9 @@ def reached(tables: Iterable[Table], found: Compared) -> Reached:
     sizes: list[int] = []
     for one in tables:
         result = measured(one)
-        if isinstance(result, str):
-            refusals.setdefault(result)
-            continue
-        place = _place(result, found)
-        if isinstance(place, str):
-            refusals.setdefault(place)
+        place = result if isinstance(result, str) else _place(result, seen, planned)
+        if isinstance(result, str) or isinstance(place, str):
+            refusals.setdefault(str(place))
             continue
         node, gpus = place
         table = taken.setdefault(node, {})
@@ -70,25 +67,21 @@ def reached(tables: Iterable[Table], found: Compared) -> Reached:
     return Reached(node=node, table=dict(sorted(table.items())), size=min(sizes))
 
 
-def _place(result: Measured, found: Compared) -> tuple[str, tuple[int, ...]] | str:
+def _place(result: Measured, seen: Observed, planned: Planned) -> tuple[str, tuple[int, ...]] | str:
     """The node and the GPUs of a test, or why they are not known."""
-    plan = found.planned
-    assert plan is not None
-    seats = _seats(result.ranks, found)
-    if seats is None:
+    workers = _workers(result.ranks, planned)
+    if workers is None:
         return f"host {result.host} is no pod of the job"
-    nodes = {seat.node for seat in seats}
+    nodes = {slot.node for slot in workers}
     if len(nodes) > 1:
         return f"{len(nodes)} nodes took part: a table is one of a single machine"
-    if len(seats) > 1 and not all(
-        kind.startswith("P2P") for place, kind in found.joined if place is Place.NODE
-    ):
+    if len(workers) > 1 and not all(kind.startswith("P2P") for kind in seen.pairs(Place.NODE)):
         return "the ranks are in several pods, so it is the way between pods that was measured"
-    gpus = tuple(sorted(gpu for seat in seats for gpu in seat.gpus))
+    gpus = tuple(sorted(gpu for slot in workers for gpu in slot.gpus))
     node = nodes.pop()
-    machine = plan.machines.get(node)
+    machine = planned.machines.get(node)
     whole = machine is not None and len(gpus) == len(machine.gpus)
-    if not gpus or not (plan.exact or whole):
+    if not gpus or not (planned.exact or whole):
         return "the kubelet has picked the GPUs, and no line tells their indexes"
     if len(result.ranks) != len(gpus):
         return (
@@ -98,18 +91,11 @@ def _place(result: Measured, found: Compared) -> tuple[str, tuple[int, ...]] | s
     return node, gpus
 
 
-def _seats(ranks: Iterable[TestedRank], found: Compared) -> tuple[Seat, ...] | None:
-    """The seats of the ranks of a test, by the name of the host, else by their numbers."""
-    plan = found.planned
-    assert plan is not None
-    pods = {seat.pod: seat for seat in plan.seats}
-    tested = tuple(ranks)
-    seats = [pods.get(one.host) for one in tested]
-    if (
-        None in seats
-        and len(tested) == plan.ranks
-        and sorted(one.rank for one in tested) == list(range(plan.ranks))
-    ):
-        seats = [plan.seats[one.rank // plan.slots] for one in tested]
-    known = {seat.worker: seat for seat in seats if seat is not None}
-    return None if None in seats else tuple(known.values())
+def _workers(ranks: Sequence[TestedRank], planned: Planned) -> tuple[WorkerSlot, ...] | None:
+    """The workers of the ranks of a test, by the name of the host, else by their numbers."""
+    pods = {slot.pod: slot for slot in planned.workers}
+    named = [pods.get(one.host) for one in ranks]
+    if None in named and sorted(one.rank for one in ranks) == list(range(planned.ranks)):
+        named = [planned.workers[one.rank // planned.slots] for one in ranks]
+    known = {slot.worker: slot for slot in named if slot is not None}
+    return None if None in named else tuple(known.values())

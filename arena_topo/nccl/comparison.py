@@ -1,0 +1,239 @@
+"""What NCCL did with the GPUs that a job got, beside what its placement had promised.
+
+Pure. Ranks are told apart by the names of their hosts, which are those of the workers' pods; where
+the lines know no such name, by their numbers: workers hand out their ranks in order.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from arena_topo.engines import JobStatus
+from arena_topo.manifests import Guarantee
+from arena_topo.nccl import Communicator, Report
+from arena_topo.topology import Cluster, LinkKind, Machine, natural
+
+Pair = tuple[int, int]
+"""Two ranks, in the direction of the data."""
+
+
+class Place(StrEnum):
+    """Where two ranks are to each other, in the words of a sentence."""
+
+    POD = "in one pod"
+    NODE = "between pods of one node"
+    NODES = "between nodes"
+    HOST = "with one host name"
+    """Of which no plan says more, as of the next."""
+    HOSTS = "with two host names"
+    UNKNOWN = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSlot:
+    """A worker as it was planned: its pod, its node, and GPUs of that node in the ring's order.
+
+    `gpus` is empty where the kubelet picks them.
+    """
+
+    worker: int
+    pod: str
+    node: str
+    gpus: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """What a placement promised: workers in order, `slots` ranks on each.
+
+    Bandwidths are GB/s (None: of one GPU, or not recorded): `usable`, in a range from `low` to
+    `high`, is what the pods get, `bandwidth` what joined ones would. `tier` is what joins the
+    nodes. `exact`: the workers have the very GPUs that were planned; `emulated`: there are none.
+    `machines` are by node, where they are known.
+    """
+
+    workers: tuple[WorkerSlot, ...]
+    slots: int
+    bandwidth: float | None = None
+    usable: float | None = None
+    low: float | None = None
+    high: float | None = None
+    regime: str | None = None
+    tier: str | None = None
+    exact: bool = True
+    emulated: bool = False
+    machines: Mapping[str, Machine] = field(default_factory=dict)
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks there should be."""
+        return len(self.workers) * self.slots
+
+    @property
+    def nodes(self) -> int:
+        """How many nodes they should be on."""
+        return len({slot.node for slot in self.workers})
+
+
+def promised(status: JobStatus, slots: int, cluster: Cluster | None = None) -> Planned | None:
+    """What the placement that is recorded on a job promised; None for a job without one.
+
+    `slots` are the ranks of a worker. `cluster` tells how the GPUs of its nodes are linked.
+    """
+    forecast = status.forecast
+    if forecast is None or forecast.state != "placed" or not forecast.workers:
+        return None
+    pods = {one.worker: one.name for one in status.instances if one.worker is not None}
+    return Planned(
+        workers=tuple(
+            WorkerSlot(
+                worker=index,
+                pod=pods.get(index, f"{status.name}-worker-{index}"),
+                node=node,
+                gpus=gpus,
+            )
+            for index, node, gpus in forecast.workers
+        ),
+        slots=slots,
+        bandwidth=forecast.bus_bandwidth,
+        usable=forecast.usable,
+        low=forecast.low,
+        high=forecast.high,
+        regime=forecast.regime,
+        tier=forecast.tier,
+        exact=forecast.guarantee == Guarantee.GPUS,
+        emulated=forecast.emulated,
+        machines={str(one.name): one.machine for one in (cluster.nodes if cluster else ())},
+    )
+
+
+class Observed:
+    """The largest communicator of a report, beside a plan.
+
+    `workers` is the planned worker of each rank that could be told, `by_number` that only the
+    number of the rank told it. `transports` are the ways from rank to rank, most used first.
+    """
+
+    def __init__(self, report: Report, planned: Planned | None) -> None:
+        self.report = report
+        self.planned = planned
+        self.main = report.largest or Communicator(name=None, size=None, ranks=())
+        self.hosts = {one.name: one for one in report.hosts}
+        self.settings = {one.name: one for one in report.settings}
+        self.ranks = {one.rank: one for one in self.main.ranks}
+        self.workers, self.by_number = self._workers()
+        self.ranks_of_worker: dict[int, list[int]] = {}
+        """In order."""
+        for rank, slot in sorted(self.workers.items(), key=lambda one: one[0]):
+            self.ranks_of_worker.setdefault(slot.worker, []).append(rank)
+        self.transports = self.main.matrix()
+
+    @property
+    def joined(self) -> Counter[tuple[Place, str]]:
+        """How many pairs of ranks are joined, by place and by the most used kind of transport."""
+        return Counter((self.place(pair), kinds[0]) for pair, kinds in self.transports.items())
+
+    def _workers(self) -> tuple[dict[int, WorkerSlot], bool]:
+        """By the name of the host, which is the pod's, or its node's on the node's network."""
+        planned = self.planned
+        if planned is None:
+            return {}, False
+        names = {slot.pod: slot for slot in planned.workers}
+        of_node = Counter(slot.node for slot in planned.workers)
+        for slot in planned.workers:
+            if of_node[slot.node] == 1:
+                names.setdefault(slot.node.partition(".")[0], slot)
+        found = {
+            one.rank: names[host]
+            for one in self.main.ranks
+            for host in (one.host, one.speaker)
+            if host in names
+        }
+        if self.main.size != planned.ranks:
+            return found, False
+        numbered = {rank: planned.workers[rank // planned.slots] for rank in range(planned.ranks)}
+        # Ranks of which no line was read are where the others would have them.
+        agree = all(numbered[rank] == slot for rank, slot in found.items())
+        return (numbered, not found) if agree else (found, False)
+
+    def place(self, pair: Pair) -> Place:
+        """Where two ranks are to each other by the plan, else by the hosts that they name."""
+        here, there = (self.workers.get(rank) for rank in pair)
+        if here is not None and there is not None:
+            if here.worker == there.worker:
+                return Place.POD
+            return Place.NODE if here.node == there.node else Place.NODES
+        first, second = (self.ranks.get(rank) for rank in pair)
+        if first is None or second is None or not first.host or not second.host:
+            return Place.UNKNOWN
+        return Place.HOST if first.host == second.host else Place.HOSTS
+
+    def pairs(self, place: Place) -> dict[str, list[Pair]]:
+        """Pairs of ranks that are so to each other, by each transport that joins them."""
+        found: dict[str, list[Pair]] = {}
+        for pair, kinds in self.transports.items():
+            if self.place(pair) is place:
+                for kind in kinds:
+                    found.setdefault(kind, []).append(pair)
+        return found
+
+    def nvlink(self, pair: Pair) -> bool | None:
+        """Whether the plan has two ranks of one node on GPUs joined by NVLink; None: not known."""
+        here, there = (self.workers.get(rank) for rank in pair)
+        plan = self.planned
+        if plan is None or here is None or there is None or here.node != there.node:
+            return None
+        machine = plan.machines.get(here.node)
+        if machine is None:
+            return None
+        first, second = (self._gpu(rank, plan) for rank in pair)
+        if first is None or second is None or first == second:
+            kinds = {link.kind is LinkKind.NVLINK for row in machine.links for link in row if link}
+            return kinds.pop() if len(kinds) == 1 else None
+        if max(first, second) >= len(machine.gpus):
+            return None
+        return machine.link(first, second).kind is LinkKind.NVLINK
+
+    def _gpu(self, rank: int, plan: Planned) -> int | None:
+        """The GPU that was planned for a rank: workers hand out theirs in order, rank by rank."""
+        slot = self.workers[rank]
+        ranks = self.ranks_of_worker[slot.worker]
+        at = ranks.index(rank) if len(ranks) == plan.slots else rank % plan.slots
+        return slot.gpus[at] if plan.exact and at < len(slot.gpus) else None
+
+    def asked(self, *names: str) -> tuple[str, ...]:
+        """The names of those of these variables that are set; `0` and nothing turn a thing off."""
+        return tuple(
+            name
+            for name in names
+            if name in self.settings
+            and (self.settings[name].value not in {"", "0"} or name.endswith("_LEVEL"))
+        )
+
+    def value(self, name: str) -> str | None:
+        """What NCCL says that the environment sets a variable to; None where it says nothing."""
+        return self.settings[name].value if name in self.settings else None
+
+    def set_by(self, *names: str) -> tuple[str, ...]:
+        """The lines that say to what the environment sets these variables."""
+        return tuple(self.settings[name].line for name in names if name in self.settings)
+
+    def via(self, pair: Pair, kind: str) -> str:
+        """A line by which a pair of ranks is joined so."""
+        return next(
+            one.line
+            for one in self.main.connections
+            if (one.source, one.target, one.kind) == (*pair, kind)
+        )
+
+    def host(self, rank: int) -> str:
+        """The host that a rank names, else the pod that it should be in; empty if not known."""
+        named = self.ranks[rank].host if rank in self.ranks else ""
+        return named or (self.workers[rank].pod if rank in self.workers else "")
+
+    def hosts_of(self, pairs: Iterable[Pair]) -> list[str]:
+        """The known hosts of some pairs, each once."""
+        return sorted({self.host(rank) for pair in pairs for rank in pair} - {""}, key=natural)

@@ -1,0 +1,514 @@
+"""What NCCL did otherwise than was planned: what, why as far as lines say it, and what to try.
+
+Nothing is claimed without a line of NCCL that says it: where the lines show what was done and not
+why, `cause` is None. What a setting, or a pod with a name of its own, does to NCCL is from its
+source (src/transport.cc, src/transport/, src/graph/paths.cc, getHostHash in src/misc/utils.cc).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from arena_topo.bandwidth import BETWEEN_HOSTS, Regime
+from arena_topo.manifests import estimates
+from arena_topo.nccl import Cause, Communicator, Connection, Host, Report, causes
+from arena_topo.nccl.comparison import Observed, Pair, Place, Planned
+from arena_topo.topology import UNKNOWN_NETWORK
+
+
+class Kind(StrEnum):
+    """What is not as it might be."""
+
+    TRANSPORT = "Transport"
+    """GPUs of one node do not reach each other directly, or over worse links than were planned."""
+    NETWORK = "Network"
+    """TCP where more was planned, or data that goes through the host's memory on its way."""
+    PLACEMENT = "Placement"
+    """Ranks are elsewhere than was planned."""
+    ORDER = "Order"
+    """Rings go to and fro between nodes."""
+    RANKS = "Ranks"
+    """Other ranks than were planned, silent ones, and those that did not get done."""
+    WARNING = "Warning"
+    """What NCCL itself complains of."""
+    SETTINGS = "Settings"
+    """An interface that leads to no other node, or NCCL of several versions."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that is not as planned, or costs bandwidth.
+
+    `planned` is None where the plan says nothing of it; `foretold`: the plan itself has counted
+    with it. `cause` is None where the lines do not show it; `explained` is False where nobody asks
+    for it. `lines` are those it rests on. `hosts` and `ranks` of a warning are who wrote it, as far
+    as that is certain.
+    """
+
+    kind: Kind
+    got: str
+    planned: str | None = None
+    foretold: bool = False
+    hosts: tuple[str, ...] = ()
+    pairs: tuple[Pair, ...] = ()
+    ranks: tuple[int, ...] = ()
+    cause: str | None = None
+    explained: bool = True
+    hint: str | None = None
+    lines: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """What was observed, and what of it is not as planned, most costly first."""
+
+    observed: Observed
+    findings: tuple[Finding, ...]
+
+    @property
+    def agrees(self) -> bool:
+        """Whether there is a plan, and all that was read is as it says."""
+        return (
+            self.observed.planned is not None
+            and bool(self.observed.transports)
+            and all(one.foretold for one in self.findings)
+        )
+
+
+_Why = tuple[str | None, str, tuple[str, ...]]
+"""The cause, as far as lines tell it, what to try, and these lines."""
+
+_LOCAL_INTERFACES = ("lo", "docker", "virbr", "veth", "br-", "cni", "flannel", "cbr")
+"""How interfaces begin that lead to no other machine, or only through a bridge on this one."""
+
+_PROVIDER = re.compile(r"NET/OFI Selected [Pp]rovider is ([^\s,]+)")
+"""What aws-ofi-nccl says (src/nccl_ofi_net.c): efa is RDMA, tcp and sockets are not."""
+
+_FAILED = re.compile(r"returned|Failed|No plugin|Could not")
+"""What a network plugin says that is not used."""
+
+_NVLINKS = {"NVL", "NVB", "C2C", "LOC"}
+"""Words of NCCL's paths that go over NVLink alone (src/graph/topo.h, PATH_NVL and its like)."""
+
+
+def compare(report: Report, planned: Planned | None) -> Comparison:
+    """Hold what was read against what was planned; without a plan only NCCL's own word counts.
+
+    No line is complained of twice.
+    """
+    seen = Observed(report, planned)
+    found = [
+        *_inside_pods(seen),
+        *_between_pods(seen),
+        *_between_nodes(seen),
+        *_links(seen),
+        *_gpu_direct(seen),
+        *_interfaces(seen),
+        *_order(seen),
+    ]
+    absent = [*_ranks(seen), *_versions(report)] if report.largest else []
+    used = {line for one in (*found, *absent) for line in one.lines}
+    # What NCCL warns of is why ranks are silent or not done, as often as not.
+    return Comparison(observed=seen, findings=(*found, *_complaints(report, used), *absent))
+
+
+# ---------------------------------------------------------------- transports
+
+
+def _inside_pods(seen: Observed) -> Iterator[Finding]:
+    for kind, pairs in seen.pairs(Place.POD).items():
+        linked = [pair for pair in pairs if seen.nvlink(pair)]
+        # Over PCIe NCCL goes through shared memory of itself where the way is long.
+        odd = pairs if kind.startswith("NET") else linked
+        if kind.startswith("P2P") or not odd:
+            continue
+        cause, hint, lines = _why_staged(seen, kind, odd)
+        yield Finding(
+            kind=Kind.TRANSPORT,
+            planned="NVLink" if linked else "one pod",
+            got=kind,
+            pairs=tuple(odd),
+            cause=cause,
+            hint=hint,
+            lines=lines,
+        )
+
+
+def _why_staged(seen: Observed, kind: str, pairs: Sequence[Pair]) -> _Why:
+    """Why GPUs of one pod are not joined directly."""
+    off = () if kind == "SHM" else ("NCCL_SHM_DISABLE",)
+    level = ("NCCL_P2P_LEVEL",) if seen.value("NCCL_P2P_LEVEL") in {"LOC", "0"} else ()
+    if found := seen.asked("NCCL_P2P_DISABLE", *level, *off):
+        return _asked_for(seen, *found)
+    for one in seen.report.complaints:
+        if one.cause is Cause.NVLINK_OFF:
+            advice = causes.advice_for(one.cause)
+            return advice.why, advice.hint, (one.text,)
+        if one.cause in {Cause.P2P_OFF, Cause.P2P_BROKEN}:
+            return (
+                "the driver or NCCL found that these GPUs cannot reach each other directly",
+                "look for ACS and IOMMU on the node; nvidia-smi topo -p2p r names such pairs",
+                (one.text,),
+            )
+    hint = "nvidia-smi topo -p2p r in the pod shows which GPUs can reach each other"
+    return None, hint, (seen.via(pairs[0], kind),)
+
+
+def _asked_for(seen: Observed, *names: str) -> _Why:
+    listed = " and ".join(names)
+    return f"the environment asks for it: {listed}", f"leave out {listed}", seen.set_by(*names)
+
+
+def _between_pods(seen: Observed) -> Iterator[Finding]:
+    plan = seen.planned
+    shared = "NCCL_HOSTID" in seen.settings
+    fused = "--pod-shape fused makes one pod of the workers of a node"
+    for kind, pairs in seen.pairs(Place.NODE).items():
+        if kind.startswith("P2P"):
+            continue
+        linked = [pair for pair in pairs if seen.nvlink(pair)]
+        hosts = [seen.host(rank) for rank in pairs[0]]
+        cause: str | None = None
+        hint = fused
+        lines: tuple[str, ...] = (seen.via(pairs[0], kind),)
+        if kind == "SHM":
+            cause, hint, lines = _why_staged(seen, kind, pairs)
+            hint = hint if cause else "use --pod-shape fused: GPUs of one pod see each other"
+        elif shared:
+            hint = "look whether the pods have the same /dev/shm, or use --pod-shape fused"
+            lines += seen.set_by("NCCL_HOSTID")
+        elif len(set(hosts)) > 1:
+            cause = (
+                "the pods have host names of their own, and NCCL takes each name for a machine"
+                f" ({', '.join(hosts)})"
+            )
+            hint = f"{fused}; --pod-shape shared lets pods share what NCCL needs"
+        yield Finding(
+            kind=Kind.TRANSPORT,
+            planned="NVLink" if linked else "one node",
+            got=kind,
+            foretold=plan is not None and plan.regime in BETWEEN_HOSTS and not shared,
+            pairs=tuple(linked or pairs),
+            cause=cause,
+            hint=hint,
+            lines=lines,
+        )
+
+
+def _links(seen: Observed) -> Iterator[Finding]:
+    """NCCL's own search, where all neighbours in pods should be joined by NVLink."""
+    rings = [
+        seen.nvlink(pair)
+        for ranks in seen.ranks_of_worker.values()
+        if len(ranks) > 1
+        for pair in zip(ranks, [*ranks[1:], ranks[0]], strict=True)
+    ]
+    for search in seen.main.searches:
+        if rings and all(rings) and search.pattern == "ring" and search.inside not in _NVLINKS:
+            yield Finding(
+                kind=Kind.TRANSPORT,
+                planned="NVLink",
+                got=f"{search.inside} inside the machine, by NCCL's own search",
+                hint="do the workers have the planned GPUs? arena-topo check JOB looks into"
+                " them; nvidia-smi nvlink -s shows links that are down",
+                lines=(search.line,),
+            )
+            return
+
+
+# ---------------------------------------------------------------- networks
+
+
+def _between_nodes(seen: Observed) -> Iterator[Finding]:
+    plan = seen.planned
+    for kind, pairs in seen.pairs(Place.NODES).items():
+        assert plan is not None
+        nvlink = plan.tier == "nvlink"
+        lines: tuple[str, ...] = (seen.via(pairs[0], kind),)
+        # Every P2P is called MNNVL where NVLink joins machines (src/transport/p2p.cc).
+        if kind == "SHM" or (kind.startswith("P2P") and kind != "P2P/MNNVL" and not nvlink):
+            yield Finding(
+                kind=Kind.PLACEMENT,
+                planned="two nodes",
+                got=f"{kind}, which only joins GPUs of one machine",
+                pairs=tuple(pairs),
+                hint="compare with arena-topo get JOB: it tells where the pods run",
+                lines=lines,
+            )
+        elif kind.startswith("NET") and nvlink:
+            yield Finding(
+                kind=Kind.NETWORK,
+                planned="NVLink between the nodes",
+                got=kind,
+                pairs=tuple(pairs),
+                hint="NCCL joins nodes by NVLink only with IMEX: is there a ComputeDomain?",
+                lines=lines,
+            )
+        elif kind == "NET/Socket" and _counts_on_more(plan):
+            rate = plan.bandwidth if plan.usable is None else plan.usable
+            amount = "?" if rate is None else f"{estimates.amount(rate)} GB/s"
+            cause, hint, lines = _why_socket(seen, pairs)
+            yield Finding(
+                kind=Kind.NETWORK,
+                planned=f"{amount} between nodes" + (f" ({plan.tier})" if plan.tier else ""),
+                got="NET/Socket, which is TCP",
+                pairs=tuple(pairs),
+                cause=cause,
+                hint=hint,
+                lines=lines,
+            )
+
+
+def _counts_on_more(plan: Planned) -> bool:
+    """Whether the plan counts on more than TCP; a record without a regime, by its bandwidth."""
+    if plan.regime is not None:
+        return plan.regime != Regime.TCP
+    return plan.bandwidth is not None and plan.bandwidth > UNKNOWN_NETWORK
+
+
+def _why_socket(seen: Observed, pairs: Sequence[Pair]) -> _Why:
+    """Why nodes are joined by TCP."""
+    socket = ("NCCL_NET",) if seen.value("NCCL_NET") == "Socket" else ()
+    if found := (*seen.asked("NCCL_IB_DISABLE"), *socket):
+        return _asked_for(seen, *found)
+    hosts = [seen.hosts[name] for name in seen.hosts_of(pairs) if name in seen.hosts]
+    if without := [one for one in hosts if one.no_ib]:
+        names = _some([one.name for one in without])
+        hint = (
+            "ask for one: --rdma, or --device NAME=COUNT with the resource that the nodes offer"
+            " (kubectl describe node NODE)"
+        )
+        return f"NCCL finds no InfiniBand or RoCE device in {names}", hint, (without[0].no_ib,)
+    failed = [line for one in hosts for line in one.plugins if _FAILED.search(line)]
+    hint = "do the pods have an RDMA device (--rdma, --device), the image a network plugin?"
+    return None, hint, (*failed[:2], seen.via(pairs[0], "NET/Socket"))
+
+
+def _gpu_direct(seen: Observed) -> Iterator[Finding]:
+    """Connections over RDMA that do not start or end in the GPU's memory.
+
+    NCCL decides for each end: sending needs more than receiving (src/graph/paths.cc,
+    ncclTopoCheckGdr).
+    """
+    staged: dict[tuple[str, bool], dict[Pair, Connection]] = {}
+    network = [one for one in seen.main.connections if one.gdr is not None]
+    arrives = {(one.source, one.target) for one in network if one.gdr and one.side == "receive"}
+    for one in network:
+        if not one.gdr and one.kind != "NET/Socket":
+            pair = (one.source, one.target)
+            only_sent = pair in arrives
+            if not (only_sent and one.side == "receive"):
+                staged.setdefault((one.kind, only_sent), {}).setdefault(pair, one)
+    for (kind, only_sent), found in staged.items():
+        got, (cause, hint, lines) = (
+            _why_sent_by_host(seen) if only_sent else _why_by_host(seen, kind, found)
+        )
+        yield Finding(
+            kind=Kind.NETWORK,
+            got=got,
+            pairs=tuple(found),
+            cause=cause,
+            hint=hint,
+            lines=lines or (next(iter(found.values())).line,),
+        )
+
+
+def _why_sent_by_host(seen: Observed) -> tuple[str, _Why]:
+    got = "RDMA that leaves through the host's memory (GDRDMA where it arrives only)"
+    if seen.value("NCCL_NET_GDR_READ") == "0":
+        return got, _asked_for(seen, "NCCL_NET_GDR_READ")
+    hint = (
+        "NCCL_NET_GDR_READ=1 lets cards read the GPU's memory; NCCL does not by itself where a"
+        " GPU before Ampere has PCIe neighbours and no NVLink"
+    )
+    return got, (None, hint, ())
+
+
+def _why_by_host(seen: Observed, kind: str, pairs: Iterable[Pair]) -> tuple[str, _Why]:
+    providers = {
+        told[1]: line
+        for name in seen.hosts_of(pairs)
+        if name in seen.hosts
+        for line in seen.hosts[name].plugins
+        if (told := _PROVIDER.match(line))
+    }
+    rdma = kind.startswith("NET/IB") or [*providers] == ["efa"]
+    got = "RDMA through the host's memory (no GDRDMA in the lines)"
+    got = got if rdma else f"{kind}, no GDRDMA in the lines"
+    said = [one.text for one in seen.report.complaints if one.cause is Cause.GDR_OFF]
+    if off := seen.asked("NCCL_NET_GDR_LEVEL", "NCCL_NET_GDR_DISABLE"):
+        return got, _asked_for(seen, *off)
+    hint = "has the network plugin been built for GPU Direct RDMA, and can the card do it?"
+    if kind.startswith("NET/IB"):
+        hint = "is nvidia-peermem loaded on the nodes, or DMA-BUF there (Linux 5.12, open driver)?"
+    if said:
+        return got, (f"NCCL says: {said[0]}", hint, (said[0],))
+    if len(providers) == 1 and not rdma:
+        ((provider, line),) = providers.items()
+        hint = "have the pods the device that the plugin is for (--device), the image its driver?"
+        return got, (f"the network plugin chose the provider {provider}", hint, (line,))
+    return got, (None, hint, ())
+
+
+def _interfaces(seen: Observed) -> Iterator[Finding]:
+    """Interfaces of TCP and of the rendezvous that reach no other machine."""
+    odd: dict[str, list[Host]] = {}
+    for host in seen.hosts.values():
+        used = [name for name, _address in host.bootstrap]
+        if "Socket" in host.networks:
+            used += [one.name for one in host.devices if one.network == "Socket"]
+        for name in dict.fromkeys(used):
+            if name.startswith(_LOCAL_INTERFACES):
+                odd.setdefault(name, []).append(host)
+    wish = seen.value("NCCL_SOCKET_IFNAME") or ""
+    for name, hosts in odd.items() if len(seen.hosts) > 1 else ():
+        asked = any(name.startswith(one.lstrip("=")) for one in wish.split(",") if one)
+        yield Finding(
+            kind=Kind.SETTINGS,
+            got=f"interface {name} on {_some([one.name for one in hosts])}",
+            cause=f"the environment asks for it: NCCL_SOCKET_IFNAME={wish}" if asked else None,
+            hint="name the interface that joins the pods: --env NCCL_SOCKET_IFNAME=eth0, and"
+            " pass it on to the ranks (mpirun -x NCCL_SOCKET_IFNAME)",
+            lines=seen.set_by("NCCL_SOCKET_IFNAME") if asked else (hosts[0].lines[name],),
+        )
+
+
+# ---------------------------------------------------------------- ranks
+
+
+def _order(seen: Observed) -> Iterator[Finding]:
+    """Rings that go between nodes more often than once to each."""
+    plan = seen.planned
+    if plan is None or plan.nodes == 1:
+        return
+    crossings: dict[int, int] = {}
+    for channel, ring in seen.main.rings.items():
+        nodes = [seen.workers[one].node for one in ring if one is not None and one in seen.workers]
+        if len(nodes) == len(ring):
+            ends = zip(nodes, [*nodes[1:], *nodes[:1]], strict=True)
+            crossings[channel] = sum(here != there for here, there in ends)
+    channel = max(crossings, key=lambda one: crossings[one], default=-1)
+    if crossings.get(channel, 0) > plan.nodes:
+        yield Finding(
+            kind=Kind.ORDER,
+            planned=f"{plan.nodes} hops between nodes",
+            got=f"{crossings[channel]} in the ring of channel {channel}",
+            ranks=tuple(rank for rank in seen.main.rings[channel] if rank is not None),
+            hint="number the ranks node by node: leave out --map-by node and rank files of your"
+            " own; where pods share no host id, --pod-shape fused",
+            lines=(seen.main.ring_lines[channel],),
+        )
+
+
+def _ranks(seen: Observed) -> Iterator[Finding]:
+    plan, main = seen.planned, seen.main
+    if plan is not None and main.size not in {None, plan.ranks}:
+        yield Finding(
+            kind=Kind.RANKS,
+            planned=f"{plan.ranks} ranks",
+            got=f"{main.size} in the largest communicator",
+            explained=False,
+            hint="mpirun -np, or the hostfile, says how many start; one for each GPU",
+            lines=_first_line(main),
+        )
+    if main.missing:
+        yield Finding(
+            kind=Kind.RANKS,
+            got=f"no lines of {named(main.missing)}",
+            ranks=main.missing,
+            explained=False,
+            hint="is NCCL_DEBUG=INFO set there? submit with --nccl-debug, or mpirun -x"
+            " NCCL_DEBUG=INFO",
+            lines=_first_line(main),
+        )
+    for one in (main, *(one for one in seen.report.communicators if one is not main and one.size)):
+        if not one.incomplete:
+            continue
+        name = f"communicator {one.name}" if one.name else "another communicator"
+        where = "" if one is main else f" in {name} (of {one.size})"
+        yield Finding(
+            kind=Kind.RANKS,
+            got=f'no "Init COMPLETE" of {named(one.incomplete)}{where}',
+            ranks=one.incomplete if one is main else (),
+            explained=False,
+            hint="NCCL is still connecting, has failed, or the log ends here",
+            lines=_first_line(one, one.incomplete),
+        )
+
+
+def _first_line(main: Communicator, ranks: Collection[int] | None = None) -> tuple[str, ...]:
+    """The line by which the first of some ranks, of all by default, told which it is."""
+    lines = (one.line for one in main.ranks if ranks is None or one.rank in ranks)
+    return tuple(line for line in lines if line)[:1]
+
+
+def _versions(report: Report) -> Iterator[Finding]:
+    if len(report.versions) > 1:
+        yield Finding(
+            kind=Kind.SETTINGS,
+            got=", ".join(report.versions),
+            explained=False,
+            hint="all ranks must load the same libnccl: look at LD_LIBRARY_PATH and the images",
+            lines=tuple(f"NCCL version {one}" for one in report.versions),
+        )
+
+
+def _complaints(report: Report, used: Collection[str]) -> Iterator[Finding]:
+    """What NCCL itself says is wrong, but for some lines: warnings first, peers by name first.
+
+    That GPU Direct RDMA is off for a card is said of cards that nobody uses, too.
+    """
+    told = [
+        (one, causes.advice_on(one.text))
+        for one in report.complaints
+        if one.cause is not Cause.GDR_OFF
+        and one.text not in used
+        and (one.warning or one.cause is not None)
+    ]
+    first: dict[object, int] = {}
+    for at, (one, advice) in enumerate(told):
+        first.setdefault((one.warning, advice or one.text), at)
+    told.sort(
+        key=lambda row: (
+            not row[0].warning,
+            first[row[0].warning, row[1] or row[0].text],
+            not causes.names_peer(row[0].text),
+        )
+    )
+    for one, advice in told:
+        why = advice.why if advice else None
+        if one.follows is not None:
+            why = f"the same process had complained before: {one.follows}"
+        yield Finding(
+            kind=Kind.WARNING,
+            got=one.text + (f" (x{one.count})" if one.count > 1 else ""),
+            hosts=tuple(name for name in one.hosts if name),
+            ranks=one.ranks,
+            cause=why,
+            hint=advice.hint if advice else None,
+            lines=(one.text,),
+        )
+
+
+def _some(names: Sequence[str]) -> str:
+    """The first of some names, and how many more."""
+    return f"{names[0]} and {len(names) - 1} more" if len(names) > 1 else names[0]
+
+
+def named(ranks: Sequence[int]) -> str:
+    """Ranks in words: `rank 3`, `ranks 0-3,7`."""
+    return f"rank{'s' if len(ranks) > 1 else ''} {spans(ranks)}"
+
+
+def spans(numbers: Iterable[int]) -> str:
+    """Numbers in rising order, neighbours as a span: `0-3,7`."""
+    runs: list[list[int]] = []
+    for one in sorted(set(numbers)):
+        if runs and one == runs[-1][-1] + 1:
+            runs[-1][1:] = [one]
+        else:
+            runs.append([one])
+    return ",".join("-".join(map(str, run)) for run in runs)
