@@ -25,8 +25,8 @@ from arena_topo.engines.lines import Line, LogOptions, Source
 from arena_topo.engines.opening import open_backend
 from arena_topo.errors import ArenaError, UsageError
 from arena_topo.joblogs import telling
+from arena_topo.joblogs.ranks import LineAttributor
 from arena_topo.joblogs.saving import Saved, Saving
-from arena_topo.joblogs.speakers import Voices
 
 SERVER = "https://10.0.0.1:6443"
 JOB = JobStatus(uid="u1", name="train", namespace="team", phase=Phase.RUNNING, created=100.0)
@@ -787,10 +787,10 @@ def test_no_value_in_a_head_stops_anybody(tmp_path: Path, file: str, odd: object
             assert len(list(archive.lines(kept))) in {1, 2}
             telling.served(kept, asked=True, older=1, root=archive.root)
             telling.ended_as(kept)
-            voices = Voices(slots=kept.slots or None)
+            lines = LineAttributor(slots=kept.slots or None)
             with Saving(tmp_path / f"saved-{key}") as saving:
                 for one in archive.lines(kept):
-                    voices.entry(one)
+                    lines.entry(one)
                     saving.write([one])
             shutil.rmtree(tmp_path / f"saved-{key}")
 

@@ -33,7 +33,7 @@ from arena_topo.jobs.staying import lives, turn
 
 if TYPE_CHECKING:
     from arena_topo.joblogs.following import Asked, Note, Waiting
-    from arena_topo.joblogs.speakers import Entry
+    from arena_topo.joblogs.ranks import Entry
     from arena_topo.joblogs.view import Raw, Records, Text
 
 MANY = "Many pods at once"
@@ -292,13 +292,13 @@ class Wanted:
 
     def asked(self) -> Asked:
         """The same for who follows the logs."""
-        from arena_topo.joblogs import following, speakers  # noqa: PLC0415 - loads what is needed
+        from arena_topo.joblogs import following, ranks  # noqa: PLC0415 - loads what is needed
 
         text = self.output_format is LogFormat.TEXT
         return following.Asked(
             instance=self.instance or None,
             everyone=self.everyone,
-            only=speakers.only(self.only) if self.only else None,
+            only=ranks.only(self.only) if self.only else None,
             include=tuple(map(_compiled, self.include)),
             exclude=tuple(map(_compiled, self.exclude)),
             fold=self.fold and text,
