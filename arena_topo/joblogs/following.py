@@ -26,7 +26,7 @@ from arena_topo.joblogs.telling import Note, Tell, named
 
 if TYPE_CHECKING:
     from arena_topo.engines.archive import Archive, Keeping, Kept
-    from arena_topo.joblogs.saving import Saving
+    from arena_topo.joblogs.save import Saving
     from arena_topo.joblogs.unread import Lacking
 
 __all__ = [
@@ -323,7 +323,7 @@ class _Show:
         """Where the lines of pods go beside the screen; of a `job` that is there they are kept."""
         options, save, saving = self._asked.options, self._asked.save, None
         if save is not None:
-            from arena_topo.joblogs.saving import Saving  # noqa: PLC0415  only for who saves
+            from arena_topo.joblogs.save import Saving  # noqa: PLC0415  only for who saves
 
             saving = Saving(
                 Path(save),
@@ -633,16 +633,10 @@ class _Sinks:
             self._keeping.close(job)
         saving, self._saving = self._saving, None
         if saving is not None:
-            saved = saving.close()
-            if saved.error is not None:
-                self._fails(saved.error)
-            self._tell(
-                Note(
-                    text=saved.told,
-                    error=saved.error,
-                    warns=saved.error is not None,
-                )
-            )
+            if saving.error is not None:
+                self._fails(saving.error)
+            failed = saving.error is not None
+            self._tell(Note(text=saving.told, error=saving.error, warns=failed))
 
     def __enter__(self) -> Self:
         return self
