@@ -428,7 +428,7 @@ def logs(
     """
     from arena_topo.engines.lines import LogOptions  # noqa: PLC0415 - only for logs
     from arena_topo.joblogs import following as showing  # noqa: PLC0415 - only for logs
-    from arena_topo.joblogs import speakers  # noqa: PLC0415 - only for logs
+    from arena_topo.joblogs import ranks  # noqa: PLC0415 - only for logs
 
     if instance and (everyone or only):
         raise UsageError("one is for one pod, the other for many", hint="leave out instance")
@@ -440,7 +440,7 @@ def logs(
     asked = showing.Asked(
         instance=instance,
         everyone=everyone,
-        only=speakers.only(_words(only)) if only else None,
+        only=ranks.only(_words(only)) if only else None,
         tags=True,
         keep=keep,
         options=LogOptions(

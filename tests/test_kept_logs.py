@@ -25,8 +25,8 @@ from arena_topo.engines.lines import Line, LogOptions, Source
 from arena_topo.engines.opening import open_backend
 from arena_topo.errors import ArenaError, UsageError
 from arena_topo.joblogs import telling
-from arena_topo.joblogs.saving import Saved, Saving
-from arena_topo.joblogs.speakers import Voices
+from arena_topo.joblogs.ranks import LineAttributor
+from arena_topo.joblogs.save import Saving, sized
 
 SERVER = "https://10.0.0.1:6443"
 JOB = JobStatus(uid="u1", name="train", namespace="team", phase=Phase.RUNNING, created=100.0)
@@ -561,10 +561,10 @@ archive = Archive(Path(sys.argv[2]), tell=print)
 saving = Saving(Path(sys.argv[3]), tell=print)
 with archive.keeping(SERVER, JOB, whole=True) as keeping:
     for at in range(9):
-        keeping._flushed = saving._flushed = 0
+        keeping._flushed = 0
         keeping.write([line(at, str(at) * 800)])
         saving.write([line(at, str(at) * 800)])
-print(saving.close().error)
+print(saving.error)
 """
 
 
@@ -635,12 +635,11 @@ def test_logs_are_saved_whole_and_byte_for_byte(tmp_path: Path) -> None:
     again = replace(CHIEF, run=1)
     namesake = replace(WORKER, uid="p9")
     side = replace(WORKER, container="side")
-    with Saving(tmp_path / "a/b", pods=[CHIEF.pod, WORKER.pod]) as saving:
-        saving.write([line(1, b"\xff\x00\x1b[31m\r"), line(2, "half", ends=False), line(2, "!")])
-        saving.write([line(3, "again", again), line(4, "w", WORKER), line(4, "n", namesake)])
-        saving.write([line(4, "r", replace(namesake, run=1))])
-        saving.write([line(5, "s", side), line(5, "w", WORKER)])
-        saved = saving.close()
+    saving = Saving(tmp_path / "a/b", pods=[CHIEF.pod, WORKER.pod])
+    saving.write([line(1, b"\xff\x00\x1b[31m\r"), line(2, "half", ends=False), line(2, "!")])
+    saving.write([line(3, "again", again), line(4, "w", WORKER), line(4, "n", namesake)])
+    saving.write([line(4, "r", replace(namesake, run=1))])
+    saving.write([line(5, "s", side), line(5, "w", WORKER)])
     assert {one.name: one.read_bytes() for one in (tmp_path / "a/b").iterdir()} == {
         "train-launcher-abc.log": b"\xff\x00\x1b[31m\r\nhalf!\n",
         "train-launcher-abc.1.log": b"again\n",
@@ -649,7 +648,8 @@ def test_logs_are_saved_whole_and_byte_for_byte(tmp_path: Path) -> None:
         "train-worker-0.p9.1.log": b"r\n",
         "train-worker-0.side.log": b"s\n",
     }
-    assert (saved.files, saved.lines, saved.size, saved.error) == (6, 8, 31, None)
+    assert saving.told == f"saved in {tmp_path}/a/b: logs: 6, lines: 8, 31 bytes"
+    assert saving.error is None
 
 
 @pytest.mark.parametrize(
@@ -657,14 +657,13 @@ def test_logs_are_saved_whole_and_byte_for_byte(tmp_path: Path) -> None:
     [(0, "0 bytes"), (1, "1 byte"), (999, "999 bytes"), (1000, "1.0 kB"), (31_400, "31.4 kB"),
      (999_960, "1.0 MB"), (2_000_000, "2.0 MB"), (3_140_000_000, "3.1 GB")],
 )  # fmt: skip
-def test_what_was_saved_is_told_in_units_that_fit(tmp_path: Path, size: int, said: str) -> None:
-    saved = Saved(folder=tmp_path, files=2, lines=30, size=size)
-    assert saved.told == f"saved in {tmp_path}: logs: 2, lines: 30, {said}"
+def test_what_was_saved_is_told_in_units_that_fit(size: int, said: str) -> None:
+    assert sized(size) == said
 
 
 def test_saved_lines_start_with_their_times_where_they_are_wanted(tmp_path: Path) -> None:
-    with Saving(tmp_path, container="mpi", timestamps=True) as saving:
-        saving.write([line(1, "a", ends=False), line(1, "b"), line(2, "c")])
+    saving = Saving(tmp_path, container="mpi", timestamps=True)
+    saving.write([line(1, "a", ends=False), line(1, "b"), line(2, "c")])
     assert (tmp_path / "train-launcher-abc.mpi.log").read_bytes() == b"s1 ab\ns2 c\n"
 
 
@@ -673,17 +672,16 @@ def test_a_file_that_is_there_is_never_written_over(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"train-worker-0\.log is there already"):
         Saving(tmp_path, pods=[CHIEF.pod, WORKER.pod])
     told: list[str] = []
-    with Saving(tmp_path, pods=[CHIEF.pod], tell=told.append) as saving:
-        saving.write([line(1, "joined later", WORKER)])
+    saving = Saving(tmp_path, pods=[CHIEF.pod], tell=told.append)
+    saving.write([line(1, "joined later", WORKER)])
     assert (tmp_path / "train-worker-0.log").read_text() == "mine"
     assert (tmp_path / "train-worker-0.p2.log").read_text() == "joined later\n"
     for name in ("train-launcher-abc.log", "train-launcher-abc.p1.log"):
         (tmp_path / name).write_text("mine")
-    with Saving(tmp_path, tell=told.append) as saving:
-        saving.write([line(2, "once more", WORKER), line(2)])
-        saved = saving.close()
+    saving = Saving(tmp_path, tell=told.append)
+    saving.write([line(2, "once more", WORKER), line(2)])
     assert (tmp_path / "train-worker-0.p2.log").read_text() == "joined later\n"
-    assert saved.error is not None
+    assert saving.error is not None
     assert told == [f"not all of the log is saved in {tmp_path}/train-worker-0.p2.log: File exists"]
 
 
@@ -693,8 +691,8 @@ def test_any_file_that_is_there_of_a_pod_is_told_before_anything_is_read(
     tmp_path: Path, pod: str, other: dict[str, Any]
 ) -> None:
     first = Source(pod=pod, container="mpi")
-    with Saving(tmp_path) as saving:
-        saving.write([line(1, "a", first), line(1, "b", replace(first, **other))])
+    saving = Saving(tmp_path)
+    saving.write([line(1, "a", first), line(1, "b", replace(first, **other))])
     next(one for one in tmp_path.iterdir() if one.read_bytes() == b"a\n").unlink()
     [left] = tmp_path.iterdir()
     with pytest.raises(UsageError) as wrong:
@@ -705,9 +703,9 @@ def test_any_file_that_is_there_of_a_pod_is_told_before_anything_is_read(
 
 def test_pods_with_odd_names_are_saved_in_the_folder(tmp_path: Path) -> None:
     odd = ["../x", "/etc/passwd", ".hidden", "..", "", "a" * 300, "\x1b[2J\n"]
-    with Saving(tmp_path / "here") as saving:
-        saving.write([line(1, "", Source(pod=one, uid=one)) for one in odd])
-        assert saving.close().error is None
+    saving = Saving(tmp_path / "here")
+    saving.write([line(1, "", Source(pod=one, uid=one)) for one in odd])
+    assert saving.error is None
     assert [one for one in tmp_path.rglob("*") if one.is_file() and one.parent.name != "here"] == []
     assert len(list((tmp_path / "here").iterdir())) == len(odd)
 
@@ -724,9 +722,9 @@ def test_a_link_that_leads_nowhere_is_a_file_that_is_there(tmp_path: Path) -> No
     (folder / f"{WORKER.pod}.log").symlink_to(elsewhere)
     with pytest.raises(UsageError, match="is there already"):
         Saving(folder, pods=[WORKER.pod])
-    with Saving(folder) as saving:
-        saving.write([line(1, "joined later", WORKER)])
-        assert saving.close().error is None
+    saving = Saving(folder)
+    saving.write([line(1, "joined later", WORKER)])
+    assert saving.error is None
     assert not elsewhere.exists()
     assert (folder / f"{WORKER.pod}.{WORKER.uid}.log").read_text() == "joined later\n"
 
@@ -787,11 +785,11 @@ def test_no_value_in_a_head_stops_anybody(tmp_path: Path, file: str, odd: object
             assert len(list(archive.lines(kept))) in {1, 2}
             telling.served(kept, asked=True, older=1, root=archive.root)
             telling.ended_as(kept)
-            voices = Voices(slots=kept.slots or None)
-            with Saving(tmp_path / f"saved-{key}") as saving:
-                for one in archive.lines(kept):
-                    voices.entry(one)
-                    saving.write([one])
+            lines = LineAttributor(slots=kept.slots or None)
+            saving = Saving(tmp_path / f"saved-{key}")
+            for one in archive.lines(kept):
+                lines.entry(one)
+                saving.write([one])
             shutil.rmtree(tmp_path / f"saved-{key}")
 
 

@@ -13,9 +13,9 @@ from arena_topo.engines import archive as kept
 from arena_topo.engines.archive import Archive
 from arena_topo.engines.lines import Line, Notice, Source, Turn
 from arena_topo.escaping import LogText, log_line
-from arena_topo.joblogs import merging
-from arena_topo.joblogs.flow import Flow
+from arena_topo.joblogs import window
 from arena_topo.joblogs.following import Asked
+from arena_topo.joblogs.pipeline import Pipeline
 
 JOB = JobStatus(uid="u1", name="train", namespace="team", phase=Phase.RUNNING, created=100.0)
 CHIEF = Source(pod="train-launcher", uid="p1", container="mpi", chief=True)
@@ -64,19 +64,18 @@ def test_what_is_held_of_many_workers_is_bounded_though_one_says_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ):
     """64 workers of which one, and the launcher, hold up all the others; nothing is shown."""
-    monkeypatch.setattr(merging, "MOST_LINES", 4000)
-    monkeypatch.setattr("arena_topo.joblogs.folding.MOST", 2000)
-    flow = Flow(Asked(everyone=True, fold=True), slots=1, total=WORKERS, patient=True)
+    monkeypatch.setattr(window, "MOST_LINES", 4000)
+    pipeline = Pipeline(Asked(everyone=True, fold=True), slots=1, total=WORKERS, whole=True)
     names = [(one, f"train-worker-{one}") for one in range(WORKERS)]
     workers = [Source(pod=name, uid=name, worker=one) for one, name in names]
     for one in (CHIEF, *workers):
-        flow.notice(Notice(turn=Turn.JOINED, source=one))
+        pipeline.notice(Notice(turn=Turn.JOINED, source=one))
     came = shown = most = 0
     for number in range(400):
         batch = [Line(one, 10 + number, b"", b"step %d" % number) for one in workers[1:]]
         came += len(batch)
-        shown += sum(one.total for one in flow.put(batch, number / 1000))
+        shown += sum(one.total for one in pipeline.put(batch, number / 1000))
         most = max(most, came - shown)
-    assert 2000 < most <= 4000 + 2000 + len(workers)
-    shown += sum(one.total for one in flow.rest(1.0))
+    assert 2000 < most <= 5000
+    shown += sum(one.total for one in pipeline.rest())
     assert shown == came

@@ -20,7 +20,7 @@ from arena_topo.joblogs import following
 from arena_topo.joblogs.choosing import early
 from arena_topo.joblogs.course import KNOWN, SIGHT, SILENCE, SILENT, TOGETHER, End
 from arena_topo.joblogs.following import Asked, Waiting
-from arena_topo.joblogs.speakers import only
+from arena_topo.joblogs.ranks import only
 from arena_topo.joblogs.telling import GATHER, TOLD
 from arena_topo.joblogs.view import Text
 from arena_topo.manifests import Forecast

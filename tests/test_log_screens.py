@@ -254,8 +254,8 @@ def test_who_leaves_is_told_how_to_come_back_to_the_same(machine):
     shown.program.sendintr()
     assert shown.end(within=SOON) == 130
     assert shown.screen.text.splitlines()[-1].removeprefix("^C") == (
-        f"{GOES_ON}arena-topo logs -f demo -n default --only rank:0,1 --only launcher"
-        " --include 'a b|h' --tail 5 --no-fold --keep=false;"
+        f"{GOES_ON}arena-topo logs -f demo -n default -t 5 --only rank:0,1 --only launcher"
+        " --fold=false --include 'a b|h' --keep=false;"
         " end it: arena-topo delete demo -n default"
     )
 

@@ -12,7 +12,7 @@ import pytest
 from worlds import WORLDS
 
 from arena_topo.engines.lines import Line, Source
-from arena_topo.joblogs.speakers import Entry, Speaker
+from arena_topo.joblogs.ranks import Entry, Speaker
 from arena_topo.joblogs.view import PALETTE, Raw, Records, Text, spans
 
 CODES = re.compile(r"\x1b\[[0-9;]*m")

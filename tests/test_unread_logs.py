@@ -26,7 +26,7 @@ from arena_topo.engines.kubernetes.streaming import Lines, Place, plain
 from arena_topo.engines.lines import Line, LogOptions, Notice, Source, Turn
 from arena_topo.engines.stretches import Gap
 from arena_topo.errors import ArenaError, ClusterError, NotFound, UsageError
-from arena_topo.joblogs import course, merging, telling
+from arena_topo.joblogs import course, telling, window
 from arena_topo.joblogs import following as logs
 from arena_topo.joblogs.following import Asked, Note
 from arena_topo.joblogs.unread import AGAIN, Unread, notes
@@ -225,14 +225,14 @@ def test_one_log_that_does_not_come_holds_no_other_up_and_is_named(
     api: FakeApi, backend: KubernetesBackend, operator: FakeOperator, monkeypatch
 ):
     monkeypatch.setattr(followed, "_ANSWER", 1.5)
-    monkeypatch.setattr(merging, "PATIENCE", 0.5)
+    monkeypatch.setattr(window, "PATIENCE", 0.5)
     running(backend, operator, "from the launcher", workers=2)
     api.write("demo-worker-1", "from worker 1", at=second(1))
     hang(api, WORKER)
     shown = Shown(backend, ALL)
     assert sorted(shown.texts) == ["from the launcher", "from worker 1"]
     first, last = shown.notes()
-    assert first == f"nothing comes of the log ({WORKER}): the others are shown meanwhile"
+    assert first == f"no output from {WORKER} for 3 s; showing the other pods"
     assert last.startswith(f"the log of {WORKER} cannot be read: ")
     # The lines that are there are shown before the missing one is given up.
     assert [one.text for one in shown.told].index(last) == len(shown.told) - 1

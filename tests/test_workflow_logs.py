@@ -20,9 +20,8 @@ from arena_topo.errors import ArenaError, NotFound, UsageError
 from arena_topo.gang import submission
 from arena_topo.joblogs import following
 from arena_topo.joblogs.course import GRACE, LINGER, SILENCE, TOGETHER, Course, Looker
-from arena_topo.joblogs.flow import Flow
 from arena_topo.joblogs.following import Asked, End, Note, Shown, Waiting
-from arena_topo.joblogs.speakers import only
+from arena_topo.joblogs.ranks import only
 from arena_topo.joblogs.telling import GATHER, TOLD
 
 FOLLOW = LogOptions(follow=True)
@@ -319,18 +318,6 @@ def test_what_was_asked_for_is_not_advised(world: World):
     )
     world.finish("demo")
     followed.rest()
-
-
-def test_a_short_log_is_read_to_its_end_before_it_is_said_who_speaks():
-    asked = Asked(only=only(["rank:1"]))
-    chief = Source(pod="demo-launcher", chief=True)
-    for merge in (True, False):
-        flow = Flow(asked, slots=1, total=2, patient=True, merge=merge)
-        flow.notice(Notice(turn=Turn.JOINED, source=chief))
-        lines = [Line(chief, at, b"", text) for at, text in enumerate((b"[1] one", b"[0] two"), 1)]
-        assert [flow.put([line], 0.0) for line in lines] == [[], []]
-        assert [one.text for one in flow.rest(0.0)] == [b"one"]
-        assert flow.left_out is None
 
 
 def test_of_pods_that_are_gone_what_was_followed_is_shown(world: World, tmp_path: Path):

@@ -12,8 +12,6 @@ class Tagging(StrEnum):
     OPEN_MPI = "open-mpi"
     HYDRA = "hydra"
     SLURM = "slurm"
-    NONE = "none"
-    """Nobody's: there is nothing that could write them."""
 
 
 _LAUNCHES = re.compile(r"(?:.*/)?(?:(srun)|(?:mpirun|mpiexec|orterun|prterun)(?:[._-]\w+)*)")
@@ -23,7 +21,7 @@ _PAIRS = frozenset({"genv", "env", "mca", "gmca", "prtemca", "pmixmca"})
 """Options with two words after them; after all others one may stand."""
 
 
-def asked_for(command: str) -> Tagging | None:
+def tagging(command: str) -> Tagging | None:
     """Which tags a job's command asks `mpirun` or `srun` for, where that can be seen in it.
 
     Open MPI: mpirun(1), `--tag-output`, and prterun(1), `--output`. MPICH and Intel MPI:
@@ -58,56 +56,3 @@ def _option(name: str, *, slurm: bool) -> Tagging | None:
     if name == "tag-output":
         return Tagging.OPEN_MPI
     return Tagging.HYDRA if name in {"l", "prepend-rank"} else None
-
-
-_NO_PROGRAM = re.compile(r"\$\(\([^()]*\)\)|\d*[<>]+&[\d-]+")
-"""Sums, and `2>&1`: what looks as if a command began in it."""
-
-_PARTS = re.compile(r"[;&|()`\n]+")
-
-_BEFORE = frozenset(
-    ("!", "{", "if", "then", "elif", "else", "while", "until", "do", "time", "exec", "command")
-)
-"""Words after which a command begins."""
-
-_SHELL = re.compile(r"(?:/(?:usr/)?bin/)?(?:sh|bash|dash|ash)")
-
-_SILENT = frozenset(
-    (
-        *(":", "[", "[[", "}", "break", "case", "cat", "cd", "continue", "date", "done", "echo"),
-        *("esac", "exit", "export", "false", "fi", "for", "hostname", "local", "printf", "pwd"),
-        *("read", "return", "seq", "set", "shift", "sleep", "test", "true", "umask", "unset"),
-        "wait",
-    )
-)
-"""Words of the shell, and small programs, that start no others."""
-
-
-def tagging(command: str) -> Tagging | None:
-    """What a job's command says of its tags: which it asks for, or that there can be none.
-
-    `NONE` where it is known, and starts nothing but what the shell itself can do. None where
-    nothing is known: `mpirun` can be told by a variable too, and a program or a script may call it.
-    """
-    asked = asked_for(command)
-    if asked is not None or not command.strip():
-        return asked
-    parts = _PARTS.split(_NO_PROGRAM.sub("0", command))
-    starts = any(_program(part) not in _SILENT for part in parts if part.strip("\"' \t$"))
-    return None if starts else Tagging.NONE
-
-
-def _program(part: str) -> str:
-    """What a part of a shell's line starts; `:` where it only sets variables."""
-    shell = False
-    for word in part.replace('"', " ").replace("'", " ").split():
-        if _SHELL.fullmatch(word):
-            shell = True
-        elif re.match(r"[A-Za-z_]\w*=", word):
-            shell = False
-        elif word in _BEFORE or (shell and word[0] == "-"):
-            continue
-        else:
-            return word
-    # A shell by itself runs what it reads.
-    return "sh" if shell else ":"

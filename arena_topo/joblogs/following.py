@@ -20,13 +20,13 @@ from arena_topo.engines.waiting import command
 from arena_topo.errors import ArenaError, JobFailed, NotFound, UsageError
 from arena_topo.joblogs import choosing, telling, unread
 from arena_topo.joblogs.course import Course, End, Looker, Waiting, source_of
-from arena_topo.joblogs.flow import Flow
-from arena_topo.joblogs.speakers import Entry, Only, ranks_of, wants
+from arena_topo.joblogs.pipeline import Pipeline
+from arena_topo.joblogs.ranks import Entry, Only, ranks_of, wants
 from arena_topo.joblogs.telling import Note, Tell, named
 
 if TYPE_CHECKING:
     from arena_topo.engines.archive import Archive, Keeping, Kept
-    from arena_topo.joblogs.saving import Saving
+    from arena_topo.joblogs.save import Saving
     from arena_topo.joblogs.unread import Lacking
 
 __all__ = [
@@ -323,7 +323,7 @@ class _Show:
         """Where the lines of pods go beside the screen; of a `job` that is there they are kept."""
         options, save, saving = self._asked.options, self._asked.save, None
         if save is not None:
-            from arena_topo.joblogs.saving import Saving  # noqa: PLC0415  only for who saves
+            from arena_topo.joblogs.save import Saving  # noqa: PLC0415  only for who saves
 
             saving = Saving(
                 Path(save),
@@ -374,7 +374,7 @@ class _Show:
 
     def _served(self, kept: Kept) -> Iterator[Sequence[Entry]]:
         slots, tags = kept.slots or None, kept.tags
-        flow = Flow(self._asked, slots=slots, tagging=tags, patient=True, merge=False)
+        flow = Pipeline(self._asked, slots=slots, tagging=tags, whole=True)
         lines, known = self.lines_of(kept), list[Source]()
         self.kept = kept
         asks = self._asks(slots)
@@ -383,7 +383,7 @@ class _Show:
                 sinks.write(batch)
                 for run in self._runs(batch, known):
                     yield flow.put(run, 0.0)
-        yield flow.rest(0.0)
+        yield flow.rest()
         if self._asked.options.previous and not sinks.lines:
             raise choosing.first_run(kept)
         self._advise(flow)
@@ -449,14 +449,14 @@ class _Show:
     def _read_of(self, job: JobStatus, wanted: Wanted) -> Iterator[Sequence[Entry]]:
         slots, total = ranks_of(job)
         tags = tagging(job.command)
-        flow = Flow(self._asked, slots=slots, total=total, tagging=tags, patient=True)
+        flow = Pipeline(self._asked, slots=slots, total=total, tagging=tags, whole=True)
         with (
             self._sinks(job, _names(job, wanted)) as sinks,
             self._backend.follow(job, self._asked.options, wanted) as following,
         ):
             course = Course(job, self._asked, wanted)
             there = [one for one in job.instances if wanted(source_of(one)) and not one.pending]
-            flow.awaits([one.name for one in there])
+            flow.await_([one.name for one in there])
             flow.tried(course.tries)
             self._tell_all(course.begins(job))
             gone = self._kept_too(job, wanted, flow)
@@ -468,10 +468,10 @@ class _Show:
                 yield flow.put(more, self._now())
                 # While somebody looks at what is there no log is silent.
                 self._stood += time.monotonic() - came
-                self._tell_all(flow.passed_over())
+                self._tell_all(telling.late(flow.late(self._now())))
                 if error is not None or (following.done and not items and not more):
                     break
-        yield flow.rest(time.monotonic())
+        yield flow.rest()
         if error is not None:
             raise error
         course.nothing_but_errors()
@@ -482,7 +482,7 @@ class _Show:
         if lacking:
             raise unread.failure(lacking)
 
-    def _kept_too(self, job: JobStatus, wanted: Wanted, flow: Flow) -> Iterator[Line]:
+    def _kept_too(self, job: JobStatus, wanted: Wanted, flow: Pipeline) -> Iterator[Line]:
         """What is kept of pods that the job had, and has no more, where several are shown."""
         if not self._asked.many or self._asked.options.previous:
             return
@@ -505,7 +505,7 @@ class _Show:
 
     def _followed(self, job: JobStatus, wanted: Wanted) -> Iterator[Sequence[Entry]]:
         slots, total = ranks_of(job)
-        flow = Flow(self._asked, slots=slots, total=total, tagging=tagging(job.command))
+        flow = Pipeline(self._asked, slots=slots, total=total, tagging=tagging(job.command))
         looker = Looker(self._backend, job, keeps=self._asked.keep)
         course = Course(job, self._asked, wanted)
         with (
@@ -531,7 +531,7 @@ class _Show:
             lacking = course.lacking(self.status, done=following.done)
             if self.status is not None:
                 sinks.close(self.status)
-        yield flow.rest(time.monotonic())
+        yield flow.rest()
         self._hears.waits(None)
         self._advise(flow)
         self._tell_all(course.told())
@@ -552,7 +552,7 @@ class _Show:
         self._tell_all(unread.notes(lacking))
 
     def _passed(
-        self, items: Sequence[Line | Notice], course: Course, flow: Flow, sinks: _Sinks
+        self, items: Sequence[Line | Notice], course: Course, flow: Pipeline, sinks: _Sinks
     ) -> Iterator[Sequence[Entry]]:
         """Hand on what came, and tell of what happened, in that order."""
         now = self._now()
@@ -590,7 +590,7 @@ class _Show:
             if changed:
                 self._hears.waits(waiting)
 
-    def _advise(self, flow: Flow) -> None:
+    def _advise(self, flow: Pipeline) -> None:
         if flow.left_out is not None:
             self._hears.tell(Note(text=flow.left_out, warns=True))
 
@@ -633,16 +633,10 @@ class _Sinks:
             self._keeping.close(job)
         saving, self._saving = self._saving, None
         if saving is not None:
-            saved = saving.close()
-            if saved.error is not None:
-                self._fails(saved.error)
-            self._tell(
-                Note(
-                    text=saved.told,
-                    error=saved.error,
-                    warns=saved.error is not None,
-                )
-            )
+            if saving.error is not None:
+                self._fails(saving.error)
+            failed = saving.error is not None
+            self._tell(Note(text=saving.told, error=saving.error, warns=failed))
 
     def __enter__(self) -> Self:
         return self

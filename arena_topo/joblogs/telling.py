@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -73,6 +73,13 @@ def after(notice: Notice, *, many: bool, joined: bool = True) -> Note | None:
             return None
     warns = notice.turn in {Turn.REFUSED, Turn.CUT}
     return Note(text=text, turn=notice.turn, source=source, error=error, warns=warns, alike=alike)
+
+
+def late(pods: Sequence[str]) -> Iterator[Note]:
+    """That nothing came of some logs for long, so that others do not wait for them any more."""
+    if pods:
+        text = f"no output from {named(sorted(pods))} for 3 s; showing the other pods"
+        yield Note(text=text, warns=True)
 
 
 def run_of(source: Source, before: Source) -> Note:

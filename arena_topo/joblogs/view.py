@@ -17,7 +17,7 @@ from arena_topo.engines.lines import Line, Source
 from arena_topo.escaping import LogText, cut_short, escaped_in_quotes, log_line, one_line, ordinary
 
 if TYPE_CHECKING:
-    from arena_topo.joblogs.speakers import Entry, Speaker
+    from arena_topo.joblogs.ranks import Entry, Speaker
 
 PALETTE = (32, 166, 28, 133, 30, 168, 100, 99, 66, 130)
 """Of the 256 colours of xterm some that can be read on black as well as on white.

@@ -28,12 +28,12 @@ from arena_topo.engines import Backend, JobStatus
 from arena_topo.engines.lines import LogOptions
 from arena_topo.errors import ArenaError, JobFailed, NotFound, UsageError
 from arena_topo.escaping import one_line
-from arena_topo.flag import Flag
+from arena_topo.flag import Flag, flags_of, spelling
 from arena_topo.jobs.staying import lives, turn
 
 if TYPE_CHECKING:
     from arena_topo.joblogs.following import Asked, Note, Waiting
-    from arena_topo.joblogs.speakers import Entry
+    from arena_topo.joblogs.ranks import Entry
     from arena_topo.joblogs.view import Raw, Records, Text
 
 MANY = "Many pods at once"
@@ -233,50 +233,34 @@ class Wanted:
         """Whether programs read it."""
         return self.output_format is LogFormat.JSON
 
+    def given(self) -> dict[str, str]:
+        """The flags that say something else than by themselves, as they are typed, by field."""
+        return {
+            field: spelling(field, flag)
+            for field, flag in flags_of(Wanted).items()
+            if getattr(self, field) != getattr(_PLAIN, field)
+        }
+
     def check(self, name: str) -> None:
         """UsageError for flags that make no sense together; it says which and what to do."""
-        together = "both cannot be shown at once"
-        for one, other, why, hint in (
-            ("instance", "everyone", "one is for one pod, the other for all", "leave out one"),
-            ("instance", "only", "a pod and ranks are named", "leave out one"),
-            ("previous", "follow", "what is over cannot go on", "leave out --follow"),
-            ("kept", "follow", "nothing comes any more", "leave out --follow"),
-            ("nccl", "highlight", together, "leave out one"),
-            ("nccl", "save", together, "first save the logs, then read them with --nccl --from"),
-        ):
-            if getattr(self, one) and getattr(self, other):
-                raise _excluded(one, other, why=why, hint=hint)
-        if self.highlight and self.output_format is not LogFormat.TEXT:
-            raise _excluded(
-                "highlight",
-                f"output {self.output_format}",
-                why="only text for people is marked",
-                hint="leave out one",
-            )
-        if self.nccl and self.output_format is LogFormat.RAW:
-            raise _excluded(
-                "nccl", "output raw", why="what it shows is worked out", hint="use text or json"
-            )
+        given = self.given()
         for field in ("files", "bus_bandwidth"):
-            if getattr(self, field) and not self.nccl:
+            if field in given and not self.nccl:
                 raise UsageError(
-                    f"{_spelled(field)} is for what NCCL did",
-                    hint=f"add --nccl to {_spelled(field)}",
+                    f"{given[field]} is for what NCCL did", hint=f"add --nccl to {given[field]}"
                 )
+        if "output_format" in given:
+            given[self.output_format] = f"--output {self.output_format}"
         if self.files and name:
-            raise UsageError(
-                f"{name} and --from exclude each other",
-                why="lines are read from files, or from a job",
-                hint="leave out one",
-            )
-        for field in _OF_JOBS if self.files else ():
-            if getattr(self, field) != getattr(_PLAIN, field):
-                raise _excluded(
-                    field,
-                    "files",
-                    why="a file is read whole, and has no pods",
-                    hint=f"leave out {_spelled(field)}",
-                )
+            given[_JOB] = name
+        for fields, other, why, hint in _EXCLUDES:
+            for field in fields if other in given else ():
+                if field in given:
+                    raise UsageError(
+                        f"{given[field]} and {given[other]} exclude each other",
+                        why=why,
+                        hint=hint or f"leave out {given[field]}",
+                    )
 
     def options(self) -> LogOptions:
         """Which part of each log."""
@@ -292,13 +276,13 @@ class Wanted:
 
     def asked(self) -> Asked:
         """The same for who follows the logs."""
-        from arena_topo.joblogs import following, speakers  # noqa: PLC0415 - loads what is needed
+        from arena_topo.joblogs import following, ranks  # noqa: PLC0415 - loads what is needed
 
         text = self.output_format is LogFormat.TEXT
         return following.Asked(
             instance=self.instance or None,
             everyone=self.everyone,
-            only=speakers.only(self.only) if self.only else None,
+            only=ranks.only(self.only) if self.only else None,
             include=tuple(map(_compiled, self.include)),
             exclude=tuple(map(_compiled, self.exclude)),
             fold=self.fold and text,
@@ -312,68 +296,43 @@ class Wanted:
     def again(self, name: str, namespace: str) -> str:
         """What a person types to go on with the same."""
         words = [PROGRAM, "logs", *["-f"][: self.follow], name, "-n", namespace]
-        for field, word in _SAID_AGAIN.items():
+        for field, flag in self.given().items():
             value = getattr(self, field)
-            if value is True:
-                words.append(word)
-            elif isinstance(value, tuple):
-                words += [text for one in value for text in (word, str(one))]
-            elif value != getattr(_PLAIN, field):
-                words += [word, str(value)]
-        left = [["--no-fold"][: not self.fold], ["--keep=false"][: not self.keep]]
-        return shlex.join([*words, *left[0], *left[1]])
+            if isinstance(value, bool):
+                words += [flag if value else f"{flag}=false"][: field != "follow"]
+            elif field not in {"save", "kind"}:
+                # Files of --save would be there already.
+                for one in value if isinstance(value, tuple) else (value,):
+                    words += [flags_of(Wanted)[field].short or flag, str(one)]
+        return shlex.join(words)
 
-
-_SAID_AGAIN = {
-    "instance": "-i",
-    "container": "-c",
-    "everyone": "--all",
-    "only": "--only",
-    "include": "--include",
-    "exclude": "--exclude",
-    "highlight": "--highlight",
-    "timestamps": "--timestamps",
-    "since": "--since",
-    "since_time": "--since-time",
-    "tail": "--tail",
-    "output_format": "-o",
-    "nccl": "--nccl",
-    "bus_bandwidth": "--bus-bandwidth",
-}
-"""What is said again by who comes back, and how. Files of --save would be there already."""
-
-
-_OF_JOBS = (
-    "follow",
-    "instance",
-    "container",
-    "previous",
-    "since",
-    "since_time",
-    "tail",
-    "timestamps",
-    "kind",
-    "everyone",
-    "only",
-    "include",
-    "exclude",
-    "kept",
-)
-"""What chooses among the logs of a job, or of their lines."""
 
 _PLAIN = Wanted()
 
+_JOB = "job"
+"""Stands for the job's name among the fields."""
 
-def _spelled(field: str) -> str:
-    return {"everyone": "--all", "files": "--from", "kind": "--type"}.get(
-        field, f"--{field.replace('_', '-')}"
-    )
-
-
-def _excluded(one: str, other: str, *, why: str, hint: str) -> UsageError:
-    return UsageError(
-        f"{_spelled(one)} and {_spelled(other)} exclude each other", why=why, hint=hint
-    )
+_EXCLUDES = (
+    (("instance",), "everyone", "one is for one pod, the other for all", ""),
+    (("instance",), "only", "a pod and ranks are named", ""),
+    (("previous", "kept"), "follow", "what is over cannot go on", "leave out --follow"),
+    (("nccl",), "highlight", "what NCCL did is no lines of logs", ""),
+    (("nccl",), "save", "what NCCL did is no lines of logs", "save first, then use --nccl --from"),
+    (("nccl",), "raw", "what it shows is worked out", "use text or json"),
+    (("highlight",), "json", "only text for people is marked", ""),
+    (("highlight",), "raw", "only text for people is marked", ""),
+    ((_JOB,), "files", "lines are read from files, or from a job", ""),
+    (
+        (
+            *("follow", "instance", "container", "previous", "since", "since_time", "tail"),
+            *("timestamps", "kind", "everyone", "only", "include", "exclude", "kept"),
+        ),
+        "files",
+        "a file is read whole, and has no pods",
+        "",
+    ),
+)
+"""Flags of which each excludes another (by field, or value of --output), why, and what to do."""
 
 
 @spread

@@ -11,9 +11,17 @@ from hypothesis import strategies as st
 
 from arena_topo.engines import Instance, JobStatus, Phase
 from arena_topo.engines.lines import Line, Source
-from arena_topo.engines.tagging import Tagging, asked_for, tagging
+from arena_topo.engines.tagging import Tagging, tagging
 from arena_topo.errors import UsageError
-from arena_topo.joblogs.speakers import Only, Speaker, Tags, Voices, chosen, only, ranks_of, wants
+from arena_topo.joblogs.ranks import (
+    LineAttributor,
+    Only,
+    Speaker,
+    chosen,
+    only,
+    ranks_of,
+    wants,
+)
 from arena_topo.manifests import Forecast
 
 LAUNCHER = Source(pod="demo-launcher", chief=True)
@@ -24,16 +32,12 @@ def worker(index: int) -> Source:
 
 
 def attributed(
-    *texts: str, total: int | None = 8, asked: Tagging | None = None, whole: bool = False
+    *texts: str, total: int | None = 8, asked: Tagging | None = None
 ) -> list[tuple[int | None, str]]:
-    """The ranks that wrote these lines of a launcher, which came together; maybe all there are."""
-    tags = Tags(total, asked=asked)
-    for text in texts:
-        tags.hear(text.encode())
-    if whole:
-        tags.settle()
-    found = [tags.of(text.encode()) for text in texts]
-    return [(rank, text.decode()) for rank, text in found]
+    """The ranks that wrote these lines of a launcher."""
+    lines = LineAttributor(total=total, tagging=asked)
+    found = [lines.entry(line(LAUNCHER, text)) for text in texts]
+    return [(one.speakers[0].rank, one.text.decode()) for one in found]
 
 
 @pytest.mark.parametrize(
@@ -80,39 +84,8 @@ def test_the_space_behind_a_tag_of_open_mpi_4_is_the_programs():
     assert [text for _, text in attributed(*lines)] == ["def main():", "    return"]
 
 
-@pytest.mark.parametrize("tag", ["[{}] ", "{}: ", "  {}: "])
-def test_tags_of_hydra_and_slurm_are_believed_while_every_line_has_one(tag):
-    lines = [f"{tag.format(rank)}epoch {epoch}" for epoch in range(2) for rank in range(4)]
-    assert attributed(*lines) == [
-        (rank, f"epoch {epoch}") for epoch in range(2) for rank in range(4)
-    ]
-
-
-def test_a_log_that_begins_otherwise_is_believed_after_a_longer_run():
-    lines = ["Warning: Permanently added 'worker-0'"] * 3
-    lines += [f"[{rank % 4}] hello" for rank in range(8)]
-    assert attributed(*lines)[3:] == [(rank % 4, "hello") for rank in range(8)]
-    assert attributed(*lines[:-1])[3:] == [(None, text) for text in lines[3:-1]]
-
-
 @pytest.mark.parametrize(
-    "lines",
-    [
-        ["[0] GPU A", "[1] GPU B", "[2] GPU C", "[3] GPU D", "[4] x", "[5] x", "[6] x", "[7] x"],
-        ["[3] one", "[3] two", "[3] three", "[3] four", "[3] five"],
-        ["[0] a", "[1] b", "[0] c"],
-        ["[0] a", "b", "[1] c", "d", "[0] e", "f", "[1] g", "h", "[0] i", "j"],
-        ["[10] a", "[20] b", "[10] c", "[20] d", "[10] e"],
-        ["[1] a", "1: b", "[0] a", "0: b", "[1] a", "1: b"],
-    ],
-    ids=["a list", "one number", "too few", "every other line", "no such ranks", "two ways"],
-)
-def test_a_program_that_writes_numbers_in_brackets_is_not_taken_for_ranks(lines):
-    assert attributed(*lines) == [(None, text) for text in lines]
-
-
-@pytest.mark.parametrize(
-    ("command", "tagging"),
+    ("command", "asked"),
     [
         ("mpirun -prepend-rank -np 2 python r0.py", Tagging.HYDRA),
         (
@@ -135,39 +108,8 @@ def test_a_program_that_writes_numbers_in_brackets_is_not_taken_for_ranks(lines)
         ("", None),
     ],
 )
-def test_the_command_of_a_job_says_which_tags_it_asks_for(command, tagging):
-    assert asked_for(command) is tagging
-
-
-@pytest.mark.parametrize(
-    ("command", "said"),
-    [
-        ('sh -c for i in 0 1 2 3; do echo "[$i] epoch"; sleep 1; done', Tagging.NONE),
-        (
-            "/bin/sh -c 'i=0; while [ $i -lt 9 ]; do i=$((i+1)); echo \"[$i] x\" 2>&1; done'",
-            Tagging.NONE,
-        ),
-        ("sh -c for i in $(seq 4); do echo [$i]; done", Tagging.NONE),
-        ("sh -c cd /data && ./run.sh", None),
-        ("bash run.sh", None),
-        ("sh -c cat run.sh | sh", None),
-        ("python train.py", None),
-        ("mpirun -np 2 python train.py", None),
-        ("sh -c echo begins; exec mpirun -np 2 a", None),
-        ("mpirun -l a", Tagging.HYDRA),
-        ("", None),
-    ],
-)
-def test_a_command_that_starts_only_what_the_shell_can_do_has_no_tags(command, said):
-    assert tagging(command) is said
-
-
-def test_tags_are_not_believed_where_there_is_no_mpirun():
-    lines = [f"[{rank % 4}] epoch" for rank in range(16)]
-    assert attributed(*lines, whole=True)[0] == (0, "epoch")
-    told = attributed(*lines, asked=Tagging.NONE, whole=True)
-    assert told == [(None, text) for text in lines]
-    assert attributed("[1,3]<stdout>:x", asked=Tagging.NONE) == [(3, "x")]
+def test_the_command_of_a_job_says_which_tags_it_asks_for(command, asked):
+    assert tagging(command) is asked
 
 
 def test_tags_that_the_command_asks_for_are_believed_from_the_first_line_on():
@@ -183,46 +125,17 @@ def test_tags_that_the_command_asks_for_are_believed_from_the_first_line_on():
     assert attributed(*free, asked=Tagging.HYDRA)[-2:] == [(1, "Traceback"), (None, free[-1])]
 
 
-def test_a_log_of_one_rank_alone_is_believed_when_it_begins_with_enough_of_its_lines():
-    lines = [f"[0] line {number}" for number in range(30)]
-    assert attributed(*lines) == [(0, f"line {number}") for number in range(30)]
-    late = ["free text", *lines]
-    assert attributed(*late) == [(None, text) for text in late]
+@pytest.mark.parametrize("text", ["[3] epoch 1", "3: epoch 1"])
+def test_what_only_looks_like_a_tag_is_the_programs(text):
+    assert attributed(*[text] * 9) == [(None, text)] * 9
 
 
-@pytest.mark.parametrize("lines", [[f"[{rank}] hello" for rank in (2, 0, 3, 1)], ["[1] x"] * 4])
-def test_a_short_log_that_is_tagged_throughout_is_believed_at_its_end(lines):
-    assert attributed(*lines, total=4) == [(None, text) for text in lines]
-    ranks = [int(text[1]) for text in lines]
-    assert [rank for rank, _ in attributed(*lines, total=4, whole=True)] == ranks
-    for broken in (lines[:-1], ["free text", *lines], [*lines, "free text"], [*lines, "0: x"]):
-        assert attributed(*broken, total=4, whole=True) == [(None, text) for text in broken]
-
-
-def test_the_only_rank_of_a_job_may_be_all_that_speaks():
-    assert attributed(*["[0] x"] * 4, total=1) == [(0, "x")] * 4
-
-
-def test_a_line_without_a_tag_among_many_is_nobodys():
-    lines = [f"[{rank}] x" for rank in (0, 1, 0, 1)]
-    tagged = attributed(*lines, "=   BAD TERMINATION", "", *lines)
-    assert tagged[4:6] == [(None, "=   BAD TERMINATION"), (None, "")]
-    assert tagged[6:] == [(0, "x"), (1, "x")] * 2
-
-
-def test_many_lines_without_a_tag_end_the_belief():
-    start = [f"[{rank}] x" for rank in (0, 1, 0, 1)]
-    found = attributed(*start, *["free text"] * 8, "[1] a list of the program's")
-    assert found[-1] == (None, "[1] a list of the program's")
-
-
-@given(st.lists(st.binary(max_size=40), max_size=30))
-def test_whatever_a_log_says_nothing_of_it_is_lost(texts):
-    tags = Tags(8)
+@given(st.lists(st.binary(max_size=40), max_size=30), st.sampled_from([None, *Tagging]))
+def test_whatever_a_log_says_nothing_of_it_is_lost(texts, asked):
+    lines = LineAttributor(total=8, tagging=asked)
     for text in texts:
-        tags.hear(text)
-    for text in texts:
-        assert text.endswith(tags.of(text)[1])
+        entry = lines.entry(Line(source=LAUNCHER, at=1, stamp=b"", text=text))
+        assert text.endswith(entry.text)
 
 
 def line(source: Source, text: str, *, ends: bool = True) -> Line:
@@ -230,41 +143,41 @@ def line(source: Source, text: str, *, ends: bool = True) -> Line:
 
 
 def test_a_worker_of_one_slot_is_its_rank_and_one_of_several_has_some():
-    [one] = Voices(slots=1, total=4).entry(line(worker(3), "x")).speakers
+    [one] = LineAttributor(slots=1, total=4).entry(line(worker(3), "x")).speakers
     assert (one.rank, one.ranks, one.tagged) == (3, (3, 3), False)
-    [some] = Voices(slots=8, total=32).entry(line(worker(3), "x")).speakers
+    [some] = LineAttributor(slots=8, total=32).entry(line(worker(3), "x")).speakers
     assert (some.rank, some.ranks) == (None, (24, 31))
-    [unknown] = Voices().entry(line(worker(3), "x")).speakers
+    [unknown] = LineAttributor().entry(line(worker(3), "x")).speakers
     assert (unknown.rank, unknown.ranks) == (None, None)
 
 
 def test_there_is_one_object_for_each_speaker():
-    voices = Voices(slots=1, total=4)
+    lines = LineAttributor(slots=1, total=4)
     tagged = line(LAUNCHER, "[1,2]<stdout>:x")
-    assert voices.entry(tagged).speakers[0] is voices.entry(tagged).speakers[0]
+    assert lines.entry(tagged).speakers[0] is lines.entry(tagged).speakers[0]
     again = line(replace(LAUNCHER), "[1,2]<stdout>:x")
-    assert voices.entry(again).speakers[0] is voices.entry(tagged).speakers[0]
+    assert lines.entry(again).speakers[0] is lines.entry(tagged).speakers[0]
 
 
 def test_the_pieces_of_a_long_line_are_of_whoever_began_it():
-    voices = Voices(slots=1, total=4)
+    lines = LineAttributor(slots=1, total=4)
     pieces = [
-        voices.entry(line(LAUNCHER, "[1,2]<stdout>:begin", ends=False)),
-        voices.entry(line(LAUNCHER, "[1,3]<stdout>:middle", ends=False)),
-        voices.entry(line(LAUNCHER, "end")),
-        voices.entry(line(LAUNCHER, "next")),
+        lines.entry(line(LAUNCHER, "[1,2]<stdout>:begin", ends=False)),
+        lines.entry(line(LAUNCHER, "[1,3]<stdout>:middle", ends=False)),
+        lines.entry(line(LAUNCHER, "end")),
+        lines.entry(line(LAUNCHER, "next")),
     ]
     assert [one.speakers[0].rank for one in pieces] == [2, 2, 2, None]
     assert [one.text for one in pieces] == [b"begin", b"[1,3]<stdout>:middle", b"end", b"next"]
 
 
 def test_what_a_worker_writes_is_no_tag():
-    [one] = Voices(slots=1, total=4).entry(line(worker(0), "[1,2]<stdout>:x")).speakers
+    [one] = LineAttributor(slots=1, total=4).entry(line(worker(0), "[1,2]<stdout>:x")).speakers
     assert one.rank == 0
 
 
 def test_without_tags_a_line_of_the_launcher_stays_as_it_is():
-    entry = Voices(slots=1, total=4, tags=False).entry(line(LAUNCHER, "[1,2]<stdout>:x"))
+    entry = LineAttributor(slots=1, total=4, tags=False).entry(line(LAUNCHER, "[1,2]<stdout>:x"))
     assert (entry.text, entry.speakers[0].rank) == (b"[1,2]<stdout>:x", None)
 
 

@@ -1,0 +1,136 @@
+"""From lines as they come to entries as they are shown: whose, which, in what order, how many."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from arena_topo.engines.lines import Line, Notice, Source, Turn
+from arena_topo.engines.tagging import Tagging
+from arena_topo.joblogs.ranks import Entry, LineAttributor, Speaker, chosen
+from arena_topo.joblogs.window import HELD, LAG, Window
+
+if TYPE_CHECKING:
+    from arena_topo.joblogs.following import Asked
+
+_OVER = frozenset({Turn.ENDED, Turn.GONE, Turn.REFUSED})
+
+
+class Pipeline:
+    """Everything that happens to lines on their way to the screen, in batches.
+
+    `slots` and `total` are the ranks of each worker and of the job, where they are known, and
+    `tagging` the tags that its command asks for. With `whole` logs are read to where they end now.
+    """
+
+    def __init__(
+        self,
+        asked: Asked,
+        *,
+        slots: int | None = None,
+        total: int | None = None,
+        tagging: Tagging | None = None,
+        whole: bool = False,
+    ) -> None:
+        self._asked, self._tagging = asked, tagging
+        self._filters = bool(asked.include or asked.exclude)
+        tags = asked.many or asked.tags or self._filters
+        self._lines = LineAttributor(slots=slots, total=total, tags=tags, tagging=tagging)
+        self._window = Window(whole=whole, fold=asked.fold) if asked.many else None
+        self._choices: dict[Speaker, bool] = {}
+        self._cut: dict[Speaker, bool] = {}
+        """Whether the line of which more is to come is shown."""
+        self._open: set[Source] = set()
+        self._untagged, self._found = 0, False
+
+    @property
+    def lag(self) -> float:
+        """Seconds that a line of a log that is followed may be held back."""
+        if self._window is None:
+            return 0.0
+        return LAG + (HELD if self._asked.fold else 0.0)
+
+    @property
+    def left_out(self) -> str | None:
+        """Why `--only` may show less than there is, in a sentence; None where it does not."""
+        if self._found or self._asked.only is None:
+            return None
+        if ranks := sorted(self._lines.ranks):
+            some = f"rank {ranks[0]}" if len(ranks) == 1 else f"{len(ranks)} other ranks"
+            return f"none of these has spoken: the launcher's log is tagged by {some} only"
+        if not self._untagged:
+            return None
+        lines = f"{self._untagged} line{'s'[: self._untagged != 1]} of the launcher"
+        if self._tagging is not None:
+            return f"{lines} left out: no rank stands before, though the job's command asks for it"
+        return (
+            f"{lines} left out: its log does not say which rank wrote what; let the job's mpirun"
+            " say it: --tag-output (Open MPI 4), --output tag (Open MPI 5), -prepend-rank (MPICH,"
+            " Intel MPI)"
+        )
+
+    def tried(self, launchers: list[tuple[str, str]]) -> None:
+        """The launchers in the order they were tried, names and uids; more may come to the list."""
+        self._lines.tries = launchers
+
+    def await_(self, pods: Sequence[str]) -> None:
+        """The logs of these are to come."""
+        if self._window is not None:
+            self._window.await_(pods)
+
+    def late(self, now: float) -> list[str]:
+        """The pods of whose logs nothing came for long, each once; others go on meanwhile."""
+        return [] if self._window is None else self._window.late(now)
+
+    def put(self, lines: Sequence[Line], now: float) -> list[Entry]:
+        """What is to be shown once these have come at a time; none may come as well."""
+        entry = self._lines.entry
+        entries = [entry(line) for line in lines]
+        if self._asked.only is not None:
+            entries = [one for one in entries if self._is_chosen(one.speakers[0])]
+        if self._filters:
+            entries = [one for one in entries if self._passes(one)]
+        return entries if self._window is None else self._window.put(entries, now)
+
+    def rest(self) -> list[Entry]:
+        """All that was held back."""
+        return [] if self._window is None else self._window.rest()
+
+    def notice(self, notice: Notice) -> None:
+        """Something happened to a log; its lines up to then were put."""
+        source = notice.source
+        ended: list[Source] = []
+        if notice.turn in _OVER:
+            ended = [source]
+        elif notice.turn in {Turn.JOINED, Turn.RESTARTED}:
+            pod = source.pod, source.uid
+            ended = [one for one in self._open if (one.pod, one.uid) == pod and one != source]
+            self._open.add(source)
+            if self._window is not None:
+                self._window.join(source)
+        for one in ended:
+            self._open.discard(one)
+            if self._window is not None:
+                self._window.end(one)
+
+    def _is_chosen(self, speaker: Speaker) -> bool:
+        known = self._choices.get(speaker)
+        if known is None and self._asked.only is not None:
+            known = chosen(self._asked.only, speaker, self._lines.slots)
+            self._choices[speaker] = known
+        if speaker.source.chief:
+            self._found |= bool(known)
+            self._untagged += not known and not speaker.tagged
+        return bool(known)
+
+    def _passes(self, entry: Entry) -> bool:
+        """Whether the filters let a line pass; of a long one the first piece decides."""
+        speaker, asked = entry.speakers[0], self._asked
+        passes = self._cut.pop(speaker, None)
+        if passes is None:
+            text = entry.text.decode("utf-8", "replace")
+            passes = not asked.include or any(one.search(text) for one in asked.include)
+            passes = passes and not any(one.search(text) for one in asked.exclude)
+        if not entry.line.ends:
+            self._cut[speaker] = passes
+        return passes
