@@ -79,14 +79,15 @@ class Snapshot:
     """All jobs of arena-topo that are not over, and everything that says what is free.
 
     `now` is the server's time (Unix seconds). `objects` are reduced objects of the cluster, and
-    `see` makes a Cluster of such. `everything` is False where the jobs of other namespaces could
-    not be listed: then no placement may be recorded.
+    `see` makes a Cluster of such; `unread` says what could not be read. `everything` is False where
+    the jobs of other namespaces could not be listed: then no placement may be recorded.
     """
 
     jobs: tuple[QueuedJob, ...]
     now: float
     objects: tuple[Object, ...]
     see: Callable[[Iterable[Object]], Cluster]
+    unread: tuple[str, ...] = ()
     everything: bool = True
 
     def cluster(self, *, without: Collection[tuple[str, str]] = (), pods: bool = True) -> Cluster:
@@ -289,3 +290,41 @@ class Queue(Protocol):
 
     def watched(self) -> bool:
         """Whether a controller is at work that starts jobs by itself."""
+
+    # What only the controller asks for.
+
+    def watch(self, changed: Callable[[], None]) -> None:
+        """Read from a cache from now on, whose threads call `changed` when anything has."""
+
+    def unwatch(self) -> None:
+        """Let the threads of the cache end."""
+
+    def gangs(
+        self, jobs: Iterable[Object], tell: Callable[[str], None] = lambda _: None
+    ) -> Mapping[tuple[str, str], list[Manifest]]:
+        """The pods that these MPIJobs control, by namespace and name of the job."""
+
+    def unavailable(self, node: str) -> str | None:
+        """Why no pod can be placed on a node now, in a word; None if that is possible."""
+
+    def bury(self, pod: Object) -> None:
+        """Force-delete a pod that is to end on a machine that does not answer."""
+
+    def lease(self, identity: str) -> Lease:
+        """The Lease of the controller of this identity."""
+
+    def publish_view(self, cluster: Cluster, *, now: float) -> None:
+        """Let those who may not read the cluster see what is free, as of `now` (Unix seconds)."""
+
+    def mirror(self, tell: Callable[[str], None] = lambda _: None) -> None:
+        """Copy what agents have published to where ACK's tools look, if it has changed."""
+
+
+class Lease(Protocol):
+    """Which of several controllers is at work."""
+
+    def held(self) -> bool:
+        """Take or renew the Lease; False while another one has it."""
+
+    def release(self) -> None:
+        """Give the Lease back, so that the next one need not wait."""
