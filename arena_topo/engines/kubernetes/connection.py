@@ -283,10 +283,13 @@ class Connection:
             self._handing[1].clear()
 
     def now(self) -> float:
-        """What the server's clock says now (Unix seconds); this machine's, before any answer."""
+        """The server's time (Unix seconds, whole as it tells it); this machine's before any answer.
+
+        As of its last answer, and what has passed here since.
+        """
         if self.server_time is None:
             return time.time()
-        return self.server_time + time.monotonic() - self._told
+        return self.server_time + math.floor(time.monotonic() - self._told)
 
     @contextlib.contextmanager
     def grace(self, seconds: float = 5.0) -> Iterator[None]:
