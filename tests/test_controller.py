@@ -20,7 +20,7 @@ from arena_topo.engines import Options
 from arena_topo.engines.kubernetes import engine as kubernetes
 from arena_topo.engines.kubernetes import lease, publishing
 from arena_topo.engines.kubernetes.lease import DURATION, Lease
-from arena_topo.engines.kubernetes.queue import KubernetesQueue
+from arena_topo.engines.kubernetes.queue import Queue
 from arena_topo.engines.local import engine as local
 from arena_topo.errors import ClusterError, NotPossible, UsageError
 from arena_topo.gang import gathering, submission
@@ -242,7 +242,7 @@ def test_a_job_whose_files_were_never_created_is_not_started_by_anybody(
     (tmp_path / "settings.yaml").write_text("a: 1")
     files = (ConfigFile.parse(f"{tmp_path}/settings.yaml:/etc/settings.yaml"),)
     with monkeypatch.context() as patched:
-        patched.setattr(KubernetesQueue, "own", die)
+        patched.setattr(Queue, "own", die)
         with pytest.raises(Died):
             here.submit("half", workers=2, config_file=files)
     here.later(61)

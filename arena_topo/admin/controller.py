@@ -30,22 +30,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from arena_topo.clusters import quota
 from arena_topo.clusters.usage import pod_over
 from arena_topo.engines import Backend, heartbeat
 from arena_topo.engines.kubernetes.lease import DURATION
 from arena_topo.engines.kubernetes.mpijob import is_launcher
-from arena_topo.engines.queue import (
-    MOST_TRIES,
-    Lease,
-    Queue,
-    QueuedJob,
-    Snapshot,
-    queued,
-    written,
-)
+from arena_topo.engines.kubernetes.queued import MOST_TRIES, QueuedJob, Snapshot, queued, written
 from arena_topo.errors import ArenaError, UsageError
 from arena_topo.gang import fairness, gathering
 from arena_topo.gang.gathering import Fate
@@ -55,6 +47,10 @@ from arena_topo.job import MPIJob, NodeLoss
 from arena_topo.manifests import PROPOSED, REQUEST, TRIES, patches, pinning
 from arena_topo.manifests.annotations import job_of, recorded
 from arena_topo.manifests.versions import having
+
+if TYPE_CHECKING:
+    from arena_topo.engines.kubernetes.lease import Lease
+    from arena_topo.engines.kubernetes.queue import Queue
 
 Object = Mapping[str, Any]
 Tell = Callable[[str], None]

@@ -18,9 +18,9 @@ from arena_topo.manifests import Binding, Forecast, Manifest, Mechanisms, Plan
 from arena_topo.manifests.versions import ApiVersion
 
 if TYPE_CHECKING:
+    from arena_topo.engines.kubernetes.queue import Queue
     from arena_topo.engines.metrics import GpuSample
     from arena_topo.engines.occupancy import Occupancy
-    from arena_topo.engines.queue import Queue
     from arena_topo.engines.volume import Volume
     from arena_topo.job import MPIJob
     from arena_topo.topology import Cluster, Machine

@@ -48,11 +48,11 @@ if TYPE_CHECKING:
     from arena_topo.engines.kubernetes.facts import Facts
     from arena_topo.engines.kubernetes.podexec import Done
     from arena_topo.engines.kubernetes.prometheus import Prometheus
+    from arena_topo.engines.kubernetes.queue import Queue
     from arena_topo.engines.kubernetes.seen import Sightings
     from arena_topo.engines.lines import Following, LogOptions, Wanted
     from arena_topo.engines.metrics import GpuSample
     from arena_topo.engines.occupancy import Occupancy
-    from arena_topo.engines.queue import Queue
     from arena_topo.engines.volume import Volume
 
 Object = dict[str, Any]
@@ -214,9 +214,9 @@ class KubernetesBackend:
     @property
     def queue(self) -> Queue:
         """Where jobs wait, and placements are recorded."""
-        from arena_topo.engines.kubernetes.queue import KubernetesQueue  # noqa: PLC0415  writers
+        from arena_topo.engines.kubernetes.queue import Queue  # noqa: PLC0415  writers
 
-        return KubernetesQueue(self)
+        return Queue(self)
 
     def mechanisms(self, namespace: str) -> Mechanisms:
         """What makes placements hold in a namespace, found by trying it."""

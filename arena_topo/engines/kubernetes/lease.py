@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from arena_topo.engines.kubernetes.connection import CONFLICT, Connection
-from arena_topo.engines.queue import written
+from arena_topo.engines.kubernetes.queued import written
 from arena_topo.errors import AlreadyExists, ArenaError, ClusterError, NotFound
 from arena_topo.manifests import install
 from arena_topo.topology import published

@@ -25,11 +25,11 @@ from arena_topo.engines.kubernetes.failures import Unreadable, unsure
 from arena_topo.engines.kubernetes.lease import Lease
 from arena_topo.engines.kubernetes.mpijob import belongs, controller_of, is_about, is_owned, when
 from arena_topo.engines.kubernetes.publishing import mirror
+from arena_topo.engines.kubernetes.queued import Snapshot, moment, queued, written
 from arena_topo.engines.kubernetes.shapes import nonsense, oddity, stored_job
 from arena_topo.engines.kubernetes.sources import UNREAD, Source, joined, kept
 from arena_topo.engines.kubernetes.watching import Cache
 from arena_topo.engines.kubernetes.writing import deletion, part, unless_overtaken
-from arena_topo.engines.queue import Snapshot, moment, queued, written
 from arena_topo.errors import AccessDenied, ArenaError, ClusterError, NotFound, TimedOut
 from arena_topo.manifests import FORMAT, STATE, Manifest, Mechanisms, Plan, patches, pinning
 from arena_topo.manifests.versions import JOB_LABEL, ApiVersion
@@ -58,7 +58,7 @@ _LIFE = 60.0
 """Seconds after which a Lease or a view that nobody renewed says that nobody is at work."""
 
 
-class KubernetesQueue:
+class Queue:
     """The requests of the protocol, over one connection.
 
     What `read` and `gangs` say is read anew each time, or comes from a cache once `watch` was
