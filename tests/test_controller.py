@@ -49,7 +49,7 @@ class World:
             )
         self.backend = kubernetes.open_backend(Options(kubeconfig=config))
         self.queue = self.backend.queue
-        self.queue.watch(lambda: None)
+        self.queue.watch(self.woken)
         self.said: list[str] = []
         self.time = 1000.0
         self.controller = self.another()
@@ -64,7 +64,12 @@ class World:
         machine = presets.machine("dgx-1-v100", name)
         self.api.add(published.config_map(machine, machine.everything))
 
+    def woken(self) -> None:
+        """The controller hears of a change, or is a new one."""
+        self.changed = True
+
     def another(self) -> Controller:
+        self.changed = True
         return Controller(
             queue=self.queue,
             starter=open_starter(self.backend, self.queue),
@@ -89,7 +94,8 @@ class World:
     def rounds(self, count: int = 1) -> None:
         for _ in range(count):
             self.caught_up()
-            self.controller.round()
+            changed, self.changed = self.changed, False
+            self.controller.round(changed=changed)
             self.cluster.settle()
 
     def caught_up(self) -> None:

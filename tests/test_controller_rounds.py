@@ -194,6 +194,7 @@ def test_policies_are_looked_at_anew_after_a_minute(world):
     here.rounds()
     assert opened == []
     here.later(2)
+    here.cluster.node("another")
     here.rounds()
     assert here.controller.starter is opened[0]
     here.rounds()

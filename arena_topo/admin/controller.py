@@ -360,6 +360,8 @@ class Controller:
 
     def _tended(self, job: QueuedJob, seen: _Seen) -> bool:
         """See to a job that is resumed; whether anything that others may see was changed."""
+        if gathering.gated(seen.pods):
+            self._again(PERIOD)
         if job.suspender is not None and (job.suspended or _fresh(job, seen.pods, seen.now)):
             return self._handed(job, seen)
         if job.suspended:
@@ -379,7 +381,6 @@ class Controller:
 
     def _bound(self, job: QueuedJob, pods: Sequence[Object]) -> None:
         """Send workers from their gates to where the record says that the job has now."""
-        self._again(PERIOD)
         stored = self.queue.get(*job.key)
         if stored is not None and stored["metadata"]["uid"] == job.manifest["metadata"]["uid"]:
             now = queued(stored, {})
@@ -467,6 +468,10 @@ class Controller:
         """
         if self._loss(pods, self._lost_now) is None:
             return None
+        policy = job_of(job.manifest).on_node_loss
+        if policy is NodeLoss.FAIL:
+            # MPI ends the job itself when it loses a rank; nothing brings it back.
+            return False
         self._again(PERIOD)
         fresh = self.queue.pods(job.manifest)
         there = {str(pod["spec"].get("nodeName") or "") for pod in fresh}
@@ -478,18 +483,13 @@ class Controller:
         trouble = self._loss(fresh, lost)
         if trouble is None:
             return None
-        match job_of(job.manifest).on_node_loss:
-            case NodeLoss.REPLAN:
-                return self._back(job, trouble, counts=False)
-            case NodeLoss.HOLD:
-                held = patches.holding(job.manifest, pinning.unplaced(job.manifest), trouble)
-                done = self.queue.change(job.manifest, held) is not None
-                if done:
-                    self.tell(f"{job.namespace}/{job.name}: held: {trouble}")
-                return done
-            case NodeLoss.FAIL:
-                # MPI ends the job itself when it loses a rank; nothing brings it back.
-                return False
+        if policy is NodeLoss.REPLAN:
+            return self._back(job, trouble, counts=False)
+        held = patches.holding(job.manifest, pinning.unplaced(job.manifest), trouble)
+        done = self.queue.change(job.manifest, held) is not None
+        if done:
+            self.tell(f"{job.namespace}/{job.name}: held: {trouble}")
+        return done
 
     def _bury(self, pods: Sequence[Object]) -> None:
         """Let go of pods of a gang that was taken back from a machine that does not answer.
