@@ -11,6 +11,7 @@ import json
 import re
 import threading
 from bisect import bisect_right
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -104,6 +105,24 @@ class Store:
         self.changed[name] = self.revision
         self.changes[name].append(Change(self.revision, key, before, entry))
         self.lock.notify_all()
+
+    def written(self, path: str, selectors: Mapping[str, str]) -> int:
+        """The revision of the last write that a list sees; `selectors` are label selectors."""
+        head, _, rest = path.strip("/").partition("/")
+        parts = rest.split("/")
+        group = "" if head == "api" else parts.pop(0)
+        space = parts[2] if parts[1] == "namespaces" else ""
+        resource = RESOURCES[f"{parts[-1]}.{group}" if group else parts[-1]]
+        chosen = selector(resource, {"labelSelector": selectors.get(parts[-1], "")})
+        if chosen is None and not space:
+            return self.changed[resource.name]
+        for change in reversed(self.changes[resource.name]):
+            entries = (change.before, change.after)
+            if (not space or change.key[0] == space) and any(
+                one is not None and (chosen is None or chosen(one.thing)) for one in entries
+            ):
+                return change.revision
+        return 0
 
     def compact(self) -> None:
         """Forget what was before: the cluster goes on, and older revisions are gone."""

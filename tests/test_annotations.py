@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from kube_objects import node
 
 from arena_topo.clusters import observed
-from arena_topo.engines.queue import queued
+from arena_topo.engines.kubernetes.queued import queued
 from arena_topo.errors import InvalidJob
 from arena_topo.job import (
     BindingChoice,

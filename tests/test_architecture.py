@@ -89,7 +89,7 @@ RULES = {
         "engines/kubernetes/shapes.py": "its type",
     },
     "managedBy": {"clusters/queues.py": "manager"},
-    "managedFields": {},
+    "managedFields": {"engines/kubernetes/queue.py": "the cache leaves them out"},
     "mpi-job-name": {"manifests/versions.py": "the label of a version"},
     "mpi_job_name": {
         "manifests/pinning.py": "workers attract each other by it",

@@ -38,7 +38,6 @@ class FakeBackend:
     pausing = None
     binding = None
     queue = None
-    upkeep = None
 
     def __init__(self, free=range(8)):
         machine = presets.machine("dgx-1-v100", "dgx-0")

@@ -18,8 +18,9 @@ from arena_topo.admin import controller
 from arena_topo.admin.controller import LOST_AFTER, Controller
 from arena_topo.engines import Options
 from arena_topo.engines.kubernetes import engine as kubernetes
-from arena_topo.engines.kubernetes.queue import LEASE, SYSTEM, KubernetesQueue
-from arena_topo.engines.kubernetes.upkeep import LEASE_DURATION, Lease
+from arena_topo.engines.kubernetes import lease, publishing
+from arena_topo.engines.kubernetes.lease import DURATION, Lease
+from arena_topo.engines.kubernetes.queue import Queue
 from arena_topo.engines.local import engine as local
 from arena_topo.errors import ClusterError, NotPossible, UsageError
 from arena_topo.gang import gathering, submission
@@ -30,6 +31,9 @@ from arena_topo.manifests import GATE, MAP, PROPOSED, STATE, TRIES
 from arena_topo.manifests.annotations import recorded
 from arena_topo.topology import TAINT, presets, published
 
+SELECTED = {"configmaps": f"{published.SCHEDULE_LABEL}=topology"}
+"""The labels by which the controller chooses what it watches."""
+
 
 class World:
     """A cluster of DGX-1 machines that lives by steps, and one controller."""
@@ -39,9 +43,13 @@ class World:
         self.cluster = FakeCluster(api, kueue=True)
         for index in range(nodes):
             self.machine(f"node-{index}", dedicated=dedicated)
-        if api.find("Namespace", SYSTEM) is None:
-            api.add({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}})
+        if api.find("Namespace", lease.NAMESPACE) is None:
+            api.add(
+                {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": lease.NAMESPACE}}
+            )
         self.backend = kubernetes.open_backend(Options(kubeconfig=config))
+        self.queue = self.backend.queue
+        self.queue.watch(self.woken)
         self.said: list[str] = []
         self.time = 1000.0
         self.controller = self.another()
@@ -56,12 +64,15 @@ class World:
         machine = presets.machine("dgx-1-v100", name)
         self.api.add(published.config_map(machine, machine.everything))
 
+    def woken(self) -> None:
+        """The controller hears of a change, or is a new one."""
+        self.changed = True
+
     def another(self) -> Controller:
-        queue = self.backend.queue
+        self.changed = True
         return Controller(
-            queue=queue,
-            upkeep=self.backend.upkeep,
-            starter=open_starter(self.backend, queue),
+            queue=self.queue,
+            starter=open_starter(self.backend, self.queue),
             tell=self.said.append,
             clock=lambda: self.time,
         )
@@ -82,8 +93,22 @@ class World:
 
     def rounds(self, count: int = 1) -> None:
         for _ in range(count):
-            self.controller.round()
+            self.caught_up()
+            changed, self.changed = self.changed, False
+            self.controller.round(changed=changed)
             self.cluster.settle()
+
+    def caught_up(self) -> None:
+        """Wait until the controller has seen all that was written."""
+        # Tells it the time, as the renewal of its Lease does.
+        self.backend.api.get("/version")
+        end = time.monotonic() + 20
+        while time.monotonic() < end:
+            known = self.queue.revisions
+            if all(int(seen or 0) >= self.api.written(path, SELECTED) for path, seen in known):
+                return
+            time.sleep(0.002)
+        raise AssertionError(known)
 
     def later(self, seconds: float) -> None:
         """Let time pass, for everybody."""
@@ -116,7 +141,9 @@ def world(tmp_path):
 
         def opened(nodes: int = 2, *, dedicated: bool = False) -> World:
             config = kubeconfig(tmp_path / "config", api.url, user={"username": "alice"})
-            return World(api, config, nodes, dedicated=dedicated)
+            made = World(api, config, nodes, dedicated=dedicated)
+            stack.callback(made.queue.unwatch)
+            return made
 
         yield opened
 
@@ -221,7 +248,7 @@ def test_a_job_whose_files_were_never_created_is_not_started_by_anybody(
     (tmp_path / "settings.yaml").write_text("a: 1")
     files = (ConfigFile.parse(f"{tmp_path}/settings.yaml:/etc/settings.yaml"),)
     with monkeypatch.context() as patched:
-        patched.setattr(KubernetesQueue, "own", die)
+        patched.setattr(Queue, "own", die)
         with pytest.raises(Died):
             here.submit("half", workers=2, config_file=files)
     here.later(61)
@@ -252,7 +279,7 @@ def test_a_job_with_files_of_who_may_not_see_the_cluster_is_started(world, tmp_p
         {
             "apiVersion": "coordination.k8s.io/v1",
             "kind": "Lease",
-            "metadata": {"name": LEASE, "namespace": SYSTEM},
+            "metadata": {"name": lease.NAME, "namespace": lease.NAMESPACE},
             "spec": {"holderIdentity": "c", "renewTime": "2999-01-01T00:00:00.000000Z"},
         }
     )
@@ -576,7 +603,7 @@ def test_everybody_may_read_what_is_free_and_no_name_of_a_job_is_in_it(world):
     here = world(1)
     here.submit("secret-project", workers=2)
     here.rounds()
-    view = here.api.find("ConfigMap", "cluster-view", SYSTEM)
+    view = here.api.find("ConfigMap", "cluster-view", lease.NAMESPACE)
     assert view is not None
     text = json.dumps(view)
     assert "node-0" in text
@@ -586,22 +613,22 @@ def test_everybody_may_read_what_is_free_and_no_name_of_a_job_is_in_it(world):
 
 def test_links_are_copied_for_acks_tools_and_asked_for_one_by_one_only_where_they_differ(world):
     here = world(1)
-    upkeep, names = here.backend.upkeep, [f"node-{index}" for index in (1, 2, 3)]
+    api, names = here.backend.api, [f"node-{index}" for index in (1, 2, 3)]
     for name in names:
         machine = presets.machine("dgx-1-v100", name)
         one = published.config_map(machine, machine.everything)
-        one["metadata"]["namespace"] = SYSTEM
+        one["metadata"]["namespace"] = lease.NAMESPACE
         here.api.add(one)
-    assert upkeep.mirror() == 3
+    assert publishing.mirror(api) == 3
     copies = [here.api.find("ConfigMap", f"{name}-gpu-topology", "kube-system") for name in names]
     assert all(copies)
     here.api.requests.clear()
-    assert upkeep.mirror() == 3
+    assert publishing.mirror(api) == 3
     assert len(here.api.requests) == 2
     with here.api.edit("ConfigMap", f"{names[1]}-gpu-topology", "kube-system") as one:
         one["data"] = {}
-    here.api.remove("configmaps", SYSTEM, f"{names[2]}-gpu-topology", {})
-    assert upkeep.mirror() == 2
+    here.api.remove("configmaps", lease.NAMESPACE, f"{names[2]}-gpu-topology", {})
+    assert publishing.mirror(api) == 2
     found = [here.api.find("ConfigMap", f"{name}-gpu-topology", "kube-system") for name in names]
     assert found[0] == copies[0]
     assert found[1]["data"] == copies[1]["data"]
@@ -614,16 +641,16 @@ def test_only_one_of_two_controllers_is_at_work(world):
     one = Lease(here.backend.api, "a", lambda: clocks["a"])
     other = Lease(here.backend.api, "b", lambda: clocks["b"])
     assert (one.held(), other.held()) == (True, False)
-    clocks["b"] += LEASE_DURATION - 1
+    clocks["b"] += DURATION - 1
     assert (one.held(), other.held()) == (True, False)
     # The first one stops: what counts is how long the second has seen no change.
-    clocks["b"] += LEASE_DURATION + 1
+    clocks["b"] += DURATION + 1
     assert other.held()
     assert not one.held()
     other.release()
     assert one.held()
-    lease = here.api.find("Lease", LEASE, SYSTEM)
-    assert lease["spec"]["holderIdentity"] == "a"
+    found = here.api.find("Lease", lease.NAME, lease.NAMESPACE)
+    assert found["spec"]["holderIdentity"] == "a"
 
 
 def test_a_controller_ends_well_when_it_is_told_to_and_gives_its_lease_back(world):
@@ -649,9 +676,9 @@ def test_a_controller_ends_well_when_it_is_told_to_and_gives_its_lease_back(worl
     assert process.returncode == 0, said
     assert here.runs("second")
     assert "default/second: started" in said
-    assert here.api.find("Lease", LEASE, SYSTEM)["spec"]["holderIdentity"] == ""
+    assert here.api.find("Lease", lease.NAME, lease.NAMESPACE)["spec"]["holderIdentity"] == ""
     # What it published is fresh, but nobody is told any more that it is at work.
-    assert here.api.find("ConfigMap", "cluster-view", SYSTEM) is not None
+    assert here.api.find("ConfigMap", "cluster-view", lease.NAMESPACE) is not None
     assert not here.backend.queue.watched()
 
 

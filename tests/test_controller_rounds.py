@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import replace
 from typing import Never
 
 from test_controller import World, world
 
 from arena_topo.admin import controller
-from arena_topo.admin.controller import MOST_STARTS, PERIOD, RENEWAL
-from arena_topo.engines.kubernetes.queue import LEASE, SYSTEM
-from arena_topo.engines.kubernetes.upkeep import LEASE_DURATION
+from arena_topo.admin.controller import LEASE_PERIOD, MOST_STARTS, PERIOD, RENEWAL, Wake
+from arena_topo.engines.kubernetes import lease
+from arena_topo.engines.kubernetes.lease import DURATION
 from arena_topo.gang import gathering
 from arena_topo.gang.starting import Starter
 from arena_topo.gang.submission import open_starter
@@ -90,20 +89,21 @@ def test_a_record_left_behind_that_makes_no_sense_does_not_stop_the_others(world
     assert "warning: default/evil: KeyError: 'evil'" in here.said
 
 
-class Stop(threading.Event):
+class Rounds(Wake):
     """Ends the rounds after so many; nobody really waits between them."""
 
     def __init__(self, world: World, rounds: int) -> None:
         super().__init__()
         self.world, self.left, self.waits = world, rounds, []
 
-    def wait(self, timeout: float | None = None) -> bool:
-        self.waits.append(timeout)
-        self.world.later(timeout)
+    def wait(self, least: float, most: float) -> bool:
+        self.waits.append(most)
+        self.world.later(most)
+        self.world.caught_up()
         self.left -= 1
         if not self.left:
-            self.set()
-        return self.is_set()
+            self.stop()
+        return least < most
 
 
 def test_a_view_that_cannot_be_published_delays_nothing_and_is_told_of_once(world):
@@ -113,19 +113,21 @@ def test_a_view_that_cannot_be_published_delays_nothing_and_is_told_of_once(worl
     here.backend.delete("first", "default")
     here.cluster.settle()
     here.api.fail("(POST|PUT) .*configmaps", status=403, times=1000)
-    stop = Stop(here, 12)
-    controller._rounds(here.controller, here.backend.upkeep.lease("a"), stop, here.said.append)
-    assert set(stop.waits) == {PERIOD}
+    stop = Rounds(here, 12)
+    controller._rounds(here.controller, here.backend.queue.lease("a"), stop, here.said.append)
+    assert max(stop.waits) <= LEASE_PERIOD
     assert here.runs("second")
     assert len([line for line in here.said if "the published view" in line]) == 1
 
 
 def test_a_controller_whose_requests_fail_tries_often_enough_to_keep_its_lease(world):
     here = world(1)
+    here.queue.unwatch()
     here.api.fail("GET .*/nodes", status=400, times=1000)
-    stop = Stop(here, 8)
-    controller._rounds(here.controller, here.backend.upkeep.lease("a"), stop, here.said.append)
-    assert PERIOD < max(stop.waits) < LEASE_DURATION / 2
+    stop = Rounds(here, 8)
+    controller._rounds(here.controller, here.backend.queue.lease("a"), stop, here.said.append)
+    assert PERIOD < max(stop.waits) < DURATION / 2
+    assert len([line for line in here.said if line.startswith("warning: ")]) == 8
 
 
 def test_a_round_ends_at_once_when_another_controller_has_the_lease(world):
@@ -148,8 +150,8 @@ def test_the_lease_is_renewed_within_a_long_round(world):
     renewed: list[str] = []
 
     def slow() -> None:
-        here.later(LEASE_DURATION)
-        renewed.append(here.api.find("Lease", LEASE, SYSTEM)["spec"]["renewTime"])
+        here.later(DURATION)
+        renewed.append(here.api.find("Lease", lease.NAME, lease.NAMESPACE)["spec"]["renewTime"])
 
     # Looking after each of them takes long.
     for index in range(4):
@@ -157,8 +159,8 @@ def test_the_lease_is_renewed_within_a_long_round(world):
             pod["status"]["phase"] = "Pending"
     here.cluster.operates = False
     here.api.before("GET .*/events", slow, times=4)
-    stop = Stop(here, 1)
-    controller._rounds(here.controller, here.backend.upkeep.lease("a"), stop, here.said.append)
+    stop = Rounds(here, 1)
+    controller._rounds(here.controller, here.backend.queue.lease("a"), stop, here.said.append)
     assert len(set(renewed)) == 4
 
 
@@ -178,12 +180,12 @@ def test_a_round_starts_ten_gangs_at_most_and_reads_the_cluster_twice_for_each(w
     assert all(here.runs(f"job-{index:02}") for index in range(12))
 
 
-def test_policies_and_priorities_are_looked_at_anew_after_a_minute(world):
+def test_policies_are_looked_at_anew_after_a_minute(world):
     here = world(1)
     opened: list[Starter] = []
 
     def reopen() -> Starter:
-        opened.append(open_starter(here.backend, here.backend.queue))
+        opened.append(open_starter(here.backend, here.queue))
         return opened[-1]
 
     here.controller.reopen = reopen
@@ -192,8 +194,8 @@ def test_policies_and_priorities_are_looked_at_anew_after_a_minute(world):
     here.rounds()
     assert opened == []
     here.later(2)
+    here.cluster.node("another")
     here.rounds()
     assert here.controller.starter is opened[0]
-    assert here.controller.queue is opened[0].queue
     here.rounds()
     assert len(opened) == 1

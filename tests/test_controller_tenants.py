@@ -258,6 +258,7 @@ def test_nothing_that_a_tenant_writes_makes_the_controller_touch_it_or_stop_a_ga
         here.said.clear()
         for seconds in (1, 61):
             here.later(seconds)
+            here.caught_up()
             here.controller.round()
         after, requests = stored(here, things), tuple(here.api.requests)
         copies = [

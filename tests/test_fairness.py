@@ -11,7 +11,14 @@ import pytest
 from cube_mesh import HGX, V100, cluster, node
 
 from arena_topo.clusters.queues import suspender
-from arena_topo.engines.queue import MOST_TRIES, QueuedJob, Snapshot, moment, queued, written
+from arena_topo.engines.kubernetes.queued import (
+    MOST_TRIES,
+    QueuedJob,
+    Snapshot,
+    moment,
+    queued,
+    written,
+)
 from arena_topo.errors import InvalidJob
 from arena_topo.gang import fairness
 from arena_topo.gang.planning import fit

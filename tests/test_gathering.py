@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from arena_topo.engines.queue import written
+from arena_topo.engines.kubernetes.queued import written
 from arena_topo.gang import gathering
 from arena_topo.gang.gathering import Fate, Patience, standing
 from arena_topo.manifests import GATE, MAP, PROPOSED

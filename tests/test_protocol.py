@@ -36,8 +36,8 @@ from interleaving import (
 
 from arena_topo.engines import Options
 from arena_topo.engines.kubernetes import engine as kubernetes
-from arena_topo.engines.kubernetes.queue import KubernetesQueue
-from arena_topo.engines.queue import QueuedJob
+from arena_topo.engines.kubernetes.queue import Queue
+from arena_topo.engines.kubernetes.queued import QueuedJob
 from arena_topo.gang import fairness, planning, starting, submission
 from arena_topo.job import MPIJob
 from arena_topo.manifests import FORECAST, GPU_GROUP, MAP, STATE, Mechanisms, Plan, patches
@@ -711,7 +711,7 @@ class TestWhatIsExploredIsEnoughToNotice:
     def test_a_look_at_the_newest_jobs_instead_of_those_at_the_write(
         self, build, monkeypatch
     ) -> None:
-        monkeypatch.setattr(KubernetesQueue, "read_at", lambda self, _: self.read())
+        monkeypatch.setattr(Queue, "read_at", lambda self, _: self.read())
         with pytest.raises(AssertionError):
             two(build(), running=1, a=TAKES_ALL, b=TAKES_ALL)
 

@@ -14,7 +14,7 @@ from worlds import WORLDS, living_world
 
 from arena_topo import cli
 from arena_topo.engines import JobStatus, Phase
-from arena_topo.engines.kubernetes.queue import KubernetesQueue
+from arena_topo.engines.kubernetes.queue import Queue
 from arena_topo.engines.local import engine, processes
 from arena_topo.job import KeyValue
 
@@ -212,7 +212,7 @@ def test_what_somebody_else_suspends_at_that_moment_is_left_to_be_looked_at_agai
         job["spec"].pop("runPolicy", None)
         if policy is not None:
             job["spec"]["runPolicy"] = policy
-    change, patches = KubernetesQueue.change, []
+    change, patches = Queue.change, []
 
     def late(self: Any, stored: Any, patch: Any) -> Any:
         if not patches:
@@ -221,7 +221,7 @@ def test_what_somebody_else_suspends_at_that_moment_is_left_to_be_looked_at_agai
         patches.append(change(self, stored, patch))
         return patches[-1]
 
-    monkeypatch.setattr(KubernetesQueue, "change", late)
+    monkeypatch.setattr(Queue, "change", late)
     assert cluster("suspend", "demo")[0] == 0
     # The first did not hold; at the second look there was nothing left to do.
     assert patches == [None]

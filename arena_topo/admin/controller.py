@@ -1,7 +1,8 @@
 """The controller: starts waiting gangs in their turn, and looks after those that run.
 
-Optional, and without a memory that matters: all it knows stands on the jobs, so a second one may
-take over at any moment, and stopping it loses nothing. One round, every few seconds:
+Optional, and without a memory that matters: all it knows is written on the jobs, so a second one
+may take over at any moment, and stopping it loses nothing. The cluster is watched (`Queue.watch`);
+a round is due when something has changed, or when a deadline of the last one has come:
 
     withdraw   the records of submitters that died before they resumed their job
     place      gangs that their own queue has started, and that wait at their gates
@@ -10,6 +11,9 @@ take over at any moment, and stopping it loses nothing. One round, every few sec
     start      waiting gangs, the first in the queue first
     publish    what is free, for those who may not read the cluster
 
+What is watched may lag behind. So each act is tested by the server (a patch tests the record that
+it replaces, a deletion the revision of its pod), or what it is based on is asked for once more.
+
 What goes wrong with one job is said, and stops nothing else.
 """
 
@@ -17,9 +21,9 @@ from __future__ import annotations
 
 import math
 import os
+import queue as queues
 import signal
 import socket
-import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -31,9 +35,9 @@ from typing import TYPE_CHECKING, Any
 from arena_topo.clusters import quota
 from arena_topo.clusters.usage import pod_over
 from arena_topo.engines import Backend, heartbeat
+from arena_topo.engines.kubernetes.lease import DURATION
 from arena_topo.engines.kubernetes.mpijob import is_launcher
-from arena_topo.engines.kubernetes.upkeep import LEASE_DURATION
-from arena_topo.engines.queue import MOST_TRIES, Queue, QueuedJob, Snapshot, written
+from arena_topo.engines.kubernetes.queued import MOST_TRIES, QueuedJob, Snapshot, queued, written
 from arena_topo.errors import ArenaError, UsageError
 from arena_topo.gang import fairness, gathering
 from arena_topo.gang.gathering import Fate
@@ -45,13 +49,14 @@ from arena_topo.manifests.annotations import job_of, recorded
 from arena_topo.manifests.versions import having
 
 if TYPE_CHECKING:
-    from arena_topo.engines.kubernetes.upkeep import Lease, Upkeep
+    from arena_topo.engines.kubernetes.lease import Lease
+    from arena_topo.engines.kubernetes.queue import Queue
 
 Object = Mapping[str, Any]
 Tell = Callable[[str], None]
 
 PERIOD = 2.0
-"""Seconds between two rounds."""
+"""Seconds between two rounds, at least, however much happens."""
 
 VIEW_PERIOD = 15.0
 """Seconds between two looks at what is free that are published."""
@@ -69,11 +74,11 @@ MOST_STARTS = 10
 """Gangs that one round starts at most: each takes seconds, and the others must be looked after."""
 
 RENEWAL = 60.0
-"""Seconds for which the mechanisms of namespaces and the values of priorities are remembered."""
+"""Seconds for which the mechanisms of namespaces are remembered."""
 
-_LONGEST_WAIT = LEASE_DURATION / 3
-"""Seconds between two tries, at most, while the API server does not answer: less than half of what
-a Lease lasts, so that one failed round does not lose it."""
+LEASE_PERIOD = DURATION / 3
+"""Seconds after which the Lease is renewed, and between two tries, at most, while the API server
+does not answer: less than half of what a Lease lasts, so that one failed round does not lose it."""
 
 _SAID_AGAIN = 600.0
 """Seconds after which a warning that still holds is said again."""
@@ -87,43 +92,70 @@ def run(
     SIGTERM lets the round end in good order. Ctrl-C ends it where it is, which loses nothing
     either, and gives the Lease back too. `once` does a single round, whoever has the Lease.
     """
-    upkeep, queue = backend.upkeep, backend.queue
-    if upkeep is None or queue is None:
+    queue = backend.queue
+    if queue is None:
         raise UsageError(
             "the local engine needs no controller",
             why="it starts what waits by itself",
             hint="name a cluster with --backend kubernetes",
         )
     _refuse_unsuspended(queue)
-
-    def opened() -> Starter:
-        fresh = backend.queue
-        assert fresh is not None
-        return open_starter(backend, fresh)
-
     controller = Controller(
         queue=queue,
-        upkeep=upkeep,
         starter=open_starter(backend, queue),
-        reopen=opened,
+        reopen=partial(open_starter, backend, queue),
         ack=ack,
         tell=tell,
     )
     if once:
         controller.round()
         return
-    stop = threading.Event()
+    wake = Wake()
 
     def ended(_number: int, _frame: FrameType | None) -> None:
-        stop.set()
+        wake.stop()
 
     signal.signal(signal.SIGTERM, ended)
     identity = f"{os.environ.get('POD_NAME') or socket.gethostname()}_{uuid.uuid4()}"
-    lease = upkeep.lease(identity)
+    lease = queue.lease(identity)
     try:
-        _rounds(controller, lease, stop, tell)
+        _rounds(controller, lease, wake, tell)
     finally:
+        queue.unwatch()
         lease.release()
+
+
+class Wake:
+    """What ends a wait: something has changed, or the program is to end."""
+
+    def __init__(self) -> None:
+        self.stopped = False
+        # Its `put` may be called by a handler of signals.
+        self._calls: queues.SimpleQueue[None] = queues.SimpleQueue()
+
+    def changed(self) -> None:
+        """Something has changed."""
+        self._calls.put(None)
+
+    def stop(self) -> None:
+        """The program is to end."""
+        self.stopped = True
+        self._calls.put(None)
+
+    def wait(self, least: float, most: float) -> bool:
+        """Wait for `most` seconds, or for `least` where something has changed; whether it has.
+
+        Not once it was stopped.
+        """
+        begun, changed = time.monotonic(), False
+        while not self.stopped:
+            left = begun + (least if changed else most) - time.monotonic()
+            try:
+                self._calls.get(timeout=max(0.0, left), block=left > 0)
+            except queues.Empty:
+                return changed
+            changed = True
+        return changed
 
 
 def _refuse_unsuspended(queue: Queue) -> None:
@@ -141,31 +173,40 @@ def _refuse_unsuspended(queue: Queue) -> None:
         )
 
 
-def _rounds(controller: Controller, lease: Lease, stop: threading.Event, tell: Tell) -> None:
-    led, delay, renewed = False, PERIOD, -math.inf
+def _rounds(controller: Controller, lease: Lease, wake: Wake, tell: Tell) -> None:
+    clock = controller.clock
+    led, watched, delay, renewed = False, False, PERIOD, -math.inf
 
     def leads() -> bool:
         nonlocal led, renewed
         heartbeat.beat()
-        if stop.is_set():
+        if wake.stopped:
             return False
-        if led and controller.clock() - renewed < PERIOD:
+        if led and clock() - renewed < LEASE_PERIOD:
             return True
         before, led = led, lease.held()
-        renewed = controller.clock()
+        renewed = clock()
         if led != before:
             tell("this controller is at work" if led else "another controller is at work")
         return led
 
-    while not stop.is_set():
+    changed = True
+    while not wake.stopped:
+        rest = PERIOD
         try:
             if leads():
-                controller.round(leads)
+                if not watched:
+                    controller.queue.watch(wake.changed)
+                    watched = True
+                controller.round(leads, changed=changed)
+                changed = False
+                rest = max(PERIOD, min(controller.due, renewed + LEASE_PERIOD) - clock())
             delay = PERIOD
         except Exception as error:  # noqa: BLE001  nobody starts gangs without it
             tell(f"warning: {_told(error)}")
-            delay = min(_LONGEST_WAIT, delay * 2)
-        stop.wait(delay)
+            changed, rest = True, min(LEASE_PERIOD, delay * 2)
+            delay = rest
+        changed |= wake.wait(PERIOD, rest)
 
 
 def _told(error: Exception) -> str:
@@ -182,7 +223,6 @@ class Controller:
     """One round after another on one cluster; what it remembers are times, and what saves work."""
 
     queue: Queue
-    upkeep: Upkeep
     starter: Starter
     ack: bool = False
     tell: Tell = lambda _: None
@@ -194,25 +234,40 @@ class Controller:
     _lost_now: dict[str, str] = field(default_factory=dict)
     _silent_now: frozenset[str] = frozenset()
     _unscheduled: dict[str, float] = field(default_factory=dict)
-    _published: float | None = None
+    _published: float = -math.inf
+    _due: float = -math.inf
     _refused: dict[tuple[str, str, float], float] = field(default_factory=dict)
     _balks: dict[tuple[str, str, float], float] = field(default_factory=dict)
     _before: tuple[object, ...] | None = None
     _starts: int = 0
     _warned: dict[str, float] = field(default_factory=dict)
 
-    def round(self, leads: Callable[[], bool] = lambda: True) -> None:
+    @property
+    def due(self) -> float:
+        """By `clock`, when there is something to do even if nothing changes until then."""
+        return min(self._due, self._published + VIEW_PERIOD)
+
+    def _again(self, seconds: float) -> None:
+        """Ask for another round after so much time."""
+        self._due = min(self._due, self.clock() + seconds)
+
+    def round(self, leads: Callable[[], bool] = lambda: True, *, changed: bool = True) -> None:
         """Look at everything once, and do what is to be done as long as `leads`.
 
-        That is asked before each job, so that its author may renew what it goes by.
+        That is asked before each job, so that its author may renew what it goes by. Where nothing
+        has `changed` since the last round, only what is due by now is done.
         """
-        self._renew()
         view = self.queue.read()
+        self._guarded("the published view", lambda: self._publish(view))
+        if not changed and self.clock() < self._due:
+            return
+        self._due = -math.inf
+        self._renew()
         if self._withdrawn(view, leads):
             view = self.queue.read()
-        self._guarded("the published view", lambda: self._publish(view))
-        pods = self.upkeep.pods((job.manifest for job in view.jobs), self._told_once)
+        pods = self.queue.gangs((job.manifest for job in view.jobs), self._told_once)
         now = self.queue.now()
+        self._due = math.inf
         self._forget(view)
         self._notice(view, pods, now)
         self._starts = 0
@@ -220,6 +275,7 @@ class Controller:
         touched = False
         for job in view.jobs:
             if not leads():
+                self._again(0)
                 return
             seen = _Seen(pods=pods.get(job.key, []), now=now, view=view, quiet=quiet)
             touched |= self._each(job, partial(self._tended, job, seen))
@@ -239,12 +295,11 @@ class Controller:
         return bool(self.starter.withdraw([job], view.now))
 
     def _renew(self) -> None:
-        """Forget what administrators may have changed meanwhile: policies, rights, priorities."""
+        """Forget what administrators may have changed meanwhile: policies and rights."""
         if self._opened is None:
             self._opened = self.clock()
         if self.reopen is not None and self.clock() - self._opened >= RENEWAL:
-            self.starter = self.reopen()
-            self.queue, self._opened = self.starter.queue, self.clock()
+            self.starter, self._opened = self.reopen(), self.clock()
 
     def _each(self, job: QueuedJob, act: Callable[[], bool]) -> bool:
         """Do something about a job; what goes wrong with one must not stop the others."""
@@ -256,6 +311,7 @@ class Controller:
             return act()
         except Exception as error:  # noqa: BLE001  jobs are anybody's, and may be any nonsense
             self._told_once(f"warning: {what}: {_told(error)}")
+            self._again(PERIOD)
         return False
 
     def _told_once(self, line: str) -> None:
@@ -292,6 +348,8 @@ class Controller:
         lost = {key for key, since in self._missed.items() if at - since >= LOST_AFTER}
         self._lost_now = {name: why for name, why in out.items() if (name, False) in lost}
         self._silent_now = frozenset(name for name in silent if (name, True) in lost)
+        for key in self._missed.keys() - lost:
+            self._again(self._missed[key] + LOST_AFTER - at)
         self._unscheduled = {
             uid: self._unscheduled.get(uid, now)
             for pod in every
@@ -302,19 +360,33 @@ class Controller:
 
     def _tended(self, job: QueuedJob, seen: _Seen) -> bool:
         """See to a job that is resumed; whether anything that others may see was changed."""
+        if gathering.gated(seen.pods):
+            self._again(PERIOD)
         if job.suspender is not None and (job.suspended or _fresh(job, seen.pods, seen.now)):
             return self._handed(job, seen)
         if job.suspended:
+            if job.state == "placed":
+                # Whoever recorded that may die before it is resumed.
+                self._again(fairness.STALE + 1)
             self._bury(seen.pods)
             return False
         if job.state != "placed":
             return False
-        for pod, patch in gathering.worker_places(job.manifest, seen.pods):
-            self.queue.bind(pod, patch)
+        if gathering.worker_places(job.manifest, seen.pods):
+            self._bound(job, seen.pods)
         if job.suspender is not None:
             return False
         moved = self._lost(job, seen.pods)
         return self._broken(job, seen) if moved is None else moved
+
+    def _bound(self, job: QueuedJob, pods: Sequence[Object]) -> None:
+        """Send workers from their gates to where the record says that the job has now."""
+        stored = self.queue.get(*job.key)
+        if stored is not None and stored["metadata"]["uid"] == job.manifest["metadata"]["uid"]:
+            now = queued(stored, {})
+            if now is not None and not now.suspended and now.state == "placed":
+                for pod, patch in gathering.worker_places(stored, pods):
+                    self.queue.bind(pod, patch)
 
     def _handed(self, job: QueuedJob, seen: _Seen) -> bool:
         """Place a gang that its queue has started, or forget where it was when it is stopped."""
@@ -323,9 +395,12 @@ class Controller:
                 return False
             return self.queue.change(job.manifest, patches.clearing(job.manifest)) is not None
         asked = job_of(job.manifest)
+        self._again(PERIOD)
         if self._starts >= MOST_STARTS:
             return False
         if self._just_refused(job) and (seen.quiet or not self._fits(asked, job, seen.view)):
+            return False
+        if not _fresh(job, self.queue.pods(job.manifest), seen.now):
             return False
         outcome = self.starter.admitted(asked, job.manifest)
         if outcome.resumed:
@@ -337,24 +412,37 @@ class Controller:
 
     def _broken(self, job: QueuedJob, seen: _Seen) -> bool:
         """Take a gang back that cannot complete."""
-        now, pods = seen.now, [self._dated(pod) for pod in seen.pods]
+        pods = [self._dated(pod) for pod in seen.pods]
         since = job.started or job.recorded or 0.0
-        stands = gathering.standing(job.manifest, pods, (), now=now, since=since)
+        stands = gathering.standing(job.manifest, pods, (), now=seen.now, since=since)
         if stands.fate is Fate.STARTED:
             if TRIES in (job.manifest["metadata"].get("annotations") or {}):
                 self.queue.change(job.manifest, patches.settled(job.manifest))
             return False
+        self._again(PERIOD)
         events = self.queue.events(job.manifest)
+        trouble = self._trouble(job, pods, events, seen.now)
+        if trouble is not None:
+            fresh = [self._dated(pod) for pod in self.queue.pods(job.manifest)]
+            trouble = self._trouble(job, fresh, events, seen.now)
+        return trouble is not None and self._back(job, trouble)
+
+    def _trouble(
+        self, job: QueuedJob, pods: Sequence[Object], events: Sequence[Object], now: float
+    ) -> str | None:
+        """Why a gang cannot complete, or has not moved for too long; None while it may."""
+        since = job.started or job.recorded or 0.0
         stands = gathering.standing(job.manifest, pods, events, now=now, since=since)
         if stands.fate is Fate.BROKEN:
-            return self._back(job, stands.reason or "it cannot complete")
-        key = (*job.key, job.record or "")
+            return stands.reason or "it cannot complete"
         limit = float(job_of(job.manifest).gang_timeout)
-        patience = self._patience.setdefault(key, gathering.Patience(limit=limit))
+        patience = self._patience.setdefault(
+            (*job.key, job.record or ""), gathering.Patience(limit=limit)
+        )
         pulling = gathering.pulls(pods, events, now=now)
         if patience.lost(stands, pulling=pulling, now=self.clock()):
-            return self._back(job, f"nothing moved for {limit:g} s: {stands.reason}")
-        return False
+            return f"nothing moved for {limit:g} s: {stands.reason}"
+        return None
 
     def _dated(self, pod: Object) -> Object:
         """The pod with the time since which it was seen to find no node.
@@ -378,21 +466,30 @@ class Controller:
         None where nothing was lost; False too where something was, and the gang is to be left as
         it is.
         """
-        trouble = self._loss(pods)
+        if self._loss(pods, self._lost_now) is None:
+            return None
+        policy = job_of(job.manifest).on_node_loss
+        if policy is NodeLoss.FAIL:
+            # MPI ends the job itself when it loses a rank; nothing brings it back.
+            return False
+        self._again(PERIOD)
+        fresh = self.queue.pods(job.manifest)
+        there = {str(pod["spec"].get("nodeName") or "") for pod in fresh}
+        lost = {
+            name: why
+            for name in sorted(there & self._lost_now.keys())
+            if (why := self.queue.unavailable(name)) is not None
+        }
+        trouble = self._loss(fresh, lost)
         if trouble is None:
             return None
-        match job_of(job.manifest).on_node_loss:
-            case NodeLoss.REPLAN:
-                return self._back(job, trouble, counts=False)
-            case NodeLoss.HOLD:
-                held = patches.holding(job.manifest, pinning.unplaced(job.manifest), trouble)
-                done = self.queue.change(job.manifest, held) is not None
-                if done:
-                    self.tell(f"{job.namespace}/{job.name}: held: {trouble}")
-                return done
-            case NodeLoss.FAIL:
-                # MPI ends the job itself when it loses a rank; nothing brings it back.
-                return False
+        if policy is NodeLoss.REPLAN:
+            return self._back(job, trouble, counts=False)
+        held = patches.holding(job.manifest, pinning.unplaced(job.manifest), trouble)
+        done = self.queue.change(job.manifest, held) is not None
+        if done:
+            self.tell(f"{job.namespace}/{job.name}: held: {trouble}")
+        return done
 
     def _bury(self, pods: Sequence[Object]) -> None:
         """Let go of pods of a gang that was taken back from a machine that does not answer.
@@ -405,19 +502,23 @@ class Controller:
             leaves = bool(pod["metadata"].get("deletionTimestamp"))
             # One that failed is kept by `cleanPodPolicy: Running`, and its name with it.
             failed = (pod.get("status") or {}).get("phase") == "Failed" and not is_launcher(pod)
-            silent = pod["spec"].get("nodeName") in self._silent_now
+            node = pod["spec"].get("nodeName")
+            silent = node in self._silent_now and self.queue.unavailable(node) in _SILENT
             if (leaves and silent) or (failed and not leaves):
-                self.upkeep.bury(pod)
+                self._again(PERIOD)
+                self.queue.bury(pod)
 
-    def _loss(self, pods: Sequence[Object]) -> str | None:
+    @staticmethod
+    def _loss(pods: Sequence[Object], lost: Mapping[str, str]) -> str | None:
+        """What a gang has lost: a worker that was evicted, or a node of these."""
         workers = [pod for pod in pods if not is_launcher(pod)]
         for pod in workers:
             status = pod.get("status") or {}
             if status.get("phase") == "Failed" and status.get("reason") in _EVICTED:
                 return f"{pod['metadata']['name']} was evicted: {status.get('message') or '?'}"
         names = {str(pod["spec"].get("nodeName") or "") for pod in workers}
-        for name in sorted(names & self._lost_now.keys()):
-            return f"node {name} is {self._lost_now[name]}"
+        for name in sorted(names & lost.keys()):
+            return f"node {name} is {lost[name]}"
         return None
 
     def _back(self, job: QueuedJob, reason: str, *, counts: bool = True) -> bool:
@@ -450,7 +551,9 @@ class Controller:
         for job in fairness.order(view.jobs):
             if self._starts >= MOST_STARTS or not leads():
                 self._before = None
+                self._again(PERIOD)
                 break
+            self._again(REASON_PERIOD)
             if not all(map(pod_over, pods.get(job.key, ()))):
                 continue  # The pods of its last run have not ended yet.
             if self._balked(job) or (quiet and self._just_refused(job)):
@@ -462,6 +565,7 @@ class Controller:
                 quiet, older = False, True
         if older:
             self._before = None
+            self._again(PERIOD)
 
     def _started(self, job: QueuedJob, view: Snapshot, *, older: bool) -> bool:
         """Start a waiting gang if it fits now and nobody older needs the same GPUs.
@@ -482,6 +586,7 @@ class Controller:
             self.tell(f"{job.namespace}/{job.name}: started")
         else:
             self._balks[*job.key, job.created] = self.clock()
+            self._again(BALK_PERIOD)
         return True
 
     def _balked(self, job: QueuedJob) -> bool:
@@ -517,13 +622,13 @@ class Controller:
 
     def _publish(self, view: Snapshot) -> bool:
         """Publish what is free, where that is due; whether it was."""
-        if self._published is not None and self.clock() - self._published < VIEW_PERIOD:
+        if self.clock() - self._published < VIEW_PERIOD:
             return False
         # Even if it fails: everything else goes on, and it is tried again when it is due again.
         self._published = self.clock()
-        self.upkeep.publish_view(view.cluster(), now=view.now)
+        self.queue.publish_view(view.cluster(), now=view.now)
         if self.ack:
-            self.upkeep.mirror(self._told_once)
+            self.queue.mirror(self._told_once)
         return True
 
 

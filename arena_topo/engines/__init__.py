@@ -18,10 +18,9 @@ from arena_topo.manifests import Binding, Forecast, Manifest, Mechanisms, Plan
 from arena_topo.manifests.versions import ApiVersion
 
 if TYPE_CHECKING:
-    from arena_topo.engines.kubernetes.upkeep import Upkeep
+    from arena_topo.engines.kubernetes.queue import Queue
     from arena_topo.engines.metrics import GpuSample
     from arena_topo.engines.occupancy import Occupancy
-    from arena_topo.engines.queue import Queue
     from arena_topo.engines.volume import Volume
     from arena_topo.job import MPIJob
     from arena_topo.topology import Cluster, Machine
@@ -189,10 +188,6 @@ class Backend(Protocol):
     @property
     def pausing(self) -> Pausing | None:
         """How jobs are suspended where there is no queue; None where there is."""
-
-    @property
-    def upkeep(self) -> Upkeep | None:
-        """What only the controller does; None if the engine needs none."""
 
     def close(self) -> None:
         """Let go of its connections; who asks again gets new ones."""

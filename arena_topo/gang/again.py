@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from arena_topo.engines import Backend
-from arena_topo.engines.queue import moment, queued
+from arena_topo.engines.kubernetes.queued import moment, queued
 from arena_topo.errors import (
     AccessDenied,
     AlreadyExists,

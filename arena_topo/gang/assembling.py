@@ -8,16 +8,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from arena_topo.clusters import quota
 from arena_topo.clusters.queues import suspender
-from arena_topo.engines.queue import MOST_TRIES, Queue, queued
+from arena_topo.engines.kubernetes.queued import MOST_TRIES, queued
 from arena_topo.errors import AccessDenied, ClusterError, TimedOut
 from arena_topo.gang import gathering
 from arena_topo.gang.gathering import Fate
 from arena_topo.gang.starting import Outcome, Starter
 from arena_topo.job import MPIJob
 from arena_topo.manifests import Manifest, patches, pinning
+
+if TYPE_CHECKING:
+    from arena_topo.engines.kubernetes.queue import Queue
 
 Tell = Callable[[str], None]
 

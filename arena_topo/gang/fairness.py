@@ -12,15 +12,19 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from arena_topo.clusters import quota
-from arena_topo.engines.queue import Queue, QueuedJob, Snapshot
+from arena_topo.engines.kubernetes.queued import QueuedJob, Snapshot
 from arena_topo.errors import ArenaError
 from arena_topo.job import MPIJob
 from arena_topo.manifests import QUOTA
 from arena_topo.manifests.annotations import job_of, parse_map, recorded
 from arena_topo.solver import Placement
 from arena_topo.topology import Cluster, GPUSet, NodeName, gpu_set
+
+if TYPE_CHECKING:
+    from arena_topo.engines.kubernetes.queue import Queue
 
 Fit = Callable[[MPIJob, Cluster], Placement | None]
 """Places a job on a cluster; None where it does not fit, without saying why."""

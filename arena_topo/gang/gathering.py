@@ -19,7 +19,7 @@ from arena_topo.engines.kubernetes.mpijob import (
     when,
     worker_index,
 )
-from arena_topo.engines.queue import moment
+from arena_topo.engines.kubernetes.queued import moment
 from arena_topo.manifests import GATE, MAP, PROPOSED, Manifest, pinning
 from arena_topo.manifests.annotations import asked, parse_map
 

@@ -7,14 +7,17 @@ operators of MPIJob v1 and v2beta1 heed.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from arena_topo.clusters.queues import KUBE_QUEUE_NAME, KUEUE, suspended, suspender
 from arena_topo.engines import Backend, JobStatus, waiting
-from arena_topo.engines.queue import Queue
 from arena_topo.errors import ArenaError, NotFound, NotPossible
 from arena_topo.gang.starting import Decision, Outcome
 from arena_topo.manifests import Manifest, patches
 from arena_topo.topology import Cluster
+
+if TYPE_CHECKING:
+    from arena_topo.engines.kubernetes.queue import Queue
 
 _TRIES = 10
 """How often a job is read again that others have changed in between."""

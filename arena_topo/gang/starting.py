@@ -23,11 +23,12 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from arena_topo.clusters import quota
 from arena_topo.clusters.queues import suspended
 from arena_topo.clusters.usage import pod_over
-from arena_topo.engines.queue import Queue, QueuedJob, Snapshot, queued, written
+from arena_topo.engines.kubernetes.queued import QueuedJob, Snapshot, queued, written
 from arena_topo.errors import AccessDenied, AlreadyExists, ArenaError, ClusterError, JobDeleted
 from arena_topo.gang import fairness
 from arena_topo.gang.planning import check_bandwidth
@@ -51,6 +52,9 @@ from arena_topo.manifests.forecast import forecast_of
 from arena_topo.manifests.hcas import chosen_hcas
 from arena_topo.solver import Placement, Proof, Unplaceable, Verdict
 from arena_topo.topology import Cluster, GPUSet, Node, NodeName, gpu_set
+
+if TYPE_CHECKING:
+    from arena_topo.engines.kubernetes.queue import Queue
 
 Place = Callable[[MPIJob, Cluster], Placement]
 """Places a job on a cluster; Unplaceable says why it cannot."""

@@ -9,12 +9,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from arena_topo.clusters.queues import suspended, suspender
 from arena_topo.clusters.usage import job_over
 from arena_topo.engines import Backend, JobStatus, Pausing
 from arena_topo.engines.kubernetes.mpijob import is_launcher
-from arena_topo.engines.queue import MOST_TRIES, Queue, QueuedJob, queued
+from arena_topo.engines.kubernetes.queued import MOST_TRIES, QueuedJob, queued
 from arena_topo.engines.waiting import command
 from arena_topo.errors import (
     AccessDenied,
@@ -35,6 +36,9 @@ from arena_topo.manifests.serialize import object_name
 from arena_topo.manifests.versions import ApiVersion
 from arena_topo.solver import Placement, Unplaceable, Verdict
 from arena_topo.topology import Cluster
+
+if TYPE_CHECKING:
+    from arena_topo.engines.kubernetes.queue import Queue
 
 Announce = Callable[[Sequence[str]], None]
 """Hears the names of what was created, as soon as it is."""

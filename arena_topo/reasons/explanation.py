@@ -19,7 +19,7 @@ from arena_topo.engines import Backend, Event, JobStatus, Phase
 from arena_topo.engines.kubernetes import symptoms
 from arena_topo.engines.kubernetes.facts import Denied, Facts, Object
 from arena_topo.engines.kubernetes.mpijob import job_of_pod, runs, seconds, started, time_limit
-from arena_topo.engines.queue import QueuedJob, Snapshot, queued
+from arena_topo.engines.kubernetes.queued import QueuedJob, Snapshot, queued
 from arena_topo.errors import AccessDenied, ArenaError
 from arena_topo.gang import fairness, planning
 from arena_topo.job import MPIJob

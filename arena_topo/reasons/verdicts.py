@@ -32,7 +32,7 @@ from arena_topo.engines.kubernetes.mpijob import (
     time_limit,
     touched,
 )
-from arena_topo.engines.queue import MOST_TRIES, moment
+from arena_topo.engines.kubernetes.queued import MOST_TRIES, moment
 from arena_topo.gang.fairness import STALE
 from arena_topo.job import NodeLoss
 from arena_topo.manifests import INCOMPLETE, RECORDED, TRIES, Guarantee, estimates

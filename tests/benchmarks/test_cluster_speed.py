@@ -240,11 +240,14 @@ def serve() -> None:
     parser = argparse.ArgumentParser()
     for name in ("nodes", "gangs", "workers", "foreign", "waiting"):
         parser.add_argument(f"--{name}", type=int, default=0)
-    api = World(parser.parse_args()).api
+    world = World(parser.parse_args())
+    api = world.api
     sys.stdout.write(api.url + "\n")
     sys.stdout.flush()
     start = time.process_time()
-    for _ in sys.stdin:
+    for line in sys.stdin:
+        if node := line.strip():
+            world.living.lose(node)
         seconds, start = time.process_time() - start, time.process_time()
         found = {"requests": list(api.requests), "seconds": seconds, "crashes": api.crashes}
         api.requests.clear()
@@ -263,12 +266,22 @@ class Served:
     config: str
     process: subprocess.Popen[str]
 
+    def tell(self, line: str) -> None:
+        """Ask what was done since; a name is of a node that is lost first."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{line}\n")
+        self.process.stdin.flush()
+
+    def lose(self, node: str) -> None:
+        """Let a node fall silent."""
+        assert self.process.stdout is not None
+        self.tell(node)
+        self.process.stdout.readline()
+
     def since(self) -> tuple[list[str], float]:
         """The requests since this was asked last, and the CPU time that they took there (s)."""
-        assert self.process.stdin is not None
         assert self.process.stdout is not None
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
+        self.tell("")
         found = json.loads(self.process.stdout.readline())
         assert not found["crashes"], found["crashes"][0]
         return found["requests"], found["seconds"]
@@ -430,7 +443,6 @@ def test_rounds_of_the_controller(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         queue, said = backend.queue, list[str]()
         loop = Controller(
             queue=queue,
-            upkeep=backend.upkeep,
             starter=open_starter(backend, queue),
             tell=said.append,
         )
@@ -446,6 +458,61 @@ def test_rounds_of_the_controller(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert not said, said
         states = {job.state for job in queue.read().jobs if job.name.startswith("wait-")}
         assert states == {"waiting"}, STATE
+
+
+def test_a_controller_with_nothing_to_do(tmp_path: Path):
+    print("\na controller on 2,000 nodes and 8,000 pods that all run, then a node that is lost")
+    command = [sys.executable, "-m", "arena_topo", "controller", "--kubeconfig"]
+    with served(tmp_path, nodes=2000, gangs=200, workers=19, foreign=4000) as server:
+        begun = time.perf_counter()
+        with subprocess.Popen([*command, server.config], stderr=subprocess.PIPE) as process:
+            try:
+                seen: list[str] = []
+                while not any("configmaps/cluster-view" in one for one in seen):
+                    time.sleep(0.5)
+                    seen += server.since()[0]
+                first = time.perf_counter() - begun
+                time.sleep(20)
+                server.since()
+                used, idle = _cpu(process.pid), time.perf_counter()
+                time.sleep(60)
+                used, idle = _cpu(process.pid) - used, time.perf_counter() - idle
+                requests, seconds = server.since()
+                lists = [one for one in requests if _kind(one).startswith("GET") and _lists(one)]
+                print(
+                    f"first round {first:.1f} s; then in {idle:.0f} s {len(requests)} requests,"
+                    f" {len(lists)} of them lists; {used / idle:.2%} of a core,"
+                    f" the server {seconds / idle:.2%}; {_memory(process.pid)} MB"
+                )
+                print(Counter(map(_kind, requests)).most_common(8), lists[:2])
+                lost = time.perf_counter()
+                server.lose("node-0000")
+                while not any("PATCH mpijobs" in _kind(one) for one in server.since()[0]):
+                    time.sleep(0.2)
+                print(
+                    f"a gang was moved {time.perf_counter() - lost:.1f} s after its node was lost"
+                )
+            finally:
+                process.kill()
+
+
+def _cpu(process: int) -> float:
+    """The CPU time of a process, in seconds."""
+    spent = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(spent[11]) + int(spent[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _memory(process: int) -> int:
+    """The resident memory of a process, in MB."""
+    pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") >> 20
+
+
+def _lists(line: str) -> bool:
+    """Whether a request lists what may be many."""
+    path, _, query = line.split(" ", 1)[1].partition("?")
+    plurals = ("pods", "nodes", "mpijobs", "configmaps", "topologies", "events", "resourceslices")
+    return path.endswith(plurals) and "watch=" not in query
 
 
 def _kind(line: str) -> str:

@@ -5,7 +5,6 @@ Reads raise AccessDenied where the caller lacks the right; who asks decides what
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -47,7 +46,7 @@ class Administration:
 
     def now(self) -> float:
         """The server's time (Unix seconds), as of its last answer."""
-        return self._api.server_time or time.time()
+        return self._api.now()
 
     def version(self) -> str:
         """The version of the API server, such as v1.36.2."""

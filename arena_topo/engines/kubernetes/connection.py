@@ -270,6 +270,7 @@ class Connection:
         """Seconds without a byte after which an answer is given up that must come at once."""
         self.server_time: float | None = None
         """What the server's clock said in its last answer (Date header): Unix seconds."""
+        self._told = 0.0
         self.access = access(options)
         self._pool = pool_of(self.access)
         self._handing: tuple[Access, urllib3.PoolManager] | None = None
@@ -280,6 +281,15 @@ class Connection:
         self._pool.clear()
         if self._handing is not None:
             self._handing[1].clear()
+
+    def now(self) -> float:
+        """The server's time (Unix seconds, whole as it tells it); this machine's before any answer.
+
+        As of its last answer, and what has passed here since.
+        """
+        if self.server_time is None:
+            return time.time()
+        return self.server_time + math.floor(time.monotonic() - self._told)
 
     @contextlib.contextmanager
     def grace(self, seconds: float = 5.0) -> Iterator[None]:
@@ -419,14 +429,20 @@ class Connection:
         return found
 
     def watch(
-        self, path: str, *, resource_version: str, timeout: float, **query: str
+        self,
+        path: str,
+        *,
+        resource_version: str,
+        timeout: float,
+        opened: Callable[[], None] = lambda: None,
+        **query: str,
     ) -> Iterator[tuple[str, dict[str, Any]]]:
         """(ADDED | MODIFIED | DELETED | BOOKMARK, object) for each change after a revision.
 
-        Ends when the server closes, which it does after `timeout` seconds; to go on, ask again
-        from the last object's resourceVersion (a BOOKMARK has nothing but one). ClusterError with
-        status 410 if the server has forgotten the revision: list again. ClusterError without a
-        status if the connection breaks.
+        `opened` is called once the server has taken the request. Ends when the server closes, which
+        it does after `timeout` seconds; to go on, ask again from the last object's resourceVersion
+        (a BOOKMARK has nothing but one). ClusterError with status 410 if the server has forgotten
+        the revision: list again. ClusterError without a status if the connection breaks.
         """
         seconds = max(1, math.ceil(min(timeout, max(0.0, self._end - time.monotonic()))))
         asked = {
@@ -437,7 +453,7 @@ class Connection:
             "timeoutSeconds": str(seconds),
         }
         rest = b""
-        for piece in self.streamed(path, asked, silence=seconds + _GRACE):
+        for piece in self.streamed(path, asked, silence=seconds + _GRACE, opened=opened):
             *lines, rest = (rest + piece).split(b"\n")
             for line in lines:
                 yield self._event(path, line)
@@ -461,9 +477,16 @@ class Connection:
         return self.streamed(path, query, silence=self.silence)
 
     def streamed(
-        self, path: str, query: Mapping[str, str], *, silence: float | None
+        self,
+        path: str,
+        query: Mapping[str, str],
+        *,
+        silence: float | None,
+        opened: Callable[[], None] = lambda: None,
     ) -> Iterator[bytes]:
         """The same, but for the seconds of silence after which it breaks; None is no limit.
+
+        `opened` is called once the server has begun to answer well.
 
         ClusterError too where what comes is a web page, or packed in a way nobody can undo.
         """
@@ -476,6 +499,7 @@ class Connection:
                 raise refusal("GET", path, response.status, response.reason, said)
             if (why := odd_body(response.headers, unpacks=_UNPACKED)) is not None:
                 raise self.no_server(why)
+            opened()
             while piece := response.read1(_PIECE):
                 yield piece
         except (HTTPError, ValueError) as error:
@@ -596,7 +620,7 @@ class Connection:
             response = send()
         with contextlib.suppress(ValueError, TypeError, OverflowError):
             said = parsedate_to_datetime(response.headers.get("date", ""))
-            self.server_time = said.timestamp()
+            self.server_time, self._told = said.timestamp(), time.monotonic()
         return response
 
     def _tried(

@@ -7,7 +7,6 @@ and `mpijob`'s to say, how the server is reached is `connection`'s.
 from __future__ import annotations
 
 import contextlib
-import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
@@ -19,7 +18,9 @@ from arena_topo.engines.kubernetes.connection import CONFLICT, FORBIDDEN, Connec
 from arena_topo.engines.kubernetes.failures import unlisted
 from arena_topo.engines.kubernetes.mpijob import (
     ARENA_SELECTOR,
+    GROUP,
     NO_PODS,
+    PLURAL,
     belongs,
     controller_of,
     event_of,
@@ -30,7 +31,8 @@ from arena_topo.engines.kubernetes.mpijob import (
     pod_selectors,
 )
 from arena_topo.engines.kubernetes.shapes import bare, oddity, stored_job
-from arena_topo.engines.kubernetes.writing import GROUP, PLURAL, Writer, arenas, deletion, part
+from arena_topo.engines.kubernetes.sources import NoOperator, Sources, kept
+from arena_topo.engines.kubernetes.writing import Writer, arenas, deletion, part
 from arena_topo.errors import (
     AccessDenied,
     ClusterError,
@@ -46,12 +48,11 @@ if TYPE_CHECKING:
     from arena_topo.engines.kubernetes.facts import Facts
     from arena_topo.engines.kubernetes.podexec import Done
     from arena_topo.engines.kubernetes.prometheus import Prometheus
+    from arena_topo.engines.kubernetes.queue import Queue
     from arena_topo.engines.kubernetes.seen import Sightings
-    from arena_topo.engines.kubernetes.upkeep import Upkeep
     from arena_topo.engines.lines import Following, LogOptions, Wanted
     from arena_topo.engines.metrics import GpuSample
     from arena_topo.engines.occupancy import Occupancy
-    from arena_topo.engines.queue import Queue
     from arena_topo.engines.volume import Volume
 
 Object = dict[str, Any]
@@ -67,10 +68,6 @@ _VIEWED = (
     "or for the controller, whose configmap"
     f" {published.OWN_NAMESPACE}/{published.VIEW} says what is free without it"
 )
-
-
-class _NoOperator(ClusterError):
-    """The cluster has no MPIJobs at all."""
 
 
 def open_backend(options: Options) -> KubernetesBackend:
@@ -93,9 +90,9 @@ class KubernetesBackend:
         self.place = self.api.access.server
         self._version: ApiVersion | None = None
         self._seen: tuple[Node, ...] | None = None
-        self._dra: tuple[str, ...] | None = None
         self._prometheus: Prometheus | None = None
         self.writer = Writer(self.api, self.api_version)
+        self.sources = Sources(self.api, self.api_version, fabric=options.fabric is None)
 
     def close(self) -> None:
         """Let go of the connections to the API server."""
@@ -137,7 +134,7 @@ class KubernetesBackend:
                 served = self.api.get(f"/apis/{GROUP}/{version}")
                 if any(one.get("name") == PLURAL for one in served.get("resources") or ()):
                     return version
-        raise _NoOperator(_NO_CRD, hint=_INSTALL)
+        raise NoOperator(_NO_CRD, hint=_INSTALL)
 
     def cluster(self) -> Cluster:
         """All nodes with what is free on them now.
@@ -147,7 +144,7 @@ class KubernetesBackend:
         slices and claims of DRA drivers may not be listed.
         """
         try:
-            found, unread = self.objects()
+            found, unread = self.sources.objects()
         except AccessDenied as error:
             return self._viewed_instead(error)
         return self.seen(found, unread)
@@ -178,7 +175,7 @@ class KubernetesBackend:
             return None
         seen = view.decode(
             found,
-            now=self.api.server_time or time.time(),
+            now=self.api.now(),
             source=self.api.access.context or self.api.access.server,
         )
         return seen if self._options.fabric is None else view.rejoined(seen, self._options.fabric)
@@ -191,7 +188,7 @@ class KubernetesBackend:
             found,
             source=self.api.access.context or self.api.access.server,
             file=self._options.fabric,
-            now=self.api.server_time or time.time(),
+            now=self.api.now(),
         )
         return replace(seen, notes=(*unread, *seen.notes))
 
@@ -203,73 +200,30 @@ class KubernetesBackend:
         from arena_topo.engines import occupancy  # noqa: PLC0415  only to look at nodes
 
         try:
-            found, unread = self.objects(project=occupancy.project)
+            found, unread = self.sources.objects(occupancy.project)
         except AccessDenied as error:
             return occupancy.viewed(self._viewed_instead(error))
         return occupancy.survey(
             found,
             source=self.api.access.context or self.api.access.server,
             file=self._options.fabric,
-            now=self.api.server_time or time.time(),
+            now=self.api.now(),
             notes=tuple(unread),
         )
-
-    def objects(
-        self,
-        records: Callable[[], list[Object]] | None = None,
-        *,
-        project: Callable[[str, Object], Object] | None = None,
-    ) -> tuple[list[Object], list[str]]:
-        """Everything that says what is free, and a note for what may not be read.
-
-        `records` reads the MPIJobs, where that has to be done in some way of its own; `project`
-        keeps of nodes and pods what is asked for, where that is more than `observed` reads.
-        """
-        found = [
-            *self._listed("Node", "/api/v1/nodes", project),
-            *self._listed("Pod", "/api/v1/pods", project),
-        ]
-        unread = []
-        optional: tuple[tuple[Callable[[], list[Object]], str], ...] = (
-            (self._links, "the links of GPUs are taken from node labels"),
-            (self._fabrics, "the network is taken from node labels"),
-            (self._slices, "GPUs that only a DRA driver publishes are not seen"),
-            (records or self._records, "GPUs planned for jobs that have not started count as free"),
-        )
-        for read, instead in optional:
-            try:
-                found += read()
-            except (AccessDenied, _NoOperator, NotFound) as error:
-                unread.append(f"{error.message}: {instead}")
-        if any(one["kind"] == "ResourceSlice" for one in found):
-            # After the pods, so that none is bound between whose claim has not been seen.
-            try:
-                found += self._of_drivers("ResourceClaim", "resourceclaims")
-            except (AccessDenied, NotFound) as error:
-                instead = "GPUs of nodes with pods that claim devices count as in use"
-                unread.append(f"{error.message}: {instead}")
-        return found, unread
-
-    @property
-    def upkeep(self) -> Upkeep:
-        """What only the controller does."""
-        from arena_topo.engines.kubernetes.upkeep import Upkeep  # noqa: PLC0415  its own command
-
-        return Upkeep(self)
 
     @property
     def queue(self) -> Queue:
         """Where jobs wait, and placements are recorded."""
-        from arena_topo.engines.kubernetes.queue import KubernetesQueue  # noqa: PLC0415  writers
+        from arena_topo.engines.kubernetes.queue import Queue  # noqa: PLC0415  writers
 
-        return KubernetesQueue(self)
+        return Queue(self)
 
     def mechanisms(self, namespace: str) -> Mechanisms:
         """What makes placements hold in a namespace, found by trying it."""
         from arena_topo.engines.kubernetes import probing  # noqa: PLC0415 - for submitters only
 
         found = probing.mechanisms(self.api, namespace)
-        with contextlib.suppress(_NoOperator):
+        with contextlib.suppress(NoOperator):
             return replace(found, suspends=self.api_version().traits.suspends)
         return found
 
@@ -302,89 +256,11 @@ class KubernetesBackend:
 
         if self._seen is None:
             try:
-                nodes = self._listed("Node", "/api/v1/nodes")
+                nodes = self.api.collect("/api/v1/nodes", kept("Node"), judged=True)
             except AccessDenied:
                 nodes = []
             self._seen = observed.cluster(nodes, source="").nodes
         return self._seen
-
-    def _links(self) -> list[Object]:
-        found: list[Object] = []
-        denied: AccessDenied | None = None
-        for namespace in published.NAMESPACES:
-            try:
-                found += self._listed(
-                    "ConfigMap",
-                    f"/api/v1/namespaces/{namespace}/configmaps",
-                    labelSelector=f"{published.SCHEDULE_LABEL}=topology",
-                )
-            except AccessDenied as error:
-                denied = error
-        if denied is not None and not found:
-            raise denied
-        return found
-
-    def _slices(self) -> list[Object]:
-        """What DRA drivers publish; without such drivers that takes one request."""
-        found = self._of_drivers("ResourceSlice", "resourceslices")
-        # Most drivers are of other devices, and then nobody need look at claims.
-        return found if any(_tells_devices(one) for one in found) else []
-
-    def _of_drivers(self, kind: str, plural: str) -> list[Object]:
-        from arena_topo.clusters import slices  # noqa: PLC0415  to read the cluster
-
-        if self._dra is None:
-            try:
-                group = self.api.get(f"/apis/{slices.GROUP}")
-            except NotFound:
-                group = {}
-            served = {one.get("version") for one in group.get("versions") or ()}
-            self._dra = tuple(one for one in slices.VERSIONS if one in served)
-        for version in self._dra:
-            with contextlib.suppress(NotFound):
-                return self._listed(kind, f"/apis/{slices.GROUP}/{version}/{plural}")
-        return []
-
-    def _fabrics(self) -> list[Object]:
-        """The Kueue topologies, where they count; without Kueue that takes one request."""
-        from arena_topo.clusters import observed  # noqa: PLC0415  to read the cluster
-
-        if self._options.fabric is not None:
-            return []
-        try:
-            group = self.api.get(f"/apis/{observed.KUEUE}")
-        except NotFound:
-            return []
-        served = [group.get("preferredVersion") or {}, *(group.get("versions") or ())]
-        # Before Kueue 0.14 the preferred version of the group had no topologies yet.
-        for version in dict.fromkeys(one.get("version") for one in served):
-            with contextlib.suppress(NotFound):
-                return self._listed("Topology", f"/apis/{observed.KUEUE}/{version}/topologies")
-        return []
-
-    def _records(self) -> list[Object]:
-        return self._listed("MPIJob", f"/apis/{GROUP}/{self.api_version()}/{PLURAL}")
-
-    def _listed(
-        self,
-        kind: str,
-        path: str,
-        project: Callable[[str, Object], Object] | None = None,
-        **query: str,
-    ) -> list[Object]:
-        """All objects of a kind, each reduced to what `observed` reads as its page arrives."""
-        from arena_topo.clusters import observed  # noqa: PLC0415  to read the cluster
-
-        kept = project or observed.project
-
-        def keep(one: Object) -> Object:
-            try:
-                return kept(kind, one)
-            except (AttributeError, KeyError, TypeError, ValueError):
-                # `observed.cluster` says what is wrong with it.
-                return {**one, "kind": kind}
-
-        return self.api.collect(path, keep, judged=True, **query)
 
     def apply(self, plan: Plan) -> tuple[str, ...]:
         """Create the MPIJob, then all it owns; if one of those fails, nothing is left.
@@ -692,8 +568,3 @@ class KubernetesBackend:
         return (
             f"/apis/{GROUP}/{self.api_version()}/namespaces/{part(namespace)}/{PLURAL}/{part(name)}"
         )
-
-
-def _tells_devices(one: Object) -> bool:
-    spec = one.get("spec")
-    return isinstance(spec, dict) and bool(spec.get("devices"))

@@ -7,7 +7,6 @@ has ended no quota.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,10 +14,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from arena_topo.clusters.queues import suspended, suspender
 from arena_topo.engines import JobStatus, Phase
-from arena_topo.engines.kubernetes.mpijob import is_about, is_launcher, job_status, seconds, subject
+from arena_topo.engines.kubernetes.mpijob import (
+    GROUP,
+    is_about,
+    is_launcher,
+    job_status,
+    seconds,
+    subject,
+)
 from arena_topo.engines.kubernetes.podlog import log_query
 from arena_topo.engines.kubernetes.shapes import oddity
-from arena_topo.engines.kubernetes.writing import GROUP
 from arena_topo.engines.lines import LogOptions
 from arena_topo.errors import AccessDenied, ArenaError, NotFound
 from arena_topo.escaping import brief
@@ -143,7 +148,7 @@ class _Reader:
         )
 
     def _now(self) -> float:
-        return self._api.server_time or time.time()
+        return self._api.now()
 
     def _may(
         self,

@@ -63,6 +63,10 @@ _STUCK = frozenset(
 )
 """Reasons of a waiting container that do not pass without somebody's help."""
 
+GROUP = "kubeflow.org"
+PLURAL = "mpijobs"
+"""Where MPIJobs are, in every version."""
+
 ARENA_SELECTOR = "app=mpijob"
 """Label of everything that arena's chart creates."""
 

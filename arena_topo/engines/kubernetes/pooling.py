@@ -26,8 +26,9 @@ def pool_of(found: Access) -> urllib3.PoolManager:
 
     settings: dict[str, Any] = {
         "retries": False,
-        # Several threads ask at once while logs are followed; urllib3 would keep one connection.
-        "maxsize": 4,
+        # Several threads ask at once while logs are followed, or a cluster is watched; urllib3
+        # would keep one connection.
+        "maxsize": 16,
         "socket_options": [*HTTPConnection.default_socket_options, *_keepalive()],
     }
     if found.server.startswith("https:"):

@@ -3,19 +3,21 @@
 publish   once, by a person, into ACK's namespace; leaves health to those who look at it. Bandwidths
           that somebody measured go to where readers look first, and an agent leaves them there
 Reports   again and again, by the agent of a node, into our own: links, health, allocations
+mirror    by the controller, what agents have reported into ACK's
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from arena_topo.clusters import observed
 from arena_topo.engines import Publication
 from arena_topo.engines.kubernetes.connection import CONFLICT, Connection
+from arena_topo.engines.kubernetes.writing import part, unless_overtaken
 from arena_topo.errors import AlreadyExists, ArenaError, ClusterError, NotFound, UsageError
 from arena_topo.names import is_subdomain
 from arena_topo.topology import GPUSet, Machine, configmap, published
@@ -229,3 +231,73 @@ def _existing(api: Connection, node: str) -> Object | None:
             return None
     # Items of a list say neither their version nor their kind.
     return {"apiVersion": "v1", "kind": "ConfigMap", **found[0], "data": found[0].get("data") or {}}
+
+
+def mirror(api: Connection, tell: Callable[[str], None] = lambda _: None) -> int:
+    """Copy what agents have published to where ACK's tools look; how many there are.
+
+    What was copied for nodes that are gone is deleted. ConfigMaps that somebody else has made
+    there, as with `topology publish`, are left as they are, and `tell` hears of each.
+    """
+    source = f"/api/v1/namespaces/{published.OWN_NAMESPACE}/configmaps"
+    target = f"/api/v1/namespaces/{published.NAMESPACE}/configmaps"
+    selector = f"{published.SCHEDULE_LABEL}=topology"
+    wanted = {}
+    for one in api.collect(source, None, labelSelector=selector):
+        meta = one["metadata"]
+        wanted[meta["name"]] = {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {
+                "name": meta["name"],
+                "namespace": published.NAMESPACE,
+                "labels": {**(meta.get("labels") or {}), published.MIRRORED: "true"},
+                "annotations": meta.get("annotations") or {},
+            },
+            "data": one.get("data") or {},
+        }
+    listed = api.collect(target, None, labelSelector=selector)
+    there = {one["metadata"]["name"]: one for one in listed}
+    copies = {name: one for name, one in there.items() if _is_copy(one)}
+    for name, body in wanted.items():
+        if name in copies:
+            _renew_copy(api, target, copies[name], body)
+        elif name in there or not _create_copy(api, target, body):
+            tell(
+                f"note: ConfigMap {published.NAMESPACE}/{name} is left as it is: somebody else"
+                " has made it"
+            )
+    for name in copies.keys() - wanted.keys():
+        meta = copies[name]["metadata"]
+        exactly = {"uid": meta["uid"], "resourceVersion": meta["resourceVersion"]}
+        with unless_overtaken():
+            api.delete(f"{target}/{part(name)}", {"preconditions": exactly})
+    return len(wanted)
+
+
+def _create_copy(api: Connection, target: str, body: Object) -> bool:
+    """Create a copy; False where there is something else of its name."""
+    try:
+        api.post(target, body)
+    except AlreadyExists:
+        return False
+    return True
+
+
+def _renew_copy(api: Connection, target: str, copy: Object, body: Object) -> None:
+    """Make a copy say what it is to say, unless it was changed since it was read."""
+    if _same(copy, body):
+        return
+    meta = {**body["metadata"], "resourceVersion": copy["metadata"]["resourceVersion"]}
+    with unless_overtaken():
+        api.put(f"{target}/{part(meta['name'])}", {**body, "metadata": meta})
+
+
+def _is_copy(config_map: Object) -> bool:
+    """Whether a ConfigMap was made by `mirror`."""
+    return (config_map["metadata"].get("labels") or {}).get(published.MIRRORED) == "true"
+
+
+def _same(found: Object, body: Object) -> bool:
+    """Whether a ConfigMap says already what it is to say."""
+    return all((found.get(key) or {}) == (body.get(key) or {}) for key in ("data", "binaryData"))

@@ -10,20 +10,29 @@ from __future__ import annotations
 import itertools
 import random
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from arena_topo.clusters import observed
+from arena_topo.clusters import view
+from arena_topo.clusters.objects import only
 from arena_topo.clusters.queues import suspended, suspender
-from arena_topo.engines.kubernetes.connection import CONFLICT, INVALID
+from arena_topo.engines.kubernetes import lease
+from arena_topo.engines.kubernetes.connection import CONFLICT, INVALID, Connection, Keep
 from arena_topo.engines.kubernetes.failures import Unreadable, unsure
-from arena_topo.engines.kubernetes.mpijob import is_about, is_owned, when
+from arena_topo.engines.kubernetes.lease import Lease
+from arena_topo.engines.kubernetes.mpijob import belongs, controller_of, is_about, is_owned, when
+from arena_topo.engines.kubernetes.publishing import mirror
+from arena_topo.engines.kubernetes.queued import Snapshot, moment, queued, written
 from arena_topo.engines.kubernetes.shapes import nonsense, oddity, stored_job
-from arena_topo.engines.kubernetes.writing import GROUP, PLURAL, part
-from arena_topo.engines.queue import Snapshot, moment, queued
+from arena_topo.engines.kubernetes.sources import UNREAD, Source, joined, kept
+from arena_topo.engines.kubernetes.watching import Cache
+from arena_topo.engines.kubernetes.writing import deletion, part, unless_overtaken
 from arena_topo.errors import AccessDenied, ArenaError, ClusterError, NotFound, TimedOut
-from arena_topo.manifests import STATE, Manifest, Mechanisms, Plan, install, patches, pinning
-from arena_topo.manifests.versions import ApiVersion
+from arena_topo.manifests import FORMAT, STATE, Manifest, Mechanisms, Plan, patches, pinning
+from arena_topo.manifests.versions import JOB_LABEL, ApiVersion
 from arena_topo.manifests.volumes import config_maps
 from arena_topo.topology import Cluster, published
 
@@ -31,12 +40,6 @@ if TYPE_CHECKING:
     from arena_topo.engines.kubernetes.engine import KubernetesBackend
 
 Object = dict[str, Any]
-
-SYSTEM = published.OWN_NAMESPACE
-"""The namespace of the controller and of what it publishes."""
-
-LEASE = install.CONTROLLER
-"""The Lease that the controller at work renews."""
 
 SERVER_ERROR = 500
 """HTTP codes from here on are the server's fault (RFC 9110, 15.6)."""
@@ -55,25 +58,56 @@ _LIFE = 60.0
 """Seconds after which a Lease or a view that nobody renewed says that nobody is at work."""
 
 
-class KubernetesQueue:
-    """The requests of the protocol, over one connection."""
+class Queue:
+    """The requests of the protocol, over one connection.
+
+    What `read` and `gangs` say is read anew each time, or comes from a cache once `watch` was
+    called.
+    """
 
     def __init__(self, engine: KubernetesBackend) -> None:
         self._engine = engine
         self._api = engine.api
         self._priorities: dict[str, int] | None = None
+        self._cache: Cache | None = None
+        self._last: tuple[int, Snapshot] | None = None
+        self._launchers: Mapping[str, str | None] = {}
+        self._published: tuple[Cluster, str] | None = None
+        self._mirrored: list[list[Object] | ArenaError] | None = None
 
     def now(self) -> float:
-        """The server's time (Unix seconds), as of its last answer."""
-        return self._api.server_time or time.time()
+        """The server's time (Unix seconds)."""
+        return self._api.now()
 
     def api_version(self) -> ApiVersion:
         """The MPIJob version that is served."""
         return self._engine.api_version()
 
+    def watch(self, changed: Callable[[], None]) -> None:
+        """Read from a cache from now on, whose threads call `changed` when anything has."""
+        if self._cache is None:
+            sources = (*self._engine.sources, _PRIORITIES)
+            self._cache = Cache(self._api, sources, _kept, changed)
+
+    def unwatch(self) -> None:
+        """Let the threads of the cache end."""
+        if self._cache is not None:
+            self._cache.stop()
+            self._cache = self._last = None
+
+    @property
+    def revisions(self) -> list[tuple[str, str]]:
+        """The path of each list of the cache, and the last revision of which it knows."""
+        return [] if self._cache is None else self._cache.revisions()
+
     def read(self) -> Snapshot:
-        """Everything as it is now."""
-        return self._snapshot({})
+        """Everything as it is now, or as it was a moment ago where it is watched."""
+        if self._cache is None:
+            return self._snapshot({})
+        version = self._cache.version
+        if self._last is None or self._last[0] != version:
+            self._last = version, self._remembered(self._cache)
+        return replace(self._last[1], now=self.now())
 
     def read_at(self, stored: Mapping[str, Any]) -> Snapshot:
         """The jobs at exactly the revision of this object's last write; all else as it is now."""
@@ -81,36 +115,62 @@ class KubernetesQueue:
         return self._snapshot({"resourceVersion": revision, "resourceVersionMatch": "Exact"})
 
     def _snapshot(self, query: Mapping[str, str]) -> Snapshot:
-        jobs: list[Object] = []
-        listed = False
+        """Everything as lists say that are read now; `query` is for that of the MPIJobs."""
+        jobs: list[Object] | None = None
 
-        def records() -> list[Object]:
-            nonlocal listed
-            path = f"/apis/{GROUP}/{self.api_version()}/{PLURAL}"
-            small = []
-            for one in self._api.collect(path, None, judged=True, **query):
-                if oddity(one) is not None:
-                    # What one tenant writes must stop nobody: the notes of the cluster name it.
-                    small.append({**one, "kind": "MPIJob"})
-                    continue
-                jobs.append(one)
-                # What its queue has suspended holds nothing, whatever is still written on it, and
-                # what waits neither: left out, looks for each of those that wait are one look.
-                if _is_placed(one) and (suspender(one) is None or not suspended(one)):
-                    small.append(_projected(one))
-            listed = True
-            return small
+        def records(source: Source) -> list[Object]:
+            nonlocal jobs
+            jobs = self._engine.sources.read(source, _whole_job, **query)
+            return _records(jobs)
 
-        found, unread = self._engine.objects(records)
-        ours = [one for one in jobs if queued(one, {}) is not None]
-        priorities = self._values() if any(map(_priority, ours)) else {}
+        found, unread = self._engine.sources.objects(jobs=records)
+        return self._made(jobs, tuple(found), unread, self._values)
+
+    def _remembered(self, cache: Cache) -> Snapshot:
+        """Everything as the cache has it; ClusterError where that may be out of date."""
+        answers: list[tuple[Source, list[Object] | ArenaError]] = []
+        jobs: list[Object] | None = None
+        values: dict[str, int] = {}
+        for source, answer in cache.answers():
+            if isinstance(answer, ArenaError):
+                if source.instead is None or not isinstance(answer, UNREAD):
+                    raise answer
+                answers.append((source, answer))
+            elif source is _PRIORITIES:
+                values = {one["metadata"]["name"]: one["value"] for one in answer}
+            elif source.kind == "MPIJob":
+                jobs = answer
+                answers.append((source, _records(answer)))
+            elif source.kind == "Pod":
+                answers.append((source, [one["small"] for one in answer]))
+            else:
+                answers.append((source, answer))
+        found, unread = joined(answers)
+        objects = tuple(found)
+        # The same clusters can be made of the same objects, and are made already.
+        last = None if self._last is None else self._last[1]
+        if last is not None and last.unread == tuple(unread) and last.objects == objects:
+            made = self._made(jobs, last.objects, unread, lambda: values)
+            return replace(made, see=last.see)
+        return self._made(jobs, objects, unread, lambda: values)
+
+    def _made(
+        self,
+        jobs: Sequence[Object] | None,
+        objects: tuple[Mapping[str, Any], ...],
+        unread: list[str],
+        values: Callable[[], Mapping[str, int]],
+    ) -> Snapshot:
+        ours = [one for one in jobs or () if oddity(one) is None and queued(one, {}) is not None]
+        priorities = values() if any(map(_priority, ours)) else {}
         known = (queued(one, priorities) for one in ours)
         return Snapshot(
             jobs=tuple(one for one in known if one is not None),
             now=self.now(),
-            objects=tuple(found),
+            objects=objects,
             see=self._looks(unread),
-            everything=listed,
+            unread=tuple(unread),
+            everything=jobs is not None,
         )
 
     def _looks(self, unread: list[str]) -> Callable[[Iterable[Mapping[str, Any]]], Cluster]:
@@ -130,15 +190,104 @@ class KubernetesQueue:
 
         return see
 
+    def gangs(
+        self, jobs: Iterable[Mapping[str, Any]], tell: Callable[[str], None] = lambda _: None
+    ) -> Mapping[tuple[str, str], list[Object]]:
+        """The pods that these MPIJobs control, by namespace and name of the job.
+
+        A pod that only carries the name of a job in its labels is not among them. Where they are
+        watched, each has what says how it stands; those at a gate are whole.
+        """
+        known = {(one["metadata"]["namespace"], one["metadata"]["name"]): one for one in jobs}
+        found: dict[tuple[str, str], list[Object]] = defaultdict(list)
+        launchers = _Launchers(self._api, self._launchers, tell)
+        for pod in self._gang_pods():
+            meta = pod["metadata"]
+            key = meta["namespace"], (meta.get("labels") or {}).get(JOB_LABEL, "")
+            controller_uid = partial(launchers.controller_uid, meta["namespace"])
+            if key in known and belongs(pod, known[key], controller_uid):
+                found[key].append(pod)
+        self._launchers = launchers.controllers
+        return found
+
+    def _gang_pods(self) -> list[Object]:
+        """All pods that carry the name of a job."""
+        if self._cache is None:
+            return self._api.collect("/api/v1/pods", None, labelSelector=JOB_LABEL)
+        for source, answer in self._cache.answers():
+            if source.kind == "Pod":
+                if isinstance(answer, ArenaError):
+                    raise answer
+                return [one["pod"] for one in answer if one["pod"] is not None]
+        return []
+
+    def unavailable(self, node: str) -> str | None:
+        """Why no pod can be placed on a node now, in a word; None if that is possible."""
+        try:
+            found = self._api.get(f"/api/v1/nodes/{part(node)}")
+        except NotFound:
+            return "gone"
+        return self._engine.seen([{**found, "kind": "Node"}], []).nodes[0].unavailable
+
+    def bury(self, pod: Mapping[str, Any]) -> None:
+        """Force-delete a pod that is to end on a machine that does not answer.
+
+        Not if it was written to since it was read: then it may be that somebody answers.
+        """
+        meta = pod["metadata"]
+        path = f"/api/v1/namespaces/{part(meta['namespace'])}/pods/{part(meta['name'])}"
+        exactly = {"uid": meta["uid"], "resourceVersion": meta["resourceVersion"]}
+        with unless_overtaken():
+            self._api.delete(
+                path, {**deletion(), "preconditions": exactly, "gracePeriodSeconds": 0}
+            )
+
+    def lease(self, identity: str) -> Lease:
+        """The Lease of the controller of this identity."""
+        return Lease(self._api, identity)
+
+    def publish_view(self, cluster: Cluster, *, now: float) -> None:
+        """Let those who may not read the cluster see what is free, as of `now` (Unix seconds)."""
+        path = f"/api/v1/namespaces/{view.NAMESPACE}/configmaps"
+        known, self._published = self._published, None
+        if known is not None and known[0] is cluster:
+            # It is as it was, unless somebody has written to it since.
+            meta = {"resourceVersion": known[1]}
+            changed = {"metadata": meta, "data": {published.OBSERVED: written(round(now, 3))}}
+            with unless_overtaken():
+                stored = self._api.patch(f"{path}/{view.NAME}", changed, "merge")
+                self._published = cluster, str(stored["metadata"]["resourceVersion"])
+                return
+        body = {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": view.NAME, "namespace": view.NAMESPACE},
+            **view.encode(cluster, observed_at=now),
+        }
+        try:
+            stored = self._api.put(f"{path}/{view.NAME}", body)
+        except NotFound:
+            stored, _ = self._api.post(path, body)
+        self._published = cluster, str(stored["metadata"]["resourceVersion"])
+
+    def mirror(self, tell: Callable[[str], None] = lambda _: None) -> None:
+        """Copy what agents have published to where ACK's tools look, if it has changed."""
+        seen = None
+        if self._cache is not None:
+            answers = self._cache.answers()
+            seen = [answer for source, answer in answers if source.kind == "ConfigMap"]
+        if seen is None or seen != self._mirrored:
+            mirror(self._api, tell)
+            self._mirrored = seen
+
     def _values(self) -> dict[str, int]:
         """What each PriorityClass is worth; nothing where they may not be listed."""
         if self._priorities is None:
-            self._priorities = {}
             try:
-                for one in self._api.collect("/apis/scheduling.k8s.io/v1/priorityclasses"):
-                    self._priorities[one["metadata"]["name"]] = int(one.get("value") or 0)
+                listed = self._engine.sources.read(_PRIORITIES, _value)
             except (AccessDenied, NotFound):
-                pass
+                listed = []
+            self._priorities = {one["metadata"]["name"]: one["value"] for one in listed}
         return self._priorities
 
     def priority(self, name: str) -> int:
@@ -196,7 +345,7 @@ class KubernetesQueue:
         for attempt in itertools.count():
             try:
                 answer = self._api.patch(self._path(meta["namespace"], meta["name"]), patch)
-                return stored_job(answer, Unreadable)
+                return self._taken_in(stored_job(answer, Unreadable))
             except NotFound:
                 return None
             except ClusterError as error:
@@ -217,6 +366,12 @@ class KubernetesQueue:
             longest = min(2.0, 0.1 * 2**attempt)
             time.sleep(random.uniform(0, longest))  # noqa: S311  no secret
         raise AssertionError("the last attempt returns or raises")
+
+    def _taken_in(self, stored: Manifest) -> Manifest:
+        """The same job; the cache need not wait for the event of our own write."""
+        if self._cache is not None:
+            self._cache.put("MPIJob", stored)
+        return stored
 
     def _applied(
         self, stored: Mapping[str, Any], patch: Sequence[Mapping[str, Any]]
@@ -301,17 +456,15 @@ class KubernetesQueue:
     def watched(self) -> bool:
         """Whether a controller is at work: its Lease is renewed; else, by the view it publishes."""
         try:
-            lease = self._api.get(
-                f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases/{LEASE}"
-            )
+            found = self._api.get(lease.PATH)
         except ArenaError:
             return self._is_fresh(self._viewed())
-        spec = lease.get("spec") or {}
+        spec = found.get("spec") or {}
         # One that was stopped in good order has given its Lease back.
         return bool(spec.get("holderIdentity")) and self._is_fresh(spec.get("renewTime"))
 
     def _viewed(self) -> str | None:
-        path = f"/api/v1/namespaces/{SYSTEM}/configmaps/{published.VIEW}"
+        path = f"/api/v1/namespaces/{view.NAMESPACE}/configmaps/{view.NAME}"
         try:
             return (self._api.get(path).get("data") or {}).get("observedAt")
         except ArenaError:
@@ -325,12 +478,98 @@ class KubernetesQueue:
         return self._engine.job_path(name, namespace)
 
 
-def _projected(one: Object) -> Object:
-    try:
-        return observed.project("MPIJob", one)
-    except (AttributeError, KeyError, TypeError, ValueError):
-        # `observed.cluster` says what is wrong with it.
-        return {**one, "kind": "MPIJob"}
+def _records(jobs: Iterable[Object]) -> list[Object]:
+    """What says of MPIJobs which GPUs they hold before their pods exist."""
+    small = []
+    for one in jobs:
+        if oddity(one) is not None:
+            # What one tenant writes must stop nobody: the notes of the cluster name it.
+            small.append({**one, "kind": "MPIJob"})
+        # What its queue has suspended holds nothing, whatever is still written on it, and what
+        # waits neither: left out, looks for each of those that wait are one look.
+        elif _is_placed(one) and (suspender(one) is None or not suspended(one)):
+            small.append(kept("MPIJob")(one) or one)
+    return small
+
+
+def _whole_job(one: Object) -> Object | None:
+    """An MPIJob without what nobody reads; nothing of one that arena-topo has not touched."""
+    notes = (one.get("metadata") or {}).get("annotations") if oddity(one) is None else {FORMAT: ""}
+    return _bare(one) if FORMAT in (notes or ()) or _is_placed(one) else None
+
+
+def _gang_pod(one: Object) -> Object:
+    """A pod as `observed` reads it, and, where it may be of a gang, as the controller reads it."""
+    small, labels = kept("Pod")(one), (one.get("metadata") or {}).get("labels") or {}
+    if JOB_LABEL not in labels or oddity(one) is not None:
+        return {"small": small, "pod": None}
+    pod, spec = _bare(one), one.get("spec") or {}
+    pod["spec"] = spec if spec.get("schedulingGates") else only(spec, ("nodeName",))
+    return {"small": small, "pod": pod}
+
+
+def _bare(one: Object) -> Object:
+    """An object without the books of who wrote which field."""
+    meta = {key: value for key, value in one["metadata"].items() if key != "managedFields"}
+    return {**one, "metadata": meta}
+
+
+def _value(one: Object) -> Object:
+    return {"metadata": {"name": one["metadata"]["name"]}, "value": int(one.get("value") or 0)}
+
+
+def _kept(kind: str) -> Keep:
+    """What the cache keeps of the objects of a kind."""
+    own: dict[str, Keep] = {"Pod": _gang_pod, "MPIJob": _whole_job, "PriorityClass": _value}
+    return own.get(kind) or kept(kind)
+
+
+_PRIORITIES = Source(
+    kind="PriorityClass",
+    paths=lambda: ("/apis/scheduling.k8s.io/v1/priorityclasses",),
+    instead="all jobs have the same priority",
+)
+"""What jobs are worth, by the names of their priority classes."""
+
+
+class _Launchers:
+    """Who controls the batch Jobs that own launchers, by their uids; each is asked for once.
+
+    `before` are those that were known already: who controls an object never changes.
+    """
+
+    def __init__(
+        self, api: Connection, before: Mapping[str, str | None], tell: Callable[[str], None]
+    ) -> None:
+        self._api = api
+        self._before = before
+        self._tell = tell
+        self._denied = False
+        self.controllers: dict[str, str | None] = {}
+
+    def controller_uid(self, namespace: str, owner: Mapping[str, Any]) -> str | None:
+        """The uid of the controller of a workload; None where there is none, or nobody may look."""
+        uid = str(owner.get("uid"))
+        if uid in self._before:
+            self.controllers[uid] = self._before[uid]
+        if uid in self.controllers or self._denied or owner.get("kind") != "Job":
+            return self.controllers.get(uid)
+        path = f"/apis/batch/v1/namespaces/{part(namespace)}/jobs/{part(str(owner['name']))}"
+        try:
+            job = self._api.get(path)
+        except NotFound:
+            return None
+        except AccessDenied as denied:
+            self._denied = True
+            self._tell(
+                f"warning: {denied.message}: launchers that are left on machines which do not"
+                " answer stay there; `arena-topo install` prints the role that lets the controller"
+                " look"
+            )
+            return None
+        controller = controller_of(job) if job["metadata"].get("uid") == uid else None
+        self.controllers[uid] = None if controller is None else str(controller["uid"])
+        return self.controllers[uid]
 
 
 def _is_placed(mpijob: Object) -> bool:

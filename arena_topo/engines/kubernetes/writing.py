@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from arena_topo.engines.kubernetes.connection import CONFLICT, Connection
@@ -26,10 +26,6 @@ from arena_topo.manifests.versions import ApiVersion, version_of
 from arena_topo.names import is_subdomain
 
 Object = dict[str, Any]
-
-GROUP = "kubeflow.org"
-PLURAL = "mpijobs"
-"""Where MPIJobs are, in every version."""
 
 _TRIES = 3
 """How often a job that is half made is deleted over a connection that breaks."""
@@ -337,6 +333,18 @@ def _tell_left(error: BaseException, job: Object) -> None:
             f"a job {name} may be there, half made: see `arena-topo get {name} -n {space}`;"
             f" `arena-topo delete {name} -n {space}` takes it away"
         )
+
+
+@contextlib.contextmanager
+def unless_overtaken() -> Iterator[None]:
+    """Let a write be refused because the object is gone, or was changed since it was read."""
+    try:
+        yield
+    except NotFound:
+        pass
+    except ClusterError as error:
+        if error.status != CONFLICT:
+            raise
 
 
 def part(name: str) -> str:

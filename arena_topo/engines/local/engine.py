@@ -98,7 +98,6 @@ class LocalBackend(Clusterless):
     starts_waiting = True
     binding = seating.HOLDS
     queue = None
-    upkeep = None
 
     def __init__(self, options: Options, environment: Mapping[str, str]) -> None:
         self._options = options

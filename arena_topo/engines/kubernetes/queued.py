@@ -1,33 +1,18 @@
-"""Queue: where gangs wait and placements are recorded; Snapshot: all jobs and what is free.
-
-Pure values, and the few requests that the protocol of `gang.starting` is made of. Each method
-of `Queue` is one request, or a few reads, so that the protocol can be stopped between any two.
-"""
+"""QueuedJob: a gang that waits or is placed; Snapshot: all of them, and what is free. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any
 
 from arena_topo.clusters import slices
 from arena_topo.clusters.objects import items, of
 from arena_topo.clusters.queues import suspended, suspender
 from arena_topo.clusters.usage import job_over
 from arena_topo.engines.kubernetes.mpijob import job_of_pod, started, time_limit
-from arena_topo.manifests import (
-    FORMAT,
-    INCOMPLETE,
-    MAP,
-    RECORDED,
-    STATE,
-    TRIES,
-    Manifest,
-    Mechanisms,
-    Plan,
-)
-from arena_topo.manifests.versions import ApiVersion
+from arena_topo.manifests import FORMAT, INCOMPLETE, MAP, RECORDED, STATE, TRIES, Manifest
 from arena_topo.numbers import whole
 from arena_topo.topology import Cluster
 
@@ -79,14 +64,15 @@ class Snapshot:
     """All jobs of arena-topo that are not over, and everything that says what is free.
 
     `now` is the server's time (Unix seconds). `objects` are reduced objects of the cluster, and
-    `see` makes a Cluster of such. `everything` is False where the jobs of other namespaces could
-    not be listed: then no placement may be recorded.
+    `see` makes a Cluster of such; `unread` says what could not be read. `everything` is False where
+    the jobs of other namespaces could not be listed: then no placement may be recorded.
     """
 
     jobs: tuple[QueuedJob, ...]
     now: float
     objects: tuple[Object, ...]
     see: Callable[[Iterable[Object]], Cluster]
+    unread: tuple[str, ...] = ()
     everything: bool = True
 
     def cluster(self, *, without: Collection[tuple[str, str]] = (), pods: bool = True) -> Cluster:
@@ -222,70 +208,3 @@ def moment(text: Any) -> float | None:
 def written(moment: float) -> str:
     """Unix seconds as RFC 3339, to the microsecond."""
     return datetime.fromtimestamp(moment, UTC).isoformat().replace("+00:00", "Z")
-
-
-class Queue(Protocol):
-    """What an API server does for the protocol. Objects are as the server stores them."""
-
-    def read(self) -> Snapshot:
-        """Everything as it is now."""
-
-    def read_at(self, stored: Object) -> Snapshot:
-        """The jobs at exactly the revision of this object's last write; all else as it is now."""
-
-    def now(self) -> float:
-        """The server's time (Unix seconds), as of its last answer."""
-
-    def lacks(self, plan: Plan, mpijob: Manifest) -> tuple[str, ...]:
-        """What of a suspended MPIJob the operator's CRD does not keep: what a dry run says.
-
-        AlreadyExists if the name is taken.
-        """
-
-    def create(self, plan: Plan, mpijob: Manifest) -> Manifest:
-        """Create the MPIJob of a plan in the form given; AlreadyExists if its name is taken."""
-
-    def own(self, stored: Manifest, objects: Sequence[Manifest]) -> tuple[str, ...]:
-        """Create what a new job owns; if one fails, the job goes with all that was created."""
-
-    def renew(self, stored: Manifest, objects: Sequence[Manifest]) -> None:
-        """Create what a job owns, in place of what it had under these names; all or none."""
-
-    def claims(self, stored: Manifest) -> list[Manifest]:
-        """The ResourceClaims that a job owns by now; none where they may not be listed."""
-
-    def change(self, stored: Object, patch: Sequence[Mapping[str, Any]]) -> Manifest | None:
-        """Apply a JSON patch to a job; None if one of its tests failed, or the job is gone."""
-
-    def get(self, namespace: str, name: str) -> Manifest | None:
-        """One MPIJob; None if there is none."""
-
-    def missing(self, stored: Object) -> tuple[str, ...]:
-        """The ConfigMaps that the pods of a job mount, and that are not there."""
-
-    def remove(self, stored: Object) -> None:
-        """Delete this very job, if it is still there."""
-
-    def pods(self, stored: Object) -> list[Manifest]:
-        """The pods of a job."""
-
-    def bind(self, pod: Object, patch: Mapping[str, Any]) -> bool:
-        """Patch a gated pod with its place; False if it is gone or was changed meanwhile."""
-
-    def events(self, stored: Object) -> list[Manifest]:
-        """The events about a job and its pods, oldest first; none where they may not be read."""
-
-    def quotas(self, namespace: str) -> list[Manifest]:
-        """The ResourceQuotas of a namespace; none where they may not be read."""
-
-    def mechanisms(self, namespace: str) -> Mechanisms:
-        """What makes placements hold in a namespace."""
-
-    def api_version(self) -> ApiVersion:
-        """The MPIJob version that is served."""
-
-    def priority(self, name: str) -> int:
-        """What a PriorityClass is worth; 0 where none of that name may be read."""
-
-    def watched(self) -> bool:
-        """Whether a controller is at work that starts jobs by itself."""

@@ -1,0 +1,109 @@
+"""Which of several controllers is at work: who renews a Lease of the cluster."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from typing import Any
+
+from arena_topo.engines.kubernetes.connection import CONFLICT, Connection
+from arena_topo.engines.kubernetes.queued import written
+from arena_topo.errors import AlreadyExists, ArenaError, ClusterError, NotFound
+from arena_topo.manifests import install
+from arena_topo.topology import published
+
+Object = dict[str, Any]
+
+NAMESPACE, NAME = published.OWN_NAMESPACE, install.CONTROLLER
+"""Where the Lease of the controllers is."""
+
+DURATION = 15.0
+"""Seconds after which a Lease that nobody renewed is free (client-go, leaderelection defaults)."""
+
+PATH = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{NAME}"
+
+
+class Lease:
+    """A Lease that this controller has, or waits for.
+
+    Whether another one still renews it is judged by how long this one has seen no change, so that
+    clocks need not agree (client-go, tools/leaderelection).
+    """
+
+    def __init__(
+        self, api: Connection, identity: str, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._api = api
+        self._identity = identity
+        self._clock = clock
+        self._mine: Object | None = None
+        self._theirs: tuple[str, float] | None = None
+
+    def held(self) -> bool:
+        """Take or renew the Lease; False while another one has it."""
+        if self._mine is not None and self._put(self._mine):
+            return True
+        try:
+            found = self._api.get(PATH)
+        except NotFound:
+            return self._created()
+        spec = found.get("spec") or {}
+        revision = found["metadata"]["resourceVersion"]
+        if self._theirs is None or self._theirs[0] != revision:
+            self._theirs = revision, self._clock()
+        others = spec.get("holderIdentity") not in {None, "", self._identity}
+        if others and self._clock() - self._theirs[1] < DURATION:
+            return False
+        moves = spec.get("leaseTransitions") or 0
+        if spec.get("holderIdentity") != self._identity:
+            moves, spec = moves + 1, {"acquireTime": self._now()}
+        acquired = {"acquireTime": spec.get("acquireTime"), "leaseTransitions": moves}
+        return self._put({**found, "spec": acquired})
+
+    def release(self) -> None:
+        """Give the Lease back, so that the next one need not wait."""
+        with contextlib.suppress(ArenaError):
+            found = self._api.get(PATH)
+            if (found.get("spec") or {}).get("holderIdentity") == self._identity:
+                found["spec"]["holderIdentity"] = ""
+                self._api.put(PATH, found)
+        self._mine = None
+
+    def _created(self) -> bool:
+        spec = {"acquireTime": self._now(), "leaseTransitions": 0}
+        body = self._renewed(
+            {
+                "apiVersion": "coordination.k8s.io/v1",
+                "kind": "Lease",
+                "metadata": {"name": NAME, "namespace": NAMESPACE},
+                "spec": spec,
+            }
+        )
+        try:
+            self._mine, _ = self._api.post(PATH.rpartition("/")[0], body)
+        except AlreadyExists:
+            return False
+        return True
+
+    def _put(self, body: Object) -> bool:
+        """Renew the Lease as it was last seen; False if somebody has changed it since."""
+        self._mine = None
+        try:
+            self._mine = self._api.put(PATH, self._renewed(body))
+        except NotFound:
+            return False
+        except ClusterError as error:
+            if error.status != CONFLICT:
+                raise
+            return False
+        return True
+
+    def _renewed(self, body: Object) -> Object:
+        mine = {"holderIdentity": self._identity, "leaseDurationSeconds": int(DURATION)}
+        return {**body, "spec": {**body["spec"], **mine, "renewTime": self._now()}}
+
+    def _now(self) -> str:
+        # A MicroTime has six digits of a second, always.
+        text = written(self._api.now())
+        return text if "." in text else text.replace("Z", ".000000Z")

@@ -1,0 +1,206 @@
+"""The lists that say what is free: where each is served, and what is assumed where it is denied."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from arena_topo.engines.kubernetes.connection import Connection, Keep
+from arena_topo.engines.kubernetes.mpijob import GROUP, PLURAL
+from arena_topo.errors import AccessDenied, ArenaError, ClusterError, NotFound
+from arena_topo.manifests.versions import ApiVersion
+from arena_topo.topology import published
+
+Object = dict[str, Any]
+Project = Callable[[str, Object], Object]
+"""Reduces an object of a kind to what is read of it."""
+
+_KUEUE = "kueue.x-k8s.io"
+"""The API group of the `Topology` that tells of the network."""
+
+
+class NoOperator(ClusterError):
+    """The cluster has no MPIJobs at all."""
+
+
+UNREAD = (AccessDenied, NoOperator, NotFound)
+"""The errors of a list that the others can do without."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """One list of objects of a kind.
+
+    `paths` are asked for when it is read: the first that is served counts. `grouped`: none need be.
+    `instead` says what is assumed where it may not be read; None: nothing goes without it.
+    """
+
+    kind: str
+    paths: Callable[[], Sequence[str]]
+    selector: str = ""
+    grouped: bool = False
+    instead: str | None = None
+
+    @property
+    def query(self) -> dict[str, str]:
+        """What the request asks besides."""
+        return {"labelSelector": self.selector} if self.selector else {}
+
+
+class Sources:
+    """The lists of one cluster; `served` names the MPIJob version, or raises `NoOperator`."""
+
+    def __init__(
+        self, api: Connection, served: Callable[[], ApiVersion], *, fabric: bool = True
+    ) -> None:
+        self._api = api
+        self._served = served
+        self._fabric = fabric
+        self._dra: list[str] = []
+
+    def __iter__(self) -> Iterator[Source]:
+        """In the order in which they are read.
+
+        Claims come after pods, so that no pod is bound in between whose claim was not seen.
+        """
+        yield Source(kind="Node", paths=lambda: ("/api/v1/nodes",))
+        yield Source(kind="Pod", paths=lambda: ("/api/v1/pods",))
+        for namespace in published.NAMESPACES:
+            yield Source(
+                kind="ConfigMap",
+                paths=partial(tuple, [f"/api/v1/namespaces/{namespace}/configmaps"]),
+                selector=f"{published.SCHEDULE_LABEL}=topology",
+                instead="the links of GPUs are taken from node labels",
+            )
+        if self._fabric:
+            yield Source(
+                kind="Topology",
+                paths=self._topologies,
+                grouped=True,
+                instead="the network is taken from node labels",
+            )
+        yield Source(
+            kind="ResourceSlice",
+            paths=lambda: self._of_drivers("resourceslices"),
+            grouped=True,
+            instead="GPUs that only a DRA driver publishes are not seen",
+        )
+        yield Source(
+            kind="MPIJob",
+            paths=lambda: (f"/apis/{GROUP}/{self._served()}/{PLURAL}",),
+            instead="GPUs planned for jobs that have not started count as free",
+        )
+        yield Source(
+            kind="ResourceClaim",
+            paths=lambda: self._of_drivers("resourceclaims"),
+            grouped=True,
+            instead="GPUs of nodes with pods that claim devices count as in use",
+        )
+
+    def read(self, source: Source, keep: Keep, **query: str) -> list[Object]:
+        """All objects of a list, each as `keep` leaves it when its page arrives."""
+        missing: NotFound | None = None
+        for path in source.paths():
+            try:
+                return self._api.collect(path, keep, judged=True, **source.query, **query)
+            except NotFound as error:
+                missing = error
+        if missing is not None and not source.grouped:
+            raise missing
+        return []
+
+    def objects(
+        self, project: Project | None = None, jobs: Callable[[Source], list[Object]] | None = None
+    ) -> tuple[list[Object], list[str]]:
+        """Everything that says what is free, and a note for what may not be read.
+
+        `project` reduces nodes and pods, where more is wanted than `observed` reads; `jobs` reads
+        the MPIJobs, where that has to be done in some way of its own.
+        """
+        answers: list[tuple[Source, list[Object] | ArenaError]] = []
+        for source in self:
+            if source.kind == "ResourceClaim" and not _any_devices(answers):
+                continue
+            wanted = project if source.kind in {"Node", "Pod"} else None
+            try:
+                if jobs is not None and source.kind == "MPIJob":
+                    answers.append((source, jobs(source)))
+                else:
+                    answers.append((source, self.read(source, kept(source.kind, wanted))))
+            except UNREAD as error:
+                if source.instead is None:
+                    raise
+                answers.append((source, error))
+        return joined(answers)
+
+    def _topologies(self) -> list[str]:
+        """The Kueue topologies, by version; without Kueue that takes one request."""
+        group = self._group(_KUEUE)
+        # Before Kueue 0.14 the preferred version of the group had no topologies yet.
+        served = [group.get("preferredVersion") or {}, *(group.get("versions") or ())]
+        versions = dict.fromkeys(one["version"] for one in served if one.get("version"))
+        return [f"/apis/{_KUEUE}/{one}/topologies" for one in versions]
+
+    def _of_drivers(self, plural: str) -> list[str]:
+        """What DRA drivers publish, by version; without such an API that takes one request."""
+        from arena_topo.clusters import slices  # noqa: PLC0415  to read the cluster
+
+        if not self._dra:
+            served = {one.get("version") for one in self._group(slices.GROUP).get("versions") or ()}
+            self._dra = [one for one in slices.VERSIONS if one in served]
+        return [f"/apis/{slices.GROUP}/{one}/{plural}" for one in self._dra]
+
+    def _group(self, name: str) -> Object:
+        with contextlib.suppress(NotFound):
+            return self._api.get(f"/apis/{name}")
+        return {}
+
+
+def kept(kind: str, project: Project | None = None) -> Keep:
+    """Reduces objects of a kind to what `observed` reads, or to what `project` leaves."""
+    from arena_topo.clusters import observed  # noqa: PLC0415  to read the cluster
+
+    reduce = project or observed.project
+
+    def keep(one: Object) -> Object:
+        try:
+            return reduce(kind, one)
+        except (AttributeError, KeyError, TypeError, ValueError):
+            # `observed.cluster` says what is wrong with it.
+            return {**one, "kind": kind}
+
+    return keep
+
+
+def joined(
+    answers: Iterable[tuple[Source, list[Object] | ArenaError]],
+) -> tuple[list[Object], list[str]]:
+    """All objects, and a note for what could not be read of which no other list told anything."""
+    answers = list(answers)
+    # Most drivers are of other devices, and then nobody need look at claims.
+    devices = _any_devices(answers)
+    found: list[Object] = []
+    denied: dict[str | None, ArenaError] = {}
+    told: set[str | None] = set()
+    for source, answer in answers:
+        if isinstance(answer, ArenaError):
+            if devices or source.kind != "ResourceClaim":
+                denied[source.instead] = answer
+        elif answer and (devices or source.kind not in {"ResourceSlice", "ResourceClaim"}):
+            found += answer
+            told.add(source.instead)
+    missing = ((instead, error) for instead, error in denied.items() if instead not in told)
+    return found, [f"{error.message}: {instead}" for instead, error in missing]
+
+
+def _any_devices(answers: Iterable[tuple[Source, list[Object] | ArenaError]]) -> bool:
+    """Whether a DRA driver publishes devices."""
+    return any(
+        isinstance(one.get("spec"), dict) and bool(one["spec"].get("devices"))
+        for source, answer in answers
+        if source.kind == "ResourceSlice" and not isinstance(answer, ArenaError)
+        for one in answer
+    )

@@ -1,0 +1,270 @@
+"""A cache of what a cluster holds: each list is read once, and then watched by a thread.
+
+As an informer of client-go (tools/cache, Reflector) does it: events are taken in the order of their
+revisions; a watch that ends is opened again from the last revision or bookmark that was seen, and
+where the server has forgotten that one (410), all is listed again. What is kept of an object is
+made when it arrives; an event that changes nothing of that is no change.
+
+A cache lags behind, by a moment or, over a network that swallows packets, by up to `LAG`. Whoever
+acts on what it says must let the server test that it still holds.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from arena_topo.engines.kubernetes.connection import FORBIDDEN, GONE, Connection, Keep
+from arena_topo.engines.kubernetes.sources import UNREAD, Source
+from arena_topo.errors import AccessDenied, ArenaError, ClusterError, NotFound
+
+Object = dict[str, Any]
+
+WATCH = 30.0
+"""Seconds after which a server is to end a watch, so that one that has died without a word is
+noticed; client-go asks for minutes, and pings its HTTP/2 connections every 30 s."""
+
+LAG = WATCH + 10.0
+"""Seconds by which a cache may lag behind at most, as long as the server answers at all."""
+
+ASK_AGAIN = 60.0
+"""Seconds after which a list is asked for again that may not be read, or is not served."""
+
+_FIRST_DELAY, _LAST_DELAY = 0.1, 5.0
+"""Seconds to wait after the first failure, doubled with each one, and at most."""
+
+_BRIEF = 1.0
+"""Seconds: a watch that ends sooner counts as a failure, so that none is opened without end."""
+
+
+class Watch:
+    """One list that is followed by a thread; `keep` reduces its objects (None: left out)."""
+
+    def __init__(
+        self, api: Connection, source: Source, keep: Keep, changed: Callable[[], None]
+    ) -> None:
+        self.source = source
+        self.version = 0
+        """How often what is kept has changed."""
+        self.ready = threading.Event()
+        """Set once the first list was read, or was refused."""
+        self._api = api
+        self._keep = keep
+        self._changed = changed
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._items: dict[tuple[str, str], tuple[str, Object]] = {}
+        self.path = ""
+        """Where the list is; nowhere where it is not served."""
+        self.revision = ""
+        """The last one of which all that was written before has been taken in; none: list again."""
+        self._error: ArenaError | None = ClusterError("nothing was read yet")
+        self._thread = threading.Thread(target=self._run, name=source.kind, daemon=True)
+
+    def start(self) -> None:
+        """Begin to list and to watch."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End with the next event, at the latest when the server ends the watch."""
+        self._stop.set()
+
+    def answer(self) -> list[Object] | ArenaError:
+        """What there is; an error where that is not known, or may lag by more than `LAG`."""
+        with self._lock:
+            return self._error or [one for _, one in self._items.values()]
+
+    def put(self, thing: Mapping[str, Any]) -> None:
+        """Take in an object as its own write has left it, unless the watch is ahead of that."""
+        with self._lock:
+            if self._error is None and _later(_revision(thing), self.revision):
+                self.version += self._take(thing)
+
+    def _run(self) -> None:
+        errors = brief = 0
+        while not self._stop.is_set():
+            begun, pause = time.monotonic(), 0.0
+            try:
+                if not self.revision:
+                    self._list()
+                self._follow()
+                errors = 0
+            except UNREAD as error:
+                pause = ASK_AGAIN * self._refused(error)
+            except Exception as error:  # noqa: BLE001  a thread that ends in silence is a lie
+                errors += 1
+                if isinstance(error, ClusterError) and error.status == GONE:
+                    self.revision = ""
+                else:
+                    self._failed(error, at_once=errors > 1)
+            brief = brief + 1 if time.monotonic() - begun < _BRIEF else 0
+            if worse := max(errors, brief):
+                pause = max(pause, min(_LAST_DELAY, _FIRST_DELAY * 2 ** min(worse, 10)))
+            self._stop.wait(pause * random.uniform(0.5, 1.0))  # noqa: S311  no secret
+
+    def _list(self) -> None:
+        paths = self.source.paths()
+        for path in paths:
+            try:
+                found, revision = self._api.listed(
+                    path, self._entry, judged=True, **self.source.query
+                )
+            except NotFound:
+                if path == paths[-1] and not self.source.grouped:
+                    raise
+            else:
+                self._replace(path, found, revision)
+                return
+        self._replace("", (), "")
+
+    def _entry(self, thing: Object) -> Object | None:
+        kept = self._keep(thing)
+        return None if kept is None else {"at": _key(thing), "is": (_revision(thing), kept)}
+
+    def _replace(self, path: str, found: Iterable[Object], revision: str) -> None:
+        with self._lock:
+            before, after = self._items, {}
+            for one in found:
+                known, (written, kept) = before.get(one["at"]), one["is"]
+                # The same object stands for itself in what was worked out of it.
+                after[one["at"]] = written, known[1] if known and known[1] == kept else kept
+            same = before.keys() == after.keys() and all(
+                before[key][1] is one for key, (_, one) in after.items()
+            )
+            self._items, self.path, self.revision = after, path, revision
+            self._told(changed=not same or self._error is not None)
+
+    def _follow(self) -> None:
+        """Take in events until the server ends the watch; where nothing is served, wait."""
+        if not self.path:
+            self._stop.wait(ASK_AGAIN)
+            return
+        events = self._api.watch(
+            self.path,
+            resource_version=self.revision,
+            timeout=WATCH * random.uniform(0.8, 1.0),  # noqa: S311  no secret
+            opened=self._right,
+            **self.source.query,
+        )
+        for kind, thing in events:
+            with self._lock:
+                changed = kind != "BOOKMARK" and self._take(thing, gone=kind == "DELETED")
+                self.revision = _revision(thing) or self.revision
+                self._told(changed=changed or self._error is not None)
+            if self._stop.is_set():
+                return
+
+    def _take(self, thing: Mapping[str, Any], *, gone: bool = False) -> bool:
+        """Take in one object; whether that changes anything that is kept."""
+        key, revision = _key(thing), _revision(thing)
+        known = self._items.get(key)
+        if known is not None and _later(known[0], revision):
+            return False
+        kept = None if gone else self._keep(dict(thing))
+        if kept is None:
+            return self._items.pop(key, None) is not None
+        same = known is not None and known[1] == kept
+        self._items[key] = revision, known[1] if known is not None and same else kept
+        return not same
+
+    def _right(self) -> None:
+        with self._lock:
+            self._told(changed=self._error is not None)
+
+    def _told(self, *, changed: bool) -> None:
+        """The server has answered, and what is known of the list is right; under the lock."""
+        self._error = None
+        self.ready.set()
+        if changed:
+            self.version += 1
+            self._changed()
+
+    def _refused(self, error: ArenaError) -> bool:
+        """Let a list count as one that may not be read; whether it is to be asked for seldom.
+
+        Who may list but not watch goes on with what was listed, and lists again after a while.
+        """
+        listed = bool(self.revision)
+        self.revision = ""
+        if listed and isinstance(error, AccessDenied):
+            return True
+        self._failed(error, at_once=True)
+        return not isinstance(error, AccessDenied) or error.status == FORBIDDEN
+
+    def _failed(self, error: Exception, *, at_once: bool) -> None:
+        """What is known may be out of date, unless the next try is better."""
+        if not isinstance(error, ArenaError):
+            # An object that nobody thought of, perhaps; all is read anew.
+            self.revision = ""
+            error = ClusterError(f"{type(error).__name__}: {error}")
+        with self._lock:
+            if at_once or not self.ready.is_set():
+                news = self._error is None or self._error.message != error.message
+                self._error = error
+                self.ready.set()
+                if news:
+                    self.version += 1
+                    self._changed()
+
+
+class Cache:
+    """All lists of a cluster that are watched; `changed` is called by their threads."""
+
+    def __init__(
+        self,
+        api: Connection,
+        sources: Iterable[Source],
+        keep: Callable[[str], Keep],
+        changed: Callable[[], None],
+    ) -> None:
+        self._watches = [Watch(api, one, keep(one.kind), changed) for one in sources]
+        for one in self._watches:
+            one.start()
+
+    @property
+    def version(self) -> int:
+        """How often anything has changed so far."""
+        return sum(one.version for one in self._watches)
+
+    def answers(self) -> list[tuple[Source, list[Object] | ArenaError]]:
+        """What each list holds, or why that is not known; waits until all were read once."""
+        for one in self._watches:
+            one.ready.wait()
+        return [(one.source, one.answer()) for one in self._watches]
+
+    def put(self, kind: str, thing: Mapping[str, Any]) -> None:
+        """Take in an object of a kind as its own write has left it."""
+        for one in self._watches:
+            if one.source.kind == kind:
+                one.put(thing)
+
+    def revisions(self) -> list[tuple[str, str]]:
+        """The path of each list that is known, and the last revision that was taken in."""
+        known = [source for source, answer in self.answers() if not isinstance(answer, ArenaError)]
+        return [
+            (one.path, one.revision) for one in self._watches if one.path and one.source in known
+        ]
+
+    def stop(self) -> None:
+        """Let the threads end."""
+        for one in self._watches:
+            one.stop()
+
+
+def _key(thing: Mapping[str, Any]) -> tuple[str, str]:
+    meta = thing["metadata"]
+    return str(meta.get("namespace", "")), str(meta["name"])
+
+
+def _revision(thing: Mapping[str, Any]) -> str:
+    return str((thing.get("metadata") or {}).get("resourceVersion") or "")
+
+
+def _later(one: str, other: str) -> bool:
+    """Whether a revision comes after another (kubernetes.io, API concepts: they are numbers)."""
+    if one.isdecimal() and other.isdecimal():
+        return int(one) > int(other)
+    return False
