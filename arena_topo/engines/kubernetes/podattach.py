@@ -210,7 +210,7 @@ class _Talk:
 
     def run(self, *, feeds: bool, resized: int | None = None) -> int:
         """The command's exit code; `resized` is readable when the terminal's size has changed."""
-        sock = self._opened.sock
+        sock: Any = self._opened.sock
         self._opened.settimeout(SILENCE)
         if resized is not None:
             self._resize()

@@ -135,9 +135,9 @@ def connected(
 
 def _line(found: Access, timeout: float) -> Any:
     """A connection of urllib3 to the API server or its proxy, which is not made yet."""
-    manager = pool_of(found)
+    manager: Any = pool_of(found)
     # There is no public way to a connection alone, apart from its class and all that it wants.
-    line: Any = manager.connection_from_url(found.server)._new_conn()  # noqa: SLF001
+    line = manager.connection_from_url(found.server)._new_conn()  # noqa: SLF001
     line.timeout = timeout
     if manager.proxy is not None:
         host = urlsplit(found.server)
