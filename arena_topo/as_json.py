@@ -17,7 +17,7 @@ from arena_topo.jobs import view
 
 if TYPE_CHECKING:
     from arena_topo.errors import JobFailed
-    from arena_topo.joblogs.following import Shown
+    from arena_topo.joblogs.follow import Shown
     from arena_topo.joblogs.ranks import Entry
 from arena_topo.jobs.view import seen
 

@@ -427,7 +427,7 @@ def logs(
     The loop over the lines raises NotFound if there is no such job or pod, or nothing to read.
     """
     from arena_topo.engines.lines import LogOptions  # noqa: PLC0415 - only for logs
-    from arena_topo.joblogs import following as showing  # noqa: PLC0415 - only for logs
+    from arena_topo.joblogs import follow as showing  # noqa: PLC0415 - only for logs
     from arena_topo.joblogs import ranks  # noqa: PLC0415 - only for logs
 
     if instance and (everyone or only):

@@ -16,7 +16,7 @@ import arena_topo
 from arena_topo import MPIJob, Options, errors
 from arena_topo.engines.kubernetes.engine import KubernetesBackend
 from arena_topo.engines.opening import UnknownJob
-from arena_topo.joblogs.following import NoSuchJob
+from arena_topo.joblogs.follow import NoSuchJob
 from arena_topo.solver import Request, place
 
 HERE = Options(backend="local", emulate="dgx-1-v100:2")

@@ -15,7 +15,7 @@ from worlds import WORLDS, World
 
 from arena_topo.engines import JobStatus, attaching
 from arena_topo.errors import ArenaError, NotFound, NotPossible
-from arena_topo.joblogs import following
+from arena_topo.joblogs import follow
 
 
 @pytest.fixture(params=WORLDS)
@@ -105,7 +105,7 @@ def test_of_an_instance_that_is_named_without_its_job_the_whole_name_is_suggeste
     job, said = running(world), "invalid instance name worker-1 in job demo"
     with pytest.raises(NotFound, match=said) as attaching_to:
         attach(world, job, "true", instance="worker-1")
-    log = following.copied(world.backend, "demo", "default", following.Asked(instance="worker-1"))
+    log = follow.copied(world.backend, "demo", "default", follow.Asked(instance="worker-1"))
     with pytest.raises(NotFound, match=said) as reading:
         next(log)
     assert attaching_to.value.hint == reading.value.hint == "did you mean demo-worker-1?"

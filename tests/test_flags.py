@@ -16,7 +16,7 @@ from arena_topo.flag import Flag, spelling
 from arena_topo.gang import submission
 from arena_topo.gang.submission import Submitted
 from arena_topo.job import Duration, MPIJob
-from arena_topo.joblogs import following
+from arena_topo.joblogs import follow
 from arena_topo.manifests import Plan
 from arena_topo.manifests.versions import ApiVersion
 
@@ -91,7 +91,7 @@ def hear(monkeypatch, capfd):
         monkeypatch.setattr(f"arena_topo.jobs.{module}.engine", engine)
     monkeypatch.setattr(submission, "submit", submit)
     for way in ("copied", "show"):
-        monkeypatch.setattr(following, way, log)
+        monkeypatch.setattr(follow, way, log)
     for variable in ("ARENA_GANG", "ARENA_NAMESPACE", "ARENA_TOPO_NAMESPACE"):
         monkeypatch.delenv(variable, raising=False)
 

@@ -24,7 +24,7 @@ from arena_topo.engines.archive import AGE, SWITCH, Archive, Kept, open_archive
 from arena_topo.engines.lines import Line, LogOptions, Source
 from arena_topo.engines.opening import open_backend
 from arena_topo.errors import ArenaError, UsageError
-from arena_topo.joblogs import telling
+from arena_topo.joblogs import notices
 from arena_topo.joblogs.ranks import LineAttributor
 from arena_topo.joblogs.save import Saving, sized
 
@@ -783,8 +783,8 @@ def test_no_value_in_a_head_stops_anybody(tmp_path: Path, file: str, odd: object
         name.write_text(json.dumps({**sound, key: odd}), encoding="utf-8")
         for kept in archive.kept(SERVER, "team", "train"):
             assert len(list(archive.lines(kept))) in {1, 2}
-            telling.served(kept, asked=True, older=1, root=archive.root)
-            telling.ended_as(kept)
+            notices.served(kept, asked=True, older=1, root=archive.root)
+            notices.ended_as(kept)
             lines = LineAttributor(slots=kept.slots or None)
             saving = Saving(tmp_path / f"saved-{key}")
             for one in archive.lines(kept):
@@ -821,7 +821,7 @@ def test_a_line_of_no_time_that_can_be_is_left_out(tmp_path: Path, at: bytes):
         file.write_bytes(b"".join(rows) + at + b" stamp F text\n")
         kept = newest(archive)
         list(archive.lines(kept))
-        assert telling.served(kept, asked=True, older=0, root=None).text
+        assert notices.served(kept, asked=True, older=0, root=None).text
     file.write_bytes(head.replace(b" 0 ", b" " + at + b" ") + first)
     assert [one.text for one in archive.lines(newest(archive))] == [b"first"]
 

@@ -14,7 +14,7 @@ from arena_topo.engines.archive import Archive
 from arena_topo.engines.lines import Line, Notice, Source, Turn
 from arena_topo.escaping import LogText, log_line
 from arena_topo.joblogs import window
-from arena_topo.joblogs.following import Asked
+from arena_topo.joblogs.follow import Asked
 from arena_topo.joblogs.pipeline import Pipeline
 
 JOB = JobStatus(uid="u1", name="train", namespace="team", phase=Phase.RUNNING, created=100.0)

@@ -16,12 +16,11 @@ from arena_topo.engines.archive import Archive
 from arena_topo.engines.lines import Line, LogOptions, Notice, Source, Turn
 from arena_topo.engines.waiting import Start, start_of, starting
 from arena_topo.errors import ClusterError, NotFound
-from arena_topo.joblogs import following
-from arena_topo.joblogs.choosing import early
-from arena_topo.joblogs.course import KNOWN, SIGHT, SILENCE, SILENT, TOGETHER, End
-from arena_topo.joblogs.following import Asked, Waiting
+from arena_topo.joblogs import follow
+from arena_topo.joblogs.follow import AFTER_END, SILENCE, SILENT, Asked, End, Waiting
+from arena_topo.joblogs.notices import DELETED, GATHER
+from arena_topo.joblogs.pod_selection import early
 from arena_topo.joblogs.ranks import only
-from arena_topo.joblogs.telling import GATHER, TOLD
 from arena_topo.joblogs.view import Text
 from arena_topo.manifests import Forecast
 
@@ -70,17 +69,16 @@ def failed(status: JobStatus, source: Source, failure: str, **more: float) -> Jo
 @pytest.mark.parametrize(
     ("turn", "late", "said"),
     [
-        (Turn.GONE, TOLD, "5 pods were deleted: their logs end here"),
+        (Turn.GONE, DELETED, "5 pods were deleted: their logs end here"),
         (Turn.BROKEN, GATHER, "the connections to 5 logs are lost and taken up again: cut"),
-        (Turn.JOINED, GATHER, "5 pods have joined"),
     ],
 )
 def test_what_happens_to_many_pods_at_once_is_told_once(turn, late, said):
     one = course(ALL, LAUNCHER)
     one.notice(Notice(turn=Turn.JOINED, source=LAUNCHER), 0.0)
     error = ClusterError("cut") if turn is Turn.BROKEN else None
-    start = 2 * TOGETHER
-    for source in FEW if turn is not Turn.JOINED else ():
+    start = 20.0
+    for source in FEW:
         one.notice(Notice(turn=Turn.JOINED, source=source), 0.0)
     for number, source in enumerate(FEW):
         at = start + number * GATHER / 10
@@ -118,9 +116,6 @@ def test_launchers_are_named_in_the_order_in_which_they_were_tried():
     )
     one = course(Asked(everyone=True))
     one = type(one)(status, Asked(everyone=True), lambda _: True)
-    assert [note.text for note in one.begins(status)] == [
-        "the launcher was tried 2 times: demo-launcher (ended so), demo-launcher-again"
-    ]
     for source in (AGAIN, LAUNCHER):
         assert one.notice(Notice(turn=Turn.JOINED, source=source), 0.0) == []
     assert one.tries == [(LAUNCHER.pod, "1"), (AGAIN.pod, "3")]
@@ -166,7 +161,7 @@ def test_the_earlier_run_of_a_launcher_is_the_one_that_was_tried_before(
     still_world.say("demo", "first")
     still_world.retry("demo")
     still_world.say("demo", "second")
-    pieces = following.copied(still_world.backend, "demo", "default", Asked(options=BEFORE))
+    pieces = follow.copied(still_world.backend, "demo", "default", Asked(options=BEFORE))
     assert b"".join(pieces) == b"first\n"
     assert Showing(still_world, Asked(options=BEFORE, tags=True)).rest() == ["first"]
     assert Showing(still_world, Asked(tags=True)).rest() == ["second"]
@@ -176,7 +171,7 @@ def test_a_launcher_that_was_not_tried_before_has_no_earlier_run(still_world: Ku
     submit(still_world)
     still_world.start("demo")
     with pytest.raises(NotFound, match="has no earlier run"):
-        list(following.copied(still_world.backend, "demo", "default", Asked(options=BEFORE)))
+        list(follow.copied(still_world.backend, "demo", "default", Asked(options=BEFORE)))
 
 
 # ---------------------------------------------------------------- pods that fail
@@ -243,7 +238,7 @@ def test_the_reason_of_a_failure_is_what_was_done_to_the_launcher_if_anything_wa
 ):
     reason = f"the launcher ended with exit code {code}" if code else "what the operator says"
     status = replace(job(Phase.FAILED, LAUNCHER, reason=reason), exit_code=code)
-    told = following.failed(failed(status, LAUNCHER, failure))
+    told = follow.failed(failed(status, LAUNCHER, failure))
     assert told is not None
     assert told.why == why
 
@@ -255,7 +250,7 @@ def test_how_a_pod_ended_is_waited_for_no_longer_than_it_may_take():
     one.notice(Notice(turn=Turn.JOINED, source=WORKER), 0.0)
     one.notice(Notice(turn=Turn.ENDED, source=WORKER), 1.0)
     assert ended(one, status, 1.1) is None
-    assert ended(one, status, 1.0 + KNOWN) is End.POD
+    assert ended(one, status, 1.0 + AFTER_END) is End.POD
 
 
 def test_pods_that_end_with_their_job_are_no_news():
@@ -367,7 +362,7 @@ def test_a_server_that_is_out_of_sight_is_told_of_and_followed_on(still_world: K
     showing.until_said("before")
     job_path = "GET /apis/kubeflow.org/v2beta1/namespaces/default/mpijobs/demo"
     still_world.api.fail(job_path, status=503, times=1_000_000)
-    showing.until(lambda: "cannot be seen just now" in showing.told())
+    showing.until(lambda: "cannot be read, retrying" in showing.told())
     still_world.say("demo", "meanwhile")
     showing.until_said("meanwhile")
     still_world.api.faults.clear()
@@ -380,12 +375,12 @@ def test_a_server_that_is_out_of_sight_is_told_of_and_followed_on(still_world: K
 def test_a_moment_out_of_sight_is_no_news():
     one = course()
     assert list(one.sight("no answer", 0.0)) == []
-    assert list(one.sight("no answer", SIGHT - 0.1)) == []
-    assert list(one.sight(None, SIGHT)) == []
-    assert list(one.sight("no answer", SIGHT)) == []
-    [note] = one.sight("no answer", 2 * SIGHT)
+    assert list(one.sight("no answer", SILENCE - 0.1)) == []
+    assert list(one.sight(None, SILENCE)) == []
+    assert list(one.sight("no answer", SILENCE)) == []
+    [note] = one.sight("no answer", 2 * SILENCE)
     assert note.warns
-    assert list(one.sight("no answer", 3 * SIGHT)) == []
+    assert list(one.sight("no answer", 3 * SILENCE)) == []
 
 
 def test_why_nothing_is_seen_goes_with_what_is_waited_for():

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from arena_topo.engines.lines import LONGEST, Line, LogOptions, Notice, Source, Turn
 from arena_topo.joblogs import window
-from arena_topo.joblogs.following import Asked
+from arena_topo.joblogs.follow import Asked
 from arena_topo.joblogs.pipeline import Pipeline
 from arena_topo.joblogs.ranks import Entry, Speaker
 from arena_topo.joblogs.window import HELD, LAG, PATIENCE, Window

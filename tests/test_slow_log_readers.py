@@ -14,9 +14,8 @@ from worlds import WORLDS, KubernetesWorld
 from arena_topo.engines.kubernetes import following
 from arena_topo.engines.lines import LogOptions
 from arena_topo.gang import submission
-from arena_topo.joblogs import course
-from arena_topo.joblogs import following as logs
-from arena_topo.joblogs.following import Asked, End
+from arena_topo.joblogs import follow as logs
+from arena_topo.joblogs.follow import Asked, End
 
 WORKERS = 2
 LINES, BEGUN = 40_000, 1_795_244_400.0
@@ -28,8 +27,9 @@ PATIENCE = 4.0
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[KubernetesWorld]:
-    monkeypatch.setattr(course, "LINGER", PATIENCE)
-    monkeypatch.setattr(course, "GRACE", 0.1)
+    monkeypatch.setattr(logs, "AFTER_END", PATIENCE)
+    monkeypatch.setattr(logs, "LONGEST", PATIENCE)
+    monkeypatch.setattr(logs, "GRACE", 0.1)
     monkeypatch.setattr(following, "_SILENCE", PATIENCE)
     with WORLDS["kubernetes-v2beta1"](tmp_path) as opened:
         assert isinstance(opened, KubernetesWorld)

@@ -26,10 +26,9 @@ from arena_topo.engines.kubernetes.streaming import Lines, Place, plain
 from arena_topo.engines.lines import Line, LogOptions, Notice, Source, Turn
 from arena_topo.engines.stretches import Gap
 from arena_topo.errors import ArenaError, ClusterError, NotFound, UsageError
-from arena_topo.joblogs import course, telling, window
-from arena_topo.joblogs import following as logs
-from arena_topo.joblogs.following import Asked, Note
-from arena_topo.joblogs.unread import AGAIN, Unread, notes
+from arena_topo.joblogs import follow as logs
+from arena_topo.joblogs import notices, window
+from arena_topo.joblogs.follow import AGAIN, Asked, FollowState, Note
 
 ALL = Asked(everyone=True)
 SOURCE = Source(pod=LAUNCHER, uid="1", chief=True)
@@ -279,7 +278,8 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
         (followed, "_SILENCE", 2.0),
         (followed, "_ANSWER", 2.5),
         (followed, "_LONGEST", 0.2),
-        (course, "LINGER", 4.0),
+        (logs, "AFTER_END", 4.0),
+        (logs, "LONGEST", 4.0),
     ):
         monkeypatch.setattr(module, name, seconds)
 
@@ -345,42 +345,54 @@ def test_a_worker_that_runs_and_says_nothing_is_no_trouble(
 LOST = ClusterError("the connection broke")
 
 
+def follow_state() -> FollowState:
+    asked = Asked(everyone=True, options=LogOptions(follow=True))
+    return FollowState(replace(OVER, phase=Phase.RUNNING), asked, lambda _: True)
+
+
+def incomplete(state: FollowState) -> list[Source]:
+    return [one.source for one in state.incomplete(None, done=True)]
+
+
 def test_a_log_that_is_read_again_lacks_nothing():
-    unread = Unread(many=True)
-    assert unread.notice(Notice(turn=Turn.BROKEN, source=SOURCE, error=LOST), 0.0)
-    assert [one.source for one in unread.lacking()] == [SOURCE]
-    unread.notice(Notice(turn=Turn.RESUMED, source=SOURCE), 0.0)
-    assert unread.lacking() == []
+    state = follow_state()
+    state.notice(Notice(turn=Turn.BROKEN, source=SOURCE, error=LOST), 0.0)
+    assert incomplete(state) == [SOURCE]
+    state.notice(Notice(turn=Turn.RESUMED, source=SOURCE), 0.0)
+    assert incomplete(state) == []
 
 
-def test_a_break_is_news_once_and_again_after_lines_and_half_a_minute():
-    unread = Unread(many=True)
-    broken = Notice(turn=Turn.BROKEN, source=SOURCE, error=LOST)
-    resumed = Notice(turn=Turn.RESUMED, source=SOURCE)
-    assert [unread.notice(one, 0.0) for one in (broken, resumed, broken)] == [True, True, False]
-    assert not unread.notice(broken, 2 * AGAIN)
-    unread.came([Line(source=SOURCE, at=1, stamp=b"", text=b"hello")])
-    assert not unread.notice(broken, AGAIN - 1)
-    assert unread.notice(broken, AGAIN)
-    assert not unread.notice(broken, 3 * AGAIN)
+def test_a_break_is_news_once_and_again_after_half_a_minute():
+    state = follow_state()
+    told: list[float] = []
+    for now in (0.0, 1.0, AGAIN - 1, AGAIN, AGAIN + 1):
+        state.notice(Notice(turn=Turn.BROKEN, source=SOURCE, error=LOST), now)
+        told += [now] * len(state.told())
+        state.notice(Notice(turn=Turn.RESUMED, source=SOURCE), now)
+    assert told == [0.0, AGAIN]
+    for now in (90.0, 180.0, 270.0):
+        # As long as it is broken nothing new has happened.
+        state.notice(Notice(turn=Turn.BROKEN, source=SOURCE, error=LOST), now)
+        told += [now] * len(state.told())
+    assert told == [0.0, AGAIN, 90.0]
 
 
 def test_a_pod_that_was_deleted_lacks_what_was_not_read_before():
-    unread = Unread(many=True)
-    unread.notice(Notice(turn=Turn.GONE, source=SOURCE), 0.0)
-    assert unread.lacking() == []
-    unread.notice(Notice(turn=Turn.GONE, source=SOURCE, error=LOST), 0.0)
-    [note] = notes(unread.lacking())
+    state = follow_state()
+    state.notice(Notice(turn=Turn.GONE, source=SOURCE), 0.0)
+    assert incomplete(state) == []
+    state.notice(Notice(turn=Turn.GONE, source=SOURCE, error=LOST), 0.0)
+    [note] = notices.incomplete(state.incomplete(None, done=True))
     assert note.text == f"the log could not be read to the end ({LAUNCHER}): the connection broke"
     assert note.warns
 
 
 def test_many_logs_that_lack_something_for_one_reason_are_one_note():
-    unread = Unread(many=True)
+    state = follow_state()
     for index in range(64):
         source = Source(pod=f"demo-worker-{index}", uid=str(index), worker=index)
-        unread.notice(Notice(turn=Turn.BROKEN, source=source, error=LOST), 0.0)
-    [note] = notes(unread.lacking())
+        state.notice(Notice(turn=Turn.BROKEN, source=source, error=LOST), 0.0)
+    [note] = notices.incomplete(state.incomplete(None, done=True))
     assert note.text == (
         "64 logs could not be read to the end"
         " (demo-worker-0, demo-worker-1, demo-worker-2 and 61 more): the connection broke"
@@ -433,7 +445,7 @@ def test_when_lines_may_be_missing_of_what_was_kept_is_told():
         Gap(source=SOURCE, after=0, before=60 * 10**9),
         Gap(source=SOURCE, after=90 * 10**9, before=95 * 10**9),
     ]
-    note = telling.served(
+    note = notices.served(
         Kept(
             folder=Path(), place="", namespace="default", name="demo", uid="", created=0.0,
             phase="", exit_code=None, slots=0, first=60 * 10**9, last=99 * 10**9,

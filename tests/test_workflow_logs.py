@@ -18,11 +18,21 @@ from arena_topo.engines.lines import Line, LogOptions, Notice, Source, Turn
 from arena_topo.engines.waiting import Start
 from arena_topo.errors import ArenaError, NotFound, UsageError
 from arena_topo.gang import submission
-from arena_topo.joblogs import following
-from arena_topo.joblogs.course import GRACE, LINGER, SILENCE, TOGETHER, Course, Looker
-from arena_topo.joblogs.following import Asked, End, Note, Shown, Waiting
+from arena_topo.joblogs import follow
+from arena_topo.joblogs.follow import (
+    AFTER_END,
+    GRACE,
+    SILENCE,
+    Asked,
+    End,
+    FollowState,
+    JobPoller,
+    Note,
+    Shown,
+    Waiting,
+)
+from arena_topo.joblogs.notices import DELETED
 from arena_topo.joblogs.ranks import only
-from arena_topo.joblogs.telling import GATHER, TOLD
 
 FOLLOW = LogOptions(follow=True)
 WORKER_THEN = Source(pod="demo-worker-9", uid="9", worker=9)
@@ -59,7 +69,7 @@ class Showing:
     def __init__(self, world: World, asked: Asked, archive: Archive | None = None) -> None:
         self.notes: list[Note] = []
         self.waits: list[Waiting | None] = []
-        self.shown: Shown = following.show(
+        self.shown: Shown = follow.show(
             world.backend,
             "demo",
             "default",
@@ -107,7 +117,7 @@ def test_a_log_is_followed_from_the_first_line_to_the_end_of_the_job(world: Worl
 
 def test_the_log_of_a_job_that_does_not_exist_fails_at_once(world: World):
     for asked in (Asked(), Asked(options=FOLLOW), Asked(everyone=True, options=FOLLOW)):
-        with pytest.raises(following.NoSuchJob, match="Not found training job"):
+        with pytest.raises(follow.NoSuchJob, match="Not found training job"):
             Showing(world, asked).rest()
 
 
@@ -190,14 +200,14 @@ def test_a_namesake_is_told_from_the_job_by_its_uid(still_world: World):
     job = still_world.backend.job("demo", "default")
     still_world.backend.delete("demo", "default")
     submit(still_world)
-    with Looker(still_world.backend, job, keeps=True) as looker:
+    with JobPoller(still_world.backend, job, keeps=True) as poller:
         end = time.monotonic() + 30
-        while looker.lost is None:
+        while poller.lost is None:
             assert time.monotonic() < end, "nothing was noticed"
             time.sleep(0.01)
-    assert list(looker.news()) == []
-    assert looker.lost.message.endswith("was followed, and created anew")
-    assert looker.lost.hint == (
+    assert list(poller.news()) == []
+    assert poller.lost.message.endswith("was followed, and created anew")
+    assert poller.lost.hint == (
         "arena-topo logs -f demo -n default follows the new one,"
         " arena-topo logs --kept demo -n default shows what was kept of the old one"
     )
@@ -447,7 +457,7 @@ def test_the_log_of_one_pod_is_copied_as_it_is(world: World):
     for _ in followed.batches:
         pass
     seen: list[JobStatus] = []
-    pieces = following.copied(world.backend, "demo", "default", Asked(), seen=seen.append)
+    pieces = follow.copied(world.backend, "demo", "default", Asked(), seen=seen.append)
     assert b"".join(pieces).endswith(b"\xff\x1b[2J\nlast")
     assert [one.name for one in seen] == ["demo"]
 
@@ -455,7 +465,7 @@ def test_the_log_of_one_pod_is_copied_as_it_is(world: World):
 def test_a_pod_that_has_not_started_is_not_copied(still_world: World):
     submit(still_world)
     with pytest.raises(NotFound, match="is not running") as early:
-        list(following.copied(still_world.backend, "demo", "default", Asked()))
+        list(follow.copied(still_world.backend, "demo", "default", Asked()))
     assert "arena-topo logs -f demo -n default" in (early.value.hint or "")
 
 
@@ -469,7 +479,7 @@ def test_a_job_that_is_suspended_while_it_is_followed_says_who_starts_it(local_w
     showing.until(lambda: any(one and one.start is Start.RESUME for one in showing.waits))
 
 
-# ---------------------------------------------------------------- the course of a job
+# ---------------------------------------------------------------- the state of a follow
 
 LAUNCHER = Source(pod="demo-launcher", uid="1", chief=True)
 WORKER = Source(pod="demo-worker-0", uid="2", worker=0)
@@ -493,12 +503,12 @@ def job(phase: Phase, *pods: Source, reason: str | None = None) -> JobStatus:
     )
 
 
-def course(asked: Asked = Asked(options=FOLLOW), *pods: Source) -> Course:  # noqa: B008  frozen
+def course(asked: Asked = Asked(options=FOLLOW), *pods: Source) -> FollowState:  # noqa: B008  frozen
     wanted = (lambda _: True) if asked.everyone else (lambda source: source.chief)
-    return Course(job(Phase.RUNNING, *pods), asked, wanted)
+    return FollowState(job(Phase.RUNNING, *pods), asked, wanted)
 
 
-def ended(one: Course, status: JobStatus | None, now: float, **more: bool) -> End | None:
+def ended(one: FollowState, status: JobStatus | None, now: float, **more: bool) -> End | None:
     return one.end(status, **{"lost": False, "done": True, **more}, now=now)
 
 
@@ -519,7 +529,7 @@ def test_a_launcher_that_still_speaks_is_not_cut_off():
     for second in range(100):
         one.came([Line(source=LAUNCHER, at=1, stamp=b"", text=b"x")], float(second))
         assert ended(one, over, second + 0.9, done=False) is None
-    assert ended(one, over, 99.0 + LINGER, done=False) is End.JOB
+    assert ended(one, over, 99.0 + AFTER_END, done=False) is End.JOB
 
 
 def test_a_connection_that_is_being_taken_up_again_is_waited_for():
@@ -537,8 +547,8 @@ def test_workers_that_outlive_their_job_do_not_keep_it_open():
     one.notice(Notice(turn=Turn.ENDED, source=LAUNCHER), 1.0)
     over = job(Phase.SUCCEEDED, LAUNCHER, WORKER)
     assert ended(one, over, 2.0, done=False) is None
-    one.came([Line(source=WORKER, at=1, stamp=b"", text=b"x")], 2.0 + LINGER - GRACE)
-    assert ended(one, over, 2.0 + LINGER, done=False) is End.JOB
+    one.came([Line(source=WORKER, at=1, stamp=b"", text=b"x")], 2.0 + AFTER_END - GRACE)
+    assert ended(one, over, 2.0 + AFTER_END, done=False) is End.JOB
 
 
 def test_the_launcher_that_comes_next_is_waited_for_when_the_job_is_over_already():
@@ -595,18 +605,15 @@ def test_the_only_log_that_cannot_be_read_is_an_error_and_one_of_many_is_a_note(
     assert note.warns
 
 
-def test_pods_are_told_of_when_they_join_later_not_when_they_are_there():
+def test_pods_that_are_started_anew_are_told_of_and_those_that_join_are_not():
     one = course(Asked(everyone=True, options=FOLLOW), LAUNCHER)
-    late = replace(WORKER, pod="demo-worker-7")
-    assert one.notice(Notice(turn=Turn.JOINED, source=LAUNCHER), 5.0) == []
-    assert one.notice(Notice(turn=Turn.JOINED, source=WORKER), 6.0) == []
-    assert one.notice(Notice(turn=Turn.JOINED, source=late), 5.0 + TOGETHER) == []
-    [note] = one.told(5.0 + TOGETHER + GATHER)
-    assert note.text == "demo-worker-7 has joined"
+    for source in (LAUNCHER, WORKER):
+        assert one.notice(Notice(turn=Turn.JOINED, source=source), 5.0) == []
     [note] = one.notice(Notice(turn=Turn.JOINED, source=replace(WORKER, uid="9")), 99.0)
     assert note.text == "demo-worker-0 was started anew"
     [note] = one.notice(Notice(turn=Turn.RESTARTED, source=replace(LAUNCHER, run=2)), 99.0)
     assert note.text == "demo-launcher was restarted: what follows is restart 2"
+    assert one.told() == []
 
 
 def test_a_pod_that_is_deleted_is_news_unless_the_job_is_over():
@@ -620,4 +627,4 @@ def test_a_pod_that_is_deleted_is_news_unless_the_job_is_over():
         one.notice(Notice(turn=Turn.GONE, source=WORKER), 1.0)
         assert one.told(1.0) == []
         ended(one, job(phase, LAUNCHER), 2.0, done=False)
-        assert [note.text for note in one.told(1.0 + TOLD)] == news
+        assert [note.text for note in one.told(1.0 + DELETED)] == news

@@ -11,7 +11,7 @@ from arena_topo.joblogs.ranks import Entry, LineAttributor, Speaker, chosen
 from arena_topo.joblogs.window import HELD, LAG, Window
 
 if TYPE_CHECKING:
-    from arena_topo.joblogs.following import Asked
+    from arena_topo.joblogs.follow import Asked
 
 _OVER = frozenset({Turn.ENDED, Turn.GONE, Turn.REFUSED})
 

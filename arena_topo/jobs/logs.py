@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import Annotated, Self
 
 from arena_topo import layout
 from arena_topo.cli import stopping
@@ -26,15 +26,15 @@ from arena_topo.cli.terminal import colours, moves
 from arena_topo.cli.watching import live
 from arena_topo.engines import Backend, JobStatus
 from arena_topo.engines.lines import LogOptions
+from arena_topo.engines.waiting import command, starting
 from arena_topo.errors import ArenaError, JobFailed, NotFound, UsageError
 from arena_topo.escaping import one_line
 from arena_topo.flag import Flag, flags_of, spelling
+from arena_topo.joblogs import follow, ranks
+from arena_topo.joblogs.follow import Asked, NoSuchJob, Note, Waiting
+from arena_topo.joblogs.ranks import Entry
+from arena_topo.joblogs.view import Raw, Records, Text
 from arena_topo.jobs.staying import lives, turn
-
-if TYPE_CHECKING:
-    from arena_topo.joblogs.following import Asked, Note, Waiting
-    from arena_topo.joblogs.ranks import Entry
-    from arena_topo.joblogs.view import Raw, Records, Text
 
 MANY = "Many pods at once"
 SEARCH = "Searching"
@@ -276,10 +276,8 @@ class Wanted:
 
     def asked(self) -> Asked:
         """The same for who follows the logs."""
-        from arena_topo.joblogs import following, ranks  # noqa: PLC0415 - loads what is needed
-
         text = self.output_format is LogFormat.TEXT
-        return following.Asked(
+        return follow.Asked(
             instance=self.instance or None,
             everyone=self.everyone,
             only=ranks.only(self.only) if self.only else None,
@@ -368,8 +366,6 @@ def logs(name: Name, wanted: Wanted, everywhere: Globals) -> None:
             shown.interrupted()
             raise
         except NotFound as error:
-            from arena_topo.joblogs.following import NoSuchJob  # noqa: PLC0415 - the verbs load theirs
-
             if isinstance(error, NoSuchJob) or (not shown.known and error.hint is None):
                 error.hint = alike(name, namespace, backend) or error.hint
             raise
@@ -393,14 +389,12 @@ class _Shown:
 
     def all_of(self, backend: Backend, asked: Asked) -> ArenaError | None:
         """Show it; how the job failed, if it was followed to there, or what was not saved."""
-        from arena_topo.joblogs import following  # noqa: PLC0415 - the verbs load theirs
-
         job = (self._name, self._namespace)
         copied = self._writer.copied
         if asked.plain and copied is not None:
             begun = False
             try:
-                for piece in following.copied(backend, *job, asked, seen=self._seen):
+                for piece in follow.copied(backend, *job, asked, seen=self._seen):
                     begun = True
                     self._outlet.write(copied(piece))
                 self._outlet.write(self._writer.end())
@@ -410,7 +404,7 @@ class _Shown:
             else:
                 self._remark(begun=begun)
                 return None
-        lines = following.show(
+        lines = follow.show(
             backend,
             *job,
             asked,
@@ -422,7 +416,7 @@ class _Shown:
             self._show(lines)
         finally:
             self._waits.hide()
-        if lines.end is following.End.READ and not (asked.only or asked.include or asked.exclude):
+        if lines.end is follow.End.READ and not (asked.only or asked.include or asked.exclude):
             self._remark(begun=self._begun)
         return lines.failure or lines.unsaved
 
@@ -455,9 +449,7 @@ class _Shown:
 
     def failed(self, status: JobStatus | None) -> JobFailed | None:
         """How a job failed that is over; None if it did not."""
-        from arena_topo.joblogs import following  # noqa: PLC0415 - the verbs load theirs
-
-        return None if status is None else following.failed(status)
+        return None if status is None else follow.failed(status)
 
     def _remark(self, *, begun: bool) -> None:
         """Say of a log that is empty that it is: who looks at a terminal sees nothing else."""
@@ -467,8 +459,8 @@ class _Shown:
         if self.known[-1].phase.over:
             say(f"note: {name} has written nothing")
         else:
-            follow = f"{PROGRAM} logs -f {name} -n {namespace}"
-            advise(f"note: {name} has written nothing yet; {follow} waits for it", follow)
+            waits = f"{PROGRAM} logs -f {name} -n {namespace}"
+            advise(f"note: {name} has written nothing yet; {waits} waits for it", waits)
 
     def _show(self, batches: Iterable[Sequence[Entry]]) -> None:
         try:
@@ -535,8 +527,6 @@ class _Waits:
         what, commands = one_line(waiting.what), []
         self._blind = waiting.blind
         if waiting.start is not None:
-            from arena_topo.engines.waiting import command, starting  # noqa: PLC0415 - rarely
-
             what += f"; {starting(waiting.start, [self._name], self._namespace)}"
             verbs = ("resume", "delete")
             commands += [command(verb, self._name, namespace=self._namespace) for verb in verbs]
@@ -581,13 +571,11 @@ class _Waits:
 
 
 def _writer(name: str, namespace: str, wanted: Wanted, *, many: bool) -> Text | Records | Raw:
-    from arena_topo.joblogs import view  # noqa: PLC0415 - only where there are lines
-
     if wanted.as_json:
-        return view.Records(job=name, namespace=namespace)
+        return Records(job=name, namespace=namespace)
     if wanted.output_format is LogFormat.RAW:
-        return view.Raw(timestamps=wanted.timestamps)
-    return view.Text(
+        return Raw(timestamps=wanted.timestamps)
+    return Text(
         prefixes=many,
         timestamps=wanted.timestamps,
         colours=colours(sys.stdout),

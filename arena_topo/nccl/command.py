@@ -17,8 +17,8 @@ from arena_topo.engines import Backend, JobStatus, slots_of
 from arena_topo.errors import ArenaError, UsageError
 from arena_topo.escaping import one_line
 from arena_topo.files import STDIN, opened
-from arena_topo.joblogs import following
-from arena_topo.joblogs.following import Asked, Note, Waiting
+from arena_topo.joblogs import follow
+from arena_topo.joblogs.follow import Asked, Note, Waiting
 from arena_topo.nccl import Report, view
 from arena_topo.nccl.comparison import Planned, promised
 from arena_topo.nccl.findings import Comparison, compare, named
@@ -117,7 +117,7 @@ def of_job(
 
     everyone = asked.instance is None and asked.only is None
     asked = replace(asked, everyone=asked.everyone or everyone, fold=False)
-    lines = following.show(backend, name, namespace, asked, tell=tell, seen=seen, waits=waits.see)
+    lines = follow.show(backend, name, namespace, asked, tell=tell, seen=seen, waits=waits.see)
     reader, tests = Reader(), TableReader()
     batches: Any = iter(lines)
     progress = _Progress(reader) if asked.options.follow and not table else None
@@ -155,7 +155,7 @@ def of_job(
         _show_table(tests.tables(), found, as_json=as_json)
         return None
     _show(found, as_json=as_json, unplanned=unplanned, job=name, namespace=namespace)
-    return lines.status if lines.end is following.End.JOB else None
+    return lines.status if lines.end is follow.End.JOB else None
 
 
 class _Progress:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from arena_topo.engines.archive import Kept
     from arena_topo.engines.stretches import Gap
 
-TOLD = 3.0
+DELETED = 3.0
 """Seconds until it is told that a pod was deleted: the job may have ended, which is no news."""
 
 GATHER = 0.5
@@ -107,7 +107,7 @@ def named(pods: Iterable[str]) -> str:
     return ", ".join(names[:SOME]) + (f" and {more} more" if more > 0 else "")
 
 
-class Later:
+class NoticeBuffer:
     """Notes that wait for the lines before them, and for others that say the same of other pods."""
 
     def __init__(self) -> None:
@@ -144,7 +144,7 @@ class Later:
 
 def _hold(note: Note) -> float:
     if note.turn is Turn.GONE:
-        return TOLD
+        return DELETED
     return GATHER if note.alike else 0.0
 
 
@@ -222,3 +222,38 @@ def _when(gap: Gap) -> str:
 def _clock(at: int) -> str:
     """A moment (Unix nanoseconds) in local time."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at / 1e9))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IncompleteLog:
+    """A log that was asked for and could not be read to its end; `told` if people know that."""
+
+    source: Source
+    error: ArenaError
+    told: bool = False
+
+
+def incomplete(logs: Sequence[IncompleteLog]) -> Iterator[Note]:
+    """What is to be told at the end of logs that could not be read."""
+    several: dict[str, list[IncompleteLog]] = {}
+    for one in logs:
+        if not one.told:
+            several.setdefault(_why(one.error), []).append(one)
+    for why, some in several.items():
+        pods = named(one.source.pod for one in some)
+        logs_of = "the log" if len(some) == 1 else f"{len(some)} logs"
+        yield Note(text=f"{logs_of} could not be read to the end ({pods}): {why}", warns=True)
+
+
+def unreadable(logs: Sequence[IncompleteLog]) -> ArenaError:
+    """The error of logs that could not be read; there is one at least."""
+    first = logs[0].error
+    pods = [one.source.pod for one in logs]
+    text = f"the log of {pods[0]} could not be read to the end"
+    if len(pods) > 1:
+        text = f"{len(pods)} logs could not be read to the end: {named(pods)}"
+    return ArenaError(text, why=_why(first), hint=first.hint)
+
+
+def _why(error: ArenaError) -> str:
+    return f"{error.message}: {error.why}" if error.why else error.message

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from arena_topo.engines import Backend, Instance, JobStatus, Phase
 from arena_topo.engines.waiting import Start, command, start_of, starting
 from arena_topo.errors import NotFound, UsageError
-from arena_topo.joblogs.telling import named
+from arena_topo.joblogs.notices import named
 
 if TYPE_CHECKING:
     from arena_topo.engines.archive import Kept

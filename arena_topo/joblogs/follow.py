@@ -1,0 +1,1099 @@
+"""Logs of a job: waited for, followed, selected, put in order, folded; and when that ends."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from itertools import groupby, islice
+from operator import attrgetter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from arena_topo.engines import Backend, Instance, JobStatus, Phase
+from arena_topo.engines.lines import Following, Line, LogOptions, Notice, Source, Turn, Wanted
+from arena_topo.engines.looking import looks
+from arena_topo.engines.opening import UnknownJob
+from arena_topo.engines.tagging import tagging
+from arena_topo.engines.waiting import Start, command, start_of
+from arena_topo.errors import (
+    ArenaError,
+    ClusterError,
+    JobDeleted,
+    JobFailed,
+    NotFound,
+    UsageError,
+)
+from arena_topo.joblogs import notices, pod_selection
+from arena_topo.joblogs.notices import IncompleteLog, Note, NoticeBuffer, Tell, named
+from arena_topo.joblogs.pipeline import Pipeline
+from arena_topo.joblogs.ranks import Entry, Only, ranks_of, wants
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from arena_topo.engines.archive import Archive, Keeping, Kept
+    from arena_topo.joblogs.save import Saving
+
+SILENCE = 3.0
+"""Seconds without a word of a pod that runs, or a sight of the job, before people are told."""
+
+GRACE = 0.5
+"""Seconds of silence after the end of a job before its logs are taken to be whole."""
+
+AFTER_END = 5.0
+"""The same where pods go on, or a log does not end: kubelets close it within a second or two. So
+long it may also take to learn how a pod ended whose log has."""
+
+LONGEST = 15.0
+"""The same where the log of a pod that is over, and must be read, does not come."""
+
+RECONNECT = 60.0
+"""The same where a connection is lost and may come back."""
+
+AGAIN = 30.0
+"""Seconds before one log's next break is told of: a connection that is cut every second is one."""
+
+SILENT = "it runs, but has written nothing yet"
+
+_TURN = 0.1
+"""Seconds that nothing may come before the screen has its turn: it must look alive."""
+
+_MANY = 2000
+"""Lines of what is kept that are handed on at once."""
+
+_TOLD = -1.0
+"""Stands for the time since which a job is out of sight, once that was told."""
+
+_OVER = frozenset({Turn.ENDED, Turn.GONE, Turn.REFUSED})
+
+_Pod = tuple[str, str]
+"""The name and the uid of a pod."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """Which lines of which pods are wanted.
+
+    Without `everyone` and `only` it is one pod: `instance`, else the launcher. `include` and
+    `exclude` are searched in a line's text without its tag: some of the first must be found, none
+    of the second. `fold`: equal lines of several speakers become one, where several are shown.
+    `keep`: what is followed goes to the archive. `kept`: only what is there is wanted.
+    `tags`: who speaks is wanted even of one pod (JSON).
+    """
+
+    instance: str | None = None
+    everyone: bool = False
+    only: Only | None = None
+    include: tuple[re.Pattern[str], ...] = ()
+    exclude: tuple[re.Pattern[str], ...] = ()
+    fold: bool = False
+    tags: bool = False
+    keep: bool = True
+    kept: bool = False
+    save: str | None = None
+    options: LogOptions = field(default_factory=LogOptions)
+
+    @property
+    def many(self) -> bool:
+        """Whether several pods may be shown, so that each line must say whose it is."""
+        return self.everyone or self.only is not None
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is the log of one pod as it is now, which can be copied as it comes."""
+        return not (
+            self.many
+            or self.include
+            or self.exclude
+            or self.tags
+            or self.kept
+            or self.save
+            or self.options.follow
+        )
+
+
+def failed(job: JobStatus) -> JobFailed | None:
+    """How a job failed, with the code of its launcher; None if it did not."""
+    if job.phase is not Phase.FAILED:
+        return None
+    return JobFailed(
+        f"the job {job.name} failed",
+        exit_code=job.exit_code or 1,
+        why=notices.how_failed(job),
+        hint=command("why", job.name, namespace=job.namespace),
+    )
+
+
+class NoSuchJob(NotFound):
+    """The job whose log is wanted is not there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """Why no log is there to be read now: `reason` in a sentence, and who starts the job.
+
+    `blind` says why the job cannot be seen just now, where that is so.
+    """
+
+    status: JobStatus
+    reason: str
+    start: Start | None = None
+    blind: str | None = None
+
+    @property
+    def what(self) -> str:
+        """What the job does, in words that go behind its name."""
+        if self.reason == SILENT:
+            return "runs, but has written nothing yet"
+        if self.status.phase is Phase.SUSPENDED:
+            return self.reason.removeprefix("the job ")
+        return f"waits: {self.reason}"
+
+
+class End(StrEnum):
+    """What ended the showing of a log."""
+
+    READ = "read"
+    """All that there was is shown; nothing was followed."""
+    JOB = "job"
+    """The job is over."""
+    POD = "pod"
+    """The pod that was asked for is over."""
+    LOST = "lost"
+    """The job was deleted, or cannot be seen any more."""
+    KEPT = "kept"
+    """What was kept of it is shown; there are no pods any more."""
+
+
+class JobPoller:
+    """Looks at a job every now and then, in a thread of its own: a server may take its time."""
+
+    def __init__(self, backend: Backend, job: JobStatus, *, keeps: bool) -> None:
+        """With `keeps` what is read of its logs is kept."""
+        self._backend, self._job, self._keeps = backend, job, keeps
+        self._stop, self._wake = threading.Event(), threading.Event()
+        self._news: deque[JobStatus] = deque(maxlen=64)
+        self._held: tuple[Phase, str | None] | None = None
+        self.start: Start | None = None
+        """Who starts the job, while it waits and holds nothing."""
+        self.blind: str | None = None
+        """Why it is not seen just now."""
+        self.lost: ArenaError | None = None
+        """Why it will not be seen any more."""
+
+    def __enter__(self) -> Self:
+        # Nobody waits for its end: it may be in the middle of a request.
+        threading.Thread(target=self._run, name="job-poller", daemon=True).start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stop.set()
+        self._wake.set()
+
+    def poll_now(self) -> None:
+        """Look again at once: something has ended."""
+        self._wake.set()
+
+    def news(self) -> Iterator[JobStatus]:
+        """What was seen since the last time, oldest first."""
+        while self._news:
+            yield self._news.popleft()
+
+    def _run(self) -> None:
+        try:
+            for status in looks(
+                self._look,
+                every=self._backend.look_every,
+                blind=self._unseen,
+                pause=self._pause,
+            ):
+                if self._stop.is_set() or status is None:
+                    return
+                self._learn(status)
+                self._news.append(status)
+        except ArenaError as error:
+            self.lost = error
+
+    def _look(self) -> JobStatus | None:
+        if self._stop.is_set():
+            return None
+        job = self._job
+        try:
+            status = self._backend.job(job.name, job.namespace)
+        except NotFound:
+            self.lost = self._deleted(anew=False)
+            return None
+        if status.uid != job.uid:
+            self.lost = self._deleted(anew=True)
+            return None
+        return status
+
+    def _pause(self, seconds: float) -> None:
+        self._wake.wait(seconds)
+        self._wake.clear()
+
+    def _deleted(self, *, anew: bool) -> JobDeleted:
+        name, namespace = self._job.name, self._job.namespace
+        text = f"the job {name} was deleted while its log was followed"
+        hints = []
+        if anew:
+            text += ", and created anew"
+            hints.append(f"{command('logs -f', name, namespace=namespace)} follows the new one")
+        if self._keeps:
+            kept = command("logs --kept", name, namespace=namespace)
+            hints.append(f"{kept} shows what was kept of {'the old one' if anew else 'it'}")
+        return JobDeleted(text, hint=", ".join(hints) or None)
+
+    def _unseen(self, why: str | None) -> None:
+        self.blind = why
+
+    def _learn(self, status: JobStatus) -> None:
+        held = status.phase, None if status.forecast is None else status.forecast.state
+        if held != self._held:
+            self.start = None
+            with suppress(ArenaError):
+                self.start = start_of(status, self._backend)
+            self._held = held
+
+
+class FollowState:
+    """What is known of the logs that are read, and of the job behind them.
+
+    Times are seconds of any clock that does not go back.
+    """
+
+    def __init__(self, job: JobStatus, asked: Asked, wanted: Wanted) -> None:
+        self._asked, self._wanted = asked, wanted
+        self._first = frozenset(one.name for one in job.instances)
+        self.tries: list[_Pod] = []
+        """The launchers that were tried, in that order: names and uids, as far as is known."""
+        self._failures: dict[_Pod, str] = {}
+        """How launchers have ended badly."""
+        self._told_of: set[_Pod] = {(one.name, one.uid) for one in job.instances if one.failure}
+        self._asked_of: _Pod | None = None
+        """The launcher of which is still to be told how it ended, as the next is there."""
+        self._names: set[str] = set()
+        self._open: dict[_Pod, Source] = {}
+        self._finished: set[_Pod] = set()
+        self._broken: dict[_Pod, IncompleteLog] = {}
+        """Logs that may be read again any moment."""
+        self._lost: dict[_Pod, IncompleteLog] = {}
+        self._said_broken: dict[_Pod, float] = {}
+        self._refused: list[ArenaError] = []
+        self._notices = NoticeBuffer()
+        self.ends = 0
+        """How many logs have come to their end so far."""
+        self._spoke = self._speaks = False
+        """Whether there were lines ever, and at the last time."""
+        self._suspended = False
+        self._said: tuple[str, Start | None, str | None] | None = None
+        self._active: float | None = None
+        self._ended: float | None = None
+        """When the last log ended, as the next three are when that was seen first."""
+        self._over: float | None = None
+        self._gone: float | None = None
+        self._silent: float | None = None
+        self._blind: float | None = None
+        self._learn_tries(job)
+
+    def _learn_tries(self, status: JobStatus) -> None:
+        for one in pod_selection.launchers(status):
+            pod = one.name, one.uid
+            if pod not in self.tries:
+                self.tries.append(pod)
+            if one.failure:
+                self._failures[pod] = one.failure
+
+    # What happens
+
+    def saw(self, status: JobStatus, now: float) -> None:
+        """This is how the job stands; what became of its pods is told by `told`."""
+        self._learn_tries(status)
+        for one in status.instances:
+            pod = one.name, one.uid
+            if one.failure is None or pod in self._told_of or not self._wanted(source_of(one)):
+                continue
+            self._told_of.add(pod)
+            if pod == self._asked_of:
+                text = f"{one.name}, the launcher's try before, {one.failure}"
+                self._notices.add(now, Note(text=text, source=source_of(one)))
+            elif _of_itself(one, status):
+                text, alike = f"{one.name} {one.failure}", f"{{}} pods: {one.failure}"
+                self._notices.add(now, Note(text=text, source=source_of(one), alike=alike))
+
+    def sight(self, blind: str | None, now: float) -> Iterator[Note]:
+        """What is to be told of a job that is out of sight, and why, or in sight again (None)."""
+        if blind is None:
+            if self._blind == _TOLD:
+                yield Note(text="the job is in sight again")
+            self._blind = None
+        elif self._blind is None:
+            self._blind = now
+        elif self._blind != _TOLD and now - self._blind >= SILENCE:
+            self._blind = _TOLD
+            yield Note(text=f"the job's state cannot be read, retrying: {blind}", warns=True)
+
+    def came(self, lines: Sequence[Line], now: float) -> None:
+        """Lines came at a time, or none."""
+        if lines or self._active is None:
+            self._active = now
+        self._speaks = bool(lines)
+        self._spoke = self._spoke or self._speaks
+
+    def stood(self, seconds: float) -> None:
+        """For so long nothing was read, as a pager, say, took nothing: that is no silence."""
+        self._active, self._over, self._gone = (
+            None if one is None else one + seconds for one in (self._active, self._over, self._gone)
+        )
+
+    def notice(self, notice: Notice, now: float) -> list[Note]:
+        """Something happened to a log; what is to be told of it before what follows."""
+        self._active = now
+        source, turn = notice.source, notice.turn
+        pod = source.pod, source.uid
+        begun: list[Note] = []
+        news, joined = self._unread(notice, now), pod in self._open
+        if turn in {Turn.JOINED, Turn.RESTARTED}:
+            begun = list(self._begun(notice))
+            self._open[pod] = source
+            self._finished.discard(pod)
+            self._names.add(source.pod)
+        elif turn in _OVER:
+            self._open.pop(pod, None)
+            self._finished.add(pod)
+            self._names.add(source.pod)
+            self.ends += 1
+            self._ended = now
+            if turn is Turn.REFUSED and notice.error is not None:
+                self._refused.append(notice.error)
+        after = notices.after(notice, many=self._asked.many, joined=joined)
+        if after is not None and news:
+            self._notices.add(now, after)
+        return begun
+
+    def _unread(self, notice: Notice, now: float) -> bool:
+        """Learn which logs cannot be read; whether it is news."""
+        source, error, turn = notice.source, notice.error, notice.turn
+        pod = source.pod, source.uid
+        if turn is Turn.BROKEN:
+            known = pod in self._broken
+            error = error or ClusterError("the connection is lost")
+            self._broken[pod] = IncompleteLog(source=source, error=error)
+            said = self._said_broken.get(pod)
+            if known or (said is not None and now - said < AGAIN):
+                return False
+            self._said_broken[pod] = now
+        elif turn is not Turn.CUT:
+            self._broken.pop(pod, None)
+            # Where there is nothing to be read, nothing is lacking.
+            if turn in _OVER and error is not None and not isinstance(error, NotFound):
+                told = turn is Turn.REFUSED and self._asked.many
+                self._lost[pod] = IncompleteLog(source=source, error=error, told=told)
+        return True
+
+    def _begun(self, notice: Notice) -> Iterator[Note]:
+        source = notice.source
+        pod = source.pod, source.uid
+        if source.chief and pod not in self.tries:
+            self.tries.append(pod)
+        if notice.turn is Turn.RESTARTED:
+            yield notices.restarted(source)
+        elif source.pod in self._names:
+            text = f"{source.pod} was started anew"
+            yield Note(text=text, turn=notice.turn, source=source)
+        elif source.chief and pod != self.tries[0] and source.pod not in self._first:
+            before = self.tries[self.tries.index(pod) - 1]
+            failure = self._failures.get(before)
+            self._asked_of = before if failure is None else self._asked_of
+            why = "" if failure is None else f": {before[0]} {failure}"
+            text = f"{source.pod} is the launcher's next try{why}"
+            yield Note(text=text, turn=notice.turn, source=source)
+
+    def told(self, before: float | None = None) -> list[Note]:
+        """What is to be told of what happened before a time, or of all."""
+        ends = self._over is not None or self._gone is not None
+        return self._notices.take(before, ends=ends)
+
+    def nothing_but_errors(self) -> None:
+        """Raise the first of the errors if there is no log that could be read."""
+        if self._refused and len(self._refused) >= len(self._names):
+            raise self._refused[0]
+
+    # What is waited for
+
+    def waiting(
+        self, status: JobStatus, start: Start | None, blind: str | None, now: float
+    ) -> tuple[bool, Waiting | None]:
+        """Whether it is news what there is to wait for, and what that is."""
+        said = None
+        if not status.phase.over and not (self._open and self._spoke):
+            reason = self._reason(status, now)
+            # Who starts it may have been learnt before how it stands now is heeded.
+            start = None if reason == SILENT else start
+            said = None if reason is None else (reason, start, blind)
+        self._suspended = status.phase is Phase.SUSPENDED
+        if said == self._said:
+            return False, None
+        self._said = said
+        if said is None:
+            return True, None
+        return True, Waiting(status=status, reason=said[0], start=start, blind=blind)
+
+    def _reason(self, status: JobStatus, now: float) -> str | None:
+        """Why there is nothing to read; None as long as that is no wonder."""
+        pods = [one for one in status.instances if self._wanted(source_of(one))]
+        runs = bool(self._open) or not all(one.pending or one.finished is not None for one in pods)
+        if status.phase is Phase.SUSPENDED or not runs:
+            self._silent = None
+            early = not self._spoke and (not pods or any(one.pending for one in pods))
+            return pod_selection.reason(status) or ("its pod has not started" if early else None)
+        if self._spoke:
+            return None
+        if broken := next(iter(self._broken.values()), None):
+            why = f" ({broken.error.why})" if broken.error.why else ""
+            return f"its log cannot be read yet: {broken.error.message}{why}"
+        # The connection to the log of a silent pod is made with its first byte.
+        self._silent = now if self._silent is None else self._silent
+        return SILENT if now - self._silent >= SILENCE else None
+
+    def speaks(self) -> bool:
+        """Whether there is a log to read for the first time after waiting for it."""
+        if self._said is None:
+            return False
+        lines = self._suspended or self._said[0] == SILENT
+        begins = self._speaks if lines else bool(self._open)
+        if begins:
+            self._said = None
+        return begins
+
+    # When it ends
+
+    def end(self, status: JobStatus | None, *, lost: bool, done: bool, now: float) -> End | None:
+        """What has ended it by a time, if anything has.
+
+        `lost`: the job is not seen any more; `done`: all logs were read that the engine has seen.
+        """
+        quiet = now - (self._active or now)
+        if self._asked.instance is not None and self._finished and not self._open:
+            self.nothing_but_errors()
+            known = lost or self._pod_is_over(status)
+            waited = self._ended is not None and now - self._ended >= AFTER_END
+            return End.POD if known or waited else None
+        if lost:
+            self._gone = now if self._gone is None else self._gone
+            over = (done and quiet >= GRACE) or quiet >= AFTER_END
+            return End.LOST if over or now - self._gone >= LONGEST else None
+        if status is None or not status.phase.over:
+            self._over = None
+            if not self._open and not self._asked.many and status is not None:
+                self.nothing_but_errors()
+            return None
+        self._over = now if self._over is None else self._over
+        owed = any(one.chief or not self._asked.many for one in self._owed(status))
+        patience = AFTER_END
+        if self.whole(status, done=done) or (self._launcher_is_over(now) and not owed):
+            patience = GRACE
+        elif self._broken:
+            patience = RECONNECT
+        elif owed:
+            patience = LONGEST
+        return End.JOB if quiet >= patience else None
+
+    def whole(self, status: JobStatus, *, done: bool) -> bool:
+        """Whether all logs of a job that is over were read: none was passed over that is new."""
+        return done and all(
+            one.name in self._names for one in status.instances if self._wanted(source_of(one))
+        )
+
+    def incomplete(self, status: JobStatus | None, *, done: bool) -> list[IncompleteLog]:
+        """The logs that could not be read to their end, if this is the end of it."""
+        found = {**self._lost, **self._broken}
+        for source in () if done or status is None else self._owed(status):
+            error = ClusterError(f"nothing more came of the log of {source.pod}, which is over")
+            found.setdefault((source.pod, source.uid), IncompleteLog(source=source, error=error))
+        return list(found.values())
+
+    def _owed(self, status: JobStatus) -> list[Source]:
+        """The logs of pods that are over, which must come to their end now."""
+        return [
+            source_of(one)
+            for one in status.instances
+            if status.phase.over
+            and one.finished is not None
+            and (one.name, one.uid) not in self._finished
+            and self._wanted(source_of(one))
+        ]
+
+    def _pod_is_over(self, status: JobStatus | None) -> bool:
+        """Whether it is known how the pod ended whose log has."""
+        return all(
+            one.finished is not None or one.failure is not None
+            for one in (() if status is None else status.instances)
+            if self._wanted(source_of(one))
+        )
+
+    def _launcher_is_over(self, now: float) -> bool:
+        """Whether only others go on, and have had their time."""
+        others = all(not one.chief for one in self._open.values())
+        return others and self._over is not None and now - self._over >= AFTER_END
+
+
+def copied(
+    backend: Backend,
+    name: str,
+    namespace: str,
+    asked: Asked,
+    *,
+    seen: Callable[[JobStatus], None] = lambda _: None,
+) -> Iterator[bytes]:
+    """The log of one pod as it is now, byte for byte, for what is asked so (`Asked.plain`).
+
+    NoSuchJob, or NotFound where there is no such pod, or nothing to read of it (yet): what is kept
+    of it has `show`.
+    """
+    job = _with_stopped(existing(backend, name, namespace))
+    seen(job)
+    pod, begun = pod_selection.readable(job, backend, asked.instance), False
+    try:
+        for piece in backend.log(job, pod.name, asked.options):
+            begun = True
+            yield piece
+    except NotFound:
+        before = None if begun else _before(job, asked)
+        if before is None:
+            raise
+        yield from backend.log(job, before, replace(asked.options, previous=False))
+
+
+def _before(job: JobStatus, asked: Asked) -> str | None:
+    """The launcher that was tried before the last one, if `previous` means that."""
+    if not asked.options.previous or asked.instance is not None or asked.many:
+        return None
+    tried = pod_selection.launchers(job)
+    return tried[-2].name if len(tried) > 1 else None
+
+
+def show(
+    backend: Backend,
+    name: str,
+    namespace: str,
+    asked: Asked,
+    *,
+    tell: Tell = lambda _: None,
+    seen: Callable[[JobStatus], None] = lambda _: None,
+    waits: Callable[[Waiting | None], None] = lambda _: None,
+    archive: Archive | None = None,
+) -> Shown:
+    """The lines that are asked for, from the pods or from what was kept of them.
+
+    `tell` hears what is to be known beside the lines, after the lines before it; `seen` of each
+    look at the job; `waits` why there is nothing to read now, and None as soon as there is. All are
+    called from the loop over the result. With `options.follow` it ends with the job, or with the
+    pod that is named. NoSuchJob at once; NotFound for a pod that is not the job's, and where there
+    is nothing to read; JobDeleted if the job is deleted meanwhile. `archive` is where lines are
+    kept, the user's if none is given.
+    """
+    return Shown(
+        backend, (name, namespace), asked, tell=tell, seen=seen, waits=waits, archive=archive
+    )
+
+
+def existing(backend: Backend, name: str, namespace: str) -> JobStatus:
+    """The job as it is now; NoSuchJob, in arena's words, if there is none."""
+    try:
+        return backend.job(name, namespace)
+    except NotFound:
+        unknown = UnknownJob(name, namespace)
+        raise NoSuchJob(unknown.message, hint=unknown.hint) from None
+
+
+def _with_stopped(job: JobStatus) -> JobStatus:
+    """The job with the pods that it had before it was suspended, to read their logs."""
+    return replace(job, instances=job.instances or job.stopped)
+
+
+class Shown:
+    """Lines in batches; each at the latest 0.2 s after the one before, though it may be empty.
+
+    After the last one, `end` says what ended it, `status` is the job as it was last seen, and
+    `unsaved` what could not be saved of what was to be. To be gone through once.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        job: tuple[str, str],
+        asked: Asked,
+        *,
+        tell: Tell,
+        seen: Callable[[JobStatus], None],
+        waits: Callable[[Waiting | None], None],
+        archive: Archive | None,
+    ) -> None:
+        """Nothing is asked of anybody before the first batch is."""
+        self._backend, self._asked, self._archive = backend, asked, archive
+        self._tell, self._seen, self._waits = tell, seen, waits
+        self._name, self._namespace = job
+        self.status: JobStatus | None = None
+        self.end: End | None = None
+        self.unsaved: ArenaError | None = None
+        self._served_of: Kept | None = None
+        self._stood = 0.0
+        """Seconds spent elsewhere while all that there is was read."""
+
+    @property
+    def failure(self) -> JobFailed | None:
+        """What who has followed a whole job is told of its end; None if it ended well."""
+        asked, status, kept = self._asked, self.status, self._served_of
+        if not asked.options.follow or asked.instance is not None:
+            return None
+        if self.end is End.JOB or (self.end is End.KEPT and status is not None):
+            return None if status is None else failed(status)
+        return notices.ended_as(kept) if self.end is End.KEPT and kept is not None else None
+
+    def __iter__(self) -> Iterator[Sequence[Entry]]:
+        if self._asked.kept:
+            kept = self._found(uid=None)
+            if kept is None:
+                self._unlike()
+                raise self._unkept()
+            return self._served(kept)
+        try:
+            job = existing(self._backend, self._name, self._namespace)
+        except NoSuchJob:
+            kept = self._found(uid=None)
+            if kept is None:
+                self._unlike()
+                raise
+            return self._served(kept)
+        self._see(job)
+        try:
+            following = self._asked.options.follow and not job.phase.over
+            if not following:
+                job = _with_stopped(job)
+            wanted = self._wanted(job, later=following)
+        except NotFound:
+            kept = self._found(uid=job.uid)
+            if kept is None:
+                raise
+            return self._served(kept)
+        return (
+            self._followed(job, wanted) if self._asked.options.follow else self._read(job, wanted)
+        )
+
+    def _unlike(self) -> None:
+        """NotFound where others are kept than those that are asked for."""
+        for one in self._kept().kept(self._backend.place, self._namespace, self._name):
+            raise pod_selection.unkept(self._asked.instance, one)
+
+    def _see(self, job: JobStatus) -> None:
+        self.status = job
+        self._seen(job)
+
+    # What is kept
+
+    def _kept(self) -> Archive:
+        if self._archive is None:
+            from arena_topo.engines import archive as kept  # noqa: PLC0415  only for who keeps logs
+
+            self._archive = kept.open_archive(os.environ, tell=self._warn)
+        return self._archive
+
+    def _found(self, *, uid: str | None) -> Kept | None:
+        """What is kept of the pods that are asked for, of the job with a uid or of the newest.
+
+        `tell` hears from when to when that is.
+        """
+        archive = self._kept()
+        jobs = archive.kept(self._backend.place, self._namespace, self._name)
+        for index, one in enumerate(jobs):
+            if uid in {None, one.uid} and any(map(self._asks(one.slots or None), one.sources)):
+                older = len(jobs) - index - 1
+                self._tell(
+                    notices.served(one, asked=self._asked.kept, older=older, root=archive.root)
+                )
+                return one
+        return None
+
+    def _sinks(self, job: JobStatus | None, pods: Iterable[str]) -> _Sinks:
+        """Where the lines of pods go beside the screen; of a `job` that is there they are kept."""
+        options, save, saving = self._asked.options, self._asked.save, None
+        if save is not None:
+            from arena_topo.joblogs.save import Saving  # noqa: PLC0415  only for who saves
+
+            saving = Saving(
+                Path(save),
+                pods=pods,
+                container=options.container,
+                timestamps=options.timestamps,
+                tell=self._warn,
+            )
+        if job is None or not (options.follow and self._asked.keep):
+            return _Sinks(None, saving, self)
+        cut = (options.tail, options.since, options.since_time) != (None, None, None)
+        keeping = self._kept().keeping(
+            self._backend.place,
+            job,
+            slots=ranks_of(job)[0] or 0,
+            whole=not (cut or options.previous),
+        )
+        return _Sinks(keeping, saving, self)
+
+    def saved(self, saving: Saving) -> None:
+        """Tell what was saved, and what could not be."""
+        self.unsaved = saving.error
+        failed = saving.error is not None
+        self._tell(Note(text=saving.told, error=saving.error, warns=failed))
+
+    def _warn(self, why: str) -> None:
+        self._tell(Note(text=why, warns=True))
+
+    def _lines_of(self, kept: Kept) -> Iterator[Line]:
+        """The lines of it that are asked for."""
+        asked, archive = self._asked, self._kept()
+        lines = archive.lines(kept, asked.options, self._asks(kept.slots or None))
+        if asked.many or asked.options.tail is None:
+            return lines
+        from arena_topo.engines.archive import last  # noqa: PLC0415  only for who reads it
+
+        # It is one log for whoever asks, though the launcher was tried more than once.
+        return last(lines, asked.options.tail)
+
+    def _runs(self, lines: Sequence[Line], known: list[Source]) -> Iterator[list[Line]]:
+        """Lines of one log, cut where another run of it begins, which `tell` hears."""
+        if self._asked.many:
+            yield list(lines)
+            return
+        for source, some in groupby(lines, key=attrgetter("source")):
+            if source not in known:
+                if known:
+                    self._tell(notices.run_of(source, known[-1]))
+                known.append(source)
+            yield list(some)
+
+    def _served(self, kept: Kept) -> Iterator[Sequence[Entry]]:
+        slots, tags = kept.slots or None, kept.tags
+        pipeline = Pipeline(self._asked, slots=slots, tagging=tags, whole=True)
+        lines, known = self._lines_of(kept), list[Source]()
+        self._served_of = kept
+        asks = self._asks(slots)
+        with self._sinks(None, {one.pod for one in kept.sources if asks(one)}) as sinks:
+            while batch := list(islice(lines, _MANY)):
+                sinks.write(batch)
+                for run in self._runs(batch, known):
+                    yield pipeline.put(run, 0.0)
+        yield pipeline.rest()
+        if self._asked.options.previous and not sinks.lines:
+            raise pod_selection.first_run(kept)
+        self._advise(pipeline)
+        self.end = End.KEPT
+
+    def _unkept(self) -> NotFound:
+        return NotFound(
+            f"nothing is kept of the logs of {self._name} in namespace {self._namespace}",
+            why="what was followed is kept on the machine and for the user that followed it",
+            hint=command("logs -f", self._name, namespace=self._namespace),
+        )
+
+    # Whose logs
+
+    def _asks(self, slots: int | None) -> Wanted:
+        """Whether a log is asked for, of a job that need not be there any more."""
+        asked = self._asked
+        if asked.instance is not None:
+            return lambda source: source.pod == asked.instance
+        if asked.only is not None:
+            only = asked.only
+            return lambda source: wants(only, source, slots)
+        return (lambda _: True) if asked.everyone else (lambda source: source.chief)
+
+    def _wanted(self, job: JobStatus, *, later: bool) -> Wanted:
+        """Which logs are to be read; NotFound where there is none, now and `later`."""
+        asked = self._asked
+        slots, total = ranks_of(job)
+        if asked.only is not None:
+            _check(asked.only, slots, total, job)
+        wanted = self._asks(slots)
+        if asked.many:
+            pods = [one for one in job.instances if wanted(source_of(one))]
+            if not later and not pods:
+                raise pod_selection.nothing(job, self._backend)
+            if not later and all(one.pending for one in pods):
+                raise pod_selection.early(job, self._backend, pods[0].name)
+            return wanted
+        if later and asked.instance is not None:
+            if job.instances:
+                pod_selection.instance(job, asked.instance)
+            return wanted
+        if later:
+            # Of launchers that were tried before, as without following, the last counts.
+            over = {one.name for one in pod_selection.launchers(job)[:-1]}
+            return lambda source: wanted(source) and source.pod not in over
+        chosen = pod_selection.readable(job, self._backend, asked.instance)
+        return lambda source: source.pod == chosen.name
+
+    # Pods
+
+    def _read(self, job: JobStatus, wanted: Wanted) -> Iterator[Sequence[Entry]]:
+        before = _before(job, self._asked)
+        try:
+            yield from self._read_of(job, wanted)
+        except NotFound:
+            if before is None:
+                raise
+            options = replace(self._asked.options, previous=False)
+            self._asked = replace(self._asked, options=options)
+            yield from self._read_of(job, lambda source: source.pod == before)
+
+    def _read_of(self, job: JobStatus, wanted: Wanted) -> Iterator[Sequence[Entry]]:
+        slots, total = ranks_of(job)
+        tags = tagging(job.command)
+        pipeline = Pipeline(self._asked, slots=slots, total=total, tagging=tags, whole=True)
+        with (
+            self._sinks(job, _names(job, wanted)) as sinks,
+            self._backend.follow(job, self._asked.options, wanted) as following,
+        ):
+            state = FollowState(job, self._asked, wanted)
+            there = [one for one in job.instances if wanted(source_of(one)) and not one.pending]
+            pipeline.await_([one.name for one in there])
+            pipeline.tried(state.tries)
+            gone = self._kept_too(job, wanted, pipeline)
+            while True:
+                more = list(islice(gone, _MANY))
+                items, error = _came(following, 0.0 if more else _TURN)
+                came = time.monotonic()
+                yield from self._passed(items, state, pipeline, sinks)
+                yield pipeline.put(more, self._now())
+                # While somebody looks at what is there no log is silent.
+                self._stood += time.monotonic() - came
+                self._tell_all(notices.late(pipeline.late(self._now())))
+                if error is not None or (following.done and not items and not more):
+                    break
+        yield pipeline.rest()
+        if error is not None:
+            raise error
+        state.nothing_but_errors()
+        self._advise(pipeline)
+        self._tell_all(state.told())
+        self.end = End.READ
+        incomplete = state.incomplete(None, done=True)
+        if incomplete:
+            raise notices.unreadable(incomplete)
+
+    def _kept_too(self, job: JobStatus, wanted: Wanted, pipeline: Pipeline) -> Iterator[Line]:
+        """What is kept of pods that the job had, and has no more, where several are shown."""
+        if not self._asked.many or self._asked.options.previous:
+            return
+        archive, there = self._kept(), {one.name for one in job.instances}
+        for kept in archive.kept(self._backend.place, self._namespace, self._name):
+            if kept.uid != job.uid:
+                continue
+            gone = [one for one in kept.sources if wanted(one) and one.pod not in there]
+            pods = sorted({one.pod for one in gone})
+            if not pods:
+                return
+            text = f"pods that are gone: {named(pods)}; this is what was kept of them"
+            self._tell(Note(text=text))
+            for one in gone:
+                pipeline.notice(Notice(turn=Turn.JOINED, source=one))
+            yield from archive.lines(kept, self._asked.options, set(gone).__contains__)
+            for one in gone:
+                pipeline.notice(Notice(turn=Turn.ENDED, source=one))
+            return
+
+    def _followed(self, job: JobStatus, wanted: Wanted) -> Iterator[Sequence[Entry]]:
+        slots, total = ranks_of(job)
+        pipeline = Pipeline(self._asked, slots=slots, total=total, tagging=tagging(job.command))
+        poller = JobPoller(self._backend, job, keeps=self._asked.keep)
+        state = FollowState(job, self._asked, wanted)
+        with (
+            poller,
+            self._sinks(job, _names(job, wanted)) as sinks,
+            self._backend.follow(job, self._asked.options, wanted) as following,
+        ):
+            error, ends = None, 0
+            pipeline.tried(state.tries)
+            while self.end is None and error is None:
+                items, error = _came(following, _TURN)
+                came = time.monotonic()
+                yield from self._passed(items, state, pipeline, sinks)
+                yield ()
+                state.stood(time.monotonic() - came)
+                if state.ends > ends:
+                    ends = state.ends
+                    poller.poll_now()
+                self._look(poller, state)
+                lost, done = poller.lost is not None, following.done
+                self.end = state.end(self.status, lost=lost, done=done, now=time.monotonic())
+            incomplete = state.incomplete(self.status, done=following.done)
+            if self.status is not None:
+                sinks.close(self.status)
+        yield pipeline.rest()
+        self._waits(None)
+        self._advise(pipeline)
+        self._tell_all(state.told())
+        error = error or poller.lost
+        if error is not None:
+            self._tell_all(notices.incomplete(incomplete))
+            raise error
+        self._account_for(incomplete)
+
+    def _account_for(self, incomplete: Sequence[IncompleteLog]) -> None:
+        """Tell which logs could not be read; ArenaError where that spoils what a job ended with.
+
+        That of the launcher does, and so does the only one that was asked for.
+        """
+        fails = any(one.source.chief or not self._asked.many for one in incomplete)
+        if fails and (self.status is None or self.status.phase is not Phase.FAILED):
+            raise notices.unreadable(incomplete)
+        self._tell_all(notices.incomplete(incomplete))
+
+    def _passed(
+        self, items: Sequence[Line | Notice], state: FollowState, pipeline: Pipeline, sinks: _Sinks
+    ) -> Iterator[Sequence[Entry]]:
+        """Hand on what came, and tell of what happened, in that order."""
+        now = self._now()
+        for lines, notice in _pieces(items):
+            sinks.write(lines)
+            if lines or notice is None:
+                state.came(lines, now)
+                ready = pipeline.put(lines, now)
+                if state.speaks():
+                    self._waits(None)
+                if ready:
+                    yield ready
+            if notice is not None:
+                pipeline.notice(notice)
+                sinks.notice(notice)
+                self._tell_all(state.notice(notice, now))
+        self._tell_all(state.told(now - pipeline.lag))
+
+    def _now(self) -> float:
+        return time.monotonic() - self._stood
+
+    def _tell_all(self, notes: Iterable[Note]) -> None:
+        for one in notes:
+            self._tell(one)
+
+    def _look(self, poller: JobPoller, state: FollowState) -> None:
+        """Take over what the poller has seen, and say what is waited for."""
+        now = time.monotonic()
+        for status in poller.news():
+            self._see(status)
+            state.saw(status, now)
+        self._tell_all(state.sight(poller.blind, now))
+        if self.status is not None:
+            changed, waiting = state.waiting(self.status, poller.start, poller.blind, now)
+            if changed:
+                self._waits(waiting)
+
+    def _advise(self, pipeline: Pipeline) -> None:
+        if pipeline.left_out is not None:
+            self._tell(Note(text=pipeline.left_out, warns=True))
+
+
+class _Sinks:
+    """Where lines go beside the screen: the archive, and the folder that was named."""
+
+    def __init__(self, keeping: Keeping | None, saving: Saving | None, shown: Shown) -> None:
+        self._keeping, self._saving, self._shown = keeping, saving, shown
+        self.lines = 0
+        """How many came."""
+
+    def write(self, lines: Sequence[Line]) -> None:
+        """These came, or none."""
+        self.lines += len(lines)
+        for one in (self._keeping, self._saving):
+            if one is not None:
+                one.write(lines)
+
+    def notice(self, notice: Notice) -> None:
+        """Something happened to a log."""
+        if self._keeping is not None and notice.turn is Turn.ENDED:
+            self._keeping.ended(notice.source)
+        elif self._keeping is not None and notice.turn is Turn.CUT:
+            self._keeping.cut(notice.source)
+
+    def close(self, job: JobStatus | None = None) -> None:
+        """Nothing more comes."""
+        if self._keeping is not None:
+            self._keeping.close(job)
+        saving, self._saving = self._saving, None
+        if saving is not None:
+            self._shown.saved(saving)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_wrong: object) -> None:
+        self.close()
+
+
+def _names(job: JobStatus, wanted: Wanted) -> list[str]:
+    """The pods there are whose logs are wanted."""
+    return [one.name for one in job.instances if wanted(source_of(one))]
+
+
+def _came(following: Following, wait: float) -> tuple[Sequence[Line | Notice], ArenaError | None]:
+    """What came, or why nothing can come any more: what was held back is shown before that."""
+    try:
+        return following.read(wait), None
+    except ArenaError as error:
+        return (), error
+
+
+def _pieces(items: Sequence[Line | Notice]) -> Iterator[tuple[list[Any], Notice | None]]:
+    """What came, cut behind each notice; the last piece has none."""
+    start = 0
+    for index, one in enumerate(items):
+        if isinstance(one, Notice):
+            yield list(items[start:index]), one
+            start = index + 1
+    yield list(items[start:]), None
+
+
+def _check(only: Only, slots: int | None, total: int | None, job: JobStatus) -> None:
+    """UsageError where ranks or workers are asked for that the job has not."""
+    if slots is None or total is None:
+        return
+    for what, spans, count in (
+        ("rank", only.ranks, total),
+        ("worker", only.workers, total // slots),
+    ):
+        beyond = [first for first, _ in spans if first >= count]
+        if beyond:
+            raise UsageError(
+                f"the job {job.name} has no {what} {beyond[0]}",
+                why=f"it has {what}s 0-{count - 1}" if count > 1 else f"it has only {what} 0",
+            )
+
+
+def source_of(instance: Instance) -> Source:
+    """Whose log that of a pod is."""
+    return Source(
+        pod=instance.name,
+        uid=instance.uid,
+        chief=instance.chief or instance.launcher,
+        worker=instance.worker,
+    )
+
+
+def _of_itself(one: Instance, status: JobStatus) -> bool:
+    """Whether a pod that failed is news: not the launcher, and not since its job has ended."""
+    if one.chief or one.launcher or status.phase in {Phase.SUCCEEDED, Phase.SUSPENDED}:
+        return False
+    chief = status.chief
+    end = status.finished if chief is None or chief.finished is None else chief.finished
+    return not status.phase.over or one.finished is None or (end is not None and one.finished < end)
