@@ -28,7 +28,8 @@ from arena_topo.engines.stretches import Gap
 from arena_topo.errors import ArenaError, ClusterError, NotFound, UsageError
 from arena_topo.joblogs import follow as logs
 from arena_topo.joblogs import notices, window
-from arena_topo.joblogs.follow import AGAIN, Asked, FollowState, Note
+from arena_topo.joblogs.follow import AGAIN, Asked, FollowState
+from arena_topo.joblogs.notices import Note
 
 ALL = Asked(everyone=True)
 SOURCE = Source(pod=LAUNCHER, uid="1", chief=True)

@@ -27,11 +27,10 @@ from arena_topo.joblogs.follow import (
     End,
     FollowState,
     JobPoller,
-    Note,
     Shown,
     Waiting,
 )
-from arena_topo.joblogs.notices import DELETED
+from arena_topo.joblogs.notices import DELETED, Note
 from arena_topo.joblogs.ranks import only
 
 FOLLOW = LogOptions(follow=True)

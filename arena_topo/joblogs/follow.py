@@ -34,12 +34,12 @@ from arena_topo.joblogs import notices, pod_selection
 from arena_topo.joblogs.notices import IncompleteLog, Note, NoticeBuffer, Tell, named
 from arena_topo.joblogs.pipeline import Pipeline
 from arena_topo.joblogs.ranks import Entry, Only, ranks_of, wants
+from arena_topo.joblogs.save import Saving
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from arena_topo.engines.archive import Archive, Keeping, Kept
-    from arena_topo.joblogs.save import Saving
 
 SILENCE = 3.0
 """Seconds without a word of a pod that runs, or a sight of the job, before people are told."""
@@ -731,8 +731,6 @@ class Shown:
         """Where the lines of pods go beside the screen; of a `job` that is there they are kept."""
         options, save, saving = self._asked.options, self._asked.save, None
         if save is not None:
-            from arena_topo.joblogs.save import Saving  # noqa: PLC0415  only for who saves
-
             saving = Saving(
                 Path(save),
                 pods=pods,

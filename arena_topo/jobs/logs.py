@@ -31,7 +31,8 @@ from arena_topo.errors import ArenaError, JobFailed, NotFound, UsageError
 from arena_topo.escaping import one_line
 from arena_topo.flag import Flag, flags_of, spelling
 from arena_topo.joblogs import follow, ranks
-from arena_topo.joblogs.follow import Asked, NoSuchJob, Note, Waiting
+from arena_topo.joblogs.follow import Asked, NoSuchJob, Waiting
+from arena_topo.joblogs.notices import Note
 from arena_topo.joblogs.ranks import Entry
 from arena_topo.joblogs.view import Raw, Records, Text
 from arena_topo.jobs.staying import lives, turn

@@ -18,7 +18,8 @@ from arena_topo.errors import ArenaError, UsageError
 from arena_topo.escaping import one_line
 from arena_topo.files import STDIN, opened
 from arena_topo.joblogs import follow
-from arena_topo.joblogs.follow import Asked, Note, Waiting
+from arena_topo.joblogs.follow import Asked, Waiting
+from arena_topo.joblogs.notices import Note
 from arena_topo.nccl import Report, view
 from arena_topo.nccl.comparison import Planned, promised
 from arena_topo.nccl.findings import Comparison, compare, named
