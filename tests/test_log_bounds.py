@@ -23,10 +23,10 @@ WORKERS = 64
 
 
 def test_of_very_many_jobs_the_oldest_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    archive = Archive(tmp_path / "logs", clock=lambda: 1e9)
+    archive = Archive(tmp_path / "logs", clock=lambda: 1e9 + 1000)
     for number in range(6):
         with archive.keeping("cluster", replace(JOB, name=f"job-{number}")) as keeping:
-            keeping.write([Line(CHIEF, 1, b"s", b"hello")])
+            keeping.write([Line(CHIEF, 1, b"", b"hello")])
         for path in archive.kept("cluster", "team", f"job-{number}")[0].folder.iterdir():
             os.utime(path, (1e9 + number, 1e9 + number))
     monkeypatch.setattr(kept, "JOBS", 3)
@@ -42,7 +42,7 @@ def test_one_log_stays_within_its_bound_where_the_archive_has_room(
     archive = Archive(tmp_path / "logs")
     with archive.keeping("cluster", JOB) as keeping:
         for at in range(1, 101):
-            keeping.write([Line(CHIEF, at, b"s", b"x" * 60_000)])
+            keeping.write([Line(CHIEF, at, b"", b"x" * 60_000)])
     [one] = archive.kept("cluster", "team", "train")
     assert 1 << 20 < one.size < 4 << 20
     assert [line.at for line in archive.lines(one)][-1] == 100

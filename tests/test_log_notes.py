@@ -403,7 +403,7 @@ def keep(world: World, archive: Archive, lines: list[Line], *, phase: Phase, cod
 
 def spoken(source: Source, *texts: str, at: int = 1) -> list[Line]:
     return [
-        Line(source=source, at=(at + number) * SECOND, stamp=b"s", text=text.encode())
+        Line(source=source, at=(at + number) * SECOND, stamp=b"", text=text.encode())
         for number, text in enumerate(texts)
     ]
 

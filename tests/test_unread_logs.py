@@ -19,12 +19,11 @@ from test_backends_logs import FOLLOW, Reader, is_chief
 from test_log_streams import LAUNCHER, WORKER, opened, running
 
 from arena_topo.engines import JobStatus, Phase
-from arena_topo.engines.archive import Archive, Kept
+from arena_topo.engines.archive import Archive, Gap, Kept
 from arena_topo.engines.kubernetes import following as followed
 from arena_topo.engines.kubernetes.engine import KubernetesBackend
 from arena_topo.engines.kubernetes.streaming import Lines, Place, plain
 from arena_topo.engines.lines import Line, LogOptions, Notice, Source, Turn
-from arena_topo.engines.stretches import Gap
 from arena_topo.errors import ArenaError, ClusterError, NotFound, UsageError
 from arena_topo.joblogs import follow as logs
 from arena_topo.joblogs import notices, window

@@ -1,24 +1,31 @@
 """What was followed of jobs' logs, kept for when their pods are gone.
 
     $XDG_STATE_HOME/arena-topo/logs/        ~/.local/state/arena-topo/logs where that is not set
-      lock                                  held while what is too old or too much is removed
       NAME.NAMESPACE-JOB-UID/               one job; JOB and UID are hashes, since names may be odd
         job.json                            its names as they are, and how it ended
-        writing                             locked by the process that may go on with a stretch
-        used                                locked by all that read or write here
-        LOG.json                            whose log it is, and whether all of it was read
-        LOG.FIRST-WRITER.PART.log           its lines (see `stretches`)
+        writing                             locked while lines are added
+        POD-HASH.log                        one run of one container
 
-Only the user may read any of it. Nothing here is ever in the way of following a log: where lines
-cannot be kept, `tell` hears that once. The archive tidies itself when it is written to: jobs go
-that nothing was added to for `AGE` seconds, then the oldest ones beyond `JOBS` and beyond the bytes
-it may have, and last the oldest lines of the job that is being written.
+A log is a plain file of rows `TIME text`, as a kubelet gives them (see `lines.Parser`). Other rows
+begin with `# `: the first says whose log it is; `# gap` that lines may be missing here; `# cut`
+that there was no room for those before; `# goes on` that the next row is a piece of a line;
+`# no line feed` that the next row has none; `# end` that all of the log was read. What follows the
+last line feed was torn by a crash, and is no row.
+
+Lines are known by their place in the log: the latest time so far, and how many lines there are from
+that time on. So a second follow, and one at the same time, add only what is newer. A follow that
+begins before a gap fills it, in a new file that replaces the old.
+
+Only the user may read any of it. An error of the disk never stops a follow: `tell` hears it once,
+and no more is kept. The archive tidies itself when it is written to: jobs go that nothing was added
+to for `AGE` seconds, then the oldest ones beyond `JOBS` and beyond the bytes it may have, and last
+the oldest lines of the job that is being written. A job that was written to, or followed, in the
+last `IN_USE` seconds stays.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import hashlib
 import heapq
@@ -32,14 +39,21 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from itertools import chain
+from itertools import chain, groupby, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, NamedTuple, Self, TypeVar
 
 import msgspec
 
-from arena_topo.engines import stretches
-from arena_topo.engines.lines import Line, LogOptions, Notice, Source, Wanted
+from arena_topo.engines.lines import (
+    Line,
+    LogOptions,
+    Notice,
+    Parser,
+    Source,
+    Wanted,
+    stamped,
+)
 from arena_topo.engines.private import require_private
 from arena_topo.engines.tagging import Tagging, tagging
 from arena_topo.errors import ArenaError, UsageError
@@ -64,13 +78,20 @@ AGE = 30 * 86_400
 JOBS = 1000
 """Jobs that are kept: a sweep of many short ones must not use up the files of a quota."""
 
-FORMAT = 1
-"""The version of the files; what a later one has written is not read."""
+FORMAT = 2
+"""The version of the files; what another one has written is named and left out."""
 
 SOON = 0.5
 """Seconds after which lines are written at the latest, if `write` is called."""
 
+CHUNK = 1 << 16
+"""Bytes that are read or written at once; a log has no file open in between."""
+
 _JOB = "job.json"
+
+_GAP, _END, _CUT = b"# gap", b"# end", b"# cut"
+
+_GOES_ON, _UNFED = b"# goes on", b"# no line feed"
 
 _LATEST = 1e11
 """Unix seconds; later ones no clock says."""
@@ -78,8 +99,21 @@ _LATEST = 1e11
 _MOST = (1 << 31) - 1
 """The largest number of restarts, workers, slots or exit code that is believed."""
 
-LEFTOVER = 3600.0
-"""Seconds without a change after which nobody is taken to write where locks do not work."""
+IN_USE, _TOUCH = 300.0, 60.0
+"""Seconds since its last change for which a job counts as followed, and between two such changes
+where its pods are silent."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gap:
+    """Lines of a log that may be missing: after and before which moment (nanoseconds).
+
+    `after` is 0 where it is its beginning that may be missing.
+    """
+
+    source: Source
+    after: int
+    before: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +142,7 @@ class Kept:
     first: int
     last: int
     sources: tuple[Source, ...]
-    gaps: tuple[stretches.Gap, ...]
+    gaps: tuple[Gap, ...]
     complete: bool
     size: int
 
@@ -117,7 +151,7 @@ class Keeping:
     """What keeps the lines of a job that is followed; made by `Archive.keeping`.
 
     It never raises for the disk: `tell` hears it once, and no more is kept. Several at once of the
-    same job are fine: lines that two of them read are there once for whoever reads.
+    same job are fine: lines that two of them read are there once.
     """
 
     def __init__(
@@ -127,15 +161,9 @@ class Keeping:
         self._folder = folder or Path(os.devnull)
         self._off = folder is None
         self._started = time.time_ns()
-        self._sole = False
-        self._pens: dict[Source, stretches.Pen] = {}
-        # Objects are found by identity first: to hash a source takes longer than to write a line.
-        self._quick: dict[int, tuple[Source, stretches.Pen]] = {}
-        self._ended: set[Source] = set()
+        self._writers: dict[Source, _Writer] = {}
         self._cut: set[Source] = set()
-        self._there: dict[str, list[stretches.Stretch]] = {}
-        self._locks: list[int] = []
-        self._flushed = 0.0
+        self._flushed = self._touched = 0.0
         self._since_tidy = 0
         if not self._off:
             with self._trying():
@@ -144,7 +172,7 @@ class Keeping:
     def write(self, lines: Sequence[Line]) -> None:
         """Keep lines that `Following.read` gave, in its order.
 
-        Call it with nothing too, whenever nothing came: that writes what is held back for a moment.
+        Call it with nothing too, whenever nothing came: that writes what waits for others.
         """
         if self._off:
             return
@@ -156,26 +184,24 @@ class Keeping:
                 while end < count and lines[end].source is source:
                     end += 1
                 batch = lines[start:end]
-                known = self._quick.get(id(source))
-                pen = self._pen(source) if known is None else known[1]
+                writer = self._writer(source)
                 whole = self._whole or batch[0].at >= self._started
-                whole = whole and source not in self._cut
-                self._wrote(pen.put(batch, whole=whole))
+                if writer.take(batch, whole=whole and source not in self._cut) > CHUNK:
+                    self._flush(writer)
                 start = end
             now = time.monotonic()
             if now - self._flushed >= SOON:
                 self._flushed = now
-                self._flush()
+                self._flush(*self._writers.values())
+            if now - self._touched >= _TOUCH:
+                self._touched = now
+                os.utime(self._folder / _JOB)
 
     def ended(self, source: Source) -> None:
         """Remember that all of a log was read: `Following` says that it `ENDED`."""
-        if self._off or source in self._ended:
-            return
-        with self._trying():
-            pen = self._pen(source)
-            self._ended.add(source)
-            self._wrote(pen.flush())
-            self._note(source)
+        if not self._off:
+            with self._trying():
+                self._flush(self._writer(source), end=True)
 
     def cut(self, source: Source) -> None:
         """Remember that a log does not begin with its first line: `Following` says it is `CUT`."""
@@ -185,17 +211,13 @@ class Keeping:
         """Write what is left; `job` is how it was last seen. More than once does no harm."""
         if not self._off:
             with self._trying():
-                self._flush()
-                there = _sound_head(self._folder / _JOB, JobHead)
+                self._flush(*self._writers.values(), close=True)
+                there = _sound_head(self._folder / _JOB)
                 # Who deletes it knows best: others see it end just then.
                 if job is not None and (deleted or there is None or not there.deleted):
                     self._about = {**self._about, **_seen(job), "deleted": deleted}
                     _replace(self._folder / _JOB, self._about)
-                self._unlock()
-                with contextlib.suppress(OSError):
-                    self._condense()
         self._off = True
-        self._unlock()
 
     def __enter__(self) -> Self:
         return self
@@ -214,87 +236,373 @@ class Keeping:
             yield
         except OSError as error:
             self._off = True
-            self._unlock()
             self._archive.complain(error.strerror or str(error))
 
     def _open(self) -> None:
         self._archive.tidy()
-        for _ in range(3):
-            _make(self._folder)
-            writing = _locked(self._folder / "writing", fcntl.LOCK_EX)
-            used = _locked(self._folder / "used", fcntl.LOCK_EX) if writing is not None else None
-            if used is not None:
-                os.close(used)
-            self._sole = used is not None
-            mine = _locked(self._folder / "used", fcntl.LOCK_SH, wait=True)
-            self._locks = [one for one in (writing, mine) if one is not None]
-            if mine is None or _same(mine, self._folder / "used"):
-                break
-            # Somebody has removed the folder as too old in this very moment.
-            self._unlock()
-        old = _sound_head(self._folder / _JOB, JobHead)
+        _make(self._folder)
+        old = _sound_head(self._folder / _JOB)
         if old is not None:
             self._about["slots"] = self._about["slots"] or old.slots
             self._about["tags"] = self._about["tags"] or old.tags
         _replace(self._folder / _JOB, self._about)
-        if self._sole:
-            self._there = stretches.found(self._folder)
 
-    def _unlock(self) -> None:
-        while self._locks:
-            os.close(self._locks.pop())
+    def _writer(self, source: Source) -> _Writer:
+        writer = self._writers.get(source)
+        if writer is None:
+            path = self._folder / f"{_log(source)}.log"
+            writer = self._writers[source] = _Writer(path, source, most=self._archive.largest)
+        return writer
 
-    def _pen(self, source: Source) -> stretches.Pen:
-        pen = self._pens.get(source)
-        if pen is None:
-            log = _log(source)
-            earlier = self._there.get(log, ())
-            pen = stretches.Pen(
-                self._folder,
-                log,
-                earlier,
-                part=self._archive.part,
-                most=self._archive.largest,
-            )
-            if not (self._folder / f"{log}.json").exists():
-                self._note(source)
-            self._pens[source] = pen
-        if len(self._quick) > 10_000:  # noqa: PLR2004  an engine that makes a source for each line
-            self._quick.clear()
-        self._quick[id(source)] = (source, pen)
-        return pen
+    def _flush(self, *writers: _Writer, end: bool = False, close: bool = False) -> None:
+        with _locked(self._folder / "writing"):
+            self._since_tidy += sum(one.flush(end=end, close=close) for one in writers)
+            if self._since_tidy > self._archive.most // 32:
+                self._since_tidy = 0
+                excess = self._archive.tidy()
+                while excess > 0:
+                    largest = max(self._writers.values(), key=lambda one: one.size)
+                    dropped = largest.trim()
+                    if dropped < CHUNK // 4:
+                        break
+                    excess -= dropped
 
-    def _note(self, source: Source) -> None:
-        value = {"format": FORMAT, **asdict(source), "ended": source in self._ended}
-        _replace(self._folder / f"{_log(source)}.json", value)
 
-    def _flush(self) -> None:
-        for pen in self._pens.values():
-            self._wrote(pen.flush())
+Key = tuple[int, int]
+"""The place of a line in its log: the latest time so far, and how many lines since then."""
 
-    def _wrote(self, size: int) -> None:
-        self._since_tidy += size
-        if self._since_tidy > self._archive.most // 32:
-            self._since_tidy = 0
-            excess = self._archive.tidy()
-            while excess > 0:
-                dropped = max(self._pens.values(), key=lambda one: one.size).drop()
-                if not dropped:
-                    break
-                excess -= dropped
+_NOWHERE: Key = (-1, 0)
 
-    def _condense(self) -> None:
-        """Remove stretches all of whose lines others have, if nobody else is here."""
-        logs = {_log(source) for source in self._pens}
-        for name in ("writing", "used"):
-            alone = _locked(self._folder / name, fcntl.LOCK_EX)
-            if alone is None:
-                return
-            self._locks.append(alone)
-        for log, known in stretches.found(self._folder).items():
-            for one in stretches.covered(known) if log in logs else ():
-                for path in one.paths:
-                    path.unlink(missing_ok=True)
+
+def _after(key: Key, at: int) -> Key:
+    """The place of the next line, written at a time (nanoseconds)."""
+    return (at, 1) if at > key[0] else (key[0], key[1] + 1)
+
+
+class Item(NamedTuple):
+    """A line of a file, its place in the log, and whether lines may be missing before it."""
+
+    key: Key
+    line: Line
+    lacks: bool
+
+
+class Replaced(Exception):
+    """Another file has taken the place of one that is being read."""
+
+
+class LogFile:
+    """The file of one log: read from its beginning, and on from where it was left."""
+
+    def __init__(self, path: Path, source: Source | None = None) -> None:
+        self.path, self.source = path, source
+        self.size = 0
+        """Bytes of the whole rows that were read."""
+        self.key = _NOWHERE
+        """The place of the last line."""
+        self.first = self.last = 0
+        """When the first and the last line were written; 0: none."""
+        self.gaps: list[Gap] = []
+        self.holes: list[int] = []
+        """Before which moments lines may be missing that a follow may bring."""
+        self.ended = False
+        self.inode = 0
+        self._mark = self._flag = b""
+
+    def skim(self) -> None:
+        """Learn whose log it is, from when to when, and what is missing; Damaged, OSError."""
+        row, found, _ = self._read(0).partition(b"\n")
+        if not found:
+            return
+        source = _decoded(row.removeprefix(b"# "), LogHead).source
+        if _log(source) != self.path.stem:
+            raise Damaged("its first row is of another log")
+        self.source = source
+        try:
+            for _ in self.items(skim=True):
+                pass
+        except Replaced:
+            again = LogFile(self.path)
+            again.skim()
+            self.__dict__.update(again.__dict__)
+
+    def items(self, *, skim: bool = False) -> Iterator[Item]:
+        """The lines that were not read yet; of most chunks the first and the last with `skim`.
+
+        Replaced where another file has taken its place.
+        """
+        parser = Parser(self.source or Source(pod=""))
+        rest, offset = b"", self.size
+        while data := self._read(offset):
+            offset += len(data)
+            rows, found, rest = (rest + data).rpartition(b"\n")
+            if not found:
+                continue
+            self.size += len(rows) + 1
+            if skim and not rows.startswith(b"# ") and b"\n# " not in rows:
+                rows = rows.partition(b"\n")[0] + b"\n" + rows.rpartition(b"\n")[2]
+            yield from self._items(parser.feed(rows + b"\n"))
+
+    def _read(self, offset: int) -> bytes:
+        """Some bytes of the file, which is not kept open: there may be a thousand."""
+        with self.path.open("rb", buffering=0) as file:
+            inode = os.fstat(file.fileno()).st_ino
+            if self.inode not in {0, inode}:
+                raise Replaced
+            self.inode = inode
+            file.seek(offset)
+            return file.read(CHUNK)
+
+    def _items(self, lines: Iterable[Line]) -> Iterator[Item]:
+        for line in lines:
+            if not line.stamp:
+                self._heed(line.text)
+                continue
+            lacks = self._mark in {_GAP, _CUT}
+            if lacks:
+                self.gaps.append(Gap(source=line.source, after=self.last, before=line.at))
+                if self._mark == _GAP:
+                    self.holes.append(line.at)
+            self.key = _after(self.key, line.at)
+            self.first, self.last, self.ended = self.first or line.at, line.at, False
+            if self._flag:
+                line = line._replace(ends=self._flag != _GOES_ON, fed=self._flag != _UNFED)  # noqa: PLW2901
+            self._mark = self._flag = b""
+            yield Item(self.key, line, lacks)
+
+    def _heed(self, row: bytes) -> None:
+        if row in {_GAP, _CUT}:
+            self._mark = row
+        elif row == _END:
+            self.ended = True
+        elif row in {_GOES_ON, _UNFED}:
+            self._flag = row
+
+
+class _Writer:
+    """Adds the lines of one log to its file; all but `take` with the lock that is for writing."""
+
+    def __init__(self, path: Path, source: Source, *, most: int) -> None:
+        self._path, self._source, self._most = path, source, most
+        self._file = LogFile(path, source)
+        self._lines: list[Line] = []
+        self._waiting = 0
+        self._whole = False
+        self._key: Key | None = None
+        """The place of the last line that was taken from those that wait."""
+        self._part: Path | None = None
+        """Where lines wait to fill a gap of the file."""
+        self._start, self._begun = _NOWHERE, False
+        """The place of the line before those, and whether it is in the file."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+        return self._file.size
+
+    def take(self, batch: Sequence[Line], *, whole: bool) -> int:
+        """Take lines to write; how many bytes wait now.
+
+        `whole` says that the very first of them is the first of the log.
+        """
+        if self._key is None and not self._lines:
+            self._whole = whole
+        self._lines += batch
+        self._waiting += sum([len(line.text) + 40 for line in batch])
+        return self._waiting
+
+    def flush(self, *, end: bool = False, close: bool = False) -> int:
+        """Write what waits, at the `end` of the log or before a `close`; how many bytes."""
+        lines, self._lines, self._waiting = self._lines, [], 0
+        if not (lines or end or (close and self._part)):
+            return 0
+        begun = self._key is not None
+        self._catch_up()
+        written = 0
+        if lines and self._part is None and self._fills(lines[0].at):
+            self._part = self._path.with_name(f".{secrets.token_hex(8)}")
+            self._start, self._begun = self._key or _NOWHERE, begun
+        if self._part is not None:
+            written += self._set_aside(self._part, lines)
+            if end or close or (self._key or _NOWHERE) > self._file.key:
+                self._merge(self._part)
+        elif lines:
+            written += self._add(lines, begun=begun)
+        if end and not self._file.ended:
+            written += self._append(_END + b"\n")
+            self._file.ended = True
+        while self._file.size > self._most and self.trim():
+            pass
+        return written
+
+    def _catch_up(self) -> None:
+        """Learn what is in the file by now."""
+        try:
+            for _ in self._file.items():
+                pass
+        except FileNotFoundError:
+            self._file = LogFile(self._path, self._source)
+        except Replaced:
+            self._file = LogFile(self._path, self._source)
+            self._catch_up()
+
+    def _fills(self, at: int) -> bool:
+        """Whether a line of a moment, and those behind it, may be missing in the file."""
+        key = _after(self._key or _NOWHERE, at)
+        return key <= self._file.key and any(hole > at for hole in self._file.holes)
+
+    def _set_aside(self, part: Path, lines: Sequence[Line]) -> int:
+        key = self._key or _NOWHERE
+        for line in lines:
+            key = _after(key, line.at)
+        self._key = key
+        data = b"".join(map(_row, lines))
+        _append(part, data)
+        return len(data)
+
+    def _add(self, lines: Sequence[Line], *, begun: bool) -> int:
+        """Write the lines that are newer than all in the file."""
+        top, since = self._key or _NOWHERE
+        known, rows = self._file.key, list[bytes]()
+        for line in lines:
+            at = line.at
+            if at > top:
+                top, since = at, 1
+            else:
+                since += 1
+            if rows or (top, since) > known:
+                rows.append(_row(line))
+        self._key = (top, since)
+        if not rows:
+            return 0
+        if known == _NOWHERE:
+            lacks = begun or not self._whole
+        else:
+            lacks = not begun and len(rows) == len(lines)
+        written = self._append((_GAP + b"\n" if lacks else b"") + b"".join(rows))
+        self._file.key, self._file.ended = self._key, False
+        return written
+
+    def _append(self, data: bytes) -> int:
+        file = self._file
+        data = data if file.size else self._header() + data
+        # What a crash has torn is behind the rows, and is read again.
+        file.inode = _append(self._path, data, at=file.size)
+        file.size += len(data)
+        return len(data)
+
+    def _header(self) -> bytes:
+        return b"# %b\n" % json.dumps({"format": FORMAT, **asdict(self._source)}).encode()
+
+    def _merge(self, part: Path) -> None:
+        """Fill gaps of the file with the lines that were set aside."""
+        old, new = LogFile(self._path, self._source), LogFile(part, self._source)
+        new.key = self._start
+        with self._replacing() as file:
+            for item in _merged(old.items(), new.items(), begun=self._begun, whole=self._whole):
+                file.write((_GAP + b"\n" if item.lacks else b"") + _row(item.line))
+            if self._file.ended:
+                file.write(_END + b"\n")
+        part.unlink()
+        self._part = None
+        self._file = LogFile(self._path, self._source)
+        self._catch_up()
+
+    def trim(self) -> int:
+        """Remove the oldest quarter of the file; how many bytes."""
+        file = self._file
+        with self._path.open("rb") as old:
+            old.seek(file.size // 4)
+            old.readline()
+            begin = old.tell()
+            if begin >= file.size:
+                return 0
+            with self._replacing() as copy:
+                copy.write(_CUT + b"\n")
+                shutil.copyfileobj(old, copy, CHUNK)
+                size = copy.tell()
+        dropped, file.size = file.size - size, size
+        file.inode = self._path.stat().st_ino
+        return dropped
+
+    @contextlib.contextmanager
+    def _replacing(self) -> Iterator[BinaryIO]:
+        """A file that takes the place of this one once it is whole."""
+        temporary = self._path.with_name(f".{secrets.token_hex(8)}")
+        try:
+            with open(temporary, "xb", opener=_private) as file:
+                file.write(self._header())
+                yield file
+            temporary.replace(self._path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+
+
+def _merged(
+    old: Iterator[Item], new: Iterator[Item], *, begun: bool, whole: bool
+) -> Iterator[Item]:
+    """The lines of two files of one log, each once; between those of `new` none is missing.
+
+    `begun` says that the line before the first of `new` is in `old`, `whole` that the log begins
+    with the first of `new` where nothing comes before it.
+    """
+    ahead = next(old, None)
+    first = alone = True
+    for item in new:
+        while ahead is not None and ahead.key < item.key:
+            yield ahead._replace(lacks=ahead.lacks and first)
+            ahead, alone = next(old, None), False
+        same = ahead if ahead is not None and ahead.key == item.key else None
+        sound = begun or not first or (whole and alone)
+        yield item._replace(lacks=not sound and (same is None or same.lacks))
+        if same is not None:
+            ahead = next(old, None)
+        first = False
+    if ahead is not None:
+        yield ahead
+    yield from old
+
+
+def _row(line: Line) -> bytes:
+    text = line.text.replace(b"\n", b" ") if b"\n" in line.text else line.text
+    row = b"%b %b\n" % (line.stamp or stamped(line.at), text)
+    if not line.ends:
+        return _GOES_ON + b"\n" + row
+    return row if line.fed else _UNFED + b"\n" + row
+
+
+def _lines(path: Path, source: Source) -> Iterator[Line]:
+    """The lines of a log; while it is read, another file may take its place."""
+    key = _NOWHERE
+    while True:
+        try:
+            for item in LogFile(path, source).items():
+                if item.key > key:
+                    key = item.key
+                    yield item.line
+        except Replaced:
+            continue
+        return
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_CLOEXEC, 0o600)
+
+
+def _append(path: Path, data: bytes, *, at: int | None = None) -> int:
+    """Write to the end of a file, or to a place that then is its end; its inode."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        if at is not None and os.fstat(descriptor).st_size > at:
+            os.ftruncate(descriptor, at)
+        os.lseek(descriptor, 0, os.SEEK_END)
+        view = memoryview(data)
+        while view:
+            view = view[os.write(descriptor, view) :]
+        return os.fstat(descriptor).st_ino
+    finally:
+        os.close(descriptor)
 
 
 class Archive:
@@ -314,7 +622,6 @@ class Archive:
     ) -> None:
         self.root, self.most = root, most
         self.largest = min(LARGEST, most)
-        self.part = max(1 << 14, min(stretches.PART, most // 64))
         self._tell = tell
         self._told = False
         self._damaged: set[Path] = set()
@@ -355,20 +662,15 @@ class Archive:
 
         A notice (`Turn.CUT`) says that a log's beginning is not there.
         """
+        sources: dict[Source, None] = {}
         with self.keeping(place, job, slots=slots, whole=True) as keeping:
-            batch: list[Line] = []
-            sources: dict[Source, None] = {}
-            for line in lines:
-                if isinstance(line, Notice):
-                    keeping.cut(line.source)
-                    continue
-                if not batch or line.source is not batch[-1].source:
-                    sources[line.source] = None
-                batch.append(line)
-                if len(batch) == 1000:  # noqa: PLR2004  so that memory is bounded
+            for kind, some in groupby(lines, type):
+                for batch in iter(lambda: list(islice(some, 1000)), []):  # noqa: B023  used up here
+                    if kind is Notice:
+                        keeping.cut(batch[0].source)
+                        continue
                     keeping.write(batch)
-                    batch = []
-            keeping.write(batch)
+                    sources |= dict.fromkeys(one.source for one in batch)
             for source in sources:
                 keeping.ended(source)
             keeping.close(job, deleted=not job.phase.over)
@@ -399,30 +701,24 @@ class Archive:
             if path not in self._damaged:
                 self._damaged.add(path)
                 why = (isinstance(error, OSError) and error.strerror) or str(error)
-                self._tell(f"{path} makes no sense and is left out: {why}")
+                what = "is" if isinstance(error, OtherVersion) else "makes no sense and is"
+                self._tell(f"{path} {what} left out: {why}")
 
     def _described(self, folder: Path) -> Kept | None:
-        """What a folder holds; None where it is of another version, or has not begun."""
-        about = _head(folder / _JOB, JobHead)
+        """What a folder holds; None where it has not begun."""
+        about = _job_head(folder / _JOB)
         if about is None:
             return None
-        there = stretches.found(folder)
-        sources: list[Source] = []
-        gaps: list[stretches.Gap] = []
-        firsts, lasts, ended = [], [], True
-        for path in sorted(folder.glob("*.json")):
-            log = None
+        logs = []
+        damaged = False
+        for path in sorted(folder.glob("*.log")):
+            log = LogFile(path)
             with self._skipping(path):
-                log = None if path.name == _JOB else _head(path, LogHead)
-            if log is None:
-                ended = ended and path not in self._damaged
-                continue
-            ended = log.ended and ended
-            known = there.get(path.name.removesuffix(".json"), ())
-            sources.append(log.source)
-            gaps += stretches.gaps(known, log.source)
-            firsts += [begins for begins, _ in map(stretches.first, known) if begins]
-            lasts += [at for at in map(stretches.last, known) if at]
+                log.skim()
+            damaged = damaged or path in self._damaged
+            if log.source is not None:
+                logs.append(log)
+        gaps = [gap for log in logs for gap in log.gaps]
         over = about.deleted or about.phase in {"SUCCEEDED", "FAILED"}
         return Kept(
             folder=folder,
@@ -436,11 +732,11 @@ class Archive:
             slots=about.slots,
             tags=next((one for one in Tagging if one == about.tags), None),
             deleted=about.deleted,
-            first=min(firsts, default=0),
-            last=max(lasts, default=0),
-            sources=tuple(sorted(sources, key=_place)),
+            first=min((log.first for log in logs if log.first), default=0),
+            last=max((log.last for log in logs), default=0),
+            sources=tuple(sorted((one.source for one in logs if one.source), key=_place)),
             gaps=tuple(gaps),
-            complete=ended and not gaps and over,
+            complete=over and not gaps and not damaged and all(log.ended for log in logs),
             size=_measured(folder)[1],
         )
 
@@ -464,19 +760,11 @@ class Archive:
         ]
         after = self._after(options)
         try:
-            lock = _locked(kept.folder / "used", fcntl.LOCK_SH, wait=True)
-            try:
-                there = stretches.found(kept.folder)
-                if options.previous:
-                    sources = _previous(sources, there)
-                logs = [
-                    _part([(there.get(_log(one), ()), one) for one in runs], options.tail, after)
-                    for runs in _containers(sources)
-                ]
-                yield from heapq.merge(*logs, key=lambda line: line.at)
-            finally:
-                if lock is not None:
-                    os.close(lock)
+            if options.previous:
+                sources = _previous(sources, kept.folder)
+            containers = _containers(sources)
+            logs = [_part(kept.folder, runs, options.tail, after) for runs in containers]
+            yield from heapq.merge(*logs, key=lambda line: line.at)
         except OSError as error:
             raise ArenaError(
                 f"what was kept of the logs of {kept.name} cannot be read",
@@ -496,33 +784,24 @@ class Archive:
         if self.root is None:
             return 0
         _make(self.root)
-        lock = _locked(self.root / "lock", fcntl.LOCK_EX)
-        if lock is None:
-            return 0
-        try:
-            return self._tidy(self.root)
-        finally:
-            os.close(lock)
-
-    def _tidy(self, root: Path) -> int:
         jobs = []
-        for folder in root.iterdir():
+        for folder in self.root.iterdir():
             if folder.name.startswith(".gone-"):
                 shutil.rmtree(folder, ignore_errors=True)
             elif folder.is_dir():
                 jobs.append((*_measured(folder), folder))
         jobs.sort()
         total, count = sum(size for _, size, _ in jobs), len(jobs)
-        oldest = self._clock() - AGE
+        now = self._clock()
         for changed, size, folder in jobs:
-            needless = changed < oldest or total > self.most or count > JOBS
-            if needless and _unused(folder, self._clock() - changed):
-                gone = root / f".gone-{secrets.token_hex(8)}"
-                with contextlib.suppress(OSError):
+            needless = changed < now - AGE or total > self.most or count > JOBS
+            if needless and changed < now - IN_USE:
+                gone = self.root / f".gone-{secrets.token_hex(8)}"
+                with contextlib.suppress(OSError):  # another process removes it
                     folder.rename(gone)
                     shutil.rmtree(gone, ignore_errors=True)
-                    total -= size
-                    count -= 1
+                total -= size
+                count -= 1
         return total - self.most
 
     def complain(self, why: str) -> None:
@@ -595,16 +874,16 @@ def _containers(sources: Sequence[Source]) -> list[list[Source]]:
     return list(runs.values())
 
 
-def _previous(
-    sources: Sequence[Source], there: Mapping[str, Sequence[stretches.Stretch]]
-) -> list[Source]:
+def _previous(sources: Sequence[Source], folder: Path) -> list[Source]:
     """The run before the last one of each container; launchers tried in turn count as one."""
     found = []
     tries: dict[str, list[tuple[int, list[Source]]]] = {}
     for runs in _containers(sources):
         if runs[0].chief:
-            begun = [stretches.first(one)[0] for run in runs for one in there.get(_log(run), ())]
-            first = min((at for at in begun if at), default=0)
+            files = [LogFile(folder / f"{_log(run)}.log") for run in runs]
+            for one in files:
+                one.skim()
+            first = min((one.first for one in files if one.first), default=0)
             tries.setdefault(runs[0].container, []).append((first, runs))
         else:
             found += runs[-2:-1]
@@ -614,15 +893,11 @@ def _previous(
     return found
 
 
-def _part(
-    runs: Sequence[tuple[Sequence[stretches.Stretch], Source]], tail: int | None, after: int
-) -> Iterator[Line]:
+def _part(folder: Path, runs: Sequence[Source], tail: int | None, after: int) -> Iterator[Line]:
     """The lines of a container after a moment, and of these so many of the last."""
-    logs = (stretches.joined(known, source, backwards=tail) for known, source in runs)
-    lines: Iterator[Line] = chain.from_iterable(logs)
-    if after:
-        lines = (line for line in lines if line.at >= after)
-    return lines if tail is None else last(lines, tail)
+    lines = chain.from_iterable(_lines(folder / f"{_log(run)}.log", run) for run in runs)
+    chosen = (line for line in lines if line.at >= after) if after else lines
+    return chosen if tail is None else last(chosen, tail)
 
 
 def last(lines: Iterable[Line], count: int) -> Iterator[Line]:
@@ -649,7 +924,8 @@ def _seen(job: JobStatus) -> dict[str, Any]:
 
 def _folder(place: str, namespace: str, name: str, uid: str) -> str:
     job = _hash(place, namespace, name)
-    return f"{_readable(name)}.{_readable(namespace)}-{job}-{_hash(uid)}"
+    # Logs of another version stay in folders of their own.
+    return f"{_readable(name)}.{_readable(namespace)}-{job}-{_hash(str(FORMAT), uid)}"
 
 
 def _log(source: Source) -> str:
@@ -680,37 +956,16 @@ def _measured(folder: Path) -> tuple[float, int]:
     return changed, size
 
 
-def _unused(folder: Path, unchanged: float) -> bool:
-    """Whether no process reads or writes a folder that was not changed for so many seconds."""
-    try:
-        descriptor = os.open(folder / "used", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError:
-        return unchanged > LEFTOVER
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        return error.errno != errno.EWOULDBLOCK and unchanged > LEFTOVER
-    finally:
-        os.close(descriptor)
-    return True
-
-
-def _locked(path: Path, kind: int, *, wait: bool = False) -> int | None:
-    """A lock on a file, to be closed; None where another has it, or the file system has none."""
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold a lock that processes wait for; none where the file system has none."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(descriptor, kind if wait else kind | fcntl.LOCK_NB)
-    except OSError:
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
         os.close(descriptor)
-        return None
-    return descriptor
-
-
-def _same(descriptor: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except OSError:
-        return False
 
 
 def _make(folder: Path) -> None:
@@ -721,6 +976,10 @@ def _make(folder: Path) -> None:
 
 class Damaged(Exception):
     """A file of the archive makes no sense; the text says why."""
+
+
+class OtherVersion(Damaged):
+    """A file of the archive is of a version that is not read."""
 
 
 class JobHead(msgspec.Struct, frozen=True, kw_only=True):
@@ -740,7 +999,7 @@ class JobHead(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LogHead(msgspec.Struct, frozen=True, kw_only=True):
-    """`LOG.json`: whose log it is, and whether all of it was read."""
+    """The first row of a log: whose it is."""
 
     format: int
     pod: str
@@ -749,7 +1008,6 @@ class LogHead(msgspec.Struct, frozen=True, kw_only=True):
     run: Annotated[int, msgspec.Meta(ge=0, le=_MOST)]
     chief: bool
     worker: Annotated[int, msgspec.Meta(ge=0, le=_MOST)] | None
-    ended: bool
 
     @property
     def source(self) -> Source:
@@ -771,29 +1029,34 @@ class _Version(msgspec.Struct):
 Head = TypeVar("Head", JobHead, LogHead)
 
 
-def _head(path: Path, kind: type[Head]) -> Head | None:
-    """What a JSON file says; None where there is none, or another version has written it.
-
-    Damaged where it makes no sense, OSError where it cannot be read.
-    """
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        return None
+def _decoded(data: bytes, kind: type[Head]) -> Head:
+    """What JSON says; Damaged where it makes no sense."""
     try:
         # Names are whatever a server says, lone surrogates too, which msgspec's own reader refuses.
         value = json.loads(data)
-        if msgspec.convert(value, _Version).format != FORMAT:
-            return None
+        version = msgspec.convert(value, _Version).format
+        if 0 < version != FORMAT:
+            raise OtherVersion(
+                f"another version of arena-topo wrote it (format {version}, not {FORMAT});"
+                " its logs are plain text"
+            )
         return msgspec.convert(value, kind)
     except (msgspec.ValidationError, ValueError, ArithmeticError, RecursionError) as error:
         raise Damaged(str(error)) from error
 
 
-def _sound_head(path: Path, kind: type[Head]) -> Head | None:
+def _job_head(path: Path) -> JobHead | None:
+    """What `job.json` says; None where there is none. Damaged, OSError where it cannot be read."""
+    try:
+        return _decoded(path.read_bytes(), JobHead)
+    except FileNotFoundError:
+        return None
+
+
+def _sound_head(path: Path) -> JobHead | None:
     """The same, and None for one that makes no sense: it is about to be written anew."""
     try:
-        return _head(path, kind)
+        return _job_head(path)
     except Damaged:
         return None
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
 
@@ -127,3 +129,107 @@ class Following(Protocol):
 
 Wanted = Callable[[Source], bool]
 """Which pods' logs are wanted; asked with the run and the container that are there."""
+
+
+_NANO = 1_000_000_000
+
+_STAMP = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)")
+
+_FRACTION, _ZONE = 20, 29
+"""Where the nanoseconds begin and end in `2026-11-21T07:00:00.000000000Z`."""
+
+_HEAD = 64
+"""Bytes that no time and its blank are longer than."""
+
+
+def moment(stamp: bytes) -> int | None:
+    """Unix nanoseconds of an RFC 3339 time with any zone and up to nine digits; None if none."""
+    found = _STAMP.fullmatch(stamp)
+    if found is None:
+        return None
+    try:
+        seconds = datetime.fromisoformat((found[1] + found[3]).decode()).timestamp()
+    except (ValueError, OverflowError):
+        return None
+    return int(seconds) * _NANO + int((found[2] or b"0").ljust(9, b"0"))
+
+
+def stamped(at: int) -> bytes:
+    """Unix nanoseconds as RFC 3339 in UTC with nine digits, as a kubelet writes them."""
+    seconds, rest = divmod(at, _NANO)
+    text = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    # Years before 1000 have no leading zeros otherwise.
+    return f"{text:0>19}.{rest:09d}Z".encode()
+
+
+class Parser:
+    """Cuts `TIME text` into lines: the one format of kubelets, local jobs and the archive.
+
+    TIME is RFC 3339, as `timestamps=true` gives it. A row without a time has an empty `stamp`, and
+    the time of the row before. A text longer than `LONGEST` comes in pieces of exactly that length,
+    and so in the same pieces for whoever reads it.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._rest = b""
+        self._inside = False
+        self._at, self._stamp = 0, b""
+        # The second and the zone of the last time, its value, and where the text begins: lines of
+        # one second are read in a quarter of the time.
+        self._second = self._zone = b"\n"
+        self._base = self._text = 0
+
+    def feed(self, data: bytes) -> list[Line]:
+        """The lines that these bytes complete, and pieces of one that is too long to wait for."""
+        *whole, rest = (self._rest + data if self._rest else data).split(b"\n")
+        found: list[Line] = []
+        source = self._source
+        for row in whole:
+            if (
+                row.startswith(self._second)
+                and row.startswith(self._zone, _ZONE)
+                and (digits := row[_FRACTION:_ZONE]).isdigit()
+                and len(row) <= LONGEST
+                and not self._inside
+            ):
+                text = self._text
+                self._at = at = self._base + int(digits)
+                found.append(Line(source=source, at=at, stamp=row[: text - 1], text=row[text:]))
+            else:
+                self._slow(row, found, ends=True)
+        if len(rest) > LONGEST + _HEAD:
+            rest = self._slow(rest, found, ends=False)
+        self._rest = rest
+        return found
+
+    def finish(self) -> list[Line]:
+        """What the log ends with, if that is no whole line."""
+        found: list[Line] = []
+        if self._rest or self._inside:
+            self._slow(self._rest, found, ends=True)
+            found[-1] = found[-1]._replace(fed=False)
+        self._rest = b""
+        return found
+
+    def _slow(self, row: bytes, found: list[Line], *, ends: bool) -> bytes:
+        """Take a row, or a part of one, of whatever shape; what of it is still to be taken."""
+        text = row
+        if not self._inside:
+            stamp, _, text = row.partition(b" ")
+            at = moment(stamp)
+            if at is None:
+                at, stamp, text = self._at, b"", row
+            elif len(stamp) > _ZONE and stamp[_FRACTION - 1 : _FRACTION] == b".":
+                self._second, self._zone = stamp[:_FRACTION], stamp[_ZONE:] + b" "
+                self._base, self._text = at // _NANO * _NANO, len(stamp) + 1
+            self._at, self._stamp = at, stamp
+        line = Line(source=self._source, at=self._at, stamp=self._stamp, text=text, ends=False)
+        while len(text) > LONGEST:
+            found.append(line._replace(text=text[:LONGEST]))
+            text = text[LONGEST:]
+        self._inside = not ends
+        if not ends:
+            return text
+        found.append(line._replace(text=text, ends=True))
+        return b""

@@ -14,8 +14,7 @@ from arena_topo.errors import ArenaError, JobFailed
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from arena_topo.engines.archive import Kept
-    from arena_topo.engines.stretches import Gap
+    from arena_topo.engines.archive import Gap, Kept
 
 DELETED = 3.0
 """Seconds until it is told that a pod was deleted: the job may have ended, which is no news."""
