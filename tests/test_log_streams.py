@@ -25,8 +25,8 @@ from arena_topo.engines import JobStatus, Options
 from arena_topo.engines.kubernetes import engine as kubernetes
 from arena_topo.engines.kubernetes import following as followed
 from arena_topo.engines.kubernetes.engine import KubernetesBackend
-from arena_topo.engines.kubernetes.streaming import Answer, Broken, Foreign, Lines, Place, moment
-from arena_topo.engines.lines import LONGEST, Line, LogOptions, Notice, Source, Turn
+from arena_topo.engines.kubernetes.streaming import Answer, Broken, Foreign, Lines, Place
+from arena_topo.engines.lines import LONGEST, Line, LogOptions, Notice, Source, Turn, moment
 from arena_topo.errors import AccessDenied, ArenaError, ClusterError, NotFound
 from arena_topo.job import MPIJob
 
@@ -150,7 +150,7 @@ def test_lines_without_a_time_are_the_kubelets_own():
     first, second = lines.feed(said)
     assert (first.text, first.at) == (b"one", second.at)
     assert (second.stamp, second.text) == (b"", b"unable to retrieve container logs")
-    assert place.count == 1
+    assert place.key == (first.at, 1)
 
 
 ZONES = st.sampled_from(["Z", "+08:00", "-07:30"])

@@ -46,12 +46,15 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, NamedTuple, Self, Ty
 import msgspec
 
 from arena_topo.engines.lines import (
+    NOWHERE,
+    Key,
     Line,
     LogOptions,
     Notice,
     Parser,
     Source,
     Wanted,
+    after,
     stamped,
 )
 from arena_topo.engines.private import require_private
@@ -268,17 +271,6 @@ class Keeping:
                     excess -= dropped
 
 
-Key = tuple[int, int]
-"""The place of a line in its log: the latest time so far, and how many lines since then."""
-
-_NOWHERE: Key = (-1, 0)
-
-
-def _after(key: Key, at: int) -> Key:
-    """The place of the next line, written at a time (nanoseconds)."""
-    return (at, 1) if at > key[0] else (key[0], key[1] + 1)
-
-
 class Item(NamedTuple):
     """A line of a file, its place in the log, and whether lines may be missing before it."""
 
@@ -298,7 +290,7 @@ class LogFile:
         self.path, self.source = path, source
         self.size = 0
         """Bytes of the whole rows that were read."""
-        self.key = _NOWHERE
+        self.key = NOWHERE
         """The place of the last line."""
         self.first = self.last = 0
         """When the first and the last line were written; 0: none."""
@@ -363,7 +355,7 @@ class LogFile:
                 self.gaps.append(Gap(source=line.source, after=self.last, before=line.at))
                 if self._mark == _GAP:
                     self.holes.append(line.at)
-            self.key = _after(self.key, line.at)
+            self.key = after(self.key, line.at)
             self.first, self.last, self.ended = self.first or line.at, line.at, False
             if self._flag:
                 line = line._replace(ends=self._flag != _GOES_ON, fed=self._flag != _UNFED)  # noqa: PLW2901
@@ -392,7 +384,7 @@ class _Writer:
         """The place of the last line that was taken from those that wait."""
         self._part: Path | None = None
         """Where lines wait to fill a gap of the file."""
-        self._start, self._begun = _NOWHERE, False
+        self._start, self._begun = NOWHERE, False
         """The place of the line before those, and whether it is in the file."""
 
     @property
@@ -421,10 +413,10 @@ class _Writer:
         written = 0
         if lines and self._part is None and self._fills(lines[0].at):
             self._part = self._path.with_name(f".{secrets.token_hex(8)}")
-            self._start, self._begun = self._key or _NOWHERE, begun
+            self._start, self._begun = self._key or NOWHERE, begun
         if self._part is not None:
             written += self._set_aside(self._part, lines)
-            if end or close or (self._key or _NOWHERE) > self._file.key:
+            if end or close or (self._key or NOWHERE) > self._file.key:
                 self._merge(self._part)
         elif lines:
             written += self._add(lines, begun=begun)
@@ -448,13 +440,13 @@ class _Writer:
 
     def _fills(self, at: int) -> bool:
         """Whether a line of a moment, and those behind it, may be missing in the file."""
-        key = _after(self._key or _NOWHERE, at)
+        key = after(self._key or NOWHERE, at)
         return key <= self._file.key and any(hole > at for hole in self._file.holes)
 
     def _set_aside(self, part: Path, lines: Sequence[Line]) -> int:
-        key = self._key or _NOWHERE
+        key = self._key or NOWHERE
         for line in lines:
-            key = _after(key, line.at)
+            key = after(key, line.at)
         self._key = key
         data = b"".join(map(_row, lines))
         _append(part, data)
@@ -462,7 +454,7 @@ class _Writer:
 
     def _add(self, lines: Sequence[Line], *, begun: bool) -> int:
         """Write the lines that are newer than all in the file."""
-        top, since = self._key or _NOWHERE
+        top, since = self._key or NOWHERE
         known, rows = self._file.key, list[bytes]()
         for line in lines:
             at = line.at
@@ -475,7 +467,7 @@ class _Writer:
         self._key = (top, since)
         if not rows:
             return 0
-        if known == _NOWHERE:
+        if known == NOWHERE:
             lacks = begun or not self._whole
         else:
             lacks = not begun and len(rows) == len(lines)
@@ -574,7 +566,7 @@ def _row(line: Line) -> bytes:
 
 def _lines(path: Path, source: Source) -> Iterator[Line]:
     """The lines of a log; while it is read, another file may take its place."""
-    key = _NOWHERE
+    key = NOWHERE
     while True:
         try:
             for item in LogFile(path, source).items():
@@ -758,12 +750,12 @@ class Archive:
             for one in kept.sources
             if options.container in {None, one.container} and wanted(one)
         ]
-        after = self._after(options)
+        since = self._since(options)
         try:
             if options.previous:
                 sources = _previous(sources, kept.folder)
             containers = _containers(sources)
-            logs = [_part(kept.folder, runs, options.tail, after) for runs in containers]
+            logs = [_part(kept.folder, runs, options.tail, since) for runs in containers]
             yield from heapq.merge(*logs, key=lambda line: line.at)
         except OSError as error:
             raise ArenaError(
@@ -771,7 +763,7 @@ class Archive:
                 why=f"{kept.folder}: {error.strerror or error}",
             ) from error
 
-    def _after(self, options: LogOptions) -> int:
+    def _since(self, options: LogOptions) -> int:
         """The moment before which lines are not wanted, in nanoseconds."""
         if options.since_time is not None:
             return int(datetime.fromisoformat(options.since_time).timestamp() * 1e9)
@@ -893,10 +885,10 @@ def _previous(sources: Sequence[Source], folder: Path) -> list[Source]:
     return found
 
 
-def _part(folder: Path, runs: Sequence[Source], tail: int | None, after: int) -> Iterator[Line]:
+def _part(folder: Path, runs: Sequence[Source], tail: int | None, since: int) -> Iterator[Line]:
     """The lines of a container after a moment, and of these so many of the last."""
     lines = chain.from_iterable(_lines(folder / f"{_log(run)}.log", run) for run in runs)
-    chosen = (line for line in lines if line.at >= after) if after else lines
+    chosen = (line for line in lines if line.at >= since) if since else lines
     return chosen if tail is None else last(chosen, tail)
 
 

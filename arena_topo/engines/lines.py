@@ -162,19 +162,34 @@ def stamped(at: int) -> bytes:
     return f"{text:0>19}.{rest:09d}Z".encode()
 
 
+Key = tuple[int, int]
+"""The place of a line in its log: the latest time so far, and how many lines since then.
+
+Whoever reads a log from its beginning, or from a moment on, gives each line the same place.
+"""
+
+NOWHERE: Key = (-1, 0)
+"""Before the first line."""
+
+
+def after(key: Key, at: int) -> Key:
+    """The place of the next line, written at a time (nanoseconds)."""
+    return (at, 1) if at > key[0] else (key[0], key[1] + 1)
+
+
 class Parser:
     """Cuts `TIME text` into lines: the one format of kubelets, local jobs and the archive.
 
     TIME is RFC 3339, as `timestamps=true` gives it. A row without a time has an empty `stamp`, and
-    the time of the row before. A text longer than `LONGEST` comes in pieces of exactly that length,
-    and so in the same pieces for whoever reads it.
+    the time of the row before (`at` for the first). A text longer than `LONGEST` comes in pieces of
+    exactly that length, and so in the same pieces for whoever reads it.
     """
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, *, at: int = 0) -> None:
         self._source = source
         self._rest = b""
         self._inside = False
-        self._at, self._stamp = 0, b""
+        self._at, self._stamp = at, b""
         # The second and the zone of the last time, its value, and where the text begins: lines of
         # one second are read in a quarter of the time.
         self._second = self._zone = b"\n"

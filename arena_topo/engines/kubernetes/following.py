@@ -17,7 +17,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import partial
 from types import TracebackType
@@ -58,8 +57,6 @@ _TOLD = 3
 """After how many tries in vain it is told of a log that was never read: it is news no more."""
 _ANSWER = 15.0
 """Seconds of silence after which a log is given up that must come at once: it is not followed."""
-_ASIDE = 60
-"""Seconds of a log that are read again where its times are no help."""
 _SILENCE = 5.0
 """Seconds of silence after which a stream is left whose container is over, or whose pod is gone."""
 _OVERDUE = 15.0
@@ -278,7 +275,7 @@ class Follow:
             return
         if one.lines is None:
             cut = not one.whole and self._options.tail is not None
-            one.lines = streaming.Lines(one.place, one.source, early=one.early, cut=cut)
+            one.lines = streaming.Lines(one.place, one.source, cut=cut)
             one.begun = one.begun or self._date(one.answer.headers.get("date", ""))
             one.renewed = False
             self._resume(one)
@@ -289,7 +286,7 @@ class Follow:
     def _say(self, one: Reading, lines: list[Line]) -> None:
         if lines:
             one.delay, one.tries = 0.0, 0
-            one.came, one.away = time.monotonic(), self._away
+            one.came = time.monotonic()
             self._out += lines
 
     @staticmethod
@@ -445,9 +442,9 @@ class Follow:
             query["previous"] = "true"
         elif options.follow and not one.last:
             query["follow"] = "true"
-        one.early = False
         if one.place.stamp:
-            query["sinceTime"] = self._since(one)
+            since = None if self._is_ahead(one) else one.place.since
+            query |= {} if since is None else {"sinceTime": since}
         elif not one.whole:
             if options.tail is not None and one.begun:
                 query["sinceTime"] = one.begun
@@ -455,22 +452,16 @@ class Follow:
                 query |= podlog.cut(options)
         return query
 
-    def _since(self, one: Reading) -> str:
-        """From when on a log is read that was read up to its place.
+    def _is_ahead(self, one: Reading) -> bool:
+        """Whether the last line came before its time: its clock is ahead, or was.
 
-        A line that came before its time is of a clock that is ahead, or was: what was written since
-        may have times before it. `early` says that more is asked for then.
+        What was written since may have times before it, so all of the log is read again.
         """
-        if self._clock is not None:
-            said, then = self._clock
-            # The server tells whole seconds.
-            came = said + 1 + one.came - then
-            one.early = one.place.at // _NANO > came
-            if one.early:
-                # It may have waited for whoever reads.
-                since = datetime.fromtimestamp(int(came - one.away) - _ASIDE, UTC)
-                return since.strftime("%Y-%m-%dT%H:%M:%SZ")
-        return one.place.since
+        if self._clock is None:
+            return False
+        said, then = self._clock
+        # The server tells whole seconds.
+        return one.place.at // _NANO > said + 1 + one.came - then
 
     def _sent(self, one: Reading, sock: socket.socket, used: Access) -> None:
         if self._errands.closed.is_set() or one.settled:

@@ -50,8 +50,6 @@ class Reading:
     """When a stream is no longer taken for this run's; 0 unless there is a newer one."""
     run_read: bool = False
     """Whether all of the run's log was read."""
-    early: bool = False
-    """Whether what is open begins before `place`, as its time is no help."""
     last: bool = False
     """Whether what is open is of a run that is over, and so to its end."""
     previous: bool = False
@@ -77,9 +75,8 @@ class Reading:
     sent: float = 0.0
     heard: float = 0.0
     came: float = 0.0
-    """When its last line came; all other times but this leave out what `away` counts."""
-    away: float = 0.0
-    """Seconds that whoever reads had spent elsewhere by then."""
+    """When its last line came; all other times but this leave out what the reader spends
+    elsewhere."""
 
     @property
     def settled(self) -> bool:

@@ -13,14 +13,12 @@ import re
 import socket
 import ssl
 import threading
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from arena_topo.engines.kubernetes.failures import odd_body
-from arena_topo.engines.lines import LONGEST, Line, Source
+from arena_topo.engines.lines import NOWHERE, Key, Line, Parser, Source, after, moment
 
 PIECE = 65_536
 """Bytes that are taken from a socket at once."""
@@ -33,15 +31,7 @@ _MOST_INTERIM = 100
 """Heads that say no more than that the real one will come."""
 _LONGEST_LENGTH = 18
 """Digits of a Content-Length: an int64 has no more."""
-_NANO = 1_000_000_000
-_FRACTION, _ZONE = 20, 29
-"""Where the nanoseconds begin and end in `2026-11-21T07:00:00.000000000Z`."""
-_USUAL = _ZONE + 1
 _NO_CONTENT = 204
-_HELD_LINES, _HELD_BYTES = 10_000, 1 << 20
-"""What is held back of an answer that may be known; a minute of a busy log."""
-_OPENING = 1024
-"""Bytes of a line by which it is known again."""
 _END = 2
 """Bytes of the line end behind a chunk."""
 
@@ -207,236 +197,81 @@ def _size(line: bytes) -> int:
 
 @dataclass(slots=True)
 class Place:
-    """How far a log was read: what to ask for to go on, and what of the answer is known."""
+    """How far a log was read: what to ask for to go on, and what of the answer is known.
 
-    at: int = 0
+    `stamp` is the time of the last line, `key` its place in the log (see `lines.after`). `first` is
+    how a log begins whose beginning a tail has cut off, so that lines of the same time may precede.
+    """
+
     stamp: bytes = b""
-    count: int = 0
-    """Lines of the very last time that were seen to their end."""
-    given: int = 0
-    """Bytes of the next line of that time that were handed on already."""
-    top: int = 0
-    """The latest time of all lines before, where that is later: the clock was set back."""
+    key: Key = NOWHERE
     first: tuple[int, bytes] | None = None
-    """Of a log whose beginning was cut off: the time of its first line, and how that begins."""
 
     @property
-    def since(self) -> str:
-        """The last time in whole seconds, as an API server takes it (it has no finer ones)."""
+    def at(self) -> int:
+        """The latest time of a line: Unix nanoseconds, 0 without one."""
+        return max(0, self.key[0])
+
+    @property
+    def since(self) -> str | None:
+        """From when on to ask, in whole seconds, as an API server takes it; None: for all of it.
+
+        Times do not tell which lines come later where a clock was set back.
+        """
+        if moment(self.stamp) != self.at:
+            return None
         return re.sub(r"\.\d+", "", self.stamp.decode("latin-1"))
 
 
 class Lines:
-    """Lines with their times, cut from the body of a log; those seen before are left out.
+    """Lines cut from the body of a log, behind a place, which it brings up to date.
 
-    A kubelet's answer begins with the whole second of `place`: until its last line is found, lines
-    are skipped that are older, of the very same time as many as were seen. After a clock was set
-    back times do not tell what is older: lines are held back then until it is found. Where it never
-    is, a line may come twice, and none is lost. `place` is kept up to date.
-
-    `early` says that an answer was asked for that begins before `place`, `cut` that lines of the
-    log are left out by their number, so that others of the same time may be in the next answer.
+    `cut` says that a tail has left out lines of the log.
     """
 
-    def __init__(
-        self, place: Place, source: Source, *, early: bool = False, cut: bool = False
-    ) -> None:
-        self._place = place
-        self._source = source
-        self._early, self._cut = early, cut
-        self._held: deque[tuple[bytes, bool]] = deque()
-        """Lines, or parts of them (and whether these are the last), that may be known."""
-        self._size = 0
-        self._holding = False
-        """Whether the last one of them goes on."""
-        self._rest = b""
-        self._usual = False
-        """Whether the next line begins anew, is not known, and `_seconds` and the like are."""
-        self._seconds = self._zone = b""
-        self._base = self._text = 0
-        self._inside = False
-        """Whether the last text was a part of a line that goes on."""
-        self._own = True
-        """Whether that line has a time, as all lines of containers have."""
-        self._skip: int | None = 0
-        """Bytes of the line that goes on which are not handed on; None: all of them."""
-        self._known = (place.at, place.count, place.given) if place.stamp else None
-        self._again = 0
+    def __init__(self, place: Place, source: Source, *, cut: bool = False) -> None:
+        self._place, self._cut = place, cut
+        self._parser = Parser(source, at=place.at)
+        self._known: Key | None = place.key if place.stamp else None
+        self._key = NOWHERE
+        self._first = place.first
 
     def feed(self, data: bytes) -> list[Line]:
         """The lines that these bytes complete, and pieces of one that is too long to wait for."""
-        *whole, rest = (self._rest + data if self._rest else data).split(b"\n")
-        found: list[Line] = []
-        place, source = self._place, self._source
-        for line in whole:
-            # The usual line: of the same second and zone as the last one.
-            if (
-                self._usual
-                and line.startswith(self._seconds)
-                and line.startswith(self._zone, _ZONE)
-                and (digits := line[_FRACTION:_ZONE]).isdigit()
-                and len(line) <= LONGEST
-            ):
-                end = self._text
-                at, stamp = self._base + int(digits), line[: end - 1]
-                if at > place.at:
-                    place.at, place.stamp, place.count = at, stamp, 1
-                elif at == place.at:
-                    place.count += 1
-                else:
-                    self._set_back(at, stamp)
-                    place.count = 1
-                found.append(Line(source=source, at=at, stamp=stamp, text=line[end:]))
-            else:
-                self._slow(line, ends=True, found=found)
-        while len(rest) > LONGEST:
-            self._slow(rest[:LONGEST], ends=False, found=found)
-            rest = rest[LONGEST:]
-        self._rest = rest
-        return found
+        return self._new(self._parser.feed(data))
 
     def finish(self) -> list[Line]:
         """What the log ends with, if that is no whole line."""
-        found: list[Line] = []
-        unfed = bool(self._rest or self._inside or self._holding)
-        if unfed:
-            self._slow(self._rest, ends=True, found=found)
-        self._rest = b""
-        self._release(found)
-        if unfed and found:
-            found[-1] = found[-1]._replace(fed=False)
-        return found
+        return self._new(self._parser.finish())
 
-    def _slow(self, line: bytes, *, ends: bool, found: list[Line]) -> None:
-        """A line, or a part of one, of whatever shape."""
-        place = self._place
-        if self._inside:
-            text = line
-        elif self._holding:
-            self._hold(line, ends=ends, found=found)
-            return
-        else:
-            stamp, _, text = line.partition(b" ")
-            at = moment(stamp)
-            if at is None:
-                # No line of the container: what the kubelet itself has to say.
-                at, stamp, text = place.at, b"", line
-            if self._known and stamp and self._doubtful(at, self._known[0], found):
-                self._hold(line, ends=ends, found=found)
-                return
-            self._begin(at, stamp, text)
-            if len(stamp) >= _USUAL and stamp[_FRACTION - 1 : _FRACTION] == b".":
-                self._seconds, self._zone = stamp[:_FRACTION], stamp[_ZONE:] + b" "
-                self._base, self._text = at // _NANO * _NANO, len(stamp) + 1
-        self._inside = not ends
-        self._usual = ends and self._known is None and self._seconds != b""
-        if self._skip is None:
-            return
-        if self._skip:
-            skipped = min(self._skip, len(text))
-            text, self._skip = text[skipped:], self._skip - skipped
-            if not text and not ends:
-                return
-        at, stamp = place.at, place.stamp if self._own else b""
-        pieces = [text[start : start + LONGEST] for start in range(0, len(text), LONGEST)] or [b""]
-        source, last = self._source, len(pieces) - 1
-        found += [
-            Line(source=source, at=at, stamp=stamp, text=piece, ends=ends and index == last)
-            for index, piece in enumerate(pieces)
-        ]
-        if not self._own:
-            return
-        if ends:
-            place.count, place.given = place.count + 1, 0
-        else:
-            place.given += len(text)
+    def _new(self, lines: list[Line]) -> list[Line]:
+        if self._known is not None:
+            lines = [line for line in lines if not line.stamp or self._is_new(line)]
+        elif lines:
+            place = self._place
+            if self._cut and not place.stamp:
+                place.first = lines[0].at, lines[0].text
+            top, since = self._key
+            for line in lines:
+                if line.at > top:
+                    top, since = line.at, 1
+                elif line.stamp:
+                    since += 1
+            self._key = place.key = (top, since)
+            place.stamp = next((one.stamp for one in reversed(lines) if one.stamp), place.stamp)
+        return lines
 
-    def _begin(self, at: int, stamp: bytes, text: bytes) -> None:
-        """Note the time of a line, and whether it was seen before (`_skip`)."""
-        place, self._skip, self._own = self._place, 0, bool(stamp)
-        if not stamp:
-            return
-        if self._known:
-            last, count, given = self._known
-            if at < last or (at == last and not self._again and not self._is_first(at, text)):
-                self._skip = None
-                return
-            if at == last:
-                self._again += 1
-                self._held.clear()
-                self._size = 0
-                # All that comes behind the last line is new, whatever its time.
-                if self._again == count and not given:
-                    self._known = None
-                if self._again <= count:
-                    self._skip = None
-                    return
-                self._skip = given
-            self._known = None
-        if not place.stamp and self._cut:
-            place.first = at, text[:_OPENING]
-        if at < place.at:
-            self._set_back(at, stamp)
-        elif at > place.at or not place.stamp:
-            place.at, place.stamp, place.count, place.given = at, stamp, 0, 0
-
-    def _is_first(self, at: int, text: bytes) -> bool:
-        """Whether a line may be the first that was seen of its time: those before were cut off."""
-        first = self._place.first
-        return first is None or first[0] != at or first[1] == text[:_OPENING]
-
-    def _set_back(self, at: int, stamp: bytes) -> None:
-        """The clock has gone back: this line comes behind one of a later time."""
-        place = self._place
-        place.top = max(place.top, place.at)
-        place.at, place.stamp, place.count, place.given = at, stamp, 0, 0
-
-    def _doubtful(self, at: int, last: int, found: list[Line]) -> bool:
-        """Whether its time does not tell if a line was seen before; else what is held may go on."""
-        if last < at <= self._place.top or (at < last and self._early):
-            return True
-        if at > last:
-            self._release(found)
-        return False
-
-    def _hold(self, line: bytes, *, ends: bool, found: list[Line]) -> None:
-        """Keep a line, or a part of one, until it is known whether it was seen before."""
-        self._held.append((line, ends))
-        self._size += len(line)
-        self._holding, self._usual = not ends, False
-        while len(self._held) > _HELD_LINES or self._size > _HELD_BYTES:
-            if not self._early:
-                self._release(found)
-                return
-            # Most likely the clock has always been ahead, and all of them are old.
-            dropped, whole = self._held.popleft()
-            self._size -= len(dropped)
-            while self._held and not whole:
-                dropped, whole = self._held.popleft()
-                self._size -= len(dropped)
-
-    def _release(self, found: list[Line]) -> None:
-        """Hand on what was held back: the last line that was seen is not there."""
-        held, self._held, self._size, self._holding = self._held, deque(), 0, False
-        if held:
-            self._known = None
-        for line, ends in held:
-            self._slow(line, ends=ends, found=found)
-
-
-_STAMP = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)")
-
-
-def moment(stamp: bytes) -> int | None:
-    """Unix nanoseconds of an RFC 3339 time with any zone and up to nine digits; None if none."""
-    found = _STAMP.fullmatch(stamp)
-    if found is None:
-        return None
-    try:
-        seconds = datetime.fromisoformat((found[1] + found[3]).decode()).timestamp()
-    except ValueError:
-        return None
-    return int(seconds) * _NANO + int((found[2] or b"0").ljust(9, b"0"))
+    def _is_new(self, line: Line) -> bool:
+        if self._first is not None and line.at == self._first[0]:
+            if line.text != self._first[1]:
+                return False
+            self._first = None
+        self._key = after(self._key, line.at)
+        if self._known is not None and self._key <= self._known:
+            return False
+        self._known = None
+        self._place.key, self._place.stamp = self._key, line.stamp
+        return True
 
 
 class _Piped(socket.socket):
