@@ -355,7 +355,9 @@ class LogFile:
                 self.gaps.append(Gap(source=line.source, after=self.last, before=line.at))
                 if self._mark == _GAP:
                     self.holes.append(line.at)
-            self.key = after(self.key, line.at)
+            # As `after` has it, for one line.
+            top, since = self.key
+            self.key = (line.at, 1) if line.at > top else (top, since + 1)
             self.first, self.last, self.ended = self.first or line.at, line.at, False
             if self._flag:
                 line = line._replace(ends=self._flag != _GOES_ON, fed=self._flag != _UNFED)  # noqa: PLW2901
@@ -440,31 +442,26 @@ class _Writer:
 
     def _fills(self, at: int) -> bool:
         """Whether a line of a moment, and those behind it, may be missing in the file."""
-        key = after(self._key or NOWHERE, at)
+        key = after(self._key or NOWHERE, (at,))
         return key <= self._file.key and any(hole > at for hole in self._file.holes)
 
     def _set_aside(self, part: Path, lines: Sequence[Line]) -> int:
-        key = self._key or NOWHERE
-        for line in lines:
-            key = after(key, line.at)
-        self._key = key
+        self._key = after(self._key or NOWHERE, [line.at for line in lines])
         data = b"".join(map(_row, lines))
         _append(part, data)
         return len(data)
 
     def _add(self, lines: Sequence[Line], *, begun: bool) -> int:
         """Write the lines that are newer than all in the file."""
-        top, since = self._key or NOWHERE
-        known, rows = self._file.key, list[bytes]()
-        for line in lines:
-            at = line.at
-            if at > top:
-                top, since = at, 1
-            else:
-                since += 1
-            if rows or (top, since) > known:
-                rows.append(_row(line))
-        self._key = (top, since)
+        key, known = self._key or NOWHERE, self._file.key
+        self._key = after(key, [line.at for line in lines])
+        start = 0
+        for line in lines if key != known else ():
+            key = after(key, (line.at,))
+            if key > known:
+                break
+            start += 1
+        rows = [_row(line) for line in lines[start:]]
         if not rows:
             return 0
         if known == NOWHERE:

@@ -172,9 +172,12 @@ NOWHERE: Key = (-1, 0)
 """Before the first line."""
 
 
-def after(key: Key, at: int) -> Key:
-    """The place of the next line, written at a time (nanoseconds)."""
-    return (at, 1) if at > key[0] else (key[0], key[1] + 1)
+def after(key: Key, times: Sequence[int]) -> Key:
+    """The place of the last of some lines behind a place, written at these times."""
+    latest = max(times, default=-1)
+    if latest > key[0]:
+        return latest, len(times) - times.index(latest)
+    return key[0], key[1] + len(times)
 
 
 class Parser:

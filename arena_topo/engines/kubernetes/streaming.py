@@ -251,13 +251,7 @@ class Lines:
             place = self._place
             if self._cut and not place.stamp:
                 place.first = lines[0].at, lines[0].text
-            top, since = self._key
-            for line in lines:
-                if line.at > top:
-                    top, since = line.at, 1
-                elif line.stamp:
-                    since += 1
-            self._key = place.key = (top, since)
+            self._key = place.key = after(self._key, [one.at for one in lines if one.stamp])
             place.stamp = next((one.stamp for one in reversed(lines) if one.stamp), place.stamp)
         return lines
 
@@ -266,7 +260,7 @@ class Lines:
             if line.text != self._first[1]:
                 return False
             self._first = None
-        self._key = after(self._key, line.at)
+        self._key = after(self._key, (line.at,))
         if self._known is not None and self._key <= self._known:
             return False
         self._known = None
