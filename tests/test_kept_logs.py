@@ -677,9 +677,7 @@ def test_saved_lines_start_with_their_times_where_they_are_wanted(tmp_path: Path
     saving = Saving(tmp_path, container="mpi", timestamps=True)
     saving.write([line(1, "a", ends=False), line(1, "b"), line(2, "c")])
     saved = (tmp_path / "train-launcher-abc.mpi.log").read_bytes()
-    assert saved == b"%b ab
-%b c
-" % (stamped(1), stamped(2))
+    assert saved == b"%b ab\n%b c\n" % (stamped(1), stamped(2))
 
 
 def test_a_file_that_is_there_is_never_written_over(tmp_path: Path) -> None:

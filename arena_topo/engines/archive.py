@@ -39,7 +39,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from itertools import chain, groupby, islice
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, NamedTuple, Self, TypeVar
 
@@ -77,6 +77,9 @@ LARGEST = 64 << 20
 
 AGE = 30 * 86_400
 """Seconds that a job is kept after its last line: a month, as people ask for last week's run."""
+
+BATCH = 1000
+"""Lines that are written at once."""
 
 JOBS = 1000
 """Jobs that are kept: a sweep of many short ones must not use up the files of a quota."""
@@ -653,13 +656,17 @@ class Archive:
         """
         sources: dict[Source, None] = {}
         with self.keeping(place, job, slots=slots, whole=True) as keeping:
-            for kind, some in groupby(lines, type):
-                for batch in iter(lambda: list(islice(some, 1000)), []):  # noqa: B023  used up here
-                    if kind is Notice:
-                        keeping.cut(batch[0].source)
-                        continue
+            batch: list[Line] = []
+            for one in lines:
+                if isinstance(one, Line):
+                    batch.append(one)
+                    sources.setdefault(one.source)
+                if len(batch) == BATCH or isinstance(one, Notice):
                     keeping.write(batch)
-                    sources |= dict.fromkeys(one.source for one in batch)
+                    batch = []
+                if isinstance(one, Notice):
+                    keeping.cut(one.source)
+            keeping.write(batch)
             for source in sources:
                 keeping.ended(source)
             keeping.close(job, deleted=not job.phase.over)
