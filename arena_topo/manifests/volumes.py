@@ -6,7 +6,7 @@ import os
 import posixpath
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 from arena_topo.errors import InvalidJob
@@ -22,7 +22,7 @@ def digest(text: str) -> str:
     return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Mounted:
     """A volume and its path in the containers; `flag` and `launcher` say who asked, who gets it."""
 
@@ -30,7 +30,8 @@ class Mounted:
     source: Mapping[str, Any]
     path: str
     flag: str
-    launcher: bool
+    _: KW_ONLY
+    launcher: bool = False
 
     @property
     def volume(self) -> Manifest:
@@ -57,69 +58,41 @@ def by_role(
 
 def mounted(job: MPIJob, namespace: str) -> list[Mounted]:
     """Every volume in arena's order; InvalidJob if two would be mounted at one path."""
+    kept = job.mounts_on_launcher
+    maps = {folder: _key(folder) for folder in (_place(one)[0] for one in job.config_file)}
     volumes = [
         Mounted(
-            name=_key(folder),
-            source={"configMap": {"name": f"{job.name}-{_key(folder)}"}},
-            path=folder,
-            flag="--config-file",
-            launcher=True,
+            key, {"configMap": {"name": f"{job.name}-{key}"}}, path, "--config-file", launcher=True
         )
-        for folder in dict.fromkeys(_place(one)[0] for one in job.config_file)
+        for path, key in maps.items()
     ]
-    names = _claim_volumes([claim.name for claim in job.data], {one.name for one in volumes})
-    claims = [
+    names = _claim_volumes([claim.name for claim in job.data], set(maps.values()))
+    stored = [
         Mounted(
-            name=names[index],
-            source={"persistentVolumeClaim": {"claimName": claim.name}},
-            path=claim.path,
-            flag=f"--data {claim}",
-            launcher=job.mounts_on_launcher,
+            name,
+            {"persistentVolumeClaim": {"claimName": claim.name}},
+            claim.path,
+            f"--data {claim}",
+            launcher=kept,
         )
-        for index, claim in enumerate(job.data)
+        for name, claim in zip(names, job.data, strict=True)
     ]
-    folders = [
-        Mounted(
-            name=f"training-data-{index}",
-            source={"hostPath": {"path": folder.host}},
-            path=folder.container,
-            flag=f"--data-dir {folder}",
-            launcher=job.mounts_on_launcher,
-        )
-        for index, folder in enumerate(job.data_dir)
-    ]
-    covered = any(_inside(job.logdir, one.path) for one in (*claims, *folders))
+    for index, folder in enumerate(job.data_dir):
+        host = {"hostPath": {"path": folder.host}}
+        name, flag = f"training-data-{index}", f"--data-dir {folder}"
+        stored.append(Mounted(name, host, folder.container, flag, launcher=kept))
+    covered = any(_inside(job.logdir, one.path) for one in stored)
     if job.tensorboard and job.logdir.startswith("/") and not covered:
         number = int(digest(f"{namespace}/{job.name}"), 16) % 10**9
-        volumes.append(
-            Mounted(
-                name="training-logs-volume",
-                source={"hostPath": {"path": f"/arena_logs/training{number:09}"}},
-                path=job.logdir,
-                flag="--logdir",
-                launcher=False,
-            )
-        )
+        host = {"hostPath": {"path": f"/arena_logs/training{number:09}"}}
+        volumes.append(Mounted("training-logs-volume", host, job.logdir, "--logdir"))
     if job.sync_mode is not SyncMode.NONE:
-        volumes.append(
-            Mounted(
-                name="code-sync",
-                source={"emptyDir": {}},
-                path=job.working_dir.rstrip("/") + "/code",
-                flag="--sync-mode",
-                launcher=True,
-            )
-        )
-    volumes += [*claims, *folders]
-    volumes.append(
-        Mounted(
-            name="dshm",
-            source={"emptyDir": {"medium": "Memory", "sizeLimit": job.share_memory.text}},
-            path="/dev/shm",  # noqa: S108 - NCCL's shared memory in the container
-            flag="--share-memory",
-            launcher=False,
-        )
-    )
+        code = job.working_dir.rstrip("/") + "/code"
+        volumes.append(Mounted("code-sync", {"emptyDir": {}}, code, "--sync-mode", launcher=True))
+    memory = {"emptyDir": {"medium": "Memory", "sizeLimit": job.share_memory.text}}
+    # /dev/shm is NCCL's shared memory in the container.
+    shared = Mounted("dshm", memory, "/dev/shm", "--share-memory")  # noqa: S108
+    volumes += [*stored, shared]
     taken: dict[str, str] = {}
     for one in volumes:
         path = one.path.rstrip("/")

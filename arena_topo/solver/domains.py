@@ -13,7 +13,7 @@ import operator
 from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from heapq import nsmallest
 from itertools import accumulate, zip_longest
 from typing import NamedTuple
@@ -40,24 +40,24 @@ class NodeLoad(NamedTuple):
     workers: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
-    """The nodes of one domain that hold a gang, and what that is worth; less is better.
+class Score(NamedTuple):
+    """What a choice is worth, or at best can be; less is better, the first difference decides.
 
     `domains` counts the domains used at each tier, coarse to near. `broken` sums, near to coarse,
     what was free in them: the smaller, the more room stays whole elsewhere.
     """
 
     nodes: int
-    domains: tuple[int, ...]
-    damage: int
-    broken: tuple[int, ...]
-    seats: tuple[NodeLoad, ...] = field(compare=False)
+    domains: tuple[int, ...] = ()
+    damage: int = 0
+    broken: tuple[int, ...] = ()
 
-    @property
-    def score(self) -> Score:
-        """What orders choices."""
-        return Score(self.nodes, self.domains, self.damage, self.broken)
+
+class Choice(NamedTuple):
+    """The nodes of one domain that hold a gang, and what that is worth."""
+
+    score: Score
+    seats: tuple[NodeLoad, ...]
 
 
 class Profile(NamedTuple):
@@ -71,15 +71,6 @@ class Profile(NamedTuple):
     slack: int
     price: int
     last: int
-
-
-class Score(NamedTuple):
-    """What a choice is worth, or at best can be; less is better, the first difference decides."""
-
-    nodes: int
-    domains: tuple[int, ...] = ()
-    damage: int = 0
-    broken: tuple[int, ...] = ()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -143,8 +134,8 @@ class DomainSearch:
             if nodes > min(len(held), self.most if found is None else found - 1):
                 continue
             choice = self.select(domain.leaves)
-            if choice is not None and (found is None or choice.nodes < found):
-                found = choice.nodes
+            if choice is not None and (found is None or choice.score.nodes < found):
+                found = choice.score.nodes
         return found
 
     def _nested(self, domain: Domain, least: Choice) -> Choice:
@@ -153,7 +144,7 @@ class DomainSearch:
         `least` is the best choice if domains did not count. Domains hold a gang where they cover it
         at every load (`fewest_domains`), as far as loads have no gaps.
         """
-        profile = self.filled(domain, least.nodes)
+        profile = self.filled(domain, least.score.nodes)
         wanted = [self.workers - load * profile.nodes for load in range(profile.margin + 1)]
         pool: Sequence[Domain] = (domain,)
         while pool[0].children:
@@ -421,9 +412,7 @@ class DomainSearch:
             if not wanted:
                 break
         counts, free = broken(self.index, used)
-        return Choice(
-            nodes=len(seats), domains=counts, damage=found.price, broken=free, seats=tuple(seats)
-        )
+        return Choice(Score(len(seats), counts, found.price, free), tuple(seats))
 
 
 def _shares(workers: int, nodes: int, most: int) -> Iterator[tuple[tuple[int, int], ...]]:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from arena_topo.bandwidth import network_limit
 from arena_topo.solver.classes import WHOLE, Candidates, Index, NodeClass
-from arena_topo.solver.domains import Choice, DomainSearch, NodeLoad, broken
+from arena_topo.solver.domains import Choice, DomainSearch, NodeLoad, Score, broken
 from arena_topo.solver.gpu_sets import SMALL, UNLIMITED
 from arena_topo.solver.loads import AMONG, Floor, Hosts, Terms
 from arena_topo.solver.request import (
@@ -322,7 +322,7 @@ class _Search:
         worths = {leaf: broken(index, (leaf,)) for leaf in seats}
         leaf = min(seats, key=lambda leaf: (worths[leaf][1], natural(seats[leaf].node.name)))
         counts, free = worths[leaf]
-        choice = Choice(nodes=1, domains=counts, damage=cheapest, broken=free, seats=(seats[leaf],))
+        choice = Choice(Score(1, counts, cheapest, free), (seats[leaf],))
         found = self._found(None, choice, floor, UNLIMITED, inside)
         return replace(found, bound=bandwidth)
 
@@ -341,11 +341,11 @@ class _Search:
                 assumed=any(one.loads.assumed(floor.terms) for one, _ in classes),
                 band=-band(bandwidth),
                 distance=distance,
-                nodes=choice.nodes,
+                nodes=choice.score.nodes,
                 inside=-inside,
-                domains=choice.domains,
-                damage=choice.damage,
-                broken=choice.broken,
+                domains=choice.score.domains,
+                damage=choice.score.damage,
+                broken=choice.score.broken,
             ),
             bandwidth=bandwidth,
             level=level,
