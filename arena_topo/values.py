@@ -19,7 +19,7 @@ from arena_topo.reasons.drift import Device as SeenDevice
 from arena_topo.reasons.drift import Difference, Kind, Sight
 from arena_topo.reasons.explanation import Holder, Turn, Waiting
 from arena_topo.solver import Assignment, Policy, Proof, Reason, Refusal, Request
-from arena_topo.solver.unaware import Outcome as Baseline
+from arena_topo.solver.baselines import Outcome as Baseline
 from arena_topo.topology import GPU, NIC, Knowledge, Link, LinkKind, Node, Taint, Tier
 from arena_topo.topology.fabricfile import FabricFile, Level, NodeNICs
 from arena_topo.topology.nics import NICs

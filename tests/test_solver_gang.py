@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from arena_topo.bandwidth import Regime, Wire
 from arena_topo.errors import InvalidJob
 from arena_topo.solver import Reason, Request, Unplaceable, Verdict, place
+from arena_topo.solver.fragmentation import Damage
 from arena_topo.solver.gpu_sets import gpu_sets
-from arena_topo.solver.policy import Damage
 from arena_topo.topology import (
     Cluster,
     GPUSet,

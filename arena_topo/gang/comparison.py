@@ -22,8 +22,8 @@ from arena_topo.solver import (
     Request,
     Unplaceable,
     Verdict,
+    baselines,
     gang,
-    unaware,
     valued,
 )
 from arena_topo.solver.classes import Index
@@ -39,12 +39,12 @@ class Comparison:
     """What others would give the same gang; None where it does not fit.
 
     `best_empty` is the best placement on this cluster without any other job; `first_fit` and
-    `spread` are what schedulers that do not know topology would do now (solver/unaware.py).
+    `spread` are what schedulers that do not know topology would do now (solver/baselines.py).
     """
 
     best_empty: Placement | None
-    first_fit: unaware.Outcome | None
-    spread: unaware.Outcome | None
+    first_fit: baselines.Outcome | None
+    spread: baselines.Outcome | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +89,7 @@ class Proposal:
 class Counted:
     """How often a gang fits by numbers alone; `refused` says that it does not."""
 
-    counts: unaware.Counts
+    counts: baselines.Counts
     refused: Unplaceable | None = None
 
     @property
@@ -235,7 +235,7 @@ def count_only(job: MPIJob, backend: Backend | None, cluster: Cluster | None = N
             )
     cluster = _seen(backend, cluster)
     check_preferred(job, cluster, backend)
-    found = unaware.counts(planning.request_of(job, cluster, backend), cluster)
+    found = baselines.counts(planning.request_of(job, cluster, backend), cluster)
     if found.gangs:
         return Counted(counts=found)
     never = found.largest_empty < job.workers
@@ -270,8 +270,8 @@ def compare(
     counted = replace(request, min_bandwidth=0.0, excluded=excluded)
     return Comparison(
         best_empty=None if best is None else gang.placement(request, index, best),
-        first_fit=unaware.first_fit(counted, cluster),
-        spread=unaware.spread(counted, cluster),
+        first_fit=baselines.first_fit(counted, cluster),
+        spread=baselines.spread(counted, cluster),
     )
 
 

@@ -21,8 +21,8 @@ from arena_topo.layout import number
 from arena_topo.manifests import estimates
 from arena_topo.manifests.forecast import counted_on, valued_as
 from arena_topo.solver import NODE_TIER, Placement
+from arena_topo.solver.baselines import Outcome, by_index
 from arena_topo.solver.gpu_sets import gpu_sets
-from arena_topo.solver.unaware import Outcome, by_index
 from arena_topo.topology import Cluster, GPUSet, Node, NodeName, gpu_set, members
 
 WIDEST = 1120.0

@@ -20,7 +20,7 @@ from arena_topo.manifests import Forecast, estimates
 from arena_topo.manifests.annotations import placement_map
 from arena_topo.manifests.forecast import counted_on, valued_as
 from arena_topo.solver import BEYOND, NODE_TIER, Placement
-from arena_topo.solver.unaware import Outcome
+from arena_topo.solver.baselines import Outcome
 from arena_topo.topology import (
     Cluster,
     GPUSet,

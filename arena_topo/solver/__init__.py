@@ -12,11 +12,11 @@ carries its proof; a refusal carries its reasons as values.
     gpu_sets        the bandwidth of every set of GPUs of a machine, of the best and of the worst
     loads           what a set of GPUs of a node is worth to a job
     valuing         what a placement is worth: its hosts as NCCL counts them
-    policy          which of the equally good placements: what is left behind, who is in the way
+    fragmentation   which of the equally good placements: what is left behind, who is in the way
     explain         why a gang has no place, and the smallest change that would give it one
     counting        whether a changed request would fit, without a search
     freeing         the fewest GPUs or nodes that others would have to free
-    unaware         what schedulers that only count would do: the comparison
+    baselines       what schedulers that only count would do: the comparison
 """
 
 from __future__ import annotations

@@ -16,9 +16,9 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from arena_topo.bandwidth import Wire, network_limit
+from arena_topo.solver.fragmentation import Damage, Proximity, damage, proximity, spreading, spreads
 from arena_topo.solver.gpu_sets import UNLIMITED, GPUSets
 from arena_topo.solver.loads import AMONG, Floor, Hosts, Loads, Terms, loads_of
-from arena_topo.solver.policy import Damage, Proximity, damage, proximity, spreading, spreads
 from arena_topo.solver.request import Reason, Request
 from arena_topo.solver.valuing import nvlink_domain, rate_of_level
 from arena_topo.topology import Cluster, GPUSet, Machine, Matrix, Node, count, natural

@@ -16,8 +16,8 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from arena_topo.bandwidth import Host, Wire, limit, nearest_nics, usual_nics
+from arena_topo.solver.fragmentation import Damage
 from arena_topo.solver.gpu_sets import SMALL, GPUSets, choices, gpu_sets, with_lowest
-from arena_topo.solver.policy import Damage
 from arena_topo.topology import NIC, Configuration, GPUSet, Machine, count, gpu_set, members
 
 

@@ -45,7 +45,7 @@ class Reason(Enum):
 
 
 class Policy(Enum):
-    """Which of the equally fast placements a job gets (solver/policy.py)."""
+    """Which of the equally fast placements a job gets (solver/fragmentation.py)."""
 
     PACK = "pack"
     SPREAD = "spread"

@@ -18,8 +18,8 @@ from cube_mesh import HGX, P100, PCIE, V100, V100_LANES, cluster, machine, matri
 
 from arena_topo.bandwidth import Wire
 from arena_topo.solver import Request, Solver
+from arena_topo.solver.fragmentation import Damage
 from arena_topo.solver.gpu_sets import GPUSets
-from arena_topo.solver.policy import Damage
 from arena_topo.topology import Cluster, GPUSet, Link, LinkKind, Machine, Tier, flat
 
 MIX = (

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arena_topo.bandwidth import Regime, Wire
-from arena_topo.solver import Reason, Request, Unplaceable, place, unaware
+from arena_topo.solver import Reason, Request, Unplaceable, baselines, place
 from arena_topo.topology import GPUSet, Tier, gpu_set
 
 TIERS = (Tier(name="spine", bandwidth=6.0), Tier(name="leaf", bandwidth=12.5))
@@ -19,11 +19,11 @@ def loads(outcome):
 
 
 def first_fit(world, **more):
-    return unaware.first_fit(Request(**more), world)
+    return baselines.first_fit(Request(**more), world)
 
 
 def spread(world, **more):
-    return unaware.spread(Request(**more), world)
+    return baselines.spread(Request(**more), world)
 
 
 # ---------------------------------------------------------------- first fit
@@ -97,7 +97,7 @@ def test_spreading_goes_on_where_there_is_room_left():
 # ---------------------------------------------------------------- both
 
 
-@pytest.mark.parametrize("scheduler", [unaware.first_fit, unaware.spread])
+@pytest.mark.parametrize("scheduler", [baselines.first_fit, baselines.spread])
 class TestBoth:
     """What holds of both schedulers."""
 
@@ -170,7 +170,7 @@ def test_none_of_them_ever_beats_the_solver(frees, workers, gpus):
     request = Request(workers=workers, gpus=gpus, mix_models=True)
     others = [
         one
-        for one in (unaware.first_fit(request, world), unaware.spread(request, world))
+        for one in (baselines.first_fit(request, world), baselines.spread(request, world))
         if one is not None
     ]
     assert all(sum(one.loads.values()) == workers for one in others)
@@ -192,22 +192,22 @@ def test_none_of_them_ever_beats_the_solver(frees, workers, gpus):
 
 def test_gangs_are_counted_within_one_model_and_one_resource():
     world = cluster(node("a", V100), node("b", V100, 0b111), node("c", HGX, 0b11111))
-    assert unaware.counts(Request(workers=3, gpus=1), world) == unaware.Counts(
+    assert baselines.counts(Request(workers=3, gpus=1), world) == baselines.Counts(
         gangs=3 + 1, largest=11, largest_empty=16
     )
-    mixed = unaware.counts(Request(workers=3, gpus=1, mix_models=True), world)
+    mixed = baselines.counts(Request(workers=3, gpus=1, mix_models=True), world)
     assert (mixed.gangs, mixed.largest, mixed.largest_empty) == (5, 16, 24)
 
 
 def test_gpus_left_over_on_several_nodes_make_no_worker():
     """Six free and two free are not eight (volcano 5751)."""
     world = cluster(node("a", V100, 0b111111), node("b", V100, 0b11))
-    assert unaware.counts(Request(workers=1, gpus=8), world) == unaware.Counts(
+    assert baselines.counts(Request(workers=1, gpus=8), world) == baselines.Counts(
         gangs=0, largest=0, largest_empty=2
     )
 
 
 def test_an_empty_cluster_counts_nothing():
-    assert unaware.counts(Request(workers=1, gpus=1), cluster()) == unaware.Counts(
+    assert baselines.counts(Request(workers=1, gpus=1), cluster()) == baselines.Counts(
         gangs=0, largest=0, largest_empty=0
     )

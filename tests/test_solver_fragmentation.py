@@ -12,9 +12,7 @@ from hypothesis import strategies as st
 
 from arena_topo.bandwidth import Wire
 from arena_topo.solver import Policy, Reason, Request, place
-from arena_topo.solver.gpu_sets import GPUSets, gpu_sets
-from arena_topo.solver.loads import Floor, Hosts, Loads, Terms
-from arena_topo.solver.policy import (
+from arena_topo.solver.fragmentation import (
     CROWD,
     ROOM,
     Damage,
@@ -23,6 +21,8 @@ from arena_topo.solver.policy import (
     spreading,
     spreads,
 )
+from arena_topo.solver.gpu_sets import GPUSets, gpu_sets
+from arena_topo.solver.loads import Floor, Hosts, Loads, Terms
 from arena_topo.topology import (
     GPU,
     NIC,
