@@ -758,3 +758,9 @@ def test_the_version_is_told_to_who_asks_with_a_flag(run, flag):
 def test_kubectl_finds_the_program_as_a_plugin():
     (plugin,) = entry_points(group="console_scripts", name="kubectl-arena_topo")
     assert plugin.value == "arena_topo.__main__:main"
+
+
+def test_a_number_of_lines_that_is_read_as_a_namespace_is_told(run):
+    code, _, err = run("logs", "sl", "-n", "10", "--backend=local")
+    assert code == 1
+    assert err.endswith("  try:  -n is the namespace; the last 10 lines are those of --tail 10\n")

@@ -116,7 +116,8 @@ def test_who_has_the_program_ignore_interrupts_is_heeded():
 
 def test_the_script_that_is_installed_is_guarded_from_its_first_moment():
     project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text("utf-8"))
-    assert project["project"]["scripts"] == {"arena-topo": "arena_topo.__main__:main"}
+    names = ("arena-topo", "kubectl-arena_topo")
+    assert project["project"]["scripts"] == dict.fromkeys(names, "arena_topo.__main__:main")
 
 
 def test_what_a_job_cannot_do_as_it_stands_is_no_mistake_of_the_command_line(full):

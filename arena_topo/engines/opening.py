@@ -21,6 +21,10 @@ class UnknownJob(NotFound):
     """The job that is asked about is not there; `near` is a hint at the one that may be meant."""
 
     def __init__(self, name: str, namespace: str, *, near: str | None = None) -> None:
+        if namespace.isdecimal() and not near:
+            near = (
+                f"-n is the namespace; the last {namespace} lines are those of --tail {namespace}"
+            )
         # Arena's Python SDK looks for the whole of this text, down to the name of the program.
         super().__init__(
             f"Not found training job {name} in namespace {namespace},"
