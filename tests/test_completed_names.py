@@ -604,8 +604,11 @@ def test_only_the_users_own_files_are_read(tmp_path, capfd):
 
 
 @pytest.mark.usefixtures("cluster")
-def test_nobody_else_can_read_the_names():
+def test_nobody_else_can_read_the_names_and_no_password_is_among_them(monkeypatch):
+    for variable in ("PROMETHEUS_ADDRESS", "ARENA_TOPO_PROMETHEUS_ADDRESS", "TOKEN"):
+        monkeypatch.setenv(variable, "http://me:hunter2@prometheus")
     submitted("bert")
+    assert "hunter2" not in the_file().read_text()
     modes = {stat.S_IMODE(one.stat().st_mode) for one in folder().iterdir()}
     assert modes == {0o600}
     assert stat.S_IMODE(folder().stat().st_mode) == 0o700

@@ -70,8 +70,7 @@ FLAGS = frozenset(
 _VARIABLES = frozenset(
     {"HOME", "KUBECONFIG", "KUBERNETES_SERVICE_HOST", "XDG_CONFIG_HOME", "XDG_STATE_HOME"}
 )
-"""The variables that decide as well, with all those of `_OURS`."""
-_OURS = ("ARENA_", "PROMETHEUS_")
+"""The variables that decide as well, beside those of the options."""
 
 LARGEST = 1 << 20
 """Bytes that a file may have: some ten thousand names."""
@@ -140,13 +139,24 @@ def key(given: Given, environ: Mapping[str, str]) -> str:
     variables = [
         (name, text)
         for name, text in environ.items()
-        if text and (name in _VARIABLES or name.startswith(_OURS))
+        if text and (name in _VARIABLES or _decides(name))
     ]
     # A relative path is another file elsewhere.
     paths = [text for name, text in variables if name.endswith("CONFIG")]
     paths.append(said.get("kubeconfig", "/"))
     here = "" if all(path[0] in "/~" for path in paths) else os.getcwd()  # noqa: PTH109
     return repr((sorted(said.items()), sorted(variables), here))
+
+
+def _decides(variable: str) -> bool:
+    """Whether a variable stands for an option that decides, or names files of settings.
+
+    No other is written down: it may have a password in it.
+    """
+    if variable[:6] != "ARENA_":
+        return False
+    option = variable[6:].removeprefix("TOPO_").lower().replace("_", "-")
+    return option in FLAGS or option in {"namespace", "settings"}
 
 
 class Cache:
