@@ -67,9 +67,18 @@ def _bare(kind: type[ArenaError], args: tuple[object, ...]) -> ArenaError:
 
 
 class UsageError(ArenaError):
-    """The command line or a file given on it cannot be read, or contradicts itself."""
+    """The command line or a file given on it cannot be read, or contradicts itself.
+
+    `flag` is the option that it is about, where the message does not begin with it.
+    """
 
     exit_code = 2
+
+    def __init__(
+        self, message: str, *, why: str | None = None, hint: str | None = None, flag: str = ""
+    ) -> None:
+        super().__init__(message, why=why, hint=hint)
+        self.flag = flag or message.partition(" ")[0]
 
 
 class InvalidJob(UsageError):

@@ -7,7 +7,6 @@ depends on which click Typer brings along.
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -53,9 +52,6 @@ HELP = "help"
 
 _ALONE = {"dry_run": "client"}
 """What an option means that stands without a value (pflag's NoOptDefVal)."""
-
-_ABOUT = re.compile(r"there is no (context|cluster|user|profile) ")
-"""What errors say of an entry that the options name."""
 
 
 class Broken(StrEnum):
@@ -313,12 +309,10 @@ def _listen(values: Iterable[Value]) -> None:
 
 def _blame(error: UsageError, params: Iterable[Any], values: Iterable[Value]) -> None:
     """Say where the value stands that an error is about, unless that is the line."""
-    about = _ABOUT.search(error.message)
-    flag = f"--{about[1]}" if about else error.message.partition(" ")[0]
     origins = {one.name: one.origin for one in values}
     for param in params:
-        if flag in param.opts and param.name in origins:
-            where = set_in(flag.lstrip("-"), origins[param.name])
+        if error.flag in param.opts and param.name in origins:
+            where = set_in(error.flag.lstrip("-"), origins[param.name])
             if where and where not in (error.hint or ""):
                 error.hint = f"{error.hint}; {where}" if error.hint else where
 

@@ -274,6 +274,7 @@ class _Reading:
                 f"there is no profile {name!r}",
                 why=f"there are: {', '.join(known)}" if known else "no file of settings has one",
                 hint="; ".join(filter(None, where)) or None,
+                flag="--profile",
             )
         )
         return "", ""

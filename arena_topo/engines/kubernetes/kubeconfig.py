@@ -360,6 +360,7 @@ class _Kubeconfig:
             f"{self.where}: there is no {kind} {name!r}",
             why=_there_are(entries),
             hint=f"did you mean --{kind} {close[0]}?" if close else None,
+            flag=f"--{kind}",
         )
 
     def _named(
