@@ -26,8 +26,8 @@ from arena_topo.engines import Instance, JobStatus, Options, Phase
 from arena_topo.engines.kubernetes import engine as kubernetes
 from arena_topo.engines.kubernetes import podexec
 from arena_topo.engines.kubernetes.connection import Connection
+from arena_topo.engines.kubernetes.facts import Given, Sightings
 from arena_topo.engines.kubernetes.podexec import Done
-from arena_topo.engines.kubernetes.seen import Given, Sightings
 from arena_topo.errors import AccessDenied, ClusterError, NotFound, TimedOut
 from arena_topo.manifests import Forecast
 from arena_topo.reasons import drift

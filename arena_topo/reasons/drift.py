@@ -21,8 +21,8 @@ from arena_topo.errors import ArenaError
 from arena_topo.manifests import Guarantee
 
 if TYPE_CHECKING:
+    from arena_topo.engines.kubernetes.facts import Given, Sightings
     from arena_topo.engines.kubernetes.podexec import Done
-    from arena_topo.engines.kubernetes.seen import Given, Sightings
     from arena_topo.topology import Cluster
 
 GATED = "SchedulingGated"

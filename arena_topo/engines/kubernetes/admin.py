@@ -1,4 +1,4 @@
-"""What an administrator asks of a cluster: what is installed, who may do what, nodes as they are.
+"""What is asked of a cluster beside its jobs: what is installed, who may do what, nodes, volumes.
 
 Reads raise AccessDenied where the caller lacks the right; who asks decides what that means.
 """
@@ -8,20 +8,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from arena_topo.clusters import objects
+from arena_topo.completion.names import gpus
+from arena_topo.engines.kubernetes import lease
 from arena_topo.engines.kubernetes.connection import Connection
+from arena_topo.engines.kubernetes.mpijob import GROUP, PLURAL, seconds
 from arena_topo.engines.kubernetes.shapes import bare, oddity
-from arena_topo.engines.kubernetes.writing import part
-from arena_topo.errors import ClusterError, NotFound
+from arena_topo.engines.kubernetes.writing import part, path_of
+from arena_topo.engines.volume import Volume
+from arena_topo.errors import AccessDenied, ArenaError, ClusterError, NotFound
 from arena_topo.manifests import Manifest
-from arena_topo.manifests.install import CONTROLLER, SYSTEM, VIEW, Right
+from arena_topo.manifests.install import SYSTEM, VIEW, Right
+from arena_topo.numbers import whole
 from arena_topo.topology import published
 
 if TYPE_CHECKING:
     from arena_topo.engines.kubernetes.engine import KubernetesBackend
 
 Object = dict[str, Any]
-
-_GROUP = "kubeflow.org"
 
 _OPERATORS = ("mpi-operator", "training-operator")
 """What the images of the operators are called."""
@@ -32,6 +36,21 @@ GANG_GROUPS = {
     "scheduling.k8s.io": "kube-scheduler",
 }
 """Groups that have a PodGroup, and whose it is."""
+
+_MODES = ("ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod")
+"""In the order in which arena names them; the last is younger than arena's list."""
+
+_CONFIG = "arena-config"
+_ADMINISTRATORS = "adminUsers"
+"""Where arena keeps its administrators (arena v0.15.5, pkg/apis/config/arenaconfig.go)."""
+
+_GPUS = "nvidia.com/gpu"
+
+_NAMED: Mapping[str, str] = {
+    "nodes": "/api/v1/nodes",
+    "namespaces": "/api/v1/namespaces",
+    "priorities": "/apis/scheduling.k8s.io/v1/priorityclasses",
+}
 
 _POLICIES = "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicies"
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
@@ -56,21 +75,15 @@ class Administration:
 
     def find(self, manifest: Manifest) -> Object | None:
         """The stored object of this kind and name; None if there is none, or no such kind."""
-        try:
-            return self._api.get(f"{_collection(manifest)}/{manifest['metadata']['name']}")
-        except NotFound:
-            return None
+        return self._maybe(f"{path_of(manifest)}/{part(manifest['metadata']['name'])}")
 
     def policy(self, name: str) -> Object | None:
         """A MutatingAdmissionPolicy; None if there is none, or if this cluster has no such kind."""
-        try:
-            return self._api.get(f"{_POLICIES}/{name}")
-        except NotFound:
-            return None
+        return self._maybe(f"{_POLICIES}/{name}")
 
     def lease(self) -> Object | None:
         """The Lease that the controller at work renews; None where there is none."""
-        return self._maybe(f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases/{CONTROLLER}")
+        return self._maybe(lease.PATH)
 
     def view(self) -> Object | None:
         """The ConfigMap cluster-view; None where nobody publishes one."""
@@ -88,20 +101,20 @@ class Administration:
 
     def served(self) -> tuple[str, ...]:
         """The versions of MPIJob that are served; none without an operator."""
-        try:
-            group = self._api.get(f"/apis/{_GROUP}")
-        except NotFound:
-            return ()
-        found = []
-        for one in group.get("versions") or ():
-            version = str(one.get("version"))
-            try:
-                listed = self._api.get(f"/apis/{_GROUP}/{version}")
-            except NotFound:
-                continue
-            if any(each.get("name") == "mpijobs" for each in listed.get("resources") or ()):
-                found.append(version)
-        return tuple(found)
+        return self._versions(GROUP, PLURAL)
+
+    def _versions(self, group: str, plural: str) -> tuple[str, ...]:
+        """The versions of a group that have a resource of this name."""
+        listed = self._maybe(f"/apis/{group}") or {}
+        versions = [str(one.get("version")) for one in listed.get("versions") or ()]
+        return tuple(
+            one
+            for one in versions
+            if any(
+                each.get("name") == plural
+                for each in (self._maybe(f"/apis/{group}/{one}") or {}).get("resources") or ()
+            )
+        )
 
     def operators(self) -> list[Object]:
         """The Deployments of all namespaces that run an MPI operator."""
@@ -116,20 +129,8 @@ class Administration:
 
     def gangs(self) -> dict[str, tuple[str, ...]]:
         """The groups of `GANG_GROUPS` that have a PodGroup here, and in which versions."""
-        found: dict[str, tuple[str, ...]] = {}
-        for group in GANG_GROUPS:
-            try:
-                said = self._api.get(f"/apis/{group}")
-            except NotFound:
-                continue
-            for one in said.get("versions") or ():
-                try:
-                    listed = self._api.get(f"/apis/{group}/{one.get('version')}")
-                except NotFound:
-                    continue
-                if any(each.get("name") == "podgroups" for each in listed.get("resources") or ()):
-                    found[group] = (*found.get(group, ()), str(one.get("version")))
-        return found
+        found = {group: self._versions(group, "podgroups") for group in GANG_GROUPS}
+        return {group: versions for group, versions in found.items() if versions}
 
     def topologies(self, namespace: str) -> list[Object]:
         """The ConfigMaps of a namespace that publish the links of a node."""
@@ -174,7 +175,7 @@ class Administration:
         def keep(one: Object) -> Object:
             return one if oddity(one) is None else bare(one)
 
-        return self._api.collect(f"/apis/{_GROUP}/{version}/mpijobs", keep, judged=True)
+        return self._api.collect(f"/apis/{GROUP}/{version}/{PLURAL}", keep, judged=True)
 
     def nodes(self) -> list[Object]:
         """All nodes, without what kubelets say of images."""
@@ -213,15 +214,74 @@ class Administration:
         return self._api.patch(f"/api/v1/nodes/{part(name)}", list(steps), "json", **query)
 
 
-def overtaken(error: ClusterError) -> bool:
-    """Whether somebody else has changed an object since it was read."""
-    return error.status in {409, 422}
+def bound(api: Connection, namespace: str | None) -> tuple[Volume, ...]:
+    """The bound claims of a namespace, or of all (None), that nobody is deleting; by name.
+
+    AccessDenied says which right is missing; UsageError is for what no namespace is called.
+    """
+    space = f"/namespaces/{part(namespace)}" if namespace else ""
+    path = f"/api/v1{space}/persistentvolumeclaims"
+    try:
+        found = [_volume(one) for one in api.collect(path, judged=True)]
+    except AccessDenied as error:
+        if namespace is None:
+            error.hint = f"{error.hint}; or ask for one namespace with -n"
+        raise
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ClusterError("the list of volume claims makes no sense", why=str(error)) from error
+    kept = [one for one in found if one is not None]
+    return tuple(sorted(kept, key=lambda one: (one.namespace, one.name)))
 
 
-def _collection(manifest: Manifest) -> str:
-    """Where objects of a kind are; those without a namespace belong to the cluster."""
-    version, kind = manifest["apiVersion"], manifest["kind"].lower()
-    plural = f"{kind[:-1]}ies" if kind.endswith("y") else f"{kind}s"
-    root = "apis" if "/" in version else "api"
-    space = manifest["metadata"].get("namespace")
-    return f"/{root}/{version}{f'/namespaces/{space}' if space else ''}/{plural}"
+def _volume(claim: dict[str, Any]) -> Volume | None:
+    metadata, spec = objects.of(claim, "metadata"), objects.of(claim, "spec")
+    status, notes = objects.of(claim, "status"), objects.of(metadata, "annotations")
+    if metadata.get("deletionTimestamp") or status.get("phase") != "Bound":
+        return None
+    modes = spec.get("accessModes") or ()
+    return Volume(
+        name=metadata["name"],
+        namespace=metadata["namespace"],
+        modes=tuple(one for one in _MODES if one in modes),
+        description=str(notes.get("description") or ""),
+        owner=str(notes.get("owner") or ""),
+        capacity=str(objects.of(status, "capacity").get("storage") or ""),
+        storage_class=str(spec.get("storageClassName") or ""),
+        created=seconds(metadata.get("creationTimestamp")),
+    )
+
+
+def administrators(api: Connection, namespace: str) -> frozenset[str]:
+    """The names that arena takes for administrators; none where that may not be read.
+
+    UsageError is for what no namespace is called.
+    """
+    path = f"/api/v1/namespaces/{part(namespace)}/configmaps/{_CONFIG}"
+    try:
+        found = api.get(path)
+        listed = objects.of(found, "data").get(_ADMINISTRATORS)
+    except (ArenaError, TypeError):
+        return frozenset()
+    return frozenset(name.strip(" ") for name in str(listed or "").split(",")) - {""}
+
+
+def named(api: Connection, kind: str) -> dict[str, str]:
+    """All nodes, namespaces or priorities by name, with what is to be said of each.
+
+    AccessDenied where they may not be listed; KeyError for another kind.
+    """
+    found: dict[str, str] = {}
+
+    def keep(one: dict[str, Any]) -> None:
+        found[str(one["metadata"]["name"])] = _said(kind, one)
+
+    api.collect(_NAMED[kind], keep)
+    return found
+
+
+def _said(kind: str, one: dict[str, Any]) -> str:
+    if kind == "priorities":
+        return str(one.get("value") or 0)
+    # What a node offers is a quantity; of GPUs that is a whole number.
+    offered = whole(((one.get("status") or {}).get("allocatable") or {}).get(_GPUS))
+    return gpus(offered) if kind == "nodes" and offered is not None else ""

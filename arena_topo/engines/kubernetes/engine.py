@@ -45,11 +45,10 @@ from arena_topo.manifests.versions import ApiVersion
 from arena_topo.topology import Cluster, Machine, Node, published
 
 if TYPE_CHECKING:
-    from arena_topo.engines.kubernetes.facts import Facts
+    from arena_topo.engines.kubernetes.facts import Facts, Sightings
     from arena_topo.engines.kubernetes.podexec import Done
     from arena_topo.engines.kubernetes.prometheus import Prometheus
     from arena_topo.engines.kubernetes.queue import Queue
-    from arena_topo.engines.kubernetes.seen import Sightings
     from arena_topo.engines.lines import Following, LogOptions, Wanted
     from arena_topo.engines.metrics import GpuSample
     from arena_topo.engines.occupancy import Occupancy
@@ -328,9 +327,9 @@ class KubernetesBackend:
 
     def sightings(self, status: JobStatus) -> Sightings:
         """Which GPUs claims and kubelets say that the workers of a job have."""
-        from arena_topo.engines.kubernetes import seen  # noqa: PLC0415  only for placed jobs
+        from arena_topo.engines.kubernetes import facts  # noqa: PLC0415  only for placed jobs
 
-        return seen.look(self.api, status)
+        return facts.look(self.api, status)
 
     def execute(self, namespace: str, pod: str, command: Sequence[str]) -> Done:
         """Run a command in the main container of a pod; see `podexec.execute` for the errors."""
@@ -373,15 +372,15 @@ class KubernetesBackend:
 
     def volumes(self, namespace: str | None) -> tuple[Volume, ...]:
         """The bound volume claims; AccessDenied says what right is missing."""
-        from arena_topo.engines.kubernetes import volumes  # noqa: PLC0415  its own command
+        from arena_topo.engines.kubernetes import admin  # noqa: PLC0415  its own command
 
-        return volumes.bound(self.api, namespace)
+        return admin.bound(self.api, namespace)
 
     def administrators(self, namespace: str) -> frozenset[str]:
         """The names in the ConfigMap of arena; none where it may not be read."""
-        from arena_topo.engines.kubernetes import volumes  # noqa: PLC0415  its own command
+        from arena_topo.engines.kubernetes import admin  # noqa: PLC0415  its own command
 
-        return volumes.administrators(self.api, namespace)
+        return admin.administrators(self.api, namespace)
 
     def jobs(self, namespace: str | None, selector: str = "") -> tuple[JobStatus, ...]:
         """All jobs of a namespace, or of all (None), newest first, in three requests or fewer."""

@@ -2,16 +2,20 @@
 
 The MPIJob itself must be readable. Whatever else is not is named in `Facts.denied`, and the rest
 is read all the same. Only what can matter is asked for: a job that runs needs no queue, one that
-has ended no quota.
+has ended no quota. `look` reads what claims and kubelets say of the GPUs of its workers; what may
+not be read is left out there: whoever compares it with a plan finds fewer differences, never wrong
+ones.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from arena_topo.clusters import slices
 from arena_topo.clusters.queues import suspended, suspender
 from arena_topo.engines import JobStatus, Phase
 from arena_topo.engines.kubernetes.mpijob import (
@@ -25,9 +29,11 @@ from arena_topo.engines.kubernetes.mpijob import (
 from arena_topo.engines.kubernetes.podlog import log_query
 from arena_topo.engines.kubernetes.shapes import oddity
 from arena_topo.engines.lines import LogOptions
-from arena_topo.errors import AccessDenied, ArenaError, NotFound
+from arena_topo.errors import AccessDenied, ArenaError, NotFound, UnreadableTopology
 from arena_topo.escaping import brief
 from arena_topo.manifests import INCOMPLETE, STATE
+from arena_topo.manifests.volumes import config_maps
+from arena_topo.topology import configmap, members, published
 
 if TYPE_CHECKING:
     from arena_topo.engines.kubernetes.connection import Connection
@@ -128,7 +134,7 @@ class _Reader:
     def read(self, pods: Callable[[], Iterable[Object]]) -> Facts:
         mine = tuple(self._may("list", "pods", lambda: list(pods())) or ())
         status = job_status(self._mpijob, mine)
-        found = _Found(self._mpijob, mine, status, self._now())
+        found = _Found(self._mpijob, mine, status, self._api.now())
         events = tuple(self._may("list", "events", lambda: self._events(mine)) or ())
         return Facts(
             status=status,
@@ -146,9 +152,6 @@ class _Reader:
             missing=tuple(self._missing()) if found.incomplete else (),
             denied=tuple(dict.fromkeys(self._denied)),
         )
-
-    def _now(self) -> float:
-        return self._api.now()
 
     def _may(
         self,
@@ -289,8 +292,6 @@ class _Reader:
         return {}
 
     def _missing(self) -> Iterator[str]:
-        from arena_topo.manifests.volumes import config_maps  # noqa: PLC0415  for half-made jobs
-
         root = f"/api/v1/namespaces/{self._namespace}/configmaps"
         for name in config_maps(dict(self._mpijob)):
             if self._may("get", "configmaps", partial(self._lacks, f"{root}/{name}")):
@@ -386,3 +387,115 @@ def _speaker(pods: Iterable[Object], status: JobStatus) -> Object | None:
 
 def _is(pod: Object, name: str) -> bool:
     return str(pod["metadata"]["name"]) == name
+
+
+# Which GPUs its workers were given
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """GPUs (indexes) of a node that somebody has, `who` being `NAMESPACE/POD`."""
+
+    who: str
+    node: str
+    gpus: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sightings:
+    """What was found: GPUs by claim, for pods of the job, and by kubelet, for all pods.
+
+    `kubelets` names what the kubelets of the job's nodes have given out, as their agents saw it at
+    `observed_at` (Unix seconds, by node).
+    """
+
+    claims: tuple[Given, ...] = ()
+    kubelets: tuple[Given, ...] = ()
+    observed_at: Mapping[str, float] = field(default_factory=dict)
+
+
+def look(api: Connection, status: JobStatus) -> Sightings:
+    """What claims and kubelets say of the nodes that a job was planned on."""
+    forecast = status.forecast
+    if forecast is None or not forecast.workers:
+        return Sightings()
+    nodes = list(dict.fromkeys(node for _, node, _ in forecast.workers))[:MOST_NODES]
+    claims: tuple[Given, ...] = ()
+    if forecast.binding == "claims":
+        with contextlib.suppress(ArenaError):
+            claims = tuple(_claims(api, status, nodes))
+    kubelets, times = _kubelets(api, nodes)
+    return Sightings(claims=claims, kubelets=tuple(kubelets), observed_at=times)
+
+
+def _claims(api: Connection, status: JobStatus, nodes: Iterable[str]) -> Iterable[Given]:
+    for version in slices.VERSIONS:
+        root = f"/apis/{slices.GROUP}/{version}"
+        try:
+            claims = api.collect(
+                f"{root}/namespaces/{status.namespace}/resourceclaims", slices.project_claim
+            )
+        except NotFound:
+            continue
+        published_here = [
+            one
+            for node in nodes
+            for one in api.collect(
+                f"{root}/resourceslices",
+                slices.project_slice,
+                fieldSelector=f"spec.nodeName={node}",
+            )
+        ]
+        places = slices.inventory(published_here, {}, {}, []).places
+        return _given(claims, places, status)
+    return ()
+
+
+def _given(claims: Iterable[Object], places: Mapping[Any, Any], status: JobStatus) -> list[Given]:
+    pods = {one.name for one in status.instances}
+    found: list[Given] = []
+    for claim in claims:
+        inside = claim["status"]
+        users = [
+            str(one["name"])
+            for one in inside["reservedFor"]
+            if one.get("resource") == "pods" and one.get("name") in pods
+        ]
+        gpus: dict[str, set[int]] = {}
+        for result in inside["allocation"]["devices"]["results"]:
+            device = (result.get("driver", ""), result.get("pool", ""), result.get("device", ""))
+            if device in places:
+                node, indexes = places[device]
+                gpus.setdefault(str(node), set()).update(members(indexes))
+        found += [
+            Given(who=f"{status.namespace}/{user}", node=node, gpus=tuple(sorted(held)))
+            for user in users
+            for node, held in gpus.items()
+        ]
+    return found
+
+
+def _kubelets(api: Connection, nodes: Iterable[str]) -> tuple[list[Given], dict[str, float]]:
+    """What agents have written of the kubelets of these nodes."""
+    wanted = list(nodes)
+    found: list[Given] = []
+    times: dict[str, float] = {}
+    path = f"/api/v1/namespaces/{published.OWN_NAMESPACE}/configmaps"
+    selector = f"{published.NODE_LABEL} in ({','.join(wanted)})"
+    try:
+        maps = api.collect(path, labelSelector=selector)
+    except ArenaError:
+        return [], {}
+    for one in maps:
+        node = str((one["metadata"].get("labels") or {}).get(published.NODE_LABEL))
+        try:
+            held = configmap.allocations(one)
+        except UnreadableTopology:
+            continue
+        if held is None or node not in wanted:
+            continue
+        times[node] = held.observed_at
+        found += [
+            Given(who=who, node=node, gpus=tuple(members(gpus))) for who, gpus in held.gpus.items()
+        ]
+    return found, times

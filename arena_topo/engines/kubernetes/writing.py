@@ -365,13 +365,16 @@ def arenas(name: str) -> str:
     return f"{name}-mpijob"
 
 
-def path_of(manifest: Manifest, namespace: str) -> str:
-    """Where objects of a manifest's kind are created."""
+def path_of(manifest: Manifest, namespace: str = "") -> str:
+    """Where objects of a manifest's kind are created; without a namespace, for the whole cluster.
+
+    That of the manifest comes first.
+    """
     version, kind = manifest["apiVersion"], manifest["kind"].lower()
     plural = f"{kind[:-1]}ies" if kind.endswith("y") else f"{kind}s"
     root = "apis" if "/" in version else "api"
     space = manifest["metadata"].get("namespace") or namespace
-    return f"/{root}/{version}/namespaces/{part(space)}/{plural}"
+    return f"/{root}/{version}{f'/namespaces/{part(space)}' if space else ''}/{plural}"
 
 
 def deletion(*, uid: str | None = None) -> dict[str, Any]:
