@@ -169,7 +169,7 @@ def test_a_node_that_is_back_moves_nobody_though_the_controller_has_not_heard_of
     assert here.nodes("job") == {node}
 
 
-def test_a_worker_that_found_its_node_late_keeps_its_gang_though_the_controller_has_not_heard(
+def test_an_eviction_that_is_no_longer_there_stops_no_gang(
     world,
 ):
     here = world(1)

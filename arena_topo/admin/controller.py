@@ -368,7 +368,7 @@ class Controller:
             if job.state == "placed":
                 # Whoever recorded that may die before it is resumed.
                 self._again(fairness.STALE + 1)
-            self._bury(seen.pods)
+            self._force_delete(seen.pods)
             return False
         if job.state != "placed":
             return False
@@ -491,7 +491,7 @@ class Controller:
             self.tell(f"{job.namespace}/{job.name}: held: {trouble}")
         return done
 
-    def _bury(self, pods: Sequence[Object]) -> None:
+    def _force_delete(self, pods: Sequence[Object]) -> None:
         """Let go of pods of a gang that was taken back from a machine that does not answer.
 
         Nobody else would: its kubelet never says that they have ended, and as long as they are
@@ -502,11 +502,13 @@ class Controller:
             leaves = bool(pod["metadata"].get("deletionTimestamp"))
             # One that failed is kept by `cleanPodPolicy: Running`, and its name with it.
             failed = (pod.get("status") or {}).get("phase") == "Failed" and not is_launcher(pod)
-            node = pod["spec"].get("nodeName")
-            silent = node in self._silent_now and self.queue.unavailable(node) in _SILENT
-            if (leaves and silent) or (failed and not leaves):
+            if failed if not leaves else self._is_silent(pod["spec"].get("nodeName")):
                 self._again(PERIOD)
-                self.queue.bury(pod)
+                self.queue.force_delete(pod)
+
+    def _is_silent(self, node: str | None) -> bool:
+        """Whether a machine has not answered for long, and does not now."""
+        return node in self._silent_now and self.queue.unavailable(str(node)) in _SILENT
 
     @staticmethod
     def _loss(pods: Sequence[Object], lost: Mapping[str, str]) -> str | None:

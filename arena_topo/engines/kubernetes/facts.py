@@ -23,6 +23,7 @@ from arena_topo.engines.kubernetes.mpijob import (
     is_about,
     is_launcher,
     job_status,
+    pinned_nodes,
     seconds,
     subject,
 )
@@ -352,20 +353,6 @@ def _doubtful(pods: Iterable[Object]) -> list[str]:
         bound = spec.get("nodeName")
         names |= dict.fromkeys([str(bound)] if bound else pinned_nodes(pod))
     return list(names)
-
-
-def pinned_nodes(pod: Object) -> tuple[str, ...]:
-    """The nodes that a pod's affinity lets it run on, where that names them."""
-    affinity = ((pod.get("spec") or {}).get("affinity") or {}).get("nodeAffinity") or {}
-    required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
-    names = [
-        str(value)
-        for term in required.get("nodeSelectorTerms") or ()
-        for one in term.get("matchFields") or ()
-        if one.get("key") == "metadata.name"
-        for value in one.get("values") or ()
-    ]
-    return tuple(dict.fromkeys(names))
 
 
 def _ready(status: Object) -> bool:

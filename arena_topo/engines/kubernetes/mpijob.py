@@ -313,6 +313,20 @@ def worker_index(pod: Object) -> int | None:
     return whole(found[1] if found else (pod["metadata"].get("labels") or {}).get(INDEX_LABEL))
 
 
+def pinned_nodes(pod: Object) -> tuple[str, ...]:
+    """The nodes that a pod's affinity lets it run on, where that names them."""
+    affinity = ((pod.get("spec") or {}).get("affinity") or {}).get("nodeAffinity") or {}
+    required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
+    names = [
+        str(value)
+        for term in required.get("nodeSelectorTerms") or ()
+        for one in term.get("matchFields") or ()
+        if one.get("key") == "metadata.name"
+        for value in one.get("values") or ()
+    ]
+    return tuple(dict.fromkeys(names))
+
+
 def job_of_pod(name: str) -> str:
     """The job that a pod of this name belongs to, as operators call their pods."""
     return re.sub(r"-(worker-\d+|launcher(-\w+)?)$", "", name)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from arena_topo.engines.kubernetes.connection import FORBIDDEN, Connection
+from arena_topo.engines.kubernetes.mpijob import pinned_nodes
 from arena_topo.engines.kubernetes.writing import part
 from arena_topo.errors import AccessDenied, ArenaError, ClusterError, NotFound
 from arena_topo.manifests import (
@@ -190,23 +191,11 @@ def _effects(answer: Object) -> _Tried:
     notes = (answer.get("metadata") or {}).get("annotations") or {}
     gated = any(one.get("name") == GATE for one in spec.get("schedulingGates") or ())
     return _Tried(
-        admission=not gated and notes.get(GPU_GROUP) == _GROUP and _NODE in _wanted_nodes(spec),
+        admission=not gated and notes.get(GPU_GROUP) == _GROUP and _NODE in pinned_nodes(answer),
         claims=any(one.get("resourceClaimName") for one in spec.get("resourceClaims") or ()),
         # The API server drops the field where the scheduler knows no gangs.
         gang=bool((spec.get("schedulingGroup") or {}).get("podGroupName")),
     )
-
-
-def _wanted_nodes(spec: Object) -> set[str]:
-    affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
-    required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
-    return {
-        value
-        for term in required.get("nodeSelectorTerms") or ()
-        for one in term.get("matchFields") or ()
-        if one.get("key") == "metadata.name"
-        for value in one.get("values") or ()
-    }
 
 
 def _unasked(namespace: str, refused: _Refused) -> str:

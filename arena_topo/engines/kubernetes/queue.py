@@ -20,14 +20,14 @@ from arena_topo.clusters import view
 from arena_topo.clusters.objects import only
 from arena_topo.clusters.queues import suspended, suspender
 from arena_topo.engines.kubernetes import lease
-from arena_topo.engines.kubernetes.connection import CONFLICT, INVALID, Connection, Keep
+from arena_topo.engines.kubernetes.connection import CONFLICT, INVALID, Keep
 from arena_topo.engines.kubernetes.failures import Unreadable, unsure
 from arena_topo.engines.kubernetes.lease import Lease
 from arena_topo.engines.kubernetes.mpijob import belongs, controller_of, is_about, is_owned, when
 from arena_topo.engines.kubernetes.publishing import mirror
 from arena_topo.engines.kubernetes.queued import Snapshot, moment, queued, written
 from arena_topo.engines.kubernetes.shapes import nonsense, oddity, stored_job
-from arena_topo.engines.kubernetes.sources import UNREAD, Source, joined, kept
+from arena_topo.engines.kubernetes.sources import UNREAD, Answers, Source, joined, kept
 from arena_topo.engines.kubernetes.watching import Cache
 from arena_topo.engines.kubernetes.writing import deletion, part, unless_overtaken
 from arena_topo.errors import AccessDenied, ArenaError, ClusterError, NotFound, TimedOut
@@ -71,7 +71,7 @@ class Queue:
         self._priorities: dict[str, int] | None = None
         self._cache: Cache | None = None
         self._last: tuple[int, Snapshot] | None = None
-        self._launchers: Mapping[str, str | None] = {}
+        self._launchers: dict[str, str | None] = {}
         self._published: tuple[Cluster, str] | None = None
         self._mirrored: list[list[Object] | ArenaError] | None = None
 
@@ -116,62 +116,53 @@ class Queue:
 
     def _snapshot(self, query: Mapping[str, str]) -> Snapshot:
         """Everything as lists say that are read now; `query` is for that of the MPIJobs."""
-        jobs: list[Object] | None = None
-
-        def records(source: Source) -> list[Object]:
-            nonlocal jobs
-            jobs = self._engine.sources.read(source, _whole_job, **query)
-            return _records(jobs)
-
-        found, unread = self._engine.sources.objects(jobs=records)
-        return self._made(jobs, tuple(found), unread, self._values)
+        sources = self._engine.sources
+        answers = sources.answers({"MPIJob": partial(sources.read, keep=_whole_job, **query)})
+        return self._made(answers)
 
     def _remembered(self, cache: Cache) -> Snapshot:
         """Everything as the cache has it; ClusterError where that may be out of date."""
-        answers: list[tuple[Source, list[Object] | ArenaError]] = []
-        jobs: list[Object] | None = None
-        values: dict[str, int] = {}
+        answers: Answers = []
+        self._priorities = {}
         for source, answer in cache.answers():
             if isinstance(answer, ArenaError):
                 if source.instead is None or not isinstance(answer, UNREAD):
                     raise answer
                 answers.append((source, answer))
             elif source is _PRIORITIES:
-                values = {one["metadata"]["name"]: one["value"] for one in answer}
-            elif source.kind == "MPIJob":
-                jobs = answer
-                answers.append((source, _records(answer)))
-            elif source.kind == "Pod":
-                answers.append((source, [one["small"] for one in answer]))
+                self._priorities = {one["metadata"]["name"]: one["value"] for one in answer}
             else:
-                answers.append((source, answer))
-        found, unread = joined(answers)
-        objects = tuple(found)
-        # The same clusters can be made of the same objects, and are made already.
-        last = None if self._last is None else self._last[1]
-        if last is not None and last.unread == tuple(unread) and last.objects == objects:
-            made = self._made(jobs, last.objects, unread, lambda: values)
-            return replace(made, see=last.see)
-        return self._made(jobs, objects, unread, lambda: values)
+                pods = source.kind == "Pod"
+                answers.append((source, [one["small"] for one in answer] if pods else answer))
+        return self._made(answers)
 
-    def _made(
-        self,
-        jobs: Sequence[Object] | None,
-        objects: tuple[Mapping[str, Any], ...],
-        unread: list[str],
-        values: Callable[[], Mapping[str, int]],
-    ) -> Snapshot:
+    def _made(self, answers: Answers) -> Snapshot:
+        """The snapshot of what all lists have told."""
+        jobs: list[Object] | None = None
+        told: Answers = []
+        for source, answer in answers:
+            if source.kind == "MPIJob" and not isinstance(answer, ArenaError):
+                jobs = answer
+                told.append((source, _records(answer)))
+            else:
+                told.append((source, answer))
+        objects, unread = joined(told)
         ours = [one for one in jobs or () if oddity(one) is None and queued(one, {}) is not None]
-        priorities = values() if any(map(_priority, ours)) else {}
+        priorities = self._values() if any(map(_priority, ours)) else {}
         known = (queued(one, priorities) for one in ours)
-        return Snapshot(
+        made = Snapshot(
             jobs=tuple(one for one in known if one is not None),
             now=self.now(),
-            objects=objects,
+            objects=tuple(objects),
             see=self._looks(unread),
             unread=tuple(unread),
             everything=jobs is not None,
         )
+        last = None if self._last is None else self._last[1]
+        if last is not None and (last.unread, last.objects) == (made.unread, made.objects):
+            # The same clusters can be made of the same objects, and are made already.
+            return replace(made, objects=last.objects, see=last.see)
+        return made
 
     def _looks(self, unread: list[str]) -> Callable[[Iterable[Mapping[str, Any]]], Cluster]:
         """Makes clusters of objects of one snapshot; of the same objects only once.
@@ -200,15 +191,43 @@ class Queue:
         """
         known = {(one["metadata"]["namespace"], one["metadata"]["name"]): one for one in jobs}
         found: dict[tuple[str, str], list[Object]] = defaultdict(list)
-        launchers = _Launchers(self._api, self._launchers, tell)
+        before, self._launchers = self._launchers, {}
+        denied: list[AccessDenied] = []
+
+        def controller_uid(namespace: str, owner: Mapping[str, Any]) -> str | None:
+            """Who controls the batch Job that owns a launcher; None where nobody can tell."""
+            uid = str(owner.get("uid"))
+            if uid in before:
+                self._launchers[uid] = before[uid]
+            elif uid not in self._launchers and not denied and owner.get("kind") == "Job":
+                try:
+                    self._launchers[uid] = self._controller_of(namespace, owner)
+                except AccessDenied as error:
+                    denied.append(error)
+            return self._launchers.get(uid)
+
         for pod in self._gang_pods():
             meta = pod["metadata"]
             key = meta["namespace"], (meta.get("labels") or {}).get(JOB_LABEL, "")
-            controller_uid = partial(launchers.controller_uid, meta["namespace"])
-            if key in known and belongs(pod, known[key], controller_uid):
+            if key in known and belongs(pod, known[key], partial(controller_uid, key[0])):
                 found[key].append(pod)
-        self._launchers = launchers.controllers
+        if denied:
+            tell(
+                f"warning: {denied[0].message}: launchers that are left on machines which do not"
+                " answer stay there; `arena-topo install` prints the role that lets the controller"
+                " look"
+            )
         return found
+
+    def _controller_of(self, namespace: str, owner: Mapping[str, Any]) -> str | None:
+        """The uid of the controller of a batch Job, which never changes; None without one."""
+        path = f"/apis/batch/v1/namespaces/{part(namespace)}/jobs/{part(str(owner['name']))}"
+        try:
+            job = self._api.get(path)
+        except NotFound:
+            return None
+        controller = controller_of(job) if job["metadata"].get("uid") == owner.get("uid") else None
+        return None if controller is None else str(controller["uid"])
 
     def _gang_pods(self) -> list[Object]:
         """All pods that carry the name of a job."""
@@ -229,8 +248,8 @@ class Queue:
             return "gone"
         return self._engine.seen([{**found, "kind": "Node"}], []).nodes[0].unavailable
 
-    def bury(self, pod: Mapping[str, Any]) -> None:
-        """Force-delete a pod that is to end on a machine that does not answer.
+    def force_delete(self, pod: Mapping[str, Any]) -> None:
+        """Delete a pod at once that is to end on a machine that does not answer.
 
         Not if it was written to since it was read: then it may be that somebody answers.
         """
@@ -530,46 +549,6 @@ _PRIORITIES = Source(
     instead="all jobs have the same priority",
 )
 """What jobs are worth, by the names of their priority classes."""
-
-
-class _Launchers:
-    """Who controls the batch Jobs that own launchers, by their uids; each is asked for once.
-
-    `before` are those that were known already: who controls an object never changes.
-    """
-
-    def __init__(
-        self, api: Connection, before: Mapping[str, str | None], tell: Callable[[str], None]
-    ) -> None:
-        self._api = api
-        self._before = before
-        self._tell = tell
-        self._denied = False
-        self.controllers: dict[str, str | None] = {}
-
-    def controller_uid(self, namespace: str, owner: Mapping[str, Any]) -> str | None:
-        """The uid of the controller of a workload; None where there is none, or nobody may look."""
-        uid = str(owner.get("uid"))
-        if uid in self._before:
-            self.controllers[uid] = self._before[uid]
-        if uid in self.controllers or self._denied or owner.get("kind") != "Job":
-            return self.controllers.get(uid)
-        path = f"/apis/batch/v1/namespaces/{part(namespace)}/jobs/{part(str(owner['name']))}"
-        try:
-            job = self._api.get(path)
-        except NotFound:
-            return None
-        except AccessDenied as denied:
-            self._denied = True
-            self._tell(
-                f"warning: {denied.message}: launchers that are left on machines which do not"
-                " answer stay there; `arena-topo install` prints the role that lets the controller"
-                " look"
-            )
-            return None
-        controller = controller_of(job) if job["metadata"].get("uid") == uid else None
-        self.controllers[uid] = None if controller is None else str(controller["uid"])
-        return self.controllers[uid]
 
 
 def _is_placed(mpijob: Object) -> bool:

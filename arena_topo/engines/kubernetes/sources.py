@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -48,6 +48,10 @@ class Source:
     def query(self) -> dict[str, str]:
         """What the request asks besides."""
         return {"labelSelector": self.selector} if self.selector else {}
+
+
+Answers = list[tuple[Source, list[Object] | ArenaError]]
+"""What lists say, or why they could not be read."""
 
 
 class Sources:
@@ -112,29 +116,32 @@ class Sources:
             raise missing
         return []
 
-    def objects(
-        self, project: Project | None = None, jobs: Callable[[Source], list[Object]] | None = None
-    ) -> tuple[list[Object], list[str]]:
-        """Everything that says what is free, and a note for what may not be read.
-
-        `project` reduces nodes and pods, where more is wanted than `observed` reads; `jobs` reads
-        the MPIJobs, where that has to be done in some way of its own.
-        """
-        answers: list[tuple[Source, list[Object] | ArenaError]] = []
+    def answers(self, readers: Mapping[str, Callable[[Source], list[Object]]]) -> Answers:
+        """What each list says, or why it may not be read; `readers` read kinds in their own way."""
+        found: Answers = []
         for source in self:
-            if source.kind == "ResourceClaim" and not _any_devices(answers):
+            if source.kind == "ResourceClaim" and not _any_devices(found):
                 continue
-            wanted = project if source.kind in {"Node", "Pod"} else None
             try:
-                if jobs is not None and source.kind == "MPIJob":
-                    answers.append((source, jobs(source)))
+                if source.kind in readers:
+                    found.append((source, readers[source.kind](source)))
                 else:
-                    answers.append((source, self.read(source, kept(source.kind, wanted))))
+                    found.append((source, self.read(source, kept(source.kind))))
             except UNREAD as error:
                 if source.instead is None:
                     raise
-                answers.append((source, error))
-        return joined(answers)
+                found.append((source, error))
+        return found
+
+    def objects(self, project: Project | None = None) -> tuple[list[Object], list[str]]:
+        """Everything that says what is free, and a note for what may not be read.
+
+        `project` reduces nodes and pods, where more is wanted than `observed` reads.
+        """
+        own = () if project is None else ("Node", "Pod")
+        return joined(
+            self.answers({kind: partial(self.read, keep=kept(kind, project)) for kind in own})
+        )
 
     def _topologies(self) -> list[str]:
         """The Kueue topologies, by version; without Kueue that takes one request."""
@@ -176,10 +183,9 @@ def kept(kind: str, project: Project | None = None) -> Keep:
 
 
 def joined(
-    answers: Iterable[tuple[Source, list[Object] | ArenaError]],
+    answers: Answers,
 ) -> tuple[list[Object], list[str]]:
     """All objects, and a note for what could not be read of which no other list told anything."""
-    answers = list(answers)
     # Most drivers are of other devices, and then nobody need look at claims.
     devices = _any_devices(answers)
     found: list[Object] = []
@@ -196,7 +202,7 @@ def joined(
     return found, [f"{error.message}: {instead}" for instead, error in missing]
 
 
-def _any_devices(answers: Iterable[tuple[Source, list[Object] | ArenaError]]) -> bool:
+def _any_devices(answers: Answers) -> bool:
     """Whether a DRA driver publishes devices."""
     return any(
         isinstance(one.get("spec"), dict) and bool(one["spec"].get("devices"))

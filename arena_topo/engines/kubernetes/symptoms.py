@@ -14,8 +14,14 @@ from arena_topo.clusters.quota import shortfall
 from arena_topo.clusters.usage import amount, pod_over
 from arena_topo.engines import Event
 from arena_topo.engines.kubernetes.complaints import IMAGE_REASONS, waits
-from arena_topo.engines.kubernetes.facts import Object, pinned_nodes
-from arena_topo.engines.kubernetes.mpijob import condition, condition_of, is_launcher, seconds
+from arena_topo.engines.kubernetes.facts import Object
+from arena_topo.engines.kubernetes.mpijob import (
+    condition,
+    condition_of,
+    is_launcher,
+    pinned_nodes,
+    seconds,
+)
 from arena_topo.manifests import GATE, MAP
 from arena_topo.topology import natural
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from arena_topo.engines.kubernetes.connection import FORBIDDEN, GONE, Connection, Keep
-from arena_topo.engines.kubernetes.sources import UNREAD, Source
+from arena_topo.engines.kubernetes.sources import UNREAD, Answers, Source
 from arena_topo.errors import AccessDenied, ArenaError, ClusterError, NotFound
 
 Object = dict[str, Any]
@@ -229,7 +229,7 @@ class Cache:
         """How often anything has changed so far."""
         return sum(one.version for one in self._watches)
 
-    def answers(self) -> list[tuple[Source, list[Object] | ArenaError]]:
+    def answers(self) -> Answers:
         """What each list holds, or why that is not known; waits until all were read once."""
         for one in self._watches:
             one.ready.wait()
