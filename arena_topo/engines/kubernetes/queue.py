@@ -114,7 +114,7 @@ class Queue:
         revision = stored["metadata"]["resourceVersion"]
         return self._snapshot({"resourceVersion": revision, "resourceVersionMatch": "Exact"})
 
-    def _snapshot(self, query: Mapping[str, str]) -> Snapshot:
+    def _snapshot(self, query: Mapping[str, Any]) -> Snapshot:
         """Everything as lists say that are read now; `query` is for that of the MPIJobs."""
         sources = self._engine.sources
         answers = sources.answers({"MPIJob": partial(sources.read, keep=_whole_job, **query)})
