@@ -355,6 +355,19 @@ def test_ranks_without_names_of_two_groups_at_once_are_not_certain() -> None:
     assert [one.certain for one in read("\n".join(lines)).communicators] == [False, False]
 
 
+def test_a_rank_without_a_name_is_of_the_only_communicator_only_if_that_lacks_it() -> None:
+    named = [start(rank, 2, "a", pid=rank) for rank in range(2)]
+    via = "n:7:9 [7] NCCL INFO Channel 00/0 : {}[7] -> {}[6] via P2P/IPC"
+    lacking, twice = (read("\n".join([*named[:1], via.format(1, 0)])), read(
+        "\n".join([*named, via.format(1, 0)])
+    ))  # fmt: skip
+    assert [(one.name, one.certain) for one in lacking.communicators] == [("0xa", False)]
+    assert [(one.name, one.certain) for one in twice.communicators] == [
+        ("0xa", True),
+        (None, True),
+    ]
+
+
 def test_several_ways_between_two_ranks_are_all_in_the_matrix() -> None:
     lines = [
         f"{PREFIX}Channel 0{channel}/0 : 0[0] -> 1[1] {how}"

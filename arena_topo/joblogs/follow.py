@@ -664,39 +664,27 @@ class Shown:
         return notices.ended_as(kept) if self.end is End.KEPT and kept is not None else None
 
     def __iter__(self) -> Iterator[Sequence[Entry]]:
-        if self._asked.kept:
-            kept = self._found(uid=None)
-            if kept is None:
-                self._unlike()
+        """From the pods; of a job, or of pods, that are gone from what is kept of them."""
+        uid: str | None = None
+        try:
+            if self._asked.kept:
                 raise self._unkept()
-            return self._served(kept)
-        try:
             job = existing(self._backend, self._name, self._namespace)
-        except NoSuchJob:
-            kept = self._found(uid=None)
-            if kept is None:
-                self._unlike()
-                raise
-            return self._served(kept)
-        self._see(job)
-        try:
-            following = self._asked.options.follow and not job.phase.over
-            if not following:
-                job = _with_stopped(job)
-            wanted = self._wanted(job, later=following)
+            self._see(job)
+            uid = job.uid
+            if self._asked.options.follow and not job.phase.over:
+                return self._followed(job, self._wanted(job, later=True))
+            job = _with_stopped(job)
+            wanted = self._wanted(job, later=False)
+            reads = self._followed if self._asked.options.follow else self._read
+            return reads(job, wanted)
         except NotFound:
-            kept = self._found(uid=job.uid)
-            if kept is None:
-                raise
-            return self._served(kept)
-        return (
-            self._followed(job, wanted) if self._asked.options.follow else self._read(job, wanted)
-        )
-
-    def _unlike(self) -> None:
-        """NotFound where others are kept than those that are asked for."""
-        for one in self._kept().kept(self._backend.place, self._namespace, self._name):
-            raise pod_selection.unkept(self._asked.instance, one)
+            if (kept := self._found(uid=uid)) is not None:
+                return self._served(kept)
+            others = self._kept().kept(self._backend.place, self._namespace, self._name)
+            if uid is None and others:
+                raise pod_selection.unkept(self._asked.instance, others[0]) from None
+            raise
 
     def _see(self, job: JobStatus) -> None:
         self.status = job
