@@ -198,16 +198,36 @@ def test_only_names_ranks_workers_and_the_launcher(words, found):
 @pytest.mark.parametrize(
     ("word", "message", "hint"),
     [
-        ("0-3", "--only '0-3' names nobody", "write rank:0-3 or worker:0-3"),
-        ("ranks:0", "--only 'ranks:0' names nobody", "write rank:0"),
-        ("rank:", "--only 'rank:' names nobody", "such as rank:0-3,7"),
-        ("rank", "--only 'rank' names nobody", "such as rank:0-3,7"),
-        ("worker:x", "--only 'worker:x' names nobody", "such as worker:0-3,7"),
-        ("rank:-1", "--only 'rank:-1' names nobody", "such as rank:0-3,7"),
-        ("launcher:0", "--only 'launcher:0' names nobody", "write launcher"),
-        ("chief", "--only 'chief' names nobody", "such as rank:0-3,7"),
+        (
+            "0-3",
+            "--only '0-3': expected rank:N, worker:N or launcher",
+            "write rank:0-3 or worker:0-3",
+        ),
+        ("ranks:0", "--only 'ranks:0': expected rank:N, worker:N or launcher", "write rank:0"),
+        ("rank:", "--only 'rank:': expected rank:N, worker:N or launcher", "such as rank:0-3,7"),
+        ("rank", "--only 'rank': expected rank:N, worker:N or launcher", "such as rank:0-3,7"),
+        (
+            "worker:x",
+            "--only 'worker:x': expected rank:N, worker:N or launcher",
+            "such as worker:0-3,7",
+        ),
+        (
+            "rank:-1",
+            "--only 'rank:-1': expected rank:N, worker:N or launcher",
+            "such as rank:0-3,7",
+        ),
+        (
+            "launcher:0",
+            "--only 'launcher:0': expected rank:N, worker:N or launcher",
+            "write launcher",
+        ),
+        ("chief", "--only 'chief': expected rank:N, worker:N or launcher", "such as rank:0-3,7"),
         ("rank:3-1", "--only rank:3-1: 3-1 is no range", "write rank:1-3"),
-        ("rank:\u0663", "--only 'rank:\u0663' names nobody", "such as rank:0-3,7"),
+        (
+            "rank:\u0663",
+            "--only 'rank:\u0663': expected rank:N, worker:N or launcher",
+            "such as rank:0-3,7",
+        ),
     ],
 )
 def test_what_only_cannot_mean_is_told_with_what_could_be_meant(word, message, hint):

@@ -101,18 +101,17 @@ def only(words: Sequence[str]) -> Only:
 
 
 def _unreadable(word: str) -> UsageError:
-    kind, colon, rest = word.partition(":")
+    kind, _, rest = word.partition(":")
+    hint = "such as rank:0-3,7"
     if re.fullmatch(r"[0-9,-]+", word):
-        why, hint = "it does not say of what", f"write rank:{word} or worker:{word}"
-    elif kind == "launcher" and colon:
-        why, hint = "there is one launcher", "write launcher"
-    elif kind in {"ranks", "workers"} and colon:
-        why, hint = f"{kind!r} is not one of rank, worker, launcher", f"write {kind[:-1]}:{rest}"
-    elif kind in {"rank", "worker"}:
-        why, hint = "it needs numbers from 0 on", f"such as {kind}:0-3,7"
-    else:
-        why, hint = f"{kind!r} is not one of rank, worker, launcher", "such as rank:0-3,7"
-    return UsageError(f"--only {word!r} names nobody", why=why, hint=hint)
+        hint = f"write rank:{word} or worker:{word}"
+    elif kind == "launcher":
+        hint = "write launcher"
+    elif kind in {"ranks", "workers"} and rest:
+        hint = f"write {kind[:-1]}:{rest}"
+    elif kind == "worker":
+        hint = "such as worker:0-3,7"
+    return UsageError(f"--only {word!r}: expected rank:N, worker:N or launcher", hint=hint)
 
 
 def wants(choice: Only, source: Source, slots: int | None) -> bool:

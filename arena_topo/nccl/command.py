@@ -53,8 +53,8 @@ def of_files(names: Sequence[str], *, as_json: bool, table: bool = False) -> Non
     if table:
         raise UsageError(
             "--bus-bandwidth needs a job, not --from",
-            why="lines tell PCI addresses of GPUs; which GPUs of which node those are, the job's"
-            " placement tells",
+            why="log files have PCI addresses only; which GPUs of which node those are is recorded"
+            " on the job",
             hint=f"{PROGRAM} logs JOB --nccl --bus-bandwidth",
         )
     reader = Reader()
