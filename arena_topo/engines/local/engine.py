@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 import uuid
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import closing, suppress
@@ -20,7 +21,6 @@ from arena_topo.clusters.selectors import LabelSelector
 from arena_topo.engines import Event, Instance, JobStatus, Options, Phase, Publication, unheard
 from arena_topo.engines.lines import LogOptions, Source, Wanted
 from arena_topo.engines.local import logfile, mpirun, processes, seating, supervisor
-from arena_topo.engines.local.absent import Clusterless
 from arena_topo.engines.local.ledger import (
     MOST_WORKERS,
     Broken,
@@ -32,20 +32,51 @@ from arena_topo.engines.local.ledger import (
     state_folder,
 )
 from arena_topo.engines.local.supervisor import launcher_name, worker_name
-from arena_topo.errors import AlreadyExists, ArenaError, InvalidJob, NotFound, UsageError
+from arena_topo.errors import (
+    AlreadyExists,
+    ArenaError,
+    InvalidJob,
+    NotFound,
+    NotPossible,
+    UsageError,
+)
 from arena_topo.job import MPIJob
 from arena_topo.manifests import Forecast, Manifest, Mechanisms, Plan
 from arena_topo.manifests.versions import BEST, ApiVersion
 from arena_topo.solver import Placement, Request, Unplaceable, Verdict
-from arena_topo.topology import Cluster, Machine
+from arena_topo.topology import Cluster, GPUSet, Machine, gpu_set
 
 if TYPE_CHECKING:
     from arena_topo.engines.local.following import LocalFollowing
-    from arena_topo.engines.local.pausing import LocalPausing
     from arena_topo.engines.metrics import GpuSample
     from arena_topo.engines.occupancy import Occupancy
+    from arena_topo.engines.volume import Volume
 
 ADDRESS = "127.0.0.1"
+
+OWN_SOFTWARE = "local"
+"""The image that means what is installed on this machine."""
+
+_ONLY_ON_CLUSTERS = (
+    "data",
+    "data_dir",
+    "config_file",
+    "sync_mode",
+    "tensorboard",
+    "rdma",
+    "device",
+    "cpu",
+    "memory",
+    "launcher_cpu",
+    "launcher_memory",
+    "share_memory",
+    "service_account",
+    "mpi_implementation",
+)
+"""What a job may ask of its containers, of which there are none here."""
+
+_UNTIMED = ("ttl_after_finished",)
+"""What an operator does once a job has been over for some time."""
 
 _PATIENCE = 2 * (processes.GRACE + processes.INSIST) + 4
 """Seconds a supervisor gets to end its job before `delete` does it itself: it may have to end a
@@ -89,7 +120,7 @@ def _taken(name: str) -> AlreadyExists:
     )
 
 
-class LocalBackend(Clusterless):
+class LocalBackend:
     """Jobs on this machine, for one user."""
 
     name = "local"
@@ -103,6 +134,40 @@ class LocalBackend(Clusterless):
         self._options = options
         self._environment = environment
         self._ledger = Ledger(state_folder(environment))
+
+    def close(self) -> None:
+        """Nothing: there are no connections."""
+
+    def volumes(self, namespace: str | None) -> tuple[Volume, ...]:
+        """None: jobs see the folders of the machine."""
+        del namespace
+        return ()
+
+    def administrators(self, namespace: str) -> frozenset[str]:
+        """Nobody."""
+        del namespace
+        return frozenset()
+
+    def remarks(self, job: MPIJob) -> tuple[str, ...]:
+        """What of a job is not used on this machine."""
+        unused, untimed = (
+            [
+                f"--{name.replace('_', '-')}"
+                for name in names
+                if getattr(job, name) != MPIJob.__dataclass_fields__[name].default
+            ]
+            for names in (_ONLY_ON_CLUSTERS, _UNTIMED)
+        )
+        if job.image != OWN_SOFTWARE:
+            unused.insert(0, f"the image {job.image}")
+        return tuple(
+            f"not used on this machine, where {why}: {', '.join(names)}"
+            for why, names in (
+                ("there are no containers", unused),
+                ("no operator keeps the time of a job", untimed),
+            )
+            if names
+        )
 
     def default_namespace(self) -> str:
         """The namespace of jobs when the user names none."""
@@ -129,10 +194,49 @@ class LocalBackend(Clusterless):
         return replace(known, notes=(*known.notes, *notes))
 
     def nodes(self) -> Occupancy:
-        """The machines, and which pods have which of their GPUs."""
-        from arena_topo.engines.local import occupants  # noqa: PLC0415  only to look at nodes
+        """The machines, and which pods have which of their GPUs; of those to start, planned."""
+        from arena_topo.engines.occupancy import NodePod, viewed  # noqa: PLC0415  only to look here
 
-        return occupants.occupancy(self.cluster(), self.jobs(None), address=ADDRESS)
+        pods: dict[str, list[NodePod]] = defaultdict(list)
+        planned: dict[str, int] = defaultdict(int)
+        for job in self.jobs(None):
+            forecast = job.forecast
+            # What runs on another machine of the same home holds nothing here.
+            elsewhere = job.phase is Phase.UNKNOWN
+            if forecast is None or forecast.state != "placed" or job.phase.over or elsewhere:
+                continue
+            running = {one.worker: one for one in job.instances if one.holds_gpus}
+            for worker, node, gpus in forecast.workers:
+                one = running.get(worker)
+                if one is None:
+                    planned[node] |= gpu_set(gpus)
+                    continue
+                devices = tuple(sorted(gpus))
+                pods[node].append(
+                    NodePod(
+                        name=one.name,
+                        namespace=job.namespace,
+                        status=one.status,
+                        gpus=len(gpus),
+                        devices=devices,
+                        visible=devices,
+                    )
+                )
+        plain = viewed(self.cluster(), pods=True)
+        return replace(
+            plain,
+            nodes=tuple(
+                replace(
+                    node,
+                    ip=ADDRESS,
+                    pods=tuple(sorted(pods[node.name], key=lambda pod: (pod.namespace, pod.name))),
+                    planned=GPUSet(planned[node.name]),
+                    capacity={node.node.resource: float(len(node.node.machine.gpus))},
+                    allocatable={node.node.resource: float(len(node.node.machine.gpus))},
+                )
+                for node in plain.nodes
+            ),
+        )
 
     def mechanisms(self, namespace: str) -> Mechanisms:
         """Nothing: the engine itself makes placements hold."""
@@ -253,27 +357,67 @@ class LocalBackend(Clusterless):
         return replace(record, supervisor=_spawn(folder, folder, job.uid, self._environment))
 
     @property
-    def pausing(self) -> LocalPausing:
+    def pausing(self) -> LocalBackend:
         """How jobs are suspended and resumed."""
-        from arena_topo.engines.local.pausing import LocalPausing  # noqa: PLC0415  own commands
+        return self
 
-        return LocalPausing(
-            ledger=self._ledger, alive=self._alive, stop=_stop, begin=self._begin_again
+    def suspend(self, name: str, namespace: str) -> None:
+        """End a job's processes, and hold it; nothing happens to one that is held already."""
+        with self._ledger.lock():
+            entry = self._current(name, namespace)
+            _check_pausable(entry, f"{name} cannot be suspended", f"{_deletion(entry)} removes it")
+            if entry.record.phase is Phase.SUSPENDED:
+                return
+            self._ledger.hold(entry)
+        left = _stop(entry)
+        after = self._alive(self._ledger.entry(name, namespace))
+        if after is None or after.submission.uid != entry.submission.uid:
+            raise not_found(name, namespace)
+        # It may have come to its end by itself at this very moment.
+        _check_pausable(after, f"{name} cannot be suspended", f"{_deletion(after)} removes it")
+        self._note(after, "Suspended", "its processes were ended, and its GPUs are free")
+        if left:
+            raise _unending(f"the job {name} is suspended", left)
+
+    def resume(self, name: str, namespace: str) -> bool:
+        """Let a job that is held wait for its turn again, or start; False if it was not held."""
+        with self._ledger.lock():
+            entry = self._current(name, namespace)
+            again = f"{_deletion(entry)}, and submit it again"
+            _check_pausable(entry, f"there is nothing to resume about {name}", again)
+            if entry.record.phase is not Phase.SUSPENDED:
+                return False
+            entries = supervisor.living(self._ledger, self._ledger.entries())
+            others = (one for one in entries if one.submission.uid != entry.submission.uid)
+            # As on a cluster, its pods are new ones; what the last ones wrote is their last run.
+            for pod in logfile.pods(entry.folder):
+                (pod / "env").unlink(missing_ok=True)
+                logfile.begin_run(pod)
+            self._ledger.let_go(entry)
+            entry = self._ledger.write(entry, self._begin_again(entry, tuple(others)))
+            self._note(entry, "Resumed", "it starts again from its beginning")
+        return True
+
+    def _current(self, name: str, namespace: str) -> Entry:
+        """The job as it stands; the caller holds the lock."""
+        found = supervisor.current(self._ledger, self._ledger.entry(name, namespace))
+        if found is None:
+            raise not_found(name, namespace)
+        return found
+
+    def _note(self, entry: Entry, reason: str, message: str) -> None:
+        source = f"mpijob/{entry.submission.name}"
+        event = Event(
+            source=source, kind="Normal", when=time.time(), reason=reason, message=message
         )
+        self._ledger.note(entry, event)
 
     def _note_beginning(self, entry: Entry) -> None:
         forecast = entry.record.forecast
-        placed = forecast.state == "placed"
-        self._ledger.note(
-            entry,
-            Event(
-                source=f"mpijob/{entry.submission.name}",
-                kind="Normal",
-                when=entry.submission.created,
-                reason="Placed" if placed else "Queued",
-                message=supervisor.where(forecast) if placed else entry.record.reason or "",
-            ),
-        )
+        if forecast.state == "placed":
+            self._note(entry, "Placed", supervisor.where(forecast))
+        else:
+            self._note(entry, "Queued", entry.record.reason or "")
 
     def delete(self, name: str, namespace: str, *, uid: str | None = None) -> None:
         """End all processes of a job and remove its files; NotFound if there is none.
@@ -312,11 +456,7 @@ class LocalBackend(Clusterless):
                         supervisor.remove_scratch(found)
                     self._ledger.remove(found)
         if left:
-            raise ArenaError(
-                f"the job {name} is deleted, but {processes.listed(left)} of it cannot be ended",
-                why="they run as another user, or wait in the kernel for a device or file server",
-                hint="its GPUs count as free; look with ps -p PID -o user,stat,wchan,args",
-            )
+            raise _unending(f"the job {name} is deleted", left)
 
     def _remember(self, entry: Entry, before: JobStatus) -> None:
         """Keep what a job said for after its end; it is deleted all the same where that fails."""
@@ -528,6 +668,19 @@ def _check_size(job: MPIJob) -> None:
         )
 
 
+def _check_pausable(entry: Entry, cannot: str, over: str) -> None:
+    """NotPossible for a job that is over, and what to do then, or for another machine's."""
+    job, phase = entry.submission, entry.record.phase
+    if phase.over:
+        raise NotPossible(cannot, why=f"it has {phase}", hint=over)
+    if not seating.is_here(entry):
+        raise NotPossible(cannot, why=f"it runs on {job.host}", hint=f"say the same on {job.host}")
+
+
+def _deletion(entry: Entry) -> str:
+    return f"arena-topo delete {entry.submission.name} -n {entry.submission.namespace}"
+
+
 def _source(one: Instance) -> Source:
     return Source(pod=one.name, uid=one.uid, chief=one.chief, worker=one.worker)
 
@@ -602,6 +755,14 @@ def _stopped(entry: Entry) -> Iterator[Instance]:
                 gpus=0 if index is None else job.gpus,
                 uid=f"{job.uid}-{name}",
             )
+
+
+def _unending(done: str, left: AbstractSet[int]) -> ArenaError:
+    return ArenaError(
+        f"{done}, but {processes.listed(left)} of it cannot be ended",
+        why="they run as another user, or wait in the kernel for a device or file server",
+        hint="its GPUs count as free; look with ps -p PID -o user,stat,wchan,args",
+    )
 
 
 def _stop(entry: Entry) -> AbstractSet[int]:
