@@ -20,7 +20,7 @@ from kube_objects import node
 from worlds import planned
 
 from arena_topo.engines import Options
-from arena_topo.engines.kubernetes import bounded
+from arena_topo.engines.kubernetes import connection
 from arena_topo.engines.kubernetes import connection as connections
 from arena_topo.engines.kubernetes import engine as kubernetes
 from arena_topo.engines.kubernetes.connection import Connection
@@ -200,7 +200,7 @@ MIB = 1 << 20
 def test_an_answer_without_bound_is_given_up(
     serve: Serve, coding: str, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(bounded, "MOST", MIB)
+    monkeypatch.setattr(connection, "MOST", MIB)
     body = b" " * (64 * MIB)
     if coding:
         body = gzip.compress(body) if coding == "gzip" else zlib.compress(body)

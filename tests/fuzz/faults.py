@@ -260,7 +260,8 @@ class FaultyProxy:
                 _flood(connection, head + b'\r\n{"kind":"PodList","items":[', item * 2000)
             case "drip":
                 said, body = self._whole(request)
-                for byte in said + b"\r\n\r\n" + body:
+                connection.sendall(said + b"\r\n\r\n")
+                for byte in body:
                     connection.sendall(bytes([byte]))
                     time.sleep(0.05)
             case "longer than said":

@@ -26,7 +26,6 @@ from urllib.parse import urlencode, urlsplit
 
 from arena_topo import __version__
 from arena_topo.engines import REQUESTS, Options
-from arena_topo.engines.kubernetes import bounded
 from arena_topo.engines.kubernetes.failures import (
     CONFLICT,
     FORBIDDEN,
@@ -110,6 +109,9 @@ _FIRST_DELAY = 0.1
 _LAST_DELAY = 5.0
 _GRACE = 10.0
 """Seconds that a watch may be silent beyond the end that it was given."""
+MOST = 128 << 20
+"""Bytes of an answer, as decoded: a page of 500 pods has about 10 MB, a megabyte of gzip may hold a
+gigabyte."""
 _LONGEST = (1 << 31) / 1000
 """Seconds that poll(2) can wait for: its milliseconds are a C int, and Python cuts off the rest."""
 _PIECE = 1 << 16
@@ -247,6 +249,10 @@ def _headers(settings: Any) -> dict[str, str]:
         for one in settings.auth_settings().values()
         if one.get("in") == "header" and one.get("value")
     }
+
+
+class _Overlong(Exception):
+    """An answer is longer than any that is meant."""
 
 
 class Connection:
@@ -492,7 +498,7 @@ class Connection:
         """
         from urllib3.exceptions import HTTPError, ReadTimeoutError
 
-        response = self._answer("GET", path, query, None, stream=True, silence=silence)
+        response, _ = self._answer("GET", path, query, None, stream=True, silence=silence)
         try:
             if not _GOOD <= response.status < _REDIRECT:
                 said = response.read(_PIECE)
@@ -563,16 +569,16 @@ class Connection:
         *,
         content: str = "application/json",
     ) -> tuple[dict[str, Any], tuple[str, ...]]:
-        response = self._answer(method, path, query, body, content=content)
+        response, data = self._answer(method, path, query, body, content=content)
         if response.status >= _REDIRECT:
-            raise refusal(method, path, response.status, response.reason, response.data)
-        answer = parsed(response.data)
+            raise refusal(method, path, response.status, response.reason, data)
+        answer = parsed(data)
         kind = ClusterError if method == "GET" else Unreadable
         if not isinstance(answer, dict):
             raise self.no_server(f"{method} {path} returned no JSON object", kind)
         if (status := failure(answer)) is not None:
             # client-go too believes the Status, and not the code of the answer that brings it.
-            raise refusal(method, path, status, response.reason, response.data)
+            raise refusal(method, path, status, response.reason, data)
         if method == "DELETE" and answer.get("kind") != "Status" and not _is_object(answer):
             raise self.no_server(f"{method} {path} returned neither a Status nor an object", kind)
         if answers_object(method, path, body):
@@ -601,11 +607,14 @@ class Connection:
         content: str = "application/json",
         stream: bool = False,
         silence: float | None = None,
-    ) -> urllib3.BaseHTTPResponse:
-        """The answer to a request, tried as long as it may be; its Date is kept."""
+    ) -> tuple[urllib3.BaseHTTPResponse, bytes]:
+        """The answer to a request, tried as long as it may be, and its body unless `stream`.
+
+        The Date of the answer is kept.
+        """
         url = self.access.server + path + ("?" + urlencode(query) if query else "")
 
-        def send() -> urllib3.BaseHTTPResponse:
+        def send() -> tuple[urllib3.BaseHTTPResponse, bytes]:
             headers = self._headers()
             if body is not None:
                 headers["content-type"] = content
@@ -613,15 +622,15 @@ class Connection:
             return self._tried(method, url, data, headers, stream=stream, silence=silence)
 
         used = self.access
-        response = send()
+        response, read = send()
         if response.status == UNKNOWN_CALLER and self.renewed(used):
             # The token has run out; a new one is asked for once, never in a loop.
             response.drain_conn()
-            response = send()
+            response, read = send()
         with contextlib.suppress(ValueError, TypeError, OverflowError):
             said = parsedate_to_datetime(response.headers.get("date", ""))
             self.server_time, self._told = said.timestamp(), time.monotonic()
-        return response
+        return response, read
 
     def _tried(
         self,
@@ -633,7 +642,7 @@ class Connection:
         stream: bool,
         silence: float | None,
         pool: urllib3.PoolManager | None = None,
-    ) -> urllib3.BaseHTTPResponse:
+    ) -> tuple[urllib3.BaseHTTPResponse, bytes]:
         """Send a request until it is answered, or no more time or tries are left."""
         import urllib3
 
@@ -664,13 +673,14 @@ class Connection:
                     ),
                     # Whoever is sent elsewhere would take credentials and bodies along.
                     redirect=False,
-                    preload_content=not stream,
+                    preload_content=False,
                 )
+                read = b"" if stream else self._body(response, begun + left)
                 log(method, url, str(response.status), begun)
-            except bounded.Overlong as error:
+            except _Overlong as error:
                 log(method, url, type(error).__name__, begun)
                 raise self.no_server(
-                    f"{method} {urlsplit(url).path} returned more than {bounded.MOST >> 20} MiB"
+                    f"{method} {urlsplit(url).path} returned more than {MOST >> 20} MiB"
                 ) from error
             # http.client has no other word for a chunk of a negative length.
             except (urllib3.exceptions.HTTPError, ValueError) as error:
@@ -692,10 +702,31 @@ class Connection:
                     # A server that goes on to ask for no delay is not asked without one for ever.
                     delay = max(float(wait), delay if attempt >= _ATTEMPTS else 0.0)
                 if not overloaded or not self._again(attempt, delay, until):
-                    return response
+                    return response, read
                 response.drain_conn()
             time.sleep(delay)
         raise AssertionError("the last attempt returns or raises")
+
+    def _body(self, response: urllib3.BaseHTTPResponse, until: float) -> bytes:
+        """The whole body, decoded, by a moment of the monotonic clock; `_Overlong` beyond `MOST`.
+
+        A time-out of urllib3 is for each read, and starts anew with every byte.
+        """
+        import urllib3
+
+        pieces, size = [], 0
+        while piece := response.read1(_PIECE):
+            pieces.append(piece)
+            size += len(piece)
+            if size > MOST:
+                response.close()
+                raise _Overlong
+            if time.monotonic() > until:
+                response.close()
+                raise urllib3.exceptions.ReadTimeoutError(
+                    self._pool, self.access.server, "the answer did not end in time"
+                )
+        return b"".join(pieces)
 
     def _again(self, attempt: int, delay: float, until: float) -> bool:
         """Whether there is another try after this one and the delay (seconds)."""

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from arena_topo.engines.kubernetes.bounded import bound
 from arena_topo.engines.kubernetes.kubeconfig import Access
 from arena_topo.errors import UsageError
 
@@ -40,8 +39,8 @@ def pool_of(found: Access) -> urllib3.PoolManager:
             # The kubeconfig asks for it; a warning on every request would say nothing new.
             urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
     if found.proxy:
-        return bound(_through(found.proxy, settings))
-    return bound(urllib3.PoolManager(**settings))
+        return _through(found.proxy, settings)
+    return urllib3.PoolManager(**settings)
 
 
 def _through(proxy: str, settings: dict[str, Any]) -> urllib3.PoolManager:
