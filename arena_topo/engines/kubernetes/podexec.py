@@ -16,9 +16,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode, urlsplit
 
-from arena_topo.engines.kubernetes.connection import CONNECT_TIMEOUT, log
+from arena_topo.engines.kubernetes.connection import CONNECT_TIMEOUT, log, pool_of
 from arena_topo.engines.kubernetes.failures import refusal, unreachable
-from arena_topo.engines.kubernetes.pooling import pool_of
 from arena_topo.errors import ClusterError, TimedOut
 from arena_topo.numbers import whole
 
