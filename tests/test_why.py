@@ -51,6 +51,7 @@ from arena_topo.manifests import Forecast
 from arena_topo.reasons import view as screens
 from arena_topo.reasons.cases import Case, Code, Fit
 from arena_topo.reasons.explanation import Explanation, Holder, explain
+from arena_topo.reasons.launcher_log import LauncherLog
 from arena_topo.reasons.verdicts import TABLE, verdict
 from arena_topo.solver import Reason
 from arena_topo.solver import Verdict as Fits
@@ -67,12 +68,14 @@ def case(
     events: tuple[dict[str, Any], ...] = (),
     fit: Fit | None = None,
     starts: bool | None = None,
+    log: str | None = None,
     **more: Any,
 ) -> Case:
     facts = Facts(
         status=job_status(job, pods), mpijob=job, now=NOW, pods=pods, events=events, **more
     )
-    return Case(status=facts.status, facts=facts, now=NOW, fit=fit, starts=starts)
+    end = None if log is None else LauncherLog(pod="demo-launcher-x7k2p", text=log)
+    return Case(status=facts.status, facts=facts, now=NOW, fit=fit, starts=starts, log=end)
 
 
 def waiting(**more: Any) -> dict[str, Any]:
@@ -306,7 +309,7 @@ CASES: dict[str, tuple[Callable[[], Case], Code, str, str]] = {
         ),
         Code.LAUNCHER_FAILED,
         "exit code 3",
-        "it last said: ValueError: no data",
+        "last line of its log: ValueError: no data",
     ),
     "_failed": (
         lambda: case(mpijob(FAILED)),
@@ -1549,8 +1552,8 @@ def test_a_job_that_runs_is_explained_in_few_requests(api: FakeApi, backend: Any
         api.add(worker(index, "Running", node="a", **runs()))
     api.add(node("a"))
     assert ask(backend).verdict.code is Code.RUNNING
-    # Discovery, the job, its pods by two labels, events, quotas, its node.
-    assert len(api.requests) <= 7
+    # Discovery, the job, its pods by two labels, events, quotas, its node, its launcher, the log.
+    assert len(api.requests) <= 9
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from arena_topo.engines import Event, JobStatus, Phase
 from arena_topo.engines.kubernetes.complaints import standing
 from arena_topo.engines.kubernetes.facts import Object
 from arena_topo.manifests import FORMAT, STATE
+from arena_topo.reasons.launcher_log import LauncherLog
 from arena_topo.solver import Verdict as Fits
 
 if TYPE_CHECKING:
@@ -103,7 +104,8 @@ class Case:
 
     `facts` is None on an engine that has no objects to look at: then `status` tells it all. `fit`
     is None for a job that does not wait for GPUs. `starts` says whether somebody starts waiting
-    jobs by itself, None that this is not known. `now` is Unix seconds.
+    jobs by itself, None that this is not known. `log` is the end of the launcher's log, None
+    where it was not read. `now` is Unix seconds.
     """
 
     status: JobStatus
@@ -111,6 +113,7 @@ class Case:
     facts: Facts | None = None
     fit: Fit | None = None
     starts: bool | None = None
+    log: LauncherLog | None = None
 
     @property
     def mpijob(self) -> Object:

@@ -26,7 +26,9 @@ from arena_topo.job import MPIJob
 from arena_topo.manifests import GATE, MAP, STATE
 from arena_topo.manifests.annotations import job_of, parse_map
 from arena_topo.manifests.binding import bind
+from arena_topo.reasons import launcher_log
 from arena_topo.reasons.cases import Case, Diagnosis, Fit
+from arena_topo.reasons.launcher_log import LauncherLog
 from arena_topo.reasons.verdicts import verdict
 from arena_topo.solver import Placement, Refusal, Request, Solver, Unplaceable, place
 from arena_topo.solver import Verdict as Fits
@@ -85,7 +87,8 @@ class Explanation:
 
     `refusals` count the nodes by what refuses the job, `holders` are the jobs that hold what it
     waits for, the largest first, `unnamed` how many more of those GPUs others hold. All are empty
-    for a job that does not wait for GPUs.
+    for a job that does not wait for GPUs. `log` is the end of the launcher's log, of a job that
+    has not succeeded.
     """
 
     status: JobStatus
@@ -98,6 +101,7 @@ class Explanation:
     nearest: str | None = None
     events: tuple[Event, ...] = ()
     denied: tuple[Denied, ...] = ()
+    log: LauncherLog | None = None
 
 
 @runtime_checkable
@@ -153,12 +157,14 @@ def _of_cluster(backend: Backend, facts: Facts) -> Explanation:
         symptoms.lost(facts.pods, facts.nodes) or symptoms.cordoned(facts.pods, facts.nodes)
     )
     look = _looked(backend, facts, denied) if waits else _Look()
+    log = _log(backend, facts.status, denied)
     case = Case(
         status=facts.status,
         facts=replace(facts, denied=tuple(denied)),
         now=facts.now,
         fit=look.fit,
         starts=_watched(backend) if waits or gated or troubled else None,
+        log=log,
     )
     holders, unnamed = _held_by(facts, look)
     return Explanation(
@@ -172,7 +178,19 @@ def _of_cluster(backend: Backend, facts: Facts) -> Explanation:
         nearest=look.fit.nearest if look.fit is not None else None,
         events=case.events,
         denied=tuple(denied),
+        log=log,
     )
+
+
+def _log(backend: Backend, status: JobStatus, denied: list[Denied]) -> LauncherLog | None:
+    """The end of the launcher's log, where it may say more than the pods do."""
+    if status.phase is Phase.SUCCEEDED:
+        return None
+    try:
+        return launcher_log.read(backend, status)
+    except AccessDenied:
+        denied.append(Denied(verb="get", resource="pods/log", namespace=status.namespace))
+        return None
 
 
 def _watched(backend: Backend) -> bool:
@@ -408,8 +426,8 @@ def _of_engine(backend: Backend, status: JobStatus, now: float) -> Explanation:
     forecast = status.forecast
     waits = status.phase is Phase.PENDING and forecast is not None and forecast.state == "waiting"
     if not waits:
-        case = Case(status=status, now=now)
-        return Explanation(status=status, verdict=verdict(case), now=now)
+        case = Case(status=status, now=now, log=_log(backend, status, []))
+        return Explanation(status=status, verdict=verdict(case), now=now, log=case.log)
     everybody = backend.jobs(None)
     line = sorted(filter(_in_line, everybody), key=lambda one: (one.created, one.name))
     at = next((at for at, one in enumerate(line) if one.uid == status.uid), len(line))

@@ -35,16 +35,20 @@ from arena_topo.engines.kubernetes.mpijob import (
 from arena_topo.engines.kubernetes.queued import MOST_TRIES, moment
 from arena_topo.gang.fairness import STALE
 from arena_topo.job import NodeLoss
+from arena_topo.layout import duration
 from arena_topo.manifests import INCOMPLETE, RECORDED, TRIES, Guarantee, estimates
 from arena_topo.manifests.annotations import asked
 from arena_topo.numbers import whole
-from arena_topo.reasons import obstacles
+from arena_topo.reasons import launcher_log, obstacles
 from arena_topo.reasons.cases import Case, Code, Diagnosis, Said
 from arena_topo.solver import Verdict as Fits
 from arena_topo.topology import natural
 
 LOST_AFTER = 60.0
 """Seconds after which the controller moves a gang off a node that it should not use."""
+
+QUIET = 600.0
+"""Seconds without a line of its log after which `why` says so of a job that runs."""
 
 MOST_NAMES = 4
 """Pods that are named before the rest is counted."""
@@ -171,8 +175,7 @@ def _running_timeout(case: Case) -> Said | None:
 
 def _no_way_in(case: Case) -> Said | None:
     """The launcher could not log in to a worker: in its log, or in its last words."""
-    log = case.facts.log if case.facts is not None else ""
-    line = symptoms.refused_login(case.pods, log)
+    line = symptoms.refused_login(case.pods, case.log.text if case.log is not None else "")
     if line is None or case.status.phase in {Phase.SUCCEEDED, Phase.RUNNING}:
         return None
     return Said(
@@ -199,13 +202,14 @@ def _launcher_failed(case: Case) -> Said | None:
     code = case.status.exit_code
     if case.status.phase is not Phase.FAILED or not code:
         return None
-    log = case.facts.log if case.facts is not None else ""
-    last = symptoms.last_line(log)
-    return Said(
-        f"the launcher ended with exit code {code}",
-        f"it last said: {last}" if last else case.status.reason,
-        case.command("logs"),
-    )
+    ended = f"the launcher ended with exit code {code}"
+    lines = case.log.lines if case.log is not None else ()
+    last = f"last line of its log: {lines[-1].strip()}" if lines else None
+    rank = launcher_log.failed_rank(case.log.text) if case.log is not None else None
+    if rank is None:
+        return Said(ended, last or case.status.reason, case.command("logs"))
+    why = "; ".join(filter(None, (ended, last)))
+    return Said(launcher_log.sentence(rank, case.status), why, case.command("logs"))
 
 
 def _failed(case: Case) -> Said | None:
@@ -643,7 +647,21 @@ def _running(case: Case) -> Said | None:
         trouble = f"{', '.join(cordoned)} {verb} cordoned"
         trouble, hint = _moved(case, trouble, "the gang stays there")
         return Said(what, f"{trouble}; {why}" if why else trouble, hint)
+    silence = _silence(case)
+    if silence is not None:
+        said = f"no output for {duration(silence)}" + (f"; {why}" if why else "")
+        logs, attach = case.command("logs"), case.command("attach")
+        return Said(what, said, f"{logs}; look into it: {attach} -- ps aux")
     return Said(what, why, f"{case.command('logs')} -f")
+
+
+def _silence(case: Case) -> float | None:
+    """Seconds since the launcher of a running job wrote a line; None where it is not long ago."""
+    chief = case.status.chief
+    if case.log is None or chief is None:
+        return None
+    last = case.log.written or chief.started
+    return case.now - last if last is not None and case.now - last >= QUIET else None
 
 
 def _starting(case: Case) -> Said | None:

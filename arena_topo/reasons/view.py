@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from typing import Any
 
 from arena_topo.escaping import one_line
 from arena_topo.layout import align, duration, fold, table
 from arena_topo.reasons.drift import Difference
 from arena_topo.reasons.explanation import Explanation, Holder, Waiting
+from arena_topo.reasons.launcher_log import failed_rank
 
 MOST_ROWS = 10
 """Jobs, nodes and events that are listed before the rest is counted."""
@@ -24,7 +26,7 @@ def text(found: Explanation, *, width: int | None = None) -> str:
     lines += [f"  why:  {one_line(said.why)}"] if said.why else []
     lines += [f"  try:  {one_line(said.hint)}"] if said.hint else []
     first = "".join(f"{fold(line, width, indent='        ')}\n" for line in lines)
-    blocks = [first, *_nodes(found), *_holders(found), *_turn(found, width)]
+    blocks = [first, *_log(found), *_nodes(found), *_holders(found), *_turn(found, width)]
     blocks += [*_nearest(found, width), *_events(found, width), *_denied(found, width)]
     return "\n".join(blocks)
 
@@ -38,6 +40,20 @@ def block(found: Explanation, *, width: int | None = None) -> str:
 
 def _less(width: int | None) -> int | None:
     return None if width is None else width - 2
+
+
+def _log(found: Explanation) -> Iterator[str]:
+    """The last lines of a launcher that failed."""
+    if found.log is None or not found.log.lines or not found.status.phase.over:
+        return
+    lines = "".join(f"  {_indented(line)}\n" for line in found.log.lines)
+    yield f"Last lines of {found.log.pod}:\n{lines}"
+
+
+def _indented(line: str) -> str:
+    """A line of a log as it was indented."""
+    words = line.lstrip(" \t")
+    return line[: len(line) - len(words)].expandtabs() + one_line(words)
 
 
 def _nodes(found: Explanation) -> Iterator[str]:
@@ -142,6 +158,7 @@ def value(found: Explanation) -> dict[str, Any]:
         "verdict": said.what,
         "why": said.why,
         "hint": said.hint,
+        "log": _log_value(found),
         "nodes": [
             {"reason": one.reason.value, "nodes": one.nodes, "example": str(one.example)}
             for one in found.refusals
@@ -170,6 +187,20 @@ def value(found: Explanation) -> dict[str, Any]:
             }
             for one in found.denied
         ],
+    }
+
+
+def _log_value(found: Explanation) -> Mapping[str, Any] | None:
+    """The end of the launcher's log; `age` is how long ago its last line was written."""
+    log = found.log
+    if log is None:
+        return None
+    rank = failed_rank(log.text) if found.status.phase.over else None
+    return {
+        "pod": log.pod,
+        "lines": list(log.lines),
+        "age": None if log.written is None else max(0, int(found.now - log.written)),
+        "failedRank": None if rank is None else asdict(rank),
     }
 
 

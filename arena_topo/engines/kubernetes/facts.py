@@ -21,15 +21,12 @@ from arena_topo.engines import JobStatus, Phase
 from arena_topo.engines.kubernetes.mpijob import (
     GROUP,
     is_about,
-    is_launcher,
     job_status,
     pinned_nodes,
     seconds,
     subject,
 )
-from arena_topo.engines.kubernetes.podlog import log_query
 from arena_topo.engines.kubernetes.shapes import oddity
-from arena_topo.engines.lines import LogOptions
 from arena_topo.errors import AccessDenied, ArenaError, NotFound, UnreadableTopology
 from arena_topo.escaping import brief
 from arena_topo.manifests import INCOMPLETE, STATE
@@ -52,7 +49,6 @@ OPERATORS = ("mpi-operator", "training-operator")
 PATIENCE = 60.0
 """Seconds in which a live operator has written something on a new job; it needs about one."""
 
-LOG_LINES = 40
 MOST_NODES = 32
 """Nodes that are looked at one by one; a job on more of them is judged by these."""
 
@@ -92,7 +88,7 @@ class Facts:
     None means that it was not read, or could not be; an empty tuple that there is nothing.
     `jobs` are all MPIJobs that may be listed, in any state. `priorities` maps priority classes to
     their values, `operators` the Deployments of MPI operators to their ready pods. `nodes` holds
-    the nodes that matter, None for one that does not exist. `log` is the end of the launcher's log.
+    the nodes that matter, None for one that does not exist.
     `missing` are the ConfigMaps that its pods mount and that are not there, looked for only where
     whoever submitted the job has not said that all of them are.
     """
@@ -108,7 +104,6 @@ class Facts:
     priorities: Mapping[str, int] = field(default_factory=dict)
     operators: Mapping[str, int] | None = None
     nodes: Mapping[str, Object | None] = field(default_factory=dict)
-    log: str = ""
     missing: tuple[str, ...] = ()
     denied: tuple[Denied, ...] = ()
 
@@ -149,7 +144,6 @@ class _Reader:
             priorities=self._priorities() if found.waiting else {},
             operators=self._operators() if found.ignored else None,
             nodes={name: self._node(name) for name in found.doubtful[:MOST_NODES]},
-            log=self._log(found.speaker) if found.speaker is not None else "",
             missing=tuple(self._missing()) if found.incomplete else (),
             denied=tuple(dict.fromkeys(self._denied)),
         )
@@ -305,19 +299,6 @@ class _Reader:
             return True
         return False
 
-    def _log(self, pod: Object) -> str:
-        path = f"/api/v1/namespaces/{self._namespace}/pods/{pod['metadata']['name']}/log"
-        query = log_query(LogOptions(tail=LOG_LINES), dict(pod))
-        try:
-            said = b"".join(self._api.stream(path, **query))
-        except AccessDenied:
-            self._denied.append(Denied(verb="get", resource="pods/log", namespace=self._namespace))
-            return ""
-        except ArenaError:
-            # A container that never started has no log.
-            return ""
-        return said.decode("utf-8", "replace")
-
 
 class _Found:
     """What the job and its pods alone tell about what else to look at."""
@@ -337,7 +318,6 @@ class _Found:
         created = seconds(meta.get("creationTimestamp")) or 0.0
         self.ignored = alive and not stopped and not pods and self.now - created > PATIENCE
         self.doubtful = _doubtful(pods) if alive or status.phase is Phase.FAILED else []
-        self.speaker = _speaker(pods, status)
 
 
 def _doubtful(pods: Iterable[Object]) -> list[str]:
@@ -360,20 +340,6 @@ def _ready(status: Object) -> bool:
         one.get("type") == "Ready" and one.get("status") == "True"
         for one in status.get("conditions") or ()
     )
-
-
-def _speaker(pods: Iterable[Object], status: JobStatus) -> Object | None:
-    """The launcher whose log is worth reading: that of a job that failed, or cannot begin."""
-    every = list(pods)
-    chief = next((one for one in every if status.chief and _is(one, status.chief.name)), None)
-    if chief is None or (chief.get("status") or {}).get("phase") == "Pending":
-        return None
-    unready = any(not is_launcher(one) and not _ready(one.get("status") or {}) for one in every)
-    return chief if status.phase is Phase.FAILED or unready else None
-
-
-def _is(pod: Object, name: str) -> bool:
-    return str(pod["metadata"]["name"]) == name
 
 
 # Which GPUs its workers were given

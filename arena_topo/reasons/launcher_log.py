@@ -1,0 +1,220 @@
+"""The end of a launcher's log: which rank ended the job, and the last lines of the program.
+
+Reports are recognised as Open MPI 4 and 5 (help-prun.txt, help-mpi-api.txt), MPICH and Intel MPI
+(hydra, pmip_cb.c) and torchrun (torch/distributed/elastic/multiprocessing/errors) write them.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from arena_topo.engines import slots_of
+from arena_topo.engines.lines import LogOptions
+from arena_topo.errors import AccessDenied, ArenaError
+
+if TYPE_CHECKING:
+    from arena_topo.engines import Backend, JobStatus
+
+LINES = 40
+"""Lines that are read: the report of an MPI takes up to 15, a short traceback as many."""
+
+SHOWN = 10
+"""Lines of the program that are shown."""
+
+MOST_BYTES = 256 * 1024
+"""Bytes that are read: a progress bar may be one line of any length."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedRank:
+    """The first rank that ended badly, as far as its MPI says.
+
+    `host` is the name by which the launcher knew its worker. At most one of `signal` (the number)
+    and `exit_code` is known; `aborted`: the rank called MPI_Abort with that code.
+    """
+
+    rank: int | None = None
+    host: str | None = None
+    signal: int | None = None
+    exit_code: int | None = None
+    aborted: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LauncherLog:
+    """The end of a launcher's log; `written` is the time of its last line, Unix seconds."""
+
+    pod: str
+    text: str
+    written: float | None = None
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The last lines of the program, without blank lines and what its MPI reports."""
+        return tuple(_of_program(self.text))[-SHOWN:]
+
+
+def read(backend: Backend, status: JobStatus) -> LauncherLog | None:
+    """The end of the launcher's log; None where there is none. AccessDenied if it is forbidden."""
+    chief = status.chief
+    if chief is None or chief.pending:
+        return None
+    data = bytearray()
+    try:
+        for piece in backend.log(status, chief.name, LogOptions(tail=LINES, timestamps=True)):
+            data += piece
+            del data[:-MOST_BYTES]
+    except AccessDenied:
+        raise
+    except ArenaError:
+        # A container that never started has no log.
+        return None
+    lines, written = [], None
+    for line in data.decode("utf-8", "replace").split("\n"):
+        stamp, blank, text = line.partition(" ")
+        at = _seconds(stamp) if blank else None
+        written = written if at is None else at
+        # Of a progress bar only what is shown last.
+        lines.append((line if at is None else text).rstrip("\r").rpartition("\r")[2])
+    return LauncherLog(pod=chief.name, text="\n".join(lines), written=written)
+
+
+def _seconds(stamp: str) -> float | None:
+    from datetime import datetime  # noqa: PLC0415 - only where a log is read
+
+    with suppress(ValueError):
+        moment = datetime.fromisoformat(stamp)
+        return moment.timestamp() if moment.tzinfo is not None else None
+    return None
+
+
+_ABORTS = (
+    re.compile(
+        r"MPI_ABORT was invoked on rank (?P<rank>\d+)[^=]{0,200}?[Ee]rror ?code:?\s+(?P<code>-?\d+)"
+    ),
+    re.compile(r"Abort\((?P<code>-?\d+)\) on node \d+ \(rank (?P<rank>\d+) in comm"),
+)
+_ENDS = (
+    re.compile(
+        r"process\s+rank\s+(?P<rank>\d+)\s+with\s+PID\s+\d+\s+on\s+node\s+(?P<host>\S+)"
+        r"\s+exited\s+on\s+signal\s+(?P<signal>\d+)"
+    ),
+    re.compile(
+        r"RANK (?P<rank>\d+) PID \d+ RUNNING AT (?P<host>\S+)\s+=\s+"
+        r"KILLED BY SIGNAL: (?P<signal>\d+)"
+    ),
+    # torchrun runs below mpirun, and knows more of its rank.
+    re.compile(
+        r"host\s+: (?P<host>\S+)\s+rank\s+: (?P<rank>\d+) \(local_rank: \d+\)"
+        r"\s+exitcode\s+: (?P<code>-?\d+)"
+    ),
+    re.compile(r"Process name:\s+\[\S*,(?P<rank>\d+)\]\s+Exit code:\s+(?P<code>-?\d+)"),
+    re.compile(
+        r"PID \d+ RUNNING AT (?P<host>\S+)\s+=\s+EXIT (?:CODE|STATUS): (?P<code>\d+)"
+        r"(?:[^\0]{0,2000}?EXIT STRING: .*\(signal (?P<signal>\d+)\))?"
+    ),
+)
+
+_SHELL_SIGNAL = 128
+"""What a shell adds to the number of the signal that ended its child (POSIX, 2.8.2)."""
+
+
+def failed_rank(text: str) -> FailedRank | None:
+    """The rank that ended the job first, as the end of a log reports it; None if none does."""
+    for pattern in (*_ABORTS, *_ENDS):
+        if found := pattern.search(text):
+            parts = found.groupdict()
+            code, number = parts.get("code"), parts.get("signal")
+            aborted = pattern in _ABORTS
+            if number is None and code is not None and not aborted:
+                number = _signal(int(code))
+            return FailedRank(
+                rank=int(parts["rank"]) if "rank" in parts else None,
+                host=parts.get("host"),
+                signal=None if number is None else int(number),
+                exit_code=int(code) if code is not None and number is None else None,
+                aborted=aborted,
+            )
+    return None
+
+
+def _signal(code: int) -> int | None:
+    """The signal behind an exit code: -N (Python) or 128 + N (shells)."""
+    number = -code if code < 0 else code - _SHELL_SIGNAL
+    return number if number in set(signal.Signals) else None
+
+
+def sentence(found: FailedRank, status: JobStatus) -> str:
+    """Which rank ended how, and where: `rank 3 (demo-worker-1 on node a) was ended by signal 9`."""
+    slots = _slots(status)
+    worker = None if found.rank is None else found.rank // slots
+    if found.host is not None:
+        # A rank file or a mapping may have put the rank on another worker than its number says.
+        named = [one.worker for one in status.instances if one.name == found.host.split(".")[0]]
+        worker = named[0] if named else None
+    rank = found.rank
+    if rank is None and worker is not None and slots == 1:
+        rank = worker
+    who = "a rank" if rank is None else f"rank {rank}"
+    pods = {one.worker: one for one in status.instances if one.worker is not None}
+    pod = None if worker is None else pods.get(worker)
+    where = found.host if pod is None else pod.name + (f" on {pod.node}" if pod.node else "")
+    return f"{who}{f' ({where})' if where else ''} {_how(found)}"
+
+
+def _slots(status: JobStatus) -> int:
+    """Ranks of each worker."""
+    if status.forecast is not None and status.forecast.workers:
+        return slots_of(status.forecast, status)
+    return max(1, *(one.gpus for one in status.instances), 1)
+
+
+def _how(found: FailedRank) -> str:
+    if found.aborted:
+        return f"called MPI_Abort with code {found.exit_code}"
+    if found.signal is None:
+        return f"ended with exit code {found.exit_code}"
+    with suppress(ValueError):
+        return f"was ended by signal {found.signal} ({signal.Signals(found.signal).name})"
+    return f"was ended by signal {found.signal}"
+
+
+_FRAME = re.compile(r"[-=*]{20,}\s*")
+_NOISE = (
+    "[proxy:",
+    "[mpiexec@",
+    "= ",
+    "Abort(",
+    "YOUR APPLICATION TERMINATED",
+    "This typically refers to a problem",
+    "Please see the FAQ page",
+    "Primary job  terminated normally",
+    "a non-zero exit code. Per user-direction",
+)
+"""How lines of an MPI about the end of its ranks begin, outside of its frames."""
+
+
+def _of_program(text: str) -> Iterator[str]:
+    lines = text.splitlines()
+    frames = [at for at, line in enumerate(lines) if _FRAME.fullmatch(line)]
+    inside = {
+        at
+        for first, last in zip(frames[::2], frames[1::2], strict=False)
+        if _report(lines[first + 1 : last])
+        for at in range(first, last + 1)
+    }
+    for at, line in enumerate(lines):
+        if at not in inside and line.strip() and not line.startswith(_NOISE):
+            yield line.rstrip()
+
+
+def _report(lines: list[str]) -> bool:
+    """Whether lines between two rules are a report of an MPI, and no heading of the program."""
+    text = "\n".join(lines)
+    words = ("BAD TERMINATION", "MPI_ABORT", "exited", "terminated", "ORTE", "PRTE")
+    return any(word in text for word in words)
