@@ -297,7 +297,7 @@ def wait(
             stop=stop,
         )
     for one in found if check else ():
-        if (wrong := waiting.failure(one, goal, where)) is not None:
+        if (wrong := waiting.failure(one, goal)) is not None:
             raise wrong
     by_name = {one.name: one for one in found}
     return by_name[names] if isinstance(names, str) else tuple(by_name[name] for name in several)

@@ -127,7 +127,8 @@ class FakeBackend:
     def jobs(self, namespace, _selector=""):
         return tuple(one for key, one in self.known.items() if namespace in {None, key[1]})
 
-    def delete(self, name, namespace):
+    def delete(self, name, namespace, *, uid=None):
+        del uid
         if self.known.pop((name, namespace), None) is None:
             raise NotFound("no such job")
 
@@ -316,13 +317,24 @@ def test_waiting_tells_each_change_and_ends_with_the_launchers_code(arena, world
     ]
     code, _out, err = arena("submit", "mpi", *GANG, "--wait", "c")
     assert code == 7
-    assert err.splitlines()[-5:] == [
+    assert err.splitlines()[-6:] == [
         "The Job demo is PENDING: pulling images",
         "The Job demo is RUNNING",
         "The Job demo is FAILED",
         "error: the job demo failed",
-        "  try:  arena-topo logs demo -n default",
+        "  why:  the launcher ended with exit code 7, and so does this command",
+        "  try:  arena-topo why demo -n default",
     ]
+
+
+def test_the_exit_code_of_a_job_can_be_told_from_ours(arena, world):
+    world.ends["demo"] = [{"phase": Phase.FAILED, "exit_code": 3}]
+    code, out, _err = arena("submit", "mpi", *GANG, "--wait", "-o", "json", "c")
+    found = json.loads(out)
+    assert (code, found["status"], found["exitCode"]) == (3, "FAILED", 3)
+    never = (*GANG, "--workers=400")
+    code, out, _err = arena("submit", "mpi", *never, "--wait", "-o", "json", "c")
+    assert (code, out) == (5, "")
 
 
 def test_waiting_for_a_job_that_succeeds_ends_with_0(arena, world):
@@ -417,7 +429,7 @@ def test_json_of_a_job_ends_without_a_new_line_as_arenas_does(arena):
     arena("submit", "mpi", *GANG, "c")
     code, out, _err = arena("get", "demo", "-o", "json")
     assert code == 0
-    assert list(json.loads(out))[-2:] == ["modelSource", "placement"]
+    assert list(json.loads(out))[-2:] == ["reason", "exitCode"]
     assert out.endswith("\n}")
 
 
@@ -442,7 +454,7 @@ def test_a_command_about_a_job_without_a_name_fails_and_says_on_stderr_how_it_is
     assert (code, out) == (2, "")
     said, tries = err.splitlines()
     assert said == "error: not set job name,please set it"
-    assert tries.startswith(f"  try:  arena-topo {command} [OPTIONS] JOB")
+    assert tries.startswith(f"  try:  arena-topo {command} ")
     code, out, err = arena(command, "--help")
     assert (code, err) == (0, "")
     assert out.startswith(f"Usage: arena-topo {command} ")

@@ -164,7 +164,7 @@ def test_a_job_without_events_says_so():
     assert shown.endswith("\nEvents:\n  No events for resources\n")
 
 
-def test_json_has_arenas_keys_in_arenas_order_and_then_the_placement():
+def test_json_has_arenas_keys_in_arenas_order_and_then_ours():
     shown = layout.to_json(view.job_value(SUCCEEDED, now=CREATED + 9999))
     assert shown == screen("get-succeeded.json")
 
@@ -349,6 +349,16 @@ def test_a_network_whose_speed_nobody_gave_is_said_to_be_assumed_wherever_a_plac
 def test_the_list_counts_allocated_gpus_only_of_jobs_that_hold_or_want_them():
     shown = view.jobs((RUNNING, SUCCEEDED, PENDING), now=CREATED + 130)
     assert shown == screen("list.txt")
+
+
+def test_the_wide_list_adds_our_columns_after_arenas():
+    waits = replace(PENDING, reason="2 workers x 2 GPUs cannot be placed now")
+    placed = replace(RUNNING, forecast=PLACED)
+    shown = view.jobs((placed, SUCCEEDED, waits), now=CREATED + 130, wide=True)
+    assert shown == screen("list-wide.txt")
+    plain = view.jobs((placed, SUCCEEDED, waits), now=CREATED + 130).splitlines()
+    for line, arenas in zip(shown.splitlines(), plain, strict=True):
+        assert line.split()[:7] == arenas.split()
 
 
 def test_the_list_of_all_namespaces_names_them_first():

@@ -376,9 +376,10 @@ def test_waiting_ends_with_the_code_of_the_launcher(cluster):
     submit.until("demo is RUNNING")
     cluster.finish("demo", 7)
     assert submit.end() == 7
-    assert submit.screen.text.splitlines()[-2:] == [
+    assert submit.screen.text.splitlines()[-3:] == [
         "error: the job demo failed",
-        "  try:  arena-topo logs demo -n default",
+        "  why:  the launcher ended with exit code 7, and so does this command",
+        "  try:  arena-topo why demo -n default",
     ]
     assert not set(SPINNERS) & set(submit.screen.text)
 

@@ -153,7 +153,11 @@ def test_waiting_ends_with_the_job_and_with_the_code_of_its_launcher(line):
     told = line.err.splitlines()
     assert told[0] == "The Job demo is RUNNING"
     assert told[1].startswith("The Job demo is FAILED")
-    assert told[2:] == ["error: the job demo failed", "  try:  arena-topo logs demo -n default"]
+    assert told[2:] == [
+        "error: the job demo failed",
+        "  why:  the launcher ended with exit code 7, and so does this command",
+        "  try:  arena-topo why demo -n default",
+    ]
 
 
 def test_what_has_been_reached_already_is_not_waited_for(line):
@@ -176,7 +180,7 @@ def test_a_goal_that_can_never_be_reached_any_more_ends_the_waiting(line):
     line.later(line.world.finish, "two", 3)
     line("wait", "one", "two", "--for=succeeded", "--timeout=20s")
     assert (line.code, line.out) == (1, "")
-    assert line.err.endswith("error: the job two failed\n  try:  arena-topo logs two -n default\n")
+    assert line.err.endswith("error: the job two failed\n  try:  arena-topo why two -n default\n")
 
 
 def test_all_jobs_are_waited_for_and_the_first_failure_is_the_exit_code(line):

@@ -49,6 +49,12 @@ Names = Annotated[
     list[str], typer.Argument(metavar="JOB...", show_default=False, callback=_all_bare), _JOBS
 ]
 
+PerhapsNames = Annotated[
+    list[str],
+    typer.Argument(metavar="[JOB...]", show_default=False, callback=_all_bare),
+    _JOBS,
+]
+
 NODES = Word(completes="nodes")
 """What a shell offers where nodes are named."""
 

@@ -129,7 +129,7 @@ ROOT = Branch(
             "replan",
             NAMED,
         ),
-        "delete": Leaf("Delete jobs and all that belongs to them.", "jobs.delete", "delete", NAMED),
+        "delete": Leaf("Delete jobs and all that belongs to them.", "jobs.delete", "delete"),
         "prune": Leaf(
             "Delete jobs that have SUCCEEDED or FAILED and are old enough; no others, whatever"
             " their age.",

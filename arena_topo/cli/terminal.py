@@ -69,6 +69,17 @@ def _folded(line: str, wide: int) -> str:
     return fold(line, wide, indent=" " * (found.end() if line.startswith(" ") else 2))
 
 
+def cropped(text: str) -> str:
+    """A table for standard output: lines wider than its terminal are cut, elsewhere none is."""
+    wide = wrapped(sys.stdout)
+    if wide is None or max(map(len, text.split("\n"))) <= wide:
+        return text
+    from arena_topo.cli.live import clipped  # noqa: PLC0415 - only for wide tables
+
+    unicode = draws()
+    return "\n".join(clipped(line, wide, unicode=unicode) for line in text.split("\n"))
+
+
 def moves(stream: TextIO | None) -> bool:
     """Whether what was written there can be written over: a terminal, and not a dumb one."""
     return _is_terminal(stream) and os.environ.get("TERM", "dumb") not in {"", "dumb", "unknown"}

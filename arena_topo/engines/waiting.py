@@ -100,7 +100,7 @@ class Ending:
     status: JobStatus | None
 
 
-def failure(one: Ending, goal: Goal, namespace: str) -> ArenaError | None:
+def failure(one: Ending, goal: Goal) -> ArenaError | None:
     """What is wrong with how waiting for a job ended; None if nothing is.
 
     JobFailed carries the launcher's exit code where the job was waited for until it is over.
@@ -115,13 +115,19 @@ def failure(one: Ending, goal: Goal, namespace: str) -> ArenaError | None:
     if status.phase is Phase.FAILED and goal is not Goal.DELETED:
         if one.standing is Standing.REACHED and goal is not Goal.FINISHED:
             return None
-        code = (status.exit_code or 1) if goal is Goal.FINISHED else 1
-        return JobFailed(
-            f"the job {one.name} failed",
-            exit_code=code,
-            hint=command("logs", one.name, namespace=namespace),
-        )
+        return job_failed(status, own=goal is Goal.FINISHED)
     return None
+
+
+def job_failed(status: JobStatus, *, own: bool = True) -> JobFailed:
+    """The error for a job that failed; with `own` it has the exit code of the launcher, else 1."""
+    code = status.exit_code if own else None
+    return JobFailed(
+        f"the job {status.name} failed",
+        exit_code=code or 1,
+        why=f"the launcher ended with exit code {code}, and so does this command" if code else None,
+        hint=command("why", status.name, namespace=status.namespace),
+    )
 
 
 def standing(goal: Goal, status: JobStatus | None) -> Standing:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from arena_topo.engines import Backend, JobStatus, Phase
-from arena_topo.errors import AlreadyExists, JobDeleted, JobFailed, NotFound
+from arena_topo.errors import AlreadyExists, JobDeleted, NotFound
 from arena_topo.job import MPIJob
 from arena_topo.manifests import Manifest
 from arena_topo.manifests.versions import ApiVersion
@@ -117,9 +117,5 @@ def to_the_end(
     except NotFound:
         raise JobDeleted(f"the job {name} was deleted while it was waited for") from None
     if status.phase is Phase.FAILED:
-        raise JobFailed(
-            f"the job {name} failed",
-            exit_code=status.exit_code or 1,
-            hint=waiting.command("logs", name, namespace=namespace),
-        )
+        raise waiting.job_failed(status)
     return status

@@ -2,23 +2,58 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
 
 from arena_topo import layout
 from arena_topo.cli import remembering
-from arena_topo.cli.arguments import PANEL, Kind, Names, Told, ToldFlag, TypeFlag
+from arena_topo.cli.arguments import PANEL, Kind, PerhapsNames, Told, ToldFlag, TypeFlag
 from arena_topo.cli.opening import engine, missing, namespace_of
-from arena_topo.cli.options import Globals, LogLevel, say, show, spread
-from arena_topo.errors import ArenaError, NotFound
+from arena_topo.cli.options import PROGRAM, Globals, LogLevel, say, show, spread
+from arena_topo.clusters.selectors import LabelSelector
+from arena_topo.engines import Backend
+from arena_topo.errors import ArenaError, NotFound, UsageError
 from arena_topo.flag import Flag
-from arena_topo.jobs import view
+from arena_topo.jobs import filtering, view
+from arena_topo.jobs.filtering import Phases
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Which jobs of the namespace are deleted, where none is named; all that is said must hold."""
+
+    every: Annotated[
+        bool, Flag(help="Delete all jobs of the namespace.", name="--all", panel=PANEL)
+    ] = False
+    status: Annotated[
+        tuple[Phases, ...],
+        Flag(
+            help="Delete the jobs with one of these states, such as PENDING,FAILED.",
+            panel=PANEL,
+            metavar="STATUS[,STATUS]",
+        ),
+    ] = ()
+    selector: Annotated[
+        LabelSelector | None,
+        Flag(
+            help="Delete the jobs with these labels, such as team=vision.",
+            short="-l",
+            panel=PANEL,
+            metavar="LABELS",
+        ),
+    ] = None
+    mine: Annotated[
+        bool, Flag(help="Delete the jobs that you submitted, and no others.", panel=PANEL)
+    ] = False
 
 
 @spread
 def delete(
-    names: Names,
+    names: PerhapsNames,
+    selection: Selection,
     everywhere: Globals,
     *,
     kind: TypeFlag = None,
@@ -28,15 +63,23 @@ def delete(
     output_format: ToldFlag = Told.WIDE,
 ) -> None:
     """Delete jobs and all that belongs to them."""
+    _check(names, selection)
     names_only = output_format is Told.NAME or everywhere.quiet
     backend = engine(everywhere)
     namespace = namespace_of(everywhere, backend)
+    chosen: dict[str, str | None] = dict.fromkeys(names)
+    if not names:
+        chosen = {} if kind is Kind.OTHER else _chosen(selection, backend, namespace)
+        # A job that was chosen and is gone by now is as it was to be.
+        ignore_not_found = True
+        if not chosen:
+            say(f"No such jobs in namespace {namespace}.")
     code = 0
-    for name in dict.fromkeys(names):
+    for name, uid in chosen.items():
         try:
             if kind is Kind.OTHER:
                 raise missing(name, namespace)
-            backend.delete(name, namespace)
+            backend.delete(name, namespace, uid=uid)
         except NotFound:
             if not ignore_not_found:
                 say(layout.complaint(missing(name, namespace, backend)), LogLevel.ERROR)
@@ -53,3 +96,25 @@ def delete(
             remembering.gone(backend, namespace, name)
     if code:
         raise typer.Exit(code)
+
+
+def _check(names: Sequence[str], selection: Selection) -> None:
+    """Refuse, with UsageError, a line that chooses no jobs, or chooses them twice."""
+    if names and selection != Selection():
+        raise UsageError(
+            "names of jobs exclude --all, --status, --selector and --mine",
+            hint="leave out the names, or these flags",
+        )
+    if not names and selection == Selection():
+        raise UsageError(
+            "not set job name,please set it",
+            hint=f"{PROGRAM} delete JOB..., or choose jobs with --all, --status, -l or --mine",
+        )
+
+
+def _chosen(selection: Selection, backend: Backend, namespace: str) -> dict[str, str | None]:
+    """The jobs by name, with the uid of each: another that takes the name was not chosen."""
+    labels = filtering.selection(backend, str(selection.selector or ""), mine=selection.mine)
+    phases = {phase for some in selection.status for phase in some}
+    jobs = filtering.listed(filtering.found(backend, namespace, labels), phases=phases)
+    return {one.name: one.uid for one in jobs}

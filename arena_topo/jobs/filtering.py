@@ -25,6 +25,20 @@ class Order(StrEnum):
     NAMESPACE = "namespace"
 
 
+class Phases(frozenset[Phase]):
+    """States of jobs, written with commas between them."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, text: str) -> Phases:
+        """Read states in any case; ValueError lists them."""
+        try:
+            return cls(Phase(one.strip().upper()) for one in text.split(","))
+        except ValueError:
+            raise ValueError(f"expected {', '.join(Phase)}, got {text!r}") from None
+
+
 def selection(backend: Backend, selector: str, *, mine: bool) -> str:
     """The selector of jobs that have these labels and, for `mine`, were submitted by the caller."""
     if not mine:

@@ -9,35 +9,22 @@ from typing import Annotated
 
 from arena_topo import layout
 from arena_topo.cli import remembering, stopping
-from arena_topo.cli.arguments import PANEL, EverywhereFlag, Format, FormatFlag, Kind, TypeFlag
+from arena_topo.cli.arguments import PANEL, EverywhereFlag, Format, Kind, TypeFlag
 from arena_topo.cli.opening import engine, namespace_of
 from arena_topo.cli.options import Globals, display, say, show, spread
+from arena_topo.cli.terminal import cropped
 from arena_topo.clusters.selectors import LabelSelector
 from arena_topo.drawing import tables
-from arena_topo.engines import Backend, JobStatus, Phase
+from arena_topo.engines import Backend, JobStatus
 from arena_topo.errors import UsageError
 from arena_topo.flag import Flag
 from arena_topo.jobs import filtering, view
-from arena_topo.jobs.filtering import Order
+from arena_topo.jobs.filtering import Order, Phases
 
 Jobs = tuple[JobStatus, ...]
 
 GONE = "GONE"
 """What a watched list says of a job that was deleted, or is no longer as was asked for."""
-
-
-class Phases(frozenset[Phase]):
-    """States of jobs, written with commas between them."""
-
-    __slots__ = ()
-
-    @classmethod
-    def parse(cls, text: str) -> Phases:
-        """Read states in any case; ValueError lists them."""
-        try:
-            return cls(Phase(one.strip().upper()) for one in text.split(","))
-        except ValueError:
-            raise ValueError(f"expected {', '.join(Phase)}, got {text!r}") from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,10 +76,18 @@ def list_jobs(
     no_headers: Annotated[bool, Flag(help="Leave out the names of the columns.", panel=PANEL)] = (
         False
     ),
-    output_format: FormatFlag = Format.WIDE,
+    output_format: Annotated[
+        Format | None,
+        Flag(
+            help="How to show them; wide adds run time, workers, nodes, bandwidth and reason.",
+            name="--output",
+            short="-o",
+            panel=PANEL,
+        ),
+    ] = None,
 ) -> None:
     """List the jobs, newest first."""
-    if watch and output_format is not Format.WIDE:
+    if watch and output_format not in {None, Format.WIDE}:
         raise UsageError(
             f"--watch and --output {output_format} exclude each other",
             why="what changes is told as lines of the list",
@@ -116,13 +111,28 @@ def list_jobs(
 
     namespaces, headers = wanted.all_namespaces, not no_headers
     if watch:
-        _watch(backend, look, namespaces=namespaces, headers=headers, limit=everywhere.timeout)
+        _watch(
+            backend,
+            look,
+            namespaces=namespaces,
+            headers=headers,
+            wide=output_format is Format.WIDE,
+            limit=everywhere.timeout,
+        )
         return
     jobs = look()
-    if output_format is Format.NAME or (everywhere.quiet and output_format is Format.WIDE):
+    table = output_format in {None, Format.WIDE}
+    if output_format is Format.NAME or (everywhere.quiet and table):
         show("".join(f"{view.RESOURCE}/{one.name}\n" for one in jobs))
-    elif output_format is Format.WIDE:
-        display(view.jobs(jobs, now=time.time(), namespaces=namespaces, headers=headers))
+    elif table:
+        screen = view.jobs(
+            jobs,
+            now=time.time(),
+            namespaces=namespaces,
+            headers=headers,
+            wide=output_format is Format.WIDE,
+        )
+        display(cropped(screen))
         if any(one.forecast is not None and one.forecast.emulated for one in jobs):
             say(tables.EMULATED)
         if headers and not jobs:
@@ -150,6 +160,7 @@ def _watch(
     *,
     namespaces: bool,
     headers: bool,
+    wide: bool,
     limit: float | None,
 ) -> None:
     from arena_topo.cli.watching import watch  # noqa: PLC0415 - only for who stays
@@ -164,19 +175,20 @@ def _watch(
 
     def changes(before: Jobs | None, jobs: Jobs, now: float) -> str:
         if before is None:
-            return beneath(view.job_lines(jobs, now=now, namespaces=namespaces)[not headers :])
+            lines = view.job_lines(jobs, now=now, namespaces=namespaces, wide=wide)
+            return beneath(lines[not headers :])
         known = {one.uid: filtering.signs(one) for one in before}
         changed = tuple(one for one in jobs if known.get(one.uid) != filtering.signs(one))
         there = {one.uid for one in jobs}
         gone = (one for one in before if one.uid not in there)
         ends = [(one.namespace, one.name, GONE)[not namespaces :] for one in gone]
-        lines = view.job_lines(changed, now=now, namespaces=namespaces)[1:]
+        lines = view.job_lines(changed, now=now, namespaces=namespaces, wide=wide)[1:]
         return beneath([*lines, *("\t".join(one) for one in ends)])
 
     watch(
         look,
         draw=lambda jobs, now, _columns: view.jobs(
-            jobs, now=now, namespaces=namespaces, headers=headers
+            jobs, now=now, namespaces=namespaces, headers=headers, wide=wide
         ),
         changes=changes,
         every=backend.look_every,

@@ -107,10 +107,11 @@ def wait_for_end(
     *,
     timeout: float | None,
     done: Submitted | None = None,
+    ended: Callable[[JobStatus], None] = lambda _: None,
 ) -> None:
     """Show how a job gets to its end; JobFailed with the launcher's exit code if it fails.
 
-    `done` is what `summarise` has told of it already.
+    `done` is what `summarise` has told of it already; `ended` hears how the job ended.
     """
     known = done and ((done.status and done.status.forecast) or done.plan.forecast)
     told = [known.workers if known else ()]
@@ -123,7 +124,7 @@ def wait_for_end(
             _placement(forecast, name, slots=slots_of(forecast, status))
 
     with detaching(backend, name, namespace, there=lambda: True):
-        _waited(backend, name, namespace, timeout=timeout, placed=placed)
+        _waited(backend, name, namespace, timeout=timeout, placed=placed, ended=ended)
 
 
 def _waited(
@@ -133,6 +134,7 @@ def _waited(
     *,
     timeout: float | None,
     placed: Callable[[JobStatus], None],
+    ended: Callable[[JobStatus], None],
 ) -> None:
     from arena_topo.gang import submitting  # noqa: PLC0415 - the verbs load what they need
 
@@ -147,6 +149,8 @@ def _waited(
     def told(status: JobStatus) -> None:
         if not shows or status.phase.over:
             _fold(progress.news(status))
+        if status.phase.over:
+            ended(status)
 
     def screen(columns: int) -> str:
         if not latest:

@@ -19,15 +19,18 @@ from arena_topo.cli.arguments import (
     FileFlag,
     PictureFormat,
     PictureFormatFlag,
+    PlanFormat,
     document,
 )
 from arena_topo.cli.detaching import detaching
 from arena_topo.cli.opening import emulating, engine, namespace_of, network
 from arena_topo.cli.options import (
     PROGRAM,
+    BackendName,
     Globals,
     LogLevel,
     OutputLost,
+    Seconds,
     display,
     say,
     show,
@@ -35,7 +38,7 @@ from arena_topo.cli.options import (
     tell,
 )
 from arena_topo.cli.terminal import columns, draws
-from arena_topo.engines import Backend, opening
+from arena_topo.engines import Backend, JobStatus, opening
 from arena_topo.errors import AlreadyExists, UsageError
 from arena_topo.escaping import one_line
 from arena_topo.flag import Flag
@@ -95,7 +98,12 @@ class Submission:
         ),
     ] = None
     output: Annotated[
-        Document | None, Flag(help="How to print the objects.", short="-o", panel=PANEL)
+        Document | None,
+        Flag(
+            help="Print the objects; with --wait the job as it ended, like get.",
+            short="-o",
+            panel=PANEL,
+        ),
     ] = None
     exists: Annotated[
         Exists,
@@ -107,6 +115,15 @@ class Submission:
     wait: Annotated[
         bool, Flag(help="Wait for the end, and end with the launcher's exit code.", panel=PANEL)
     ] = False
+    follow: Annotated[
+        bool,
+        Flag(help="Show the launcher's log to its end, and end with its exit code.", panel=PANEL),
+    ] = False
+
+    @property
+    def stays(self) -> bool:
+        """Whether the command goes on until the job is over."""
+        return self.wait or self.follow
 
 
 _ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
@@ -149,6 +166,13 @@ def submit_mpi(job: MPIJob, how: Submission, offline: Offline, everywhere: Globa
             why="a generated name is one that no job has",
             hint="leave one of them out",
         )
+    if how.follow and (how.wait or how.output is not None):
+        other = "--wait" if how.wait else "--output"
+        raise UsageError(
+            f"--follow and {other} exclude each other",
+            why="the log goes to stdout, and the command waits for its end",
+            hint="leave one of them out",
+        )
     if how.dry_run is not None:
         _preview(job, how, offline, everywhere)
         return
@@ -159,7 +183,7 @@ def submit_mpi(job: MPIJob, how: Submission, offline: Offline, everywhere: Globa
             hint="add --dry-run",
         )
     # The end of the job is waited for with patience; what is left of --timeout is for that.
-    asking = replace(everywhere, timeout=None) if how.wait else everywhere
+    asking = replace(everywhere, timeout=None) if how.stays else everywhere
     backend = engine(asking, image=job.image, fabric=network(offline.fabric))
     order = _Order(
         how=how,
@@ -214,9 +238,44 @@ class _Order:
                 self._tell(job, one)
         if there is not None:
             self._tell_unchanged(job, there)
-        if self.how.wait:
+        if self.how.follow:
+            self._follow(job.name)
+        elif self.how.wait:
             known = done[0] if done else None
-            wait_for_end(self.backend, job.name, self.namespace, timeout=self._left(), done=known)
+            wait_for_end(
+                self.backend,
+                job.name,
+                self.namespace,
+                timeout=self._left(),
+                done=known,
+                ended=self._ended,
+            )
+
+    def _follow(self, name: str) -> None:
+        """Do what `logs -f` does with the job."""
+        from arena_topo.jobs import logs  # noqa: PLC0415 - only for who follows
+
+        left = self._left()
+        everywhere = replace(
+            self.everywhere,
+            namespace=self.namespace,
+            # It was said which engine that is.
+            backend=BackendName(self.backend.name),
+            timeout=None if left is None else Seconds(left),
+        )
+        logs.logs.declared(name, logs.Wanted(follow=True), everywhere)
+
+    def _ended(self, status: JobStatus) -> None:
+        """Print the job as it ended, for programs."""
+        if self._prints_end:
+            show(
+                document(view.job_value(status, now=time.time()), PlanFormat(str(self.how.output)))
+            )
+
+    @property
+    def _prints_end(self) -> bool:
+        """Whether stdout gets the job as it ended, instead of its objects."""
+        return self.how.wait and self.how.output in {Document.JSON, Document.YAML}
 
     def _submitted(self, job: MPIJob, made: list[str]) -> Submitted:
         from arena_topo.gang import submission  # noqa: PLC0415 - the verbs load what they need
@@ -226,7 +285,12 @@ class _Order:
             if self._names_only:
                 _announce(job.name, lambda: f"{view.RESOURCE}/{job.name}\n")
             elif self.how.output is None:
-                _announce(job.name, lambda: "".join(f"{name} created\n" for name in names))
+                text = "".join(f"{name} created\n" for name in names)
+                if self.how.follow:
+                    # Standard output is for the log.
+                    say(text.rstrip("\n"))
+                else:
+                    _announce(job.name, lambda: text)
             remembering.created(self.backend, self.namespace, job)
             stays.begin()
 
@@ -236,7 +300,7 @@ class _Order:
                 self.backend,
                 namespace=self.namespace,
                 api=self.api,
-                stay=self.how.wait,
+                stay=self.how.stays,
                 limit=self._left(),
                 announce=announce,
                 tell=stays.tell,
@@ -255,21 +319,21 @@ class _Order:
 
     def _tell(self, job: MPIJob, done: Submitted) -> None:
         document = self.how.output
-        if document is not None and not self._names_only:
+        if document is not None and not self._names_only and not self._prints_end:
             _announce(job.name, lambda: _printed(done.plan.objects, document))
         say(f"The Job {job.name} has been submitted successfully")
         say(
             f"You can run `{PROGRAM} get {job.name} --type mpijob -n {self.namespace}`"
             " to check the job status"
         )
-        summarise(done, waits=self.how.wait)
+        summarise(done, waits=self.how.stays)
 
     def _tell_unchanged(self, job: MPIJob, there: There) -> None:
         if self._names_only:
             show(f"{view.RESOURCE}/{job.name}\n")
         elif self.how.output is None:
             show(f"{view.RESOURCE}/{job.name} {'resumed' if there.resumed else 'unchanged'}\n")
-        else:
+        elif not self._prints_end:
             show(_printed(there.objects, self.how.output))
         say(f"The Job {job.name} is there already, with the very same request")
         remembering.created(self.backend, self.namespace, job)
@@ -291,8 +355,9 @@ def _preview(job: MPIJob, how: Submission, offline: Offline, everywhere: Globals
             why="a dump has no server that could look at the objects",
             hint="use --dry-run=client",
         )
-    if how.wait:
-        raise UsageError("--wait and --dry-run exclude each other", hint="leave one of them out")
+    if how.stays:
+        flag = "--follow" if how.follow else "--wait"
+        raise UsageError(f"{flag} and --dry-run exclude each other", hint="leave one of them out")
     plan, backend = _planned(job, offline, everywhere)
     taken = None
     if backend is not None and how.exists is not Exists.FAIL:

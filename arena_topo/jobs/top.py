@@ -18,7 +18,7 @@ from arena_topo.cli.arguments import (
 )
 from arena_topo.cli.opening import missing, namespace_of
 from arena_topo.cli.options import PROGRAM, Globals, display, say, show, spread
-from arena_topo.cli.terminal import wrapped
+from arena_topo.cli.terminal import cropped, wrapped
 from arena_topo.drawing import tables
 from arena_topo.engines import Backend
 from arena_topo.errors import NotFound, UsageError
@@ -87,7 +87,7 @@ def top_job(
     if refresh:
         renew(first, look, screen, _jobs_value, output_format, limit=everywhere.timeout)
     elif output_format is PlanFormat.WIDE:
-        display(screen(first, wrapped(sys.stdout)))
+        display(cropped(screen(first, wrapped(sys.stdout))))
     else:
         show(arenas(_jobs_value(first), output_format))
 

@@ -282,9 +282,9 @@ def ranks(index: int, slots: int, *, last: int | None = None) -> str:
 def job_value(
     status: JobStatus, *, now: float, samples: Sequence[GpuSample] = ()
 ) -> dict[str, Any]:
-    """One job as arena's JSON object, with the key `placement` last (None without one).
+    """One job as arena's JSON object; our keys, `placement` to `exitCode`, come last.
 
-    `samples` say what its GPUs do.
+    Ours are None where nothing is known. `samples` say what its GPUs do.
     """
     return {
         "uuid": status.uid,
@@ -307,6 +307,9 @@ def job_value(
             status.forecast,
             slots=1 if status.forecast is None else slots_of(status.forecast, status),
         ),
+        "runTime": None if (ran := run_time(status, now)) is None else f"{int(ran)}s",
+        "reason": status.reason,
+        "exitCode": status.exit_code,
     }
 
 
@@ -371,18 +374,25 @@ def worker_value(index: int, node: str, gpus: Sequence[int], *, slots: int) -> d
 
 
 def jobs(
-    statuses: Iterable[JobStatus], *, now: float, namespaces: bool = False, headers: bool = True
+    statuses: Iterable[JobStatus],
+    *,
+    now: float,
+    namespaces: bool = False,
+    headers: bool = True,
+    wide: bool = False,
 ) -> str:
     """Arena's list of jobs, in the order given; with `namespaces` a first column names them.
 
-    Without `headers` the first line is a job.
+    Without `headers` the first line is a job; `wide` adds the columns of `placed_columns`.
     """
-    lines = job_lines(statuses, now=now, namespaces=namespaces)
-    return align(lines if headers else lines[1:])
+    lines = job_lines(statuses, now=now, namespaces=namespaces, wide=wide)
+    aligned = align(lines if headers else lines[1:])
+    # Arena's last column is never padded; ours ends with an empty cell for most jobs.
+    return "".join(f"{line.rstrip()}\n" for line in aligned.splitlines()) if wide else aligned
 
 
 def job_lines(
-    statuses: Iterable[JobStatus], *, now: float, namespaces: bool = False
+    statuses: Iterable[JobStatus], *, now: float, namespaces: bool = False, wide: bool = False
 ) -> Sequence[str]:
     """The header of that list and a line for each job, to be aligned."""
     header = ("NAME", "STATUS", "TRAINER", "DURATION", "GPU(Requested)", "GPU(Allocated)", "NODE")
@@ -397,9 +407,61 @@ def job_lines(
             str(one.request_gpus),
             str(one.allocated_gpus) if counted else NOTHING,
             place_of(one.chief, one.chief.node_ip) if one.chief else NOTHING,
+            *(placed_columns(one, now) if wide else ()),
         )
         rows.append((one.namespace, *row) if namespaces else row)
-    return table(("NAMESPACE", *header) if namespaces else header, rows)
+    names = (*(["NAMESPACE"] if namespaces else []), *header, *(_WIDE if wide else ()))
+    return table(names, rows)
+
+
+_WIDE = ("RUNTIME", "WORKERS", "NODES", "GB/S", "REASON")
+
+_MOST_NODES = 3
+"""Nodes of a job that a line names before it counts the others."""
+
+
+def placed_columns(status: JobStatus, now: float) -> tuple[str, ...]:
+    """What `list -o wide` adds: run time, `WORKERSxGPUS`, nodes, GB/s, why it does not run."""
+    ran = run_time(status, now)
+    forecast = status.forecast
+    rows = sorted(forecast.workers) if forecast is not None else ()
+    names = list(dict.fromkeys(node for _index, node, _gpus in rows))
+    names = names or list(
+        dict.fromkeys(one.node for one in _workers(status) if one.node and not one.pending)
+    )
+    more = len(names) - _MOST_NODES
+    shown = ",".join(names[:_MOST_NODES]) + (f",+{more}" if more > 0 else "")
+    usable = forecast.usable if forecast is not None else None
+    waits = status.phase not in {Phase.RUNNING, Phase.SUCCEEDED}
+    return (
+        NOTHING if ran is None else duration(ran),
+        _shape(status),
+        shown or NOTHING,
+        NOTHING if usable is None else estimates.amount(usable),
+        (status.reason or "") if waits else "",
+    )
+
+
+def _workers(status: JobStatus) -> list[Instance]:
+    return [one for one in in_order(status.instances) if one.worker is not None]
+
+
+def _shape(status: JobStatus) -> str:
+    """How many workers a job has, and the GPUs of each: `4x2`."""
+    forecast = status.forecast
+    if forecast is not None and forecast.workers and status.request_gpus:
+        return f"{len(forecast.workers)}x{slots_of(forecast, status)}"
+    workers = _workers(status)
+    return f"{len(workers)}x{max(one.gpus for one in workers)}" if workers else NOTHING
+
+
+def run_time(status: JobStatus, now: float) -> float | None:
+    """Seconds since the pods of a job's last start ran, to its end; None if none has run."""
+    starts = [one.started for one in status.instances if one.started is not None]
+    if not starts:
+        return None
+    end = now if status.finished is None else status.finished
+    return max(0.0, end - min(starts))
 
 
 # ---------------------------------------------------------------- shared by the above

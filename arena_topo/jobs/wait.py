@@ -57,7 +57,7 @@ def wait(
             )
         except UnknownJob as error:
             raise missing(error.name, namespace, backend) from None
-    failed = [wrong for one in ends if (wrong := waiting.failure(one, goal, namespace)) is not None]
+    failed = [wrong for one in ends if (wrong := waiting.failure(one, goal)) is not None]
     for wrong in failed[1:]:
         say(layout.complaint(wrong), LogLevel.ERROR)
     if failed:

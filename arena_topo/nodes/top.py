@@ -19,7 +19,7 @@ from arena_topo.cli.arguments import (
 )
 from arena_topo.cli.opening import network
 from arena_topo.cli.options import Globals, display, say, show, spread, tell
-from arena_topo.cli.terminal import wrapped
+from arena_topo.cli.terminal import cropped, wrapped
 from arena_topo.drawing import tables
 from arena_topo.errors import UsageError
 from arena_topo.flag import Flag
@@ -121,7 +121,8 @@ def top_node(
         value = partial(_nodes_value, what=what)
         renew(first, look, screen, value, output_format, limit=everywhere.timeout)
     elif output_format is PlanFormat.WIDE:
-        display(screen(first, wrapped(sys.stdout)))
+        shown = screen(first, wrapped(sys.stdout))
+        display(shown if what.details or what.frag else cropped(shown))
     else:
         show(arenas(_nodes_value(first, what), output_format))
     if backend is not None:

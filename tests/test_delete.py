@@ -1,0 +1,87 @@
+"""`delete`: which jobs, chosen by name, by label, by state or all; and `submit --follow`."""
+
+from __future__ import annotations
+
+import prompt
+import pytest
+from worlds import WORLDS
+
+from arena_topo.job import KeyValue
+
+
+@pytest.fixture(params=WORLDS)
+def arena(request, tmp_path, capfd):
+    """A prompt in each world."""
+    with prompt.opened(request.param, tmp_path, capfd) as one:
+        yield one
+
+
+@pytest.fixture
+def one_arena(tmp_path, capfd):
+    """A prompt in one world, for what no engine has a say in."""
+    with prompt.opened("kubernetes-v2beta1", tmp_path, capfd) as one:
+        yield one
+
+
+def left(arena):
+    _code, out, _err = arena("list", "-o", "name", "-A", "--sort-by", "name")
+    return [line.removeprefix("mpijob.kubeflow.org/") for line in out.splitlines()]
+
+
+def test_jobs_are_deleted_by_label_state_and_namespace(arena):
+    vision = (KeyValue.parse("team=vision"),)
+    arena.finished("a", 3, label=vision)
+    arena.finished("b")
+    arena.applied("c", label=vision)
+    code, out, err = arena("delete", "--status", "failed", "-l", "team=vision")
+    assert (code, out) == (0, "")
+    assert err == "The training job a has been deleted successfully\n"
+    assert left(arena) == ["b", "c"]
+    assert arena("delete", "-l", "team=speech")[2] == "No such jobs in namespace default.\n"
+    assert (
+        arena("delete", "--all", "-n", "elsewhere")[2] == "No such jobs in namespace elsewhere.\n"
+    )
+    assert left(arena) == ["b", "c"]
+    code, out, _err = arena("delete", "--all", "-q")
+    assert (code, sorted(out.splitlines())) == (
+        0,
+        ["mpijob.kubeflow.org/b", "mpijob.kubeflow.org/c"],
+    )
+    assert left(arena) == []
+
+
+def test_names_and_flags_that_choose_jobs_exclude_each_other(one_arena):
+    one_arena.applied("a")
+    code, _out, err = one_arena("delete", "a", "--all")
+    assert code == 2
+    assert err.startswith("error: names of jobs exclude --all, --status, --selector and --mine\n")
+    code, _out, err = one_arena("delete")
+    assert code == 2
+    assert "--all" in err
+    assert left(one_arena) == ["a"]
+
+
+def test_jobs_of_others_are_left_where_only_mine_are_chosen(one_arena):
+    one_arena.applied("a")
+    code, _out, err = one_arena("delete", "--mine", "--status", "SUCCEEDED")
+    assert (code, err) == (0, "No such jobs in namespace default.\n")
+    assert left(one_arena) == ["a"]
+
+
+def test_submit_follow_shows_the_log_and_ends_with_the_code_of_the_launcher(tmp_path, capfd):
+    with prompt.opened("local", tmp_path, capfd) as arena:
+        line = ("--name=demo", "--image=local", "--workers=1", "--gpus=1", "--gputopology")
+        code, out, err = arena("submit", "mpi", *line, "--follow", "echo one; exit 3")
+    assert (code, out) == (3, "one\n")
+    assert "mpijob.kubeflow.org/demo created\n" in err
+    assert err.endswith(
+        "error: the job demo failed\n  why:  the launcher ended with exit code 3\n"
+        "  try:  arena-topo why demo -n default\n"
+    )
+
+
+def test_follow_wait_and_output_exclude_each_other(one_arena):
+    for flag in ("--wait", "--output=json"):
+        code, out, err = one_arena("submit", "mpi", "--name=x", "--image=i", "--follow", flag, "c")
+        assert (code, out) == (2, "")
+        assert err.startswith(f"error: --follow and {flag.partition('=')[0]} exclude each other\n")
