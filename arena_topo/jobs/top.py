@@ -87,7 +87,8 @@ def top_job(
     if refresh:
         renew(first, look, screen, _jobs_value, output_format, limit=everywhere.timeout)
     elif output_format is PlanFormat.WIDE:
-        display(cropped(screen(first, wrapped(sys.stdout))))
+        shown = screen(first, wrapped(sys.stdout))
+        display(shown if name else cropped(shown))
     else:
         show(arenas(_jobs_value(first), output_format))
 
