@@ -363,7 +363,7 @@ def resume(
     wait: bool = False,
     tell: Tell = unheard,
 ) -> JobStatus:
-    """Start a job that waits, was suspended, or was left half-started; placed anew, in its turn.
+    """Start a waiting, suspended or interrupted job in its turn; it gets a new placement.
 
     Returns when all workers have their nodes, with `wait` when they run. NotNow if it has to wait,
     Unplaceable if it can never fit, NotPossible for one that is over, NotFound if there is none.

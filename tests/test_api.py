@@ -265,6 +265,14 @@ def test_there_is_a_difference_between_not_now_and_never(local):
     assert planned.refused.exit_code == 3
     waits = arena_topo.submit(gang("next"), options=HERE)
     assert (waits.status.phase, waits.status.forecast.state) == (Phase.PENDING, "waiting")
+    told = "<JobStatus default/next PENDING, 8 GPUs, 2 workers x 4 GPUs cannot be placed now: "
+    assert repr(waits.status).startswith(told)
+    assert repr(planned) == "<Proposal next: NotNow, 2 workers x 4 GPUs cannot be placed now>"
+    explained = arena_topo.why("next", options=HERE)
+    assert repr(explained) == (
+        "<Explanation next: PENDING, WaitingForGPUs: 2 workers x 4 GPUs cannot be placed now>"
+    )
+    assert "<tr><th>status</th><td>PENDING</td></tr>" in explained._repr_html_()
     with pytest.raises(arena_topo.TimedOut, match="next is still PENDING"):
         arena_topo.wait("next", timeout=0.1, options=HERE)
     with pytest.raises(arena_topo.Unplaceable) as never:

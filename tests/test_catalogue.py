@@ -42,7 +42,7 @@ def test_a_command_has_the_flags_and_commands_of_its_help_in_that_order(path, ca
     ]
     titles = [line[:-1] for line in shown if line and line[0] != " " and line.endswith(":")]
     panels = list(dict.fromkeys(one.panel for one in own))
-    assert [title for title in titles if title != "Commands"] == panels
+    assert [title for title in titles if title not in {"Commands", "Examples"}] == panels
 
 
 def test_every_command_and_group_is_there_once_each_group_before_its_commands():
@@ -78,7 +78,8 @@ def test_words_say_what_they_are():
         if command.arguments
     }
     assert words[("get",)] == [("JOB", False, True, "jobs")]
-    assert words[("delete",)] == [("JOB...", True, True, "jobs")]
+    assert words[("wait",)] == [("JOB...", True, True, "jobs")]
+    assert words[("delete",)] == [("[JOB...]", True, False, "jobs")]
     assert words[("check",)] == [("[JOB]", False, False, "jobs")]
     assert words[("top", "node")] == [("[NODE...]", True, False, "nodes")]
     assert words[("topology", "show")] == [("[PRESET|NODE]", False, False, "presets nodes")]

@@ -347,7 +347,7 @@ def test_waiting_for_a_job_that_succeeds_ends_with_0(arena, world):
 def test_waiting_too_long_ends_with_6_and_the_job_goes_on(arena):
     code, _out, err = arena("submit", "mpi", *GANG, "--wait", "--timeout=0s", "c")
     assert code == 6
-    assert "try:  it goes on: arena-topo get demo -n default" in err
+    assert "try:  the job goes on; see arena-topo get demo -n default" in err
 
 
 @pytest.mark.parametrize(

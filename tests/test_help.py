@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from arena_topo import cli
+from arena_topo.cli import catalogue
+from arena_topo.cli.examples import EXAMPLES
 from arena_topo.cli.root import tree
 
 
@@ -84,3 +88,27 @@ def test_help_has_the_colours_that_the_line_asks_for(line, tmp_path: Path):
 
     assert "\x1b" in shown("always")
     assert "\x1b" not in shown("never", FORCE_COLOR="1")
+
+
+def test_every_command_has_examples_with_flags_that_it_has():
+    leaves = [one for one in catalogue.commands() if not one.commands]
+    assert {" ".join(one.path) for one in leaves} == set(EXAMPLES)
+    for command in leaves:
+        flags = {name for option in command.options for name in option.names}
+        for _what, line in command.examples:
+            words = shlex.split(line)
+            assert words[: len(command.path)] == [*command.path]
+            own = itertools.takewhile(lambda word: word != "--", words)
+            given = {word.partition("=")[0] for word in own if word.startswith("-")}
+            assert given <= flags, line
+
+
+def test_the_help_of_a_command_shows_its_examples_whole_under_any_name(capfd):
+    for name in ("list", "ls"):
+        code, out, _err = answer(capfd, name, "--help")
+        assert code == 0
+        examples = out.partition("\nExamples:\n")[2].partition("\n\n")[0]
+        assert examples.splitlines()[:2] == [
+            "  # Jobs of all namespaces that wait or run",
+            "  arena-topo list -A --status PENDING,RUNNING",
+        ]

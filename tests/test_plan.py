@@ -55,7 +55,8 @@ def proposed(world, **more):
 
 
 def shown(world, *, width=100, unicode=True, **more):
-    return screen_of.text(proposed(world, **more), unicode=unicode, width=width)
+    found = proposed(world, **more)
+    return screen_of.text(found, unicode=unicode, width=width, folded=width)
 
 
 # ---------------------------------------------------------------- for people

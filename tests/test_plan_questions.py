@@ -277,7 +277,7 @@ def test_no_line_is_longer_than_the_screen_is_wide(width, asked):
     world = cluster(*(node(f"a-rather-long-name-of-a-node-{at}", HGX) for at in range(12)))
     if "on" in asked:
         asked = {"on": placement_map(proposed(world, workers=5, gpus=8).plan.placement)}
-    text = screen_of.text(proposed(world, workers=5, gpus=8, **asked), width=width)
+    text = screen_of.text(proposed(world, workers=5, gpus=8, **asked), width=width, folded=width)
     assert max(map(len, text.splitlines())) <= width
 
 

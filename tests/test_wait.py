@@ -274,7 +274,7 @@ def test_time_that_is_over_names_where_each_job_stands(line):
     assert line.out == "mpijob.kubeflow.org/two succeeded\n"
     assert line.err.endswith(
         "error: 1 of 2 jobs are not finished after 1 s\n  why:  one is RUNNING\n"
-        "  try:  it goes on: arena-topo get one -n default\n"
+        "  try:  the job goes on; see arena-topo get one -n default\n"
     )
 
 
@@ -372,7 +372,7 @@ def test_each_kind_of_job_that_is_left_has_its_own_next_step(living):
     assert living.code == 6
     assert living.err.splitlines()[-1] == (
         "  try:  one, three: arena-topo resume one three -n default starts them when they fit;"
-        " two: it goes on: arena-topo get two -n default"
+        " two: the job goes on; see arena-topo get two -n default"
     )
 
 
@@ -482,7 +482,8 @@ def test_a_job_to_wait_for_that_nobody_saw_does_not_go_on(faulty):
     assert (faulty.code, faulty.err) == (
         6,
         (
-            f"warning: nothing is seen just now: {faulty.proxy.url} did not answer in time\n"
+            "warning: API server not reachable, retrying: "
+            f"{faulty.proxy.url} did not answer in time\n"
             "error: job demo is out of sight after 1 s\n"
             "  try:  see whether it is there: arena-topo get demo -n default\n"
         ),
@@ -506,10 +507,8 @@ def test_each_spell_in_which_nothing_is_seen_is_told_once(faulty):
     faulty("wait", "demo", "--timeout=60s", "--request-timeout=0.6s")
     assert faulty.code == 0, faulty.err
     said = [line for line in faulty.err.splitlines() if line.startswith("warning: ")]
-    assert (
-        said
-        == [f"warning: nothing is seen just now: {faulty.proxy.url} did not answer in time"] * 2
-    )
+    blind = f"API server not reachable, retrying: {faulty.proxy.url} did not answer in time"
+    assert said == [f"warning: {blind}"] * 2
 
 
 def test_a_log_that_falls_silent_ends_with_the_time_of_the_command(faulty):

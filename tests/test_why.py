@@ -188,7 +188,7 @@ CASES: dict[str, tuple[Callable[[], Case], Code, str, str]] = {
     "_succeeded": (
         lambda: case(mpijob(CREATED, condition("Succeeded")), launcher("Succeeded", **ended(0))),
         Code.SUCCEEDED,
-        "ended well",
+        "succeeded",
         "",
     ),
     "_out_of_memory": (
@@ -264,7 +264,7 @@ CASES: dict[str, tuple[Callable[[], Case], Code, str, str]] = {
             ),
         ),
         Code.PREEMPTED,
-        "make room for pods of higher priority",
+        "preempted by pods of higher priority",
         "Preempted by pod 1f2e on node a",
     ),
     "_running_timeout": (
@@ -329,7 +329,7 @@ CASES: dict[str, tuple[Callable[[], Case], Code, str, str]] = {
             ),
         ),
         Code.PREEMPTED,
-        "Kueue has stopped the job to make room",
+        "Kueue has preempted the job",
         "prioritization in the ClusterQueue",
     ),
     "_kueue_quota": (
@@ -412,7 +412,7 @@ CASES: dict[str, tuple[Callable[[], Case], Code, str, str]] = {
     "_no_image": (
         lambda: case(waiting(tries=1, reason=NO_IMAGE), fit=FITS, starts=False),
         Code.IMAGE_PULL,
-        "taken back whole, as its image cannot be pulled",
+        "rolled back, as its image cannot be pulled",
         "registry/img:1: not found",
     ),
     "_haunted": (
@@ -430,7 +430,7 @@ CASES: dict[str, tuple[Callable[[], Case], Code, str, str]] = {
     "_taken_back": (
         lambda: case(waiting(tries=3, reason="the image img:2 was not found"), fit=NO_FIT),
         Code.TAKEN_BACK,
-        "started 3 times, and taken back",
+        "started 3 times, and rolled back",
         "the image img:2 was not found",
     ),
     "_no_room": (
@@ -448,7 +448,7 @@ CASES: dict[str, tuple[Callable[[], Case], Code, str, str]] = {
     "_nobody": (
         lambda: case(waiting(), fit=Fit(verdict=Fits.PLACEABLE), starts=False),
         Code.NOBODY_STARTS,
-        "it fits now, and nobody starts it",
+        "it fits now, but no controller starts it",
         "controller",
     ),
     "_not_resumed": (
@@ -788,8 +788,8 @@ def test_a_waiting_job_that_fits_starts_where_somebody_starts_it():
 def test_the_way_out_of_waiting_depends_on_who_starts_jobs():
     by_itself = verdict(case(waiting(), fit=NO_FIT, starts=True)).hint or ""
     by_hand = verdict(case(waiting(), fit=NO_FIT, starts=False)).hint or ""
-    assert by_itself == "it starts by itself once they are free"
-    assert by_hand == "once they are free: arena-topo resume demo -n team-a"
+    assert by_itself == "the job starts by itself once enough GPUs are free"
+    assert by_hand == "once enough GPUs are free: arena-topo resume demo -n team-a"
 
 
 def test_where_the_cluster_may_not_be_read_the_recorded_reason_stands():
@@ -1374,6 +1374,26 @@ def test_a_waiting_job_is_explained_by_nodes_holders_and_its_place_in_the_queue(
         ("default", "big", 8)
     ]
     assert found.denied == ()
+
+
+def test_the_first_that_waits_is_told_when_it_starts_at_the_latest(api: FakeApi, backend: Any):
+    busy(api)
+    # Nobody starts it by itself.
+    assert explain(backend, "big", "default", now=time.time()).starts_by is None
+    renewed = {"holderIdentity": "one", "renewTime": at(595), "leaseDurationSeconds": 15}
+    api.add({"kind": "Namespace", "metadata": {"name": "arena-topo-system"}})
+    meta = {"name": "arena-topo-controller", "namespace": "arena-topo-system"}
+    api.add({"kind": "Lease", "metadata": meta, "spec": renewed})
+    first = explain(backend, "big", "default", now=time.time())
+    (train,) = first.holders
+    assert train.left is not None
+    assert first.starts_by == first.now + train.left
+    assert (
+        "Start: in 1h at the latest, when the --running-timeout of those who hold its GPUs is over"
+    ) in screens.text(first)
+    assert screens.value(first)["startsBy"] == int(train.left)
+    # It comes first, and nobody has said how long it may run.
+    assert ask(backend).starts_by is None
 
 
 def test_the_time_of_a_job_that_was_suspended_runs_from_when_it_was_resumed(

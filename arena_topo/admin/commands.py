@@ -69,7 +69,10 @@ def install(
         ),
     ] = False,
     without_controller: Annotated[
-        bool, Flag(help="Nobody starts jobs that wait but their submitters.", panel=PANEL)
+        bool,
+        Flag(
+            help="Do not install the controller; users start their own waiting jobs.", panel=PANEL
+        ),
     ] = False,
     without_agent: Annotated[
         bool, Flag(help="Nobody looks at the GPUs of nodes; links are assumed.", panel=PANEL)
@@ -201,7 +204,7 @@ def check(
     *,
     output_format: PlanFormatFlag = PlanFormat.WIDE,
 ) -> None:
-    """Check what a cluster and you need for jobs to be placed; with a job, what its workers see."""
+    """Check the cluster's features and your permissions; with a job, what its workers see."""
     backend = engine(everywhere)
     admin = _admin(backend)
     namespace = namespace_of(everywhere, backend)
@@ -243,7 +246,7 @@ def nodes_topology(
     force: _ForceFlag = False,
     dry_run: _DryRunFlag = False,
 ) -> None:
-    """Keep nodes for topology jobs alone, whose workers then get exactly the GPUs chosen."""
+    """Reserve nodes for topology jobs; their workers get exactly the chosen GPUs."""
     _dedicate(nodes, "topology", everywhere, ack=ack, force=force, dry_run=dry_run)
 
 

@@ -27,6 +27,7 @@ from arena_topo.cli.commands import (
     old_spellings,
     variables,
 )
+from arena_topo.cli.examples import EXAMPLES
 from arena_topo.cli.options import GLOBAL_PANEL, PROGRAM, Globals, boolean
 from arena_topo.cli.root import ROOT, Branch, Leaf, tree
 from arena_topo.completion import SHELLS
@@ -71,7 +72,8 @@ class Command:
 
     `summary` is one sentence, `text` all that its help says before the flags, in paragraphs.
     `aliases` are other names for the last word of the path. `commands` are the names of a group's
-    commands, in the order of the help. The flags come in that order too; global ones are last.
+    commands, in the order of the help. `examples` say what a line does, and the words behind the
+    program's name. The flags come in that order too; global ones are last.
     """
 
     path: tuple[str, ...]
@@ -81,6 +83,7 @@ class Command:
     arguments: tuple[Argument, ...]
     options: tuple[Option, ...]
     commands: tuple[str, ...]
+    examples: tuple[tuple[str, str], ...] = ()
 
 
 @cache
@@ -115,6 +118,7 @@ def _walk(one: Leaf | Branch, made: Any, parent: Any, path: tuple[str, ...]) -> 
         ),
         options=tuple(sorted(options, key=lambda option: panels.index(option.panel))),
         commands=tuple(below),
+        examples=EXAMPLES.get(" ".join(path), ()),
     )
     for name, child in below.items():
         yield from _walk(child, made.commands[name], context, (*path, name))

@@ -17,6 +17,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from arena_topo import argv
+from arena_topo.cli.examples import EXAMPLES
 from arena_topo.cli.options import (
     GLOBAL_PANEL,
     PROGRAM,
@@ -249,6 +250,20 @@ class ArenaCommand(TyperCommand):
             if one.param_type_name == "argument" and not self.kind.of_jobs
         }
         return [needed.get(piece, piece) for piece in super().collect_usage_pieces(ctx)]
+
+    def format_help_text(self, ctx: Any, formatter: Any) -> None:
+        """Write what the command does, then its examples."""
+        super().format_help_text(ctx, formatter)
+        words: list[str] = []
+        above = ctx
+        while above.parent is not None:
+            words.insert(0, above.command.name)
+            above = above.parent
+        if examples := EXAMPLES.get(" ".join(words)):
+            with formatter.section("Examples"):
+                for what, line in examples:
+                    # As long as it is: an example is copied.
+                    formatter.write(f"  # {what}\n  {PROGRAM} {line}\n")
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the options grouped by panel, in the order of their declaration."""

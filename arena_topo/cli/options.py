@@ -314,7 +314,7 @@ class Globals:
     emulate: Annotated[
         str,
         Flag(
-            help="Let the local engine pretend these machines, such as dgx-1-v100:2.",
+            help="Machines that the local engine emulates, such as dgx-1-v100:2.",
             panel=GLOBAL_PANEL,
             metavar="PRESET[:COUNT]",
             completes="machines",

@@ -111,8 +111,7 @@ ROOT = Branch(
             NAMED,
         ),
         "resume": Leaf(
-            "Start jobs that wait, were suspended, or were left half-started; placed anew, in"
-            " order.",
+            "Start waiting, suspended or interrupted jobs, in order; they get a new placement.",
             "jobs.queue",
             "resume",
             NAMED,
@@ -172,16 +171,14 @@ ROOT = Branch(
                     "topology_discover",
                 ),
                 "publish": Leaf(
-                    "Write down in the cluster how the GPUs of a node are linked, for every"
-                    " submitter to read.",
+                    "Publish in the cluster how the GPUs of a node are linked, for all to read.",
                     "nodes.topology",
                     "topology_publish",
                 ),
             },
         ),
         "check": Leaf(
-            "Check what a cluster and you need for jobs to be placed; with a job, what its workers"
-            " see.",
+            "Check the cluster's features and your permissions; with a job, what its workers see.",
             "admin.commands",
             "check",
         ),
@@ -191,11 +188,10 @@ ROOT = Branch(
             "install",
         ),
         "nodes": Branch(
-            "Keep nodes for topology jobs alone, or give them back.",
+            "Reserve nodes for topology jobs, or give them back.",
             {
                 "topology": Leaf(
-                    "Keep nodes for topology jobs alone, whose workers then get exactly the GPUs"
-                    " chosen.",
+                    "Reserve nodes for topology jobs; their workers get exactly the chosen GPUs.",
                     "admin.commands",
                     "nodes_topology",
                     NODES,

@@ -11,7 +11,7 @@ from typing import TextIO
 COLOUR: ContextVar[str] = ContextVar("colour", default="auto")
 """What `--color` says: auto, always or never; set as soon as the command line is read."""
 
-_MESSAGE = re.compile(r"(?:error|warning|note):|The Job |  why:  ")
+_MESSAGE = re.compile(r"(?:error|warning|note|EMULATED):|The Job |  why:  ")
 """How the lines begin that are sentences."""
 
 _NARROW = 60

@@ -82,7 +82,7 @@ def _told(
 
     def blind(why: str | None) -> None:
         if why is not None and sight.lost is None:
-            say(f"warning: nothing is seen just now: {one_line(why)}", LogLevel.WARN)
+            say(f"warning: API server not reachable, retrying: {one_line(why)}", LogLevel.WARN)
         sight.blind(why)
         end.heed()
 

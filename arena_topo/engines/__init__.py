@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
 from arena_topo.engines.lines import Following, LogOptions, Wanted
+from arena_topo.escaping import one_line
 from arena_topo.manifests import Binding, Forecast, Manifest, Mechanisms, Plan
 from arena_topo.manifests.versions import ApiVersion
 
@@ -119,6 +120,15 @@ class JobStatus:
     def chief(self) -> Instance | None:
         """The launcher, if there is one."""
         return next((one for one in self.instances if one.chief), None)
+
+    def __repr__(self) -> str:
+        """The job on one line: `<JobStatus default/bert RUNNING, 8 GPUs, 115 GB/s>`."""
+        words = [f"{self.namespace}/{self.name} {self.phase}", f"{self.request_gpus} GPUs"]
+        if self.forecast is not None and self.forecast.usable is not None:
+            words.append(f"{self.forecast.usable:.3g} GB/s")
+        if self.reason:
+            words.append(one_line(self.reason))
+        return f"<JobStatus {', '.join(words)}>"
 
 
 def slots_of(forecast: Forecast, status: JobStatus) -> int:

@@ -400,7 +400,7 @@ def _phrase(lot: _Lot, names: Sequence[str], namespace: str) -> str:
         them = "it" if one else "them"
         return f"delete {them} if nobody has: {command('delete', *names, namespace=namespace)}"
     if lot == "goes on":
-        return f"{'it goes' if one else 'they go'} on: {look}"
+        return f"{'the job goes' if one else 'the jobs go'} on; see {look}"
     said = starting(lot, names, namespace)
     return said if lot in {Start.RESUME, Start.ANEW} else f"{said}: {look}"
 

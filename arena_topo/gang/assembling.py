@@ -65,7 +65,7 @@ def brought_together(
             raise TimedOut(
                 f"whether all workers of {job.name} come together was not seen in time",
                 why=late.message,
-                hint=f"it goes on: arena-topo get {job.name}",
+                hint=f"the job goes on; see arena-topo get {job.name}",
             ) from late
         if trouble is None:
             return (

@@ -70,6 +70,17 @@ class Proposal:
     best: Placement | None = None
     rows: tuple[Placement, ...] = ()
 
+    def __repr__(self) -> str:
+        """The answer on one line, for a prompt."""
+        words = [f"{self.job.name}: {self.verdict.value if self.verdict else 'no GPUs'}"]
+        words += [self.refused.message] if self.refused is not None else []
+        placement = self.plan.placement if self.plan is not None else None
+        if placement is not None:
+            words.append(f"{self.job.workers} workers on {', '.join(placement.nodes)}")
+            if placement.bandwidth is not None:
+                words.append(f"{placement.bandwidth.point:.3g} GB/s")
+        return f"<Proposal {', '.join(words)}>"
+
     @property
     def verdict(self) -> Verdict | None:
         """Whether the gang fits; None for a job without GPUs."""

@@ -105,6 +105,15 @@ def reservation(
     return None
 
 
+def starts_by(job: MPIJob, snapshot: Snapshot, fit: Fit) -> float | None:
+    """When the head of the queue can start at the latest (Unix seconds); None if that is open.
+
+    Then the jobs that hold the GPUs reserved for it must have ended, by their --running-timeout.
+    """
+    placement = fit(job, snapshot.emptied())
+    return None if placement is None else _freed(placement, snapshot.jobs)
+
+
 def short_of_quota(queue: Queue, job: QueuedJob) -> bool:
     """Whether the quota of its namespace keeps a gang from starting, whatever GPUs are free.
 

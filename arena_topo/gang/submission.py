@@ -65,6 +65,11 @@ class Submitted:
     notes: tuple[str, ...] = ()
     advice: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        """What was created and how it stands, for a prompt."""
+        stands = self.status if self.status is not None else self.unread
+        return f"<Submitted {', '.join(self.created) or 'nothing new'}: {stands}>"
+
 
 def submit(
     job: MPIJob,

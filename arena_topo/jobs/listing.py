@@ -132,7 +132,8 @@ def list_jobs(
             headers=headers,
             wide=output_format is Format.WIDE,
         )
-        display(cropped(screen))
+        # Who asks for more columns wants them all.
+        display(cropped(screen) if output_format is None else screen)
         if any(one.forecast is not None and one.forecast.emulated for one in jobs):
             say(tables.EMULATED)
         if headers and not jobs:

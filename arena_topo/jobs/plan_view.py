@@ -42,10 +42,13 @@ _SMALLEST_RING = 2
 """GPUs of which every order is the same ring."""
 
 
-def text(proposal: Proposal, *, unicode: bool = True, width: int = 100) -> str:
+def text(
+    proposal: Proposal, *, unicode: bool = True, width: int = 100, folded: int | None = None
+) -> str:
     """A proposed placement for a person; empty where there is none.
 
-    Drawings and lists of names keep to `width` columns; the table of workers is always whole.
+    Drawings and lists of names keep to `width` columns, sentences to `folded` (None: they are
+    whole); the table of workers is always whole.
     """
     plan, cluster = proposal.plan, proposal.cluster
     if plan is None or plan.forecast is None or plan.placement is None or cluster is None:
@@ -54,9 +57,9 @@ def text(proposal: Proposal, *, unicode: bool = True, width: int = 100) -> str:
         _headline(proposal, plan.job, plan.forecast),
         _workers(plan.job, plan.forecast, rings=not proposal.named),
         *_machines(plan.placement, cluster, plan.job.gpus, unicode=unicode, width=width),
-        _bandwidths(proposal, plan.placement, cluster, width),
-        _rows(proposal, cluster, width),
-        _holding(proposal, plan.forecast, width),
+        _bandwidths(proposal, plan.placement, cluster, folded),
+        _rows(proposal, cluster, folded),
+        _holding(proposal, plan.forecast, folded),
     ]
     return "\n".join(block for block in blocks if block)
 
@@ -152,7 +155,7 @@ def _look(node: Node) -> tuple[object, ...]:
 # ---------------------------------------------------------------- bandwidths
 
 
-def _bandwidths(proposal: Proposal, found: Placement, cluster: Cluster, width: int) -> str:
+def _bandwidths(proposal: Proposal, found: Placement, cluster: Cluster, width: int | None) -> str:
     """What the pods get and what limits it, and what other choices would give them."""
     binding = proposal.plan.binding if proposal.plan is not None else None
     placement = found if binding is None else valued_as(found, cluster, binding)
@@ -235,7 +238,7 @@ def _compared(
     rows: Sequence[tuple[str, Placement | Outcome | None]],
     ours: float,
     cluster: Cluster,
-    width: int,
+    width: int | None,
 ) -> list[str]:
     """A table of what choices give the same pods, and where they put them.
 
@@ -260,7 +263,7 @@ def _compared(
         return cells
 
     cells = lines(ratios=True)
-    if any(len(head + place) > width for head, place in cells):
+    if width is not None and any(len(head + place) > width for head, place in cells):
         cells = lines(ratios=False)
     return [fold(head + place, width, indent=" " * len(head)).rstrip() for head, place in cells]
 
@@ -302,7 +305,7 @@ def meets(tier: str, cluster: Cluster) -> str:
     return "unknown network" if cluster.guessed(tier) else "one network"
 
 
-def _rows(proposal: Proposal, cluster: Cluster, width: int) -> str:
+def _rows(proposal: Proposal, cluster: Cluster, width: int | None) -> str:
     """The best placement and the next best, a row each."""
     if not proposal.rows:
         return ""
@@ -350,14 +353,14 @@ def proved(placement: Placement) -> str:
     return f"at most {most} GB/s is possible"
 
 
-def _holding(proposal: Proposal, forecast: Forecast, width: int) -> str:
+def _holding(proposal: Proposal, forecast: Forecast, width: int | None) -> str:
     """How firmly the plan holds, and what would do better."""
     lines = []
     if forecast.guarantee is not None:
         lines.append(guarantee(forecast))
     binding = proposal.plan.binding if proposal.plan is not None else None
     if binding is not None and binding.why:
-        lines.append(f"Not firmer, because {one_line(binding.why)}")
+        lines.append(f"Why not a stronger guarantee: {one_line(binding.why)}")
     if proposal.plan is not None and proposal.plan.hcas:
         names = ", ".join(proposal.plan.hcas)
         lines.append(f"NICs for NCCL: {names}, those nearest to the GPUs (NCCL_IB_HCA)")

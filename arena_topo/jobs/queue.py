@@ -60,7 +60,7 @@ def resume(
     wait: _WaitFlag = False,
     output_format: ToldFlag = Told.WIDE,
 ) -> None:
-    """Start jobs that wait, were suspended, or were left half-started; placed anew, in order."""
+    """Start waiting, suspended or interrupted jobs, in order; they get a new placement."""
     from arena_topo.gang import submission  # noqa: PLC0415 - the verbs load what they need
 
     brief = output_format is Told.NAME or everywhere.quiet

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
@@ -37,7 +38,7 @@ from arena_topo.cli.options import (
     spread,
     tell,
 )
-from arena_topo.cli.terminal import columns, draws
+from arena_topo.cli.terminal import columns, draws, wrapped
 from arena_topo.engines import Backend, JobStatus, opening
 from arena_topo.errors import AlreadyExists, UsageError
 from arena_topo.escaping import one_line
@@ -108,7 +109,8 @@ class Submission:
     exists: Annotated[
         Exists,
         Flag(
-            help="If a job has the name: ok takes the same request as done, replace deletes it.",
+            help="If the name is taken: fail; ok accepts an identical job; replace deletes the job"
+            " first.",
             panel=PANEL,
         ),
     ] = Exists.FAIL
@@ -469,7 +471,13 @@ def plan_mpi(
     elif output_format is not PictureFormat.WIDE:
         show(document(plans.value(proposal), output_format))
     elif proposal.plan is not None and proposal.plan.placement is not None:
-        display(plans.text(proposal, unicode=draws(plain=plain), width=columns()))
+        screen = plans.text(
+            proposal,
+            unicode=draws(plain=plain),
+            width=columns(),
+            folded=wrapped(sys.stdout),
+        )
+        display(screen)
     if proposal.refused is not None:
         raise proposal.refused
     if proposal.verdict is None:

@@ -200,7 +200,7 @@ def placement(
     if forecast.guarantee is not None:
         lines.append(f"  {guarantee(forecast)}")
     if binding is not None and binding.why:
-        lines.append(f"  Not firmer, because: {one_line(binding.why)}")
+        lines.append(f"  Why not a stronger guarantee: {one_line(binding.why)}")
     if forecast.emulated:
         lines.append(f"  {EMULATED}")
     folded = [fold(line, width, indent="    ") for line in lines]

@@ -90,7 +90,7 @@ class _Watched:
     def blind(self, why: str | None) -> None:
         """Nothing is seen, and why; None once something is again."""
         if why is not None and self.sees:
-            say(f"warning: nothing is seen just now: {one_line(why)}", LogLevel.WARN)
+            say(f"warning: API server not reachable, retrying: {one_line(why)}", LogLevel.WARN)
         self.sees = why is None
 
     def waits(self, status: JobStatus, start: Start | None) -> None:

@@ -224,7 +224,7 @@ def topology_publish(
         ),
     ] = False,
 ) -> None:
-    """Write down in the cluster how the GPUs of a node are linked, for every submitter to read."""
+    """Publish in the cluster how the GPUs of a node are linked, for all to read."""
     from arena_topo.engines import machines  # noqa: PLC0415 - the verbs load what they need
     from arena_topo.topology import published  # noqa: PLC0415 - only here
 

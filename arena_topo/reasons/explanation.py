@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from html import escape
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from arena_topo.clusters.queues import suspended
@@ -88,7 +89,8 @@ class Explanation:
     `refusals` count the nodes by what refuses the job, `holders` are the jobs that hold what it
     waits for, the largest first, `unnamed` how many more of those GPUs others hold. All are empty
     for a job that does not wait for GPUs. `log` is the end of the launcher's log, of a job that
-    has not succeeded.
+    has not succeeded. `starts_by` is when a waiting job starts at the latest (Unix seconds), None
+    where no limit of others says so.
     """
 
     status: JobStatus
@@ -102,6 +104,20 @@ class Explanation:
     events: tuple[Event, ...] = ()
     denied: tuple[Denied, ...] = ()
     log: LauncherLog | None = None
+    starts_by: float | None = None
+
+    def __repr__(self) -> str:
+        """The verdict on one line, for a prompt."""
+        said = self.verdict
+        return f"<Explanation {self.status.name}: {self.status.phase}, {said.code}: {said.what}>"
+
+    def _repr_html_(self) -> str:
+        """The verdict as a table, for a notebook."""
+        said = self.verdict
+        rows = (("job", self.status.name), ("status", self.status.phase), ("verdict", said.what))
+        rows += (("why", said.why or ""), ("try", said.hint or ""))
+        cells = (f"<tr><th>{name}</th><td>{escape(text)}</td></tr>" for name, text in rows if text)
+        return f"<table>{''.join(cells)}</table>"
 
 
 @runtime_checkable
@@ -141,6 +157,7 @@ class _Look:
     request: Request | None = None
     turn: Turn | None = None
     terminating: tuple[Holder, ...] = ()
+    starts_by: float | None = None
 
 
 def _of_cluster(backend: Backend, facts: Facts) -> Explanation:
@@ -176,6 +193,7 @@ def _of_cluster(backend: Backend, facts: Facts) -> Explanation:
         unnamed=unnamed,
         turn=look.turn,
         nearest=look.fit.nearest if look.fit is not None else None,
+        starts_by=look.starts_by if case.starts else None,
         events=case.events,
         denied=tuple(denied),
         log=log,
@@ -215,11 +233,18 @@ def _looked(backend: Backend, facts: Facts, denied: list[Denied]) -> _Look:
         _check_bandwidth(job, placement, cluster, backend, facts)
     except Unplaceable as refused:
         look.fit, look.refusals = _refused(refused), refused.refusals
+        if refused.verdict is Fits.NOT_NOW and snapshot is not None and _first(look.turn):
+            look.starts_by = fairness.starts_by(job, snapshot, planning.fit)
     except ArenaError as error:
         look.fit = Fit(message=error.message)
     else:
         look.fit = Fit(verdict=Fits.PLACEABLE, behind=_behind(job, facts, snapshot, cluster))
     return look
+
+
+def _first(turn: Turn | None) -> bool:
+    """Whether a job is known to be the first of all that wait."""
+    return turn is not None and turn.whole and turn.place == 1
 
 
 def _check_bandwidth(

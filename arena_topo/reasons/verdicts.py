@@ -75,7 +75,7 @@ def verdict(case: Case) -> Diagnosis:
 def _succeeded(case: Case) -> Said | None:
     if case.status.phase is not Phase.SUCCEEDED:
         return None
-    return Said("the job has ended well", hint=case.command("logs"))
+    return Said("the job succeeded", hint=case.command("logs"))
 
 
 def _out_of_memory(case: Case) -> Said | None:
@@ -155,7 +155,7 @@ def _preempted(case: Case) -> Said | None:
     if not gone or case.status.phase is Phase.RUNNING:
         return None
     return Said(
-        f"{symptoms.several(gone, 'had', 'had')} to make room for pods of higher priority",
+        f"{symptoms.several(gone, 'was', 'were')} preempted by pods of higher priority",
         next(iter(gone.values())),
         f"submit it with a higher --priority, or {case.again}",
     )
@@ -248,7 +248,7 @@ def _preempted_by_kueue(case: Case) -> Said | None:
         return None
     preempted = condition_of(case.workload, "Preempted") or {}
     return Said(
-        "Kueue has stopped the job to make room, and starts it again when there is quota"
+        "Kueue has preempted the job, and starts it again when there is quota"
         if evicted.get("reason") == "Preempted"
         else f"Kueue has stopped the job: {evicted.get('reason')}",
         str(preempted.get("message") or evicted.get("message") or "") or None,
@@ -390,7 +390,7 @@ def _no_image(case: Case) -> Said | None:
     if not _waits(case) or again or not symptoms.missing_image(case.recorded_reason):
         return None
     return Said(
-        "it was taken back whole, as its image cannot be pulled",
+        "it was rolled back, as its image cannot be pulled",
         case.recorded_reason,
         f"{case.command('delete')}, and submit it with the right --image or --image-pull-secret;"
         " resume does not change them",
@@ -433,7 +433,7 @@ def _taken_back(case: Case) -> Said | None:
     if not _waits(case) or tries < MOST_TRIES:
         return None
     return Said(
-        f"it was started {tries} times, and taken back whole each time",
+        f"it was started {tries} times, and rolled back each time",
         case.status.reason,
         f"once that is settled: {case.command('resume')}",
     )
@@ -473,9 +473,9 @@ def _no_room(case: Case) -> Said | None:
         )
     if case.fit.verdict is not Fits.NOT_NOW:
         return None
-    starter = "it starts by itself once they are free"
+    starter = "the job starts by itself once enough GPUs are free"
     if case.starts is not True:
-        starter = f"once they are free: {case.command('resume')}"
+        starter = f"once enough GPUs are free: {case.command('resume')}"
     return Said(case.fit.message, case.fit.why, starter)
 
 
@@ -500,7 +500,7 @@ def _nobody(case: Case) -> Said | None:
     if not _placeable(case) or case.starts is not False:
         return None
     return Said(
-        "it fits now, and nobody starts it",
+        "it fits now, but no controller starts it",
         "the controller of arena-topo does not run in this cluster",
         case.command("resume"),
     )

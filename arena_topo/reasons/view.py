@@ -12,6 +12,8 @@ from arena_topo.reasons.drift import Difference
 from arena_topo.reasons.explanation import Explanation, Holder, Waiting
 from arena_topo.reasons.launcher_log import failed_rank
 
+_FEW_REASONS = 2
+
 MOST_ROWS = 10
 """Jobs, nodes and events that are listed before the rest is counted."""
 
@@ -57,7 +59,8 @@ def _indented(line: str) -> str:
 
 
 def _nodes(found: Explanation) -> Iterator[str]:
-    if not found.refusals:
+    # Up to two reasons are in the first sentence as well.
+    if len(found.refusals) <= _FEW_REASONS and found.verdict.why:
         return
     rows = [
         (str(one.nodes), str(one.example), one.reason.value)
@@ -85,7 +88,7 @@ def _holders(found: Explanation) -> Iterator[str]:
     if found.unnamed:
         rows.append(("others", str(found.unnamed), "", "", ""))
     header = ("HELD BY", "GPUS", "AGE", "LEFT", "NODES")
-    yield _plain([*table(header, rows, indent="  ")], "Who holds what it waits for:")
+    yield _plain([*table(header, rows, indent="  ")], "GPUs in use by:")
 
 
 def _plain(lines: list[str], heading: str) -> str:
@@ -111,6 +114,12 @@ def _turn(found: Explanation, width: int | None) -> Iterator[str]:
         shown = "; ".join(_ahead(one, found.now) for one in turn.ahead[:MOST_ROWS])
         more = len(turn.ahead) - MOST_ROWS
         lines.append(f"  ahead of it: {one_line(shown)}{f'; and {more} more' if more > 0 else ''}")
+    if found.starts_by is not None:
+        left = duration(max(0.0, found.starts_by - found.now))
+        lines.append(
+            f"Start: in {left} at the latest, when the --running-timeout of those who hold its GPUs"
+            " is over"
+        )
     yield "".join(f"{fold(line, width, indent='    ')}\n" for line in lines)
 
 
@@ -133,7 +142,7 @@ def _events(found: Explanation, width: int | None) -> Iterator[str]:
         age = duration(found.now - one.when)
         lines.append(one_line(f"{one.source}, {age} ago: [{one.reason}] {one.message}"))
     folded = (f"{fold(f'  {line}', width, indent='    ')}\n" for line in lines)
-    yield "".join(["Events that still hold:\n", *folded])
+    yield "".join(["Current events:\n", *folded])
 
 
 def _denied(found: Explanation, width: int | None) -> Iterator[str]:
@@ -148,7 +157,10 @@ def _denied(found: Explanation, width: int | None) -> Iterator[str]:
 
 
 def value(found: Explanation) -> dict[str, Any]:
-    """The same for JSON and YAML. Times are seconds; null where nobody knows."""
+    """The same for JSON and YAML; null where nothing is known.
+
+    Times are seconds; `startsBy` counts from now.
+    """
     status, said = found.status, found.verdict
     return {
         "name": status.name,
@@ -166,6 +178,7 @@ def value(found: Explanation) -> dict[str, Any]:
         "holders": [_holder_value(one, found.now) for one in found.holders],
         "heldByOthers": found.unnamed,
         "queue": _turn_value(found),
+        "startsBy": None if found.starts_by is None else max(0, int(found.starts_by - found.now)),
         "nearest": found.nearest,
         "events": [
             {

@@ -40,6 +40,10 @@ class SeenJob:
     events: Sequence[Event] | None = None
     explanation: Explanation | None = None
 
+    def __repr__(self) -> str:
+        """The job on one line, for a prompt."""
+        return repr(self.status).replace("JobStatus", "SeenJob", 1)
+
 
 def look(
     backend: Backend,

@@ -82,6 +82,10 @@ def page(command: Command) -> str:
         parts += [".SH COMMANDS"]
         for one in below:
             parts += [".TP", rf"\fB{plain(' '.join(one.path))}\fR", prose(one.summary)]
+    if command.examples:
+        parts += [".SH EXAMPLES"]
+        for what, words in command.examples:
+            parts += [".TP", plain(what), rf"\fB{plain(f'{PROGRAM} {words}')}\fR"]
     if own(command):
         parts += [".SH OPTIONS", *_panels(own(command))]
     parts += _everywhere() if not command.path else _elsewhere()

@@ -173,6 +173,10 @@ def page(command: Command) -> str:
         parts += [f"It can also be written {' or '.join(names)}.", ""]
     if command.commands:
         parts += ["## Commands", "", *_list(_below(command)), ""]
+    if command.examples:
+        shown_lines = [f"# {what}\n{PROGRAM} {words}" for what, words in command.examples]
+        parts += ["## Examples", "", "<!-- not run: they need jobs and machines of yours -->"]
+        parts += ["```bash", "\n\n".join(shown_lines), "```", ""]
     if own(command):
         parts += ["## Flags", "", *_panels(own(command))]
     also = "Also the" if own(command) else "The"
