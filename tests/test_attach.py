@@ -176,7 +176,7 @@ def test_dashes_before_the_job_are_answered_in_arenas_words(place: Place, capsys
     code, err = place.answer(capsys)
     assert code == 2
     assert err.splitlines() == [
-        "error: not set job name,please set it",
+        "error: no job is named",
         "  try:  arena-topo attach [OPTIONS] JOB [-- COMMAND...]; --help says more",
     ]
 

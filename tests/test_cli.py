@@ -285,7 +285,8 @@ def test_a_dry_run_prints_the_objects_and_creates_nothing(arena, world):
     assert out.startswith("apiVersion: kubeflow.org/v2beta1\nkind: MPIJob\n")
     assert err == (
         "note: a ConfigMap made no sense\n"
-        "Nothing was created; only `arena-topo submit` guards against other submitters.\n"
+        "Nothing was created. If you apply this yourself, another submission may take the same"
+        " GPUs.\n"
     )
     assert not world.plans
 
@@ -453,7 +454,7 @@ def test_a_command_about_a_job_without_a_name_fails_and_says_on_stderr_how_it_is
     code, out, err = arena(command)
     assert (code, out) == (2, "")
     said, tries = err.splitlines()
-    assert said == "error: not set job name,please set it"
+    assert said == "error: no job is named"
     assert tries.startswith(f"  try:  arena-topo {command} ")
     code, out, err = arena(command, "--help")
     assert (code, err) == (0, "")

@@ -146,8 +146,8 @@ def test_without_an_age_it_says_arenas_words(one_arena, line):
     code, out, err = one_arena("prune", *line)
     assert (code, out) == (2, "")
     assert err == (
-        "error: you need to specify the relative duration live time of the job that need to be"
-        " cleaned by --since. Like --since 10h\n"
+        "error: --since is needed\n  why:  it says how old the jobs are that are deleted\n"
+        "  try:  arena-topo prune --since 24h --dry-run\n"
     )
     assert names(one_arena) == ["one"]
 

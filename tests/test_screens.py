@@ -345,6 +345,21 @@ def test_nobody_needs_rich_to_watch_in_a_pipe(running):
     assert done.stdout.splitlines()[-1] == "False"
 
 
+# ---------------------------------------------------------------- narrow terminals
+
+
+def test_a_list_is_cut_at_the_edge_of_a_narrow_terminal_and_whole_in_a_pipe(cluster):
+    submit = ["submit", "mpi", "--name=demo", "--image=i", "--workers=1", "--gpus=1", "c"]
+    assert prepared(submit, cluster.env).returncode == 0
+    narrow = Running(["list"], cluster.env, columns=60, rows=20)
+    assert narrow.end() == 0
+    header, row = narrow.screen.text.splitlines()
+    assert header == "NAME  STATUS   TRAINER  DURATION  GPU(Requested)  GPU(Alloc…"
+    assert (len(row), row[-1]) == (60, "…")
+    whole = prepared(["list"], cluster.env).stdout.splitlines()
+    assert whole[0].endswith("GPU(Allocated)  NODE")
+
+
 # ---------------------------------------------------------------- submit --wait
 
 

@@ -38,7 +38,9 @@ _AckFlag = Annotated[
     bool, Flag(help="Set ACK's own label, ack.node.gpu.schedule, as well.", panel=PANEL)
 ]
 _DryRunFlag = Annotated[bool, Flag(help="Check everything, and change nothing.", panel=PANEL)]
-_ForceFlag = Annotated[bool, Flag(help="Do it whatever pods hold GPUs of the nodes.", panel=PANEL)]
+_ForceFlag = Annotated[
+    bool, Flag(help="Change the nodes even if pods use their GPUs.", panel=PANEL)
+]
 
 
 @spread
@@ -75,7 +77,7 @@ def install(
         ),
     ] = False,
     without_agent: Annotated[
-        bool, Flag(help="Nobody looks at the GPUs of nodes; links are assumed.", panel=PANEL)
+        bool, Flag(help="Do not install the node agent; links of GPUs are assumed.", panel=PANEL)
     ] = False,
     gang_scheduling: Annotated[
         bool,

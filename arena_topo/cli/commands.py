@@ -237,7 +237,7 @@ class ArenaCommand(TyperCommand):
         if kind.names == "nodes":
             raise UsageError("which nodes?", hint=f"name them; {PROGRAM} nodes list shows them all")
         usage = " ".join([ctx.command_path, *self.collect_usage_pieces(ctx)])
-        raise UsageError("not set job name,please set it", hint=f"{usage}; --help says more")
+        raise UsageError("no job is named", hint=f"{usage}; --help says more")
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """What the usage has: only what may be missing stands in brackets.

@@ -446,7 +446,7 @@ def fabric(cluster: Cluster, *, unicode: bool = True, width: int = 100) -> str:
         meanings = {
             pen.empty: "free",
             pen.full: "in use",
-            _DOUBT: "some of these are in use or unhealthy, nobody says which",
+            _DOUBT: "some of these are in use or unhealthy; which ones is not reported",
             _AWAY: "cannot be used now",
         }
         lines.append("  ".join(f"{a} {what}" for a, what in meanings.items() if a in tree.signs))

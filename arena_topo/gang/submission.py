@@ -302,14 +302,14 @@ class _Submission:
         """Who starts a gang that has to wait."""
         name = self.job.name
         if patches.tries_of(outcome.stored) >= MOST_TRIES:
-            return f"It is not tried again before you say so: arena-topo resume {name}"
+            return f"It is not tried again by itself: arena-topo resume {name}"
         if self.queue.watched():
             return "The controller starts it once it can."
         if self.stay and (self.end is None or time.monotonic() < self.end):
             return "This command starts it once it can."
         return (
-            "It waits suspended and holds nothing. Nobody starts it by itself here (no controller):"
-            f" arena-topo resume {name} starts it when it fits."
+            "The job waits and holds no GPUs. No controller runs here; start it once it fits:"
+            f" arena-topo resume {name}"
         )
 
     def _left_waiting(self, denied: AccessDenied) -> Submitted:

@@ -235,7 +235,9 @@ class MPIJob:
     ] = None
     binding: Annotated[
         BindingChoice,
-        _chosen("How workers are held to their nodes and GPUs; auto is the firmest way there is."),
+        _chosen(
+            "How workers are pinned to nodes and GPUs; auto takes the strongest way that works."
+        ),
     ] = BindingChoice.AUTO
     pod_shape: Annotated[
         PodShape,
@@ -248,7 +250,7 @@ class MPIJob:
     gang_timeout: Annotated[
         Duration,
         _placement(
-            "Take the whole gang back if it makes no progress for this long.",
+            "Roll back the whole gang if it makes no progress for this long.",
             "DURATION",
             at_least=1,
         ),
@@ -267,7 +269,7 @@ class MPIJob:
     toleration: Annotated[
         tuple[Toleration, ...],
         _placement(
-            "Taint to bear: KEY=VALUE:EFFECT,OPERATOR or all; repeat for more.", "TOLERATION"
+            "Taint to tolerate: KEY=VALUE:EFFECT,OPERATOR or all; repeat for more.", "TOLERATION"
         ),
     ] = ()
     scheduler: Annotated[str, _placement("Name of the scheduler for the pods.", "NAME")] = ""

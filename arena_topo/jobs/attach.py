@@ -27,7 +27,7 @@ def attach(
     instance: Annotated[
         str,
         Flag(
-            help="Pod to go to; else the launcher.",
+            help="Pod to run the command in; else the launcher.",
             short="-i",
             panel=PANEL,
             metavar="POD",
@@ -37,7 +37,7 @@ def attach(
     container: Annotated[
         str,
         Flag(
-            help="Container to go to; else the main one.",
+            help="Container to run it in; else the main one.",
             short="-c",
             panel=PANEL,
             metavar="NAME",

@@ -58,7 +58,7 @@ def delete(
     *,
     kind: TypeFlag = None,
     ignore_not_found: Annotated[
-        bool, Flag(help="Do not mind jobs that are not there.", panel=PANEL)
+        bool, Flag(help="Jobs that do not exist are no error.", panel=PANEL)
     ] = False,
     output_format: ToldFlag = Told.WIDE,
 ) -> None:
@@ -107,7 +107,7 @@ def _check(names: Sequence[str], selection: Selection) -> None:
         )
     if not names and selection == Selection():
         raise UsageError(
-            "not set job name,please set it",
+            "no job is named",
             hint=f"{PROGRAM} delete JOB..., or choose jobs with --all, --status, -l or --mine",
         )
 

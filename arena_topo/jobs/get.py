@@ -35,9 +35,7 @@ class Parts:
         bool, Flag(help="Show what happened to the job and its pods.", short="-e", panel=PANEL)
     ] = False
     gpus: Annotated[bool, Flag(help="Show the GPUs of each pod.", short="-g", panel=PANEL)] = False
-    explain: Annotated[bool, Flag(help="Say why it is as it is, as `why` does.", panel=PANEL)] = (
-        False
-    )
+    explain: Annotated[bool, Flag(help="Explain its state, as `why` does.", panel=PANEL)] = False
 
 
 def _screen(seen: SeenJob, parts: Parts, now: float, width: int | None) -> str:
@@ -77,7 +75,7 @@ def get(
     watch: Annotated[
         bool,
         Flag(
-            help="Go on showing it until it is over; in a pipe, a line for each change.",
+            help="Keep showing it until it ends; in a pipe, one line for each change.",
             short="-w",
             panel=PANEL,
         ),

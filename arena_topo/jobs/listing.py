@@ -68,14 +68,12 @@ def list_jobs(
     watch: Annotated[
         bool,
         Flag(
-            help="Go on showing them; in a pipe, a line for each job that changes.",
+            help="Keep showing them; in a pipe, one line for each job that changes.",
             short="-w",
             panel=PANEL,
         ),
     ] = False,
-    no_headers: Annotated[bool, Flag(help="Leave out the names of the columns.", panel=PANEL)] = (
-        False
-    ),
+    no_headers: Annotated[bool, Flag(help="Print no header line.", panel=PANEL)] = (False),
     output_format: Annotated[
         Format | None,
         Flag(

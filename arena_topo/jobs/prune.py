@@ -15,7 +15,7 @@ from arena_topo.argv import truth
 from arena_topo.cli import remembering
 from arena_topo.cli.arguments import PANEL, EverywhereFlag, Told, ToldFlag
 from arena_topo.cli.opening import engine, namespace_of
-from arena_topo.cli.options import Globals, LogLevel, say, show, spread
+from arena_topo.cli.options import PROGRAM, Globals, LogLevel, say, show, spread
 from arena_topo.engines import JobStatus
 from arena_topo.errors import ArenaError, UsageError
 from arena_topo.flag import Flag
@@ -61,7 +61,10 @@ def prune(
     all_namespaces: EverywhereFlag = False,
     dry_run: Annotated[bool, Flag(help="Only show what would be deleted.", panel=PANEL)] = False,
     yes: Annotated[
-        bool, Flag(help="Do not ask; needed where nobody can be asked.", short="-y", panel=PANEL)
+        bool,
+        Flag(
+            help="Do not ask for confirmation; needed without a terminal.", short="-y", panel=PANEL
+        ),
     ] = False,
     output_format: ToldFlag = Told.WIDE,
 ) -> None:
@@ -71,8 +74,9 @@ def prune(
     """
     if since is None:
         raise UsageError(
-            "you need to specify the relative duration live time of the job that need to be"
-            " cleaned by --since. Like --since 10h"
+            "--since is needed",
+            why="it says how old the jobs are that are deleted",
+            hint=f"{PROGRAM} prune --since 24h --dry-run",
         )
     asks = not (yes or dry_run or _said_yes())
     if asks and not (_terminal(sys.stdin) and _terminal(sys.stderr)):

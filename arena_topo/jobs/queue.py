@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _WaitFlag = Annotated[
     bool,
-    Flag(help="Stay until all workers run, not only until they have their nodes.", panel=PANEL),
+    Flag(help="Wait until all workers run, not only until they have nodes.", panel=PANEL),
 ]
 
 

@@ -65,7 +65,7 @@ class Offline:
     generate_name: Annotated[
         str,
         Flag(
-            help="Instead of --name: this, and five random characters after it.",
+            help="Generate the name: this prefix and five random characters.",
             panel=PANEL,
             metavar="PREFIX",
         ),
@@ -373,7 +373,10 @@ def _preview(job: MPIJob, how: Submission, offline: Offline, everywhere: Globals
     show(_printed(plan.objects, how.output or Document.YAML))
     if taken:
         say(taken)
-    say(f"Nothing was created; only `{PROGRAM} submit` guards against other submitters.")
+    say(
+        "Nothing was created. If you apply this yourself, another submission may take the same"
+        " GPUs."
+    )
 
 
 def _taken(job: MPIJob, exists: Exists, backend: Backend, plan: Plan) -> str | None:
@@ -422,8 +425,8 @@ def plan_mpi(
     on: Annotated[
         str,
         Flag(
-            help="Value this placement instead of the best: the node and the GPUs of each worker."
-            " GPUs may be in use.",
+            help="Evaluate this placement instead of the best: the node and the GPUs of each"
+            " worker. GPUs may be in use.",
             panel=PANEL,
             metavar="NODE/GPU,GPU;...",
         ),

@@ -95,10 +95,10 @@ def top_job(
 
 def _check_job(name: str, *, all_namespaces: bool, instance: str, refresh: bool) -> None:
     if refresh and not name:
-        raise UsageError("you must specify the job name when using `-r` flag")
+        raise UsageError("--refresh needs the name of a job")
     if instance and not name:
         raise UsageError(
-            "you must specify the job name when using `-i` flag",
+            "--instance needs the name of a job",
             hint=f"{PROGRAM} top job JOB --instance {instance}",
         )
     if name and all_namespaces:

@@ -154,7 +154,7 @@ def _nodes(kind: Kind) -> str:
         nodes = sum(len(one.names) for one in left)
         lines.insert(-1, f"... {_many(nodes, 'more node')} of {_many(len(left), 'sort')}")
     if any(one.opaque for one in ordered):
-        lines.append("? nobody says which GPUs are free there; these are the worst numbers")
+        lines.append("? which GPUs are free there is not reported; these are the worst numbers")
     return layout.align(lines)
 
 

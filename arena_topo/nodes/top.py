@@ -53,8 +53,7 @@ class Nodes:
     gpu_mode: Annotated[
         _Mode | None,
         Flag(
-            help="Only nodes that give out their GPUs so: n(none), e(exclusive), t(topology) or"
-            " s(share).",
+            help="Only nodes with this GPU mode: n(none), e(exclusive), t(topology) or s(share).",
             short="-m",
             panel=PANEL,
             metavar="MODE",
@@ -66,7 +65,7 @@ class Nodes:
     ] = False
     frag: Annotated[
         bool,
-        Flag(help="Show which gangs the free GPUs are still good for.", panel=PANEL),
+        Flag(help="Show how fragmented the free GPUs are: which gangs still fit.", panel=PANEL),
     ] = False
     state: Annotated[
         tuple[str, ...],

@@ -273,7 +273,9 @@ def _gpus(one: NodeStatus, samples: Mapping[int, GpuSample]) -> list[str]:
         healthy = "true" if one.healthy(gpu.index) else "false"
         lines.append(f"  GPU{gpu.index}\t{one.state(gpu.index)}\t{healthy}")
     if one.node.opaque:
-        lines.append(f"  Of those unknown {one.node.hidden} are in use; nobody says which.")
+        lines.append(
+            f"  {one.node.hidden} of the unknown ones are in use; which ones is not reported."
+        )
     return [*lines, *_summary(one)]
 
 

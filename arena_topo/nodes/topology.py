@@ -153,7 +153,7 @@ def topology_publish(
     preset: Annotated[
         str,
         Flag(
-            help="Publish that the node is such a machine, see topology presets.",
+            help="Preset of the node's machine; see topology presets.",
             panel=PANEL,
             metavar="PRESET",
             completes="presets",

@@ -131,8 +131,8 @@ def _everywhere() -> Iterator[str]:
         yield rf"\fB{number}\fR"
         yield prose(means)
     yield ".SH ENVIRONMENT"
-    yield "What stands for a flag is named with it."
-    yield "A flag wins over its variable, the first variable over the second."
+    yield "Each option lists its variables."
+    yield "The option wins, then the first variable."
     yield ".SH FILES"
     for path, what in FILES:
         yield ".TP"
