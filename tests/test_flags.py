@@ -529,7 +529,7 @@ def test_a_duration_longer_than_go_reads_is_refused(text, hear):
 
 def test_the_help_shows_durations_and_choices_with_their_defaults(hear):
     shown = " ".join(hear("submit", "mpi", "--help", job=False).output.split())
-    assert "--gang-timeout DURATION Take the whole gang back if it makes no progress" in shown
+    assert "--gang-timeout DURATION Roll back the whole gang if it makes no progress" in shown
     assert "for this long. (default 10m)" in shown
     assert "--binding auto|claims|admission|gates|template" in shown
     assert "--pod-shape separate|fused|shared" in shown
