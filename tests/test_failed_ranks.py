@@ -1,6 +1,6 @@
 """`why` of a job that failed or is silent: which rank ended it, where, and the end of its log.
 
-Reports are those of Open MPI 4.1.6 and 5.0.7, MPICH 5.0.2, Intel MPI 2021.13 and torchrun 2.5.
+Reports are those of Open MPI 4.1.8 and 5.0.7, MPICH 5.0.2, Intel MPI 2021.13 and torchrun 2.5.
 """
 
 from __future__ import annotations
@@ -50,6 +50,8 @@ the job to be terminated. The first process to do so was:
   Process name: [[16807,1],3]
   Exit code:    1
 --------------------------------------------------------------------------
+[vm][[16807,1],0][btl_tcp.c:559:mca_btl_tcp_recv_blocking] recv(18) failed: Connection reset
+[vm:00311] 1 more process has sent help message help-mpi-api.txt / mpi-abort
 """
 OPEN_MPI_5_EXIT = """\
 --------------------------------------------------------------------------

@@ -198,6 +198,9 @@ _NOISE = (
 )
 """How lines of an MPI about the end of its ranks begin, outside of its frames."""
 
+_OF_OPEN_MPI = re.compile(r"\[[^\]\s]+\](?:\[\[\d+,\d+\],\d+\]\[| \d+ more process)")
+"""How lines begin in which Open MPI's components say that their peers are gone."""
+
 
 def _of_program(text: str) -> Iterator[str]:
     lines = text.splitlines()
@@ -209,7 +212,8 @@ def _of_program(text: str) -> Iterator[str]:
         for at in range(first, last + 1)
     }
     for at, line in enumerate(lines):
-        if at not in inside and line.strip() and not line.startswith(_NOISE):
+        ours = line.startswith(_NOISE) or _OF_OPEN_MPI.match(line) is not None
+        if at not in inside and line.strip() and not ours:
             yield line.rstrip()
 
 
