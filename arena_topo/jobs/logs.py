@@ -337,6 +337,11 @@ _EXCLUDES = (
 @spread
 def logs(name: Name, wanted: Wanted, everywhere: Globals) -> None:
     """Show the log of a job's launcher, of another of its pods, or of all of them at once."""
+    show_logs(name, wanted, everywhere)
+
+
+def show_logs(name: str, wanted: Wanted, everywhere: Globals) -> None:
+    """Do what `logs` does; JobFailed where the job that it followed did."""
     wanted.check(name)
     if wanted.files:
         from arena_topo.nccl import command as nccl  # noqa: PLC0415 - only for what NCCL did

@@ -265,7 +265,7 @@ class _Order:
             backend=BackendName(self.backend.name),
             timeout=None if left is None else Seconds(left),
         )
-        logs.logs.declared(name, logs.Wanted(follow=True), everywhere)
+        logs.show_logs(name, logs.Wanted(follow=True), everywhere)
 
     def _ended(self, status: JobStatus) -> None:
         """Print the job as it ended, for programs."""

@@ -114,9 +114,18 @@ class Explanation:
     def _repr_html_(self) -> str:
         """The verdict as a table, for a notebook."""
         said = self.verdict
-        rows = (("job", self.status.name), ("status", self.status.phase), ("verdict", said.what))
-        rows += (("why", said.why or ""), ("try", said.hint or ""))
-        cells = (f"<tr><th>{name}</th><td>{escape(text)}</td></tr>" for name, text in rows if text)
+        rows = {
+            "job": self.status.name,
+            "status": str(self.status.phase),
+            "verdict": said.what,
+            "why": said.why,
+            "try": said.hint,
+        }
+        cells = (
+            f"<tr><th>{name}</th><td>{escape(text)}</td></tr>"
+            for name, text in rows.items()
+            if text
+        )
         return f"<table>{''.join(cells)}</table>"
 
 

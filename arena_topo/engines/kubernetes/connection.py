@@ -716,6 +716,7 @@ class Connection:
         """
         import urllib3
 
+        pool: Any = self._pool
         pieces, size = [], 0
         while piece := response.read1(_PIECE):
             pieces.append(piece)
@@ -726,7 +727,7 @@ class Connection:
             if time.monotonic() > until:
                 response.close()
                 raise urllib3.exceptions.ReadTimeoutError(
-                    self._pool, self.access.server, "the answer did not end in time"
+                    pool, self.access.server, "the answer did not end in time"
                 )
         return b"".join(pieces)
 
