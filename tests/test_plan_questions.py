@@ -13,7 +13,7 @@ from arena_topo.gang import comparison, elsewhere
 from arena_topo.job import MPIJob, PodShape
 from arena_topo.jobs import plan_view as screen_of
 from arena_topo.manifests.annotations import placement_map
-from arena_topo.solver import Request, Verdict, gang, place
+from arena_topo.solver import Request, Verdict, band, place
 from arena_topo.solver.classes import Index
 from arena_topo.topology import Tier, gpu_set, presets
 
@@ -205,7 +205,7 @@ def test_rows_differ_in_their_nodes_and_none_is_better_than_the_one_above(world,
     rows = found.rows
     assert [one.assignments for one in rows[:1]] == [found.plan.placement.assignments]
     assert len({frozenset(one.nodes) for one in rows}) == len(rows)
-    bands = [gang.band(one.bandwidth.point) for one in rows]
+    bands = [band(one.bandwidth.point) for one in rows]
     assert bands == sorted(bands, reverse=True)
 
 

@@ -20,13 +20,13 @@ from arena_topo.solver import (
     Placement,
     Reason,
     Request,
+    Solver,
     Unplaceable,
     Verdict,
+    band,
     baselines,
-    gang,
     valued,
 )
-from arena_topo.solver.classes import Index
 from arena_topo.solver.explain import once_empty
 from arena_topo.topology import Cluster, Node, NodeName
 
@@ -275,12 +275,10 @@ def compare(
     Who only counts GPUs knows no bandwidth to keep to. `set_aside` are the nodes that a job without
     --gputopology may not use, where the job is of this kind.
     """
-    index = Index(cluster.idle())
-    best = gang.best(request, index)
     excluded = set_aside or request.excluded
     counted = replace(request, min_bandwidth=0.0, excluded=excluded)
     return Comparison(
-        best_empty=None if best is None else gang.placement(request, index, best),
+        best_empty=Solver(cluster.idle()).find(request),
         first_fit=baselines.first_fit(counted, cluster),
         spread=baselines.spread(counted, cluster),
     )
@@ -318,7 +316,7 @@ def _fused_there(plan: Plan, cluster: Cluster) -> str | None:
 
 def _faster(found: float, than: float) -> bool:
     """Whether a bandwidth is worth a word: in a higher band of the solver."""
-    return gang.band(found) > gang.band(than)
+    return band(found) > band(than)
 
 
 def _words(text: str, counted: float, placement: Placement | None) -> str:
@@ -409,7 +407,7 @@ def _reaches(
         request = planning.request_of(job, cluster, backend, api=api)
     except ArenaError:
         return False
-    found = gang.best(request, Index(cluster))
+    found = Solver(cluster).best(request)
     return found is not None and _faster(found.bandwidth, than)
 
 

@@ -22,9 +22,11 @@ from arena_topo.solver import (
     Reason,
     Request,
     Solver,
-    gang,
+    band,
 )
 from arena_topo.solver.classes import refused, room
+from arena_topo.solver.gang import placement as spelled
+from arena_topo.solver.gang import word
 from arena_topo.solver.valuing import shared_level
 from arena_topo.topology import Cluster, GPUSet, Node, NodeName, count, gpu_set, members, natural
 
@@ -84,7 +86,7 @@ def named(
         bandwidth=value.bandwidth,
         inside=value.inside,
         worst=value.worst,
-        tier=gang.word(cluster, shared_level(cluster, used)),
+        tier=word(cluster, shared_level(cluster, used)),
         proof=Proof(optimal=False, bound=math.inf if best is None else best.proof.bound),
         gpus=job.gpus,
         joined=request.joined,
@@ -151,7 +153,7 @@ def _as_good(one: Placement, best: Placement) -> bool:
     if one.bandwidth is None or best.bandwidth is None:
         return one.tier == best.tier
     return (
-        gang.band(one.bandwidth.point) == gang.band(best.bandwidth.point)
+        band(one.bandwidth.point) == band(best.bandwidth.point)
         and (one.tier, len(one.nodes)) == (best.tier, len(best.nodes))
         and one.inside is not None
         and best.inside is not None
@@ -210,7 +212,7 @@ def next_best(
             asked = replace(request, excluded=without)
             other = solver.best(asked)
             if other is not None and (best is None or other.worth < best[0]):
-                best = other.worth, gang.placement(asked, solver.index, other), without
+                best = other.worth, spelled(asked, solver.index, other), without
             if best is not None and names is above:
                 break
         if best is None:

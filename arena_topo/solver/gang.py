@@ -34,8 +34,6 @@ from arena_topo.solver.request import (
 from arena_topo.solver.valuing import NVLINK, Seat, is_given, worth
 from arena_topo.topology import Cluster, natural
 
-__all__ = ["Found", "Objective", "band", "best", "distances", "placement", "value", "word"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Objective:
