@@ -431,10 +431,11 @@ def _direct(part: tuple[Facts, GPUSet], *, p2p: bool | None) -> Estimate:
     matrix = facts.lanes
     inside_set = members(gpus)
     rate = facts.lane_rate
-    joined = _components(matrix, inside_set)
+    joined = packing.components(inside_set, lambda one, other: matrix[one][other] > 0)
     lanes = [matrix[one][other] for one in inside_set for other in inside_set if one < other]
     if len(inside_set) == _PAIR and lanes[0]:
-        alone = len(_components(matrix, range(len(matrix)), inside_set[0])[0]) == _PAIR
+        every = packing.components(range(len(matrix)), lambda one, other: matrix[one][other] > 0)
+        alone = frozenset(inside_set) in every
         if alone and lanes[0] <= MOST_BRIDGED:
             return _made(parts, Regime.BRIDGE, lanes[0] * rate, constants.bridge, constants)
         return _made(parts, Regime.MESH, lanes[0] * rate, constants.nvlink, constants)
@@ -801,27 +802,6 @@ def _switched(parts: _Parts) -> int:
             return 0
         fewest = min(fewest, *found) if several else min(fewest, max(found))
     return fewest
-
-
-def _components(
-    matrix: Sequence[Sequence[int]], gpus: Iterable[int], start: int | None = None
-) -> list[frozenset[int]]:
-    """The groups of GPUs that NVLinks join; with `start` only the one that holds it."""
-    left = set(gpus)
-    found: list[frozenset[int]] = []
-    while left:
-        seed = start if start is not None else min(left)
-        group, frontier = {seed}, [seed]
-        while frontier:
-            gpu = frontier.pop()
-            near = {other for other in left - group if matrix[gpu][other]}
-            group |= near
-            frontier += near
-        found.append(frozenset(group))
-        if start is not None:
-            return found
-        left -= group
-    return found
 
 
 def _path(kind: LinkKind, constants: Constants) -> Factor:

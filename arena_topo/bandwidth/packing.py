@@ -6,7 +6,7 @@ Exact within the stated effort; only links and lanes come in, no rates of any mo
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from arena_topo.topology import GPUSet, LinkKind, Matrix, members
 
@@ -17,6 +17,23 @@ def lanes(links: Matrix) -> list[list[int]]:
         [link.lanes if link is not None and link.kind is LinkKind.NVLINK else 0 for link in row]
         for row in links
     ]
+
+
+def components(gpus: Iterable[int], joined: Callable[[int, int], bool]) -> list[frozenset[int]]:
+    """The groups of GPUs that links join, directly or over others, in the order of indexes."""
+    left = set(gpus)
+    found: list[frozenset[int]] = []
+    while left:
+        frontier = [min(left)]
+        group = set(frontier)
+        while frontier:
+            gpu = frontier.pop()
+            near = {other for other in left - group if joined(gpu, other)}
+            group |= near
+            frontier += near
+        left -= group
+        found.append(frozenset(group))
+    return found
 
 
 Edge = tuple[int, int]

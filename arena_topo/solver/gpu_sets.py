@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from arena_topo.bandwidth import Facts, packing
 from arena_topo.topology import (
@@ -121,7 +121,11 @@ class GPUSets:
         """For each rate of a link, the fastest first, the GPUs that such links hold together."""
         rates = self.facts.rates
         levels = sorted({rate for at, row in enumerate(rates) for rate in row[:at]}, reverse=True)
-        return tuple((level, _joined(rates, level)) for level in levels)
+        every = range(len(rates))
+        return tuple(
+            (level, tuple(map(gpu_set, packing.components(every, _reaching(rates, level)))))
+            for level in levels
+        )
 
     def order(self, gpus: GPUSet) -> tuple[int, ...]:
         """These GPUs along their best ring."""
@@ -196,20 +200,9 @@ def _machine(configuration: Configuration) -> Machine:
     )
 
 
-def _joined(rates: Sequence[Sequence[float]], level: float) -> tuple[GPUSet, ...]:
-    """The groups of GPUs that links of at least this rate hold together."""
-    left, found = set(range(len(rates))), []
-    while left:
-        frontier = [min(left)]
-        group = set(frontier)
-        while frontier:
-            row = rates[frontier.pop()]
-            near = {other for other in left - group if row[other] >= level}
-            group |= near
-            frontier += near
-        left -= group
-        found.append(gpu_set(group))
-    return tuple(found)
+def _reaching(rates: Sequence[Sequence[float]], level: float) -> Callable[[int, int], bool]:
+    """Whether the link between two GPUs has at least this rate."""
+    return lambda one, other: rates[one][other] >= level
 
 
 def choices(free: GPUSet, size: int, alike: tuple[int, ...]) -> Iterator[GPUSet]:
