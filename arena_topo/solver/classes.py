@@ -20,7 +20,7 @@ from arena_topo.solver.fragmentation import Damage, Proximity, damage, proximity
 from arena_topo.solver.gpu_sets import UNLIMITED, GPUSets
 from arena_topo.solver.loads import AMONG, Floor, Hosts, Loads, Terms, loads_of
 from arena_topo.solver.request import Reason, Request
-from arena_topo.solver.valuing import nvlink_domain, rate_of_level
+from arena_topo.solver.valuing import is_given, nvlink_domain, rate_of_level
 from arena_topo.topology import Cluster, GPUSet, Machine, Matrix, Node, count, natural
 
 NEVER = 1 << 200
@@ -285,6 +285,26 @@ class Index:
     def rate(self, level: int, wire: Wire) -> float | None:
         """GB/s between nodes that first meet at this level; None where nobody gave it."""
         return rate_of_level(self.cluster, level, wire)
+
+    def network(self, request: Request, hosts: Hosts, level: int) -> float:
+        """GB/s that a gang gets as far as what joins nodes that first meet at a level limits it."""
+        rate = self.rate(level, request.wire)
+        if rate is None or hosts not in AMONG:
+            return UNLIMITED
+        ranks = request.workers * request.gpus
+        return network_limit(rate, among=AMONG[hosts], ranks=ranks, wire=request.wire)
+
+    def terms(self, request: Request, hosts: Hosts, level: int | None = None) -> Terms:
+        """The terms of a gang on one node, or on nodes that first meet at a level."""
+        return Terms(
+            hosts=hosts,
+            gpus=request.gpus,
+            ranks=request.workers * request.gpus,
+            joined=request.joined,
+            wire=request.wire,
+            rated=level is not None and self.rate(level, request.wire) is not None,
+            given=level is not None and is_given(self.cluster, level),
+        )
 
     def candidates(self, request: Request) -> Candidates:
         """What of the cluster a request may use."""

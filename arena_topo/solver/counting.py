@@ -14,9 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from arena_topo.bandwidth import network_limit
 from arena_topo.solver.classes import WHOLE, Group, Index, NodeClass, room
-from arena_topo.solver.gpu_sets import UNLIMITED, many_choices
+from arena_topo.solver.gpu_sets import many_choices
 from arena_topo.solver.loads import AMONG, Hosts, Terms
 from arena_topo.solver.request import Request
 from arena_topo.solver.selection import Offer, select
@@ -149,37 +148,29 @@ class View:
         if not request.min_bandwidth:
             yield Way(0, 1, None) if alone else Way(start, most, None)
             return
-        yield Way(0, 1, _terms(request, Hosts.NODE, rated=False))
+        terms = self.index.terms
+        yield Way(0, 1, terms(request, Hosts.NODE))
         if alone:
             return
         if NVLINK in tiers and tiers.index(NVLINK) + 1 >= start:
-            yield Way(tiers.index(NVLINK) + 1, most, _terms(request, Hosts.DOMAIN, rated=False))
+            yield Way(tiers.index(NVLINK) + 1, most, terms(request, Hosts.DOMAIN))
         for hosts, possible in (
             (Hosts.TWO, request.joined or request.workers == AMONG[Hosts.TWO]),
             (Hosts.SEVERAL, request.workers > AMONG[Hosts.TWO]),
         ):
             for depth in range(start, len(tiers) + 1) if possible else ():
-                network, rated = self.network(request, hosts, depth)
-                if network >= request.min_bandwidth:
+                if self.index.network(request, hosts, depth + WHOLE) >= request.min_bandwidth:
                     few = min(most, AMONG[hosts]) if hosts is Hosts.TWO else most
                     # Two nodes of joined pods are two hosts, which may be worth less.
                     least = AMONG[hosts] if request.joined and hosts is Hosts.SEVERAL else 1
                     if least <= few:
-                        yield Way(depth, few, _terms(request, hosts, rated=rated), least)
+                        yield Way(depth, few, terms(request, hosts, depth + WHOLE), least)
                     break
-
-    def network(self, request: Request, hosts: Hosts, depth: int) -> tuple[float, bool]:
-        """GB/s between nodes that share so many levels, and whether somebody gave a rate."""
-        rate = self.index.rate(depth + WHOLE, request.wire)
-        if rate is None:
-            return UNLIMITED, False
-        ranks = request.workers * request.gpus
-        return network_limit(rate, among=AMONG[hosts], ranks=ranks, wire=request.wire), True
 
     def rates(self, request: Request) -> set[float]:
         """What the loads of nodes and the network allow a gang; its bandwidth is one of them."""
         found = {
-            self.network(request, hosts, depth)[0]
+            self.index.network(request, hosts, depth + WHOLE)
             for hosts in (Hosts.TWO, Hosts.SEVERAL)
             for depth in range(len(self.index.cluster.tiers) + 1)
         }
@@ -204,17 +195,6 @@ def _near(one: NodeClass, size: int, terms: Terms) -> float:
     inside = one.terms(terms)
     found = max((one.loads.got(some, inside) for some in one.sets.near(one.free, size)), default=0)
     return min(found, one.network_limit(inside))
-
-
-def _terms(request: Request, hosts: Hosts, *, rated: bool) -> Terms:
-    return Terms(
-        hosts=hosts,
-        gpus=request.gpus,
-        ranks=request.workers * request.gpus,
-        joined=request.joined,
-        wire=request.wire,
-        rated=rated,
-    )
 
 
 def _largest(offers: Offers, most: int) -> int:

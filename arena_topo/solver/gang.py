@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
-from arena_topo.bandwidth import network_limit
 from arena_topo.solver.classes import WHOLE, Candidates, Index, NodeClass
 from arena_topo.solver.domains import Choice, DomainSearch, NodeLoad, Score, broken
 from arena_topo.solver.gpu_sets import SMALL, UNLIMITED
@@ -31,7 +30,7 @@ from arena_topo.solver.request import (
     distances,
     edge,
 )
-from arena_topo.solver.valuing import NVLINK, Seat, is_given, worth
+from arena_topo.solver.valuing import NVLINK, Seat, worth
 from arena_topo.topology import Cluster, natural
 
 
@@ -199,27 +198,9 @@ class _Search:
                     yield self._way(kind, level, Hosts.SEVERAL)
 
     def _way(self, kind: Kind, level: int, hosts: Hosts) -> _Way:
-        rate = self.index.rate(level, self.request.wire)
-        given = is_given(self.index.cluster, level)
-        terms = self._terms(hosts)._replace(rated=rate is not None, given=given)
-        return _Way(kind, level, terms, self._network(terms, rate))
-
-    def _terms(self, hosts: Hosts) -> Terms:
-        request = self.request
-        return Terms(
-            hosts=hosts,
-            gpus=request.gpus,
-            ranks=request.workers * request.gpus,
-            joined=request.joined,
-            wire=request.wire,
-        )
-
-    @staticmethod
-    def _network(terms: Terms, rate: float | None) -> float:
-        if rate is None or terms.hosts not in AMONG:
-            return UNLIMITED
-        among = AMONG[terms.hosts]
-        return network_limit(rate, among=among, ranks=terms.ranks, wire=terms.wire)
+        index, request = self.index, self.request
+        terms = index.terms(request, hosts, level)
+        return _Way(kind, level, terms, index.network(request, hosts, level))
 
     def _at(self, ways: Sequence[_Way], floor: float, *, known: bool) -> Found | None:
         """The best choice at a level whose pods get as much as a floor."""
@@ -270,7 +251,7 @@ class _Search:
     def _made(self, way: _Way, floor: float, nodes: int, *, known: bool) -> Found:
         """The choice of so many nodes of which joined pods would get most."""
         least = self._floor(way, floor, nodes)
-        network = self._network(least.joined, self.index.rate(way.level, self.request.wire))
+        network = self.index.network(self.request, least.joined.hosts, way.level)
         most = self.request.workers - 1
         found = self.candidates.values(way.kind, least.joined, most)
         values = [0.0, *sorted({min(value, network) for value in found})]
@@ -295,7 +276,7 @@ class _Search:
     def _alone(self, kind: Kind) -> Found | None:
         """The best single node for the whole gang."""
         request, candidates, index = self.request, self.candidates, self.index
-        terms = self._terms(Hosts.NODE)
+        terms = index.terms(request, Hosts.NODE)
         joined = terms._replace(joined=True)
         some = [(at, one) for at, one in candidates.of(kind) if one.capacity >= request.workers]
         bandwidth = max((one.best(request.workers, terms) for _, one in some), default=0.0)
