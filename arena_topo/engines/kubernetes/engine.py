@@ -93,6 +93,11 @@ class KubernetesBackend:
         self.writer = Writer(self.api, self.api_version)
         self.sources = Sources(self.api, self.api_version, fabric=options.fabric is None)
 
+    @property
+    def _source(self) -> str:
+        """What the cluster is called, for people."""
+        return self.api.access.context or self.api.access.server
+
     def close(self) -> None:
         """Let go of the connections to the API server."""
         self.api.close()
@@ -175,7 +180,7 @@ class KubernetesBackend:
         seen = view.decode(
             found,
             now=self.api.now(),
-            source=self.api.access.context or self.api.access.server,
+            source=self._source,
         )
         return seen if self._options.fabric is None else view.rejoined(seen, self._options.fabric)
 
@@ -184,10 +189,7 @@ class KubernetesBackend:
         from arena_topo.clusters import observed  # noqa: PLC0415  to read the cluster
 
         seen = observed.cluster(
-            found,
-            source=self.api.access.context or self.api.access.server,
-            file=self._options.fabric,
-            now=self.api.now(),
+            found, source=self._source, file=self._options.fabric, now=self.api.now()
         )
         return replace(seen, notes=(*unread, *seen.notes))
 
@@ -204,7 +206,7 @@ class KubernetesBackend:
             return occupancy.viewed(self._viewed_instead(error))
         return occupancy.survey(
             found,
-            source=self.api.access.context or self.api.access.server,
+            source=self._source,
             file=self._options.fabric,
             now=self.api.now(),
             notes=tuple(unread),

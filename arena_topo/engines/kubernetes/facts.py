@@ -20,6 +20,7 @@ from arena_topo.clusters.queues import suspended, suspender
 from arena_topo.engines import JobStatus, Phase
 from arena_topo.engines.kubernetes.mpijob import (
     GROUP,
+    PLURAL,
     is_about,
     is_launcher,
     job_status,
@@ -37,7 +38,7 @@ from arena_topo.manifests.volumes import config_maps
 from arena_topo.topology import configmap, members, published
 
 if TYPE_CHECKING:
-    from arena_topo.engines.kubernetes.connection import Connection
+    from arena_topo.engines.kubernetes.connection import Connection, Keep
 
 Object = Mapping[str, Any]
 _Read = TypeVar("_Read")
@@ -136,13 +137,12 @@ class _Reader:
         mine = tuple(self._may("list", "pods", lambda: list(pods())) or ())
         status = job_status(self._mpijob, mine)
         found = _Found(self._mpijob, mine, status, self._api.now())
-        events = tuple(self._may("list", "events", lambda: self._events(mine)) or ())
         return Facts(
             status=status,
             mpijob=self._mpijob,
             now=found.now,
             pods=mine,
-            events=events,
+            events=self._events(mine),
             quotas=self._quotas() if not status.phase.over else None,
             workload=self._workload() if found.queued else None,
             jobs=self._jobs() if found.waiting else None,
@@ -185,7 +185,22 @@ class _Reader:
         )
         return None
 
-    def _events(self, pods: Iterable[Object]) -> list[Object]:
+    def _listed(
+        self,
+        resource: str,
+        path: str,
+        keep: Keep | None = None,
+        *,
+        group: str = "",
+        everywhere: bool = False,
+        **query: Any,
+    ) -> tuple[Object, ...] | None:
+        """A list; None where it is not allowed, or fails."""
+        look = partial(self._api.collect, path, keep, **query)
+        found = self._may("list", resource, look, group=group, everywhere=everywhere)
+        return None if found is None else tuple(found)
+
+    def _events(self, pods: Iterable[Object]) -> tuple[Object, ...]:
         meta = self._mpijob["metadata"]
         uids = {str(one["metadata"].get("uid") or "") for one in (self._mpijob, *pods)}
         created = seconds(meta.get("creationTimestamp")) or 0.0
@@ -195,12 +210,11 @@ class _Reader:
                 return one
             return one if subject(one).get("kind") == "ResourceQuota" else None
 
-        return list(self._api.collect(f"/api/v1/namespaces/{self._namespace}/events", keep))
+        return self._listed("events", f"/api/v1/namespaces/{self._namespace}/events", keep) or ()
 
     def _quotas(self) -> tuple[Object, ...] | None:
         path = f"/api/v1/namespaces/{self._namespace}/resourcequotas"
-        found = self._may("list", "resourcequotas", lambda: self._api.collect(path))
-        return None if found is None else tuple(found)
+        return self._listed("resourcequotas", path)
 
     def _workload(self) -> Object | None:
         """Kueue's stand-in for the job: the newest, if there is one."""
@@ -211,12 +225,7 @@ class _Reader:
         version = (group.get("preferredVersion") or {}).get("version") or "v1beta2"
         path = f"/apis/{KUEUE}/{version}/namespaces/{self._namespace}/workloads"
         selector = f"{JOB_UID}={self._mpijob['metadata'].get('uid')}"
-        found = self._may(
-            "list",
-            "workloads",
-            lambda: self._api.collect(path, labelSelector=selector),
-            group=KUEUE,
-        )
+        found = self._listed("workloads", path, group=KUEUE, labelSelector=selector)
         return max(
             found or (),
             key=lambda one: str(one["metadata"].get("creationTimestamp")),
@@ -226,17 +235,13 @@ class _Reader:
     def _jobs(self) -> tuple[Object, ...] | None:
         """All MPIJobs, else those of the job's own namespace."""
         root = f"/apis/{GROUP}/{self._version}"
-        own = f"{root}/namespaces/{self._namespace}/mpijobs"
-        for path, everywhere in ((f"{root}/mpijobs", True), (own, False)):
-            found = self._may(
-                "list",
-                "mpijobs",
-                partial(self._api.collect, path, self._sensible, judged=True),
-                group=GROUP,
-                everywhere=everywhere,
+        own = f"{root}/namespaces/{self._namespace}/{PLURAL}"
+        for path, everywhere in ((f"{root}/{PLURAL}", True), (own, False)):
+            found = self._listed(
+                PLURAL, path, self._sensible, group=GROUP, everywhere=everywhere, judged=True
             )
             if found is not None:
-                return tuple(found)
+                return found
         return None
 
     def _sensible(self, one: dict[str, Any]) -> dict[str, Any] | None:
@@ -249,28 +254,17 @@ class _Reader:
         return None
 
     def _priorities(self) -> dict[str, int]:
-        path = "/apis/scheduling.k8s.io/v1/priorityclasses"
-        found = self._may(
-            "list",
-            "priorityclasses",
-            lambda: self._api.collect(path),
-            group="scheduling.k8s.io",
-            everywhere=True,
-        )
+        group = "scheduling.k8s.io"
+        path = f"/apis/{group}/v1/priorityclasses"
+        found = self._listed("priorityclasses", path, group=group, everywhere=True)
         return {str(one["metadata"]["name"]): int(one.get("value") or 0) for one in found or ()}
 
     def _operators(self) -> dict[str, int] | None:
+        def keep(one: dict[str, Any]) -> dict[str, Any] | None:
+            return one if one["metadata"].get("name") in OPERATORS else None
+
         path = "/apis/apps/v1/deployments"
-        found = self._may(
-            "list",
-            "deployments",
-            lambda: self._api.collect(
-                path,
-                lambda one: one if one["metadata"].get("name") in OPERATORS else None,
-            ),
-            group="apps",
-            everywhere=True,
-        )
+        found = self._listed("deployments", path, keep, group="apps", everywhere=True)
         if found is None:
             return None
         return {

@@ -359,11 +359,12 @@ class Queue:
         It tests what it changes, so it is sent again where the server fails or breaks off.
         """
         meta = stored["metadata"]
+        path = self._engine.job_path(meta["name"], meta["namespace"])
         end = time.monotonic() + _STORM
         doubts = 0
         for attempt in itertools.count():
             try:
-                answer = self._api.patch(self._path(meta["namespace"], meta["name"]), patch)
+                answer = self._api.patch(path, patch)
                 return self._taken_in(stored_job(answer, Unreadable))
             except NotFound:
                 return None
@@ -413,7 +414,7 @@ class Queue:
     def get(self, namespace: str, name: str) -> Manifest | None:
         """One MPIJob; None if there is none."""
         try:
-            return stored_job(self._api.get(self._path(namespace, name)))
+            return stored_job(self._api.get(self._engine.job_path(name, namespace)))
         except NotFound:
             return None
 
@@ -492,9 +493,6 @@ class Queue:
     def _is_fresh(self, said: str | None) -> bool:
         at = moment(said)
         return at is not None and self.now() - at < _LIFE
-
-    def _path(self, namespace: str, name: str) -> str:
-        return self._engine.job_path(name, namespace)
 
 
 def _records(jobs: Iterable[Object]) -> list[Object]:
