@@ -230,7 +230,7 @@ def test_a_topology_without_a_name_is_a_note():
     found = seen(*tree(SPINE, LEAF), {**topology("x", BLOCK), "metadata": {}})
     assert words(found) == ["spine", "leaf"]
     assert found.notes == (
-        "Topology without a name (object 5) makes no sense and is ignored: it has no name",
+        "Topology without a name (object 5) is ignored: metadata.name is missing",
     )
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from arena_topo.clusters import selectors
@@ -28,6 +29,7 @@ from arena_topo.engines.kubernetes.mpijob import (
     job_status,
     launcher_ended,
     pod_selectors,
+    pod_status,
 )
 from arena_topo.engines.kubernetes.shapes import bare, oddity, stored_job
 from arena_topo.engines.kubernetes.writing import GROUP, PLURAL, Writer, arenas, deletion, part
@@ -43,6 +45,7 @@ from arena_topo.manifests.versions import ApiVersion
 from arena_topo.topology import Cluster, Machine, Node, published
 
 if TYPE_CHECKING:
+    from arena_topo.clusters.records import Record, StatusOf, Unread
     from arena_topo.engines.kubernetes.facts import Facts
     from arena_topo.engines.kubernetes.podexec import Done
     from arena_topo.engines.kubernetes.prometheus import Prometheus
@@ -183,8 +186,8 @@ class KubernetesBackend:
         )
         return seen if self._options.fabric is None else view.rejoined(seen, self._options.fabric)
 
-    def seen(self, found: list[Object], unread: list[str]) -> Cluster:
-        """The cluster that these objects describe."""
+    def seen(self, found: Iterable[Record | Unread], unread: list[str]) -> Cluster:
+        """The cluster that these records describe."""
         from arena_topo.clusters import observed  # noqa: PLC0415  to read the cluster
 
         seen = observed.cluster(
@@ -203,10 +206,10 @@ class KubernetesBackend:
         from arena_topo.engines import occupancy  # noqa: PLC0415  only to look at nodes
 
         try:
-            found, unread = self.objects(project=occupancy.project)
+            found, unread = self.objects(status_of=pod_status)
         except AccessDenied as error:
             return occupancy.viewed(self._viewed_instead(error))
-        return occupancy.survey(
+        return occupancy.read_occupancy(
             found,
             source=self.api.access.context or self.api.access.server,
             file=self._options.fabric,
@@ -216,21 +219,21 @@ class KubernetesBackend:
 
     def objects(
         self,
-        records: Callable[[], list[Object]] | None = None,
+        records: Callable[[], list[Record | Unread]] | None = None,
         *,
-        project: Callable[[str, Object], Object] | None = None,
-    ) -> tuple[list[Object], list[str]]:
+        status_of: StatusOf | None = None,
+    ) -> tuple[list[Record | Unread], list[str]]:
         """Everything that says what is free, and a note for what may not be read.
 
-        `records` reads the MPIJobs, where that has to be done in some way of its own; `project`
-        keeps of nodes and pods what is asked for, where that is more than `observed` reads.
+        `records` reads the MPIJobs, where that has to be done in some way of its own; `status_of`
+        is asked about pods that may hold GPUs.
         """
         found = [
-            *self._listed("Node", "/api/v1/nodes", project),
-            *self._listed("Pod", "/api/v1/pods", project),
+            *self._listed("Node", "/api/v1/nodes"),
+            *self._listed("Pod", "/api/v1/pods", status_of),
         ]
         unread = []
-        optional: tuple[tuple[Callable[[], list[Object]], str], ...] = (
+        optional: tuple[tuple[Callable[[], list[Record | Unread]], str], ...] = (
             (self._links, "the links of GPUs are taken from node labels"),
             (self._fabrics, "the network is taken from node labels"),
             (self._slices, "GPUs that only a DRA driver publishes are not seen"),
@@ -241,7 +244,7 @@ class KubernetesBackend:
                 found += read()
             except (AccessDenied, _NoOperator, NotFound) as error:
                 unread.append(f"{error.message}: {instead}")
-        if any(one["kind"] == "ResourceSlice" for one in found):
+        if any(one.kind == "ResourceSlice" for one in found):
             # After the pods, so that none is bound between whose claim has not been seen.
             try:
                 found += self._of_drivers("ResourceClaim", "resourceclaims")
@@ -308,8 +311,8 @@ class KubernetesBackend:
             self._seen = observed.cluster(nodes, source="").nodes
         return self._seen
 
-    def _links(self) -> list[Object]:
-        found: list[Object] = []
+    def _links(self) -> list[Record | Unread]:
+        found: list[Record | Unread] = []
         denied: AccessDenied | None = None
         for namespace in published.NAMESPACES:
             try:
@@ -324,13 +327,13 @@ class KubernetesBackend:
             raise denied
         return found
 
-    def _slices(self) -> list[Object]:
+    def _slices(self) -> list[Record | Unread]:
         """What DRA drivers publish; without such drivers that takes one request."""
         found = self._of_drivers("ResourceSlice", "resourceslices")
         # Most drivers are of other devices, and then nobody need look at claims.
-        return found if any(_tells_devices(one) for one in found) else []
+        return found if any(getattr(one, "gpus", ()) for one in found) else []
 
-    def _of_drivers(self, kind: str, plural: str) -> list[Object]:
+    def _of_drivers(self, kind: str, plural: str) -> list[Record | Unread]:
         from arena_topo.clusters import slices  # noqa: PLC0415  to read the cluster
 
         if self._dra is None:
@@ -345,46 +348,37 @@ class KubernetesBackend:
                 return self._listed(kind, f"/apis/{slices.GROUP}/{version}/{plural}")
         return []
 
-    def _fabrics(self) -> list[Object]:
+    def _fabrics(self) -> list[Record | Unread]:
         """The Kueue topologies, where they count; without Kueue that takes one request."""
-        from arena_topo.clusters import observed  # noqa: PLC0415  to read the cluster
+        from arena_topo.clusters.records import KUEUE  # noqa: PLC0415  to read the cluster
 
         if self._options.fabric is not None:
             return []
         try:
-            group = self.api.get(f"/apis/{observed.KUEUE}")
+            group = self.api.get(f"/apis/{KUEUE}")
         except NotFound:
             return []
         served = [group.get("preferredVersion") or {}, *(group.get("versions") or ())]
         # Before Kueue 0.14 the preferred version of the group had no topologies yet.
         for version in dict.fromkeys(one.get("version") for one in served):
             with contextlib.suppress(NotFound):
-                return self._listed("Topology", f"/apis/{observed.KUEUE}/{version}/topologies")
+                return self._listed("Topology", f"/apis/{KUEUE}/{version}/topologies")
         return []
 
-    def _records(self) -> list[Object]:
+    def _records(self) -> list[Record | Unread]:
         return self._listed("MPIJob", f"/apis/{GROUP}/{self.api_version()}/{PLURAL}")
 
     def _listed(
         self,
         kind: str,
         path: str,
-        project: Callable[[str, Object], Object] | None = None,
+        status_of: StatusOf | None = None,
         **query: str,
-    ) -> list[Object]:
-        """All objects of a kind, each reduced to what `observed` reads as its page arrives."""
-        from arena_topo.clusters import observed  # noqa: PLC0415  to read the cluster
+    ) -> list[Record | Unread]:
+        """The records of all objects of a kind, made as their pages arrive."""
+        from arena_topo.clusters.records import page, record  # noqa: PLC0415  to read the cluster
 
-        kept = project or observed.project
-
-        def keep(one: Object) -> Object:
-            try:
-                return kept(kind, one)
-            except (AttributeError, KeyError, TypeError, ValueError):
-                # `observed.cluster` says what is wrong with it.
-                return {**one, "kind": kind}
-
-        return self.api.collect(path, keep, judged=True, **query)
+        return self.api.records(path, partial(record, kind, status_of=status_of), page, **query)
 
     def apply(self, plan: Plan) -> tuple[str, ...]:
         """Create the MPIJob, then all it owns; if one of those fails, nothing is left.
@@ -692,8 +686,3 @@ class KubernetesBackend:
         return (
             f"/apis/{GROUP}/{self.api_version()}/namespaces/{part(namespace)}/{PLURAL}/{part(name)}"
         )
-
-
-def _tells_devices(one: Object) -> bool:
-    spec = one.get("spec")
-    return isinstance(spec, dict) and bool(spec.get("devices"))

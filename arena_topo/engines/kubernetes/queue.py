@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from arena_topo.clusters import observed
 from arena_topo.clusters.queues import suspended, suspender
+from arena_topo.clusters.records import Record, Unread, record
 from arena_topo.engines.kubernetes.connection import CONFLICT, INVALID
 from arena_topo.engines.kubernetes.failures import Unreadable, unsure
 from arena_topo.engines.kubernetes.mpijob import is_about, is_owned, when
@@ -84,20 +84,20 @@ class KubernetesQueue:
         jobs: list[Object] = []
         listed = False
 
-        def records() -> list[Object]:
+        def records() -> list[Record | Unread]:
             nonlocal listed
             path = f"/apis/{GROUP}/{self.api_version()}/{PLURAL}"
-            small = []
+            small: list[Record | Unread] = []
             for one in self._api.collect(path, None, judged=True, **query):
                 if oddity(one) is not None:
                     # What one tenant writes must stop nobody: the notes of the cluster name it.
-                    small.append({**one, "kind": "MPIJob"})
+                    small.append(record("MPIJob", one))
                     continue
                 jobs.append(one)
                 # What its queue has suspended holds nothing, whatever is still written on it, and
                 # what waits neither: left out, looks for each of those that wait are one look.
                 if _is_placed(one) and (suspender(one) is None or not suspended(one)):
-                    small.append(_projected(one))
+                    small.append(record("MPIJob", one))
             listed = True
             return small
 
@@ -113,19 +113,19 @@ class KubernetesQueue:
             everything=listed,
         )
 
-    def _looks(self, unread: list[str]) -> Callable[[Iterable[Mapping[str, Any]]], Cluster]:
+    def _looks(self, unread: list[str]) -> Callable[[Iterable[Record | Unread]], Cluster]:
         """Makes clusters of objects of one snapshot; of the same objects only once.
 
         A controller looks for every job, and most looks are alike.
         """
-        known: dict[tuple[int, ...], tuple[Cluster, tuple[Mapping[str, Any], ...]]] = {}
+        known: dict[tuple[int, ...], tuple[Cluster, tuple[Record | Unread, ...]]] = {}
 
-        def see(objects: Iterable[Mapping[str, Any]]) -> Cluster:
+        def see(objects: Iterable[Record | Unread]) -> Cluster:
             chosen = tuple(objects)
             key = tuple(map(id, chosen))
             if key not in known:
                 # With the objects themselves, so that no other may ever have their ids.
-                known[key] = self._engine.seen([dict(one) for one in chosen], unread), chosen
+                known[key] = self._engine.seen(chosen, unread), chosen
             return known[key][0]
 
         return see
@@ -323,14 +323,6 @@ class KubernetesQueue:
 
     def _path(self, namespace: str, name: str) -> str:
         return self._engine.job_path(name, namespace)
-
-
-def _projected(one: Object) -> Object:
-    try:
-        return observed.project("MPIJob", one)
-    except (AttributeError, KeyError, TypeError, ValueError):
-        # `observed.cluster` says what is wrong with it.
-        return {**one, "kind": "MPIJob"}
 
 
 def _is_placed(mpijob: Object) -> bool:
