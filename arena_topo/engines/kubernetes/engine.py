@@ -331,7 +331,7 @@ class KubernetesBackend:
         """What DRA drivers publish; without such drivers that takes one request."""
         found = self._of_drivers("ResourceSlice", "resourceslices")
         # Most drivers are of other devices, and then nobody need look at claims.
-        return found if any(getattr(one, "gpus", ()) for one in found) else []
+        return found if any(getattr(one, "gpus", True) for one in found) else []
 
     def _of_drivers(self, kind: str, plural: str) -> list[Record | Unread]:
         from arena_topo.clusters import slices  # noqa: PLC0415  to read the cluster
