@@ -315,7 +315,7 @@ class _Machines:
         name, labels = node.name, node.labels
         if dra is None:
             return self._said(name, labels, present)
-        if not _plugged(node):
+        if not any(node.offers.get(resource) for resource in GPU_RESOURCES):
             return self._served(name, labels, dra)
         known = self._said(name, labels, present)
         if dra.machine.gpus:
@@ -427,12 +427,6 @@ def _merged(one: Machine, other: Machine) -> Machine:
     return replace(one, gpus=gpus)
 
 
-def _plugged(node: NodeRecord) -> bool:
-    """Whether a device plugin offers GPUs of a node now."""
-    offers = node.capacity if node.allocatable is None else node.allocatable
-    return any(_whole(offers, resource) for resource in GPU_RESOURCES)
-
-
 def ago(seconds: float) -> str:
     """How long ago that is, in one unit."""
     for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
@@ -456,23 +450,30 @@ def _telling(labels: Object) -> Iterable[tuple[str, str]]:
 
 def _resource(node: NodeRecord) -> str:
     """What a node calls its GPUs; empty where it offers none."""
-    for offers in (node.allocatable or node.capacity or {}, node.capacity or {}):
+    for offers in (node.offers, node.capacity or {}):
         for resource in GPU_RESOURCES:
-            if offers.get(resource):
+            if resource in offers:
                 return resource
     return ""
 
 
 def _present(node: NodeRecord) -> int:
     """How many GPUs a node has, as far as it says; 0 where no machine has so many."""
-    said = _whole(node.capacity or node.allocatable, _resource(node))
-    counted = _whole(node.labels, _COUNT)
-    replicas = _whole(node.labels, nodelabels.REPLICAS_LABEL)
+    there = node.offers if node.capacity is None else node.capacity
+    said = int(there.get(_resource(node), 0))
+    counted, replicas = _counted(node, _COUNT), _counted(node, nodelabels.REPLICAS_LABEL)
     if replicas > 1:
         # The plugin offers each GPU so many times; the label counts it once.
         return _possible(counted or said // replicas)
     # A device that fell off the bus leaves the capacity, but the label keeps counting it.
     return max(_possible(said), _possible(counted))
+
+
+def _counted(node: NodeRecord, label: str) -> int:
+    try:
+        return int(amount(node.labels.get(label)))
+    except ValueError:
+        return 0
 
 
 def _possible(gpus: int) -> int:
@@ -486,20 +487,20 @@ def _node(
     dra = known.dra
     resource = _resource(one)
     shared = nodelabels.shared(labels) or (dra.shared if dra is not None else None)
-    notes += _odd_offers(one, resource)
+    notes += one.notes
     if not shared:
         notes += _impossible(one, resource)
     usable = count(known.healthy)
     if dra is None and (one.allocatable is not None or one.capacity is not None):
-        offers = one.capacity if one.allocatable is None else one.allocatable
-        offered = _whole(offers, resource)
+        offered = int(one.offers.get(resource, 0))
         usable = min(usable, offered if shared else _possible(offered))
     free, hidden = _free(name, known, use, notes)
     hidden += count(known.healthy) - usable
     if hidden >= count(free):
         # Every GPU is in use, whoever has which: nothing is left to be in doubt about.
         free, hidden = GPUSet(0), 0
-    cpu, memory = _offered(one, "cpu"), _offered(one, "memory")
+    limits = one.allocatable or {}
+    cpu, memory = limits.get("cpu"), limits.get("memory")
     return Node(
         name=name,
         machine=known.machine,
@@ -544,77 +545,25 @@ def _free(name: str, known: _Known, use: NodeUsage, notes: list[str]) -> tuple[G
     return GPUSet(free & ~busy), hidden
 
 
-def _odd_offers(node: NodeRecord, resource: str) -> Iterable[str]:
-    """What a node offers in words that are no quantity, and what becomes of it."""
-    side = "capacity" if node.allocatable is None else "allocatable"
-    offers = node.capacity if node.allocatable is None else node.allocatable
-    for key, outcome in _IF_ODD[side]:
-        said = (offers or {}).get(key)
-        if said is None or _is_digit(said):
-            continue
-        try:
-            amount(said)
-        except ValueError:
-            other = key in GPU_RESOURCES and resource not in {key, ""}
-            instead = f"its {resource} count" if other else outcome
-            yield f"node {node.name}: {side} {key} is {_brief(said)}, not a quantity; {instead}"
-
-
-def _is_digit(said: object) -> bool:
-    """Whether this is how nearly every node counts its GPUs: nothing else need be looked at."""
-    return type(said) is str and len(said) == 1 and "0" <= said <= "9"
-
-
 def _impossible(node: NodeRecord, resource: str) -> Iterable[str]:
     """What a node says that is more GPUs than any machine has, and what becomes of it."""
-    for what, said, key in (
-        ("allocatable", node.allocatable, resource),
-        ("capacity", node.capacity, resource),
-        ("label", node.labels, _COUNT),
+    for what, many in (
+        (f"allocatable {resource}", (node.allocatable or {}).get(resource, 0)),
+        (f"capacity {resource}", (node.capacity or {}).get(resource, 0)),
+        (f"label {_COUNT}", _counted(node, _COUNT)),
     ):
-        if said and not _is_digit(said.get(key)) and _whole(said, key) > MOST_GPUS:
+        if many > MOST_GPUS:
             yield (
-                f"node {node.name}: {what} {key} is {_brief(said[key])}, but"
-                f" {MOST_GPUS} GPUs are the most that one machine has; it is taken for none"
+                f"node {node.name}: {what} is {many:.15g}, but {MOST_GPUS} GPUs are the most that"
+                " one machine has; it is taken for none"
             )
             return
 
 
-_IF_ODD_GPUS = tuple((resource, "none of its GPUs can be used") for resource in GPU_RESOURCES)
-_IF_ODD = {
-    "capacity": _IF_ODD_GPUS,
-    "allocatable": (
-        *_IF_ODD_GPUS,
-        *((resource, "it is taken for unlimited") for resource in ("cpu", "memory")),
-    ),
-}
-"""What a node may offer in words that are no quantity, and what becomes of it."""
-
-
 def _rdma(node: NodeRecord) -> str | None:
     """The resource by which a node offers RDMA."""
-    offers = node.allocatable or node.capacity or {}
-    found = network.rdma_resource(offers)
     # A device that is not there any more is listed with 0.
-    if found is None or _whole(offers, found):
-        return found
-    return network.rdma_resource(name for name in offers if _whole(offers, name))
-
-
-def _whole(offers: Object | None, resource: str) -> int:
-    try:
-        return int(amount((offers or {}).get(resource)))
-    except ValueError:
-        return 0
-
-
-def _offered(node: NodeRecord, resource: str) -> float | None:
-    if node.allocatable is None or resource not in node.allocatable:
-        return None
-    try:
-        return amount(node.allocatable[resource])
-    except ValueError:
-        return None
+    return network.rdma_resource(name for name, many in node.offers.items() if many)
 
 
 def _left(offered: float, used: float = 0.0) -> float:
@@ -625,10 +574,6 @@ def _unavailable(node: NodeRecord) -> str | None:
     if node.ready not in {None, "True"}:
         return "NotReady" if node.ready == "False" else "Unknown"
     return "cordoned" if node.unschedulable else None
-
-
-def _brief(value: object) -> str:
-    return brief(repr(value), _LONGEST_NAME)
 
 
 def _shown(note: str) -> str:

@@ -10,6 +10,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
+from functools import cache
 from typing import Annotated, Any, ClassVar
 
 import msgspec
@@ -41,6 +42,7 @@ from arena_topo.manifests import (
 from arena_topo.manifests.annotations import asked, parse_map
 from arena_topo.names import is_subdomain
 from arena_topo.topology import Taint, published
+from arena_topo.topology.nics import is_rdma
 
 KUEUE = "kueue.x-k8s.io"
 """The API group of the `Topology` that tells of the network."""
@@ -101,7 +103,11 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class NodeRecord(Record, frozen=True, kw_only=True, gc=False):
-    """A node. `ready` is the status of its condition of that name, None where it has none."""
+    """A node.
+
+    `ready` is the status of its condition of that name, None where it has none. `allocatable` and
+    `capacity` are what it tells of what is read: CPU, memory, GPUs and RDMA.
+    """
 
     kind: ClassVar[str] = "Node"
 
@@ -109,9 +115,15 @@ class NodeRecord(Record, frozen=True, kw_only=True, gc=False):
     taints: tuple[Taint, ...] = ()
     unschedulable: bool = False
     ready: str | None = None
-    allocatable: dict[str, Any] | None = None
-    capacity: dict[str, Any] | None = None
+    allocatable: dict[str, float] | None = None
+    capacity: dict[str, float] | None = None
     address: str = NOWHERE
+    notes: tuple[str, ...] = ()
+
+    @property
+    def offers(self) -> dict[str, float]:
+        """What of it pods may have."""
+        return (self.capacity or {}) if self.allocatable is None else self.allocatable
 
 
 class PodRecord(Record, frozen=True, kw_only=True, gc=False):
@@ -460,6 +472,11 @@ def _node(one: _Node) -> NodeRecord:
         raise ValueError("no node can be called so")
     ready = [told.status or "Unknown" for told in status.conditions or () if told.type == "Ready"]
     addresses = status.addresses or ()
+    notes: list[str] = []
+    allocatable = _quantities(status.allocatable, f"node {meta.name}: allocatable", notes)
+    # Where a node tells what may be used, what it has besides is of no matter.
+    heard = notes if allocatable is None else []
+    capacity = _quantities(status.capacity, f"node {meta.name}: capacity", heard)
     return NodeRecord(
         name=meta.name,
         labels=meta.labels or {},
@@ -469,10 +486,39 @@ def _node(one: _Node) -> NodeRecord:
         ),
         unschedulable=spec.unschedulable is True,
         ready=ready[0] if ready else None,
-        allocatable=status.allocatable,
-        capacity=status.capacity,
+        allocatable=allocatable,
+        capacity=capacity,
         address=(addresses[0].address if addresses else None) or NOWHERE,
+        notes=tuple(notes),
     )
+
+
+@cache
+def _is_read(resource: str) -> bool:
+    return resource in _LIMITED or resource.startswith(GPU_PREFIXES) or is_rdma(resource)
+
+
+_LIMITED = frozenset({"cpu", "memory"})
+
+
+def _quantities(
+    offers: dict[str, Any] | None, what: str, notes: list[str]
+) -> dict[str, float] | None:
+    """What a node offers of what is read; `notes` gets what of that is no quantity."""
+    if offers is None:
+        return None
+    found = {}
+    for resource, said in offers.items():
+        if _is_read(resource):
+            try:
+                found[resource] = amount(said)
+            except ValueError:
+                outcome = "unlimited" if resource in _LIMITED else "none"
+                notes.append(
+                    f"{what} {resource} is {brief(repr(said), 63)}, not a quantity; it is taken for"
+                    f" {outcome}"
+                )
+    return found
 
 
 class _Resources(_Foreign, frozen=True, gc=False):

@@ -28,7 +28,7 @@ from arena_topo.clusters.records import (
     Unread,
     read,
 )
-from arena_topo.clusters.usage import Holder, NodeUsage, amount
+from arena_topo.clusters.usage import Holder, NodeUsage
 from arena_topo.engines.kubernetes.mpijob import pod_status
 from arena_topo.manifests import GPU_GROUP, GPU_VISIBLE
 from arena_topo.numbers import whole
@@ -287,8 +287,8 @@ def _status(
         node=node,
         pods=tuple(_pods(pods, use, found)),
         planned=_planned(node, use),
-        capacity=dict(_resources(told.capacity or {})),
-        allocatable=dict(_resources(told.allocatable or {})),
+        capacity=_gpu_resources(told.capacity),
+        allocatable=_gpu_resources(told.allocatable),
     )
 
 
@@ -323,11 +323,8 @@ def role_of(labels: Mapping[str, str]) -> str:
     return ",".join(sorted(filter(None, roles | {labels.get(_ROLE_LABEL, "")})))
 
 
-def _resources(offers: Object) -> Iterator[tuple[str, float]]:
-    for resource, quantity in offers.items():
-        if resource.startswith(GPU_PREFIXES):
-            with suppress(ValueError):
-                yield resource, amount(quantity)
+def _gpu_resources(offers: Mapping[str, float] | None) -> dict[str, float]:
+    return {key: many for key, many in (offers or {}).items() if key.startswith(GPU_PREFIXES)}
 
 
 def _planned(node: Node, use: NodeUsage) -> GPUSet:
