@@ -12,7 +12,7 @@ import gzip
 import math
 import zlib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, NoReturn
@@ -29,7 +29,6 @@ from arena_topo.topology import (
     Machine,
     Node,
     NodeName,
-    Taint,
     Tier,
     published,
 )
@@ -53,26 +52,22 @@ _WHERE = f"configmap {NAMESPACE}/{NAME}"
 _HOSTNAME = "kubernetes.io/hostname"
 
 
-class _Kind(msgspec.Struct, frozen=True, kw_only=True):
-    """What nodes have in common; `machine` is the number of theirs. `named`: see `_HOSTNAME`."""
+_NO_MACHINE = Machine(name="", gpus=(), links=())
+_FAST = -1.0
+"""What stands for a network without a limit, as JSON has no infinity."""
+
+
+class _Kind(msgspec.Struct):
+    """What nodes have in common: the number of their machine, and all that is not in `_Node`.
+
+    An empty host name stands for the name of the node.
+    """
 
     machine: int
-    labels: tuple[tuple[str, str], ...]
-    named: bool
-    taints: tuple[Taint, ...]
-    domains: tuple[str, ...]
-    allocatable: int | None
-    all_cpu: float | None
-    all_memory: int | None
-    shared: str | None
-    resource: str
-    driver: str
-    dedicated: bool
-    network: float | None
-    rdma: str
+    node: Node
 
 
-class _Node(msgspec.Struct, array_like=True):
+class _Node(msgspec.Struct, array_like=True, frozen=True):
     """What a node has for itself; `kind` is the number of its kind."""
 
     name: str
@@ -218,48 +213,54 @@ def _single(cluster: Cluster) -> frozenset[str]:
 def _view(cluster: Cluster, single: frozenset[str], *, omitted: frozenset[str]) -> _View:
     shapes: dict[object, int] = {}
     machines: dict[Machine, int] = {}
-    kinds: dict[_Kind, int] = {}
+    kinds: dict[bytes, _Kind] = {}
+    numbers: dict[bytes, int] = {}
     nodes = []
     for node in cluster.nodes:
         shape = _shape(node.machine)
         if shape not in shapes:
             shapes[shape] = machines.setdefault(_bare(node.machine), len(machines))
-        labels = {key: node.labels[key] for key in node.labels.keys() - omitted}
-        named = node.labels.get(_HOSTNAME) == node.name
+        labels = dict(sorted(node.labels.items()))
+        named = labels.get(_HOSTNAME) == node.name
+        own = {key: labels[key] for key in labels if key in single}
+        shared = {key: labels[key] for key in labels if key not in single}
         if named:
-            labels.pop(_HOSTNAME, None)
+            own.pop(_HOSTNAME, None)
+            shared[_HOSTNAME] = ""
         kind = _Kind(
             machine=shapes[shape],
-            labels=tuple(sorted((key, labels[key]) for key in labels.keys() - single)),
-            named=named,
-            taints=node.taints,
-            domains=node.domains,
-            allocatable=node.allocatable,
-            all_cpu=node.all_cpu,
-            all_memory=node.all_memory,
-            shared=node.shared,
-            resource=node.resource,
-            driver=node.driver,
-            dedicated=node.dedicated,
-            network=None if math.isinf(node.network) else node.network,
-            rdma=node.rdma,
+            node=replace(
+                node,
+                name=NodeName(""),
+                machine=_NO_MACHINE,
+                free=GPUSet(0),
+                hidden=0,
+                cpu=None,
+                memory=None,
+                unavailable=None,
+                foreign=False,
+                labels=shared,
+                network=_FAST if math.isinf(node.network) else node.network,
+            ),
         )
+        text = msgspec.json.encode(kind)
+        kinds.setdefault(text, kind)
         nodes.append(
             _Node(
                 name=node.name,
-                kind=kinds.setdefault(kind, len(kinds)),
+                kind=numbers.setdefault(text, len(numbers)),
                 free=node.free,
                 hidden=node.hidden,
                 cpu=node.cpu,
                 memory=node.memory,
                 unavailable=node.unavailable,
                 foreign=node.foreign,
-                labels={key: labels[key] for key in sorted(labels.keys() & single)},
+                labels={key: own[key] for key in own if key not in omitted},
             )
         )
     return _View(
         machines=list(machines),
-        kinds=list(kinds),
+        kinds=list(kinds.values()),
         nodes=nodes,
         tiers=cluster.tiers,
         beyond=cluster.beyond,
@@ -286,7 +287,7 @@ def _bare(machine: Machine) -> Machine:
 # --- reading --------------------------------------------------------------------------------
 
 
-def _nodes(view: _View) -> list[Node]:
+def _nodes(view: _View) -> Iterator[Node]:
     for machine in view.machines:
         size = len(machine.gpus)
         rows = (*machine.links, *(nic.attachment for nic in machine.nics))
@@ -294,45 +295,31 @@ def _nodes(view: _View) -> list[Node]:
             len(row) != size for row in rows
         ):
             raise ValueError("a machine has more or fewer links than GPUs")
-    nodes = []
     for one in view.nodes:
-        if not (0 <= one.kind < len(view.kinds)):
+        if not 0 <= one.kind < len(view.kinds):
             raise ValueError(f"node {one.name} is of no kind that is told")
         kind = view.kinds[one.kind]
-        if not (0 <= kind.machine < len(view.machines)):
+        if not 0 <= kind.machine < len(view.machines):
             raise ValueError(f"node {one.name} is of no machine that is told")
-        if len(kind.domains) != len(view.tiers):
+        if len(kind.node.domains) != len(view.tiers):
             raise ValueError("there are not as many domains as tiers")
         machine = view.machines[kind.machine]
-        for gpus in (one.free, kind.allocatable or 0):
+        for gpus in (one.free, kind.node.allocatable or 0):
             if not 0 <= gpus <= machine.everything:
                 raise ValueError(f"node {one.name} has no GPUs {gpus:#x}")
-        nodes.append(
-            Node(
-                name=NodeName(one.name),
-                machine=replace(machine, name=one.name),
-                free=GPUSet(one.free),
-                hidden=one.hidden,
-                allocatable=None if kind.allocatable is None else GPUSet(kind.allocatable),
-                cpu=one.cpu,
-                memory=one.memory,
-                all_cpu=kind.all_cpu,
-                all_memory=kind.all_memory,
-                labels={
-                    **dict(kind.labels),
-                    **({_HOSTNAME: one.name} if kind.named else {}),
-                    **one.labels,
-                },
-                taints=kind.taints,
-                unavailable=one.unavailable,
-                shared=kind.shared,
-                resource=kind.resource,
-                driver=kind.driver,
-                dedicated=kind.dedicated,
-                foreign=one.foreign,
-                domains=kind.domains,
-                network=math.inf if kind.network is None else kind.network,
-                rdma=kind.rdma,
-            )
+        labels = {**kind.node.labels, **one.labels}
+        if labels.get(_HOSTNAME) == "":
+            labels[_HOSTNAME] = one.name
+        yield replace(
+            kind.node,
+            name=NodeName(one.name),
+            machine=replace(machine, name=one.name),
+            free=GPUSet(one.free),
+            hidden=one.hidden,
+            cpu=one.cpu,
+            memory=one.memory,
+            unavailable=one.unavailable,
+            foreign=one.foreign,
+            labels=labels,
+            network=math.inf if kind.node.network == _FAST else kind.node.network,
         )
-    return nodes
