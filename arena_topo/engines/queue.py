@@ -28,7 +28,7 @@ from arena_topo.manifests import (
 )
 from arena_topo.manifests.versions import ApiVersion
 from arena_topo.numbers import whole
-from arena_topo.topology import Cluster
+from arena_topo.topology import Cluster, published
 
 if TYPE_CHECKING:
     from arena_topo.clusters.records import ClaimRecord, JobRecord, PodRecord, Record, Unread
@@ -220,12 +220,7 @@ def _are_texts(meta: Object) -> bool:
     )
 
 
-def moment(text: Any) -> float | None:
-    """An RFC 3339 time as Unix seconds; None for nothing or nonsense."""
-    try:
-        return datetime.fromisoformat(text).timestamp()
-    except (OverflowError, TypeError, ValueError):
-        return None
+moment = published.moment
 
 
 def written(moment: float) -> str:
