@@ -98,7 +98,7 @@ def mixed() -> list[dict[str, Any]]:
 
 
 def seen(*objects: dict[str, Any]) -> Occupancy:
-    return occupancy.survey(objects, source="test")
+    return occupancy.read_occupancy(objects, source="test")
 
 
 def only(*objects: dict[str, Any]) -> NodeStatus:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 from kube_objects import (
@@ -22,7 +23,7 @@ from kube_objects import (
     v1beta1,
 )
 
-from arena_topo.clusters import observed
+from arena_topo.clusters import observed, records
 from arena_topo.topology import members
 
 FORMAT = {"arena-topo.io/format": "v1"}
@@ -188,10 +189,10 @@ def test_what_is_free_is_what_no_claim_holds_in_any_order(held: list[set[str]], 
     assert set(members(only(*objects).free)) == set(range(8)) - taken
 
 
-def test_projection_keeps_everything_that_is_read_of_slices_and_claims():
+def test_slices_and_claims_say_the_same_as_json_and_as_plain_values():
     worker = claiming("w", "c")
     worker["status"]["extendedResourceClaimStatus"] = {"resourceClaimName": "x"}
     objects = [bare(), v1beta1(resource_slice()), claim("c", "gpu-0", users=["w"]), worker]
-    small = [observed.project(one["kind"], one) for one in objects]
-    assert seen(*small) == seen(*objects)
-    assert [observed.project(one["kind"], one) for one in small] == small
+    read = [records.record(one["kind"], msgspec.Raw(json.dumps(one).encode())) for one in objects]
+    assert read == [records.read(one) for one in objects]
+    assert observed.cluster(read, source="test") == seen(*objects)

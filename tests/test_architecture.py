@@ -22,7 +22,7 @@ PACKAGE = ROOT / "arena_topo"
 HEAVY = {
     # Of others: all that the program depends on, and what came along with it before.
     *("kubernetes", "networkx", "jinja2", "yaml", "rich", "urllib3", "websocket", "pydantic"),
-    *("numpy", "grpc", "mpi4py", "requests", "typing_extensions"),
+    *("numpy", "grpc", "mpi4py", "requests", "msgspec", "typing_extensions"),
     # Of Python's own, what takes longer than a millisecond or two.
     *("ssl", "http.client", "logging", "asyncio", "concurrent.futures", "multiprocessing"),
     *("xml.etree.ElementTree", "tomllib", "sqlite3"),
@@ -74,17 +74,13 @@ RULES = {
         "engines/local/supervisor.py": "the local engine ends its own jobs",
         "manifests/annotations.py": "the flags of a job are read back",
     },
-    "completionTime": {
-        "clusters/projection.py": "it is kept",
-        "clusters/usage.py": "job_over",
-    },
+    "completionTime": {"clusters/usage.py": "job_over"},
     "eventTime": {},
     "involvedObject": {"engines/kubernetes/shapes.py": "its type"},
     "kubeflow.org/mpi-operator": {"clusters/queues.py": "manager"},
     "kueue.x-k8s.io/queue-name": {"clusters/queues.py": "suspender"},
     "lastTimestamp": {},
     "launcherStatus": {
-        "clusters/projection.py": "it is kept",
         "clusters/usage.py": "job_over",
         "engines/kubernetes/shapes.py": "its type",
     },
@@ -96,7 +92,6 @@ RULES = {
         "manifests/versions.py": "the label of a version",
     },
     "ownerReferences": {
-        "clusters/slices.py": "whose a claim is",
         "engines/kubernetes/shapes.py": "its type",
         "engines/kubernetes/writing.py": "what is created is owned by the job",
     },
@@ -105,10 +100,7 @@ RULES = {
         "clusters/queues.py": "suspender",
         "manifests/render.py": "what --queue writes",
     },
-    "startTime": {
-        "clusters/projection.py": "that of a pod is kept",
-        "clusters/usage.py": "that of a pod",
-    },
+    "startTime": {},
     "training.kubeflow.org/job-name": {"manifests/versions.py": "JOB_LABEL"},
     '.get("suspend")': {"clusters/queues.py": "suspended"},
     "Succeeded or Failed": {"clusters/usage.py": "job_over and pod_over"},
@@ -155,7 +147,9 @@ BARE: set[str] = set()
 """What a command loads that asks nobody: nothing of all that."""
 SERVER = {"yaml", "urllib3", "ssl", "http.client", "logging"}
 """What asks a server: a kubeconfig is YAML."""
-OBSERVING = SERVER | {"arena_topo.clusters.observed"}
+DECODING = {"msgspec", "typing_extensions"}
+"""What reads thousands of objects."""
+OBSERVING = SERVER | DECODING | {"arena_topo.clusters.observed"}
 """What says which GPUs are free, and what they are good for."""
 PLACING = OBSERVING | {
     "arena_topo.solver",
@@ -176,12 +170,12 @@ LOADS = {
         SUBMITTING - SERVER | {"yaml"}
     ),
     "get placed": SERVER,
-    "why placed": PLACING - {"arena_topo.clusters.observed"},
+    "why placed": PLACING - DECODING - {"arena_topo.clusters.observed"},
     "list": SERVER,
     "list --backend=local": {"arena_topo.solver"},
     "logs placed": SERVER,
     "attach placed -- true": SERVER | {"websocket"},
-    "suspend placed": PLACING,
+    "suspend placed": PLACING - {"arena_topo.clusters.observed"},
     "resume placed": PLACING,
     "wait placed --for=running": SERVER,
     "replan placed": PLACING,

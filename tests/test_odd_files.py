@@ -147,7 +147,6 @@ def test_values_that_no_program_can_read_are_refused_with_the_file(
     [
         ("kind: Node\nx: 2020-13-45\n", "line 2, column 4: not YAML: '2020-13-45' is no time"),
         (f"kind: Node\nx: {MANY_DIGITS}\n", "line 2, column 4: not YAML: '1000000"),
-        (f'{{"kind": "Node",\n"x": {MANY_DIGITS}}}', "line 2, column 6 "),
         ("kind: Node\nx: " + "[" * 5000, "is nested too deeply (line 2)"),
     ],
 )
@@ -155,16 +154,15 @@ def test_of_a_dump_the_line_is_named(text: str, said: str, run: Run, file: Calla
     refused(run(*READERS["--state"], file(text)), said)
 
 
-def test_what_stands_before_a_number_that_cannot_be_read_is_used(
-    run: Run, file: Callable[[str], str]
-):
+def test_a_number_that_nobody_reads_may_have_many_digits(run: Run, file: Callable[[str], str]):
     whole = json.loads(DUMP.read_text(encoding="utf-8"))
     nodes = "".join(json.dumps(one) for one in whole["items"])
     code, out, err = run(
-        *("top", "node", "--state"), file(f'{nodes}{{"kind": "Pod", "x": {MANY_DIGITS}}}')
+        *("top", "node", "--state"),
+        file(f'{nodes}{{"kind": "Pod", "metadata": {{"name": "p"}}, "x": {MANY_DIGITS}}}'),
     )
     assert (code, "dgx-1" in out) == (0, True)
-    assert "a number has too many digits in what starts here" in err
+    assert err == ""
 
 
 ALIASES = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(

@@ -497,9 +497,9 @@ def people(site: Site, system: str, proxy: Proxy, tmp_path: Path) -> Iterator[Pe
 def at_work(site: Site, people: People) -> Iterator[str]:
     """The kubeconfig of a controller that has the Lease, and has looked at everything once."""
     config = people.config(CONTROLLER)
-    upkeep = site.backend(config).upkeep
-    assert upkeep is not None
-    lease = upkeep.lease("test")
+    queue = site.backend(config).queue
+    assert queue is not None
+    lease = queue.lease("test")
     assert lease.held()
     said: list[str] = []
     controller.run(site.backend(config), once=True, tell=said.append)

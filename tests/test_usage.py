@@ -262,14 +262,6 @@ def test_a_worker_that_claims_its_gpus_leaves_them_to_its_record():
     assert only(node(), job("a", "node-a/0,1"), claiming).free_count == 6
 
 
-def test_what_is_kept_of_a_worker_without_a_node_is_kept_when_it_is_read_again():
-    once = observed.project("Pod", promised())
-    assert observed.project("Pod", once) == once
-    assert members(only(node(), once).free) == (2, 3, 4, 5, 6, 7)
-    gated = promised(spec=on("node-a", schedulingGates=[{"name": "arena-topo.io/placement"}]))
-    assert observed.project("Pod", gated)["spec"] == {}
-
-
 def test_the_record_of_a_job_whose_workers_have_no_containers_holds_nothing():
     """Such a job never has pods, so nobody would ever withdraw it."""
     empty = job("a", "node-a/0,1", annotations=asking(workers=1, gpus=2))

@@ -84,15 +84,13 @@ def read(path: str, params: Iterable[Any], given: Sequence[tuple[str, str]] = ()
 
 
 def _text(path: str, name: str) -> str:
-    from arena_topo.clusters.dump import encoding  # noqa: PLC0415 - only for files
-
     try:
         data = reading.handed(path, name)
     except (OSError, ValueError) as error:  # a NUL in the path is a ValueError
         why = getattr(error, "strerror", None) or str(error)
         raise UsageError(f"{name}: cannot be read: {why}", hint=_beside(path)) from error
     try:
-        return data.decode(encoding(data))
+        return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise UsageError(f"{name}: is not UTF-8 text", hint=_FORM) from error
 

@@ -1,36 +1,31 @@
 """Files -> data: dumps that `kubectl get ... -o json` or `-o yaml` has written, fabric files.
 
-A dump of a large cluster is hundreds of megabytes. JSON is therefore read piece by piece: only
-the object at hand is ever held, so that reading costs no more memory than what is kept of it.
+A dump of a large cluster is hundreds of megabytes. It is gone through without being decoded, and of
+one object after another only what is read becomes values.
 """
 
 from __future__ import annotations
 
 import codecs
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from typing import IO, Any
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Any, NoReturn
+
+import msgspec
 
 from arena_topo.clusters import safe_yaml
+from arena_topo.clusters.records import Record, StatusOf, Unread, known_kind, record
 from arena_topo.errors import UsageError
 from arena_topo.files import STDIN, opened
 
-Object = Mapping[str, Any]
-
-_PIECE = 1 << 20
-_SPACE = " \t\r\n"
-_NO_OBJECT = "this is no Kubernetes object: it has neither kind nor items"
+_UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+"""What Windows PowerShell begins a file with (about_Character_Encoding, `>` before version 6)."""
 _MOST_BYTES, _MOST_VALUES = 256 << 10, 2000
 """What a small file may have: levels of a network are few."""
 _MOST_YAML = 256 << 20
-"""Characters of YAML, which is held whole; that many take minutes to read."""
-_LONGEST_WORD = 16
-"""Characters within which JSON decides what a word is: `false`, `\\ud83d\\ude00`, `-Infinity`."""
-
-_LOST = "what else it would say is not known, so GPUs that look free may be in use"
-"""What becomes of a dump that is cut off."""
+"""Bytes of YAML, which takes far more memory than JSON; that many take minutes to read."""
 
 _SMALL = "give a small text file in YAML or JSON; docs/how-it-works.md shows one"
 _HINT = (
@@ -38,39 +33,35 @@ _HINT = (
     " && kubectl get configmaps -A -l ack.node.gpu.schedule=topology -o json"
     " > topology.json"
 )
+_NO_OBJECT = "this is no Kubernetes object: it has neither kind nor items"
 
 
-@dataclass(frozen=True, slots=True)
-class Damage:
-    """Stands among the objects of a dump where it is cut off or makes no sense, and says so."""
+def read(paths: Sequence[str], *, status_of: StatusOf | None = None) -> Iterator[Record | Unread]:
+    """The records of all objects of some dumps, one after another; `-` is standard input.
 
-    text: str
-
-
-def read(paths: Sequence[str]) -> Iterator[Object | Damage]:
-    """All objects of some dumps, one after another; `-` is standard input.
-
-    JSON or YAML, in UTF-8 or, with a byte order mark, in UTF-16; several documents in one file;
-    lists of one kind or mixed; single objects. An object of a typed list (NodeList) gets the kind
-    that the list implies. What is cut off or makes no sense ends its file with a Damage that names
-    the file and the position; the other files go on. UsageError for a file that cannot be opened,
-    and where no file has any object, for the first that is damaged.
+    JSON or YAML, in UTF-8; several documents in one file; lists of one kind or mixed; single
+    objects. An object of a typed list (NodeList) gets the kind that the list implies. `status_of`
+    is as of `record`. UsageError for a file that cannot be opened, and for one that is cut off or
+    makes no sense, with the position: what else it would say is not known, so GPUs that look free
+    might be in use.
     """
-    some = False
-    first: UsageError | None = None
-    damages: list[Damage] = []
     for path in paths:
-        with _opened(path) as file:
-            try:
-                for one in _file(file, _name(path)):
-                    some = True
-                    yield one
-            except UsageError as error:
-                first = first or error
-                damages.append(Damage(f"{error.message}; {_LOST}"))
-    if first is not None and not some:
-        raise first
-    yield from damages
+        name, data = _content(path, _HINT)
+        if _START.search(data) is None:
+            raise UsageError(f"{name}: the dump is empty", hint=_HINT)
+        found = _of_json(name, data) if _is_json(data) else _of_yaml(name, data)
+        for at, (kind, one) in enumerate(found, start=1):
+            if kind is not None:
+                yield record(kind, one, at=at, status_of=status_of)
+
+
+def _is_json(data: bytearray) -> bool:
+    start = _START.search(data)
+    return start is None or start[0] in b"{["
+
+
+_PIECE = 1 << 20
+_START = re.compile(rb"[^ \t\r\n]")
 
 
 def document(path: str) -> tuple[Any, str]:
@@ -80,320 +71,169 @@ def document(path: str) -> tuple[Any, str]:
     """
     import yaml
 
-    name = _name(path)
-    with _opened(path, hint=None) as file:
-        data = file.read(_MOST_BYTES + 1)
-        if len(data) > _MOST_BYTES:
-            raise UsageError(f"{name}: is larger than {_MOST_BYTES >> 10} KiB", hint=_SMALL)
-        try:
-            text = data.decode(encoding(data))
-        except UnicodeDecodeError as error:
-            raise UsageError(
-                f"{name}: is not UTF-8 text",
-                hint=_SMALL,
-            ) from error
-        # JSON is almost YAML, which wants no tabs and takes 1e2 for a word.
-        with suppress(ValueError, RecursionError):
-            return json.loads(text), name
-        try:
-            return safe_yaml.document(text, most=_MOST_VALUES), name
-        except safe_yaml.Excess as error:
-            raise UsageError(f"{name}: {error}", hint=_SMALL) from error
-        except RecursionError as error:
-            raise UsageError(f"{name}: is nested too deeply", hint=_SMALL) from error
-        except yaml.YAMLError as error:
-            raise _not_yaml(name, error, hint=_SMALL) from error
+    name, data = _content(path, None, _MOST_BYTES + 1)
+    if len(data) > _MOST_BYTES:
+        raise UsageError(f"{name}: is larger than {_MOST_BYTES >> 10} KiB", hint=_SMALL)
+    text = _text(name, data, _SMALL)
+    # JSON is almost YAML, which wants no tabs and takes 1e2 for a word.
+    with suppress(ValueError, RecursionError):
+        return json.loads(text), name
+    try:
+        return safe_yaml.document(text, most=_MOST_VALUES), name
+    except safe_yaml.Excess as error:
+        raise UsageError(f"{name}: {error}", hint=_SMALL) from error
+    except RecursionError as error:
+        raise UsageError(f"{name}: is nested too deeply", hint=_SMALL) from error
+    except yaml.YAMLError as error:
+        raise _not_yaml(name, error, hint=_SMALL) from error
 
 
-def encoding(start: bytes) -> str:
-    """The encoding of a text that begins so: UTF-8, or what its byte order mark says.
-
-    Windows PowerShell writes UTF-16 with such a mark (about_Character_Encoding, `>` before
-    version 6).
-    """
-    return "utf-16" if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8-sig"
-
-
-def _name(path: str) -> str:
-    return "standard input" if path == STDIN else path
-
-
-@contextmanager
-def _opened(path: str, *, hint: str | None = _HINT) -> Iterator[IO[bytes]]:
+def _content(path: str, hint: str | None, most: int | None = None) -> tuple[str, bytearray]:
+    """What people call a file, and what is in it; UsageError if it cannot be read."""
+    name, data = "standard input" if path == STDIN else path, bytearray()
     try:
         with opened(path) as file:
-            yield file
+            while (most is None or len(data) < most) and (piece := file.read(_PIECE)):
+                if piece.startswith(_UTF_16) and not data:
+                    hint = "in PowerShell: COMMAND | Out-File -Encoding utf8"
+                    raise UsageError(f"{name}: is UTF-16, not UTF-8", hint=hint)
+                # A pipe may be without an end.
+                if b"\0" in piece:
+                    raise UsageError(f"{name}: is not text: it has NUL characters", hint=hint)
+                data += piece
+                if len(data) > _MOST_YAML and most is None and not _is_json(data):
+                    raise UsageError(
+                        f"{name}: YAML of more than {_MOST_YAML >> 20} MB is not read; write it"
+                        " with -o json",
+                        hint=hint,
+                    )
     except OSError as error:
         why = error.strerror or str(error)
-        raise UsageError(f"{_name(path)}: cannot be read: {why}", hint=hint) from error
+        raise UsageError(f"{name}: cannot be read: {why}", hint=hint) from error
+    if data.startswith(codecs.BOM_UTF8):
+        del data[: len(codecs.BOM_UTF8)]
+    return name, data
 
 
-def _file(file: IO[bytes], name: str) -> Iterator[Object]:
-    text = _Text(file, name)
-    first = text.peek()
-    if first == "":
-        raise UsageError(f"{name}: the dump is empty", hint=_HINT)
-    if first in "{[":
-        while text.peek():
-            yield from _document(text)
-    else:
-        yield from _yaml(text)
-
-
-class _Text:
-    """Text that is decoded as it is needed, and forgets what has been read."""
-
-    def __init__(self, file: IO[bytes], name: str) -> None:
-        self._file = file
-        self._decode: codecs.IncrementalDecoder | None = None
-        self._json = json.JSONDecoder()
-        self.name = name
-        self._text = ""
-        self._at = 0
-        self._lines = 1
-        self._gone = 0
-        self._column = 0
-        self._ended = False
-
-    def _more(self) -> bool:
-        """Read another piece; False at the end."""
-        if self._ended:
-            return False
-        try:
-            raw = self._file.read(_PIECE)
-            if self._decode is None:
-                # A mark is two bytes, which a pipe may hand over one by one.
-                raw += self._file.read(1) if len(raw) == 1 else b""
-                self._decode = codecs.getincrementaldecoder(encoding(raw))()
-            more = self._decode.decode(raw, final=not raw)
-        except UnicodeDecodeError as error:
-            raise self.fault("is not UTF-8 text") from error
-        if "\0" in more:
-            raise self.fault("is not text: it has NUL characters")
-        if raw:
-            self._lines += self._text.count("\n", 0, self._at)
-            newline = self._text.rfind("\n", 0, self._at)
-            self._column = self._at - newline - 1 if newline >= 0 else self._column + self._at
-            self._gone += self._at
-            self._text = self._text[self._at :]
-            self._at = 0
-        # At the end nothing moves: a caller may still hold a position.
-        self._text += more
-        self._ended = not raw
-        return True
-
-    def peek(self) -> str:
-        """The next character that is no space; empty at the end."""
-        while True:
-            while self._at < len(self._text) and self._text[self._at] in _SPACE:
-                self._at += 1
-            if self._at < len(self._text):
-                return self._text[self._at]
-            if not self._more():
-                return ""
-
-    def take(self, expected: str) -> str:
-        """Step over one of these characters."""
-        found = self.peek()
-        if not found:
-            raise self.fault("ends here: the file is cut off")
-        if found not in expected:
-            raise self.fault(f"expected {' or '.join(expected)}, got {found!r}")
-        self._at += 1
-        return found
-
-    def value(self) -> Any:
-        """The JSON value that starts here."""
-        wanted = 0
-        while True:
-            self.peek()
-            try:
-                value, end = self._json.raw_decode(self._text, self._at)
-            except (ValueError, RecursionError) as error:
-                # The value may only be cut by the end of the piece. To read on until it has
-                # doubled keeps one very large value from being parsed once per piece.
-                wanted = max(2 * wanted, _PIECE)
-                if _is_certain(error, len(self._text)) or not self._grow(wanted):
-                    raise self._nonsense(error) from error
-                continue
-            # A number at the end of a piece may go on in the next, with `.5` or `e-3`.
-            near = len(self._text) - end < len("e-3")
-            if near and isinstance(value, (int, float)) and self._grow(_PIECE):
-                continue
-            self._at = end
-            return value
-
-    def _grow(self, size: int) -> bool:
-        before = len(self._text) - self._at
-        while len(self._text) - self._at < before + size and self._more():
-            pass
-        return len(self._text) - self._at > before
-
-    @property
-    def end(self) -> int:
-        """Where the text ends that has been read so far; the whole, after `rest`."""
-        return len(self._text)
-
-    def rest(self) -> str:
-        """All that has not been read."""
-        while self._more():
-            if len(self._text) > _MOST_YAML:
-                raise self.fault(
-                    f"YAML of more than {_MOST_YAML >> 20} MB is not read; write it with -o json"
-                )
-        return self._text[self._at :]
-
-    def _nonsense(self, error: Exception) -> UsageError:
-        if isinstance(error, json.JSONDecodeError):
-            start, self._at = self._at, min(error.pos, len(self._text))
-            # An unterminated string is reported where it starts, though the end is what is missing.
-            if error.msg.startswith("Unterminated string") or not self._text[self._at :].strip():
-                return self.fault("the file is cut off in the object that starts here", at=start)
-            return self.fault(f"not JSON: {error.msg}")
-        if isinstance(error, ValueError):
-            return self.fault("a number has too many digits in what starts here")
-        return self.fault("is nested too deeply")
-
-    def fault(self, problem: str, *, at: int | None = None) -> UsageError:
-        """An error with the file and the position in it."""
-        at = self._at if at is None else at
-        line = self._lines + self._text.count("\n", 0, at)
-        newline = self._text.rfind("\n", 0, at)
-        column = at - newline if newline >= 0 else self._column + at + 1
-        return UsageError(
-            f"{self.name}: line {line}, column {column} (character {self._gone + at}): {problem}",
-            hint=_HINT,
-        )
-
-
-def _is_certain(error: Exception, length: int) -> bool:
-    """Whether text of this length stays nonsense, however it goes on."""
-    if not isinstance(error, json.JSONDecodeError):
-        return True
-    unfinished = error.msg.startswith("Unterminated string")
-    return not unfinished and error.pos + _LONGEST_WORD < length
-
-
-def _document(text: _Text) -> Iterator[Object]:
-    if text.peek() == "[":
-        for one in _elements(text):
-            yield from _objects(one, None)
-        return
-    if text.peek() != "{":
-        raise text.fault(f"expected another object, got {text.peek()!r}")
-    yield from _members(text)
-
-
-def _members(text: _Text) -> Iterator[Object]:
-    """One top-level object; the items of a list are handed on as they come."""
-    text.take("{")
-    head: dict[str, Any] = {}
-    nameless: list[Object] = []
-    streamed = False
-    while text.peek() != "}":
-        if head or streamed:
-            text.take(",")
-        key = text.value()
-        text.take(":")
-        if key == "items" and text.peek() == "[":
-            streamed = True
-            for one in _elements(text):
-                # A typed list says its kind once; kubectl writes it after the items.
-                if isinstance(one, dict) and "kind" not in one and "kind" not in head:
-                    nameless.append(one)
-                else:
-                    yield from _objects(one, head.get("kind"))
-        else:
-            head[str(key)] = text.value()
-    text.take("}")
-    if not streamed:
-        if "kind" not in head and "items" not in head:
-            raise text.fault(_NO_OBJECT)
-        yield from _objects(head, None)
-    for one in nameless:
-        yield from _objects(one, head.get("kind"))
-
-
-def _elements(text: _Text) -> Iterator[Any]:
-    text.take("[")
-    if text.peek() == "]":
-        text.take("]")
-        return
-    while True:
-        yield text.value()
-        if text.take(",]") == "]":
-            return
-
-
-def _objects(one: Any, list_kind: Any) -> Iterator[Object]:
-    """The objects in one value: itself, or its items if it is a list; nonsense is nothing."""
-    if not isinstance(one, dict):
-        return
-    if str(one.get("kind", "List" if "items" in one else "")).endswith("List"):
-        items = one.get("items")
-        for item in items if isinstance(items, list) else ():
-            yield from _objects(item, one.get("kind"))
-        return
-    if "kind" not in one and isinstance(list_kind, str) and list_kind != "List":
-        one["kind"] = list_kind.removesuffix("List")
-    if "kind" in one:
-        yield one
-
-
-def _yaml(text: _Text) -> Iterator[Object]:
-    import yaml
-
-    whole = text.rest()
+def _text(name: str, data: bytearray, hint: str) -> str:
     try:
-        yield from _yaml_objects(text, whole)
-    except safe_yaml.Excess as error:
-        raise UsageError(f"{text.name}: {error}", hint=_HINT) from error
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        if mark is None:
-            problem = getattr(error, "problem", None) or str(error)
-            raise text.fault(f"not YAML: {problem}") from error
-        yield from _yaml_before(text, whole, mark.line)
-        raise _not_yaml(text.name, error, hint=_HINT) from error
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{name}: is not UTF-8 text", hint=hint) from error
 
 
-def _yaml_objects(text: _Text, whole: str, *, cut: bool = False) -> Iterator[Object]:
-    """The objects of YAML; of a list that is `cut` all items, else all but the doubtful last."""
-    for document in safe_yaml.documents(whole):
-        found = document if isinstance(document, list) else [document]
-        for one in found:
-            if one is not None and not (
-                isinstance(one, dict) and ("kind" in one or "items" in one)
-            ):
-                raise text.fault(_NO_OBJECT)
-            if isinstance(one, dict) and "kind" not in one:
-                # kubectl sorts keys, so `kind: List` comes after the items.
-                items = one["items"] if isinstance(one["items"], list) else []
-                for item in items if cut else items[:-1]:
-                    yield from _objects(item, None)
-                if not cut:
-                    raise text.fault("the file is cut off: its list says no kind", at=text.end)
-                continue
-            yield from _objects(one, None)
+# ---------------------------------------------------------------- JSON
 
 
-def _yaml_before(text: _Text, whole: str, line: int) -> Iterator[Object]:
-    """The objects of a list that end before the item in which YAML makes no sense.
+_Found = Iterator[tuple[str | None, msgspec.Raw]]
+"""Objects, each with its kind where that is read."""
 
-    Documents before the one that is cut have been handed on.
-    """
+
+class _Head(msgspec.Struct, rename="camel"):
+    """What says which kind of object this is, or that it is a list of objects."""
+
+    kind: Any = None
+    api_version: Any = None
+    items: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
+_DOCUMENT = msgspec.json.Decoder(_Head | list[msgspec.Raw])
+_HEAD = msgspec.json.Decoder(_Head)
+_ITEMS = msgspec.json.Decoder(list[msgspec.Raw])
+
+
+def _of_json(name: str, data: bytes | bytearray) -> _Found:
+    view, at = memoryview(data), 0
+    while (start := _START.search(data, at)) is not None:
+        at = start.start()
+        one = view[at:]
+        try:
+            found = _DOCUMENT.decode(one)
+        except ValueError as error:
+            # Another document follows; all of this one has been looked at.
+            more = re.search(r"trailing characters \(byte (\d+)\)", str(error))
+            if more is None:
+                _refuse(name, data, at, error)
+            one = one[: int(more[1]) - 1]  # msgspec names the byte behind it
+            found = _DOCUMENT.decode(one)
+        except RecursionError as error:
+            raise UsageError(f"{name}: is nested too deeply", hint=_HINT) from error
+        at += len(one)
+        if isinstance(found, list):
+            for item in found:
+                yield from _objects(item, None)
+        elif found.kind is None and found.items is msgspec.UNSET:
+            raise UsageError(f"{name}: {_NO_OBJECT}", hint=_HINT)
+        else:
+            yield from _of_head(found, msgspec.Raw(one), None)
+
+
+def _objects(one: msgspec.Raw, implied: str | None) -> _Found:
+    """The objects in one value: itself, or its items if it is a list; nonsense is nothing."""
+    try:
+        head = _HEAD.decode(one)
+    except ValueError:
+        return
+    yield from _of_head(head, one, implied)
+
+
+def _of_head(head: _Head, one: msgspec.Raw, implied: str | None) -> _Found:
+    kind = head.kind
+    if isinstance(head.items, msgspec.Raw) and (kind is None or str(kind).endswith("List")):
+        try:
+            items = _ITEMS.decode(head.items)
+        except ValueError:  # Go writes an empty list as null
+            return
+        for item in items:
+            yield from _objects(item, kind if isinstance(kind, str) and kind != "List" else None)
+        return
+    if kind is None and implied is not None:
+        kind = implied.removesuffix("List")
+    yield known_kind(kind, head.api_version), one
+
+
+def _refuse(name: str, data: bytes | bytearray, start: int, error: ValueError) -> NoReturn:
+    """Say where JSON that begins there makes no sense."""
+    told = re.search(r"(.*) \(byte (\d+)\)$", str(error))
+    if isinstance(error, UnicodeDecodeError):
+        raise UsageError(f"{name}: is not UTF-8 text", hint=_HINT) from error
+    if told is None and "truncated" not in str(error):
+        raise UsageError(f"{name}: not JSON: {error}", hint=_HINT) from error
+    if told is None:
+        at, problem = len(data), "the file is cut off here"
+    else:
+        at, problem = start + int(told[2]), told[1].replace("JSON is malformed", "not JSON")
+    line, column = data.count(b"\n", 0, at) + 1, at - data.rfind(b"\n", 0, at)
+    raise UsageError(
+        f"{name}: line {line}, column {column} (byte {at}): {problem}", hint=_HINT
+    ) from error
+
+
+# ---------------------------------------------------------------- YAML
+
+
+def _of_yaml(name: str, data: bytearray) -> _Found:
     import yaml
 
-    lines = whole.splitlines(keepends=True)
-    start = item = 0
-    for at, one in enumerate(lines[: line + 1]):
-        if one.rstrip() == "---":
-            start = at + 1
-        elif one.startswith("- "):
-            item = at
-    if item > start:
-        with suppress(yaml.YAMLError, safe_yaml.Excess, UsageError):
-            yield from _yaml_objects(text, "".join(lines[start:item]), cut=True)
+    try:
+        for document in safe_yaml.documents(_text(name, data, _HINT)):
+            for one in document if isinstance(document, list) else [document]:
+                if one is None:
+                    continue
+                if not isinstance(one, dict) or not one.keys() & {"kind", "items"}:
+                    raise UsageError(f"{name}: {_NO_OBJECT}", hint=_HINT)
+                if "kind" not in one:
+                    # kubectl sorts keys, so `kind: List` comes after the items.
+                    raise UsageError(
+                        f"{name}: the file is cut off: its list says no kind", hint=_HINT
+                    )
+                yield from _of_json(name, msgspec.json.encode(one))
+    except safe_yaml.Excess as error:
+        raise UsageError(f"{name}: {error}", hint=_HINT) from error
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise UsageError(f"{name}: not what JSON could say: {error}", hint=_HINT) from error
+    except yaml.YAMLError as error:
+        raise _not_yaml(name, error, hint=_HINT) from error
 
 
 def _not_yaml(name: str, error: Exception, *, hint: str) -> UsageError:

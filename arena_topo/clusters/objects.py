@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 Object = Mapping[str, Any]
@@ -27,17 +27,3 @@ def items(one: Object, key: str) -> list[Object]:
     if not isinstance(value, list) or not all(isinstance(item, Mapping) for item in value):
         raise TypeError(f"{key} is no list of mappings")
     return value
-
-
-def only(one: Object, keys: Iterable[str]) -> dict[str, Any]:
-    """What is under these keys, as far as there is something."""
-    return {key: one[key] for key in keys if one.get(key) is not None}
-
-
-def texts(one: Object, keys: Iterable[str]) -> dict[str, Any]:
-    """These keys, as far as they are there; TypeError if one is no text."""
-    found = only(one, keys)
-    for key, value in found.items():
-        if not isinstance(value, str):
-            raise TypeError(f"{key} is no text")
-    return found

@@ -1,7 +1,7 @@
-"""Kubernetes objects -> Cluster: which GPUs there are, which of them are free, what joins them.
+"""Records of Kubernetes objects -> Cluster: which GPUs there are, which are free, what joins them.
 
-Pure: the same reader serves a live API server (`kubernetes`) and a dump on disk (`dump`). What
-cannot be understood becomes a note and counts against what is free, never for it.
+The same reader serves a living cluster and a dump on disk. What cannot be understood becomes a note
+and counts against what is free, never for it.
 """
 
 from __future__ import annotations
@@ -9,14 +9,25 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from arena_topo.clusters import network, slices
-from arena_topo.clusters.dump import Damage
-from arena_topo.clusters.objects import Object, of
-from arena_topo.clusters.projection import PROJECTIONS, project, publishes_topology
-from arena_topo.clusters.usage import Use, Witnesses, amount, uses_of
+from arena_topo.clusters.objects import Object
+from arena_topo.clusters.records import (
+    ClaimRecord,
+    ConfigMapRecord,
+    JobRecord,
+    NodeRecord,
+    PodRecord,
+    Record,
+    SliceRecord,
+    TopologyRecord,
+    Unread,
+    read,
+)
+from arena_topo.clusters.usage import AllocationSources, NodeUsage, amount, uses_of
 from arena_topo.errors import UnreadableTopology
-from arena_topo.manifests import FORMAT
+from arena_topo.escaping import brief
 from arena_topo.topology import (
     GPU_RESOURCES,
     MOST_GPUS,
@@ -28,7 +39,6 @@ from arena_topo.topology import (
     Machine,
     Node,
     NodeName,
-    Taint,
     calibrated,
     configmap,
     count,
@@ -40,29 +50,26 @@ from arena_topo.topology import (
 )
 from arena_topo.topology.fabricfile import FabricFile
 
-__all__ = ["KUEUE", "Survey", "ago", "cluster", "project", "survey"]
-
-KUEUE = "kueue.x-k8s.io"
-"""The API group of the `Topology` that tells of the network."""
-
 _COUNT = "nvidia.com/gpu.count"
 """The label of NVIDIA's GPU feature discovery that counts GPUs."""
 
 _LONGEST_NAME = 63
 """Characters of a name that are shown; DNS labels have no more."""
 
+_One = TypeVar("_One", bound=Record)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Survey:
+class ClusterReading:
     """A cluster, and what it was made from: who uses which node, and what claims hold."""
 
     cluster: Cluster
-    uses: Mapping[str, Use]
-    claims: slices.Claimed
+    uses: Mapping[str, NodeUsage]
+    claims: slices.Allocated
 
 
 def cluster(
-    objects: Iterable[Object | Damage],
+    objects: Iterable[Record | Unread | Object],
     *,
     source: str,
     file: FabricFile | None = None,
@@ -70,82 +77,78 @@ def cluster(
 ) -> Cluster:
     """Build the cluster that nodes, pods, MPIJobs, ConfigMaps and Kueue topologies describe.
 
-    ResourceSlices and ResourceClaims count as well. Objects come in any order and of any kind,
-    those of no use are ignored, and each is reduced as it passes, so an iterator over a large dump
-    is never held whole. `source` names the origin for people. `file` says what joins the nodes,
-    where it is given, whatever else does. `now` (Unix seconds) is when the objects were read; where
-    that is not known, the newest that an agent has published counts as now. Every node has as many
-    domains as the cluster has tiers. `notes` of the cluster name whatever is not understood and say
-    what becomes of it, each thing by itself.
+    ResourceSlices and ResourceClaims count as well. Objects come in any order, as records or as
+    plain values, of which those of other kinds are ignored. `source` names the origin for people.
+    `file` says what joins the nodes, where it is given, whatever else does. `now` (Unix seconds) is
+    when the objects were read; where that is not known, the newest that an agent has published
+    counts as now. Every node has as many domains as the cluster has tiers. `notes` of the cluster
+    name whatever is not understood and say what becomes of it, each thing by itself.
     """
-    return survey(objects, source=source, file=file, now=now).cluster
+    return read_cluster(objects, source=source, file=file, now=now).cluster
 
 
-def survey(
-    objects: Iterable[Object | Damage],
+def read_cluster(
+    objects: Iterable[Record | Unread | Object],
     *,
     source: str,
     file: FabricFile | None = None,
     now: float | None = None,
-) -> Survey:
+) -> ClusterReading:
     """Build the cluster as `cluster` does, and keep what it was made from."""
     notes: list[str] = []
-    found: dict[str, list[Object]] = {kind: [] for kind in PROJECTIONS}
+    found: list[Record] = []
     for at, one in enumerate(objects, start=1):
-        if isinstance(one, Damage):
-            notes.append(one.text)
-            continue
-        kind = one.get("kind") if isinstance(one, Mapping) else None
-        if not isinstance(kind, str) or kind not in PROJECTIONS:
-            continue
-        # Other groups have kinds of that name; in a bare list items may not say their group.
-        if kind == "Topology" and str(one.get("apiVersion", KUEUE)).partition("/")[0] != KUEUE:
-            continue
-        try:
-            found[kind].append(project(kind, one))
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            who = f"{kind} {_name_of(one) or f'without a name (object {at})'}"
-            notes.append(f"{who} makes no sense and is ignored: {error}")
-    nodes: dict[NodeName, Object] = {}
-    for one in found["Node"]:
-        name = NodeName(one["metadata"]["name"])
+        known = read(one, at=at) if isinstance(one, Mapping) else one
+        if isinstance(known, Unread):
+            notes.append(str(known))
+        elif known is not None:
+            found.append(known)
+
+    def of(kind: type[_One]) -> list[_One]:
+        return [one for one in found if isinstance(one, kind)]
+
+    nodes: dict[NodeName, NodeRecord] = {}
+    for node in of(NodeRecord):
+        name = NodeName(node.name)
         if name in nodes:
             notes.append(f"node {name} is listed twice; the first one counts")
             continue
-        nodes[name] = one
-    machines = _Machines(found["ConfigMap"], notes)
+        nodes[name] = node
+    pods = of(PodRecord)
+    machines = _Machines(of(ConfigMapRecord), notes)
     present: dict[str, int] = {name: _present(one) for name, one in nodes.items()}
-    devices = slices.inventory(found["ResourceSlice"], present, machines.uuids, notes)
-    known = {
-        name: machines.of(name, one, present[name], devices.nodes.get(name))
+    devices = slices.devices(of(SliceRecord), present, machines.uuids, notes)
+    known_of = {
+        name: machines.of(one, present[name], devices.nodes.get(name))
         for name, one in nodes.items()
     }
     cards = _Cards(file)
-    known = {
-        name: replace(one, machine=cards.of(one.machine, nodes[name]["metadata"]["labels"]))
-        for name, one in known.items()
+    known_of = {
+        name: replace(one, machine=cards.of(one.machine, nodes[name].labels))
+        for name, one in known_of.items()
     }
     notes += cards.notes()
     if nodes:
         notes += machines.of_others(nodes)
         notes += machines.stale(now)
-    witnesses = Witnesses(
-        claims=slices.claimed(found["ResourceClaim"], devices.places, _ours(found["Pod"])),
+    ours = {one.key for one in pods if one.ours}
+    sources = AllocationSources(
+        claims=slices.allocated(of(ClaimRecord), devices.places, ours),
         served=devices.nodes,
         kubelets=machines.kubelets,
     )
-    uses = uses_of(found["Pod"], found["MPIJob"], witnesses, notes)
+    uses = uses_of(pods, of(JobRecord), sources, notes)
     joined = network.joining(
-        {name: one.machine for name, one in known.items()},
-        {name: _where(one["metadata"]["labels"], known[name]) for name, one in nodes.items()},
-        rdma={name: nic for name, one in nodes.items() if (nic := _rdma(one["status"]))},
-        topologies=found["Topology"],
+        {name: one.machine for name, one in known_of.items()},
+        {name: _where(one.labels, known_of[name]) for name, one in nodes.items()},
+        rdma={name: nic for name, one in nodes.items() if (nic := _rdma(one))},
+        topologies=[one.plain() for one in of(TopologyRecord)],
         file=file,
     )
     notes += joined.notes
     seen = Cluster(
         nodes=calibrated(
-            _node(nodes[name], known[name], joined, uses.get(name, Use()), notes)
+            _node(nodes[name], known_of[name], joined, uses.get(name, NodeUsage()), notes)
             for name in sorted(nodes, key=natural)
         ),
         tiers=joined.tiers,
@@ -155,16 +158,7 @@ def survey(
         notes=tuple(map(_shown, notes)),
         source=source,
     )
-    return Survey(cluster=seen, uses=uses, claims=witnesses.claims)
-
-
-def _ours(pods: Iterable[Object]) -> set[tuple[str, str]]:
-    """The pods that arena-topo placed."""
-    return {
-        (one["metadata"].get("namespace", ""), one["metadata"]["name"])
-        for one in pods
-        if FORMAT in one["metadata"]["annotations"]
-    }
+    return ClusterReading(cluster=seen, uses=uses, claims=sources.claims)
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,44 +251,33 @@ class _Machines:
     their link matrix.
     """
 
-    def __init__(self, config_maps: Iterable[Object], notes: list[str]) -> None:
+    def __init__(self, config_maps: Iterable[ConfigMapRecord], notes: list[str]) -> None:
         self._notes = notes
-        self._config_maps: dict[str, Object] = {}
+        self._config_maps: dict[str, ConfigMapRecord] = {}
         self._parsed: dict[object, _Known] = {}
         self.kubelets: dict[str, published.Allocations] = {}
         self.uuids: dict[str, tuple[str, ...]] = {}
-        mine = [one for one in config_maps if publishes_topology(one["metadata"])]
-        mine.sort(key=lambda one: published.NAMESPACES.index(one["metadata"]["namespace"]))
-        for one in mine:
-            meta = one["metadata"]
-            node = one["data"].get("nodeName") or meta["labels"].get(published.NODE_LABEL)
+        believed = [one for one in config_maps if one.believed]
+        for one in sorted(believed, key=lambda one: published.NAMESPACES.index(one.namespace)):
+            node = one.data.get("nodeName") or one.labels.get(published.NODE_LABEL)
             if not node:
-                notes.append(
-                    f"{_config_map_name(one)} does not say which node it is of; it is not used"
-                )
-            elif not isinstance(node, str):
-                notes.append(
-                    f"{_config_map_name(one)} data.nodeName: {_brief(node)} is not the name of a"
-                    " node; it is not used"
-                )
+                notes.append(f"{one} does not say which node it is of; it is not used")
             elif node not in self._config_maps:
                 self._config_maps[node] = one
                 self._look(node, one)
-            elif meta["namespace"] == self._config_maps[node]["metadata"]["namespace"]:
-                notes.append(
-                    f"{_config_map_name(one)} is the second for node {node}; the first one counts"
-                )
+            elif one.namespace == self._config_maps[node].namespace:
+                notes.append(f"{one} is the second for node {node}; the first one counts")
 
-    def _look(self, node: str, one: Object) -> None:
+    def _look(self, node: str, one: ConfigMapRecord) -> None:
         """Remember what only an agent knows of a node, where it has written it."""
         try:
-            if published.UUIDS in one["data"]:
-                self.uuids[node] = configmap.uuids(one)
+            if published.UUIDS in one.data:
+                self.uuids[node] = configmap.uuids(one.plain())
         except UnreadableTopology as error:
             self._notes.append(f"{error}; node {node} does without")
         try:
-            if published.ALLOCATIONS in one["data"]:
-                found = configmap.allocations(one)
+            if published.ALLOCATIONS in one.data:
+                found = configmap.allocations(one.plain())
                 self.kubelets |= {} if found is None else {node: found}
         except UnreadableTopology as error:
             self._notes.append(f"{error}; what pods of node {node} have is taken from themselves")
@@ -304,7 +287,7 @@ class _Machines:
         looked = {
             node: at
             for node, one in self._config_maps.items()
-            if (at := published.moment(one["data"].get(published.OBSERVED))) is not None
+            if (at := published.moment(one.data.get(published.OBSERVED))) is not None
         }
         if now is None:
             now = max(looked.values(), default=0.0)
@@ -312,7 +295,7 @@ class _Machines:
             if now - at > published.STALE:
                 yield (
                     f"node {node} was last looked at {ago(now - at)} ago, as"
-                    f" {_config_map_name(self._config_maps[node])} says: is its agent at work?"
+                    f" {self._config_maps[node]} says: is its agent at work?"
                 )
 
     def of_others(self, nodes: Collection[str]) -> Iterable[str]:
@@ -320,19 +303,19 @@ class _Machines:
         for node, one in self._config_maps.items():
             if node not in nodes:
                 yield (
-                    f"{_config_map_name(one)} is of node {_brief(node, bare=True)}, which is not"
-                    " there; it is not used"
+                    f"{one} is of node {brief(node, _LONGEST_NAME)}, which is not there; it is not"
+                    " used"
                 )
 
-    def of(self, name: str, one: Object, present: int, dra: slices.Published | None) -> _Known:
+    def of(self, node: NodeRecord, present: int, dra: slices.Published | None) -> _Known:
         """The machine of a node that has so many GPUs, as far as it says.
 
         `dra` is what a DRA driver publishes of it, where one does.
         """
-        labels = one["metadata"]["labels"]
+        name, labels = node.name, node.labels
         if dra is None:
             return self._said(name, labels, present)
-        if not _plugged(one):
+        if not any(node.offers.get(resource) for resource in GPU_RESOURCES):
             return self._served(name, labels, dra)
         known = self._said(name, labels, present)
         if dra.machine.gpus:
@@ -357,7 +340,7 @@ class _Machines:
         told = len(said.machine.gpus)
         if told != size:
             self._notes.append(
-                f"{_config_map_name(config_map)} describes {told} GPU{'s' if told != 1 else ''},"
+                f"{config_map} describes {told} GPU{'s' if told != 1 else ''},"
                 f" but {dra.driver} publishes {size} of node {name}; what the driver says counts"
             )
             return known
@@ -382,17 +365,17 @@ class _Machines:
         return _renamed(shared, name)
 
     def _published(
-        self, name: str, config_map: Object, labels: Object, offered: int
+        self, name: str, config_map: ConfigMapRecord, labels: Object, offered: int
     ) -> _Known | None:
         product = next((labels[key] for key in nodelabels.PRODUCT_LABELS if key in labels), None)
-        told = {**config_map["data"], **config_map["metadata"]["annotations"], "product": product}
-        key = frozenset((key, str(value)) for key, value in told.items() if key not in _OF_ONE)
+        told = {**config_map.data, **config_map.annotations, "product": product}
+        key = frozenset(one for one in told.items() if one[0] not in _OF_ONE)
         # Its label is no part of the key, so one that names another node is looked at by itself.
-        label = config_map["metadata"]["labels"].get(published.NODE_LABEL)
+        label = config_map.labels.get(published.NODE_LABEL)
         known = self._parsed.get(key) if label in {None, "", name} else None
         if known is None:
             try:
-                said, complaints = configmap.salvage(config_map, model=product)
+                said, complaints = configmap.salvage(config_map.plain(), model=product)
             except UnreadableTopology as error:
                 self._notes.append(f"{error}; using the labels of node {name}")
                 return None
@@ -408,7 +391,7 @@ class _Machines:
         plural = "s" if told_of != 1 else ""
         if offered > told_of:
             self._notes.append(
-                f"{_config_map_name(config_map)} describes {told_of} GPU{plural}, but"
+                f"{config_map} describes {told_of} GPU{plural}, but"
                 f" node {name} offers {offered}; using its labels",
             )
             return None
@@ -444,15 +427,6 @@ def _merged(one: Machine, other: Machine) -> Machine:
     return replace(one, gpus=gpus)
 
 
-def _plugged(one: Object) -> bool:
-    """Whether a device plugin offers GPUs of a node now."""
-    status = one["status"]
-    offers = _offers(status, "allocatable")
-    if offers is None:
-        offers = _offers(status, "capacity")
-    return any(_whole(offers, resource) for resource in GPU_RESOURCES)
-
-
 def ago(seconds: float) -> str:
     """How long ago that is, in one unit."""
     for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
@@ -471,23 +445,23 @@ def _telling(labels: Object) -> Iterable[tuple[str, str]]:
     """The labels that describe GPUs, without those that differ from node to node."""
     for key, value in labels.items():
         if key.startswith(("nvidia.com/", "aliyun.")) and "timestamp" not in key:
-            yield key, str(value)
+            yield key, value
 
 
-def _resource(status: Object) -> str:
+def _resource(node: NodeRecord) -> str:
     """What a node calls its GPUs; empty where it offers none."""
-    capacity, allocatable = _offers(status, "capacity"), _offers(status, "allocatable")
-    found = next((key for key in GPU_RESOURCES if (allocatable or capacity or {}).get(key)), "")
-    return found or next((key for key in GPU_RESOURCES if (capacity or {}).get(key)), "")
+    for offers in (node.offers, node.capacity or {}):
+        for resource in GPU_RESOURCES:
+            if resource in offers:
+                return resource
+    return ""
 
 
-def _present(one: Object) -> int:
+def _present(node: NodeRecord) -> int:
     """How many GPUs a node has, as far as it says; 0 where no machine has so many."""
-    status, labels = one["status"], one["metadata"]["labels"]
-    offers = _offers(status, "capacity") or _offers(status, "allocatable")
-    said = _whole(offers, _resource(status))
-    counted = _whole(labels, _COUNT)
-    replicas = _whole(labels, nodelabels.REPLICAS_LABEL)
+    there = node.offers if node.capacity is None else node.capacity
+    said = int(there.get(_resource(node), 0))
+    counted, replicas = _counted(node, _COUNT), _counted(node, nodelabels.REPLICAS_LABEL)
     if replicas > 1:
         # The plugin offers each GPU so many times; the label counts it once.
         return _possible(counted or said // replicas)
@@ -495,43 +469,50 @@ def _present(one: Object) -> int:
     return max(_possible(said), _possible(counted))
 
 
+def _counted(node: NodeRecord, label: str) -> int:
+    try:
+        return int(amount(node.labels.get(label)))
+    except ValueError:
+        return 0
+
+
 def _possible(gpus: int) -> int:
     return gpus if gpus <= MOST_GPUS else 0
 
 
-def _node(one: Object, known: _Known, joined: network.Network, use: Use, notes: list[str]) -> Node:
-    name, labels = one["metadata"]["name"], one["metadata"]["labels"]
-    status = one["status"]
-    capacity, allocatable = _offers(status, "capacity"), _offers(status, "allocatable")
+def _node(
+    one: NodeRecord, known: _Known, joined: network.Network, use: NodeUsage, notes: list[str]
+) -> Node:
+    name, labels = NodeName(one.name), one.labels
     dra = known.dra
-    resource = _resource(status)
+    resource = _resource(one)
     shared = nodelabels.shared(labels) or (dra.shared if dra is not None else None)
-    notes += _odd_offers(name, resource, allocatable, capacity)
+    notes += one.notes
     if not shared:
-        notes += _impossible(name, resource, allocatable, capacity, labels)
+        notes += _impossible(one, resource)
     usable = count(known.healthy)
-    if dra is None and (allocatable is not None or capacity is not None):
-        offered = _whole(allocatable if allocatable is not None else capacity, resource)
+    if dra is None and (one.allocatable is not None or one.capacity is not None):
+        offered = int(one.offers.get(resource, 0))
         usable = min(usable, offered if shared else _possible(offered))
     free, hidden = _free(name, known, use, notes)
     hidden += count(known.healthy) - usable
     if hidden >= count(free):
         # Every GPU is in use, whoever has which: nothing is left to be in doubt about.
         free, hidden = GPUSet(0), 0
-    taints = tuple(_taints(one["spec"]["taints"]))
-    all_cpu, all_memory = _offered(allocatable, "cpu"), _offered(allocatable, "memory")
+    limits = one.allocatable or {}
+    cpu, memory = limits.get("cpu"), limits.get("memory")
     return Node(
-        name=NodeName(name),
+        name=name,
         machine=known.machine,
         free=free,
         hidden=hidden,
         allocatable=known.healthy if usable else GPUSet(0),
-        cpu=None if all_cpu is None else _left(all_cpu, use.cpu),
-        memory=None if all_memory is None else int(_left(all_memory, use.memory)),
+        cpu=None if cpu is None else _left(cpu, use.cpu),
+        memory=None if memory is None else int(_left(memory, use.memory)),
         labels=labels,
-        taints=taints,
-        all_cpu=None if all_cpu is None else _left(all_cpu),
-        all_memory=None if all_memory is None else int(_left(all_memory)),
+        taints=one.taints,
+        all_cpu=None if cpu is None else _left(cpu),
+        all_memory=None if memory is None else int(_left(memory)),
         unavailable=_unavailable(one),
         shared=shared,
         resource=dra.driver if dra is not None else resource or ORDINARY,
@@ -539,16 +520,16 @@ def _node(one: Object, known: _Known, joined: network.Network, use: Use, notes: 
         dedicated=labels.get(published.SCHEDULE_LABEL) == "topology"
         or (
             TAINT in labels
-            and any(taint.key == TAINT and taint.effect == "NoSchedule" for taint in taints)
+            and any(taint.key == TAINT and taint.effect == "NoSchedule" for taint in one.taints)
         ),
         foreign=use.foreign,
-        rdma=_rdma(status) or "",
-        domains=joined.domains[NodeName(name)],
-        network=joined.limits.get(NodeName(name), math.inf),
+        rdma=_rdma(one) or "",
+        domains=joined.domains[name],
+        network=joined.limits.get(name, math.inf),
     )
 
 
-def _free(name: str, known: _Known, use: Use, notes: list[str]) -> tuple[GPUSet, int]:
+def _free(name: str, known: _Known, use: NodeUsage, notes: list[str]) -> tuple[GPUSet, int]:
     """The GPUs nobody is known to have, and how many of them somebody has all the same."""
     free, busy, hidden = known.healthy, GPUSet(0), use.hidden
     for who, gpus in use.known:
@@ -564,124 +545,35 @@ def _free(name: str, known: _Known, use: Use, notes: list[str]) -> tuple[GPUSet,
     return GPUSet(free & ~busy), hidden
 
 
-def _offers(status: Object, side: str) -> Object | None:
-    """What a node offers, or None if it does not say."""
-    return of(status, side) if side in status else None
-
-
-def _odd_offers(
-    name: str, resource: str, allocatable: Object | None, capacity: Object | None
-) -> Iterable[str]:
-    """What a node offers in words that are no quantity, and what becomes of it."""
-    side, offers = ("capacity", capacity) if allocatable is None else ("allocatable", allocatable)
-    for key, outcome in _IF_ODD[side]:
-        said = (offers or {}).get(key)
-        if said is None or _is_digit(said):
-            continue
-        try:
-            amount(said)
-        except ValueError:
-            other = key in GPU_RESOURCES and resource not in {key, ""}
-            instead = f"its {resource} count" if other else outcome
-            yield f"node {name}: {side} {key} is {_brief(said)}, not a quantity; {instead}"
-
-
-def _is_digit(said: object) -> bool:
-    """Whether this is how nearly every node counts its GPUs: nothing else need be looked at."""
-    return type(said) is str and len(said) == 1 and "0" <= said <= "9"
-
-
-def _impossible(
-    name: str,
-    resource: str,
-    allocatable: Object | None,
-    capacity: Object | None,
-    labels: Object,
-) -> Iterable[str]:
+def _impossible(node: NodeRecord, resource: str) -> Iterable[str]:
     """What a node says that is more GPUs than any machine has, and what becomes of it."""
-    for what, said, key in (
-        ("allocatable", allocatable, resource),
-        ("capacity", capacity, resource),
-        ("label", labels, _COUNT),
+    for what, many in (
+        (f"allocatable {resource}", (node.allocatable or {}).get(resource, 0)),
+        (f"capacity {resource}", (node.capacity or {}).get(resource, 0)),
+        (f"label {_COUNT}", _counted(node, _COUNT)),
     ):
-        if said and not _is_digit(said.get(key)) and _whole(said, key) > MOST_GPUS:
+        if many > MOST_GPUS:
             yield (
-                f"node {name}: {what} {key} is {_brief(said[key])}, but"
-                f" {MOST_GPUS} GPUs are the most that one machine has; it is taken for none"
+                f"node {node.name}: {what} is {many:.15g}, but {MOST_GPUS} GPUs are the most that"
+                " one machine has; it is taken for none"
             )
             return
 
 
-_IF_ODD_GPUS = tuple((resource, "none of its GPUs can be used") for resource in GPU_RESOURCES)
-_IF_ODD = {
-    "capacity": _IF_ODD_GPUS,
-    "allocatable": (
-        *_IF_ODD_GPUS,
-        *((resource, "it is taken for unlimited") for resource in ("cpu", "memory")),
-    ),
-}
-"""What a node may offer in words that are no quantity, and what becomes of it."""
-
-
-def _rdma(status: Object) -> str | None:
+def _rdma(node: NodeRecord) -> str | None:
     """The resource by which a node offers RDMA."""
-    offers = _offers(status, "allocatable") or _offers(status, "capacity") or {}
-    found = network.rdma_resource(offers)
     # A device that is not there any more is listed with 0.
-    if found is None or _whole(offers, found):
-        return found
-    return network.rdma_resource(name for name in offers if _whole(offers, name))
-
-
-def _whole(offers: Object | None, resource: str) -> int:
-    try:
-        return int(amount((offers or {}).get(resource)))
-    except ValueError:
-        return 0
-
-
-def _offered(allocatable: Object | None, resource: str) -> float | None:
-    if allocatable is None or resource not in allocatable:
-        return None
-    try:
-        return amount(allocatable[resource])
-    except ValueError:
-        return None
+    return network.rdma_resource(name for name, many in node.offers.items() if many)
 
 
 def _left(offered: float, used: float = 0.0) -> float:
     return max(0.0, round(offered - used, 6))
 
 
-def _taints(taints: Iterable[Object]) -> Iterable[Taint]:
-    for one in taints:
-        yield Taint(
-            key=str(one.get("key", "")),
-            value=str(one.get("value", "")),
-            effect=str(one.get("effect", "NoSchedule")),
-        )
-
-
-def _unavailable(node: Object) -> str | None:
-    ready = next((one.get("status") for one in node["status"]["conditions"]), "True")
-    if ready != "True":
-        return "NotReady" if ready == "False" else "Unknown"
-    return "cordoned" if node["spec"]["unschedulable"] else None
-
-
-def _config_map_name(one: Object) -> str:
-    return f"configmap {one['metadata'].get('namespace', '')}/{one['metadata']['name']}"
-
-
-def _name_of(one: Object) -> str:
-    meta = one.get("metadata")
-    return _brief(meta.get("name"), bare=True) if isinstance(meta, Mapping) else ""
-
-
-def _brief(value: object, *, bare: bool = False) -> str:
-    """A foreign value on one line, cut where it is long; `bare` is a text as it is."""
-    text = value if bare and isinstance(value, str) else repr(value) if value is not None else ""
-    return text if len(text) <= _LONGEST_NAME else f"{text[:_LONGEST_NAME]}..."
+def _unavailable(node: NodeRecord) -> str | None:
+    if node.ready not in {None, "True"}:
+        return "NotReady" if node.ready == "False" else "Unknown"
+    return "cordoned" if node.unschedulable else None
 
 
 def _shown(note: str) -> str:

@@ -1,29 +1,28 @@
 """Pods, claims and recorded placements -> what is in use of every node: GPUs, CPU, memory.
 
-Pure, as `observed` is, which reads everything else of a cluster. A pod that does not say which GPUs
-it has, or says it so that nobody understands, still holds as many as it asked for. Who says which
-they are, the surest first: the allocation of its claim; the kubelet, as the node's agent publishes
-it; the annotations of the pod.
+A pod that does not say which GPUs it has, or says it so that nobody understands, still holds as
+many as it asked for. Who says which they are, the surest first: the allocation of its claim; the
+kubelet, as the node's agent publishes it; the annotations of the pod.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from arena_topo.clusters.objects import Object, items, of
-from arena_topo.clusters.queues import suspended
-from arena_topo.clusters.slices import Claimed
 from arena_topo.job import Quantity
-from arena_topo.manifests import FORECAST, FORMAT, GPU_GROUP, GUARANTEE, MAP, STATE
-from arena_topo.manifests.annotations import asked, parse_map
+from arena_topo.manifests import GPU_GROUP, GUARANTEE
 from arena_topo.topology import GPU_RESOURCES, GPUSet, count, gpu_set, published
+
+if TYPE_CHECKING:
+    from arena_topo.clusters.records import JobRecord, PodRecord
+    from arena_topo.clusters.slices import Allocated
 
 ACK_ALLOCATION = "gputopology.alibabacloud.com/allocation"
 """JSON of the ACK scheduler: `{"allocatedGPUs": {"0": ["0", "3"]}, ...}`, by container index
@@ -102,40 +101,64 @@ def pod_over(pod: Object) -> bool:
 def gpu_count(pod_spec: Object) -> int:
     """The GPUs that a pod holds: its limits, under either name of the resource.
 
-    ValueError for a quantity that is none.
+    TypeError or ValueError for quantities that are none.
     """
-    return round(sum(_demand(pod_spec, "limits", name) for name in GPU_RESOURCES))
+
+    def both(one: Object) -> tuple[Object, Object]:
+        resources = of(one, "resources")
+        return of(resources, "limits"), of(resources, "requests")
+
+    return Requests(
+        running=[both(one) for one in items(pod_spec, "containers")],
+        starting=[
+            (*both(one), one.get("restartPolicy") == "Always")
+            for one in items(pod_spec, "initContainers")
+        ],
+        whole=both(pod_spec),
+        overhead=of(pod_spec, "overhead"),
+    ).gpus()
 
 
-def _demand(spec: Object, side: str, resource: str) -> float:
-    """What a pod takes of a resource, by the scheduler's rule for init containers.
+class Requests(NamedTuple):
+    """The limits and requests in a pod: of its containers, those that start first, and its own.
 
-    Init containers run one after another before the others start; those that restart always
-    (sidecars) stay (kubernetes, pkg/api/v1/resource: PodRequests).
+    Of containers that start first, whether they stay (sidecars) as well.
     """
-    whole = of(of(spec, "resources"), side).get(resource)
-    overhead = amount(of(spec, "overhead").get(resource))
-    if whole is not None:
-        return amount(whole) + overhead
-    running = sum(_asked(one, side, resource) for one in items(spec, "containers"))
-    sidecars = peak = 0.0
-    for one in items(spec, "initContainers"):
-        asked = _asked(one, side, resource)
-        if one.get("restartPolicy") == "Always":
-            sidecars += asked
-            peak = max(peak, sidecars)
-        else:
+
+    running: Sequence[tuple[Object, Object]]
+    starting: Sequence[tuple[Object, Object, bool]]
+    whole: tuple[Object, Object]
+    overhead: Object
+
+    def gpus(self) -> int:
+        """The GPUs that the pod holds; ValueError for a quantity that is none."""
+        return round(sum(self.of(name, limits=True) for name in GPU_RESOURCES))
+
+    def of(self, resource: str, *, limits: bool = False) -> float:
+        """What the pod takes of a resource, by the scheduler's rule for init containers.
+
+        Init containers run one after another before the others start; those that restart always
+        stay (kubernetes, pkg/api/v1/resource: PodRequests). ValueError for what is no quantity.
+        """
+        overhead = amount(self.overhead.get(resource))
+        whole = self.whole[not limits].get(resource)
+        if whole is not None:
+            return amount(whole) + overhead
+        running = sum(
+            _asked(limited, asked, resource, limits=limits) for limited, asked in self.running
+        )
+        sidecars = peak = 0.0
+        for limited, wanted, stays in self.starting:
+            asked = _asked(limited, wanted, resource, limits=limits)
             peak = max(peak, sidecars + asked)
-    return max(running + sidecars, peak) + overhead
+            sidecars += asked if stays else 0.0
+        return max(running + sidecars, peak) + overhead
 
 
-def _asked(container: Object, side: str, resource: str) -> float:
-    resources = of(container, "resources")
-    asked = of(resources, side).get(resource)
-    if asked is None and side == "requests":
-        # The API server fills in requests from limits; a hand-written dump may not.
-        asked = of(resources, "limits").get(resource)
-    return amount(asked)
+def _asked(limited: Object, wanted: Object, resource: str, *, limits: bool) -> float:
+    asked = None if limits else wanted.get(resource)
+    # The API server fills in requests from limits; a hand-written dump may not.
+    return amount(limited.get(resource) if asked is None else asked)
 
 
 def amount(quantity: Any) -> float:
@@ -157,11 +180,25 @@ def _parsed(text: str) -> float:
     return float(Quantity.parse(text).amount)
 
 
-@dataclass(slots=True, kw_only=True)
-class Use:
-    """What pods and recorded placements take of one node, while it is being added up."""
+class Holder(NamedTuple):
+    """Who holds GPUs of a node: a pod, the record of an MPIJob, or claims, whose name is empty."""
 
-    known: list[tuple[str, GPUSet]] = field(default_factory=list)
+    kind: str
+    namespace: str = ""
+    name: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.namespace}/{self.name}" if self.name else self.kind
+
+
+@dataclass(slots=True, kw_only=True)
+class NodeUsage:
+    """What pods and recorded placements take of one node, while it is being added up.
+
+    `hidden` counts GPUs of which nobody knows which they are.
+    """
+
+    known: list[tuple[Holder, GPUSet]] = field(default_factory=list)
     hidden: int = 0
     cpu: float = 0.0
     memory: float = 0.0
@@ -169,211 +206,130 @@ class Use:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Witnesses:
+class AllocationSources:
     """What others than pods say of who has which GPUs.
 
     `claims` hold GPUs of nodes that DRA drivers serve, which are `served`; `kubelets` have written
     down the GPUs that they gave, by node.
     """
 
-    claims: Claimed = field(default_factory=Claimed)
-    served: Collection[str] = ()
-    kubelets: Mapping[str, published.Allocations] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Standing:
-    """A worker pod that has its node: where, with which GPUs, and whether it is on its way out.
-
-    One that no scheduler has seen yet is only `promised` that place.
-    """
-
-    place: tuple[str, str | None] | None = None
-    ends: bool = False
-    promised: bool = False
-
-    def stands_for(self, node: str, gpus: Iterable[int], *, exact: bool, suspended: bool) -> bool:
-        """Whether that worker of its job's record needs nothing beside what this pod holds.
-
-        `exact`: the record holds these very GPUs, not as many.
-        """
-        if self.place == (node, ",".join(map(str, sorted(gpus)))):
-            return True
-        # Older records kept it from naming them when it was resumed, which this record does not
-        # tell: jobs are looked at as of a write, and pods after it.
-        if not exact and not self.ends and self.place in {(node, ""), (node, None)}:
-            return True
-        if self.ends or suspended:
-            return False
-        return not self.promised or self.place == (node, None)
-
-
-_RUNS = _Standing()
+    claims: Allocated
+    served: Collection[str]
+    kubelets: Mapping[str, published.Allocations]
 
 
 def uses_of(
-    pods: Iterable[Object], jobs: Iterable[Object], witnesses: Witnesses, notes: list[str]
-) -> dict[str, Use]:
+    pods: Iterable[PodRecord],
+    jobs: Iterable[JobRecord],
+    sources: AllocationSources,
+    notes: list[str],
+) -> dict[str, NodeUsage]:
     """What these take of every node they are on; `notes` gets what of them is not understood."""
-    uses: dict[str, Use] = defaultdict(Use)
-    claims = witnesses.claims
-    settled = dict.fromkeys(claims.holders, _RUNS)
-    for name, gpus in claims.gpus.items():
-        uses[name].known.append((f"claims of GPUs of node {name}", gpus))
+    uses: dict[str, NodeUsage] = defaultdict(NodeUsage)
+    claims = sources.claims
+    workers: dict[tuple[str, str], PodRecord | None] = dict.fromkeys(claims.holders)
+    for name, claimed in claims.gpus.items():
+        uses[name].known.append((Holder(f"claims of GPUs of node {name}"), claimed))
         uses[name].foreign |= name in claims.foreign
     for pod in pods:
-        meta, spec = pod["metadata"], pod["spec"]
-        over = pod_over(pod)
-        promised = None if over or "nodeName" in spec else _promised(pod)
-        node = spec.get("nodeName", promised)
-        if over or node is not None:
-            group = meta["annotations"].get(GPU_GROUP)
-            # Only a hand-written dump has anything but a text there.
-            told = None if group is None else str(group)
-            settled[meta.get("namespace", ""), meta["name"]] = _Standing(
-                place=None if over or node is None else (node, told),
-                ends="deletionTimestamp" in meta,
-                promised=promised is not None,
-            )
-        if over or node is None:
-            continue
-        use = uses[node]
-        if promised is not None:
-            pod = {**pod, "spec": {**spec, "nodeName": node}}  # noqa: PLW2901  as it will be
-        for add, outcome in (
-            (_add_gpus, "every GPU of node {} counts as in use"),
-            (_add_cpu, "the CPU that it takes of node {} is not counted"),
-            (_add_memory, "the memory that it takes of node {} is not counted"),
-        ):
-            try:
-                add(pod, use, witnesses, notes)
-            except (TypeError, ValueError) as error:
-                if add is _add_gpus:
-                    use.hidden += _ALL
-                notes.append(
-                    f"{_who(pod)} asks for resources that make no sense: {error};"
-                    f" {outcome.format(node)}"
-                )
+        notes += pod.notes
+        if pod.over or pod.node is not None:
+            workers[pod.key] = pod
+        if pod.node is not None:
+            use = uses[pod.node]
+            use.cpu += pod.cpu
+            use.memory += pod.memory
+            _add_gpus(pod, pod.node, use, sources, notes)
     for job in jobs:
-        _add_record(job, uses, settled, notes)
+        notes += job.notes
+        for index, node, gpus in job.workers:
+            key = job.namespace, f"{job.name}-worker-{index}"
+            if key in workers and _stands_for(workers[key], node, gpus, job):
+                continue
+            if job.exact and gpus:
+                held = gpu_set(gpus[: job.each])
+                uses[node].known.append((Holder("MPIJob", *job.key), held))
+            else:
+                uses[node].hidden += job.each
     return uses
 
 
-def _promised(pod: Object) -> str | None:
-    """The one node that a worker of ours will get as soon as a scheduler looks at it.
+def _stands_for(pod: PodRecord | None, node: str, gpus: Iterable[int], job: JobRecord) -> bool:
+    """Whether that worker of the job's record needs nothing beside what this pod holds.
 
-    Nobody can take that back any more: neither the end of its job nor that of its record keeps the
-    scheduler from it, until the operator has deleted the pod. None for one that may go to several
-    nodes (the workers of a template share their terms): it will be on one of them only, and counted
-    on each it would keep GPUs from others that nobody gets. None for one without GPUs to be counted
-    as well: two pods never get one claim's, whatever becomes of them.
+    None stands for a pod that claims its GPUs. A pod that ends, one that is only promised its node,
+    or one of a job that is suspended, may be of an earlier placement: then both hold their GPUs.
     """
-    spec = pod["spec"]
-    affinity = spec.get("affinity")
-    if affinity is None:
-        return None
-    terms = affinity["nodeAffinity"][REQUIRED]["nodeSelectorTerms"]
-    nodes = {_only_node(term["matchFields"]) for term in terms}
-    found = nodes.pop() if len(nodes) == 1 else None
-    try:
-        return found if found is not None and gpu_count(spec) else None
-    except (TypeError, ValueError):
-        # Whatever it asks for: whoever counts it says so.
-        return found
+    here = pod is not None and not pod.over and pod.node == node
+    ends = pod is not None and pod.deleted is not None
+    group = pod.annotations.get(GPU_GROUP) if pod is not None else None
+    if here and group == ",".join(map(str, sorted(gpus))):
+        return True
+    # Older records kept it from naming them when it was resumed, which this record does not
+    # tell: jobs are looked at as of a write, and pods after it.
+    if here and not job.exact and not ends and not group:
+        return True
+    if ends or job.suspended:
+        return False
+    return pod is None or not pod.promised or (here and group is None)
 
 
-def _only_node(fields: Sequence[Object]) -> str | None:
-    """The node that a node selector term is about; None if it is not about exactly one."""
-    names = [one.get("values") for one in fields if one.get("key") == "metadata.name"]
-    operators = {one.get("operator") for one in fields}
-    if len(names) != 1 or operators != {"In"} or not isinstance(names[0], list):
-        return None
-    return str(names[0][0]) if len(names[0]) == 1 else None
-
-
-def _add_cpu(pod: Object, use: Use, _witnesses: Witnesses, _notes: list[str]) -> None:
-    use.cpu += _demand(pod["spec"], "requests", "cpu")
-
-
-def _add_memory(pod: Object, use: Use, _witnesses: Witnesses, _notes: list[str]) -> None:
-    use.memory += _demand(pod["spec"], "requests", "memory")
-
-
-def _add_gpus(pod: Object, use: Use, witnesses: Witnesses, notes: list[str]) -> None:
-    spec, annotations = pod["spec"], pod["metadata"]["annotations"]
-    if "resourceClaims" in spec and spec["nodeName"] in witnesses.served:
-        _add_unread(pod, use, witnesses.claims, notes)
-    gpus = gpu_count(spec)
-    if not gpus:
+def _add_gpus(
+    pod: PodRecord, node: str, use: NodeUsage, sources: AllocationSources, notes: list[str]
+) -> None:
+    if node in sources.served:
+        lost = next((one for one in pod.claims if not _is_read(pod, one, sources)), None)
+        if lost is not None:
+            # They may be of any GPU.
+            use.hidden += _ALL
+            name = f"ResourceClaim {lost}" if lost else "a ResourceClaim"
+            notes.append(
+                f"{pod} has devices by {name}, which could not be read; every GPU of node {node}"
+                " counts as in use"
+            )
+    if pod.gpus is None:
+        use.hidden += _ALL
         return
-    # The scheduler made a claim of what the pod asks for, and that counts.
-    extended = pod["status"].get("extendedResourceClaimStatus")
-    if extended is not None and _claim(pod, extended) in witnesses.claims.read:
+    # The scheduler may have made a claim of what the pod asks for, and that counts.
+    if not pod.gpus or (pod.extended is not None and _is_read(pod, pod.extended, sources)):
         return
     # Other schedulers write device ids as well; only ours keep to the devices they were given.
-    foreign = FORMAT not in annotations
-    use.foreign |= foreign
+    use.foreign |= not pod.ours
     # Where only the node is guaranteed, the ids are the plan's, not what the kubelet gave.
-    planned = annotations.get(GUARANTEE, "gpus") != "gpus"
-    given = _given(pod, witnesses.kubelets) if foreign or planned else None
-    if given is not None:
-        use.known.append((_who(pod), given))
-        use.hidden += max(0, gpus - count(given))
-        return
-    if planned:
-        use.hidden += gpus
-        return
-    ids: frozenset[int] = frozenset()
+    planned = pod.annotations.get(GUARANTEE, "gpus") != "gpus"
+    given = _given(pod, node, sources) if planned or not pod.ours else None
+    if given is None:
+        given = GPUSet(0) if planned else _named(pod, node, pod.gpus, notes)
+    if given:
+        use.known.append((Holder("pod", *pod.key), given))
+    use.hidden += max(0, pod.gpus - count(given))
+
+
+def _is_read(pod: PodRecord, claim: str, sources: AllocationSources) -> bool:
+    return (pod.namespace, claim) in sources.claims.read
+
+
+def _given(pod: PodRecord, node: str, sources: AllocationSources) -> GPUSet | None:
+    """The GPUs that the kubelet gave a pod; None where nobody has looked since it started."""
+    kubelet = sources.kubelets.get(node)
+    # Another pod may have had this name before.
+    if kubelet is None or pod.started is None or kubelet.observed_at <= pod.started:
+        return None
+    return kubelet.gpus.get(f"{pod.namespace}/{pod.name}")
+
+
+def _named(pod: PodRecord, node: str, gpus: int, notes: list[str]) -> GPUSet:
+    """The GPUs that the annotations of a pod name."""
     for key in (GPU_GROUP, ACK_ALLOCATION):
-        if key in annotations:
+        if key in pod.annotations:
             try:
-                ids = _device_ids(str(annotations[key]))
-                break
+                return gpu_set(_device_ids(pod.annotations[key]))
             except ValueError as error:
                 notes.append(
-                    f"{_who(pod)}: annotation {key} makes no sense: {error}; it has {gpus} of the"
-                    f" GPUs of node {spec['nodeName']}, nobody knows which"
+                    f"{pod}: annotation {key} makes no sense: {error}; it has {gpus} of the GPUs of"
+                    f" node {node}, nobody knows which"
                 )
-    if ids:
-        use.known.append((_who(pod), gpu_set(ids)))
-    use.hidden += max(0, gpus - len(ids))
-
-
-def _add_unread(pod: Object, use: Use, claims: Claimed, notes: list[str]) -> None:
-    """Count a pod whose claims nobody has read for every GPU: they may be of any."""
-    told = {one.get("name"): one for one in items(pod["status"], "resourceClaimStatuses")}
-    for one in items(pod["spec"], "resourceClaims"):
-        said = told.get(one.get("name"), one)
-        key = _claim(pod, said)
-        # A template may make no claim, which the status tells by a name that is missing.
-        if not key[1] and said is not one:
-            continue
-        if key not in claims.read:
-            use.hidden += _ALL
-            name = f"ResourceClaim {key[1]}" if key[1] else "a ResourceClaim"
-            notes.append(
-                f"{_who(pod)} has devices by {name}, which could not be read; every GPU of node"
-                f" {pod['spec']['nodeName']} counts as in use"
-            )
-            return
-
-
-def _claim(pod: Object, said: Object) -> tuple[str, str]:
-    name = said.get("resourceClaimName")
-    return pod["metadata"].get("namespace", ""), name if isinstance(name, str) else ""
-
-
-def _given(pod: Object, kubelets: Mapping[str, published.Allocations]) -> GPUSet | None:
-    """The GPUs that the kubelet gave a pod; None where nobody has looked since it started."""
-    kubelet = kubelets.get(pod["spec"]["nodeName"])
-    if kubelet is None:
-        return None
-    meta = pod["metadata"]
-    given = kubelet.gpus.get(f"{meta.get('namespace', '')}/{meta['name']}")
-    started = published.moment(pod["status"].get("startTime"))
-    # Another pod may have had this name before.
-    fresh = started is not None and kubelet.observed_at > started
-    return given if fresh else None
+    return GPUSet(0)
 
 
 def _device_ids(text: str) -> frozenset[int]:
@@ -382,7 +338,7 @@ def _device_ids(text: str) -> frozenset[int]:
         return frozenset(int(word) for word in text.split(","))
     try:
         value = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{text[:80]!r} is no list of GPU ids") from error
     if isinstance(value, dict):
         by_container = value.get("allocatedGPUs")
@@ -391,97 +347,3 @@ def _device_ids(text: str) -> frozenset[int]:
     if not isinstance(value, list) or not all(re.fullmatch(r"\d{1,3}", str(one)) for one in value):
         raise ValueError(f"{text[:80]!r} is no list of GPU ids")
     return frozenset(int(one) for one in value)
-
-
-def _add_record(
-    job: Object,
-    uses: dict[str, Use],
-    settled: Mapping[tuple[str, str], _Standing],
-    notes: list[str],
-) -> None:
-    """Count the placement recorded on a job for those workers whose pods hold nothing yet.
-
-    A pod that ends, one that is only promised its node, or one of a job that is suspended, may be
-    of an earlier placement: then both hold their GPUs.
-
-    It holds no more than the job asks for, whatever is written in it.
-    """
-    meta = job["metadata"]
-    annotations = meta["annotations"]
-    if (
-        annotations.get(STATE) != "placed"
-        or MAP not in annotations
-        or "deletionTimestamp" in meta
-        or job_over(job)
-    ):
-        return
-    who = f"MPIJob {meta.get('namespace', '')}/{meta['name']}"
-    try:
-        workers = parse_map(str(annotations[MAP]))
-        replicas, each = _asked_for(job)
-    except (TypeError, ValueError) as error:
-        notes.append(
-            f"{who}: its recorded placement makes no sense: {error}; only its pods are counted"
-        )
-        return
-    if replicas is not None and len(workers) > replicas:
-        notes.append(
-            f"{who}: its recorded placement is of {len(workers)} workers, but it has {replicas};"
-            " the others do not count"
-        )
-        workers = workers[:replicas]
-    greedy = [index for index, _, gpus in workers if len(gpus) > each]
-    if greedy:
-        notes.append(
-            f"{who}: its recorded placement gives worker {greedy[0]}"
-            f" {len(workers[greedy[0]][2])} GPUs, but it asks for {each}; the others do not count"
-        )
-    exact = _guarantee(job) == "gpus"
-    for index, node, gpus in workers:
-        pod = settled.get((meta.get("namespace", ""), f"{meta['name']}-worker-{index}"))
-        if pod is not None and pod.stands_for(node, gpus, exact=exact, suspended=suspended(job)):
-            continue
-        if exact and gpus:
-            uses[node].known.append((who, gpu_set(gpus[:each])))
-        else:
-            uses[node].hidden += each
-
-
-def _asked_for(job: Object) -> tuple[int | None, int]:
-    """How many workers a job has, where it says so, and how many GPUs each of their pods asks for.
-
-    Pods that claim their GPUs have no limits to say so; there it is what the job asked the solver
-    for, which several workers in one pod share.
-    """
-    spec = job["spec"]["template"]["spec"]
-    if not items(spec, "containers"):
-        # Its operator makes no pods of it, and nobody withdraws its record (`queue.queued`).
-        raise ValueError("its workers have no containers")
-    workers, each = job["spec"].get("replicas"), gpu_count(spec)
-    if not isinstance(workers, int) or workers < 0:
-        workers = None
-    if (workers is None or not each) and (said := asked(job)):
-        wanted = _number(said.get("workers", 1))
-        workers = wanted if workers is None else workers
-        if workers and not each:
-            each = -(-wanted * _number(said.get("gpus", 0)) // workers)
-    return workers, each
-
-
-def _number(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ValueError(f"{value!r} is no number of workers or GPUs")
-    return value
-
-
-def _guarantee(job: Object) -> str:
-    """What is guaranteed of a recorded placement; a job that has not started says it itself."""
-    said = job["spec"]["template"]["metadata"]["annotations"].get(GUARANTEE)
-    if said is None:
-        with contextlib.suppress(KeyError, ValueError, TypeError, AttributeError, RecursionError):
-            said = json.loads(job["metadata"]["annotations"][FORECAST]).get("guarantee")
-    return said if isinstance(said, str) else "gpus"
-
-
-def _who(pod: Object) -> str:
-    return f"pod {pod['metadata'].get('namespace', '')}/{pod['metadata']['name']}"

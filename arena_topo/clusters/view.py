@@ -1,7 +1,7 @@
 """Cluster <-> the ConfigMap `cluster-view`, for those who may not list nodes and pods.
 
 What the solver and the screens need of a cluster, and no name of a person or a job. Nodes are
-alike, so everything is kept by column: what all have once, what many have by number.
+alike: what many have in common is written once, as their kind.
 """
 
 from __future__ import annotations
@@ -9,29 +9,26 @@ from __future__ import annotations
 import base64
 import binascii
 import gzip
-import json
 import math
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, NoReturn
 
+import msgspec
+
 from arena_topo.clusters import network
 from arena_topo.clusters.observed import ago
+from arena_topo.clusters.records import misfit
 from arena_topo.errors import ArenaError, UnreadableTopology
 from arena_topo.topology import (
-    GPU,
-    NIC,
     Cluster,
     GPUSet,
-    Knowledge,
-    Link,
     Machine,
-    Matrix,
     Node,
     NodeName,
-    Taint,
     Tier,
     published,
 )
@@ -40,80 +37,82 @@ from arena_topo.topology.fabricfile import FabricFile
 NAME = published.VIEW
 NAMESPACE = published.OWN_NAMESPACE
 
-_FORMAT = "v1"
-_PLAIN, _PACKED = "cluster", "cluster.gz"
-"""Keys of the view: as JSON text under `data`, or compressed under `binaryData`."""
-
-LARGEST_PLAIN = 700_000
-"""Bytes of JSON above which the view is compressed, and labels go that single out one node."""
+_FORMAT = "v2"
+_KEY = "cluster.gz"
+"""Key of the view under `binaryData`."""
 
 LARGEST = 1_000_000
 """Bytes of a view: a ConfigMap holds 1 MiB in all (kubernetes, MaxSecretSize)."""
 
 _LARGEST_TEXT = 256 << 20
-"""Bytes of JSON that are unpacked at most; 100,000 nodes take some 30 MB."""
+"""Bytes of JSON that are unpacked at most; 100,000 nodes take some 15 MB."""
 
 _WHERE = f"configmap {NAMESPACE}/{NAME}"
 
 _HOSTNAME = "kubernetes.io/hostname"
 
-_NODE: dict[str, Callable[[Node], Any]] = {
-    "free": lambda node: node.free,
-    "hidden": lambda node: node.hidden,
-    "allocatable": lambda node: node.allocatable,
-    "cpu": lambda node: node.cpu,
-    "memory": lambda node: node.memory,
-    "all_cpu": lambda node: node.all_cpu,
-    "all_memory": lambda node: node.all_memory,
-    "unavailable": lambda node: node.unavailable,
-    "shared": lambda node: node.shared,
-    "resource": lambda node: node.resource,
-    "driver": lambda node: node.driver,
-    "dedicated": lambda node: node.dedicated,
-    "foreign": lambda node: node.foreign,
-    "taints": lambda node: tuple((one.key, one.value, one.effect) for one in node.taints),
-    "network": lambda node: None if math.isinf(node.network) else node.network,
-}
-"""What of a node is kept as it is; its labels, machine and domains are columns of their own."""
 
-_NUMBER, _COUNT, _WORD = (int, float, type(None)), (int, type(None)), (str, type(None))
-_TYPES: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys(("free", "hidden", "machine"), (int,)),
-    **dict.fromkeys(("allocatable", "memory", "all_memory"), _COUNT),
-    **dict.fromkeys(("cpu", "all_cpu", "network"), _NUMBER),
-    **dict.fromkeys(("unavailable", "shared"), _WORD),
-    **dict.fromkeys(("resource", "driver"), (str,)),
-    **dict.fromkeys(("dedicated", "foreign"), (bool,)),
-    "taints": (list,),
-}
-"""What is in each column."""
+_NO_MACHINE = Machine(name="", gpus=(), links=())
+_FAST = -1.0
+"""What stands for a network without a limit, as JSON has no infinity."""
+
+
+class _Kind(msgspec.Struct):
+    """What nodes have in common: the number of their machine, and all that is not in `_Node`.
+
+    An empty host name stands for the name of the node.
+    """
+
+    machine: int
+    node: Node
+
+
+class _Node(msgspec.Struct, array_like=True, frozen=True):
+    """What a node has for itself; `kind` is the number of its kind."""
+
+    name: str
+    kind: int
+    free: int
+    hidden: int
+    cpu: float | None
+    memory: int | None
+    unavailable: str | None
+    foreign: bool
+    labels: dict[str, str]
+
+
+class _View(msgspec.Struct):
+    machines: list[Machine]
+    kinds: list[_Kind]
+    nodes: list[_Node]
+    tiers: tuple[Tier, ...]
+    beyond: float
+    guesses: dict[str, str]
+    emulated: bool
+    omitted: list[str]
 
 
 def encode(cluster: Cluster, *, observed_at: float) -> dict[str, Any]:
-    """The `data`, and where it is large the `binaryData`, of the ConfigMap.
+    """The `data` and the `binaryData` of the ConfigMap.
 
     `observed_at` (Unix seconds) is when the cluster was read. Notes are left out, as they name
-    pods, and so are UUIDs. ArenaError if it does not fit in a ConfigMap at all.
+    pods, and so are UUIDs. Where it is too large, labels are left out that single out nodes, and
+    the view says so. ArenaError if it does not fit in a ConfigMap at all.
     """
-    document = _document(cluster)
     looked = datetime.fromtimestamp(observed_at, UTC).isoformat(timespec="milliseconds")
-    data = {"format": _FORMAT, published.OBSERVED: looked.replace("+00:00", "Z")}
-    text = _text(document)
-    if len(text) <= LARGEST_PLAIN:
-        return {"data": {**data, _PLAIN: text.decode()}}
-    labels = document["labels"]
-    for key in [key for key, column in labels.items() if "each" in column]:
-        _omit(document, key)
-    packed = _packed(document)
-    while len(packed) > LARGEST:
-        if not labels:
-            raise ArenaError(
-                f"a view of {len(cluster.nodes)} nodes does not fit in a ConfigMap",
-                why=f"it takes {len(packed)} bytes, and {LARGEST} is the most",
-            )
-        _omit(document, max(labels, key=lambda key: len(gzip.compress(_text(labels[key]), 1))))
-        packed = _packed(document)
-    return {"data": data, "binaryData": {_PACKED: base64.b64encode(packed).decode()}}
+    single = _single(cluster)
+    packed = _packed(_view(cluster, single, omitted=frozenset()))
+    if len(packed) > LARGEST and single:
+        packed = _packed(_view(cluster, single, omitted=single))
+    if len(packed) > LARGEST:
+        raise ArenaError(
+            f"a view of {len(cluster.nodes)} nodes does not fit in a ConfigMap",
+            why=f"it takes {len(packed)} bytes, and {LARGEST} is the most",
+        )
+    return {
+        "data": {"format": _FORMAT, published.OBSERVED: looked.replace("+00:00", "Z")},
+        "binaryData": {_KEY: base64.b64encode(packed).decode()},
+    }
 
 
 def decode(config_map: Mapping[str, Any], *, now: float, source: str = "") -> Cluster:
@@ -125,41 +124,46 @@ def decode(config_map: Mapping[str, Any], *, now: float, source: str = "") -> Cl
     if not isinstance(data, Mapping):
         _refuse("data", "is missing")
     if data.get("format") != _FORMAT:
-        _refuse("data.format", f"{data.get('format')!r} is not {_FORMAT}, which this version reads")
+        _refuse(
+            "data.format",
+            f"{data.get('format')!r} is not {_FORMAT}, which this version reads; the controller"
+            " must be of the same version",
+        )
     at = published.moment(data.get(published.OBSERVED))
     if at is None:
         _refuse(f"data.{published.OBSERVED}", "does not say when it was")
-    path = f"data.{_PLAIN}" if _PLAIN in data else f"binaryData.{_PACKED}"
     try:
-        document = json.loads(
-            data[_PLAIN] if _PLAIN in data else _unpacked(config_map["binaryData"][_PACKED])
-        )
-        found = _cluster(document)
-        omitted = [str(key) for key in document["omitted"]]
-    except (
-        *(ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError),
-        *(OSError, EOFError, zlib.error, binascii.Error),
-    ) as error:
-        _refuse(path, f"makes no sense: {type(error).__name__} {error}")
+        view = msgspec.json.decode(_unpacked(config_map["binaryData"][_KEY]), type=_View)
+        nodes = tuple(_nodes(view))
+    except (KeyError, TypeError):
+        _refuse(f"binaryData.{_KEY}", "is missing")
+    except (OSError, EOFError, RecursionError, zlib.error, binascii.Error, ValueError) as error:
+        _refuse(f"binaryData.{_KEY}", misfit(error))
     note = f"the cluster is shown as it was {ago(max(0.0, now - at))} ago ({_WHERE})"
     if now - at > published.STALE:
         note += ": is the controller at work?"
     notes = [note]
-    if omitted:
-        first = ", ".join(omitted[:3]) + (", ..." if omitted[3:] else "")
-        notes.append(f"{_WHERE} leaves out {len(omitted)} labels of nodes: {first}")
-    return replace(found, notes=tuple(notes), source=source, view=at)
+    if view.omitted:
+        first = ", ".join(view.omitted[:3]) + (", ..." if view.omitted[3:] else "")
+        notes.append(f"{_WHERE} leaves out {len(view.omitted)} labels of nodes: {first}")
+    return Cluster(
+        nodes=nodes,
+        tiers=view.tiers,
+        beyond=view.beyond,
+        guesses=view.guesses,
+        emulated=view.emulated,
+        notes=tuple(notes),
+        source=source,
+        view=at,
+    )
 
 
 def rejoined(cluster: Cluster, file: FabricFile) -> Cluster:
-    """The same nodes, joined as a fabric file says.
-
-    Who offers RDMA is not in a view, so no level is taken to have it.
-    """
+    """The same nodes, joined as a fabric file says."""
     joined = network.joining(
         {node.name: node.machine for node in cluster.nodes},
         {node.name: node.labels for node in cluster.nodes},
-        rdma={},
+        rdma={node.name: node.rdma for node in cluster.nodes if node.rdma},
         file=file,
     )
     return replace(
@@ -184,12 +188,8 @@ def _refuse(path: str, reason: str) -> NoReturn:
     raise UnreadableTopology(reason, where=f"{_WHERE} {path}")
 
 
-def _text(document: object) -> bytes:
-    return json.dumps(document, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
-
-
-def _packed(document: object) -> bytes:
-    return gzip.compress(_text(document), mtime=0)
+def _packed(view: _View) -> bytes:
+    return gzip.compress(msgspec.json.encode(view), mtime=0)
 
 
 def _unpacked(text: str) -> bytes:
@@ -200,45 +200,77 @@ def _unpacked(text: str) -> bytes:
     return found
 
 
-def _omit(document: dict[str, Any], key: str) -> None:
-    del document["labels"][key]
-    document["omitted"].append(key)
-
-
 # --- writing --------------------------------------------------------------------------------
 
 
-def _document(cluster: Cluster) -> dict[str, Any]:
-    nodes = cluster.nodes
-    kinds: dict[object, int] = {}
+def _single(cluster: Cluster) -> frozenset[str]:
+    """The labels by which fewer than two nodes on average are alike, such as serial numbers."""
+    values = Counter(key for _, key in {(v, k) for n in cluster.nodes for k, v in n.labels.items()})
+    nodes = Counter(key for node in cluster.nodes for key in node.labels)
+    return frozenset(key for key, many in values.items() if many > 1 and 2 * many > nodes[key])
+
+
+def _view(cluster: Cluster, single: frozenset[str], *, omitted: frozenset[str]) -> _View:
+    shapes: dict[object, int] = {}
     machines: dict[Machine, int] = {}
-    of = []
-    for node in nodes:
-        kind = _kind(node.machine)
-        if kind not in kinds:
-            kinds[kind] = machines.setdefault(_bare(node.machine), len(machines))
-        of.append(kinds[kind])
-    return {
-        "nodes": [node.name for node in nodes],
-        "machines": [_machine(one) for one in machines],
-        "machine": _column(of),
-        **{name: _column([read(node) for node in nodes]) for name, read in _NODE.items()},
-        "labels": {
-            key: _label(key, nodes)
-            for key in sorted({key for node in nodes for key in node.labels})
-        },
-        "tiers": [[tier.name, tier.bandwidth] for tier in cluster.tiers],
-        "domains": [
-            _column([node.domains[at] for node in nodes]) for at in range(len(cluster.tiers))
-        ],
-        "beyond": cluster.beyond,
-        "guesses": dict(cluster.guesses),
-        "emulated": cluster.emulated,
-        "omitted": [],
-    }
+    kinds: dict[bytes, _Kind] = {}
+    numbers: dict[bytes, int] = {}
+    nodes = []
+    for node in cluster.nodes:
+        shape = _shape(node.machine)
+        if shape not in shapes:
+            shapes[shape] = machines.setdefault(_bare(node.machine), len(machines))
+        labels = dict(sorted(node.labels.items()))
+        named = labels.get(_HOSTNAME) == node.name
+        own = {key: labels[key] for key in labels if key in single}
+        shared = {key: labels[key] for key in labels if key not in single}
+        if named:
+            own.pop(_HOSTNAME, None)
+            shared[_HOSTNAME] = ""
+        kind = _Kind(
+            machine=shapes[shape],
+            node=replace(
+                node,
+                name=NodeName(""),
+                machine=_NO_MACHINE,
+                free=GPUSet(0),
+                hidden=0,
+                cpu=None,
+                memory=None,
+                unavailable=None,
+                foreign=False,
+                labels=shared,
+                network=_FAST if math.isinf(node.network) else node.network,
+            ),
+        )
+        text = msgspec.json.encode(kind)
+        kinds.setdefault(text, kind)
+        nodes.append(
+            _Node(
+                name=node.name,
+                kind=numbers.setdefault(text, len(numbers)),
+                free=node.free,
+                hidden=node.hidden,
+                cpu=node.cpu,
+                memory=node.memory,
+                unavailable=node.unavailable,
+                foreign=node.foreign,
+                labels={key: own[key] for key in own if key not in omitted},
+            )
+        )
+    return _View(
+        machines=list(machines),
+        kinds=list(kinds.values()),
+        nodes=nodes,
+        tiers=cluster.tiers,
+        beyond=cluster.beyond,
+        guesses=dict(cluster.guesses),
+        emulated=cluster.emulated,
+        omitted=sorted(omitted - {_HOSTNAME}),
+    )
 
 
-def _kind(machine: Machine) -> object:
+def _shape(machine: Machine) -> object:
     """What makes machines equal; those of one kind share their matrices, as readers make them."""
     return (
         *(id(machine.links), id(machine.nics), id(machine.measured), id(machine.bandwidth)),
@@ -252,142 +284,42 @@ def _bare(machine: Machine) -> Machine:
     return replace(machine, name="", gpus=tuple(replace(gpu, uuid=None) for gpu in machine.gpus))
 
 
-def _machine(machine: Machine) -> dict[str, Any]:
-    return {
-        "gpus": [[gpu.model, gpu.numa] for gpu in machine.gpus],
-        "links": [[None if one is None else str(one) for one in row] for row in machine.links],
-        "nics": [
-            [one.name, [str(link) for link in one.attachment], one.speed] for one in machine.nics
-        ],
-        "nicsAssumed": machine.nics_assumed,
-        "nvswitch": machine.nvswitch,
-        "pcieGeneration": machine.pcie_generation,
-        "knowledge": machine.knowledge.value,
-        "busBandwidth": machine.measured,
-        "bandwidth": machine.bandwidth,
-    }
-
-
-def _label(key: str, nodes: Sequence[Node]) -> dict[str, Any]:
-    if key == _HOSTNAME and all(node.labels.get(key) == node.name for node in nodes):
-        return {"name": True}
-    return _column([node.labels.get(key) for node in nodes])
-
-
-def _column(values: Sequence[Any]) -> dict[str, Any]:
-    """One value for each node, each written once where several nodes have it."""
-    distinct = {value: at for at, value in enumerate(dict.fromkeys(values))}
-    if len(distinct) == 1:
-        return {"all": values[0]}
-    if 2 * len(distinct) > len(values):
-        return {"each": list(values)}
-    return {"of": list(distinct), "at": [distinct[value] for value in values]}
-
-
 # --- reading --------------------------------------------------------------------------------
 
 
-def _cluster(document: Mapping[str, Any]) -> Cluster:
-    names = document["nodes"]
-    if not isinstance(names, list) or not all(isinstance(one, str) for one in names):
-        raise TypeError("nodes are no names")
-    size = len(names)
-    machines = [_read_machine(one) for one in document["machines"]]
-    columns = {name: _values(document[name], size, types) for name, types in _TYPES.items()}
-    labels = {
-        key: names if "name" in column else _values(column, size, _WORD)
-        for key, column in document["labels"].items()
-    }
-    domains = [_values(column, size, (str,)) for column in document["domains"]]
-    if len(domains) != len(document["tiers"]):
-        raise ValueError("there are not as many domains as tiers")
-    taints = _once(lambda told: tuple(Taint(key=k, value=v, effect=e) for k, v, e in told))
-    paths = list(zip(*domains, strict=True)) if domains else [()] * size
-    nodes = []
-    for at, name in enumerate(names):
-        told = {key: column[at] for key, column in columns.items()}
-        machine, limit = machines[told.pop("machine")], told.pop("network")
-        for gpus in (told["free"], told["allocatable"] or 0):
+def _nodes(view: _View) -> Iterator[Node]:
+    for machine in view.machines:
+        size = len(machine.gpus)
+        rows = (*machine.links, *(nic.attachment for nic in machine.nics))
+        if [gpu.index for gpu in machine.gpus] != list(range(size)) or any(
+            len(row) != size for row in rows
+        ):
+            raise ValueError("a machine has more or fewer links than GPUs")
+    for one in view.nodes:
+        if not 0 <= one.kind < len(view.kinds):
+            raise ValueError(f"node {one.name} is of no kind that is told")
+        kind = view.kinds[one.kind]
+        if not 0 <= kind.machine < len(view.machines):
+            raise ValueError(f"node {one.name} is of no machine that is told")
+        if len(kind.node.domains) != len(view.tiers):
+            raise ValueError("there are not as many domains as tiers")
+        machine = view.machines[kind.machine]
+        for gpus in (one.free, kind.node.allocatable or 0):
             if not 0 <= gpus <= machine.everything:
-                raise ValueError(f"node {name} has no GPUs {gpus:#x}")
-        nodes.append(
-            Node(
-                name=NodeName(name),
-                machine=replace(machine, name=name),
-                labels={
-                    key: column[at] for key, column in labels.items() if column[at] is not None
-                },
-                taints=taints(told.pop("taints")),
-                domains=paths[at],
-                network=math.inf if limit is None else float(limit),
-                **told,
-            )
+                raise ValueError(f"node {one.name} has no GPUs {gpus:#x}")
+        labels = {**kind.node.labels, **one.labels}
+        if labels.get(_HOSTNAME) == "":
+            labels[_HOSTNAME] = one.name
+        yield replace(
+            kind.node,
+            name=NodeName(one.name),
+            machine=replace(machine, name=one.name),
+            free=GPUSet(one.free),
+            hidden=one.hidden,
+            cpu=one.cpu,
+            memory=one.memory,
+            unavailable=one.unavailable,
+            foreign=one.foreign,
+            labels=labels,
+            network=math.inf if kind.node.network == _FAST else kind.node.network,
         )
-    return Cluster(
-        nodes=tuple(nodes),
-        tiers=tuple(map(_tier, document["tiers"])),
-        beyond=float(document["beyond"]),
-        guesses={str(key): str(value) for key, value in document["guesses"].items()},
-        emulated=bool(document["emulated"]),
-    )
-
-
-def _tier(told: Sequence[Any]) -> Tier:
-    name, rate = told
-    if not isinstance(told, list) or not isinstance(name, str):
-        raise TypeError("a tier is no name and bandwidth")
-    return Tier(name=name, bandwidth=float(rate))
-
-
-def _read_machine(told: Mapping[str, Any]) -> Machine:
-    bandwidth = told["bandwidth"]
-    return Machine(
-        name="",
-        gpus=tuple(
-            GPU(index=index, model=model, numa=numa)
-            for index, (model, numa) in enumerate(told["gpus"])
-        ),
-        links=_links(told["links"]),
-        nics=tuple(
-            NIC(name=name, attachment=tuple(map(Link.parse, attachment)), speed=speed)
-            for name, attachment, speed in told["nics"]
-        ),
-        # The versions before did not tell, and knew of no assumed ones.
-        nics_assumed=str(told.get("nicsAssumed", "")),
-        nvswitch=told["nvswitch"],
-        pcie_generation=told["pcieGeneration"],
-        knowledge=Knowledge(told["knowledge"]),
-        measured=tuple((GPUSet(gpus), float(rate)) for gpus, rate in told["busBandwidth"]),
-        bandwidth=None if bandwidth is None else tuple(map(tuple, bandwidth)),
-    )
-
-
-def _links(rows: Iterable[Iterable[str | None]]) -> Matrix:
-    word = _once(Link.parse)
-    return tuple(tuple(None if one is None else word(one) for one in row) for row in rows)
-
-
-def _values(column: Mapping[str, Any], size: int, types: tuple[type, ...]) -> Sequence[Any]:
-    """The value of each node; TypeError or ValueError if not every node has one of these types."""
-    distinct: Sequence[Any] = [column["all"]] if "all" in column else column.get("of", ())
-    at: Sequence[int] = [0] * size if "all" in column else column.get("at", ())
-    if "each" in column:
-        distinct, at = column["each"], range(size)
-    if not all(isinstance(one, types) for one in distinct):
-        raise TypeError(f"a column of {types[0].__name__} has other values")
-    if len(at) != size:
-        raise ValueError(f"a column has {len(at)} values for {size} nodes")
-    return [distinct[one] for one in at]
-
-
-def _once(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """The same function, which reads equal values once."""
-    known: dict[str, Any] = {}
-
-    def cached(value: Any) -> Any:
-        key = value if isinstance(value, str) else json.dumps(value)
-        if key not in known:
-            known[key] = read(value)
-        return known[key]
-
-    return cached

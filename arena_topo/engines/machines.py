@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
-from arena_topo.clusters.dump import encoding
 from arena_topo.engines import Backend
 from arena_topo.errors import ArenaError, UnreadableTopology, UsageError
 from arena_topo.escaping import one_line
@@ -90,7 +89,7 @@ def _text(source: str, flag: str = "--from") -> tuple[str, str, str]:
     try:
         with opened(source) as file:
             data = file.read(MOST_BYTES + 1)
-        text = data.decode(encoding(data))
+        text = data.decode("utf-8-sig")
     except OSError as error:
         raise UsageError(
             f"cannot read {shown}",

@@ -9,16 +9,26 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any
 
 from arena_topo.clusters import observed
-from arena_topo.clusters.dump import Damage
-from arena_topo.clusters.objects import Object, items, of
-from arena_topo.clusters.usage import Use, amount, gpu_count, pod_over
+from arena_topo.clusters.objects import Object
+from arena_topo.clusters.records import (
+    CORE_GIVEN,
+    GPU_PREFIXES,
+    MEMORY_GIVEN,
+    MEMORY_INDEX,
+    NOWHERE,
+    NodeRecord,
+    PodRecord,
+    Record,
+    Unread,
+    read,
+)
+from arena_topo.clusters.usage import Holder, NodeUsage
 from arena_topo.engines.kubernetes.mpijob import pod_status
 from arena_topo.manifests import GPU_GROUP, GPU_VISIBLE
 from arena_topo.numbers import whole
@@ -37,17 +47,8 @@ SHARE_COUNT = "aliyun.com/gpu-count"
 _ROLE = "node-role.kubernetes.io/"
 _ROLE_LABEL = "kubernetes.io/role"
 
-_GPU_PREFIXES = ("nvidia.com/", "aliyun.com/")
-
-_MEMORY_GIVEN = "scheduler.framework.gpushare.allocation"
-_CORE_GIVEN = "gpushare.alibabacloud.com/core-percentage"
-_MEMORY_INDEX = "ALIYUN_COM_GPU_MEM_IDX"
-"""Annotations by which ACK says what a pod has of which GPU; JSON by container, and an index."""
-
 _SLICED = ("nvidia.com/gpu", "nvidia.com/mig-")
 """Resources of a node whose GPUs are cut up (MIG) or handed out several times."""
-
-NOWHERE = "N/A"
 
 _NONE = GPUSet(0)
 
@@ -233,58 +234,11 @@ class Occupancy:
     nodes: tuple[NodeStatus, ...]
 
 
-# ---------------------------------------------------------------- what is kept of objects
-
-
-def project(kind: str, one: Object) -> dict[str, Any]:
-    """Keep of an object what `survey` reads; what it raises is as of `observed.project`."""
-    small = observed.project(kind, one)
-    if kind in _SHOWN:
-        shown = _SHOWN[kind](one)
-        if shown:
-            small["shown"] = _Shown(shown)
-    return small
-
-
-class _Shown(dict[str, Any]):
-    """What `project` has added; nothing that came with an object is taken for it."""
-
-
-def _node_shown(one: Object) -> dict[str, Any]:
-    status = of(one, "status")
-    addresses = items(status, "addresses")
-    return {"ip": str(addresses[0].get("address") or NOWHERE) if addresses else NOWHERE}
-
-
-def _pod_shown(one: Object) -> dict[str, Any]:
-    """Of a pod that holds GPUs: its status and what it asks for; nothing of any other."""
-    spec = of(one, "spec")
-    if pod_over(one) or "nodeName" not in spec:
-        return {}
-    asks: dict[str, float] = defaultdict(float)
-    for container in items(spec, "containers"):
-        for resource, quantity in of(of(container, "resources"), "limits").items():
-            if resource.startswith(_GPU_PREFIXES):
-                asks[resource] += amount(quantity)
-    if not asks and not spec.get("resourceClaims"):
-        return {}
-    annotations = of(of(one, "metadata"), "annotations")
-    given = {key: annotations[key] for key in _GIVEN if key in annotations}
-    return {"status": pod_status(one), "asks": dict(asks), "given": given}
-
-
-_GIVEN = (_MEMORY_GIVEN, _CORE_GIVEN, _MEMORY_INDEX, GPU_GROUP, GPU_VISIBLE)
-_SHOWN: Mapping[str, Callable[[Object], dict[str, Any]]] = {
-    "Node": _node_shown,
-    "Pod": _pod_shown,
-}
-
-
 # ---------------------------------------------------------------- reading
 
 
-def survey(
-    objects: Iterable[Object | Damage],
+def read_occupancy(
+    objects: Iterable[Record | Unread | Object],
     *,
     source: str,
     file: FabricFile | None = None,
@@ -293,30 +247,49 @@ def survey(
 ) -> Occupancy:
     """Read nodes with their pods, and the cluster, from the objects that `observed` reads.
 
-    The parameters are those of `observed.cluster`; `notes` come before its own. Objects may be
-    whole, or what `project` keeps of them. What makes no sense becomes a note of the cluster.
+    The parameters are those of `observed.cluster`; `notes` come before its own. Pods have the
+    status that their records have. What makes no sense becomes a note of the cluster.
     """
-    seen = _Seen()
-    found = observed.survey(seen.passing(objects), source=source, file=file, now=now)
-    cluster = replace(found.cluster, notes=(*notes, *found.cluster.notes))
-    nodes = []
-    for node in cluster.nodes:
-        shown = seen.nodes.get(node.name, {})
-        use = found.uses.get(node.name, Use())
-        nodes.append(
-            NodeStatus(
-                name=node.name,
-                ip=shown.get("ip", NOWHERE),
-                role=role_of(node.labels),
-                status=shown.get("status", "Unknown"),
-                node=node,
-                pods=tuple(_pods(seen.pods.get(node.name, ()), use, found)),
-                planned=_planned(node, use),
-                capacity=shown.get("capacity", {}),
-                allocatable=shown.get("allocatable", {}),
-            )
-        )
-    return Occupancy(cluster=cluster, nodes=tuple(nodes))
+    nodes: dict[str, NodeRecord] = {}
+    pods: dict[str, list[PodRecord]] = defaultdict(list)
+
+    def passing() -> Iterator[Record | Unread]:
+        for at, one in enumerate(objects, start=1):
+            known = read(one, at=at, status_of=pod_status) if isinstance(one, Mapping) else one
+            if isinstance(known, NodeRecord):
+                # Of two of one name the first counts.
+                nodes.setdefault(known.name, known)
+            elif isinstance(known, PodRecord) and known.node and (known.asks or known.claims):
+                pods[known.node].append(known)
+            if known is not None:
+                yield known
+
+    found = observed.read_cluster(passing(), source=source, file=file, now=now)
+    return Occupancy(
+        cluster=replace(found.cluster, notes=(*notes, *found.cluster.notes)),
+        nodes=tuple(
+            _status(node, nodes[node.name], pods.get(node.name, ()), found)
+            for node in found.cluster.nodes
+        ),
+    )
+
+
+def _status(
+    node: Node, told: NodeRecord, pods: Iterable[PodRecord], found: observed.ClusterReading
+) -> NodeStatus:
+    use = found.uses.get(node.name, NodeUsage())
+    ready = {None: "Unknown", "True": "Ready"}.get(told.ready, "NotReady")
+    return NodeStatus(
+        name=node.name,
+        ip=told.address,
+        role=role_of(node.labels),
+        status=f"{ready},SchedulingDisabled" if told.unschedulable else ready,
+        node=node,
+        pods=tuple(_pods(pods, use, found)),
+        planned=_planned(node, use),
+        capacity=_gpu_resources(told.capacity),
+        allocatable=_gpu_resources(told.allocatable),
+    )
 
 
 def viewed(cluster: Cluster, *, pods: bool = False) -> Occupancy:
@@ -350,63 +323,15 @@ def role_of(labels: Mapping[str, str]) -> str:
     return ",".join(sorted(filter(None, roles | {labels.get(_ROLE_LABEL, "")})))
 
 
-class _Seen:
-    """What is remembered of the objects that pass."""
-
-    def __init__(self) -> None:
-        self.nodes: dict[str, dict[str, Any]] = {}
-        self.pods: dict[str, list[tuple[Object, dict[str, Any]]]] = defaultdict(list)
-
-    def passing(self, objects: Iterable[Object | Damage]) -> Iterator[Object | Damage]:
-        """The same objects, reduced, for whoever reads them after this."""
-        for one in objects:
-            small = one
-            if isinstance(one, Mapping):
-                # `observed` says what is wrong with it.
-                with suppress(AttributeError, KeyError, TypeError, ValueError):
-                    small = self._noted(one)
-            yield small
-
-    def _noted(self, one: Object) -> Object:
-        kind = str(one.get("kind"))
-        if kind not in _SHOWN:
-            return one
-        small = one if isinstance(one.get("shown"), _Shown) else project(kind, one)
-        meta, shown = small["metadata"], small.get("shown")
-        if kind == "Node":
-            # Of two of one name the first counts.
-            self.nodes.setdefault(meta["name"], {**(shown or {}), **_told(small)})
-        elif shown:
-            self.pods[small["spec"]["nodeName"]].append((small, shown))
-        return small
+def _gpu_resources(offers: Mapping[str, float] | None) -> dict[str, float]:
+    return {key: many for key, many in (offers or {}).items() if key.startswith(GPU_PREFIXES)}
 
 
-def _told(node: Object) -> dict[str, Any]:
-    """The status and the GPU resources of a node that `project` made."""
-    ready = [one.get("status") for one in node["status"]["conditions"]]
-    words = ["Ready" if ready[0] == "True" else "NotReady"] if ready else ["Unknown"]
-    if node["spec"]["unschedulable"]:
-        words.append("SchedulingDisabled")
-    return {
-        "status": ",".join(words),
-        **{
-            side: dict(_resources(of(node["status"], side))) for side in ("capacity", "allocatable")
-        },
-    }
-
-
-def _resources(offers: Object) -> Iterator[tuple[str, float]]:
-    for resource, quantity in offers.items():
-        if resource.startswith(_GPU_PREFIXES):
-            with suppress(ValueError):
-                yield resource, amount(quantity)
-
-
-def _planned(node: Node, use: Use) -> GPUSet:
+def _planned(node: Node, use: NodeUsage) -> GPUSet:
     """The GPUs that only a record of a job holds."""
     records = pods = 0
     for who, gpus in use.known:
-        if who.startswith("MPIJob "):
+        if who.kind == "MPIJob":
             records |= gpus
         else:
             pods |= gpus
@@ -414,33 +339,27 @@ def _planned(node: Node, use: Use) -> GPUSet:
 
 
 def _pods(
-    pods: Iterable[tuple[Object, dict[str, Any]]], use: Use, found: observed.Survey
+    pods: Iterable[PodRecord], use: NodeUsage, found: observed.ClusterReading
 ) -> Iterator[NodePod]:
     known = dict(use.known)
-    for pod, shown in pods:
-        meta, given = pod["metadata"], shown["given"]
-        key = (meta.get("namespace", ""), meta["name"])
-        claimed = found.claims.given.get(key)
-        try:
-            gpus = gpu_count(pod["spec"])
-        except (TypeError, ValueError):
-            gpus = 0
-        has = claimed if claimed is not None else known.get(f"pod {key[0]}/{key[1]}")
-        gpus = max(gpus, count(claimed or GPUSet(0)))
-        share = _share(shown["asks"], given)
-        sliced = any(many and name.startswith(_SLICED) for name, many in shown["asks"].items())
+    for pod in pods:
+        claimed = found.claims.given.get(pod.key)
+        has = claimed if claimed is not None else known.get(Holder("pod", *pod.key))
+        gpus = max(pod.gpus or 0, count(claimed or GPUSet(0)))
+        share = _share(pod.asks, pod.annotations)
+        sliced = any(many and name.startswith(_SLICED) for name, many in pod.asks.items())
         if not gpus and share is None and not sliced:
             continue
         certain = has is not None and count(has) == gpus
         yield NodePod(
-            name=key[1],
-            namespace=key[0],
-            status=shown["status"],
+            name=pod.name,
+            namespace=pod.namespace,
+            status=pod.status,
             gpus=gpus,
             devices=members(has) if has is not None and certain else None,
-            planned=() if certain else _listed(given.get(GPU_GROUP)),
-            visible=_listed(given.get(GPU_VISIBLE)),
-            asks=shown["asks"],
+            planned=() if certain else _listed(pod.annotations.get(GPU_GROUP)),
+            visible=_listed(pod.annotations.get(GPU_VISIBLE)),
+            asks=pod.asks,
             share=share,
         )
 
@@ -456,11 +375,11 @@ def _share(asks: Mapping[str, float], given: Mapping[str, str]) -> Share | None:
     memory, core = int(asks.get(SHARE_MEMORY, 0)), int(asks.get(SHARE_CORE, 0))
     if not memory and not core:
         return None
-    has = _summed(given.get(_MEMORY_GIVEN))
-    index = given.get(_MEMORY_INDEX)
+    has = _summed(given.get(MEMORY_GIVEN))
+    index = given.get(MEMORY_INDEX)
     if not has and index:
         has = {str(index): memory}
-    return Share(memory=memory, core=core, memory_of=has, core_of=_summed(given.get(_CORE_GIVEN)))
+    return Share(memory=memory, core=core, memory_of=has, core_of=_summed(given.get(CORE_GIVEN)))
 
 
 def _summed(text: str | None) -> dict[str, int]:

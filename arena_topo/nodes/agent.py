@@ -19,8 +19,9 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 
-from arena_topo.clusters import slices
+from arena_topo.clusters import records, slices
 from arena_topo.engines import machines
 from arena_topo.engines.heartbeat import beat
 from arena_topo.engines.kubernetes.connection import Connection
@@ -356,7 +357,7 @@ class _Claimable:
 
     def __init__(self, api: Connection, node: str) -> None:
         self._api, self._node = api, node
-        self._uuids: dict[slices.Device, str] = {}
+        self._uuids: dict[records.Device, str] = {}
         self._read = -math.inf
         self.trouble: str | None = None
         """Why nobody could tell, when it was asked last."""
@@ -382,21 +383,21 @@ class _Claimable:
         self._read = now if due else self._read
         return due
 
-    def _published(self) -> Iterator[tuple[slices.Device, str]]:
-        found = slices.inventory(self._slices(), {}, {}, [])
+    def _published(self) -> Iterator[tuple[records.Device, str]]:
+        found = slices.devices(self._slices(), {}, {}, [])
         for device, (node, gpus) in found.places.items():
             for at in members(gpus):
                 uuid = found.nodes[node].machine.gpus[at].uuid
                 if uuid:
                     yield device, uuid
 
-    def _slices(self) -> list[Object]:
+    def _slices(self) -> list[records.SliceRecord]:
+        read, here = partial(records.record, "ResourceSlice"), f"spec.nodeName={self._node}"
         for version in slices.VERSIONS:
             path = f"/apis/{slices.GROUP}/{version}/resourceslices"
             try:
-                return self._api.collect(
-                    path, slices.project_slice, fieldSelector=f"spec.nodeName={self._node}"
-                )
+                found = self._api.records(path, read, records.page, fieldSelector=here)
             except NotFound:
                 continue
+            return [one for one in found if isinstance(one, records.SliceRecord)]
         return []

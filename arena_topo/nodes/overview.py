@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from arena_topo.clusters import dump
 from arena_topo.engines import Backend, occupancy, unheard
+from arena_topo.engines.kubernetes.mpijob import pod_status
 from arena_topo.engines.occupancy import Mode, NodeStatus, Occupancy
 from arena_topo.errors import NotFound, UsageError
 from arena_topo.topology.fabricfile import FabricFile
@@ -59,7 +60,9 @@ def read(paths: Sequence[str], fabric: FabricFile | None = None) -> Occupancy:
     `fabric` says what joins them, whatever their labels say. UsageError if there are none.
     """
     source = ", ".join(paths)
-    found = occupancy.survey(dump.read(paths), source=source, file=fabric)
+    found = occupancy.read_occupancy(
+        dump.read(paths, status_of=pod_status), source=source, file=fabric
+    )
     if not found.nodes:
         raise UsageError(
             f"{source}: the dump holds no nodes",

@@ -15,7 +15,7 @@ from html import escape
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from arena_topo.clusters.queues import suspended
-from arena_topo.clusters.usage import gpu_count, job_over, pod_over, worker_template
+from arena_topo.clusters.usage import gpu_count, job_over, worker_template
 from arena_topo.engines import Backend, Event, JobStatus, Phase
 from arena_topo.engines.kubernetes import symptoms
 from arena_topo.engines.kubernetes.facts import Denied, Facts, Object
@@ -376,21 +376,14 @@ def _held_by(facts: Facts, look: _Look) -> tuple[tuple[Holder, ...], int]:
 
 def _terminating(snapshot: Snapshot) -> Iterator[Holder]:
     """The pods that hold GPUs until they have ended, as they were told to."""
-    for one in snapshot.objects:
-        try:
-            meta, spec = one["metadata"], one["spec"]
-            gpus = gpu_count(spec) if one["kind"] == "Pod" and "nodeName" in spec else 0
-            over = pod_over(one)
-            due = seconds(meta.get("deletionTimestamp"))
-        except (AttributeError, KeyError, TypeError, ValueError):
-            # The notes of the cluster say what is wrong with it.
-            continue
-        if gpus and due is not None and not over:
+    for one in snapshot.pods():
+        due = seconds(one.deleted)
+        if one.node is not None and not one.promised and one.gpus and due is not None:
             yield Holder(
-                name=str(meta["name"]),
-                namespace=str(meta.get("namespace") or ""),
-                gpus=gpus,
-                nodes=(str(spec["nodeName"]),),
+                name=one.name,
+                namespace=one.namespace,
+                gpus=one.gpus,
+                nodes=(one.node,),
                 since=due,
                 terminating=True,
             )

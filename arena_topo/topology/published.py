@@ -74,9 +74,9 @@ def moment(text: object) -> float | None:
         return None
     try:
         found = datetime.fromisoformat(text)
-    except ValueError:
+        return found.timestamp() if found.tzinfo is not None else None
+    except (OverflowError, ValueError):
         return None
-    return found.timestamp() if found.tzinfo is not None else None
 
 
 def object_name(node: str) -> str:

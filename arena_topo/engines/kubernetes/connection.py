@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from urllib.parse import unquote, urlencode, urlsplit
 
 from arena_topo import __version__
@@ -92,6 +92,10 @@ PAGES = 2000
 
 Keep = Callable[[dict[str, Any]], dict[str, Any] | None]
 """What is kept of an object that a list returns."""
+
+_Read = TypeVar("_Read")
+_Decode = Callable[[bytes], Mapping[str, Any] | None]
+"""Takes a page of a list apart: its kind, items and metadata; None for what is none."""
 
 PatchKind = Literal["json", "merge", "strategic"]
 """RFC 6902, RFC 7386, or Kubernetes' own merge that knows which lists have keys."""
@@ -388,27 +392,61 @@ class Connection:
         """
         return self.listed(path, keep, judged=judged, **query)[0]
 
+    def records(
+        self, path: str, read: Callable[[Any], _Read], page: _Decode, **query: str
+    ) -> list[_Read]:
+        """What `read` makes of all objects of a list, page by page, as `collect` reads them.
+
+        `page` takes a page apart without decoding what is in it. Where it cannot, `read` gets plain
+        values. Whether an object has the shape of one is for `read` to judge.
+        """
+        found, _ = self._whole(path, read, query, judged=True, page=page)
+        return found
+
     def listed(
         self, path: str, keep: Keep | None = None, *, judged: bool = False, **query: str
     ) -> tuple[list[dict[str, Any]], str]:
         """What `collect` returns, and the resourceVersion of the list, from which to watch."""
+        return self._whole(path, keep, query, judged=judged)
+
+    def _whole(
+        self,
+        path: str,
+        keep: Callable[[Any], Any] | None,
+        query: Mapping[str, str],
+        *,
+        judged: bool,
+        page: _Decode | None = None,
+    ) -> tuple[list[Any], str]:
         for limit in (PAGE, PAGE, 0):
             try:
-                return self._pages(path, keep, limit, query, judged=judged)
+                return self._pages(path, keep, limit, query, judged=judged, decode=page)
             except ClusterError as error:
                 if error.status != GONE or not limit:
                     raise
         raise AssertionError("the last attempt returns or raises")
 
     def _pages(
-        self, path: str, keep: Keep | None, limit: int, query: Mapping[str, str], *, judged: bool
-    ) -> tuple[list[dict[str, Any]], str]:
-        found: list[dict[str, Any]] = []
+        self,
+        path: str,
+        keep: Callable[[Any], Any] | None,
+        limit: int,
+        query: Mapping[str, str],
+        *,
+        judged: bool,
+        decode: _Decode | None,
+    ) -> tuple[list[Any], str]:
+        found: list[Any] = []
         asked = {**query, "limit": str(limit)} if limit else dict(query)
         tokens: set[str] = set()
         while True:
-            page, _ = self._json("GET", path, asked)
-            for one in self._items(path, page):
+            response, data = self._answer("GET", path, asked, None)
+            good = decode is not None and response.status < _REDIRECT
+            page = decode(data) if decode is not None and good else None
+            if page is None:
+                page, _ = self._read("GET", path, response, data)
+                self._look(path, page)
+            for one in page["items"] or ():
                 right = one if judged else sound(one)
                 kept = keep(right) if keep else right
                 if kept is not None:
@@ -426,15 +464,14 @@ class Connection:
             asked = {key: value for key, value in asked.items() if key not in _REVISION}
             asked["continue"] = token
 
-    def _items(self, path: str, page: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """The objects in a page of a list; ClusterError where they are none."""
+    def _look(self, path: str, page: Mapping[str, Any]) -> None:
+        """Refuse a page of a list that has no objects in it."""
         if not str(page.get("kind")).endswith("List") or "items" not in page:
             raise self.no_server(f"GET {path} returned no list")
         # Go writes an empty list as null.
         found = [] if page["items"] is None else page["items"]
         if not isinstance(found, list) or not all(map(_is_object, found)):
             raise self.no_server(f"the list of {path} holds what is no object")
-        return found
 
     def watch(
         self,
@@ -571,7 +608,19 @@ class Connection:
         *,
         content: str = "application/json",
     ) -> tuple[dict[str, Any], tuple[str, ...]]:
-        response, data = self._answer(method, path, query, body, content=content)
+        return self._read(
+            method, path, *self._answer(method, path, query, body, content=content), body
+        )
+
+    def _read(
+        self,
+        method: str,
+        path: str,
+        response: urllib3.BaseHTTPResponse,
+        data: bytes,
+        body: _Body = None,
+    ) -> tuple[dict[str, Any], tuple[str, ...]]:
+        """The object in an answer, checked, and the server's warnings."""
         if response.status >= _REDIRECT:
             raise refusal(method, path, response.status, response.reason, data)
         answer = parsed(data)

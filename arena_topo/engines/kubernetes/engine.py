@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -29,9 +29,10 @@ from arena_topo.engines.kubernetes.mpijob import (
     job_status,
     launcher_ended,
     pod_selectors,
+    pod_status,
 )
 from arena_topo.engines.kubernetes.shapes import bare, oddity, stored_job
-from arena_topo.engines.kubernetes.sources import NoOperator, Sources, kept
+from arena_topo.engines.kubernetes.sources import NoOperator, Sources
 from arena_topo.engines.kubernetes.writing import Writer, arenas, deletion, part
 from arena_topo.errors import (
     AccessDenied,
@@ -45,6 +46,7 @@ from arena_topo.manifests.versions import ApiVersion
 from arena_topo.topology import Cluster, Machine, Node, published
 
 if TYPE_CHECKING:
+    from arena_topo.clusters.records import Record, Unread
     from arena_topo.engines.kubernetes.facts import Facts, Sightings
     from arena_topo.engines.kubernetes.podexec import Done
     from arena_topo.engines.kubernetes.prometheus import Prometheus
@@ -184,8 +186,8 @@ class KubernetesBackend:
         )
         return seen if self._options.fabric is None else view.rejoined(seen, self._options.fabric)
 
-    def seen(self, found: list[Object], unread: list[str]) -> Cluster:
-        """The cluster that these objects describe."""
+    def seen(self, found: Iterable[Record | Unread], unread: list[str]) -> Cluster:
+        """The cluster that these records describe."""
         from arena_topo.clusters import observed  # noqa: PLC0415  to read the cluster
 
         seen = observed.cluster(
@@ -201,10 +203,10 @@ class KubernetesBackend:
         from arena_topo.engines import occupancy  # noqa: PLC0415  only to look at nodes
 
         try:
-            found, unread = self.sources.objects(occupancy.project)
+            found, unread = self.sources.objects(status_of=pod_status)
         except AccessDenied as error:
             return occupancy.viewed(self._viewed_instead(error))
-        return occupancy.survey(
+        return occupancy.read_occupancy(
             found,
             source=self._source,
             file=self._options.fabric,
@@ -257,7 +259,7 @@ class KubernetesBackend:
 
         if self._seen is None:
             try:
-                nodes = self.api.collect("/api/v1/nodes", kept("Node"), judged=True)
+                nodes = self.sources.records(next(iter(self.sources)))
             except AccessDenied:
                 nodes = []
             self._seen = observed.cluster(nodes, source="").nodes

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from arena_topo.clusters import slices
 from arena_topo.clusters.queues import suspended, suspender
 from arena_topo.engines import JobStatus, Phase
 from arena_topo.engines.kubernetes.mpijob import (
@@ -32,9 +31,10 @@ from arena_topo.errors import AccessDenied, ArenaError, NotFound, UnreadableTopo
 from arena_topo.escaping import brief
 from arena_topo.manifests import INCOMPLETE, STATE
 from arena_topo.manifests.volumes import config_maps
-from arena_topo.topology import configmap, members, published
+from arena_topo.topology import GPUSet, configmap, members, published
 
 if TYPE_CHECKING:
+    from arena_topo.clusters.records import ClaimRecord, Device
     from arena_topo.engines.kubernetes.connection import Connection, Keep
 
 Object = Mapping[str, Any]
@@ -376,47 +376,50 @@ def look(api: Connection, status: JobStatus) -> Sightings:
 
 
 def _claims(api: Connection, status: JobStatus, nodes: Iterable[str]) -> Iterable[Given]:
+    from arena_topo.clusters import slices  # noqa: PLC0415  only of jobs that claim their GPUs
+    from arena_topo.clusters.records import (  # noqa: PLC0415  the same
+        ClaimRecord,
+        SliceRecord,
+        page,
+        record,
+    )
+
     for version in slices.VERSIONS:
         root = f"/apis/{slices.GROUP}/{version}"
+        path = f"{root}/namespaces/{status.namespace}/resourceclaims"
         try:
-            claims = api.collect(
-                f"{root}/namespaces/{status.namespace}/resourceclaims", slices.project_claim
-            )
+            claims = api.records(path, partial(record, "ResourceClaim"), page)
         except NotFound:
             continue
-        published_here = [
+        told = [
             one
             for node in nodes
-            for one in api.collect(
+            for one in api.records(
                 f"{root}/resourceslices",
-                slices.project_slice,
+                partial(record, "ResourceSlice"),
+                page,
                 fieldSelector=f"spec.nodeName={node}",
             )
+            if isinstance(one, SliceRecord)
         ]
-        places = slices.inventory(published_here, {}, {}, []).places
-        return _given(claims, places, status)
+        places = slices.devices(told, {}, {}, []).places
+        return _given([one for one in claims if isinstance(one, ClaimRecord)], places, status)
     return ()
 
 
-def _given(claims: Iterable[Object], places: Mapping[Any, Any], status: JobStatus) -> list[Given]:
+def _given(
+    claims: Iterable[ClaimRecord], places: Mapping[Device, tuple[str, GPUSet]], status: JobStatus
+) -> list[Given]:
     pods = {one.name for one in status.instances}
     found: list[Given] = []
     for claim in claims:
-        inside = claim["status"]
-        users = [
-            str(one["name"])
-            for one in inside["reservedFor"]
-            if one.get("resource") == "pods" and one.get("name") in pods
-        ]
         gpus: dict[str, set[int]] = {}
-        for result in inside["allocation"]["devices"]["results"]:
-            device = (result.get("driver", ""), result.get("pool", ""), result.get("device", ""))
-            if device in places:
-                node, indexes = places[device]
-                gpus.setdefault(str(node), set()).update(members(indexes))
+        for node, indexes in (places[one] for one in claim.devices if one in places):
+            gpus.setdefault(node, set()).update(members(indexes))
         found += [
             Given(who=f"{status.namespace}/{user}", node=node, gpus=tuple(sorted(held)))
-            for user in users
+            for user in dict.fromkeys(claim.users)
+            if user in pods
             for node, held in gpus.items()
         ]
     return found

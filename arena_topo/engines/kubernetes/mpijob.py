@@ -12,7 +12,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
-from datetime import datetime
 from typing import Any
 
 from arena_topo.clusters.queues import queuing, suspended
@@ -28,7 +27,7 @@ from arena_topo.manifests import GPU_GROUP, Forecast
 from arena_topo.manifests.annotations import recorded
 from arena_topo.manifests.versions import INDEX_LABEL, ApiVersion
 from arena_topo.numbers import whole
-from arena_topo.topology import natural
+from arena_topo.topology import natural, published
 
 Object = Mapping[str, Any]
 
@@ -629,14 +628,7 @@ def _created(thing: Object) -> float:
     return seconds(thing["metadata"].get("creationTimestamp")) or 0.0
 
 
-def seconds(text: Any) -> float | None:
-    """An RFC 3339 time as Unix seconds; None for nothing or nonsense."""
-    if not isinstance(text, str) or not text:
-        return None
-    try:
-        return datetime.fromisoformat(text).timestamp()
-    except ValueError:
-        return None
+seconds = published.moment
 
 
 def when(event: Object) -> float:

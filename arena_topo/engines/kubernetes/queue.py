@@ -16,18 +16,16 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from arena_topo.clusters import view
-from arena_topo.clusters.objects import only
 from arena_topo.clusters.queues import suspended, suspender
+from arena_topo.clusters.records import Record, Unread, record
 from arena_topo.engines.kubernetes import lease
-from arena_topo.engines.kubernetes.connection import CONFLICT, INVALID, Keep
+from arena_topo.engines.kubernetes.connection import CONFLICT, INVALID
 from arena_topo.engines.kubernetes.failures import Unreadable, unsure
 from arena_topo.engines.kubernetes.lease import Lease
 from arena_topo.engines.kubernetes.mpijob import belongs, controller_of, is_about, is_owned, when
-from arena_topo.engines.kubernetes.publishing import mirror
 from arena_topo.engines.kubernetes.queued import Snapshot, moment, queued, written
 from arena_topo.engines.kubernetes.shapes import nonsense, oddity, stored_job
-from arena_topo.engines.kubernetes.sources import UNREAD, Answers, Source, joined, kept
+from arena_topo.engines.kubernetes.sources import UNREAD, Answers, Source, joined
 from arena_topo.engines.kubernetes.watching import Cache
 from arena_topo.engines.kubernetes.writing import deletion, part, unless_overtaken
 from arena_topo.errors import AccessDenied, ArenaError, ClusterError, NotFound, TimedOut
@@ -114,11 +112,12 @@ class Queue:
         revision = stored["metadata"]["resourceVersion"]
         return self._snapshot({"resourceVersion": revision, "resourceVersionMatch": "Exact"})
 
-    def _snapshot(self, query: Mapping[str, Any]) -> Snapshot:
+    def _snapshot(self, query: Mapping[str, str]) -> Snapshot:
         """Everything as lists say that are read now; `query` is for that of the MPIJobs."""
         sources = self._engine.sources
-        answers = sources.answers({"MPIJob": partial(sources.read, keep=_whole_job, **query)})
-        return self._made(answers)
+        return self._made(
+            sources.answers({"MPIJob": lambda one: sources.read(one, _whole_job, **query)})
+        )
 
     def _remembered(self, cache: Cache) -> Snapshot:
         """Everything as the cache has it; ClusterError where that may be out of date."""
@@ -133,7 +132,7 @@ class Queue:
                 self._priorities = {one["metadata"]["name"]: one["value"] for one in answer}
             else:
                 pods = source.kind == "Pod"
-                answers.append((source, [one["small"] for one in answer] if pods else answer))
+                answers.append((source, [small for small, _ in answer] if pods else answer))
         return self._made(answers)
 
     def _made(self, answers: Answers) -> Snapshot:
@@ -164,19 +163,19 @@ class Queue:
             return replace(made, objects=last.objects, see=last.see)
         return made
 
-    def _looks(self, unread: list[str]) -> Callable[[Iterable[Mapping[str, Any]]], Cluster]:
+    def _looks(self, unread: list[str]) -> Callable[[Iterable[Record | Unread]], Cluster]:
         """Makes clusters of objects of one snapshot; of the same objects only once.
 
         A controller looks for every job, and most looks are alike.
         """
-        known: dict[tuple[int, ...], tuple[Cluster, tuple[Mapping[str, Any], ...]]] = {}
+        known: dict[tuple[int, ...], tuple[Cluster, tuple[Record | Unread, ...]]] = {}
 
-        def see(objects: Iterable[Mapping[str, Any]]) -> Cluster:
+        def see(objects: Iterable[Record | Unread]) -> Cluster:
             chosen = tuple(objects)
             key = tuple(map(id, chosen))
             if key not in known:
                 # With the objects themselves, so that no other may ever have their ids.
-                known[key] = self._engine.seen([dict(one) for one in chosen], unread), chosen
+                known[key] = self._engine.seen(chosen, unread), chosen
             return known[key][0]
 
         return see
@@ -237,7 +236,7 @@ class Queue:
             if source.kind == "Pod":
                 if isinstance(answer, ArenaError):
                     raise answer
-                return [one["pod"] for one in answer if one["pod"] is not None]
+                return [pod for _, pod in answer if pod is not None]
         return []
 
     def unavailable(self, node: str) -> str | None:
@@ -246,7 +245,7 @@ class Queue:
             found = self._api.get(f"/api/v1/nodes/{part(node)}")
         except NotFound:
             return "gone"
-        return self._engine.seen([{**found, "kind": "Node"}], []).nodes[0].unavailable
+        return self._engine.seen([record("Node", found)], []).nodes[0].unavailable
 
     def force_delete(self, pod: Mapping[str, Any]) -> None:
         """Delete a pod at once that is to end on a machine that does not answer.
@@ -267,6 +266,8 @@ class Queue:
 
     def publish_view(self, cluster: Cluster, *, now: float) -> None:
         """Let those who may not read the cluster see what is free, as of `now` (Unix seconds)."""
+        from arena_topo.clusters import view  # noqa: PLC0415  only the controller
+
         path = f"/api/v1/namespaces/{view.NAMESPACE}/configmaps"
         known, self._published = self._published, None
         if known is not None and known[0] is cluster:
@@ -291,12 +292,14 @@ class Queue:
 
     def mirror(self, tell: Callable[[str], None] = lambda _: None) -> None:
         """Copy what agents have published to where ACK's tools look, if it has changed."""
+        from arena_topo.engines.kubernetes import publishing  # noqa: PLC0415  only the controller
+
         seen = None
         if self._cache is not None:
             answers = self._cache.answers()
             seen = [answer for source, answer in answers if source.kind == "ConfigMap"]
         if seen is None or seen != self._mirrored:
-            mirror(self._api, tell)
+            publishing.mirror(self._api, tell)
             self._mirrored = seen
 
     def _values(self) -> dict[str, int]:
@@ -484,7 +487,7 @@ class Queue:
         return bool(spec.get("holderIdentity")) and self._is_fresh(spec.get("renewTime"))
 
     def _viewed(self) -> str | None:
-        path = f"/api/v1/namespaces/{view.NAMESPACE}/configmaps/{view.NAME}"
+        path = f"/api/v1/namespaces/{published.OWN_NAMESPACE}/configmaps/{published.VIEW}"
         try:
             return (self._api.get(path).get("data") or {}).get("observedAt")
         except ArenaError:
@@ -495,18 +498,17 @@ class Queue:
         return at is not None and self.now() - at < _LIFE
 
 
-def _records(jobs: Iterable[Object]) -> list[Object]:
+def _records(jobs: Iterable[Object]) -> list[Record | Unread]:
     """What says of MPIJobs which GPUs they hold before their pods exist."""
-    small = []
-    for one in jobs:
-        if oddity(one) is not None:
-            # What one tenant writes must stop nobody: the notes of the cluster name it.
-            small.append({**one, "kind": "MPIJob"})
-        # What its queue has suspended holds nothing, whatever is still written on it, and what
-        # waits neither: left out, looks for each of those that wait are one look.
-        elif _is_placed(one) and (suspender(one) is None or not suspended(one)):
-            small.append(kept("MPIJob")(one) or one)
-    return small
+    # What one tenant writes must stop nobody: the notes of the cluster name it. What its queue has
+    # suspended holds nothing, whatever is still written on it, and what waits neither: left out,
+    # looks for each of those that wait are one look.
+    return [
+        record("MPIJob", one)
+        for one in jobs
+        if oddity(one) is not None
+        or (_is_placed(one) and (suspender(one) is None or not suspended(one)))
+    ]
 
 
 def _whole_job(one: Object) -> Object | None:
@@ -515,14 +517,14 @@ def _whole_job(one: Object) -> Object | None:
     return _bare(one) if FORMAT in (notes or ()) or _is_placed(one) else None
 
 
-def _gang_pod(one: Object) -> Object:
-    """A pod as `observed` reads it, and, where it may be of a gang, as the controller reads it."""
-    small, labels = kept("Pod")(one), (one.get("metadata") or {}).get("labels") or {}
+def _gang_pod(one: Object) -> tuple[Record | Unread, Object | None]:
+    """The record of a pod, and, where it may be of a gang, the pod as the controller reads it."""
+    small, labels = record("Pod", one), (one.get("metadata") or {}).get("labels") or {}
     if JOB_LABEL not in labels or oddity(one) is not None:
-        return {"small": small, "pod": None}
+        return small, None
     pod, spec = _bare(one), one.get("spec") or {}
-    pod["spec"] = spec if spec.get("schedulingGates") else only(spec, ("nodeName",))
-    return {"small": small, "pod": pod}
+    pod["spec"] = spec if spec.get("schedulingGates") else {"nodeName": spec.get("nodeName")}
+    return small, pod
 
 
 def _bare(one: Object) -> Object:
@@ -535,10 +537,10 @@ def _value(one: Object) -> Object:
     return {"metadata": {"name": one["metadata"]["name"]}, "value": int(one.get("value") or 0)}
 
 
-def _kept(kind: str) -> Keep:
-    """What the cache keeps of the objects of a kind."""
-    own: dict[str, Keep] = {"Pod": _gang_pod, "MPIJob": _whole_job, "PriorityClass": _value}
-    return own.get(kind) or kept(kind)
+def _kept(kind: str) -> Callable[[Object], Any]:
+    """What the cache keeps of the objects of a kind; of one that makes None, nothing."""
+    own = {"Pod": _gang_pod, "MPIJob": _whole_job, "PriorityClass": _value}
+    return own.get(kind) or partial(record, kind)
 
 
 _PRIORITIES = Source(

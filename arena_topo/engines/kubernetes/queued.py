@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
-from arena_topo.clusters import slices
 from arena_topo.clusters.objects import items, of
 from arena_topo.clusters.queues import suspended, suspender
 from arena_topo.clusters.usage import job_over
 from arena_topo.engines.kubernetes.mpijob import job_of_pod, started, time_limit
 from arena_topo.manifests import FORMAT, INCOMPLETE, MAP, RECORDED, STATE, TRIES, Manifest
 from arena_topo.numbers import whole
-from arena_topo.topology import Cluster
+from arena_topo.topology import Cluster, published
+
+if TYPE_CHECKING:
+    from arena_topo.clusters.records import ClaimRecord, JobRecord, PodRecord, Record, Unread
 
 Object = Mapping[str, Any]
 
@@ -63,15 +65,15 @@ class QueuedJob:
 class Snapshot:
     """All jobs of arena-topo that are not over, and everything that says what is free.
 
-    `now` is the server's time (Unix seconds). `objects` are reduced objects of the cluster, and
-    `see` makes a Cluster of such; `unread` says what could not be read. `everything` is False where
-    the jobs of other namespaces could not be listed: then no placement may be recorded.
+    `now` is the server's time (Unix seconds). `objects` are records of the cluster's objects, and
+    `see` makes a Cluster of records; `unread` says what could not be listed. `everything` is False
+    where the jobs of other namespaces could not be: then no placement may be recorded.
     """
 
     jobs: tuple[QueuedJob, ...]
     now: float
-    objects: tuple[Object, ...]
-    see: Callable[[Iterable[Object]], Cluster]
+    objects: tuple[Record | Unread, ...]
+    see: Callable[[Iterable[Record | Unread]], Cluster]
     unread: tuple[str, ...] = ()
     everything: bool = True
 
@@ -83,41 +85,48 @@ class Snapshot:
         return self.see(
             one
             for one in self.objects
-            if not (one["kind"] == "MPIJob" and _key(one) in without)
+            if not (_is_job(one) and one.key in without)
             and (pods or _job_of_pod(one) not in without)
         )
 
+    def pods(self) -> Iterator[PodRecord]:
+        """All pods of the cluster that could be read."""
+        return filter(_is_pod, self.objects)
+
     def emptied(self) -> Cluster:
         """What would be free if all jobs of arena-topo had ended."""
-        pods = {_key(one) for one in self.objects if one["kind"] == "Pod" and _is_ours(one)}
-        return self.see(
-            one
-            for one in self.objects
-            if not (slices.is_ours(one, pods) if one["kind"] == "ResourceClaim" else _is_ours(one))
-        )
+        pods = {one.key for one in self.pods() if one.ours}
+        return self.see(one for one in self.objects if not _is_ours(one, pods))
 
     def job(self, namespace: str, name: str) -> QueuedJob | None:
         """One of the jobs."""
         return next((one for one in self.jobs if one.key == (namespace, name)), None)
 
 
-def _key(one: Object) -> tuple[str, str]:
-    meta = one["metadata"]
-    return str(meta.get("namespace", "")), str(meta.get("name", ""))
-
-
-def _job_of_pod(one: Object) -> tuple[str, str] | None:
+def _job_of_pod(one: Record | Unread) -> tuple[str, str] | None:
     """The job (namespace, name) that a pod which arena-topo placed belongs to, by its name."""
-    if one["kind"] != "Pod" or not _is_ours(one):
-        return None
-    namespace, name = _key(one)
-    return namespace, job_of_pod(name)
+    return (one.namespace, job_of_pod(one.name)) if _is_pod(one) and one.ours else None
 
 
-def _is_ours(one: Object) -> bool:
-    if one["kind"] == "MPIJob":
-        return True
-    return one["kind"] == "Pod" and FORMAT in (one["metadata"].get("annotations") or {})
+def _is_ours(one: Record | Unread, pods: Collection[tuple[str, str]]) -> bool:
+    if _is_claim(one):
+        return one.belongs(pods)
+    return _is_job(one) or (_is_pod(one) and one.ours)
+
+
+# Whoever only looks at jobs does not load what decodes records.
+
+
+def _is_pod(one: Record | Unread) -> TypeGuard[PodRecord]:
+    return one.kind == "Pod"
+
+
+def _is_job(one: Record | Unread) -> TypeGuard[JobRecord]:
+    return one.kind == "MPIJob"
+
+
+def _is_claim(one: Record | Unread) -> TypeGuard[ClaimRecord]:
+    return one.kind == "ResourceClaim"
 
 
 def queued(mpijob: Object, priorities: Mapping[str, int]) -> QueuedJob | None:
@@ -197,12 +206,7 @@ def _are_texts(meta: Object) -> bool:
     )
 
 
-def moment(text: Any) -> float | None:
-    """An RFC 3339 time as Unix seconds; None for nothing or nonsense."""
-    try:
-        return datetime.fromisoformat(text).timestamp()
-    except (OverflowError, TypeError, ValueError):
-        return None
+moment = published.moment
 
 
 def written(moment: float) -> str:

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from arena_topo.engines.kubernetes.connection import Connection, Keep
 from arena_topo.engines.kubernetes.mpijob import GROUP, PLURAL
@@ -14,12 +14,11 @@ from arena_topo.errors import AccessDenied, ArenaError, ClusterError, NotFound
 from arena_topo.manifests.versions import ApiVersion
 from arena_topo.topology import published
 
-Object = dict[str, Any]
-Project = Callable[[str, Object], Object]
-"""Reduces an object of a kind to what is read of it."""
+if TYPE_CHECKING:
+    from arena_topo.clusters.records import Record, StatusOf, Unread
 
-_KUEUE = "kueue.x-k8s.io"
-"""The API group of the `Topology` that tells of the network."""
+Object = dict[str, Any]
+_Item = TypeVar("_Item")
 
 
 class NoOperator(ClusterError):
@@ -50,7 +49,7 @@ class Source:
         return {"labelSelector": self.selector} if self.selector else {}
 
 
-Answers = list[tuple[Source, list[Object] | ArenaError]]
+Answers = list[tuple[Source, list[Any] | ArenaError]]
 """What lists say, or why they could not be read."""
 
 
@@ -106,17 +105,34 @@ class Sources:
 
     def read(self, source: Source, keep: Keep, **query: str) -> list[Object]:
         """All objects of a list, each as `keep` leaves it when its page arrives."""
+        return self._served_first(source, partial(self._api.collect, keep=keep, judged=True), query)
+
+    def records(self, source: Source, status_of: StatusOf | None = None) -> list[Record | Unread]:
+        """The records of all objects of a list, made as their pages arrive."""
+        from arena_topo.clusters.records import page, record  # noqa: PLC0415  to read the cluster
+
+        made = partial(record, source.kind, status_of=status_of)
+        return self._served_first(source, partial(self._api.records, read=made, page=page), {})
+
+    @staticmethod
+    def _served_first(
+        source: Source, ask: Callable[..., list[_Item]], query: Mapping[str, str]
+    ) -> list[_Item]:
         missing: NotFound | None = None
         for path in source.paths():
             try:
-                return self._api.collect(path, keep, judged=True, **source.query, **query)
+                return ask(path, **source.query, **query)
             except NotFound as error:
                 missing = error
         if missing is not None and not source.grouped:
             raise missing
         return []
 
-    def answers(self, readers: Mapping[str, Callable[[Source], list[Object]]]) -> Answers:
+    def answers(
+        self,
+        readers: Mapping[str, Callable[[Source], list[Any]]],
+        status_of: StatusOf | None = None,
+    ) -> Answers:
         """What each list says, or why it may not be read; `readers` read kinds in their own way."""
         found: Answers = []
         for source in self:
@@ -126,30 +142,29 @@ class Sources:
                 if source.kind in readers:
                     found.append((source, readers[source.kind](source)))
                 else:
-                    found.append((source, self.read(source, kept(source.kind))))
+                    found.append((source, self.records(source, status_of)))
             except UNREAD as error:
                 if source.instead is None:
                     raise
                 found.append((source, error))
         return found
 
-    def objects(self, project: Project | None = None) -> tuple[list[Object], list[str]]:
+    def objects(self, status_of: StatusOf | None = None) -> tuple[list[Record | Unread], list[str]]:
         """Everything that says what is free, and a note for what may not be read.
 
-        `project` reduces nodes and pods, where more is wanted than `observed` reads.
+        `status_of` is asked about pods that may hold GPUs.
         """
-        own = () if project is None else ("Node", "Pod")
-        return joined(
-            self.answers({kind: partial(self.read, keep=kept(kind, project)) for kind in own})
-        )
+        return joined(self.answers({}, status_of))
 
     def _topologies(self) -> list[str]:
         """The Kueue topologies, by version; without Kueue that takes one request."""
-        group = self._group(_KUEUE)
+        from arena_topo.clusters.records import KUEUE  # noqa: PLC0415  to read the cluster
+
+        group = self._group(KUEUE)
         # Before Kueue 0.14 the preferred version of the group had no topologies yet.
         served = [group.get("preferredVersion") or {}, *(group.get("versions") or ())]
         versions = dict.fromkeys(one["version"] for one in served if one.get("version"))
-        return [f"/apis/{_KUEUE}/{one}/topologies" for one in versions]
+        return [f"/apis/{KUEUE}/{one}/topologies" for one in versions]
 
     def _of_drivers(self, plural: str) -> list[str]:
         """What DRA drivers publish, by version; without such an API that takes one request."""
@@ -166,29 +181,13 @@ class Sources:
         return {}
 
 
-def kept(kind: str, project: Project | None = None) -> Keep:
-    """Reduces objects of a kind to what `observed` reads, or to what `project` leaves."""
-    from arena_topo.clusters import observed  # noqa: PLC0415  to read the cluster
-
-    reduce = project or observed.project
-
-    def keep(one: Object) -> Object:
-        try:
-            return reduce(kind, one)
-        except (AttributeError, KeyError, TypeError, ValueError):
-            # `observed.cluster` says what is wrong with it.
-            return {**one, "kind": kind}
-
-    return keep
-
-
 def joined(
     answers: Answers,
-) -> tuple[list[Object], list[str]]:
+) -> tuple[list[Any], list[str]]:
     """All objects, and a note for what could not be read of which no other list told anything."""
     # Most drivers are of other devices, and then nobody need look at claims.
     devices = _any_devices(answers)
-    found: list[Object] = []
+    found: list[Any] = []
     denied: dict[str | None, ArenaError] = {}
     told: set[str | None] = set()
     for source, answer in answers:
@@ -205,7 +204,7 @@ def joined(
 def _any_devices(answers: Answers) -> bool:
     """Whether a DRA driver publishes devices."""
     return any(
-        isinstance(one.get("spec"), dict) and bool(one["spec"].get("devices"))
+        getattr(one, "gpus", True)
         for source, answer in answers
         if source.kind == "ResourceSlice" and not isinstance(answer, ArenaError)
         for one in answer

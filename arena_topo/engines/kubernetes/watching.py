@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from arena_topo.engines.kubernetes.connection import FORBIDDEN, GONE, Connection, Keep
+from arena_topo.engines.kubernetes.connection import FORBIDDEN, GONE, Connection
 from arena_topo.engines.kubernetes.sources import UNREAD, Answers, Source
 from arena_topo.errors import AccessDenied, ArenaError, ClusterError, NotFound
 
@@ -44,7 +44,11 @@ class Watch:
     """One list that is followed by a thread; `keep` reduces its objects (None: left out)."""
 
     def __init__(
-        self, api: Connection, source: Source, keep: Keep, changed: Callable[[], None]
+        self,
+        api: Connection,
+        source: Source,
+        keep: Callable[[Object], Any],
+        changed: Callable[[], None],
     ) -> None:
         self.source = source
         self.version = 0
@@ -56,7 +60,7 @@ class Watch:
         self._changed = changed
         self._lock = threading.Lock()
         self._stop = threading.Event()
-        self._items: dict[tuple[str, str], tuple[str, Object]] = {}
+        self._items: dict[tuple[str, str], tuple[str, Any]] = {}
         self.path = ""
         """Where the list is; nowhere where it is not served."""
         self.revision = ""
@@ -72,7 +76,7 @@ class Watch:
         """End with the next event, at the latest when the server ends the watch."""
         self._stop.set()
 
-    def answer(self) -> list[Object] | ArenaError:
+    def answer(self) -> list[Any] | ArenaError:
         """What there is; an error where that is not known, or may lag by more than `LAG`."""
         with self._lock:
             return self._error or [one for _, one in self._items.values()]
@@ -217,7 +221,7 @@ class Cache:
         self,
         api: Connection,
         sources: Iterable[Source],
-        keep: Callable[[str], Keep],
+        keep: Callable[[str], Callable[[Object], Any]],
         changed: Callable[[], None],
     ) -> None:
         self._watches = [Watch(api, one, keep(one.kind), changed) for one in sources]
