@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import errno
 import io
 import os
@@ -14,6 +15,9 @@ from pathlib import Path
 from typing import IO
 
 STDIN = "-"
+
+UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+"""How Windows PowerShell begins a text (about_Character_Encoding, `>` before version 6)."""
 
 HANDED = re.compile(r"/dev/stdin|/dev/fd/[0-9]+|/proc/self/fd/[0-9]+")
 """What shells call the files that they hand over, such as `<(COMMAND)`."""
@@ -38,6 +42,11 @@ def opened(path: str) -> Iterator[IO[bytes]]:
         raise OSError(errno.ENODEV, "it is a device, not a file")
     with Path(path).open("rb") as file:
         yield file
+
+
+def encoding(start: bytes) -> str:
+    """The encoding of a text that begins so: UTF-8, or what its byte order mark says."""
+    return "utf-16" if start.startswith(UTF_16) else "utf-8-sig"
 
 
 def _stdin() -> IO[bytes]:

@@ -28,7 +28,7 @@ from arena_topo.cli.jobkeys import ARENA, BRANCH, COMMAND, ONE_OF, Key, below, k
 from arena_topo.cli.options import PROGRAM, boolean
 from arena_topo.cli.settings import Layer
 from arena_topo.errors import UsageError
-from arena_topo.files import STDIN
+from arena_topo.files import STDIN, encoding
 from arena_topo.flag import flags_of, spelling
 from arena_topo.job import WORKING_DIR, KeyValue, MPIJob
 
@@ -90,7 +90,7 @@ def _text(path: str, name: str) -> str:
         why = getattr(error, "strerror", None) or str(error)
         raise UsageError(f"{name}: cannot be read: {why}", hint=_beside(path)) from error
     try:
-        return data.decode("utf-8-sig")
+        return data.decode(encoding(data))
     except UnicodeDecodeError as error:
         raise UsageError(f"{name}: is not UTF-8 text", hint=_FORM) from error
 

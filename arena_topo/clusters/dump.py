@@ -18,10 +18,8 @@ import msgspec
 from arena_topo.clusters import safe_yaml
 from arena_topo.clusters.records import Record, StatusOf, Unread, known_kind, record
 from arena_topo.errors import UsageError
-from arena_topo.files import STDIN, opened
+from arena_topo.files import STDIN, UTF_16, opened
 
-_UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-"""What Windows PowerShell begins a file with (about_Character_Encoding, `>` before version 6)."""
 _MOST_BYTES, _MOST_VALUES = 256 << 10, 2000
 """What a small file may have: levels of a network are few."""
 _MOST_YAML = 256 << 20
@@ -94,7 +92,7 @@ def _content(path: str, hint: str | None, most: int | None = None) -> tuple[str,
     try:
         with opened(path) as file:
             while (most is None or len(data) < most) and (piece := file.read(_PIECE)):
-                if piece.startswith(_UTF_16) and not data:
+                if piece.startswith(UTF_16) and not data:
                     hint = "in PowerShell: COMMAND | Out-File -Encoding utf8"
                     raise UsageError(f"{name}: is UTF-16, not UTF-8", hint=hint)
                 # A pipe may be without an end.

@@ -7,6 +7,7 @@ and counts against what is free, never for it.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -96,16 +97,16 @@ def read_cluster(
 ) -> ClusterReading:
     """Build the cluster as `cluster` does, and keep what it was made from."""
     notes: list[str] = []
-    found: list[Record] = []
+    found: dict[str, list[Record]] = defaultdict(list)
     for at, one in enumerate(objects, start=1):
         known = read(one, at=at) if isinstance(one, Mapping) else one
         if isinstance(known, Unread):
             notes.append(str(known))
         elif known is not None:
-            found.append(known)
+            found[known.kind].append(known)
 
     def of(kind: type[_One]) -> list[_One]:
-        return [one for one in found if isinstance(one, kind)]
+        return [one for one in found[kind.kind] if isinstance(one, kind)]
 
     nodes: dict[NodeName, NodeRecord] = {}
     for node in of(NodeRecord):

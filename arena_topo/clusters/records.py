@@ -277,7 +277,7 @@ class ClaimRecord(Record, frozen=True, kw_only=True, gc=False):
 class Unread(msgspec.Struct, frozen=True, kw_only=True):
     """An object that does not fit its type: what is wrong with it, and where.
 
-    `at` is the how manieth of its list it is, where that is known.
+    `at` is its position among the objects that were read, from 1; 0 where that is not known.
     """
 
     kind: ClassVar[str] = ""
@@ -424,13 +424,13 @@ class _Labelled(_Meta, frozen=True, gc=False):
     labels: dict[str, str] | None = None
 
 
-class _Owner(_Foreign, frozen=True, gc=False):
+class _Reference(_Foreign, frozen=True, gc=False):
     kind: str | None = None
     name: str | None = None
 
 
 class _Owned(_Meta, frozen=True, gc=False):
-    owner_references: list[_Owner] | None = None
+    owner_references: list[_Reference] | None = None
 
 
 class _Taint(_Foreign, frozen=True, gc=False):
@@ -546,8 +546,8 @@ class _PodSpec(_Foreign, frozen=True, gc=False):
     overhead: dict[str, Any] | None = None
     resources: _Resources | None = None
     resource_claims: list[_Claimed] | None = None
-    scheduling_gates: list[_Owner] | None = None
-    affinity: Any = None
+    scheduling_gates: list[_Reference] | None = None
+    affinity: dict[str, Any] | None = None
 
     def requests(self) -> Requests:
         none = _Resources()
@@ -656,9 +656,9 @@ def _promised(spec: _PodSpec, requests: Requests) -> str | None:
     """
     if spec.affinity is None or any(one.name == GATE for one in spec.scheduling_gates or ()):
         return None
-    required = of(of({"affinity": spec.affinity}, "affinity"), "nodeAffinity")
+    required = of(of(spec.affinity, "nodeAffinity"), REQUIRED)
     # A term without anything matches no node.
-    terms = [one for one in items(of(required, REQUIRED), "nodeSelectorTerms") if one]
+    terms = [one for one in items(required, "nodeSelectorTerms") if one]
     nodes = {_only_node(items(term, "matchFields")) for term in terms}
     found = nodes.pop() if len(nodes) == 1 else None
     if found is None:

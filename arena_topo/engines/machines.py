@@ -12,7 +12,7 @@ from typing import NoReturn
 from arena_topo.engines import Backend
 from arena_topo.errors import ArenaError, UnreadableTopology, UsageError
 from arena_topo.escaping import one_line
-from arena_topo.files import STDIN, opened
+from arena_topo.files import STDIN, encoding, opened
 from arena_topo.names import is_subdomain
 from arena_topo.topology import (
     Knowledge,
@@ -89,7 +89,7 @@ def _text(source: str, flag: str = "--from") -> tuple[str, str, str]:
     try:
         with opened(source) as file:
             data = file.read(MOST_BYTES + 1)
-        text = data.decode("utf-8-sig")
+        text = data.decode(encoding(data))
     except OSError as error:
         raise UsageError(
             f"cannot read {shown}",
