@@ -232,6 +232,13 @@ def test_whatever_else_is_in_objects_they_are_read(
         assert names == [one["metadata"]["name"] for one in nodes] * 2
 
 
+def test_a_dump_that_is_nested_too_deeply_is_refused_though_its_first_nodes_are_sound(
+    tmp_path: Path,
+):
+    with pytest.raises(UsageError, match="dump-0: is nested too deeply"):
+        read(tmp_path, json.dumps(NODE) + '{"kind": "Pod", "x": ' + "[" * 100_000)
+
+
 def test_a_file_of_no_object_is_refused(tmp_path: Path):
     with pytest.raises(UsageError) as caught:
         read(tmp_path, '{"a":1}')
