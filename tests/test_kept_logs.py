@@ -437,6 +437,8 @@ def test_the_oldest_jobs_make_room_but_never_one_that_is_followed(
     tight.tidy()
     left = [number for number in range(8) if tight.kept(SERVER, "team", f"job-{number}")]
     assert left == [7]
+    Archive(tmp_path / "logs", most=1 << 14, clock=lambda: 1e9 + 1000).tidy()
+    assert tight.kept(SERVER, "team", "job-7") == ()
     busy.write([line(2, "still there")])
     busy.close()
     kept = tight.kept(SERVER, "team", "busy")[0]

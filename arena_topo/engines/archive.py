@@ -305,7 +305,10 @@ class LogFile:
         self._mark = self._flag = b""
 
     def skim(self) -> None:
-        """Learn whose log it is, from when to when, and what is missing; Damaged, OSError."""
+        """Learn whose log it is, from when to when, and what is missing.
+
+        Damaged, OSError, and Replaced where another file has taken its place.
+        """
         row, found, _ = self._read(0).partition(b"\n")
         if not found:
             return
@@ -313,13 +316,8 @@ class LogFile:
         if _log(source) != self.path.stem:
             raise Damaged("its first row is of another log")
         self.source = source
-        try:
-            for _ in self.items(skim=True):
-                pass
-        except Replaced:
-            again = LogFile(self.path)
-            again.skim()
-            self.__dict__.update(again.__dict__)
+        for _ in self.items(skim=True):
+            pass
 
     def items(self, *, skim: bool = False) -> Iterator[Item]:
         """The lines that were not read yet; of most chunks the first and the last with `skim`.
@@ -564,6 +562,16 @@ def _row(line: Line) -> bytes:
     return row if line.fed else _UNFED + b"\n" + row
 
 
+def _skimmed(path: Path) -> LogFile:
+    while True:
+        log = LogFile(path)
+        try:
+            log.skim()
+        except Replaced:
+            continue
+        return log
+
+
 def _lines(path: Path, source: Source) -> Iterator[Line]:
     """The lines of a log; while it is read, another file may take its place."""
     key = NOWHERE
@@ -708,12 +716,9 @@ class Archive:
         logs = []
         damaged = False
         for path in sorted(folder.glob("*.log")):
-            log = LogFile(path)
             with self._skipping(path):
-                log.skim()
+                logs.append(_skimmed(path))
             damaged = damaged or path in self._damaged
-            if log.source is not None:
-                logs.append(log)
         gaps = [gap for log in logs for gap in log.gaps]
         over = about.deleted or about.phase in {"SUCCEEDED", "FAILED"}
         return Kept(
@@ -876,9 +881,7 @@ def _previous(sources: Sequence[Source], folder: Path) -> list[Source]:
     tries: dict[str, list[tuple[int, list[Source]]]] = {}
     for runs in _containers(sources):
         if runs[0].chief:
-            files = [LogFile(folder / f"{_log(run)}.log") for run in runs]
-            for one in files:
-                one.skim()
+            files = [_skimmed(folder / f"{_log(run)}.log") for run in runs]
             first = min((one.first for one in files if one.first), default=0)
             tries.setdefault(runs[0].container, []).append((first, runs))
         else:
