@@ -36,20 +36,22 @@ DOCUMENTED = (
 """The line of arena's documentation."""
 
 
-def an_mpi(folder: Path, whose: str) -> Path:
+ECHO = 'echo "$*"; env >&2'
+
+
+def an_mpi(folder: Path, whose: str, does: str = ECHO) -> Path:
     """An mpirun that tells its version, and else its words and the environment it got."""
     folder.mkdir(exist_ok=True)
     program = folder / "mpirun"
     program.write_text(
-        f"#!/bin/sh\ncase \"$1\" in --version) echo '{VERSIONS[whose]}';;\n"
-        '*) echo "$*"; env >&2;; esac\n'
+        f"#!/bin/sh\ncase \"$1\" in --version) echo '{VERSIONS[whose]}';;\n*) {does};; esac\n"
     )
     program.chmod(0o700)
     return program
 
 
 def called(
-    tmp_path: Path, whose: str, line: str, **environment: str
+    tmp_path: Path, whose: str, line: str, does: str = ECHO, **environment: str
 ) -> subprocess.CompletedProcess[str]:
     """What `mpirun LINE` in a launcher does, on this machine."""
     shims = tmp_path / "shims"
@@ -59,7 +61,7 @@ def called(
     shim = shims / "mpirun"
     shim.write_text(mpirun.script("run", tmp_path, "mpirun"))
     shim.chmod(0o700)
-    path = f"{shims}:{an_mpi(tmp_path / 'mpi', whose).parent}:/usr/bin:/bin"
+    path = f"{shims}:{an_mpi(tmp_path / 'mpi', whose, does).parent}:/usr/bin:/bin"
     return subprocess.run(
         ["sh", "-c", f"mpirun {line}"],
         env={"PATH": path, "CUDA_VISIBLE_DEVICES": "", **environment},
@@ -240,3 +242,11 @@ def test_what_mpirun_says_to_ssh_runs_in_the_worker(options, host, tmp_path):
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == f"demo-worker-0\n{tmp_path}\n"
+
+
+def test_of_what_open_mpi_says_itself_only_a_harmless_warning_is_left_out(tmp_path):
+    told = ["sorry: no slots", "[vm:1] plm:rsh: Warning: setpgid(2,2) failed", "at the end"]
+    lines = "; ".join(f"echo '{line}' >&$OPAL_OUTPUT_STDERR_FD" for line in told)
+    done = called(tmp_path, "Open MPI 4", "-np 9 x", does=lines)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr.splitlines() == [told[0], told[2]]
