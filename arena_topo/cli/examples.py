@@ -94,6 +94,7 @@ EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
     "whoami": (("The name that jobs are submitted under", "whoami"),),
     "config view": (("Where each setting comes from", "config view"),),
     "config schema": (("The schema of job files, for an editor", "config schema"),),
+    "options": (("The options of every command", "options"),),
     "version": (("The version and the Python below it", "version"),),
     "completion": (("Install completion for bash", "completion bash --install"),),
 }
