@@ -84,8 +84,11 @@ class Watch:
     def put(self, thing: Mapping[str, Any]) -> None:
         """Take in an object as its own write has left it, unless the watch is ahead of that."""
         with self._lock:
-            if self._error is None and _later(_revision(thing), self.revision):
-                self.version += self._take(thing)
+            ahead = self._error is None and _later(_revision(thing), self.revision)
+            if ahead and self._take(thing):
+                # The event of this write will change nothing more, and wake nobody.
+                self.version += 1
+                self._changed()
 
     def _run(self) -> None:
         errors = brief = 0
@@ -138,8 +141,9 @@ class Watch:
             same = before.keys() == after.keys() and all(
                 before[key][1] is one for key, (_, one) in after.items()
             )
-            self._items, self.path, self.revision = after, path, revision
+            self._items, self.path = after, path
             self._told(changed=not same or self._error is not None)
+            self.revision = revision
 
     def _follow(self) -> None:
         """Take in events until the server ends the watch; where nothing is served, wait."""
@@ -156,8 +160,9 @@ class Watch:
         for kind, thing in events:
             with self._lock:
                 changed = kind != "BOOKMARK" and self._take(thing, gone=kind == "DELETED")
-                self.revision = _revision(thing) or self.revision
                 self._told(changed=changed or self._error is not None)
+                # After the version: who sees this revision sees what came with it.
+                self.revision = _revision(thing) or self.revision
             if self._stop.is_set():
                 return
 
