@@ -17,7 +17,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from arena_topo import argv
-from arena_topo.cli.examples import EXAMPLES
+from arena_topo.cli.examples import EXAMPLES, shell_line
 from arena_topo.cli.options import (
     GLOBAL_PANEL,
     PROGRAM,
@@ -262,8 +262,8 @@ class ArenaCommand(TyperCommand):
         if examples := EXAMPLES.get(" ".join(words)):
             with formatter.section("Examples"):
                 for what, line in examples:
-                    # As long as it is: an example is copied.
-                    formatter.write(f"  # {what}\n  {PROGRAM} {line}\n")
+                    # Never wrapped: an example is copied.
+                    formatter.write(f"  # {what}\n  {shell_line(PROGRAM, line)}\n")
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the options grouped by panel, in the order of their declaration."""

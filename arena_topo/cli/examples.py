@@ -11,7 +11,10 @@ EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
     "submit mpi": (
         (
             "Four workers with two GPUs each, on the best-linked free GPUs",
-            "submit mpi --name bert --gpus 2 --workers 4 --gputopology --image I 'mpirun train'",
+            (
+                "submit mpi --name bert --gpus 2 --workers 4 --gputopology\n"
+                "--image IMAGE 'mpirun python train.py'"
+            ),
         ),
         ("Show the log until the job ends", "submit mpi -f job.yaml --follow"),
         (
@@ -98,4 +101,12 @@ EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
     "version": (("The version and the Python below it", "version"),),
     "completion": (("Install completion for bash", "completion bash --install"),),
 }
-"""By the words of the command: what an example does, and its words after the program's name."""
+"""By the words of the command: what an example does, and its words after the program's name.
+
+A line feed is where the line goes on in the next one, for terminals of 80 columns.
+"""
+
+
+def shell_line(program: str, words: str) -> str:
+    """An example as a shell takes it, on two lines where it has a line feed."""
+    return f"{program} {words}".replace("\n", " \\\n      ")

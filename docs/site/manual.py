@@ -85,7 +85,8 @@ def page(command: Command) -> str:
     if command.examples:
         parts += [".SH EXAMPLES"]
         for what, words in command.examples:
-            parts += [".TP", plain(what), rf"\fB{plain(f'{PROGRAM} {words}')}\fR"]
+            typed = f"{PROGRAM} {words}".replace("\n", " ")
+            parts += [".TP", plain(what), rf"\fB{plain(typed)}\fR"]
     if own(command):
         parts += [".SH OPTIONS", *_panels(own(command))]
     parts += _everywhere() if not command.path else _elsewhere()
