@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -14,7 +16,7 @@ from fake_cluster import FakeCluster
 
 from arena_topo import cli
 from arena_topo.engines import Options
-from arena_topo.engines.kubernetes import engine
+from arena_topo.engines.kubernetes import engine, watching
 from arena_topo.engines.kubernetes.admin import Administration
 from arena_topo.engines.kubernetes.connection import Connection
 from arena_topo.engines.kubernetes.publishing import Report, Reports
@@ -373,6 +375,35 @@ def test_a_job_of_somebody_who_may_only_submit_is_placed_by_the_controller(arena
     assert stored is not None
     assert stored["spec"]["runPolicy"]["suspend"] is False
     assert stored["metadata"]["annotations"][MAP].startswith("node-1/")
+
+
+def test_the_controller_may_watch_whatever_it_reads(api, config, monkeypatch):
+    """What it may list and not watch would be listed once a minute for ever."""
+    monkeypatch.setattr(watching, "ASK_AGAIN", 0.01)
+    api.kueue = api.topologies = ["v1beta2"]
+    queue = engine.open_backend(Options(kubeconfig=config(CTL))).queue
+    queue.watch(lambda: None)
+    try:
+        assert queue.read().unread == ()
+        lists = {path for path, _ in queue.revisions}
+        end = time.monotonic() + 20
+        while watched(api) < lists and time.monotonic() < end:
+            time.sleep(0.01)
+        # Those that are refused would be asked for again by now.
+        time.sleep(0.2)
+    finally:
+        queue.unwatch()
+    assert {path.rpartition("/")[2] for path in lists} == {
+        *("nodes", "pods", "mpijobs", "configmaps", "priorityclasses"),
+        *("topologies", "resourceslices", "resourceclaims"),
+    }
+    assert watched(api) == lists
+    asked = Counter(one[4:].partition("?")[0] for one in api.requests if "watch=1" not in one)
+    assert {path: asked[path] for path in lists} == dict.fromkeys(lists, 1)
+
+
+def watched(api: FakeApi) -> set[str]:
+    return {one[4:].partition("?")[0] for one in api.requests if "watch=1" in one}
 
 
 def test_a_mistyped_level_is_found_before_a_job_is_left_to_the_controller(arena, api):
