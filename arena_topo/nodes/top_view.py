@@ -250,7 +250,7 @@ def _normal(one: NodeStatus, samples: Mapping[int, GpuSample]) -> _Blocks:
 def _topology(one: NodeStatus, samples: Mapping[int, GpuSample]) -> _Blocks:
     pods: list[str] = []
     if one.pods:
-        header = ("NAMESPACE", "NAME", "GPU(Requested)", "GPU(Index)")
+        header = ("NAMESPACE", "NAME", "GPU(Requested)", "GPU(Allocated)")
         rows = [(pod.namespace, pod.name, str(pod.gpus), _devices(pod)) for pod in one.pods]
         pods += ["Instances:", *layout.table(header, rows, indent="  ")]
     lines = []
@@ -326,7 +326,7 @@ def _exclusive(one: NodeStatus, samples: Mapping[int, GpuSample]) -> _Blocks:
     lines = []
     if one.pods:
         header = ["NAMESPACE", "NAME", "STATUS", "GPU(Requested)"]
-        header += ["GPU(Index)"] if samples else []
+        header += ["GPU(Allocated)"] if samples else []
         rows = []
         for pod in one.pods:
             row = [pod.namespace, pod.name, pod.status, str(pod.gpus)]
