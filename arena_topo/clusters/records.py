@@ -398,10 +398,9 @@ def _name(one: Object | msgspec.Raw) -> str:
 
 
 def _with_status(found: PodRecord, one: Object | msgspec.Raw, status_of: StatusOf) -> PodRecord:
-    plain = one if isinstance(one, Mapping) else msgspec.json.decode(one)
     try:
-        status = status_of(plain)
-    except (AttributeError, LookupError, TypeError, ValueError):
+        status = status_of(one if isinstance(one, Mapping) else msgspec.json.decode(one))
+    except (AttributeError, LookupError, RecursionError, TypeError, ValueError):
         status = "Unknown"
     return msgspec.structs.replace(found, status=status)
 
