@@ -18,6 +18,7 @@ from arena_topo.reasons.cases import Code, Diagnosis
 from arena_topo.reasons.drift import Device as SeenDevice
 from arena_topo.reasons.drift import Difference, Kind, Sight
 from arena_topo.reasons.explanation import Holder, Turn, Waiting
+from arena_topo.reasons.launcher_log import LauncherLog
 from arena_topo.solver import Assignment, Policy, Proof, Reason, Refusal, Request
 from arena_topo.solver.baselines import Outcome as Baseline
 from arena_topo.topology import GPU, NIC, Knowledge, Link, LinkKind, Node, Taint, Tier
@@ -44,6 +45,7 @@ __all__ = [
     "Holder",
     "Kind",
     "Knowledge",
+    "LauncherLog",
     "Level",
     "Limit",
     "Link",

@@ -9,6 +9,7 @@ Concurrent Systems", chapter 5).
 
 from __future__ import annotations
 
+import io
 import json
 import random
 import threading
@@ -77,10 +78,14 @@ class Answer:
     """What urllib3 would have returned."""
 
     def __init__(self, status: int, headers: dict[str, str], body: bytes) -> None:
-        self.status, self.data, self.reason = status, body, ""
+        self.status, self.reason = status, ""
+        self._body = io.BytesIO(body)
         self.headers = _Headers()
         for key, value in headers.items():
             self.headers[key] = value
+
+    def read1(self, amount: int) -> bytes:
+        return self._body.read(amount)
 
     def drain_conn(self) -> None:
         pass

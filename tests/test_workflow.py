@@ -323,7 +323,9 @@ def test_a_gang_that_waits_says_who_starts_it(world):
     starter = submit(world, "late", **QUAD).starter
     assert starter is not None
     assert starter.startswith(
-        "It starts by itself" if world.backend.starts_waiting else "It waits suspended"
+        "It starts by itself"
+        if world.backend.starts_waiting
+        else "The job waits and holds no GPUs. No controller runs here"
     )
 
 

@@ -101,7 +101,7 @@ class Submission:
     output: Annotated[
         Document | None,
         Flag(
-            help="Print the objects; with --wait the job as it ended, like get.",
+            help="How to print the objects; with --wait the job as it ended, like get.",
             short="-o",
             panel=PANEL,
         ),

@@ -97,6 +97,8 @@ _Read = TypeVar("_Read")
 _Decode = Callable[[bytes], Mapping[str, Any] | None]
 """Takes a page of a list apart: its kind, items and metadata; None for what is none."""
 
+_RANDOM = random.Random()  # noqa: S311  no secret; threads leave the generator of others alone
+
 PatchKind = Literal["json", "merge", "strategic"]
 """RFC 6902, RFC 7386, or Kubernetes' own merge that knows which lists have keys."""
 
@@ -710,7 +712,7 @@ class Connection:
             left = max(0.001, min(left, self._timeout))
             reading = silence if stream else left
             delay = min(_LAST_DELAY, _FIRST_DELAY * 2 ** min(attempt, _ATTEMPTS + 1))
-            delay *= random.uniform(0.5, 1.0)  # noqa: S311  # no secret
+            delay *= _RANDOM.uniform(0.5, 1.0)
             begun = time.monotonic()
             try:
                 response = (pool or self._pool).request(

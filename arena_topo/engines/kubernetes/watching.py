@@ -39,6 +39,8 @@ _FIRST_DELAY, _LAST_DELAY = 0.1, 5.0
 _BRIEF = 1.0
 """Seconds: a watch that ends sooner counts as a failure, so that none is opened without end."""
 
+_RANDOM = random.Random()  # noqa: S311  no secret; threads leave the generator of others alone
+
 
 class Watch:
     """One list that is followed by a thread; `keep` reduces its objects (None: left out)."""
@@ -110,7 +112,7 @@ class Watch:
             brief = brief + 1 if time.monotonic() - begun < _BRIEF else 0
             if worse := max(errors, brief):
                 pause = max(pause, min(_LAST_DELAY, _FIRST_DELAY * 2 ** min(worse, 10)))
-            self._stop.wait(pause * random.uniform(0.5, 1.0))  # noqa: S311  no secret
+            self._stop.wait(pause * _RANDOM.uniform(0.5, 1.0))
 
     def _list(self) -> None:
         paths = self.source.paths()
@@ -153,7 +155,7 @@ class Watch:
         events = self._api.watch(
             self.path,
             resource_version=self.revision,
-            timeout=WATCH * random.uniform(0.8, 1.0),  # noqa: S311  no secret
+            timeout=WATCH * _RANDOM.uniform(0.8, 1.0),
             opened=self._right,
             **self.source.query,
         )
