@@ -184,6 +184,16 @@ def test_why_shows_the_last_lines_of_the_program_without_the_report_of_its_mpi(
     }
 
 
+def test_a_report_is_left_out_where_a_rule_of_another_is_cut_off_by_the_program(
+    cluster: FakeApi, run: Callable[..., Any]
+):
+    fail(cluster, f"half a line{'-' * 74}\nIt terminated.\n{'-' * 74}\ndata.bin?\n{OPEN_MPI_EXIT}")
+    _, out, _ = run("why", "demo", "-n", "team-a")
+    assert "exit code 1; last line of its log: FileNotFoundError: data.bin\n" in out
+    assert "  data.bin?\n" in out
+    assert "Process name:" not in out
+
+
 def test_a_log_without_a_report_gives_its_last_line_as_the_cause(
     cluster: FakeApi, run: Callable[..., Any]
 ):

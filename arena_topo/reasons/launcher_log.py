@@ -11,6 +11,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from arena_topo.engines import slots_of
@@ -205,12 +206,11 @@ _OF_OPEN_MPI = re.compile(r"\[[^\]\s]+\](?:\[\[\d+,\d+\],\d+\]\[| \d+ more proce
 def _of_program(text: str) -> Iterator[str]:
     lines = text.splitlines()
     frames = [at for at, line in enumerate(lines) if _FRAME.fullmatch(line)]
-    inside = {
-        at
-        for first, last in zip(frames[::2], frames[1::2], strict=False)
-        if _report(lines[first + 1 : last])
-        for at in range(first, last + 1)
-    }
+    inside: set[int] = set()
+    # Not every other rule begins a report: the rule of one may be cut off, or begin in mid-line.
+    for first, last in pairwise(frames):
+        if first not in inside and _report(lines[first + 1 : last]):
+            inside |= set(range(first, last + 1))
     for at, line in enumerate(lines):
         ours = line.startswith(_NOISE) or _OF_OPEN_MPI.match(line) is not None
         if at not in inside and line.strip() and not ours:
