@@ -1214,6 +1214,7 @@ def test_a_heading_does_not_say_the_same_twice():
         found = Case(status=local(phase), now=NOW)
         told = Explanation(status=found.status, verdict=verdict(found), now=NOW)
         assert screens.text(told).startswith(head)
+        assert "Nodes:" not in screens.text(told)
     held = job_status(mpijob(notes=ours("held"), policy=SUSPEND), [])
     assert trouble(held) == "The Job demo is SUSPENDED: `arena-topo resume` starts it"
 

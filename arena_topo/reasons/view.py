@@ -60,7 +60,7 @@ def _indented(line: str) -> str:
 
 def _nodes(found: Explanation) -> Iterator[str]:
     # Up to two reasons are in the first sentence as well.
-    if len(found.refusals) <= _FEW_REASONS and found.verdict.why:
+    if not found.refusals or (len(found.refusals) <= _FEW_REASONS and found.verdict.why):
         return
     rows = [
         (str(one.nodes), str(one.example), one.reason.value)
