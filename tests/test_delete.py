@@ -75,7 +75,8 @@ def test_submit_follow_shows_the_log_and_ends_with_the_code_of_the_launcher(tmp_
     assert (code, out) == (3, "one\n")
     assert "mpijob.kubeflow.org/demo created\n" in err
     assert err.endswith(
-        "error: the job demo failed\n  why:  the launcher ended with exit code 3\n"
+        "error: the job demo failed\n"
+        "  why:  the launcher ended with exit code 3, and so does this command\n"
         "  try:  arena-topo why demo -n default\n"
     )
 

@@ -223,7 +223,11 @@ def test_a_launcher_that_is_evicted_ends_the_follow_with_that_as_the_reason(aliv
 @pytest.mark.parametrize(
     ("failure", "code", "why"),
     [
-        ("ended with exit code 7", 7, "the launcher ended with exit code 7"),
+        (
+            "ended with exit code 7",
+            7,
+            "the launcher ended with exit code 7, and so does this command",
+        ),
         ("failed", None, "what the operator says"),
         (None, None, "what the operator says"),
         (

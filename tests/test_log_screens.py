@@ -174,7 +174,7 @@ def test_a_terminal_shows_why_it_waits_until_there_are_lines(machine):
     assert shown.end() == 7
     assert shown.screen.text.splitlines()[1:] == [
         "error: the job demo failed",
-        "  why:  the launcher ended with exit code 7",
+        "  why:  the launcher ended with exit code 7, and so does this command",
         "  try:  arena-topo why demo -n default",
     ]
 

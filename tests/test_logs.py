@@ -358,7 +358,8 @@ def test_following_ends_with_the_job_and_the_exit_code_of_its_launcher(place):
     timer.join()
     assert (code, out) == (7, "one\n")
     assert err == (
-        "error: the job demo failed\n  why:  the launcher ended with exit code 7\n"
+        "error: the job demo failed\n"
+        "  why:  the launcher ended with exit code 7, and so does this command\n"
         "  try:  arena-topo why demo -n default\n"
     )
     assert place.logs("-f", "demo", "--all")[0] == 7
@@ -373,7 +374,10 @@ def test_following_a_job_that_is_gone_ends_with_the_code_of_its_launcher(place):
     place.world.backend.delete("demo", "default")
     code, out, err = place.logs("-f", "demo")
     assert (code, out) == (7, "one\n")
-    assert err.endswith("error: the job demo failed\n  why:  the launcher ended with exit code 7\n")
+    assert err.endswith(
+        "error: the job demo failed\n"
+        "  why:  the launcher ended with exit code 7, and so does this command\n"
+    )
     assert place.logs("demo")[:2] == (0, "one\n")
     for flags in (["-p"], ["-p", "--kept"]):
         code, out, err = place.logs("demo", *flags)

@@ -123,12 +123,8 @@ def failed(job: JobStatus) -> JobFailed | None:
     """How a job failed, with the code of its launcher; None if it did not."""
     if job.phase is not Phase.FAILED:
         return None
-    return JobFailed(
-        f"the job {job.name} failed",
-        exit_code=job.exit_code or 1,
-        why=notices.how_failed(job),
-        hint=command("why", job.name, namespace=job.namespace),
-    )
+    hint = command("why", job.name, namespace=job.namespace)
+    return notices.job_failed(job.name, job.exit_code, notices.how_failed(job), hint=hint)
 
 
 class NoSuchJob(NotFound):

@@ -172,13 +172,22 @@ def how_failed(job: JobStatus) -> str | None:
     return f"{text.rstrip('.')} (exit code {job.exit_code})"
 
 
+def job_failed(
+    name: str, code: int | None, why: str | None, *, hint: str | None = None
+) -> JobFailed:
+    """The error for a job that failed; it ends the command with the code of the launcher."""
+    if why is not None and why.endswith(f"exit code {code}"):
+        why += ", and so does this command"
+    return JobFailed(f"the job {name} failed", exit_code=code or 1, why=why, hint=hint)
+
+
 def ended_as(kept: Kept) -> JobFailed | None:
     """How a job ended of which only the logs are kept; None if it ended well."""
     if kept.phase == Phase.SUCCEEDED:
         return None
     if kept.phase == Phase.FAILED:
         code = f"the launcher ended with exit code {kept.exit_code}" if kept.exit_code else None
-        return JobFailed(f"the job {kept.name} failed", exit_code=kept.exit_code or 1, why=code)
+        return job_failed(kept.name, kept.exit_code, code)
     if kept.deleted:
         text = f"the job {kept.name} was deleted before it had ended"
         return JobFailed(text, exit_code=1, why=f"it was {kept.phase} when it was deleted")
