@@ -223,6 +223,14 @@ def test_a_dump_and_an_engine_exclude_each_other(arena, engine):
     assert err.startswith(f"error: --state and {flag} exclude each other\n")
 
 
+def test_a_dump_is_read_whatever_engine_a_variable_names(arena, monkeypatch):
+    monkeypatch.setenv("ARENA_TOPO_EMULATE", "dgx-1-v100")
+    monkeypatch.setenv("ARENA_TOPO_BACKEND", "local")
+    code, out, err = arena("plan", "mpi", *GANG, "--state=no-such.json", "c")
+    assert (code, out) == (2, "")
+    assert err.startswith("error: no-such.json: cannot be read: ")
+
+
 def test_a_gang_that_never_fits_ends_with_5_and_nothing_is_created(arena, world):
     code, out, err = arena("submit", "mpi", *GANG, "--workers=9", "c")
     assert (code, out) == (5, "")

@@ -70,11 +70,20 @@ def engine(
 
 def emulating() -> str:
     """What said which machines to emulate: the flag, a variable, or a file of settings."""
-    said = (one.origin for one in in_force.get() for name, _ in one.given if name == "emulate")
-    origin = next(said, LINE)
+    origin = _origin("emulate")
     if origin == LINE:
         return "--emulate"
     return origin if origin in os.environ else f"emulate in {origin}"
+
+
+def on_line(name: str) -> bool:
+    """Whether the line itself says this option, or nothing does; else a variable or a file."""
+    return _origin(name) == LINE
+
+
+def _origin(name: str) -> str:
+    said = (one.origin for one in in_force.get() for known, _ in one.given if known == name)
+    return next(said, LINE)
 
 
 def namespace_of(everywhere: Globals, backend: Backend) -> str:

@@ -24,7 +24,7 @@ from arena_topo.cli.arguments import (
     document,
 )
 from arena_topo.cli.detaching import detaching
-from arena_topo.cli.opening import emulating, engine, namespace_of, network
+from arena_topo.cli.opening import emulating, engine, namespace_of, network, on_line
 from arena_topo.cli.options import (
     PROGRAM,
     BackendName,
@@ -522,6 +522,13 @@ def _world(
     """The cluster of a dump, if one is given; else the engine, if there is one; the namespace."""
     stopping.limit(everywhere.timeout)
     options = replace(everywhere.options(), fabric=network(offline.fabric, offline.state))
+    if offline.state:
+        # What a variable or a file of settings says of an engine is for lines that ask one.
+        options = replace(
+            options,
+            emulate=options.emulate if on_line("emulate") else None,
+            backend=options.backend if on_line("backend") else "auto",
+        )
     found = opening.world(job, options, state=offline.state, emulating=emulating(), tell=say)
     return found.cluster, found.backend, found.namespace
 
