@@ -24,6 +24,10 @@ TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
 FALSE = frozenset({"0", "f", "F", "FALSE", "false", "False"})
 
 
+class UnknownFlag(UsageError):
+    """A flag that the command does not have."""
+
+
 class Option:
     """An option of a command: what `given` calls it, and how it is written.
 
@@ -192,9 +196,11 @@ class Reader:
 
         known = [text for text, one in self.options.items() if not one.hidden]
         known = [text for text in known if text not in self.options[text].old]
-        near = difflib.get_close_matches(name, known, n=1)
-        guess = f"did you mean {near[0]}?" if near else None
-        return self._unquoted(name, guess) if self.bare else UsageError(message, hint=guess)
+        # The dashes would make any two short flags alike.
+        names = {text.lstrip("-"): text for text in known}
+        near = difflib.get_close_matches(name.lstrip("-"), names, n=1)
+        guess = f"did you mean {names[near[0]]}?" if near else None
+        return self._unquoted(name, guess) if self.bare else UnknownFlag(message, hint=guess)
 
     def _unquoted(self, option: str, guess: str | None = None) -> UsageError:
         advice = "quote the whole command, or put -- before it"

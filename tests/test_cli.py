@@ -755,6 +755,7 @@ def test_a_job_that_is_deleted_while_waited_for_is_said_to_be(arena, monkeypatch
         ("sbatch", "submit mpi --name NAME --image IMAGE 'COMMAND'"),
         ("ps", "list"),
         ("squeue", "list"),
+        ("sinfo", "top node"),
         ("cancel", "delete JOB"),
         ("kill", "delete JOB"),
         ("describe", "get JOB; why JOB says why it is so"),
@@ -768,6 +769,14 @@ def test_commands_of_other_programs_are_answered_with_ours(run, word, instead):
         "",
         f'error: unknown command "{word}" for "arena-topo"\n  try:  arena-topo {instead}\n',
     )
+
+
+def test_a_flag_before_the_kind_of_job_is_answered_with_its_place(run):
+    said = (
+        "error: unknown flag: --gpus\n"
+        "  try:  say the kind of job before its flags: arena-topo plan mpi\n"
+    )
+    assert run("plan", "--gpus=1", "c") == (2, "", said)
 
 
 @pytest.mark.parametrize("flag", ["--version", "-v"])

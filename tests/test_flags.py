@@ -247,6 +247,10 @@ def test_no_worker_at_all_is_refused_and_not_taken_for_the_default(value, hear):
     assert heard.errors.startswith("error: --workers is invalid\n")
 
 
+def test_an_unknown_flag_that_resembles_no_other_gets_no_suggestion(hear):
+    assert hear("submit", "mpi", "--all", "c").errors == "error: unknown flag: --all\n"
+
+
 def test_a_value_that_cannot_be_read_is_named_with_its_flag(hear):
     heard = hear("submit", "mpi", "-e", "NOEQUALS", "c")
     assert heard.errors == "error: --env is invalid\n  why:  expected KEY=VALUE, got 'NOEQUALS'\n"

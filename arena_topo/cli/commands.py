@@ -350,7 +350,13 @@ class ArenaGroup(TyperGroup):
         if ctx.parent is None and args[:1] in (["--version"], ["-v"]):
             args = ["version", *args[1:]]
         said = _said(ctx)
-        line = argv.read(argv.Reader(options_of(self.get_params(ctx), {})), args, leading=True)
+        try:
+            line = argv.read(argv.Reader(options_of(self.get_params(ctx), {})), args, leading=True)
+        except argv.UnknownFlag as error:
+            if "mpi" not in self.commands:
+                raise
+            hint = f"say the kind of job before its flags: {ctx.command_path} mpi"
+            raise UsageError(error.message, hint=hint) from None
         # The sub-command passes them on, once it knows how much is to be told.
         said.given = (*said.given, *line.given)
         if line.help or not line.words:
@@ -429,8 +435,9 @@ OTHER_KINDS = frozenset(
 
 _SUBMIT = "submit mpi --name NAME --image IMAGE 'COMMAND'"
 HABITS = {
-    **dict.fromkeys(("run", "create", "apply", "sbatch", "srun"), _SUBMIT),
-    **dict.fromkeys(("ps", "jobs", "squeue"), "list"),
+    **dict.fromkeys(("run", "create", "apply", "sbatch", "srun", "salloc"), _SUBMIT),
+    **dict.fromkeys(("ps", "jobs", "squeue", "sacct"), "list"),
+    "sinfo": "top node",
     **dict.fromkeys(("cancel", "kill", "rm", "stop", "scancel"), "delete JOB"),
     **dict.fromkeys(("describe", "status", "show"), "get JOB; why JOB says why it is so"),
     **dict.fromkeys(("exec", "ssh"), "attach JOB -- COMMAND"),
