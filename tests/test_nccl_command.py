@@ -165,7 +165,16 @@ def test_a_job_that_says_nothing_of_nccl_is_an_error_that_says_how_to_ask(world:
     code, out, err = run("logs", "demo", "--nccl")
     assert (code, out) == (1, "")
     assert "error: no line of NCCL in the logs of demo\n" in err
-    assert "try:  submit with --nccl-debug" in err
+    waits = "arena-topo logs -f demo -n default --nccl waits for it"
+    assert f"try:  submit with --nccl-debug; {waits}\n" in err
+
+
+def test_nobody_is_told_to_wait_for_nccl_in_a_job_that_is_over(world: World, run: Run):
+    begun(world, ["loss 0.5"], **APART)
+    world.finish("demo", 0)
+    for flags in ((), ("-f",)):
+        _code, _out, err = run("logs", "demo", "--nccl", *flags)
+        assert "try:  submit with --nccl-debug\n" in err
 
 
 def test_followed_it_is_shown_as_soon_as_all_ranks_have_connected(world: World, run: Run):

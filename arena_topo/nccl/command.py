@@ -72,7 +72,8 @@ def of_files(names: Sequence[str], *, as_json: bool, table: bool = False) -> Non
             ) from error
     found = reader.report()
     first = "standard input" if names[0] == STDIN else names[0]
-    _refuse_silence(found, first if len(names) == 1 else "these files")
+    hint = "run it with NCCL_DEBUG=INFO: mpirun -x NCCL_DEBUG=INFO"
+    _refuse_silence(found, first if len(names) == 1 else "these files", hint)
     _show(compare(found, None), as_json=as_json, unplanned="lines of files are of no job")
 
 
@@ -140,7 +141,7 @@ def of_job(
     status = lines.status or (known[0] if known else None)
     report = reader.report()
     if not table:
-        _refuse_silence(report, f"the logs of {name}", job=name, namespace=namespace)
+        _refuse_silence(report, f"the logs of {name}", _how_to_ask(name, namespace, status))
     planned: Planned | None = None
     unplanned = "the job is not there any more"
     if status is not None:
@@ -200,16 +201,17 @@ def _told(note: Note) -> None:
         say(one_line(note.text), LogLevel.WARN if note.warns else None)
 
 
-def _refuse_silence(report: Report, where: str, *, job: str = "", namespace: str = "") -> None:
-    if not report.silent:
-        return
-    raise ArenaError(
-        f"no line of NCCL in {where}",
-        why="NCCL tells what it does only with NCCL_DEBUG=INFO, and only once ranks have begun",
-        hint=f"submit with --nccl-debug; {PROGRAM} logs -f {job} -n {namespace} --nccl waits for it"
-        if job
-        else "run it with NCCL_DEBUG=INFO: mpirun -x NCCL_DEBUG=INFO",
-    )
+def _how_to_ask(job: str, namespace: str, status: JobStatus | None) -> str:
+    """How to have NCCL say what it does, and how to wait for that where it may still come."""
+    if status is None or status.phase.over:
+        return "submit with --nccl-debug"
+    return f"submit with --nccl-debug; {PROGRAM} logs -f {job} -n {namespace} --nccl waits for it"
+
+
+def _refuse_silence(report: Report, where: str, hint: str) -> None:
+    if report.silent:
+        why = "NCCL tells what it does only with NCCL_DEBUG=INFO, and only once ranks have begun"
+        raise ArenaError(f"no line of NCCL in {where}", why=why, hint=hint)
 
 
 def _show_table(tests: Sequence[Table], found: Comparison, *, as_json: bool) -> None:
