@@ -61,6 +61,7 @@ def _ask(kind: str, given: Sequence[tuple[str, str]]) -> None:
     """Have names read for TAB, which waits for them for a moment only."""
     import contextlib  # noqa: PLC0415
     import os  # noqa: PLC0415
+    import signal  # noqa: PLC0415
     import threading  # noqa: PLC0415
 
     from arena_topo.completion.names import LIMIT  # noqa: PLC0415
@@ -72,8 +73,10 @@ def _ask(kind: str, given: Sequence[tuple[str, str]]) -> None:
     nowhere = os.open(os.devnull, os.O_RDWR)
     os.dup2(nowhere, 0)
     os.dup2(nowhere, 2)
+    leads = False
     with contextlib.suppress(OSError):  # it leads a group of processes already
         os.setsid()
+        leads = True
 
     def read() -> None:
         with contextlib.suppress(BaseException):  # a prompt is no place for complaints
@@ -85,6 +88,10 @@ def _ask(kind: str, given: Sequence[tuple[str, str]]) -> None:
     reading = threading.Thread(target=read, daemon=True)
     reading.start()
     reading.join(LIMIT)
+    if reading.is_alive() and leads:
+        # A plugin that has not answered either would be left behind, one more at each TAB.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        os.killpg(0, signal.SIGTERM)
 
 
 if __name__ == "__main__":

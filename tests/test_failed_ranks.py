@@ -213,6 +213,24 @@ def test_a_log_without_a_report_gives_its_last_line_as_the_cause(
     )
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        "process rank {0} with PID 1 on node demo-worker-2 exited on signal 9",
+        "process rank 5 with PID 1 on node demo-worker-2 exited on signal {0}",
+        "Process name: [[1,1],3] Exit code: {0}",
+        "Abort({0}) on node 0 (rank 1 in comm 0)",
+    ],
+)
+def test_a_program_may_write_numbers_of_any_length(
+    cluster: FakeApi, run: Callable[..., Any], said: str
+):
+    fail(cluster, said.format("9" * 5000) + "\nValueError: no data\n")
+    code, out, _ = run("why", "demo", "-n", "team-a")
+    assert code == 0
+    assert "\n  why:  last line of its log: ValueError: no data\n" in out
+
+
 @pytest.mark.parametrize(("ago", "silent"), [(540, None), (1530, "no output for 25m")])
 def test_a_running_job_without_output_for_ten_minutes_says_so(
     cluster: FakeApi, run: Callable[..., Any], ago: int, silent: str | None

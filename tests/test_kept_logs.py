@@ -419,6 +419,26 @@ def test_one_log_alone_does_not_fill_the_archive(tmp_path: Path) -> None:
     assert rest == log[-len(rest) :]
 
 
+def test_whoever_makes_room_in_a_log_to_which_another_adds_doubles_no_line(
+    tmp_path: Path,
+) -> None:
+    archive = Archive(tmp_path / "logs", most=1 << 20)
+    said = [line(at, b"%07d" % at * 140) for at in range(1, 801)]
+    other = [line(at, b"x" * 980, WORKER) for at in range(1, 451)]
+    with (
+        archive.keeping(SERVER, JOB, whole=True) as ahead,
+        archive.keeping(SERVER, JOB, whole=True) as behind,
+    ):
+        ahead.write(said[:600])
+        behind.write(said[:300])
+        ahead.write(said[600:700])
+        behind.write(other)
+        behind.write(said[300:])
+    found = [one.at for one in served(archive, source=CHIEF)]
+    assert found == list(range(found[0], 801))
+    assert found[0] > 1
+
+
 def test_the_oldest_jobs_make_room_but_never_one_that_is_followed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

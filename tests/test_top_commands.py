@@ -51,6 +51,29 @@ def test_documents_of_a_dump(dump: str, capfd: pytest.CaptureFixture[str]):
     assert yaml.safe_load(out) == document("top-node.json")
 
 
+@pytest.mark.parametrize("odd", [b'"\xff"', b"1" + b"0" * 5000], ids=["text", "number"])
+def test_nonsense_in_a_pod_where_nobody_reads_it_hides_no_gpus_in_use(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], odd: bytes
+):
+    node = {
+        "kind": "Node",
+        "metadata": {"name": "n"},
+        "status": {"allocatable": {"nvidia.com/gpu": "8"}},
+    }
+    asks = {"resources": {"limits": {"nvidia.com/gpu": 3}}}
+    pod = {
+        "kind": "Pod",
+        "metadata": {"name": "p", "namespace": "team"},
+        "spec": {"nodeName": "n", "containers": [asks]},
+        "odd": "ODD",
+    }
+    path = tmp_path / "state.json"
+    path.write_bytes(json.dumps([node, pod]).encode().replace(b'"ODD"', odd))
+    code, out, _ = run(capfd, "top", "node", f"--state={path}", "-d")
+    assert code == 0
+    assert "  Allocated GPUs: 3\n" in out
+
+
 def test_modes_and_names_choose_nodes(dump: str, capfd: pytest.CaptureFixture[str]):
     _, out, _ = run(capfd, "top", "node", f"--state={dump}", "-m=t", "-o", "json")
     value = json.loads(out)

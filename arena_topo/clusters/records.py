@@ -391,7 +391,7 @@ def _name(one: Object | msgspec.Raw) -> str:
     if isinstance(one, Mapping):
         meta = one.get("metadata")
     else:
-        with suppress(ValueError, RecursionError):
+        with suppress(TypeError, ValueError, RecursionError):
             meta = msgspec.json.decode(one, type=_Named).metadata
     name = meta.get("name") if isinstance(meta, Mapping) else None
     return brief(name if isinstance(name, str) else repr(name), 63) if name is not None else ""

@@ -500,6 +500,8 @@ class _Writer:
 
     def trim(self) -> int:
         """Remove the oldest quarter of the file; how many bytes."""
+        # Another process may have added to it, or replaced it, since.
+        self._catch_up()
         file = self._file
         with self._path.open("rb") as old:
             old.seek(file.size // 4)

@@ -96,28 +96,29 @@ def _seconds(stamp: str) -> float | None:
 
 _ABORTS = (
     re.compile(
-        r"MPI_ABORT was invoked on rank (?P<rank>\d+)[^=]{0,200}?[Ee]rror ?code:?\s+(?P<code>-?\d+)"
+        r"MPI_ABORT was invoked on rank (?P<rank>\d{1,10})[^=]{0,200}?"
+        r"[Ee]rror ?code:?\s+(?P<code>-?\d{1,10})\b"
     ),
-    re.compile(r"Abort\((?P<code>-?\d+)\) on node \d+ \(rank (?P<rank>\d+) in comm"),
+    re.compile(r"Abort\((?P<code>-?\d{1,10})\) on node \d+ \(rank (?P<rank>\d{1,10}) in comm"),
 )
 _ENDS = (
     re.compile(
-        r"process\s+rank\s+(?P<rank>\d+)\s+with\s+PID\s+\d+\s+on\s+node\s+(?P<host>\S+)"
-        r"\s+exited\s+on\s+signal\s+(?P<signal>\d+)"
+        r"process\s+rank\s+(?P<rank>\d{1,10})\s+with\s+PID\s+\d+\s+on\s+node\s+(?P<host>\S{1,253})"
+        r"\s+exited\s+on\s+signal\s+(?P<signal>\d{1,10})\b"
     ),
     re.compile(
-        r"RANK (?P<rank>\d+) PID \d+ RUNNING AT (?P<host>\S+)\s+=\s+"
-        r"KILLED BY SIGNAL: (?P<signal>\d+)"
+        r"RANK (?P<rank>\d{1,10}) PID \d+ RUNNING AT (?P<host>\S{1,253})\s+=\s+"
+        r"KILLED BY SIGNAL: (?P<signal>\d{1,10})\b"
     ),
     # torchrun runs below mpirun, and knows more of its rank.
     re.compile(
-        r"host\s+: (?P<host>\S+)\s+rank\s+: (?P<rank>\d+) \(local_rank: \d+\)"
-        r"\s+exitcode\s+: (?P<code>-?\d+)"
+        r"host\s+: (?P<host>\S{1,253})\s+rank\s+: (?P<rank>\d{1,10}) \(local_rank: \d+\)"
+        r"\s+exitcode\s+: (?P<code>-?\d{1,10})\b"
     ),
-    re.compile(r"Process name:\s+\[\S*,(?P<rank>\d+)\]\s+Exit code:\s+(?P<code>-?\d+)"),
+    re.compile(r"Process name:\s+\[\S*,(?P<rank>\d{1,10})\]\s+Exit code:\s+(?P<code>-?\d{1,10})\b"),
     re.compile(
-        r"PID \d+ RUNNING AT (?P<host>\S+)\s+=\s+EXIT (?:CODE|STATUS): (?P<code>\d+)"
-        r"(?:[^\0]{0,2000}?EXIT STRING: .*\(signal (?P<signal>\d+)\))?"
+        r"PID \d+ RUNNING AT (?P<host>\S{1,253})\s+=\s+EXIT (?:CODE|STATUS): (?P<code>\d{1,10})\b"
+        r"(?:[^\0]{0,2000}?EXIT STRING: .*\(signal (?P<signal>\d{1,10})\))?"
     ),
 )
 
