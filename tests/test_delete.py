@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import prompt
 import pytest
 from worlds import WORLDS
@@ -66,6 +69,20 @@ def test_jobs_of_others_are_left_where_only_mine_are_chosen(one_arena):
     code, _out, err = one_arena("delete", "--mine", "--status", "SUCCEEDED")
     assert (code, err) == (0, "No such jobs in namespace default.\n")
     assert left(one_arena) == ["a"]
+
+
+def test_a_job_whose_files_are_damaged_is_one_of_all(tmp_path, capfd):
+    with prompt.opened("local", tmp_path, capfd) as arena:
+        arena.applied("a")
+        broken = Path(os.environ["XDG_STATE_HOME"], "arena-topo/jobs/default/b")
+        broken.mkdir()
+        (broken / "submission.json").write_text("{")
+        code, _out, err = arena("delete", "--all")
+        assert (code, sorted(err.splitlines())) == (
+            0,
+            [f"The training job {name} has been deleted successfully" for name in "ab"],
+        )
+        assert left(arena) == []
 
 
 def test_submit_follow_shows_the_log_and_ends_with_the_code_of_the_launcher(tmp_path, capfd):

@@ -113,8 +113,11 @@ def _check(names: Sequence[str], selection: Selection) -> None:
 
 
 def _chosen(selection: Selection, backend: Backend, namespace: str) -> dict[str, str | None]:
-    """The jobs by name, with the uid of each: another that takes the name was not chosen."""
+    """The jobs by name, with the uid of each: another that takes the name was not chosen.
+
+    None for one that is damaged, and does not say its uid any more.
+    """
     labels = filtering.selection(backend, str(selection.selector or ""), mine=selection.mine)
     phases = {phase for some in selection.status for phase in some}
     jobs = filtering.listed(filtering.found(backend, namespace, labels), phases=phases)
-    return {one.name: one.uid for one in jobs}
+    return {one.name: one.uid or None for one in jobs}

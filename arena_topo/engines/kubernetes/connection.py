@@ -282,9 +282,8 @@ class Connection:
         self._own = threading.local()
         self.silence = self._timeout
         """Seconds without a byte after which an answer is given up that must come at once."""
-        self.server_time: float | None = None
-        """What the server's clock said in its last answer (Date header): Unix seconds."""
-        self._told = 0.0
+        # In one piece, as threads answer for each other: a time, and when it came (monotonic).
+        self._clock: tuple[float, float] | None = None
         self.access = access(options)
         self._pool = pool_of(self.access)
         self._handing: tuple[Access, urllib3.PoolManager] | None = None
@@ -301,9 +300,15 @@ class Connection:
 
         As of its last answer, and what has passed here since.
         """
-        if self.server_time is None:
+        clock = self._clock
+        if clock is None:
             return time.time()
-        return self.server_time + math.floor(time.monotonic() - self._told)
+        return clock[0] + math.floor(time.monotonic() - clock[1])
+
+    @property
+    def server_time(self) -> float | None:
+        """What the server's clock said in its last answer (Date header): Unix seconds."""
+        return None if self._clock is None else self._clock[0]
 
     @contextlib.contextmanager
     def grace(self, seconds: float = 5.0) -> Iterator[None]:
@@ -682,7 +687,7 @@ class Connection:
             response, read = send()
         with contextlib.suppress(ValueError, TypeError, OverflowError):
             said = parsedate_to_datetime(response.headers.get("date", ""))
-            self.server_time, self._told = said.timestamp(), time.monotonic()
+            self._clock = said.timestamp(), time.monotonic()
         return response, read
 
     def _tried(
