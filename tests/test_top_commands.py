@@ -304,16 +304,3 @@ def test_a_device_without_a_number_is_a_note_and_no_traceback(
     assert code == 0
     assert "odd" in out
     assert "makes no sense" in err
-
-
-def test_a_number_of_5000_digits_stops_no_screen(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
-    items = mixed()
-    for one in items:
-        if one["kind"] == "Pod":
-            one.setdefault("status", {})["odd"] = "@digits"
-    dump = tmp_path / "state.json"
-    text = json.dumps({"kind": "List", "items": items})
-    dump.write_text(text.replace('"@digits"', "9" * 5000))
-    code, out, _ = run(capfd, "top", "node", "-d", "--state", str(dump))
-    assert code == 0
-    assert "mpi-dist-worker-0" in out
