@@ -25,7 +25,7 @@ from worlds import WORLDS, KubernetesWorld
 
 from arena_topo import cli
 from arena_topo.engines import Options
-from arena_topo.engines.kubernetes import engine, podattach
+from arena_topo.engines.kubernetes import engine, podattach, podexec
 from arena_topo.errors import ClusterError
 
 TLS = Path(__file__).parent / "tls"
@@ -280,6 +280,13 @@ def test_an_exit_code_that_has_arrived_outlives_the_connection(place: Place):
     place.api.execs.resets = True
     done = place.run("--", "sh", "-c", "echo out; exit 7")
     assert (done.returncode, done.stdout, done.stderr.decode()) == (7, b"out\n", HELLO)
+
+
+@pytest.mark.parametrize("details", ["[]", '{"causes": 5}', '{"causes": [5]}', "[" * 100_000])
+def test_a_status_that_makes_no_sense_is_an_error(details: str):
+    status = f'{{"status": "Failure", "reason": "NonZeroExitCode", "details": {details}}}'
+    with pytest.raises(ClusterError, match="pod demo"):
+        podexec.exit_code(status.encode(), "demo", ["true"])
 
 
 def test_a_program_that_the_image_lacks_is_named(place: Place, capsys: Any):

@@ -549,6 +549,9 @@ BROKEN = {
     "another version": lambda path: path.write_text(path.read_text().replace("names 2", "names 3")),
     "no numbers": lambda path: path.write_text(path.read_text().replace("]\t", "]\tx")),
     "no end of a head": lambda path: path.write_text(path.read_text().replace("]", "")),
+    "no namespace": lambda path: path.write_text(
+        path.read_text().replace("namespace\t", "namespace\n")
+    ),
     "a pipe": lambda path: (path.unlink(), os.mkfifo(path)),
     "a link": lambda path: (path.unlink(), path.symlink_to("/etc/passwd")),
     "a folder": lambda path: (path.unlink(), path.mkdir()),

@@ -181,7 +181,7 @@ class Cache:
         if ["key", key] not in said or any(stamp(path) != mark for path, mark in stamps.items()):
             return
         self._stamps = stamps
-        self.namespace = next((each[1] for each in said if each[0] == "namespace"), "")
+        self.namespace = next((each[1] for each in said if each[0] == "namespace" and each[1:]), "")
         for section in sections:
             title, _, rest = section.partition("]\t")
             self._sections[title] = rest

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode, urlsplit
 
+from arena_topo.clusters.objects import items, of
 from arena_topo.engines.kubernetes.connection import CONNECT_TIMEOUT, log, pool_of
 from arena_topo.engines.kubernetes.failures import refusal, unreachable
 from arena_topo.errors import ClusterError, TimedOut
@@ -180,17 +181,19 @@ def exit_code(status: bytes, pod: str, command: Sequence[str]) -> int:
     """The exit code in a Status; ClusterError if the command did not run to its end."""
     try:
         said = json.loads(status)
-    except ValueError:
+    except (ValueError, RecursionError):
         said = None
     if not isinstance(said, dict):
         raise ClusterError(f"the connection to pod {pod} ended before `{' '.join(command)}` did")
     if said.get("status") == "Success":
         return 0
     if said.get("reason") == "NonZeroExitCode":
-        for cause in (said.get("details") or {}).get("causes") or ():
-            code = whole(cause.get("message")) if cause.get("reason") == "ExitCode" else None
-            if code is not None:
-                return code
+        # Of odd shapes no code is known.
+        with contextlib.suppress(TypeError):
+            for cause in items(of(said, "details"), "causes"):
+                code = whole(cause.get("message")) if cause.get("reason") == "ExitCode" else None
+                if code is not None:
+                    return code
     raise ClusterError(
         f"`{' '.join(command)}` cannot be run in pod {pod}",
         why=str(said.get("message") or said.get("reason") or "") or None,
