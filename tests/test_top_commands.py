@@ -21,6 +21,7 @@ from worlds import KubernetesWorld
 from arena_topo import cli
 from arena_topo.cli import renewing
 from arena_topo.clusters import view
+from arena_topo.clusters.records import MEMORY_GIVEN
 from arena_topo.engines import Options
 from arena_topo.engines.kubernetes import engine
 from arena_topo.topology import presets, published
@@ -295,7 +296,11 @@ def test_who_may_not_look_sees_what_the_controller_has_seen(
     assert run(capfd, *configured, "top", "node", "--frag")[0] == 0
 
 
-@pytest.mark.parametrize("device", ["x,y", "\u00b2", "9" * 5000], ids=["words", "power", "digits"])
+@pytest.mark.parametrize(
+    "device",
+    ["x,y", "\u00b2", "9" * 5000, '{"allocatedGPUs": {"0": 5}}', '{"allocatedGPUs": {"0": null}}'],
+    ids=["words", "power", "digits", "number", "null"],
+)
 def test_a_device_without_a_number_is_a_note_and_no_traceback(
     device: str, api: FakeApi, configured: tuple[str, ...], capfd: pytest.CaptureFixture[str]
 ):
@@ -304,3 +309,23 @@ def test_a_device_without_a_number_is_a_note_and_no_traceback(
     assert code == 0
     assert "odd" in out
     assert "makes no sense" in err
+
+
+@pytest.mark.parametrize("said", ['{"0": {"0": 1e999}}', "[" * 100_000], ids=["endless", "deep"])
+def test_a_share_of_a_gpu_that_makes_no_sense_stops_no_screen(
+    said: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
+    node = {
+        "kind": "Node",
+        "metadata": {"name": "n"},
+        "status": {"allocatable": {"aliyun.com/gpu-mem": "32", "aliyun.com/gpu-count": "2"}},
+    }
+    asks = {"resources": {"limits": {"aliyun.com/gpu-mem": 4}}}
+    pod = {
+        "kind": "Pod",
+        "metadata": {"name": "p", "namespace": "team", "annotations": {MEMORY_GIVEN: said}},
+        "spec": {"nodeName": "n", "containers": [asks]},
+    }
+    dump = tmp_path / "state.json"
+    dump.write_text(json.dumps([node, pod]))
+    assert run(capfd, "top", "node", "-d", "--state", str(dump))[0] == 0

@@ -342,7 +342,9 @@ def _device_ids(text: str) -> frozenset[int]:
         raise ValueError(f"{text[:80]!r} is no list of GPU ids") from error
     if isinstance(value, dict):
         by_container = value.get("allocatedGPUs")
-        if isinstance(by_container, dict):
+        if isinstance(by_container, dict) and all(
+            isinstance(ids, list) for ids in by_container.values()
+        ):
             value = [one for ids in by_container.values() for one in ids]
     if not isinstance(value, list) or not all(re.fullmatch(r"\d{1,3}", str(one)) for one in value):
         raise ValueError(f"{text[:80]!r} is no list of GPU ids")

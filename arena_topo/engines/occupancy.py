@@ -385,7 +385,7 @@ def _share(asks: Mapping[str, float], given: Mapping[str, str]) -> Share | None:
 def _summed(text: str | None) -> dict[str, int]:
     """`{container: {gpu: amount}}` summed over the containers; nothing where it makes no sense."""
     found: dict[str, int] = defaultdict(int)
-    with suppress(AttributeError, TypeError, ValueError):
+    with suppress(ArithmeticError, AttributeError, RecursionError, TypeError, ValueError):
         for by_gpu in json.loads(text or "{}").values():
             for gpu, part in by_gpu.items():
                 found[str(gpu)] += int(part)
