@@ -399,12 +399,14 @@ def _make(path: str) -> None:
 
 def _prune(opened: int) -> None:
     """Remove what was not written for long, also of versions before, and the oldest of too many."""
+    files = []
     with os.scandir(opened) as entries:
-        files = [
-            (entry.stat(follow_symlinks=False).st_mtime, entry.name)
-            for entry in entries
-            if not entry.is_dir(follow_symlinks=False)
-        ]
+        for entry in entries:
+            try:
+                if not entry.is_dir(follow_symlinks=False):
+                    files.append((entry.stat(follow_symlinks=False).st_mtime, entry.name))
+            except OSError:
+                continue  # another process renamed it
     files.sort(reverse=True)
     end = time.time() - _UNUSED
     for at, (written, name) in enumerate(files):
