@@ -336,7 +336,8 @@ def _filtered() -> int:
         # Whoever ends the job ends mpirun, and its last words are wanted.
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
-        with os.fdopen(messages, "rb") as lines:
+        # Where stderr is closed, its messages have no reader.
+        with contextlib.suppress(OSError), os.fdopen(messages, "rb") as lines:
             for line in lines:
                 if _HARMLESS not in line:
                     os.write(sys.stderr.fileno(), line)
