@@ -13,13 +13,13 @@ from arena_topo.cli.arguments import PANEL, EverywhereFlag, Format, Kind, TypeFl
 from arena_topo.cli.opening import engine, namespace_of
 from arena_topo.cli.options import Globals, display, say, show, spread
 from arena_topo.cli.terminal import cropped
-from arena_topo.clusters.selectors import LabelSelector
 from arena_topo.drawing import tables
 from arena_topo.engines import Backend, JobStatus
 from arena_topo.errors import UsageError
 from arena_topo.flag import Flag
 from arena_topo.jobs import filtering, view
-from arena_topo.jobs.filtering import Order, Phases
+from arena_topo.jobs.chosen import Chosen
+from arena_topo.jobs.filtering import Order
 
 Jobs = tuple[JobStatus, ...]
 
@@ -29,27 +29,9 @@ GONE = "GONE"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """Which jobs are listed, and in which order."""
+    """Whether jobs of all namespaces are listed, and in which order."""
 
     all_namespaces: EverywhereFlag = False
-    status: Annotated[
-        tuple[Phases, ...],
-        Flag(
-            help="Only jobs with one of these states, such as RUNNING,PENDING; may be given again.",
-            panel=PANEL,
-            metavar="STATUS[,STATUS]",
-        ),
-    ] = ()
-    selector: Annotated[
-        LabelSelector | None,
-        Flag(
-            help="Only jobs with these labels, such as team=vision or 'tier in (a,b)'.",
-            short="-l",
-            panel=PANEL,
-            metavar="LABELS",
-        ),
-    ] = None
-    mine: Annotated[bool, Flag(help="Only jobs that you submitted.", panel=PANEL)] = False
     sort_by: Annotated[
         Order,
         Flag(
@@ -62,6 +44,7 @@ class Wanted:
 @spread
 def list_jobs(
     wanted: Wanted,
+    chosen: Chosen,
     everywhere: Globals,
     *,
     kind: TypeFlag = None,
@@ -95,8 +78,7 @@ def list_jobs(
     backend = engine(replace(everywhere, timeout=None) if watch else everywhere)
     stopping.limit(everywhere.timeout)
     namespace = None if wanted.all_namespaces else namespace_of(everywhere, backend)
-    selector = filtering.selection(backend, str(wanted.selector or ""), mine=wanted.mine)
-    phases = {phase for some in wanted.status for phase in some}
+    selector, phases = chosen.labels(backend), chosen.phases
 
     seen: list[JobStatus] = []
 

@@ -1,0 +1,46 @@
+"""The flags with which commands choose jobs: by state, by label, by who submitted them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from arena_topo.cli.arguments import PANEL
+from arena_topo.clusters.selectors import LabelSelector
+from arena_topo.engines import Backend, Phase
+from arena_topo.flag import Flag
+from arena_topo.jobs import filtering
+from arena_topo.jobs.filtering import Phases
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """Which jobs of a namespace a command is about; all that is given must hold."""
+
+    status: Annotated[
+        tuple[Phases, ...],
+        Flag(
+            help="Only jobs with one of these states, such as RUNNING,PENDING; may be given again.",
+            panel=PANEL,
+            metavar="STATUS[,STATUS]",
+        ),
+    ] = ()
+    selector: Annotated[
+        LabelSelector | None,
+        Flag(
+            help="Only jobs with these labels, such as team=vision or 'tier in (a,b)'.",
+            short="-l",
+            panel=PANEL,
+            metavar="LABELS",
+        ),
+    ] = None
+    mine: Annotated[bool, Flag(help="Only jobs that you submitted.", panel=PANEL)] = False
+
+    @property
+    def phases(self) -> frozenset[Phase]:
+        """The states of which a job must have one; none: any."""
+        return frozenset().union(*self.status)
+
+    def labels(self, backend: Backend) -> str:
+        """The selector that the server is asked with."""
+        return filtering.selection(backend, str(self.selector or ""), mine=self.mine)
