@@ -102,15 +102,19 @@ def _nobodys_machine(monkeypatch: pytest.MonkeyPatch, homes: Iterator[Path]):
 
 
 @pytest.fixture
-def run(capfd: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+def arena(capfd: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
     """Run a command line in this process: its exit code, stdout and stderr."""
 
-    def run_one(*argv: str) -> tuple[int, str, str]:
+    def run(*argv: str) -> tuple[int, str, str]:
+        capfd.readouterr()
         code = cli.run(argv)
         shown = capfd.readouterr()
         return code, shown.out, shown.err
 
-    return run_one
+    return run
+
+
+run = arena
 
 
 @pytest.fixture

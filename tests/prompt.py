@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import pytest
 from worlds import WORLDS, World
 
 from arena_topo import cli
@@ -86,3 +87,24 @@ def opened(which: str, folder: Path, capfd: Any) -> Iterator[Prompt]:
             # Its clock goes on by itself with each job, and must stay in the past.
             world.api.now = time.time() - AGO
         yield Prompt(world, flags, capfd)
+
+
+@pytest.fixture(params=WORLDS)
+def in_each_world(request: pytest.FixtureRequest, tmp_path: Path, capfd: Any) -> Iterator[Prompt]:
+    """A prompt in each world."""
+    with opened(request.param, tmp_path, capfd) as one:
+        yield one
+
+
+@pytest.fixture(params=[name for name in WORLDS if name != "kubernetes-v1alpha1"])
+def where_jobs_wait(request: pytest.FixtureRequest, tmp_path: Path, capfd: Any) -> Iterator[Prompt]:
+    """A prompt in each world whose jobs can be suspended."""
+    with opened(request.param, tmp_path, capfd) as one:
+        yield one
+
+
+@pytest.fixture
+def in_one_world(tmp_path: Path, capfd: Any) -> Iterator[Prompt]:
+    """A prompt in one world, for what no engine has a say in."""
+    with opened("kubernetes-v2beta1", tmp_path, capfd) as one:
+        yield one

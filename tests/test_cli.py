@@ -160,18 +160,6 @@ def world(monkeypatch):
     return fake
 
 
-@pytest.fixture
-def arena(capfd):
-    """Run a command line; (exit code, stdout, stderr)."""
-
-    def run(*argv):
-        capfd.readouterr()
-        code = cli.run(argv)
-        return code, *capfd.readouterr()
-
-    return run
-
-
 def screen(name):
     return (SCREENS / name).read_text(encoding="utf-8")
 

@@ -11,7 +11,6 @@ import yaml
 from fake_api import FakeApi, kubeconfig, rfc3339
 from worlds import WORLDS
 
-from arena_topo import cli
 from arena_topo.engines.volume import Volume
 
 
@@ -28,18 +27,6 @@ def claim(name: str, namespace: str = "default", phase: str = "Bound", **more: A
 
 def namespace(name: str) -> dict:
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
-
-
-@pytest.fixture
-def arena(capfd):
-    """Run a command line; (exit code, stdout, stderr)."""
-
-    def run(*argv):
-        capfd.readouterr()
-        code = cli.run(argv)
-        return code, *capfd.readouterr()
-
-    return run
 
 
 @pytest.fixture

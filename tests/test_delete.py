@@ -6,24 +6,11 @@ import os
 from pathlib import Path
 
 import prompt
-import pytest
-from worlds import WORLDS
 
 from arena_topo.job import KeyValue
 
-
-@pytest.fixture(params=WORLDS)
-def arena(request, tmp_path, capfd):
-    """A prompt in each world."""
-    with prompt.opened(request.param, tmp_path, capfd) as one:
-        yield one
-
-
-@pytest.fixture
-def one_arena(tmp_path, capfd):
-    """A prompt in one world, for what no engine has a say in."""
-    with prompt.opened("kubernetes-v2beta1", tmp_path, capfd) as one:
-        yield one
+arena = prompt.in_each_world
+one_arena = prompt.in_one_world
 
 
 def left(arena):

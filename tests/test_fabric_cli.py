@@ -13,8 +13,6 @@ import pytest
 from fake_api import FakeApi, kubeconfig
 from fake_cluster import FakeCluster
 
-from arena_topo import cli
-
 Run = Callable[..., tuple[int, str, str]]
 
 FABRIC = """\
@@ -48,18 +46,6 @@ def nodes() -> list[dict[str, Any]]:
         )
         for at in range(16)
     ]
-
-
-@pytest.fixture
-def arena(capfd: pytest.CaptureFixture[str]) -> Run:
-    """Run a command line; (exit code, stdout, stderr)."""
-
-    def run(*argv: str) -> tuple[int, str, str]:
-        capfd.readouterr()
-        code = cli.run(argv)
-        return code, *capfd.readouterr()
-
-    return run
 
 
 @pytest.fixture

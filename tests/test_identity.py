@@ -17,24 +17,12 @@ import yaml
 from fake_api import FakeApi, kubeconfig
 from worlds import WORLDS
 
-from arena_topo import __version__, cli
+from arena_topo import __version__
 
 ROOT = Path(__file__).parents[1]
 TLS = Path(__file__).parent / "tls"
 ALICE = "6384e2b2184bcbf58eccf10ca7a6563c"
 """md5 of alice, which is arena's identifier of a user."""
-
-
-@pytest.fixture
-def arena(capfd):
-    """Run a command line; (exit code, stdout, stderr)."""
-
-    def run(*argv):
-        capfd.readouterr()
-        code = cli.run(argv)
-        return code, *capfd.readouterr()
-
-    return run
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ import pytest
 import yaml
 from fake_api import FakeApi, kubeconfig
 
-from arena_topo import cli
 from arena_topo.admin.install import dependents, owned
 from arena_topo.cli import root
 from arena_topo.engines import heartbeat
@@ -65,18 +64,6 @@ def api(tmp_path, monkeypatch):
     monkeypatch.setenv("KUBECONFIG", config)
     yield fake
     fake.close()
-
-
-@pytest.fixture
-def arena(capfd):
-    """Run a command line; (exit code, stdout, stderr)."""
-
-    def run(*argv):
-        capfd.readouterr()
-        code = cli.run(argv)
-        return code, *capfd.readouterr()
-
-    return run
 
 
 def named(kind: str, name: str, **how: Any) -> dict[str, Any]:

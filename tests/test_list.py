@@ -11,7 +11,7 @@ import pexpect
 import prompt
 import pytest
 from prompt import relabelled
-from worlds import WORLDS, planned
+from worlds import planned
 
 from arena_topo.clusters.selectors import LabelSelector
 from arena_topo.engines import JobStatus, Phase
@@ -21,18 +21,8 @@ from arena_topo.jobs.filtering import Order, listed
 HEADER = "NAME  STATUS  TRAINER  DURATION  GPU(Requested)  GPU(Allocated)  NODE\n"
 
 
-@pytest.fixture(params=WORLDS)
-def arena(request, tmp_path, capfd):
-    """A prompt in each world."""
-    with prompt.opened(request.param, tmp_path, capfd) as one:
-        yield one
-
-
-@pytest.fixture
-def one_arena(tmp_path, capfd):
-    """A prompt in one world, for what no engine has a say in."""
-    with prompt.opened("kubernetes-v2beta1", tmp_path, capfd) as one:
-        yield one
+arena = prompt.in_each_world
+one_arena = prompt.in_one_world
 
 
 def names(arena, *line):

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from fake_api import FakeApi, kubeconfig
-
-from arena_topo import cli
 
 UP = ".."
 FAR = "../../../../x"
@@ -44,18 +42,6 @@ def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeApi]:
     monkeypatch.setenv("KUBECONFIG", config)
     yield fake
     fake.close()
-
-
-@pytest.fixture
-def arena(capfd: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    """Run a command line; (exit code, stdout, stderr)."""
-
-    def run(*argv: str) -> tuple[int, str, str]:
-        capfd.readouterr()
-        code = cli.run(argv)
-        return code, *capfd.readouterr()
-
-    return run
 
 
 @pytest.mark.parametrize("line", LINES.values(), ids=LINES)

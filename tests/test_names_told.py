@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
 import prompt
 import pytest
-from worlds import WORLDS
 
-ABLE = [name for name in WORLDS if name != "kubernetes-v1alpha1"]
 NAME = "mpijob.kubeflow.org/demo\n"
 
 
-@pytest.fixture(params=ABLE)
-def arena(request: pytest.FixtureRequest, tmp_path: Any, capfd: Any) -> Iterator[prompt.Prompt]:
-    with prompt.opened(request.param, tmp_path, capfd) as one:
-        yield one
+arena = prompt.where_jobs_wait
 
 
 @pytest.fixture(params=[("-q",), ("-o", "name"), ("-q", "-o", "name")], ids=" ".join)

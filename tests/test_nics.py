@@ -12,7 +12,6 @@ import pytest
 import yaml
 from test_topology_nvidia import FakeNVML
 
-from arena_topo import cli
 from arena_topo.drawing import tables
 from arena_topo.engines.local import seating
 from arena_topo.topology import presets, published
@@ -27,18 +26,6 @@ mlx5_0  PIX   SYS    X      SYS
 mlx5_1  SYS   PIX   SYS      X
 """
 TWO = ["mlx5_0", "mlx5_1"]
-
-
-@pytest.fixture
-def arena(capfd):
-    """Run a command line; (exit code, stdout, stderr)."""
-
-    def run(*words: str) -> tuple[int, str, str]:
-        capfd.readouterr()
-        code = cli.run(words)
-        return code, *capfd.readouterr()
-
-    return run
 
 
 def node(name: str, gpus: int = 8, **labels: str) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from cube_mesh import HGX, V100, cluster, machine, matrix, node
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arena_topo import cli, escaping
+from arena_topo import escaping
 from arena_topo.bandwidth import packing
 from arena_topo.drawing import figure, machine_svg, places, sheet
 from arena_topo.drawing.network import fabric
@@ -93,18 +93,6 @@ def text_boxes(text):
         left = float(one.get("x")) + dx - (wide / 2 if "middle" in look else 0)
         low = float(one.get("y")) + dy
         yield left, low - 0.75 * size, left + wide, low + 0.2 * size, one.text
-
-
-@pytest.fixture
-def arena(capfd):
-    """Run a command line; (exit code, stdout, stderr)."""
-
-    def run(*argv):
-        capfd.readouterr()
-        code = cli.run(argv)
-        return code, *capfd.readouterr()
-
-    return run
 
 
 # ---------------------------------------------------------------- the pictures of the docs

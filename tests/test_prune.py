@@ -8,7 +8,7 @@ import time
 import pexpect
 import prompt
 import pytest
-from worlds import WORLDS, planned
+from worlds import planned
 
 from arena_topo.job import MPIJob
 from arena_topo.jobs import pruning
@@ -17,18 +17,8 @@ from arena_topo.jobs.prune import Age
 NOTHING = "No job need to be deleted\n"
 
 
-@pytest.fixture(params=WORLDS)
-def arena(request, tmp_path, capfd):
-    """A prompt in each world."""
-    with prompt.opened(request.param, tmp_path, capfd) as one:
-        yield one
-
-
-@pytest.fixture
-def one_arena(tmp_path, capfd):
-    """A prompt in one world, for what no engine has a say in."""
-    with prompt.opened("kubernetes-v2beta1", tmp_path, capfd) as one:
-        yield one
+arena = prompt.in_each_world
+one_arena = prompt.in_one_world
 
 
 def names(arena):

@@ -10,7 +10,7 @@ from typing import Any
 
 import prompt
 import pytest
-from worlds import WORLDS, living_world
+from worlds import living_world
 
 from arena_topo import cli
 from arena_topo.engines import JobStatus, Phase
@@ -18,13 +18,7 @@ from arena_topo.engines.kubernetes.queue import Queue
 from arena_topo.engines.local import engine, processes
 from arena_topo.job import KeyValue
 
-ABLE = [name for name in WORLDS if name != "kubernetes-v1alpha1"]
-
-
-@pytest.fixture(params=ABLE)
-def arena(request: pytest.FixtureRequest, tmp_path: Any, capfd: Any) -> Iterator[prompt.Prompt]:
-    with prompt.opened(request.param, tmp_path, capfd) as one:
-        yield one
+arena = prompt.where_jobs_wait
 
 
 def phase(arena: prompt.Prompt, name: str = "demo") -> Phase:
