@@ -193,7 +193,7 @@ def test_what_runs_in_a_job_has_no_flags_of_ours_unless_it_is_quoted():
 
 
 def test_where_no_word_fits_an_empty_one_becomes_a_flag():
-    assert offered("list", "")[:2] == ["--all-namespaces", "--status"]
+    assert offered("list", "")[:2] == ["--all-namespaces", "--sort-by"]
     assert "--namespace" not in offered("list", "")
     assert offered("submit", "mpi", "")[:2] == ["--name", "--image"]
     assert offered("get", "job", "")[0] == "--events"

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 from cube_mesh import nvlink, sockets
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from arena_topo.errors import ArenaError, InvalidJob
@@ -1169,6 +1169,7 @@ def leaves(value: Any) -> set[str]:
     return {value} if isinstance(value, str) else set()
 
 
+@settings(max_examples=20)
 @pytest.mark.parametrize("api", ALL)
 @given(data=st.data())
 def test_any_text_in_any_flag_comes_back_unchanged(api: ApiVersion, data: st.DataObject):

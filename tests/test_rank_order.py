@@ -117,7 +117,16 @@ LOPSIDED = replace(
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
-@pytest.mark.parametrize("machine", [V100, P100, PCIE, LOPSIDED], ids=lambda one: one.name)
+@pytest.mark.parametrize(
+    "machine",
+    [
+        pytest.param(V100, marks=pytest.mark.exhaustive),
+        P100,
+        pytest.param(PCIE, marks=pytest.mark.exhaustive),
+        LOPSIDED,
+    ],
+    ids=lambda one: one.name,
+)
 def test_ranks_of_a_node_follow_the_best_ring_through_their_gpus(machine: Machine, size: int):
     """No other order of the workers, nor of the GPUs along the ring of each, joins them better."""
     table = gpu_sets(machine.configuration)

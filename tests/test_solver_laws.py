@@ -149,6 +149,7 @@ def test_freeing_a_gpu_anywhere_never_makes_a_job_slower(dice):
     free_one_more(dice)
 
 
+@pytest.mark.exhaustive
 def test_freeing_a_gpu_never_makes_a_job_slower_in_three_thousand_seeded_clusters():
     dice = random.Random(6)
     for _ in range(3000):

@@ -32,7 +32,7 @@ class Target:
     name: ClassVar[str]
     share: ClassVar[float]
     """About how many of 1,000 inputs are of this target: cheap ones get more."""
-    few: ClassVar[int] = 300
+    few: ClassVar[int] = 120
     """Inputs of the short form."""
     log: ClassVar[bool] = False
     """Whether it shows logs, which may have carriage returns."""
