@@ -6,10 +6,12 @@ the reference page are all made from this description.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import KW_ONLY, dataclass
 from types import MappingProxyType
 from typing import Any, get_args, get_type_hints
+
+from arena_topo.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,9 +20,12 @@ class Flag:
 
     `name` is needed only where the flag is not the field's name with dashes. `deprecated` are old
     spellings: they work, with a warning on stderr. `at_least` bounds numbers; the text of the
-    error is arena's `--FLAG is invalid`. `needs` is the field of another flag without which this
-    one means nothing. `completes` is what a shell offers for its value: some of KINDS, with spaces
-    between them; choices and switches need none.
+    error is arena's `--FLAG is invalid`. `needs` are the flags without which this one means
+    nothing (`--gputopology`, `--policy adaptive`, `--watch or --once`), `excludes` those that it
+    contradicts, as a person types them (`--wait`, `--output json`); a word that is no flag goes by
+    its name in the help (`JOB`). One that a command does not have is not asked of it. `completes`
+    is what a shell offers for the value: some of KINDS, with spaces between them; choices and
+    switches need none.
     """
 
     help: str
@@ -31,7 +36,8 @@ class Flag:
     short: str | None = None
     deprecated: tuple[str, ...] = ()
     at_least: int | None = None
-    needs: str | None = None
+    needs: tuple[str, ...] = ()
+    excludes: tuple[str, ...] = ()
     hidden: bool = False
     completes: str = ""
 
@@ -89,3 +95,44 @@ def flags_of(record: type) -> Mapping[str, Flag]:
 def spelling(field: str, flag: Flag) -> str:
     """The flag as typed: `working_dir` is `--working-dir` unless the flag has a name of its own."""
     return flag.name or "--" + field.replace("_", "-")
+
+
+def check(
+    flags: Mapping[str, Flag],
+    given: Mapping[str, object],
+    *,
+    known: Collection[str],
+    wrong: type[UsageError] = UsageError,
+) -> None:
+    """Refuse, with `wrong`, a flag below its least, without one it needs, or beside a wrong one.
+
+    `flags` and `given` go by the words as typed; `given` has the values that are not the default,
+    `known` is all that the command or the record has. The value `auto` leaves a choice open, so it
+    needs nothing.
+    """
+    for name, flag in flags.items():
+        if name not in given or str(given[name]) == "auto":
+            continue
+        value: Any = given[name]
+        if flag.at_least is not None and value < flag.at_least:
+            why = f"{value:g} is less than {flag.at_least}"
+            raise wrong(f"{name} is invalid", why=why, flag=name)
+        lacking = [
+            one
+            for one in flag.needs
+            if one.partition(" ")[0] in known
+            and not any(_is_given(each, given) for each in one.split(" or "))
+        ]
+        if lacking:
+            hint = "add " + " and ".join(one.partition(" or ")[0] for one in lacking)
+            raise wrong(f"{name} needs {' and '.join(lacking)}", hint=hint, flag=name)
+        other = next((one for one in flag.excludes if _is_given(one, given)), None)
+        if other is not None:
+            raise wrong(
+                f"{name} and {other} exclude each other", hint="leave one of them out", flag=name
+            )
+
+
+def _is_given(wanted: str, given: Mapping[str, object]) -> bool:
+    name, _, value = wanted.partition(" ")
+    return name in given and value in {"", str(given[name])}

@@ -728,7 +728,7 @@ def test_sigterm_ends_the_agent_with_code_0(world):
         (("node-1", "--watch", "-o", "yaml"), "--watch and --output exclude each other"),
         (("Node_1", "--watch"), "'Node_1' is not a name that a node can have"),
         (("node-1", "--watch", "--backend", "local"), "there is no cluster to publish in"),
-        (("node-1",), "--pod-resources goes with --watch or --once"),
+        (("node-1",), "--pod-resources needs --watch or --once"),
     ],
 )
 def test_what_an_agent_cannot_do_is_refused(world, capfd, words, said):

@@ -10,9 +10,9 @@ import pytest
 
 from arena_topo import cli
 from arena_topo.cli import catalogue
-from arena_topo.cli.options import GLOBAL_PANEL, environment
+from arena_topo.cli.options import GLOBAL_PANEL, declared_flags, environment
 from arena_topo.cli.root import tree
-from arena_topo.flag import KINDS
+from arena_topo.flag import KINDS, spelling
 from arena_topo.job import MPIJob
 
 _SPELLING = re.compile(r"-|/$")
@@ -27,6 +27,25 @@ def option(path: tuple[str, ...], name: str) -> catalogue.Option:
 def helped(capfd: pytest.CaptureFixture[str], path: tuple[str, ...]) -> str:
     assert cli.run([*path, "--help"]) == 0
     return capfd.readouterr().out
+
+
+def test_what_a_flag_needs_or_excludes_is_something_that_a_command_with_it_has():
+    asked: set[tuple[str, str]] = set()
+    met: set[tuple[str, str]] = set()
+    for path in [one for one in ALL if not ALL[one].commands]:
+        command = reduce(lambda group, word: group.commands[word], path, tree())
+        flags = declared_flags(command)
+        words = {spelling(name, flag) for name, (flag, _) in flags.items()}
+        words |= {
+            one.metavar.strip("[].") for one in command.params if one.param_type_name == "argument"
+        }
+        for name, (flag, _) in flags.items():
+            others = [*flag.excludes, *(word for one in flag.needs for word in one.split(" or "))]
+            pairs = {(spelling(name, flag), other) for other in others}
+            asked |= pairs
+            met |= {pair for pair in pairs if pair[1].partition(" ")[0] in words}
+    assert asked == met
+    assert ("--follow", "--wait") in met
 
 
 @pytest.mark.parametrize("path", ALL, ids=" ".join)

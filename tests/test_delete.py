@@ -44,7 +44,7 @@ def test_names_and_flags_that_choose_jobs_exclude_each_other(one_arena):
     one_arena.applied("a")
     code, _out, err = one_arena("delete", "a", "--all")
     assert code == 2
-    assert err.startswith("error: names of jobs exclude --all, --status, --selector and --mine\n")
+    assert err.startswith("error: --all and JOB exclude each other\n")
     code, _out, err = one_arena("delete")
     assert code == 2
     assert "--all" in err

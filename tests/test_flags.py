@@ -194,10 +194,11 @@ FLAGS = dict(submit_flags())
 def test_every_flag_of_a_job_reaches_its_field(name, flag, hear):
     hint = get_type_hints(MPIJob)[name]
     extra = {
-        "sync_mode": ["--sync-source=s"],
+        "sync_mode": ["--sync-source=s", "--sync-image=i"],
         "model_name": ["--model-source=s"],
+        "tensorboard": ["--tensorboard-image=i"],
         "pack_above": ["--gputopology", "--policy=adaptive"],
-    }.get(name, [spelling(flag.needs, FLAGS[flag.needs])] if flag.needs else [])
+    }.get(name, flag.needs)
     if hint is bool:
         heard = hear("submit", "mpi", spelling(name, flag), *extra, "c")
         assert getattr(heard.job, name) is True, heard.errors
@@ -218,10 +219,11 @@ def test_every_flag_of_a_job_reaches_its_field(name, flag, hear):
 @pytest.mark.parametrize("name", [name for name, flag in FLAGS.items() if flag.needs])
 def test_a_flag_that_means_nothing_by_itself_names_the_one_it_needs(name, hear):
     flag = FLAGS[name]
-    value = [] if get_type_hints(MPIJob)[name] is bool else [EXAMPLES.get(name, "some-text")]
+    text = "git" if name == "sync_mode" else EXAMPLES.get(name, "some-text")
+    value = [] if get_type_hints(MPIJob)[name] is bool else [text]
     heard = hear("submit", "mpi", spelling(name, flag), *value, "c")
     assert heard.code == 2
-    assert f"{spelling(name, flag)} needs {spelling(flag.needs, FLAGS[flag.needs])}" in heard.errors
+    assert f"{spelling(name, flag)} needs {' and '.join(flag.needs)}" in heard.errors
 
 
 @pytest.mark.parametrize(

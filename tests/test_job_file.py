@@ -177,7 +177,8 @@ EXAMPLES: dict[str, str | list[str]] = {
 BESIDE: dict[str, dict[str, str | list[str]]] = {
     "policy": {"gputopology": "true", "gpus": "1"},
     "pack_above": {"gputopology": "true", "gpus": "1", "policy": "adaptive"},
-    "sync_mode": {"sync_source": "x"},
+    "sync_mode": {"sync_source": "x", "sync_image": "i"},
+    "tensorboard": {"tensorboard_image": "i"},
     "model_name": {"model_source": "x"},
 }
 """What else must be said."""
@@ -223,7 +224,7 @@ def bare(text: str) -> str:
 
 def needed(field: str) -> dict[str, str | list[str]]:
     needs = flags_of(MPIJob)[field].needs
-    more = {needs: "true", "gpus": "1"} if needs == "gputopology" else {}
+    more = {"gputopology": "true", "gpus": "1"} if needs == ("--gputopology",) else {}
     return {**more, **BESIDE.get(field, {})}
 
 
@@ -660,7 +661,7 @@ def test_a_value_in_arenas_words_is_refused_in_its_flags_words_after_its_own(ref
 
 def test_a_job_that_makes_no_sense_says_where_the_file_says_so(refused):
     error = refused("name: a\nimage: i\ncommand: c\nworkers: 0")
-    assert isinstance(error, InvalidJob)
+    assert error.flag == "--workers"
     assert error.message == "--workers is invalid"
     assert error.hint == "workers is set in job.yaml, line 4"
 
@@ -951,7 +952,7 @@ shell: ""
 storages:
 - {name: host, hostpath: /mnt, mount_path: /in}
 - {name: shm, shm: }
-sync: [{git: x.git, local_path: /root/code/}]
+sync: [{git: x.git, local_path: /root/code/, image: g}]
 scheduling:
   tolerations: [{operator: Exists}, {key: a, value: b, effect: NoExecute}]
   affinity: {policy: none}
@@ -987,8 +988,9 @@ def test_each_key_of_arenas_says_what_its_flag_says(told, path, field):
         content = {folder: content}
         if folder == "framework":
             content["framework"]["name"] = "mpi"
-    text = json.dumps({**content, **LEAST})
-    assert told(text) == asked(*typed({field: EXAMPLES[field], **LEAST}))
+    least = {**LEAST, **BESIDE.get(field, {})}
+    text = json.dumps({**content, **{key.replace("_", "-"): one for key, one in least.items()}})
+    assert told(text) == asked(*typed({field: EXAMPLES[field], **least}))
 
 
 # ---------------------------------------------------------------- any job
@@ -1064,6 +1066,8 @@ def jobs(draw: st.DrawFn) -> MPIJob:
     if "image_pull_policy" in said:
         said["image_pull_policy"] = "IfNotPresent"
     said.setdefault("sync_source", "x")
+    said.setdefault("sync_image", "i")
+    said.setdefault("tensorboard_image", "i")
     said.setdefault("model_source", "y")
     try:
         return MPIJob(**said)

@@ -145,7 +145,7 @@ def test_measured_bandwidths_of_files_are_refused_before_anything_is_read(
     monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=Unread()))
     code, out, err = run("logs", "--nccl", "--bus-bandwidth", "--from", "-")
     assert (code, out) == (2, "")
-    assert err.startswith("error: --bus-bandwidth needs a job, not --from\n")
+    assert err.startswith("error: --from and --bus-bandwidth exclude each other\n")
 
 
 @pytest.mark.parametrize("log", REAL_LOGS, ids=[path.stem for path in REAL_LOGS])
@@ -379,7 +379,7 @@ def test_what_chooses_of_a_job_chooses_nothing_of_a_file(
     file = file_of(tmp_path, ALONE)
     code, out, err = run("logs", "--nccl", "--from", file, *flags.split())
     assert (code, out) == (2, "")
-    assert f"{named} and --from exclude each other" in err
+    assert f"--from and {named} exclude each other" in err
 
 
 def test_full_shared_memory_of_a_file_is_of_no_pod(tmp_path: Path, run: Run):
@@ -612,4 +612,4 @@ def test_a_table_needs_a_job_that_tells_which_gpus_they_are(tmp_path: Path, run:
     file = file_of(tmp_path, table_of(8, 8, 131.5))
     code, out, err = run("logs", "--nccl", "--from", file, "--bus-bandwidth")
     assert (code, out) == (2, "")
-    assert "--bus-bandwidth needs a job, not --from" in err
+    assert "--from and --bus-bandwidth exclude each other" in err

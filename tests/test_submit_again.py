@@ -428,8 +428,8 @@ def test_a_generated_name_that_is_taken_is_drawn_again(line, monkeypatch):
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (("--name=a",), "--name and --generate-name exclude each other"),
-        (("--exists=ok",), "--exists ok and --generate-name exclude each other"),
+        (("--name=a",), "--generate-name and --name exclude each other"),
+        (("--exists=ok",), "--generate-name and --exists exclude each other"),
     ],
 )
 def test_a_generated_name_leaves_no_room_for_another_or_for_a_taken_one(line, flags, said):

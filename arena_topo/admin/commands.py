@@ -68,6 +68,7 @@ def install(
         Flag(
             help="Print what is installed, for kubectl delete -f -; refused while jobs need it.",
             panel=PANEL,
+            excludes=("--diff", "--image"),
         ),
     ] = False,
     without_controller: Annotated[
@@ -93,6 +94,7 @@ def install(
             help="Let the controller publish topology in kube-system too, in the format of ACK that"
             " arena top node reads.",
             panel=PANEL,
+            excludes=("--without-controller",),
         ),
     ] = False,
     runtime_class: Annotated[
@@ -127,11 +129,6 @@ def install(
 ) -> None:
     """Print what an administrator applies once: policies, roles, controller, node agent."""
     if remove:
-        if diff or image:
-            raise UsageError(
-                f"--remove and {'--diff' if diff else '--image'} exclude each other",
-                hint=f"{PROGRAM} install --remove | kubectl delete -f -",
-            )
         _remove(everywhere, output_format)
         return
     from arena_topo.manifests import install as installing  # noqa: PLC0415 - loads Jinja

@@ -208,5 +208,5 @@ def document(value: object, output_format: PlanFormat | PictureFormat | GraphFor
 
 EverywhereFlag = Annotated[
     bool,
-    Flag(help="In all namespaces, not only in one.", short="-A", panel=PANEL),
+    Flag(help="In all namespaces, not only in one.", short="-A", panel=PANEL, excludes=("JOB",)),
 ]

@@ -25,6 +25,8 @@ from arena_topo.cli.options import (
     Globals,
     LogLevel,
     boolean,
+    check_together,
+    declared_flags,
     display,
     environment,
     listen,
@@ -36,6 +38,7 @@ from arena_topo.cli.settings import (
     LINE,
     Layer,
     Value,
+    agreed,
     from_environment,
     in_force,
     merged,
@@ -149,7 +152,7 @@ class ArenaCommand(TyperCommand):
             _help(ctx, said.given)
         layers = tuple(self._layers(ctx, params))
         in_force.set(layers)
-        said.values = merged(params, layers)
+        said.values = agreed(merged(params, layers), declared_flags(self))
         _listen(said.values)
         for warning in (*said.warnings, *line.warnings):
             say(warning, LogLevel.WARN)
@@ -163,6 +166,7 @@ class ArenaCommand(TyperCommand):
     def invoke(self, ctx: Any) -> Any:
         """Do it; an error about an option says where that was set, if not on the line."""
         try:
+            check_together(ctx)
             return super().invoke(ctx)
         except UsageError as error:
             _blame(error, self.get_params(ctx), _said(ctx).values)

@@ -76,11 +76,6 @@ def emulating() -> str:
     return origin if origin in os.environ else f"emulate in {origin}"
 
 
-def on_line(name: str) -> bool:
-    """Whether the line itself says this option, or nothing does; else a variable or a file."""
-    return _origin(name) == LINE
-
-
 def _origin(name: str) -> str:
     said = (one.origin for one in in_force.get() for known, _ in one.given if known == name)
     return next(said, LINE)

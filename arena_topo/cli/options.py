@@ -34,7 +34,7 @@ import typer
 from arena_topo.cli.terminal import laid_out, tinted
 from arena_topo.errors import ArenaError, UsageError
 from arena_topo.escaping import escaped, one_line
-from arena_topo.flag import MOST_HOURS, Flag, flags_of, spelling
+from arena_topo.flag import MOST_HOURS, Flag, check, flags_of, spelling
 
 if TYPE_CHECKING:
     from arena_topo.engines import Options
@@ -454,6 +454,7 @@ def spread(command: Callable[..., None]) -> Callable[..., None]:
     """
     hints = get_type_hints(command, include_extras=True)
     records: dict[str, type[Any]] = {}
+    flags: dict[str, tuple[Flag, object]] = {}
     words: list[str] = []
     shown: list[inspect.Parameter] = []
     for parameter in inspect.signature(command).parameters.values():
@@ -461,9 +462,13 @@ def spread(command: Callable[..., None]) -> Callable[..., None]:
         if isinstance(hint, type) and dataclasses.is_dataclass(hint):
             records[parameter.name] = hint
             shown += _parameters(hint)
+            defaults = {field.name: field.default for field in dataclasses.fields(hint)}
+            flags |= {name: (flag, defaults[name]) for name, flag in flags_of(hint).items()}
         else:
             shown.append(_parameter(parameter.name, hint, parameter.default))
-            if _flag_of(hint) is None and get_origin(next(iter(get_args(hint)), None)) is list:
+            if (flag := _flag_of(hint)) is not None:
+                flags[parameter.name] = (flag, parameter.default)
+            elif get_origin(next(iter(get_args(hint)), None)) is list:
                 words.append(parameter.name)
     on = {one.name for one in shown if one.default is True}
 
@@ -486,7 +491,32 @@ def spread(command: Callable[..., None]) -> Callable[..., None]:
     gather.__annotations__ = {parameter.name: parameter.annotation for parameter in shown}
     vars(gather)["__signature__"] = inspect.Signature(shown)
     vars(gather)["declared"] = command
+    vars(gather)["flags"] = flags
     return gather
+
+
+def declared_flags(command: Any) -> Mapping[str, tuple[Flag, object]]:
+    """The flags of a command by parameter, each with its default."""
+    flags: Mapping[str, tuple[Flag, object]] = vars(command.callback)["flags"]
+    return flags
+
+
+def check_together(ctx: Any) -> None:
+    """UsageError where options of a line contradict each other, or one lacks another."""
+    declared = declared_flags(ctx.command)
+    flags, given, known = {}, {}, set()
+    for param in ctx.command.get_params(ctx):
+        value = ctx.params.get(param.name)
+        if param.name in declared:
+            flag, default = declared[param.name]
+            word = spelling(param.name, flag)
+            flags[word] = flag
+        else:
+            default, word = "", str(param.metavar).strip("[].")
+        known.add(word)
+        if value not in (None, [], "", default) and (value is not False or default is True):
+            given[word] = value
+    check(flags, given, known=known)
 
 
 @cache  # most commands take the same records, and reading their hints is most of the start-up

@@ -31,7 +31,7 @@ REFRESH = 2.0
 
 RefreshFlag = Annotated[
     bool,
-    Flag(help="Refresh every two seconds.", short="-r", panel=PANEL),
+    Flag(help="Refresh every two seconds.", short="-r", panel=PANEL, needs=("JOB",)),
 ]
 
 

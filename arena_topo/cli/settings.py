@@ -30,7 +30,7 @@ from arena_topo.argv import truth
 from arena_topo.cli import reading
 from arena_topo.cli.options import Globals, boolean
 from arena_topo.errors import UsageError
-from arena_topo.flag import BY_KEY, flags_of, spelling
+from arena_topo.flag import BY_KEY, Flag, flags_of, spelling
 
 LINE = "the command line"
 """The origin of what was typed."""
@@ -56,9 +56,6 @@ _ARENAS = {
 
 _SAME = {"config": "kubeconfig"}
 """Fields that are another's second name."""
-
-_INSTEAD = {"name": "generate_name", "generate_name": "name"}
-"""Fields that each stand in for the other: only one of them counts, that of the firmer source."""
 
 _MOST_DOTS = 1000
 """In a line of a file."""
@@ -113,8 +110,34 @@ def merged(params: Iterable[Any], layers: Sequence[Layer]) -> tuple[Value, ...]:
             if one.name in BY_KEY:
                 keys.add((one.name, one.text.partition("=")[0]))
             else:
-                settled |= {one.name, _INSTEAD.get(one.name, one.name)}
+                settled.add(one.name)
     return tuple(found)
+
+
+def agreed(values: Sequence[Value], flags: Mapping[str, tuple[Flag, object]]) -> tuple[Value, ...]:
+    """The values without those that a firmer source contradicts (`Flag.excludes`).
+
+    Contradictions of one source stay, for who checks the line. `flags` are those of the command by
+    field, with their defaults.
+    """
+    found: list[Value] = []
+    for one in reversed(values):
+        if not any(
+            other.origin != one.origin
+            and (_excludes(one, other, flags) or _excludes(other, one, flags))
+            for other in found
+        ):
+            found.insert(0, one)
+    return tuple(found)
+
+
+def _excludes(one: Value, other: Value, flags: Mapping[str, tuple[Flag, object]]) -> bool:
+    if one.name not in flags or other.name not in flags:
+        return False
+    if any(each.text in {"false", str(flags[each.name][1])} for each in (one, other)):
+        return False
+    word = spelling(other.name, flags[other.name][0])
+    return not {word, f"{word} {other.text}"}.isdisjoint(flags[one.name][0].excludes)
 
 
 def from_environment(

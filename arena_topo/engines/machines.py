@@ -131,12 +131,6 @@ def publishing(
     or the host's for this machine. UsageError if it is not clear which node is meant, or if nobody
     knows its links.
     """
-    if source and preset:
-        raise UsageError(
-            "--from and --preset exclude each other",
-            why="each says by itself what machine the node is",
-            hint="leave one of them out; a file made on the node is the surer one",
-        )
     name = node or environment.get("NODE_NAME", "")
     if not name and (source or preset):
         raise UsageError(

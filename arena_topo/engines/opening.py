@@ -94,18 +94,8 @@ def world(
 ) -> World:
     """The cluster of the dumps in these files, if any is given; else the engine, if there is one.
 
-    `emulating` as of `engine`. UsageError where an engine is asked for beside a dump.
+    `emulating` as of `engine`. A dump is placed on as it is, and no engine is asked.
     """
-    for flag, said in (
-        ("--emulate", bool(options.emulate)),
-        (f"--backend {options.backend}", options.backend != "auto"),
-    ):
-        if state and said:
-            raise UsageError(
-                f"--state and {flag} exclude each other",
-                why="a dump is placed on as it is, and no engine is asked",
-                hint="leave one of them out",
-            )
     cluster = read_state(state, options.fabric) if state else None
     backend = None
     # Objects can be made without a cluster; only placing needs one.

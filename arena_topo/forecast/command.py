@@ -29,7 +29,12 @@ def forecast(
     everywhere: Globals,
     *,
     gpus: Annotated[
-        int | None, Flag(help="GPUs of each node, the best ones (default all).", panel=PANEL)
+        int | None,
+        Flag(
+            help="GPUs of each node, the best ones (default all).",
+            panel=PANEL,
+            excludes=("--set",),
+        ),
     ] = None,
     chosen: Annotated[
         str,

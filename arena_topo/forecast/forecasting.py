@@ -117,12 +117,6 @@ def forecast(machine: Machine, asked: Asked) -> Forecast:
         raise UsageError(f"{machine.name} has no GPUs")
     if not 1 <= asked.nodes <= MOST_NODES:
         raise UsageError(f"--nodes {asked.nodes}: a forecast is of 1 to {MOST_NODES:,} nodes")
-    if asked.gpus is not None and asked.chosen:
-        raise UsageError(
-            "--gpus and --set exclude each other",
-            why="the set says how many GPUs it has",
-            hint="leave out --gpus",
-        )
     machine = _with_model(machine, asked.model)
     _check_links(machine, asked)
     machine, notes = _with_nics(machine, asked)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from arena_topo.bandwidth import Wire
 from arena_topo.engines import Backend
-from arena_topo.errors import ArenaError, UsageError
+from arena_topo.errors import ArenaError
 from arena_topo.gang import planning, shape
 from arena_topo.gang.elsewhere import named, next_best
 from arena_topo.gang.planning import built, check_preferred, seen, set_aside_for_topology
@@ -231,19 +231,8 @@ def _as_bound(plan: Plan) -> Request:
 def count_only(job: MPIJob, backend: Backend | None, cluster: Cluster | None = None) -> Counted:
     """Count how often a gang fits by numbers alone, choosing nothing.
 
-    UsageError for a job with limits that numbers say nothing of.
+    Numbers say nothing of bandwidth, nodes and levels; limits of these are not looked at.
     """
-    for flag, said in (
-        ("--min-bandwidth", job.min_bandwidth),
-        ("--max-nodes", job.max_nodes),
-        ("--topology-required", job.topology_required),
-    ):
-        if said:
-            raise UsageError(
-                f"--count-only and {flag} exclude each other",
-                why="only numbers of free GPUs are compared, which cannot tell whether it holds",
-                hint=f"leave out {flag}, or --count-only",
-            )
     cluster = _seen(backend, cluster)
     check_preferred(job, cluster, backend)
     found = baselines.counts(planning.request_of(job, cluster, backend), cluster)

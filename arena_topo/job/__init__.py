@@ -16,7 +16,7 @@ from functools import partial
 from typing import Annotated, Any, Self
 
 from arena_topo.errors import InvalidJob
-from arena_topo.flag import BY_KEY, Flag, flags_of, spelling
+from arena_topo.flag import BY_KEY, Flag, check, flags_of, spelling
 from arena_topo.job import given, syntax
 from arena_topo.job.values import (
     Claim,
@@ -146,7 +146,7 @@ _UNLIMITED = Duration(0)
 
 _resource = partial(Flag, panel="Resources")
 _placement = partial(Flag, panel="Placement")
-_chosen = partial(_placement, needs="gputopology")
+_chosen = partial(_placement, needs=("--gputopology",))
 _pod = partial(Flag, panel="Pods")
 _data = partial(Flag, panel="Data and code")
 _life = partial(Flag, panel="Lifecycle")
@@ -231,6 +231,7 @@ class MPIJob:
             "Share of GPUs in use from which --policy adaptive packs; else 0.5.",
             "SHARE",
             at_least=0,
+            needs=("--policy adaptive",),
         ),
     ] = None
     binding: Annotated[
@@ -290,7 +291,7 @@ class MPIJob:
         bool,
         _pod(
             "Have NCCL use the NICs nearest to the job's GPUs and no others (NCCL_IB_HCA).",
-            needs="gputopology",
+            needs=("--gputopology",),
         ),
     ] = False
     working_dir: Annotated[
@@ -347,7 +348,12 @@ class MPIJob:
     ] = ()
     sync_mode: Annotated[
         SyncMode,
-        _data("Fetch code before the start: git or rsync.", "MODE", deprecated=("--syncMode",)),
+        _data(
+            "Fetch code before the start: git or rsync.",
+            "MODE",
+            deprecated=("--syncMode",),
+            needs=("--sync-source", "--sync-image"),
+        ),
     ] = SyncMode.NONE
     sync_source: Annotated[
         str, _data("Where the code is fetched from.", "URL", deprecated=("--syncSource",))
@@ -356,12 +362,17 @@ class MPIJob:
         str, _data("Image that fetches the code.", "IMAGE", deprecated=("--syncImage",))
     ] = ""
     mounts_on_launcher: Annotated[bool, _data("Mount the data in the launcher too.")] = False
-    tensorboard: Annotated[bool, _data("Serve TensorBoard for the job.")] = False
+    tensorboard: Annotated[
+        bool, _data("Serve TensorBoard for the job.", needs=("--tensorboard-image",))
+    ] = False
     tensorboard_image: Annotated[
         str, _data("Image of TensorBoard.", "IMAGE", deprecated=("--tensorboardImage",))
     ] = ""
     logdir: Annotated[str, _data("Folder that TensorBoard reads.", "PATH")] = "/training_logs"
-    model_name: Annotated[str, _data("Name of the model that the job makes.", "NAME")] = ""
+    model_name: Annotated[
+        str,
+        _data("Name of the model that the job makes.", "NAME", needs=("--model-source",)),
+    ] = ""
     model_source: Annotated[str, _data("Where the model will be found.", "URL")] = ""
 
     running_timeout: Annotated[
@@ -381,23 +392,19 @@ class MPIJob:
         self._take()
         self._check_whole()
         _check_name(self.name)
-        flags = flags_of(MPIJob)
+        flags = {spelling(field, flag): flag for field, flag in flags_of(MPIJob).items()}
+        said = {}
         for field in fields(MPIJob):
-            if field.name in flags:
-                self._check(field.name, flags[field.name], field.default)
+            if (flag := flags_of(MPIJob).get(field.name)) is not None:
+                self._check(field.name, flag)
+                if (value := getattr(self, field.name)) != field.default:
+                    said[spelling(field.name, flag)] = value
+        check(flags, said, known=flags, wrong=InvalidJob)
         if self.pack_above is not None and self.pack_above > 1:
             raise InvalidJob(
                 "--pack-above is invalid",
                 why=f"{self.pack_above:g} is more than all GPUs",
                 hint="it is a share: 0.5 is half of them",
-            )
-        if self.pack_above is not None and self.policy is not PlacementPolicy.ADAPTIVE:
-            raise InvalidJob("--pack-above needs --policy adaptive", hint="add --policy adaptive")
-        if self.sync_mode is not SyncMode.NONE and not self.sync_source:
-            raise InvalidJob("--syncSource should be set when syncMode is set")
-        if self.model_name and not self.model_source:
-            raise InvalidJob(
-                "model version source must be specified when registering a model version"
             )
         names = [claim.name for claim in self.data]
         for name in names:
@@ -433,17 +440,10 @@ class MPIJob:
                 hint='put the command last, in quotes: "mpirun -np 4 python train.py"',
             )
 
-    def _check(self, field: str, flag: Flag, default: object) -> None:
+    def _check(self, field: str, flag: Flag) -> None:
         value, name = getattr(self, field), spelling(field, flag)
-        if flag.at_least is not None and value is not None and value < flag.at_least:
-            raise InvalidJob(f"{name} is invalid", why=f"{value:g} is less than {flag.at_least}")
         if isinstance(value, int) and value > _MOST:
             raise InvalidJob(f"{name} is invalid", why=f"{value} is more than {_MOST}")
-        # A site may set `auto` for all jobs: where nothing is placed there is nothing to choose.
-        means = value not in {default, PodShape.AUTO}
-        if flag.needs and means and not getattr(self, flag.needs):
-            needed = spelling(flag.needs, flags_of(MPIJob)[flag.needs])
-            raise InvalidJob(f"{name} needs {needed}", hint=f"add {needed}")
 
     @classmethod
     def sketch(cls, **fields: Any) -> Self:

@@ -22,6 +22,7 @@ class Chosen:
         Flag(
             help="Only jobs with one of these states, such as RUNNING,PENDING; may be given again.",
             panel=PANEL,
+            excludes=("JOB",),
             metavar="STATUS[,STATUS]",
         ),
     ] = ()
@@ -31,10 +32,13 @@ class Chosen:
             help="Only jobs with these labels, such as team=vision or 'tier in (a,b)'.",
             short="-l",
             panel=PANEL,
+            excludes=("JOB",),
             metavar="LABELS",
         ),
     ] = None
-    mine: Annotated[bool, Flag(help="Only jobs that you submitted.", panel=PANEL)] = False
+    mine: Annotated[
+        bool, Flag(help="Only jobs that you submitted.", panel=PANEL, excludes=("JOB",))
+    ] = False
 
     @property
     def phases(self) -> frozenset[Phase]:

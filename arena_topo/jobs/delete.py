@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -26,7 +25,10 @@ def delete(
     everywhere: Globals,
     *,
     every: Annotated[
-        bool, Flag(help="Delete all jobs of the namespace.", name="--all", panel=PANEL)
+        bool,
+        Flag(
+            help="Delete all jobs of the namespace.", name="--all", panel=PANEL, excludes=("JOB",)
+        ),
     ] = False,
     kind: TypeFlag = None,
     ignore_not_found: Annotated[
@@ -35,7 +37,11 @@ def delete(
     output_format: ToldFlag = Told.WIDE,
 ) -> None:
     """Delete jobs and all that belongs to them."""
-    _check(names, some=every or chosen != Chosen())
+    if not names and not every and chosen == Chosen():
+        raise UsageError(
+            "no job is named",
+            hint=f"{PROGRAM} delete JOB..., or choose jobs with --all, --status, -l or --mine",
+        )
     names_only = output_format is Told.NAME or everywhere.quiet
     backend = engine(everywhere)
     namespace = namespace_of(everywhere, backend)
@@ -68,20 +74,6 @@ def delete(
             remembering.gone(backend, namespace, name)
     if code:
         raise typer.Exit(code)
-
-
-def _check(names: Sequence[str], *, some: bool) -> None:
-    """Refuse, with UsageError, a line that chooses no jobs, or chooses them twice."""
-    if names and some:
-        raise UsageError(
-            "names of jobs exclude --all, --status, --selector and --mine",
-            hint="leave out the names, or these flags",
-        )
-    if not names and not some:
-        raise UsageError(
-            "no job is named",
-            hint=f"{PROGRAM} delete JOB..., or choose jobs with --all, --status, -l or --mine",
-        )
 
 
 def _found(chosen: Chosen, backend: Backend, namespace: str) -> dict[str, str | None]:

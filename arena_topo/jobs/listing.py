@@ -15,7 +15,6 @@ from arena_topo.cli.options import Globals, display, say, show, spread
 from arena_topo.cli.terminal import cropped
 from arena_topo.drawing import tables
 from arena_topo.engines import Backend, JobStatus
-from arena_topo.errors import UsageError
 from arena_topo.flag import Flag
 from arena_topo.jobs import filtering, view
 from arena_topo.jobs.chosen import Chosen
@@ -54,6 +53,7 @@ def list_jobs(
             help="Keep showing them; in a pipe, one line for each job that changes.",
             short="-w",
             panel=PANEL,
+            excludes=("--output json", "--output yaml", "--output name"),
         ),
     ] = False,
     no_headers: Annotated[bool, Flag(help="Print no header line.", panel=PANEL)] = (False),
@@ -68,12 +68,6 @@ def list_jobs(
     ] = None,
 ) -> None:
     """List the jobs, newest first."""
-    if watch and output_format not in {None, Format.WIDE}:
-        raise UsageError(
-            f"--watch and --output {output_format} exclude each other",
-            why="what changes is told as lines of the list",
-            hint="leave out one of them",
-        )
     # What is watched is looked at for as long as --timeout allows, each time with patience.
     backend = engine(replace(everywhere, timeout=None) if watch else everywhere)
     stopping.limit(everywhere.timeout)

@@ -101,6 +101,7 @@ class Wanted:
             help="Pod to read; else the launcher.",
             short="-i",
             panel=PANEL,
+            excludes=("--all", "--only"),
             metavar="POD",
             completes="instances",
         ),
@@ -121,6 +122,7 @@ class Wanted:
             help="Read the run before the container's last restart, or the launcher's try before.",
             short="-p",
             panel=PANEL,
+            excludes=("--follow",),
         ),
     ] = False
     since: Annotated[
@@ -192,7 +194,12 @@ class Wanted:
     ] = ()
     highlight: Annotated[
         tuple[Expression, ...],
-        Flag(help="Mark where this is found; may be given again.", panel=SEARCH, metavar="REGEX"),
+        Flag(
+            help="Mark where this is found; may be given again.",
+            panel=SEARCH,
+            metavar="REGEX",
+            excludes=("--output json", "--output raw"),
+        ),
     ] = ()
     save: Annotated[
         str,
@@ -208,11 +215,20 @@ class Wanted:
         Flag(help="Keep what is followed, for when its pods are gone (default true).", panel=KEPT),
     ] = True
     kept: Annotated[
-        bool, Flag(help="Show what was kept of the job; no cluster is asked.", panel=KEPT)
+        bool,
+        Flag(
+            help="Show what was kept of the job; no cluster is asked.",
+            panel=KEPT,
+            excludes=("--follow",),
+        ),
     ] = False
     nccl: Annotated[
         bool,
-        Flag(help="Show what NCCL did: its rings and how ranks reach each other.", panel=NCCL),
+        Flag(
+            help="Show what NCCL did: its rings and how ranks reach each other.",
+            panel=NCCL,
+            excludes=("--output raw", "--highlight", "--save"),
+        ),
     ] = False
     files: Annotated[
         tuple[str, ...],
@@ -220,13 +236,23 @@ class Wanted:
             help="With --nccl, read this file and not a job; - is stdin; may be given again.",
             name="--from",
             panel=NCCL,
+            needs=("--nccl",),
+            excludes=(
+                *("JOB", "--follow", "--instance", "--container", "--previous", "--kept"),
+                *("--since", "--since-time", "--tail", "--timestamps", "--type"),
+                *("--all", "--only", "--include", "--exclude", "--bus-bandwidth"),
+            ),
             metavar="FILE",
             completes="files",
         ),
     ] = ()
     bus_bandwidth: Annotated[
         bool,
-        Flag(help="With --nccl, print the measured bandwidths of GPUs as a table.", panel=NCCL),
+        Flag(
+            help="With --nccl, print the measured bandwidths of GPUs as a table.",
+            panel=NCCL,
+            needs=("--nccl",),
+        ),
     ] = False
 
     @property
@@ -241,27 +267,6 @@ class Wanted:
             for field, flag in flags_of(Wanted).items()
             if getattr(self, field) != getattr(_PLAIN, field)
         }
-
-    def check(self, name: str) -> None:
-        """UsageError for flags that make no sense together; it says which and what to do."""
-        given = self.given()
-        for field in ("files", "bus_bandwidth"):
-            if field in given and not self.nccl:
-                raise UsageError(
-                    f"{given[field]} is for what NCCL did", hint=f"add --nccl to {given[field]}"
-                )
-        if "output_format" in given:
-            given[self.output_format] = f"--output {self.output_format}"
-        if self.files and name:
-            given[_JOB] = name
-        for fields, other, why, hint in _EXCLUDES:
-            for field in fields if other in given else ():
-                if field in given:
-                    raise UsageError(
-                        f"{given[field]} and {given[other]} exclude each other",
-                        why=why,
-                        hint=hint or f"leave out {given[field]}",
-                    )
 
     def options(self) -> LogOptions:
         """Which part of each log."""
@@ -308,31 +313,6 @@ class Wanted:
 
 _PLAIN = Wanted()
 
-_JOB = "job"
-"""Stands for the job's name among the fields."""
-
-_EXCLUDES = (
-    (("instance",), "everyone", "one is for one pod, the other for all", ""),
-    (("instance",), "only", "a pod and ranks are named", ""),
-    (("previous", "kept"), "follow", "what is over cannot go on", "leave out --follow"),
-    (("nccl",), "highlight", "what NCCL did is no lines of logs", ""),
-    (("nccl",), "save", "what NCCL did is no lines of logs", "save first, then use --nccl --from"),
-    (("nccl",), "raw", "what it shows is worked out", "use text or json"),
-    (("highlight",), "json", "only text for people is marked", ""),
-    (("highlight",), "raw", "only text for people is marked", ""),
-    ((_JOB,), "files", "lines are read from files, or from a job", ""),
-    (
-        (
-            *("follow", "instance", "container", "previous", "since", "since_time", "tail"),
-            *("timestamps", "kind", "everyone", "only", "include", "exclude", "kept"),
-        ),
-        "files",
-        "a file is read whole, and has no pods",
-        "",
-    ),
-)
-"""Flags of which each excludes another (by field, or value of --output), why, and what to do."""
-
 
 @spread
 def logs(name: Name, wanted: Wanted, everywhere: Globals) -> None:
@@ -342,11 +322,10 @@ def logs(name: Name, wanted: Wanted, everywhere: Globals) -> None:
 
 def show_logs(name: str, wanted: Wanted, everywhere: Globals) -> None:
     """Do what `logs` does; JobFailed where the job that it followed did."""
-    wanted.check(name)
     if wanted.files:
         from arena_topo.nccl import command as nccl  # noqa: PLC0415 - only for what NCCL did
 
-        nccl.of_files(wanted.files, as_json=wanted.as_json, table=wanted.bus_bandwidth)
+        nccl.of_files(wanted.files, as_json=wanted.as_json)
         return
     asked = wanted.asked()
     backend = engine(everywhere, repeating=wanted.follow)

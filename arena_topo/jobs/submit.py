@@ -24,7 +24,7 @@ from arena_topo.cli.arguments import (
     document,
 )
 from arena_topo.cli.detaching import detaching
-from arena_topo.cli.opening import emulating, engine, namespace_of, network, on_line
+from arena_topo.cli.opening import emulating, engine, namespace_of, network
 from arena_topo.cli.options import (
     PROGRAM,
     BackendName,
@@ -67,6 +67,7 @@ class Offline:
         Flag(
             help="Generate the name: this prefix and five random characters.",
             panel=PANEL,
+            excludes=("--name", "--exists"),
             metavar="PREFIX",
         ),
     ] = ""
@@ -75,6 +76,8 @@ class Offline:
         Flag(
             help="Place on the cluster in this dump of kubectl get -o json; repeat for more.",
             panel=PANEL,
+            needs=("--dry-run",),
+            excludes=("--dry-run server", "--backend", "--emulate"),
             metavar="FILE",
             completes="files",
         ),
@@ -115,11 +118,20 @@ class Submission:
         ),
     ] = Exists.FAIL
     wait: Annotated[
-        bool, Flag(help="Wait for the end, and end with the launcher's exit code.", panel=PANEL)
+        bool,
+        Flag(
+            help="Wait for the end, and end with the launcher's exit code.",
+            panel=PANEL,
+            excludes=("--dry-run",),
+        ),
     ] = False
     follow: Annotated[
         bool,
-        Flag(help="Show the launcher's log to its end, and end with its exit code.", panel=PANEL),
+        Flag(
+            help="Show the launcher's log to its end, and end with its exit code.",
+            panel=PANEL,
+            excludes=("--wait", "--output", "--dry-run"),
+        ),
     ] = False
 
     @property
@@ -144,10 +156,6 @@ def _named(command: Callable[..., None]) -> Callable[..., None]:
     @wraps(command)
     def named(**values: Any) -> None:
         if prefix := values.get("generate_name"):
-            if values.get("name"):
-                raise UsageError(
-                    "--name and --generate-name exclude each other", hint="leave one of them out"
-                )
             values["name"] = _drawn(prefix)
         command(**values)
 
@@ -162,28 +170,9 @@ def _drawn(prefix: str) -> str:
 @spread
 def submit_mpi(job: MPIJob, how: Submission, offline: Offline, everywhere: Globals) -> None:
     """Submit an MPI job; with --gputopology each worker gets the best-linked GPUs."""
-    if how.exists is not Exists.FAIL and offline.generate_name:
-        raise UsageError(
-            f"--exists {how.exists} and --generate-name exclude each other",
-            why="a generated name is one that no job has",
-            hint="leave one of them out",
-        )
-    if how.follow and (how.wait or how.output is not None):
-        other = "--wait" if how.wait else "--output"
-        raise UsageError(
-            f"--follow and {other} exclude each other",
-            why="the log goes to stdout, and the command waits for its end",
-            hint="leave one of them out",
-        )
     if how.dry_run is not None:
         _preview(job, how, offline, everywhere)
         return
-    if offline.state:
-        raise UsageError(
-            "--state is only for --dry-run and plan",
-            why="a job is created on the cluster as it is, not as a file says it was",
-            hint="add --dry-run",
-        )
     # The end of the job is waited for with patience; what is left of --timeout is for that.
     asking = replace(everywhere, timeout=None) if how.stays else everywhere
     backend = engine(asking, image=job.image, fabric=network(offline.fabric))
@@ -351,15 +340,6 @@ def _announce(name: str, text: Callable[[], str]) -> None:
 
 
 def _preview(job: MPIJob, how: Submission, offline: Offline, everywhere: Globals) -> None:
-    if how.dry_run is DryRun.SERVER and offline.state:
-        raise UsageError(
-            "--dry-run=server and --state exclude each other",
-            why="a dump has no server that could look at the objects",
-            hint="use --dry-run=client",
-        )
-    if how.stays:
-        flag = "--follow" if how.follow else "--wait"
-        raise UsageError(f"{flag} and --dry-run exclude each other", hint="leave one of them out")
     plan, backend = _planned(job, offline, everywhere)
     taken = None
     if backend is not None and how.exists is not Exists.FAIL:
@@ -410,6 +390,7 @@ _Top = Annotated[
         " where these leave too few GPUs, without one node more.",
         panel=PANEL,
         at_least=1,
+        excludes=("--output svg", "--on"),
     ),
 ]
 
@@ -434,7 +415,14 @@ def plan_mpi(
     top: _Top = 1,
     count_only: Annotated[
         bool,
-        Flag(help="Only count how many such gangs fit; choose no GPUs.", panel=PANEL),
+        Flag(
+            help="Only count how many such gangs fit; choose no GPUs.",
+            panel=PANEL,
+            excludes=(
+                *("--output svg", "--on", "--top"),
+                *("--min-bandwidth", "--max-nodes", "--topology-required"),
+            ),
+        ),
     ] = False,
     plain: Annotated[
         bool, Flag(help="Draw with ASCII characters only.", name="--ascii", panel=PANEL)
@@ -445,7 +433,6 @@ def plan_mpi(
     from arena_topo.gang import comparison  # noqa: PLC0415 - the verbs load what they need
     from arena_topo.jobs import plan_view as plans  # noqa: PLC0415 - reads the solver
 
-    _check_questions(on, top, count_only=count_only, svg=output_format is PictureFormat.SVG)
     cluster, backend, namespace = _world(job, offline, everywhere)
     if count_only and (job.gputopology or job.gpus):
         counts = comparison.count_only(job, backend, cluster)
@@ -487,24 +474,6 @@ def plan_mpi(
         say(f"The job {job.name} asks for no GPUs: add --gpus N.")
 
 
-def _check_questions(on: str, top: int, *, count_only: bool, svg: bool) -> None:
-    """Refuse, with UsageError, questions that one answer cannot have together."""
-    if top < 1:
-        raise UsageError("--top is invalid", why=f"{top} is less than 1")
-    numbers = "numbers alone choose no GPUs"
-    for first, second, both, why in (
-        ("--count-only", "--output svg", count_only and svg, numbers),
-        ("--count-only", "--on", count_only and on, numbers),
-        ("--count-only", "--top", count_only and top > 1, numbers),
-        ("--top", "--output svg", top > 1 and svg, "a picture has one placement"),
-        ("--top", "--on", top > 1 and on, "the next best are those after the best placement"),
-    ):
-        if both:
-            raise UsageError(
-                f"{first} and {second} exclude each other", why=why, hint="leave one of them out"
-            )
-
-
 def _planned(job: MPIJob, offline: Offline, everywhere: Globals) -> tuple[Plan, Backend | None]:
     from arena_topo.gang import planning  # noqa: PLC0415 - the verbs load what they need
 
@@ -522,13 +491,6 @@ def _world(
     """The cluster of a dump, if one is given; else the engine, if there is one; the namespace."""
     stopping.limit(everywhere.timeout)
     options = replace(everywhere.options(), fabric=network(offline.fabric, offline.state))
-    if offline.state:
-        # What a variable or a file of settings says of an engine is for lines that ask one.
-        options = replace(
-            options,
-            emulate=options.emulate if on_line("emulate") else None,
-            backend=options.backend if on_line("backend") else "auto",
-        )
     found = opening.world(job, options, state=offline.state, emulating=emulating(), tell=say)
     return found.cluster, found.backend, found.namespace
 

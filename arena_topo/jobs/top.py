@@ -17,11 +17,11 @@ from arena_topo.cli.arguments import (
     TypeFlag,
 )
 from arena_topo.cli.opening import missing, namespace_of
-from arena_topo.cli.options import PROGRAM, Globals, display, say, show, spread
+from arena_topo.cli.options import Globals, display, say, show, spread
 from arena_topo.cli.terminal import cropped, wrapped
 from arena_topo.drawing import tables
 from arena_topo.engines import Backend
-from arena_topo.errors import NotFound, UsageError
+from arena_topo.errors import NotFound
 from arena_topo.flag import Flag
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ def top_job(
             help="With a job, only this pod of it.",
             short="-i",
             panel=PANEL,
+            needs=("JOB",),
             metavar="POD",
             completes="instances",
         ),
@@ -50,7 +51,6 @@ def top_job(
     output_format: PlanFormatFlag = PlanFormat.WIDE,
 ) -> None:
     """Show the jobs by the GPUs that they ask for; with a job, what its GPUs do."""
-    _check_job(name, all_namespaces=all_namespaces, instance=instance, refresh=refresh)
     backend = opened(everywhere, refresh=refresh)
     namespace = namespace_of(everywhere, backend)
     heard = once(set())
@@ -91,22 +91,6 @@ def top_job(
         display(shown if name else cropped(shown))
     else:
         show(arenas(_jobs_value(first), output_format))
-
-
-def _check_job(name: str, *, all_namespaces: bool, instance: str, refresh: bool) -> None:
-    if refresh and not name:
-        raise UsageError("--refresh needs the name of a job")
-    if instance and not name:
-        raise UsageError(
-            "--instance needs the name of a job",
-            hint=f"{PROGRAM} top job JOB --instance {instance}",
-        )
-    if name and all_namespaces:
-        raise UsageError(
-            "JOB and --all-namespaces exclude each other",
-            why="jobs of several namespaces may have this name",
-            hint=f"{PROGRAM} top job {name} --namespace NAMESPACE",
-        )
 
 
 def _job(

@@ -107,12 +107,6 @@ def check(installation: Installation) -> tuple[str, ...]:
             f"{digest!r} is not the digest of an image",
             why="it is sha256: and 64 hexadecimal digits",
         )
-    if installation.ack and not installation.controller:
-        raise UsageError(
-            "--ack and --without-controller exclude each other",
-            why="it is the controller that publishes in ACK's format",
-            hint="leave one of them out",
-        )
     if digest is None and runs:
         return (
             f"{image} can become another image at any time: name it by its digest, NAME@sha256:...",

@@ -140,19 +140,7 @@ def check(job: MPIJob, api: ApiVersion) -> None:
             else "--tensorboard names a Service after it",
             hint=f"use a name such as job-{job.name}",
         )
-    if job.sync_mode is not SyncMode.NONE and not job.sync_image:
-        raise InvalidJob(
-            f"--sync-mode {job.sync_mode} needs --sync-image",
-            hint=f"name an image with {job.sync_mode} in it that your cluster can pull, here or"
-            " once and for all in the settings: sync-image",
-        )
     _check_version(job, api)
-    if job.tensorboard and not job.tensorboard_image:
-        raise InvalidJob(
-            "--tensorboard needs --tensorboard-image",
-            hint="name an image with TensorBoard in it that your cluster can pull, here or once and"
-            " for all in the settings: tensorboard-image",
-        )
     _check_ours(job)
     for name, value in _flags(job).items():
         texts = value if isinstance(value, list) else [value]

@@ -45,18 +45,8 @@ _SHARE = 10
 """How many times as long as a look took it is until the next one: a large job's takes seconds."""
 
 
-def of_files(names: Sequence[str], *, as_json: bool, table: bool = False) -> None:
-    """Show what NCCL says in files, `-` being standard input; there is no plan beside them.
-
-    With `table` that is an error: no line tells which GPUs of which node were measured.
-    """
-    if table:
-        raise UsageError(
-            "--bus-bandwidth needs a job, not --from",
-            why="log files have PCI addresses only; which GPUs of which node those are is recorded"
-            " on the job",
-            hint=f"{PROGRAM} logs JOB --nccl --bus-bandwidth",
-        )
+def of_files(names: Sequence[str], *, as_json: bool) -> None:
+    """Show what NCCL says in files, `-` being standard input; there is no plan beside them."""
     reader = Reader()
     for name in names:
         speaker = Path(name).stem if len(names) > 1 else ""

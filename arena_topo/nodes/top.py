@@ -21,7 +21,6 @@ from arena_topo.cli.opening import network
 from arena_topo.cli.options import Globals, display, say, show, spread, tell
 from arena_topo.cli.terminal import cropped, wrapped
 from arena_topo.drawing import tables
-from arena_topo.errors import UsageError
 from arena_topo.flag import Flag
 
 if TYPE_CHECKING:
@@ -65,13 +64,18 @@ class Nodes:
     ] = False
     frag: Annotated[
         bool,
-        Flag(help="Show how fragmented the free GPUs are: which gangs still fit.", panel=PANEL),
+        Flag(
+            help="Show how fragmented the free GPUs are: which gangs still fit.",
+            panel=PANEL,
+            excludes=("--details", "--metric", "--gpu-mode"),
+        ),
     ] = False
     state: Annotated[
         tuple[str, ...],
         Flag(
             help="Look at this dump of kubectl get -o json; repeat for more.",
             panel=PANEL,
+            excludes=("--refresh", "--metric"),
             metavar="FILE",
             completes="files",
         ),
@@ -89,7 +93,6 @@ def top_node(
     output_format: PlanFormatFlag = PlanFormat.WIDE,
 ) -> None:
     """Show the nodes: their GPUs, who has which, and what the free ones are good for."""
-    _check(what, refresh=refresh)
     described = network(what.fabric, what.state)
     backend = None if what.state else opened(everywhere, refresh=refresh, fabric=described)
 
@@ -126,32 +129,6 @@ def top_node(
         show(arenas(_nodes_value(first, what), output_format))
     if backend is not None:
         remembering.nodes(backend, first.found.cluster)
-
-
-def _check(what: Nodes, *, refresh: bool) -> None:
-    for given, flag in (
-        (what.details, "--details"),
-        (what.metric, "--metric"),
-        (what.gpu_mode, "--gpu-mode"),
-    ):
-        if what.frag and given:
-            raise UsageError(
-                f"--frag and {flag} exclude each other",
-                why="it shows all nodes together, by what their free GPUs are good for",
-                hint=f"leave out {flag}, or --frag",
-            )
-    if what.state and refresh:
-        raise UsageError(
-            "--state and --refresh exclude each other",
-            why="a dump never changes",
-            hint="leave out --refresh",
-        )
-    if what.state and what.metric:
-        raise UsageError(
-            "--state and --metric exclude each other",
-            why="a dump does not say what GPUs do",
-            hint="leave out --metric",
-        )
 
 
 def _nodes_screen(

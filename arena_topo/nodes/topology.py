@@ -53,6 +53,8 @@ _INTERVAL = Seconds(15)
 _PlainFlag = Annotated[
     bool, Flag(help="Draw with ASCII characters only.", name="--ascii", panel=PANEL)
 ]
+_NOT_AN_AGENTS = ("--from", "--preset", "--bus-bandwidth", "--dry-run", "--output")
+
 _SourceFlag = Annotated[
     str,
     Flag(
@@ -60,6 +62,7 @@ _SourceFlag = Annotated[
         " or what topology show -o json has printed; - is standard input.",
         name="--from",
         panel=PANEL,
+        excludes=("PRESET|NODE", "--state", "--fabric", "--preset"),
         metavar="FILE",
         completes="files",
     ),
@@ -107,7 +110,11 @@ def topology_show(
 ) -> None:
     """Show how the GPUs of a machine are linked; without one, how the nodes of the cluster are."""
     if source:
-        _show_file(source, target, state, fabric, plain=plain, output_format=output_format)
+        from arena_topo.engines import machines  # noqa: PLC0415 - the verbs load what they need
+
+        read = machines.read(source)
+        tell(read.notes)
+        _show_machine(read.machine, plain=plain, output_format=output_format)
         return
     from arena_topo.topology import Node, presets  # noqa: PLC0415 - reads the matrices
 
@@ -196,10 +203,17 @@ def topology_publish(
             help="Go on: keep this node's links, health and allocations up to date in namespace"
             " arena-topo-system, as the node agent does.",
             panel=_AGENT,
+            excludes=_NOT_AN_AGENTS,
         ),
     ] = False,
     once: Annotated[
-        bool, Flag(help="Do what --watch does, one time.", name="--once", panel=_AGENT)
+        bool,
+        Flag(
+            help="Do what --watch does, one time.",
+            name="--once",
+            panel=_AGENT,
+            excludes=_NOT_AN_AGENTS,
+        ),
     ] = False,
     interval: Annotated[
         Seconds,
@@ -211,6 +225,7 @@ def topology_publish(
             help="The kubelet's socket that tells who has which GPUs (default"
             " /var/lib/kubelet/pod-resources/kubelet.sock).",
             panel=_AGENT,
+            needs=("--watch or --once",),
             metavar="SOCKET",
             completes="files",
         ),
@@ -221,6 +236,7 @@ def topology_publish(
             help="With --watch, also write what arena's own top node reads, into kube-system.",
             name="--ack",
             panel=_AGENT,
+            needs=("--watch or --once",),
         ),
     ] = False,
 ) -> None:
@@ -231,27 +247,8 @@ def topology_publish(
     if target and node and target != node:
         raise UsageError(f"which node is it, {target} or {node}?", hint="name it once")
     if watch or once:
-        for said, what in (
-            (source, "--from"),
-            (preset, "--preset"),
-            (bus_bandwidth, "--bus-bandwidth"),
-            (dry_run, "--dry-run"),
-            (output_format, "--output"),
-        ):
-            if said:
-                raise UsageError(
-                    f"--{'watch' if watch else 'once'} and {what} exclude each other",
-                    why="it looks at this machine and writes down what it sees",
-                    hint=f"leave out {what}",
-                )
         _keep(target or node, everywhere, None if once else interval, pod_resources, ack=ack)
         return
-    for given, what in ((pod_resources, "--pod-resources"), (ack, "--ack")):
-        if given:
-            raise UsageError(
-                f"{what} goes with --watch or --once",
-                why="publish alone writes the links of one node, as somebody tells them",
-            )
     known = target or node
     if bus_bandwidth and known and not (source or preset):
         found = machines.known(engine(everywhere), known)
@@ -312,29 +309,6 @@ def _end(*_signal: object) -> None:
 
 
 # ---------------------------------------------------------------- what is shown
-
-
-def _show_file(
-    source: str,
-    target: str,
-    state: tuple[str, ...],
-    fabric: str,
-    *,
-    plain: bool,
-    output_format: GraphFormat,
-) -> None:
-    for said, what in ((target, "the name of a machine"), (state, "--state"), (fabric, "--fabric")):
-        if said:
-            raise UsageError(
-                f"--from and {what} exclude each other",
-                why="a file of --from is a machine by itself, of no cluster",
-                hint=f"leave out --from, or {what}",
-            )
-    from arena_topo.engines import machines  # noqa: PLC0415 - the verbs load what they need
-
-    found = machines.read(source)
-    tell(found.notes)
-    _show_machine(found.machine, plain=plain, output_format=output_format)
 
 
 def _show_machine(machine: Machine, *, plain: bool, output_format: GraphFormat) -> None:
